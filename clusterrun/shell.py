@@ -1,0 +1,142 @@
+"""The one door to other programs: run them with a time-out, a clean environment and no shell.
+
+Nothing else in the package imports subprocess (the worker's own launcher aside), so what we run,
+how long we wait and what we pass on can be read here.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from clusterrun.errors import CommandError
+
+#: Seconds we wait for a Slurm command: three times Slurm's default MessageTimeout, after which the
+#: command itself has long given up, so a longer silence is a hung file system or wrapper.
+SLURM_TIMEOUT = 30.0
+
+# What a Slurm session or another launcher leaves in a shell. It would bend our own commands
+# (SQUEUE_USERS empties a list, SBATCH_JOB_NAME beats the script) or follow into the job
+# (SLURM_CPU_BIND from a tmux born in a step slows every rank: seen).
+_SCRUBBED = re.compile(
+    r"(SBATCH|SQUEUE|SACCT|SCANCEL|SINFO|SLURM|SLURMD|SRUN|PMI|PMIX|TORCHELASTIC)_.*|PMI[A-Z0-9]*"
+    r"|RANK|LOCAL_RANK|WORLD_SIZE|LOCAL_WORLD_SIZE|GROUP_RANK|GROUP_WORLD_SIZE|ROLE_(NAME|RANK|WORLD_SIZE)|MASTER_(ADDR|PORT)"
+    r"|CLUSTERRUN_(?!CONFIG|STATE).*"
+)
+_KEPT = frozenset({"SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT"})
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """What a program answered: its exit status (128+n for a signal) and its two streams, decoded."""
+
+    status: int
+    stdout: str
+    stderr: str
+
+
+def scrub(environ: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
+    """The environment without what Slurm or a launcher left in it, and the sorted names that were dropped."""
+    dropped = sorted(k for k in environ if _SCRUBBED.fullmatch(k) and k not in _KEPT)
+    return {k: v for k, v in environ.items() if k not in set(dropped)}, dropped
+
+
+def query_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment for Slurm commands whose answers we parse: scrubbed, with times as epoch seconds."""
+    clean, _ = scrub(environ)
+    return clean | {"SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0", "LC_ALL": "C.UTF-8", "TZ": "UTC"}
+
+
+def run(
+    argv: Sequence[str],
+    *,
+    env: Mapping[str, str],
+    timeout: float = SLURM_TIMEOUT,
+    umask: int = -1,
+    cwd: Path | None = None,
+    stdin: str | None = None,
+) -> Completed:
+    """Run a program to its end and return what it answered, whatever its exit status.
+
+    It runs in a session of its own, so a Ctrl-C in the terminal does not reach it. Raises CommandError
+    where it cannot be started, or after ``timeout`` seconds, when its whole process group is ended.
+    Bytes that are not UTF-8 come back as ``\\xNN``.
+    """
+    try:
+        process = subprocess.Popen(
+            list(argv),
+            stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=dict(env),
+            cwd=cwd,
+            umask=umask,
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise CommandError(argv, status=None, stderr=f"{error.strerror}: {error.filename or argv[0]}") from error
+    try:
+        out, err = process.communicate(None if stdin is None else stdin.encode("utf-8", "surrogateescape"), timeout)
+    except subprocess.TimeoutExpired:
+        _end_group(process)
+        # a wrapper may leave a child holding the pipe: give it a moment, then stop listening
+        try:
+            out, err = process.communicate(timeout=2)
+        except subprocess.TimeoutExpired as late:
+            out, err = late.stdout or b"", late.stderr or b""
+        raise CommandError(argv, status=None, stdout=_text(out), stderr=_text(err), timed_out=True) from None
+    except BaseException:
+        _end_group(process)
+        raise
+    status = process.returncode if process.returncode >= 0 else 128 - process.returncode
+    return Completed(status, _text(out), _text(err))
+
+
+def check(argv: Sequence[str], **kwargs: object) -> str:
+    """Run a program and return its standard output; raises CommandError where it exits other than 0."""
+    done = run(argv, **kwargs)  # type: ignore[arg-type]
+    if done.status != 0:
+        raise CommandError(argv, status=done.status, stdout=done.stdout, stderr=done.stderr)
+    return done.stdout
+
+
+def start(
+    argv: Sequence[str],
+    *,
+    env: Mapping[str, str],
+    cwd: Path | None = None,
+    stdout: IO[bytes] | None = None,
+    stderr: IO[bytes] | None = None,
+    umask: int = -1,
+) -> subprocess.Popen[bytes]:
+    """Start a program in a session of its own, detached from the terminal; raises CommandError."""
+    try:
+        return subprocess.Popen(
+            list(argv),
+            stdin=subprocess.DEVNULL,
+            stdout=stdout or subprocess.DEVNULL,
+            stderr=stderr or subprocess.DEVNULL,
+            env=dict(env),
+            cwd=cwd,
+            umask=umask,
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise CommandError(argv, status=None, stderr=f"{error.strerror}: {error.filename or argv[0]}") from error
+
+
+def _end_group(process: subprocess.Popen[bytes]) -> None:
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        process.kill()
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "backslashreplace")
