@@ -72,7 +72,7 @@ class Outcome(StrEnum):
     UNKNOWN = "unknown"
 
 
-#: Slurm's state words after which nothing more happens, and what each means for the run (man squeue 22.05, JOB STATE CODES).
+#: Slurm's state words after which nothing more happens, and what each means (man squeue 22.05, JOB STATE CODES).
 TERMINAL: dict[str, Outcome] = {
     "COMPLETED": Outcome.DONE,
     "FAILED": Outcome.FAILED,

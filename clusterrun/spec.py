@@ -388,6 +388,10 @@ def _check_port(spec_field: Field, value: Value) -> None:
     _refuse_unless(1024 <= value.value <= 65535, spec_field, value, "a port between 1024 and 65535")
 
 
+def _check_time(spec_field: Field, value: Value) -> None:
+    parse_time_limit(value.value)
+
+
 _CHECKS = {
     "sbatch-arg": _check_sbatch_args,
     "env": _check_env,
@@ -395,5 +399,5 @@ _CHECKS = {
     "scheduler": _check_scheduler,
     "mem": _check_mem,
     "master-port": _check_port,
-    "time": lambda _field, value: parse_time_limit(value.value),
+    "time": _check_time,
 }
