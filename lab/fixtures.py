@@ -1,0 +1,90 @@
+"""Fixtures for pytest: `pytest_plugins = ["lab.fixtures"]`.
+
+`lab` has accounting, `lab_no_accounting` has none, `any_lab` runs a test on both; each lab starts when a test first
+asks for it and goes down when the session ends. The `fresh_…` forms put the lab right again after the test, so use
+them wherever a test leaves jobs behind or breaks something. Where the lab cannot run, the test is skipped, except
+with CI=true, where it fails. CLUSTERRUN_LAB_REUSE=1 keeps the labs up for the next session.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from lab import claims
+from lab.cluster import Lab
+from lab.errors import LabError
+from lab.install import available
+
+
+def require_lab() -> None:
+    """Skip the test where the lab cannot run; fail it there with CI=true, so that a broken CI does not pass."""
+    if reason := available():
+        if os.environ.get("CI") == "true":
+            pytest.fail(reason, pytrace=False)
+        pytest.skip(reason)
+
+
+def _session_lab(accounting: bool) -> Iterator[Lab]:
+    require_lab()
+    with contextlib.ExitStack() as stack:
+        if os.environ.get("CLUSTERRUN_LAB_REUSE") == "1":
+            name = "reuse" if accounting else "reuse-none"
+            # One session at a time has the kept lab, or two would reset each other's jobs; the other starts its own.
+            try:
+                stack.enter_context(claims.lock(f"use-{name}", timeout=0))
+            except LabError:
+                pass
+            else:
+                lab = Lab(name=name, accounting=accounting).up()
+                lab.reset()
+                yield lab
+                return
+        # Named after this process, so that sessions can run side by side; owned by it, so that none is left for long.
+        name = f"t{os.getpid()}{'a' if accounting else 'n'}"
+        yield stack.enter_context(Lab(name=name, accounting=accounting))
+
+
+@pytest.fixture(scope="session")
+def lab() -> Iterator[Lab]:
+    """A cluster of 4 nodes x 4 GPUs with accounting."""
+    yield from _session_lab(accounting=True)
+
+
+@pytest.fixture(scope="session")
+def lab_no_accounting() -> Iterator[Lab]:
+    """A cluster of 4 nodes x 4 GPUs without accounting."""
+    yield from _session_lab(accounting=False)
+
+
+@pytest.fixture(scope="session", params=["accounting", "no-accounting"])
+def any_lab(request: pytest.FixtureRequest) -> Lab:
+    """Both clusters, one after the other: the test runs twice."""
+    found: Lab = request.getfixturevalue("lab" if request.param == "accounting" else "lab_no_accounting")
+    return found
+
+
+def _fresh(lab: Lab) -> Iterator[Lab]:
+    yield lab
+    lab.reset()
+
+
+@pytest.fixture
+def fresh_lab(lab: Lab) -> Iterator[Lab]:
+    """`lab`, put right again after the test."""
+    yield from _fresh(lab)
+
+
+@pytest.fixture
+def fresh_lab_no_accounting(lab_no_accounting: Lab) -> Iterator[Lab]:
+    """`lab_no_accounting`, put right again after the test."""
+    yield from _fresh(lab_no_accounting)
+
+
+@pytest.fixture
+def fresh_any_lab(any_lab: Lab) -> Iterator[Lab]:
+    """`any_lab`, put right again after the test."""
+    yield from _fresh(any_lab)

@@ -1,0 +1,82 @@
+"""Install what the lab needs, or say what is missing: `python -m lab.install`."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+# Program -> the Debian package that brings it.
+PROGRAMS = {
+    "slurmctld": "slurmctld",
+    "slurmd": "slurmd",
+    "slurmdbd": "slurmdbd",
+    "sbatch": "slurm-client",
+    "munged": "munge",
+    "mariadbd": "mariadb-server",
+    "mariadb-install-db": "mariadb-server",
+    "ip": "iproute2",
+    "tc": "iproute2",
+    "nsenter": "util-linux",
+    "setsid": "util-linux",
+    "hostname": "hostname",
+}
+SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+def missing_packages() -> list[str]:
+    """Debian packages whose programs are not on this machine, in a stable order."""
+    return list(dict.fromkeys(pkg for prog, pkg in PROGRAMS.items() if not shutil.which(prog, path=SEARCH_PATH)))
+
+
+def available() -> str | None:
+    """Why the lab cannot run here, in one line, or None when it can."""
+    if sys.platform != "linux":
+        return "the lab needs Linux"
+    if os.geteuid() != 0:
+        return "the lab needs root (it makes network namespaces and starts slurmd)"
+    if missing := missing_packages():
+        return f"the lab needs these packages: {' '.join(missing)} (python -m lab.install)"
+    # Many containers run as root without the right to make a network namespace: find out, do not guess.
+    probe = subprocess.run(["unshare", "--net", "--uts", "true"], capture_output=True, text=True, check=False)
+    if probe.returncode != 0:
+        return f"the lab needs the right to make namespaces: {probe.stderr.strip()}"
+    return None
+
+
+def install() -> int:
+    """Install the missing packages with apt and return an exit code; never starts the packages' own services."""
+    missing = missing_packages()
+    if not missing:
+        print("lab: all packages are there")
+        return 0
+    if os.geteuid() != 0 or not shutil.which("apt-get"):
+        print(f"lab: missing packages; as root on Debian: apt-get install {' '.join(missing)}", file=sys.stderr)
+        return 1
+    env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C.UTF-8"}
+    # The packages' own daemons would only stand in the way: the lab starts its own, with its own files. policy-rc.d is
+    # Debian's switch for that; a machine that has one already keeps its own.
+    policy = Path("/usr/sbin/policy-rc.d")
+    ours = not policy.exists()
+    if ours:
+        policy.write_text("#!/bin/sh\nexit 101\n", encoding="ascii")
+        policy.chmod(0o755)
+    try:
+        for argv in (["update", "-q"], ["install", "-qy", "--no-install-recommends", *missing]):
+            code = subprocess.run(["apt-get", *argv], env=env, check=False).returncode
+            if code != 0:
+                print(f"lab: apt-get {argv[0]} failed with exit code {code}", file=sys.stderr)
+                return code
+    finally:
+        if ours:
+            policy.unlink()
+    if still := missing_packages():
+        print(f"lab: still missing after the installation: {' '.join(still)}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(install())
