@@ -73,9 +73,17 @@ class NoSuchJob(ClusterrunError):
 
 
 class Ambiguous(ClusterrunError):
-    """It is not known whether the request was carried out; the hint says how to settle it."""
+    """It is not known whether the request was carried out; the hint says how to settle it.
+
+    ``wire`` is True where the request was cut off under way, so that it may be sent again once it is known not
+    to have arrived; False for words we do not know, which may as well be a refusal.
+    """
 
     exit_code = 75
+
+    def __init__(self, message: str, *, hint: str = "", said: str = "", wire: bool = True) -> None:
+        super().__init__(message, hint=hint, said=said)
+        self.wire = wire
 
 
 class CommandError(SchedulerError):

@@ -10,7 +10,7 @@ import os
 import re
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -114,8 +114,13 @@ def start(
     stdout: IO[bytes] | None = None,
     stderr: IO[bytes] | None = None,
     umask: int = -1,
+    signal_at_parents_end: signal.Signals | None = None,
 ) -> subprocess.Popen[bytes]:
-    """Start a program in a session of its own, detached from the terminal; raises CommandError."""
+    """Start a program in a session of its own, detached from the terminal; raises CommandError.
+
+    ``signal_at_parents_end`` is what the kernel sends it when the calling thread ends, however that happens; without
+    it the program goes on alone. It runs Python between fork and exec, so a caller with several threads leaves it out.
+    """
     try:
         return subprocess.Popen(
             list(argv),
@@ -126,9 +131,28 @@ def start(
             cwd=cwd,
             umask=umask,
             start_new_session=True,
+            preexec_fn=None if signal_at_parents_end is None else _asking_for(signal_at_parents_end),  # noqa: PLW1509
         )
     except OSError as error:
         raise CommandError(argv, status=None, stderr=f"{error.strerror}: {error.filename or argv[0]}") from error
+
+
+def _asking_for(signum: signal.Signals) -> Callable[[], None]:
+    """What a new process runs to be sent ``signum`` at its parent's end (PR_SET_PDEATHSIG, which exec keeps)."""
+    import ctypes
+
+    try:
+        prctl = ctypes.CDLL(None).prctl  # looked up before the fork: the child should do as little as it can
+    except (OSError, AttributeError):
+        return lambda: None
+    parent = os.getpid()
+
+    def ask() -> None:
+        prctl(1, int(signum), 0, 0, 0)
+        if os.getppid() != parent:  # it ended before we had asked
+            os.kill(os.getpid(), signum)
+
+    return ask
 
 
 def _end_group(process: subprocess.Popen[bytes]) -> None:

@@ -104,6 +104,7 @@ TAKEN_SBATCH_OPTIONS: dict[str, str] = {
     "ntasks-per-core": "--tasks-per-node",
     "ntasks-per-gpu": "--tasks-per-node",
     "ntasks-per-socket": "--tasks-per-node",
+    "ntasks-per-tres": "--tasks-per-node",
     "gpus": "--gpus-per-node",
     "gpus-per-node": "--gpus-per-node",
     "gpus-per-task": "--gpus-per-node",
@@ -113,11 +114,16 @@ TAKEN_SBATCH_OPTIONS: dict[str, str] = {
     "export-file": "--env KEY=VALUE",
     "requeue": "--requeue",
     "no-requeue": "--no-requeue",
+    # these print something and exit 0 without a job: seen on 22.05
+    "help": "man sbatch",
+    "usage": "man sbatch",
+    "version": "sbatch --version",
     "clusters": "the SLURM_CLUSTERS variable",
     "cluster": "the SLURM_CLUSTERS variable",
 }
 _SHORT_SBATCH = {"J": "job-name", "o": "output", "e": "error", "W": "wait", "a": "array", "N": "nodes", "n": "ntasks",
-                 "G": "gpus", "D": "chdir", "M": "clusters"}  # fmt: skip
+                 "G": "gpus", "D": "chdir", "M": "clusters", "h": "help", "V": "version"}  # fmt: skip
+_SHORT_FLAGS = "HIkOQsv"  # take no argument, so another option may follow in the same word: -HJname sets the name
 _OWN_VARIABLES = re.compile(
     r"(CLUSTERRUN|SLURM|SBATCH|TORCHELASTIC)_.*|RANK|LOCAL_RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT"
 )
@@ -125,7 +131,9 @@ _TIME = re.compile(
     r"(?:(?P<days>\d+)-(?P<dh>\d+)(?::(?P<dm>\d+)(?::(?P<ds>\d+))?)?|(?P<a>\d+)(?::(?P<b>\d+)(?::(?P<c>\d+))?)?)",
     re.ASCII,
 )
-_MEM = re.compile(r"\d+[KMGT]?", re.ASCII | re.IGNORECASE)
+# Slurm counts minutes in an int: sbatch takes more, and the limit of the job is then INVALID (22.05: seen)
+_MOST_SECONDS = 60 * (2**31 - 1)
+_MEM = re.compile(r"\d+(?:[KMGT]B?)?", re.ASCII | re.IGNORECASE)
 _GRES_GPU = re.compile(r"(?:gres[:/])?gpu(?::(?!\d+(?:\(|$))[^:,()]+)?(?::(?P<count>\d+))?(?:\([^)]*\))?", re.ASCII)
 
 
@@ -226,12 +234,12 @@ def build_spec(values: Mapping[str, Value], work: Work) -> JobSpec:
         return values[name].value if name in values else default
 
     gres, gpus = get("gres"), get("gpus-per-node")
-    if gres is not None and gpus is not None:
+    if gres is not None and gres_gpus(gres) is not None and gpus is not None:
         raise RequestError(
             "--gres and --gpus-per-node both ask for GPUs",
             hint="keep one of them; --gpus-per-node is enough on most clusters",
         )
-    tasks = get("tasks-per-node") or (gres_gpus(gres) if gres is not None else gpus) or 1
+    tasks = get("tasks-per-node") or (gres_gpus(gres) if gres is not None else None) or gpus or 1
     time = get("time")
     return JobSpec(
         work=work,
@@ -290,7 +298,7 @@ def check_text(text: str, what: str, source: str) -> None:
 
 
 def parse_time_limit(text: str) -> int | None:
-    """Seconds of a time limit in one of sbatch's formats, None for UNLIMITED; raises RequestError for others."""
+    """Seconds of a time limit in one of sbatch's formats, None for UNLIMITED or 0; raises RequestError for others."""
     if text.upper() in ("UNLIMITED", "INFINITE"):
         return None
     match = _TIME.fullmatch(text)
@@ -298,13 +306,15 @@ def parse_time_limit(text: str) -> int | None:
         raise RequestError(
             f"--time: not a time limit: {text!r}", hint="use minutes (90), HH:MM:SS (2:00:00) or DAYS-HOURS (1-12)"
         )
-    if match["days"] is not None:
-        days, hours, minutes, seconds = (int(match[k] or 0) for k in ("days", "dh", "dm", "ds"))
-        return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
-    a, b, c = (match[k] for k in ("a", "b", "c"))
-    if c is not None:
-        return (int(a) * 60 + int(b)) * 60 + int(c)
-    return int(a) * 60 + int(b or 0)  # sbatch reads 90 as minutes, 90:30 as minutes and seconds
+    days, hours, minutes, seconds = (int(match[k] or 0) for k in ("days", "dh", "dm", "ds"))
+    if match["days"] is None:
+        a, b, c = (int(match[k] or 0) for k in ("a", "b", "c"))
+        # sbatch reads 90 as minutes, 90:30 as minutes and seconds
+        hours, minutes, seconds = (a, b, c) if match["c"] is not None else (0, a, b)
+    total = ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+    if total > _MOST_SECONDS:
+        raise RequestError(f"--time: {text!r} is beyond what Slurm can count", hint="use UNLIMITED for no time limit")
+    return total or None  # sbatch takes 0 as no time limit
 
 
 def gres_gpus(gres: str) -> int | None:
@@ -316,7 +326,8 @@ def gres_gpus(gres: str) -> int | None:
 def default_name(work: Work) -> str:
     """A job name made of what runs: the task, or the file's name without its ending, cut to what fits."""
     text = work.name if isinstance(work, Task | Module) else work.path.rsplit("/", 1)[-1].removesuffix(".py")
-    return text.encode("utf-8", "surrogateescape")[:NAME_BYTES].decode("utf-8", "ignore") or "job"
+    plain = re.sub(r"[\x00-\x1f\x7f]", "_", text)  # a file may be called anything, a job may not
+    return plain.encode("utf-8", "surrogateescape")[:NAME_BYTES].decode("utf-8", "ignore") or "job"
 
 
 def sbatch_option(argument: str) -> str:
@@ -324,7 +335,8 @@ def sbatch_option(argument: str) -> str:
     if argument.startswith("--"):
         return argument[2:].split("=", 1)[0]
     if len(argument) > 1 and argument.startswith("-"):
-        return _SHORT_SBATCH.get(argument[1], argument[1])
+        letter = argument[1:].lstrip(_SHORT_FLAGS)[:1] or argument[1]
+        return _SHORT_SBATCH.get(letter, letter)
     return ""
 
 

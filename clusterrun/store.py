@@ -79,7 +79,7 @@ class RunRecord:
 
 
 def state_folder(environ: Mapping[str, str]) -> Path:
-    """The user's state folder: ``CLUSTERRUN_STATE``, else ``$XDG_STATE_HOME/clusterrun``, else ``~/.local/state/clusterrun``."""
+    """The user's state folder: ``CLUSTERRUN_STATE``, else ``clusterrun`` in ``XDG_STATE_HOME`` (``~/.local/state``)."""
     if environ.get("CLUSTERRUN_STATE"):
         return Path(environ["CLUSTERRUN_STATE"])
     base = environ.get("XDG_STATE_HOME") or str(Path(environ.get("HOME") or Path.home()) / ".local" / "state")
@@ -130,8 +130,10 @@ class Store:
             self.save_submission(record, record.submission)
         except OSError as error:
             self.discard(record)
-            raise RequestError(f"the run's records cannot be written: {error.filename or self.runs}: {error.strerror}",
-                               hint="nothing was submitted; free some room or use another folder") from error  # fmt: skip
+            raise RequestError(
+                f"the run's records cannot be written: {error.filename or self.runs}: {error.strerror}",
+                hint="nothing was submitted; free some room or use another folder",
+            ) from error
 
     def save_submission(self, record: RunRecord, submission: SubmissionRecord) -> RunRecord:
         """Replace one submission's file; returns the record with it."""

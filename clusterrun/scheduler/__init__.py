@@ -69,8 +69,8 @@ class Scheduler(Protocol):
     def submit(self, submission: Submission) -> JobId:
         """Start a run. Raises Refused, NotDelivered or Ambiguous; the job's name carries the token."""
 
-    def find(self, token: str) -> Answer:
-        """The live jobs that carry a token: the look-up before any retry."""
+    def find(self, token: str, since: int) -> Answer:
+        """The jobs submitted from epoch second ``since`` on that carry a token: the look-up before any retry."""
 
     def query(self, ids: Sequence[JobId] | None = None) -> Answer:
         """The jobs of this user that the scheduler holds (one call for all), or just those ids, whoever's they are."""

@@ -1,0 +1,5 @@
+"""``python -m clusterrun``: the command line."""
+
+from clusterrun.cli import main
+
+main()

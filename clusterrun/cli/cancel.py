@@ -1,0 +1,58 @@
+"""``cancel``: by id, by name, by state, or all."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from clusterrun.cli.options import json_option
+from clusterrun.cluster import Cluster
+from clusterrun.errors import RequestError
+from clusterrun.ui import COLUMNS, Ui, state_json, state_row
+
+
+@click.command()
+@click.argument("job_ids", nargs=-1, metavar="[JOBID]...")
+@click.option("--name", metavar="GLOB", help="Those whose name matches.")
+@click.option("--state", metavar="STATE", help="Those in this state (PENDING, RUNNING).")
+@click.option("--all", "everything", is_flag=True, help="All of yours that are not over.")
+@click.option("--dry-run", is_flag=True, help="Show which, and touch nothing.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@json_option
+@click.pass_context
+def cancel(
+    ctx: click.Context, job_ids: tuple[str, ...], name: str | None, state: str | None, everything: bool, dry_run: bool,
+    yes: bool, as_json: bool,
+) -> None:  # fmt: skip
+    """Cancel jobs; --name, --state and --all ask first, unless --yes.
+
+    \b
+      clusterrun cancel 123 124
+      clusterrun cancel --name 'sweep-*' --state PENDING --yes
+      clusterrun cancel --all --dry-run
+    """
+    ui = Ui("cancel", as_json=as_json)
+    if bool(job_ids) == bool(name or state or everything):
+        raise RequestError("say which jobs: ids, or --name, --state or --all", hint="clusterrun cancel JOBID")
+    cluster = Cluster(tell=ui.note)
+    targets = cluster.status(job_ids) if job_ids else cluster.select(name=name or "", state=state or "")
+    if dry_run or not targets:
+        ui.data([state_json(target) for target in targets])
+        ui.table(COLUMNS, [state_row(target) for target in targets])
+        ui.note(f"would cancel {len(targets)}; nothing was touched" if targets else "no such jobs that are not over")
+        return
+    if not job_ids and not yes:
+        if not sys.stdin.isatty():
+            raise RequestError(
+                f"would cancel {len(targets)} jobs without asking", hint="add --yes, or look first with --dry-run"
+            )
+        ui.table(COLUMNS, [state_row(target) for target in targets])
+        click.confirm(f"Cancel these {len(targets)}?", abort=True, err=True)
+    results = cluster.cancel(targets)
+    ui.data([{**state_json(target), "cancelled": result.done, "said": result.said} for target, result in results])
+    for target, result in results:
+        said = f": {result.said}" if result.said else ""
+        ui.say(f"{'Cancelled' if result.done else 'Not cancelled'} job {target.status.id}{said}")
+    if not all(result.done for _, result in results):
+        ctx.exit(0 if all(result.done or result.said.startswith("already") for _, result in results) else 3)

@@ -1,0 +1,60 @@
+"""The options of ``submit`` and ``render``, made of the one table of what can be asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from clusterrun.errors import RequestError
+from clusterrun.request import Asked
+from clusterrun.spec import FIELDS, Field, Value
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON envelope instead of text.")
+
+
+def spec_options(command: F) -> F:
+    """Add an option for each of ``FIELDS``, and ``--profile``."""
+    for one in reversed(FIELDS):
+        command = _option(one)(command)
+    return click.option("--profile", metavar="NAME", help="Use [profile.NAME] of clusterrun.toml.")(command)
+
+
+def asked(job: str | None, words: tuple[str, ...], profile: str | None, options: dict[str, Any]) -> Asked:
+    """What was typed as one value; an option that was not given is left out."""
+    flags = {}
+    for one in FIELDS:
+        value = options.pop(one.name.replace("-", "_"))
+        if value is None or value == ():
+            continue
+        if one.kind == "map":
+            value = dict(_pair(one, text) for text in value)
+        elif one.kind == "list":
+            value = list(value)
+        flags[one.name] = Value(value, f"--{one.name}")
+    return Asked(job=job, words=words, flags=flags, profile=profile)
+
+
+def _option(one: Field) -> Callable[[F], F]:
+    name = one.name.replace("-", "_")
+    if one.kind == "flag":
+        declaration = f"--{one.name}/--no-{one.name}" if one.name == "requeue" else f"--{one.name}"
+        return click.option(declaration, name, is_flag=True, default=None, help=one.help)
+    return click.option(
+        f"--{one.name}",
+        name,
+        type=click.INT if one.kind == "int" else click.STRING,
+        multiple=one.kind in ("list", "map"),
+        metavar=one.metavar or None,
+        help=one.help,
+    )
+
+
+def _pair(one: Field, text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise RequestError(f"--{one.name}: not KEY=VALUE: {text!r}", hint=f"write --{one.name} NAME=value")
+    return key, value

@@ -1,0 +1,325 @@
+"""The Python API: plan, submit, and everything one asks of runs afterwards.
+
+cluster = Cluster()
+plan = cluster.plan(Asked(words=("train.py",), flags={"nodes": Value(2, "me")}))
+run = cluster.submit(plan)
+cluster.wait([run])
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import pwd
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from clusterrun import planning, states, submission
+from clusterrun import request as requests
+from clusterrun import store as records
+from clusterrun.errors import Ambiguous, NoScheduler, NoSuchJob, RequestError, SchedulerError
+from clusterrun.job import LOCAL, JobId, JobStatus, Outcome, is_run_id
+from clusterrun.planning import Plan
+from clusterrun.profiles import find_root
+from clusterrun.request import Asked
+from clusterrun.scheduler import Cancelled, Scheduler, devices
+from clusterrun.scheduler.local import LocalScheduler
+from clusterrun.scheduler.slurm import ClusterFacts, SlurmScheduler, look
+from clusterrun.states import RunState
+from clusterrun.store import RunRecord, Store
+from clusterrun.watch import Watch
+
+
+class Cluster:
+    """One user's view from one folder: its project, its records, and the schedulers it can reach.
+
+    ``tell`` gets a line for people now and then (what is waited for, what was dropped). ``environ`` and ``cwd``
+    default to this process's own.
+    """
+
+    def __init__(
+        self,
+        *,
+        cwd: Path | None = None,
+        environ: Mapping[str, str] | None = None,
+        tell: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        self.environ = dict(os.environ if environ is None else environ)
+        self.tell = tell
+        self._cwd = cwd
+        self.state = records.state_folder(self.environ)
+        self.user = pwd.getpwuid(os.getuid()).pw_name
+        self._schedulers: dict[str, Scheduler] = {}
+        self._facts: ClusterFacts | None = None
+        self._facts_asked = False
+
+    # -- where things are ------------------------------------------------------------------------------------------
+
+    @property
+    def cwd(self) -> Path:
+        """The current folder; raises RequestError where it was deleted."""
+        if self._cwd is not None:
+            return self._cwd
+        try:
+            return Path.cwd()
+        except OSError as error:
+            raise RequestError("the current folder no longer exists", hint="cd to one that does") from error
+
+    def store(self, root: Path | None = None) -> Store:
+        """The records of a project: this one's, unless another root is given."""
+        return Store(root or find_root(self.cwd), self.state)
+
+    def facts(self) -> ClusterFacts | None:
+        """The Slurm cluster this shell is configured for, None where there is none."""
+        if not self._facts_asked:
+            self._facts, self._facts_asked = look(self.environ, self.state), True
+        return self._facts
+
+    def scheduler(self, name: str) -> Scheduler:
+        """The scheduler of that name (``slurm``, ``local``, ``auto``); raises NoScheduler."""
+        if name == "auto":
+            name = "slurm" if self.facts() is not None else LOCAL
+        if name not in self._schedulers:
+            if name == LOCAL:
+                self._schedulers[name] = LocalScheduler(self.state, self.environ)
+            else:
+                facts = self.facts()
+                if facts is None:
+                    raise NoScheduler(
+                        "there is no Slurm here: sbatch is not on PATH, or no configuration answers",
+                        hint="log in to a node of the cluster, set SLURM_CONF, or use --scheduler local",
+                    )
+                self._schedulers[name] = SlurmScheduler(facts, self.environ)
+        return self._schedulers[name]
+
+    # -- submitting ------------------------------------------------------------------------------------------------
+
+    def plan(self, asked: Asked, *, named: bool = True) -> Plan:
+        """Decide everything about a run and write nothing.
+
+        With ``named`` False its identity is the words RUN_ID and TOKEN, as ``render`` prints them, and a cluster is
+        not needed.
+        """
+        request = requests.read(asked, self.cwd, self.environ)
+        scheduler: Scheduler | None = None
+        if named or request.scheduler == LOCAL or self.facts() is not None:
+            scheduler = self.scheduler(request.scheduler)
+        return planning.plan(request, scheduler, self._has_gpus(scheduler), self._here(), named=named)
+
+    def check(self, plan: Plan) -> None:
+        """What can be known before queueing: the Python has torch, the script is bash; raises RequestError."""
+        requests.check_python(plan.spec, self.environ)
+        requests.check_setup(plan.spec, plan.script, self.environ)
+
+    def submit(self, plan: Plan) -> RunRecord:
+        """Write the run down, submit it, and return its record with the job id.
+
+        Raises RequestError or SchedulerError, after which nothing is left, or Ambiguous, which names the run.
+        """
+        self.check(plan)
+        store = self.store(plan.record.root)
+        store.prepare_logs(plan.spec.shared)
+        scheduler = self.scheduler(plan.record.scheduler)
+        store.stage(plan.record, planning.spec_json(plan), plan.script)
+        return submission.submit(store, scheduler, plan.record, plan.order, tell=self.tell)
+
+    def recover(self, run_id: str) -> RunRecord:
+        """Settle a run whose submission was cut off: find its job, or submit it now with the same token."""
+        if not is_run_id(run_id):
+            raise RequestError(f"not a run id: {run_id[:40]!r}", hint="it looks like 20261121-034501-k3v7qa")
+        run = self.store().by_run_id(run_id)
+        if run is None:
+            raise NoSuchJob(f"no run {run_id} is known here", hint="go to the folder it was submitted from")
+        if run.submission.state == records.ACCEPTED:
+            return run
+        if submission.submitter_lives(run.submission.submitter):
+            raise Ambiguous(f"run {run_id} is being submitted this moment", hint="wait for the command that submits it")
+        store, scheduler = self.store(run.root), self.scheduler(run.scheduler)
+        self._same_cluster(run, scheduler)
+        job = submission.look_up(scheduler, run, submission.Clock(), self.tell)
+        if job is not None:
+            return store.commit(run, job)
+        mine = replace(run.submission, state=records.SUBMITTING, submitter=submission.submitter())
+        run = store.save_submission(run, mine)
+        order = planning.order_again(run, store.prepare_logs(run.shared), self.environ)
+        return submission.submit(store, scheduler, run, order, tell=self.tell)
+
+    # -- asking ----------------------------------------------------------------------------------------------------
+
+    def run(self, text: str) -> RunRecord | None:
+        """The run behind a job id or run id, None where it has no record; an id given out twice means the newest."""
+        if is_run_id(text):
+            run = self.store().by_run_id(text)
+            if run is None:
+                raise NoSuchJob(f"no run {text} is known here", hint="`clusterrun list --all` shows what is")
+            return run
+        job = JobId.parse(text)
+        known = self.store().by_job(job)
+        if not known and not job.is_local and self.facts() is not None:
+            known = self.store().by_job(job, hint=self._folders_by_slurm(job))
+        if len(known) > 1:
+            older = ", ".join(run.run_id for run in known[:-1])
+            self.tell(f"job id {job} was given out more than once; this is the newest run (older: {older})")
+        return known[-1] if known else None
+
+    def states(self, runs: Sequence[RunRecord]) -> list[RunState]:
+        """How runs stand, in their order: one question to each scheduler, whatever their number."""
+        found: dict[str, RunState] = {}
+        for name in dict.fromkeys(run.scheduler for run in runs):
+            some = [run for run in runs if run.scheduler == name]
+            try:
+                scheduler = self.scheduler(name)
+            except NoScheduler as error:
+                found |= {run.run_id: _elsewhere(run, error.message) for run in some}
+                continue
+            here = [run for run in some if _on(run, scheduler)]
+            found |= {r.run_id: _elsewhere(r, f"it ran on cluster {r.cluster}") for r in some if not _on(r, scheduler)}
+            for state in states.read(self.store(), scheduler, here):
+                assert state.record is not None
+                found[state.record.run_id] = state
+        return [found[run.run_id] for run in runs]
+
+    def status(self, texts: Iterable[str]) -> list[RunState]:
+        """How jobs stand, runs of ours and any other job that may be seen; raises NoSuchJob for one nobody knows."""
+        texts = list(texts)
+        runs = {text: self.run(text) for text in texts}
+        ours = self.states([run for run in runs.values() if run is not None])
+        mine = {state.record.run_id: state for state in ours if state.record is not None}
+        others = self._foreign([JobId.parse(text) for text, run in runs.items() if run is None])
+        result = []
+        for text in texts:
+            run = runs[text]
+            result.append(mine[run.run_id] if run is not None else others[text])
+        return result
+
+    def listing(self, *, everything: bool = False) -> list[RunState]:
+        """The runs known here that are not over; with ``everything`` the finished ones too, oldest first."""
+        known = self.store().all()
+        open_runs = [run for run in known if everything or run.submission.final is None]
+        found = self.states(open_runs)
+        return [s for s in found if everything or s.status.outcome in (Outcome.RUNNING, Outcome.UNKNOWN, Outcome.LOST)]
+
+    def watch(self, runs: Sequence[RunRecord]) -> Watch:
+        """A watch over runs: when to ask how they stand."""
+        return Watch(runs, self.states)
+
+    def wait(self, runs: Sequence[RunRecord], *, sleep: Callable[[float], None] = time.sleep) -> list[RunState]:
+        """Wait until all runs are over; a scheduler that does not answer is waited for too."""
+        watch = self.watch(runs)
+        said: dict[str, str] = {}
+        while True:
+            found = watch.look()
+            for state in found:
+                line = state.note or f"job {state.status.id}: {state.status.state} {state.status.reason}".rstrip()
+                if state.record is not None and said.get(state.record.run_id) != line:
+                    said[state.record.run_id] = line
+                    self.tell(line)
+            if all(watch.settled(state) for state in found):
+                return found
+            sleep(1.0)
+
+    # -- changing --------------------------------------------------------------------------------------------------
+
+    def select(self, *, name: str = "", state: str = "") -> list[RunState]:
+        """My runs that are not over, by glob over the name's user part and by state."""
+        found = [s for s in self.listing() if s.status.outcome is Outcome.RUNNING and s.record is not None]
+        return [
+            s for s in found
+            if s.record is not None
+            and s.record.user == self.user
+            and (not name or fnmatch.fnmatchcase(s.record.name, name))
+            and (not state or s.status.state == state.upper())
+        ]  # fmt: skip
+
+    def cancel(self, targets: Sequence[RunState]) -> list[tuple[RunState, Cancelled]]:
+        """Cancel jobs that are ours; raises NoSuchJob for another user's, before anything is cancelled."""
+        for target in targets:
+            owner = target.record.user if target.record else target.status.user
+            if owner and owner != self.user:
+                raise NoSuchJob(
+                    f"job {target.status.id} belongs to {owner}, not to you", hint="only its owner can cancel it"
+                )
+            if target.record is not None and target.record.job_id is None:
+                raise Ambiguous(
+                    f"run {target.record.run_id} has no job id yet",
+                    hint=f"clusterrun submit --recover {target.record.run_id}",
+                )
+        results: list[tuple[RunState, Cancelled]] = []
+        open_ones = [t for t in targets if not t.status.is_over or t.status.outcome in (Outcome.UNKNOWN, Outcome.LOST)]
+        results += [
+            (t, Cancelled(t.status.id, done=False, said=f"already over: {t.status.state}"))
+            for t in targets
+            if t not in open_ones
+        ]
+        for name in dict.fromkeys(t.record.scheduler if t.record else "slurm" for t in open_ones):
+            some = [t for t in open_ones if (t.record.scheduler if t.record else "slurm") == name]
+            scheduler = self.scheduler(name)
+            for target in some:
+                if target.record is not None:
+                    self._same_cluster(target.record, scheduler)
+            for target, result in zip(some, scheduler.cancel([t.status.id for t in some]), strict=True):
+                if result.done and target.record is not None:
+                    states.cancelled(self.store(target.record.root), target.record, time.time())
+                results.append((target, result))
+        return results
+
+    # -- inside ----------------------------------------------------------------------------------------------------
+
+    def _foreign(self, ids: Sequence[JobId]) -> dict[str, RunState]:
+        """Jobs without a record of ours, as Slurm shows them."""
+        if not ids:
+            return {}
+        local = next((i for i in ids if i.is_local), None)
+        if local or self.facts() is None:
+            raise NoSuchJob(f"no such job: {local or ids[0]}", hint="`clusterrun list --all` shows what is known here")
+        scheduler = self.scheduler("slurm")
+        answer = scheduler.query(ids)
+        rows: dict[str, JobStatus] = {job.id.base: job for job in answer.jobs}
+        absent = [i for i in ids if i.base not in rows]
+        past = scheduler.account(absent, int(time.time()) - 30 * 86_400) if absent else None
+        for job in past.jobs if past else ():
+            rows[job.id.base] = job
+        for one in absent:
+            if one.base not in rows:
+                if not answer.complete:
+                    raise SchedulerError(
+                        "Slurm did not answer", said=answer.note, hint="ask `scontrol ping`, then try again"
+                    )
+                raise NoSuchJob(f"no such job: {one}", hint="`clusterrun list --all` shows yours")
+        return {str(i): RunState(None, rows[i.base]) for i in ids}
+
+    def _folders_by_slurm(self, job: JobId) -> list[Path]:
+        """The run folder that Slurm itself remembers: the script it was given stands in it."""
+        rows = self.scheduler("slurm").query([job]).jobs
+        return [Path(row.script).parent for row in rows if row.script.endswith("/script.sh")]
+
+    def _has_gpus(self, scheduler: Scheduler | None) -> bool | None:
+        if scheduler is not None and scheduler.name == LOCAL:
+            return bool(devices.visible(self.environ))
+        facts = self.facts()
+        return facts.gpus if facts is not None else None
+
+    def _here(self) -> planning.Here:
+        return planning.Here(self.cwd, self.environ, self.user)
+
+    def _same_cluster(self, run: RunRecord, scheduler: Scheduler) -> None:
+        if not _on(run, scheduler):
+            raise SchedulerError(
+                f"run {run.run_id} belongs to cluster {run.cluster}; this shell is configured for {scheduler.cluster}",
+                hint="set SLURM_CONF (or SLURM_CLUSTERS) for that cluster",
+            )
+
+
+def _on(run: RunRecord, scheduler: Scheduler) -> bool:
+    # "slurm" stands for a cluster whose name could not be learnt because its controller was silent
+    return run.cluster == scheduler.cluster or "slurm" in (run.cluster, scheduler.cluster)
+
+
+def _elsewhere(run: RunRecord, why: str) -> RunState:
+    """A run whose scheduler cannot be asked from here: its own files may still tell how it ended."""
+    ended = states.end_of(run)
+    if ended is not None:
+        return RunState(run, ended)
+    return states.offline(run, why)

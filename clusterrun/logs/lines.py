@@ -1,0 +1,192 @@
+"""From the bytes of one log file to its lines: labels off, srun's pieces joined, in bounded memory.
+
+``srun --label`` writes ``RANK: text``, the rank right-aligned to the width of the largest. slurmstepd
+sends whole lines in messages of at most 1024 bytes, and a longer line in pieces of exactly 1024 and a
+rest, each with its own label and newline, with pieces of other tasks in between (Slurm 22.05 to 26.05:
+``_task_build_message`` in slurmstepd/io.c, ``write_labelled_message``). They are joined per task, and
+before decoding, as the cut may fall inside a character. A line of exactly 1024 bytes is followed by an
+empty piece, so it comes out whole too (seen on 22.05). Two cuts leave no trace and are not mended:
+those of ``srun --unbuffered``, which sends whatever it has read, and in the last 4 KiB of a task that
+ended while slurmstepd had no free buffer.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+Stream = Literal["out", "err"]
+
+PIECE = 1024
+"""Bytes of a task's line after which srun begins a new piece (SLURM_IO_MAX_MSG_LEN)."""
+LINE_CAP = 64 * 1024
+"""Bytes kept of one line; the rest is counted and dropped."""
+HELD_CAP = 16 * 1024 * 1024
+"""Bytes kept of all unfinished lines of one file together."""
+_LABEL_CAP = 12  # "4294967294: " is the longest label there can be
+_LABELS_KEPT = 65_536
+_BLANK = " \t\r"
+
+
+class LogLine(NamedTuple):
+    """One line of a log: its stream, its srun label (the task; None for the batch script and Slurm), its text.
+
+    ``text`` has no label and no newline and is not safe to print as it is (``safe_text``). ``cut`` is
+    the number of bytes left out after it. A ``notice`` is ours, about the file, not from the job.
+    """
+
+    # a tuple, as building one costs half of what a frozen dataclass does, and there are millions
+    stream: Stream
+    rank: int | None
+    text: str
+    cut: int = 0
+    notice: bool = False
+
+
+class LineReader:
+    """Turns the bytes of one file, in blocks of any size, into LogLines.
+
+    With ``world_size`` a number counts as a label only where srun could have written it: as wide as
+    the largest rank, and below the world size. Without it, any ``N: `` does.
+    """
+
+    def __init__(self, stream: Stream, *, world_size: int | None = None) -> None:
+        self._stream = stream
+        self._world_size = world_size
+        self._width = len(str(world_size - 1)) if world_size else None
+        self._ranks: dict[str, int] = {}  # label field -> rank, for the labels seen
+        self._tail = b""  # the line whose newline has not come
+        self._tail_lost = 0
+        self._held: dict[int, tuple[bytes, int]] = {}  # rank -> its whole pieces so far, bytes dropped
+        self._held_bytes = 0
+
+    def feed(self, data: bytes) -> list[LogLine]:
+        """The lines that these bytes complete; a last line without its newline waits for the next call."""
+        last = data.rfind(b"\n")
+        if last < 0:
+            self._tail, self._tail_lost = self._shorten(self._tail + data, self._tail_lost)
+            return []
+        block = self._tail + data[:last]
+        lost, self._tail_lost, self._tail = self._tail_lost, 0, data[last + 1 :]
+        raws = block.split(b"\n")
+        if not self._held and not lost and max(map(len, raws)) < PIECE:
+            # Nothing to join and nothing to cut: decode the block at once. A replaced byte never
+            # takes a newline with it, so the lines are the same as if each were decoded alone.
+            return self._plain(block.decode("utf-8", "replace"))
+        lines: list[LogLine] = []
+        for raw in raws:
+            self._add(lines, raw, lost)
+            lost = 0
+        return lines
+
+    def end(self) -> list[LogLine]:
+        """The lines still unfinished: each task's pieces in hand and a last line without its newline."""
+        lines: list[LogLine] = []
+        if self._tail:
+            self._add(lines, self._tail, self._tail_lost)
+            self._tail, self._tail_lost = b"", 0
+        for rank in list(self._held):
+            payload, lost = self._release(rank)
+            lines.append(self._line(rank, payload, lost))
+        return lines
+
+    def _plain(self, text: str) -> list[LogLine]:
+        stream, ranks, make = self._stream, self._ranks, tuple.__new__  # locals, as this is the hot loop
+        progress = "\r" in text
+        lines: list[LogLine] = []
+        for line in text.split("\n"):
+            end = line.find(": ", 0, _LABEL_CAP)
+            rank, payload = None, line
+            if end > 0:
+                label = line[:end]
+                rank = ranks.get(label)
+                if rank is None:
+                    rank = self._rank(label)
+                if rank is not None:
+                    payload = line[end + 2 :]
+            if progress and "\r" in payload:
+                payload = _last_state(payload)
+            lines.append(make(LogLine, (stream, rank, payload, 0, False)))
+        return lines
+
+    def _add(self, lines: list[LogLine], raw: bytes, lost: int) -> None:
+        rank, payload = self._split(raw)
+        if rank is not None:
+            whole_piece = len(payload) == PIECE
+            if rank in self._held:
+                before, lost_before = self._release(rank)
+                payload, lost = before + payload, lost + lost_before
+            if whole_piece:
+                self._hold(lines, rank, payload, lost)
+                return
+        lines.append(self._line(rank, payload, lost))
+
+    def _hold(self, lines: list[LogLine], rank: int, payload: bytes, lost: int) -> None:
+        self._held[rank] = payload, lost = _squeeze(payload, lost)
+        self._held_bytes += len(payload)
+        while self._held_bytes > HELD_CAP:  # thousands of long lines at once: let the oldest go as it is
+            oldest = next(iter(self._held))
+            lines.append(self._line(oldest, *self._release(oldest)))
+
+    def _release(self, rank: int) -> tuple[bytes, int]:
+        payload, lost = self._held.pop(rank)
+        self._held_bytes -= len(payload)
+        return payload, lost
+
+    def _line(self, rank: int | None, payload: bytes, lost: int) -> LogLine:
+        payload, lost = _squeeze(payload, lost)
+        text = payload.decode("utf-8", "replace")
+        return LogLine(self._stream, rank, _last_state(text) if "\r" in text else text, lost)
+
+    def _shorten(self, raw: bytes, lost: int) -> tuple[bytes, int]:
+        """A line whose end is not in sight, within bounds, its label kept for when the end comes."""
+        if len(raw) <= LINE_CAP + _LABEL_CAP:
+            return raw, lost
+        rank, payload = self._split(raw)
+        label = raw[: len(raw) - len(payload)] if rank is not None else b""
+        payload, lost = _squeeze(payload, lost)
+        return label + payload, lost
+
+    def _split(self, raw: bytes) -> tuple[int | None, bytes]:
+        end = raw.find(b": ", 0, _LABEL_CAP)
+        if end <= 0:
+            return None, raw
+        label = raw[:end].decode("latin-1")
+        rank = self._ranks.get(label)
+        if rank is None:
+            rank = self._rank(label)
+        return (None, raw) if rank is None else (rank, raw[end + 2 :])
+
+    def _rank(self, label: str) -> int | None:
+        """The rank that a label field names, None where srun would not have written it."""
+        digits = label.lstrip(" ")
+        if not (digits.isascii() and digits.isdigit()) or (digits[0] == "0" and digits != "0"):
+            return None
+        rank = int(digits)
+        if self._world_size is not None and (rank >= self._world_size or len(label) != self._width):
+            return None
+        if len(self._ranks) < _LABELS_KEPT:
+            self._ranks[label] = rank
+        return rank
+
+
+def _last_state(text: str) -> str:
+    """The last state of a progress line that shows anything, without the blanks that wipe it."""
+    shown = text.rstrip(_BLANK)
+    return shown[shown.rfind("\r") + 1 :]
+
+
+def _squeeze(payload: bytes, lost: int) -> tuple[bytes, int]:
+    """An unfinished line within bounds: the one state of a progress bar that may be its last, a long line's beginning.
+
+    Blanks after that state stay behind a carriage return of their own, so that what follows lands there.
+    """
+    if b"\r" in payload:
+        shown = payload.rstrip(_BLANK.encode())
+        start, end = shown.rfind(b"\r") + 1, payload.find(b"\r", len(shown))
+        if start > 0:
+            lost = 0  # what was dropped belonged to an earlier state
+        payload = payload[start:] if end < 0 else shown[start:] + payload[payload.rfind(b"\r") :]
+    if len(payload) > LINE_CAP:
+        lost += len(payload) - LINE_CAP
+        payload = payload[:LINE_CAP]
+    return payload, lost

@@ -1,0 +1,143 @@
+"""From a request to a plan: the script, the record and the order to the scheduler, all decided, nothing written."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from base64 import b32encode
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from clusterrun import request as requests
+from clusterrun import shell, submission
+from clusterrun import store as records
+from clusterrun.job import LOCAL
+from clusterrun.request import Request
+from clusterrun.scheduler import Scheduler, Submission
+from clusterrun.spec import JobSpec, Task
+from clusterrun.store import RunRecord, SubmissionRecord
+
+WORKER = Path(__file__).parent / "worker" / "__main__.py"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A run that could be submitted: ``order`` is what the scheduler gets, ``notices`` what people should know."""
+
+    spec: JobSpec
+    record: RunRecord
+    order: Submission
+    script: str
+    notices: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Here:
+    """Where and by whom a plan is made."""
+
+    cwd: Path
+    environ: Mapping[str, str]
+    user: str
+
+
+def plan(
+    request: Request, scheduler: Scheduler | None, has_gpus: bool | None, here: Here, *, named: bool = True
+) -> Plan:
+    """Plan a request for a scheduler; None stands for a Slurm that is not at hand.
+
+    With ``named`` False the run's identity is the words RUN_ID and TOKEN.
+    """
+    from clusterrun.render import Identity, Places, render
+
+    local = scheduler is not None and scheduler.name == LOCAL
+    spec, notices = requests.specify(request, has_gpus=has_gpus, local=local)
+    clean, dropped = shell.scrub(here.environ)
+    if request.scheduler == "auto" and local:
+        notices.insert(0, "no Slurm answers here: using the local scheduler, processes of this machine")
+    if dropped:
+        notices.append(f"left out of the job's environment: {', '.join(dropped)}")
+    at = time.time()
+    token = b32encode(secrets.token_bytes(10)).decode().lower() if named else "TOKEN"
+    run_id = f"{datetime.fromtimestamp(at, UTC):%Y%m%d-%H%M%S}-{token[:6]}" if named else "RUN_ID"
+    run_dir = request.root / ".clusterrun" / "runs" / run_id
+    logs = request.root / "logs"
+    record = RunRecord(
+        run_id=run_id,
+        run_dir=run_dir,
+        root=request.root,
+        name=spec.job_name,
+        what=_what(spec),
+        scheduler=scheduler.name if scheduler else "slurm",
+        cluster=scheduler.cluster if scheduler else "",
+        user=here.user,
+        at=int(at),
+        nodes=spec.nodes,
+        tasks_per_node=spec.tasks_per_node,
+        shared=spec.shared,
+        sources={name: (value.value, value.source) for name, value in spec.sources.items()},
+        submissions=(SubmissionRecord(token=token, at=int(at), submitter=submission.submitter()),),
+    )
+    order = Submission(
+        run_id=run_id,
+        run_dir=run_dir,
+        token=token,
+        script=run_dir / "script.sh",
+        workdir=here.cwd,
+        logs=logs,
+        env=clean,
+        umask=0o027 if spec.shared else 0o077,
+        argv=spec.sbatch_args,
+        nodes=spec.nodes,
+        tasks_per_node=spec.tasks_per_node,
+        gpus_per_node=spec.gpus_per_node or 0,
+        time_limit=spec.time_limit,
+        dependency=spec.directive("dependency"),
+    )
+    script = render(spec, Identity(run_id, run_dir, token), Places(here.cwd, logs, WORKER, _umask()), local=local)
+    return Plan(spec, record, order, script, (*request.notices, *notices))
+
+
+def spec_json(made: Plan) -> dict[str, Any]:
+    """A plan's specification as its run's ``spec.json`` holds it."""
+    data = asdict(made.spec)
+    data["work"] = {"kind": type(made.spec.work).__name__.lower(), **asdict(made.spec.work)}
+    return {"version": 1, "workdir": str(made.order.workdir), **data}
+
+
+def order_again(run: RunRecord, logs: Path, environ: Mapping[str, str]) -> Submission:
+    """The order of a staged run, rebuilt of its files: the same script, the same token."""
+    spec = records.read_json(run.run_dir / "spec.json") or {}
+    clean, _ = shell.scrub(environ)
+    return Submission(
+        run_id=run.run_id,
+        run_dir=run.run_dir,
+        token=run.submission.token,
+        script=run.run_dir / "script.sh",
+        workdir=Path(spec.get("workdir") or run.root),
+        logs=logs,
+        env=clean,
+        umask=0o027 if run.shared else 0o077,
+        argv=tuple(spec.get("sbatch_args", ())),
+        nodes=run.nodes,
+        tasks_per_node=run.tasks_per_node,
+        gpus_per_node=spec.get("gpus_per_node") or 0,
+        time_limit=spec.get("time_limit"),
+        dependency=dict(spec.get("directives", ())).get("dependency", ""),
+    )
+
+
+def _what(spec: JobSpec) -> str:
+    from clusterrun.render import describe
+
+    return spec.work.name if isinstance(spec.work, Task) else describe(spec)
+
+
+def _umask() -> int:
+    """The submitter's umask; it can only be read by setting it."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask

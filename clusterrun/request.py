@@ -1,0 +1,231 @@
+"""From what was typed to a specification: job file, profiles and flags merged, the work recognised.
+
+Reads files and asks the job's Python whether it has torch; writes nothing.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import shlex
+import shutil
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from clusterrun import profiles, shell
+from clusterrun.errors import CommandError, RequestError
+from clusterrun.profiles import JobFile
+from clusterrun.spec import (
+    Command,
+    JobSpec,
+    Module,
+    Script,
+    Task,
+    Value,
+    Work,
+    build_spec,
+    check_text,
+    gres_gpus,
+)
+
+#: Programs that start ranks themselves; clusterrun starts one rank per GPU, so they would multiply.
+_LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "mpirun", "mpiexec", "srun", "torch.distributed.run",
+              "torch.distributed.launch")  # fmt: skip
+#: What the local scheduler has no use for; ``time``, ``env``, ``cpus-per-task`` and ``dependency`` count there.
+_SLURM_ONLY = ("mem", "partition", "account", "qos", "constraint", "gres", "reservation", "exclude", "nodelist", "mail-type",
+               "sbatch-arg", "requeue")  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What was typed: a job file's name, the words after ``--``, and the flags (names of ``FIELDS``)."""
+
+    job: str | None = None
+    words: tuple[str, ...] = ()
+    flags: Mapping[str, Value] = field(default_factory=dict)
+    profile: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What was asked, merged: values with their sources, the work, and what people should be told."""
+
+    root: Path
+    values: dict[str, Value]
+    work: Work
+    notices: list[str]
+
+    @property
+    def scheduler(self) -> str:
+        return str(self.values["scheduler"].value) if "scheduler" in self.values else "auto"
+
+
+def read(asked: Asked, cwd: Path, environ: Mapping[str, str]) -> Request:
+    """Merge job file, profiles and flags (flag > job file > project > user > environment); raises RequestError."""
+    known = profiles.load_profiles(cwd, environ, asked.profile)
+    notices = list(known.notices)
+    if asked.words:
+        if asked.job:
+            raise RequestError(
+                "a job file and a script were both given",
+                hint="keep one: clusterrun submit JOB, or clusterrun submit -- SCRIPT",
+            )
+        job, work = None, recognise(asked.words, cwd, environ, notices.append)
+    else:
+        job = profiles.load_job(asked.job or known.default_job.value, known.root, cwd=cwd, environ=environ)
+        work = _work_of(job, known.root, environ, notices.append)
+    levels = [asked.flags, job.values if job else {}, *known.levels]
+    values = profiles.merge(levels)
+    settings = values.pop("set", None)
+    if isinstance(work, Task):
+        values["set"] = settings or Value({}, "default")
+        work = Task(work.name, tuple(values["set"].value.items()))
+        if job and not job.path and "job-name" not in values:
+            values["job-name"] = Value(work.name, "default")
+    elif "set" in asked.flags:
+        raise RequestError(
+            "--set is for our own tasks", hint="pass your script's arguments after it: -- train.py --lr 1e-4"
+        )
+    if "template" in asked.flags:
+        values["template"] = Value(str(cwd / asked.flags["template"].value), "--template")
+    values["python"] = _python(values.get("python"), environ)
+    return Request(known.root, values, work, notices)
+
+
+def specify(request: Request, *, has_gpus: bool | None, local: bool) -> tuple[JobSpec, list[str]]:
+    """The specification for a scheduler, and notices about what it has no use for.
+
+    ``has_gpus`` says whether the cluster (or this machine) has GPUs, None where nobody could be asked.
+    """
+    values, notices = dict(request.values), []
+    if local:
+        gres = values.get("gres")
+        if gres is not None and "gpus-per-node" not in values:
+            values["gpus-per-node"] = Value(gres_gpus(str(gres.value)) or 0, gres.source)
+        ignored = [name for name in _SLURM_ONLY if name in values]
+        told = [f"--{name}" for name in ignored if not values[name].source.startswith(("SBATCH_", "SLURM_"))]
+        if told:
+            notices.append(f"the local scheduler has no use for {', '.join(told)}")
+        for name in ignored:
+            del values[name]
+    if "gpus-per-node" not in values and "gres" not in values:
+        why = {
+            True: "default: there are GPUs",
+            False: "default: there are no GPUs",
+            None: "default: no cluster to ask",
+        }[has_gpus]
+        values["gpus-per-node"] = Value(1 if has_gpus else 0, why)
+    return build_spec(values, request.work), notices
+
+
+def recognise(words: Sequence[str], cwd: Path, environ: Mapping[str, str], tell: Callable[[str], None]) -> Work:
+    """What the words after ``--`` are: a script, ``-m MODULE``, or another executable; launchers are refused."""
+    for word in words:
+        check_text(word, "the script's arguments", "after --")
+    first, rest = words[0], tuple(words[1:])
+    if re.fullmatch(r"python[0-9.]*", Path(first).name):
+        while rest and rest[0] in ("-u", "-B", "-s"):
+            rest = rest[1:]
+        if not rest or (rest[0].startswith("-") and rest[0] != "-m"):
+            raise RequestError(
+                f"no script to run in: {shlex.join(words)}", hint="clusterrun submit -- train.py --lr 1e-4"
+            )
+        what = shlex.join(rest[:2] if rest[0] == "-m" else rest[:1])
+        tell(f"{first} is left out: each rank runs {what} with --python, or the active environment's")
+        first, rest = rest[0], rest[1:]
+    module = rest[0] if first == "-m" and rest else None
+    if first == "-m" and module is None:
+        raise RequestError("-m needs the name of a module", hint="clusterrun submit -- -m package.train")
+    launcher = module or Path(first).name
+    if launcher in _LAUNCHERS:
+        raise RequestError(
+            f"{launcher} starts ranks itself; clusterrun starts one per GPU already", hint=_without_launcher(rest)
+        )
+    if module is not None:
+        return Module(module, rest[1:])
+    path = (cwd / first) if "/" in first or (cwd / first).is_file() else None
+    if path is not None and path.is_file():
+        full = os.path.abspath(path)  # noqa: PTH100 - resolve() would follow links that name another place tomorrow
+        if first.endswith(".py"):
+            return Script(full, rest)
+        if os.access(full, os.X_OK):
+            return Command(full, rest)
+        raise RequestError(
+            f"not a Python script and not executable: {first}",
+            hint=f"chmod +x {shlex.quote(first)}, or give a .py file",
+        )
+    found = shutil.which(first, path=environ.get("PATH")) if "/" not in first else None
+    if found:
+        return Command(str(Path(found).absolute()), rest)
+    near = difflib.get_close_matches(first, [p.name for p in cwd.glob("*.py")], n=1)
+    raise RequestError(f"no such script: {first}", hint=f"did you mean {near[0]}?" if near else f"looked in {cwd}")
+
+
+def check_python(spec: JobSpec, environ: Mapping[str, str]) -> None:
+    """Ask the job's Python whether it has what the ranks need; raises RequestError that says what to install."""
+    needs = ["torch", "transformers"] if isinstance(spec.work, Task) else ["torch"]
+    probe = "import sys, importlib.util as u; print('\\n'.join(m for m in sys.argv[1:] if u.find_spec(m) is None))"
+    clean, _ = shell.scrub(environ)
+    try:
+        # not in the current folder: a torch.py there must not count
+        missing = shell.check([spec.python, "-c", probe, *needs], env=clean, cwd=Path("/")).split()
+    except CommandError as error:
+        raise RequestError(
+            f"--python: {spec.python} does not run", said=error.said, hint="give a Python that does"
+        ) from error
+    if missing:
+        raise RequestError(
+            f"{spec.python} has no {' and no '.join(missing)}",
+            hint=f"{shlex.quote(spec.python)} -m pip install {' '.join(missing)}   (or choose another with --python)",
+        )
+
+
+def check_setup(spec: JobSpec, script: str, environ: Mapping[str, str]) -> None:
+    """Let bash read the setup lines, each alone, then the whole script; raises RequestError that names the line."""
+    clean, _ = shell.scrub(environ)
+    for number, line in enumerate(spec.setup, 1):
+        # alone, or a line that opens a quote or a here-document would swallow the script behind it
+        done = shell.run(["bash", "-n"], env=clean, stdin=line + "\n")
+        if done.status != 0 or done.stderr:
+            raise RequestError(
+                f"--setup: line {number} is not shell: {line}",
+                said=done.stderr.strip(),
+                hint="each line must be complete by itself",
+            )
+    done = shell.run(["bash", "-n"], env=clean, stdin=script)
+    if done.status != 0:
+        raise RequestError(
+            "the rendered script is not shell", said=done.stderr.strip(), hint="look at --template and --setup"
+        )
+
+
+def _work_of(job: JobFile, root: Path, environ: Mapping[str, str], tell: Callable[[str], None]) -> Work:
+    if job.kind == "task":
+        return Task(job.target)
+    words = ("-m", job.target, *job.args) if job.kind == "module" else (job.target, *job.args)
+    return recognise(words, root, environ, tell)
+
+
+def _python(asked: Value | None, environ: Mapping[str, str]) -> Value:
+    """The job's Python, an absolute path; a link is kept, since a virtual environment's Python is one."""
+    if asked is not None:
+        text = str(asked.value)
+        found = shutil.which(text, path=environ.get("PATH"))
+        if found is None:
+            raise RequestError(f"--python: no such program: {text} ({asked.source})", hint="give the path of a Python")
+        return Value(str(Path(found).absolute()), asked.source)
+    for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
+        path = Path(environ.get(variable) or "/nowhere") / "bin" / "python"
+        if path.is_file():
+            return Value(str(path), variable)
+    return Value(sys.executable, "default: clusterrun's own")
+
+
+def _without_launcher(words: Sequence[str]) -> str:
+    start = next((i for i, word in enumerate(words) if word.endswith(".py") or word == "-m"), None)
+    if start is None:
+        return "clusterrun submit --nodes 2 --gpus-per-node 4 -- train.py"
+    return f"clusterrun submit --nodes 2 --gpus-per-node 4 -- {shlex.join(words[start:])}"

@@ -1,0 +1,278 @@
+"""The files of local jobs, and what they say about a job.
+
+    <state>/local/L7/job.json         what was asked; written once, by submit
+                     state.json       how it stands; written by the job's supervisor only
+                     cancelled.json   written by a cancel that found no supervisor to ask
+                     supervisor.log   what the supervisor could not say elsewhere
+
+Folders are 0700 and files 0600; every write replaces the file at once. Standard library only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pwd
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, fields, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from clusterrun.job import TERMINAL, JobId, JobStatus, outcome_of
+from clusterrun.scheduler.processes import Identity, Life, is_alive, members
+
+START_LIMIT = 30.0
+"""Seconds within which a supervisor writes its first state; a folder without one that is older is not a job."""
+_ID = re.compile(r"L[1-9][0-9]{0,17}", re.ASCII)
+
+
+class Unreadable(Exception):
+    """A file of a job is there and cannot be understood."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """What was asked: ``job.json``. Times are epoch seconds, limits seconds.
+
+    The environment is not among it: it may hold secrets, and stays in memory.
+    """
+
+    id: str
+    token: str
+    run_id: str
+    run_dir: str
+    script: str
+    workdir: str
+    logs: str
+    umask: int
+    nodes: int
+    tasks_per_node: int
+    gpus_per_node: int
+    time_limit: int | None
+    dependency: str
+    submitted: int
+    grace: float  # seconds between TERM and KILL
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """How a job stands: ``state.json``, in Slurm's words. ``started_clock`` is seconds of :func:`clock`."""
+
+    supervisor: Identity
+    state: str = "PENDING"
+    reason: str = ""
+    started: int | None = None
+    started_clock: float | None = None
+    ended: int | None = None
+    elapsed: int | None = None
+    exit_status: int | None = None
+    script_pid: int | None = None
+    script_start: int | None = None
+    devices: tuple[str, ...] = ()
+
+    @property
+    def is_over(self) -> bool:
+        return self.state in TERMINAL
+
+
+def clock() -> float:
+    """Seconds since boot, sleep included: the one clock of this boot that nobody sets."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def is_id(text: str) -> bool:
+    """Whether the text is the id of a local job: L1, L2, …"""
+    return _ID.fullmatch(text) is not None
+
+
+def job_folders(root: Path) -> Iterator[Path]:
+    """The jobs' folders below ``<state>/local``, oldest id first; raises OSError where it cannot be listed."""
+    try:
+        names = [entry.name for entry in root.iterdir() if is_id(entry.name)]
+    except FileNotFoundError:
+        return iter(())
+    return (root / name for name in sorted(names, key=lambda name: int(name[1:])))
+
+
+def write_json(path: Path, value: dict[str, Any]) -> None:
+    """Replace a file by new content at once, on disk when this returns; on OSError the old file stays."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(json.dumps(value, indent=1) + "\n")  # ASCII, so a name that is not UTF-8 comes back whole
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            draft.unlink()
+        raise
+    with contextlib.suppress(OSError):  # some file systems cannot sync a folder
+        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    """A file's content, None where there is no file; raises Unreadable."""
+    try:
+        value = json.loads(path.read_text("utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError) as error:
+        raise Unreadable(f"{path.name} cannot be read") from error
+    if not isinstance(value, dict):
+        raise Unreadable(f"{path.name} cannot be read")
+    return value
+
+
+def read_job(folder: Path) -> Job | None:
+    """What was asked, None where that was not written yet; raises Unreadable."""
+    value = _read(folder / "job.json")
+    try:
+        return Job(**_known(Job, value)) if value is not None else None
+    except TypeError as error:
+        raise Unreadable("job.json cannot be understood") from error
+
+
+def write_job(folder: Path, job: Job) -> None:
+    """Write what was asked; raises OSError."""
+    write_json(folder / "job.json", {"version": 1} | asdict(job))
+
+
+def read_state(folder: Path) -> State | None:
+    """How the job stands by its supervisor's word, None before the first; raises Unreadable."""
+    value = _read(folder / "state.json")
+    if value is None:
+        return None
+    try:
+        supervisor = Identity(**_known(Identity, value["supervisor"]))
+        known = _known(State, value) | {"supervisor": supervisor, "devices": tuple(value.get("devices", ()))}
+        return State(**known)
+    except (TypeError, KeyError, AttributeError) as error:
+        raise Unreadable("state.json cannot be understood") from error
+
+
+def write_state(folder: Path, state: State) -> None:
+    """Write how the job stands; raises OSError."""
+    write_json(folder / "state.json", {"version": 1} | asdict(state))
+
+
+def _known(kind: type[Any], value: dict[str, Any]) -> dict[str, Any]:
+    """The fields that this version knows: a newer one may have written more."""
+    return {f.name: value[f.name] for f in fields(kind) if f.name in value}
+
+
+def is_starting(folder: Path) -> bool:
+    """Whether a folder without a state may still become a job: it was made a moment ago."""
+    try:
+        return abs(time.time() - folder.stat().st_mtime) <= START_LIMIT
+    except OSError:
+        return False
+
+
+def read_status(folder: Path) -> JobStatus | None:
+    """How the job stands, its supervisor's life checked; None where the folder is not a job."""
+    id = JobId.parse(folder.name)
+    try:
+        job = read_job(folder)
+        state = read_state(folder) if job is not None else None
+        if job is None:
+            return None
+        if state is None:
+            return _status(id, job, None, "PENDING", "starting") if is_starting(folder) else None
+        if state.is_over or (life := state.supervisor.life()) is Life.ALIVE:
+            return _status(id, job, state, state.state, state.reason)
+        # it may have written its last word and left between our two looks
+        state = read_state(folder) or state
+        if state.is_over:
+            return _status(id, job, state, state.state, state.reason)
+        return _without_supervisor(id, folder, job, state, life)
+    except Unreadable as error:
+        return JobStatus(id=id, state="UNKNOWN", outcome=outcome_of("UNKNOWN"), reason=str(error), source="local")
+
+
+def _without_supervisor(id: JobId, folder: Path, job: Job, state: State, life: Life) -> JobStatus:
+    """What is left to say where nobody keeps the state any more: the job's own record first."""
+    if life is Life.ELSEWHERE:
+        host = state.supervisor.host
+        where = f"on {host}" if host != os.uname().nodename else f"in another container on {host}"
+        return _status(id, job, state, "UNKNOWN", f"runs {where}")
+    if life is Life.GONE and script_lives(state):
+        why = "the supervisor was killed; the script is ending"
+        return _status(id, job, state, "COMPLETING", why)
+    if (folder / "cancelled.json").exists():
+        return _status(id, job, state, "CANCELLED", "")
+    if (record := end_record(job)) is not None:
+        status, ended = record
+        state = replace(state, exit_status=status, ended=max(ended, state.started or 0))
+        return _status(id, job, state, "FAILED" if status else "COMPLETED", "NonZeroExitCode" if status else "")
+    if life is Life.REBOOTED:
+        return _status(id, job, state, "NODE_FAIL", "the machine was restarted")
+    why = "the supervisor was killed"
+    if left := len(members(job.token)):
+        why += f"; `clusterrun cancel {job.id}` ends the {left} processes it left"
+    return _status(id, job, state, "NODE_FAIL", why)
+
+
+def script_lives(state: State) -> bool:
+    """Whether the job's script still runs; only for a state of this boot and host."""
+    return state.script_pid is not None and is_alive(state.script_pid, state.script_start or 0)
+
+
+def end_record(job: Job) -> tuple[int, int] | None:
+    """The exit status by which the script's last launch ended, and when (epoch seconds), by its own record."""
+    found = []
+    for path in (Path(job.run_dir) / "attempts").glob(f"{job.token}.*/end.json"):
+        order = path.parent.name.removeprefix(job.token).split(".")[1:]
+        if all(part.isdigit() for part in order):
+            found.append((tuple(int(part) for part in order), path))
+    for _, path in sorted(found, reverse=True):
+        try:
+            value = _read(path)
+            if value is not None and type(value.get("status")) is int:
+                return value["status"], int(path.stat().st_mtime)
+        except (Unreadable, OSError):
+            continue
+    return None
+
+
+def _status(id: JobId, job: Job, state: State | None, word: str, reason: str) -> JobStatus:
+    elapsed = state.elapsed if state else None
+    if state is not None and word in ("RUNNING", "COMPLETING") and state.started_clock is not None:
+        elapsed = max(0, int(clock() - state.started_clock))
+    return JobStatus(
+        id=id,
+        state=word,
+        outcome=outcome_of(word, state.exit_status if state else None),
+        reason=reason,
+        name=f"local.{job.token[:8]}",
+        user=user_name(),
+        nodes="local0" if job.nodes == 1 else f"local[0-{job.nodes - 1}]",
+        node_count=job.nodes,
+        elapsed=elapsed,
+        time_limit=job.time_limit,
+        submitted=job.submitted,
+        started=state.started if state else None,
+        ended=state.ended if state else None,
+        exit_status=state.exit_status if state else None,
+        restarts=0,
+        script=job.script,
+        source="local",
+    )
+
+
+@cache
+def user_name() -> str:
+    """The user whose jobs these are; a number where the system has no name for it."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())

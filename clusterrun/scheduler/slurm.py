@@ -1,0 +1,197 @@
+"""Slurm, by its own commands: one sbatch to submit, one squeue for all jobs, one sacct for what has left."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from clusterrun import shell
+from clusterrun.errors import Ambiguous, CommandError, NoScheduler, SchedulerError
+from clusterrun.job import JobId, JobStatus
+from clusterrun.scheduler import Answer, Cancelled, Submission
+from clusterrun.scheduler import slurm_text as text
+
+Run = Callable[..., shell.Completed]
+
+#: scontrol's words where there is no slurm.conf at all (22.05, 24.11): the programs are there, a cluster is not.
+_NO_CONFIGURATION = (
+    "configuration source",
+    "unable to status file",
+    "Unable to process configuration file",
+    "error parsing",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterFacts:
+    """What we need to know of a cluster once a day: its name, whether it keeps accounts, whether it has GPUs."""
+
+    cluster: str
+    accounting: bool
+    gpus: bool
+
+
+def look(
+    environ: Mapping[str, str], cache: Path, run: Run = shell.run, now: Callable[[], float] = time.time
+) -> ClusterFacts | None:
+    """The cluster that this shell is configured for, None where there is none.
+
+    The answer is kept for a day, so that a busy controller is not asked for it at every command, and a
+    controller that is down is still Slurm, never taken for none.
+    """
+    if shutil.which("sbatch", path=environ.get("PATH")) is None:
+        return None
+    key = re.sub(r"[^A-Za-z0-9]+", "_", environ.get("SLURM_CONF", "default") + environ.get("SLURM_CLUSTERS", ""))[-100:]
+    path = cache / "clusters" / f"{key}.json"
+    kept = _kept(path)
+    if kept is not None and now() - path.stat().st_mtime < 86_400:
+        return kept
+    try:
+        done = run(["scontrol", "show", "config"], env=shell.query_environment(environ))
+    except CommandError:
+        return kept or ClusterFacts("", accounting=False, gpus=False)
+    if done.status != 0:
+        if any(words in done.stderr for words in _NO_CONFIGURATION):
+            return None
+        return kept or ClusterFacts("", accounting=False, gpus=False)
+    facts = parse_config(done.stdout)
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.write_text(json.dumps(asdict(facts)))
+    except OSError:
+        pass  # a cache
+    return facts
+
+
+def parse_config(answer: str) -> ClusterFacts:
+    """The facts in the answer of ``scontrol show config``."""
+    values = dict(re.findall(r"^(\w+)\s*= (.*?)\s*$", answer, re.MULTILINE))
+    kind = values.get("AccountingStorageType", "")
+    return ClusterFacts(
+        cluster=values.get("ClusterName", ""),
+        accounting="slurmdbd" in kind or "mysql" in kind,
+        gpus="gpu" in values.get("GresTypes", "").split(","),
+    )
+
+
+class SlurmScheduler:
+    """Slurm as one :class:`clusterrun.scheduler.Scheduler`.
+
+    ``run`` is :func:`clusterrun.shell.run` or a stand-in for it. ``calls`` counts the commands run by name: what we
+    promise slurmctld can be checked.
+    """
+
+    name = "slurm"
+
+    def __init__(self, facts: ClusterFacts, environ: Mapping[str, str], *, run: Run = shell.run) -> None:
+        self.facts = facts
+        self._query_env = shell.query_environment(environ)
+        self._run = run
+        self._where = environ.get("SLURM_CLUSTERS", "")
+        self.calls: dict[str, int] = {}
+
+    @property
+    def cluster(self) -> str:
+        return self._where or self.facts.cluster or "slurm"
+
+    def submit(self, submission: Submission) -> JobId:
+        """Run sbatch once; raises Refused, NotDelivered, Ambiguous, or NoScheduler where sbatch is not there."""
+        from clusterrun.scheduler.submitit_executor import TrainExecutor
+
+        found: list[JobId] = []
+
+        def send(argv: Sequence[str]) -> str:
+            found.append(self._sbatch(argv, submission))
+            return str(found[0])
+
+        TrainExecutor(submission, send).submit_script()
+        return found[0]
+
+    def find(self, token: str, since: int) -> Answer:
+        """My jobs whose name carries a token: by squeue, then, for one that has come and gone, by sacct."""
+        live = self.query()
+        mine = [job for job in live.jobs if carries(job, token)]
+        if mine or not live.complete or not self.facts.accounting:
+            return Answer(mine, live.complete, live.note)
+        past = self._ask(text.sacct_argv((), since - 3600, self._where), text.parse_sacct)
+        # an accounting that does not answer is no reason to doubt the controller, which has answered
+        return Answer([job for job in past.jobs if carries(job, token)])
+
+    def query(self, ids: Sequence[JobId] | None = None) -> Answer:
+        """All of my jobs, or those ids, by one squeue."""
+        return self._ask(text.squeue_argv(ids, self._where), text.parse_squeue)
+
+    def account(self, ids: Sequence[JobId], since: int) -> Answer:
+        """Those ids by one sacct; complete and empty where the cluster keeps no accounts."""
+        if not ids or not self.facts.accounting:
+            return Answer()
+        return self._ask(text.sacct_argv(ids, since, self._where), text.parse_sacct)
+
+    def cancel(self, ids: Sequence[JobId]) -> Sequence[Cancelled]:
+        """One scancel for a hundred ids; raises SchedulerError where Slurm did not answer."""
+        results: list[Cancelled] = []
+        for first in range(0, len(ids), 100):
+            some = ids[first : first + 100]
+            done = self._call(text.scancel_argv(some, self._where))
+            refused = text.parse_scancel(done.stderr)
+            if done.status != 0 and not refused:
+                raise SchedulerError(
+                    "Slurm did not cancel: scancel failed",
+                    said=done.stderr.strip(),
+                    hint="ask `scontrol ping`, then try again",
+                )
+            results += [Cancelled(i, str(i) not in refused, refused.get(str(i), "")) for i in some]
+        return results
+
+    def _sbatch(self, argv: Sequence[str], submission: Submission) -> JobId:
+        try:
+            done = self._call(argv, env=submission.env, umask=submission.umask, cwd=submission.workdir)
+        except CommandError as error:
+            if error.timed_out:
+                raise Ambiguous("sbatch did not answer in time", said=error.said) from error
+            raise NoScheduler("sbatch could not be started", said=error.said, hint="use --scheduler local") from error
+        if done.status != 0:
+            raise text.sbatch_error(done)
+        job, alone = text.sbatch_id(done.stdout)
+        if job is None or not alone:
+            # it said yes, in the middle of other words: the token tells which job is ours
+            raise Ambiguous(
+                "sbatch said yes, but not clearly which job it made", said=(done.stdout + done.stderr).strip()[-500:]
+            )
+        return job
+
+    def _ask(self, argv: Sequence[str], parse: Callable[[str], list[JobStatus]]) -> Answer:
+        try:
+            done = self._call(argv)
+        except CommandError as error:
+            return Answer(complete=False, note=f"{argv[0]}: {_line(error.said) or error.message}")
+        if done.status != 0:
+            if "Invalid job id specified" in done.stderr:  # how squeue says that it does not know the one id asked for
+                return Answer()
+            return Answer(complete=False, note=f"{argv[0]}: {_line(done.stderr)}")
+        return Answer(parse(done.stdout))
+
+    def _call(self, argv: Sequence[str], **kwargs: object) -> shell.Completed:
+        self.calls[argv[0]] = self.calls.get(argv[0], 0) + 1
+        return self._run(argv, **({"env": self._query_env} | kwargs))
+
+
+def carries(job: JobStatus, token: str) -> bool:
+    """Whether a job's name ends in a token's part: the key of a submission (a comment may be rewritten by the site)."""
+    return job.name.endswith("." + token[:8])
+
+
+def _line(said: str) -> str:
+    return next((line.strip() for line in reversed(said.splitlines()) if line.strip()), "")
+
+
+def _kept(path: Path) -> ClusterFacts | None:
+    try:
+        return ClusterFacts(**json.loads(path.read_text()))
+    except (OSError, ValueError, TypeError):
+        return None

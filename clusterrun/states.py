@@ -1,0 +1,245 @@
+"""How jobs stand: what the scheduler says, what accounting says, and what the runs themselves wrote, joined.
+
+One question to the scheduler for all jobs, one to accounting for those that have left and wrote no end. Nothing is
+guessed: a job that nobody knows is UNKNOWN, and the reason says what was asked.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from clusterrun import store as records
+from clusterrun.errors import SchedulerError
+from clusterrun.job import MAY_RETURN, JobId, JobStatus, Outcome, outcome_of
+from clusterrun.scheduler import Answer, Scheduler
+from clusterrun.store import RunRecord, Store
+from clusterrun.submission import heal, submitter_lives
+
+#: Seconds after the end for which a finished job is still asked for: within it Slurm may know it, and a requeue may
+#: bring it back (MinJobAge is 300 s by default; sites set minutes to hours).
+ASK_AGAIN = 86_400
+#: Seconds after submission before accounting is believed: rows were seen to come up to 5 s late.
+ACCOUNTING_LAG = 15
+
+
+@dataclass(frozen=True, slots=True)
+class RunState:
+    """A job and how it stands; ``record`` is None for a job that is not ours, ``note`` says what could not be asked."""
+
+    record: RunRecord | None
+    status: JobStatus
+    note: str = ""
+
+
+def read(store: Store, scheduler: Scheduler, runs: Sequence[RunRecord], *, now: float | None = None) -> list[RunState]:
+    """The state of runs of one scheduler, in their order; at most one query and one look into accounting.
+
+    Half-written submissions are healed and seen ends written down on the way.
+    """
+    now = time.time() if now is None else now
+    answer = scheduler.query() if any(_worth_asking(run, now) for run in runs) else Answer(complete=False)
+    by_token = {_token_part(job): job for job in answer.jobs}
+    runs = [heal(store, run, by_token, answer.complete, now) for run in runs]
+    absent = [run for run in runs if answer.complete and _needs_accounting(run, by_token)]
+    past = Answer()
+    if absent:
+        ids = [run.job_id for run in absent if run.job_id is not None]
+        past = scheduler.account(ids, min(run.submission.at for run in absent) - 3600)
+    return [_state(store, run, by_token, answer, past, now) for run in runs]
+
+
+def _state(
+    store: Store, run: RunRecord, by_token: Mapping[str, JobStatus], answer: Answer, past: Answer, now: float
+) -> RunState:
+    submission = run.submission
+    job = by_token.get(submission.token[:8])
+    if job is not None and run.job_id is None:
+        job = None  # being submitted this moment by somebody alive: the submitter will write it down
+    if run.job_id is None:
+        return _unsubmitted(run)
+    if job is not None:
+        if job.id.base != run.job_id.base:  # the recorded id was a banner's: the token knows better
+            run = store.commit(run, JobId(job.id.base))
+        return RunState(_seen(store, run, job), _with_end(run, job))
+    ended = end_of(run)
+    if ended is not None:
+        return RunState(_seen(store, run, ended), ended)
+    if submission.final is not None:
+        return RunState(run, _from_final(run, submission.final))
+    if not answer.complete:
+        return RunState(run, _unknown(run, "not known: the scheduler did not answer"), answer.note)
+    return _absent(store, run, past, now)
+
+
+def _absent(store: Store, run: RunRecord, past: Answer, now: float) -> RunState:
+    """A job that an answering scheduler does not hold and that wrote no end."""
+    assert run.job_id is not None
+    mine = [j for j in past.jobs if j.id.base == run.job_id.base and _token_part(j) == run.submission.token[:8]]
+    closed = [job for job in mine if job.is_over]
+    if closed:
+        job = max(closed, key=lambda j: j.ended or 0)
+        return RunState(_seen(store, run, job), job)
+    claim = records.claim_of(run)
+    if claim is not None:
+        why = "it ran, then left the queue without an end record (a node or the controller was lost?)"
+        return RunState(run, _unknown(run, why), past.note)
+    if run.submission.cancel_asked:
+        job = _unknown(run, "cancelled while it waited")
+        return RunState(run, replace(job, state="CANCELLED", outcome=Outcome.CANCELLED, source="record"))
+    if now - run.submission.at < ACCOUNTING_LAG:
+        return RunState(run, _unknown(run, "just submitted; not seen in the queue yet"))
+    why = "Slurm took it and no longer knows it; it never started (a controller crash, or cancelled while it waited)"
+    return RunState(run, replace(_unknown(run, why), outcome=Outcome.LOST), past.note)
+
+
+def end_of(run: RunRecord) -> JobStatus | None:
+    """How a run's newest attempt says it ended, None where it has not, or will start again."""
+    folders = records.attempts(run)
+    end = records.read_json(folders[-1] / "end.json") if folders else None
+    if end is None or run.job_id is None:
+        return None
+    claim = records.claim_of(run)
+    if claim is not None and claim[2] > _int(end.get("restart"), 0):
+        return None  # it was started again and has not got as far as its own folder
+    due, status = str(end.get("due", "")), _int(end.get("status"), 1)
+    if due in ("JOB REQUEUE", "PREEMPTION", "NODE FAILURE"):
+        return None
+    state, reason = _word(status, bool(end.get("signal")), due, str(end.get("reason", "")))
+    started = records.read_json(folders[-1] / "start.json") or {}
+    first = _int(started.get("time"), None)
+    last = _int(end.get("time"), None)
+    return JobStatus(
+        id=run.job_id,
+        state=state,
+        outcome=outcome_of(state, status),
+        reason=reason,
+        name=f"{run.name}.{run.submission.token[:8]}",
+        user=run.user,
+        node_count=run.nodes,
+        nodes=",".join(dict.fromkeys(str(r.get("node", "")) for r in started.get("ranks", ()) if isinstance(r, dict))),
+        elapsed=last - first if first is not None and last is not None else None,
+        submitted=run.submission.at,
+        started=first,
+        ended=last,
+        exit_status=status,
+        restarts=_int(end.get("restart"), None),
+        source="record",
+    )
+
+
+def _word(status: int, signalled: bool, due: str, reason: str) -> tuple[str, str]:
+    """Slurm's state word for an end record, and the reason."""
+    if status == 0:
+        return "COMPLETED", ""
+    if signalled and (due == "TIME LIMIT" or reason == "TimeLimit"):
+        return "TIMEOUT", "TimeLimit"
+    if signalled:
+        return "CANCELLED", ""
+    return "FAILED", "NonZeroExitCode"
+
+
+def _with_end(run: RunRecord, job: JobStatus) -> JobStatus:
+    """What the queue does not tell: the exit status and the restarts, from the run's own files."""
+    claim = records.claim_of(run)
+    restarts = claim[2] if claim else job.restarts
+    if job.outcome is Outcome.RUNNING:
+        return replace(job, restarts=restarts)
+    ended = end_of(run)
+    status = ended.exit_status if ended else job.exit_status
+    return replace(job, restarts=restarts, exit_status=status, outcome=outcome_of(job.state, status))
+
+
+def _seen(store: Store, run: RunRecord, job: JobStatus) -> RunRecord:
+    """Write a seen end down, or strike out one that a requeue has undone."""
+    final = run.submission.final
+    over = job.is_over and job.outcome is not Outcome.UNKNOWN and job.state not in MAY_RETURN
+    if over:
+        new: dict[str, Any] | None = {
+            "state": job.state, "reason": job.reason, "exit_status": job.exit_status, "ended": job.ended,
+            "nodes": job.nodes, "elapsed": job.elapsed, "restarts": job.restarts, "source": job.source,
+        }  # fmt: skip
+    else:
+        new = None
+    if (final is None) == (new is None) and (new is None or (final is not None and final.get("state") == new["state"])):
+        return run
+    try:
+        return store.save_submission(run, replace(run.submission, final=new))
+    except OSError:
+        return run  # reading must work on a full disk and in another's folder
+
+
+def _from_final(run: RunRecord, final: Mapping[str, Any]) -> JobStatus:
+    state, status = str(final.get("state", "UNKNOWN")), _int(final.get("exit_status"), None)
+    base = _unknown(run, str(final.get("reason") or ""))
+    return replace(
+        base,
+        state=state,
+        outcome=outcome_of(state, status),
+        exit_status=status,
+        ended=_int(final.get("ended"), None),
+        elapsed=_int(final.get("elapsed"), None),
+        restarts=_int(final.get("restarts"), None),
+        nodes=str(final.get("nodes") or ""),
+        source="record",
+    )
+
+
+def offline(run: RunRecord, why: str) -> RunState:
+    """A run whose scheduler cannot be asked from here, by what was written down when it still could."""
+    if run.submission.final is not None:
+        return RunState(run, _from_final(run, run.submission.final))
+    return RunState(run, _unknown(run, why), why)
+
+
+def _unsubmitted(run: RunRecord) -> RunState:
+    settle = f"clusterrun submit --recover {run.run_id}"
+    if run.submission.state == records.NOT_SUBMITTED:
+        why = f"never submitted: its submission was cut off. `{settle}` submits it now"
+    elif submitter_lives(run.submission.submitter):
+        why = "being submitted"
+    else:
+        why = f"not known whether it was submitted. `{settle}` settles it"
+    return RunState(run, _unknown(run, why))
+
+
+def _unknown(run: RunRecord, reason: str) -> JobStatus:
+    return JobStatus(
+        id=run.job_id or JobId("0"),
+        state="UNKNOWN",
+        outcome=Outcome.UNKNOWN,
+        reason=reason,
+        name=f"{run.name}.{run.submission.token[:8]}",
+        user=run.user,
+        node_count=run.nodes,
+        submitted=run.submission.at,
+        source="record",
+    )
+
+
+def _worth_asking(run: RunRecord, now: float) -> bool:
+    final = run.submission.final
+    return final is None or now - (_int(final.get("ended"), None) or run.submission.at) < ASK_AGAIN
+
+
+def _needs_accounting(run: RunRecord, by_token: Mapping[str, JobStatus]) -> bool:
+    gone = run.job_id is not None and run.submission.token[:8] not in by_token and run.submission.final is None
+    return gone and end_of(run) is None
+
+
+def _token_part(job: JobStatus) -> str:
+    return job.name.rpartition(".")[2]
+
+
+def _int(value: object, default: int | None) -> Any:
+    return value if isinstance(value, int) and not isinstance(value, bool) else default
+
+
+def cancelled(store: Store, run: RunRecord, now: float) -> RunRecord:
+    """Write down that our own cancel was accepted: the only trace of a job cancelled while it waits."""
+    try:
+        return store.save_submission(run, replace(run.submission, cancel_asked=int(now)))
+    except OSError as error:
+        raise SchedulerError(f"the record of {run.run_id} cannot be written: {error.strerror}") from error

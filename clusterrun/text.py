@@ -1,0 +1,51 @@
+"""The one door for foreign text on its way to a terminal: what could move, hide or reorder it is spelled out.
+
+Foreign is everything that clusterrun did not write itself: log lines, job names, reasons, errors of
+other programs. An escape sequence in any of them could retitle the window, fill the clipboard or
+paint over what was printed before.
+"""
+
+from __future__ import annotations
+
+import re
+
+# Inside a character class. Ranges, not categories, so that the same text looks the same under every
+# Python's Unicode tables; a test compares them with the category Cf of the running one.
+_CONTROL = (
+    "\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f"  # C0 but tab and newline, DEL, C1: ESC, CSI, BEL, CR and their kin
+    "\\u2028\\u2029"  # line and paragraph separators: a second line where we count one
+    "\\ud800-\\udfff"  # lone surrogates: undecodable bytes, which a UTF-8 terminal cannot be sent
+)
+_FORMAT = (
+    "\\u061c\\u200e\\u200f\\u202a-\\u202e\\u2066-\\u2069"  # bidi marks, embeddings, overrides, isolates
+    "\\u00ad\\u180e\\u200b-\\u200d\\u2060-\\u2065\\u206a-\\u206f\\ufeff\\ufff0-\\ufffb"  # zero width, or none at all
+    "\\U0001bca0-\\U0001bca3\\U0001d173-\\U0001d17a\\U00013430-\\U0001345f\\U000e0000-\\U000e0fff"  # other planes
+    "\\u034f\\u115f\\u1160\\u17b4\\u17b5\\u3164\\uffa0"  # letters and marks that are drawn as nothing
+)
+_UNSAFE = re.compile(f"[{_CONTROL}{_FORMAT}]")
+_PLAIN = bytes((*b"\t\n", *range(0x20, 0x7F)))
+_UNSAFE_IN_LINE = re.compile(f"[\\t\\n{_CONTROL}{_FORMAT}]")
+
+
+def safe_text(text: str) -> str:
+    """The text with every character that could act on a terminal or deceive its reader spelled out (``\\x1b``).
+
+    Tabs, newlines and all other printable text come back as they are. A backslash is left alone, so
+    this is idempotent and cannot be undone: a spelled-out ESC and the four characters look the same.
+    """
+    # most lines pass here, at a fraction of the pattern's cost: nothing is left once plain ASCII is deleted
+    if text.isascii() and not text.encode().translate(None, _PLAIN):
+        return text
+    return _UNSAFE.sub(_spell, text)
+
+
+def safe_line(text: str) -> str:
+    """``safe_text`` for what must stay on one line (a name, a reason): tabs and newlines are spelled out too."""
+    if text.isascii() and text.isprintable():
+        return text
+    return _UNSAFE_IN_LINE.sub(_spell, text)
+
+
+def _spell(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"

@@ -1,0 +1,102 @@
+"""TOML that people write: read within bounds, with errors that name the file and the line."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from clusterrun.errors import ConfigError
+
+MAX_BYTES = 256_000
+"""The largest file that is read: a profile or job file is a page of text, so more is a mistake."""
+_MAX_CANDIDATES = 20  # each costs a parse of the file's beginning, on the way to an error only
+_MAX_STATEMENT = 500  # lines of one multi-line value
+_PLACE = re.compile(r" \(at (?:line (?P<line>\d+), column (?P<column>\d+)|end of document)\)$")
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A parsed file: what people call it, its text, its data."""
+
+    source: str
+    text: str
+    data: dict[str, Any]
+
+    def error(self, path: Sequence[str], message: str, *, hint: str = "") -> ConfigError:
+        """An error about the key at ``path``: ``FILE:LINE: message``, without the line where it is not found."""
+        line = line_of(self.text, path)
+        return ConfigError(f"{self.source}{f':{line}' if line else ''}: {message}", hint=hint)
+
+
+def parse(source: str, raw: bytes) -> Document:
+    """Read a TOML file's bytes; raises ConfigError with the line where it is broken."""
+    if len(raw) > MAX_BYTES:
+        raise ConfigError(f"{source}: larger than {MAX_BYTES // 1000} kB", hint="is it the right file?")
+    try:
+        # tomllib counts lines by \n only; editors on Windows put a byte order mark and \r\n
+        text = raw.decode("utf-8-sig").replace("\r\n", "\n")
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise ConfigError(f"{source}:{line}: not UTF-8 text", hint="save the file as UTF-8") from None
+    try:
+        return Document(source, text, tomllib.loads(text))
+    except RecursionError:
+        raise ConfigError(f"{source}: nested too deeply", hint="is it the right file?") from None
+    except ValueError as error:  # TOMLDecodeError, and int()'s own for a number of thousands of digits
+        message = str(error)
+        place = _PLACE.search(message)
+        if place is None:
+            raise ConfigError(f"{source}: {message}") from None
+        line = int(place["line"]) if place["line"] else text.rstrip("\n").count("\n") + 1
+        column = f" (column {place['column']})" if place["column"] else " (the file ends there)"
+        raise ConfigError(
+            f"{source}:{line}: {message[: place.start()]}{column}", hint='texts stand in quotes: partition = "gpu"'
+        ) from None
+
+
+def line_of(text: str, path: Sequence[str]) -> int | None:
+    """The number of the line (from 1) where the key at ``path`` is set, None where it cannot be told.
+
+    A line is the one if the file's beginning before it parses without the key and, a statement later, with it:
+    so comments, texts of many lines and tables of the same key do not mislead. A key written with escapes is not found.
+    """
+    if not path:
+        return None
+    lines = text.split("\n")
+    for start in [n for n, line in enumerate(lines) if path[-1] in line][:_MAX_CANDIDATES]:
+        before = _beginning(lines, start)
+        if before is None or _has(before, path):
+            continue
+        for end in range(start + 1, min(len(lines), start + _MAX_STATEMENT) + 1):
+            data = _beginning(lines, end)
+            if data is not None:
+                if _has(data, path):
+                    return start + 1
+                break
+    return None
+
+
+def nearest(word: str, choices: Iterable[str]) -> str:
+    """A hint such as ``did you mean nodes?``, or an empty text where nothing is near."""
+    by_plain = {choice.casefold().replace("_", "-"): choice for choice in choices}
+    close = difflib.get_close_matches(word.casefold().replace("_", "-"), by_plain, n=1, cutoff=0.6)
+    return f"did you mean {by_plain[close[0]]}?" if close else ""
+
+
+def _beginning(lines: Sequence[str], count: int) -> dict[str, Any] | None:
+    try:
+        return tomllib.loads("\n".join(lines[:count]) + "\n")
+    except (ValueError, RecursionError):
+        return None
+
+
+def _has(data: Any, path: Sequence[str]) -> bool:
+    for key in path:
+        if not isinstance(data, dict) or key not in data:
+            return False
+        data = data[key]
+    return True

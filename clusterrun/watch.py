@@ -1,0 +1,71 @@
+"""Watching runs until they are over, sparing the scheduler.
+
+The runs' own end records are looked at every second, which costs a file system nothing; the scheduler is asked
+rarely, and at once when a record appears.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Sequence
+
+from clusterrun import store as records
+from clusterrun.job import Outcome
+from clusterrun.states import RunState
+from clusterrun.store import RunRecord
+
+FIRST, LONGEST = 3.0, 30.0
+"""Seconds between questions to the scheduler: at first, and after growing by half each time."""
+BELIEVED_AFTER = 20.0
+"""Seconds for which a run must be unknown or lost, the scheduler answering, before a watch ends on it."""
+
+
+class Watch:
+    """Asks ``ask`` for the states of runs when it is worth it; ``settled`` tells whether one is over for good."""
+
+    def __init__(
+        self,
+        runs: Sequence[RunRecord],
+        ask: Callable[[Sequence[RunRecord]], Sequence[RunState]],
+        *,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._ask, self._now = ask, now
+        self._runs = list(runs)
+        self._next, self._wait = now(), FIRST
+        self._marks: tuple[object, ...] = ()
+        self._dark_since: dict[str, float] = {}
+        self.states: list[RunState] = []
+
+    def look(self) -> list[RunState]:
+        """The states, fresh where it is time or an end record has come, else those of the last look."""
+        marks = tuple(_mark(run) for run in self._runs)
+        if marks != self._marks and self.states:
+            self._next, self._wait = self._now(), 1.0
+        self._marks = marks
+        if not self.states or self._now() >= self._next:
+            self.states = list(self._ask(self._runs))
+            self._runs = [s.record if s.record is not None else r for s, r in zip(self.states, self._runs, strict=True)]
+            self._next = self._now() + self._wait * (0.8 + 0.4 * random.random())
+            self._wait = min(self._wait * 1.5, LONGEST)
+            for state, run in zip(self.states, self._runs, strict=True):
+                if state.status.outcome in (Outcome.UNKNOWN, Outcome.LOST) and not state.note:
+                    self._dark_since.setdefault(run.run_id, self._now())
+                else:
+                    self._dark_since.pop(run.run_id, None)
+        return self.states
+
+    def settled(self, state: RunState) -> bool:
+        """Whether a state is an end: unknown and lost only after a while of good answers."""
+        if state.status.outcome is Outcome.RUNNING:
+            return False
+        if state.status.outcome not in (Outcome.UNKNOWN, Outcome.LOST):
+            return True
+        since = self._dark_since.get(state.record.run_id) if state.record else None
+        return since is not None and self._now() - since >= BELIEVED_AFTER
+
+
+def _mark(run: RunRecord) -> object:
+    folders = records.attempts(run)
+    return (len(folders), (folders[-1] / "end.json").exists()) if folders else (0, False)

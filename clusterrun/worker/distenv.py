@@ -1,0 +1,182 @@
+"""Which rank is this? One answer from torchrun's variables, Slurm's, or none of them."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from .errors import WorkerError
+
+DEFAULT_PG_TIMEOUT = 36_000.0
+DEFAULT_JOIN_TIMEOUT = 600.0
+
+
+@dataclass(frozen=True)
+class DistEnv:
+    """The place of this process in the job; all counts are of ranks, one rank per process.
+
+    `source` is "torchrun", "slurm" or "single". `task` is the label that srun (or its local stand-in) puts before
+    this process's lines. `master` is None where no store was given.
+    """
+
+    rank: int
+    local_rank: int
+    world_size: int
+    local_world_size: int
+    node_rank: int
+    node: str
+    host: str
+    task: int
+    source: str
+    master: tuple[str, int] | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.rank < self.world_size:
+            raise WorkerError(f"rank {self.rank} does not fit a world of {self.world_size} ({self.source} variables)")
+        if not 0 <= self.local_rank < self.local_world_size:
+            raise WorkerError(
+                f"local rank {self.local_rank} does not fit {self.local_world_size} ranks per node"
+                f" ({self.source} variables)"
+            )
+        if self.world_size > 1 and self.master is None:
+            raise WorkerError(f"MASTER_ADDR and MASTER_PORT are not set, but the world has {self.world_size} ranks")
+
+
+@dataclass(frozen=True)
+class RunEnv:
+    """What the batch script says about the run: folders as paths (None outside a run), limits in seconds."""
+
+    run_id: str = "none"
+    run_dir: Path | None = None
+    attempt_dir: Path | None = None
+    world_size: int | None = None
+    node_names: tuple[str, ...] = ()
+    pg_timeout: float = DEFAULT_PG_TIMEOUT
+    join_timeout: float = DEFAULT_JOIN_TIMEOUT
+
+    @classmethod
+    def resolve(cls, environ: Mapping[str, str]) -> RunEnv:
+        """Read the CLUSTERRUN_* variables; an empty one counts as absent."""
+
+        def path(name: str) -> Path | None:
+            return Path(environ[name]) if environ.get(name) else None
+
+        return cls(
+            run_id=environ.get("CLUSTERRUN_RUN_ID") or "none",
+            run_dir=path("CLUSTERRUN_RUN_DIR"),
+            attempt_dir=path("CLUSTERRUN_ATTEMPT_DIR"),
+            world_size=_integer(environ, "CLUSTERRUN_WORLD_SIZE") if environ.get("CLUSTERRUN_WORLD_SIZE") else None,
+            node_names=tuple(environ.get("CLUSTERRUN_NODE_NAMES", "").split()),
+            pg_timeout=_seconds(environ, "CLUSTERRUN_PG_TIMEOUT", DEFAULT_PG_TIMEOUT),
+            join_timeout=_seconds(environ, "CLUSTERRUN_JOIN_TIMEOUT", DEFAULT_JOIN_TIMEOUT),
+        )
+
+
+def resolve(environ: Mapping[str, str] | None = None) -> DistEnv:
+    """Tell this process's rank and world: torchrun's variables, else Slurm's, else a single process.
+
+    torchrun's are believed only together with TORCHELASTIC_RUN_ID: a RANK left over in somebody's shell is common.
+    """
+    environ = os.environ if environ is None else environ
+    host = socket.gethostname()
+    node = environ.get("CLUSTERRUN_NODE_NAME") or environ.get("SLURMD_NODENAME") or host
+    master = _master(environ)
+    if environ.get("TORCHELASTIC_RUN_ID") and environ.get("RANK"):
+        rank = _integer(environ, "RANK")
+        # the local stand-in for srun labels by rank; srun with one torchrun per node labels by task
+        local = bool(environ.get("CLUSTERRUN_NODE_NAME"))
+        task = rank if local or not environ.get("SLURM_PROCID") else _integer(environ, "SLURM_PROCID")
+        return DistEnv(
+            rank=rank,
+            local_rank=_integer(environ, "LOCAL_RANK"),
+            world_size=_integer(environ, "WORLD_SIZE"),
+            local_world_size=_integer(environ, "LOCAL_WORLD_SIZE"),
+            node_rank=_integer(environ, "GROUP_RANK"),
+            node=node,
+            host=host,
+            task=task,
+            source="torchrun",
+            master=master,
+        )
+    if environ.get("SLURM_PROCID") and environ.get("SLURM_NTASKS"):
+        rank, node_rank = _integer(environ, "SLURM_PROCID"), _integer(environ, "SLURM_NODEID")
+        world_size = _integer(environ, "SLURM_NTASKS")
+        return DistEnv(
+            rank=rank,
+            local_rank=_integer(environ, "SLURM_LOCALID"),
+            world_size=world_size,
+            local_world_size=_tasks_on_node(environ, node_rank, world_size),
+            node_rank=node_rank,
+            node=node,
+            host=host,
+            task=rank,
+            source="slurm",
+            master=master,
+        )
+    return DistEnv(0, 0, 1, 1, 0, node, host, 0, "single", master)
+
+
+def torch_variables(dist: DistEnv, run_id: str) -> dict[str, str]:
+    """The variables that torchrun would set, so that a script written for torchrun runs unchanged.
+
+    All ranks are clients of the held store (TORCHELASTIC_USE_AGENT_STORE). A single process without a store gets a
+    port of 0, with which torch's own rank 0 opens a store on a free port.
+    """
+    variables = {
+        "RANK": str(dist.rank),
+        "LOCAL_RANK": str(dist.local_rank),
+        "WORLD_SIZE": str(dist.world_size),
+        "LOCAL_WORLD_SIZE": str(dist.local_world_size),
+        "GROUP_RANK": str(dist.node_rank),
+        "GROUP_WORLD_SIZE": str(max(1, dist.world_size // dist.local_world_size)),
+        "ROLE_RANK": str(dist.rank),
+        "ROLE_WORLD_SIZE": str(dist.world_size),
+        "ROLE_NAME": "default",
+        "TORCHELASTIC_RUN_ID": run_id,
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "TORCHELASTIC_MAX_RESTARTS": "0",
+    }
+    if dist.master is None:
+        return variables | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0", "TORCHELASTIC_USE_AGENT_STORE": "False"}
+    addr, port = dist.master
+    return variables | {"MASTER_ADDR": addr, "MASTER_PORT": str(port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
+
+
+def _master(environ: Mapping[str, str]) -> tuple[str, int] | None:
+    if not environ.get("MASTER_ADDR") or not environ.get("MASTER_PORT"):
+        return None
+    return environ["MASTER_ADDR"], _integer(environ, "MASTER_PORT")
+
+
+def _tasks_on_node(environ: Mapping[str, str], node_rank: int, world_size: int) -> int:
+    """Ranks on this node, from Slurm's compressed form (`4(x2),3`), else an even share of the world."""
+    compressed = environ.get("SLURM_STEP_TASKS_PER_NODE") or environ.get("SLURM_TASKS_PER_NODE") or ""
+    counts: list[int] = []
+    for tasks, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", compressed):
+        counts += [int(tasks)] * int(times or 1)
+    if sum(counts) == world_size and node_rank < len(counts):
+        return counts[node_rank]
+    return max(1, world_size // int(environ.get("CLUSTERRUN_NODES") or 1))
+
+
+def _integer(environ: Mapping[str, str], name: str) -> int:
+    text = environ.get(name, "")
+    try:
+        return int(text)
+    except ValueError:
+        raise WorkerError(f"{name} must be a whole number, got {text!r}") from None
+
+
+def _seconds(environ: Mapping[str, str], name: str, default: float) -> float:
+    text = environ.get(name, "")
+    try:
+        seconds = float(text) if text else default
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < 1e8:
+        raise WorkerError(f"{name} must be a positive number of seconds, got {text!r}")
+    return seconds

@@ -1,0 +1,100 @@
+"""One rank from its first line to its exit status."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from . import distenv, userwork
+from .distenv import DistEnv, RunEnv
+from .ending import Ending
+from .errors import WorkerError, nearest
+from .markers import describe_error
+
+USAGE = "task NAME [KEY=VALUE …] | script -- FILE [ARGS…] | module -- MODULE [ARGS…] | command -- EXE [ARGS…]"
+MODES = ("task", "script", "module", "command")
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to run: the mode, its target, and the target's own arguments, untouched."""
+
+    mode: str
+    target: str
+    arguments: list[str]
+
+
+def parse(argv: Sequence[str]) -> Request:
+    """Read the worker's command line; raises WorkerError (status 2) in one line."""
+    mode, rest = (argv[0], list(argv[1:])) if argv else ("", [])
+    if mode not in MODES:
+        raise WorkerError(f"unknown mode {mode!r}{nearest(mode, MODES)}; usage: {USAGE}", status=2)
+    if mode != "task" and rest[:1] == ["--"]:
+        rest = rest[1:]
+    if not rest:
+        raise WorkerError(f"{mode}: nothing to run; usage: {USAGE}", status=2)
+    return Request(mode, rest[0], rest[1:])
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run one rank; returns its exit status and leaves its markers in the attempt folder."""
+    faulthandler.enable()
+    try:
+        dist, run = distenv.resolve(), RunEnv.resolve(os.environ)
+    except WorkerError as error:
+        print(f"clusterrun: {error}", file=sys.stderr)
+        return error.status
+    ending = Ending(dist, run)
+    ending.install()
+    try:
+        outcome = _work(parse(argv), dist, run, ending)
+    except WorkerError as error:
+        print(f"clusterrun: rank {dist.rank}: {error}", file=sys.stderr)
+        return ending.fail(error.status, str(error))
+    except BaseException as error:  # torch's errors while the group is opened, or a mistake of ours
+        traceback.print_exc()
+        return ending.fail(
+            130 if isinstance(error, KeyboardInterrupt) else 1, describe_error(error), error.__traceback__
+        )
+    if outcome.status == 0:
+        return ending.succeed()
+    return ending.fail(outcome.status, outcome.error, outcome.trace)
+
+
+def _work(request: Request, dist: DistEnv, run: RunEnv, ending: Ending) -> userwork.Outcome:
+    # what is wrong with the request must not cost a start-up
+    if request.mode == "script" and not os.path.exists(request.target):
+        raise WorkerError(f"no such script: {request.target} (in {os.getcwd()})", status=2)
+    if request.mode == "task":
+        from . import tasks
+
+        task = tasks.prepare(request.target, request.arguments, dist.world_size)
+    _need_torch()
+    from . import group
+
+    device = group.start(dist, run, cuda_check=request.mode != "command")
+    ending.joined = dist.master is not None
+    if request.mode == "task":
+        task(dist, run, device)
+        group.stop()
+        return userwork.Outcome(0)
+    # the user's script opens its own group, and a second one in the same process is refused
+    group.stop()
+    group.set_default_timeout(run.pg_timeout)
+    os.environ.update(distenv.torch_variables(dist, run.run_id))
+    if request.mode == "script":
+        return userwork.run_script(request.target, request.arguments)
+    if request.mode == "module":
+        return userwork.run_module(request.target, request.arguments)
+    return userwork.run_command([request.target, *request.arguments])
+
+
+def _need_torch() -> None:
+    try:
+        import torch.distributed  # noqa: F401
+    except ImportError as error:
+        raise WorkerError(f"{sys.executable} cannot import torch ({error}): pip install torch") from None

@@ -1,0 +1,186 @@
+"""Our own process group: opened after the join barrier, proved with one sum, written down for the login side."""
+
+from __future__ import annotations
+
+import fcntl
+import ipaddress
+import os
+import socket
+import struct
+import sys
+import time
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as torch_dist
+
+from . import join
+from .distenv import DistEnv, RunEnv
+from .errors import WorkerError
+from .markers import write_json
+
+SIOCGIFADDR = 0x8915
+
+
+def start(dist: DistEnv, run: RunEnv, cuda_check: bool = True) -> torch.device:
+    """Bring all ranks together and return this rank's device; raises WorkerError in words.
+
+    After it the default process group is open (unless there is one rank without a store), the sum of ranks has been
+    checked, rank 0 has printed the table and written start.json. `cuda_check=False` opens the group on gloo
+    even where the job has GPUs: for a child process that wants all of the GPU's memory.
+    """
+    if run.world_size not in (None, dist.world_size):
+        raise WorkerError(
+            f"the run asked for {run.world_size} ranks, but this step has {dist.world_size} ({dist.source} variables)"
+        )
+    facts = _facts(dist, ask_uuid=cuda_check)
+    if dist.master is None:
+        plan = join.draw_plan([facts])
+    else:
+        store = join.connect(dist, run.join_timeout)
+        plan = join.join(store, dist, facts, run.join_timeout, run.node_names)
+    on_cuda = plan["device_type"] == "cuda"
+    device = torch.device("cuda", facts["device"]) if on_cuda else torch.device("cpu")
+    if not torch.cuda.is_available() or not on_cuda:
+        os.environ.setdefault("ACCELERATE_USE_CPU", "1")  # else accelerate makes N single processes of N ranks
+    if dist.master is not None:
+        _open(store, dist, run, device if cuda_check else torch.device("cpu"))
+    if dist.rank == 0:
+        _announce(plan, run)
+    return device
+
+
+def stop() -> None:
+    """Close our process group, if it is open, and take back what opening it changed in the interpreter."""
+    if torch_dist.is_initialized():
+        torch_dist.destroy_process_group()
+    sys.excepthook = sys.__excepthook__  # torch's prefixes tracebacks with the rank; the user's group sets it again
+
+
+def set_default_timeout(seconds: float) -> None:
+    """Make `seconds` the time-out of process groups for which the user's script names none.
+
+    torch reads these two module constants when init_process_group() gets no timeout; an explicit one still wins.
+    A torch without them keeps its own default.
+    """
+    c10d = torch_dist.distributed_c10d
+    for name in ("default_pg_timeout", "default_pg_nccl_timeout"):
+        if isinstance(getattr(c10d, name, None), timedelta):
+            setattr(c10d, name, timedelta(seconds=seconds))
+
+
+def gloo_interface(hosts: list[str]) -> str | None:
+    """Name the interface that leads to the first of `hosts` reached by a real network; None to leave it to gloo.
+
+    gloo listens on the address of the host's own name. Where that is a loopback address (Debian writes 127.0.1.1),
+    other nodes could not connect.
+    """
+    try:
+        own = socket.gethostbyname(socket.gethostname())
+    except OSError:
+        own = "127.0.0.1"
+    if not ipaddress.ip_address(own).is_loopback:
+        return None
+    for host in hosts:
+        try:
+            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+                probe.connect((host, 9))  # nothing is sent: the kernel only chooses the route
+                local = probe.getsockname()[0]
+        except OSError:
+            continue
+        if not ipaddress.ip_address(local).is_loopback:
+            return _interface_of(local)
+    return None
+
+
+def _interface_of(address: str) -> str | None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            try:
+                reply = fcntl.ioctl(probe.fileno(), SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
+            except OSError:
+                continue  # an interface without an IPv4 address
+            if socket.inet_ntoa(reply[20:24]) == address:
+                return name
+    return None
+
+
+def _facts(dist: DistEnv, ask_uuid: bool) -> dict[str, Any]:
+    """What this rank tells the others. CUDA_VISIBLE_DEVICES is never changed: we index into what it shows."""
+    visible = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    device = dist.local_rank if dist.local_rank < visible else (0 if visible == 1 else None)
+    uuid = None
+    if device is not None:
+        # one visible device per task, or one device for all tasks? Only the device's own name can tell. Asking for
+        # it opens CUDA; where that is not wanted, or torch is old, the list of visible devices must do
+        properties = torch.cuda.get_device_properties(device) if ask_uuid else None
+        uuid = str(getattr(properties, "uuid", "")) or f"{os.environ.get('CUDA_VISIBLE_DEVICES', 'all')}#{device}"
+    return {
+        "rank": dist.rank,
+        "local_rank": dist.local_rank,
+        "node_rank": dist.node_rank,
+        "node": dist.node,
+        "host": dist.host,
+        "pid": os.getpid(),
+        "task": dist.task,
+        "visible": visible,
+        "device": device,
+        "uuid": uuid,
+    }
+
+
+def _open(store: torch_dist.Store, dist: DistEnv, run: RunEnv, device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    elif dist.world_size > 1 and not os.environ.get("GLOO_SOCKET_IFNAME") and not os.environ.get("NCCL_SOCKET_IFNAME"):
+        assert dist.master is not None
+        name = gloo_interface([dist.master[0], *run.node_names])
+        if name:
+            os.environ["GLOO_SOCKET_IFNAME"] = name
+    torch_dist.init_process_group(
+        "nccl" if device.type == "cuda" else "gloo",
+        store=store,
+        rank=dist.rank,
+        world_size=dist.world_size,
+        timeout=timedelta(seconds=run.pg_timeout),
+    )
+    total = torch.tensor([dist.rank], dtype=torch.int64, device=device)
+    torch_dist.all_reduce(total)
+    expected = dist.world_size * (dist.world_size - 1) // 2
+    if total.item() != expected:
+        raise WorkerError(f"the sum of all ranks is {total.item()}, expected {expected}: the process group is wrong")
+
+
+def _announce(plan: dict[str, Any], run: RunEnv) -> None:
+    """Print who is where, and write start.json: the login side maps labels to ranks and nodes with it."""
+    on_cuda = plan["device_type"] == "cuda"
+    ranks = [
+        {k: r[k] for k in ("rank", "local_rank", "node_rank", "node", "host", "pid", "task")}
+        | {"device": f"cuda:{r['device']}" if on_cuda else "cpu"}
+        for r in plan["ranks"]
+    ]
+    if plan["notice"]:
+        print(f"clusterrun: {plan['notice']}")
+    kind = "NO" if len(ranks) == 1 else "MULTI_GPU" if on_cuda else "MULTI_CPU"
+    print(f"Distributed environment: {kind}")
+    print(f"Number of processes: {len(ranks)}")
+    print(f"Number of GPUs: {len(ranks) if on_cuda else 0}")
+    width = max(4, *(len(r["node"]) for r in ranks))
+    print(f"rank  {'node':<{width}}  device")
+    for r in ranks:
+        print(f"{r['rank']:>4}  {r['node']:<{width}}  {r['device']}")
+    sys.stdout.flush()
+    if run.attempt_dir is not None:
+        document = {
+            "version": 1,
+            "world_size": len(ranks),
+            "backend": "nccl" if on_cuda else "gloo",
+            "time": time.time(),
+            "torch": torch.__version__,
+            "ranks": ranks,
+        }
+        try:
+            write_json(run.attempt_dir / "start.json", document)
+        except OSError as error:
+            print(f"clusterrun: cannot write start.json: {error}", file=sys.stderr)

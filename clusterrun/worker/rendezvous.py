@@ -1,0 +1,207 @@
+"""The held store: open the job's rendezvous port at once, serve a TCPStore on it, hold it until the step has ended.
+
+Run by path in the batch step: `python rendezvous.py --host ADDR [--port N] [--parent PID]`. The port is printed as
+soon as it is bound, before torch is imported: ranks start meanwhile and wait in the socket's backlog. A store inside
+rank 0 would end the other ranks when rank 0 leaves first; this one outlives them all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import ipaddress
+import os
+import random
+import signal
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+LOWEST_PORT = 10_000
+BACKLOG = 4096  # ranks connect while torch is still being imported; the kernel caps this at somaxconn
+PARENT_POLL_S = 0.5
+
+
+class RendezvousError(Exception):
+    """The port cannot be opened; the message is for the user."""
+
+
+def port_range(proc: Path = Path("/proc/sys/net/ipv4/ip_local_port_range")) -> range:
+    """Ports that no outgoing connection is given by the kernel: 10,000 up to the start of the ephemeral range."""
+    try:
+        ephemeral = int(proc.read_text().split()[0])
+    except (OSError, ValueError, IndexError):
+        ephemeral = 32_768
+    if ephemeral - LOWEST_PORT >= 100:
+        return range(LOWEST_PORT, ephemeral)
+    # some sites start the ephemeral range at 9000 or lower: what lies below it is then the only safe place
+    return range(2_000, ephemeral) if ephemeral > 3_000 else range(LOWEST_PORT, 65_536)
+
+
+def bind_address(host: str, nodes: int) -> tuple[socket.AddressFamily, str]:
+    """Resolve `host` to the address to listen on.
+
+    On Debian-style hosts a node's own name is 127.0.1.1 for itself alone. In a job of several nodes the others
+    look for the real address, so such a name means every interface.
+    """
+    try:
+        family, _, _, _, where = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0]
+    except OSError as error:
+        raise RendezvousError(f"cannot resolve {host}: {error.strerror or error}") from None
+    address = str(where[0])
+    if nodes > 1 and ipaddress.ip_address(address.split("%")[0]).is_loopback and host not in ("localhost", address):
+        print(f"rendezvous: {host} is {address} on its own node: listening on every interface", file=sys.stderr)
+        return socket.AF_INET, "0.0.0.0"
+    return family, address
+
+
+def listen(host: str, ports: Sequence[int], nodes: int = 1, start: int | None = None) -> socket.socket:
+    """Bind and listen on the first free port of `ports`, from index `start` (random by default) and round once."""
+    family, address = bind_address(host, nodes)
+    first = random.SystemRandom().randrange(len(ports)) if start is None else start
+    sock = _new_socket(family)
+    for i in range(len(ports)):
+        try:
+            sock.bind((address, ports[(first + i) % len(ports)]))
+        except OSError as error:
+            if error.errno == errno.EADDRNOTAVAIL:
+                raise RendezvousError(
+                    f"{host} ({address}) is not an address of this host ({socket.gethostname()})"
+                ) from None
+            if error.errno in (errno.EADDRINUSE, errno.EACCES):
+                continue  # the socket is still unbound: no new one is needed, so a full range is walked quickly
+            raise RendezvousError(f"cannot bind {host} ({address}): {error.strerror}") from None
+        try:
+            sock.listen(BACKLOG)
+        except OSError:  # two sockets may bind with SO_REUSEADDR, one may listen
+            sock.close()
+            sock = _new_socket(family)
+            continue
+        return sock
+    if len(ports) == 1:
+        raise RendezvousError(f"port {ports[0]} on {host} is taken{_holder(ports[0])}")
+    raise RendezvousError(f"no free port on {host}: {ports[0]} to {ports[-1]} are all taken")
+
+
+def serve(sock: socket.socket, parent: int, born_to: int) -> NoReturn:
+    """Hand the listening socket to a TCPStore and hold it until `parent` is gone (or SIGTERM comes).
+
+    `born_to` is our own parent at the start: often the same process.
+    """
+    from datetime import timedelta
+
+    from torch.distributed import TCPStore
+
+    address, port = sock.getsockname()[:2]
+    # detach: the store owns the descriptor from here on; closed under its feet, it aborts the process
+    store = TCPStore(
+        "127.0.0.1" if address == "0.0.0.0" else address,
+        port,
+        is_master=True,
+        wait_for_workers=False,
+        timeout=timedelta(seconds=300),
+        master_listen_fd=sock.detach(),
+    )
+    while _alive(parent, born_to):
+        time.sleep(PARENT_POLL_S)
+    del store
+    os._exit(0)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Open the port, print it, serve; returns 1 with one line on stderr when that is impossible."""
+    born_to = os.getppid()
+    parser = argparse.ArgumentParser(description="Hold the TCPStore of one launch.")
+    parser.add_argument("--host", required=True, help="the node's own name or address")
+    parser.add_argument("--port", type=int, help="a fixed port instead of the first free one")
+    parser.add_argument("--parent", type=int, default=born_to, help="leave when this process is gone")
+    options = parser.parse_args(argv)
+
+    # before anything slow: a cancelled job must not wait for torch's import, and Ctrl-C belongs to the script
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        if options.port is not None and not 1 <= options.port <= 65_535:
+            raise RendezvousError(f"port {options.port} is not between 1 and 65535")
+        ports = port_range() if options.port is None else [options.port]
+        sock = listen(options.host, ports, int(os.environ.get("CLUSTERRUN_NODES") or 1))
+    except RendezvousError as error:
+        print(f"rendezvous: {error}", file=sys.stderr)
+        return 1
+    _publish(sock.getsockname()[1])
+    _raise_descriptor_limit()
+    if not getattr(sys.flags, "safe_path", False):
+        del sys.path[0]  # our folder: a module there must not stand for one that torch imports
+    try:
+        serve(sock, options.parent, born_to)
+    except Exception as error:  # one line, whatever torch says
+        print(f"rendezvous: cannot serve the store: {type(error).__name__}: {str(error)[:300]}", file=sys.stderr)
+        return 1
+
+
+def _new_socket(family: socket.AddressFamily) -> socket.socket:
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a fixed port may have connections in TIME_WAIT
+    return sock
+
+
+def _publish(port: int) -> None:
+    """Print the port, then let go of stdout, so that a reader sees its end and cannot end us by leaving."""
+    try:
+        os.write(1, f"{port}\n".encode())
+    except OSError:
+        pass  # nobody reads: the store is still wanted
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 1)
+    os.close(null)
+
+
+def _raise_descriptor_limit() -> None:
+    import resource
+
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # each rank takes a few connections
+    except (OSError, ValueError):
+        pass
+
+
+def _alive(parent: int, born_to: int) -> bool:
+    """Tell whether the process we serve is there; a dead one that nobody has waited for yet still answers kill()."""
+    if parent == born_to:
+        return os.getppid() == parent
+    try:
+        os.kill(parent, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
+def _holder(port: int) -> str:
+    """Name the process that listens on `port`, as far as /proc lets us see it; else an empty string."""
+    inodes = set()
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        try:
+            rows = [line.split() for line in Path(table).read_text().splitlines()[1:]]
+        except OSError:
+            continue
+        inodes |= {row[9] for row in rows if row[3] == "0A" and int(row[1].rsplit(":", 1)[1], 16) == port}
+    wanted = {f"socket:[{inode}]" for inode in inodes}
+    for descriptor in Path("/proc").glob("[0-9]*/fd/*") if wanted else ():
+        try:
+            if os.readlink(descriptor) in wanted:
+                pid = descriptor.parts[2]
+                words = Path("/proc", pid, "cmdline").read_bytes().split(b"\0")
+                return f" by process {pid} ({b' '.join(words).decode(errors='replace').strip()[:80]})"
+        except OSError:
+            continue
+    return ""
+
+
+if __name__ == "__main__":
+    sys.exit(main())

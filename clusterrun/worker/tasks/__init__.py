@@ -1,0 +1,57 @@
+"""Our own jobs: one short module each, with a frozen `Config`, `check(config, world_size)` and `run(…)`."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ..errors import WorkerError, nearest
+
+NAMES = ("lm",)
+
+
+def prepare(name: str, arguments: Sequence[str], world_size: int) -> Callable[..., None]:
+    """Return the task as a function of (dist, run, device), its configuration checked.
+
+    Raises WorkerError (status 2) for an unknown task or key, or a value that cannot be.
+    """
+    if name not in NAMES:
+        raise WorkerError(f"unknown task {name!r}{nearest(name, NAMES)}; known: {', '.join(NAMES)}", status=2)
+    module = importlib.import_module(f"{__name__}.{name}")
+    config = configure(module.Config, arguments)
+    module.check(config, world_size)
+    return functools.partial(module.run, config)
+
+
+def configure(kind: type, arguments: Sequence[str]) -> Any:
+    """Build a task's configuration from `KEY=VALUE` words; a value is JSON where it can be, else plain text."""
+    fields = {f.name: f for f in dataclasses.fields(kind)}
+    values: dict[str, Any] = {}
+    for word in arguments:
+        key, equals, text = word.partition("=")
+        if not equals:
+            raise WorkerError(f"expected KEY=VALUE, got {word!r}", status=2)
+        if key not in fields:
+            raise WorkerError(f"unknown key {key!r}{nearest(key, fields)}; known: {', '.join(fields)}", status=2)
+        values[key] = _fit(key, text, fields[key].default)
+    return kind(**values)
+
+
+def _fit(key: str, text: str, default: Any) -> Any:
+    """Parse a value and hold it to the type of the key's default."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        value = text
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if isinstance(default, int) and not (number and value == int(value)):
+        raise WorkerError(f"{key} must be a whole number, got {text!r}", status=2)
+    if isinstance(default, float) and not number:
+        raise WorkerError(f"{key} must be a number, got {text!r}", status=2)
+    if isinstance(default, str) and not isinstance(value, list):
+        return text  # a folder called 2024 stays text
+    return type(default)(value) if number else value

@@ -1,0 +1,114 @@
+"""Real ranks on this machine: the held store, the stand-in for srun and the worker, as a batch script runs them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+WORKER = ROOT / "clusterrun" / "worker"
+DATA = ROOT / "tests" / "data"
+
+
+@dataclass(frozen=True)
+class Done:
+    """How a step ended, and what it left in its attempt folder."""
+
+    status: int
+    out: str
+    err: str
+    run_dir: Path
+
+    def lines(self, rank: int) -> list[str]:
+        """What one rank said on stdout."""
+        return [t for who, _, t in (line.partition(": ") for line in self.out.splitlines()) if who.strip() == str(rank)]
+
+    def json(self, name: str) -> dict[str, Any]:
+        return json.loads((self.run_dir / "attempt" / name).read_text())
+
+    def has(self, name: str) -> bool:
+        return (self.run_dir / "attempt" / name).exists()
+
+    def statuses(self) -> dict[int, int]:
+        """Rank -> status, over the end markers that are there."""
+        markers = [json.loads(p.read_text()) for p in (self.run_dir / "attempt").glob("rank-*.end")]
+        return {m["rank"]: m["status"] for m in markers}
+
+
+Starter = Callable[..., Done]
+
+
+@pytest.fixture
+def step(tmp_path: Path) -> Iterator[Starter]:
+    """Run one step of nodes x tasks ranks to its end: `step(2, 2, "script", "--", "train.py")`.
+
+    `environ` overrides the batch script's variables. `during(process, helper)` is called once the step runs.
+    """
+    started: list[subprocess.Popen[str]] = []
+
+    def start(
+        nodes: int,
+        tasks: int,
+        *arguments: str,
+        environ: dict[str, str] | None = None,
+        during: Callable[[subprocess.Popen[str], subprocess.Popen[str]], None] | None = None,
+        cwd: Path = DATA,
+    ) -> Done:
+        attempt = tmp_path / "attempt"
+        attempt.mkdir()
+        helper = subprocess.Popen(
+            [sys.executable, "-u", str(WORKER / "rendezvous.py"), "--host", "127.0.0.1"],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        started.append(helper)
+        assert helper.stdout is not None
+        variables = os.environ | {
+            "CLUSTERRUN_RUN_DIR": str(tmp_path),
+            "CLUSTERRUN_RUN_ID": "run1",
+            "CLUSTERRUN_ATTEMPT_DIR": str(attempt),
+            "CLUSTERRUN_WORLD_SIZE": str(nodes * tasks),
+            "CLUSTERRUN_NODES": str(nodes),
+            "CLUSTERRUN_NODE_NAMES": " ".join(f"local{i}" for i in range(nodes)),
+            "CLUSTERRUN_JOIN_TIMEOUT": "60",
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": helper.stdout.readline().strip(),
+            "OMP_NUM_THREADS": "1",
+        }
+        local = [sys.executable, str(WORKER / "localstep.py"), "--devices", "cpu"]
+        local += ["--nodes", str(nodes), "--tasks-per-node", str(tasks)]
+        process = subprocess.Popen(
+            [*local, "--", sys.executable, "-u", str(WORKER / "__main__.py"), *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=cwd,
+            env=variables | (environ or {}),
+        )
+        started.append(process)
+        if during is not None:
+            during(process, helper)
+        out, err = process.communicate(timeout=120)
+        helper.terminate()
+        return Done(process.returncode, out, err, tmp_path)
+
+    yield start
+    for process in reversed(started):
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+        process.wait(20)
+
+
+@pytest.fixture
+def worker_root() -> Path:
+    """The repository's root, from which `python -m clusterrun.worker` is found."""
+    return ROOT

@@ -1,0 +1,116 @@
+"""What four real gloo ranks do, as a batch script starts them."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+
+def test_a_script_for_torchrun_runs_unchanged(step: Callable) -> None:
+    done = step(2, 2, "script", "--", "allreduce.py", "--help", "-x")
+    assert done.status == 0, done.err
+    for rank in range(4):
+        assert done.lines(rank)[-1] == f"rank {rank} of 4: sum 10 args ['--help', '-x']"
+    assert done.lines(0)[:3] == ["Distributed environment: MULTI_CPU", "Number of processes: 4", "Number of GPUs: 0"]
+    assert done.statuses() == {0: 0, 1: 0, 2: 0, 3: 0} and not done.has("first_failure.json")
+    start = done.json("start.json")
+    assert (start["version"], start["world_size"], start["backend"]) == (1, 4, "gloo")
+    assert [(r["rank"], r["node"], r["local_rank"], r["device"]) for r in start["ranks"]] == [
+        (0, "local0", 0, "cpu"),
+        (1, "local0", 1, "cpu"),
+        (2, "local1", 0, "cpu"),
+        (3, "local1", 1, "cpu"),
+    ]
+
+
+def test_the_first_failing_rank_is_named_and_its_status_kept(step: Callable) -> None:
+    done = step(2, 2, "script", "--", "worker/exit_three.py")
+    assert done.status == 3
+    first = done.json("first_failure.json")
+    assert (first["rank"], first["node"], first["status"], first["line"]) == (2, "local1", 3, 11)
+    assert first["file"].endswith("worker/exit_three.py")
+    assert done.statuses()[2] == 3 and 0 not in done.statuses().values()
+
+
+def test_an_exception_is_the_users_traceback_alone(step: Callable) -> None:
+    done = step(1, 2, "script", "--", "worker/raises.py")
+    assert done.status == 1
+    said = [line[3:] for line in done.err.splitlines() if line.startswith("1: ")]
+    assert said[0] == "Traceback (most recent call last):" and said[-2:] == ["ValueError: no such", "thing"]
+    assert "clusterrun/worker" not in done.err and "runpy" not in done.err
+    first = done.json("first_failure.json")
+    assert (first["rank"], first["error"], first["line"]) == (1, "ValueError: no such", 8)
+    assert done.statuses() == {0: 143, 1: 1}
+
+
+def test_rank_0_may_leave_last(step: Callable) -> None:
+    done = step(2, 2, "script", "--", "worker/leaves_late.py")
+    assert done.status == 0, done.err
+    assert set(done.lines(0)[-3:]) == {"thread done", "executor done", "atexit done"}
+    assert done.statuses() == {0: 0, 1: 0, 2: 0, 3: 0}
+    ends = [done.json(f"rank-{r}.end")["time"] for r in range(4)]
+    started = done.json("start.json")["time"]
+    assert min(ends) - started > 1.3, "no rank may leave before the last has returned"
+
+
+def test_a_rank_that_never_comes_is_named_within_the_limit(step: Callable, tmp_path: Path) -> None:
+    began = time.time()
+    (tmp_path / "sitecustomize.py").write_text("import os, time\nos.environ.get('RANK') == '3' and time.sleep(60)\n")
+    environ = {"CLUSTERRUN_JOIN_TIMEOUT": "4", "PYTHONPATH": str(tmp_path)}
+    done = step(2, 2, "script", "--", "allreduce.py", environ=environ)
+    assert done.status == 1
+    assert "join barrier: 1 of 4 ranks did not come within 4 s: rank 3 on local1" in done.err
+    assert done.json("first_failure.json")["error"].startswith("join barrier: 1 of 4 ranks")
+    assert not done.has("start.json") and time.time() - began < 40
+
+
+def test_sigterm_reaches_ranks_inside_a_collective(step: Callable) -> None:
+    took = []
+
+    def stop(process: subprocess.Popen[str], helper: subprocess.Popen[str]) -> None:
+        assert process.stdout is not None
+        waiting = 0
+        while waiting < 4:
+            waiting += "waiting" in process.stdout.readline()
+        time.sleep(0.3)
+        took.append(time.monotonic())
+        process.send_signal(signal.SIGTERM)
+        process.wait(30)
+        took.append(time.monotonic())
+
+    done = step(2, 2, "script", "--", "worker/hangs.py", during=stop)
+    assert done.status == 143 and took[1] - took[0] < 3
+    assert done.statuses() == {0: 143, 1: 143, 2: 143, 3: 143}
+    assert not done.has("first_failure.json")
+
+
+def test_a_world_of_another_size_is_refused(step: Callable) -> None:
+    done = step(1, 2, "script", "--", "allreduce.py", environ={"CLUSTERRUN_WORLD_SIZE": "8"})
+    assert done.status == 1
+    assert "the run asked for 8 ranks, but this step has 2" in done.err
+    assert not done.has("start.json")
+
+
+def test_an_unreachable_store_is_named(step: Callable) -> None:
+    unreachable = {"CLUSTERRUN_JOIN_TIMEOUT": "2", "MASTER_PORT": "1"}
+    done = step(1, 1, "script", "--", "allreduce.py", environ=unreachable)
+    assert done.status == 1 and done.json("rank-0.end")["status"] == 1
+    assert "cannot reach the run's store at 127.0.0.1:1 within 2 s: Connection refused" in done.err
+
+
+def test_a_store_that_dies_before_the_end_is_a_failure(step: Callable) -> None:
+    def lose(process: subprocess.Popen[str], helper: subprocess.Popen[str]) -> None:
+        assert process.stdout is not None
+        while "up" not in process.stdout.readline():
+            pass
+        helper.kill()
+        helper.wait()
+
+    script = "import time; print('up', flush=True); time.sleep(1)"
+    done = step(1, 1, "command", "--", sys.executable, "-c", script, during=lose)
+    assert done.status == 1
+    assert "store" in done.err and done.statuses() == {0: 1}

@@ -1,0 +1,85 @@
+"""Scripts, modules, commands and tasks: what each sees, and how its end is told."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+
+def test_a_script_sees_python_as_if_alone(step: Callable) -> None:
+    done = step(1, 2, "script", "--", "worker/neighbours.py", "--steps", "3")
+    expected = [
+        "the user's train __main__ neighbours.py ['worker/neighbours.py', '--steps', '3'] True",
+        "pickle True []",
+        f"children {{{signal.SIGTERM.value}}}",
+        "default 36000",
+        "explicit 77",
+    ]
+    assert done.lines(0)[-5:] == expected and done.lines(1) == expected
+    assert done.status == 1 and "that was all" in done.err  # sys.exit("text") is status 1
+    assert done.json("first_failure.json")["error"] == "exited: that was all"
+
+
+def test_a_module_is_found_from_the_current_folder(step: Callable) -> None:
+    done = step(1, 2, "module", "--", "allreduce", "--lr", "1")
+    assert done.status == 0, done.err
+    assert done.lines(1) == ["rank 1 of 2: sum 3 args ['--lr', '1']"]
+
+
+def test_a_command_gets_the_variables_and_keeps_its_status(step: Callable) -> None:
+    script = (
+        'echo $RANK/$WORLD_SIZE $LOCAL_RANK $TORCHELASTIC_USE_AGENT_STORE; [ "$RANK" = 0 ] || exec sleep 60; exit 9'
+    )
+    done = step(1, 2, "command", "--", "sh", "-c", script)
+    assert done.status == 9 and done.json("first_failure.json")["error"] == "sh exited with 9"
+    assert done.lines(0)[-1] == "0/2 0 True"
+
+
+def test_signals_reach_a_command(step: Callable) -> None:
+    def stop(process: subprocess.Popen[str], helper: subprocess.Popen[str]) -> None:
+        assert process.stdout is not None
+        while "ready" not in process.stdout.readline():
+            pass
+        process.send_signal(signal.SIGUSR1)
+
+    script = "trap 'echo got USR1; kill -KILL $$' USR1; echo ready; while :; do sleep 0.05; done"
+    done = step(1, 1, "command", "--", "sh", "-c", script, during=stop)
+    assert done.lines(0)[-1] == "got USR1"
+    assert done.status == 137 and done.statuses() == {0: 137}
+
+
+def test_what_cannot_run_fails_before_the_start_up(step: Callable) -> None:
+    done = step(1, 2, "script", "--", "no_such.py")
+    assert done.status == 2 and "no such script: no_such.py" in done.err and "Traceback" not in done.err
+
+
+def test_one_process_needs_no_store(step: Callable) -> None:
+    environ = {"MASTER_ADDR": "", "MASTER_PORT": ""}
+    done = step(1, 1, "script", "--", "allreduce.py", environ=environ)
+    assert done.status == 0, done.err
+    assert done.lines(0)[0] == "Distributed environment: NO" and done.lines(0)[-1] == "rank 0 of 1: sum 1 args []"
+
+
+def test_it_runs_as_a_module_too(worker_root: Path) -> None:
+    command = [sys.executable, "-m", "clusterrun.worker", "task", "lm", "stepz=1"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=worker_root)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1 and "did you mean 'steps'" in done.stderr
+
+
+def test_the_default_job_learns(step: Callable, tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("the quick brown fox jumps over the lazy dog, and the dog sleeps on. " * 400)
+    small = ["hidden=32", "layers=1", "heads=2", "kv_heads=1", "ffn=64", "vocab=320", "seq_len=32", "lr=1e-2"]
+    arguments = [*small, "steps=12", "eval_every=4", "warmup=2", f"data={text}", f"out={tmp_path}/model"]
+    done = step(1, 2, "task", "lm", *arguments)
+    assert done.status == 0, done.err
+    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [r["step"] for r in rows] == [4, 8, 12]
+    assert rows[-1]["val_loss"] < rows[0]["val_loss"] < 5.8, rows
+    assert any(line.startswith("step 12/12  loss ") for line in done.lines(0))
+    assert any(line.startswith("validation loss ") for line in done.lines(0))
+    assert {"config.json", "model.safetensors", "tokenizer.json"} <= {p.name for p in (tmp_path / "model").iterdir()}

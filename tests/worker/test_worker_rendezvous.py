@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from clusterrun.worker import rendezvous
+
+
+def start(worker: Path, *arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-u", str(worker / "rendezvous.py"), *arguments]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_range_lies_below_the_ephemeral_ports(tmp_path: Path) -> None:
+    ours = rendezvous.port_range()
+    kernel = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    assert ours[0] >= 2_000 and ours[-1] == kernel - 1
+    low = tmp_path / "range"
+    low.write_text("9000\t65000\n")
+    assert rendezvous.port_range(low) == range(2_000, 9_000)
+    assert rendezvous.port_range(tmp_path / "absent") == range(10_000, 32_768)
+
+
+@pytest.mark.parametrize("start_at", [0, 60, 99])
+def test_one_free_port_is_found_wherever_the_search_starts(start_at: int) -> None:
+    ports = range(20_100, 20_200)
+    others = hold(ports, free={20_150})
+    try:
+        sock = rendezvous.listen("127.0.0.1", ports, start=start_at)
+        assert sock.getsockname()[1] == 20_150
+        with pytest.raises(rendezvous.RendezvousError, match="20100 to 20199 are all taken"):
+            rendezvous.listen("127.0.0.1", ports, start=start_at)
+        sock.close()
+    finally:
+        for other in others:
+            other.close()
+
+
+def test_nine_tenths_of_the_whole_range_held_by_others(worker: Path) -> None:
+    ports = rendezvous.port_range()
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = [p for p in ports if p % 10]
+    if hard < len(wanted) + 100:  # the same share of as many ports as this process may hold
+        wanted = [p for p in wanted if p < ports[0] + (hard - 200)]
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    others = hold(wanted)
+    try:
+        began = time.monotonic()
+        helper = start(worker, "--host", "127.0.0.1")
+        assert helper.stdout is not None
+        port = int(helper.stdout.readline())
+        took = time.monotonic() - began
+        assert port in ports and port not in {o.getsockname()[1] for o in others}
+        assert took < 1.0, f"{took:.2f} s to the port"
+        helper.terminate()
+        assert helper.wait(10) == 0
+    finally:
+        for other in others:
+            other.close()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_taken_fixed_port_fails_early_and_names_its_holder(worker: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        helper = start(worker, "--host", "127.0.0.1", "--port", str(port))
+        out, err = helper.communicate(timeout=10)
+    assert helper.returncode == 1 and out == ""
+    assert err.count("\n") == 1 and f"port {port} on 127.0.0.1 is taken by process {os.getpid()}" in err
+
+
+@pytest.mark.parametrize(("host", "word"), [("192.0.2.77", "not an address of this host"), ("no.invalid", "resolve")])
+def test_a_foreign_address_is_named(worker: Path, host: str, word: str) -> None:
+    helper = start(worker, "--host", host)
+    _, err = helper.communicate(timeout=20)
+    assert helper.returncode == 1
+    assert err.count("\n") == 1 and host in err and word in err
+
+
+def test_it_listens_on_the_given_address_only(worker: Path) -> None:
+    helper = start(worker, "--host", "127.0.0.2")
+    assert helper.stdout is not None
+    port = int(helper.stdout.readline())
+    try:
+        socket.create_connection(("127.0.0.2", port), timeout=5).close()
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", port), timeout=5)
+    finally:
+        helper.terminate()
+        helper.wait(10)
+
+
+def test_clients_may_come_before_torch_and_the_store_outlives_its_reader(worker: Path) -> None:
+    from datetime import timedelta
+
+    from torch.distributed import TCPStore
+
+    helper = start(worker, "--host", "127.0.0.1")
+    assert helper.stdout is not None
+    port = int(helper.stdout.readline())
+    helper.stdout.close()
+    client = TCPStore("127.0.0.1", port, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=60))
+    client.set("key", "value")
+    helper.send_signal(signal.SIGINT)  # Ctrl-C is the script's affair
+    assert client.get("key") == b"value"
+    assert helper.poll() is None
+    helper.terminate()
+    assert helper.wait(10) == 0
+
+
+def test_it_leaves_when_its_parent_is_gone(worker: Path) -> None:
+    parent = subprocess.Popen(["sleep", "60"])
+    helper = start(worker, "--host", "127.0.0.1", "--parent", str(parent.pid))
+    assert helper.stdout is not None and helper.stdout.readline()
+    parent.kill()
+    parent.wait()
+    assert helper.wait(30) == 0
+
+
+def test_a_name_that_is_loopback_at_home_means_every_interface(monkeypatch: pytest.MonkeyPatch) -> None:
+    def debian(host: str, *_: object, **__: object) -> list[tuple[object, ...]]:
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.1.1", 0))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", debian)
+    assert rendezvous.bind_address("node1", nodes=2)[1] == "0.0.0.0"
+    assert rendezvous.bind_address("node1", nodes=1)[1] == "127.0.1.1"
+    assert rendezvous.bind_address("127.0.1.1", nodes=2)[1] == "127.0.1.1"
+
+
+def hold(ports: range | list[int], free: set[int] = frozenset()) -> list[socket.socket]:  # type: ignore[assignment]
+    """Listen on every port but the free ones; what somebody else holds already is as good."""
+    held = []
+    for port in ports:
+        if port not in free:
+            try:
+                held.append(socket.create_server(("127.0.0.1", port)))
+            except OSError:
+                continue
+    return held
