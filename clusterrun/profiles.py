@@ -14,6 +14,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
+from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -139,9 +140,8 @@ def load_job(name: str, root: Path, *, cwd: Path | None = None, environ: Mapping
                 f"{source} is not used by its name alone: {why}", hint=f"read it, then give its path: {path}"
             )
         return _read_job(parse(source, read(path, source, trusted=not named_by_path)), path, root, home)
-    shipped = resources.files("clusterrun") / "jobs" / f"{name.removesuffix('.toml')}.toml"
-    if "/" not in name and "\0" not in name and shipped.is_file():
-        return _read_job(parse(f"{name.removesuffix('.toml')} (shipped)", shipped.read_bytes()), None, root, home)
+    if (stem := name.removesuffix(".toml")) in (shipped := _shipped()):
+        return _read_job(parse(f"{stem} (shipped)", shipped[stem].read_bytes()), None, root, home)
     raise _no_job(name, root, path)
 
 
@@ -151,8 +151,7 @@ def list_jobs(root: Path) -> list[str]:
         own = {p.stem for p in (root / "jobs").glob("*.toml")}
     except OSError:
         own = set()
-    files = resources.files("clusterrun").joinpath("jobs").iterdir()
-    return sorted(own | {f.name.removesuffix(".toml") for f in files if f.name.endswith(".toml")})
+    return sorted(own | set(_shipped()))
 
 
 def merge(levels: Sequence[Mapping[str, Value]]) -> dict[str, Value]:
@@ -254,6 +253,11 @@ def _read_job(document: Document, path: Path | None, root: Path, home: Path | No
     return JobFile(source=document.source, path=path, values=values, kind=kind, target=target, args=tuple(args))
 
 
+def _shipped() -> dict[str, Traversable]:
+    files = resources.files("clusterrun").joinpath("jobs").iterdir()
+    return {f.name.removesuffix(".toml"): f for f in files if f.name.endswith(".toml")}
+
+
 def _first(name: str, levels: Iterable[Mapping[str, Value]]) -> Value | None:
     return next((level[name] for level in levels if name in level), None)
 
@@ -265,4 +269,4 @@ def _no_job(name: str, root: Path, found: Path | None) -> RequestError:
     else:
         near = nearest(Path(name).name.removesuffix(".toml"), known)
         hint = f"{near} there are: {', '.join(known) or 'none'}".strip()
-    return RequestError(f"no job {name!r}", hint=hint)
+    return RequestError(f"no job {name[:80]!r}", hint=hint)

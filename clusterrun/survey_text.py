@@ -16,7 +16,7 @@ from clusterrun.survey import ClusterFacts, Partition
 
 _MOST_PROFILES = 12  # a site with more partitions than that is read with sinfo, not in a profile
 _MOST_ROWS = 40
-_UNSAFE = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\ud800-\udfff\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+_UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 
 
 def config_text(facts: ClusterFacts) -> str:

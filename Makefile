@@ -1,0 +1,54 @@
+# Two commands do all the set-up on a fresh machine with python3 >= 3.11: `make run` and `make test`.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN     = $(VENV)/bin
+LAB    ?= dev
+
+.PHONY: help run test check faults bench lab-up lab-down clean
+help:           ## this list
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
+
+$(VENV)/.run: pyproject.toml constraints.txt scripts/venv.sh
+	scripts/venv.sh $(VENV) $(PYTHON) train
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml constraints.txt scripts/venv.sh
+	scripts/venv.sh $(VENV) $(PYTHON) train,dev
+	@touch $@ $(VENV)/.run
+
+run: $(VENV)/.run  ## train the default job on the local scheduler, four ranks standing in for two nodes
+	$(BIN)/clusterrun submit --scheduler local --nodes 2 --gpus-per-node 2 --follow
+
+check: $(VENV)/.dev  ## style, types, layers, rendered scripts, unit tests: under a minute
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/clusterrun render --nodes 2 --gpus-per-node 4 | $(BIN)/shellcheck -
+	$(BIN)/clusterrun render --scheduler local --env A=b --setup 'module load x' -- $(BIN)/python | $(BIN)/shellcheck -
+	$(BIN)/python -m pytest -q -x tests/test_*.py
+
+test: $(VENV)/.dev  ## everything, a real Slurm cluster included, which it installs where it is root
+	$(BIN)/python -m lab.install || [ "$${CI:-}" != true ]
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m pytest -m "not faults"
+
+faults: $(VENV)/.dev  ## the long fault-injection runs on the lab
+	$(BIN)/python -m lab.install
+	$(BIN)/python -m pytest -m faults
+
+bench: $(VENV)/.dev  ## the figures, as ratios against a peer in the same run
+	$(BIN)/python benchmarks/startup.py
+
+lab-up: $(VENV)/.dev  ## a real Slurm cluster on this machine to try things on
+	$(BIN)/python -m lab.install
+	$(BIN)/python -m lab up --name $(LAB)
+
+lab-down: $(VENV)/.dev  ## take it down again
+	$(BIN)/python -m lab down --name $(LAB)
+
+clean:          ## remove what was built and measured here
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -1,0 +1,53 @@
+"""``init``: look at the cluster, write a commented clusterrun.toml."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+import click
+
+from clusterrun import shell
+from clusterrun.cli.options import json_option
+from clusterrun.cluster import Cluster
+from clusterrun.errors import RequestError, SchedulerError
+from clusterrun.survey import look
+from clusterrun.survey_text import config_text
+from clusterrun.ui import Ui
+
+
+@click.command()
+@click.option("--force", is_flag=True, help="Replace a clusterrun.toml that is there.")
+@click.option("--print", "only_print", is_flag=True, help="Print the file, write nothing.")
+@json_option
+def init(force: bool, only_print: bool, as_json: bool) -> None:
+    """Look at the cluster (partitions, GPUs, limits, accounts) and write a commented clusterrun.toml here.
+
+    \b
+      clusterrun init
+      clusterrun init --print
+    """
+    ui = Ui("init", as_json=as_json)
+    cluster = Cluster(tell=ui.note)
+    path = cluster.cwd / "clusterrun.toml"
+    if path.exists() and not (force or only_print):
+        raise RequestError(f"{path.name} is there already", hint="--force replaces it, --print shows what would be written")
+    env = shell.query_environment(cluster.environ)
+
+    def run(argv: Sequence[str]) -> shell.Completed:
+        return shell.run(argv, env=env)
+
+    facts = look(run, cluster.user)
+    if facts.slurm == "silent":
+        raise SchedulerError("Slurm is here but does not answer", said=facts.said, hint="ask `scontrol ping`, then try again")
+    text = config_text(facts)
+    if not only_print:
+        try:
+            path.write_text(text, "utf-8")
+        except OSError as error:
+            raise RequestError(f"{path} cannot be written: {error.strerror}", hint="go to a folder of yours") from error
+    ui.data({"path": None if only_print else os.fspath(path), "text": text})
+    if only_print:
+        ui.say(text.rstrip("\n"))
+    else:
+        ui.say(f"Wrote {path}: read it, then type `clusterrun submit`")

@@ -1,0 +1,23 @@
+#!/bin/sh
+# Makes the virtual environment VENV with PYTHON and installs the project with the given extras, pinned.
+# usage: scripts/venv.sh VENV PYTHON EXTRAS
+set -eu
+venv=$1 python=$2 extras=$3
+if ! "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+    echo "clusterrun needs Python 3.11 or newer; '$python' is not. Type: make PYTHON=/path/to/python3.11 ..." >&2
+    exit 1
+fi
+if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
+    # Debian and Ubuntu split this part of Python into a package of its own, one per Python version
+    package=$("$python" -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])')
+    if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+        echo "installing $package" >&2
+        apt-get update -qq
+        DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$package" >/dev/null
+    else
+        echo "this Python cannot make virtual environments. Type: sudo apt-get install $package" >&2
+        exit 1
+    fi
+fi
+[ -x "$venv/bin/python" ] && "$venv/bin/python" -c '' 2>/dev/null || "$python" -m venv --clear "$venv"
+"$venv/bin/python" -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[$extras]"
