@@ -35,8 +35,8 @@ from clusterrun.spec import (
 _LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "mpirun", "mpiexec", "srun", "torch.distributed.run",
               "torch.distributed.launch")  # fmt: skip
 #: What the local scheduler has no use for; ``time``, ``env``, ``cpus-per-task`` and ``dependency`` count there.
-_SLURM_ONLY = ("mem", "partition", "account", "qos", "constraint", "gres", "reservation", "exclude", "nodelist", "mail-type",
-               "sbatch-arg", "requeue")  # fmt: skip
+_SLURM_ONLY = ("mem", "partition", "account", "qos", "constraint", "gres", "reservation", "exclude", "nodelist",
+               "mail-type", "sbatch-arg", "requeue")  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,7 +31,9 @@ def init(force: bool, only_print: bool, as_json: bool) -> None:
     cluster = Cluster(tell=ui.note)
     path = cluster.cwd / "clusterrun.toml"
     if path.exists() and not (force or only_print):
-        raise RequestError(f"{path.name} is there already", hint="--force replaces it, --print shows what would be written")
+        raise RequestError(
+            f"{path.name} is there already", hint="--force replaces it, --print shows what would be written"
+        )
     env = shell.query_environment(cluster.environ)
 
     def run(argv: Sequence[str]) -> shell.Completed:
@@ -39,7 +41,9 @@ def init(force: bool, only_print: bool, as_json: bool) -> None:
 
     facts = look(run, cluster.user)
     if facts.slurm == "silent":
-        raise SchedulerError("Slurm is here but does not answer", said=facts.said, hint="ask `scontrol ping`, then try again")
+        raise SchedulerError(
+            "Slurm is here but does not answer", said=facts.said, hint="ask `scontrol ping`, then try again"
+        )
     text = config_text(facts)
     if not only_print:
         try:
