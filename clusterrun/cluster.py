@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from clusterrun import planning, states, submission
+from clusterrun import cancelling, planning, states, submission
 from clusterrun import request as requests
 from clusterrun import store as records
 from clusterrun.errors import Ambiguous, NoScheduler, NoSuchJob, RequestError, SchedulerError
@@ -136,8 +136,7 @@ class Cluster:
             return run
         if submission.submitter_lives(run.submission.submitter):
             raise Ambiguous(f"run {run_id} is being submitted this moment", hint="wait for the command that submits it")
-        store, scheduler = self.store(run.root), self.scheduler(run.scheduler)
-        self._same_cluster(run, scheduler)
+        store, scheduler = self.store(run.root), self._scheduler_of(run)
         job = submission.look_up(scheduler, run, submission.Clock(), self.tell)
         if job is not None:
             return store.commit(run, job)
@@ -159,6 +158,9 @@ class Cluster:
         known = self.store().by_job(job)
         if not known and not job.is_local and self.facts() is not None:
             known = self.store().by_job(job, hint=self._folders_by_slurm(job))
+        here = self.facts() if not job.is_local and not job.cluster and len(known) > 1 else None
+        # one id on two clusters is two jobs: the cluster this shell is configured for is meant
+        known = [run for run in known if here and run.cluster == here.cluster] or known
         if len(known) > 1:
             older = ", ".join(run.run_id for run in known[:-1])
             self.tell(f"job id {job} was given out more than once; this is the newest run (older: {older})")
@@ -235,35 +237,7 @@ class Cluster:
 
     def cancel(self, targets: Sequence[RunState]) -> list[tuple[RunState, Cancelled]]:
         """Cancel jobs that are ours; raises NoSuchJob for another user's, before anything is cancelled."""
-        for target in targets:
-            owner = target.record.user if target.record else target.status.user
-            if owner and owner != self.user:
-                raise NoSuchJob(
-                    f"job {target.status.id} belongs to {owner}, not to you", hint="only its owner can cancel it"
-                )
-            if target.record is not None and target.record.job_id is None:
-                raise Ambiguous(
-                    f"run {target.record.run_id} has no job id yet",
-                    hint=f"clusterrun submit --recover {target.record.run_id}",
-                )
-        results: list[tuple[RunState, Cancelled]] = []
-        open_ones = [t for t in targets if not t.status.is_over or t.status.outcome in (Outcome.UNKNOWN, Outcome.LOST)]
-        results += [
-            (t, Cancelled(t.status.id, done=False, said=f"already over: {t.status.state}"))
-            for t in targets
-            if t not in open_ones
-        ]
-        for name in dict.fromkeys(t.record.scheduler if t.record else "slurm" for t in open_ones):
-            some = [t for t in open_ones if (t.record.scheduler if t.record else "slurm") == name]
-            scheduler = self.scheduler(name)
-            for target in some:
-                if target.record is not None:
-                    self._same_cluster(target.record, scheduler)
-            for target, result in zip(some, scheduler.cancel([t.status.id for t in some]), strict=True):
-                if result.done and target.record is not None:
-                    states.cancelled(self.store(target.record.root), target.record, time.time())
-                results.append((target, result))
-        return results
+        return cancelling.cancel(targets, self.user, self._scheduler_of, self.store)
 
     # -- inside ----------------------------------------------------------------------------------------------------
 
@@ -303,6 +277,12 @@ class Cluster:
 
     def _here(self) -> planning.Here:
         return planning.Here(self.cwd, self.environ, self.user)
+
+    def _scheduler_of(self, run: RunRecord | None) -> Scheduler:
+        scheduler = self.scheduler(run.scheduler if run else "slurm")
+        if run is not None:
+            self._same_cluster(run, scheduler)
+        return scheduler
 
     def _same_cluster(self, run: RunRecord, scheduler: Scheduler) -> None:
         if not _on(run, scheduler):

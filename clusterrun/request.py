@@ -101,9 +101,9 @@ def specify(request: Request, *, has_gpus: bool | None, local: bool) -> tuple[Jo
     ``has_gpus`` says whether the cluster (or this machine) has GPUs, None where nobody could be asked.
     """
     values, notices = dict(request.values), []
-    if local:
+    if local and not {"gres", "gpus-per-node"} <= values.keys():  # both: build_spec says so
         gres = values.get("gres")
-        if gres is not None and "gpus-per-node" not in values:
+        if gres is not None:
             values["gpus-per-node"] = Value(gres_gpus(str(gres.value)) or 0, gres.source)
         ignored = [name for name in _SLURM_ONLY if name in values]
         told = [f"--{name}" for name in ignored if not values[name].source.startswith(("SBATCH_", "SLURM_"))]

@@ -134,7 +134,7 @@ _TIME = re.compile(
 # Slurm counts minutes in an int: sbatch takes more, and the limit of the job is then INVALID (22.05: seen)
 _MOST_SECONDS = 60 * (2**31 - 1)
 _MEM = re.compile(r"\d+(?:[KMGT]B?)?", re.ASCII | re.IGNORECASE)
-_GRES_GPU = re.compile(r"(?:gres[:/])?gpu(?::(?!\d+(?:\(|$))[^:,()]+)?(?::(?P<count>\d+))?(?:\([^)]*\))?", re.ASCII)
+_GRES_GPU = re.compile(r"(?:gres[:/])?gpu(?::(?!\d+(?:\(|$))[^:,()]+)?(?::(?P<count>\d{1,9}))?(?:\([^)]*\))?", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,10 +301,10 @@ def parse_time_limit(text: str) -> int | None:
     """Seconds of a time limit in one of sbatch's formats, None for UNLIMITED or 0; raises RequestError for others."""
     if text.upper() in ("UNLIMITED", "INFINITE"):
         return None
-    match = _TIME.fullmatch(text)
+    match = _TIME.fullmatch(text) if len(text) < 40 else None  # int() refuses thousands of digits
     if match is None:
         raise RequestError(
-            f"--time: not a time limit: {text!r}", hint="use minutes (90), HH:MM:SS (2:00:00) or DAYS-HOURS (1-12)"
+            f"--time: not a time limit: {text[:40]!r}", hint="use minutes (90), HH:MM:SS (2:00:00) or DAYS-HOURS (1-12)"
         )
     days, hours, minutes, seconds = (int(match[k] or 0) for k in ("days", "dh", "dm", "ds"))
     if match["days"] is None:

@@ -146,7 +146,7 @@ class Store:
         """Write down that a submission became a job, then the two short cuts that lead to it."""
         record = self.save_submission(record, replace(record.submission, state=ACCEPTED, job_id=str(job)))
         with contextlib.suppress(OSError):  # short cuts: rebuilt when they are missing
-            folder = self.jobs / record.cluster
+            folder = record.root / ".clusterrun" / "jobs" / record.cluster  # the run's project, not where we stand
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             _append(folder / job.base, record.run_id)
             self.point_to(record.cluster, job, record.run_dir)

@@ -131,10 +131,9 @@ def state_json(state: RunState) -> dict[str, Any]:
 def state_row(state: RunState) -> list[str]:
     """A run's state as a row of ``COLUMNS``."""
     job, run = state.status, state.record
-    known = run is None or run.job_id is not None
     word = job.state if job.outcome not in (Outcome.LOST, Outcome.STOPPED) else f"{job.state} ({job.outcome.value})"
     return [
-        str(job.id) if known else (run.run_id if run else ""),
+        handle(state),
         run.name if run else job.name,
         word,
         clock(job.elapsed),
@@ -142,6 +141,12 @@ def state_row(state: RunState) -> list[str]:
         job.nodes or (f"({job.node_count})" if job.node_count else ""),
         state.note or job.reason,
     ]
+
+
+def handle(state: RunState) -> str:
+    """What to type for a job: its id, or its run id while it has none."""
+    run = state.record
+    return run.run_id if run is not None and run.job_id is None else str(state.status.id)
 
 
 COLUMNS = ("JOBID", "NAME", "STATE", "TIME", "LIMIT", "NODES", "REASON")

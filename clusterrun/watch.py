@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from clusterrun import store as records
-from clusterrun.job import Outcome
+from clusterrun.job import MAY_RETURN, Outcome
 from clusterrun.states import RunState
 from clusterrun.store import RunRecord
 
@@ -50,20 +50,25 @@ class Watch:
             self._next = self._now() + self._wait * (0.8 + 0.4 * random.random())
             self._wait = min(self._wait * 1.5, LONGEST)
             for state, run in zip(self.states, self._runs, strict=True):
-                if state.status.outcome in (Outcome.UNKNOWN, Outcome.LOST) and not state.note:
+                if _doubtful(state) and not state.note:
                     self._dark_since.setdefault(run.run_id, self._now())
                 else:
                     self._dark_since.pop(run.run_id, None)
         return self.states
 
     def settled(self, state: RunState) -> bool:
-        """Whether a state is an end: unknown and lost only after a while of good answers."""
+        """Whether a state is an end; a doubtful one only after a while of good answers."""
         if state.status.outcome is Outcome.RUNNING:
             return False
-        if state.status.outcome not in (Outcome.UNKNOWN, Outcome.LOST):
+        if not _doubtful(state):
             return True
         since = self._dark_since.get(state.record.run_id) if state.record else None
         return since is not None and self._now() - since >= BELIEVED_AFTER
+
+
+def _doubtful(state: RunState) -> bool:
+    """Unknown or lost, which may be a moment's, or an end that a requeue still turns into PENDING."""
+    return state.status.outcome in (Outcome.UNKNOWN, Outcome.LOST) or state.status.state in MAY_RETURN
 
 
 def _mark(run: RunRecord) -> object:

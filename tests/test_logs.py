@@ -109,7 +109,7 @@ def test_lines_without_a_label_are_nobody_s():
 
 
 @pytest.mark.parametrize(
-    "line", ["16: too large", "3: too narrow", " 03: zero", "003: too wide", "-1: x", "٣٣: x", ": x", "1 : x"]
+    "line", ["16: too large", "3: too narrow", "03: zero", "003: too wide", "-1: x", "٣٣: x", ": x", "1 : x"]
 )
 def test_what_srun_would_not_write_for_16_ranks_is_text(line):
     assert read(f"{line}\n".encode(), world_size=16) == [(None, line)]
@@ -172,6 +172,14 @@ def test_a_progress_bar_outlives_the_cut():
     reader.feed(b"\r 50%\r")
     (line,) = reader.feed(b"99%\n")
     assert (line.rank, line.text, line.cut) == (0, "99%", 0)
+
+
+def test_a_cut_is_still_told_after_the_blanks_before_it_are_gone():
+    reader = LineReader("out")
+    reader.feed(b"x" + b" " * LINE_CAP + b"lost" * 10)
+    reader.feed(b"\r" + b" " * 20)
+    (line,) = reader.feed(b"\n")
+    assert (line.text, line.cut > 0) == ("x", True)
 
 
 def test_unfinished_lines_of_very_many_ranks_stay_in_bounds():
@@ -251,11 +259,11 @@ def test_tail_joins_pieces_that_began_before_the_place_it_reads_from(logs):
     long_line = pieces(1, b"begin " + b"x" * 50_000, 2)
     others = [b"0: other\n" * 6] * len(long_line)
     mixed = b"".join(b for pair in zip(long_line, others, strict=True) for b in pair)
-    # the end of the file is moved so that every part of the long line is once where reading begins
-    for after in range(2 * BLOCK - len(mixed) - 2000, 2 * BLOCK, 9973):
-        logs[0].write_bytes(b"0: before\n" * 100_000 + mixed + b"0: after\n" * (after // 9))
-        count = after // 9 + 200
-        assert not any(t.startswith("x") for t in texts(read_lines(logs, tail=count)))
+    # The end of the file is moved, so that each part of the long line is once where counting begins.
+    for after in range((BLOCK - len(mixed)) // 9, BLOCK // 9, 400):
+        logs[0].write_bytes(b"0: before\n" * 30_000 + mixed + b"0: after\n" * after)
+        line = next(iter(read_lines(logs, tail=after + 7)))
+        assert (line.rank, len(line.text)) == (1, 50_006)
 
 
 def test_tail_of_one_very_long_line_is_its_beginning(logs):
@@ -286,6 +294,17 @@ def test_reading_ends_at_the_size_the_file_had(logs):
 
 
 # --- what is not a plain file
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("kind", ["link", "fifo"])
+def test_what_is_planted_after_the_first_look_is_refused_too(logs, kind, monkeypatch):
+    logs[1].write_text("plain\n")
+    plain = logs[1].lstat()
+    plant(kind, logs[0])
+    monkeypatch.setattr(Path, "lstat", lambda _path: plain)
+    with pytest.raises(RequestError):
+        list(read_lines(logs))
 
 
 def plant(kind, path):
@@ -424,6 +443,13 @@ def test_follow_says_that_a_file_was_cut_and_begins_again(logs):
     first, second, notice, third = play.follow(logs)
     assert (first.text, second.text, third.text) == ("one", "two", "three")
     assert notice.notice and "cut" in notice.text and "train_1.out" in notice.text
+
+
+def test_follow_sees_the_cut_of_a_file_that_ended_in_zeros(logs):
+    out = logs[0]
+    out.write_bytes(b"0: one\n" + b"\0" * 100)
+    play = Play(lambda: os.truncate(out, 0), add(out, b"0: two\n"))
+    assert texts(play.follow(logs))[-1] == "two"
 
 
 def test_follow_sees_a_file_that_was_cut_and_has_outgrown_its_old_size(logs):

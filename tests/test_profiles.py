@@ -195,6 +195,7 @@ def test_wrong_profiles(root: Path, text: str, line: int, message: str, hint: st
 )
 def test_files_that_are_no_toml(root: Path, raw: bytes, message: str) -> None:
     (root / "clusterrun.toml").write_bytes(raw)
+    (root / "clusterrun.toml").chmod(0o644)
     with pytest.raises(ConfigError) as caught:
         load(root)
     assert caught.value.message.startswith(message)
@@ -202,6 +203,7 @@ def test_files_that_are_no_toml(root: Path, raw: bytes, message: str) -> None:
 
 def test_a_windows_editor(root: Path) -> None:
     (root / "clusterrun.toml").write_bytes(b"\xef\xbb\xbfnodes = 2\r\npartition = 'x'\r\n")
+    (root / "clusterrun.toml").chmod(0o644)
     assert {k: v.value for k, v in merged(root).items()} == {"nodes": 2, "partition": "x"}
 
 

@@ -99,6 +99,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         status = cli.main(words, prog_name="clusterrun", standalone_mode=False, obj=script)
     except click.exceptions.Exit as stop:
         status = stop.exit_code
+    except click.exceptions.NoArgsIsHelpError as error:
+        print(error.ctx.get_help() if error.ctx else "", file=sys.stderr)
+        status = 2
     except click.ClickException as error:
         status = _report(_usage(error), command, as_json)
     except click.Abort:

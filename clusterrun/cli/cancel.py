@@ -9,7 +9,7 @@ import click
 from clusterrun.cli.options import json_option
 from clusterrun.cluster import Cluster
 from clusterrun.errors import RequestError
-from clusterrun.ui import COLUMNS, Ui, state_json, state_row
+from clusterrun.ui import COLUMNS, Ui, handle, state_json, state_row
 
 
 @click.command()
@@ -45,7 +45,8 @@ def cancel(
     if not job_ids and not yes:
         if not sys.stdin.isatty():
             raise RequestError(
-                f"would cancel {len(targets)} jobs without asking", hint="add --yes, or look first with --dry-run"
+                f"not asked whether to cancel {len(targets)} job{'s'[: len(targets) > 1]}",
+                hint="add --yes, or look first with --dry-run",
             )
         ui.table(COLUMNS, [state_row(target) for target in targets])
         click.confirm(f"Cancel these {len(targets)}?", abort=True, err=True)
@@ -53,6 +54,6 @@ def cancel(
     ui.data([{**state_json(target), "cancelled": result.done, "said": result.said} for target, result in results])
     for target, result in results:
         said = f": {result.said}" if result.said else ""
-        ui.say(f"{'Cancelled' if result.done else 'Not cancelled'} job {target.status.id}{said}")
-    if not all(result.done for _, result in results):
-        ctx.exit(0 if all(result.done or result.said.startswith("already") for _, result in results) else 3)
+        ui.say(f"{'Cancelled' if result.done else 'Not cancelled'} {handle(target)}{said}")
+    if not all(result.done or result.said.startswith(("already over", "nothing to cancel")) for _, result in results):
+        ctx.exit(3)

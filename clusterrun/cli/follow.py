@@ -36,10 +36,11 @@ def follow_to_end(
         nonlocal said
         state = watch.look()[0]
         line = state.note or f"{state.status.state} {state.status.reason}".rstrip()
-        if line != said and state.status.state != "RUNNING":
+        settled = watch.settled(state)
+        if line != said and state.status.state != "RUNNING" and not settled:
             ui.note(f"job {state.status.id}: {line}")
         said = line
-        return watch.settled(state)
+        return settled
 
     assert run.job_id is not None
     lines = follow(
@@ -52,8 +53,12 @@ def follow_to_end(
         world_size=run.world_size,
     )
     width = len(str(run.world_size - 1))
-    for line in lines:
-        ui.log_line(line, width)
+    try:
+        for line in lines:
+            ui.log_line(line, width)
+    except KeyboardInterrupt:
+        ui.note(f"job {run.job_id} goes on; `clusterrun cancel {run.job_id}` ends it")
+        raise
     return report_end(ui, watch.look())
 
 

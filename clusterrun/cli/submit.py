@@ -66,11 +66,11 @@ def submit(
             return
         with _undisturbed() as interrupted:
             run = cluster.submit(plan)
-            _announce(ui, run)
+            _announce(ui, run, data=not wait)
         if interrupted:
             raise KeyboardInterrupt
     if recover:
-        _announce(ui, run)
+        _announce(ui, run, data=not wait)
     if follow:
         ctx.exit(follow_to_end(ui, cluster, run))
     if wait:
@@ -120,7 +120,7 @@ def _script(before: tuple[str, ...], after: list[str] | None) -> tuple[str | Non
     return (before[0] if before else None), tuple(after or ())
 
 
-def _announce(ui: Ui, run: RunRecord) -> None:
+def _announce(ui: Ui, run: RunRecord, *, data: bool) -> None:
     job = run.job_id
     assert job is not None
     out, err = log_paths(run.logs, job)
@@ -131,6 +131,8 @@ def _announce(ui: Ui, run: RunRecord) -> None:
         f"          {err}",
         f"  next    clusterrun logs {job} -f     clusterrun status {job}     clusterrun cancel {job}",
     )
+    if not data:
+        return  # --wait prints the one envelope, with the end in it
     ui.data({
         "job_id": str(job), "run_id": run.run_id, "cluster": run.cluster, "scheduler": run.scheduler, "name": run.name,
         "run_dir": str(run.run_dir), "logs": [str(out), str(err)],

@@ -206,3 +206,20 @@ def test_a_start_that_comes_too_late_does_not_begin_the_job(bench, monkeypatch):
         bench.submit("echo > ran")
     assert "no job that is to be started now" in caught.value.said
     assert not (bench.work / "ran").exists()
+
+
+def test_a_last_word_between_two_looks_is_not_taken_for_a_death(bench, monkeypatch):
+    id = bench.submit("true")
+    bench.wait(id, "COMPLETED")
+    last = bench.state_of(id)
+    bench.change_state(id, state="RUNNING")
+
+    def ends_meanwhile(identity):
+        bench.change_state(id, state=last["state"])
+        return Life.GONE
+
+    monkeypatch.setattr(Identity, "life", ends_meanwhile)
+    assert bench.status(id).state == "COMPLETED"
+    bench.change_state(id, state="RUNNING")
+    (answer,) = bench.scheduler.cancel([id])
+    assert answer.said == "had already ended: COMPLETED"

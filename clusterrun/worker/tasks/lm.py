@@ -27,19 +27,19 @@ class Config:
     finished model is written to in Hugging Face's format (empty: it is not kept).
     """
 
-    steps: int = 100
-    seq_len: int = 128
+    steps: int = 150
+    seq_len: int = 64
     global_batch: int = 16
     lr: float = 3e-3
     warmup: int = 10
     hidden: int = 128
-    layers: int = 4
+    layers: int = 2
     heads: int = 4
     kv_heads: int = 2
     ffn: int = 384
     vocab: int = 1024
     seed: int = 1
-    eval_every: int = 20
+    eval_every: int = 25
     data: str | list[str] = "pydoc"
     out: str = ""
 

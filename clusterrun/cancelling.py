@@ -1,0 +1,77 @@
+"""Cancelling: only what is ours, and only what the scheduler has just shown to be it.
+
+A job id alone is not enough: after a controller crash it may be another job's. So a job is cancelled only where
+the answer to the question before it carried the run's own token.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from clusterrun import states
+from clusterrun import store as records
+from clusterrun.errors import Ambiguous, NoSuchJob, SchedulerError
+from clusterrun.job import Outcome
+from clusterrun.scheduler import Cancelled, Scheduler
+from clusterrun.states import RunState
+from clusterrun.store import RunRecord, Store
+
+Results = list[tuple[RunState, Cancelled]]
+
+
+def cancel(
+    targets: Sequence[RunState],
+    user: str,
+    scheduler_of: Callable[[RunRecord | None], Scheduler],
+    store_of: Callable[[RunRecord], Store],
+) -> Results:
+    """Cancel jobs, one request to each scheduler, and tell of each what became of it, in the order asked.
+
+    Raises, before anything is cancelled, NoSuchJob for another user's job, Ambiguous for a submission that was cut off,
+    and SchedulerError where a scheduler does not answer.
+    """
+    for target in targets:
+        _check(target, user)
+    found: dict[int, Cancelled] = {}
+    asked: dict[str, list[int]] = {}
+    for place, target in enumerate(targets):
+        run = target.record
+        if run is not None and run.job_id is None:
+            store_of(run).discard(run)  # never submitted: its folder is all there is
+            found[place] = Cancelled(target.status.id, done=True, said="it was never submitted; its folder is removed")
+        elif target.status.outcome is Outcome.RUNNING:
+            asked.setdefault(run.scheduler if run else "slurm", []).append(place)
+        else:
+            found[place] = Cancelled(target.status.id, done=False, said=_over(target))
+    schedulers = {name: scheduler_of(targets[places[0]].record) for name, places in asked.items()}
+    for name, places in asked.items():
+        results = schedulers[name].cancel([targets[place].status.id for place in places])
+        for place, result in zip(places, results, strict=True):
+            found[place] = result
+            run = targets[place].record
+            if result.done and run is not None:
+                states.cancelled(store_of(run), run, time.time())
+    return [(target, found[place]) for place, target in enumerate(targets)]
+
+
+def _check(target: RunState, user: str) -> None:
+    run, job = target.record, target.status
+    owner = run.user if run else job.user
+    if owner and owner != user:
+        raise NoSuchJob(f"job {job.id} belongs to {owner}, not to you", hint="only its owner can cancel it")
+    if run is not None and run.job_id is None and run.submission.state != records.NOT_SUBMITTED:
+        raise Ambiguous(
+            f"it is not known whether run {run.run_id} was submitted", hint=f"clusterrun submit --recover {run.run_id}"
+        )
+    if target.note and job.outcome is Outcome.UNKNOWN:
+        raise SchedulerError(
+            "the scheduler did not answer, so nothing was cancelled", said=target.note, hint="try again in a moment"
+        )
+
+
+def _over(target: RunState) -> str:
+    job = target.status
+    if job.outcome in (Outcome.UNKNOWN, Outcome.LOST):
+        return f"nothing to cancel: {job.reason}"
+    return f"already over: {job.state}"
