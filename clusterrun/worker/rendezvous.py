@@ -52,7 +52,8 @@ def bind_address(host: str, nodes: int) -> tuple[socket.AddressFamily, str]:
     except OSError as error:
         raise RendezvousError(f"cannot resolve {host}: {error.strerror or error}") from None
     address = str(where[0])
-    if nodes > 1 and ipaddress.ip_address(address.split("%")[0]).is_loopback and host not in ("localhost", address):
+    loopback = ipaddress.ip_address(address.partition("%")[0]).is_loopback
+    if nodes > 1 and loopback and host not in ("localhost", address):
         print(f"rendezvous: {host} is {address} on its own node: listening on every interface", file=sys.stderr)
         return socket.AF_INET, "0.0.0.0"
     return family, address

@@ -63,7 +63,7 @@ def train(
             f" global batch {config.global_batch} x {config.seq_len}",
             flush=True,
         )
-    metrics = open(run.run_dir / "metrics.jsonl", "a") if dist.rank == 0 and run.run_dir else None
+    metrics = run.run_dir / "metrics.jsonl" if dist.rank == 0 and run.run_dir else None
     first_val = val = evaluate(model, val_tokens, config, dist, device)
     if dist.rank == 0:
         print(f"step {0:>{len(str(config.steps))}}/{config.steps}  val {val:.2f}", flush=True)
@@ -97,11 +97,9 @@ def train(
             )
         if metrics is not None:
             row = {"step": step, "loss": value, "val_loss": val, "lr": lr, "tokens_per_second": speed}
-            metrics.write(json.dumps(row | {"time": time.time()}) + "\n")
-            metrics.flush()
+            with metrics.open("a") as file:
+                file.write(json.dumps(row | {"time": time.time()}) + "\n")
 
-    if metrics is not None:
-        metrics.close()
     if dist.rank == 0:
         seconds = time.monotonic() - began
         print(f"validation loss {first_val:.3f} -> {val:.3f} in {config.steps} steps, {seconds:.0f} s", flush=True)

@@ -59,7 +59,7 @@ def test_a_wrong_value_is_one_sentence(words: list[str], said: str) -> None:
 
 
 def test_an_unknown_task_names_the_nearest() -> None:
-    with pytest.raises(WorkerError, match="unknown task 'lmm'.*did you mean 'lm'"):
+    with pytest.raises(WorkerError, match=r"unknown task 'lmm'.*did you mean 'lm'"):
         tasks.prepare("lmm", [], world_size=1)
 
 
