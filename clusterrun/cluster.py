@@ -237,7 +237,7 @@ class Cluster:
 
     def cancel(self, targets: Sequence[RunState]) -> list[tuple[RunState, Cancelled]]:
         """Cancel jobs that are ours; raises NoSuchJob for another user's, before anything is cancelled."""
-        return cancelling.cancel(targets, self.user, self._scheduler_of, self.store)
+        return cancelling.cancel(targets, self.user, self._scheduler_of, lambda run: self.store(run.root))
 
     # -- inside ----------------------------------------------------------------------------------------------------
 

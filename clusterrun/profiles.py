@@ -1,6 +1,6 @@
 """Settings from files and the environment: profiles, job files, and how they are merged with flags.
 
-Everything is data: nothing read here is ever executed or imported. A file has the keys of ``spec.FIELDS`` at
+Everything is data: nothing read here is ever executed or imported. A file has the keys of ``fields.FIELDS`` at
 its top, named as the flags are (``gpus-per-node = 4``), and each value knows where it came from.
 
 The order, highest first: flag, job file, project profile (``clusterrun.toml``), user profile
@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from clusterrun.errors import RequestError
+from clusterrun.fields import FIELD, Value, gres_gpus
 from clusterrun.profile_files import (
     PROJECT_FILE,
     distrust,
@@ -30,7 +31,6 @@ from clusterrun.profile_files import (
     short,
     user_file,
 )
-from clusterrun.spec import FIELD, Value, gres_gpus
 from clusterrun.toml_lines import Document, nearest, parse
 from clusterrun.toml_values import read_values, resolve, text_at, unknown_key
 

@@ -17,19 +17,9 @@ from pathlib import Path
 
 from clusterrun import profiles, shell
 from clusterrun.errors import CommandError, RequestError
+from clusterrun.fields import Value, check_text, gres_gpus
 from clusterrun.profiles import JobFile
-from clusterrun.spec import (
-    Command,
-    JobSpec,
-    Module,
-    Script,
-    Task,
-    Value,
-    Work,
-    build_spec,
-    check_text,
-    gres_gpus,
-)
+from clusterrun.spec import Command, JobSpec, Module, Script, Task, Work, build_spec
 
 #: Programs that start ranks themselves; clusterrun starts one rank per GPU, so they would multiply.
 _LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "mpirun", "mpiexec", "srun", "torch.distributed.run",
@@ -111,7 +101,7 @@ def specify(request: Request, *, has_gpus: bool | None, local: bool) -> tuple[Jo
             notices.append(f"the local scheduler has no use for {', '.join(told)}")
         for name in ignored:
             del values[name]
-    if "gpus-per-node" not in values and "gres" not in values:
+    if "gpus-per-node" not in values and ("gres" not in values or gres_gpus(str(values["gres"].value)) is None):
         why = {
             True: "default: there are GPUs",
             False: "default: there are no GPUs",

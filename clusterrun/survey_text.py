@@ -11,7 +11,7 @@ import textwrap
 from collections.abc import Iterable
 
 from clusterrun.errors import RequestError
-from clusterrun.spec import parse_time_limit
+from clusterrun.fields import parse_time_limit
 from clusterrun.survey import ClusterFacts, Partition
 
 _MOST_PROFILES = 12  # a site with more partitions than that is read with sinfo, not in a profile

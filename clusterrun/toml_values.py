@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from clusterrun.errors import ConfigError
-from clusterrun.spec import FIELD, Field, Value
+from clusterrun.fields import FIELD, Field, Value
 from clusterrun.toml_lines import Document, nearest
 
 _PATH_KEYS = ("python", "template")

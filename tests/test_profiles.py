@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from clusterrun import profile_files, profiles
 from clusterrun.errors import ConfigError, RequestError
+from clusterrun.fields import FIELD, FIELDS, Value
 from clusterrun.profiles import find_root, list_jobs, load_job, load_profiles, merge, nearest
-from clusterrun.spec import FIELD, FIELDS, Task, Value, build_spec
+from clusterrun.spec import Task, build_spec
 from clusterrun.toml_lines import MAX_BYTES, line_of, parse
 
 

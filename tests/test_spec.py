@@ -11,25 +11,18 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from clusterrun.errors import RequestError
-from clusterrun.spec import (
+from clusterrun.fields import (
     FIELD,
     FIELDS,
     NAME_BYTES,
     TAKEN_SBATCH_OPTIONS,
-    Command,
-    JobSpec,
-    Module,
-    Script,
-    Task,
     Value,
-    Work,
-    build_spec,
     check_value,
-    default_name,
     gres_gpus,
     parse_time_limit,
     sbatch_option,
 )
+from clusterrun.spec import Command, JobSpec, Module, Script, Task, Work, build_spec, default_name
 
 SCRIPT = Script("/home/me/train.py")
 TASK = Task("lm")

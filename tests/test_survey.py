@@ -18,9 +18,10 @@ from hypothesis import strategies as st
 
 from clusterrun import survey
 from clusterrun.errors import CommandError
+from clusterrun.fields import FIELD, Value
 from clusterrun.profiles import load_profiles, merge
 from clusterrun.shell import Completed
-from clusterrun.spec import FIELD, Script, Value, build_spec
+from clusterrun.spec import Script, build_spec
 from clusterrun.survey import Association, ClusterFacts, Nodes, Partition, look, parse_gpus, parse_partitions
 from clusterrun.survey_text import choose_partition, config_text, toml_text
 

@@ -48,6 +48,7 @@ def init(force: bool, only_print: bool, as_json: bool) -> None:
     if not only_print:
         try:
             path.write_text(text, "utf-8")
+            path.chmod(0o644)  # writable by others it would not be trusted, and a group may want to read it
         except OSError as error:
             raise RequestError(f"{path} cannot be written: {error.strerror}", hint="go to a folder of yours") from error
     ui.data({"path": None if only_print else os.fspath(path), "text": text})

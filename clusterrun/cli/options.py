@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 import click
 
 from clusterrun.errors import RequestError
+from clusterrun.fields import FIELDS, Field, Value
 from clusterrun.request import Asked
-from clusterrun.spec import FIELDS, Field, Value
 
 F = TypeVar("F", bound=Callable[..., Any])
 
