@@ -76,14 +76,18 @@ class Ambiguous(ClusterrunError):
     """It is not known whether the request was carried out; the hint says how to settle it.
 
     ``wire`` is True where the request was cut off under way, so that it may be sent again once it is known not
-    to have arrived; False for words we do not know, which may as well be a refusal.
+    to have arrived; False for words we do not know, which may as well be a refusal. ``yes`` is True where it was
+    carried out by all accounts, only not told as what: it is never sent again.
     """
 
     exit_code = 75
 
-    def __init__(self, message: str, *, hint: str = "", said: str = "", wire: bool = True) -> None:
+    def __init__(
+        self, message: str, *, hint: str = "", said: str = "", wire: bool = True, yes: bool = False
+    ) -> None:
         super().__init__(message, hint=hint, said=said)
-        self.wire = wire
+        self.wire = wire and not yes
+        self.yes = yes
 
 
 class CommandError(SchedulerError):

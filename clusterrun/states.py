@@ -16,7 +16,7 @@ from clusterrun.errors import SchedulerError
 from clusterrun.job import MAY_RETURN, JobId, JobStatus, Outcome, outcome_of
 from clusterrun.scheduler import Answer, Scheduler
 from clusterrun.store import RunRecord, Store
-from clusterrun.submission import heal, submitter_lives
+from clusterrun.submission import heal, own_job, submitter_lives
 
 #: Seconds after the end for which a finished job is still asked for: within it Slurm may know it, and a requeue may
 #: bring it back (MinJobAge is 300 s by default; sites set minutes to hours).
@@ -41,8 +41,10 @@ def read(store: Store, scheduler: Scheduler, runs: Sequence[RunRecord], *, now: 
     """
     now = time.time() if now is None else now
     answer = scheduler.query() if any(_worth_asking(run, now) for run in runs) else Answer(complete=False)
-    by_token = {_token_part(job): job for job in answer.jobs}
-    runs = [heal(store, run, by_token, answer.complete, now) for run in runs]
+    by_token: dict[str, list[JobStatus]] = {}
+    for job in answer.jobs:
+        by_token.setdefault(_token_part(job), []).append(job)
+    runs = [_claimed(store, heal(store, run, by_token, answer.complete, now)) for run in runs]
     absent = [run for run in runs if answer.complete and _needs_accounting(run, by_token)]
     past = Answer()
     if absent:
@@ -52,17 +54,15 @@ def read(store: Store, scheduler: Scheduler, runs: Sequence[RunRecord], *, now: 
 
 
 def _state(
-    store: Store, run: RunRecord, by_token: Mapping[str, JobStatus], answer: Answer, past: Answer, now: float
+    store: Store, run: RunRecord, by_token: Mapping[str, Sequence[JobStatus]], answer: Answer, past: Answer, now: float
 ) -> RunState:
     submission = run.submission
-    job = by_token.get(submission.token[:8])
-    if job is not None and run.job_id is None:
-        job = None  # being submitted this moment by somebody alive: the submitter will write it down
-    if run.job_id is None:
+    if run.job_id is None:  # being submitted this moment by somebody alive, who will write it down; or cut off
         return _unsubmitted(run)
+    job = own_job(run, by_token.get(submission.token[:8], ()))
     if job is not None:
         if job.id.base != run.job_id.base:  # the recorded id was a banner's: the token knows better
-            run = store.commit(run, JobId(job.id.base))
+            run = _moved(store, run, JobId(job.id.base))
         return RunState(_seen(store, run, job), _with_end(run, job))
     ended = end_of(run)
     if ended is not None:
@@ -91,6 +91,8 @@ def _absent(store: Store, run: RunRecord, past: Answer, now: float) -> RunState:
         return RunState(run, replace(job, state="CANCELLED", outcome=Outcome.CANCELLED, source="record"))
     if now - run.submission.at < ACCOUNTING_LAG:
         return RunState(run, _unknown(run, "just submitted; not seen in the queue yet"))
+    if not past.complete:
+        return RunState(run, _unknown(run, "it is not in the queue, and accounting does not answer"), past.note)
     why = "Slurm took it and no longer knows it; it never started (a controller crash, or cancelled while it waited)"
     return RunState(run, replace(_unknown(run, why), outcome=Outcome.LOST), past.note)
 
@@ -224,9 +226,25 @@ def _worth_asking(run: RunRecord, now: float) -> bool:
     return final is None or now - (_int(final.get("ended"), None) or run.submission.at) < ASK_AGAIN
 
 
-def _needs_accounting(run: RunRecord, by_token: Mapping[str, JobStatus]) -> bool:
-    gone = run.job_id is not None and run.submission.token[:8] not in by_token and run.submission.final is None
-    return gone and end_of(run) is None
+def _needs_accounting(run: RunRecord, by_token: Mapping[str, Sequence[JobStatus]]) -> bool:
+    if run.job_id is None or run.submission.final is not None:
+        return False
+    return own_job(run, by_token.get(run.submission.token[:8], ())) is None and end_of(run) is None
+
+
+def _claimed(store: Store, run: RunRecord) -> RunRecord:
+    """A run that was submitted twice is the job that claimed it, whichever was written down."""
+    claim = records.claim_of(run)
+    if claim is None or run.job_id is None or claim[1] == run.job_id.base:
+        return run
+    return _moved(store, run, JobId(claim[1]))
+
+
+def _moved(store: Store, run: RunRecord, job: JobId) -> RunRecord:
+    try:
+        return store.commit(run, job)
+    except OSError:  # reading must work on a full disk and in another's folder
+        return replace(run, submissions=(*run.submissions[:-1], replace(run.submission, job_id=str(job))))
 
 
 def _token_part(job: JobStatus) -> str:

@@ -254,8 +254,8 @@ def claim_of(record: RunRecord, task: int | None = None) -> tuple[str, str, int]
     name = record.submission.token + ("" if task is None else f"_{task}")
     try:
         cluster, job, restart = (record.run_dir / "claims" / name / "owner").read_text().split()
-        return cluster, job, int(restart)
-    except (OSError, ValueError):
+        return cluster, JobId.parse(job).base, int(restart)
+    except (OSError, ValueError, RequestError):
         return None
 
 

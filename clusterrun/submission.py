@@ -8,11 +8,12 @@ script makes a copy that slips through harmless.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from clusterrun import store as records
@@ -75,6 +76,11 @@ def submit(
             job = look_up(scheduler, record, clock, tell)
             if job is not None:
                 return store.commit(record, job)
+            if error.yes:  # sent again it might become two: a wrapper may hold it back
+                raise Ambiguous(
+                    f"sbatch said yes, but no job of run {record.run_id} is to be seen", said=error.said,
+                    hint=f"settle it later: clusterrun submit --recover {record.run_id}",
+                ) from error  # fmt: skip
             if not error.wire:
                 store.discard(record)
                 raise Refused("sbatch failed and made no job", said=error.said, hint="its words are above") from error
@@ -131,25 +137,40 @@ def adopt(
     extra = [job.id for job in alike if job.id.base != chosen.base and job.state == "PENDING"]
     if extra:
         tell(f"submitted more than once: keeping job {chosen}, cancelling {', '.join(map(str, extra))}")
-        scheduler.cancel(extra)
+        with contextlib.suppress(SchedulerError):  # a courtesy: the claim makes a copy harmless
+            scheduler.cancel(extra)
     return chosen
 
 
-def heal(store: Store, record: RunRecord, jobs: dict[str, JobStatus], answered: bool, now: float) -> RunRecord:
+def own_job(record: RunRecord, jobs: Sequence[JobStatus]) -> JobStatus | None:
+    """Of the jobs that carry a run's token, the run's own: the one that claimed it, else the recorded, else the oldest.
+
+    None where the claimer is not among them: the others are copies that leave without having run.
+    """
+    claim = records.claim_of(record)
+    alike = sorted(jobs, key=lambda job: int(job.id.raw.lstrip("L")))
+    wanted = claim[1] if claim else record.job_id.base if record.job_id else None
+    found = next((job for job in alike if job.id.base == wanted), None)
+    return found or (alike[0] if alike and claim is None else None)
+
+
+def heal(
+    store: Store, record: RunRecord, jobs: Mapping[str, Sequence[JobStatus]], answered: bool, now: float
+) -> RunRecord:
     """Settle a submission whose submitter is gone, from an answer that the caller has at hand.
 
-    ``jobs`` maps the first eight of each token to the job that carries it. The record comes back as a job's, as one
-    that was never submitted, or as it was.
+    ``jobs`` maps the first eight of each token to the jobs that carry it. The record comes back as a job's, as one
+    that was never submitted, or as it was. One that was thought never submitted may still turn out to be a job.
     """
     submission = record.submission
-    if submission.state != records.SUBMITTING or submitter_lives(submission.submitter):
+    if submission.state == records.ACCEPTED or submitter_lives(submission.submitter):
         return record
-    claim, job = records.claim_of(record), jobs.get(submission.token[:8])
+    claim, job = records.claim_of(record), own_job(record, jobs.get(submission.token[:8], ()))
     if claim is not None:
         return store.commit(record, JobId.parse(claim[1]))
     if job is not None:
         return store.commit(record, JobId(job.id.base))
-    if answered and now - submission.at > SETTLED_AFTER:
+    if submission.state == records.SUBMITTING and answered and now - submission.at > SETTLED_AFTER:
         return store.save_submission(record, replace(submission, state=records.NOT_SUBMITTED))
     return record
 

@@ -260,8 +260,9 @@ def test_tail_joins_pieces_that_began_before_the_place_it_reads_from(logs):
     others = [b"0: other\n" * 6] * len(long_line)
     mixed = b"".join(b for pair in zip(long_line, others, strict=True) for b in pair)
     # The end of the file is moved, so that each part of the long line is once where counting begins.
-    for after in range((BLOCK - len(mixed)) // 9, BLOCK // 9, 400):
-        logs[0].write_bytes(b"0: before\n" * 30_000 + mixed + b"0: after\n" * after)
+    short = b"0: " + b"s" * 96 + b"\n"
+    for after in range((BLOCK - len(mixed)) // len(short), BLOCK // len(short), 40):
+        logs[0].write_bytes(short * 3_000 + mixed + short * after)
         line = next(iter(read_lines(logs, tail=after + 7)))
         assert (line.rank, len(line.text)) == (1, 50_006)
 

@@ -119,8 +119,9 @@ class SlurmScheduler:
         if mine or not live.complete or not self.facts.accounting:
             return Answer(mine, live.complete, live.note)
         past = self._ask(text.sacct_argv((), since - 3600, self._where), text.parse_sacct)
-        # an accounting that does not answer is no reason to doubt the controller, which has answered
-        return Answer([job for job in past.jobs if carries(job, token)])
+        # an accounting that does not answer is no reason to doubt the controller, which has answered; and a row that it
+        # holds for open is one that a controller crash has left behind, or the job would be in the queue
+        return Answer([job for job in past.jobs if carries(job, token) and job.is_over])
 
     def query(self, ids: Sequence[JobId] | None = None) -> Answer:
         """All of my jobs, or those ids, by one squeue."""
@@ -161,7 +162,9 @@ class SlurmScheduler:
         if job is None or not alone:
             # it said yes, in the middle of other words: the token tells which job is ours
             raise Ambiguous(
-                "sbatch said yes, but not clearly which job it made", said=(done.stdout + done.stderr).strip()[-500:]
+                "sbatch said yes, but not clearly which job it made",
+                said=(done.stdout + done.stderr).strip()[-500:],
+                yes=True,
             )
         return job
 

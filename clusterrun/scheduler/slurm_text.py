@@ -21,7 +21,7 @@ SEP = "\x1f"
 _SQUEUE = ("%i", "%A", "%T", "%r", "%u", "%P", "%N", "%D", "%M", "%l", "%V", "%S", "%e", "%o", "%j")
 _SACCT = ("JobID", "JobIDRaw", "State", "ExitCode", "User", "Partition", "NodeList", "AllocNodes", "ElapsedRaw",
           "TimelimitRaw", "Submit", "Start", "End", "JobName")  # fmt: skip
-_ID_LINE = re.compile(r"[0-9]+(;[A-Za-z0-9_.-]+)?", re.ASCII)
+_ID_LINE = re.compile(r"[0-9]{1,18}(;[A-Za-z0-9_.-]{1,64})?", re.ASCII)
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-_]")
 
 
@@ -180,6 +180,13 @@ SAYINGS: tuple[Said, ...] = (
 )  # fmt: skip
 
 
+#: More of them, rarer, for which asking again would not help: looked up, then taken for a refusal.
+_DOUBTFUL = ("Communication connection failure", "Communication shutdown failure", "Protocol authentication error",
+             "Unexpected message received", "Unexpected missing socket error", "Insane message length", "Broken pipe",
+             "Interrupted system call")  # fmt: skip
+_NOT_CONNECTED = "Unable to contact slurm controller (connect failure)"
+
+
 def sbatch_id(stdout: str) -> tuple[JobId | None, bool]:
     """The id that ``sbatch --parsable`` printed, and whether it printed nothing else.
 
@@ -196,10 +203,18 @@ def sbatch_id(stdout: str) -> tuple[JobId | None, bool]:
 
 
 def sbatch_error(done: Completed) -> ClusterrunError:
-    """What a failed sbatch means: refused, not delivered, or (every text we do not know) ambiguous."""
+    """What a failed sbatch means: refused, not delivered, or (every text we do not know) ambiguous.
+
+    A certain answer is believed only in sbatch's own lines and from an sbatch that ended by itself: a banner may say
+    anything. Doubt is believed from anywhere.
+    """
     words = f"{done.stderr}\n{done.stdout}"
     said = _tail(done.stderr.strip() or done.stdout.strip())
-    known = next((s for s in SAYINGS if s.text in words), None)
+    doubts = [s for s in SAYINGS if s.kind is Ambiguous and s.text in words.replace(_NOT_CONNECTED, "")]
+    own = "\n".join(line for line in words.splitlines() if "sbatch" in line and done.status < 128)
+    known = next(iter(doubts), None) or next((s for s in SAYINGS if s.text in own), None)
+    if known and known.kind is Refused and any(text in words for text in _DOUBTFUL):
+        known = None
     if known is None or known.kind is Ambiguous:
         return Ambiguous("sbatch did not say whether it submitted the job", said=said, wire=known is not None)
     what = "Slurm did not get the request" if known.kind is NotDelivered else "Slurm refused the job"

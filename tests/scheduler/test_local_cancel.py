@@ -60,6 +60,7 @@ def test_processes_that_ignore_term_or_leave_the_session_are_ended(bench):
 def test_a_stopped_job_is_ended_too(bench):
     id = bench.submit("trap 'echo woken; exit 1' TERM; echo > here; while :; do sleep 0.05; done")
     bench.wait_file("here")
+    bench.wait(id, "RUNNING")
     os.killpg(bench.state_of(id)["script_pid"], signal.SIGSTOP)
     assert cancel(bench, id).done
     assert bench.out(id) == "woken\n"

@@ -57,6 +57,7 @@ def test_jobs_share_the_devices_there_are(bench):
     second = bench.submit(HOLD, env=TWO, gpus_per_node=1)
     bench.wait_file("hereL2")
     assert (bench.out(first), bench.out(second)) == ("cuda [0]\n", "cuda [1]\n")
+    bench.wait(second, "RUNNING")
     assert bench.state_of(second)["devices"] == ["1"]
 
 

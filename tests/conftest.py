@@ -1,0 +1,41 @@
+"""For every test: a state folder of its own, nothing of a Slurm session around it, and the lab where it is asked for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from lab.cluster import Lab
+from tests.sites import Site
+
+pytest_plugins = ["lab.fixtures"]
+
+
+@pytest.fixture(autouse=True)
+def own_surroundings(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test reads or writes the records of the user who runs it, or believes that it runs inside a job."""
+    for name in os.environ:
+        if name.startswith(("SLURM_", "SBATCH_", "SQUEUE_", "SACCT_", "CLUSTERRUN_")) and name != REUSE:
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("CLUSTERRUN_STATE", str(tmp_path_factory.mktemp("state")))
+
+
+REUSE = "CLUSTERRUN_LAB_REUSE"
+
+
+@pytest.fixture(scope="module")
+def new_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Lab | None], Site]]:
+    """Make a user with an empty project, on a lab or (None) on this machine; what still runs at the end is cancelled."""
+    made: list[Site] = []
+
+    def make(lab: Lab | None) -> Site:
+        folder: Path = tmp_path_factory.mktemp("site")
+        made.append(Site(folder, lab))
+        return made[-1]
+
+    yield make
+    for site in made:
+        site.close()

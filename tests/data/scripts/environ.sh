@@ -1,0 +1,3 @@
+#!/bin/sh
+# Shows the environment of a rank.
+env

@@ -1,0 +1,4 @@
+#!/bin/sh
+# A rank that works for ten minutes unless somebody ends it.
+echo awake
+exec sleep 600
