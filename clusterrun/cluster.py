@@ -184,7 +184,10 @@ class Cluster:
         return [found[run.run_id] for run in runs]
 
     def status(self, texts: Iterable[str]) -> list[RunState]:
-        """How jobs stand, runs of ours and any other job that may be seen; raises NoSuchJob for one nobody knows."""
+        """How jobs stand, runs of ours and any other job that may be seen, an array by its tasks.
+
+        Raises NoSuchJob for one that nobody knows.
+        """
         texts = list(texts)
         runs = {text: self.run(text) for text in texts}
         ours = self.states([run for run in runs.values() if run is not None])
@@ -193,7 +196,7 @@ class Cluster:
         result = []
         for text in texts:
             run = runs[text]
-            result.append(mine[run.run_id] if run is not None else others[text])
+            result += [mine[run.run_id]] if run is not None else others[JobId.parse(text)]
         return result
 
     def listing(self, *, everything: bool = False) -> list[RunState]:
@@ -241,8 +244,8 @@ class Cluster:
 
     # -- inside ----------------------------------------------------------------------------------------------------
 
-    def _foreign(self, ids: Sequence[JobId]) -> dict[str, RunState]:
-        """Jobs without a record of ours, as Slurm shows them."""
+    def _foreign(self, ids: Sequence[JobId]) -> dict[JobId, list[RunState]]:
+        """Jobs without a record of ours, as Slurm shows them: several for an array."""
         if not ids:
             return {}
         local = next((i for i in ids if i.is_local), None)
@@ -250,19 +253,18 @@ class Cluster:
             raise NoSuchJob(f"no such job: {local or ids[0]}", hint="`clusterrun list --all` shows what is known here")
         scheduler = self.scheduler("slurm")
         answer = scheduler.query(ids)
-        rows: dict[str, JobStatus] = {job.id.base: job for job in answer.jobs}
-        absent = [i for i in ids if i.base not in rows]
+        rows = {i: [job for job in answer.jobs if _answers(job, i)] for i in ids}
+        absent = [i for i in ids if not rows[i]]
         past = scheduler.account(absent, int(time.time()) - 30 * 86_400) if absent else None
-        for job in past.jobs if past else ():
-            rows[job.id.base] = job
         for one in absent:
-            if one.base not in rows:
+            rows[one] = [job for job in (past.jobs if past else ()) if _answers(job, one)]
+            if not rows[one]:
                 if not answer.complete:
                     raise SchedulerError(
                         "Slurm did not answer", said=answer.note, hint="ask `scontrol ping`, then try again"
                     )
                 raise NoSuchJob(f"no such job: {one}", hint="`clusterrun list --all` shows yours")
-        return {str(i): RunState(None, rows[i.base]) for i in ids}
+        return {i: [RunState(None, job) for job in rows[i]] for i in ids}
 
     def _folders_by_slurm(self, job: JobId) -> list[Path]:
         """The run folder that Slurm itself remembers: the script it was given stands in it."""
@@ -290,6 +292,10 @@ class Cluster:
                 f"run {run.run_id} belongs to cluster {run.cluster}; this shell is configured for {scheduler.cluster}",
                 hint="set SLURM_CONF (or SLURM_CLUSTERS) for that cluster",
             )
+
+
+def _answers(job: JobStatus, asked: JobId) -> bool:
+    return job.id.base == asked.base and asked.task in (None, job.id.task)
 
 
 def _on(run: RunRecord, scheduler: Scheduler) -> bool:

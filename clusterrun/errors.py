@@ -82,9 +82,7 @@ class Ambiguous(ClusterrunError):
 
     exit_code = 75
 
-    def __init__(
-        self, message: str, *, hint: str = "", said: str = "", wire: bool = True, yes: bool = False
-    ) -> None:
+    def __init__(self, message: str, *, hint: str = "", said: str = "", wire: bool = True, yes: bool = False) -> None:
         super().__init__(message, hint=hint, said=said)
         self.wire = wire and not yes
         self.yes = yes

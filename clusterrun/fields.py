@@ -123,7 +123,12 @@ _SHORT_SBATCH = {"J": "job-name", "o": "output", "e": "error", "W": "wait", "a":
                  "G": "gpus", "D": "chdir", "M": "clusters", "h": "help", "V": "version"}  # fmt: skip
 _SHORT_FLAGS = "HIkOQsv"  # take no argument, so another option may follow in the same word: -HJname sets the name
 _OWN_VARIABLES = re.compile(
-    r"(CLUSTERRUN|SLURM|SBATCH|TORCHELASTIC)_.*|ROLE_(NAME|RANK|WORLD_SIZE)|(LOCAL_|GROUP_)?(RANK|WORLD_SIZE)|MASTER_ADDR|MASTER_PORT"
+    r"(CLUSTERRUN|CR|SLURM|SBATCH|TORCHELASTIC)_.*|ROLE_(NAME|RANK|WORLD_SIZE)|(LOCAL_|GROUP_)?(RANK|WORLD_SIZE)|MASTER_ADDR|MASTER_PORT"
+)
+# Bash's own: an assignment is lost or refused, or (IFS) bends the script itself (seen on 5.2)
+_BASH_VARIABLES = re.compile(
+    r"_|BASH(OPTS|PID)|BASH_(ALIASES|ARGC|ARGV|CMDS|COMMAND|LINENO|SOURCE|SUBSHELL|VERSINFO)|DIRSTACK|EPOCH(REALTIME|SECONDS)"
+    r"|E?UID|FUNCNAME|GROUPS|HISTCMD|IFS|LINENO|OPTIND|PIPESTATUS|PPID|S?RANDOM|SECONDS|SHELLOPTS|SHLVL"
 )
 _TIME = re.compile(
     r"(?:(?P<days>\d+)-(?P<dh>\d+)(?::(?P<dm>\d+)(?::(?P<ds>\d+))?)?|(?P<a>\d+)(?::(?P<b>\d+)(?::(?P<c>\d+))?)?)",
@@ -173,6 +178,10 @@ def check_text(text: str, what: str, source: str) -> None:
     bad = next((name for char, name in (("\n", "newline"), ("\0", "NUL")) if char in text), None)
     if bad:
         raise RequestError(f"{what}: a {bad} is not allowed in {text[:40]!r} ({source})", hint="give one line of text")
+    try:
+        text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        raise RequestError(f"{what}: half a character in {text[:40]!r} ({source})", hint="give whole text") from None
 
 
 def parse_time_limit(text: str) -> int | None:
@@ -250,6 +259,8 @@ def _check_env(spec_field: Field, value: Value) -> None:
             )
         if _OWN_VARIABLES.fullmatch(key):
             raise RequestError(f"--env: {key} is set by clusterrun itself ({value.source})", hint="leave it out")
+        if _BASH_VARIABLES.fullmatch(key):
+            raise RequestError(f"--env: {key} is bash's own and cannot be set ({value.source})", hint="leave it out")
 
 
 def _check_name(spec_field: Field, value: Value) -> None:

@@ -94,6 +94,7 @@ def render(spec: JobSpec, identity: Identity, places: Places, *, local: bool = F
     import jinja2.sandbox
 
     source, name = _template(spec)
+    values = variables(spec, identity, places, local=local)
     environment = jinja2.sandbox.SandboxedEnvironment(
         undefined=jinja2.StrictUndefined,
         finalize=_only_quoted,
@@ -106,12 +107,12 @@ def render(spec: JobSpec, identity: Identity, places: Places, *, local: bool = F
     )
     environment.filters.update(directive=directive, sh=sh, code=code)
     try:
-        text = environment.from_string(source).render(**variables(spec, identity, places, local=local))
+        text = environment.from_string(source).render(**values)
     except jinja2.TemplateSyntaxError as error:
         raise TemplateError(
             f"{name}:{error.lineno}: {error.message}", hint="see the shipped template: `clusterrun render`"
         ) from error
-    except (jinja2.TemplateError, TypeError, ValueError) as error:
+    except Exception as error:  # a template is an expression language: it may divide by zero
         raise TemplateError(
             f"{name}:{_line_of(error)}: {error}", hint="the variables are listed in docs/template.md"
         ) from error

@@ -252,7 +252,7 @@ def _token_part(job: JobStatus) -> str:
 
 
 def _int(value: object, default: int | None) -> Any:
-    return value if isinstance(value, int) and not isinstance(value, bool) else default
+    return int(value) if isinstance(value, int | float) and not isinstance(value, bool) else default
 
 
 def cancelled(store: Store, run: RunRecord, now: float) -> RunRecord:

@@ -86,10 +86,14 @@ class Ui:
         Console(file=self._out, highlight=False).print(table)
 
     def log_line(self, line: LogLine, width: int) -> None:
-        """A line of a log: its rank, then its text; those of err go to standard output too, marked by ``!``."""
+        """A line of a log: its rank, then its text; a line of err is marked by ``!``. A notice goes to standard error."""
+        if line.notice:
+            self.note(line.text)
+            return
         rank = f"{line.rank:>{width}}" if line.rank is not None else " " * width
         mark = "!" if line.stream == "err" else "|"
-        print(f"{rank}{mark} {safe_text(line.text)}", file=self._out, flush=True)
+        cut = f" [{line.cut} bytes left out]" if line.cut else ""
+        print(f"{rank}{mark} {safe_text(line.text)}{cut}", file=self._out, flush=True)
 
     def _envelope(self, data: Any, error: Mapping[str, Any] | None) -> None:
         envelope = {"version": VERSION, "command": self.command, "data": data, "error": error}

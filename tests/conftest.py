@@ -1,4 +1,4 @@
-"""For every test: a state folder of its own, nothing of a Slurm session around it, and the lab where it is asked for."""
+"""For every test: a state folder of its own, nothing of a Slurm session around it, and the lab for who asks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ REUSE = "CLUSTERRUN_LAB_REUSE"
 
 @pytest.fixture(scope="module")
 def new_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Lab | None], Site]]:
-    """Make a user with an empty project, on a lab or (None) on this machine; what still runs at the end is cancelled."""
+    """Make a user with an empty project, on a lab or (None) this machine; what runs at the end is cancelled."""
     made: list[Site] = []
 
     def make(lab: Lab | None) -> Site:

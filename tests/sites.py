@@ -17,7 +17,7 @@ from lab.cluster import Lab
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPTS = ROOT / "tests" / "data" / "scripts"
 ALLREDUCE = ROOT / "tests" / "data" / "allreduce.py"
-CLUSTERRUN = [sys.executable, "-m", "clusterrun"]
+CLUSTERRUN = [str(Path(sys.executable).with_name("clusterrun"))]  # the console script of the environment under test
 ONE_RANK = ("--gpus-per-node", "0", "--tasks-per-node", "1")
 
 # What a shell keeps from us: no setting of the user who runs the tests, no variable of a job around them.
@@ -58,7 +58,7 @@ class Site:
         self.home.mkdir()
         self.project.mkdir()
         kept = {k: v for k, v in (lab.full_env() if lab else os.environ).items() if not k.startswith(_OTHERS)}
-        self.env = kept | {"HOME": str(self.home), "CLUSTERRUN_STATE": str(folder / "state"), "PYTHONPATH": str(ROOT)}
+        self.env = kept | {"HOME": str(self.home), "CLUSTERRUN_STATE": str(folder / "state")}
         if lab is not None:
             self.env["SLURM_CONF"] = lab.env["SLURM_CONF"]
 
@@ -66,7 +66,9 @@ class Site:
     def scheduler(self) -> tuple[str, str]:
         return "--scheduler", "slurm" if self.lab else "local"
 
-    def start(self, *words: str, cwd: Path | None = None, env: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
+    def start(
+        self, *words: str, cwd: Path | None = None, env: Mapping[str, str] | None = None
+    ) -> subprocess.Popen[str]:
         """Type a command and go on; its two streams come back together."""
         return subprocess.Popen(
             [*CLUSTERRUN, *words],

@@ -30,9 +30,11 @@ _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b
 
 def squeue_argv(ids: Sequence[JobId] | None, cluster: str = "") -> list[str]:
     """One squeue for all of my jobs, or for those ids, finished ones that it still holds included."""
-    who = ["--me"] if ids is None else [f"--jobs={','.join(dict.fromkeys(i.base for i in ids))}"]
+    who = ["--me"] if ids is None else [f"--jobs={','.join(dict.fromkeys(map(_asked, ids)))}"]
+    # a row for each waiting task, where one was asked for: else they share the row of the array
+    alone = ["--array"] if any(i.task is not None for i in ids or ()) else []
     where = [f"--clusters={cluster}"] if cluster else []
-    return ["squeue", "--noheader", "--states=all", *who, *where, f"--format={SEP.join(_SQUEUE)}"]
+    return ["squeue", "--noheader", "--states=all", *who, *alone, *where, f"--format={SEP.join(_SQUEUE)}"]
 
 
 def parse_squeue(text: str) -> list[JobStatus]:
@@ -77,7 +79,7 @@ def parse_squeue(text: str) -> list[JobStatus]:
 def sacct_argv(ids: Sequence[JobId], since: int, cluster: str = "") -> list[str]:
     """One sacct for those ids from epoch second ``since`` on; without ids, for all of my jobs."""
     start = datetime.fromtimestamp(since, UTC).strftime("%Y-%m-%dT%H:%M:%S")
-    which = [f"--jobs={','.join(dict.fromkeys(i.base for i in ids))}", "--allusers"] if ids else []
+    which = [f"--jobs={','.join(dict.fromkeys(map(_asked, ids)))}", "--allusers"] if ids else []
     where = [f"--clusters={cluster}"] if cluster else []
     # --duplicates: after a controller crash one id may stand for two jobs, and only the name tells them apart
     return ["sacct", "--allocations", "--duplicates", "--noheader", "--parsable2", f"--delimiter={SEP}",
@@ -246,6 +248,11 @@ def duration(text: str) -> int | None:
         return None
     days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
     return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+
+
+def _asked(id: JobId) -> str:
+    """An id as squeue and sacct are asked for it: an array's task, or the whole submission."""
+    return id.base if id.task is None else f"{id.base}_{id.task}"
 
 
 def _number(text: str) -> int | None:

@@ -20,9 +20,13 @@ for first in range(0, kept, SHARE):
     if os.fork() == 0:
         sockets = []
         for port in ports[first : min(first + SHARE, kept)]:
-            sockets.append(socket.socket())
-            sockets[-1].bind((sys.argv[1], port))
-            sockets[-1].listen(1)
+            one = socket.socket()
+            try:
+                one.bind((sys.argv[1], port))
+                one.listen(1)
+            except OSError:
+                continue  # somebody has it: taken all the same
+            sockets.append(one)
         os.write(done, b".")
         sys.stdin.read()
         os._exit(0)

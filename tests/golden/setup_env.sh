@@ -1,0 +1,275 @@
+#!/bin/bash -l
+# clusterrun: /home/ann/project/src/train.py --lr 1e-4
+
+# What the cluster is asked for; what is not here is left to the cluster. Values stand in double quotes
+# because sbatch reads these lines with a tokenizer of its own, in which # and \ mean something.
+#SBATCH --job-name="train.k3v7qaab"
+#SBATCH --comment="clusterrun:k3v7qaabcdefghij"
+#SBATCH --nodes=1
+#SBATCH --ntasks-per-node=1
+# Per node and not per task: a task that sees its own GPU only cannot use NVLink to its neighbours.
+#SBATCH --gpus-per-node=1
+# Absolute paths: a log folder that the node cannot find is a failed job without a log. Appended to,
+# because a requeue runs again under the same id and would cut its own history.
+#SBATCH --output="/home/ann/project/logs/train_%j.out"
+#SBATCH --error="/home/ann/project/logs/train_%j.err"
+#SBATCH --open-mode=append
+#SBATCH --chdir="/home/ann/project/src"
+# Never left to the site's default: a run that cannot resume must not start again from nothing.
+#SBATCH --no-requeue
+# The submitter's environment, without what Slurm itself had left in it. NONE would leave the ranks without a PATH.
+#SBATCH --export=ALL
+
+# Which run this is. render and submit differ in these lines, the job's name and its comment only. All that this script
+# keeps for itself is called CR_…: $WORK, $TOKEN or $CLUSTER may be yours, and setup lines and ranks must still see them.
+CR_RUN_ID=20261121-034501-k3v7qa
+CR_RUN_DIR=/home/ann/project/.clusterrun/runs/20261121-034501-k3v7qa
+CR_TOKEN=k3v7qaabcdefghij
+
+# Where things are: the job's Python, and the worker that every rank starts in.
+CR_PYTHON=/opt/venv/bin/python
+CR_WORKER=/opt/venv/lib/clusterrun/worker/__main__.py
+CR_WORK=(script -- /home/ann/project/src/train.py --lr 1e-4)
+CR_TASKS_PER_NODE=1
+
+# Our own files are made with a tight umask; what the job writes gets the submitter's.
+umask 0022
+
+CR_CLUSTER=${SLURM_CLUSTER_NAME:-local}
+CR_JOB_ID=${SLURM_JOB_ID:-${CLUSTERRUN_LOCAL_JOB_ID:-none}}
+CR_ARRAY_TASK=${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}
+CR_RESTART=${SLURM_RESTART_COUNT:-0}
+
+say() { printf 'clusterrun: %s\n' "$*" >&2; }
+
+# A script run by hand has no submission behind it: its records would lie about a job that clusterrun never sent.
+by_hand() {
+    if [ "${CLUSTERRUN_FORCE:-}" != 1 ]; then
+        say "this script was not submitted by clusterrun, so it keeps no record and was not started."
+        say "type 'clusterrun resubmit JOBID' (or submit again), or set CLUSTERRUN_FORCE=1 to run it all the same."
+        exit 2
+    fi
+    CR_RUN_DIR=$PWD/.clusterrun/by-hand/$CR_JOB_ID
+    mkdir -p "$CR_RUN_DIR/attempts" || exit 1
+}
+
+# The claim: the job's first act. A submission that was sent twice (its answer came too late) runs once: whoever
+# renames its folder first owns the token, the other leaves before it touches a GPU, a checkpoint or a log of the
+# run. The same job started again by Slurm (a requeue) takes its own claim over.
+claim() {
+    local claims=$CR_RUN_DIR/claims name=$CR_TOKEN$CR_ARRAY_TASK mine="$CR_CLUSTER $CR_JOB_ID $CR_RESTART" staged cluster job restart
+    if ! { mkdir -p "$claims" && staged=$(mktemp -d "$claims/.XXXXXXXX") && printf '%s\n' "$mine" >"$staged/owner"; }; then
+        say "cannot write the claim in $claims"
+        exit 1
+    fi
+    if mv -T "$staged" "$claims/$name" 2>/dev/null; then return; fi
+    read -r cluster job restart <"$claims/$name/owner"
+    if [ "$cluster $job" = "$CR_CLUSTER $CR_JOB_ID" ] && [ "$CR_RESTART" -ge "$restart" ]; then
+        mv -f "$staged/owner" "$claims/$name/owner" && rmdir "$staged"
+        return
+    fi
+    rm -r "$staged"
+    say "job $job (restart $restart) already runs $CR_RUN_ID: this copy, job $CR_JOB_ID (restart $CR_RESTART), leaves."
+    exit 75
+}
+
+# The end record: the script's own word on how it ended, for when the scheduler has forgotten the job or keeps no
+# accounts. Written to a temporary name, synced, renamed. Failing to write it never changes the job's status.
+record_end() {
+    local status=$1 reason='' due=''
+    CR_RECORDED=1
+    if [ -n "$CR_STOPPED_BY" ]; then
+        # TERM alone does not say why it came. Slurm knows a time limit; its line in this script's own log also tells a
+        # requeue, a preemption and a node failure.
+        reason=$(timeout 3 scontrol show job -o "$SLURM_JOB_ID" | sed -n 's/.* Reason=\([A-Za-z_]*\).*/\1/p')
+        due=$(tail -c 16384 "/proc/$$/fd/2" | sed -n 's/^slurmstepd.* CANCELLED AT [^ ]* DUE TO \([A-Z ]*\) \*\*\*$/\1/p' | tail -n 1)
+    fi
+    {
+        printf '{"version": 1, "status": %d, "signal": "%s", "reason": "%s", "due": "%s", ' \
+            "$status" "$CR_STOPPED_BY" "$reason" "$due"
+        printf '"cluster": "%s", "job": "%s", "restart": %d, "launch": %d, "time": %s}\n' \
+            "$CR_CLUSTER" "$CR_JOB_ID$CR_ARRAY_TASK" "$CR_RESTART" "$CR_LAUNCH" "$(date +%s)"
+    } >"$CR_ATTEMPT_DIR/.end.json" && sync "$CR_ATTEMPT_DIR/.end.json" && mv -f "$CR_ATTEMPT_DIR/.end.json" "$CR_ATTEMPT_DIR/end.json"
+} 2>/dev/null
+
+# Whatever ends the script (an exit in a setup line among them) leaves a record, and never a success that was not one.
+# shellcheck disable=SC2317,SC2329 # called by a trap
+on_exit() {
+    local status=$?
+    if [ -z "$CR_RECORDED" ]; then
+        if [ "$status" = 0 ]; then
+            say "the script ended before the ranks were started"
+            status=1
+        fi
+        record_end "$status"
+    fi
+    exit "$status"
+}
+
+# A foreground srun would lose the record on scancel, so it runs in the background, TERM is passed on, and the script
+# waits until it has really ended.
+# shellcheck disable=SC2317,SC2329 # called by a trap
+on_term() {
+    CR_STOPPED_BY=TERM
+    [ -n "$CR_STEP" ] || exit 143
+    local tries=0
+    until [ -s "$CR_ATTEMPT_DIR/step.pid" ] || [ "$((tries += 1))" -gt 20 ]; do sleep 0.1; done
+    kill -TERM "$(<"$CR_ATTEMPT_DIR/step.pid")" 2>/dev/null
+}
+
+attempt_dir() {
+    CR_LAUNCH=$1
+    CR_ATTEMPT_DIR=$CR_RUN_DIR/attempts/$CR_TOKEN$CR_ARRAY_TASK.$CR_RESTART.$CR_LAUNCH
+    mkdir -p "$CR_ATTEMPT_DIR" || {
+        say "cannot write $CR_ATTEMPT_DIR"
+        exit 1
+    }
+}
+
+setup_failed() {
+    say "setup line $2 failed with status $1: $3"
+    exit "$1"
+}
+
+# The address of the first node as the other nodes see it. Names first: certificates, firewalls and people know them.
+# A name that does not resolve, or only to a loopback address (Debian's 127.0.1.1), is replaced by Slurm's NodeAddr, then
+# by the node's own first address. Never a silent localhost: on two nodes that is two worlds of their own.
+head_address() {
+    local node=$1 nodes=$2 address
+    for address in "$node" "$(scontrol show node -o "$node" 2>/dev/null | sed -n 's/.* NodeAddr=\([^ ]*\).*/\1/p')" \
+        "$(hostname -I 2>/dev/null | cut -d ' ' -f 1)"; do
+        case "$(getent ahosts "${address:-?}" | cut -d ' ' -f 1 | head -n 1)" in
+            '') continue ;;
+            127.* | ::1) [ "$nodes" -gt 1 ] && continue ;;
+        esac
+        printf '%s\n' "$address"
+        return
+    done
+    say "no address of $node that other nodes could reach: its name does not resolve and Slurm's NodeAddr does not help"
+    return 1
+}
+
+# launch NUMBER: everything that may differ between two launches of one attempt: nodes, address, port, folder, step.
+# Sets CR_STATUS to the step's true outcome.
+launch() {
+    attempt_dir "$1"
+    mapfile -t CR_NODES < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
+    if [ "${#CR_NODES[@]}" -eq 0 ]; then
+        say "cannot read the node list '$SLURM_JOB_NODELIST': is scontrol on the PATH of the node?"
+        CR_STATUS=1
+        return
+    fi
+    MASTER_ADDR=$(head_address "${CR_NODES[0]}" "${#CR_NODES[@]}") || { CR_STATUS=1; return; }
+    CR_CPUS=${SLURM_CPUS_PER_TASK:-1}
+    # srun does not take --cpus-per-task from sbatch since 22.05: without this line each rank gets one core.
+    [ -z "${SLURM_CPUS_PER_TASK:-}" ] || export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK
+    # What a site's --export=NONE leaves behind would strip the ranks' environment again.
+    unset SLURM_EXPORT_ENV
+    WORLD_SIZE=$((${#CR_NODES[@]} * CR_TASKS_PER_NODE))
+
+    # What the worker is told. Everything else it learns from the scheduler's own variables.
+    export MASTER_ADDR WORLD_SIZE
+    export CLUSTERRUN_RUN_ID=$CR_RUN_ID CLUSTERRUN_RUN_DIR=$CR_RUN_DIR CLUSTERRUN_TOKEN=$CR_TOKEN CLUSTERRUN_JOB_ID=$CR_JOB_ID$CR_ARRAY_TASK
+    export CLUSTERRUN_ATTEMPT_DIR=$CR_ATTEMPT_DIR CLUSTERRUN_NODES=${#CR_NODES[@]} CLUSTERRUN_NODE_NAMES="${CR_NODES[*]}"
+    export CLUSTERRUN_WORLD_SIZE=$((1 * CR_TASKS_PER_NODE))
+    export CLUSTERRUN_PG_TIMEOUT=36000 CLUSTERRUN_JOIN_TIMEOUT=600
+
+    # NCCL and torch. The heartbeat watches NCCL's own thread and must outlast the process group's time-out, or it ends
+    # a collective that was allowed to take long. On a time-out, dump the flight recorder where it can be found.
+    export TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC=${TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC:-36000}
+    export TORCH_NCCL_ASYNC_ERROR_HANDLING=${TORCH_NCCL_ASYNC_ERROR_HANDLING:-3}
+    export TORCH_NCCL_DUMP_ON_TIMEOUT=${TORCH_NCCL_DUMP_ON_TIMEOUT:-1}
+    export TORCH_FR_DUMP_TEMP_FILE=${TORCH_FR_DUMP_TEMP_FILE:-$CR_ATTEMPT_DIR/flight_recorder_}
+    export TORCH_NCCL_DEBUG_INFO_TEMP_FILE=$TORCH_FR_DUMP_TEMP_FILE  # the name before torch 2.9
+    export NCCL_DEBUG=${NCCL_DEBUG:-WARN}
+    export PYTHONUNBUFFERED=${PYTHONUNBUFFERED:-1} PYTHONFAULTHANDLER=${PYTHONFAULTHANDLER:-1}
+    # One thread per core of a rank: more make the ranks of a node fight.
+    export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$((CR_CPUS > 0 ? CR_CPUS : 1))}
+
+    # The rendezvous: a helper opens the port, says which, and holds it until the step has ended, so that no other job can
+    # take it and rank 0 may leave first. Below the ephemeral range, where an outgoing connection may sit on any port.
+    exec {CR_RENDEZVOUS}< <(exec "$CR_PYTHON" -u "${CR_WORKER%/*}/rendezvous.py" --host "$MASTER_ADDR" --parent $$)
+    CR_HOLDER=$!
+    if ! read -r -t 60 MASTER_PORT <&"$CR_RENDEZVOUS"; then
+        say "no rendezvous on $MASTER_ADDR: the lines above say why"
+        kill "$CR_HOLDER" 2>/dev/null
+        CR_STATUS=1
+        return
+    fi
+    export MASTER_PORT
+    say "$CR_RUN_ID: job $CR_JOB_ID$CR_ARRAY_TASK, attempt $CR_RESTART.$CR_LAUNCH: $WORLD_SIZE ranks on ${CR_NODES[*]}, rendezvous $MASTER_ADDR:$MASTER_PORT"
+
+    # A keeper runs the step and writes its status down, deaf to the TERM that ends it: bash can lose the status of a
+    # child that ends while a trap interrupts `wait` (seen on 5.2, one time in five).
+    (
+        trap '' TERM
+        (
+            trap - TERM
+            echo "$BASHPID" >"$CR_ATTEMPT_DIR/step.pid"
+            # One task per rank, in blocks, each line labelled with its rank. A rank that fails takes the others down at
+            # once (--kill-on-bad-exit); ranks that have returned wait for the last one (--wait=0: with a limit, a rank
+            # that still saves would be killed). Not --unbuffered: it cuts lines anywhere, and they are sent whole, as
+            # soon as they are complete, without it.
+            exec srun --nodes="${#CR_NODES[@]}" --ntasks="$WORLD_SIZE" --ntasks-per-node="$CR_TASKS_PER_NODE" \
+                --distribution=block --label --kill-on-bad-exit=1 --wait=0 --export=ALL \
+                "$CR_PYTHON" -u "$CR_WORKER" "${CR_WORK[@]}"
+        )
+        CR_STATUS=$?
+        echo "$CR_STATUS" >"$CR_ATTEMPT_DIR/step.status"
+        exit "$CR_STATUS"
+    ) &
+    CR_STEP=$!
+    while kill -0 "$CR_STEP" 2>/dev/null; do
+        wait "$CR_STEP"
+        CR_STATUS=$?
+    done
+    CR_STATUS=$(cat "$CR_ATTEMPT_DIR/step.status" 2>/dev/null || echo "$CR_STATUS")
+    CR_STEP=
+    kill "$CR_HOLDER" 2>/dev/null
+    exec {CR_RENDEZVOUS}<&-
+
+    # The step's 0 is not yet a success (srun ends 0 after a node failure): every rank leaves a mark of its own end.
+    if [ "$CR_STATUS" = 0 ]; then
+        local ended=0 deadline=$((SECONDS + 30))
+        while ended=$(find "$CR_ATTEMPT_DIR" -maxdepth 1 -name 'rank-*.end' | wc -l); [ "$ended" -lt "$WORLD_SIZE" ] && [ "$SECONDS" -lt "$deadline" ]; do
+            sleep 1  # a shared file system may show the other nodes' files late
+        done
+        if [ "$ended" -lt "$WORLD_SIZE" ]; then
+            say "the step ended with status 0, but only $ended of $WORLD_SIZE ranks say that they ended: a node or a rank was lost"
+            CR_STATUS=1
+        elif [ -e "$CR_ATTEMPT_DIR/stopped" ]; then
+            CR_STATUS=85  # saved and left, to be resumed: never COMPLETED, or afterok would start on half a model
+        fi
+    fi
+}
+
+CR_STEP='' CR_STOPPED_BY='' CR_RECORDED='' CR_LAUNCH=0 CR_STATUS=1
+[ -e "$CR_RUN_DIR/submissions/$CR_TOKEN.json" ] || sleep 5  # a shared file system may be late
+if [ "$CR_JOB_ID" = none ] || [ ! -e "$CR_RUN_DIR/submissions/$CR_TOKEN.json" ]; then by_hand; fi
+claim
+attempt_dir 0
+trap on_exit EXIT
+trap on_term TERM
+
+# The folder the job was submitted from. Slurm would go on in /tmp without a word.
+cd /home/ann/project/src || exit 1
+
+# --env: data, never code.
+export EMPTY=''
+export GREETING='it'"'"'s $HOME #1 \ "x"'
+export NCCL_DEBUG=INFO
+
+# --setup: your own lines, on the first node, in this shell, so that modules and variables reach the ranks.
+set +eu
+{ module load cuda/12.4
+} || setup_failed $? 1 'module load cuda/12.4'
+{ export DATA="$SCRATCH/it's here"
+} || setup_failed $? 2 'export DATA="$SCRATCH/it'"'"'s here"'
+{ ulimit -n 65536
+} || setup_failed $? 3 'ulimit -n 65536'
+# The job's Python comes first, as in an active environment: a module loaded above must not swap it.
+export PATH=${CR_PYTHON%/*}:$PATH
+
+launch 0
+record_end "$CR_STATUS"
+exit "$CR_STATUS"
