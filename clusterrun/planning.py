@@ -58,8 +58,9 @@ def plan(
     clean, dropped = shell.scrub(here.environ)
     if request.scheduler == "auto" and local:
         notices.insert(0, "no Slurm answers here: using the local scheduler, processes of this machine")
-    if dropped:
-        notices.append(f"left out of the job's environment: {', '.join(dropped)}")
+    foreign = [name for name in dropped if not name.startswith("CLUSTERRUN_")]
+    if foreign:
+        notices.append(f"left out of the job's environment: {', '.join(foreign)}")
     at = time.time()
     token = b32encode(secrets.token_bytes(10)).decode().lower() if named else "TOKEN"
     run_id = f"{datetime.fromtimestamp(at, UTC):%Y%m%d-%H%M%S}-{token[:6]}" if named else "RUN_ID"

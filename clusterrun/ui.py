@@ -86,7 +86,7 @@ class Ui:
         Console(file=self._out, highlight=False).print(table)
 
     def log_line(self, line: LogLine, width: int) -> None:
-        """A line of a log: its rank, then its text; a line of err is marked by ``!``. A notice goes to standard error."""
+        """A line of a log: its rank, then its text; one of err is marked by ``!``, a notice goes to standard error."""
         if line.notice:
             self.note(line.text)
             return

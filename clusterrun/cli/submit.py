@@ -126,7 +126,7 @@ def _announce(ui: Ui, run: RunRecord, *, data: bool) -> None:
     out, err = log_paths(run.logs, job)
     where = "on this machine" if run.scheduler == LOCAL else f"on {run.cluster}"
     ui.say(
-        f"Submitted job {job} ({run.name}) {where}: {run.world_size} ranks on {run.nodes} node{'s'[: run.nodes > 1]}",
+        f"Submitted job {job} ({run.name}) {where}: {_count(run.world_size, 'rank')} on {_count(run.nodes, 'node')}",
         f"  logs    {out}",
         f"          {err}",
         f"  next    clusterrun logs {job} -f     clusterrun status {job}     clusterrun cancel {job}",
@@ -137,6 +137,10 @@ def _announce(ui: Ui, run: RunRecord, *, data: bool) -> None:
         "job_id": str(job), "run_id": run.run_id, "cluster": run.cluster, "scheduler": run.scheduler, "name": run.name,
         "run_dir": str(run.run_dir), "logs": [str(out), str(err)],
     })  # fmt: skip
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'s'[: number != 1]}"
 
 
 @contextmanager

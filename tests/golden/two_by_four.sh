@@ -22,6 +22,7 @@
 
 # Which run this is. render and submit differ in these lines, the job's name and its comment only. All that this script
 # keeps for itself is called CR_…: $WORK, $TOKEN or $CLUSTER may be yours, and setup lines and ranks must still see them.
+# shellcheck disable=SC1003,SC1112,SC2016 # in single quotes stands what you gave: data, never expanded
 CR_RUN_ID=20261121-034501-k3v7qa
 CR_RUN_DIR=/home/ann/project/.clusterrun/runs/20261121-034501-k3v7qa
 CR_TOKEN=k3v7qaabcdefghij
