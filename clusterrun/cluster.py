@@ -15,11 +15,13 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from clusterrun import cancelling, planning, states, submission
 from clusterrun import request as requests
 from clusterrun import store as records
 from clusterrun.errors import Ambiguous, NoScheduler, NoSuchJob, RequestError, SchedulerError
+from clusterrun.fields import Value
 from clusterrun.job import LOCAL, JobId, JobStatus, Outcome, is_run_id
 from clusterrun.planning import Plan
 from clusterrun.profiles import find_root
@@ -124,6 +126,32 @@ class Cluster:
         scheduler = self.scheduler(plan.record.scheduler)
         store.stage(plan.record, planning.spec_json(plan), plan.script)
         return submission.submit(store, scheduler, plan.record, plan.order, tell=self.tell)
+
+    def submit_function(
+        self, function: Callable[..., Any], *args: Any, flags: Mapping[str, Value], **kwargs: Any
+    ) -> Any:
+        """Run a callable once per rank on Slurm, by submitit's own pickling through our script.
+
+        ``flags`` are as in :class:`Asked`. Returns submitit's job, whose ``results()`` holds a value per rank. The
+        callable must be importable by the job's Python, or small enough to pickle by value.
+        """
+        from clusterrun.scheduler.submitit_executor import TrainExecutor
+
+        plan = self.plan(Asked(function=getattr(function, "__name__", "function"), flags=flags))
+        scheduler = self.scheduler(plan.record.scheduler)
+        if scheduler.name == LOCAL:
+            raise RequestError("a callable needs Slurm", hint="submit a script on the local scheduler")
+        self.check(plan)
+        store = self.store(plan.record.root)
+        store.prepare_logs(plan.spec.shared)
+        store.stage(plan.record, planning.spec_json(plan), plan.script)
+        order = replace(plan.order, env={**plan.order.env, "SUBMITIT_EXECUTOR": "slurm"})
+
+        def send(argv: Sequence[str]) -> str:
+            # the whole protocol stands where submitit would run sbatch once and believe what it prints
+            return str(submission.submit(store, scheduler, plan.record, order, tell=self.tell).job_id)
+
+        return TrainExecutor(order, send).submit(function, *args, **kwargs)
 
     def recover(self, run_id: str) -> RunRecord:
         """Settle a run whose submission was cut off: find its job, or submit it now with the same token."""

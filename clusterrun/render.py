@@ -15,9 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from clusterrun.errors import RequestError, TemplateError
-from clusterrun.spec import Command, JobSpec, Module, Script, Task
+from clusterrun.spec import Command, Function, JobSpec, Module, Script, Task
 
 TEMPLATE = "sbatch.j2"
+PICKLES = "submitit"
+"""The folder of a run that submitit keeps a callable and its results in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,12 +142,12 @@ def variables(spec: JobSpec, identity: Identity, places: Places, *, local: bool)
         "workdir": str(places.workdir),
         "worker": str(places.worker),
         "umask": f"{places.umask:04o}",
-        "work": work_argv(spec),
+        "work": work_argv(spec, identity.run_dir),
         "what": describe(spec),
     }
 
 
-def work_argv(spec: JobSpec) -> Sequence[str]:
+def work_argv(spec: JobSpec, run_dir: Path = Path()) -> Sequence[str]:
     """The worker's arguments: which kind of work, and the work itself."""
     match spec.work:
         case Task(name, settings):
@@ -160,10 +162,14 @@ def work_argv(spec: JobSpec) -> Sequence[str]:
             return ("module", "--", name, *args)
         case Command(path, args):
             return ("command", "--", path, *args)
+        case Function(_):
+            return ("command", "--", spec.python, "-u", "-m", "submitit.core._submit", str(run_dir / PICKLES))
 
 
 def describe(spec: JobSpec) -> str:
     """What the job runs, as one would type it; for people, safe in a comment line."""
+    if isinstance(spec.work, Function):
+        return spec.work.name
     argv = work_argv(spec)
     words = argv[1:] if isinstance(spec.work, Task) else argv[2:]
     return shlex.join(words).replace("\n", " ").replace("\r", " ")

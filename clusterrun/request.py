@@ -19,7 +19,7 @@ from clusterrun import profiles, shell
 from clusterrun.errors import CommandError, RequestError
 from clusterrun.fields import Value, check_text, gres_gpus
 from clusterrun.profiles import JobFile
-from clusterrun.spec import Command, JobSpec, Module, Script, Task, Work, build_spec
+from clusterrun.spec import Command, Function, JobSpec, Module, Script, Task, Work, build_spec
 
 #: Programs that start ranks themselves; clusterrun starts one rank per GPU, so they would multiply.
 _LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "mpirun", "mpiexec", "srun", "torch.distributed.run",
@@ -37,6 +37,7 @@ class Asked:
     words: tuple[str, ...] = ()
     flags: Mapping[str, Value] = field(default_factory=dict)
     profile: str | None = None
+    function: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +58,17 @@ def read(asked: Asked, cwd: Path, environ: Mapping[str, str]) -> Request:
     """Merge job file, profiles and flags (flag > job file > project > user > environment); raises RequestError."""
     known = profiles.load_profiles(cwd, environ, asked.profile)
     notices = list(known.notices)
-    if asked.words:
+    job: JobFile | None = None
+    work: Work
+    if asked.function:
+        work = Function(asked.function)
+    elif asked.words:
         if asked.job:
             raise RequestError(
                 "a job file and a script were both given",
                 hint="keep one: clusterrun submit JOB, or clusterrun submit -- SCRIPT",
             )
-        job, work = None, recognise(asked.words, cwd, environ, notices.append)
+        work = recognise(asked.words, cwd, environ, notices.append)
     else:
         job = profiles.load_job(asked.job or known.default_job.value, known.root, cwd=cwd, environ=environ)
         work = _work_of(job, known.root, environ, notices.append)
@@ -154,9 +159,12 @@ def recognise(words: Sequence[str], cwd: Path, environ: Mapping[str, str], tell:
     raise RequestError(f"no such script: {first}", hint=f"did you mean {near[0]}?" if near else f"looked in {cwd}")
 
 
+_NEEDS: dict[type[Work], tuple[str, ...]] = {Task: ("transformers",), Function: ("submitit",)}
+
+
 def check_python(spec: JobSpec, environ: Mapping[str, str]) -> None:
     """Ask the job's Python whether it has what the ranks need; raises RequestError that says what to install."""
-    needs = ["torch", "transformers"] if isinstance(spec.work, Task) else ["torch"]
+    needs = ["torch", *_NEEDS.get(type(spec.work), ())]
     probe = "import sys, importlib.util as u; print('\\n'.join(m for m in sys.argv[1:] if u.find_spec(m) is None))"
     clean, _ = shell.scrub(environ)
     try:

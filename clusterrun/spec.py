@@ -56,7 +56,14 @@ class Command:
     args: tuple[str, ...] = ()
 
 
-Work = Task | Script | Module | Command
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A Python callable that submitit pickles into the run's folder and calls once per rank."""
+
+    name: str
+
+
+Work = Task | Script | Module | Command | Function
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,6 +153,6 @@ def build_spec(values: Mapping[str, Value], work: Work) -> JobSpec:
 
 def default_name(work: Work) -> str:
     """A job name made of what runs: the task, or the file's name without its ending, cut to what fits."""
-    text = work.name if isinstance(work, Task | Module) else work.path.rsplit("/", 1)[-1].removesuffix(".py")
+    text = work.name if isinstance(work, Task | Module | Function) else work.path.rsplit("/", 1)[-1].removesuffix(".py")
     plain = re.sub(r"[\x00-\x1f\x7f]", "_", text)  # a file may be called anything, a job may not
     return plain.encode("utf-8", "surrogateescape")[:NAME_BYTES].decode("utf-8", "ignore") or "job"

@@ -168,7 +168,7 @@ class Store:
         folders = dict.fromkeys(self._folders_here())
         folders.update(dict.fromkeys(run_dir for _, _, run_dir in self._index_lines()))
         records = (load(folder) for folder in folders)
-        return sorted((r for r in records if r is not None), key=lambda r: (r.at, r.run_id))
+        return sorted((r for r in records if r is not None), key=_age)
 
     def by_run_id(self, run_id: str) -> RunRecord | None:
         """The run of that id, here or anywhere the index leads."""
@@ -193,7 +193,7 @@ class Store:
             for record in found:  # the index was lost or stale: mend it
                 with contextlib.suppress(OSError):
                     self.point_to(record.cluster, job, record.run_dir)
-        return sorted(found, key=lambda r: (r.at, r.run_id))
+        return sorted(found, key=_age)
 
     def _folders_here(self) -> Iterator[Path]:
         try:
@@ -293,6 +293,12 @@ def _lines(path: Path) -> list[str]:
         return path.read_text("utf-8", "surrogateescape").splitlines()
     except OSError:
         return []
+
+
+def _age(record: RunRecord) -> tuple[int, int, str]:
+    """What orders runs by age: several may be of the same second, and then their job ids tell."""
+    job = record.job_id
+    return record.at, int(job.raw.lstrip("L")) if job else 0, record.run_id
 
 
 def _had(record: RunRecord, job: JobId) -> bool:

@@ -32,7 +32,7 @@ SPECS: dict[str, tuple[dict[str, Any], bool]] = {
         {
             "gpus_per_node": 1,
             "setup": ["module load cuda/12.4", 'export DATA="$SCRATCH/it\'s here"', "ulimit -n 65536"],
-            "env": {"NCCL_DEBUG": "INFO", "GREETING": "it's $HOME #1 \\ \"x\"", "EMPTY": ""},
+            "env": {"NCCL_DEBUG": "INFO", "GREETING": 'it\'s $HOME #1 \\ "x"', "EMPTY": ""},
         },
         False,
     ),
@@ -57,7 +57,7 @@ SPECS: dict[str, tuple[dict[str, Any], bool]] = {
             "dependency": "afterok:123",
             "job_name": 'my "run" #1',
             "mail_type": "END,FAIL",
-            "comment": "a \\ comment; it's \"quoted\" #not a comment",
+            "comment": 'a \\ comment; it\'s "quoted" #not a comment',
             "env": {"A": "b"},
             "setup": ["true"],
             "sbatch_arg": ["--switches=1"],

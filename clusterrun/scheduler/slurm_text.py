@@ -121,7 +121,7 @@ def parse_sacct(text: str) -> list[JobStatus]:
 
 def exit_status(code: str) -> int | None:
     """Slurm's ``ExitCode`` (``3:0``, ``0:15``) as a shell would say it: 3, 143; None where it is neither."""
-    match = re.fullmatch(r"(\d+):(\d+)", code)
+    match = re.fullmatch(r"(\d{1,9}):(\d{1,9})", code, re.ASCII)
     if match is None:
         return None
     status, signal = int(match[1]), int(match[2])
@@ -243,7 +243,7 @@ def parse_scancel(stderr: str) -> dict[str, str]:
 
 def duration(text: str) -> int | None:
     """Seconds of ``D-HH:MM:SS`` and its shorter forms; None for UNLIMITED, INVALID and the like."""
-    match = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", text)
+    match = re.fullmatch(r"(?:(\d{1,9})-)?(?:(\d{1,9}):)?(\d{1,9}):(\d{1,9})", text, re.ASCII)
     if match is None:
         return None
     days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
@@ -256,11 +256,11 @@ def _asked(id: JobId) -> str:
 
 
 def _number(text: str) -> int | None:
-    return int(text) if text.isascii() and text.isdigit() else None
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else None
 
 
 def _job_id(text: str) -> JobId | None:
-    match = re.fullmatch(r"(\d+)(?:_(\d+)|_\[.*|\+(\d+))?", text.strip(), re.ASCII)
+    match = re.fullmatch(r"(\d{1,18})(?:_(\d{1,9})|_\[.*|\+(\d{1,9}))?", text.strip(), re.ASCII)
     if match is None:
         return None
     return JobId(match[1], int(match[2]) if match[2] else None, int(match[3]) if match[3] else None)

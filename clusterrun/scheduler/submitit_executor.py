@@ -18,6 +18,7 @@ os.environ.setdefault("SUBMITIT_LOG_LEVEL", "NOCONFIG")
 from submitit.core import utils
 from submitit.slurm import slurm
 
+from clusterrun.render import PICKLES
 from clusterrun.scheduler import Submission
 
 
@@ -59,7 +60,7 @@ class TrainExecutor(slurm.SlurmExecutor):
     def __init__(self, submission: Submission, send: Callable[[Sequence[str]], str]) -> None:
         self._submission = submission
         self._send = send
-        super().__init__(submission.run_dir / "submitit")
+        super().__init__(submission.run_dir / PICKLES)
         self.parameters.update(nodes=submission.nodes, ntasks_per_node=submission.tasks_per_node)
         if submission.time_limit is not None:
             # whole minutes: submitit multiplies the value, and a text breaks its handler when the job is preempted
