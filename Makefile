@@ -42,6 +42,7 @@ faults: $(VENV)/.dev  ## the long fault-injection runs on the lab
 
 bench: $(VENV)/.dev  ## the figures, as ratios against a peer in the same run
 	$(BIN)/python benchmarks/startup.py
+	$(BIN)/python -m lab.install && $(BIN)/python -m benchmarks.submit
 
 lab-up: $(VENV)/.dev  ## a real Slurm cluster on this machine to try things on
 	$(BIN)/python -m lab.install

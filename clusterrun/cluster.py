@@ -15,23 +15,24 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from clusterrun import cancelling, planning, states, submission
-from clusterrun import request as requests
+from clusterrun import cancelling, states, submission
 from clusterrun import store as records
 from clusterrun.errors import Ambiguous, NoScheduler, NoSuchJob, RequestError, SchedulerError
 from clusterrun.fields import Value
 from clusterrun.job import LOCAL, JobId, JobStatus, Outcome, is_run_id
-from clusterrun.planning import Plan
-from clusterrun.profiles import find_root
-from clusterrun.request import Asked
+from clusterrun.profile_files import find_root
 from clusterrun.scheduler import Cancelled, Scheduler, devices
 from clusterrun.scheduler.local import LocalScheduler
 from clusterrun.scheduler.slurm import ClusterFacts, SlurmScheduler, look
 from clusterrun.states import RunState
 from clusterrun.store import RunRecord, Store
 from clusterrun.watch import Watch
+
+if TYPE_CHECKING:  # asking about jobs needs neither, and starts sooner without
+    from clusterrun.planning import Plan
+    from clusterrun.request import Asked
 
 
 class Cluster:
@@ -104,16 +105,22 @@ class Cluster:
         With ``named`` False its identity is the words RUN_ID and TOKEN, as ``render`` prints them, and a cluster is
         not needed.
         """
-        request = requests.read(asked, self.cwd, self.environ)
+        from clusterrun import planning, request
+
+        typed = request.read(asked, self.cwd, self.environ)
         scheduler: Scheduler | None = None
-        if named or request.scheduler == LOCAL or self.facts() is not None:
-            scheduler = self.scheduler(request.scheduler)
-        return planning.plan(request, scheduler, self._has_gpus(scheduler), self._here(), named=named)
+        if named or typed.scheduler == LOCAL or self.facts() is not None:
+            scheduler = self.scheduler(typed.scheduler)
+        return planning.plan(
+            typed, scheduler, self._has_gpus(scheduler), planning.Here(self.cwd, self.environ, self.user), named=named
+        )
 
     def check(self, plan: Plan) -> None:
         """What can be known before queueing: the Python has torch, the script is bash; raises RequestError."""
-        requests.check_python(plan.spec, self.environ)
-        requests.check_setup(plan.spec, plan.script, self.environ)
+        from clusterrun import request
+
+        request.check_python(plan.spec, self.environ)
+        request.check_setup(plan.spec, plan.script, self.environ)
 
     def submit(self, plan: Plan) -> RunRecord:
         """Write the run down, submit it, and return its record with the job id.
@@ -124,7 +131,7 @@ class Cluster:
         store = self.store(plan.record.root)
         store.prepare_logs(plan.spec.shared)
         scheduler = self.scheduler(plan.record.scheduler)
-        store.stage(plan.record, planning.spec_json(plan), plan.script)
+        store.stage(plan.record, plan.spec_json(), plan.script)
         return submission.submit(store, scheduler, plan.record, plan.order, tell=self.tell)
 
     def submit_function(
@@ -135,6 +142,7 @@ class Cluster:
         ``flags`` are as in :class:`Asked`. Returns submitit's job, whose ``results()`` holds a value per rank. The
         callable must be importable by the job's Python, or small enough to pickle by value.
         """
+        from clusterrun.request import Asked
         from clusterrun.scheduler.submitit_executor import TrainExecutor
 
         plan = self.plan(Asked(function=getattr(function, "__name__", "function"), flags=flags))
@@ -144,7 +152,7 @@ class Cluster:
         self.check(plan)
         store = self.store(plan.record.root)
         store.prepare_logs(plan.spec.shared)
-        store.stage(plan.record, planning.spec_json(plan), plan.script)
+        store.stage(plan.record, plan.spec_json(), plan.script)
         order = replace(plan.order, env={**plan.order.env, "SUBMITIT_EXECUTOR": "slurm"})
 
         def send(argv: Sequence[str]) -> str:
@@ -170,7 +178,9 @@ class Cluster:
             return store.commit(run, job)
         mine = replace(run.submission, state=records.SUBMITTING, submitter=submission.submitter())
         run = store.save_submission(run, mine)
-        order = planning.order_again(run, store.prepare_logs(run.shared), self.environ)
+        from clusterrun.planning import order_again
+
+        order = order_again(run, store.prepare_logs(run.shared), self.environ)
         return submission.submit(store, scheduler, run, order, tell=self.tell)
 
     # -- asking ----------------------------------------------------------------------------------------------------
@@ -304,9 +314,6 @@ class Cluster:
             return bool(devices.visible(self.environ))
         facts = self.facts()
         return facts.gpus if facts is not None else None
-
-    def _here(self) -> planning.Here:
-        return planning.Here(self.cwd, self.environ, self.user)
 
     def _scheduler_of(self, run: RunRecord | None) -> Scheduler:
         scheduler = self.scheduler(run.scheduler if run else "slurm")

@@ -34,6 +34,12 @@ class Plan:
     script: str
     notices: tuple[str, ...]
 
+    def spec_json(self) -> dict[str, Any]:
+        """The specification as the run's ``spec.json`` holds it."""
+        data = asdict(self.spec)
+        data["work"] = {"kind": type(self.spec.work).__name__.lower(), **asdict(self.spec.work)}
+        return {"version": 1, "workdir": str(self.order.workdir), **data}
+
 
 @dataclass(frozen=True, slots=True)
 class Here:
@@ -100,13 +106,6 @@ def plan(
     )
     script = render(spec, Identity(run_id, run_dir, token), Places(here.cwd, logs, WORKER, _umask()), local=local)
     return Plan(spec, record, order, script, (*request.notices, *notices))
-
-
-def spec_json(made: Plan) -> dict[str, Any]:
-    """A plan's specification as its run's ``spec.json`` holds it."""
-    data = asdict(made.spec)
-    data["work"] = {"kind": type(made.spec.work).__name__.lower(), **asdict(made.spec.work)}
-    return {"version": 1, "workdir": str(made.order.workdir), **data}
 
 
 def order_again(run: RunRecord, logs: Path, environ: Mapping[str, str]) -> Submission:

@@ -30,8 +30,9 @@ KEEP_LOOKING = 120.0
 #: MessageTimeout): an sbatch that was cut off may still be in the controller's queue.
 EMPTY_ANSWERS, EMPTY_SECONDS = 3, 10.0
 #: Seconds after which a submission that nobody is at, and that left no trace, was never delivered: twice as long as an
-#: orphaned sbatch can live.
-SETTLED_AFTER = 60
+#: orphaned sbatch can live. Of one begun on another host we cannot tell whether somebody is at it: as long as the
+#: whole protocol may take.
+SETTLED_AFTER, SETTLED_ELSEWHERE = 60, 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +171,9 @@ def heal(
         return store.commit(record, JobId.parse(claim[1]))
     if job is not None:
         return store.commit(record, JobId(job.id.base))
-    if submission.state == records.SUBMITTING and answered and now - submission.at > SETTLED_AFTER:
+    here = submission.submitter[0] == socket.gethostname()
+    settled = now - submission.at > (SETTLED_AFTER if here else SETTLED_ELSEWHERE)
+    if submission.state == records.SUBMITTING and answered and settled:
         return store.save_submission(record, replace(submission, state=records.NOT_SUBMITTED))
     return record
 

@@ -108,8 +108,20 @@ def test_sbatch_reads_what_was_asked() -> None:
     assert len(found) == len(options), "an option stands there twice"
     assert found["job-name"] == f"{asked['job_name']}.k3v7qaab"
     assert found["comment"] == f"clusterrun:{IDENTITY.token} {asked['comment']}"
-    for name in ("mem", "time", "partition", "account", "qos", "constraint", "gres", "reservation", "exclude", "nodelist",
-                 "dependency", "mail-type"):  # fmt: skip
+    for name in (
+        "mem",
+        "time",
+        "partition",
+        "account",
+        "qos",
+        "constraint",
+        "gres",
+        "reservation",
+        "exclude",
+        "nodelist",
+        "dependency",
+        "mail-type",
+    ):
         assert found[name] == asked[name.replace("-", "_")], name
     assert (found["nodes"], found["gpus-per-node"], found["ntasks-per-node"], found["cpus-per-task"]) == tuple("3246")
     assert (found["requeue"], found["open-mode"], found["export"]) == ("", "append", "ALL")

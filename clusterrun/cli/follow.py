@@ -62,10 +62,14 @@ def follow_to_end(
     return report_end(ui, watch.look())
 
 
-def wait_to_end(ui: Ui, cluster: Cluster, runs: Sequence[RunRecord]) -> int:
-    """Wait for runs and print how each ended; returns the exit code of their outcomes."""
+def wait_to_end(ui: Ui, cluster: Cluster, runs: Sequence[RunRecord], *, one: bool = False) -> int:
+    """Wait for runs and print how each ended; returns the exit code of their outcomes.
+
+    With ``one`` the JSON data is the one run's state, else a list of them.
+    """
     states = cluster.wait(runs, sleep=time.sleep)
-    ui.data([state_json(state) for state in states])
+    data = [state_json(state) for state in states]
+    ui.data(data[0] if one else data)
     return report_end(ui, states)
 
 

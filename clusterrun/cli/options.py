@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from clusterrun.errors import RequestError
 from clusterrun.fields import FIELDS, Field, Value
-from clusterrun.request import Asked
+
+if TYPE_CHECKING:
+    from clusterrun.request import Asked
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -25,6 +27,8 @@ def spec_options(command: F) -> F:
 
 def asked(job: str | None, words: tuple[str, ...], profile: str | None, options: dict[str, Any]) -> Asked:
     """What was typed as one value; an option that was not given is left out."""
+    from clusterrun.request import Asked
+
     flags = {}
     for one in FIELDS:
         value = options.pop(one.name.replace("-", "_"))

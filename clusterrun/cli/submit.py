@@ -74,7 +74,7 @@ def submit(
     if follow:
         ctx.exit(follow_to_end(ui, cluster, run))
     if wait:
-        ctx.exit(wait_to_end(ui, cluster, [run]))
+        ctx.exit(wait_to_end(ui, cluster, [run], one=True))
 
 
 @click.command()

@@ -1,0 +1,57 @@
+"""How long a submission takes, as ratios to sbatch itself and to a minimal submitit script, on the lab.
+
+Jobs are submitted held and cancelled at the end. Medians of interleaved runs by hyperfine (a Debian package).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from lab import Lab, available
+
+SUBMITIT = """
+import submitit
+executor = submitit.SlurmExecutor(folder="pickles", python={python!r})
+executor.update_parameters(time=5, additional_parameters={{"hold": True}})
+print(executor.submit(print, 1).job_id)
+"""
+
+
+def main() -> None:
+    """Print each way's median and its ratio to the submitit script."""
+    reason = available() or (None if shutil.which("hyperfine") else "hyperfine is missing: apt-get install hyperfine")
+    if reason:
+        sys.exit(reason)
+    with Lab(name="bench", accounting=False) as lab, tempfile.TemporaryDirectory() as folder:
+        project = Path(folder)
+        (project / "submitit_one.py").write_text(SUBMITIT.format(python=sys.executable))
+        (project / "train.py").write_text("print(1)\n")
+        ours = f"'{sys.executable}' -m clusterrun submit --gpus-per-node 1 --sbatch-arg=--hold -- train.py"
+        ways = {
+            "sbatch": "sbatch --hold --wrap true",
+            "a minimal submitit script": f"'{sys.executable}' submitit_one.py",
+            "clusterrun submit": ours,
+        }
+        result = project / "result.json"
+        env = {**os.environ, **lab.env, "CLUSTERRUN_STATE": str(project / "state")}
+        subprocess.run(
+            ["hyperfine", "--warmup", "2", "--runs", "15", "--export-json", str(result), *ways.values()],
+            check=True,
+            cwd=project,
+            env=env,
+            stdout=subprocess.DEVNULL,
+        )
+        medians = [entry["median"] for entry in json.loads(result.read_text())["results"]]
+    base = medians[1]
+    for name, median in zip(ways, medians, strict=True):
+        print(f"{name:28} {median * 1000:7.0f} ms   {median / base:5.2f} x submitit")
+
+
+if __name__ == "__main__":
+    main()
