@@ -194,7 +194,7 @@ class Cluster:
             return run
         job = JobId.parse(text)
         known = self.store().by_job(job)
-        if not known and not job.is_local and self.facts() is not None:
+        if not known and not job.is_local and self._knows(job):
             known = self.store().by_job(job, hint=self._folders_by_slurm(job))
         here = self.facts() if not job.is_local and not job.cluster and len(known) > 1 else None
         # one id on two clusters is two jobs: the cluster this shell is configured for is meant
@@ -290,6 +290,12 @@ class Cluster:
         if local or self.facts() is None:
             raise NoSuchJob(f"no such job: {local or ids[0]}", hint="`clusterrun list --all` shows what is known here")
         scheduler = self.scheduler("slurm")
+        elsewhere = next((i for i in ids if not self._knows(i)), None)
+        if elsewhere:
+            raise NoSuchJob(
+                f"no such job: {elsewhere} on cluster {elsewhere.cluster}",
+                hint=f"this shell is configured for cluster {scheduler.cluster}",
+            )
         answer = scheduler.query(ids)
         rows = {i: [job for job in answer.jobs if _answers(job, i)] for i in ids}
         absent = [i for i in ids if not rows[i]]
@@ -303,6 +309,10 @@ class Cluster:
                     )
                 raise NoSuchJob(f"no such job: {one}", hint="`clusterrun list --all` shows yours")
         return {i: [RunState(None, job) for job in rows[i]] for i in ids}
+
+    def _knows(self, job: JobId) -> bool:
+        """Whether the Slurm that can be asked from here is that of the job's cluster, where the id names one."""
+        return self.facts() is not None and job.cluster in ("", self.scheduler("slurm").cluster)
 
     def _folders_by_slurm(self, job: JobId) -> list[Path]:
         """The run folder that Slurm itself remembers: the script it was given stands in it."""

@@ -16,6 +16,7 @@ from clusterrun import request as requests
 from clusterrun import shell, submission
 from clusterrun import store as records
 from clusterrun.job import LOCAL
+from clusterrun.profiles import ENVIRONMENT
 from clusterrun.request import Request
 from clusterrun.scheduler import Scheduler, Submission
 from clusterrun.spec import JobSpec, Task
@@ -64,7 +65,8 @@ def plan(
     clean, dropped = shell.scrub(here.environ)
     if request.scheduler == "auto" and local:
         notices.insert(0, "no Slurm answers here: using the local scheduler, processes of this machine")
-    foreign = [name for name in dropped if not name.startswith("CLUSTERRUN_")]
+    used = {name for name, _ in ENVIRONMENT}  # read as settings: nothing of them is lost
+    foreign = [name for name in dropped if not name.startswith("CLUSTERRUN_") and name not in used]
     if foreign:
         notices.append(f"left out of the job's environment: {', '.join(foreign)}")
     at = time.time()

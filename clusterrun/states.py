@@ -44,7 +44,7 @@ def read(store: Store, scheduler: Scheduler, runs: Sequence[RunRecord], *, now: 
     by_token: dict[str, list[JobStatus]] = {}
     for job in answer.jobs:
         by_token.setdefault(_token_part(job), []).append(job)
-    runs = [_claimed(store, heal(store, run, by_token, answer.complete, now)) for run in runs]
+    runs = [_claimed(store, _healed(store, run, by_token, answer.complete, now)) for run in runs]
     absent = [run for run in runs if answer.complete and _needs_accounting(run, by_token)]
     past = Answer()
     if absent:
@@ -230,6 +230,15 @@ def _needs_accounting(run: RunRecord, by_token: Mapping[str, Sequence[JobStatus]
     if run.job_id is None or run.submission.final is not None:
         return False
     return own_job(run, by_token.get(run.submission.token[:8], ())) is None and end_of(run) is None
+
+
+def _healed(
+    store: Store, run: RunRecord, by_token: Mapping[str, Sequence[JobStatus]], answered: bool, now: float
+) -> RunRecord:
+    try:
+        return heal(store, run, by_token, answered, now)
+    except OSError:  # reading must work on a full disk and in another's folder
+        return run
 
 
 def _claimed(store: Store, run: RunRecord) -> RunRecord:

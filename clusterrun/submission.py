@@ -53,7 +53,19 @@ def submit(
     ``tell`` gets a line where it takes longer. Raises Refused or NotDelivered, after which nothing of the run is
     left, or Ambiguous, after which it can be settled by ``submit --recover``.
     """
-    clock = clock or Clock()
+    try:
+        return _send(store, scheduler, record, submission, tell, clock or Clock())
+    except BaseException:
+        # nobody is at it any more, even where this process lives on: let the next command, or this one, settle it
+        with contextlib.suppress(OSError):
+            store.save_submission(record, replace(record.submission, submitter=(socket.gethostname(), 0, 0)))
+        raise
+
+
+def _send(
+    store: Store, scheduler: Scheduler, record: RunRecord, submission: Submission, tell: Callable[[str], None],
+    clock: Clock,
+) -> RunRecord:  # fmt: skip
     began, tries = clock.now(), 0
     while True:
         tries += 1
@@ -192,6 +204,7 @@ def submitter_lives(who: tuple[str, int, int]) -> bool:
 def _start_time(pid: int) -> int:
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123 - /proc is read as it is
-            return int(file.read().rpartition(b")")[2].split()[19])
+            fields = file.read().rpartition(b")")[2].split()
+            return 0 if fields[0] in (b"Z", b"X") else int(fields[19])
     except (OSError, ValueError, IndexError):
         return 0

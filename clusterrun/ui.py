@@ -15,7 +15,7 @@ from clusterrun.errors import ClusterrunError
 from clusterrun.job import Outcome
 from clusterrun.logs import LogLine
 from clusterrun.states import RunState
-from clusterrun.text import safe_text
+from clusterrun.text import safe_line, safe_text
 
 VERSION = 1
 
@@ -38,7 +38,7 @@ class Ui:
 
     def note(self, line: str) -> None:
         """Progress or a warning, on standard error in both modes."""
-        print(f"clusterrun: {safe_text(line)}", file=self._err, flush=True)
+        print(f"clusterrun: {safe_line(line)}", file=self._err, flush=True)
 
     def raw(self, text: str) -> None:
         """A text that is printed byte for byte: a rendered script."""
@@ -58,11 +58,11 @@ class Ui:
                 "message": error.message, "hint": error.hint, "said": error.said, "exit_code": error.exit_code,
             })  # fmt: skip
             return
-        print(f"clusterrun: {safe_text(error.message)}", file=self._err)
+        print(f"clusterrun: {safe_line(error.message)}", file=self._err)
         for line in error.said.splitlines():
             print(f"  | {safe_text(line)}", file=self._err)
         if error.hint:
-            print(f"  hint: {safe_text(error.hint)}", file=self._err)
+            print(f"  hint: {safe_line(error.hint)}", file=self._err)
         self._err.flush()
 
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
@@ -71,7 +71,7 @@ class Ui:
             return
         if not self._out.isatty():
             for row in rows:
-                print("\t".join(safe_text(cell) for cell in row), file=self._out)
+                print("\t".join(safe_line(cell) for cell in row), file=self._out)
             self._out.flush()
             return
         from rich.console import Console
@@ -82,7 +82,7 @@ class Ui:
         for column in columns:
             table.add_column(column, overflow="fold")
         for row in rows:
-            table.add_row(*(Text(safe_text(cell)) for cell in row))
+            table.add_row(*(Text(safe_line(cell)) for cell in row))
         Console(file=self._out, highlight=False).print(table)
 
     def log_line(self, line: LogLine, width: int) -> None:

@@ -103,7 +103,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         print(error.ctx.get_help() if error.ctx else "", file=sys.stderr)
         status = 2
     except click.ClickException as error:
-        status = _report(_usage(error), command, as_json)
+        status = _report(_usage(error, command), command, as_json)
     except click.Abort:
         status = 130
     except KeyboardInterrupt:
@@ -126,7 +126,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     sys.exit(status if isinstance(status, int) else 0)
 
 
-def _usage(error: click.ClickException) -> ClusterrunError:
+def _usage(error: click.ClickException, command: str) -> ClusterrunError:
     """click's error in our form: one line and a hint, exit 2."""
     from clusterrun.errors import RequestError
 
@@ -135,7 +135,8 @@ def _usage(error: click.ClickException) -> ClusterrunError:
         message = f"no such option: {error.option_name}"
         near = difflib.get_close_matches(error.option_name, _options(error.ctx), n=1, cutoff=0.5)
         hint = f"did you mean {near[0]}?" if near else ""
-    path = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "clusterrun"
+    known = isinstance(error, click.UsageError) and error.ctx is not None
+    path = error.ctx.command_path if known else f"clusterrun {command}".rstrip()  # type: ignore[attr-defined]
     first = message.strip().splitlines()[0] if message.strip() else "wrong usage"
     return RequestError(first[0].lower() + first[1:].rstrip("."), hint=hint or f"{path} --help")
 

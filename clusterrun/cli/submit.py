@@ -97,6 +97,8 @@ def render(
     job, script = _script(words, ctx.obj)
     request = asked(job, script, profile, options)
     plan = cluster.plan(request, named=False)
+    for notice in plan.notices:
+        ui.note(notice)
     sources = plan.record.sources
     if explain and not as_json:
         for name, (value, source) in sources.items():

@@ -112,6 +112,13 @@ def test_several_jobs_are_answered_in_the_order_asked(site: Site, jobs: Jobs) ->
     assert [state["job_id"] for state in site.json("status", *asked)] == asked
 
 
+def test_dry_run_of_cancel_lists_and_touches_nothing(site: Site, jobs: Jobs) -> None:
+    shown = {state["job_id"]: state["state"] for state in site.json("cancel", "--all", "--dry-run")}
+    assert shown == {jobs.running.id: "RUNNING", jobs.waiting.id: "PENDING"}
+    states = [state["state"] for state in site.json("status", jobs.running.id, jobs.waiting.id)]
+    assert states == ["RUNNING", "PENDING"]
+
+
 def test_waiting_job_can_be_cancelled(site: Site, jobs: Jobs) -> None:
     site.cli("cancel", jobs.waiting.id)
     state = site.wait_state(jobs.waiting, "CANCELLED")

@@ -22,7 +22,7 @@ cluster = Cluster(tell=lambda line: print(line, file=sys.stderr, flush=True))
 for number in range(int(count)):
     flags = {
         "scheduler": "slurm", "job-name": f"{name},{number},of,{count}", "template": template, "gpus-per-node": 0,
-        "tasks-per-node": 1, "sbatch-arg": sbatch_args,
+        "tasks-per-node": 1, "sbatch-arg": sbatch_args, "requeue": True,
     }  # fmt: skip
     plan = cluster.plan(Asked(words=("true",), flags={key: Value(value, "test") for key, value in flags.items()}))
     run = plan.record

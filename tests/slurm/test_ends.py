@@ -23,6 +23,7 @@ WAYS = {
     "failed": ("FAILED", "failed", 7, 1),
     "cancelled": ("CANCELLED", "cancelled", 143, 1),
     "scancelled": ("CANCELLED", "cancelled", 143, 1),
+    "requeued, then scancelled": ("CANCELLED", "cancelled", 143, 1),
     "timed out": ("TIMEOUT", "failed", 143, 1),
 }
 NEVER = "--sbatch-arg=--begin=now+1hour"
@@ -36,18 +37,28 @@ class Ends:
         self.lab, self.site = lab, site
         self.jobs = {
             "timed out": site.rank("sleeps.sh", "--partition", "short"),
+            "requeued, then scancelled": site.rank("sleeps.sh", "--requeue"),
             "scancelled": site.rank("sleeps.sh"),
             "cancelled": site.rank("sleeps.sh"),
             "completed": site.rank("says_hello.sh"),
             "failed": site.rank("fails.sh"),
         }
 
-    def finish(self) -> None:
+    def interrupt(self) -> None:
         """End those that do not end by themselves, each once its rank is at work."""
-        for way in ("scancelled", "cancelled"):
-            self.site.wait_joined(self.jobs[way])
-        self.site.cli("cancel", self.jobs["cancelled"].id)
+        twice = self.jobs["requeued, then scancelled"]
+        for job in (twice, self.jobs["scancelled"], self.jobs["cancelled"]):
+            self.site.wait_joined(job)
+        assert self.lab.run(["scontrol", "requeue", twice.id]).returncode == 0
         self.lab.run(["scancel", self.jobs["scancelled"].id])
+        self.site.cli("cancel", self.jobs["cancelled"].id)
+
+    def interrupt_again(self) -> None:
+        """End the one that was requeued in its second start."""
+        twice = self.jobs["requeued, then scancelled"]
+        until(lambda: len(twice.attempts()) == 2, 60, lambda: f"the second start of {twice.id}")
+        self.site.wait_joined(twice)
+        self.lab.run(["scancel", twice.id])
 
     def forgotten(self, way: str) -> Job:
         """A job once Slurm's controller has forgotten it."""
@@ -64,7 +75,9 @@ def both(lab: Lab, lab_no_accounting: Lab, new_site: MakeSite) -> dict[str, Ends
         "no-accounting": Ends(lab_no_accounting, new_site(lab_no_accounting)),
     }
     for ends in made.values():
-        ends.finish()
+        ends.interrupt()
+    for ends in made.values():
+        ends.interrupt_again()
     return made
 
 
@@ -85,6 +98,14 @@ def site(lab: Lab, new_site: MakeSite) -> Site:
 def test_scancel_leaves_an_end_record(ends: Ends) -> None:
     end = ends.site.wait_end(ends.jobs["scancelled"], 30)
     assert (end["signal"], end["status"], end["due"]) == ("TERM", 143, "")
+
+
+def test_each_start_of_a_job_has_its_own_reason(ends: Ends) -> None:
+    job = ends.jobs["requeued, then scancelled"]
+    last = ends.site.wait_end(job, 30)
+    first = json.loads((job.attempts()[0] / "end.json").read_text())
+    assert (first["restart"], first["signal"], first["due"]) == (0, "TERM", "JOB REQUEUE")
+    assert (last["restart"], last["signal"], last["due"]) == (1, "TERM", ""), "not what the log says of the first"
 
 
 def test_failed_job_leaves_an_end_record(ends: Ends) -> None:

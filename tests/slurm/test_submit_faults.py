@@ -23,7 +23,7 @@ from clusterrun import submission
 from clusterrun.cluster import Cluster
 from clusterrun.errors import Ambiguous, NotDelivered
 from clusterrun.fields import Value
-from clusterrun.planning import Plan, spec_json
+from clusterrun.planning import Plan
 from clusterrun.request import Asked
 from lab.cluster import Lab
 from tests.sites import ONE_RANK, Job, Site, until
@@ -198,7 +198,6 @@ def test_of_twenty_tokens_submitted_twice_twenty_run(
     run_dir = Path(runs[one]["run_dir"])
     (winner,) = (run_dir / "ran").read_text().split()
     for job in jobs[one]:
-        lab.run(["scontrol", "update", f"jobid={job}", "requeue=1"])
         assert lab.run(["scontrol", "requeue", job]).returncode == 0
     until(
         lambda: (run_dir / "ran").read_text().split() == [winner, winner], 60, lambda: "the requeued job's second run"
@@ -307,7 +306,7 @@ def plan(site: Site, template: Path, name: str) -> tuple[Cluster, Plan]:
     made = cluster.plan(Asked(words=("true",), flags={k: Value(v, "test") for k, v in flags.items()}))
     store = cluster.store()
     store.prepare_logs(False)
-    store.stage(made.record, spec_json(made), made.script)
+    store.stage(made.record, made.spec_json(), made.script)
     return cluster, made
 
 
