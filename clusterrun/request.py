@@ -120,6 +120,11 @@ def recognise(words: Sequence[str], cwd: Path, environ: Mapping[str, str], tell:
     """What the words after ``--`` are: a script, ``-m MODULE``, or another executable; launchers are refused."""
     for word in words:
         check_text(word, "the script's arguments", "after --")
+    if ":" in words:  # srun reads it as the beginning of another job's command, wherever it stands (22.05: seen)
+        raise RequestError(
+            "a lone : among the script's arguments would be srun's, not the script's",
+            hint="join it to another word, or pass it in a variable: --env",
+        )
     first, rest = words[0], tuple(words[1:])
     if re.fullmatch(r"python[0-9.]*", Path(first).name):
         while rest and rest[0] in ("-u", "-B", "-s"):

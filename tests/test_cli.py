@@ -118,6 +118,7 @@ def test_a_request_that_is_wrong(desk: Desk) -> None:
         (["--", "trian.py"], "no such script: trian.py", "did you mean train.py?"),
         (["--", "./none"], "no such script: ./none", ""),
         (["--", ""], "no such script", ""),
+        (["--", "train.py", "a", ":", "b"], "a lone : among the script's arguments", "--env"),
         (["--", "-m"], "-m needs the name of a module", "-m package.train"),
         (["--", "python"], "no script to run in: python", ""),
         (["--", "python", "-c", "1"], "no script to run in", ""),

@@ -159,12 +159,12 @@ SAYINGS: tuple[Said, ...] = (
     Said("Invalid partition name specified", Refused, "see the partitions with `sinfo -s`"),
     Said("Invalid account", Refused, "see yours with `sacctmgr show assoc user=$USER format=account`"),
     Said("Invalid qos specification", Refused, "see yours with `sacctmgr show assoc user=$USER format=account,qos`"),
+    Said("Memory specification can not be satisfied", Refused, "ask for less --mem: see `sinfo -o '%P %m'`"),
     Said("Requested node configuration is not available", Refused,
          "no node has that many GPUs, cores or that much memory: compare with `sinfo -o '%P %D %c %m %G'`"),
     Said("Requested time limit is invalid", Refused, "the partition allows less: see `sinfo -o '%P %l'`"),
     Said("Node count specification invalid", Refused, "the partition has fewer nodes: see `sinfo -s`"),
-    Said("More processors requested than permitted", Refused, "ask for fewer --cpus-per-task or ranks"),
-    Said("Memory specification can not be satisfied", Refused, "ask for less --mem: see `sinfo -o '%P %m'`"),
+    Said("More processors requested than permitted", Refused, "ask for fewer --nodes, ranks or --cpus-per-task"),
     Said("Invalid generic resource (gres) specification", Refused, "see the cluster's names with `sinfo -o '%P %G'`"),
     Said("Invalid node name specified", Refused, "see the nodes with `sinfo -N`"),
     Said("Invalid feature specification", Refused, "see the features with `sinfo -o '%P %f'`"),
@@ -213,7 +213,8 @@ def sbatch_error(done: Completed) -> ClusterrunError:
     words = f"{done.stderr}\n{done.stdout}"
     said = _tail(done.stderr.strip() or done.stdout.strip())
     doubts = [s for s in SAYINGS if s.kind is Ambiguous and s.text in words.replace(_NOT_CONNECTED, "")]
-    own = "\n".join(line for line in words.splitlines() if "sbatch" in line and done.status < 128)
+    killed = 128 < done.status <= 128 + 64  # its own fatal errors end it with 255
+    own = "\n".join(line for line in words.splitlines() if "sbatch" in line and not killed)
     known = next(iter(doubts), None) or next((s for s in SAYINGS if s.text in own), None)
     if known and known.kind is Refused and any(text in words for text in _DOUBTFUL):
         known = None

@@ -78,12 +78,14 @@ record_end() {
     local status=$1 reason='' due=''
     CR_RECORDED=1
     {
-        printf '{"version": 1, "status": %d, "signal": "%s", "reason": "%s", "due": "%s", ' \
-            "$status" "$CR_STOPPED_BY" "$reason" "$due"
-        printf '"cluster": "%s", "job": "%s", "restart": %d, "launch": %d, "time": %s}\n' \
-            "$CR_CLUSTER" "$CR_JOB_ID$CR_ARRAY_TASK" "$CR_RESTART" "$CR_LAUNCH" "$(date +%s)"
-    } >"$CR_ATTEMPT_DIR/.end.json" && sync "$CR_ATTEMPT_DIR/.end.json" && mv -f "$CR_ATTEMPT_DIR/.end.json" "$CR_ATTEMPT_DIR/end.json"
-} 2>/dev/null
+        {
+            printf '{"version": 1, "status": %d, "signal": "%s", "reason": "%s", "due": "%s", ' \
+                "$status" "$CR_STOPPED_BY" "$reason" "$due"
+            printf '"cluster": "%s", "job": "%s", "restart": %d, "launch": %d, "time": %s}\n' \
+                "$CR_CLUSTER" "$CR_JOB_ID$CR_ARRAY_TASK" "$CR_RESTART" "$CR_LAUNCH" "$(date +%s)"
+        } >"$CR_ATTEMPT_DIR/.end.json" && sync "$CR_ATTEMPT_DIR/.end.json" && mv -f "$CR_ATTEMPT_DIR/.end.json" "$CR_ATTEMPT_DIR/end.json"
+    } 2>/dev/null
+}
 
 # Whatever ends the script (an exit in a setup line among them) leaves a record, and never a success that was not one.
 # shellcheck disable=SC2317,SC2329 # called by a trap

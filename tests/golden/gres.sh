@@ -83,16 +83,21 @@ record_end() {
     if [ -n "$CR_STOPPED_BY" ]; then
         # TERM alone does not say why it came. Slurm knows a time limit; its line in this script's own log also tells a
         # requeue, a preemption and a node failure.
-        reason=$(timeout 3 scontrol show job -o "$SLURM_JOB_ID" | sed -n 's/.* Reason=\([A-Za-z_]*\).*/\1/p')
-        due=$(tail -c 16384 "/proc/$$/fd/2" | sed -n 's/^slurmstepd.* CANCELLED AT [^ ]* DUE TO \([A-Z ]*\) \*\*\*$/\1/p' | tail -n 1)
+        reason=$(timeout 3 scontrol show job -o "$SLURM_JOB_ID" 2>/dev/null | sed -n 's/.* Reason=\([A-Za-z_]*\).*/\1/p')
+        # (The shell's own descriptor must still be the log here: a redirection of this whole function would be read instead.)
+        # Only what came since this attempt began: the log also holds the attempts before.
+        due=$(tail -c "+$((CR_LOG_START + 1))" "/proc/$$/fd/2" 2>/dev/null | tail -c 16384 |
+            sed -n 's/^slurmstepd.* CANCELLED AT [^ ]*\( DUE TO \([A-Z ]*\)\)\{0,1\} \*\*\*$/\2/p' | tail -n 1)
     fi
     {
-        printf '{"version": 1, "status": %d, "signal": "%s", "reason": "%s", "due": "%s", ' \
-            "$status" "$CR_STOPPED_BY" "$reason" "$due"
-        printf '"cluster": "%s", "job": "%s", "restart": %d, "launch": %d, "time": %s}\n' \
-            "$CR_CLUSTER" "$CR_JOB_ID$CR_ARRAY_TASK" "$CR_RESTART" "$CR_LAUNCH" "$(date +%s)"
-    } >"$CR_ATTEMPT_DIR/.end.json" && sync "$CR_ATTEMPT_DIR/.end.json" && mv -f "$CR_ATTEMPT_DIR/.end.json" "$CR_ATTEMPT_DIR/end.json"
-} 2>/dev/null
+        {
+            printf '{"version": 1, "status": %d, "signal": "%s", "reason": "%s", "due": "%s", ' \
+                "$status" "$CR_STOPPED_BY" "$reason" "$due"
+            printf '"cluster": "%s", "job": "%s", "restart": %d, "launch": %d, "time": %s}\n' \
+                "$CR_CLUSTER" "$CR_JOB_ID$CR_ARRAY_TASK" "$CR_RESTART" "$CR_LAUNCH" "$(date +%s)"
+        } >"$CR_ATTEMPT_DIR/.end.json" && sync "$CR_ATTEMPT_DIR/.end.json" && mv -f "$CR_ATTEMPT_DIR/.end.json" "$CR_ATTEMPT_DIR/end.json"
+    } 2>/dev/null
+}
 
 # Whatever ends the script (an exit in a setup line among them) leaves a record, and never a success that was not one.
 # shellcheck disable=SC2317,SC2329 # called by a trap
@@ -245,6 +250,7 @@ CR_STEP='' CR_STOPPED_BY='' CR_RECORDED='' CR_LAUNCH=0 CR_STATUS=1
 if [ "$CR_JOB_ID" = none ] || [ ! -e "$CR_RUN_DIR/submissions/$CR_TOKEN.json" ]; then by_hand; fi
 claim
 attempt_dir 0
+CR_LOG_START=$(stat -L -c %s "/proc/$$/fd/2" 2>/dev/null || echo 0)
 trap on_exit EXIT
 trap on_term TERM
 
