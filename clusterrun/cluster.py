@@ -17,11 +17,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from clusterrun import cancelling, states, submission
+from clusterrun import cancelling, foreign, states, submission
 from clusterrun import store as records
 from clusterrun.errors import Ambiguous, NoScheduler, NoSuchJob, RequestError, SchedulerError
 from clusterrun.fields import Value
-from clusterrun.job import LOCAL, JobId, JobStatus, Outcome, is_run_id
+from clusterrun.job import LOCAL, JobId, Outcome, is_run_id
 from clusterrun.profile_files import find_root
 from clusterrun.scheduler import Cancelled, Scheduler, devices
 from clusterrun.scheduler.local import LocalScheduler
@@ -195,7 +195,7 @@ class Cluster:
         job = JobId.parse(text)
         known = self.store().by_job(job)
         if not known and not job.is_local and self._knows(job):
-            known = self.store().by_job(job, hint=self._folders_by_slurm(job))
+            known = self.store().by_job(job, hint=foreign.run_folders(job, self.scheduler("slurm")))
         here = self.facts() if not job.is_local and not job.cluster and len(known) > 1 else None
         # one id on two clusters is two jobs: the cluster this shell is configured for is meant
         known = [run for run in known if here and run.cluster == here.cluster] or known
@@ -283,41 +283,16 @@ class Cluster:
     # -- inside ----------------------------------------------------------------------------------------------------
 
     def _foreign(self, ids: Sequence[JobId]) -> dict[JobId, list[RunState]]:
-        """Jobs without a record of ours, as Slurm shows them: several for an array."""
         if not ids:
             return {}
         local = next((i for i in ids if i.is_local), None)
         if local or self.facts() is None:
             raise NoSuchJob(f"no such job: {local or ids[0]}", hint="`clusterrun list --all` shows what is known here")
-        scheduler = self.scheduler("slurm")
-        elsewhere = next((i for i in ids if not self._knows(i)), None)
-        if elsewhere:
-            raise NoSuchJob(
-                f"no such job: {elsewhere} on cluster {elsewhere.cluster}",
-                hint=f"this shell is configured for cluster {scheduler.cluster}",
-            )
-        answer = scheduler.query(ids)
-        rows = {i: [job for job in answer.jobs if _answers(job, i)] for i in ids}
-        absent = [i for i in ids if not rows[i]]
-        past = scheduler.account(absent, int(time.time()) - 30 * 86_400) if absent else None
-        for one in absent:
-            rows[one] = [job for job in (past.jobs if past else ()) if _answers(job, one)]
-            if not rows[one]:
-                if not answer.complete:
-                    raise SchedulerError(
-                        "Slurm did not answer", said=answer.note, hint="ask `scontrol ping`, then try again"
-                    )
-                raise NoSuchJob(f"no such job: {one}", hint="`clusterrun list --all` shows yours")
-        return {i: [RunState(None, job) for job in rows[i]] for i in ids}
+        return foreign.states(ids, self.scheduler("slurm"), time.time())
 
     def _knows(self, job: JobId) -> bool:
         """Whether the Slurm that can be asked from here is that of the job's cluster, where the id names one."""
         return self.facts() is not None and job.cluster in ("", self.scheduler("slurm").cluster)
-
-    def _folders_by_slurm(self, job: JobId) -> list[Path]:
-        """The run folder that Slurm itself remembers: the script it was given stands in it."""
-        rows = self.scheduler("slurm").query([job]).jobs
-        return [Path(row.script).parent for row in rows if row.script.endswith("/script.sh")]
 
     def _has_gpus(self, scheduler: Scheduler | None) -> bool | None:
         if scheduler is not None and scheduler.name == LOCAL:
@@ -337,10 +312,6 @@ class Cluster:
                 f"run {run.run_id} belongs to cluster {run.cluster}; this shell is configured for {scheduler.cluster}",
                 hint="set SLURM_CONF (or SLURM_CLUSTERS) for that cluster",
             )
-
-
-def _answers(job: JobStatus, asked: JobId) -> bool:
-    return job.id.base == asked.base and asked.task in (None, job.id.task)
 
 
 def _on(run: RunRecord, scheduler: Scheduler) -> bool:

@@ -109,7 +109,8 @@ def test_the_shell_reads_what_was_given(
     show = "cd() { printf '%s\\0' \"$1\"; }\nshow() { printf '%s\\0' \"$@\"; }\n"
     asked = '\nshow "$CR_PYTHON" "$CR_WORKER" "${CR_WORK[@]}"\n' + "".join(f'show "${key}"\n' for key in sorted(env))
     assert bash(show + "\n".join([*kept, *exports, cd]) + asked) == [
-        str(path), f"/py/{name}", str(path / "w.py"), kind, "--", f"/x/{name}", *words, *(env[key] for key in sorted(env)),
+        str(path), f"/py/{name}", str(path / "w.py"), kind, "--", f"/x/{name}", *words,
+        *(env[key] for key in sorted(env)),
     ]  # fmt: skip
     options = dict(sbatch_options(script))
     assert options["chdir"] == str(path)

@@ -14,8 +14,23 @@ from tests.hostile import NASTY
 from tests.sites import ONE_RANK, Site
 
 HOLD = "--sbatch-arg=--hold"
-NAMES = ["a,b", "it's", 'q"uote', "back\\slash", "\\", '\\"', "#", "a #b", "$(id)", "`id`", "%j%x", "-x", "--wrap=x", " lead",
-         "{{ x }}", "é🙂", "\x1b[31m", "tab\there", "cr\rx", "a'b\"c\\d#e", "\udcff\udc80", "'; --wrap=x '", "~!*?"]  # fmt: skip
+NAMES = [
+    "a,b",
+    "it's",
+    'q"uote',
+    "back\\slash",
+    "\\",
+    '\\"',
+    "#",
+    "a #b",
+    "$(id)",
+    "`id`",
+    "%j%x",
+    "-x",
+    "--wrap=x",
+    " lead",
+]
+NAMES += ["{{ x }}", "é🙂", "\x1b[31m", "tab\there", "cr\rx", "a'b\"c\\d#e", "\udcff\udc80", "'; --wrap=x '", "~!*?"]
 FOLDER = 'it\'s "a" 100%j %% #$(x);& é🙂 {{ y }}'
 DUMP = """import json, os, sys
 with open(sys.argv[1], "w") as file:
@@ -41,11 +56,16 @@ def test_everything_arrives_in_one_job(site: Site) -> None:
     folder = site.project / FOLDER
     words = [text for text in NASTY if text != ":"]  # srun's own, and refused
     env = {f"V{number}": text for number, text in enumerate(NASTY)}
+    env_words = [f"--env={key}={value}" for key, value in env.items()]
+    # names that the script could take for its own, in the shell and asked for
+    shell = {"WORK": "/my/work", "TOKEN": "mine", "CLUSTER": "c", "RUN_ID": "r"}
+    asked = {"WORK_DIR": "$WORK", "NODES": "mine", "STATUS": "9", "PYTHON": "none"}
+    env_words += [f"--env={key}={value}" for key, value in asked.items()]
+    name = 'it\'s, "me" #1\\'
+    script = ["--", "tr ain's.py", "out.json", *words]
     told = site.json(
-        "submit", *site.scheduler, *ONE_RANK, "--job-name", "it's, \"me\" #1\\", *(f"--env={k}={v}" for k, v in env.items()),
-        "--env=WORK_DIR=$WORK", "--env=NODES=mine", "--env=STATUS=9", "--env=PYTHON=none", "--", "tr ain's.py", "out.json", *words,
-        cwd=folder, env={"WORK": "/my/work", "TOKEN": "mine", "CLUSTER": "c", "RUN_ID": "r"},
-    )  # fmt: skip
+        "submit", *site.scheduler, *ONE_RANK, "--job-name", name, *env_words, *script, cwd=folder, env=shell
+    )
     out, err = map(Path, told["logs"])
     assert out.parent == folder / "logs"
     state = site.wait_state(told["job_id"], "COMPLETED", "FAILED")
@@ -54,11 +74,11 @@ def test_everything_arrives_in_one_job(site: Site) -> None:
     assert seen["argv"] == words
     assert {key: seen["env"][key] for key in env} == env
     assert seen["cwd"] == str(folder)
-    mine = ("WORK_DIR", "NODES", "STATUS", "PYTHON", "WORK", "TOKEN", "CLUSTER", "RUN_ID")
-    assert [seen["env"].get(name) for name in mine] == ["$WORK", "mine", "9", "none", "/my/work", "mine", "c", "r"]
+    for key, value in (shell | asked).items():
+        assert seen["env"].get(key) == value, key
     assert f"hello from {folder}" in out.read_text()
     assert f"hello from {folder}" in site.cli("logs", told["job_id"]).stdout
-    assert site.state(told["job_id"])["name"] == 'it\'s, "me" #1\\'
+    assert site.state(told["job_id"])["name"] == name
 
 
 def test_names_and_comments(site: Site, lab: Lab) -> None:

@@ -113,6 +113,18 @@ def test_a_megabyte_of_words(order: Submission) -> None:
     assert ask(Site(Completed(0, text + "4711\n" + text, text), [row("4711", "a.abcdefgh")]), order) == JobId("4711")
 
 
+@pytest.mark.parametrize(("state", "found"), [("PENDING", 0), ("RUNNING", 0), ("COMPLETED", 1), ("CANCELLED by 0", 1)])
+def test_an_open_row_of_accounting_is_no_job(state: str, found: int) -> None:
+    """A controller that crashed leaves such rows behind; the queue, asked first, would have shown a living job."""
+    cells = ("4711", "4711", state, "0:0", "me", "gpu", "", "1", "0", "1", "1", "1", "1", "a.abcdefgh")
+
+    def run(argv: Sequence[str], **options: object) -> Completed:
+        return Completed(0, "\x1f".join(cells) + "\n" if argv[0] == "sacct" else "", "")
+
+    scheduler = SlurmScheduler(ClusterFacts("site", accounting=True, gpus=False), {}, run=run)
+    assert len(scheduler.find(TOKEN, 0).jobs) == found
+
+
 FAILED = "sbatch: error: Batch job submission failed: "
 
 

@@ -1,0 +1,111 @@
+"""The rules of the house that a reader may rely on: who imports what, and how long a file gets."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "clusterrun"
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+#: outside package -> where it may be imported
+HOMES: dict[str, tuple[str, ...]] = {
+    "subprocess": ("shell.py", "worker/"),
+    "multiprocessing": ("worker/",),
+    "click": ("cli/",),
+    "rich": ("ui.py",),
+    "jinja2": ("render.py",),
+    "torch": ("worker/",),
+    "transformers": ("worker/",),
+    "tokenizers": ("worker/",),
+    "submitit": ("scheduler/submitit_executor.py",),
+    "tomllib": ("toml_lines.py",),
+    "requests": (),
+    "yaml": (),
+    "pickle": (),
+}
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(PACKAGE))
+
+
+def imports(path: Path) -> Iterator[str]:
+    """The top-level packages a file imports, late imports too; those for type checkers alone are left out."""
+    tree = ast.parse(path.read_text())
+    typing_only = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+        for inner in ast.walk(node)
+    }
+    for node in ast.walk(tree):
+        if id(node) in typing_only:
+            continue
+        if isinstance(node, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module.partition(".")[0]
+
+
+@pytest.mark.parametrize("package", HOMES)
+def test_each_outside_thing_has_one_home(package: str) -> None:
+    strangers = [
+        name_of(path) for path in FILES if package in imports(path) and not name_of(path).startswith(HOMES[package])
+    ] if HOMES[package] else [name_of(path) for path in FILES if package in imports(path)]  # fmt: skip
+    assert strangers == []
+
+
+def test_the_worker_imports_nothing_of_ours() -> None:
+    for path in FILES:
+        if name_of(path).startswith("worker/"):
+            assert "clusterrun" not in imports(path), name_of(path)
+
+
+def test_no_shell_is_started_behind_the_door() -> None:
+    for path in FILES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.Call):
+                continue
+            for keyword in node.keywords:
+                shell = keyword.arg == "shell" and not (
+                    isinstance(keyword.value, ast.Constant) and not keyword.value.value
+                )
+                assert not shell, f"{name_of(path)}:{node.lineno}: shell="
+            called = ast.unparse(node.func)
+            assert called not in ("os.system", "os.popen", "eval", "exec", "compile", "__import__"), (
+                f"{name_of(path)}: {called}"
+            )
+            assert called not in ("pickle.loads", "pickle.load"), f"{name_of(path)}: {called}"
+
+
+def test_one_printer() -> None:
+    """What clusterrun says goes through ui; the worker's words are the job's own, main has only the help to print."""
+    for path in FILES:
+        if name_of(path).startswith(("worker/", "ui.py", "cli/__init__.py")):
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            assert not (isinstance(node, ast.Call) and ast.unparse(node.func) in ("print", "click.echo")), name_of(path)
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_a_file_fits_in_a_head(path: Path) -> None:
+    text = path.read_text()
+    assert len(text.splitlines()) <= 350
+    tree = ast.parse(text)
+    assert ast.get_docstring(tree) or not tree.body, "a module says what it is"
+
+
+def test_no_file_of_odds_and_ends() -> None:
+    assert not {"utils", "helpers", "common", "misc"} & {path.stem for path in FILES}
+
+
+def test_the_link_for_people() -> None:
+    link = PACKAGE.parent / "templates"
+    assert link.is_symlink() and str(link.readlink()) == "clusterrun/templates"
+    assert not any("parent.parent" in p.read_text() and "templates" in p.read_text() for p in FILES), (
+        "code uses the package"
+    )
