@@ -18,6 +18,7 @@ from pathlib import Path
 from clusterrun import profiles, shell
 from clusterrun.errors import CommandError, RequestError
 from clusterrun.fields import Value, check_text, gres_gpus
+from clusterrun.profile_files import is_file
 from clusterrun.profiles import JobFile
 from clusterrun.spec import Command, Function, JobSpec, Module, Script, Task, Work, build_spec
 
@@ -146,8 +147,8 @@ def recognise(words: Sequence[str], cwd: Path, environ: Mapping[str, str], tell:
         )
     if module is not None:
         return Module(module, rest[1:])
-    path = (cwd / first) if "/" in first or (cwd / first).is_file() else None
-    if path is not None and path.is_file():
+    path = cwd / first
+    if is_file(path):
         full = os.path.abspath(path)  # noqa: PTH100 - resolve() would follow links that name another place tomorrow
         if first.endswith(".py"):
             return Script(full, rest)

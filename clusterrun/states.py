@@ -111,6 +111,7 @@ def end_of(run: RunRecord) -> JobStatus | None:
         return None
     state, reason = _word(status, bool(end.get("signal")), due, str(end.get("reason", "")))
     started = records.read_json(folders[-1] / "start.json") or {}
+    ranks = started["ranks"] if isinstance(started.get("ranks"), list) else []
     first = _int(started.get("time"), None)
     last = _int(end.get("time"), None)
     return JobStatus(
@@ -121,7 +122,7 @@ def end_of(run: RunRecord) -> JobStatus | None:
         name=f"{run.name}.{run.submission.token[:8]}",
         user=run.user,
         node_count=run.nodes,
-        nodes=",".join(dict.fromkeys(str(r.get("node", "")) for r in started.get("ranks", ()) if isinstance(r, dict))),
+        nodes=",".join(dict.fromkeys(str(r.get("node", "")) for r in ranks if isinstance(r, dict))),
         elapsed=last - first if first is not None and last is not None else None,
         submitted=run.submission.at,
         started=first,
@@ -261,7 +262,9 @@ def _token_part(job: JobStatus) -> str:
 
 
 def _int(value: object, default: int | None) -> Any:
-    return int(value) if isinstance(value, int | float) and not isinstance(value, bool) else default
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 2**63:
+        return default
+    return int(value)
 
 
 def cancelled(store: Store, run: RunRecord, now: float) -> RunRecord:

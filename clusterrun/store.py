@@ -193,7 +193,7 @@ class Store:
             for record in found:  # the index was lost or stale: mend it
                 with contextlib.suppress(OSError):
                     self.point_to(record.cluster, job, record.run_dir)
-        return sorted(found, key=_age)
+        return sorted(found, key=lambda r: r.at)  # stable: of one second, the one written down last is the newest
 
     def _folders_here(self) -> Iterator[Path]:
         try:
@@ -224,7 +224,7 @@ def load(run_dir: Path) -> RunRecord | None:
             **{**_known(data, RunRecord), "run_dir": run_dir, "root": Path(data["root"])},
             submissions=tuple(sorted(submissions, key=lambda s: s.at)),
         )
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
 
 
@@ -232,7 +232,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
     """A small JSON object that a job wrote, or None where it is missing, half-written or not an object."""
     try:
         data = json.loads(path.read_bytes())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     return data if isinstance(data, dict) else None
 

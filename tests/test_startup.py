@@ -59,10 +59,11 @@ def stage(desk: Desk, count: int) -> list[RunRecord]:
     now = int(time.time()) - 600
     for number in range(count):
         token = f"aaaa{number:04}".translate(str.maketrans("0123456789", "bcdefghijk")) + "zzzzzzzz"
+        run_id, at = f"20261121-{number:06}-aaaaaa", now + number
         record = RunRecord(
-            run_id=f"20261121-{number:06}-aaaaaa", run_dir=store.runs / f"20261121-{number:06}-aaaaaa", root=desk.project,
-            name=f"job{number}", what="train.py", scheduler="slurm", cluster="desk", user="me", at=now + number, nodes=1,
-            tasks_per_node=1, shared=False, sources={}, submissions=(SubmissionRecord(token=token, at=now + number),),
+            run_id=run_id, run_dir=store.runs / run_id, root=desk.project, name=f"job{number}", what="train.py",
+            scheduler="slurm", cluster="desk", user="me", at=at, nodes=1, tasks_per_node=1, shared=False, sources={},
+            submissions=(SubmissionRecord(token=token, at=at),),
         )  # fmt: skip
         store.stage(record, {}, "#!/bin/bash\n")
         runs.append(store.commit(record, JobId(str(1000 + number))))

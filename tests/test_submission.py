@@ -429,6 +429,16 @@ def test_the_state_of_who_got_the_id_is_never_shown(tmp_path: Path, state: str) 
     assert left(tmp_path)[0].submission.final is None
 
 
+@pytest.mark.parametrize("tokens", [("aaaaaaaa22222222", "zzzzzzzz22222222"), ("zzzzzzzz22222222", "aaaaaaaa22222222")])
+def test_of_two_runs_with_one_id_the_later_is_the_newest_even_within_a_second(
+    tmp_path: Path, tokens: tuple[str, str]
+) -> None:
+    for token in tokens:
+        store, record, _ = staged(tmp_path, token)
+        store.commit(record, JobId("100"))
+    assert [run.submission.token for run in store.by_job(JobId("100"))] == list(tokens)
+
+
 def test_accounting_that_does_not_answer_is_no_proof_of_loss(tmp_path: Path) -> None:
     slurm = FakeSlurm(Time())
     slurm.past = Answer(complete=False, note="sacct: Connection refused")

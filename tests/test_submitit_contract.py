@@ -22,9 +22,7 @@ OWN = {"submit_script", "logs"}
 
 
 def own_names(kind: type) -> list[str]:
-    return [
-        n for n in vars(kind) if (not n.startswith("__") or n == "__init__") and callable_or_property(vars(kind)[n])
-    ]
+    return [name for name, value in vars(kind).items() if not name.startswith("__") and callable_or_property(value)]
 
 
 def callable_or_property(value: Any) -> bool:
@@ -41,7 +39,7 @@ def in_mro(kind: type, name: str) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("kind", "name"), [(kind, name) for kind in BASES for name in own_names(kind) if name not in OWN and name != "__init__"],
+    ("kind", "name"), [(kind, name) for kind in BASES for name in own_names(kind) if name not in OWN],
     ids=lambda value: value if isinstance(value, str) else value.__name__,
 )  # fmt: skip
 def test_each_override_overrides_something(kind: type, name: str) -> None:
@@ -54,8 +52,8 @@ def test_each_override_overrides_something(kind: type, name: str) -> None:
 
 def test_what_is_overridden_is_what_the_design_says() -> None:
     assert {
-        "_make_submission_file_text", "_make_submission_command", "_get_job_id_from_submission_command", "_submit_command",
-        "affinity", "_internal_process_submissions",
+        "_make_submission_file_text", "_make_submission_command", "_get_job_id_from_submission_command",
+        "_submit_command", "affinity", "_internal_process_submissions",
     } <= set(own_names(ours.TrainExecutor))  # fmt: skip
     assert {"stdout", "stderr"} <= set(own_names(ours.TrainPaths)) and "paths" in own_names(ours.TrainJob)
 
@@ -76,7 +74,8 @@ def test_importing_it_says_nothing_and_sets_up_no_logging() -> None:
         "import clusterrun.scheduler.submitit_executor, logging, sys\n"
         "logger = logging.getLogger('submitit')\n"
         "logger.warning('x')\n"
-        "assert not any(getattr(h, 'stream', None) is sys.stdout for n in (None, 'submitit') for h in logging.getLogger(n).handlers)"
+        "handlers = [h for name in (None, 'submitit') for h in logging.getLogger(name).handlers]\n"
+        "assert not any(getattr(h, 'stream', None) is sys.stdout for h in handlers)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
@@ -85,8 +84,8 @@ def test_importing_it_says_nothing_and_sets_up_no_logging() -> None:
 def submission(tmp_path: Path, **more: Any) -> Submission:
     script = tmp_path / "script.sh"
     script.write_bytes(b"#!/bin/bash\n# \xff\n")
-    return Submission(run_id="r", run_dir=tmp_path, token="t" * 16, script=script, workdir=tmp_path, logs=tmp_path / "logs",
-                      env={}, **more)  # fmt: skip
+    places = {"run_dir": tmp_path, "workdir": tmp_path, "logs": tmp_path / "logs"}
+    return Submission(run_id="r", token="t" * 16, script=script, env={}, **places, **more)
 
 
 def test_a_submission_goes_through_it_and_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
