@@ -12,7 +12,7 @@ import click
 from clusterrun.cli.follow import follow_to_end, wait_to_end
 from clusterrun.cli.options import asked, json_option, spec_options
 from clusterrun.cluster import Cluster
-from clusterrun.errors import Ambiguous, ClusterrunError, RequestError
+from clusterrun.errors import RequestError
 from clusterrun.job import LOCAL
 from clusterrun.logs import log_paths
 from clusterrun.store import RunRecord
@@ -64,7 +64,7 @@ def submit(
             if not as_json:
                 ui.raw(plan.script)
             return
-        with _undisturbed() as interrupted:
+        with _undisturbed(ui, plan.record.run_id) as interrupted:
             run = cluster.submit(plan)
             _announce(ui, run, data=not wait)
         if interrupted:
@@ -146,15 +146,24 @@ def _count(number: int, what: str) -> str:
 
 
 @contextmanager
-def _undisturbed() -> Iterator[list[int]]:
-    """Put off Ctrl-C while a job is being made: half a submission is worse than a second's wait."""
+def _undisturbed(ui: Ui, run_id: str) -> Iterator[list[int]]:
+    """Put off the first Ctrl-C while a job is being made: half a submission is worse than a moment's wait.
+
+    A second one leaves at once; what it leaves behind is settled by the next command.
+    """
     pressed: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, frame: pressed.append(number))
+
+    def press(number: int, frame: object) -> None:
+        pressed.append(number)
+        if len(pressed) > 1:
+            raise KeyboardInterrupt
+        ui.note("finishing the submission first; Ctrl-C again leaves it")
+
+    before = signal.signal(signal.SIGINT, press)
     try:
         yield pressed
-    except ClusterrunError as error:
-        if pressed and not isinstance(error, Ambiguous):
-            raise KeyboardInterrupt from error
+    except KeyboardInterrupt:
+        ui.note(f"left in the middle: `clusterrun submit --recover {run_id}` settles it")
         raise
     finally:
         signal.signal(signal.SIGINT, before)
