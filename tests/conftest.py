@@ -6,12 +6,18 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from lab.cluster import Lab
 from tests.sites import Site
 
 pytest_plugins = ["lab.fixtures"]
+
+# The same examples on every run of CI: what random ones find is for who is working, not for who lands next.
+hypothesis.settings.register_profile("ci", derandomize=True, print_blob=True)
+if os.environ.get("CI") == "true":
+    hypothesis.settings.load_profile("ci")
 
 
 @pytest.fixture(autouse=True)

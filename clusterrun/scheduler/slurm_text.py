@@ -21,7 +21,7 @@ SEP = "\x1f"
 _SQUEUE = ("%i", "%A", "%T", "%r", "%u", "%P", "%N", "%D", "%M", "%l", "%V", "%S", "%e", "%o", "%j")
 _SACCT = ("JobID", "JobIDRaw", "State", "ExitCode", "User", "Partition", "NodeList", "AllocNodes", "ElapsedRaw",
           "TimelimitRaw", "Submit", "Start", "End", "JobName")  # fmt: skip
-_ID_LINE = re.compile(r"[0-9]{1,18}(;[A-Za-z0-9_.-]{1,64})?", re.ASCII)
+_ID_LINE = re.compile(r"[1-9][0-9]{0,17}(;[A-Za-z0-9_.-]{1,64})?", re.ASCII)
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-_]")
 
 

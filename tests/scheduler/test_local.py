@@ -157,7 +157,9 @@ def test_signals_that_the_submitter_ignored_are_not_ignored_in_the_job(bench):
     assert subprocess.run(shell, capture_output=True, text=True, check=True).stdout == "L1\n"
     bench.wait(JobId("L1"), "COMPLETED")
     masks = (bench.folder / "run0/logs/train_L1.out").read_text().split()[1::2]
-    assert [int(mask, 16) for mask in masks] == [0, 0]
+    # 32 and 33 belong to the C library, which lets nobody change what was inherited
+    known = sum(1 << (number - 1) for number in signal.valid_signals())
+    assert [int(mask, 16) & known for mask in masks] == [0, 0]
 
 
 def test_twenty_submits_at_once_get_twenty_ids(bench):

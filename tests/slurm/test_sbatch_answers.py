@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from clusterrun import shell, submission
@@ -90,6 +91,9 @@ def ask(site: Site, order: Submission) -> JobId | ClusterrunError | None:
 def test_no_words_around_the_answer_give_a_wrong_id(
     order: Submission, before: str, after: str, err: str, cluster: bool, status: int
 ) -> None:
+    # Digits that a wrapper prints right before the id, on the same line and alone, make another id for all that anyone
+    # can tell from the text; the token tells at the next question.
+    assume(not re.search(r"[1-9][0-9]*$", before))
     others = [row("7", "other.zzzzzzzz"), row("8", "x.abcdefgx", "RUNNING"), row("9", "abcdefgh")]
     told = f"{before}4711{';site' * cluster}\n{after}"
     result = ask(Site(Completed(status, told, err), [*others, row("4711", "a,b.abcdefgh")]), order)
