@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -17,6 +18,9 @@ from clusterrun.job import LOCAL
 from clusterrun.logs import log_paths
 from clusterrun.store import RunRecord
 from clusterrun.ui import Ui
+
+MOMENT = 2.0
+"""Seconds for which a repeated Ctrl-C is the same impatience as the first."""
 
 
 @click.command()
@@ -146,18 +150,19 @@ def _count(number: int, what: str) -> str:
 
 
 @contextmanager
-def _undisturbed(ui: Ui, run_id: str) -> Iterator[list[int]]:
-    """Put off the first Ctrl-C while a job is being made: half a submission is worse than a moment's wait.
+def _undisturbed(ui: Ui, run_id: str) -> Iterator[list[float]]:
+    """Put off Ctrl-C while a job is being made: half a submission is worse than a moment's wait.
 
-    A second one leaves at once; what it leaves behind is settled by the next command.
+    One that comes when the moment has become long leaves at once; what it leaves is settled by the next command.
     """
-    pressed: list[int] = []
+    pressed: list[float] = []
 
     def press(number: int, frame: object) -> None:
-        pressed.append(number)
-        if len(pressed) > 1:
+        pressed.append(time.monotonic())
+        if pressed[-1] - pressed[0] > MOMENT:
             raise KeyboardInterrupt
-        ui.note("finishing the submission first; Ctrl-C again leaves it")
+        if len(pressed) == 1:
+            ui.note("finishing the submission first; Ctrl-C in a moment leaves it")
 
     before = signal.signal(signal.SIGINT, press)
     try:

@@ -488,6 +488,17 @@ def test_ctrl_c_waits_for_the_answer_and_leaves_the_job(fresh_lab: Lab, site: Si
     assert site.state(job[1])["run_id"] == runs_of(site)[0].name
 
 
+def test_ctrl_c_after_a_moment_leaves_a_submission_that_can_be_settled(site: Site, template: Path) -> None:
+    path = wrap_sbatch(site.home, "kill -INT $PPID; sleep 3; kill -INT $PPID; sleep 30", site.env["PATH"])
+    pressed = begin(site, template, NEVER, env={"PATH": path})
+    said, _ = pressed.communicate(timeout=25)
+    assert pressed.returncode == 130, said
+    run_id = runs_of(site)[0].name
+    assert f"clusterrun submit --recover {run_id}" in said and "Traceback" not in said, said
+    site.cli("submit", "--recover", run_id)
+    assert site.state(run_id)["state"] == "PENDING"
+
+
 def test_asking_works_while_accounting_is_down(fresh_lab: Lab, site: Site, template: Path) -> None:
     lab = fresh_lab
     done, gone, waits = (light(site, template), light(site, template, NEVER), light(site, template, NEVER))
