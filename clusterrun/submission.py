@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from clusterrun import store as records
 from clusterrun.errors import Ambiguous, NotDelivered, Refused, SchedulerError
 from clusterrun.job import JobId, JobStatus
-from clusterrun.scheduler import Scheduler, Submission
+from clusterrun.scheduler import Scheduler, Submission, processes
 from clusterrun.store import RunRecord, Store
 
 #: Seconds for which a request that was not delivered is sent again.
@@ -192,19 +192,11 @@ def heal(
 
 def submitter() -> tuple[str, int, int]:
     """This process as a record names it: host, pid, start time in clock ticks since boot."""
-    return socket.gethostname(), os.getpid(), _start_time(os.getpid())
+    me = processes.look(os.getpid())
+    return socket.gethostname(), os.getpid(), me.start if me else 0
 
 
 def submitter_lives(who: tuple[str, int, int]) -> bool:
     """Whether that process is still at it; one on another host is not counted on."""
     host, pid, start = who
-    return host == socket.gethostname() and start != 0 and _start_time(pid) == start
-
-
-def _start_time(pid: int) -> int:
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123 - /proc is read as it is
-            fields = file.read().rpartition(b")")[2].split()
-            return 0 if fields[0] in (b"Z", b"X") else int(fields[19])
-    except (OSError, ValueError, IndexError):
-        return 0
+    return host == socket.gethostname() and start != 0 and processes.is_alive(pid, start)

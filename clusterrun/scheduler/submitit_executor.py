@@ -18,6 +18,7 @@ os.environ.setdefault("SUBMITIT_LOG_LEVEL", "NOCONFIG")
 from submitit.core import utils
 from submitit.slurm import slurm
 
+from clusterrun.errors import RequestError
 from clusterrun.render import PICKLES
 from clusterrun.scheduler import Submission
 
@@ -97,5 +98,5 @@ class TrainExecutor(slurm.SlurmExecutor):
     def _internal_process_submissions(self, delayed_submissions: list[Any]) -> list[Any]:
         """submitit builds arrays with its own class, which loses our script."""
         if len(delayed_submissions) != 1:
-            raise NotImplementedError("arrays of callables are not offered: submit them one by one")
+            raise RequestError("several callables at once are not offered", hint="submit them one by one")
         return list(super()._internal_process_submissions(delayed_submissions))
