@@ -25,7 +25,7 @@ def require_lab() -> None:
     if reason := available():
         if os.environ.get("CI") == "true":
             pytest.fail(reason, pytrace=False)
-        pytest.skip(reason)
+        pytest.skip(reason)  # not root, or no packages: `make test` promises to say in a line why, and goes on
 
 
 def _session_lab(accounting: bool) -> Iterator[Lab]:

@@ -250,6 +250,7 @@ def test_an_untrusted_profile_is_ignored_with_a_notice(root: Path) -> None:
     assert load(root).notices[1].startswith("~/.config/clusterrun/config.toml is not used")
 
 
+# chown to another user needs root; the rule itself (`why_not`) is tested below for everybody
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file away")
 def test_a_foreign_profile_is_ignored(root: Path) -> None:
     os.chown(project(root, "setup = ['evil']"), 54321, 54321)

@@ -186,7 +186,7 @@ def test_where_the_lab_cannot_run_a_test_is_skipped_but_fails_in_ci(monkeypatch)
 @pytest.mark.usefixtures("small")
 def test_a_lab_kept_for_reuse_serves_the_next_session(tmp_path):
     if "reuse-none" in claims.claims():
-        pytest.skip("somebody uses the kept lab")
+        pytest.skip("somebody uses the kept lab")  # taking it down would end their jobs; never so on a fresh machine
     try:
         for _ in range(2):
             done = subprocess.run(**session(tmp_path, CLUSTERRUN_LAB_REUSE="1"), capture_output=True, check=False)
