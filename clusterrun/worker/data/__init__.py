@@ -1,0 +1,1 @@
+"""From files to samples: readers, tokenizers, the cache of prepared tensors."""
