@@ -10,6 +10,7 @@ import hypothesis
 import pytest
 
 from lab.cluster import Lab
+from tests.desks import Desk
 from tests.sites import Site
 
 pytest_plugins = ["lab.fixtures"]
@@ -30,6 +31,12 @@ def own_surroundings(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pyte
 
 
 REUSE = "CLUSTERRUN_LAB_REUSE"
+
+
+@pytest.fixture
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Desk:
+    """A project folder, stand-ins for Slurm's commands, and the command line."""
+    return Desk(tmp_path, monkeypatch, capfd)
 
 
 @pytest.fixture(scope="module")

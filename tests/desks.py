@@ -167,3 +167,23 @@ def shell_line(script: str, beginning: str) -> str:
 def work_words(script: str) -> list[str]:
     """The worker's arguments as the shell reads them in a rendered script."""
     return shlex.split(shell_line(script, "CR_WORK=").removeprefix("CR_WORK=(").removesuffix(")"))
+
+
+def refused(desk: Desk, *words: str, status: int = 2, calls: bool = False) -> tuple[str, str]:
+    """Type a command that must be refused: one line, at most one hint, nothing on stdout, nothing written.
+
+    Returns the line and the hint. With `calls` False no Slurm command may have been run either, but for the one look
+    at the configuration.
+    """
+    before = desk.files()
+    said = desk.type(*words)
+    assert said.status == status, said
+    assert said.out == "", said
+    lines = said.err.splitlines()
+    assert "Traceback" not in said.err
+    assert 1 <= len(lines) <= 2 and lines[0].startswith("clusterrun: "), said.err
+    assert len(lines) == 1 or lines[1].startswith("  hint: "), said.err
+    assert desk.files() == before
+    if not calls:
+        assert [call for call in desk.slurm.calls if call[0] != "scontrol"] == []
+    return lines[0].removeprefix("clusterrun: "), lines[1].removeprefix("  hint: ") if lines[1:] else ""

@@ -13,10 +13,11 @@ from typing import Any
 
 from clusterrun.submission import Clock
 from lab.cluster import Lab
-from tests.sites import ROOT, Site
+from tests.sites import ONE_RANK, ROOT, Job, Site, until
 
 SHIPPED = ROOT / "clusterrun" / "templates" / "sbatch.j2"
 MANY = ROOT / "tests" / "data" / "submits_many.py"
+NEVER = "--sbatch-arg=--begin=now+1hour"
 
 
 def light_template(folder: Path) -> Path:
@@ -64,6 +65,27 @@ def held_by_slurm(lab: Lab, since: str = "") -> dict[str, list[str]]:
             job, _, name = line.partition("|")
             found.setdefault(name, set()).add(job)
     return {name: sorted(ids, key=int) for name, ids in found.items()}
+
+
+def light(site: Site, template: Path, *options: str, **kwargs: Any) -> Job:
+    """Submit one light job."""
+    return site.submit(*ONE_RANK, "--template", str(template), *options, "--", "true", **kwargs)
+
+
+def begin(site: Site, template: Path, *options: str, env: dict[str, str] | None = None) -> subprocess.Popen[str]:
+    words = (*site.scheduler, *ONE_RANK, "--template", str(template), *options, "--", "true")
+    return site.start("submit", *words, env=env)
+
+
+def all_over(lab: Lab, seconds: float = 90) -> None:
+    until(lambda: not lab.run(["squeue", "-h"]).stdout.strip(), seconds, lambda: lab.run(["squeue"]).stdout, pause=0.3)
+
+
+def age(run_dir: Path, seconds: int) -> None:
+    """Let a submission be that much older."""
+    (file,) = (run_dir / "submissions").glob("*.json")
+    data = json.loads(file.read_text())
+    file.write_text(json.dumps(data | {"at": data["at"] - seconds}))
 
 
 class Fleet:

@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
@@ -15,11 +14,6 @@ from clusterrun.job import JobId
 from clusterrun.scheduler.slurm_text import _SACCT, _SQUEUE, SEP
 from clusterrun.store import RunRecord, Store, SubmissionRecord
 from tests.desks import Desk
-
-
-@pytest.fixture
-def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Desk:
-    return Desk(tmp_path, monkeypatch, capfd)
 
 
 def imported(*words: str) -> set[str]:

@@ -48,7 +48,10 @@ class DistEnv:
 
 @dataclass(frozen=True)
 class RunEnv:
-    """What the batch script says about the run: folders as paths (None outside a run), limits in seconds."""
+    """What the batch script says about the run: folders as paths (None outside a run), limits in seconds.
+
+    `end_time` is when the time limit ends the job, in seconds since 1970; None where there is none or nobody said.
+    """
 
     run_id: str = "none"
     run_dir: Path | None = None
@@ -57,6 +60,7 @@ class RunEnv:
     node_names: tuple[str, ...] = ()
     pg_timeout: float = DEFAULT_PG_TIMEOUT
     join_timeout: float = DEFAULT_JOIN_TIMEOUT
+    end_time: float | None = None
 
     @classmethod
     def resolve(cls, environ: Mapping[str, str]) -> RunEnv:
@@ -73,6 +77,7 @@ class RunEnv:
             node_names=tuple(environ.get("CLUSTERRUN_NODE_NAMES", "").split()),
             pg_timeout=_seconds(environ, "CLUSTERRUN_PG_TIMEOUT", DEFAULT_PG_TIMEOUT),
             join_timeout=_seconds(environ, "CLUSTERRUN_JOIN_TIMEOUT", DEFAULT_JOIN_TIMEOUT),
+            end_time=_moment(environ.get("CLUSTERRUN_END_TIME", "")),
         )
 
 
@@ -169,6 +174,14 @@ def _integer(environ: Mapping[str, str], name: str) -> int:
         return int(text)
     except ValueError:
         raise WorkerError(f"{name} must be a whole number, got {text!r}") from None
+
+
+def _moment(text: str) -> float | None:
+    """Seconds since 1970, or None: a scheduler that names no end of the job must not stop the job."""
+    try:
+        return float(text) or None
+    except ValueError:
+        return None
 
 
 def _seconds(environ: Mapping[str, str], name: str, default: float) -> float:

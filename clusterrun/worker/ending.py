@@ -127,8 +127,15 @@ class Ending:
             data = self._wakeup.recv(64)
             if not data:
                 return
-            if signal.SIGTERM in data and signal.getsignal(signal.SIGTERM) is self._handler:
+            if signal.SIGTERM not in data:
+                continue
+            handler = signal.getsignal(signal.SIGTERM)
+            # a task in training saves before it stops, unless a rank has failed: then nobody would come to the agreement
+            if handler is self._handler or (getattr(handler, "saves_first", False) and self._a_rank_failed()):
                 self._terminate()
+
+    def _a_rank_failed(self) -> bool:
+        return self.run.attempt_dir is not None and (self.run.attempt_dir / "first_failure.json").exists()
 
     def _hold_term(self) -> None:
         self._forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})

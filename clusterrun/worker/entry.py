@@ -71,7 +71,9 @@ def _work(request: Request, dist: DistEnv, run: RunEnv, ending: Ending) -> userw
         raise WorkerError(f"no such script: {request.target} (in {os.getcwd()})", status=2)
     if request.mode == "task":
         from . import tasks
+        from .training import stopping
 
+        stopping.expect()
         task = tasks.prepare(request.target, request.arguments, dist.world_size)
     _need_torch()
     from . import group

@@ -3,175 +3,232 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import math
+import os
+import sys
 import time
-from typing import Any, Protocol
+from typing import Any
 
 import torch
-import torch.distributed as torch_dist
-from torch.nn.functional import cross_entropy
-from torch.nn.parallel import DistributedDataParallel
 
 from .distenv import DistEnv, RunEnv
 from .errors import WorkerError
+from .training import memory, schedule
+from .training.agreement import Agreement
+from .training.evaluation import evaluate
+from .training.keeping import Keeper
+from .training.order import Order, seed_of
+from .training.placing import (
+    WithLoss,
+    accumulating,
+    averaged,
+    fit_memory,
+    make_optimizer,
+    settle_buckets,
+    to_device,
+)
+from .training.precision import Precision, choose
+from .training.report import Report, flops_per_token, peak_flops
+from .training.sizes import BatchSizes, solve
+from .training.stopping import StopRequest, stop_reason
+from .training.window import Window
+from .work import Batch, Work
 
-EVAL_SEQUENCES = 32  # of the held-out text, the same ones each time
-FLOOR = 0.1  # the cosine ends at this share of the highest learning rate
+MOST_SKIPPED = 20  # steps in a row without a finite gradient, even where on_nan=skip
+Mine = list[tuple[int, list[int], Batch]]  # this rank's part of a step: slot, sample indices, micro batch
 
 
-class Config(Protocol):
-    """What the loop asks of a task's configuration; batches are sequences, lengths are tokens."""
+def train(work: Work, config: Any, dist: DistEnv, run: RunEnv, device: torch.device) -> bool:
+    """Train `work.model` on all ranks; tells whether it got to the end (False: it was asked to stop, and saved).
 
-    steps: int
-    seq_len: int
-    global_batch: int
-    lr: float
-    warmup: int
-    seed: int
-    eval_every: int
-
-
-def train(
-    model: torch.nn.Module,
-    train_tokens: torch.Tensor,
-    val_tokens: torch.Tensor,
-    config: Any,
-    dist: DistEnv,
-    run: RunEnv,
-    device: torch.device,
-) -> None:
-    """Train `model` for `config.steps` steps of `config.global_batch` sequences over all ranks.
-
-    Tokens are int64, shape (n,), the same on every rank. Rank 0 prints and writes metrics.jsonl in the run's folder.
+    `config` has the keys of `settings.Training`. Rank 0 prints, and writes metrics, checkpoints and samples. Raises
+    WorkerError for what the user can mend: batches that cannot be, a foreign checkpoint, NaN, memory that ran out.
     """
-    model.to(device)
-    net = model
-    if dist.world_size > 1:
-        net = DistributedDataParallel(model, device_ids=[device.index] if device.type == "cuda" else None)
-    matrices = [p for p in model.parameters() if p.dim() >= 2]
-    vectors = [p for p in model.parameters() if p.dim() < 2]
-    optimizer = torch.optim.AdamW(
-        [{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}],
-        lr=config.lr,
-        betas=(0.9, 0.95),
-    )
-    if dist.rank == 0:
-        print(
-            f"model {sum(p.numel() for p in model.parameters()) / 1e6:.2f} M parameters,"
-            f" {len(train_tokens):,} training and {len(val_tokens):,} validation tokens,"
-            f" global batch {config.global_batch} x {config.seq_len}",
-            flush=True,
-        )
-    metrics = run.run_dir / "metrics.jsonl" if dist.rank == 0 and run.run_dir else None
-    first_val = val = evaluate(model, val_tokens, config, dist, device)
-    if dist.rank == 0:
-        print(f"step {0:>{len(str(config.steps))}}/{config.steps}  val {val:.2f}", flush=True)
-    began = mark = time.monotonic()
-    marked = 0
+    agreement = Agreement(dist, run)
+    stop = StopRequest(dist, run, config.time_margin)
+    stop.install()
+    precision = choose(config.precision, device)
+    if config.deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(True)
 
-    for step in range(1, config.steps + 1):
-        lr = learning_rate(step, config)
+    # what to train, and how much of it
+    keeper = Keeper(config, dist, run, agreement)
+    asked = (config.global_batch_size, config.micro_batch_size, config.grad_accum_steps)
+    sizes = keeper.sizes(solve(*asked, dist.world_size, config.default_global_batch))
+    optimizer = make_optimizer(work.model.to(device), config)
+    scaler = precision.scaler()
+    whole: torch.nn.Module = WithLoss(work)
+    if config.compile:
+        whole = torch.compile(whole)  # type: ignore[assignment]
+    net = averaged(whole, dist.world_size, device)
+    if config.auto_micro_batch:
+        sizes = fit_memory(net, work, sizes, precision, device, optimizer, agreement)
+    order = Order(len(work.train), sizes, config.seed, config.drop_last)
+    steps = config.steps or math.ceil(config.epochs * order.steps_per_epoch)
+    top_lr = schedule.scaled(config.lr, config.lr_scaling, sizes.global_batch_size, config.base_batch_size)
+
+    # where to go on: after this, a resumed run is in the state that the uninterrupted one was in
+    settings = settings_of(config, sizes, work, steps)
+    keeper.restore(work.model, optimizer, scaler, settings)
+    start = keeper.start
+    settle_buckets(net, work, device, optimizer)
+
+    report = Report(dist.rank, run, config, start, settings)
+    for line in [*banner(work, config, order, steps, precision, top_lr), *keeper.announce()]:
+        report.say(line)
+    flops = flops_per_token(work.model, getattr(config, "seq_len", 0))
+    peak = peak_flops(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
+
+    def look(step: int) -> dict[str, float]:
+        """Evaluate on all ranks, generate on rank 0."""
+        found = evaluate(whole, work, sizes, config, precision, device, agreement, dist.rank)
+        if dist.rank == 0 and work.sample is not None:
+            for prompt in config.sample_prompts:
+                report.sampled(step, prompt, work.sample(prompt))
+        return found
+
+    row: dict[str, float | None] = {}
+    if start == 0:
+        row = {**look(0)}
+        keeper.first_val(row["val_loss"])
+        report.row(0, steps, row)
+    report.start(start, steps)
+    window = Window(device)
+    began = time.monotonic()
+    step, skipped, stopped = start, 0, ""
+    unchecked: tuple[int, torch.Tensor] | None = None  # on a GPU a norm is looked at one step later, without waiting
+
+    while step < steps:
+        window.resume()
+        mine: Mine = [(slot, s, work.train.batch(s or [0])) for slot, s in order.mine(step + 1, dist.rank)]
+        window.data_is_here()
+        weight, tokens, *wishes = agreement.sum(
+            [
+                sum(batch.weight for _, samples, batch in mine if samples),
+                sum(batch.tokens for _, samples, batch in mine if samples),
+                *stop.wishes(keeper.saving_s + window.step_s),
+            ]
+        )
+        if stopped := stop_reason(wishes):
+            break
+        step += 1
+        lr = schedule.learning_rate(step, steps, top_lr, config.warmup, config.schedule)
         for group in optimizer.param_groups:
             group["lr"] = lr
-        batch = sequences(train_tokens, step, config, dist).to(device)
-        loss = mean_loss(net, batch, device)
+
+        local = torch.zeros((), device=device)  # this rank's part of the step's mean loss
+        try:
+            for i, (slot, samples, batch) in enumerate(mine):
+                # DDP takes the mean over ranks; times their number it is the sum, over the weight of the global batch
+                factor = dist.world_size / weight if samples and weight else 0.0
+                torch.manual_seed(seed_of(config.seed, "step", step, slot))
+                with accumulating(net) if i < len(mine) - 1 else contextlib.nullcontext():
+                    with precision.autocast():
+                        loss = net(to_device(batch.tensors, device))
+                    scaler.scale(loss * factor).backward()
+                local += loss.detach() * (factor / dist.world_size)
+        except (RuntimeError, MemoryError) as error:
+            if memory.is_oom(error):
+                raise memory.explain(device, sizes, precision.name) from None
+            raise
+        scaler.unscale_(optimizer)
+        norm = torch.nn.utils.clip_grad_norm_(work.model.parameters(), config.clip or math.inf)
+        window.add(local, int(tokens))
+
+        # gradients are the same on every rank, so that all come to the same answer without asking; in fp16 an
+        # overflow is normal, and the scaler skips the step itself
+        finite = True
+        if not scaler.is_enabled():
+            now = device.type == "cpu" or config.on_nan == "skip"
+            check, unchecked = ((step, norm), None) if now else (unchecked, (step, norm))
+            finite = check is None or math.isfinite(check[1].item())
+            skipped = 0 if finite else skipped + 1
+            if not finite and (config.on_nan == "stop" or skipped > MOST_SKIPPED):
+                assert check is not None
+                raise not_finite(check[0], local, mine, lr, agreement, dist)
+        if finite:
+            scaler.step(optimizer)
+            scaler.update()
+        else:
+            report.say(f"step {step}: the gradient is not finite, this step changes nothing")
         optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
+        report.advance(step)
 
-        if step % config.eval_every and step != config.steps:
+        ends = step == steps
+        looks = ends or (config.eval_every and step % config.eval_every == 0)
+        saves = ends or (config.save_every and step % config.save_every == 0)
+        if not (looks or saves or step % config.log_every == 0 or step == start + 1):
             continue
-        value = average(loss.detach(), dist)
-        if not math.isfinite(value):  # averaged over ranks, so that all of them stop here
-            raise WorkerError(f"the loss is {value} at step {step}: try a lower lr than {config.lr:g}")
-        speed = (step - marked) * config.global_batch * config.seq_len / (time.monotonic() - mark)
-        val = evaluate(model, val_tokens, config, dist, device)
-        mark, marked = time.monotonic(), step
-        if dist.rank == 0:
-            print(
-                f"step {step:>{len(str(config.steps))}}/{config.steps}  loss {value:.2f}  val {val:.2f}"
-                f"  lr {lr:.1e}  tok/s {speed:,.0f}",
-                flush=True,
-            )
-        if metrics is not None:
-            row = {"step": step, "loss": value, "val_loss": val, "lr": lr, "tokens_per_second": speed}
-            with metrics.open("a") as file:
-                file.write(json.dumps(row | {"time": time.time()}) + "\n")
+        row = {"epoch": step / order.steps_per_epoch, "lr": lr, "grad_norm": norm.item()}
+        row |= window.close(agreement, flops, peak)
+        if finite and not math.isfinite(row["loss"] or 0.0):
+            raise not_finite(step, local, mine, lr, agreement, dist)
+        if looks:
+            row |= look(step)
+        if saves:
+            row["save_stall_s"] = keeper.save(step, work.model, optimizer, scaler, row.get("val_loss"))
+        report.row(step, steps, row)
 
-    if dist.rank == 0:
-        seconds = time.monotonic() - began
-        print(f"validation loss {first_val:.3f} -> {val:.3f} in {config.steps} steps, {seconds:.0f} s", flush=True)
-
-
-def learning_rate(step: int, config: Config) -> float:
-    """Warm up in a line, then fall along a cosine to FLOOR of the highest rate; steps count from 1."""
-    if step <= config.warmup:
-        return config.lr * step / config.warmup
-    progress = (step - config.warmup) / max(1, config.steps - config.warmup)
-    return config.lr * (FLOOR + (1 - FLOOR) * 0.5 * (1 + math.cos(math.pi * progress)))
+    if stopped:
+        report.say(keeper.stop(step, work.model, optimizer, scaler, stopped))
+    elif step > start:
+        first, last = keeper.first_val(None), row["val_loss"]
+        report.say(
+            f"validation loss {first or math.nan:.3f} -> {last:.3f} in {steps} steps, {time.monotonic() - began:.0f} s"
+        )
+    else:
+        report.say(f"trained to step {steps} already")
+    keeper.close()
+    report.close()
+    agreement.close()
+    return not stopped
 
 
-def sequences(tokens: torch.Tensor, step: int, config: Config, dist: DistEnv) -> torch.Tensor:
-    """This rank's share of a step's global batch: (global_batch / world_size, seq_len + 1).
-
-    Which text a slot of the global batch holds is a function of (seed, step, slot) alone: no loader has a state to
-    save, and another world size sees the same batches.
-    """
-    draw = torch.Generator().manual_seed(config.seed * 1_000_003 + step)
-    starts = torch.randint(len(tokens) - config.seq_len, (config.global_batch,), generator=draw)
-    share = config.global_batch // dist.world_size
-    mine = starts[dist.rank * share : (dist.rank + 1) * share]
-    return torch.stack([tokens[s : s + config.seq_len + 1] for s in mine.tolist()])
-
-
-def mean_loss(net: torch.nn.Module, batch: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Mean cross-entropy in nats of predicting each next token of (sequences, length + 1)."""
-    half = torch.autocast("cuda", torch.bfloat16) if device.type == "cuda" else contextlib.nullcontext()
-    with half:
-        logits = net(input_ids=batch[:, :-1]).logits
-    return cross_entropy(logits.float().flatten(0, 1), batch[:, 1:].flatten())
+def settings_of(config: Any, sizes: BatchSizes, work: Work, steps: int) -> dict[str, Any]:
+    """What a checkpoint says of the run it belongs to."""
+    return {
+        "data": work.fingerprint,
+        "seed": config.seed,
+        "global_batch_size": sizes.global_batch_size,
+        "micro_batch_size": sizes.micro_batch_size,
+        "grad_accum_steps": sizes.grad_accum_steps,
+        "drop_last": config.drop_last,
+        "seq_len": getattr(config, "seq_len", None),
+        "steps": steps,
+        "lr": config.lr,
+        "precision": config.precision,
+        "torch": torch.__version__,
+    }
 
 
-@torch.no_grad()
-def evaluate(
-    model: torch.nn.Module, tokens: torch.Tensor, config: Config, dist: DistEnv, device: torch.device
-) -> float:
-    """Mean loss over evenly spread held-out sequences, shared out over the ranks; the same number on all of them."""
-    last = len(tokens) - config.seq_len - 1
-    starts = torch.linspace(0, last, EVAL_SEQUENCES).long().tolist()[dist.rank :: dist.world_size]
-    total = torch.zeros(2, dtype=torch.float64)
-    model.eval()
-    for i in range(0, len(starts), 8):
-        batch = torch.stack([tokens[s : s + config.seq_len + 1] for s in starts[i : i + 8]]).to(device)
-        total += torch.tensor([mean_loss(model, batch, device).item() * len(batch), len(batch)])
-    model.train()
-    if dist.world_size > 1:
-        total = total.to(device)
-        torch_dist.all_reduce(total)
-    return (total[0] / total[1]).item()
+def banner(work: Work, config: Any, order: Order, steps: int, precision: Precision, lr: float) -> list[str]:
+    """What is about to happen, in figures that hold."""
+    sizes = order.sizes
+    parameters = sum(p.numel() for p in work.model.parameters())
+    scaled = "" if lr == config.lr else f" ({config.lr_scaling} scaling of {config.lr:g})"
+    return [
+        f"model {parameters / 1e6:.2f} M parameters, {precision.name};"
+        f" {len(work.train):,} training and {len(work.held_out):,} held-out samples",
+        f"global batch {sizes.global_batch_size} = micro batch {sizes.micro_batch_size} x {sizes.world_size} ranks"
+        f" x {sizes.grad_accum_steps} accumulation; {order.steps_per_epoch} steps per epoch;"
+        f" {steps} steps = {steps / order.steps_per_epoch:.2f} epochs; lr {lr:g}{scaled}",
+    ]
 
 
-def average(value: torch.Tensor, dist: DistEnv) -> float:
-    """Mean of a number over all ranks."""
-    if dist.world_size > 1:
-        value = value.clone()
-        torch_dist.all_reduce(value)
-        value /= dist.world_size
-    return value.item()
-
-
-def share_tokens(ids: list[int], dist: DistEnv, device: torch.device) -> torch.Tensor:
-    """Give rank 0's token ids to every rank, as int64 on the CPU.
-
-    Through the process group and not a file: on a shared file system a new file may not be seen at once.
-    """
-    tokens = torch.tensor(ids, dtype=torch.int64)
-    if dist.world_size == 1:
-        return tokens
-    size = torch.tensor([len(tokens)], device=device)
-    torch_dist.broadcast(size, 0)
-    buffer = tokens.to(device) if dist.rank == 0 else torch.empty(int(size.item()), dtype=torch.int64, device=device)
-    torch_dist.broadcast(buffer, 0)
-    return buffer.cpu()
+def not_finite(
+    step: int, local: torch.Tensor, mine: Mine, lr: float, agreement: Agreement, dist: DistEnv
+) -> WorkerError:
+    """The error for a loss or gradient that is NaN or infinite: the step, whose batch it was, and what to do."""
+    bad = [0.0] * dist.world_size
+    bad[dist.rank] = float(not math.isfinite(local.item()))
+    culprits = [rank for rank, flag in enumerate(agreement.sum(bad)) if flag]
+    if dist.rank in culprits:
+        samples = [sample for _, chosen, _ in mine for sample in chosen]
+        shown = ", ".join(map(str, samples[:16])) + (" …" if len(samples) > 16 else "")
+        print(f"clusterrun: rank {dist.rank}: step {step}: samples {shown}", file=sys.stderr, flush=True)
+    whose = f"the loss of rank {', '.join(map(str, culprits))}" if culprits else "the gradient"
+    return WorkerError(
+        f"{whose} is not finite at step {step}: try a lower lr than {lr:g} or a longer warmup, look at the samples"
+        " named above, or set on_nan=skip"
+    )

@@ -42,6 +42,7 @@ class Work:
     `measure(model, tensors)` gives a 1-D float64 tensor of sums over the micro batch (correct answers, confusion
     counts …); they are added over batches and ranks and `summarize` turns the total into named numbers.
     `sample(prompt)` generates text with the model as it is now; rank 0 alone calls it.
+    `fingerprint` names the data and the order of its samples: a checkpoint of other data is not resumed from.
     """
 
     model: torch.nn.Module
@@ -52,3 +53,4 @@ class Work:
     summarize: Callable[[torch.Tensor], dict[str, float]] | None = None
     sample: Callable[[str], str] | None = None
     tokenizer: Any = None
+    fingerprint: str = ""

@@ -11,7 +11,7 @@ from typing import Any
 
 from ..errors import WorkerError, nearest
 
-NAMES = ("lm",)
+NAMES = ("lm", "sft", "classify", "diffusion")
 
 
 def prepare(name: str, arguments: Sequence[str], world_size: int) -> Callable[..., None]:
@@ -42,16 +42,23 @@ def configure(kind: type, arguments: Sequence[str]) -> Any:
 
 
 def _fit(key: str, text: str, default: Any) -> Any:
-    """Parse a value and hold it to the type of the key's default."""
+    """Parse a value and hold it to the type of the key's default; a tuple stands for one text or a list of them."""
     try:
         value = json.loads(text)
     except ValueError:
         value = text
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if isinstance(default, int) and not (number and value == int(value)):
-        raise WorkerError(f"{key} must be a whole number, got {text!r}", status=2)
-    if isinstance(default, float) and not number:
-        raise WorkerError(f"{key} must be a number, got {text!r}", status=2)
-    if isinstance(default, str) and not isinstance(value, list):
-        return text  # a folder called 2024 stays text
-    return type(default)(value) if number else value
+    if isinstance(default, bool):
+        if not isinstance(value, bool):
+            raise WorkerError(f"{key} must be true or false, got {text!r}", status=2)
+        return value
+    if isinstance(default, int | float):
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        whole = isinstance(default, int)
+        if not number or (whole and value != int(value)):
+            raise WorkerError(f"{key} must be a {'whole ' if whole else ''}number, got {text!r}", status=2)
+        return type(default)(value)
+    if isinstance(value, list):
+        if not all(isinstance(part, str) for part in value):
+            raise WorkerError(f"{key} must be a text or a list of texts, got {text!r}", status=2)
+        return tuple(value)
+    return (text,) if isinstance(default, tuple) else text  # a folder called 2024 stays text

@@ -1,162 +1,144 @@
-"""The default job: a small Llama-like language model trained from nothing on text that every Python carries.
+"""The default job: causal language modelling over text, by default text that every Python carries.
 
 No download, no data set to prepare: it shows in a minute that a cluster trains, with a loss that really falls.
 """
 
 from __future__ import annotations
 
-import os
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..distenv import DistEnv, RunEnv
 from ..errors import WorkerError
+from ..training import settings
 
 if TYPE_CHECKING:
     import torch
 
-END = "<|end|>"
-HELD_OUT = 0.1  # the last tenth of the text is for validation
+    from ..work import Batch
 
 
 @dataclass(frozen=True)
-class Config:
-    """What can be set, with `KEY=VALUE`. Batches are sequences, lengths are tokens.
+class Config(settings.Training):
+    """What can be set for `lm`, with `KEY=VALUE`, beside the keys of every task. Lengths are tokens.
 
-    `data` is a text file or a list of them ("pydoc": the topics of Python's own help); `out` a folder that the
-    finished model is written to in Hugging Face's format (empty: it is not kept).
+    `data` is files or globs (txt, jsonl, csv, parquet; "pydoc": the topics of Python's own help); the last
+    `held_out` of it, or `val_data`, is for evaluation. `model` is a preset, a folder, or a hub name; a preset gets a
+    tokenizer of `vocab` tokens trained on the data.
     """
 
-    steps: int = 150
-    seq_len: int = 64
-    global_batch: int = 16
-    lr: float = 3e-3
-    warmup: int = 10
-    hidden: int = 128
-    layers: int = 2
-    heads: int = 4
-    kv_heads: int = 2
-    ffn: int = 384
+    task: ClassVar[str] = "lm"
+
+    data: str | tuple[str, ...] = "pydoc"
+    val_data: str | tuple[str, ...] = ""
+    held_out: float = 0.1
+    text_column: str = "text"
+    model: str = "tiny"
     vocab: int = 1024
-    seed: int = 1
-    eval_every: int = 25
-    data: str | list[str] = "pydoc"
-    out: str = ""
+    seq_len: int = 64
+
+    steps: int = 150
+    lr: float = 3e-3
 
 
 def check(config: Config, world_size: int) -> None:
     """Refuse what cannot be trained, in one line with what would be possible."""
-    for name in ("steps", "seq_len", "global_batch", "hidden", "layers", "heads", "kv_heads", "ffn", "eval_every"):
-        if getattr(config, name) < 1:
-            raise WorkerError(f"{name} must be at least 1, got {getattr(config, name)}", status=2)
-    if config.warmup < 0 or config.lr <= 0:
-        raise WorkerError("lr must be above 0 and warmup at least 0", status=2)
-    if config.vocab < 300:
-        raise WorkerError(f"vocab must be at least 300 (256 bytes come first), got {config.vocab}", status=2)
-    if config.hidden % (2 * config.heads) or config.heads % config.kv_heads:
-        raise WorkerError(
-            f"hidden={config.hidden} must be an even multiple of heads={config.heads},"
-            f" and heads a multiple of kv_heads={config.kv_heads}",
-            status=2,
-        )
-    below = config.global_batch // world_size * world_size
-    if below != config.global_batch:
-        choices = f"{below} or {below + world_size}" if below else str(world_size)
-        raise WorkerError(
-            f"global_batch={config.global_batch} does not divide over {world_size} ranks: use {choices}", status=2
-        )
-    if config.out and os.path.exists(config.out):
-        raise WorkerError(f"out={config.out} exists already: name a new folder", status=2)
+    settings.check(config, world_size)
+    if not 0 < config.held_out < 1:
+        raise WorkerError(f"held_out must be between 0 and 1, got {config.held_out}", status=2)
+
+
+class Chunks:
+    """Consecutive pieces of one long text: sample i predicts tokens i x length + 1 to (i + 1) x length."""
+
+    def __init__(self, tokens: torch.Tensor, length: int) -> None:
+        self._tokens = tokens
+        self._length = length
+
+    def __len__(self) -> int:
+        return max(0, (len(self._tokens) - 1) // self._length)
+
+    def batch(self, indices: Sequence[int]) -> Batch:
+        """(sequences, length) of input ids and of the labels one token further."""
+        import torch
+
+        from ..work import Batch
+
+        length = self._length
+        rows = torch.stack([self._tokens[i * length : (i + 1) * length + 1] for i in indices]).long()
+        targets = len(indices) * length
+        return Batch({"input_ids": rows[:, :-1], "labels": rows[:, 1:]}, float(targets), targets)
 
 
 def run(config: Config, dist: DistEnv, run: RunEnv, device: torch.device) -> None:
     """Train on all ranks of the open process group (or on one process alone)."""
-    try:
-        from transformers import LlamaConfig, LlamaForCausalLM
-    except ImportError as error:
-        raise WorkerError(f"the lm task needs transformers ({error}): pip install 'transformers>=5'") from None
-    import torch
+    from ..data import prepared, sources
+    from ..finish import cache_folder, train_and_leave
+    from ..losses import next_token
+    from ..models import generate, load
+    from ..work import Work
 
-    from ..train import share_tokens, train
+    source = load.resolve(config.model)
+    own = load.tokenizer(source)
 
-    tokenizer, ids = tokenize(config) if dist.rank == 0 else (None, [])
-    tokens = share_tokens(ids, dist, device)
-    cut = int(len(tokens) * (1 - HELD_OUT))
-    if len(tokens) - cut < config.seq_len + 2:
-        raise WorkerError(f"the data has {len(tokens)} tokens: too few to hold out one sequence of {config.seq_len}")
+    def build(folder: Path) -> dict[str, Any]:
+        return tokenize(config, own, folder)
 
-    torch.manual_seed(config.seed)  # the same weights on every rank and for every world size
-    model = LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=config.vocab,
-            hidden_size=config.hidden,
-            intermediate_size=config.ffn,
-            num_hidden_layers=config.layers,
-            num_attention_heads=config.heads,
-            num_key_value_heads=config.kv_heads,
-            max_position_embeddings=max(1024, config.seq_len + 1),
-            tie_word_embeddings=True,
-            use_cache=False,
-            bos_token_id=0,
-            eos_token_id=0,
-            pad_token_id=0,
-        )
+    key: dict[str, Any] = {}
+    if dist.rank == 0:
+        files = sources.fingerprint(config.data) + sources.fingerprint(config.val_data)
+        key = {"name": "lm", "files": files, "model": config.model, "vocab": config.vocab, "held_out": config.held_out}
+        key |= {"column": config.text_column, "on_bad_row": config.on_bad_row}
+    folder, tensors = prepared.prepare(cache_folder(run), key, build, dist)
+    tokenizer = own or prepared.tokenizer(folder)
+    train, held_out = Chunks(tensors["train"], config.seq_len), Chunks(tensors["held_out"], config.seq_len)
+    for name, samples in (("training", train), ("held-out", held_out)):
+        if not len(samples):
+            tokens = len(tensors["train"]) + len(tensors["held_out"])
+            raise WorkerError(
+                f"the data has {tokens} tokens: its {name} part does not fill a seq_len of {config.seq_len}"
+            )
+    model = load.build(
+        source,
+        head="causal",
+        vocab_size=len(tokenizer),
+        seq_len=config.seq_len,
+        pad_id=tokenizer.pad_token_id,
+        seed=config.seed,
     )
-    train(model, tokens[:cut], tokens[cut:], config, dist, run, device)
-    if config.out and dist.rank == 0:
-        save(model, tokenizer, config.out)
-
-
-def tokenize(config: Config) -> tuple[Any, list[int]]:
-    """Train a byte-level BPE on the text and return it with the text's token ids."""
-    try:
-        from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-    except ImportError as error:
-        raise WorkerError(f"the lm task needs tokenizers ({error}): pip install tokenizers") from None
-    texts = read_texts(config.data)
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=config.vocab,
-        special_tokens=[END],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
+    work = Work(
+        model=model,
+        train=train,
+        held_out=held_out,
+        loss=next_token,
+        sample=lambda prompt: generate.sample(model, tokenizer, prompt, tokens=config.sample_tokens, device=device),
+        tokenizer=tokenizer,
+        fingerprint=folder.name,
     )
-    tokenizer.train_from_iterator(texts, trainer)
-    end = tokenizer.token_to_id(END)
-    ids: list[int] = []
-    for encoding in tokenizer.encode_batch(texts):
-        ids += [*encoding.ids, end]
-    return tokenizer, ids
+    train_and_leave(work, config, dist, run, device)
 
 
-def read_texts(data: str | list[str]) -> list[str]:
-    """Read the documents to train on; raises WorkerError naming the file that cannot be read."""
-    if data == "pydoc":
-        try:
-            from pydoc_data.topics import topics
-        except ImportError:
-            raise WorkerError("this Python has no pydoc_data (its help texts): set data= to a text file") from None
-        return [topics[name] for name in sorted(topics)]
-    texts = []
-    for name in [data] if isinstance(data, str) else data:
-        try:
-            with open(os.path.expanduser(name), encoding="utf-8", errors="replace") as file:
-                texts.append(file.read())
-        except (OSError, TypeError) as error:
-            raise WorkerError(f"cannot read data file {name}: {getattr(error, 'strerror', None) or error}") from None
-    return texts
+def tokenize(config: Config, tokenizer: Any, folder: Path) -> dict[str, Any]:
+    """Read and tokenize the data, with a BPE trained on it where the model has no tokenizer; each 1-D int32."""
+    from ..data import sources
+    from ..data.tokenizer import encode, train_bpe
 
-
-def save(model: Any, tokenizer: Any, out: str) -> None:
-    """Write model and tokenizer to the folder `out`, which appears only when it is whole."""
-    from transformers import PreTrainedTokenizerFast
-
-    folder = out.rstrip("/")
-    temporary = f"{folder}.tmp-{os.getpid()}"
-    model.save_pretrained(temporary)
-    wrapped = PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token=END, eos_token=END, pad_token=END)
-    wrapped.save_pretrained(temporary)
-    os.rename(temporary, folder)
-    print(f"model written to {os.path.abspath(folder)}", flush=True)
+    options = {"text_column": config.text_column, "on_bad_row": config.on_bad_row}
+    texts = sources.read_texts(config.data, **options)
+    skipped = texts.skipped
+    if tokenizer is None:
+        tokenizer = train_bpe(texts.texts, config.vocab)
+        tokenizer.save_pretrained(folder)
+    tokens = encode(tokenizer, texts.texts)
+    if config.val_data:
+        held_out = sources.read_texts(config.val_data, **options)
+        skipped += held_out.skipped
+        parts = {"train": tokens, "held_out": encode(tokenizer, held_out.texts)}
+    else:
+        cut = int(len(tokens) * (1 - config.held_out))
+        parts = {"train": tokens[:cut], "held_out": tokens[cut:]}
+    if skipped:
+        print(f"clusterrun: {skipped} rows that do not parse were skipped", flush=True)
+    return parts

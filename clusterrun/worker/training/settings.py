@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from ..errors import WorkerError, nearest
+from .sizes import solve
 
 CHOICES = {
     "precision": ("auto", "bf16", "fp16", "fp32"),
@@ -23,6 +24,7 @@ LEAST = {
     "base_batch_size": 0,
     "warmup": 0,
     "eval_every": 0,
+    "eval_samples": 0,
     "log_every": 1,
     "save_every": 0,
     "keep_last": 1,
@@ -41,6 +43,8 @@ class Training:
     (this run's own checkpoints), "no", a checkpoint, a folder of them, or a .pt file with a `model_state_dict`.
     `time_margin` is in seconds: how long before the time limit to save and stop (0: measured).
     """
+
+    default_global_batch: ClassVar[int] = 16  # where no batch size is given at all
 
     steps: int = 0
     epochs: float = 1.0
@@ -64,6 +68,7 @@ class Training:
     seed: int = 1
 
     eval_every: int = 25
+    eval_samples: int = 256
     log_every: int = 10
     sample_prompts: tuple[str, ...] = ()
     sample_tokens: int = 40
@@ -81,8 +86,8 @@ class Training:
     wandb: str = ""
 
 
-def check(config: Any) -> None:
-    """Refuse a value that cannot be meant, in one line (status 2)."""
+def check(config: Any, world_size: int) -> None:
+    """Refuse a value, or batch sizes, that cannot be, in one line (status 2)."""
     for key, choices in CHOICES.items():
         value = getattr(config, key, None)
         if value is not None and value not in choices:
@@ -101,8 +106,10 @@ def check(config: Any) -> None:
             raise WorkerError(f"{key} must be 0 or more, got {value}", status=2)
     if config.lr_scaling != "none" and not config.base_batch_size:
         raise WorkerError(
-            f"lr_scaling={config.lr_scaling} needs base_batch_size: the global batch that lr={config.lr:g} was found for",
+            f"lr_scaling={config.lr_scaling} needs base_batch_size: the global batch size that lr={config.lr:g} is for",
             status=2,
         )
     if config.base_batch_size and config.lr_scaling == "none":
         raise WorkerError("base_batch_size is for lr_scaling=linear or sqrt: set that too, or leave it out", status=2)
+    asked = (config.global_batch_size, config.micro_batch_size, config.grad_accum_steps)
+    solve(*asked, world_size, config.default_global_batch)

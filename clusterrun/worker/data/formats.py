@@ -1,0 +1,246 @@
+"""One file into rows: what each format calls a row, and what makes a row a bad one."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import os
+import re
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import IO, Any
+
+from ..errors import WorkerError
+
+EXCERPT = 60
+SURROGATE = re.compile(rb"\\u[dD]").search  # what JSON writes for a character above U+FFFF, or for half of one
+UTF16 = (b"\xff\xfe", b"\xfe\xff")
+CSV_WORDS = {
+    "unexpected end of data": "a quote opened here is never closed",
+    "new-line character seen in unquoted field": "a bare carriage return",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row; `where` says where it stands, as "FILE:LINE" (of its first line), "FILE row N" or "builtin:NAME:N"."""
+
+    values: dict[str, Any]
+    where: str
+
+
+@dataclass(frozen=True)
+class Bad:
+    """A row that does not parse; `lines` is how many lines of the file went with it."""
+
+    where: str
+    problem: str
+    lines: int = 1
+
+
+def format_of(path: str) -> str | None:
+    """Name the format of rows by the file's suffix (".jsonl", ".csv" …; ".gz" after it is allowed), None if none."""
+    stem, suffix = os.path.splitext(path.lower())
+    if suffix == ".gz":
+        suffix = os.path.splitext(stem)[1]
+        return suffix if suffix in READERS and suffix != ".parquet" else None
+    return suffix if suffix in READERS else None
+
+
+def read_file(path: str) -> Iterator[Row | Bad]:
+    """Yield the rows of a file in its format; raises WorkerError naming a file that cannot be read as a whole."""
+    try:
+        yield from READERS[format_of(path)](path)
+    except (OSError, EOFError, zlib.error) as error:
+        raise WorkerError(f"cannot read {shown(path)}: {getattr(error, 'strerror', None) or error}") from None
+
+
+def read_text(path: str) -> str:
+    """Read a whole file as one text, bytes that are not UTF-8 replaced; raises WorkerError."""
+    try:
+        with _open(path) as file:
+            data = file.read()
+    except (OSError, EOFError, zlib.error) as error:
+        raise WorkerError(f"cannot read {shown(path)}: {getattr(error, 'strerror', None) or error}") from None
+    _refuse_utf16(path, data)
+    if b"\0" in data[:8192]:
+        raise WorkerError(f"{shown(path)} is not a text file (it holds NUL bytes)")
+    return data.decode("utf-8-sig", errors="replace")
+
+
+def shown(text: str) -> str:
+    """Return a foreign name as it may stand in a message: as it is if that is printable, else quoted and escaped."""
+    return text if text.isprintable() else repr(text)
+
+
+def excerpt(data: str | bytes) -> str:
+    """Quote the beginning of a bad row on one line, at most EXCERPT characters."""
+    text = data[:EXCERPT].decode(errors="backslashreplace") if isinstance(data, bytes) else data[:EXCERPT]
+    return repr(text.rstrip("\r\n"))[:EXCERPT]
+
+
+def _open(path: str) -> IO[bytes]:
+    return gzip.open(path) if path.lower().endswith(".gz") else open(path, "rb")
+
+
+def _lines(path: str) -> Iterator[bytes]:
+    """Yield the file's lines, split at newlines alone, without a byte order mark."""
+    with _open(path) as file:
+        first = file.readline()
+        _refuse_utf16(path, first)
+        if first:
+            yield first.removeprefix(b"\xef\xbb\xbf")
+        yield from file
+
+
+def _refuse_utf16(path: str, data: bytes) -> None:
+    if data.startswith(UTF16):
+        raise WorkerError(f"{shown(path)} is UTF-16: save it as UTF-8")
+
+
+def _jsonl(path: str) -> Iterator[Row | Bad]:
+    name, loads = shown(path), json.loads
+    for number, line in enumerate(_lines(path), 1):
+        try:
+            values = loads(line.decode())
+        except (ValueError, RecursionError) as error:
+            if line.strip():
+                yield Bad(f"{name}:{number}", f"{_json_problem(error, line)}: {excerpt(line)}")
+            continue
+        if type(values) is not dict:
+            yield Bad(f"{name}:{number}", f"not a JSON object: {excerpt(line)}")
+        elif SURROGATE(line) and _lone_surrogate(values):
+            yield Bad(f"{name}:{number}", f"half of a surrogate pair: {excerpt(line)}")
+        else:
+            yield Row(values, f"{name}:{number}")
+
+
+def _json_problem(error: Exception, line: bytes) -> str:
+    if b"\0" in line:
+        return "a NUL byte"
+    if isinstance(error, UnicodeDecodeError):
+        return f"not UTF-8 (byte {error.start + 1})"
+    if isinstance(error, json.JSONDecodeError):
+        return f"broken JSON ({error.msg} at column {error.colno})"
+    return "broken JSON (nested too deep)" if isinstance(error, RecursionError) else f"broken JSON ({error})"
+
+
+def _lone_surrogate(values: Any) -> bool:
+    """Tell whether JSON's escapes made text that is none: no tokenizer takes it."""
+    try:
+        json.dumps(values, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return True
+    except RecursionError:
+        return False
+    return False
+
+
+def _json(path: str) -> Iterator[Row | Bad]:
+    name = shown(path)
+    data = b"".join(_lines(path))
+    try:
+        document = json.loads(data.decode())
+    except (ValueError, RecursionError) as error:
+        if not data.strip():
+            return  # an empty file has no rows, as in the other formats
+        line = f":{error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
+        hint = "; is it one object a line? Then its name must end in .jsonl" if data.lstrip().startswith(b"{") else ""
+        raise WorkerError(f"{name}{line}: {_json_problem(error, data)}{hint}") from None
+    if not isinstance(document, list):
+        raise WorkerError(f"{name}: not a list of objects: {excerpt(data)}")
+    escaped = SURROGATE(data)
+    for number, values in enumerate(document, 1):
+        if not isinstance(values, dict):
+            yield Bad(f"{name} row {number}", f"not a JSON object: {excerpt(repr(values))}")
+        elif escaped and _lone_surrogate(values):
+            yield Bad(f"{name} row {number}", "half of a surrogate pair")
+        else:
+            yield Row(values, f"{name} row {number}")
+
+
+def _csv(path: str, delimiter: str) -> Iterator[Row | Bad]:
+    csv.field_size_limit(2**31 - 1)  # a field may be a whole document; the default is 131 072 characters
+    name = shown(path)
+    problems: list[str] = []  # of the lines since the last row: csv.reader takes no bytes
+    last = b""
+
+    def texts() -> Iterator[str]:
+        nonlocal last
+        for last in _lines(path):
+            if b"\0" in last:
+                problems.append("a NUL byte")
+            try:
+                text = last.decode()
+            except UnicodeDecodeError as error:
+                problems.append(f"not UTF-8 (byte {error.start + 1})")
+                text = last.decode(errors="replace")
+            yield text
+
+    reader = csv.reader(texts(), delimiter=delimiter, strict=True)
+    header: list[str] | None = None
+    while True:
+        start = reader.line_num + 1
+        try:
+            fields = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            fields = []
+            words = str(error).partition(" - ")[0]
+            problems.append(CSV_WORDS.get(words, words))
+        blank = not fields or (len(fields) == 1 and not fields[0].strip() and (header is None or len(header) > 1))
+        if blank and not problems:
+            continue
+        if header is not None and not problems and len(fields) != len(header):
+            problems.append(f"{_count(len(fields), 'field')}, but the header has {len(header)}")
+        if not problems and header is not None:
+            yield Row(dict(zip(header, fields, strict=True)), f"{name}:{start}")
+        elif header is None:
+            header = _header(f"{name}:{start}", fields, problems, last)
+        else:
+            quoted = excerpt(delimiter.join(fields) or last)
+            yield Bad(f"{name}:{start}", f"{problems[0]}: {quoted}", reader.line_num - start + 1)
+        problems.clear()
+
+
+def _header(where: str, fields: list[str], problems: list[str], line: bytes) -> list[str]:
+    twice = [field for field in fields if fields.count(field) > 1]
+    if twice:
+        problems.append(f"column {twice[0]!r} twice")
+    if problems:
+        raise WorkerError(f"{where}: the header is broken: {problems[0]}: {excerpt(line)}")
+    return fields
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _parquet(path: str) -> Iterator[Row | Bad]:
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError:
+        raise WorkerError(f"reading {shown(path)} needs pyarrow: pip install pyarrow") from None
+    number = 0
+    try:
+        with parquet.ParquetFile(path) as file:
+            for batch in file.iter_batches():
+                for number, values in enumerate(batch.to_pylist(), number + 1):
+                    yield Row(values, f"{shown(path)} row {number}")
+    except (pyarrow.ArrowException, ValueError) as error:
+        raise WorkerError(f"cannot read {shown(path)} as parquet: {str(error).partition('.')[0]}") from None
+
+
+READERS = {
+    ".jsonl": _jsonl,
+    ".ndjson": _jsonl,
+    ".json": _json,
+    ".csv": partial(_csv, delimiter=","),
+    ".tsv": partial(_csv, delimiter="\t"),
+    ".parquet": _parquet,
+}

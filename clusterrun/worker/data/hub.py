@@ -1,0 +1,31 @@
+"""A data set of the Hugging Face hub, where `datasets` and the network (or its cache) are there."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from ..errors import WorkerError
+from .formats import Row, shown
+
+PREFIX = "hf:"
+FORM = re.compile(r"hf:(?P<name>[\w.-]+(?:/[\w.-]+)?)(?::(?P<split>[^:]+))?")
+
+
+def read_hub(source: str) -> Iterator[Row]:
+    """Yield the rows of "hf:org/name" (its split "train") or "hf:org/name:split"; raises WorkerError in one line."""
+    form = FORM.fullmatch(source)
+    if form is None:
+        raise WorkerError(f"{shown(source)} is not of the form hf:org/name or hf:org/name:split", status=2)
+    try:
+        import datasets
+    except ImportError:
+        raise WorkerError(f"reading {source} needs datasets: pip install datasets") from None
+    try:
+        table = datasets.load_dataset(form["name"], split=form["split"] or "train")
+    except Exception as error:  # the network's, the hub's and the data set's own: datasets has no common class
+        lines = str(error).strip().splitlines()
+        said = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+        raise WorkerError(f"cannot load {source}: {said}") from None
+    for number, values in enumerate(table, 1):
+        yield Row(values, f"{form['name']} row {number}")

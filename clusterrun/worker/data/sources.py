@@ -1,0 +1,199 @@
+"""What `data=` names becomes rows or texts: files, globs, the built-in data, data sets of the Hugging Face hub."""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from ..errors import WorkerError, nearest
+from . import builtin
+from .formats import READERS, Bad, Row, format_of, read_file, read_text, shown
+from .hub import PREFIX, read_hub
+
+PYDOC = "pydoc"
+BUILTIN = {"builtin:conversations": builtin.conversations, "builtin:labelled": builtin.labelled}
+LISTED = 20  # columns named in a message
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows in the order of the files; `columns` is every name seen, `skipped` counts the bad rows left out."""
+
+    rows: list[Row]
+    columns: tuple[str, ...]
+    skipped: int
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Documents, none of them empty; `skipped` counts the bad rows left out."""
+
+    texts: list[str]
+    skipped: int
+
+
+def read_rows(data: str | Sequence[str], *, on_bad_row: str = "stop") -> Rows:
+    """Read the rows of a file, a glob, `hf:org/name[:split]`, `builtin:conversations`/`labelled`, or several of these.
+
+    Raises WorkerError naming what is missing (status 2), empty, or cannot be read; and for a row that does not parse,
+    unless `on_bad_row` is "skip".
+    """
+    return _read_sources(find_sources(data), on_bad_row)
+
+
+def require_columns(rows: Rows, names: Sequence[str], what: str, *, on_bad_row: str = "stop") -> Rows:
+    """Return the rows, all of which have the columns `names`; `what` is how the data is called in a message.
+
+    Raises WorkerError for a column that no row has (status 2), and for a row without one of them, unless `on_bad_row`
+    is "skip": then such rows are left out and counted.
+    """
+    for name in names:
+        if name not in rows.columns:
+            listed = ", ".join(shown(column) for column in rows.columns[:LISTED])
+            more = ", …" if len(rows.columns) > LISTED else ""
+            raise WorkerError(
+                f"no column {name!r} in {what}{nearest(name, rows.columns)}; columns: {listed}{more}", status=2
+            )
+    wanted = set(names)
+    good = []
+    for row in rows.rows:
+        if wanted <= row.values.keys():
+            good.append(row)
+        elif on_bad_row != "skip":
+            lacking = next(name for name in names if name not in row.values)
+            raise WorkerError(f"{row.where}: no {lacking!r} in this row (on_bad_row=skip leaves such rows out)")
+    if not good:
+        raise WorkerError(f"no row in {what} has all of {', '.join(names)}")
+    return Rows(good, rows.columns, rows.skipped + len(rows.rows) - len(good))
+
+
+def read_texts(data: str | Sequence[str], *, text_column: str = "text", on_bad_row: str = "stop") -> Texts:
+    """Read documents: a file of rows gives its `text_column`, "pydoc" the built-in ones, any other file is one text.
+
+    Raises WorkerError as read_rows() and require_columns() do, and where nothing but empty texts is left.
+    """
+    texts: list[str] = []
+    skipped = 0
+    for source in find_sources(data):
+        if source == PYDOC:
+            texts += builtin.documents()
+        elif not _has_rows(source):
+            texts.append(read_text(source))
+        else:
+            table = _read_sources([source], on_bad_row)
+            table = require_columns(table, [text_column], shown(source), on_bad_row=on_bad_row)
+            skipped += table.skipped
+            for row in table.rows:
+                text = row.values[text_column]
+                if isinstance(text, str):
+                    texts.append(text)
+                elif on_bad_row == "skip":
+                    skipped += 1
+                else:
+                    kind = "null" if text is None else type(text).__name__
+                    raise WorkerError(
+                        f"{row.where}: {text_column!r} is {kind}, not text (on_bad_row=skip leaves such rows out)"
+                    )
+    texts = [text for text in texts if text and not text.isspace()]
+    if not texts:
+        raise WorkerError(f"no text in {_called(data)}")
+    return Texts(texts, skipped)
+
+
+def find_sources(data: str | Sequence[str]) -> list[str]:
+    """Return existing files (each glob's in order) and names of other data; raises WorkerError (status 2)."""
+    names = [data] if isinstance(data, str) else list(data)
+    for name in names:
+        if not isinstance(name, str):
+            raise WorkerError(f"data must be names of files, got {name!r}", status=2)
+    if not any(names):
+        raise WorkerError("no data given: name a file, a glob, or hf:org/name", status=2)
+    return [source for name in names for source in _expand(name)]
+
+
+def _expand(name: str) -> list[str]:
+    if name == PYDOC or name in BUILTIN or name.startswith(PREFIX):
+        return [name]
+    if name.startswith("builtin:"):
+        raise WorkerError(f"no such data: {shown(name)}{nearest(name, BUILTIN)}", status=2)
+    path = os.path.expanduser(name)
+    if os.path.isdir(path):
+        suffixes = sorted({kind for entry in os.listdir(path) if (kind := format_of(entry))})
+        inside = os.path.join(name, f"*{suffixes[0] if suffixes else '.txt'}")
+        raise WorkerError(f"{shown(name)} is a folder: name its files, for example {shown(inside)}", status=2)
+    if os.path.exists(path):
+        return [path]
+    if glob.has_magic(path):
+        found = sorted({match for match in glob.glob(path, recursive=True) if not os.path.isdir(match)})
+        if not found:
+            raise WorkerError(f"no file matches {shown(name)}{_in_folder(path)}", status=2)
+        return found
+    raise WorkerError(f"no such file: {shown(name)}{_nearest_file(path)}{_in_folder(path)}{_hub_hint(name)}", status=2)
+
+
+def _in_folder(path: str) -> str:
+    return "" if os.path.isabs(path) else f" (in {shown(os.getcwd())})"
+
+
+def _nearest_file(path: str) -> str:
+    folder, name = os.path.split(path)
+    try:
+        return nearest(name, os.listdir(folder or "."))
+    except (OSError, ValueError):  # no such folder either, or a NUL in its name
+        return ""
+
+
+def _hub_hint(name: str) -> str:
+    looks_so = re.fullmatch(r"[\w.-]+/[\w.-]+", name) and not format_of(name)
+    return f"; a data set of the Hugging Face hub is {PREFIX}{name}" if looks_so else ""
+
+
+def _has_rows(source: str) -> bool:
+    return source in BUILTIN or source.startswith(PREFIX) or format_of(source) is not None
+
+
+def _read_sources(sources: list[str], on_bad_row: str) -> Rows:
+    rows: list[Row] = []
+    skipped = 0
+    for source in sources:
+        if not _has_rows(source):
+            known = ", ".join(READERS)
+            raise WorkerError(f"cannot tell the rows of {shown(source)} by its name: use one of {known}", status=2)
+        skipped += _collect(source, rows, on_bad_row)
+    columns: dict[str, None] = {}
+    for row in rows:
+        if not row.values.keys() <= columns.keys():
+            columns.update(dict.fromkeys(row.values))
+    return Rows(rows, tuple(columns), skipped)
+
+
+def _collect(source: str, rows: list[Row], on_bad_row: str) -> int:
+    """Append a source's rows; returns how many bad ones were skipped."""
+    before = len(rows)
+    skipped = 0
+    for item in _read(source):
+        if type(item) is Row:
+            rows.append(item)
+        elif on_bad_row == "skip":
+            skipped += item.lines
+        else:
+            raise WorkerError(f"{item.where}: {item.problem} (on_bad_row=skip leaves such rows out)")
+    if len(rows) == before:
+        why = f": {skipped} bad skipped" if skipped else ""
+        raise WorkerError(f"no rows in {shown(source)}{why}")
+    return skipped
+
+
+def _read(source: str) -> Iterator[Row | Bad]:
+    if source in BUILTIN:
+        return (Row(values, f"{source}:{number}") for number, values in enumerate(BUILTIN[source](), 1))
+    if source.startswith(PREFIX):
+        return read_hub(source)
+    return read_file(source)
+
+
+def _called(data: str | Sequence[str]) -> str:
+    return ", ".join(shown(name) for name in ([data] if isinstance(data, str) else list(data)[:3]))

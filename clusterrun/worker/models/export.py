@@ -1,0 +1,129 @@
+"""The finished model as a Hugging Face folder that `from_pretrained` loads; it appears only when it is whole."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import WorkerError
+from .hub import push_to_hub
+from .load import quiet
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+__all__ = ["check_target", "export", "push_to_hub"]
+
+CARD = "clusterrun.json"
+NO_RUN = "none"  # outside a run there is no id by which a folder could be told to be one's own
+
+
+def check_target(folder: Path, run_id: str) -> Path:
+    """Make sure that `folder` is free for this run's model, or holds an earlier one of the same run; returns it absolute.
+
+    Raises WorkerError (status 2).
+    """
+    folder = folder.expanduser().resolve()
+    if folder.exists() and not folder.is_dir():
+        raise WorkerError(f"save_path={folder} is a file: name a folder", 2)
+    if folder.is_dir() and any(folder.iterdir()) and (run_id == NO_RUN or _owner(folder) != run_id):
+        raise WorkerError(f"save_path={folder} exists already and is not of this run: name a new folder", 2)
+    parent = next(parent for parent in folder.parents if parent.exists())
+    if not parent.is_dir() or not os.access(parent, os.W_OK):
+        raise WorkerError(f"save_path={folder}: nothing can be written in {parent}", 2)
+    return folder
+
+
+def export(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase | None,
+    folder: Path,
+    *,
+    run_id: str,
+    card: dict[str, Any],
+) -> Path:
+    """Write model (float32 safetensors), tokenizer and `clusterrun.json` (run id, `card`); returns the absolute folder.
+
+    The model may be wrapped by DDP or torch.compile, and stays as it is. Raises WorkerError if the folder is another
+    run's (status 2) or cannot be written.
+    """
+    from safetensors import SafetensorError
+
+    folder = check_target(folder, run_id)
+    temporary = folder.with_name(f".{folder.name}.{run_id}.tmp")
+    try:
+        shutil.rmtree(temporary, ignore_errors=True)  # of an attempt that was killed
+        temporary.mkdir(parents=True)
+        with quiet():
+            _standalone(model).save_pretrained(temporary)
+            if tokenizer is not None:
+                tokenizer.save_pretrained(temporary)
+        (temporary / CARD).write_text(json.dumps({"run_id": run_id, "card": card}, indent=2) + "\n", encoding="utf-8")
+        for path in [*temporary.rglob("*"), temporary]:
+            _sync(path)
+        _replace(temporary, folder)
+    except (OSError, SafetensorError) as error:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise WorkerError(f"cannot write the model to {folder}: {error}") from None
+    return folder
+
+
+def _standalone(model: Any) -> PreTrainedModel:
+    """Make a second model around float32 copies of the weights, as saving writes into the configuration."""
+    import torch
+
+    while wrapped := getattr(model, "_orig_mod", None) or (None if _is_pretrained(model) else model.module):
+        model = wrapped
+    config, generation = copy.deepcopy(model.config), copy.deepcopy(model.generation_config)
+    for settings in (config, generation):
+        if hasattr(settings, "use_cache"):
+            settings.use_cache = True
+    with torch.device("meta"):
+        alone = type(model)(config)
+    weights = {
+        name: tensor.detach().to("cpu", torch.float32 if tensor.is_floating_point() else tensor.dtype)
+        for name, tensor in model.state_dict().items()
+    }
+    alone.load_state_dict(weights, assign=True)
+    alone.tie_weights()
+    alone.generation_config = generation
+    return alone
+
+
+def _is_pretrained(model: Any) -> bool:
+    from transformers import PreTrainedModel
+
+    return isinstance(model, PreTrainedModel)
+
+
+def _owner(folder: Path) -> str | None:
+    try:
+        return json.loads((folder / CARD).read_text(encoding="utf-8"))["run_id"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _replace(new: Path, folder: Path) -> None:
+    former = folder.with_name(f"{new.name}.former")
+    shutil.rmtree(former, ignore_errors=True)
+    if folder.exists():
+        folder.rename(former)
+    new.rename(folder)
+    _sync(folder.parent)
+    shutil.rmtree(former, ignore_errors=True)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError:
+        if path.is_file():
+            raise
+        # some network file systems refuse it on folders
+    finally:
+        os.close(descriptor)

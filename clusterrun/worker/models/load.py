@@ -1,0 +1,221 @@
+"""From what was typed as `model=` to a model that can be trained, the same on every rank."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import WorkerError, nearest
+from . import gguf, presets
+from .hub import scrub
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
+
+HEADS = {"causal": "AutoModelForCausalLM", "classify": "AutoModelForSequenceClassification"}
+WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "vocab.txt")
+HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w.-]+")
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a model comes from: `kind` is "preset", "folder", "hub" or "gguf" (then `name` is the file)."""
+
+    kind: str
+    name: str
+
+
+def resolve(model: str) -> Source:
+    """Tell what `model` names: a preset, a local folder, `gguf:FILE_OR_PACKAGE`, or `hf:ORG/NAME`, in this order.
+
+    Looks at the file system only. Raises WorkerError (status 2) for what is none of them.
+    """
+    if model in presets.PRESETS:
+        return Source("preset", model)
+    prefix, _, rest = model.partition(":")
+    if prefix == "hf" and rest:
+        return Source("hub", rest)
+    if (prefix == "gguf" and rest) or model.endswith(".gguf"):
+        return Source("gguf", str(gguf.locate(rest if prefix == "gguf" else model)))
+    folder = Path(os.path.expanduser(model))
+    if model and folder.is_dir():
+        if not (folder / "config.json").is_file():
+            raise WorkerError(f"model={model}: the folder has no config.json, so it holds no Hugging Face model", 2)
+        return Source("folder", str(folder))
+    if model and folder.exists():
+        raise WorkerError(f"model={model} is a file: name a folder with a config.json, or a .gguf file", 2)
+    if HUB_NAME.fullmatch(model):
+        return Source("hub", model)
+    if "/" in model:
+        raise WorkerError(f"model={model}: no such folder", 2)
+    raise WorkerError(
+        f"unknown model {model!r}{nearest(model.lower(), presets.PRESETS)}: presets are {', '.join(presets.PRESETS)};"
+        " else give a folder with a config.json, gguf:FILE or hf:NAME",
+        2,
+    )
+
+
+def tokenizer(source: Source) -> PreTrainedTokenizerFast | None:
+    """Load the model's own tokenizer; None for a preset and for a folder without one."""
+    if source.kind == "preset":
+        return None
+    if source.kind == "folder" and not any((Path(source.name) / name).is_file() for name in TOKENIZER_FILES):
+        return None
+    with _explained(source, "the tokenizer of "):
+        if source.kind == "gguf":
+            return gguf.tokenizer(Path(source.name))
+        from transformers import AutoTokenizer
+
+        return AutoTokenizer.from_pretrained(source.name, trust_remote_code=False)
+
+
+def build(
+    source: Source,
+    *,
+    head: str,
+    vocab_size: int | None,
+    num_labels: int = 0,
+    id2label: Mapping[int, str] | None = None,
+    seq_len: int,
+    pad_id: int | None,
+    seed: int,
+    bos_id: int | None = None,
+    eos_id: int | None = None,
+) -> PreTrainedModel:
+    """Make the model: float32, on the CPU, in train mode, without a key-value cache.
+
+    `head` is "causal" or "classify" (`num_labels` outputs). What has no weights to load is drawn from `seed`, so it
+    is the same on every rank. `vocab_size` is the tokenizer's number of tokens: embeddings that are too few are made
+    more. Token ids that are given replace those of the configuration.
+    Raises WorkerError: status 2 for a `seq_len` (tokens) beyond the model's positions, 1 for what cannot be loaded.
+    """
+    import torch
+
+    with _explained(source):
+        import transformers
+
+        auto = getattr(transformers, HEADS[head])
+        loaded = gguf.load(Path(source.name)) if source.kind == "gguf" else None
+        config = _config(source, vocab_size) if loaded is None else loaded.config
+        _check_length(source, config, seq_len)
+        _set(config, bos_token_id=bos_id, eos_token_id=eos_id, pad_token_id=pad_id)
+        if hasattr(config, "use_cache"):
+            config.use_cache = False
+        if head == "classify":
+            _label(config, num_labels, id2label)
+        torch.manual_seed(seed)
+        # attention: transformers takes sdpa by itself where the architecture has it, and eager where it has not
+        if loaded is not None and head == "causal":
+            model = loaded
+        elif loaded is not None:
+            model = auto.from_config(config, dtype=torch.float32)
+            model.base_model.load_state_dict(loaded.base_model.state_dict())
+        elif _has_weights(source):
+            model = _pretrained(source, auto, config, head)
+        else:
+            model = auto.from_config(config, dtype=torch.float32, trust_remote_code=False)
+        if vocab_size is not None and vocab_size > model.get_input_embeddings().num_embeddings:
+            model.resize_token_embeddings(vocab_size)
+    return model.train()
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Keep transformers from logging and from drawing progress bars: as many of them as ranks would be in the log."""
+    from transformers.utils import logging
+
+    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if bars:
+            logging.enable_progress_bar()
+
+
+@contextlib.contextmanager
+def _explained(source: Source, what: str = "") -> Iterator[None]:
+    try:
+        with quiet():
+            yield
+    except WorkerError:
+        raise
+    except Exception as error:  # transformers, tokenizers, safetensors and the hub's client each have their own
+        lines = scrub(str(error), os.environ).split("\n")
+        reason = next((line.strip() for line in lines if line.strip()), type(error).__name__)
+        if source.kind == "hub":
+            hint = f" (neither a local folder nor a preset: {', '.join(presets.PRESETS)})"
+            raise WorkerError(f"cannot get {what}{source.name} from the Hugging Face hub{hint}: {reason}") from None
+        raise WorkerError(f"cannot load {what}{source.name}: {reason}") from None
+
+
+def _has_weights(source: Source) -> bool:
+    if source.kind == "folder":
+        return any(next(Path(source.name).glob(pattern), None) for pattern in WEIGHTS)
+    return source.kind != "preset"
+
+
+def _config(source: Source, vocab_size: int | None) -> PreTrainedConfig:
+    if source.kind == "preset":
+        return presets.config(source.name, vocab_size)
+    from transformers import AutoConfig
+
+    config = AutoConfig.from_pretrained(source.name, trust_remote_code=False)
+    if not _has_weights(source):
+        config.vocab_size = max(config.vocab_size, vocab_size or 0)
+    return config
+
+
+def _check_length(source: Source, config: PreTrainedConfig, seq_len: int) -> None:
+    positions = getattr(config, "max_position_embeddings", None)
+    if positions is not None and seq_len > positions:
+        name = os.path.basename(source.name) or source.name
+        raise WorkerError(f"seq_len={seq_len} is longer than the {positions} positions of {name}: use {positions}", 2)
+
+
+def _set(config: PreTrainedConfig, **ids: int | None) -> None:
+    for name, value in ids.items():
+        if value is not None:
+            setattr(config, name, value)
+
+
+def _label(config: PreTrainedConfig, num_labels: int, id2label: Mapping[int, str] | None) -> None:
+    config.num_labels = num_labels
+    if id2label is not None:
+        config.id2label = dict(id2label)
+        config.label2id = {label: number for number, label in id2label.items()}
+
+
+def _pretrained(source: Source, auto: Any, config: PreTrainedConfig, head: str) -> PreTrainedModel:
+    import torch
+
+    model, found = auto.from_pretrained(
+        source.name,
+        config=config,
+        dtype=torch.float32,
+        trust_remote_code=False,
+        output_loading_info=True,
+        ignore_mismatched_sizes=True,  # judged here: a new number of labels is meant, another width is not
+    )
+
+    def replaced(key: str) -> bool:
+        body = f"{model.base_model_prefix}."
+        return head == "classify" and (not key.startswith(body) or ".pooler." in key)
+
+    for key, stored, wanted in sorted(found["mismatched_keys"]):
+        if not replaced(key):
+            shapes = f"{list(stored)} in the weights and {list(wanted)} by config.json"
+            raise WorkerError(f"cannot load {source.name}: {key} is {shapes}")
+    lacking = sorted(key for key in found["missing_keys"] if not replaced(key))
+    if lacking:
+        more = f" and {len(lacking) - 1} more" if len(lacking) > 1 else ""
+        raise WorkerError(f"cannot load {source.name}: its weights have no {lacking[0]}{more}")
+    return model

@@ -1,0 +1,66 @@
+"""Model shapes that need no download: a configuration by name, to be trained from nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A family of transformers ("llama", "gpt2") and what its configuration is given.
+
+    `vocab_size` is the preset's own; with `own_vocabulary` a smaller tokenizer leaves it as it is, so that the
+    parameter count stays the one that the preset is known by.
+    """
+
+    family: str
+    vocab_size: int
+    settings: Mapping[str, Any]
+    own_vocabulary: bool = True
+
+
+def _llama(hidden: int, layers: int, heads: int, kv_heads: int, ffn: int, **more: Any) -> dict[str, Any]:
+    return {
+        "hidden_size": hidden,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads,
+        "intermediate_size": ffn,
+        "rms_norm_eps": 1e-5,
+        "tie_word_embeddings": True,
+        **more,
+    }
+
+
+def _smollm2(*shape: int, rope_theta: float, initializer_range: float = 0.02) -> Preset:
+    # as in the config.json of HuggingFaceTB/SmolLM2-135M, -360M and -1.7B: the released models have 8192 positions
+    rope = {"rope_type": "default", "rope_theta": rope_theta}
+    own = {"max_position_embeddings": 8192, "rope_parameters": rope, "initializer_range": initializer_range}
+    return Preset("llama", 49152, _llama(*shape, **own))
+
+
+PRESETS: Mapping[str, Preset] = {
+    "tiny": Preset("llama", 1024, _llama(128, 2, 4, 2, 384, max_position_embeddings=2048), own_vocabulary=False),
+    "smollm2-135m": _smollm2(576, 30, 9, 3, 1536, rope_theta=100_000.0, initializer_range=576**-0.5),
+    "smollm2-360m": _smollm2(960, 32, 15, 5, 2560, rope_theta=100_000.0),
+    "smollm2-1.7b": _smollm2(2048, 24, 32, 32, 8192, rope_theta=130_000.0),
+    # the defaults of transformers' GPT2Config are those of openai-community/gpt2, dropout 0.1 included
+    "gpt2-124m": Preset("gpt2", 50257, {}),
+}
+
+
+def config(name: str, vocab_size: int | None) -> PreTrainedConfig:
+    """Make the configuration of a preset with room for a tokenizer of `vocab_size` tokens (None: the preset's own)."""
+    from transformers import AutoConfig
+
+    preset = PRESETS[name]
+    least = preset.vocab_size if preset.own_vocabulary or vocab_size is None else 0
+    # the families' default special tokens belong to tokenizers that are not used here
+    nothing = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
+    size = max(least, vocab_size or 0)
+    return AutoConfig.for_model(preset.family, vocab_size=size, **nothing, **preset.settings)

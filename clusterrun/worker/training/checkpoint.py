@@ -1,0 +1,221 @@
+"""The checkpoint on disk: a folder per step that is there whole or not at all, and that can be proved whole later.
+
+A folder `step-00000010` holds model.safetensors, config.json, trainer.pt, state.json and manifest.json, which has the
+sha256 of the others. The file `latest` names the one written last: a hint, never needed to resume.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from . import durable
+
+WEIGHTS, TRAINER, STATE, CONFIG = "model.safetensors", "trainer.pt", "state.json", "config.json"
+MANIFEST, LATEST = "manifest.json", "latest"
+
+_NAME = re.compile(r"step-(?P<step>\d{8,})(?P<aside>\.replaced)?")
+
+
+class BadCheckpoint(Exception):
+    """A checkpoint that is not what its writer wrote; the message says what is wrong, without the folder's name."""
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A training state in host memory that shares nothing with the run: it may be written while training goes on.
+
+    `tensors` are contiguous, by their names in the model's state_dict, each shared one once. `trainer` holds
+    "optimizer" and "scaler" (or None). `state` is JSON. `config_json` is empty for a model without a config.
+    """
+
+    step: int
+    tensors: dict[str, torch.Tensor]
+    trainer: dict[str, Any]
+    state: dict[str, Any]
+    config_json: str
+
+
+def take(model: torch.nn.Module, optimizer: Any, scaler: Any, state: dict[str, Any], step: int) -> Snapshot:
+    """Copy the unwrapped model, the optimizer and the scaler (or None) to host memory; this is all that stalls."""
+    first: dict[Any, str] = {}
+    kept = {k: v for k, v in model.state_dict().items() if first.setdefault(place(v) or k, k) == k}
+    snapshot = Snapshot(
+        step=step,
+        tensors=_copy(kept),
+        trainer=_copy({"optimizer": optimizer.state_dict(), "scaler": None if scaler is None else scaler.state_dict()}),
+        state=json.loads(json.dumps(state)),
+        config_json=_config(model),
+    )
+    if any(tensor.is_cuda for tensor in kept.values()):
+        torch.cuda.current_stream().synchronize()
+    return snapshot
+
+
+def place(tensor: torch.Tensor) -> tuple[Any, ...] | None:
+    """Tell which memory a tensor is: equal for tied tensors; None for an empty one, which is nowhere."""
+    if not tensor.numel():
+        return None
+    start = tensor.untyped_storage().data_ptr()
+    return start, tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype
+
+
+def write(folder: Path, snapshot: Snapshot) -> Path:
+    """Write a checkpoint into `folder` and return its path once it is durable.
+
+    Raises OSError, and then has left nothing behind and touched neither the other checkpoints nor `latest`.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    durable.sweep(folder)
+    target = folder / f"step-{snapshot.step:08d}"
+    temporary, pointer = durable.temporary(target), durable.temporary(folder / LATEST)
+    parts: dict[str, Callable[[durable.Hashed], Any]] = {
+        WEIGHTS: lambda out: durable.write_safetensors(snapshot.tensors, out),
+        TRAINER: lambda out: torch.save(snapshot.trainer, out),
+        STATE: lambda out: out.write(json.dumps(snapshot.state | {"step": snapshot.step}).encode()),
+    }
+    if snapshot.config_json:
+        parts[CONFIG] = lambda out: out.write(snapshot.config_json.encode())
+    try:
+        temporary.mkdir()
+        manifest = json.dumps(
+            {"files": {name: durable.write_file(temporary / name, part) for name, part in parts.items()}}
+        )
+        durable.write_file(temporary / MANIFEST, lambda out: out.write(manifest.encode()))
+        durable.sync(temporary)
+        # all that needs room on the disk is written before the first name changes
+        durable.write_file(pointer, lambda out: out.write(f"{target.name}\n".encode()))
+        _put_in_place(temporary, target)
+        os.replace(pointer, folder / LATEST)
+        durable.sync(folder)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        pointer.unlink(missing_ok=True)
+        raise
+    return target
+
+
+def verify(path: Path) -> None:
+    """Read every file of a checkpoint and compare it with the manifest; raises BadCheckpoint."""
+    for name, (size, digest) in _read_manifest(path).items():
+        file = path / name
+        try:
+            if not file.is_file():
+                raise BadCheckpoint(f"{name} is missing")
+            if file.stat().st_size != size:
+                raise BadCheckpoint(f"{name} has {file.stat().st_size} bytes, its manifest says {size}")
+            with open(file, "rb") as content:
+                same = hashlib.file_digest(content, "sha256").hexdigest() == digest
+        except OSError as error:
+            raise BadCheckpoint(f"{name} cannot be read ({error.strerror})") from None
+        if not same:
+            raise BadCheckpoint(f"{name} has another sha256 than its manifest")
+
+
+def newest_valid(folder: Path) -> tuple[Path | None, list[str]]:
+    """Find the valid checkpoint with the highest step, and tell in sentences which ones were skipped and why.
+
+    A folder that is not there holds none; one that cannot be read raises OSError.
+    """
+    skipped: list[str] = []
+    for _, path in found(folder):
+        try:
+            verify(path)
+        except BadCheckpoint as bad:
+            skipped.append(f"{path.name}: {bad}")
+        else:
+            return path, skipped
+    return None, skipped
+
+
+def found(folder: Path) -> list[tuple[int, Path]]:
+    """List the checkpoints in a folder with their steps, newest first, valid or not; raises OSError."""
+    try:
+        names = [_NAME.fullmatch(name) for name in os.listdir(folder)]
+    except FileNotFoundError:
+        return []
+    ordered = sorted((match for match in names if match), key=lambda m: (-int(m["step"]), m["aside"] or ""))
+    return [(int(match["step"]), folder / match[0]) for match in ordered]
+
+
+def prune(folder: Path, keep_last: int, best: int | None = None, in_use: Path | None = None) -> None:
+    """Delete all but the newest `keep_last` checkpoints, step `best` and `in_use`; raises OSError.
+
+    What is newer than `latest` is neither counted nor touched: it was found wanting, or is another run's.
+    """
+    there = found(folder)
+    steps = sorted({step for step, _ in there}, reverse=True)
+    written = _latest(folder)
+    kept = {step for step in steps if written is not None and step > written}
+    kept |= {best, *[step for step in steps if step not in kept][:keep_last]}
+    paths = {path for _, path in there}
+    for step, path in there:
+        superseded = path.suffix == ".replaced" and path.with_suffix("") in paths
+        if (superseded or step not in kept) and not (in_use and path.resolve() == in_use.resolve()):
+            durable.discard(path)
+
+
+def _put_in_place(temporary: Path, target: Path) -> None:
+    aside = target.with_suffix(".replaced")  # found() knows this name: no moment is without one of the two
+    if target.exists():
+        shutil.rmtree(aside, ignore_errors=True)
+        os.rename(target, aside)
+    os.rename(temporary, target)
+    durable.sync(target.parent)
+    shutil.rmtree(aside, ignore_errors=True)
+
+
+def _read_manifest(path: Path) -> dict[str, tuple[int, str]]:
+    try:
+        listed = json.loads((path / MANIFEST).read_bytes())["files"]
+        files = {str(name): (entry["size"], entry["sha256"]) for name, entry in listed.items()}
+    except FileNotFoundError:
+        raise BadCheckpoint(f"{MANIFEST} is missing") from None
+    except OSError as error:
+        raise BadCheckpoint(f"{MANIFEST} cannot be read ({error.strerror})") from None
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        raise BadCheckpoint(f"{MANIFEST} is damaged") from None
+    for name in (WEIGHTS, TRAINER, STATE):
+        if name not in files:
+            raise BadCheckpoint(f"{MANIFEST} does not list {name}")
+    return files
+
+
+def _latest(folder: Path) -> int | None:
+    try:
+        match = _NAME.fullmatch((folder / LATEST).read_text(errors="replace").strip())
+    except OSError:
+        return None
+    return int(match["step"]) if match else None
+
+
+def _copy(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        value = value.detach()
+        if not value.is_cuda:
+            return value.clone(memory_format=torch.contiguous_format)
+        return torch.empty(value.shape, dtype=value.dtype, pin_memory=True).copy_(value, non_blocking=True)
+    if isinstance(value, dict):
+        return {key: _copy(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(_copy(inner) for inner in value)
+    return value
+
+
+def _config(model: torch.nn.Module) -> str:
+    """The model's config as save_pretrained would write it: with the class, and the weights' own precision."""
+    config = getattr(model, "config", None)
+    if not hasattr(config, "to_json_string"):
+        return ""
+    document = json.loads(config.to_json_string())
+    precision = next((str(p.dtype).removeprefix("torch.") for p in model.parameters() if p.is_floating_point()), None)
+    return json.dumps(document | {"architectures": [type(model).__name__], "dtype": precision}, indent=2) + "\n"

@@ -1,0 +1,144 @@
+"""Files that are on the disk before they get their name, and the names they have until then."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import re
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import torch
+
+STRANGER_IS_DEAD_S = 3600.0  # a writer on another node cannot be asked whether it lives
+
+_TEMPORARY = re.compile(r"\.tmp-(?:step-\d+(?:\.replaced)?|latest)-(?P<host>.+)-(?P<pid>\d+)")
+_DTYPES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+
+
+class Hashed:
+    """A file that knows the size and sha256 of what went through it, and why it could not be written."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.file = file
+        self.size = 0
+        self.digest = hashlib.sha256()
+        self.error: OSError | None = None
+
+    def write(self, data: bytes | memoryview) -> int:
+        length = memoryview(data).nbytes
+        self.digest.update(data)
+        try:
+            self.file.write(data)
+        except OSError as error:
+            self.error = error
+            raise
+        self.size += length
+        return length
+
+    def flush(self) -> None:
+        self.file.flush()
+
+
+def write_file(path: Path, fill: Callable[[Hashed], Any]) -> dict[str, Any]:
+    """Write one file through to the disk; returns its size in bytes and its sha256. Raises OSError."""
+    with open(path, "wb") as file:
+        out = Hashed(file)
+        try:
+            fill(out)
+        except RuntimeError:
+            if out.error is not None:  # torch.save reports a full disk as an unexpected position
+                raise out.error from None
+            raise
+        file.flush()
+        os.fsync(file.fileno())
+    return {"size": out.size, "sha256": out.digest.hexdigest()}
+
+
+def write_safetensors(tensors: dict[str, torch.Tensor], out: Hashed) -> None:
+    """Write safetensors' format in one pass, from the tensors' own memory.
+
+    The library's save_file needs a second pass for the sha256, and hides the disk's errors in a text of its own.
+    """
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    ordered = sorted(tensors.items(), key=lambda item: (-item[1].element_size(), item[0]))  # keeps all of them aligned
+    offset = 0
+    for name, tensor in ordered:
+        end = offset + tensor.nbytes
+        header[name] = {"dtype": _DTYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [offset, end]}
+        offset = end
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    out.write(len(text).to_bytes(8, "little") + text)
+    for _, tensor in ordered:
+        out.write(memoryview(tensor.reshape(-1).view(torch.uint8).numpy()))
+
+
+def temporary(path: Path) -> Path:
+    """The name that only this process gives to `path` while it is not whole."""
+    return path.parent / f".tmp-{path.name}-{os.uname().nodename}-{os.getpid()}"
+
+
+def sweep(folder: Path) -> None:
+    """Delete what dead writers left half-written; never raises."""
+    try:
+        leftovers = [(folder / match[0], match) for match in map(_TEMPORARY.fullmatch, os.listdir(folder)) if match]
+    except OSError:
+        return
+    for path, match in leftovers:
+        try:
+            if _is_left(path, match["host"], int(match["pid"])):
+                path.unlink() if path.is_file() else shutil.rmtree(path)
+        except OSError:
+            pass  # another sweeper was faster, or the file system keeps it for now
+
+
+def discard(path: Path) -> None:
+    """Delete a folder so that nobody ever sees half of it under its name; raises OSError."""
+    gone = temporary(path)
+    shutil.rmtree(gone, ignore_errors=True)
+    os.rename(path, gone)
+    shutil.rmtree(gone, ignore_errors=True)
+
+
+def sync(folder: Path) -> None:
+    """Make the names in a folder durable; raises OSError."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:  # some network file systems refuse it on folders; a loss they do tell
+        if error.errno in (errno.EIO, errno.ENOSPC, errno.EDQUOT):
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def _is_left(path: Path, host: str, pid: int) -> bool:
+    if host != os.uname().nodename:
+        touched = [path.stat().st_mtime, *(part.stat().st_mtime for part in path.glob("*"))]
+        return time.time() - max(touched) > STRANGER_IS_DEAD_S
+    if pid == os.getpid():
+        return True  # this process has one writer and it is not writing now: an earlier process had this pid
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return False
+    except (ProcessLookupError, OverflowError):
+        return True
+    return False

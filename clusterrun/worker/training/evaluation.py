@@ -1,0 +1,64 @@
+"""Evaluation on the held-out samples, shared out over the ranks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ..work import Work
+from .agreement import Agreement
+from .order import seed_of
+from .placing import to_device
+from .precision import Precision
+from .sizes import BatchSizes
+
+
+@torch.no_grad()
+def evaluate(
+    whole: torch.nn.Module,
+    work: Work,
+    sizes: BatchSizes,
+    config: Any,
+    precision: Precision,
+    device: torch.device,
+    agreement: Agreement,
+    rank: int,
+) -> dict[str, float]:
+    """Return `val_loss` (nats per unit of weight) and the task's own measures, the same numbers on every rank.
+
+    At most `config.eval_samples` samples are looked at, evenly spread, the same ones each time. What a loss draws at
+    random is a function of the seed and the micro batch, so that two evaluations can be compared.
+    """
+    indices = spread(len(work.held_out), config.eval_samples)
+    micro = sizes.micro_batch_size
+    chunks = [indices[i : i + micro] for i in range(0, len(indices), micro)]
+    total, weight = 0.0, 0.0
+    measured: torch.Tensor | None = None
+    was_training = work.model.training
+    work.model.eval()
+    for i in range(rank, len(chunks), sizes.world_size):
+        batch = work.held_out.batch(chunks[i])
+        tensors = to_device(batch.tensors, device)
+        torch.manual_seed(seed_of(config.seed, "evaluation", i))
+        with precision.autocast():
+            total += whole(tensors).item()
+            if work.measure is not None:
+                sums = work.measure(work.model, tensors).cpu()
+                measured = sums if measured is None else measured + sums
+        weight += batch.weight
+    work.model.train(was_training)
+    if work.measure is not None and measured is None:  # a rank without a share must still know how many sums there are
+        measured = torch.zeros_like(work.measure(work.model, to_device(work.held_out.batch([0]).tensors, device))).cpu()
+    total, weight, *sums = agreement.sum([total, weight, *(measured.tolist() if measured is not None else [])])
+    found = {"val_loss": total / weight if weight else 0.0}
+    if work.summarize is not None:
+        found |= work.summarize(torch.tensor(sums, dtype=torch.float64))
+    return found
+
+
+def spread(count: int, most: int) -> list[int]:
+    """At most `most` of `count` indices, evenly spread; 0 means all."""
+    if not most or count <= most:
+        return list(range(count))
+    return [i * count // most for i in range(most)]

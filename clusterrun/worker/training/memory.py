@@ -1,0 +1,88 @@
+"""Out of memory: said with the figures that help, and avoided by halving the micro batch before the first step."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Callable
+
+import torch
+
+from ..errors import WorkerError
+from .agreement import Agreement
+from .sizes import BatchSizes
+
+GIB = 2**30
+
+
+def is_oom(error: BaseException) -> bool:
+    """Tell whether an exception says that memory ran out, on a GPU or on the CPU."""
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or (
+        isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+    )
+
+
+def explain(device: torch.device, sizes: BatchSizes, precision: str) -> WorkerError:
+    """The error for a step that ran out of memory: peak and free memory, the device, and what to set instead."""
+    if device.type == "cuda":
+        free, total = torch.cuda.mem_get_info(device)
+        where = (
+            f"{device} ({torch.cuda.get_device_name(device)}): peak {torch.cuda.max_memory_allocated(device) / GIB:.1f} GiB,"
+            f" free {free / GIB:.1f} of {total / GIB:.1f} GiB"
+        )
+    else:
+        where = f"cpu: peak {peak_bytes(device) / GIB:.1f} GiB, free {_free_bytes() / GIB:.1f} GiB"
+    half = sizes.halved()
+    if half:
+        advice = (
+            f"set micro_batch_size={half.micro_batch_size} grad_accum_steps={half.grad_accum_steps} (the same global"
+            f" batch of {half.global_batch_size}), or auto_micro_batch=true"
+        )
+    elif sizes.micro_batch_size > 1:
+        advice = f"set micro_batch_size=1 grad_accum_steps={sizes.micro_batch_size * sizes.grad_accum_steps}"
+    else:
+        advice = "the micro batch is 1 already: a shorter seq_len or a smaller model is needed"
+    if device.type == "cuda" and precision == "fp32":
+        advice += "; precision=bf16 halves the activations"
+    return WorkerError(f"out of memory on {where}, micro batch {sizes.micro_batch_size}: {advice}")
+
+
+def fitting(sizes: BatchSizes, attempt: Callable[[BatchSizes], None], agreement: Agreement) -> BatchSizes | None:
+    """Halve the micro batch until `attempt` passes on every rank; None when not even the smallest does.
+
+    `attempt` must not communicate: a rank that runs out of memory inside a collective would leave the others there.
+    """
+    while True:
+        try:
+            attempt(sizes)
+            short = 0.0
+        except (RuntimeError, MemoryError) as error:
+            if not is_oom(error):
+                raise
+            short = 1.0
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        if agreement.sum([short])[0] == 0:
+            return sizes
+        smaller = sizes.halved()
+        if smaller is None:
+            return None
+        sizes = smaller
+
+
+def peak_bytes(device: torch.device) -> int:
+    """The most memory used so far: allocated by torch on a GPU, resident in this process on a CPU."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def _free_bytes() -> int:
+    """Memory this process may still take: what the machine has, or what a limit of its address space leaves."""
+    with open("/proc/meminfo") as file:
+        available = next(int(line.split()[1]) * 1024 for line in file if line.startswith("MemAvailable:"))
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit == resource.RLIM_INFINITY:
+        return available
+    with open("/proc/self/statm") as file:
+        used = int(file.read().split()[0]) * resource.getpagesize()
+    return max(0, min(available, limit - used))

@@ -1,0 +1,67 @@
+"""The order of samples: a function of the seed and the step, so that no loader has a state to save."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import math
+from dataclasses import dataclass
+
+import torch
+
+from ..errors import WorkerError
+from .sizes import BatchSizes
+
+
+@dataclass(frozen=True)
+class Order:
+    """Which samples each micro batch of each step holds: a function of (seed, step, slot) alone.
+
+    A slot is a micro batch's place in the global batch. Every sample comes once per epoch; the last global batch of
+    an epoch is smaller, or left out with `drop_last`. No loader has a state to save, and another world size with the
+    same micro batch sees the same slots.
+    """
+
+    samples: int
+    sizes: BatchSizes
+    seed: int
+    drop_last: bool
+
+    def __post_init__(self) -> None:
+        if self.steps_per_epoch == 0:
+            raise WorkerError(
+                f"{self.samples} samples do not fill one global batch of {self.sizes.global_batch_size}:"
+                " use a smaller one, or drop_last=false"
+            )
+
+    @property
+    def steps_per_epoch(self) -> int:
+        full, rest = divmod(self.samples, self.sizes.global_batch_size)
+        return full + (1 if rest and not self.drop_last else 0)
+
+    def slots(self, step: int) -> list[list[int]]:
+        """The sample indices of each slot of a step; steps count from 1, an incomplete batch has fewer slots."""
+        epoch, batch = divmod(step - 1, self.steps_per_epoch)
+        size, micro = self.sizes.global_batch_size, self.sizes.micro_batch_size
+        mine = _permutation(self.samples, self.seed, epoch)[batch * size : (batch + 1) * size].tolist()
+        return [mine[i : i + micro] for i in range(0, len(mine), micro)]
+
+    def mine(self, step: int, rank: int) -> list[tuple[int, list[int]]]:
+        """This rank's (slot, sample indices) of a step, as many for each rank; no samples where slots ran out."""
+        slots = self.slots(step)
+        world = self.sizes.world_size
+        return [
+            (slot, slots[slot] if slot < len(slots) else [])
+            for slot in range(rank, math.ceil(len(slots) / world) * world, world)
+        ]
+
+
+@functools.lru_cache(maxsize=2)
+def _permutation(samples: int, seed: int, epoch: int) -> torch.Tensor:
+    return torch.randperm(samples, generator=torch.Generator().manual_seed(seed_of(seed, "epoch", epoch)))
+
+
+def seed_of(*parts: int | str) -> int:
+    """One 63-bit seed of several numbers and words, the same on every machine."""
+    digest = hashlib.blake2b("/".join(map(str, parts)).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 1

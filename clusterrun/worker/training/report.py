@@ -1,0 +1,199 @@
+"""What rank 0 tells of a run: lines for people, metrics.jsonl for programs, TensorBoard and W&B where asked for."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from ..distenv import RunEnv
+from ..errors import WorkerError
+
+#: Dense 16-bit FLOP/s of a device by a part of its name, from the makers' data sheets; the first match counts.
+PEAK_FLOPS = (
+    ("B200", 2.25e15),
+    ("GH200", 989e12),
+    ("H200", 989e12),
+    ("H100 NVL", 835e12),
+    ("H100 PCIe", 756e12),
+    ("H100", 989e12),
+    ("A100", 312e12),
+    ("A800", 312e12),
+    ("L40S", 362e12),
+    ("L40", 181e12),
+    ("A40", 150e12),
+    ("A30", 165e12),
+    ("A10", 125e12),
+    ("L4", 121e12),
+    ("V100", 125e12),
+    ("T4", 65e12),
+    ("RTX 4090", 165e12),
+    ("RTX 3090", 71e12),
+)
+
+
+def peak_flops(device_name: str) -> float | None:
+    """The device's peak in FLOP/s, or None where it is not known."""
+    return next((peak for part, peak in PEAK_FLOPS if part in device_name), None)
+
+
+def flops_per_token(model: Any, seq_len: int) -> float | None:
+    """FLOPs of one token, forward and backward: 6 per parameter, and 12 x layers x width x length for attention."""
+    config = getattr(model, "config", None)
+    layers, width = getattr(config, "num_hidden_layers", None), getattr(config, "hidden_size", None)
+    if not layers or not width:
+        return None
+    return 6.0 * sum(p.numel() for p in model.parameters()) + 12.0 * layers * width * seq_len
+
+
+class Report:
+    """The one voice of a run. On other ranks than 0 every method does nothing."""
+
+    def __init__(self, rank: int, run: RunEnv, config: Any, start_step: int, settings: dict[str, Any]) -> None:
+        self.speaks = rank == 0
+        self.metrics = run.run_dir / "metrics.jsonl" if self.speaks and run.run_dir else None
+        self.samples = run.run_dir / "samples.jsonl" if self.speaks and run.run_dir else None
+        self._board: Any = None
+        self._wandb: Any = None
+        self._progress: Any = None
+        if not self.speaks:
+            return
+        for file in (self.metrics, self.samples):
+            if file is not None:
+                _forget_after(file, start_step)
+        folder = run.run_dir or Path()
+        if config.tensorboard:
+            self._board = _open_tensorboard(folder / "tensorboard", start_step)
+        if config.wandb:
+            self._wandb = _open_wandb(config.wandb, run.run_id, folder, settings)
+
+    def say(self, text: str) -> None:
+        """Print a line."""
+        if self._progress is not None:
+            self._progress.console.print(text, markup=False, highlight=False)
+        elif self.speaks and text:
+            print(text, flush=True)
+
+    def start(self, step: int, steps: int) -> None:
+        """Show a progress line, on a terminal only: in a file it would be thousands of lines."""
+        if not self.speaks or not sys.stdout.isatty():
+            return
+        try:
+            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+        except ImportError:
+            return
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        self._progress = Progress(*columns)
+        self._progress.start()
+        self._progress.add_task("training", total=steps, completed=step)
+
+    def advance(self, step: int) -> None:
+        """Move the progress line to a step."""
+        if self._progress:
+            self._progress.update(self._progress.task_ids[0], completed=step)
+
+    def row(self, step: int, steps: int, values: dict[str, float | None]) -> None:
+        """Record a step's figures and print the ones people read; None is left out."""
+        if not self.speaks:
+            return
+        known = {k: v for k, v in values.items() if v is not None}
+        self.say(_line(step, steps, known))
+        row = {"step": step, **known, "time": time.time()}
+        # NaN is not JSON: the reader would refuse the whole line
+        row = {k: v if math.isfinite(v) else str(v) for k, v in row.items()}
+        _append(self.metrics, row)
+        if self._board is not None:
+            for key, value in known.items():
+                self._board.add_scalar(key, value, step)
+            self._board.flush()
+        if self._wandb is not None:
+            self._wandb.log(known, step=step)
+
+    def sampled(self, step: int, prompt: str, text: str) -> None:
+        """Record what the model wrote."""
+        _append(self.samples, {"step": step, "prompt": prompt, "text": text})
+
+    def close(self) -> None:
+        """End the progress line and the trackers."""
+        for close in (
+            self._progress and self._progress.stop,
+            self._board and self._board.close,
+            self._wandb and self._wandb.finish,
+        ):
+            if close:
+                close()
+        self._progress = self._board = self._wandb = None
+
+
+def _line(step: int, steps: int, values: dict[str, float]) -> str:
+    parts = [f"step {step:>{len(str(steps))}}/{steps}"]
+    for key, label, form in (
+        ("loss", "loss", ".3f"),
+        ("val_loss", "val", ".3f"),
+        ("lr", "lr", ".1e"),
+        ("grad_norm", "norm", ".2f"),
+        ("tokens_per_second", "tok/s", ",.0f"),
+        ("mfu", "MFU", ".1%"),
+    ):
+        if key in values:
+            parts.append(f"{label} {values[key]:{form}}")
+    shown = ("loss", "val_loss", "lr", "grad_norm", "tokens_per_second", "mfu")
+    quiet = ("epoch", "data_wait_s", "save_stall_s", "memory_gib", "seconds")
+    parts += [f"{k} {v:.3f}" for k, v in values.items() if k not in shown + quiet]
+    return "  ".join(parts)
+
+
+def _append(file: Path | None, row: dict[str, Any]) -> None:
+    if file is None:
+        return
+    try:
+        with file.open("a", encoding="utf-8") as out:
+            out.write(json.dumps(row, ensure_ascii=False) + "\n")
+    except OSError as error:  # a full disk must not end the training
+        print(f"clusterrun: cannot write {file.name}: {error.strerror}", file=sys.stderr, flush=True)
+
+
+def _forget_after(file: Path, step: int) -> None:
+    """Drop the rows that a resumed run is about to write again, and a last line cut by a crash."""
+    if not file.exists():
+        return
+    kept = []
+    for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
+        try:
+            row = json.loads(line)
+        except ValueError:
+            continue
+        # what was measured at step 0 of a run that starts anew is measured again
+        if isinstance(row, dict) and row.get("step", 0) <= step and step > 0:
+            kept.append(line)
+    temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
+    temporary.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
+    os.replace(temporary, file)
+
+
+def _open_tensorboard(folder: Path, step: int) -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise WorkerError(
+            f"tensorboard=true, but it is not installed ({error}): pip install tensorboard", status=2
+        ) from None
+    return SummaryWriter(str(folder), purge_step=step + 1 if step else None)
+
+
+def _open_wandb(project: str, run_id: str, folder: Path, settings: Any) -> Any:
+    """Open (or, after a restart, reopen) the W&B run of this run's id; without it training goes on."""
+    try:
+        import wandb
+    except ImportError as error:
+        raise WorkerError(f"wandb={project}, but it is not installed ({error}): pip install wandb", status=2) from None
+    try:
+        return wandb.init(project=project, id=run_id, name=run_id, resume="allow", dir=str(folder), config=settings)
+    except Exception as error:
+        line = (str(error).splitlines() or [type(error).__name__])[0]
+        print(f"clusterrun: W&B cannot be reached, training goes on without it: {line[:200]}", file=sys.stderr)
+        return None

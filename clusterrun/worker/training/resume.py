@@ -1,0 +1,190 @@
+"""Where a run goes on from: which checkpoint, what is in it, and whether it fits this model and this run."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..errors import WorkerError, nearest
+from . import checkpoint
+
+FILES = (".pt", ".pth")
+DATA_ORDER = ("seed", "global_batch_size", "micro_batch_size", "seq_len", "drop_last", "data")
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A checkpoint in host memory; `trainer` is None and `step` 0 where there were only weights.
+
+    `notes` are sentences for the user, the same on every rank: one of them prints.
+    """
+
+    step: int
+    state: dict[str, Any]
+    tensors: dict[str, torch.Tensor]
+    trainer: dict[str, Any] | None
+    notes: tuple[str, ...] = ()
+
+
+def find(resume: str, own: Path) -> tuple[Path | None, list[str]]:
+    """Find the checkpoint that `resume` means, and what to tell about it; None: start from the beginning.
+
+    "auto" is the newest valid one in `own`, "no" none; else a checkpoint, a folder of them, or a .pt file. Raises
+    WorkerError, with status 2 for a path that is not there or is none of these.
+    """
+    if resume == "no":
+        return None, []
+    path = own if resume == "auto" else Path(os.path.expanduser(resume))
+    try:
+        if resume == "auto":
+            return _find_own(own)
+        if path.is_dir():
+            return _find_in(path)
+        if path.is_file() and path.suffix in FILES:
+            return path, []
+        if path.exists():
+            raise WorkerError(f"resume={resume!r} is neither a checkpoint's folder nor a .pt file", status=2)
+        hint = _hint(resume, path)
+    except OSError as error:
+        raise WorkerError(f"resume: {str(path)!r} cannot be read ({error.strerror})") from None
+    raise WorkerError(f"resume={resume!r}: there is no such checkpoint{hint}", status=2)
+
+
+def load(path: Path) -> Loaded:
+    """Read a checkpoint of ours (a folder), or the weights of a .pt file; raises WorkerError."""
+    return _load_file(path) if path.suffix in FILES else _load_folder(path)
+
+
+def fit(model: torch.nn.Module, tensors: Mapping[str, torch.Tensor], source: Path) -> None:
+    """Load `tensors` into the unwrapped model, all of them and nothing less; raises WorkerError naming what differs.
+
+    Tied tensors may be there under any of their names.
+    """
+    here = model.state_dict()
+    foreign = f"checkpoint {source} is of another model"
+    for key, tensor in here.items():
+        if key in tensors and tensors[key].shape != tensor.shape:
+            raise WorkerError(f"{foreign}: {key} is {tuple(tensors[key].shape)} there and {tuple(tensor.shape)} here")
+    tied: dict[Any, str] = {}
+    for key in here.keys() & tensors.keys():
+        twin = tied.setdefault(checkpoint.place(here[key]) or key, key)
+        if twin != key and not torch.equal(tensors[twin], tensors[key]):
+            first, second = sorted((twin, key))
+            raise WorkerError(f"{foreign}: {first} and {second} are one tensor here and two there")
+    missing = [key for key in here if key not in tensors and checkpoint.place(here[key]) not in tied]
+    unexpected = [key for key in tensors if key not in here]
+    if missing or unexpected:
+        parts = [f"it lacks {_some(missing)}"] * bool(missing) + [f"it also has {_some(unexpected)}"] * bool(unexpected)
+        raise WorkerError(f"{foreign}: {', '.join(parts)}")
+    model.load_state_dict(tensors, strict=False)  # strict does not know that tied names are one tensor
+
+
+def same_run(state: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
+    """Refuse, with status 2, to go on with other settings than those that fix which sample comes when.
+
+    `state["settings"]` is what was in force at the save, `settings` what is now; a key that only one has is no matter.
+    """
+    then = state.get("settings", {})
+    for key in DATA_ORDER:
+        if key not in then or key not in settings or then[key] == settings[key]:
+            continue
+        if key == "data":
+            what, remedy = "the data are not those it was saved with", "give the same data"
+        else:
+            what = f"it was saved with {key}={then[key]}, this run has {key}={settings[key]}"
+            remedy = f"set {key}={then[key]}"
+        raise WorkerError(
+            f"cannot go on from the checkpoint in the same order of samples: {what}: {remedy}, or start afresh with"
+            " resume=no",
+            status=2,
+        )
+
+
+def _find_own(own: Path) -> tuple[Path | None, list[str]]:
+    path, skipped = checkpoint.newest_valid(own)
+    if path is None and skipped:
+        skipped.append(f"no valid checkpoint in {own}: starting from the beginning")
+    return path, skipped
+
+
+def _find_in(path: Path) -> tuple[Path, list[str]]:
+    if (path / checkpoint.MANIFEST).exists() or (path / checkpoint.WEIGHTS).exists():
+        try:
+            checkpoint.verify(path)
+        except checkpoint.BadCheckpoint as bad:
+            raise WorkerError(f"checkpoint {path} is not valid: {bad}") from None
+        return path, []
+    newest, skipped = checkpoint.newest_valid(path)
+    if newest is not None:
+        return newest, skipped
+    if skipped:
+        raise WorkerError(f"no valid checkpoint in {path}: {'; '.join(skipped)}")
+    raise WorkerError(f"resume={str(path)!r} holds no checkpoint (a folder step-00000010 or the like)", status=2)
+
+
+def _hint(resume: str, path: Path) -> str:
+    words = ["auto", "no"] if os.sep not in resume else []
+    while path != path.parent and not path.parent.is_dir():
+        path = path.parent
+    return nearest(path.name, [*words, *os.listdir(path.parent)])
+
+
+def _load_folder(path: Path) -> Loaded:
+    from safetensors.torch import load_file
+
+    try:
+        state = json.loads((path / checkpoint.STATE).read_bytes())
+        trainer = torch.load(path / checkpoint.TRAINER, map_location="cpu", weights_only=True)
+        return Loaded(int(state["step"]), state, load_file(path / checkpoint.WEIGHTS), trainer)
+    except Exception as error:  # what safetensors, torch and json make of a damaged file has no common class
+        raise WorkerError(f"checkpoint {path} cannot be read: {_first_line(error)}") from None
+
+
+def _load_file(path: Path) -> Loaded:
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:
+        refused = re.search(r"(?:GLOBAL|Unsupported (?:global|class|operand|type)) \W*([\w.]+)", str(error))
+        if refused is None:
+            raise WorkerError(f"{path} cannot be read as a PyTorch file: {_first_line(error)}") from None
+        raise WorkerError(
+            f"{path} is refused: it holds a Python object ({refused[1]}), and loading that can run any code; save only"
+            " tensors and numbers: torch.save({'model_state_dict': model.state_dict()}, …)"
+        ) from None
+    whole = content if isinstance(content, dict) else {}
+    nested = (whole[key] for key in ("model_state_dict", "state_dict", "model") if isinstance(whole.get(key), dict))
+    weights = next(nested, whole)
+    if not weights or not all(isinstance(k, str) and isinstance(v, torch.Tensor) for k, v in weights.items()):
+        holds = f": it holds {_some([str(key) for key in whole])}" if whole else ""
+        raise WorkerError(f"{path} has no model_state_dict{holds}")
+    notes = []
+    if weights is not whole:
+        epoch = whole.get("epoch")
+        notes.append(f"{path}: weights only{'' if epoch is None else f', of epoch {epoch}'}; starting at step 0")
+        if "optimizer_state_dict" in whole:
+            notes.append(f"{path}: its optimizer_state_dict is ignored")
+    return Loaded(0, {}, _plain_names(weights), None, tuple(notes))
+
+
+def _plain_names(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Take off what DistributedDataParallel (`module.`) and torch.compile (`_orig_mod.`) put into the names."""
+    plain = {key.replace("_orig_mod.", ""): tensor for key, tensor in tensors.items()}
+    if all(key.startswith("module.") for key in plain):
+        return {key.removeprefix("module."): tensor for key, tensor in plain.items()}
+    return plain
+
+
+def _some(names: list[str]) -> str:
+    shown = ", ".join(names[:3])
+    return f"{len(names)} tensor{'s' * (len(names) != 1)} ({shown}{', …' if len(names) > 3 else ''})"
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]

@@ -1,0 +1,95 @@
+"""Saving beside the training: one write at a time in a thread, and a disk that fills stops nothing."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from pathlib import Path
+
+from .. import markers
+from . import checkpoint, durable
+
+BEST = "best.json"
+
+
+class Saver:
+    """Writes snapshots into a folder, and deletes the older ones after each that is durable.
+
+    `last_saved` is the last step this saver made durable, `seconds` how long that took from the hand-over on, and
+    `failure` why the last write failed (None: it did not). `best` is the best step, of earlier attempts too.
+    `in_use`, the checkpoint this run was resumed from, is never deleted.
+    """
+
+    def __init__(self, folder: Path, keep_last: int, in_use: Path | None = None) -> None:
+        self.last_saved: int | None = None
+        self.seconds = 0.0
+        self.failure: str | None = None
+        self.best = _read_best(folder)
+        self._folder = folder
+        self._keep_last = keep_last
+        self._in_use = in_use
+        self._thread: threading.Thread | None = None
+        durable.sweep(folder)
+
+    def save(self, snapshot: checkpoint.Snapshot, best: bool = False) -> float:
+        """Hand a snapshot over; returns the seconds this took: next to none, unless the last write still runs."""
+        began = time.monotonic()
+        self.wait()
+        # not a daemon: the interpreter waits for it before it exits. One per write: an idle one would be waited for too
+        self._thread = threading.Thread(target=self._write, args=(snapshot, best), name="clusterrun-checkpoint")
+        self._thread.start()
+        return time.monotonic() - began
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until what was handed over is written or has failed; False if it still runs after `timeout` seconds."""
+        if self._thread is not None:
+            self._thread.join(timeout)
+        return self._thread is None or not self._thread.is_alive()
+
+    def _write(self, snapshot: checkpoint.Snapshot, best: bool) -> None:
+        began = time.monotonic()
+        try:
+            checkpoint.write(self._folder, snapshot)
+        except Exception as error:  # in a thread of its own: nobody else would hear of it
+            self.failure = _reason(error)
+            self._say(
+                f"CHECKPOINT of step {snapshot.step} NOT SAVED: {self.failure} ({self._folder}):"
+                f" training goes on; {self._last_good()}"
+            )
+            return
+        self.seconds = time.monotonic() - began
+        self.last_saved, self.failure = snapshot.step, None
+        try:
+            if best:
+                markers.write_json(self._folder / BEST, {"step": snapshot.step})
+                self.best = snapshot.step
+            checkpoint.prune(self._folder, self._keep_last, self.best, self._in_use)
+        except OSError as error:
+            self._say(f"step {snapshot.step} is saved, but {self._folder} cannot be tidied: {_reason(error)}")
+
+    def _last_good(self) -> str:
+        if self.last_saved is not None:
+            return f"the last good one is step {self.last_saved}"
+        if self._in_use is not None:
+            return f"the last good one is {self._in_use.name}"
+        return "there is no good one yet"
+
+    @staticmethod
+    def _say(text: str) -> None:
+        try:
+            print(f"clusterrun: {text}", file=sys.stderr, flush=True)
+        except (OSError, ValueError):
+            pass  # the log may be on the disk that is full
+
+
+def _reason(error: Exception) -> str:
+    return error.strerror if isinstance(error, OSError) and error.strerror else markers.describe_error(error)
+
+
+def _read_best(folder: Path) -> int | None:
+    try:
+        return int(json.loads((folder / BEST).read_bytes())["step"])
+    except (OSError, ValueError, TypeError, KeyError):
+        return None

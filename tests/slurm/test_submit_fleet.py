@@ -1,0 +1,86 @@
+"""Many submit at once while a real controller is frozen and restarted: nothing is lost, nothing doubled.
+
+What became of a submission is taken from Slurm's own account (squeue and sacct, by job name), never from ours.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from clusterrun import store as records
+from lab.cluster import Lab
+from tests.sites import Site, until
+from tests.submitting import Fleet, all_over, held_by_slurm, runs_of
+
+MakeSite = Callable[[Lab | None], Site]
+FROZEN = 12.0  # seconds: longer than Slurm's MessageTimeout, so that each sbatch under way is cut off
+
+
+@pytest.fixture
+def site(fresh_lab: Lab, new_site: MakeSite) -> Site:
+    return new_site(fresh_lab)
+
+
+def submit_under_faults(
+    lab: Lab, site: Site, template: Path, make_fleet: Callable[..., Fleet], rng: random.Random, count: int, faults: int
+) -> None:
+    ctld = lab.daemon("slurmctld")
+    kinds = (["freeze", "restart"] * faults)[:faults]
+    rng.shuffle(kinds)
+    at = sorted(rng.sample(range(1, count * 7 // 10), faults))
+    fleet = make_fleet(site, template, {f"sweep,{i}": count // 4 for i in range(4)})
+    began = time.monotonic()
+    for kind, number in zip(kinds, at, strict=True):
+        until(lambda n=number: fleet.begun > n, 120, lambda: f"only {fleet.begun} begun: {fleet.errors[-5:]}", 0.01)
+        time.sleep(rng.random() * 0.1)
+        assert fleet.busy, "the faults came too late"
+        if kind == "freeze":
+            ctld.stop()
+            time.sleep(FROZEN)
+            ctld.cont()
+        else:
+            ctld.restart()
+    told = fleet.join(240)
+    for one in told:
+        if one.get("job_id") is None and "run_id" in one:  # honest: it could not be known then
+            site.cli("submit", "--recover", one["run_id"])
+            record = records.load(Path(one["run_dir"]))
+            assert record is not None
+            one["job_id"] = str(record.job_id)
+    seconds = time.monotonic() - began
+    all_over(lab)
+    slurms = {name: ids for name, ids in held_by_slurm(lab).items() if name.startswith("sweep,")}
+    known = {one["name"]: one["job_id"] for one in told if "name" in one}
+    lost = [name for name in known if name not in slurms]
+    doubled = [name for name, ids in slurms.items() if len(ids) > 1]
+    wrong = [name for name, job in known.items() if name in slurms and job not in slurms[name]]
+    unknown = [name for name in slurms if name not in known]
+    print(f"{count} submissions, {', '.join(kinds)}, {seconds:.0f} s: {len(lost)} lost, {len(doubled)} doubled, "
+          f"{len(wrong)} wrong ids, {len(unknown)} without a record; told: {fleet.heard()}")  # fmt: skip
+    assert not [one for one in told if "name" not in one], fleet.errors
+    assert len(known) == count and len(runs_of(site)) == count
+    assert not lost and not doubled and not wrong and not unknown, (lost, doubled, wrong, unknown)
+    ran = {path.parent.name: path.read_text().split() for path in site.project.glob(".clusterrun/runs/*/ran")}
+    assert sorted(ran.values()) == sorted([job] for job in known.values()), "each ran once"
+    states = site.json("list", "--all")
+    assert {state["job_id"] for state in states} == set(known.values())
+    assert {state["state"] for state in states} == {"COMPLETED"}
+
+
+def test_a_frozen_and_a_restarted_controller_lose_and_double_nothing(
+    fresh_lab: Lab, site: Site, template: Path, fleets: Callable[..., Fleet], rng: random.Random
+) -> None:
+    submit_under_faults(fresh_lab, site, template, fleets, rng, count=20, faults=2)
+
+
+@pytest.mark.faults
+@pytest.mark.timeout(600)
+def test_a_hundred_submissions_under_nine_faults(
+    fresh_lab: Lab, site: Site, template: Path, fleets: Callable[..., Fleet], rng: random.Random
+) -> None:
+    submit_under_faults(fresh_lab, site, template, fleets, rng, count=100, faults=9)
