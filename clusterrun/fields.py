@@ -80,6 +80,7 @@ FIELDS: tuple[Field, ...] = (
         metavar="SECONDS",
     ),
     Field("set", "map", "Set a value of the task (steps=300); may be repeated.", metavar="KEY=VALUE"),
+    Field("fp16", "flag", "Precision of clusterrun's own tasks: fp16, or with --no-fp16 fp32; default: by the device."),
     Field("shared", "flag", "Let your group read the run's records and logs."),
 )
 FIELD: dict[str, Field] = {f.name: f for f in FIELDS}

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from clusterrun import profiles, shell
 from clusterrun.errors import CommandError, RequestError
-from clusterrun.fields import Value, check_text, gres_gpus
+from clusterrun.fields import FIELD, Value, check_text, check_value, gres_gpus
 from clusterrun.profile_files import is_file
 from clusterrun.profiles import JobFile
 from clusterrun.spec import Command, Function, JobSpec, Module, Script, Task, Work, build_spec
@@ -75,20 +75,33 @@ def read(asked: Asked, cwd: Path, environ: Mapping[str, str]) -> Request:
         work = _work_of(job, known.root, environ, notices.append)
     levels = [asked.flags, job.values if job else {}, *known.levels]
     values = profiles.merge(levels)
-    settings = values.pop("set", None)
+    settings, fp16 = values.pop("set", None), values.pop("fp16", None)
     if isinstance(work, Task):
-        values["set"] = settings or Value({}, "default")
+        values["set"] = _with_precision(settings or Value({}, "default"), fp16, asked)
         work = Task(work.name, tuple(values["set"].value.items()))
         if job and not job.path and "job-name" not in values:
             values["job-name"] = Value(work.name, "default")
-    elif "set" in asked.flags:
-        raise RequestError(
-            "--set is for our own tasks", hint="pass your script's arguments after it: -- train.py --lr 1e-4"
-        )
+    for name in ("set", "fp16"):
+        if name in asked.flags and not isinstance(work, Task):
+            raise RequestError(
+                f"--{name} is for our own tasks", hint="pass your script's arguments after it: -- train.py --lr 1e-4"
+            )
     if "template" in asked.flags:
         values["template"] = Value(str(cwd / asked.flags["template"].value), "--template")
     values["python"] = _python(values.get("python"), environ)
     return Request(known.root, values, work, notices)
+
+
+def _with_precision(settings: Value, fp16: Value | None, asked: Asked) -> Value:
+    """The task's settings, with --fp16 or --no-fp16 as its precision."""
+    if fp16 is None:
+        return settings
+    check_value(FIELD["fp16"], fp16)
+    if "fp16" in asked.flags and "precision" in (asked.flags["set"].value if "set" in asked.flags else {}):
+        raise RequestError("--fp16 and --set precision both name the precision", hint="keep one of them")
+    if "precision" in settings.value and "fp16" not in asked.flags:
+        return settings
+    return Value(settings.value | {"precision": "fp16" if fp16.value else "fp32"}, settings.source)
 
 
 def specify(request: Request, *, has_gpus: bool | None, local: bool) -> tuple[JobSpec, list[str]]:

@@ -176,3 +176,18 @@ def test_good_setup_and_a_bad_script(project: Path) -> None:
     swallowing = make_spec(setup=["echo \\"])  # alone it is shell; in the script it would swallow what follows
     with pytest.raises(RequestError, match="the rendered script is not shell"):
         request.check_setup(swallowing, make_script(swallowing), environ(project))
+
+
+def test_no_fp16_is_the_precision_of_the_task_and_a_typed_one_wins_over_the_job_file(project: Path) -> None:
+    (project / "jobs").mkdir()
+    (project / "jobs" / "sft.toml").write_text('task = "lm"\nset.precision = "bf16"\n')
+    assert read(project, job="sft").work == Task("lm", (("precision", "bf16"),))
+    assert read(project, job="sft", fp16=False).work == Task("lm", (("precision", "fp32"),))
+    assert read(project, job="sft", fp16=True).work == Task("lm", (("precision", "fp16"),))
+
+
+def test_fp16_is_refused_for_a_script_and_beside_a_typed_precision(project: Path) -> None:
+    with pytest.raises(RequestError, match="--fp16 is for our own tasks"):
+        read(project, "train.py", fp16=True)
+    with pytest.raises(RequestError, match="both name the precision"):
+        read(project, fp16=True, set={"precision": "bf16"})

@@ -43,7 +43,7 @@ def refused(name: str, value: object) -> RequestError:
 def test_the_table() -> None:
     assert len(FIELD) == len(FIELDS)
     for field in FIELDS:
-        assert re.fullmatch(r"[a-z]+(-[a-z]+)*", field.name)
+        assert re.fullmatch(r"[a-z][a-z0-9]*(-[a-z]+)*", field.name)
         assert field.help.endswith(".") or "default" in field.help
         assert (field.metavar == "") == (field.kind == "flag")
         assert not field.directive or field.kind in ("int", "text")

@@ -45,7 +45,7 @@ def asked(job: str | None, words: tuple[str, ...], profile: str | None, options:
 def _option(one: Field) -> Callable[[F], F]:
     name = one.name.replace("-", "_")
     if one.kind == "flag":
-        declaration = f"--{one.name}/--no-{one.name}" if one.name == "requeue" else f"--{one.name}"
+        declaration = f"--{one.name}/--no-{one.name}" if one.name in ("requeue", "fp16") else f"--{one.name}"
         return click.option(declaration, name, is_flag=True, default=None, help=one.help)
     return click.option(
         f"--{one.name}",

@@ -179,6 +179,10 @@ launch() {
     export CLUSTERRUN_ATTEMPT_DIR=$CR_ATTEMPT_DIR CLUSTERRUN_NODES=${#CR_NODES[@]} CLUSTERRUN_NODE_NAMES="${CR_NODES[*]}"
     export CLUSTERRUN_WORLD_SIZE=$((1 * CR_TASKS_PER_NODE))
     export CLUSTERRUN_PG_TIMEOUT=36000 CLUSTERRUN_JOIN_TIMEOUT=600
+    # When the time limit will end the job, in seconds since 1970 (empty: not known): our own tasks save and stop before it.
+    CLUSTERRUN_END_TIME=$(timeout 10 scontrol show job -o "$SLURM_JOB_ID" 2>/dev/null | sed -n 's/.* EndTime=\([0-9][^ ]*\).*/\1/p')
+    CLUSTERRUN_END_TIME=${CLUSTERRUN_END_TIME:+$(date -d "$CLUSTERRUN_END_TIME" +%s 2>/dev/null)}
+    export CLUSTERRUN_END_TIME
 
     # NCCL and torch. The heartbeat watches NCCL's own thread and must outlast the process group's time-out, or it ends
     # a collective that was allowed to take long. On a time-out, dump the flight recorder where it can be found.
