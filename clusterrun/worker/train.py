@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import sys
 import time
 from typing import Any
 
@@ -180,6 +179,7 @@ def train(work: Work, config: Any, dist: DistEnv, run: RunEnv, device: torch.dev
     else:
         report.say(f"trained to step {steps} already")
     keeper.close()
+    stop.release()
     report.close()
     agreement.close()
     return not stopped
@@ -223,12 +223,10 @@ def not_finite(
     bad = [0.0] * dist.world_size
     bad[dist.rank] = float(not math.isfinite(local.item()))
     culprits = [rank for rank, flag in enumerate(agreement.sum(bad)) if flag]
-    if dist.rank in culprits:
-        samples = [sample for _, chosen, _ in mine for sample in chosen]
-        shown = ", ".join(map(str, samples[:16])) + (" …" if len(samples) > 16 else "")
-        print(f"clusterrun: rank {dist.rank}: step {step}: samples {shown}", file=sys.stderr, flush=True)
+    samples = [sample for _, chosen, _ in mine for sample in chosen] if dist.rank in culprits else []
     whose = f"the loss of rank {', '.join(map(str, culprits))}" if culprits else "the gradient"
+    shown = f" (this rank's samples: {', '.join(map(str, samples[:16]))}{' …' if len(samples) > 16 else ''})"
     return WorkerError(
-        f"{whose} is not finite at step {step}: try a lower lr than {lr:g} or a longer warmup, look at the samples"
-        " named above, or set on_nan=skip"
+        f"{whose} is not finite at step {step}{shown if samples else ''}: try a lower lr than {lr:g} or a longer"
+        " warmup, or set on_nan=skip"
     )

@@ -55,7 +55,7 @@ def read_file(path: str) -> Iterator[Row | Bad]:
     try:
         yield from READERS[format_of(path)](path)
     except (OSError, EOFError, zlib.error) as error:
-        raise WorkerError(f"cannot read {shown(path)}: {getattr(error, 'strerror', None) or error}") from None
+        raise _unreadable(path, error) from None
 
 
 def read_text(path: str) -> str:
@@ -64,11 +64,16 @@ def read_text(path: str) -> str:
         with _open(path) as file:
             data = file.read()
     except (OSError, EOFError, zlib.error) as error:
-        raise WorkerError(f"cannot read {shown(path)}: {getattr(error, 'strerror', None) or error}") from None
+        raise _unreadable(path, error) from None
     _refuse_utf16(path, data)
     if b"\0" in data[:8192]:
         raise WorkerError(f"{shown(path)} is not a text file (it holds NUL bytes)")
     return data.decode("utf-8-sig", errors="replace")
+
+
+def _unreadable(path: str, error: Exception) -> WorkerError:
+    said = (getattr(error, "strerror", None) or str(error)).strip().splitlines()
+    return WorkerError(f"cannot read {shown(path)}: {said[0] if said else type(error).__name__}")
 
 
 def shown(text: str) -> str:
@@ -181,7 +186,8 @@ def _csv(path: str, delimiter: str) -> Iterator[Row | Bad]:
             yield text
 
     reader = csv.reader(texts(), delimiter=delimiter, strict=True)
-    header: list[str] | None = None
+    header: list[str] = []
+    width = 0
     while True:
         start = reader.line_num + 1
         try:
@@ -192,18 +198,18 @@ def _csv(path: str, delimiter: str) -> Iterator[Row | Bad]:
             fields = []
             words = str(error).partition(" - ")[0]
             problems.append(CSV_WORDS.get(words, words))
-        blank = not fields or (len(fields) == 1 and not fields[0].strip() and (header is None or len(header) > 1))
-        if blank and not problems:
+        if header and not problems and len(fields) == width:
+            yield Row(dict(zip(header, fields)), f"{name}:{start}")  # noqa: B905, the lengths were just compared
             continue
-        if header is not None and not problems and len(fields) != len(header):
-            problems.append(f"{_count(len(fields), 'field')}, but the header has {len(header)}")
-        if not problems and header is not None:
-            yield Row(dict(zip(header, fields, strict=True)), f"{name}:{start}")
-        elif header is None:
+        if not problems and not "".join(fields).strip() and len(fields) < 2:
+            continue  # a blank line
+        if not header:
             header = _header(f"{name}:{start}", fields, problems, last)
-        else:
-            quoted = excerpt(delimiter.join(fields) or last)
-            yield Bad(f"{name}:{start}", f"{problems[0]}: {quoted}", reader.line_num - start + 1)
+            width = len(header)
+            continue
+        problems.append(f"{_count(len(fields), 'field')}, but the header has {width}")
+        quoted = excerpt(delimiter.join(fields) or last)
+        yield Bad(f"{name}:{start}", f"{problems[0]}: {quoted}", reader.line_num - start + 1)
         problems.clear()
 
 
@@ -233,7 +239,8 @@ def _parquet(path: str) -> Iterator[Row | Bad]:
                 for number, values in enumerate(batch.to_pylist(), number + 1):
                     yield Row(values, f"{shown(path)} row {number}")
     except (pyarrow.ArrowException, ValueError) as error:
-        raise WorkerError(f"cannot read {shown(path)} as parquet: {str(error).partition('.')[0]}") from None
+        said = str(error).partition(".")[0].partition("\n")[0]
+        raise WorkerError(f"cannot read {shown(path)} as parquet: {said}") from None
 
 
 READERS = {

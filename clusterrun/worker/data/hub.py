@@ -9,7 +9,7 @@ from ..errors import WorkerError
 from .formats import Row, shown
 
 PREFIX = "hf:"
-FORM = re.compile(r"hf:(?P<name>[\w.-]+(?:/[\w.-]+)?)(?::(?P<split>[^:]+))?")
+FORM = re.compile(r"hf:(?P<name>[\w.-]+(?:/[\w.-]+)?)(?::(?P<split>.+))?")
 
 
 def read_hub(source: str) -> Iterator[Row]:

@@ -23,9 +23,9 @@ NO_RUN = "none"  # outside a run there is no id by which a folder could be told 
 
 
 def check_target(folder: Path, run_id: str) -> Path:
-    """Make sure that `folder` is free for this run's model, or holds an earlier one of the same run; returns it absolute.
+    """Return `folder` as an absolute path, once it is sure that it is free or holds an earlier model of this run.
 
-    Raises WorkerError (status 2).
+    To be asked before the training too. Raises WorkerError (status 2).
     """
     folder = folder.expanduser().resolve()
     if folder.exists() and not folder.is_dir():
@@ -76,8 +76,8 @@ def _standalone(model: Any) -> PreTrainedModel:
     """Make a second model around float32 copies of the weights, as saving writes into the configuration."""
     import torch
 
-    while wrapped := getattr(model, "_orig_mod", None) or (None if _is_pretrained(model) else model.module):
-        model = wrapped
+    for wrapper in ("_orig_mod", "module", "_orig_mod"):  # torch.compile around DDP or within it
+        model = getattr(model, wrapper, model)
     config, generation = copy.deepcopy(model.config), copy.deepcopy(model.generation_config)
     for settings in (config, generation):
         if hasattr(settings, "use_cache"):
@@ -92,12 +92,6 @@ def _standalone(model: Any) -> PreTrainedModel:
     alone.tie_weights()
     alone.generation_config = generation
     return alone
-
-
-def _is_pretrained(model: Any) -> bool:
-    from transformers import PreTrainedModel
-
-    return isinstance(model, PreTrainedModel)
 
 
 def _owner(folder: Path) -> str | None:

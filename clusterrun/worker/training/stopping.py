@@ -42,7 +42,11 @@ class StopRequest:
     def install(self) -> None:
         """Take SIGTERM too: from now on there is something to save."""
         expect()
-        signal.signal(signal.SIGTERM, _note_and_save)
+        self._before = signal.signal(signal.SIGTERM, _note_and_save)
+
+    def release(self) -> None:
+        """Give SIGTERM back: what comes after training is not saved."""
+        signal.signal(signal.SIGTERM, self._before)
 
     def wishes(self, saving_s: float) -> list[float]:
         """One number per reason of REASONS, 1 where this rank wants to stop for it; `saving_s` is what saving takes."""

@@ -1,0 +1,201 @@
+"""Tensors made of the data once, by rank 0, and then mapped by every rank and every later run."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import secrets
+import shutil
+import socket
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as torch_dist
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from ..distenv import DistEnv
+from ..errors import WorkerError
+
+TENSORS = "tensors.safetensors"
+KEY = "key.json"
+VISIBLE_S = 60.0  # NFS clients may believe for up to a minute (acdirmax) that a file is not there
+LEFTOVER_S = 86_400.0  # an unfinished folder older than this is nobody's any more
+
+Build = Callable[[Path], dict[str, torch.Tensor]]
+
+
+def prepare(root: Path, key: dict[str, Any], build: Build, dist: DistEnv) -> tuple[Path, dict[str, torch.Tensor]]:
+    """Return the folder and the tensors (on the CPU, mapped from the file) that belong to `key`; a collective.
+
+    Rank 0 uses `root/<key["name"]>-<hash of key>` if it is whole, else calls `build(folder)`, which returns the tensors
+    and may write more files into `folder`, and makes it appear at once. `key` is JSON. Raises WorkerError where the
+    folder cannot be written, or is not seen by this rank within VISIBLE_S; and what `build` raises, on rank 0.
+    """
+    if dist.rank == 0:
+        folder = _folder(root, key)
+        files = _whole(folder, key)
+        if files is None:
+            files = _make(folder, key, build)
+        message = [(str(folder), dist.node, files)]
+    else:
+        message = [None]
+    if dist.world_size > 1:
+        torch_dist.broadcast_object_list(message, src=0)
+    name, node, files = message[0]
+    folder = Path(name)
+    if dist.rank != 0:
+        _await(folder, files, dist, node)
+    return folder, _load(folder, dist)
+
+
+def fingerprint(paths: Sequence[Path]) -> list[list[Any]]:
+    """Return [absolute path, size in bytes, mtime in ns] of each file, for a key; raises WorkerError."""
+    marks = []
+    for path in paths:
+        try:
+            found = os.stat(path)
+        except OSError as error:
+            raise WorkerError(f"cannot read {path}: {error.strerror}") from None
+        marks.append([os.path.abspath(path), found.st_size, found.st_mtime_ns])
+    return marks
+
+
+def _folder(root: Path, key: dict[str, Any]) -> Path:
+    name = re.sub(r"[^A-Za-z0-9._-]", "_", str(key["name"]))
+    return root.absolute() / f"{name}-{hashlib.sha256(_canonical(key).encode()).hexdigest()[:16]}"
+
+
+def _canonical(key: dict[str, Any]) -> str:
+    return json.dumps(key, sort_keys=True, separators=(",", ":"))
+
+
+def _whole(folder: Path, key: dict[str, Any]) -> dict[str, int] | None:
+    """Return the files of a folder with their sizes if it holds what was made for `key`, all of it; else None."""
+    try:
+        document = json.loads((folder / KEY).read_bytes())
+        files = document["files"]
+        if _canonical(document["key"]) != _canonical(key) or not _visible(folder, files):
+            return None
+        load_file(folder / TENSORS)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, SafetensorError):
+        return None
+    return files
+
+
+def _visible(folder: Path, files: dict[str, int]) -> bool:
+    try:
+        return all(os.stat(folder / name).st_size == size for name, size in files.items())
+    except OSError:
+        return False
+
+
+def _make(folder: Path, key: dict[str, Any], build: Build) -> dict[str, int]:
+    """Build into a temporary folder, sync it, and rename it to `folder`; returns its files with their sizes."""
+    with _in_words(folder.parent):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        _remove_leftovers(folder)
+        temporary = _beside(folder)
+        try:
+            temporary.mkdir()
+            tensors = build(temporary)
+            save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, temporary / TENSORS)
+            files = {
+                path.relative_to(temporary).as_posix(): path.stat().st_size
+                for path in sorted(temporary.rglob("*"))
+                if path.is_file()
+            }
+            (temporary / KEY).write_text(json.dumps({"key": key, "files": files}))
+            for path in temporary.rglob("*"):
+                _sync(path)
+            _sync(temporary)
+            files = _publish(temporary, folder, key) or files
+            _sync(folder.parent)
+            return files
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _publish(temporary: Path, folder: Path, key: dict[str, Any]) -> dict[str, int] | None:
+    """Rename the finished folder into place; returns the files of another job's that came first, if it is whole."""
+    try:
+        os.rename(temporary, folder)
+        return None
+    except OSError:  # rename never replaces a folder that holds something
+        if not folder.exists():
+            raise
+    files = _whole(folder, key)
+    if files is None:
+        broken = _beside(folder)
+        with contextlib.suppress(FileNotFoundError):  # another job may move it away at the same moment
+            os.rename(folder, broken)
+        shutil.rmtree(broken, ignore_errors=True)
+        try:
+            os.rename(temporary, folder)
+        except OSError:
+            files = _whole(folder, key)
+            if files is None:
+                raise
+    return files
+
+
+def _beside(folder: Path) -> Path:
+    return folder.with_name(f".{folder.name}.{socket.gethostname()}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
+
+
+def _remove_leftovers(folder: Path) -> None:
+    """Remove what builds of the same key left that were killed long ago."""
+    for path in folder.parent.glob(f".{folder.name}.*.tmp"):
+        with contextlib.suppress(OSError):
+            if time.time() - path.stat().st_mtime > LEFTOVER_S:
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError:
+        if not path.is_dir():  # some network file systems refuse it on folders
+            raise
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _in_words(root: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise WorkerError(f"cannot write the cache folder {root}: {error.strerror or error}") from None
+    except SafetensorError as error:
+        raise WorkerError(f"cannot write the cache folder {root}: {error}") from None
+
+
+def _await(folder: Path, files: dict[str, int], dist: DistEnv, writer: str) -> None:
+    """Wait until this node sees the files that rank 0 sees."""
+    deadline = time.monotonic() + VISIBLE_S
+    pause = 0.05
+    while not _visible(folder, files):
+        if time.monotonic() > deadline:
+            raise WorkerError(
+                f"{folder / TENSORS}, written on node {writer}, is not seen on node {dist.node} after {VISIBLE_S:g} s:"
+                " is this folder on a file system that all nodes share?"
+            )
+        time.sleep(pause)
+        pause = min(1.0, 2 * pause)
+        with contextlib.suppress(OSError):
+            os.listdir(folder.parent)  # makes an NFS client ask the server anew
+
+
+def _load(folder: Path, dist: DistEnv) -> dict[str, torch.Tensor]:
+    try:
+        return load_file(folder / TENSORS)
+    except (OSError, SafetensorError) as error:
+        raise WorkerError(f"cannot read {folder / TENSORS} on node {dist.node}: {error}") from None

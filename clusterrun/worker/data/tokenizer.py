@@ -1,0 +1,65 @@
+"""A tokenizer of our own: a byte-level BPE trained on the data, as a Hugging Face tokenizer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from ..errors import WorkerError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+END = "<|end|>"
+TURN = ("<|im_start|>", "<|im_end|>")
+CHATML = (
+    "{% for message in messages %}"
+    "{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n' }}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+BYTES = 256
+
+
+def train_bpe(
+    texts: Iterable[str], vocab_size: int, special: Sequence[str] = (END,), *, chat: bool = False
+) -> PreTrainedTokenizerFast:
+    """Train a byte-level BPE of at most `vocab_size` tokens; any text survives encoding and decoding.
+
+    The special tokens come first; the first of them begins, ends and pads. `chat` adds ChatML's two, its template
+    (system, user and assistant turns), and lets `<|im_end|>` be the end instead. Little text gives fewer tokens.
+    Raises WorkerError (status 2) where the 256 bytes and the special tokens do not fit.
+    """
+    try:
+        from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+        from transformers import PreTrainedTokenizerFast
+    except ImportError as error:
+        raise WorkerError(f"training a tokenizer needs transformers ({error}): pip install 'transformers>=5'") from None
+    first = [*special, *(token for token in TURN if chat and token not in special)]
+    if vocab_size < BYTES + len(first):
+        raise WorkerError(
+            f"vocab_size={vocab_size} is too small: {BYTES} bytes and {len(first)} special tokens come first,"
+            f" use at least {BYTES + len(first)}",
+            status=2,
+        )
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=first,
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    wrapped = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        bos_token=first[0],
+        eos_token=TURN[1] if chat else first[0],
+        pad_token=first[0],
+        extra_special_tokens=[token for token in first[1:] if not (chat and token == TURN[1])],
+        clean_up_tokenization_spaces=False,
+    )
+    if chat:
+        wrapped.chat_template = CHATML
+    return wrapped
