@@ -130,7 +130,7 @@ class Ending:
             if signal.SIGTERM not in data:
                 continue
             handler = signal.getsignal(signal.SIGTERM)
-            # a task in training saves before it stops, unless a rank has failed: then nobody would come to the agreement
+            # a task in training saves before it stops; but when a rank has failed, nobody would come to the agreement
             if handler is self._handler or (getattr(handler, "saves_first", False) and self._a_rank_failed()):
                 self._terminate()
 

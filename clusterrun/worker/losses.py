@@ -11,7 +11,7 @@ IGNORED = -100  # the label of a position that no loss is taken of
 
 
 def next_token(model: torch.nn.Module, tensors: Tensors) -> torch.Tensor:
-    """Sum of cross-entropies (nats) of `labels`, already shifted, shape (sequences, length); IGNORED ones count nothing.
+    """Sum of cross-entropies (nats) of `labels`, shifted already, shape (sequences, length); IGNORED ones are left out.
 
     All other tensors are the model's own arguments (`input_ids`, `position_ids` …).
     """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -52,6 +53,7 @@ def step(tmp_path: Path) -> Iterator[Starter]:
     """Run one step of nodes x tasks ranks to its end: `step(2, 2, "script", "--", "train.py")`.
 
     `environ` overrides the batch script's variables. `during(process, helper)` is called once the step runs.
+    `run` is the run's folder under tmp_path; the same one again is its next attempt.
     """
     started: list[subprocess.Popen[str]] = []
 
@@ -62,9 +64,12 @@ def step(tmp_path: Path) -> Iterator[Starter]:
         environ: dict[str, str] | None = None,
         during: Callable[[subprocess.Popen[str], subprocess.Popen[str]], None] | None = None,
         cwd: Path = DATA,
+        run: str = "",
     ) -> Done:
-        attempt = tmp_path / "attempt"
-        attempt.mkdir()
+        run_dir = tmp_path / run
+        attempt = run_dir / "attempt"
+        shutil.rmtree(attempt, ignore_errors=True)  # of the run's earlier attempt
+        attempt.mkdir(parents=True)
         helper = subprocess.Popen(
             [sys.executable, "-u", str(WORKER / "rendezvous.py"), "--host", "127.0.0.1"],
             stdout=subprocess.PIPE,
@@ -73,8 +78,8 @@ def step(tmp_path: Path) -> Iterator[Starter]:
         started.append(helper)
         assert helper.stdout is not None
         variables = os.environ | {
-            "CLUSTERRUN_RUN_DIR": str(tmp_path),
-            "CLUSTERRUN_RUN_ID": "run1",
+            "CLUSTERRUN_RUN_DIR": str(run_dir),
+            "CLUSTERRUN_RUN_ID": run.rpartition("/")[2] or "run1",
             "CLUSTERRUN_ATTEMPT_DIR": str(attempt),
             "CLUSTERRUN_WORLD_SIZE": str(nodes * tasks),
             "CLUSTERRUN_NODES": str(nodes),
@@ -99,7 +104,7 @@ def step(tmp_path: Path) -> Iterator[Starter]:
             during(process, helper)
         out, err = process.communicate(timeout=120)
         helper.terminate()
-        return Done(process.returncode, out, err, tmp_path)
+        return Done(process.returncode, out, err, run_dir)
 
     yield start
     for process in reversed(started):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import pytest
@@ -130,4 +131,4 @@ def test_the_rate_warms_up_in_a_line_and_never_exceeds_its_top(schedule: str) ->
     assert rates[:10] == pytest.approx([0.1 * (i + 1) for i in range(10)])
     assert max(rates) == 1.0
     assert rates[-1] == pytest.approx(1.0 if schedule == "constant" else 0.1)
-    assert all(a >= b for a, b in zip(rates[10:], rates[11:], strict=False))
+    assert all(a >= b for a, b in itertools.pairwise(rates[10:]))

@@ -84,7 +84,8 @@ def shown(text: str) -> str:
 def excerpt(data: str | bytes) -> str:
     """Quote the beginning of a bad row on one line, at most EXCERPT characters."""
     text = data[:EXCERPT].decode(errors="backslashreplace") if isinstance(data, bytes) else data[:EXCERPT]
-    return repr(text.rstrip("\r\n"))[:EXCERPT]
+    quoted = repr(text.rstrip("\r\n"))
+    return quoted if len(quoted) <= EXCERPT else quoted[: EXCERPT - 1] + "…"
 
 
 def _open(path: str) -> IO[bytes]:
@@ -110,7 +111,7 @@ def _jsonl(path: str) -> Iterator[Row | Bad]:
     name, loads = shown(path), json.loads
     for number, line in enumerate(_lines(path), 1):
         try:
-            values = loads(line.decode())
+            values = loads(line.rstrip().decode())
         except (ValueError, RecursionError) as error:
             if line.strip():
                 yield Bad(f"{name}:{number}", f"{_json_problem(error, line)}: {excerpt(line)}")
@@ -130,7 +131,11 @@ def _json_problem(error: Exception, line: bytes) -> str:
         return f"not UTF-8 (byte {error.start + 1})"
     if isinstance(error, json.JSONDecodeError):
         return f"broken JSON ({error.msg} at column {error.colno})"
-    return "broken JSON (nested too deep)" if isinstance(error, RecursionError) else f"broken JSON ({error})"
+    return (
+        "broken JSON (nested too deep)"
+        if isinstance(error, RecursionError)
+        else f"broken JSON ({str(error).partition(';')[0]})"
+    )
 
 
 def _lone_surrogate(values: Any) -> bool:
@@ -232,12 +237,12 @@ def _parquet(path: str) -> Iterator[Row | Bad]:
         from pyarrow import parquet
     except ImportError:
         raise WorkerError(f"reading {shown(path)} needs pyarrow: pip install pyarrow") from None
-    number = 0
+    name = shown(path)
     try:
         with parquet.ParquetFile(path) as file:
-            for batch in file.iter_batches():
-                for number, values in enumerate(batch.to_pylist(), number + 1):
-                    yield Row(values, f"{shown(path)} row {number}")
+            rows = (values for batch in file.iter_batches() for values in batch.to_pylist())
+            for number, values in enumerate(rows, 1):
+                yield Row(values, f"{name} row {number}")
     except (pyarrow.ArrowException, ValueError) as error:
         said = str(error).partition(".")[0].partition("\n")[0]
         raise WorkerError(f"cannot read {shown(path)} as parquet: {said}") from None

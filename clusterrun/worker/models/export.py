@@ -78,7 +78,7 @@ def _standalone(model: Any) -> PreTrainedModel:
 
     for wrapper in ("_orig_mod", "module", "_orig_mod"):  # torch.compile around DDP or within it
         model = getattr(model, wrapper, model)
-    config, generation = copy.deepcopy(model.config), copy.deepcopy(model.generation_config)
+    config, generation = copy.deepcopy(model.config), copy.deepcopy(getattr(model, "generation_config", None))
     for settings in (config, generation):
         if hasattr(settings, "use_cache"):
             settings.use_cache = True
@@ -90,7 +90,8 @@ def _standalone(model: Any) -> PreTrainedModel:
     }
     alone.load_state_dict(weights, assign=True)
     alone.tie_weights()
-    alone.generation_config = generation
+    if generation is not None:  # a classifier generates nothing
+        alone.generation_config = generation
     return alone
 
 

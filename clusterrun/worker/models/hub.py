@@ -6,14 +6,19 @@ This file is also that process: `python hub.py create REPO` and `python hub.py u
 
 from __future__ import annotations
 
+import http.client
 import os
 import re
+import ssl
 import subprocess
 import sys
+import urllib.error
+import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 
 TOKENS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
+PROBE_S = 10.0
 ANSWER_S = 60.0  # for the client to be loaded (from a slow file system, it may be), to connect, and to be answered
 UPLOAD_S = 300.0  # for the upload's own requests …
 UPLOAD_RATE = 1e6  # … and for its content, bytes per second
@@ -34,6 +39,25 @@ def push_to_hub(folder: Path, repo: str, environ: Mapping[str, str]) -> str | No
     if failure is None:
         failure = _step(["upload", repo, str(folder)], UPLOAD_S + size / UPLOAD_RATE, environ)
     return None if failure is None else f"not pushed to {repo}: {failure}; the model is in {folder}"
+
+
+def answers() -> bool:
+    """Tell whether the hub can be asked from here (False under HF_HUB_OFFLINE); takes 10 s at most to find out.
+
+    The client itself may wait for ever behind a firewall that drops what it sends.
+    """
+    from huggingface_hub.constants import ENDPOINT, HF_HUB_OFFLINE
+
+    if HF_HUB_OFFLINE:
+        return False
+    try:
+        with urllib.request.urlopen(urllib.request.Request(ENDPOINT, method="HEAD"), timeout=PROBE_S):
+            return True
+    except urllib.error.HTTPError:
+        return True
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        # the client has certificates of its own: what it cannot do either, it says
+        return isinstance(getattr(error, "reason", None), ssl.SSLError)
 
 
 def scrub(text: str, environ: Mapping[str, str]) -> str:
@@ -83,7 +107,7 @@ def _main(action: str, repo: str, folder: str = "") -> int:
         else:
             client.upload_folder(repo_id=repo, folder_path=folder, commit_message="Upload model")
     except Exception as error:
-        print(scrub(str(error), os.environ) or type(error).__name__)
+        print(scrub(f"{type(error).__name__}: {error}", os.environ))
         return 1
     return 0
 

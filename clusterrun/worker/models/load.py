@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import WorkerError, nearest
-from . import gguf, presets
-from .hub import scrub
+from . import gguf, hub, presets
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
@@ -74,7 +73,7 @@ def tokenizer(source: Source) -> PreTrainedTokenizerFast | None:
             return gguf.tokenizer(Path(source.name))
         from transformers import AutoTokenizer
 
-        return AutoTokenizer.from_pretrained(source.name, trust_remote_code=False)
+        return AutoTokenizer.from_pretrained(source.name, **_access(source))
 
 
 def build(
@@ -152,12 +151,17 @@ def _explained(source: Source, what: str = "") -> Iterator[None]:
     except WorkerError:
         raise
     except Exception as error:  # transformers, tokenizers, safetensors and the hub's client each have their own
-        lines = scrub(str(error), os.environ).split("\n")
+        lines = hub.scrub(str(error), os.environ).split("\n")
         reason = next((line.strip() for line in lines if line.strip()), type(error).__name__)
         if source.kind == "hub":
             hint = f" (neither a local folder nor a preset: {', '.join(presets.PRESETS)})"
             raise WorkerError(f"cannot get {what}{source.name} from the Hugging Face hub{hint}: {reason}") from None
         raise WorkerError(f"cannot load {what}{source.name}: {reason}") from None
+
+
+def _access(source: Source) -> dict[str, bool]:
+    # what is not asked of the hub comes from its cache, or from the folder, without a look at the network
+    return {"trust_remote_code": False, "local_files_only": source.kind != "hub" or not hub.answers()}
 
 
 def _has_weights(source: Source) -> bool:
@@ -171,7 +175,7 @@ def _config(source: Source, vocab_size: int | None) -> PreTrainedConfig:
         return presets.config(source.name, vocab_size)
     from transformers import AutoConfig
 
-    config = AutoConfig.from_pretrained(source.name, trust_remote_code=False)
+    config = AutoConfig.from_pretrained(source.name, **_access(source))
     if not _has_weights(source):
         config.vocab_size = max(config.vocab_size, vocab_size or 0)
     return config
@@ -204,7 +208,7 @@ def _pretrained(source: Source, auto: Any, config: PreTrainedConfig, head: str) 
         source.name,
         config=config,
         dtype=torch.float32,
-        trust_remote_code=False,
+        **_access(source),
         output_loading_info=True,
         ignore_mismatched_sizes=True,  # judged here: a new number of labels is meant, another width is not
     )

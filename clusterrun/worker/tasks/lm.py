@@ -74,7 +74,8 @@ class Chunks:
 
 def run(config: Config, dist: DistEnv, run: RunEnv, device: torch.device) -> None:
     """Train on all ranks of the open process group (or on one process alone)."""
-    from ..data import prepared, sources
+    from ..data import prepared
+    from ..data.marks import marks
     from ..finish import cache_folder, train_and_leave
     from ..losses import next_token
     from ..models import generate, load
@@ -88,11 +89,10 @@ def run(config: Config, dist: DistEnv, run: RunEnv, device: torch.device) -> Non
 
     key: dict[str, Any] = {}
     if dist.rank == 0:
-        files = sources.fingerprint(config.data) + sources.fingerprint(config.val_data)
-        key = {"name": "lm", "files": files, "model": config.model, "vocab": config.vocab, "held_out": config.held_out}
-        key |= {"column": config.text_column, "on_bad_row": config.on_bad_row}
+        asked = ("model", "vocab", "held_out", "text_column", "on_bad_row")
+        key = {"name": "lm", "data": marks(config.data, config.val_data)} | {k: getattr(config, k) for k in asked}
     folder, tensors = prepared.prepare(cache_folder(run), key, build, dist)
-    tokenizer = own or prepared.tokenizer(folder)
+    tokenizer = own or load.tokenizer(load.Source("folder", str(folder)))
     train, held_out = Chunks(tensors["train"], config.seq_len), Chunks(tensors["held_out"], config.seq_len)
     for name, samples in (("training", train), ("held-out", held_out)):
         if not len(samples):
@@ -122,23 +122,29 @@ def run(config: Config, dist: DistEnv, run: RunEnv, device: torch.device) -> Non
 
 def tokenize(config: Config, tokenizer: Any, folder: Path) -> dict[str, Any]:
     """Read and tokenize the data, with a BPE trained on it where the model has no tokenizer; each 1-D int32."""
-    from ..data import sources
-    from ..data.tokenizer import encode, train_bpe
+    import torch
 
-    options = {"text_column": config.text_column, "on_bad_row": config.on_bad_row}
-    texts = sources.read_texts(config.data, **options)
-    skipped = texts.skipped
+    from ..data import sources
+    from ..data.tokenizer import train_bpe
+
+    def read(data: str | tuple[str, ...]) -> list[str]:
+        texts = sources.read_texts(data, text_column=config.text_column, on_bad_row=config.on_bad_row)
+        if texts.skipped:
+            print(f"clusterrun: {texts.skipped} rows that do not parse were skipped", flush=True)
+        return texts.texts
+
+    def encode(texts: list[str]) -> torch.Tensor:
+        ids: list[int] = []
+        for encoded in tokenizer(texts, add_special_tokens=False)["input_ids"]:
+            ids += [*encoded, tokenizer.eos_token_id]
+        return torch.tensor(ids, dtype=torch.int32)
+
+    texts = read(config.data)
     if tokenizer is None:
-        tokenizer = train_bpe(texts.texts, config.vocab)
+        tokenizer = train_bpe(texts, config.vocab)
         tokenizer.save_pretrained(folder)
-    tokens = encode(tokenizer, texts.texts)
+    tokens = encode(texts)
     if config.val_data:
-        held_out = sources.read_texts(config.val_data, **options)
-        skipped += held_out.skipped
-        parts = {"train": tokens, "held_out": encode(tokenizer, held_out.texts)}
-    else:
-        cut = int(len(tokens) * (1 - config.held_out))
-        parts = {"train": tokens[:cut], "held_out": tokens[cut:]}
-    if skipped:
-        print(f"clusterrun: {skipped} rows that do not parse were skipped", flush=True)
-    return parts
+        return {"train": tokens, "held_out": encode(read(config.val_data))}
+    cut = int(len(tokens) * (1 - config.held_out))
+    return {"train": tokens[:cut].clone(), "held_out": tokens[cut:].clone()}

@@ -26,7 +26,7 @@ def explain(device: torch.device, sizes: BatchSizes, precision: str) -> WorkerEr
     if device.type == "cuda":
         free, total = torch.cuda.mem_get_info(device)
         where = (
-            f"{device} ({torch.cuda.get_device_name(device)}): peak {torch.cuda.max_memory_allocated(device) / GIB:.1f} GiB,"
+            f"{device} ({torch.cuda.get_device_name(device)}): peak {peak_bytes(device) / GIB:.1f} GiB,"
             f" free {free / GIB:.1f} of {total / GIB:.1f} GiB"
         )
     else:

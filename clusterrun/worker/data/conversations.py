@@ -1,0 +1,112 @@
+"""From rows to conversations: the three well-known ways in which chat data is written."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NamedTuple
+
+from ..errors import WorkerError
+from .formats import excerpt, shown
+from .sources import LISTED, Rows
+
+Messages = list[dict[str, str]]
+
+ROLES = ("system", "user", "assistant")
+SHAPES = (("messages",), ("prompt", "completion"), ("instruction", "output"))
+SHAPES_IN_WORDS = "messages (a list of role and content), prompt + completion, or instruction (+ input) + output"
+
+
+class Chat(NamedTuple):
+    """One conversation; `where` is the place of its row."""
+
+    messages: Messages
+    where: str
+
+
+class Malformed(ValueError):
+    """What is wrong with a row, as it stands in a message."""
+
+
+def conversations(rows: Rows, what: str, *, on_bad_row: str) -> tuple[list[Chat], int]:
+    """Return the rows as conversations, in order, and how many bad ones were skipped; `what` is the data's name.
+
+    Known are rows with `messages` (or its JSON text), with `prompt` and `completion`, and with `instruction`, perhaps
+    `input`, and `output`. Raises WorkerError where no row can have one of these shapes (status 2), and for a row that
+    has none, or messages that are none, unless `on_bad_row` is "skip".
+    """
+    if not any(set(shape) <= set(rows.columns) for shape in SHAPES):
+        listed = ", ".join(shown(column) for column in rows.columns[:LISTED])
+        more = ", …" if len(rows.columns) > LISTED else ""
+        raise WorkerError(f"no conversations in {what}: columns: {listed}{more}; known are {SHAPES_IN_WORDS}", status=2)
+    chats = []
+    for row in rows.rows:
+        try:
+            chats.append(Chat(_messages(row.values), row.where))
+        except Malformed as problem:
+            refuse(row.where, problem, on_bad_row)
+    if not chats:
+        raise WorkerError(f"no conversations in {what}: {len(rows.rows)} bad rows skipped")
+    return chats, len(rows.rows) - len(chats)
+
+
+def refuse(where: str, problem: Malformed, on_bad_row: str) -> None:
+    """Raise the WorkerError for a bad row, unless such rows are to be skipped."""
+    if on_bad_row != "skip":
+        raise WorkerError(f"{where}: {problem} (on_bad_row=skip leaves such rows out)") from None
+
+
+def _messages(values: dict[str, Any]) -> Messages:
+    if "messages" in values:
+        return _checked(values["messages"])
+    if "prompt" in values and "completion" in values:
+        question, answer = _text(values, "prompt"), _text(values, "completion")
+    elif "instruction" in values and "output" in values:
+        question, answer = _text(values, "instruction"), _text(values, "output")
+        if values.get("input"):
+            question += "\n\n" + _text(values, "input")
+    else:
+        raise Malformed(f"no {SHAPES_IN_WORDS} in this row")
+    return _checked([{"role": "user", "content": question}, {"role": "assistant", "content": answer}])
+
+
+def _text(values: dict[str, Any], column: str) -> str:
+    if not isinstance(values[column], str):
+        raise Malformed(f"{column!r} is {_kind(values[column])}, not text")
+    return values[column]
+
+
+def _checked(messages: Any) -> Messages:
+    if isinstance(messages, str):  # a cell of a csv file
+        try:
+            messages = json.loads(messages)
+        except (ValueError, RecursionError):
+            raise Malformed(f"'messages' is text, but not JSON: {excerpt(messages)}") from None
+    if not isinstance(messages, list):
+        raise Malformed(f"'messages' is {_kind(messages)}, not a list")
+    if not messages:
+        raise Malformed("'messages' is empty")
+    for number, message in enumerate(messages, 1):
+        if not isinstance(message, dict) or not {"role", "content"} <= message.keys():
+            raise Malformed(f"message {number} is not an object with role and content: {excerpt(repr(message))}")
+        role, content = message["role"], message["content"]
+        if role not in ROLES:
+            raise Malformed(f"message {number} has the role {excerpt(repr(role))}: known are {', '.join(ROLES)}")
+        if not isinstance(content, str):
+            raise Malformed(f"the content of message {number} ({role}) is {_kind(content)}, not text")
+        if not _encodes(content):
+            raise Malformed(f"message {number} holds half of a surrogate pair")
+        if role == "assistant" and not content.strip():
+            raise Malformed(f"message {number} (assistant) is empty")
+    return [{"role": message["role"], "content": message["content"]} for message in messages]
+
+
+def _encodes(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _kind(value: Any) -> str:
+    return "null" if value is None else type(value).__name__

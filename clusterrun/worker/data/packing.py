@@ -1,0 +1,110 @@
+"""Several documents to a row of fixed length, so that hardly a position is padding."""
+
+from __future__ import annotations
+
+from array import array
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from ..losses import IGNORED
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+TOGETHER = 50_000  # documents copied at once: the index of their tokens takes eight bytes a token
+
+
+class Documents(NamedTuple):
+    """Token ids and labels of all documents, one after the other (1-D int32), and the documents' lengths (1-D int64).
+
+    A label is the next token of the same document, or IGNORED; so the last label of a document is always IGNORED.
+    """
+
+    tokens: torch.Tensor
+    labels: torch.Tensor
+    lengths: torch.Tensor
+
+
+class Placement(NamedTuple):
+    """The row of each document, its first position there, and how many positions of each row are used; 1-D int64."""
+
+    rows: torch.Tensor
+    offsets: torch.Tensor
+    used: torch.Tensor
+
+
+def best_fit(lengths: torch.Tensor, capacity: int) -> Placement:
+    """Place documents of 1 to `capacity` tokens: the longest first, each where the least room is left after it."""
+    sizes = lengths.tolist()
+    rows, offsets = array("q", bytes(8 * len(sizes))), array("q", bytes(8 * len(sizes)))
+    used = array("q")
+    with_room: list[list[int]] = [[] for _ in range(capacity)]  # rows by the number of their free positions
+    rooms = 0  # bit r: there is a row with r free positions. One shift finds the tightest, however many rows there are
+    for document in torch.argsort(lengths, descending=True, stable=True).tolist():
+        size = sizes[document]
+        fitting = rooms >> size
+        if fitting:
+            room = size + (fitting & -fitting).bit_length() - 1
+            row = with_room[room].pop()
+            if not with_room[room]:
+                rooms ^= 1 << room
+        else:
+            room, row = capacity, len(used)
+            used.append(0)
+        rows[document], offsets[document] = row, used[row]
+        used[row] += size
+        if room > size:
+            with_room[room - size].append(row)
+            rooms |= 1 << (room - size)
+    return Placement(*(torch.tensor(column, dtype=torch.int64) for column in (rows, offsets, used)))
+
+
+def fill(documents: Documents, placement: Placement, seq_len: int, pad_id: int) -> dict[str, torch.Tensor]:
+    """Make (rows, seq_len) int32 `input_ids`, `labels` and `position_ids`, and `used` (tokens in each row, int32).
+
+    Positions restart with each document, which is what keeps documents apart. They restart with the padding too, as
+    if it were one more document: so no document sees it, and it sees itself, as a softmax over nothing would be NaN.
+    """
+    count = len(placement.used)
+    tail = torch.arange(seq_len, dtype=torch.int32) - placement.used.to(torch.int32)[:, None]
+    flat = {
+        "input_ids": torch.full((count * seq_len,), pad_id, dtype=torch.int32),
+        "labels": torch.full((count * seq_len,), IGNORED, dtype=torch.int32),
+        "position_ids": tail.flatten(),
+    }
+    starts = documents.lengths.cumsum(0) - documents.lengths
+    targets = placement.rows * seq_len + placement.offsets
+    for first in range(0, len(starts), TOGETHER):
+        some = slice(first, first + TOGETHER)
+        lengths = documents.lengths[some]
+        begin, end = int(starts[first]), int(starts[first] + lengths.sum())
+        position = torch.arange(begin, end) - starts[some].repeat_interleave(lengths)
+        target = targets[some].repeat_interleave(lengths) + position
+        flat["input_ids"][target] = documents.tokens[begin:end]
+        flat["labels"][target] = documents.labels[begin:end]
+        flat["position_ids"][target] = position.to(torch.int32)
+    rows = {name: tensor.view(count, seq_len) for name, tensor in flat.items()}
+    return rows | {"used": placement.used.to(torch.int32)}
+
+
+@torch.no_grad()
+def keeps_apart(model: PreTrainedModel) -> bool:
+    """Tell whether the model, on the CPU, lets no document of a row see another: not every architecture knows how.
+
+    Another first document must leave the second one's output as it was, to the last bit.
+    """
+    positions = torch.arange(4).repeat(2)[None]
+    second = torch.arange(4)
+    was_training = model.training
+    model.eval()
+    try:
+        outputs: list[Any] = [
+            model(input_ids=torch.cat([first, second])[None], position_ids=positions, use_cache=False).logits[0, 4:]
+            for first in (torch.arange(4), torch.arange(4, 8))
+        ]
+    except TypeError:  # it takes no positions
+        return False
+    finally:
+        model.train(was_training)
+    return torch.equal(*outputs)
