@@ -1,0 +1,55 @@
+"""Training on real Slurm: a requeued job goes on from its checkpoint, and ranks know when their time is up."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+
+from lab.cluster import Lab
+from tests.sites import Job, Site, until
+
+QUICK = ("vocab=300", "seq_len=16", "global_batch_size=8", "eval_every=0", "log_every=5")
+
+
+@pytest.fixture(scope="module")
+def site(lab: Lab, new_site: Callable[[Lab | None], Site]) -> Site:
+    return new_site(lab)
+
+
+def train(site: Site, *settings: str) -> Job:
+    chosen = [word for setting in (*QUICK, *settings) for word in ("--set", setting)]
+    return site.submit("--nodes", "2", "--gpus-per-node", "1", *chosen, "lm")
+
+
+def reached(job: Job) -> int:
+    """The last step that the run's metrics have."""
+    metrics = job.run_dir / "metrics.jsonl"
+    lines = metrics.read_text().splitlines() if metrics.exists() else []
+    return max((json.loads(line)["step"] for line in lines), default=0)
+
+
+def test_a_requeued_job_saves_first_and_goes_on_from_there(lab: Lab, site: Site) -> None:
+    job = train(site, "steps=700")
+    until(lambda: reached(job) >= 5, 120, lambda: f"{job} does not train")
+    assert lab.run(["scontrol", "requeue", job.id]).returncode == 0
+    until(lambda: len(job.attempts()) == 2, 120, lambda: f"{job} does not start again")
+    stopped = json.loads((job.attempts()[0] / "stopped").read_text())
+    assert stopped["reason"] == "SIGTERM"
+    assert 5 <= stopped["step"] < 700
+    end = json.loads((job.attempts()[0] / "end.json").read_text())
+    assert (end["status"], end["due"]) == (85, "JOB REQUEUE")
+    site.wait_state(job, "COMPLETED", timeout=180)
+    assert f"/checkpoints/step-{stopped['step']:08d} (step {stopped['step']})" in job.out.read_text()
+    assert reached(job) == 700
+    assert (job.run_dir / "model" / "config.json").exists()
+
+
+def test_a_rank_is_told_when_the_time_limit_ends_its_job(lab: Lab, site: Site) -> None:
+    job = site.rank("environ.sh", "--time", "7")
+    site.wait_end(job)
+    shown = lab.run(["scontrol", "show", "job", "-o", job.id]).stdout
+    told = next(line for line in job.out.read_text().splitlines() if "CLUSTERRUN_END_TIME=" in line)
+    limit = lab.run(["date", "-d", shown.split(" StartTime=")[1].split()[0], "+%s"]).stdout
+    assert int(told.rpartition("=")[2]) - int(limit) == 7 * 60
