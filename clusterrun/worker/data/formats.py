@@ -72,13 +72,19 @@ def read_text(path: str) -> str:
 
 
 def _unreadable(path: str, error: Exception) -> WorkerError:
-    said = (getattr(error, "strerror", None) or str(error)).strip().splitlines()
-    return WorkerError(f"cannot read {shown(path)}: {said[0] if said else type(error).__name__}")
+    return WorkerError(f"cannot read {shown(path)}: {getattr(error, 'strerror', None) or first_line(error)}")
 
 
 def shown(text: str) -> str:
     """Return a foreign name as it may stand in a message: as it is if that is printable, else quoted and escaped."""
     return text if text.isprintable() else repr(text)
+
+
+def first_line(error: Exception) -> str:
+    """Return what a library says of an error as one printable line."""
+    lines = str(error).strip().splitlines()
+    line = lines[0].strip() if lines else type(error).__name__
+    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in line)
 
 
 def excerpt(data: str | bytes) -> str:
@@ -201,7 +207,7 @@ def _csv(path: str, delimiter: str) -> Iterator[Row | Bad]:
             return
         except csv.Error as error:
             fields = []
-            words = str(error).partition(" - ")[0]
+            words = first_line(error).partition(" - ")[0]
             problems.append(CSV_WORDS.get(words, words))
         if header and not problems and len(fields) == width:
             yield Row(dict(zip(header, fields)), f"{name}:{start}")  # noqa: B905, the lengths were just compared
@@ -244,8 +250,7 @@ def _parquet(path: str) -> Iterator[Row | Bad]:
             for number, values in enumerate(rows, 1):
                 yield Row(values, f"{name} row {number}")
     except (pyarrow.ArrowException, ValueError) as error:
-        said = str(error).partition(".")[0].partition("\n")[0]
-        raise WorkerError(f"cannot read {shown(path)} as parquet: {said}") from None
+        raise WorkerError(f"cannot read {shown(path)} as parquet: {first_line(error)}") from None
 
 
 READERS = {

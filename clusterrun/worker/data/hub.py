@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from ..errors import WorkerError
-from .formats import Row, shown
+from .formats import Row, first_line, shown
 
 PREFIX = "hf:"
 FORM = re.compile(r"hf:(?P<name>[\w.-]+(?:/[\w.-]+)?)(?::(?P<split>.+))?")
@@ -24,8 +24,6 @@ def read_hub(source: str) -> Iterator[Row]:
     try:
         table = datasets.load_dataset(form["name"], split=form["split"] or "train")
     except Exception as error:  # the network's, the hub's and the data set's own: datasets has no common class
-        lines = str(error).strip().splitlines()
-        said = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
-        raise WorkerError(f"cannot load {source}: {said}") from None
+        raise WorkerError(f"cannot load {source}: {type(error).__name__}: {first_line(error)}") from None
     for number, values in enumerate(table, 1):
         yield Row(values, f"{form['name']} row {number}")
