@@ -46,13 +46,32 @@ def train(work: Work, config: Any, dist: DistEnv, run: RunEnv, device: torch.dev
     agreement = Agreement(dist, run)
     stop = StopRequest(dist, run, config.time_margin)
     stop.install()
+    keeper = Keeper(config, dist, run, agreement)
+    try:
+        done = _train(work, config, dist, run, device, agreement, stop, keeper)
+    finally:
+        keeper.close()  # also on the way out of an error: what is being written is the last good state
+        stop.release()
+    agreement.close()
+    return done
+
+
+def _train(
+    work: Work,
+    config: Any,
+    dist: DistEnv,
+    run: RunEnv,
+    device: torch.device,
+    agreement: Agreement,
+    stop: StopRequest,
+    keeper: Keeper,
+) -> bool:
     precision = choose(config.precision, device)
     if config.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
 
     # what to train, and how much of it
-    keeper = Keeper(config, dist, run, agreement)
     asked = (config.global_batch_size, config.micro_batch_size, config.grad_accum_steps)
     sizes = keeper.sizes(solve(*asked, dist.world_size, config.default_global_batch))
     optimizer = make_optimizer(work.model.to(device), config)
@@ -178,10 +197,7 @@ def train(work: Work, config: Any, dist: DistEnv, run: RunEnv, device: torch.dev
         )
     else:
         report.say(f"trained to step {steps} already")
-    keeper.close()
-    stop.release()
     report.close()
-    agreement.close()
     return not stopped
 
 

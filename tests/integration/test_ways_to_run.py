@@ -73,13 +73,12 @@ def test_it_runs_as_a_module_too(worker_root: Path) -> None:
 def test_the_default_job_learns(step: Callable, tmp_path: Path) -> None:
     text = tmp_path / "text.txt"
     text.write_text("the quick brown fox jumps over the lazy dog, and the dog sleeps on. " * 400)
-    small = ["hidden=32", "layers=1", "heads=2", "kv_heads=1", "ffn=64", "vocab=320", "seq_len=32", "lr=1e-2"]
-    arguments = [*small, "steps=12", "eval_every=4", "warmup=2", f"data={text}", f"out={tmp_path}/model"]
+    arguments = ["vocab=320", "seq_len=32", "lr=1e-2", "steps=12", "eval_every=4", "warmup=2", f"data={text}"]
     done = step(1, 2, "task", "lm", *arguments)
     assert done.status == 0, done.err
     rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    assert [r["step"] for r in rows] == [4, 8, 12]
-    assert rows[-1]["val_loss"] < rows[0]["val_loss"] < 5.8, rows
+    assert [r["step"] for r in rows if "val_loss" in r] == [0, 4, 8, 12]
+    assert rows[-1]["val_loss"] < rows[0]["val_loss"] - 1, rows
     assert any(line.startswith("step 12/12  loss ") for line in done.lines(0))
     assert any(line.startswith("validation loss ") for line in done.lines(0))
     assert {"config.json", "model.safetensors", "tokenizer.json"} <= {p.name for p in (tmp_path / "model").iterdir()}

@@ -238,6 +238,22 @@ def test_another_order_of_samples_is_not_resumed(tmp_path: Path) -> None:
         go(tmp_path, steps=8, seed=2)
 
 
+def test_resume_no_starts_afresh_but_a_requeued_run_goes_on_from_its_own(tmp_path: Path) -> None:
+    env = run_env(tmp_path / "a")
+    with pytest.raises(OSError, match="the node is gone"):
+        go(tmp_path / "a", Interrupted(640, crash), env, steps=20, save_every=3, resume="no")
+    go(tmp_path / "a", Counting(640), env, steps=20, resume="no", log_every=1)
+    assert rows(tmp_path / "a")[-17]["step"] == 4
+    kept = str(tmp_path / "a" / "checkpoints")
+    with pytest.raises(WorkerError, match="holds checkpoints of run r1"):
+        go(
+            tmp_path / "b",
+            env=dataclasses.replace(run_env(tmp_path / "b"), run_id="r2"),
+            resume="no",
+            checkpoint_dir=kept,
+        )
+
+
 def test_the_best_checkpoint_outlives_the_last_ones(tmp_path: Path) -> None:
     go(tmp_path, steps=30, lr=0.05, schedule="constant", save_every=3, eval_every=3, keep_last=1)
     kept = {int(p.name[5:]) for p in (tmp_path / "checkpoints").glob("step-*")}

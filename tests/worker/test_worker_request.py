@@ -32,9 +32,10 @@ def test_a_wrong_command_line_is_one_sentence(argv: list[str], word: str) -> Non
 
 
 def test_values_are_json_or_text() -> None:
-    config = tasks.configure(lm.Config, ["steps=10", "lr=1e-4", "out=2024", 'data=["a.txt", "b.txt"]'])
-    assert (config.steps, config.lr, config.out, config.data) == (10, 1e-4, "2024", ["a.txt", "b.txt"])
+    config = tasks.configure(lm.Config, ["steps=10", "lr=1e-4", "save_path=2024", 'data=["a.txt", "b.txt"]'])
+    assert (config.steps, config.lr, config.save_path, config.data) == (10, 1e-4, "2024", ("a.txt", "b.txt"))
     assert tasks.configure(lm.Config, ["lr=1", "steps=1e2"]).lr == 1.0
+    assert tasks.configure(lm.Config, ["sample_prompts=Hello"]).sample_prompts == ("Hello",)
 
 
 @pytest.mark.parametrize(
@@ -46,10 +47,17 @@ def test_values_are_json_or_text() -> None:
         (["steps=true"], "steps must be a whole number"),
         (["lr=fast"], "lr must be a number, got 'fast'"),
         (["steps"], "expected KEY=VALUE, got 'steps'"),
-        (["global_batch=7"], "global_batch=7 does not divide over 4 ranks: use 4 or 8"),
-        (["global_batch=3"], "does not divide over 4 ranks: use 4"),
-        (["heads=3"], "heads=3"),
+        (["compile=yes"], "compile must be true or false, got 'yes'"),
+        (["sample_prompts=[1]"], "sample_prompts must be a text or a list of texts"),
+        (["global_batch_size=7"], "does not divide over 4 ranks: use global_batch_size=4 or 8"),
+        (["global_batch_size=3"], "does not divide over 4 ranks: use global_batch_size=4"),
+        (["batch_size=3"], "did you mean 'base_batch_size'"),
         (["vocab=100"], "vocab must be at least 300"),
+        (["precision=bf32"], "precision=bf32 (did you mean 'fp32'?): choose one of auto, bf16, fp16, fp32"),
+        (["lr=0"], "lr must be above 0"),
+        (["lr_scaling=linear"], "lr_scaling=linear needs base_batch_size"),
+        (["base_batch_size=4"], "base_batch_size is for lr_scaling=linear or sqrt"),
+        (["held_out=1"], "held_out must be between 0 and 1"),
     ],
 )
 def test_a_wrong_value_is_one_sentence(words: list[str], said: str) -> None:

@@ -35,7 +35,7 @@ class Keeper:
         self._folder = folder
         found: tuple[str, list[str]] = ("", [])
         if dist.rank == 0:
-            path, notes = resume.find(config.resume, folder or Path("checkpoints"))
+            path, notes = self._find(folder or Path("checkpoints"))
             found = (str(path or ""), notes)
         path_text, self._notes = agreement.word(found)
         self._from = Path(path_text) if path_text else None
@@ -86,7 +86,8 @@ class Keeper:
         """What to tell about the start."""
         if self._from is None:
             return self._notes
-        return [*self._notes, f"resumed from {self._from} (step {self.start})"]
+        notes = self._loaded.notes if self._loaded else ()
+        return [*self._notes, *notes, f"resumed from {self._from} (step {self.start})"]
 
     def first_val(self, value: float | None) -> float | None:
         """The held-out loss before the first step of the run, over all its attempts; `value` sets it."""
@@ -109,6 +110,7 @@ class Keeper:
         if self._saver is None:
             own = self._from if self._from and self._from.parent == self._folder else None
             self._saver = Saver(self._folder, self._config.keep_last, in_use=own)
+        self._saver.wait()  # before the copy is made: two of them would be held otherwise
         best = val_loss is not None and val_loss < self._state.get("best", {}).get("val_loss", math.inf)
         if best:
             self._state["best"] = {"step": step, "val_loss": val_loss}
@@ -152,6 +154,22 @@ class Keeper:
         """Wait for the last write."""
         if self._saver is not None:
             self._saver.wait()
+
+    def _find(self, folder: Path) -> tuple[Path | None, list[str]]:
+        """Where to go on from; with resume=no from this run's own checkpoints only, as after a requeue."""
+        if self._config.resume != "no":
+            return resume.find(self._config.resume, folder)
+        path, notes = resume.find("auto", folder)
+        if path is None:
+            return None, []
+        owner = resume.load(path).state.get("run_id")
+        if owner != self._run.run_id or owner == "none":
+            raise WorkerError(
+                f"resume=no, but {folder} holds checkpoints of run {owner}: name another checkpoint_dir, or leave"
+                " resume out to go on from them",
+                status=2,
+            )
+        return path, notes
 
     def _is_saved(self, step: int) -> bool:
         if self._saver is not None:

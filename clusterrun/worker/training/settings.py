@@ -30,6 +30,7 @@ LEAST = {
     "keep_last": 1,
     "sample_tokens": 1,
     "seq_len": 2,
+    "vocab": 300,  # 256 bytes and the special tokens come first
 }
 
 

@@ -1,0 +1,99 @@
+"""Running text to learn from: tokenized once, document after document, and cut into pieces of one length."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from ..distenv import DistEnv
+from ..errors import WorkerError
+from ..work import Batch
+from . import prepared, sources
+from .marks import marks
+from .tokenizer import train_bpe
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+ASKED = ("model", "vocab", "held_out", "text_column", "on_bad_row")  # what else the tokens depend on
+
+
+class Chunks:
+    """Consecutive pieces of one long text: sample i predicts tokens i x length + 1 to (i + 1) x length."""
+
+    def __init__(self, tokens: torch.Tensor, length: int) -> None:
+        self._tokens = tokens
+        self._length = length
+
+    def __len__(self) -> int:
+        return max(0, (len(self._tokens) - 1) // self._length)
+
+    def batch(self, indices: Sequence[int]) -> Batch:
+        """(sequences, length) of input ids and of the labels one token further."""
+        length = self._length
+        rows = torch.stack([self._tokens[i * length : (i + 1) * length + 1] for i in indices]).long()
+        targets = len(indices) * length
+        return Batch({"input_ids": rows[:, :-1], "labels": rows[:, 1:]}, float(targets), targets)
+
+
+class Corpus(NamedTuple):
+    """What a task learns from; `fingerprint` names the text and its tokens."""
+
+    tokenizer: PreTrainedTokenizerBase
+    train: Chunks
+    held_out: Chunks
+    fingerprint: str
+
+
+def prepare(config: Any, tokenizer: PreTrainedTokenizerBase | None, root: Path, dist: DistEnv) -> Corpus:
+    """Read and tokenize `config.data`, or find that done in the cache folder `root`; a collective.
+
+    Without a tokenizer one of `config.vocab` tokens is trained on the text. The last `config.held_out` of the text is
+    held out, or `config.val_data`. Raises WorkerError where a part is too short for one piece of `config.seq_len`.
+    """
+    key: dict[str, Any] = {}
+    if dist.rank == 0:
+        key = {"name": "text", "data": marks(config.data, config.val_data)}
+        key |= {name: getattr(config, name) for name in ASKED}
+    folder, tokens = prepared.prepare(root, key, lambda folder: _tokenize(config, tokenizer, folder), dist)
+    if tokenizer is None:
+        from transformers import PreTrainedTokenizerFast
+
+        tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
+    parts = {name: Chunks(tokens[name], config.seq_len) for name in ("train", "held_out")}
+    for name, chunks in parts.items():
+        if not len(chunks):
+            raise WorkerError(
+                f"the data has {sum(map(len, tokens.values()))} tokens: its {name.replace('_', '-')} part does not fill"
+                f" a seq_len of {config.seq_len}"
+            )
+    return Corpus(tokenizer, parts["train"], parts["held_out"], folder.name)
+
+
+def _tokenize(config: Any, tokenizer: PreTrainedTokenizerBase | None, folder: Path) -> dict[str, torch.Tensor]:
+    """Return the two parts, each 1-D int32; a tokenizer trained here is left in `folder`."""
+
+    def read(data: str | tuple[str, ...]) -> list[str]:
+        texts = sources.read_texts(data, text_column=config.text_column, on_bad_row=config.on_bad_row)
+        if texts.skipped:
+            print(f"clusterrun: {texts.skipped} rows that do not parse were skipped", flush=True)
+        return texts.texts
+
+    def encode(texts: list[str]) -> torch.Tensor:
+        assert tokenizer is not None
+        end = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
+        encoded = tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]
+        return torch.tensor([i for ids in encoded for i in (*ids, *end)], dtype=torch.int32)
+
+    texts = read(config.data)
+    if tokenizer is None:
+        tokenizer = train_bpe(texts, config.vocab)
+        tokenizer.save_pretrained(folder)
+    tokens = encode(texts)
+    if config.val_data:
+        return {"train": tokens, "held_out": encode(read(config.val_data))}
+    cut = int(len(tokens) * (1 - config.held_out))
+    return {"train": tokens[:cut].clone(), "held_out": tokens[cut:].clone()}
