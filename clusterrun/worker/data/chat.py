@@ -112,7 +112,7 @@ def with_template(tokenizer: PreTrainedTokenizerFast) -> bool:
 
 def _template(tokenizer: Any) -> str:
     try:
-        return tokenizer.get_chat_template()
+        return str(tokenizer.get_chat_template())
     except ValueError as error:  # none, or several by name
         raise WorkerError(f"the tokenizer's chat template cannot be used: {str(error).partition('.')[0]}") from None
 
@@ -120,10 +120,11 @@ def _template(tokenizer: Any) -> str:
 def _render(
     tokenizer: Any, template: str, messages: Messages, *, prompting: bool = False, marked: bool = False
 ) -> tuple[str, list[Span]]:
+    """The text of a conversation, and the spans that a marked template says the assistant writes."""
     from transformers.utils.chat_template_utils import render_jinja_template
 
     try:
-        texts, spans = render_jinja_template(
+        rendered: Any = render_jinja_template(
             [messages],
             chat_template=template,
             add_generation_prompt=prompting,
@@ -134,6 +135,7 @@ def _render(
         raise WorkerError(f"chat templates need jinja2 ({error}): pip install 'jinja2>=3.1.6'") from None
     except Exception as error:  # a template is somebody's program: what it raises is open
         raise Malformed(f"the chat template refuses it: {excerpt(str(error))}") from None
+    texts, spans = rendered  # of each conversation
     return texts[0], spans[0] if marked else []
 
 

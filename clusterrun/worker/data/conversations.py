@@ -70,9 +70,10 @@ def _messages(values: dict[str, Any]) -> Messages:
 
 
 def _text(values: dict[str, Any], column: str) -> str:
-    if not isinstance(values[column], str):
-        raise Malformed(f"{column!r} is {_kind(values[column])}, not text")
-    return values[column]
+    value = values[column]
+    if not isinstance(value, str):
+        raise Malformed(f"{column!r} is {_kind(value)}, not text")
+    return value
 
 
 def _checked(messages: Any) -> Messages:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from array import array
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
 from ..losses import IGNORED
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 TOGETHER = 50_000  # documents copied at once: the index of their tokens takes eight bytes a token
 
@@ -89,7 +86,7 @@ def fill(documents: Documents, placement: Placement, seq_len: int, pad_id: int) 
 
 
 @torch.no_grad()
-def keeps_apart(model: PreTrainedModel) -> bool:
+def keeps_apart(model: torch.nn.Module) -> bool:
     """Tell whether the model, on the CPU, lets no document of a row see another: not every architecture knows how.
 
     Another first document must leave the second one's output as it was, to the last bit.

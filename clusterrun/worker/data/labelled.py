@@ -1,0 +1,183 @@
+"""Labelled texts to learn from: read, split, tokenized once, and put into batches as long as their longest text."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from ..distenv import DistEnv
+from ..errors import WorkerError
+from ..training.order import seed_of
+from ..work import Batch
+from . import prepared, targets
+from .formats import shown
+from .marks import marks
+from .sources import PYDOC
+from .targets import Example, Group
+from .tokenizer import train_bpe
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from ..tasks.classify import Config
+
+BUILTIN = "builtin:labelled"
+BUILTIN_TARGETS = ("kind", "topic")
+ASKED = ("model", "vocab", "seq_len", "text_cols", "formatter", "on_bad_row")  # what else the tensors depend on
+NAMED = 5  # unseen classes that a message names
+
+
+class Labelled:
+    """Texts with a class in each group: sample i is text i."""
+
+    def __init__(self, tokens: torch.Tensor, offsets: torch.Tensor, labels: torch.Tensor, pad_id: int) -> None:
+        self._tokens = tokens
+        self._offsets = offsets
+        self._labels = labels
+        self._pad_id = pad_id
+
+    def __len__(self) -> int:
+        return len(self._labels)
+
+    def batch(self, indices: Sequence[int]) -> Batch:
+        """(texts, longest) of input ids and attention mask, padded on the right; labels are (texts, groups)."""
+        chosen = torch.tensor(list(indices))
+        starts = self._offsets[chosen]
+        lengths = self._offsets[chosen + 1] - starts
+        input_ids = torch.full((len(chosen), int(lengths.max())), self._pad_id)
+        for row, start, length in zip(input_ids, starts.tolist(), lengths.tolist(), strict=True):
+            row[:length] = self._tokens[start : start + length]
+        attention_mask = (torch.arange(input_ids.shape[1]) < lengths[:, None]).long()
+        labels = self._labels[chosen].long()
+        tensors = {"input_ids": input_ids, "attention_mask": attention_mask, "labels": labels}
+        return Batch(tensors, float((labels >= 0).sum()), int(lengths.sum()))
+
+
+class Data(NamedTuple):
+    """What `classify` learns from; `said` are lines about it, `fingerprint` names the rows, their tokens and labels."""
+
+    tokenizer: PreTrainedTokenizerBase
+    groups: tuple[Group, ...]
+    train: Labelled
+    held_out: Labelled
+    said: list[str]
+    fingerprint: str
+
+
+def prepare(config: Config, tokenizer: PreTrainedTokenizerBase | None, root: Path, dist: DistEnv) -> Data:
+    """Read and tokenize the labelled texts, or find that done in the cache folder `root`; a collective.
+
+    Without a tokenizer one of `config.vocab` tokens is trained on the texts. Without `val_data` a share of
+    `config.held_out` is taken out of the rows by a permutation of `config.seed`.
+    """
+    key: dict[str, Any] = {}
+    if dist.rank == 0:
+        key = {"name": "classify", "data": marks(*_data(config)), "targets": _target_cols(config)}
+        key |= {name: getattr(config, name) for name in ASKED}
+        key["split"] = None if config.val_data else [config.held_out, config.seed]
+        key["tokenizer"] = tokenizer and hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode()).hexdigest()
+    folder, tensors = prepared.prepare(root, key, lambda folder: _make(config, tokenizer, folder), dist)
+    if tokenizer is None:
+        from transformers import PreTrainedTokenizerFast
+
+        tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
+    if tokenizer.pad_token is None:
+        tokenizer.add_special_tokens({"pad_token": tokenizer.eos_token or "<|pad|>"})
+    tokenizer.padding_side = "right"  # as in training: it matters where positions are absolute
+    notes = json.loads((folder / "notes.json").read_text(encoding="utf-8"))
+
+    def samples(part: str) -> Labelled:
+        tokens, offsets, answers = (tensors[f"{part}.{name}"] for name in ("tokens", "offsets", "labels"))
+        return Labelled(tokens, offsets, answers, tokenizer.pad_token_id)
+
+    groups = targets.groups_of(notes["targets"])
+    return Data(tokenizer, groups, samples("train"), samples("held_out"), notes["said"], folder.name)
+
+
+def _data(config: Config) -> tuple[list[str], list[str]]:
+    """The sources of the rows to train on (and perhaps to split), and of those held out."""
+
+    def named(data: str | tuple[str, ...]) -> list[str]:
+        names = [data] if isinstance(data, str) else data
+        return [BUILTIN if name == PYDOC else name for name in names if name]
+
+    return named(config.dataset) or named(config.train_data) or [BUILTIN], named(config.val_data)
+
+
+def _target_cols(config: Config) -> tuple[str, ...]:
+    builtin = _data(config)[0] == [BUILTIN]
+    return tuple(filter(None, config.target_cols)) or (BUILTIN_TARGETS if builtin else ())
+
+
+def _make(config: Config, tokenizer: PreTrainedTokenizerBase | None, folder: Path) -> dict[str, torch.Tensor]:
+    """Return `tokens`, `offsets` (one more than texts) and `labels` (texts, groups) of both parts.
+
+    A tokenizer trained here is left in `folder`, and notes.json: what the outputs stand for, and what is to be said.
+    """
+    formatter = targets.find_formatter(config.formatter, config.text_cols)
+    target_cols = _target_cols(config)
+    sources, others = _data(config)
+    train, skipped = targets.read_examples(sources, formatter, target_cols, on_bad_row=config.on_bad_row)
+    if others:
+        held_out, more = targets.read_examples(others, formatter, target_cols, on_bad_row=config.on_bad_row)
+        skipped += more
+    else:
+        train, held_out = _split(train, config)
+    if tokenizer is None:
+        tokenizer = train_bpe((example.text for example in train), config.vocab)
+        tokenizer.save_pretrained(folder)
+    groups = targets.find_groups(train, target_cols, formatter.parts)
+    tensors: dict[str, torch.Tensor] = {}
+    cut = 0
+    unseen: list[str] = []
+    for part, examples in (("train", train), ("held_out", held_out)):
+        ids, longer = _encode(tokenizer, examples, config.seq_len)
+        table, unseen = targets.labels(examples, groups)
+        lengths = torch.tensor([0, *map(len, ids)])
+        tensors[f"{part}.tokens"] = torch.tensor([i for text in ids for i in text], dtype=torch.int32)
+        tensors[f"{part}.offsets"] = lengths.cumsum(0)
+        tensors[f"{part}.labels"] = torch.tensor(table, dtype=torch.int32)
+        cut += longer
+    said = f"{len(train):,} texts to train on, {len(held_out):,} held out"
+    said += f"; {cut:,} cut at {config.seq_len} tokens" if cut else ""
+    said += f"; {skipped:,} bad rows skipped" if skipped else ""
+    notes = {"targets": targets.describe(groups), "said": [said, *_warning(unseen)]}
+    (folder / "notes.json").write_text(json.dumps(notes), encoding="utf-8")
+    return tensors
+
+
+def _warning(unseen: Sequence[str]) -> list[str]:
+    """Name the classes of the held-out part that training does not have, if there are any, in one line."""
+    more = f" and {len(unseen) - NAMED:,} more" if len(unseen) > NAMED else ""
+    named = ", ".join(map(shown, unseen[:NAMED]))
+    return [f"classes that no training row has count as wrong when held out: {named}{more}"] if unseen else []
+
+
+def _split(examples: list[Example], config: Config) -> tuple[list[Example], list[Example]]:
+    count = max(1, round(len(examples) * config.held_out))
+    if count >= len(examples):
+        raise WorkerError(f"held_out={config.held_out:g} of {len(examples)} rows leaves none to train on")
+    generator = torch.Generator().manual_seed(seed_of(config.seed, "split"))
+    chosen = set(torch.randperm(len(examples), generator=generator)[:count].tolist())
+    parts: tuple[list[Example], list[Example]] = ([], [])
+    for number, example in enumerate(examples):
+        parts[number in chosen].append(example)
+    return parts
+
+
+def _encode(tokenizer: PreTrainedTokenizerBase, examples: Sequence[Example], most: int) -> tuple[list[list[int]], int]:
+    """Tokenize as calling the tokenizer will when the model is used; also count the texts cut at `most` tokens."""
+    ids = tokenizer([example.text for example in examples], verbose=False)["input_ids"]
+    longer = [number for number, text in enumerate(ids) if len(text) > most]
+    for number in longer:
+        ids[number] = tokenizer(examples[number].text, truncation=True, max_length=most)["input_ids"]
+    tokenizer.backend_tokenizer.no_truncation()  # else it is saved with the tokenizer
+    for example, text in zip(examples, ids, strict=True):
+        if not text:
+            raise WorkerError(f"{example.where}: the tokenizer finds nothing in {example.text!r:.60}")
+    return ids, len(longer)

@@ -1,0 +1,226 @@
+"""From rows to texts with answers: how a row is read, and which of a model's outputs stand for which class."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+from ..errors import WorkerError, nearest
+from . import sources
+from .conversations import Malformed, refuse
+from .formats import excerpt, shown
+from .sources import LISTED, Rows
+
+NAMED = ("plain", "hisco")
+DIGITS = 5
+NO_CODE = ("-1", "-2", "-3")
+MOST_CLASSES = 10_000
+LOOKED_AT = 100  # rows that tell whether a column is text
+
+UNSEEN, MISSING = -1, -2  # instead of a class: one that no training row has; an empty cell
+
+
+@dataclass(frozen=True)
+class Formatter:
+    """How a row is read: `columns` make the text, and `answers` splits a target's cell into `parts` classes."""
+
+    columns: tuple[str, ...]
+    text: Callable[[Sequence[str]], str]
+    answers: Callable[[str], tuple[str, ...]] = lambda cell: (cell,)
+    parts: int = 1
+
+
+class Example(NamedTuple):
+    """A text and its class in each group (None where the target's cell is empty); `where` is the place of its row."""
+
+    text: str
+    answers: tuple[str | None, ...]
+    where: str
+
+
+@dataclass(frozen=True)
+class Group:
+    """Classes of which one is right, and the first of the model's outputs that stand for them, in this order.
+
+    A target has one group, a HISCO code one for each digit; `name` is the target's, with a number where it has more.
+    """
+
+    name: str
+    target: str
+    classes: tuple[str, ...]
+    start: int
+
+    @property
+    def end(self) -> int:
+        """One past the last output."""
+        return self.start + len(self.classes)
+
+
+def find_formatter(formatter: str, text_cols: Sequence[str]) -> Formatter:
+    """Return the reader of rows that is called `formatter`.
+
+    "plain" joins the text columns with spaces, and a cell is a class. "hisco" does so too, and a cell is a HISCO code:
+    five digits, each with classes of its own, leading zeros added; for "-1", "-2" and "-3" all five are that. A text
+    with columns in braces, such as "{title}: {body}", is the text of a row. Raises WorkerError (status 2) for others.
+    """
+    if "{" in formatter or "}" in formatter:
+        pieces = re.split(r"\{([^{}]*)\}", formatter)
+        literals, columns = pieces[::2], tuple(pieces[1::2])
+        if not all(columns) or any("{" in piece or "}" in piece for piece in literals):
+            raise WorkerError(f"formatter={formatter}: write a column's name within each pair of braces", status=2)
+        return Formatter(columns, lambda cells: _interleave(literals, cells).strip())
+    if formatter not in NAMED:
+        known = " or ".join(NAMED)
+        raise WorkerError(
+            f"unknown formatter {formatter!r}{nearest(formatter, NAMED)}: {known}, or columns in braces, such as"
+            " '{title}: {body}'",
+            status=2,
+        )
+    plain = Formatter(tuple(text_cols), lambda cells: " ".join(cell for cell in cells if cell))
+    return plain if formatter == "plain" else Formatter(plain.columns, plain.text, _hisco, DIGITS)
+
+
+def read_examples(
+    data: Sequence[str], formatter: Formatter, target_cols: Sequence[str], *, on_bad_row: str
+) -> tuple[list[Example], int]:
+    """Read the rows of files, globs or built-in data, and count the bad ones that were skipped.
+
+    A row without a text, or without a class for any target, is a bad one. Raises WorkerError for a column that is not
+    there (status 2), and for a bad row unless `on_bad_row` is "skip".
+    """
+    rows = sources.read_rows(data, on_bad_row=on_bad_row)
+    what = ", ".join(shown(name) for name in data[:3])
+    _require(rows, formatter.columns, target_cols, what)
+    examples = []
+    for row in rows.rows:
+        try:
+            examples.append(_example(row.values, formatter, target_cols, row.where))
+        except Malformed as problem:
+            refuse(row.where, problem, on_bad_row)
+    if not examples:
+        raise WorkerError(f"no row of {what} can be used: {rows.skipped + len(rows.rows)} bad rows skipped")
+    return examples, rows.skipped + len(rows.rows) - len(examples)
+
+
+def find_groups(examples: Sequence[Example], target_cols: Sequence[str], parts: int) -> tuple[Group, ...]:
+    """Return the groups of classes that these (training) examples have, `parts` for each target.
+
+    Raises WorkerError for a target that always has the same class, or more than MOST_CLASSES (status 2).
+    """
+    columns = [set(column) - {None} for column in zip(*(example.answers for example in examples), strict=True)]
+    groups: list[Group] = []
+    for number, target in enumerate(target_cols):
+        mine = columns[number * parts : (number + 1) * parts]
+        most = max(map(len, mine))
+        if most <= 1:
+            has = "only one value" if most else "no value"
+            raise WorkerError(f"nothing to learn: target {target!r} has {has} in the training rows")
+        if most > MOST_CLASSES:
+            raise WorkerError(
+                f"target {target!r} has {most:,} classes in {len(examples):,} rows (at most {MOST_CLASSES:,}): is it an"
+                " identifier or a number?",
+                status=2,
+            )
+        for part, classes in enumerate(mine, 1):
+            start = groups[-1].end if groups else 0
+            name = target if parts == 1 else f"{target}.{part}"
+            groups.append(Group(name, target, tuple(sorted(filter(None, classes))), start))
+    return tuple(groups)
+
+
+def labels(examples: Sequence[Example], groups: Sequence[Group]) -> tuple[list[list[int]], list[str]]:
+    """Number the answers: rows of one class per group, MISSING or UNSEEN; and the unseen ones in words, each once."""
+    numbers = [{None: MISSING} | {name: number for number, name in enumerate(group.classes)} for group in groups]
+    table = []
+    unseen: dict[str, None] = {}
+    for example in examples:
+        row = [of.get(answer, UNSEEN) for of, answer in zip(numbers, example.answers, strict=True)]
+        if UNSEEN in row:
+            unseen |= {
+                f"{g.name}={a}": None for g, a, n in zip(groups, example.answers, row, strict=True) if n == UNSEEN
+            }
+        table.append(row)
+    return table, list(unseen)
+
+
+def describe(groups: Sequence[Group]) -> dict[str, list[dict[str, Any]]]:
+    """Say for each target which outputs stand for which classes, as JSON; groups_of() reads it."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for group in groups:
+        found.setdefault(group.target, []).append({**asdict(group), "end": group.end})
+    return found
+
+
+def groups_of(described: dict[str, list[dict[str, Any]]]) -> tuple[Group, ...]:
+    """Return the groups that describe() was given."""
+    return tuple(
+        Group(one["name"], one["target"], tuple(one["classes"]), one["start"])
+        for of_target in described.values()
+        for one in of_target
+    )
+
+
+def _interleave(literals: Sequence[str], cells: Sequence[str]) -> str:
+    return "".join(literal + cell for literal, cell in zip(literals, [*cells, ""], strict=True))
+
+
+def _hisco(cell: str) -> tuple[str, ...]:
+    code = cell.removesuffix(".0")  # a column of numbers with gaps becomes one of floats
+    if code in NO_CODE:
+        return (code,) * DIGITS
+    if not re.fullmatch(rf"[0-9]{{1,{DIGITS}}}", code):
+        raise Malformed(f"{excerpt(cell)} is no HISCO code: five digits, or {', '.join(NO_CODE)}")
+    return tuple(code.zfill(DIGITS))
+
+
+def _example(values: dict[str, Any], formatter: Formatter, target_cols: Sequence[str], where: str) -> Example:
+    cells = [_cell(values, column) for column in formatter.columns]
+    if not any(cells):
+        raise Malformed(f"no text in {', '.join(map(repr, formatter.columns))}")
+    answers: list[str | None] = []
+    for target in target_cols:
+        cell = _cell(values, target)
+        answers += formatter.answers(cell) if cell else (None,) * formatter.parts
+    if not any(answers):
+        raise Malformed(f"no value in {', '.join(map(repr, target_cols))}")
+    return Example(formatter.text(cells), tuple(answers), where)
+
+
+def _cell(values: dict[str, Any], column: str) -> str:
+    """Return a cell as text, stripped; a number as it is written in JSON."""
+    value = values.get(column)
+    if value is None or value != value:  # pandas writes NaN where there is nothing
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if not isinstance(value, str | int | float):
+        raise Malformed(f"{column!r} is {type(value).__name__}, neither text nor a number")
+    return str(value).strip()
+
+
+def _require(rows: Rows, text_cols: Sequence[str], target_cols: Sequence[str], what: str) -> None:
+    """Refuse columns that are not there, with the ones that are."""
+    listed = ", ".join(shown(column) for column in rows.columns[:LISTED])
+    columns = f"columns: {listed}{', …' if len(rows.columns) > LISTED else ''}"
+    if not target_cols:
+        raise WorkerError(f"target_cols is not set: name the columns of {what} to be learned; {columns}", status=2)
+    for name in (*target_cols, *text_cols):
+        if name in rows.columns:
+            continue
+        parts = [part.strip() for part in name.split(",")]
+        hint = nearest(name, rows.columns)
+        if len(parts) > 1 and set(parts) <= set(rows.columns):
+            key = "target_cols" if name in target_cols else "text_cols"
+            several = ",".join(f'"{part}"' for part in parts)
+            hint = f" (several columns are written {key}='[{several}]')"
+        elif name in text_cols:
+            texts = [column for column in rows.columns if column not in target_cols and _is_text(rows, column)]
+            hint = f" (did you mean {texts[0]!r}?)" if len(texts) == 1 else hint
+        raise WorkerError(f"no column {name!r} in {what}{hint}; {columns}", status=2)
+
+
+def _is_text(rows: Rows, column: str) -> bool:
+    cells = [cell for row in rows.rows[:LOOKED_AT] if (cell := row.values.get(column)) not in (None, "")]
+    return bool(cells) and all(isinstance(cell, str) and any(map(str.isalpha, cell)) for cell in cells)

@@ -1,0 +1,250 @@
+"""Chat fine-tuning: the loss is on what the assistant says, and short conversations share a row without meeting."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from ..distenv import DistEnv, RunEnv
+from ..errors import WorkerError
+from ..training import settings
+
+if TYPE_CHECKING:
+    import torch
+
+    from ..data.chat import Encoded
+    from ..data.conversations import Chat
+    from ..work import Batch
+
+BUILTIN = "builtin:conversations"
+
+
+@dataclass(frozen=True)
+class Config(settings.Training):
+    """What can be set for `sft`, with `KEY=VALUE`, beside the keys of every task. Lengths are tokens.
+
+    `data` is files or globs of rows with `messages`, `prompt` and `completion`, or `instruction` and `output` ("pydoc":
+    questions about Python's standard library); a `held_out` share of it, evenly spread, or `val_data`, is for
+    evaluation. `model` is a preset, a folder, gguf:FILE or a hub name; a preset gets a tokenizer of `vocab` tokens
+    trained on the data. A longer conversation is cut at `seq_len`. With `packing` a sample, and so a batch size, is a
+    row of `seq_len` tokens with as many conversations as it holds; without, a conversation.
+    """
+
+    task: ClassVar[str] = "sft"
+    default_global_batch: ClassVar[int] = 8
+
+    data: str | tuple[str, ...] = "pydoc"
+    val_data: str | tuple[str, ...] = ""
+    held_out: float = 0.1
+    model: str = "tiny"
+    vocab: int = 1024
+    seq_len: int = 256
+    packing: bool = True
+
+    steps: int = 150
+    lr: float = 3e-3
+    sample_prompts: tuple[str, ...] = ("What does textwrap.dedent do?",)
+
+
+def check(config: Config, world_size: int) -> None:
+    """Refuse what cannot be trained, in one line with what would be possible."""
+    settings.check(config, world_size)
+    if not 0 < config.held_out < 1:
+        raise WorkerError(f"held_out must be between 0 and 1, got {config.held_out}", status=2)
+
+
+class Packed:
+    """Rows that are full of conversations: sample i is row i."""
+
+    def __init__(self, rows: dict[str, torch.Tensor]) -> None:
+        self._used = rows["used"]
+        self._rows = {name: tensor for name, tensor in rows.items() if name != "used"}
+
+    def __len__(self) -> int:
+        return len(self._used)
+
+    def batch(self, indices: Sequence[int]) -> Batch:
+        """(rows, seq_len) of input ids, position ids that restart with each conversation, and labels."""
+        from ..losses import IGNORED
+        from ..work import Batch
+
+        chosen = list(indices)
+        tensors = {name: tensor[chosen].long() for name, tensor in self._rows.items()}
+        return Batch(tensors, float((tensors["labels"] != IGNORED).sum()), int(self._used[chosen].sum()))
+
+
+class Padded:
+    """One conversation to a row, padded to the batch's longest: sample i is conversation i."""
+
+    def __init__(self, documents: dict[str, torch.Tensor], pad_id: int) -> None:
+        self._tokens, self._labels, lengths = (documents[name] for name in ("tokens", "labels", "lengths"))
+        self._ends, self._lengths = lengths.cumsum(0).tolist(), lengths.tolist()
+        self._pad_id = pad_id
+
+    def __len__(self) -> int:
+        return len(self._lengths)
+
+    def batch(self, indices: Sequence[int]) -> Batch:
+        """(conversations, longest) of input ids, attention mask and labels."""
+        import torch
+
+        from ..losses import IGNORED
+        from ..work import Batch
+
+        lengths = [self._lengths[i] for i in indices]
+        shape = (len(lengths), max(lengths))
+        input_ids, labels = torch.full(shape, self._pad_id), torch.full(shape, IGNORED)
+        attention_mask = torch.zeros(shape, dtype=torch.long)
+        for row, (i, length) in enumerate(zip(indices, lengths, strict=True)):
+            here = slice(self._ends[i] - length, self._ends[i])
+            input_ids[row, :length] = self._tokens[here]
+            labels[row, :length] = self._labels[here]
+            attention_mask[row, :length] = 1
+        tensors = {"input_ids": input_ids, "attention_mask": attention_mask, "labels": labels}
+        return Batch(tensors, float((labels != IGNORED).sum()), sum(lengths))
+
+
+def run(config: Config, dist: DistEnv, run: RunEnv, device: torch.device) -> None:
+    """Train on all ranks of the open process group (or on one process alone)."""
+    from ..data import chat, packing, prepared
+    from ..data.marks import marks
+    from ..finish import cache_folder, train_and_leave
+    from ..losses import next_token
+    from ..models import generate, load
+    from ..work import Work
+
+    source = load.resolve(config.model)
+    own = load.tokenizer(source)
+    new_format = own is None or chat.with_template(own)
+
+    def build(folder: Path) -> dict[str, Any]:
+        return tokenize(config, own, folder)
+
+    key: dict[str, Any] = {}
+    if dist.rank == 0:
+        asked = ("model", "vocab", "held_out", "seq_len", "packing", "on_bad_row")
+        key = {"name": "sft", "data": marks(config.data, config.val_data)} | {k: getattr(config, k) for k in asked}
+        key["tokenizer"] = own and digest(own)
+    folder, tensors = prepared.prepare(cache_folder(run), key, build, dist)
+    tokenizer = own or load.tokenizer(load.Source("folder", str(folder)))
+    assert tokenizer is not None
+    if dist.rank == 0:
+        print(f"clusterrun: {described(config, tensors)}", flush=True)
+    model = load.build(
+        source,
+        head="causal",
+        vocab_size=len(tokenizer),
+        seq_len=config.seq_len,
+        pad_id=tokenizer.pad_token_id,
+        eos_id=tokenizer.eos_token_id if new_format else None,
+        seed=config.seed,
+    )
+    if new_format:
+        model.generation_config.eos_token_id = tokenizer.eos_token_id  # else it never learns where a turn ends
+    if config.packing and not packing.keeps_apart(model):
+        raise WorkerError(f"{config.model} would mix conversations that share a row: set packing=false", status=2)
+
+    def samples(part: str) -> Packed | Padded:
+        mine = {name.removeprefix(f"{part}."): tensors[name] for name in tensors if name.startswith(f"{part}.")}
+        return Packed(mine) if config.packing else Padded(mine, padding_of(tokenizer))
+
+    work = Work(
+        model=model,
+        train=samples("train"),
+        held_out=samples("held_out"),
+        loss=next_token,
+        sample=lambda prompt: generate.sample_chat(
+            model, tokenizer, prompt, tokens=config.sample_tokens, device=device
+        ),
+        tokenizer=tokenizer,
+        fingerprint=folder.name,
+    )
+    train_and_leave(work, config, dist, run, device)
+
+
+def tokenize(config: Config, tokenizer: Any, folder: Path) -> dict[str, Any]:
+    """Read and tokenize the conversations, with a BPE trained on them where the model has no tokenizer.
+
+    Gives the tensors of `packing.fill` (without packing: of `packing.Documents`) for "train" and "held_out", and
+    `counts`: conversations trained on, cut, left without an answer, bad rows skipped.
+    """
+    import torch
+
+    from ..data.chat import encode
+    from ..data.packing import best_fit, fill
+    from ..data.tokenizer import train_bpe
+
+    chats, skipped = read(config.data, config.on_bad_row)
+    if config.val_data:
+        train = chats
+        held_out, more = read(config.val_data, config.on_bad_row)
+        skipped += more
+    else:
+        train, held_out = split(chats, config.held_out)
+    if tokenizer is None:
+        tokenizer = train_bpe((said["content"] for chat in train for said in chat.messages), config.vocab, chat=True)
+        tokenizer.save_pretrained(folder)
+    parts: dict[str, Encoded] = {}
+    tensors: dict[str, Any] = {}
+    for name, some in (("train", train), ("held_out", held_out)):
+        part = parts[name] = encode(some, tokenizer, config.seq_len, on_bad_row=config.on_bad_row)
+        if not len(part.documents.lengths):
+            why = f"; {part.unanswered} of them have no answer within seq_len={config.seq_len}" if some else ""
+            where = "train on" if name == "train" else "evaluate on: set val_data, or a larger held_out"
+            raise WorkerError(f"of {len(chats)} conversations none is left to {where}{why}")
+        found = part.documents._asdict()
+        if config.packing:
+            placement = best_fit(part.documents.lengths, config.seq_len)
+            found = fill(part.documents, placement, config.seq_len, padding_of(tokenizer))
+        tensors |= {f"{name}.{key}": tensor for key, tensor in found.items()}
+    sums = [sum(column) for column in zip(*(part[1:] for part in parts.values()), strict=True)]
+    tensors["counts"] = torch.tensor([len(parts["train"].documents.lengths), *sums]) + torch.tensor([0, 0, 0, skipped])
+    return tensors
+
+
+def read(data: str | tuple[str, ...], on_bad_row: str) -> tuple[list[Chat], int]:
+    """Read conversations, and count the bad rows that were skipped."""
+    from ..data import sources
+    from ..data.conversations import conversations
+
+    names = [data] if isinstance(data, str) else list(data)
+    rows = sources.read_rows([BUILTIN if name == sources.PYDOC else name for name in names], on_bad_row=on_bad_row)
+    chats, skipped = conversations(rows, ", ".join(names), on_bad_row=on_bad_row)
+    return chats, rows.skipped + skipped
+
+
+def split(chats: list[Chat], share: float) -> tuple[list[Chat], list[Chat]]:
+    """Take a share of the conversations out, evenly spread: data is often sorted."""
+    taken = [int((i + 1) * share) > int(i * share) for i in range(len(chats))]
+    parts: tuple[list[Chat], list[Chat]] = ([], [])
+    for chat, out in zip(chats, taken, strict=True):
+        parts[out].append(chat)
+    return parts
+
+
+def digest(tokenizer: Any) -> str:
+    """Name a tokenizer and its chat template by what they are: a folder may be changed."""
+    text = f"{tokenizer.backend_tokenizer.to_str()}{tokenizer.chat_template}"
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def padding_of(tokenizer: Any) -> int:
+    """The token that stands where nothing does; no loss and no attention ever comes to it."""
+    return next((i for i in (tokenizer.pad_token_id, tokenizer.eos_token_id) if i is not None), 0)
+
+
+def described(config: Config, tensors: dict[str, torch.Tensor]) -> str:
+    """Say what became of the data, in one line."""
+    conversations, cut, unanswered, skipped = tensors["counts"].tolist()
+    line = f"{conversations:,} conversations to train on"
+    if config.packing:
+        used = tensors["train.used"]
+        filled = used.sum().item() / (len(used) * config.seq_len)
+        line += f", packed into {len(used):,} rows of {config.seq_len} tokens, {filled:.1%} full"
+    counted = ((cut, f"cut at {config.seq_len} tokens"), (unanswered, "without an answer left out"))
+    for count, what in (*counted, (skipped, "bad rows skipped")):
+        line += f"; {count:,} {what}" if count else ""
+    return line
