@@ -105,11 +105,17 @@ def _check_map(document: Document, path: Sequence[str], field: Field, value: Any
                 )  # fmt: skip
             if not isinstance(item, str):
                 raise document.error(where, f"env: {name} must be a text, not {_said(item)}", hint=_quoted(name, item))
-        elif not isinstance(item, str | int | float) or (isinstance(item, float) and not math.isfinite(item)):
+        elif not _is_setting(item):
             raise document.error(
-                where, f"{key}: {name} must be a text, a number, true or false, not {_said(item)}",
-                hint="a setting has one plain value",
+                where, f"{key}: {name} must be a text, a number, true or false, or a list of texts, not {_said(item)}",
+                hint='a setting has one plain value, or texts: ["a.csv", "b.csv"]',
             )  # fmt: skip
+
+
+def _is_setting(item: Any) -> bool:
+    if isinstance(item, list):
+        return all(isinstance(text, str) for text in item)
+    return isinstance(item, str | int) or (isinstance(item, float) and math.isfinite(item))
 
 
 def _said(value: Any) -> str:

@@ -49,7 +49,7 @@ def test_a_request_that_is_wrong(desk: Desk) -> None:
     desk.write("jobs/sft.toml", 'task = "lm"\n')
     cases: list[tuple[list[str], str, str]] = [
         (["sfft"], "no job 'sfft'", "did you mean sft?"),
-        (["jobs/none.toml"], "no job 'jobs/none.toml'", "there are: lm, sft"),
+        (["jobs/none.toml"], "no job 'jobs/none.toml'", "there are: classify, diffusion, lm, sft"),
         (["../../etc/passwd"], "no job", ""),
         (["--nodes", "0"], "--nodes: 0 is not a whole number, 1 or more", ""),
         (["--nodes", "-1"], "--nodes: -1 is not a whole number, 1 or more", ""),

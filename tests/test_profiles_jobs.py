@@ -29,6 +29,8 @@ def test_job_file(root: Path) -> None:
     assert job(root, 'command = "prog"').target == "prog"
     assert job(root, 'command = "bin/prog"').target == str(root / "bin/prog")
     assert job(root, 'task = "lm"\n[set]\nsteps = 3').values["set"].value == {"steps": 3}
+    many = job(root, 'task = "classify"\n[set]\ntarget_cols = ["a", "b"]')
+    assert many.values["set"].value == {"target_cols": ["a", "b"]}
 
 
 def test_where_jobs_are_found(root: Path) -> None:
@@ -43,7 +45,7 @@ def test_where_jobs_are_found(root: Path) -> None:
     assert load_job("lm", root).path is None
     write(root / "jobs" / "lm.toml", 'task = "mine"')
     assert load_job("lm", root).target == "mine"
-    assert list_jobs(root) == ["lm", "sft"]
+    assert list_jobs(root) == ["classify", "diffusion", "lm", "sft", "smollm2"]
 
 
 @pytest.mark.parametrize(
@@ -72,7 +74,7 @@ def test_no_such_job(root: Path, name: str) -> None:
     write(root / "jobs" / "sft.toml", "task = 'sft'")
     with pytest.raises(RequestError, match="no job") as caught:
         load_job(name, root)
-    assert "there are: lm, sft" in caught.value.hint
+    assert "there are: classify, diffusion, lm, sft" in caught.value.hint
     assert name != "lmm" or "did you mean lm?" in caught.value.hint
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 from typing import Any
 
 import torch
@@ -33,11 +34,14 @@ def averaged(whole: torch.nn.Module, world_size: int, device: torch.device) -> t
     """Wrap a module in DDP where there is more than one rank."""
     if world_size == 1:
         return whole
+    # no buffer of our models changes in training; torch 2.13 gave the option that says so another name
+    known = inspect.signature(DistributedDataParallel).parameters
+    buffers = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
     return DistributedDataParallel(
         whole,
         device_ids=[device.index] if device.type == "cuda" else None,
         gradient_as_bucket_view=True,  # one copy of the gradients less
-        broadcast_buffers=False,
+        **{buffers: False},
     )
 
 
