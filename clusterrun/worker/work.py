@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -43,6 +43,7 @@ class Work:
     counts …); they are added over batches and ranks and `summarize` turns the total into named numbers.
     `sample(prompt)` generates text with the model as it is now; rank 0 alone calls it.
     `fingerprint` names the data and the order of its samples: a checkpoint of other data is not resumed from.
+    `files` are texts by name, put beside the finished model.
     """
 
     model: torch.nn.Module
@@ -54,3 +55,4 @@ class Work:
     sample: Callable[[str], str] | None = None
     tokenizer: Any = None
     fingerprint: str = ""
+    files: dict[str, str] = field(default_factory=dict)

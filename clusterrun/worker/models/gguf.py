@@ -47,7 +47,7 @@ def tokenizer(file: Path) -> PreTrainedTokenizerFast:
     from transformers import AutoTokenizer
 
     with _no_bars():
-        return AutoTokenizer.from_pretrained(str(file.parent), gguf_file=file.name)
+        return AutoTokenizer.from_pretrained(str(file.parent), gguf_file=file.name, local_files_only=True)
 
 
 def load(file: Path) -> PreTrainedModel:
@@ -57,7 +57,9 @@ def load(file: Path) -> PreTrainedModel:
     from transformers import AutoModelForCausalLM
 
     with _no_bars():
-        stored = AutoModelForCausalLM.from_pretrained(str(file.parent), gguf_file=file.name, dtype=torch.float32)
+        stored = AutoModelForCausalLM.from_pretrained(
+            str(file.parent), gguf_file=file.name, dtype=torch.float32, local_files_only=True
+        )
     config = copy.deepcopy(stored.config)
     # what was read is float32, yet it counts as quantized: save_pretrained refuses it. So the weights move
     del config.quantization_config

@@ -6,6 +6,7 @@ This file is also that process: `python hub.py create REPO` and `python hub.py u
 
 from __future__ import annotations
 
+import functools
 import http.client
 import os
 import re
@@ -41,8 +42,9 @@ def push_to_hub(folder: Path, repo: str, environ: Mapping[str, str]) -> str | No
     return None if failure is None else f"not pushed to {repo}: {failure}; the model is in {folder}"
 
 
+@functools.cache
 def answers() -> bool:
-    """Tell whether the hub can be asked from here (False under HF_HUB_OFFLINE); takes 10 s at most to find out.
+    """Tell whether the hub can be asked from here (False under HF_HUB_OFFLINE); takes 10 s at most, once a process.
 
     The client itself may wait for ever behind a firewall that drops what it sends.
     """

@@ -1,0 +1,77 @@
+"""How right a classifier is, from sums that add up over batches and ranks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+import torch
+
+from .data.targets import MISSING, Group
+
+MOST_FOR_F1 = 100  # above it a macro F1 over a few hundred held-out samples says nothing
+
+
+def measure(groups: Sequence[Group], logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Return the sums that summarize() reads, 1-D float64 on the CPU.
+
+    `logits` are (rows, outputs), `labels` (rows, groups) as targets.labels() makes them.
+    """
+    labels = labels.cpu()
+    guesses = torch.stack([logits[:, group.start : group.end].argmax(-1) for group in groups], 1).cpu()
+    known = labels != MISSING
+    wrong = known & (guesses != labels)
+    sums = []
+    for columns in _questions(groups).values():
+        asked = known[:, columns].any(1)
+        sums.append(torch.stack([asked.sum(), (asked & ~wrong[:, columns].any(1)).sum()]))
+    for i in _with_f1(groups):
+        size = len(groups[i].classes) + 1  # the last, which is also number -1, is for all that training never saw
+        guessed, right = guesses[known[:, i], i], labels[known[:, i], i] % size
+        sums += [what.bincount(minlength=size) for what in (guessed, right, right[guessed == right])]
+    return torch.cat(sums).double()
+
+
+def summarize(groups: Sequence[Group], sums: torch.Tensor) -> dict[str, float]:
+    """Turn the total of such sums into accuracies, macro F1 scores, and the share of rows without any mistake.
+
+    What no row was asked is left out. A macro F1 is over the classes that are right or guessed somewhere.
+    """
+    found: dict[str, float] = {}
+    rest = sums.tolist()
+    for key in _questions(groups):
+        asked, right, *rest = rest
+        if asked:
+            found[_unused(key, found)] = right / asked
+    for i in _with_f1(groups):
+        size = len(groups[i].classes) + 1
+        guessed, right, both = (rest[n * size : (n + 1) * size] for n in range(3))
+        rest = rest[3 * size :]
+        scores = [2 * b / (g + r) for g, r, b in zip(guessed, right, both, strict=True) if g + r]
+        if scores:
+            found[_unused(f"f1_{groups[i].name}", found)] = sum(scores) / len(scores)
+    return found
+
+
+def _questions(groups: Sequence[Group]) -> dict[str, list[int]]:
+    """What is asked of a row: each group, each target that has several, and everything at once."""
+    found = {f"accuracy_{group.name}": [i] for i, group in enumerate(groups)}
+    targets = list(dict.fromkeys(group.target for group in groups))
+    for target in targets:
+        found[f"accuracy_{target}"] = [i for i, group in enumerate(groups) if group.target == target]
+    if len(targets) > 1:
+        found["exact_match"] = list(range(len(groups)))
+    return found
+
+
+def _with_f1(groups: Sequence[Group]) -> Iterator[int]:
+    """The groups that are targets of their own, with classes few enough."""
+    return (i for i, group in enumerate(groups) if group.name == group.target and len(group.classes) <= MOST_FOR_F1)
+
+
+def _unused(key: str, found: dict[str, float]) -> str:
+    """Make a name that TensorBoard takes as it is, and that is not there yet."""
+    safe = re.sub(r"[^\w-]", "_", key)
+    while safe in found:
+        safe += "_"
+    return safe

@@ -1,0 +1,91 @@
+"""LLaDA's masked diffusion over text: tokens are masked at random, and the model learns to put them back."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from ..distenv import DistEnv, RunEnv
+from ..errors import WorkerError
+from ..training import settings
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True)
+class Config(settings.Training):
+    """What can be set for `diffusion`, with `KEY=VALUE`, beside the keys of every task. Lengths are tokens.
+
+    `data` is files or globs (txt, jsonl, csv, parquet; "pydoc": the topics of Python's own help); the last
+    `held_out` of it, or `val_data`, is for evaluation. `model` is a preset, a folder, or a hub name, of Llama's or
+    GPT-2's kind; a preset gets a tokenizer of `vocab` tokens trained on the data. Each token of a sequence is masked
+    with a probability drawn from `eps` to 1. A sample is filled in `sample_steps` rounds.
+    """
+
+    task: ClassVar[str] = "diffusion"
+    default_global_batch: ClassVar[int] = 8
+
+    data: str | tuple[str, ...] = "pydoc"
+    val_data: str | tuple[str, ...] = ""
+    held_out: float = 0.1
+    text_column: str = "text"
+    model: str = "tiny"
+    vocab: int = 320  # the larger, the longer it learns no more than how often each token comes
+    seq_len: int = 64
+    eps: float = 1e-3
+    sample_steps: int = 20
+
+    steps: int = 1000
+    lr: float = 3e-3
+    eval_every: int = 200
+    log_every: int = 50
+
+
+def check(config: Config, world_size: int) -> None:
+    """Refuse what cannot be trained, in one line with what would be possible."""
+    settings.check(config, world_size)
+    if not 0 < config.held_out < 1:
+        raise WorkerError(f"held_out must be between 0 and 1, got {config.held_out}", status=2)
+    if not 0 < config.eps < 1:
+        raise WorkerError(f"eps must be between 0 and 1, got {config.eps}", status=2)
+    if config.sample_steps < 1:
+        raise WorkerError(f"sample_steps must be at least 1, got {config.sample_steps}", status=2)
+
+
+def run(config: Config, dist: DistEnv, run: RunEnv, device: torch.device) -> None:
+    """Train on all ranks of the open process group (or on one process alone)."""
+    from ..data import texts
+    from ..finish import cache_folder, train_and_leave
+    from ..models import load, masked, unmask
+    from ..work import Work
+
+    source = load.resolve(config.model)
+    corpus = texts.prepare(config, load.tokenizer(source), cache_folder(run), dist)
+    tokenizer = corpus.tokenizer
+    mask_id = masked.add_mask_token(tokenizer)
+    model = load.build(
+        source,
+        head="causal",
+        vocab_size=len(tokenizer),
+        seq_len=config.seq_len,
+        pad_id=tokenizer.pad_token_id,
+        seed=config.seed,
+    )
+    masked.make_bidirectional(model)
+
+    def sample(prompt: str) -> str:
+        tokens, rounds = config.sample_tokens, config.sample_steps
+        return unmask.sample(model, tokenizer, prompt, tokens=tokens, rounds=rounds, device=device)
+
+    work = Work(
+        model=model,
+        train=corpus.train,
+        held_out=corpus.held_out,
+        loss=functools.partial(masked.masked_loss, mask_id=mask_id, eps=config.eps),
+        sample=sample,
+        tokenizer=tokenizer,
+        fingerprint=corpus.fingerprint,
+    )
+    train_and_leave(work, config, dist, run, device)

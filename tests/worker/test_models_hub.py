@@ -1,0 +1,186 @@
+"""Pushing to the hub, against a server here: it can fail in every way, yet never the run, and never tells the token."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clusterrun.worker.models import hub
+from clusterrun.worker.models.export import push_to_hub
+
+TOKEN = "hf_" + "Secret0" * 5
+
+
+class Hub(ThreadingHTTPServer):
+    """As much of the hub as a push of small files needs; `mode` is "good", "echo" or "silent"."""
+
+    daemon_threads = True
+    mode = "good"
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Answer)
+        self.asked: list[str] = []
+        self.tokens: set[str] = set()
+        self.commit: list[dict[str, Any]] = []
+        self.closing = threading.Event()
+        self.url = f"http://127.0.0.1:{self.server_port}"
+
+    def environ(self, **more: str) -> dict[str, str]:
+        own = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "HUGGING"))}
+        return {**own, "HF_ENDPOINT": self.url, "HF_TOKEN": TOKEN, **more}
+
+
+class Answer(BaseHTTPRequestHandler):
+    server: Hub
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        self.answer(404 if self.server.mode == "echo" else 200, {"error": f"for {dict(self.headers)}"})
+
+    def do_HEAD(self) -> None:
+        if self.server.mode == "silent":
+            self.server.closing.wait(60)
+        self.answer(405, {})
+
+    def do_POST(self) -> None:
+        server = self.server
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        server.asked.append(self.path)
+        server.tokens.add(self.headers.get("Authorization", ""))
+        if server.mode == "silent":
+            server.closing.wait(60)
+        elif server.mode == "echo":
+            self.answer(401, {"error": f"you sent {dict(self.headers)}, {server.tokens}, again {TOKEN}{TOKEN}"})
+        elif self.path == "/api/repos/create":
+            self.answer(200, {"url": f"{server.url}/org/name"})
+        elif self.path.endswith("/preupload/main"):
+            named = [file["path"] for file in json.loads(body)["files"]]
+            self.answer(200, {"files": [{"path": n, "uploadMode": "regular", "shouldIgnore": False} for n in named]})
+        else:
+            server.commit = [json.loads(line) for line in body.splitlines()]
+            self.answer(200, {"commitUrl": f"{server.url}/org/name/commit/1", "commitOid": "1", "success": True})
+
+    def answer(self, status: int, document: dict[str, Any]) -> None:
+        data = json.dumps(document).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+
+@pytest.fixture
+def server() -> Iterator[Hub]:
+    with Hub() as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server
+        server.closing.set()
+        server.shutdown()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    path = tmp_path / "out"
+    path.mkdir()
+    for name in ("config.json", "clusterrun.json", "model.safetensors"):
+        (path / name).write_text("{}")
+    return path
+
+
+def test_every_file_of_the_folder_arrives_with_the_token(server: Hub, folder: Path) -> None:
+    assert push_to_hub(folder, "org/name", server.environ()) is None
+    sent = sorted(line["value"]["path"] for line in server.commit if line["key"] == "file")
+    assert sent == ["clusterrun.json", "config.json", "model.safetensors"]
+    assert server.tokens == {f"Bearer {TOKEN}"}
+    assert sorted(path.name for path in folder.iterdir()) == sent
+    assert not any(TOKEN in path.read_text() for path in folder.iterdir())
+
+
+def test_the_older_variable_gives_the_token_too(server: Hub, folder: Path) -> None:
+    environ = server.environ(HF_TOKEN="", HUGGING_FACE_HUB_TOKEN=f"{TOKEN}\n")
+    assert push_to_hub(folder, "org/name", environ) is None
+    assert server.tokens == {f"Bearer {TOKEN}"}
+
+
+def test_a_server_that_sends_the_token_back_does_not_get_it_into_the_message(
+    server: Hub, folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    server.mode = "echo"
+    failure = push_to_hub(folder, "org/name", server.environ())
+    assert failure is not None and failure.startswith("not pushed to org/name: ") and "401" in failure
+    assert f"Bearer {TOKEN}" in server.tokens
+    assert "Secret0" not in failure and "\n" not in failure and str(folder) in failure
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_server_that_never_answers_is_left_after_the_time_limit(
+    server: Hub, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.mode = "silent"
+    monkeypatch.setattr(hub, "ANSWER_S", 6.0)
+    start = time.monotonic()
+    failure = push_to_hub(folder, "org/name", server.environ())
+    assert time.monotonic() - start < 12
+    assert failure is not None and "no answer to create within 6 s" in failure
+
+
+def test_an_upload_that_stalls_is_left_too(server: Hub, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub, "UPLOAD_S", 0.05)
+    failure = push_to_hub(folder, "org/name", server.environ())
+    assert failure is not None and "no answer to upload" in failure
+
+
+@pytest.mark.parametrize(
+    ("repo", "changes", "says"),
+    [
+        ("org/name", {"HF_TOKEN": ""}, "HF_TOKEN is not set"),
+        ("org/name", {"HF_HUB_OFFLINE": "1"}, "offline"),
+        ("org/name", {"HF_ENDPOINT": "http://127.0.0.1:9"}, "refused"),
+        ("not a name!", {}, "not a name!"),
+        ("nul\0", {}, "null byte"),
+    ],
+)
+def test_what_stands_in_the_way_is_a_sentence(
+    repo: str, changes: dict[str, str], says: str, server: Hub, folder: Path
+) -> None:
+    failure = push_to_hub(folder, repo, server.environ(**changes))
+    assert failure is not None and says in failure and str(folder) in failure and TOKEN not in failure
+    assert server.asked == []
+
+
+@pytest.mark.parametrize(
+    ("mode", "offline", "answers"),
+    [("good", False, True), ("silent", False, False), ("closed", False, False), ("good", True, False)],
+)
+def test_a_hub_is_asked_only_where_it_answers(
+    mode: str, offline: bool, answers: bool, server: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.mode = mode
+    monkeypatch.setattr(hub, "PROBE_S", 0.5)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", offline)
+    endpoint = "http://127.0.0.1:9" if mode == "closed" else server.url
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", endpoint)
+    assert hub.answers.__wrapped__() is answers
+
+
+@given(st.text(alphabet="ab+/=_-.", min_size=4), st.text(), st.text())
+def test_no_token_survives_scrubbing(token: str, before: str, after: str) -> None:
+    for name in hub.TOKENS:
+        assert token not in hub.scrub(f"{before}{token}\n{after}{token}", {name: f" {token}\n"}).replace("***", "")
+
+
+def test_what_only_looks_like_a_token_is_scrubbed_as_well() -> None:
+    assert re.findall("abcdef", hub.scrub("hf_abcdef and bearer  abcdef.gh", {})) == []
