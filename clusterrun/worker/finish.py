@@ -41,12 +41,7 @@ def train_and_leave(work: Work, config: Any, dist: DistEnv, run: RunEnv, device:
         raise WorkerError("push_to_hub needs save_path: the folder to push", status=2)
     if not train(work, config, dist, run, device) or dist.rank != 0 or folder is None:
         return
-    export.export(work.model, work.tokenizer, folder, run_id=run.run_id, card={"task": config.task})
-    for name, text in work.files.items():
-        try:
-            (folder / name).write_text(text, encoding="utf-8")
-        except OSError as error:
-            raise WorkerError(f"cannot write {folder / name}: {error.strerror or error}") from None
+    export.export(work.model, work.tokenizer, folder, run_id=run.run_id, card={"task": config.task}, files=work.files)
     print(f"model written to {folder}", flush=True)
     if config.push_to_hub:
         problem = export.push_to_hub(folder, config.push_to_hub, os.environ)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import math
 import os
 import time
@@ -222,9 +223,12 @@ def banner(work: Work, config: Any, order: Order, steps: int, precision: Precisi
     """What is about to happen, in figures that hold."""
     sizes = order.sizes
     parameters = sum(p.numel() for p in work.model.parameters())
+    vocabulary = f", vocabulary {len(work.tokenizer):,}" if work.tokenizer is not None else ""
+    chosen = [f"{f.name}={v}" for f in dataclasses.fields(config) if (v := getattr(config, f.name)) != f.default]
     scaled = "" if lr == config.lr else f" ({config.lr_scaling} scaling of {config.lr:g})"
     return [
-        f"model {parameters / 1e6:.2f} M parameters, {precision.name};"
+        f"{config.task}: {' '.join(chosen) or 'as it is'}",
+        f"model {getattr(config, 'model', '')} {parameters / 1e6:.2f} M parameters{vocabulary}, {precision.name};"
         f" {len(work.train):,} training and {len(work.held_out):,} held-out samples",
         f"global batch {sizes.global_batch_size} = micro batch {sizes.micro_batch_size} x {sizes.world_size} ranks"
         f" x {sizes.grad_accum_steps} accumulation; {order.steps_per_epoch} steps per epoch;"

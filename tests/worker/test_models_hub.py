@@ -23,7 +23,7 @@ TOKEN = "hf_" + "Secret0" * 5
 
 
 class Hub(ThreadingHTTPServer):
-    """As much of the hub as a push of small files needs; `mode` is "good", "echo" or "silent"."""
+    """As much of the hub as a push of small files needs; `mode` is "good", "exists", "echo" or "silent"."""
 
     daemon_threads = True
     mode = "good"
@@ -65,7 +65,7 @@ class Answer(BaseHTTPRequestHandler):
         elif server.mode == "echo":
             self.answer(401, {"error": f"you sent {dict(self.headers)}, {server.tokens}, again {TOKEN}{TOKEN}"})
         elif self.path == "/api/repos/create":
-            self.answer(200, {"url": f"{server.url}/org/name"})
+            self.answer(409 if server.mode == "exists" else 200, {"url": f"{server.url}/org/name"})
         elif self.path.endswith("/preupload/main"):
             named = [file["path"] for file in json.loads(body)["files"]]
             self.answer(200, {"files": [{"path": n, "uploadMode": "regular", "shouldIgnore": False} for n in named]})
@@ -100,7 +100,9 @@ def folder(tmp_path: Path) -> Path:
     return path
 
 
-def test_every_file_of_the_folder_arrives_with_the_token(server: Hub, folder: Path) -> None:
+@pytest.mark.parametrize("mode", ["good", "exists"])
+def test_every_file_of_the_folder_arrives_with_the_token(mode: str, server: Hub, folder: Path) -> None:
+    server.mode = mode
     assert push_to_hub(folder, "org/name", server.environ()) is None
     sent = sorted(line["value"]["path"] for line in server.commit if line["key"] == "file")
     assert sent == ["clusterrun.json", "config.json", "model.safetensors"]
@@ -159,6 +161,14 @@ def test_what_stands_in_the_way_is_a_sentence(
     failure = push_to_hub(folder, repo, server.environ(**changes))
     assert failure is not None and says in failure and str(folder) in failure and TOKEN not in failure
     assert server.asked == []
+
+
+def test_the_files_beside_hub_py_are_not_taken_for_other_peoples_packages(
+    server: Hub, folder: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "huggingface_hub.py").write_text("import presets")
+    failure = push_to_hub(folder, "org/name", server.environ(PYTHONPATH=str(tmp_path)))
+    assert failure is not None and "No module named 'presets'" in failure
 
 
 @pytest.mark.parametrize(

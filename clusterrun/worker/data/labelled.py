@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,7 +18,7 @@ from .formats import shown
 from .marks import marks
 from .sources import PYDOC
 from .targets import Example, Group
-from .tokenizer import train_bpe
+from .tokenizer import digest, train_bpe
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -80,7 +79,7 @@ def prepare(config: Config, tokenizer: PreTrainedTokenizerBase | None, root: Pat
         key = {"name": "classify", "data": marks(*_data(config)), "targets": _target_cols(config)}
         key |= {name: getattr(config, name) for name in ASKED}
         key["split"] = None if config.val_data else [config.held_out, config.seed]
-        key["tokenizer"] = tokenizer and hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode()).hexdigest()
+        key["tokenizer"] = digest(tokenizer)
     folder, tensors = prepared.prepare(root, key, lambda folder: _make(config, tokenizer, folder), dist)
     if tokenizer is None:
         from transformers import PreTrainedTokenizerFast

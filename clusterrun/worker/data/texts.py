@@ -13,7 +13,7 @@ from ..errors import WorkerError
 from ..work import Batch
 from . import prepared, sources
 from .marks import marks
-from .tokenizer import train_bpe
+from .tokenizer import digest, train_bpe
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -57,7 +57,7 @@ def prepare(config: Any, tokenizer: PreTrainedTokenizerBase | None, root: Path, 
     key: dict[str, Any] = {}
     if dist.rank == 0:
         key = {"name": "text", "data": marks(config.data, config.val_data)}
-        key |= {name: getattr(config, name) for name in ASKED}
+        key |= {name: getattr(config, name) for name in ASKED} | {"tokenizer": digest(tokenizer)}
     folder, tokens = prepared.prepare(root, key, lambda folder: _tokenize(config, tokenizer, folder), dist)
     if tokenizer is None:
         from transformers import PreTrainedTokenizerFast

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from ..errors import WorkerError
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast
+    from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 END = "<|end|>"
 TURN = ("<|im_start|>", "<|im_end|>")
@@ -19,6 +20,14 @@ CHATML = (
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
 BYTES = 256
+
+
+def digest(tokenizer: PreTrainedTokenizerBase | None) -> str:
+    """Name a tokenizer and its chat template by what they are: the folder they come from may change; "" for None."""
+    if tokenizer is None:
+        return ""
+    text = f"{tokenizer.backend_tokenizer.to_str()}{tokenizer.chat_template}"
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def train_bpe(

@@ -6,6 +6,7 @@ import copy
 import json
 import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,11 +46,12 @@ def export(
     *,
     run_id: str,
     card: dict[str, Any],
+    files: Mapping[str, str] | None = None,
 ) -> Path:
-    """Write model (float32 safetensors), tokenizer and `clusterrun.json` (run id, `card`); returns the absolute folder.
+    """Write model (float32 safetensors), tokenizer, `clusterrun.json` (run id, `card`) and `files` (name to text).
 
-    The model may be wrapped by DDP or torch.compile, and stays as it is. Raises WorkerError if the folder is another
-    run's (status 2) or cannot be written.
+    Returns the absolute folder. The model may be wrapped by DDP or torch.compile, and stays as it is. Raises
+    WorkerError if the folder is another run's (status 2) or cannot be written.
     """
     from safetensors import SafetensorError
 
@@ -62,6 +64,8 @@ def export(
             _standalone(model).save_pretrained(temporary)
             if tokenizer is not None:
                 tokenizer.save_pretrained(temporary)
+        for name, text in (files or {}).items():
+            (temporary / name).write_text(text, encoding="utf-8")
         (temporary / CARD).write_text(json.dumps({"run_id": run_id, "card": card}, indent=2) + "\n", encoding="utf-8")
         for path in [*temporary.rglob("*"), temporary]:
             _sync(path)

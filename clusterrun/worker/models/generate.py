@@ -42,9 +42,9 @@ def _continue(model: Any, tokenizer: Any, prompt: list[int], tokens: int, device
         tokens = min(tokens, positions - 1)
         prompt = prompt[-(positions - tokens) :]
     prompt = prompt or _start(tokenizer)
-    ends = _end_ids(model, tokenizer)
+    ends = end_ids(model, tokenizer)
     ids, past = list(prompt), None
-    with _undisturbed(model, device):
+    with undisturbed(model, device):
         step = torch.tensor([prompt], device=device)
         for _ in range(tokens):
             out = model(input_ids=step, past_key_values=past, use_cache=True)
@@ -58,7 +58,7 @@ def _continue(model: Any, tokenizer: Any, prompt: list[int], tokens: int, device
 
 
 @contextlib.contextmanager
-def _undisturbed(model: torch.nn.Module, device: torch.device) -> Iterator[None]:
+def undisturbed(model: torch.nn.Module, device: torch.device) -> Iterator[None]:
     import torch
 
     modes = [(module, module.training) for module in model.modules()]
@@ -80,7 +80,7 @@ def _start(tokenizer: Any) -> list[int]:
     return known[:1]
 
 
-def _end_ids(model: Any, tokenizer: Any) -> set[int]:
+def end_ids(model: Any, tokenizer: Any) -> set[int]:
     configured = model.generation_config.eos_token_id
     several = configured if isinstance(configured, list) else [configured]
     return {i for i in (*several, tokenizer.eos_token_id) if i is not None}

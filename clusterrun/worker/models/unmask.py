@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .generate import _end_ids, _undisturbed
+from .generate import end_ids, undisturbed
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -32,9 +32,9 @@ def sample(
         tokens = min(tokens, positions - 1)
         before = before[-(positions - tokens) :]
     ids = torch.tensor([*before, *[tokenizer.mask_token_id] * tokens], device=device)
-    with _undisturbed(model, device):
+    with undisturbed(model, device):
         filled = unmask(model, ids, tokenizer.mask_token_id, rounds).tolist()
-    ends = _end_ids(model, tokenizer)
+    ends = end_ids(model, tokenizer)
     end = next((i for i in range(len(before), len(filled)) if filled[i] in ends), len(filled))
     # decoded with the prompt before it: some tokenizers drop the space at the start of a text
     start = len(tokenizer.decode(filled[: len(before)], skip_special_tokens=True))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -111,6 +110,7 @@ def run(config: Config, dist: DistEnv, run: RunEnv, device: torch.device) -> Non
     """Train on all ranks of the open process group (or on one process alone)."""
     from ..data import chat, packing, prepared
     from ..data.marks import marks
+    from ..data.tokenizer import digest
     from ..finish import cache_folder, train_and_leave
     from ..losses import next_token
     from ..models import generate, load
@@ -127,7 +127,7 @@ def run(config: Config, dist: DistEnv, run: RunEnv, device: torch.device) -> Non
     if dist.rank == 0:
         asked = ("model", "vocab", "held_out", "seq_len", "packing", "on_bad_row")
         key = {"name": "sft", "data": marks(config.data, config.val_data)} | {k: getattr(config, k) for k in asked}
-        key["tokenizer"] = own and digest(own)
+        key["tokenizer"] = digest(own)
     folder, tensors = prepared.prepare(cache_folder(run), key, build, dist)
     tokenizer = own or load.tokenizer(load.Source("folder", str(folder)))
     assert tokenizer is not None
@@ -223,12 +223,6 @@ def split(chats: list[Chat], share: float) -> tuple[list[Chat], list[Chat]]:
     for chat, out in zip(chats, taken, strict=True):
         parts[out].append(chat)
     return parts
-
-
-def digest(tokenizer: Any) -> str:
-    """Name a tokenizer and its chat template by what they are: a folder may be changed."""
-    text = f"{tokenizer.backend_tokenizer.to_str()}{tokenizer.chat_template}"
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def padding_of(tokenizer: Any) -> int:

@@ -45,6 +45,7 @@ class Training:
     `time_margin` is in seconds: how long before the time limit to save and stop (0: measured).
     """
 
+    task: ClassVar[str] = "train"
     default_global_batch: ClassVar[int] = 16  # where no batch size is given at all
 
     steps: int = 0
