@@ -88,7 +88,7 @@ def listen(host: str, ports: Sequence[int], nodes: int = 1, start: int | None = 
 
 
 def serve(sock: socket.socket, parent: int, born_to: int) -> NoReturn:
-    """Hand the listening socket to a TCPStore and hold it until `parent` is gone (or SIGTERM comes).
+    """Hand the listening socket to a TCPStore and hold it until `parent` is gone.
 
     `born_to` is our own parent at the start: often the same process.
     """
@@ -118,11 +118,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Hold the TCPStore of one launch.")
     parser.add_argument("--host", required=True, help="the node's own name or address")
     parser.add_argument("--port", type=int, help="a fixed port instead of the first free one")
-    parser.add_argument("--parent", type=int, default=born_to, help="leave when this process is gone")
+    parser.add_argument("--parent", type=int, help="stay until this process is gone, whatever SIGTERM says")
     options = parser.parse_args(argv)
 
-    # before anything slow: a cancelled job must not wait for torch's import, and Ctrl-C belongs to the script
-    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+    # before anything slow: Ctrl-C belongs to the script. A scancel or a requeue sends SIGTERM to every process of the
+    # batch step, but ranks that save before they leave still meet at this store: with a parent, only its end counts
+    signal.signal(signal.SIGTERM, signal.SIG_IGN if options.parent else lambda *_: os._exit(0))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         if options.port is not None and not 1 <= options.port <= 65_535:
@@ -137,7 +138,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not getattr(sys.flags, "safe_path", False):
         del sys.path[0]  # our folder: a module there must not stand for one that torch imports
     try:
-        serve(sock, options.parent, born_to)
+        serve(sock, options.parent or born_to, born_to)
     except Exception as error:  # one line, whatever torch says
         print(f"rendezvous: cannot serve the store: {type(error).__name__}: {str(error)[:300]}", file=sys.stderr)
         return 1

@@ -158,7 +158,7 @@ launch() {
     CR_HOLDER=$!
     if ! read -r -t 60 MASTER_PORT <&"$CR_RENDEZVOUS"; then
         say "no rendezvous on $MASTER_ADDR: the lines above say why"
-        kill "$CR_HOLDER" 2>/dev/null
+        kill -KILL "$CR_HOLDER" 2>/dev/null
         CR_STATUS=1
         return
     fi
@@ -186,7 +186,9 @@ launch() {
     done
     CR_STATUS=$(cat "$CR_ATTEMPT_DIR/step.status" 2>/dev/null || echo "$CR_STATUS")
     CR_STEP=
-    kill "$CR_HOLDER" 2>/dev/null
+    # It holds nothing but memory. It is deaf to TERM, which scancel and a requeue send to every process here while ranks
+    # that save first still meet at its store.
+    kill -KILL "$CR_HOLDER" 2>/dev/null
     exec {CR_RENDEZVOUS}<&-
 
     # The step's 0 is not yet a success (srun ends 0 after a node failure): every rank leaves a mark of its own end.

@@ -121,6 +121,9 @@ def test_it_leaves_when_its_parent_is_gone(worker: Path) -> None:
     parent = subprocess.Popen(["sleep", "60"])
     helper = start(worker, "--host", "127.0.0.1", "--parent", str(parent.pid))
     assert helper.stdout is not None and helper.stdout.readline()
+    helper.terminate()  # as scancel does to the whole batch step, while ranks still save
+    with pytest.raises(subprocess.TimeoutExpired):
+        helper.wait(1)
     parent.kill()
     parent.wait()
     assert helper.wait(30) == 0
