@@ -3,8 +3,12 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN     = $(VENV)/bin
 LAB    ?= dev
+# Workers side by side, each with labs of its own; a file's tests stay together and in their order. More workers than a
+# machine of two cores has cores: most of their time they wait for Slurm.
+WORKERS ?= 3
+SIDE_BY_SIDE = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help run test check faults bench lab-up lab-down clean
+.PHONY: help run test check faults bench bench-train lab-up lab-down clean
 help:           ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
 
@@ -34,7 +38,8 @@ test: $(VENV)/.dev  ## everything, a real Slurm cluster included, which it insta
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest -m "not faults"
+	$(BIN)/python -m pytest -m "not faults and not alone" $(SIDE_BY_SIDE)
+	$(BIN)/python -m pytest -m "alone and not faults"
 
 faults: $(VENV)/.dev  ## the long fault-injection runs on the lab
 	$(BIN)/python -m lab.install
@@ -43,6 +48,9 @@ faults: $(VENV)/.dev  ## the long fault-injection runs on the lab
 bench: $(VENV)/.dev  ## the figures, as ratios against a peer in the same run
 	$(BIN)/python benchmarks/startup.py
 	$(BIN)/python -m lab.install && $(BIN)/python -m benchmarks.submit
+
+bench-train: $(VENV)/.dev  ## how fast training is: tokens/s, start and packing, as ratios (on a quiet machine: 20 minutes)
+	$(BIN)/python -m benchmarks.train
 
 lab-up: $(VENV)/.dev  ## a real Slurm cluster on this machine to try things on
 	$(BIN)/python -m lab.install

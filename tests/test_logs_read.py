@@ -98,6 +98,7 @@ def test_tail_of_one_very_long_line_is_its_beginning(logs):
     assert (line.rank, line.text[:6], line.cut > 2_900_000) == (0, "starty", True)
 
 
+@pytest.mark.alone
 def test_tail_of_a_5_gb_file_answers_at_once_in_little_memory(logs):
     with logs[0].open("wb") as file:
         file.truncate(5 * 10**9)  # sparse: reading it all would take seconds, or run out of memory

@@ -64,6 +64,7 @@ def stage(desk: Desk, count: int) -> list[RunRecord]:
     return runs
 
 
+@pytest.mark.alone
 def test_list_of_200_jobs_asks_twice(desk: Desk) -> None:
     runs = stage(desk, 200)
     live, past = runs[:120], runs[120:]

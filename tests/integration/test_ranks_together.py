@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 
 def test_a_script_for_torchrun_runs_unchanged(step: Callable) -> None:
     done = step(2, 2, "script", "--", "allreduce.py", "--help", "-x")
@@ -68,6 +70,7 @@ def test_a_rank_that_never_comes_is_named_within_the_limit(step: Callable, tmp_p
     assert not done.has("start.json") and time.time() - began < 40
 
 
+@pytest.mark.alone
 def test_sigterm_reaches_ranks_inside_a_collective(step: Callable) -> None:
     took = []
 

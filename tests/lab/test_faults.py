@@ -16,7 +16,6 @@ def submit(lab, script, *options, **kwargs):
     return lab.run(["sbatch", "--parsable", "--output=/dev/null", *options, f"--wrap={script}"], **kwargs)
 
 
-@pytest.mark.usefixtures("slow_jobs")  # not needed here, but they had better start early
 def test_a_killed_slurmctld_comes_back_with_what_it_had_saved(fresh_lab):
     lab, ctld = fresh_lab, fresh_lab.daemon("slurmctld")
     job = submit(lab, "sleep 300").stdout.strip()
@@ -75,6 +74,7 @@ def seconds_for_a_megabyte(lab, node):
         return time.monotonic() - began
 
 
+@pytest.mark.alone
 def test_a_slow_link_is_slow_until_it_is_restored(fresh_lab):
     node = fresh_lab.node_names[2]
     assert seconds_for_a_megabyte(fresh_lab, node) < 0.7

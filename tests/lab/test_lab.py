@@ -3,7 +3,34 @@
 import os
 import time
 
+import pytest
+
+from lab.cluster import Lab
+
 pytest_plugins = ["lab.fixtures"]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def slow_jobs():
+    """A lab of their own and job ids by name: `short` runs into its partition's limit, `low` loses its GPUs to `high`.
+
+    Submitted before the first test and looked at by the last ones, as they take a minute. The lab remembers finished
+    jobs for long, so that it does not matter when a test looks at them.
+    """
+    from lab.fixtures import require_lab  # not at the top: pytest wants to see the plugin's import itself
+
+    require_lab()
+    name = f"t{os.getpid()}s"
+    with Lab(name=name, nodes=2, accounting=False, settings={"MinJobAge": "600"}) as lab:
+
+        def submit(node, *options):
+            return sbatch(lab, "-w", f"{name}-node{node}", *options)
+
+        jobs = {"short": submit(1, "-p", "short", "sleep 600")}
+        jobs["low"] = submit(2, "-p", "low", "--gpus-per-node=4", "sleep 600")
+        lab.wait_job(jobs["low"], "RUNNING")
+        jobs["high"] = submit(2, "--gpus-per-node=4", "sleep 1")
+        yield lab, jobs
 
 
 def sbatch(lab, *args, **kwargs):

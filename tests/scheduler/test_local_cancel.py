@@ -8,6 +8,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from clusterrun.job import JobId
 
 # What the rendered script does at TERM: wait for its step, then write the end. The step's status comes by a file, as
@@ -66,6 +68,7 @@ def test_a_stopped_job_is_ended_too(bench):
     assert bench.out(id) == "woken\n"
 
 
+@pytest.mark.alone
 def test_a_pending_job_is_cancelled_at_once_and_never_starts(bench):
     first = bench.submit("sleep 300")
     second = bench.submit("echo ran > ran", dependency=f"afterany:{first}")
@@ -78,6 +81,7 @@ def test_a_pending_job_is_cancelled_at_once_and_never_starts(bench):
     assert not (bench.work / "ran").exists()
 
 
+@pytest.mark.alone
 def test_several_jobs_are_cancelled_together(bench):
     ids = [
         bench.submit("trap '' TERM; echo > here$CLUSTERRUN_LOCAL_JOB_ID; while :; do sleep 0.1; done") for _ in "123"
