@@ -1,0 +1,24 @@
+"""Scripts written for torchrun, for transformers' Trainer and for accelerate run on 2 nodes x 2 ranks as they are."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+
+import pytest
+
+LINE = re.compile(r"rank (\d) of (\d+) untrained ([0-9a-f]{64}) trained ([0-9a-f]{64}) samples (\[.*\])")
+
+
+@pytest.mark.parametrize("script", ["torchrun_script.py", "trainer_script.py", "accelerate_script.py"])
+def test_a_known_script_trains_one_model_on_four_ranks(step: Callable, script: str) -> None:
+    done = step(2, 2, "script", "--", script, "--steps", "3", environ={"HF_HUB_OFFLINE": "1"})
+    assert done.status == 0, done.err
+    found = [match.groups() for rank in range(4) for line in done.lines(rank) if (match := LINE.fullmatch(line))]
+    # each says so itself, on its own lines
+    assert [(rank, world) for rank, world, *_ in found] == [(str(rank), "4") for rank in range(4)], done.out
+    untrained, trained = [row[2] for row in found], [row[3] for row in found]
+    assert len(set(trained)) == 1 and trained[0] not in untrained
+    taken = [sample for row in found for sample in json.loads(row[4])]
+    assert len(taken) >= 4 * 3 * 4 and len(set(taken)) == len(taken)  # 3 steps of 4, and no sample on two ranks
