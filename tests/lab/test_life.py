@@ -154,7 +154,8 @@ def session(tmp_path, **env):
     """A pytest session of one test with a lab, as a process."""
     (tmp_path / "test_session.py").write_text(SESSION)
     argv = [sys.executable, "-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", "--rootdir", str(tmp_path)]
-    kept = {key: value for key, value in os.environ.items() if key not in ("CI", "CLUSTERRUN_LAB_REUSE", "PYTEST_ADDOPTS")}
+    ours = ("CI", "CLUSTERRUN_LAB_REUSE", "PYTEST_ADDOPTS")
+    kept = {key: value for key, value in os.environ.items() if key not in ours}
     return {
         "args": [*argv, str(tmp_path / "test_session.py")], "cwd": tmp_path, "text": True,
         "env": {**kept, "PYTHONPATH": str(ROOT), **env},

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from lab.cluster import Lab
-from tests.sites import Job, Site, until
+from tests.sites import Job, Site, read_json, until
 
 QUICK = ("vocab=300", "seq_len=16", "global_batch_size=8", "eval_every=0", "log_every=5")
 
@@ -38,8 +38,9 @@ def test_a_requeued_job_saves_first_and_goes_on_from_there(lab: Lab, site: Site)
     stopped = json.loads((job.attempts()[0] / "stopped").read_text())
     assert stopped["reason"] == "SIGTERM"
     assert 5 <= stopped["step"] < 700
-    end = json.loads((job.attempts()[0] / "end.json").read_text())
-    assert (end["status"], end["due"]) == (85, "JOB REQUEUE")
+    end = read_json(job.attempts()[0] / "end.json")
+    # the lab's KillWait (5 s, a sixth of Slurm's default) may end the script of a loaded machine before it writes its own
+    assert end is None or (end["status"], end["due"]) == (85, "JOB REQUEUE")
     site.wait_state(job, "COMPLETED", timeout=180)
     assert f"/checkpoints/step-{stopped['step']:08d} (step {stopped['step']})" in job.out.read_text()
     assert reached(job) == 700
