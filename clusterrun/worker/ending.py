@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import json
 import os
 import signal
 import socket
@@ -31,6 +32,7 @@ class Ending:
         self.run = run
         self.joined = False  # set once this rank has been through the join barrier
         self.status: int | None = None
+        self._first = False  # of all ranks, this one failed first
         self._pid = os.getpid()
         self._exiting = False
         self._closing = threading.Lock()
@@ -69,7 +71,7 @@ class Ending:
                 "time": time.time(),
             }
             try:
-                markers.claim_first_failure(self.run.attempt_dir, document)
+                self._first = markers.claim_first_failure(self.run.attempt_dir, document)
             except OSError as problem:
                 self._say(f"cannot write first_failure.json: {problem}")
         self._mark(status, error)
@@ -77,6 +79,18 @@ class Ending:
             timer = threading.Timer(EXIT_GRACE_S, os._exit, [status])
             timer.daemon = True
             timer.start()
+        return status
+
+    def fail_saying(self, status: int, error: str, even_second: bool = True) -> int:
+        """As `fail`, and say it in one line, which need not stand in the log once per rank.
+
+        Silent where another rank has failed with the same words, or, without `even_second`, with any.
+        """
+        with self._closing:  # the SIGTERM that ends the other ranks must not come before the line
+            self.fail(status, error)
+            told = None if self._first else self._told()
+            if told is None or (even_second and told != error):
+                self._say(error)
         return status
 
     def _at_exit(self) -> None:
@@ -133,6 +147,14 @@ class Ending:
             # a task in training saves before it stops; but when a rank has failed, nobody would come to the agreement
             if handler is self._handler or (getattr(handler, "saves_first", False) and self._a_rank_failed()):
                 self._terminate()
+
+    def _told(self) -> str | None:
+        """What the first rank to fail said; None where none has, or it is not seen from this node yet."""
+        try:
+            assert self.run.attempt_dir is not None
+            return json.loads((self.run.attempt_dir / "first_failure.json").read_bytes())["error"]
+        except (AssertionError, OSError, ValueError, KeyError):
+            return None
 
     def _a_rank_failed(self) -> bool:
         return self.run.attempt_dir is not None and (self.run.attempt_dir / "first_failure.json").exists()

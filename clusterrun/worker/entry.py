@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import faulthandler
 import os
+import re
 import sys
 import traceback
 from collections.abc import Sequence
@@ -16,6 +17,10 @@ from .errors import WorkerError, nearest
 from .markers import describe_error
 
 USAGE = "task NAME [KEY=VALUE …] | script -- FILE [ARGS…] | module -- MODULE [ARGS…] | command -- EXE [ARGS…]"
+A_RANK_IS_GONE = (
+    "lost the connection to another rank, which ended without a word: killed, or short of memory? The log says which"
+)
+LOST = re.compile("closed by peer|reset by peer|Broken pipe|remote process exited")  # gloo's words, and NCCL's
 MODES = ("task", "script", "module", "command")
 
 
@@ -53,9 +58,10 @@ def main(argv: Sequence[str]) -> int:
     try:
         outcome = _work(parse(argv), dist, run, ending)
     except WorkerError as error:
-        print(f"clusterrun: rank {dist.rank}: {error}", file=sys.stderr)
-        return ending.fail(error.status, str(error))
+        return ending.fail_saying(error.status, str(error))
     except BaseException as error:  # torch's errors while the group is opened, or a mistake of ours
+        if dist.world_size > 1 and isinstance(error, RuntimeError) and LOST.search(str(error)):
+            return ending.fail_saying(1, A_RANK_IS_GONE, even_second=False)
         traceback.print_exc()
         return ending.fail(
             130 if isinstance(error, KeyboardInterrupt) else 1, describe_error(error), error.__traceback__
@@ -70,6 +76,8 @@ def _work(request: Request, dist: DistEnv, run: RunEnv, ending: Ending) -> userw
     if request.mode == "script" and not os.path.exists(request.target):
         raise WorkerError(f"no such script: {request.target} (in {os.getcwd()})", status=2)
     if request.mode == "task":
+        # a path or a prompt that the log's encoding lacks must not end the training
+        sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
         from . import tasks
         from .training import stopping
 

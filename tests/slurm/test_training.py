@@ -39,7 +39,7 @@ def test_a_requeued_job_saves_first_and_goes_on_from_there(lab: Lab, site: Site)
     assert stopped["reason"] == "SIGTERM"
     assert 5 <= stopped["step"] < 700
     end = read_json(job.attempts()[0] / "end.json")
-    # the lab's KillWait (5 s, a sixth of Slurm's default) may end the script of a loaded machine before it writes its own
+    # the lab's KillWait is 5 s, a sixth of Slurm's default: on a loaded machine it may come before the script's record
     assert end is None or (end["status"], end["due"]) == (85, "JOB REQUEUE")
     site.wait_state(job, "COMPLETED", timeout=180)
     assert f"/checkpoints/step-{stopped['step']:08d} (step {stopped['step']})" in job.out.read_text()

@@ -58,12 +58,15 @@ def prepare(config: Any, tokenizer: PreTrainedTokenizerBase | None, root: Path, 
     if dist.rank == 0:
         key = {"name": "text", "data": marks(config.data, config.val_data)}
         key |= {name: getattr(config, name) for name in ASKED} | {"tokenizer": digest(tokenizer)}
-    folder, tokens = prepared.prepare(root, key, lambda folder: _tokenize(config, tokenizer, folder), dist)
+    folder, tensors = prepared.prepare(root, key, lambda folder: _tokenize(config, tokenizer, folder), dist)
     if tokenizer is None:
         from transformers import PreTrainedTokenizerFast
 
         tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
-    parts = {name: Chunks(tokens[name], config.seq_len) for name in ("train", "held_out")}
+    if dist.rank == 0 and "skipped" in tensors:
+        print(f"clusterrun: {tensors['skipped'].item():,} rows that do not parse were skipped", flush=True)
+    tokens = {name: tensors[name] for name in ("train", "held_out")}
+    parts = {name: Chunks(tokens[name], config.seq_len) for name in tokens}
     for name, chunks in parts.items():
         if not len(chunks):
             raise WorkerError(
@@ -74,12 +77,16 @@ def prepare(config: Any, tokenizer: PreTrainedTokenizerBase | None, root: Path, 
 
 
 def _tokenize(config: Any, tokenizer: PreTrainedTokenizerBase | None, folder: Path) -> dict[str, torch.Tensor]:
-    """Return the two parts, each 1-D int32; a tokenizer trained here is left in `folder`."""
+    """Return the two parts, each 1-D int32, and `skipped`, the number of bad rows left out, if there were any.
+
+    A tokenizer trained here is left in `folder`.
+    """
+    tensors: dict[str, torch.Tensor] = {}
 
     def read(data: str | tuple[str, ...]) -> list[str]:
         texts = sources.read_texts(data, text_column=config.text_column, on_bad_row=config.on_bad_row)
         if texts.skipped:
-            print(f"clusterrun: {texts.skipped} rows that do not parse were skipped", flush=True)
+            tensors["skipped"] = tensors.get("skipped", torch.tensor(0)) + texts.skipped
         return texts.texts
 
     def encode(texts: list[str]) -> torch.Tensor:
@@ -94,6 +101,8 @@ def _tokenize(config: Any, tokenizer: PreTrainedTokenizerBase | None, folder: Pa
         tokenizer.save_pretrained(folder)
     tokens = encode(texts)
     if config.val_data:
-        return {"train": tokens, "held_out": encode(read(config.val_data))}
-    cut = int(len(tokens) * (1 - config.held_out))
-    return {"train": tokens[:cut].clone(), "held_out": tokens[cut:].clone()}
+        parts = {"train": tokens, "held_out": encode(read(config.val_data))}
+    else:
+        cut = int(len(tokens) * (1 - config.held_out))
+        parts = {"train": tokens[:cut].clone(), "held_out": tokens[cut:].clone()}
+    return parts | tensors

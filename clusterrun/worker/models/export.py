@@ -6,6 +6,7 @@ import copy
 import json
 import os
 import shutil
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,9 +34,13 @@ def check_target(folder: Path, run_id: str) -> Path:
         raise WorkerError(f"save_path={folder} is a file: name a folder", 2)
     if folder.is_dir() and any(folder.iterdir()) and (run_id == NO_RUN or _owner(folder) != run_id):
         raise WorkerError(f"save_path={folder} exists already and is not of this run: name a new folder", 2)
+    if folder.is_mount():  # it could not be moved aside for the finished one
+        raise WorkerError(f"save_path={folder} is a mount point: name a folder in it, such as {folder / 'model'}", 2)
     parent = next(parent for parent in folder.parents if parent.exists())
-    if not parent.is_dir() or not os.access(parent, os.W_OK):
-        raise WorkerError(f"save_path={folder}: nothing can be written in {parent}", 2)
+    try:
+        os.rmdir(tempfile.mkdtemp(prefix=f".{folder.name[:60]}.", dir=parent))  # root is told that it may, always
+    except OSError as error:
+        raise WorkerError(f"save_path={folder}: nothing can be written in {parent} ({error.strerror})", 2) from None
     return folder
 
 

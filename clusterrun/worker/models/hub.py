@@ -24,7 +24,7 @@ ANSWER_S = 60.0  # for the client to be loaded (from a slow file system, it may 
 UPLOAD_S = 300.0  # for the upload's own requests …
 UPLOAD_RATE = 1e6  # … and for its content, bytes per second
 LONGEST = 300
-SECRETS = re.compile(r"(?i)\bbearer\s+\S+|\bhf_\w{4,}")
+SECRETS = re.compile(r"(?i:\bbearer\s+\S+)|\bhf_\w{4,}")
 
 
 def push_to_hub(folder: Path, repo: str, environ: Mapping[str, str]) -> str | None:

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import importlib
 import json
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -45,7 +46,7 @@ def _fit(key: str, text: str, default: Any) -> Any:
     """Parse a value and hold it to the type of the key's default; a tuple stands for one text or a list of them."""
     try:
         value = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         value = text
     if isinstance(default, bool):
         if not isinstance(value, bool):
@@ -54,6 +55,8 @@ def _fit(key: str, text: str, default: Any) -> Any:
     if isinstance(default, int | float):
         number = isinstance(value, int | float) and not isinstance(value, bool)
         whole = isinstance(default, int)
+        if number and not abs(value) <= (2**63 - 1 if whole else sys.float_info.max):  # NaN is not, either
+            raise WorkerError(f"{key}={text:.40} is out of range", status=2)
         if not number or (whole and value != int(value)):
             raise WorkerError(f"{key} must be a {'whole ' if whole else ''}number, got {text!r}", status=2)
         return type(default)(value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,8 @@ class Keeper:
         self._folder = folder
         found: tuple[str, list[str]] = ("", [])
         if dist.rank == 0:
+            if folder is not None:
+                _must_take_files(folder)
             path, notes = self._find(folder or Path("checkpoints"))
             found = (str(path or ""), notes)
         path_text, self._notes = agreement.word(found)
@@ -72,8 +75,8 @@ class Keeper:
         self._state["settings"] = settings
         if self._loaded is None or self._from is None:
             return
+        resume.fit(model, self._loaded.tensors, self._from)  # first: another model is other data, too
         resume.same_run(self._loaded.state, settings)
-        resume.fit(model, self._loaded.tensors, self._from)
         if self._loaded.trainer:
             optimizer.load_state_dict(self._loaded.trainer["optimizer"])
             if self._loaded.trainer.get("scaler"):
@@ -158,7 +161,7 @@ class Keeper:
     def _find(self, folder: Path) -> tuple[Path | None, list[str]]:
         """Where to go on from; with resume=no from this run's own checkpoints only, as after a requeue."""
         if self._config.resume != "no":
-            return resume.find(self._config.resume, folder)
+            return resume.find(self._config.resume or "auto", folder)
         path, notes = resume.find("auto", folder)
         if path is None:
             return None, []
@@ -176,3 +179,13 @@ class Keeper:
             self._saver.wait()
             return self._saver.last_saved == step
         return self._from is not None and self._from.parent == self._folder and self.start == step
+
+
+def _must_take_files(folder: Path) -> None:
+    """Refuse, before hours of training, a folder in which no checkpoint could ever be saved."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        why = "it is a file" if folder.is_file() else error.strerror
+        raise WorkerError(f"checkpoint_dir={folder}: nothing can be written there ({why})", status=2) from None

@@ -113,5 +113,10 @@ def check(config: Any, world_size: int) -> None:
         )
     if config.base_batch_size and config.lr_scaling == "none":
         raise WorkerError("base_batch_size is for lr_scaling=linear or sqrt: set that too, or leave it out", status=2)
+    for prompt in config.sample_prompts:
+        try:
+            prompt.encode()
+        except UnicodeEncodeError:
+            raise WorkerError(f"sample_prompts: {prompt!a:.60} is not UTF-8 text", status=2) from None
     asked = (config.global_batch_size, config.micro_batch_size, config.grad_accum_steps)
     solve(*asked, world_size, config.default_global_batch)
