@@ -139,8 +139,8 @@ def packing(project: Path, rounds: int) -> None:
     micro = next(n for n in range(1, len(lengths)) if positions(lengths, n + 1) > budget)
     common = peer_options(project, micro)
     print(
-        f"chats: {len(lengths)}; tokens of one: mean {statistics.mean(lengths):.0f}, median {statistics.median(lengths):.0f},"
-        f" most {max(lengths)}; a micro batch of {budget} positions holds {micro} of them padded"
+        f"chats: {len(lengths)}; tokens of one: mean {statistics.mean(lengths):.0f},"
+        f" median {statistics.median(lengths):.0f}, most {max(lengths)}; a micro batch of {budget} positions holds {micro} of them padded"
     )
 
     def sft(name: str) -> Sample:
