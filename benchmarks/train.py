@@ -140,7 +140,8 @@ def packing(project: Path, rounds: int) -> None:
     common = peer_options(project, micro)
     print(
         f"chats: {len(lengths)}; tokens of one: mean {statistics.mean(lengths):.0f},"
-        f" median {statistics.median(lengths):.0f}, most {max(lengths)}; a micro batch of {budget} positions holds {micro} of them padded"
+        f" median {statistics.median(lengths):.0f}, most {max(lengths)};"
+        f" a micro batch of {budget} positions holds {micro} of them padded"
     )
 
     def sft(name: str) -> Sample:

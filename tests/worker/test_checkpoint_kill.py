@@ -48,6 +48,7 @@ def child(work: Callable[[Callable[[int], Any]], None]) -> tuple[int, int]:
     if pid == 0:
         try:
             os.close(reports)
+            torch.set_num_threads(1)  # OpenMP's other threads are not forked, and would be waited for
             work(lambda step: os.write(reporting, f"{step}\n".encode()))
         finally:
             os._exit(0)  # never back into pytest

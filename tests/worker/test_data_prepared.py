@@ -46,6 +46,7 @@ def together(number: int, work: Callable[[int], Any]) -> list[Any]:
     queue = fork.SimpleQueue()
 
     def one(rank: int) -> None:
+        torch.set_num_threads(1)  # OpenMP's other threads are not forked, and would be waited for
         try:
             queue.put((rank, work(rank)))
         except WorkerError as error:
