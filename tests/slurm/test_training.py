@@ -30,6 +30,7 @@ def reached(job: Job) -> int:
     return max((json.loads(line)["step"] for line in lines), default=0)
 
 
+@pytest.mark.alone  # the lab's Slurm gives five seconds to save and to leave
 def test_a_requeued_job_saves_first_and_goes_on_from_there(lab: Lab, site: Site) -> None:
     job = train(site, "steps=700")
     until(lambda: reached(job) >= 5, 120, lambda: f"{job} does not train")
