@@ -55,7 +55,7 @@ def _fit(key: str, text: str, default: Any) -> Any:
     if isinstance(default, int | float):
         number = isinstance(value, int | float) and not isinstance(value, bool)
         whole = isinstance(default, int)
-        if number and not abs(value) <= (2**63 - 1 if whole else sys.float_info.max):  # NaN is not, either
+        if number and (abs(value) > (2**63 - 1 if whole else sys.float_info.max) or (whole and value != value)):
             raise WorkerError(f"{key}={text:.40} is out of range", status=2)
         if not number or (whole and value != int(value)):
             raise WorkerError(f"{key} must be a {'whole ' if whole else ''}number, got {text!r}", status=2)
