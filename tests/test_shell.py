@@ -105,8 +105,8 @@ def test_an_interrupt_ends_the_program(tmp_path: Path) -> None:
     process = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE)
     pid = int(wait_for(tmp_path / "pid"))
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=10)
-    deadline = time.monotonic() + 5
+    process.communicate(timeout=60)
+    deadline = time.monotonic() + 30
     while alive(pid):
         assert time.monotonic() < deadline
         time.sleep(0.01)

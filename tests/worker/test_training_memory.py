@@ -13,7 +13,7 @@ def short_of_memory(micro: int, auto: bool, folder: Path) -> subprocess.Complete
     script = Path(__file__).with_name("runs_short_of_memory.py")
     command = [sys.executable, str(script), str(micro), "auto" if auto else "fixed", str(folder)]
     environ = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "PATH": "/usr/bin:/bin"}
-    return subprocess.run(command, capture_output=True, text=True, env=environ, timeout=120)
+    return subprocess.run(command, capture_output=True, text=True, env=environ, timeout=280)
 
 
 def test_out_of_memory_names_the_figures_and_the_same_global_batch_in_smaller_pieces(tmp_path: Path) -> None:

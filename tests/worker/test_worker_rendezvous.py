@@ -126,7 +126,7 @@ def test_it_leaves_when_its_parent_is_gone(worker: Path) -> None:
         helper.wait(1)
     parent.kill()
     parent.wait()
-    assert helper.wait(30) == 0
+    assert helper.wait(90) == 0  # it looks once torch is imported
 
 
 def test_a_name_that_is_loopback_at_home_means_every_interface(monkeypatch: pytest.MonkeyPatch) -> None:
