@@ -45,9 +45,4 @@ def train_and_leave(work: Work, config: Any, dist: DistEnv, run: RunEnv, device:
     print(f"model written to {folder}", flush=True)
     if config.push_to_hub:
         problem = export.push_to_hub(folder, config.push_to_hub, os.environ)
-        said = (
-            f"the model was not pushed to {config.push_to_hub}: {problem}"
-            if problem
-            else f"pushed to {config.push_to_hub}"
-        )
-        print(f"clusterrun: {said}", flush=True)
+        print(f"clusterrun: {problem or f'pushed to {config.push_to_hub}'}", flush=True)

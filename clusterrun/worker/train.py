@@ -165,7 +165,7 @@ def _train(
             skipped = 0 if finite else skipped + 1
             if not finite and (config.on_nan == "stop" or skipped > MOST_SKIPPED):
                 assert check is not None
-                raise not_finite(check[0], local, mine, lr, agreement, dist)
+                raise not_finite(check[0], local, mine, lr, agreement, dist, config.on_nan == "stop")
         if finite:
             scaler.step(optimizer)
             scaler.update()
@@ -182,7 +182,7 @@ def _train(
         row = {"epoch": step / order.steps_per_epoch, "lr": lr, "grad_norm": norm.item()}
         row |= window.close(agreement, flops, peak)
         if finite and not math.isfinite(row["loss"] or 0.0):
-            raise not_finite(step, local, mine, lr, agreement, dist)
+            raise not_finite(step, local, mine, lr, agreement, dist, config.on_nan == "stop")
         if looks:
             row |= look(step)
         if saves:
@@ -237,7 +237,7 @@ def banner(work: Work, config: Any, order: Order, steps: int, precision: Precisi
 
 
 def not_finite(
-    step: int, local: torch.Tensor, mine: Mine, lr: float, agreement: Agreement, dist: DistEnv
+    step: int, local: torch.Tensor, mine: Mine, lr: float, agreement: Agreement, dist: DistEnv, may_skip: bool
 ) -> WorkerError:
     """The error for a loss or gradient that is NaN or infinite: the step, whose batch it was, and what to do."""
     bad = [0.0] * dist.world_size
@@ -248,5 +248,5 @@ def not_finite(
     shown = f" (this rank's samples: {', '.join(map(str, samples[:16]))}{' …' if len(samples) > 16 else ''})"
     return WorkerError(
         f"{whose} is not finite at step {step}{shown if samples else ''}: try a lower lr than {lr:g} or a longer"
-        " warmup, or set on_nan=skip"
+        f" warmup{', or set on_nan=skip' if may_skip else ''}"
     )

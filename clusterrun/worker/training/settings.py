@@ -102,6 +102,8 @@ def check(config: Any, world_size: int) -> None:
         value = getattr(config, key)
         if not (value > 0 and math.isfinite(value)):
             raise WorkerError(f"{key} must be above 0, got {value}", status=2)
+    if config.epochs > 1e6:
+        raise WorkerError(f"epochs must be at most a million, got {config.epochs}", status=2)
     for key in ("weight_decay", "clip", "time_margin"):
         value = getattr(config, key)
         if not (value >= 0 and math.isfinite(value)):
