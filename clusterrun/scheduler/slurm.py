@@ -36,6 +36,15 @@ class ClusterFacts:
     gpus: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A command's standard output; ``note`` says in one line why it failed, empty where it did not."""
+
+    text: str
+    note: str = ""
+    stderr: str = ""
+
+
 def look(
     environ: Mapping[str, str], cache: Path, run: Run = shell.run, now: Callable[[], float] = time.time
 ) -> ClusterFacts | None:
@@ -148,6 +157,20 @@ class SlurmScheduler:
                 )
             results += [Cancelled(i, str(i) not in refused, refused.get(str(i), "")) for i in some]
         return results
+
+    def answer(self, argv: Sequence[str], timeout: float = shell.SLURM_TIMEOUT) -> Reply:
+        """What a Slurm command that only reads says: its text, or why there is none. Never raises.
+
+        ``argv`` comes from a pure function, as does what reads the text; both streams count, as sbatch --test-only
+        answers on its standard error.
+        """
+        try:
+            done = self._call(argv, timeout=timeout)
+        except CommandError as error:
+            return Reply("", f"{argv[0]}: {_line(error.said) or error.message}")
+        if done.status != 0:
+            return Reply(done.stdout, f"{argv[0]}: {_line(done.stderr) or f'status {done.status}'}", done.stderr)
+        return Reply(done.stdout, "", done.stderr)
 
     def _sbatch(self, argv: Sequence[str], submission: Submission) -> JobId:
         try:

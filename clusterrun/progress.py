@@ -1,0 +1,156 @@
+"""What a run's ranks tell while they run: the last figures of its training, and where each rank is.
+
+Two files of the worker's, each with one writer: ``metrics.jsonl`` (rank 0, a line at every logged step) and
+``rank-N.progress`` in the attempt's folder (every rank, replaced every few seconds). They may be missing, torn or
+late, and are another program's: what is not as it should be is left out.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from clusterrun import store as records
+from clusterrun.store import RunRecord
+
+_TAIL = 16 * 1024  # bytes: more than a line of metrics has
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metrics:
+    """The newest figures of a training; times are seconds since the epoch, None where the worker said nothing."""
+
+    step: int
+    time: float | None = None
+    loss: float | None = None
+    val_loss: float | None = None
+    tokens_per_second: float | None = None
+    mfu: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """One rank's device as NVML last told: use in percent, memory in GiB, temperature in °C."""
+
+    name: str = ""
+    use: float | None = None
+    memory_gib: float | None = None
+    memory_total_gib: float | None = None
+    temperature: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankProgress:
+    """Where one rank is: its phase since when, its step of how many, and when it last said so.
+
+    ``phase`` is one of starting, joining, loading, training, evaluating, saving, script, ending.
+    """
+
+    rank: int
+    node: str
+    time: float
+    phase: str = ""
+    since: float | None = None
+    local_rank: int | None = None
+    pid: int | None = None
+    step: int | None = None
+    steps: int | None = None
+    tokens_per_second: float | None = None
+    memory_gib: float | None = None  # of the host, resident
+    gpu: Gpu | None = None
+
+
+def last_metrics(run: RunRecord) -> Metrics | None:
+    """The newest row of a run's metrics, with the newest of each figure in its last rows; None where there is none."""
+    rows = _last_rows(run.run_dir / "metrics.jsonl")
+    step = next((s for row in reversed(rows) if (s := _int(row.get("step"))) is not None), None)
+    if step is None:
+        return None
+    newest: dict[str, float | None] = {}
+    for name in ("time", "loss", "val_loss", "tokens_per_second", "mfu"):
+        newest[name] = next((v for row in reversed(rows) if (v := _number(row.get(name))) is not None), None)
+    return Metrics(step=step, **newest)
+
+
+def ranks(run: RunRecord, task: int | None = None) -> list[RankProgress]:
+    """Where the ranks of a run's newest attempt are, by rank; none where the worker keeps no progress."""
+    folders = records.attempts(run, task)
+    return read_ranks(folders[-1]) if folders else []
+
+
+def read_ranks(attempt: Path) -> list[RankProgress]:
+    """The progress records in an attempt's folder, by rank."""
+    try:
+        names = [entry.name for entry in os.scandir(attempt)]
+    except OSError:
+        return []
+    wanted = (attempt / name for name in names if name.startswith("rank-") and name.endswith(".progress"))
+    found = (_rank(data) for path in wanted if (data := records.read_json(path)) is not None)
+    return sorted((one for one in found if one is not None), key=lambda one: one.rank)
+
+
+def _rank(data: Mapping[str, Any]) -> RankProgress | None:
+    rank, at = _int(data.get("rank")), _number(data.get("time"))
+    if rank is None or at is None:
+        return None
+    gpu = data.get("gpu")
+    return RankProgress(
+        rank=rank,
+        node=str(data.get("node") or ""),
+        time=at,
+        phase=str(data.get("phase") or ""),
+        since=_number(data.get("since")),
+        local_rank=_int(data.get("local_rank")),
+        pid=_int(data.get("pid")),
+        step=_int(data.get("step")),
+        steps=_int(data.get("steps")),
+        tokens_per_second=_number(data.get("tokens_per_second")),
+        memory_gib=_number(data.get("memory_gib")),
+        gpu=_gpu(gpu) if isinstance(gpu, Mapping) else None,
+    )
+
+
+def _gpu(data: Mapping[str, Any]) -> Gpu:
+    return Gpu(
+        name=str(data.get("name") or ""),
+        use=_number(data.get("use")),
+        memory_gib=_number(data.get("memory_gib")),
+        memory_total_gib=_number(data.get("memory_total_gib")),
+        temperature=_number(data.get("temperature")),
+    )
+
+
+def _last_rows(path: Path) -> list[dict[str, Any]]:
+    """The whole rows at the end of a file of JSON lines, oldest first."""
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - _TAIL))
+            data = file.read(_TAIL)
+    except OSError:
+        return []
+    lines = data.split(b"\n")[:-1]  # the last may be half written
+    rows = []
+    for line in lines if size <= _TAIL else lines[1:]:
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(row, dict):
+            rows.append(row)
+    return rows
+
+
+def _number(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if math.isfinite(value) else None
+
+
+def _int(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
