@@ -8,7 +8,6 @@ late, and are another program's: what is not as it should be is left out.
 from __future__ import annotations
 
 import json
-import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from clusterrun import store as records
 from clusterrun.store import RunRecord
 
 _TAIL = 16 * 1024  # bytes: more than a line of metrics has
+_HUGE = 2**63  # no figure of ours is: a longer one could not even be printed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,18 +48,22 @@ class Gpu:
 class RankProgress:
     """Where one rank is: its phase since when, its step of how many, and when it last said so.
 
-    ``phase`` is one of starting, joining, loading, training, evaluating, saving, script, ending.
+    ``phase`` is one of starting, joining, loading, training, evaluating, saving, script, ending. The rank means to
+    write every ``interval`` seconds; ``stepped`` is when its step was last seen to move. ``tokens_per_second`` is that
+    of all ranks together, and rank 0 alone tells it.
     """
 
     rank: int
     node: str
     time: float
+    interval: float | None = None
     phase: str = ""
     since: float | None = None
     local_rank: int | None = None
     pid: int | None = None
     step: int | None = None
     steps: int | None = None
+    stepped: float | None = None
     tokens_per_second: float | None = None
     memory_gib: float | None = None  # of the host, resident
     gpu: Gpu | None = None
@@ -101,14 +105,16 @@ def _rank(data: Mapping[str, Any]) -> RankProgress | None:
     gpu = data.get("gpu")
     return RankProgress(
         rank=rank,
-        node=str(data.get("node") or ""),
+        node=_text(data.get("node")),
         time=at,
-        phase=str(data.get("phase") or ""),
+        interval=_number(data.get("interval")),
+        phase=_text(data.get("phase")),
         since=_number(data.get("since")),
         local_rank=_int(data.get("local_rank")),
         pid=_int(data.get("pid")),
         step=_int(data.get("step")),
         steps=_int(data.get("steps")),
+        stepped=_number(data.get("stepped")),
         tokens_per_second=_number(data.get("tokens_per_second")),
         memory_gib=_number(data.get("memory_gib")),
         gpu=_gpu(gpu) if isinstance(gpu, Mapping) else None,
@@ -117,7 +123,7 @@ def _rank(data: Mapping[str, Any]) -> RankProgress | None:
 
 def _gpu(data: Mapping[str, Any]) -> Gpu:
     return Gpu(
-        name=str(data.get("name") or ""),
+        name=_text(data.get("name")),
         use=_number(data.get("use")),
         memory_gib=_number(data.get("memory_gib")),
         memory_total_gib=_number(data.get("memory_total_gib")),
@@ -147,10 +153,14 @@ def _last_rows(path: Path) -> list[dict[str, Any]]:
 
 
 def _number(value: object) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < _HUGE:
         return None
-    return float(value) if math.isfinite(value) else None
+    return float(value)
 
 
 def _int(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+    return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < _HUGE else None
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""

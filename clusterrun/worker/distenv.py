@@ -13,6 +13,7 @@ from .errors import WorkerError
 
 DEFAULT_PG_TIMEOUT = 36_000.0
 DEFAULT_JOIN_TIMEOUT = 600.0
+DEFAULT_PROGRESS_INTERVAL = 10.0
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,7 @@ class RunEnv:
     node_names: tuple[str, ...] = ()
     pg_timeout: float = DEFAULT_PG_TIMEOUT
     join_timeout: float = DEFAULT_JOIN_TIMEOUT
+    progress_interval: float = DEFAULT_PROGRESS_INTERVAL
     end_time: float | None = None
 
     @classmethod
@@ -77,6 +79,7 @@ class RunEnv:
             node_names=tuple(environ.get("CLUSTERRUN_NODE_NAMES", "").split()),
             pg_timeout=_seconds(environ, "CLUSTERRUN_PG_TIMEOUT", DEFAULT_PG_TIMEOUT),
             join_timeout=_seconds(environ, "CLUSTERRUN_JOIN_TIMEOUT", DEFAULT_JOIN_TIMEOUT),
+            progress_interval=_seconds(environ, "CLUSTERRUN_PROGRESS_INTERVAL", DEFAULT_PROGRESS_INTERVAL),
             end_time=_moment(environ.get("CLUSTERRUN_END_TIME", "")),
         )
 

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import faulthandler
+import gc
 import os
 import re
 import sys
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from . import distenv, userwork
 from .distenv import DistEnv, RunEnv
 from .ending import Ending
 from .errors import WorkerError, nearest
 from .markers import describe_error
+from .progress import Recorder, here
+
+if TYPE_CHECKING:
+    import torch
 
 USAGE = "task NAME [KEY=VALUE …] | script -- FILE [ARGS…] | module -- MODULE [ARGS…] | command -- EXE [ARGS…]"
 A_RANK_IS_GONE = (
@@ -48,6 +54,7 @@ def parse(argv: Sequence[str]) -> Request:
 def main(argv: Sequence[str]) -> int:
     """Run one rank; returns its exit status and leaves its markers in the attempt folder."""
     faulthandler.enable()
+    gc.disable()  # imports make a great many objects that stay: looking through them again and again takes its time
     try:
         dist, run = distenv.resolve(), RunEnv.resolve(os.environ)
     except WorkerError as error:
@@ -55,6 +62,8 @@ def main(argv: Sequence[str]) -> int:
         return error.status
     ending = Ending(dist, run)
     ending.install()
+    if run.attempt_dir is not None:
+        Recorder(here, dist, run.attempt_dir, run.progress_interval).start()
     try:
         outcome = _work(parse(argv), dist, run, ending)
     except WorkerError as error:
@@ -67,6 +76,7 @@ def main(argv: Sequence[str]) -> int:
             130 if isinstance(error, KeyboardInterrupt) else 1, describe_error(error), error.__traceback__
         )
     if outcome.status == 0:
+        here.enter("ending")  # a rank that failed stays where it was
         return ending.succeed()
     return ending.fail(outcome.status, outcome.error, outcome.trace)
 
@@ -86,21 +96,42 @@ def _work(request: Request, dist: DistEnv, run: RunEnv, ending: Ending) -> userw
     _need_torch()
     from . import group
 
+    here.enter("joining")
     device = group.start(dist, run, cuda_check=request.mode != "command")
     ending.joined = dist.master is not None
+    _watch_gpu(device, run, request.mode)
     if request.mode == "task":
+        here.enter("loading")
         task(dist, run, device)
         group.stop()
         return userwork.Outcome(0)
     # the user's script opens its own group, and a second one in the same process is refused
     group.stop()
+    gc.freeze()
+    gc.enable()
     group.set_default_timeout(run.pg_timeout)
     os.environ.update(distenv.torch_variables(dist, run.run_id))
+    here.enter("script")
     if request.mode == "script":
         return userwork.run_script(request.target, request.arguments)
     if request.mode == "module":
         return userwork.run_module(request.target, request.arguments)
     return userwork.run_command([request.target, *request.arguments])
+
+
+def _watch_gpu(device: torch.device, run: RunEnv, mode: str) -> None:
+    """Have the figures of this rank's GPU told, where it has one."""
+    if device.type != "cuda" or device.index is None or run.attempt_dir is None:
+        return
+    import torch
+
+    from .nvml import Watcher
+
+    # asking torch opens CUDA, which a command of the user's wants for itself
+    properties = torch.cuda.get_device_properties(device) if mode != "command" else None
+    watcher = Watcher(device.index, str(getattr(properties, "uuid", "")), run.progress_interval)
+    watcher.start()
+    here.gpu = watcher.figures
 
 
 def _need_torch() -> None:

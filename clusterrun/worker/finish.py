@@ -10,6 +10,7 @@ import torch
 
 from .distenv import DistEnv, RunEnv
 from .errors import WorkerError
+from .progress import here
 from .work import Work
 
 
@@ -41,6 +42,7 @@ def train_and_leave(work: Work, config: Any, dist: DistEnv, run: RunEnv, device:
         raise WorkerError("push_to_hub needs save_path: the folder to push", status=2)
     if not train(work, config, dist, run, device) or dist.rank != 0 or folder is None:
         return
+    here.enter("saving")
     export.export(work.model, work.tokenizer, folder, run_id=run.run_id, card={"task": config.task}, files=work.files)
     print(f"model written to {folder}", flush=True)
     if config.push_to_hub:

@@ -13,6 +13,7 @@ import torch
 
 from .distenv import DistEnv, RunEnv
 from .errors import WorkerError
+from .progress import here
 from .training import memory, schedule
 from .training.agreement import Agreement
 from .training.evaluation import evaluate
@@ -101,10 +102,11 @@ def _train(
 
     def look(step: int) -> dict[str, float]:
         """Evaluate on all ranks, generate on rank 0."""
-        found = evaluate(whole, work, sizes, config, precision, device, agreement, dist.rank)
-        if dist.rank == 0 and work.sample is not None:
-            for prompt in config.sample_prompts:
-                report.sampled(step, prompt, work.sample(prompt))
+        with here.during("evaluating"):
+            found = evaluate(whole, work, sizes, config, precision, device, agreement, dist.rank)
+            if dist.rank == 0 and work.sample is not None:
+                for prompt in config.sample_prompts:
+                    report.sampled(step, prompt, work.sample(prompt))
         return found
 
     row: dict[str, float | None] = {}
@@ -116,6 +118,8 @@ def _train(
     window = Window(device)
     began = time.monotonic()
     step, skipped, stopped = start, 0, ""
+    here.step, here.steps = start, steps
+    here.enter("training")
     unchecked: tuple[int, torch.Tensor] | None = None  # on a GPU a norm is looked at one step later, without waiting
 
     while step < steps:
@@ -173,6 +177,7 @@ def _train(
             report.say(f"step {step}: the gradient is not finite, this step changes nothing")
         optimizer.zero_grad(set_to_none=True)
         report.advance(step)
+        here.step = step
 
         ends = step == steps
         looks = ends or (config.eval_every and step % config.eval_every == 0)
@@ -181,14 +186,18 @@ def _train(
             continue
         row = {"epoch": step / order.steps_per_epoch, "lr": lr, "grad_norm": norm.item()}
         row |= window.close(agreement, flops, peak)
+        if dist.rank == 0:  # the figure is that of all ranks together
+            here.tokens_per_second = row["tokens_per_second"]
         if finite and not math.isfinite(row["loss"] or 0.0):
             raise not_finite(step, local, mine, lr, agreement, dist, config.on_nan == "stop")
         if looks:
             row |= look(step)
         if saves:
-            row["save_stall_s"] = keeper.save(step, work.model, optimizer, scaler, row.get("val_loss"))
+            with here.during("saving"):
+                row["save_stall_s"] = keeper.save(step, work.model, optimizer, scaler, row.get("val_loss"))
         report.row(step, steps, row)
 
+    here.enter("saving")  # a checkpoint may still be on its way
     if stopped:
         report.say(keeper.stop(step, work.model, optimizer, scaler, stopped))
     elif step > start:

@@ -19,6 +19,7 @@ from types import FrameType, TracebackType
 from .errors import WorkerError
 from .localstep import die_with_parent
 from .markers import describe_error
+from .progress import here
 
 PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
 
@@ -79,6 +80,7 @@ def run_command(argv: list[str]) -> Outcome:
     except OSError as error:
         status = 127 if isinstance(error, FileNotFoundError) else 126
         raise WorkerError(f"cannot run {argv[0]}: {error.strerror or error}", status=status) from None
+    here.process = child.pid
     for signum in early:
         child.send_signal(signum)
     status = child.wait()
