@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import argparse
 import errno
+import importlib
+import importlib.util
 import ipaddress
 import os
 import random
@@ -16,9 +18,10 @@ import signal
 import socket
 import sys
 import time
+import types
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 LOWEST_PORT = 10_000
 BACKLOG = 4096  # ranks connect while torch is still being imported; the kernel caps this at somaxconn
@@ -87,18 +90,16 @@ def listen(host: str, ports: Sequence[int], nodes: int = 1, start: int | None = 
     raise RendezvousError(f"no free port on {host}: {ports[0]} to {ports[-1]} are all taken")
 
 
-def serve(sock: socket.socket, parent: int, born_to: int) -> NoReturn:
+def serve(sock: socket.socket, parent: int, born_to: int, store_class: Any) -> NoReturn:
     """Hand the listening socket to a TCPStore and hold it until `parent` is gone.
 
     `born_to` is our own parent at the start: often the same process.
     """
     from datetime import timedelta
 
-    from torch.distributed import TCPStore
-
     address, port = sock.getsockname()[:2]
     # detach: the store owns the descriptor from here on; closed under its feet, it aborts the process
-    store = TCPStore(
+    store = store_class(
         "127.0.0.1" if address == "0.0.0.0" else address,
         port,
         is_master=True,
@@ -112,6 +113,22 @@ def serve(sock: socket.socket, parent: int, born_to: int) -> NoReturn:
     os._exit(0)
 
 
+def store_class() -> Any:
+    """torch's TCPStore without the thousand Python files of torch, which it does not need; raises where it cannot.
+
+    It takes a quarter of the import's time (seen: 0.3 s instead of 1.25 s), while the ranks want the same cores and the
+    same shared file system. After it has raised, this process cannot import torch any more.
+    """
+    spec = importlib.util.find_spec("torch")
+    assert spec is not None and spec.submodule_search_locations
+    for name, path in (("torch", list(spec.submodule_search_locations)), ("torch.distributed", [])):
+        stand_in = types.ModuleType(name)  # the extension asks for these two by name while it is loaded
+        stand_in.__path__ = path
+        sys.modules[name] = stand_in
+    importlib.import_module("torch._C")._c10d_init()
+    return importlib.import_module("torch._C._distributed_c10d").TCPStore
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Open the port, print it, serve; returns 1 with one line on stderr when that is impossible."""
     born_to = os.getppid()
@@ -119,12 +136,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--host", required=True, help="the node's own name or address")
     parser.add_argument("--port", type=int, help="a fixed port instead of the first free one")
     parser.add_argument("--parent", type=int, help="stay until this process is gone, whatever SIGTERM says")
+    parser.add_argument("--held", type=int, help=argparse.SUPPRESS)  # the descriptor of a socket that listens already
     options = parser.parse_args(argv)
 
     # before anything slow: Ctrl-C belongs to the script. A scancel or a requeue sends SIGTERM to every process of the
     # batch step, but ranks that save before they leave still meet at this store: with a parent, only its end counts
     signal.signal(signal.SIGTERM, signal.SIG_IGN if options.parent else lambda *_: os._exit(0))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if not getattr(sys.flags, "safe_path", False):
+        del sys.path[0]  # our folder: a module there must not stand for one that torch imports
+    if options.held is not None:
+        return _serve(socket.socket(fileno=options.held), options.parent or born_to, born_to)
     try:
         if options.port is not None and not 1 <= options.port <= 65_535:
             raise RendezvousError(f"port {options.port} is not between 1 and 65535")
@@ -135,10 +157,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     _publish(sock.getsockname()[1])
     _raise_descriptor_limit()
-    if not getattr(sys.flags, "safe_path", False):
-        del sys.path[0]  # our folder: a module there must not stand for one that torch imports
     try:
-        serve(sock, options.parent or born_to, born_to)
+        found = store_class()
+    except Exception:  # a torch that is put together otherwise: begin anew, with the socket in hand
+        os.set_inheritable(sock.fileno(), True)
+        own = sys.argv[1:] if argv is None else argv
+        os.execv(sys.executable, [sys.executable, "-u", os.path.abspath(__file__), *own, "--held", str(sock.fileno())])
+    return _serve(sock, options.parent or born_to, born_to, found)
+
+
+def _serve(sock: socket.socket, parent: int, born_to: int, found: Any = None) -> int:
+    try:
+        if found is None:
+            from torch.distributed import TCPStore as found
+        serve(sock, parent, born_to, found)
     except Exception as error:  # one line, whatever torch says
         print(f"rendezvous: cannot serve the store: {type(error).__name__}: {str(error)[:300]}", file=sys.stderr)
         return 1

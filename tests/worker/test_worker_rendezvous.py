@@ -7,9 +7,11 @@ import socket
 import subprocess
 import sys
 import time
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from torch.distributed import TCPStore
 
 from clusterrun.worker import rendezvous
 
@@ -100,10 +102,6 @@ def test_it_listens_on_the_given_address_only(worker: Path) -> None:
 
 
 def test_clients_may_come_before_torch_and_the_store_outlives_its_reader(worker: Path) -> None:
-    from datetime import timedelta
-
-    from torch.distributed import TCPStore
-
     helper = start(worker, "--host", "127.0.0.1")
     assert helper.stdout is not None
     port = int(helper.stdout.readline())
@@ -117,6 +115,31 @@ def test_clients_may_come_before_torch_and_the_store_outlives_its_reader(worker:
     assert helper.wait(10) == 0
 
 
+def test_a_torch_that_is_put_together_otherwise_serves_the_same_port(worker: Path, tmp_path: Path) -> None:
+    # the store's own module cannot be had alone, only after all of torch
+    (tmp_path / "sitecustomize.py").write_text(
+        "import sys\n"
+        "class Missing:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'torch._C' and not hasattr(sys.modules['torch'], '__file__'):\n"
+        "            raise ImportError('not alone')\n"
+        "sys.meta_path.insert(0, Missing())\n"
+    )
+    command = [sys.executable, "-u", str(worker / "rendezvous.py"), "--host", "127.0.0.1"]
+    helper = subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(tmp_path)}
+    )
+    try:
+        assert helper.stdout is not None
+        client = TCPStore("127.0.0.1", int(helper.stdout.readline()), is_master=False, timeout=timedelta(seconds=60))
+        client.set("a", "b")
+        assert client.get("a") == b"b"
+        assert b"--held" in Path(f"/proc/{helper.pid}/cmdline").read_bytes()
+    finally:
+        helper.terminate()
+        helper.wait()
+
+
 def test_it_leaves_when_its_parent_is_gone(worker: Path) -> None:
     parent = subprocess.Popen(["sleep", "60"])
     helper = start(worker, "--host", "127.0.0.1", "--parent", str(parent.pid))
@@ -126,7 +149,7 @@ def test_it_leaves_when_its_parent_is_gone(worker: Path) -> None:
         helper.wait(1)
     parent.kill()
     parent.wait()
-    assert helper.wait(90) == 0  # it looks once torch is imported
+    assert helper.wait(90) == 0
 
 
 def test_a_name_that_is_loopback_at_home_means_every_interface(monkeypatch: pytest.MonkeyPatch) -> None:
