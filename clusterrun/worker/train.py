@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import gc
 import math
 import os
 import time
@@ -18,7 +19,7 @@ from .training import memory, schedule
 from .training.agreement import Agreement
 from .training.evaluation import evaluate
 from .training.keeping import Keeper
-from .training.order import Order, seed_of
+from .training.order import Order, reseed, seed_of
 from .training.placing import (
     WithLoss,
     accumulating,
@@ -45,6 +46,8 @@ def train(work: Work, config: Any, dist: DistEnv, run: RunEnv, device: torch.dev
     `config` has the keys of `settings.Training`. Rank 0 prints, and writes metrics, checkpoints and samples. Raises
     WorkerError for what the user can mend: batches that cannot be, a foreign checkpoint, NaN, memory that ran out.
     """
+    gc.freeze()  # what stands by now stays: no need to look through it while training
+    gc.enable()
     agreement = Agreement(dist, run)
     stop = StopRequest(dist, run, config.time_margin)
     stop.install()
@@ -126,35 +129,39 @@ def _train(
         window.resume()
         mine: Mine = [(slot, s, work.train.batch(s or [0])) for slot, s in order.mine(step + 1, dist.rank)]
         window.data_is_here()
-        weight, tokens, *wishes = agreement.sum(
+        agreed = agreement.begin(  # on its way while the first micro batch goes forward
             [
                 sum(batch.weight for _, samples, batch in mine if samples),
                 sum(batch.tokens for _, samples, batch in mine if samples),
                 *stop.wishes(keeper.saving_s + window.step_s),
             ]
         )
-        if stopped := stop_reason(wishes):
-            break
-        step += 1
-        lr = schedule.learning_rate(step, steps, top_lr, config.warmup, config.schedule)
+        lr = schedule.learning_rate(step + 1, steps, top_lr, config.warmup, config.schedule)
         for group in optimizer.param_groups:
             group["lr"] = lr
 
         local = torch.zeros((), device=device)  # this rank's part of the step's mean loss
         try:
             for i, (slot, samples, batch) in enumerate(mine):
-                # DDP takes the mean over ranks; times their number it is the sum, over the weight of the global batch
-                factor = dist.world_size / weight if samples and weight else 0.0
-                torch.manual_seed(seed_of(config.seed, "step", step, slot))
+                reseed(seed_of(config.seed, "step", step + 1, slot), device)
                 with accumulating(net) if i < len(mine) - 1 else contextlib.nullcontext():
                     with precision.autocast():
                         loss = net(to_device(batch.tensors, device))
+                    if i == 0:
+                        weight, tokens, *wishes = agreed()
+                        if stopped := stop_reason(wishes):
+                            break
+                    # DDP takes the mean over ranks; times their number it is the sum, over the global batch's weight
+                    factor = dist.world_size / weight if samples and weight else 0.0
                     scaler.scale(loss * factor).backward()
                 local += loss.detach() * (factor / dist.world_size)
         except (RuntimeError, MemoryError) as error:
             if memory.is_oom(error):
                 raise memory.explain(device, sizes, precision.name) from None
             raise
+        if stopped:
+            break
+        step += 1
         scaler.unscale_(optimizer)
         norm = torch.nn.utils.clip_grad_norm_(work.model.parameters(), config.clip or math.inf)
         window.add(local, int(tokens))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -22,11 +23,20 @@ class Agreement:
 
     def sum(self, values: list[float]) -> list[float]:
         """Add up over the ranks; exact for counts below 2**53."""
+        return self.begin(values)()
+
+    def begin(self, values: list[float]) -> Callable[[], list[float]]:
+        """Begin to add up over the ranks; what is returned waits for the sums. Every rank begins them in one order."""
         if self._group is None:
-            return values
+            return lambda: values
         tensor = torch.tensor(values, dtype=torch.float64)
-        torch_dist.all_reduce(tensor, group=self._group)
-        return tensor.tolist()
+        under_way = torch_dist.all_reduce(tensor, group=self._group, async_op=True)
+
+        def sums() -> list[float]:
+            under_way.wait()
+            return tensor.tolist()
+
+        return sums
 
     def word(self, value: Any) -> Any:
         """Give rank 0's value (anything that pickles) to every rank."""
