@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterrun.logs import LineReader
+from clusterrun.logs import LineReader, LogLine
 from clusterrun.logs.lines import HELD_CAP, LINE_CAP
 from tests.logtexts import pieces
 
@@ -122,22 +122,23 @@ def test_a_long_line_is_cut_and_says_by_how_much():
 
 
 def test_a_long_line_in_pieces_is_cut_too():
-    (line,) = LineReader("out", world_size=4).feed(b"".join(pieces(2, b"z" * 100_000, 4)))
-    assert (line.rank, len(line.text), line.cut) == (2, LINE_CAP, 100_000 - LINE_CAP)
+    (line,) = LineReader("out", world_size=4).feed(b"".join(pieces(2, b"z" * 1_000_000, 4)))
+    assert (line.rank, len(line.text), line.cut) == (2, LINE_CAP, 1_000_000 - LINE_CAP)
 
 
 def test_the_line_after_a_cut_one_is_whole():
     reader = LineReader("out")
     reader.feed(b"0: " + b"y" * 3 * LINE_CAP)
     cut, after = reader.feed(b"\n1: after\n")
-    assert (cut.rank, cut.cut, after) == (0, 2 * LINE_CAP, ("out", 1, "after", 0, False))
+    assert (cut.rank, cut.cut, after) == (0, 2 * LINE_CAP, LogLine("out", 1, "after", label="1"))
 
 
 def test_a_progress_bar_outlives_the_cut():
     reader = LineReader("out")
     reader.feed(b"0: " + b"y" * 2 * LINE_CAP)
     reader.feed(b"\r 50%\r")
-    (line,) = reader.feed(b"99%\n")
+    assert reader.feed(b"99%\n") == []
+    (line,) = reader.end()
     assert (line.rank, line.text, line.cut) == (0, "99%", 0)
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterrun.text import safe_line, safe_text
+from clusterrun.text import is_safe, safe_line, safe_text
 
 # what a terminal acts on, whatever else we decide: C0 but tab and newline, DEL, C1
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -89,3 +89,24 @@ def test_what_people_write_is_left_alone(text):
 def test_every_invisible_format_character_of_this_python_is_covered():
     formats = {i for i in range(sys.maxunicode + 1) if unicodedata.category(chr(i)) in ("Cf", "Zl", "Zp", "Cs")}
     assert {i for i in formats - DRAWN if safe_text(chr(i)) == chr(i)} == set()
+
+
+@given(st.binary(max_size=60) | ANY_TEXT.map(lambda text: text.encode("utf-8", "surrogatepass")))
+def test_bytes_called_safe_are_left_alone_by_safe_text(data):
+    if is_safe(data):
+        assert safe_text(data.decode()) == data.decode()
+
+
+def test_no_character_that_is_spelled_out_is_called_safe():
+    unsafe = [i for i in range(sys.maxunicode + 1) if safe_text(chr(i)) != chr(i)]
+    assert [hex(i) for i in unsafe if is_safe(chr(i).encode("utf-8", "surrogatepass"))] == []
+
+
+@pytest.mark.parametrize("text", ["größer 5 µs\t1\n", "模型 训练", "done ✅ 100%|█████▋|", "‘quoted’ – … →", "é🙂", ""])
+def test_bytes_that_people_write_are_called_safe(text):
+    assert is_safe(text.encode())
+
+
+@pytest.mark.parametrize("data", [b"\xc3", b"\xff", b"\xed\xa0\x80", b"\xc0\x80", b"a\xe2\x96"])
+def test_bytes_that_are_not_utf8_are_not_called_safe(data):
+    assert not is_safe(data)

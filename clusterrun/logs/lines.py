@@ -12,18 +12,22 @@ ended while slurmstepd had no free buffer.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Literal, NamedTuple
+
+from clusterrun.logs.bars import Bars
 
 Stream = Literal["out", "err"]
 
 PIECE = 1024
 """Bytes of a task's line after which srun begins a new piece (SLURM_IO_MAX_MSG_LEN)."""
-LINE_CAP = 64 * 1024
+LINE_CAP = 256 * 1024
 """Bytes kept of one line; the rest is counted and dropped."""
 HELD_CAP = 16 * 1024 * 1024
 """Bytes kept of all unfinished lines of one file together."""
 _LABEL_CAP = 12  # "4294967294: " is the longest label there can be
 _LABELS_KEPT = 65_536
+_LOOKED_FOR = 16  # labels that are looked for in a block before it is just read
 _BLANK = " \t\r"
 
 
@@ -32,6 +36,7 @@ class LogLine(NamedTuple):
 
     ``text`` has no label and no newline and is not safe to print as it is (``safe_text``). ``cut`` is
     the number of bytes left out after it. A ``notice`` is ours, about the file, not from the job.
+    ``label`` is the rank as the file has it, blanks included.
     """
 
     # a tuple, as building one costs half of what a frozen dataclass does, and there are millions
@@ -40,24 +45,40 @@ class LogLine(NamedTuple):
     text: str
     cut: int = 0
     notice: bool = False
+    label: str = ""
 
 
 class LineReader:
-    """Turns the bytes of one file, in blocks of any size, into LogLines.
+    """Turns the bytes of one file, in blocks of any size, into LogLines; of a progress bar into its last state.
 
     With ``world_size`` a number counts as a label only where srun could have written it: as wide as
-    the largest rank, and below the world size. Without it, any ``N: `` does.
+    the largest rank, and below the world size. Without it, any ``N: `` does. With ``ranks`` the lines
+    of all others, and those without a label, are left out before anything is made of them.
     """
 
-    def __init__(self, stream: Stream, *, world_size: int | None = None) -> None:
+    def __init__(self, stream: Stream, *, world_size: int | None = None, ranks: Collection[int] | None = None) -> None:
         self._stream = stream
         self._world_size = world_size
         self._width = len(str(world_size - 1)) if world_size else None
+        self._wanted = None if ranks is None else frozenset(ranks)
         self._ranks: dict[str, int] = {}  # label field -> rank, for the labels seen
         self._tail = b""  # the line whose newline has not come
         self._tail_lost = 0
-        self._held: dict[int, tuple[bytes, int]] = {}  # rank -> its whole pieces so far, bytes dropped
+        self._held: dict[int, tuple[bytes, int, str]] = {}  # rank -> its whole pieces so far, bytes dropped, label
         self._held_bytes = 0
+        self._bars: Bars[LogLine] = Bars()
+
+    def waits_for(self, block: bytes) -> bool:
+        """Whether a line of this block could complete one that has begun, or follow on a progress bar in hand."""
+        if self._tail:
+            return True
+        if not self._held and not self._bars:
+            return False
+        labels = {label for _, _, label in self._held.values()} | {line.label for line in self._bars.lines()}
+        if self._world_size is None or "" in labels or len(labels) > _LOOKED_FOR:
+            return True  # another width of the same label, no label, or not worth it
+        wanted = [f"{label}: ".encode() for label in labels]
+        return any(block.startswith(label) or b"\n" + label in block for label in wanted)
 
     def feed(self, data: bytes) -> list[LogLine]:
         """The lines that these bytes complete; a last line without its newline waits for the next call."""
@@ -68,8 +89,9 @@ class LineReader:
         block = self._tail + data[:last]
         lost, self._tail_lost, self._tail = self._tail_lost, 0, data[last + 1 :]
         raws = block.split(b"\n")
-        if not self._held and not lost and max(map(len, raws)) < PIECE:
-            # Nothing to join and nothing to cut: decode the block at once. A replaced byte never
+        easy = not (self._held or lost or self._bars or b"\r" in block) and max(map(len, raws)) < PIECE
+        if easy and self._wanted is None:
+            # Nothing to join, to cut or to replace: decode the block at once. A replaced byte never
             # takes a newline with it, so the lines are the same as if each were decoded alone.
             return self._plain(block.decode("utf-8", "replace"))
         lines: list[LogLine] = []
@@ -78,83 +100,104 @@ class LineReader:
             lost = 0
         return lines
 
+    def late(self, now: float) -> list[LogLine]:
+        """States of progress bars that should be seen before their last one; ``now`` in seconds of any clock."""
+        return self._bars.late(now) if self._bars else []
+
     def end(self) -> list[LogLine]:
-        """The lines still unfinished: each task's pieces in hand and a last line without its newline."""
+        """The lines still unfinished: each task's pieces in hand, a last line without its newline, and bars."""
         lines: list[LogLine] = []
         if self._tail:
             self._add(lines, self._tail, self._tail_lost)
             self._tail, self._tail_lost = b"", 0
         for rank in list(self._held):
-            payload, lost = self._release(rank)
-            lines.append(self._line(rank, payload, lost))
-        return lines
+            self._give(lines, rank, *self._release(rank))
+        return lines + self._bars.end()
 
     def _plain(self, text: str) -> list[LogLine]:
         stream, ranks, make = self._stream, self._ranks, tuple.__new__  # locals, as this is the hot loop
-        progress = "\r" in text
         lines: list[LogLine] = []
         for line in text.split("\n"):
             end = line.find(": ", 0, _LABEL_CAP)
-            rank, payload = None, line
             if end > 0:
                 label = line[:end]
                 rank = ranks.get(label)
                 if rank is None:
                     rank = self._rank(label)
                 if rank is not None:
-                    payload = line[end + 2 :]
-            if progress and "\r" in payload:
-                payload = _last_state(payload)
-            lines.append(make(LogLine, (stream, rank, payload, 0, False)))
+                    lines.append(make(LogLine, (stream, rank, line[end + 2 :], 0, False, label)))
+                    continue
+            lines.append(make(LogLine, (stream, None, line, 0, False, "")))
         return lines
 
     def _add(self, lines: list[LogLine], raw: bytes, lost: int) -> None:
-        rank, payload = self._split(raw)
+        rank, label, payload = self._split(raw)
+        if self._wanted is not None and rank not in self._wanted:
+            return
         if rank is not None:
             whole_piece = len(payload) == PIECE
+            if whole_piece and rank in self._held and self._drops(rank, payload, lost):
+                return
             if rank in self._held:
-                before, lost_before = self._release(rank)
+                before, lost_before, _ = self._release(rank)
                 payload, lost = before + payload, lost + lost_before
             if whole_piece:
-                self._hold(lines, rank, payload, lost)
+                self._hold(lines, rank, payload, lost, label)
                 return
-        lines.append(self._line(rank, payload, lost))
+        self._give(lines, rank, payload, lost, label)
 
-    def _hold(self, lines: list[LogLine], rank: int, payload: bytes, lost: int) -> None:
-        self._held[rank] = payload, lost = _squeeze(payload, lost)
+    def _drops(self, rank: int, payload: bytes, lost: int) -> bool:
+        """Count a piece beyond the cap of a very long line, without making that line again each time."""
+        before, lost_before, label = self._held[rank]
+        if len(before) < LINE_CAP or b"\r" in payload or before.rfind(b"\r") > 0:
+            return False
+        self._held[rank] = before, lost_before + lost + len(payload), label
+        return True
+
+    def _hold(self, lines: list[LogLine], rank: int, payload: bytes, lost: int, label: str) -> None:
+        payload, lost = _squeeze(payload, lost)
+        self._held[rank] = payload, lost, label
         self._held_bytes += len(payload)
         while self._held_bytes > HELD_CAP:  # thousands of long lines at once: let the oldest go as it is
             oldest = next(iter(self._held))
-            lines.append(self._line(oldest, *self._release(oldest)))
+            self._give(lines, oldest, *self._release(oldest))
 
-    def _release(self, rank: int) -> tuple[bytes, int]:
-        payload, lost = self._held.pop(rank)
-        self._held_bytes -= len(payload)
-        return payload, lost
+    def _release(self, rank: int) -> tuple[bytes, int, str]:
+        held = self._held.pop(rank)
+        self._held_bytes -= len(held[0])
+        return held
 
-    def _line(self, rank: int | None, payload: bytes, lost: int) -> LogLine:
+    def _give(self, lines: list[LogLine], rank: int | None, payload: bytes, lost: int, label: str) -> None:
         payload, lost = _squeeze(payload, lost)
         text = payload.decode("utf-8", "replace")
-        return LogLine(self._stream, rank, _last_state(text) if "\r" in text else text, lost)
+        state = _last_state(text) if "\r" in text else text
+        line = LogLine(self._stream, rank, state, lost, False, label)
+        drawn = rank in self._bars
+        if "\r" in text and ((text[0] == "\r" and state) or (drawn and not state)):
+            lines += self._bars.draw(rank, state, line)
+            return
+        lines += self._bars.finish(rank)
+        if payload or not drawn:  # an empty line after a bar is the newline that ends it
+            lines.append(line)
 
     def _shorten(self, raw: bytes, lost: int) -> tuple[bytes, int]:
         """A line whose end is not in sight, within bounds, its label kept for when the end comes."""
         if len(raw) <= LINE_CAP + _LABEL_CAP:
             return raw, lost
-        rank, payload = self._split(raw)
+        rank, _, payload = self._split(raw)
         label = raw[: len(raw) - len(payload)] if rank is not None else b""
         payload, lost = _squeeze(payload, lost)
         return label + payload, lost
 
-    def _split(self, raw: bytes) -> tuple[int | None, bytes]:
+    def _split(self, raw: bytes) -> tuple[int | None, str, bytes]:
         end = raw.find(b": ", 0, _LABEL_CAP)
         if end <= 0:
-            return None, raw
+            return None, "", raw
         label = raw[:end].decode("latin-1")
         rank = self._ranks.get(label)
         if rank is None:
             rank = self._rank(label)
-        return (None, raw) if rank is None else (rank, raw[end + 2 :])
+        return (None, "", raw) if rank is None else (rank, label, raw[end + 2 :])
 
     def _rank(self, label: str) -> int | None:
         """The rank that a label field names, None where srun would not have written it."""
@@ -178,13 +221,14 @@ def _last_state(text: str) -> str:
 def _squeeze(payload: bytes, lost: int) -> tuple[bytes, int]:
     """An unfinished line within bounds: the one state of a progress bar that may be its last, a long line's beginning.
 
-    Blanks after that state stay behind a carriage return of their own, so that what follows lands there.
+    A state keeps the carriage return before it, and blanks after it one of their own, so that what follows lands there.
     """
     if b"\r" in payload:
         shown = payload.rstrip(_BLANK.encode())
-        start, end = shown.rfind(b"\r") + 1, payload.find(b"\r", len(shown))
-        if start > 0:
+        start, end = shown.rfind(b"\r"), payload.find(b"\r", len(shown))
+        if start >= 0:
             lost = 0  # what was dropped belonged to an earlier state
+        start = max(start, 0)
         payload = payload[start:] if end < 0 else shown[start:] + payload[payload.rfind(b"\r") :]
     if len(payload) > LINE_CAP:
         lost += len(payload) - LINE_CAP

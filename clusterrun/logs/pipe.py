@@ -1,0 +1,165 @@
+"""From the bytes of a log file to the bytes of a pipe: blocks in which nothing has to be changed pass as they are.
+
+What comes out is what ``LineReader`` and ``pipe_line`` would make of each line. A block may pass whole only where that
+is certain: its characters are safe, no line is so long that it could be a piece, and nothing unfinished waits for it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+
+from clusterrun.logs.lines import LINE_CAP, PIECE, LineReader, LogLine, Stream
+from clusterrun.logs.wanted import Source, Want
+from clusterrun.text import is_safe, safe_text
+
+_SHORTER = len("0: ") + PIECE
+"""Lines of fewer bytes than this are no pieces."""
+_SMALL = 4096  # bytes that are not worth cutting again to find the line that is not clean
+_FEW = 32  # ranks that a pattern finds faster than a look at each line
+_MARKED = 65_536  # the largest world whose labels are kept in a table
+
+
+def pipe_line(line: LogLine) -> bytes:
+    """A line for programs: ``RANK: text`` as srun labels it, ``RANK! text`` of err; no newline."""
+    mark = "" if line.stream == "out" else "! "
+    label = f"{line.label}{mark or ': '}" if line.rank is not None else mark
+    cut = f" [{line.cut} bytes left out]" if line.cut else ""
+    return f"{label}{safe_text(line.text)}{cut}".encode()
+
+
+class PipeReader:
+    """Turns the bytes of one file, in blocks of any size, into chunks of whole lines for a pipe."""
+
+    def __init__(self, stream: Stream, source: Source, want: Want) -> None:
+        self._lines = LineReader(stream, world_size=source.world_size, ranks=source.ranks)
+        self._match = want.match()
+        self._name = f"{source.name} ".encode() if source.name else b""
+        self._tail = b""  # a line whose end has not come ...
+        self._in_line = False  # ... unless the reader of lines has it
+        self._few: Callable[[bytes], list[bytes]] | None = None
+        if source.ranks is not None and len(source.ranks) <= _FEW:
+            self._few = _rank_lines(source.ranks, source.world_size)
+        world = source.world_size or 0
+        self._marks: dict[bytes, bytes] = {}
+        self._width = len(f"{world - 1}: ")
+        self._marking = stream == "err"
+        self._grep = as_bytes(want.grep) if want.grep is not None else None
+        if 0 < world <= _MARKED and (self._marking or self._grep):
+            labels = (f"{rank:>{self._width - 2}}" for rank in range(world))
+            self._marks = {f"{label}: ".encode(): f"{label}! ".encode() for label in labels}
+        by_label = self._marking or want.grep is not None
+        self._can_pass = not (
+            want.errors
+            or (source.ranks is not None and self._few is None)
+            or (want.grep is not None and self._grep is None)
+            or (by_label and not self._marks)
+        )
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The lines that these bytes complete, in chunks that end in a newline."""
+        chunks: list[bytes] = []
+        if self._in_line:
+            end = data.find(b"\n") + 1
+            self._slowly(chunks, data[:end] if end else data)
+            if not end:
+                return chunks
+            self._in_line, data = False, data[end:]
+        end = data.rfind(b"\n") + 1
+        if end:
+            block, self._tail = self._tail + data[:end], data[end:]
+            if self._few is not None:
+                block = b"".join(self._few(b"\n" + block[:-1]))
+                block = block[1:] + b"\n" if block else b""
+            if block:
+                self._add(chunks, block)
+        else:
+            self._tail += data
+        if len(self._tail) > LINE_CAP:  # the reader of lines keeps such a line within bounds
+            self._slowly(chunks, self._tail)
+            self._in_line, self._tail = True, b""
+        return chunks
+
+    def late(self, now: float) -> list[bytes]:
+        """States of progress bars that should be seen before their last one."""
+        return self._made(self._lines.late(now))
+
+    def end(self) -> list[bytes]:
+        """The lines still unfinished."""
+        lines = self._lines.feed(self._tail) if self._tail else []
+        self._tail, self._in_line = b"", False
+        return self._made(lines + self._lines.end())
+
+    def _add(self, chunks: list[bytes], block: bytes) -> None:
+        """Take whole lines: at once where they are clean, else first one half of them, then the other."""
+        if self._can_pass and self._is_clean(block):
+            passed = self._passed(block)
+            if passed:
+                chunks.append(passed)
+            return
+        if self._can_pass and len(block) > _SMALL:
+            middle = block.rfind(b"\n", 0, len(block) // 2) + 1 or block.find(b"\n", len(block) // 2) + 1
+            if 0 < middle < len(block):
+                self._add(chunks, block[:middle])
+                self._add(chunks, block[middle:])
+                return
+        self._slowly(chunks, block)
+
+    def _is_clean(self, block: bytes) -> bool:
+        if not _is_short(block) or not is_safe(block) or self._lines.waits_for(block):
+            return False
+        return self._grep is None or block.isascii()
+
+    def _passed(self, block: bytes) -> bytes:
+        """What is shown of a clean block."""
+        width, marks = self._width, self._marks
+        if self._grep is not None:
+            search = self._grep.search
+            kept = [line for line in block[:-1].split(b"\n") if search(line[width:] if line[:width] in marks else line)]
+            if not kept:
+                return b""
+            block = b"\n".join(kept) + b"\n"
+        if self._marking:
+            lines = block[:-1].split(b"\n")
+            marked = marks.get
+            block = b"\n".join([(marked(x[:width]) or b"! " + x[:width]) + x[width:] for x in lines]) + b"\n"
+        if self._name:
+            block = self._name + block[:-1].replace(b"\n", b"\n" + self._name) + b"\n"
+        return block
+
+    def _slowly(self, chunks: list[bytes], data: bytes) -> None:
+        chunks += self._made(self._lines.feed(data))
+
+    def _made(self, lines: Iterable[LogLine]) -> list[bytes]:
+        made = b"".join([self._name + pipe_line(line) + b"\n" for line in filter(self._match, lines)])
+        return [made] if made else []
+
+
+def as_bytes(pattern: re.Pattern[str]) -> re.Pattern[bytes] | None:
+    """A pattern that finds in ASCII bytes, printable or tab, what this one finds in their text; None where in doubt."""
+    if not pattern.pattern.isascii() or pattern.flags & ~(re.UNICODE | re.IGNORECASE):
+        return None
+    try:
+        return re.compile(pattern.pattern.encode(), pattern.flags & re.IGNORECASE)
+    except re.error:
+        return None  # \u, \N and (?u) are for text alone
+
+
+def _is_short(block: bytes) -> bool:
+    """Whether no line is as long as a piece; whole lines are gone over in steps of that length."""
+    at, find = 0, block.rfind
+    last = len(block) - _SHORTER
+    while at < last:
+        at = find(b"\n", at, at + _SHORTER) + 1
+        if not at:
+            return False
+    return True
+
+
+def _rank_lines(ranks: Iterable[int], world_size: int | None) -> Callable[[bytes], list[bytes]]:
+    """Finds the lines with these labels in a block in which a newline goes before each line."""
+    if world_size is None:
+        labels = [f"{{0,{10 - len(str(rank))}}}".join((" ", str(rank))) for rank in sorted(ranks)]
+    else:
+        labels = [f"{rank:>{len(str(world_size - 1))}}" for rank in sorted(ranks) if rank < world_size]
+    return re.compile(f"\n(?:{'|'.join(labels)}): [^\n]*".encode()).findall if labels else lambda _: []

@@ -1,0 +1,88 @@
+"""What is asked of the logs, as values: whose files, which lines of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from clusterrun.logs.complaints import Complaints
+from clusterrun.logs.lines import LogLine, Stream
+
+Streams = Literal["out", "err", "both"]
+#: what filter() takes: None keeps every line, at no cost
+Match = Callable[[LogLine], bool] | None
+
+
+class Tick(NamedTuple):
+    """How long the files of a job were at a time: seconds since 1970, bytes."""
+
+    time: float
+    out: int
+    err: int
+
+
+class Notice(NamedTuple):
+    """Something to say about a file that is followed; ours, not the job's."""
+
+    text: str
+    stream: Stream = "out"
+
+
+@dataclass(frozen=True)
+class Source:
+    """One job's log files; a task of an array is a source of its own.
+
+    Without ``err`` the job writes both streams into ``out``. ``name`` stands before each line where several
+    sources are shown together. ``ranks`` are srun's labels, None for all lines. ``ticks`` come oldest first.
+    """
+
+    out: Path
+    err: Path | None = None
+    name: str = ""
+    world_size: int | None = None
+    ranks: frozenset[int] | None = None
+    ticks: tuple[Tick, ...] = ()
+
+    def files(self, stream: Streams) -> list[tuple[Stream, Path]]:
+        """The files of the streams asked for, out first."""
+        found: list[tuple[Stream, Path]] = []
+        if stream != "err":
+            found.append(("out", self.out))
+        if stream != "out" and self.err is not None:
+            found.append(("err", self.err))
+        return found
+
+
+@dataclass(frozen=True)
+class Want:
+    """Which lines: of which stream, holding a pattern, looking like an error."""
+
+    stream: Streams = "both"
+    grep: re.Pattern[str] | None = None
+    errors: bool = False
+
+    def match(self) -> Match:
+        """A new predicate for one reading of one file; lines of a traceback are known by those before them."""
+        if not self.errors:
+            return matcher(None, self.grep)
+        complaints, grep = Complaints(), matcher(None, self.grep)
+        return lambda line: complaints(line) and (grep is None or grep(line))
+
+
+def matcher(ranks: Collection[int] | None, grep: re.Pattern[str] | None) -> Match:
+    """Whether a line passes: of one of these tasks, its text holding the pattern; our own notices always do."""
+    if ranks is None and grep is None:
+        return None
+    wanted = None if ranks is None else frozenset(ranks)
+
+    def match(line: LogLine) -> bool:
+        if line.notice:
+            return True
+        if wanted is not None and line.rank not in wanted:
+            return False
+        return grep is None or grep.search(line.text) is not None
+
+    return match
