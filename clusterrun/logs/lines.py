@@ -226,7 +226,7 @@ def _squeeze(payload: bytes, lost: int) -> tuple[bytes, int]:
     if b"\r" in payload:
         shown = payload.rstrip(_BLANK.encode())
         start, end = shown.rfind(b"\r"), payload.find(b"\r", len(shown))
-        if start >= 0:
+        if start > 0:
             lost = 0  # what was dropped belonged to an earlier state
         start = max(start, 0)
         payload = payload[start:] if end < 0 else shown[start:] + payload[payload.rfind(b"\r") :]
