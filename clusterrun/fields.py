@@ -131,6 +131,10 @@ _BASH_VARIABLES = re.compile(
     r"_|BASH(OPTS|PID)|BASH_(ALIASES|ARGC|ARGV|CMDS|COMMAND|LINENO|SOURCE|SUBSHELL|VERSINFO)|DIRSTACK|EPOCH(REALTIME|SECONDS)"
     r"|E?UID|FUNCNAME|GROUPS|HISTCMD|IFS|LINENO|OPTIND|PIPESTATUS|PPID|S?RANDOM|SECONDS|SHELLOPTS|SHLVL"
 )
+# Names whose values are secrets: Slurm keeps the script, and others may be let read it.
+_SECRETS = re.compile(
+    r"(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|API_?KEY|ACCESS_KEY|PRIVATE_KEY|CREDENTIALS)$", re.IGNORECASE
+)
 _TIME = re.compile(
     r"(?:(?P<days>\d+)-(?P<dh>\d+)(?::(?P<dm>\d+)(?::(?P<ds>\d+))?)?|(?P<a>\d+)(?::(?P<b>\d+)(?::(?P<c>\d+))?)?)",
     re.ASCII,
@@ -262,6 +266,11 @@ def _check_env(spec_field: Field, value: Value) -> None:
             raise RequestError(f"--env: {key} is set by clusterrun itself ({value.source})", hint="leave it out")
         if _BASH_VARIABLES.fullmatch(key):
             raise RequestError(f"--env: {key} is bash's own and cannot be set ({value.source})", hint="leave it out")
+        if _SECRETS.search(key):
+            raise RequestError(
+                f"--env: the value of {key} would stand in the script and the run's records ({value.source})",
+                hint=f"export {key} in your shell before you submit: a job inherits it, and it is written nowhere",
+            )
 
 
 def _check_name(spec_field: Field, value: Value) -> None:
