@@ -1,0 +1,62 @@
+"""Why Slurm says a job waits: each of its reason words in plain words, whether the job starts, and what to do.
+
+The tables are data with their source; a word that is in none of them is nobody's to explain, and is shown as it is.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from clusterrun.reasons import limits, words
+from clusterrun.reasons.reason import Limit, Reason, Starts
+
+__all__ = ["TABLE", "Limit", "Reason", "Starts", "explain"]
+
+#: Slurm's word -> what it means.
+TABLE: dict[str, Reason] = {row.word: row for row in (*words.ROWS, *limits.ROWS)}
+
+_FOLDED = {word.casefold(): row for word, row in TABLE.items()}
+# a word, then what Slurm adds: ``ReqNodeNotAvail, UnavailableNodes:node3``, ``RaisedSignal:9(Killed)``
+_WORD = re.compile(r"([A-Za-z]+)\s*[,:;(]?\s*(.*)", re.DOTALL)
+_MINUTES = re.compile(
+    r"at or exceeds (QOS|association).*?\b(group max TRES|group wall|max TRES)(?:\((\w+))?", re.IGNORECASE
+)
+_MINUTES_WORD = {
+    ("qos", "group max tres"): "QOSGrpUnknownMinutes",
+    ("qos", "max tres"): "QOSMaxUnknownMinutesPerJob",
+    ("qos", "group wall"): "QOSGrpWallLimit",
+    ("association", "group max tres"): "AssocGrpUnknownMinutes",
+    ("association", "max tres"): "AssocMaxUnknownMinutesPerJob",
+    ("association", "group wall"): "AssocGrpWallLimit",
+}
+
+
+def explain(text: str) -> Reason | None:
+    """What a reason means, however it is decorated; None for one that no release of Slurm we read has.
+
+    Brackets, case, and blanks that scontrol writes as ``_`` do not matter. What stands beside the word comes back as
+    ``detail``.
+    """
+    plain = text.strip().removeprefix("(").removesuffix(")") if text.strip().startswith("(") else text.strip()
+    spaced = " ".join(plain.replace("_", " ").split())
+    found = _sentence(spaced)
+    if found is not None:
+        return replace(found, detail=spaced)
+    match = _WORD.fullmatch(spaced)
+    row = _FOLDED.get(match[1].casefold()) if match else None
+    if row is not None and match is not None:
+        return replace(row, detail=match[2].strip()) if match[2].strip() else row
+    return _FOLDED.get(spaced.replace(" ", "").casefold())
+
+
+def _sentence(text: str) -> Reason | None:
+    """The row of a sentence that slurmctld writes where a word is expected."""
+    for pattern, row in words.SENTENCES:
+        if pattern.search(text):
+            return row
+    spent = _MINUTES.search(text)
+    if spent is None:
+        return None
+    row = TABLE[_MINUTES_WORD[spent[1].lower(), spent[2].lower()]]
+    return replace(row, limit=replace(row.limit, tres=spent[3].lower())) if row.limit and spent[3] else row

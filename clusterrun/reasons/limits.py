@@ -1,0 +1,167 @@
+"""The reasons that name a limit of a QOS or an association, built as Slurm builds them: a scope times a resource.
+
+Slurm spells a few of them in ways of their own (``QOSGrpCpuLimit`` beside ``QOSGrpGRES``): those stand as they are.
+Limits are explained in slurm.schedmd.com/resource_limits.html.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from clusterrun.reasons.reason import PAGE, SOURCE, Limit, Reason, Starts
+
+#: How a resource stands in a word, in a TRES list, and in a sentence.
+RESOURCES: dict[str, tuple[str, str]] = {
+    "Cpu": ("cpu", "CPUs"),
+    "Memory": ("mem", "memory"),
+    "Node": ("node", "nodes"),
+    "GRES": ("gres", "GPUs or another generic resource"),
+    "License": ("license", "licenses"),
+    "BB": ("bb", "burst buffer"),
+    "Billing": ("billing", "billing units"),
+    "Energy": ("energy", "energy"),
+    "Unknown": ("", "a resource that Slurm does not name"),
+}
+
+_WHO = {"qos": "the job's QOS", "association": "the job's account (or you in it)"}
+_SEE = {
+    "qos": "see the limit with `scontrol show assoc_mgr flags=qos`",
+    "association": "see the limit with `scontrol show assoc_mgr flags=assoc users=$USER`",
+}
+_ELSE = {
+    "qos": "`scontrol update JobId={job} QOS=NAME` moves it to another QOS of yours",
+    "association": "`scontrol update JobId={job} Account=NAME` moves it to another account of yours",
+}
+_SMALLER = "ask for less: `clusterrun cancel {job}`, then submit again"
+
+
+@dataclass(frozen=True, slots=True)
+class _Family:
+    """One scope: ``{}`` in ``pattern`` and in ``meaning`` is a resource; ``odd`` are Slurm's own spellings."""
+
+    owner: str
+    pattern: str
+    field: str
+    setting: str
+    meaning: str
+    starts: Starts
+    action: str
+    odd: dict[str, str] = dataclasses.field(default_factory=dict)
+    without: frozenset[str] = frozenset()
+    source: str = PAGE
+    least: bool = False
+
+    def rows(self) -> Iterator[Reason]:
+        for name, (tres, noun) in RESOURCES.items():
+            if name not in self.without:
+                yield Reason(
+                    word=self.odd.get(name, self.pattern.format(name)),
+                    meaning=_sentence(self.meaning.format(noun, who=_WHO[self.owner])),
+                    starts=self.starts,
+                    action=self.action.replace("SEE", _SEE[self.owner]).replace("ELSE", _ELSE[self.owner]),
+                    source=self.source,
+                    limit=Limit(owner=self.owner, field=self.field, setting=self.setting, tres=tres, least=self.least),
+                )
+
+
+_ALL_USED = "All jobs of {who} together hold as many {} as it allows at one time."
+_BUDGET = "{who} has a budget of {}, counted in minutes over past and running jobs, and it does not cover this job."
+_PROMISED = "The running jobs of {who} may still use as many minutes of {} as it allows: the sum falls as they run."
+_JOB_MORE = "The job asks for more {} than {who} allows one job."
+_NODE_MORE = "The job asks for more {} on one node than {who} allows."
+_JOB_MINUTES = "The job's {} times its time limit is more than {who} allows one job."
+_WAIT = "wait for those jobs, or SEE; ELSE"
+_SPENT = "ask who keeps the budget; SEE; ELSE"
+_SHORTER = "ask for less, or for a shorter time limit: `scontrol update JobId={job} TimeLimit=…`; SEE; ELSE"
+_LESS = f"{_SMALLER}; SEE; ELSE"
+_NEWER = f"Slurm 24.05 to 26.05, {SOURCE}"
+
+_FAMILIES = (
+    _Family("qos", "QOSGrp{}", "GrpTRES", "GrpTRES", _ALL_USED, Starts.ALONE, _WAIT,
+            {"Cpu": "QOSGrpCpuLimit", "Memory": "QOSGrpMemLimit", "Node": "QOSGrpNodeLimit"}),
+    _Family("qos", "QOSGrp{}Minutes", "GrpTRESMins", "GrpTRESMins", _BUDGET, Starts.ADMIN, _SPENT,
+            {"Cpu": "QOSGrpCPUMinutesLimit"}),
+    _Family("qos", "QOSGrp{}RunMinutes", "GrpTRESRunMins", "GrpTRESRunMins", _PROMISED, Starts.ALONE, _WAIT,
+            {"Cpu": "QOSGrpCPURunMinutesLimit"}),
+    _Family("qos", "QOSMax{}PerJob", "MaxTRESPJ", "MaxTRESPerJob", _JOB_MORE, Starts.YOU, _LESS,
+            {"Cpu": "QOSMaxCpuPerJobLimit", "Node": "QOSMaxNodePerJobLimit"}),
+    _Family("qos", "QOSMax{}PerNode", "MaxTRESPN", "MaxTRESPerNode", _NODE_MORE, Starts.YOU, _LESS,
+            without=frozenset({"Node", "License"})),
+    _Family("qos", "QOSMax{}MinutesPerJob", "MaxTRESMinsPJ", "MaxTRESMinsPerJob", _JOB_MINUTES, Starts.YOU, _SHORTER,
+            {"Cpu": "QOSMaxCpuMinutesPerJobLimit"}),
+    _Family("qos", "QOSMax{}PerUser", "MaxTRESPU", "MaxTRESPerUser",
+            "Your running jobs in {who} hold as many {} as it allows one user.", Starts.ALONE, _WAIT,
+            {"Cpu": "QOSMaxCpuPerUserLimit", "Node": "QOSMaxNodePerUserLimit"}),
+    _Family("qos", "QOSMin{}", "MinTRESPJ", "MinTRESPerJob", "The job asks for fewer {} than {who} demands of a job.",
+            Starts.YOU, "ask for more: `clusterrun cancel {job}`, then submit again; SEE; ELSE",
+            {"Cpu": "QOSMinCpuNotSatisfied"}, least=True),
+    _Family("qos", "Max{}PerAccount", "MaxTRESPA", "MaxTRESPerAccount",
+            "Your account's running jobs in {who} hold as many {} as it allows one account.", Starts.ALONE, _WAIT),
+    _Family("qos", "Max{}RunMinsPerAccount", "MaxTRESRunMinsPA", "MaxTRESRunMinsPerAccount",
+            "Your account's running jobs in {who} may still use as many minutes of {} as it allows one account.",
+            Starts.ALONE, _WAIT, source=_NEWER),
+    _Family("qos", "Max{}RunMinsPerUser", "MaxTRESRunMinsPU", "MaxTRESRunMinsPerUser",
+            "Your running jobs in {who} may still use as many minutes of {} as it allows one user.",
+            Starts.ALONE, _WAIT, source=_NEWER),
+    _Family("association", "AssocGrp{}", "GrpTRES", "GrpTRES", _ALL_USED, Starts.ALONE, _WAIT,
+            {"Cpu": "AssocGrpCpuLimit", "Memory": "AssocGrpMemLimit", "Node": "AssocGrpNodeLimit"}),
+    _Family("association", "AssocGrp{}Minutes", "GrpTRESMins", "GrpTRESMins", _BUDGET, Starts.ADMIN, _SPENT,
+            {"Cpu": "AssocGrpCPUMinutesLimit", "Memory": "AssocGrpMemMinutes"}),
+    _Family("association", "AssocGrp{}RunMinutes", "GrpTRESRunMins", "GrpTRESRunMins", _PROMISED, Starts.ALONE, _WAIT,
+            {"Cpu": "AssocGrpCPURunMinutesLimit", "Memory": "AssocGrpMemRunMinutes"}),
+    _Family("association", "AssocMax{}PerJob", "MaxTRESPJ", "MaxTRESPerJob", _JOB_MORE, Starts.YOU, _LESS,
+            {"Cpu": "AssocMaxCpuPerJobLimit", "Memory": "AssocMaxMemPerJob", "Node": "AssocMaxNodePerJobLimit"}),
+    _Family("association", "AssocMax{}PerNode", "MaxTRESPN", "MaxTRESPerNode", _NODE_MORE, Starts.YOU, _LESS,
+            {"Memory": "AssocMaxMemPerNode"}, without=frozenset({"Node", "License"})),
+    _Family("association", "AssocMax{}MinutesPerJob", "MaxTRESMinsPJ", "MaxTRESMinsPerJob", _JOB_MINUTES,
+            Starts.YOU, _SHORTER,
+            {"Cpu": "AssocMaxCpuMinutesPerJobLimit", "Memory": "AssocMaxMemMinutesPerJob"}),
+)  # fmt: skip
+
+
+def _sentence(text: str) -> str:
+    return text[0].upper() + text[1:]
+
+
+def _count(word: str, owner: str, field: str, setting: str, meaning: str, starts: Starts, action: str) -> Reason:
+    return Reason(
+        word=word,
+        meaning=_sentence(meaning.format(who=_WHO[owner])),
+        starts=starts,
+        action=action.replace("SEE", _SEE[owner]).replace("ELSE", _ELSE[owner]),
+        limit=Limit(owner=owner, field=field, setting=setting),
+    )
+
+
+_JOBS = "As many jobs of {who} run as it allows at one time."
+_QUEUED = "As many jobs of {who} wait or run as it allows at one time."
+_WALL = "{who} has a budget of hours for all its jobs together, and it does not cover this job's time limit."
+_LONG = "The job's time limit is longer than {who} allows."
+_CUT = "ask for less time: `scontrol update JobId={job} TimeLimit=…`; SEE; ELSE"
+
+_COUNTS = (
+    _count("QOSGrpJobsLimit", "qos", "GrpJobs", "GrpJobs", _JOBS, Starts.ALONE, _WAIT),
+    _count("QOSGrpSubmitJobsLimit", "qos", "GrpSubmitJobs", "GrpSubmitJobs", _QUEUED, Starts.ALONE, _WAIT),
+    _count("QOSGrpWallLimit", "qos", "GrpWall", "GrpWall", _WALL, Starts.ADMIN, _SPENT),
+    _count("QOSMaxJobsPerUserLimit", "qos", "MaxJobsPU", "MaxJobsPerUser",
+           "As many of your jobs run in {who} as it allows one user.", Starts.ALONE, _WAIT),
+    _count("QOSMaxSubmitJobPerUserLimit", "qos", "MaxSubmitJobsPU", "MaxSubmitJobsPerUser",
+           "As many of your jobs wait or run in {who} as it allows one user.", Starts.ALONE, _WAIT),
+    _count("QOSMaxWallDurationPerJobLimit", "qos", "MaxWallPJ", "MaxWallDurationPerJob", _LONG, Starts.YOU, _CUT),
+    _count("MaxJobsPerAccount", "qos", "MaxJobsPA", "MaxJobsPerAccount",
+           "As many jobs of your account run in {who} as it allows one account.", Starts.ALONE, _WAIT),
+    _count("MaxSubmitJobsPerAccount", "qos", "MaxSubmitJobsPA", "MaxSubmitJobsPerAccount",
+           "As many jobs of your account wait or run in {who} as it allows one account.", Starts.ALONE, _WAIT),
+    _count("AssocGrpJobsLimit", "association", "GrpJobs", "GrpJobs", _JOBS, Starts.ALONE, _WAIT),
+    _count("AssocGrpSubmitJobsLimit", "association", "GrpSubmitJobs", "GrpSubmitJobs", _QUEUED, Starts.ALONE, _WAIT),
+    _count("AssocGrpWallLimit", "association", "GrpWall", "GrpWall", _WALL, Starts.ADMIN, _SPENT),
+    _count("AssocMaxJobsLimit", "association", "MaxJobs", "MaxJobs", _JOBS, Starts.ALONE, _WAIT),
+    _count("AssocMaxSubmitJobLimit", "association", "MaxSubmitJobs", "MaxSubmitJobs", _QUEUED, Starts.ALONE, _WAIT),
+    _count("AssocMaxWallDurationPerJobLimit", "association", "MaxWallPJ", "MaxWallDurationPerJob", _LONG,
+           Starts.YOU, _CUT),
+)  # fmt: skip
+
+#: Every reason of this kind.
+ROWS: tuple[Reason, ...] = (*(row for family in _FAMILIES for row in family.rows()), *_COUNTS)

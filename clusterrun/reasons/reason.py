@@ -1,0 +1,56 @@
+"""What one of Slurm's reasons means, as a value: the words of the tables beside it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+#: Where the words come from. A source names the releases in which a word was read.
+PAGE = "Slurm 26.05, slurm.schedmd.com/job_reason_codes.html"
+SOURCE = "src/common/job_state_reason.c"
+OLD_SOURCE = "src/common/slurm_protocol_defs.c"
+
+
+class Starts(StrEnum):
+    """Whether a job with this reason starts, and who must do something for it."""
+
+    ALONE = "by itself"
+    YOU = "after you change something"
+    ADMIN = "after an administrator changes something"
+    NEVER = "never"
+    OVER = "it is over"  # the reason of an end, not of a wait
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limit:
+    """The limit that a reason names.
+
+    ``owner`` is ``qos`` or ``association``; ``field`` its name in ``scontrol show assoc_mgr``, ``setting`` its name in
+    ``sacctmgr``, ``tres`` the resource counted in it, or "". ``least`` is True for a minimum.
+    """
+
+    owner: str
+    field: str
+    setting: str
+    tres: str = ""
+    least: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reason:
+    """A reason word: what it says in plain words, whether the job starts, what to do, and where this was read.
+
+    ``action`` may hold ``{job}``, for the job's id. ``detail`` is what Slurm wrote beside the word.
+    """
+
+    word: str
+    meaning: str
+    starts: Starts
+    action: str
+    source: str = PAGE
+    limit: Limit | None = None
+    detail: str = ""
+
+    def what_to_do(self, job: str) -> str:
+        """The action for a job, a command in it ready to be typed."""
+        return self.action.replace("{job}", job)

@@ -1,0 +1,180 @@
+"""The reasons that stand alone, a row each, and the sentences that Slurm writes in a reason's place."""
+
+from __future__ import annotations
+
+import re
+
+from clusterrun.reasons.reason import OLD_SOURCE, PAGE, SOURCE, Reason, Starts
+
+_MAN = "Slurm 22.05 to 26.05, squeue(1), JOB REASON CODES"
+_SHOW = "see why with `scontrol show job {job}`"
+_AGAIN = "`clusterrun cancel {job}`, then submit again"
+_FREE = "see what is free with `clusterrun free`"
+_WHY = "`clusterrun why {job}` looks for the cause in its log"
+_LIMITS = "see the limits with `scontrol show assoc_mgr flags=qos,assoc users=$USER`"
+
+
+def _row(word: str, starts: Starts, meaning: str, action: str, source: str = PAGE) -> Reason:
+    return Reason(word=word, meaning=meaning, starts=starts, action=action, source=source)
+
+
+ALONE, YOU, ADMIN, NEVER, OVER = Starts.ALONE, Starts.YOU, Starts.ADMIN, Starts.NEVER, Starts.OVER
+
+ROWS: tuple[Reason, ...] = (
+    # -- its turn has not come -------------------------------------------------------------------------------------
+    _row("None", ALONE, "Slurm has not looked at the job yet, or not since something changed.",
+         "ask again in a minute"),
+    _row("WaitingForScheduling", ALONE, "Slurm has not looked at the job yet.", "ask again in a minute", _MAN),
+    _row("Priority", ALONE, "Jobs with a higher priority wait for the same partition or reservation.",
+         "wait, or ask for less, so that it fits into a gap: a shorter time limit with "
+         "`scontrol update JobId={job} TimeLimit=…`; `clusterrun free` shows where there is room"),
+    _row("Resources", ALONE, "It is next in line, and the nodes, GPUs, CPUs or memory it asks for are in use.",
+         f"wait, or ask for less; {_FREE}"),
+    _row("SchedDefer", ALONE, "It asked to start at once, and this cluster starts jobs only in its own rounds.",
+         "submit it without --immediate"),
+    _row("Prolog", ALONE, "Its nodes are chosen and are being made ready (the prolog runs).",
+         f"wait; after some minutes, {_SHOW} and tell the administrators"),
+    _row("Cleaning", ALONE, "It is started again, and its former run is still being cleared away on its nodes.",
+         "wait; after some minutes tell the administrators: a node may hang"),
+    _row("FedJobLock", ALONE, "Another cluster of the federation is about to start it.", "wait"),
+    _row("JobArrayTaskLimit", ALONE, "As many tasks of the array run as its %N allows at one time.",
+         "wait, or allow more: `scontrol update JobId={job} ArrayTaskThrottle=N`"),
+    _row("MpiPortsBusy", ALONE, "The ports that Slurm reserves for MPI are all in use on the nodes it would get.",
+         "wait for other jobs on those nodes to end", f"Slurm 24.05 to 26.05, {SOURCE}"),
+    _row("NvidiaImexChannels", ALONE, "All NVIDIA IMEX channels (memory shared between GPUs of nodes) are in use.",
+         "wait for a job that holds one to end", f"Slurm 25.11 to 26.05, {SOURCE}"),
+    _row("MaxPoweredUpNodes", ALONE, "As many nodes are powered up as the cluster allows at one time.",
+         "wait for others to be powered down", f"Slurm 24.05 to 26.05, {SOURCE}"),
+    _row("Licenses", ALONE, "Not enough of the licenses it asks for are free.",
+         "wait; see who may hold them with `scontrol show licenses`"),
+    _row("BurstBufferResources", ALONE, "The burst buffer has no room for it now.",
+         "wait; see it with `scontrol show burstbuffer`"),
+    _row("BurstBufferStageIn", ALONE, "Its files are being copied into the burst buffer.",
+         "wait; see it with `scontrol show burstbuffer`"),
+    # -- you asked for it ------------------------------------------------------------------------------------------
+    _row("BeginTime", ALONE, "It may not start before a time: --begin, or the pause after a requeue.",
+         "wait, or start it now: `scontrol update JobId={job} StartTime=now`"),
+    _row("Dependency", ALONE, "It waits for another job to get as far as --dependency says.",
+         "wait, or drop the condition: `scontrol update JobId={job} Dependency=`"),
+    _row("DependencyNeverSatisfied", NEVER, "It waits for another job that has ended otherwise than it must.",
+         "drop the condition: `scontrol update JobId={job} Dependency=`, or give it up: `clusterrun cancel {job}`"),
+    _row("JobHeldUser", YOU, "You (or a requeue with hold) have put it on hold.", "`scontrol release {job}`"),
+    _row("Reservation", ALONE, "The reservation it asks for has not begun, or is full.",
+         "wait; see it with `scontrol show reservation`"),
+    _row("ReservationDeleted", YOU, "The reservation it asks for was deleted; it is on hold.",
+         "ask for another, `scontrol update JobId={job} ReservationName=NAME` (empty for none), then "
+         "`scontrol release {job}`"),
+    _row("ReservationInvalid", YOU, "The reservation it asks for is not valid any more; it is on hold.",
+         "ask for another, which ends the hold: `scontrol update JobId={job} ReservationName=NAME` (empty for none)",
+         f"Slurm 23.02 to 26.05, {SOURCE}"),
+    # -- the request does not fit ----------------------------------------------------------------------------------
+    _row("PartitionTimeLimit", YOU, "Its time limit is longer than the partition allows.",
+         "ask for less time: `scontrol update JobId={job} TimeLimit=…`, or move it: "
+         "`scontrol update JobId={job} Partition=NAME`"),
+    _row("PartitionNodeLimit", YOU, "It asks for more or fewer nodes than the partition allows or has in service.",
+         "`scontrol update JobId={job} NumNodes=N`, or move it: `scontrol update JobId={job} Partition=NAME`"),
+    _row("PartitionConfig", YOU, "The partition's limits do not allow it.",
+         "compare it with `scontrol show partition`, or move it: `scontrol update JobId={job} Partition=NAME`"),
+    _row("MaxMemPerLimit", YOU, "It asks for more memory per CPU or per node than the partition allows.",
+         f"ask for less --mem: {_AGAIN}; the limit is MaxMemPerCPU or MaxMemPerNode of `scontrol show partition`"),
+    _row("BadConstraints", YOU, "No node has all that it asks for (features, GPUs, memory …); it is on hold.",
+         "compare it with `sinfo -o '%P %D %c %m %G %f'`; any `scontrol update JobId={job} …` has it looked at again; "
+         f"or {_AGAIN}"),
+    _row("Constraints", YOU, "No node has, at present, all that it asks for.",
+         "compare it with `sinfo -o '%P %D %c %m %G %f'`; it starts when a node comes to have that"),
+    _row("ReqNodeNotAvail", ALONE, "Nodes it asks for, or all that would do, are down, drained, reserved or in use.",
+         "wait until they are back (`sinfo -R` says why nodes are out), or submit it for other nodes or less time"),
+    _row("AccountNotAllowed", YOU, "The partition does not take jobs of this account or group.",
+         "`scontrol update JobId={job} Account=NAME` or `scontrol update JobId={job} Partition=NAME`; "
+         "`scontrol show partition` has AllowAccounts and AllowGroups"),
+    _row("QOSNotAllowed", YOU, "The partition or the account does not take jobs of this QOS.",
+         "`scontrol update JobId={job} QOS=NAME` or `scontrol update JobId={job} Partition=NAME`; "
+         "`scontrol show partition` has AllowQos"),
+    _row("InvalidAccount", YOU, "Its account does not exist, or you are not in it.",
+         "`scontrol update JobId={job} Account=NAME`; yours: `sacctmgr show assoc user=$USER format=account`"),
+    _row("InvalidQOS", YOU, "Its QOS does not exist, or your account may not use it.",
+         "`scontrol update JobId={job} QOS=NAME`; yours: `sacctmgr show assoc user=$USER format=account,qos`"),
+    _row("QOSUsageThreshold", ALONE, "Your fair share has fallen below what the job's QOS demands (UsageThreshold).",
+         "wait until your past use counts for less (`sshare`), or `scontrol update JobId={job} QOS=NAME`"),
+    # -- general words for limits ----------------------------------------------------------------------------------
+    _row("AccountingPolicy", ALONE, "Some limit of the QOS or the association stops it; Slurm does not say which.",
+         _LIMITS),
+    _row("AssociationJobLimit", ALONE, "Your account has as many jobs as it is allowed.", f"wait; {_LIMITS}"),
+    _row("AssociationResourceLimit", ALONE, "Your account holds as much of some resource as it is allowed.",
+         f"wait; {_LIMITS}"),
+    _row("AssociationTimeLimit", YOU, "The job's time is more than your account is allowed.",
+         f"`scontrol update JobId={{job}} TimeLimit=…`; {_LIMITS}"),
+    _row("QOSJobLimit", ALONE, "The job's QOS has as many jobs as it is allowed.", f"wait; {_LIMITS}"),
+    _row("QOSResourceLimit", ALONE, "The jobs of this QOS hold as much of some resource as it is allowed.",
+         f"wait; {_LIMITS}"),
+    _row("QOSTimeLimit", YOU, "The job's time is more than its QOS is allowed.",
+         f"`scontrol update JobId={{job}} TimeLimit=…`; {_LIMITS}"),
+    # -- the cluster's own matters ---------------------------------------------------------------------------------
+    _row("JobHeldAdmin", ADMIN, "An administrator (or a rule of the site) has put it on hold; you cannot release it.",
+         f"ask the administrators; {_SHOW}"),
+    _row("JobHoldMaxRequeue", ADMIN, "It failed to start as often as the cluster allows; it is on hold for good.",
+         f"{_AGAIN}, or ask the administrators: slurmd's log has the cause"),
+    _row("PartitionDown", ADMIN, "The partition takes jobs but starts none: it is set DOWN.",
+         "wait for the administrators, or move it: `scontrol update JobId={job} Partition=NAME`"),
+    _row("PartitionInactive", ADMIN, "The partition is out of service: it is set INACTIVE.",
+         "wait for the administrators, or move it: `scontrol update JobId={job} Partition=NAME`"),
+    _row("NodeDown", ADMIN, "A node it needs is down.",
+         "`sinfo -R` says why; drop --nodelist, or wait until it is back"),
+    _row("FrontEndDown", ADMIN, "No front end node is up to start it from.", "wait for the administrators",
+         f"Slurm 22.05 to 24.11, {OLD_SOURCE}"),
+    _row("PowerNotAvail", ALONE, "There is not enough power for it now.", "wait",
+         f"Slurm 22.05 to 23.11, {OLD_SOURCE}"),
+    _row("PowerReserved", ALONE, "The power it needs is reserved for later.", "wait",
+         f"Slurm 22.05 to 23.11, {OLD_SOURCE}"),
+    _row("BlockMaxError", ADMIN, "BlueGene: a block of nodes has failed too often.", "tell the administrators",
+         f"Slurm 22.05, {OLD_SOURCE}"),
+    _row("BlockFreeAction", ALONE, "BlueGene: a block of nodes is being freed.", "wait", f"Slurm 22.05, {OLD_SOURCE}"),
+    _row("BurstBufferOperation", YOU, "The burst buffer could not do what it asks; it may be on hold.",
+         f"{_SHOW}; mend the request, then `scontrol release {{job}}`"),
+    # -- how a job ended -------------------------------------------------------------------------------------------
+    _row("NonZeroExitCode", OVER, "It ended with an exit status other than 0.", _WHY),
+    _row("RaisedSignal", OVER, "A signal ended it.", _WHY, f"Slurm 23.02 to 26.05, {SOURCE}"),
+    _row("TimeLimit", OVER, "It ran into its time limit.", _WHY),
+    _row("OutOfMemory", OVER, "It used more memory than it had asked for and was killed.", _WHY),
+    _row("InactiveLimit", OVER, "It did nothing for as long as the cluster allows.", _WHY),
+    _row("DeadLine", OVER, "It could not end before its --deadline, and was removed.",
+         "submit it with a later --deadline or a shorter time limit"),
+    _row("JobLaunchFailure", OVER, "It could not be started on its node: no folder for its log, or a full disk, say.",
+         _WHY),
+    _row("SystemFailure", OVER, "Slurm itself, a file system or the network failed.", f"{_WHY}; submit it again"),
+)  # fmt: skip
+
+#: Sentences that slurmctld writes in place of a word (``state_desc``), each with the word it stands for there. Read in
+#: 22.05.8 and 26.05.3: node_scheduler.c, job_scheduler.c, partition_mgr.c, reservation.c, job_mgr.c, acct_policy.c.
+SENTENCES: tuple[tuple[re.Pattern[str], Reason], ...] = tuple(
+    (re.compile(pattern, re.IGNORECASE), row)
+    for pattern, row in (
+        (r"Nodes required for job are DOWN, DRAINED or reserved",
+         _row("Resources", ALONE, "Every node that would do is down, drained, or kept for jobs that go first.",
+              f"wait; `sinfo -R` says why nodes are out; {_FREE}",
+              "Slurm 22.05 to 26.05, src/slurmctld/job_scheduler.c")),
+        (r"launch failure limit exceeded requeued held",
+         next(row for row in ROWS if row.word == "JobHoldMaxRequeue")),
+        (r"user env retrieval failed requeued held",
+         _row("JobHeldUser", YOU, "Your login environment could not be read on the node; it was put on hold.",
+              "look for what waits in your shell's profile, then `scontrol release {job}`",
+              "Slurm 26.05, src/slurmctld/job_mgr.c")),
+        (r"launch failed requeued held",
+         _row("JobHeldUser", YOU, "It could not be started on its node (a prolog failed, say) and was put on hold.",
+              "`scontrol release {job}`; if it comes back so, ask the administrators: slurmd's log has the cause",
+              "Slurm 22.05 to 26.05, src/slurmctld/job_mgr.c")),
+        (r"job requeued in (held|special exit) state",
+         _row("JobHeldUser", YOU, "It was put back into the queue on hold (`scontrol requeuehold`).",
+              "`scontrol release {job}`", "Slurm 26.05, src/slurmctld/job_mgr.c")),
+        (r"Reservation .* was deleted", next(row for row in ROWS if row.word == "ReservationDeleted")),
+        (r"Reservation .* is invalid", next(row for row in ROWS if row.word == "ReservationInvalid")),
+        (r"not in group permitted to use this partition",
+         next(row for row in ROWS if row.word == "AccountNotAllowed")),
+        (r"account not (permitted|known)", next(row for row in ROWS if row.word == "AccountNotAllowed")),
+        (r"QOS not (permitted|known)", next(row for row in ROWS if row.word == "QOSNotAllowed")),
+        (r"License request .* is no longer valid",
+         _row("JobHeldAdmin", ADMIN, "A license it asks for no longer exists; it is on hold.",
+              "`scontrol update JobId={job} Licenses=`, then ask the administrators to release it",
+              "Slurm 26.05, src/slurmctld/read_config.c")),
+    )
+)  # fmt: skip
