@@ -29,7 +29,7 @@ def test_the_table_has_every_word_that_slurm_has_and_no_other() -> None:
 def test_a_word_is_explained(word: str) -> None:
     row = explain(word)
     assert row is not None and row.word == word
-    assert re.fullmatch(r"[A-Z][^\n]{15,150}\.", row.meaning), row.meaning
+    assert re.fullmatch(r"[A-Z][^\n]{15,165}\.", row.meaning), row.meaning
     assert row.meaning.count(". ") == 0, "one sentence"
     assert row.action.strip() and "{job}" not in row.what_to_do("17")
 
