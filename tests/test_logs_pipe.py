@@ -12,16 +12,19 @@ from clusterrun.logs.pipe import PipeReader, pipe_line
 from clusterrun.logs.wanted import Source, Want
 
 
+def lines(stream, source, want):
+    return LineReader(stream, world_size=source.world_size, ranks=source.ranks, match=want.match())
+
+
 def slowly(data, stream, source, want):
     """The reference: each line taken apart, then put together."""
-    reader = LineReader(stream, world_size=source.world_size, ranks=source.ranks)
+    reader = lines(stream, source, want)
     name = f"{source.name} ".encode() if source.name else b""
-    lines = filter(want.match(), [*reader.feed(data), *reader.end()])
-    return b"".join(name + pipe_line(line) + b"\n" for line in lines)
+    return b"".join(name + pipe_line(line) + b"\n" for line in [*reader.feed(data), *reader.end()])
 
 
 def fast(data, stream, source, want, sizes=()):
-    reader, chunks, at = PipeReader(stream, source, want), [], 0
+    reader, chunks, at = PipeReader(stream, source, want, lines(stream, source, want)), [], 0
     for size in (*sizes, len(data)):
         chunks += reader.feed(data[at : at + size])
         at += size

@@ -35,8 +35,6 @@ class Complaints:
         self._open: set[int | None] = set()  # tasks inside a traceback
 
     def __call__(self, line: LogLine) -> bool:
-        if line.notice:
-            return True
         text = line.text
         if text.startswith("[rank"):
             text = _PREFIX.sub("", text, count=1)

@@ -1,34 +1,21 @@
-"""A job's two log files: their names, opening them safely, and reading all or the last lines of them."""
+"""A job's two log files: their names, and opening them safely."""
 
 from __future__ import annotations
 
 import os
-import re
 import shlex
 import stat
-from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import closing
-from functools import partial
-from itertools import islice
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Literal
 
 from clusterrun.errors import ClusterrunError, RequestError
 from clusterrun.job import JobId
-from clusterrun.logs.lines import LineReader, LogLine, Stream
 
 BLOCK = 256 * 1024
 """Bytes read at a time: large enough for speed, small enough for both streams to take turns."""
-_COUNTED = 10_000  # more last lines than this are counted first and read again instead of kept in memory
-
-Streams = Literal["out", "err", "both"]
-LogPaths = tuple[Path, Path]
-#: what filter() takes: None keeps every line, at no cost
-Match = Callable[[LogLine], bool] | None
 
 
-def log_paths(logs: Path, job: JobId) -> LogPaths:
+def log_paths(logs: Path, job: JobId) -> tuple[Path, Path]:
     """The files of a job's two streams, (out, err); an array's task has its own, a component its job's."""
     name = job.raw if job.task is None else f"{job.raw}_{job.task}"
     return logs / f"train_{name}.out", logs / f"train_{name}.err"
@@ -83,95 +70,6 @@ class LogFile:
 
     def close(self) -> None:
         os.close(self._fd)
-
-
-def read_lines(
-    paths: LogPaths,
-    *,
-    stream: Streams = "both",
-    ranks: Collection[int] | None = None,
-    tail: int | None = None,
-    grep: re.Pattern[str] | None = None,
-    world_size: int | None = None,
-) -> Iterator[LogLine]:
-    """The lines of the logs that pass the filters, as the files are now: those of out, then those of err.
-
-    Nothing in the files says when a line was written, so the two cannot be merged in order. With
-    ``tail``, the last that many passing lines of each. A file that does not exist has no lines.
-    Raises RequestError where a file is not a plain one.
-    """
-    match = matcher(ranks, grep)
-    for name, path in chosen(paths, stream):
-        try:
-            file = LogFile(path)
-        except FileNotFoundError:
-            continue
-        with closing(file):
-            new_reader = partial(LineReader, name, world_size=world_size)
-            end = file.size()  # a file that is still written to must not keep us for ever
-            if tail is None:
-                yield from filter(match, _lines(file.blocks(0, end), new_reader(), finish=True))
-            else:
-                yield from last_lines(file, end, tail, new_reader, match, finish=True)[0]
-
-
-def last_lines(
-    file: LogFile, end: int, tail: int, new_reader: Callable[[], LineReader], match: Match, *, finish: bool
-) -> tuple[Iterable[LogLine], LineReader]:
-    """The last ``tail`` passing lines before offset ``end``; and the reader, which can go on from there afterwards.
-
-    Reads backwards from the end, as far as it must. With ``finish`` an unfinished line counts as one.
-    """
-    if tail > _COUNTED:
-        total = sum(1 for _ in filter(match, _lines(file.blocks(0, end), new_reader(), finish=finish)))
-        reader = new_reader()
-        passing = filter(match, _lines(file.blocks(0, end), reader, finish=finish))
-        return islice(passing, max(0, total - tail), None), reader
-    span = 2 * BLOCK
-    while True:
-        start = max(0, end - span)
-        span *= 4
-        reader = new_reader()
-        blocks = file.blocks(start, end)
-        if start > 0:
-            # The first block begins inside a line, perhaps between the pieces of several. It is read
-            # for what it leaves unfinished; its own lines do not count.
-            first = next(blocks, b"")
-            if b"\n" not in first:
-                continue
-            reader.feed(first)
-        kept = deque(filter(match, _lines(blocks, reader, finish=finish)), maxlen=tail)
-        if len(kept) == tail or start == 0:
-            return kept, reader
-
-
-def _lines(blocks: Iterable[bytes], reader: LineReader, *, finish: bool) -> Iterator[LogLine]:
-    for block in blocks:
-        yield from reader.feed(block)
-    if finish:
-        yield from reader.end()
-
-
-def chosen(paths: LogPaths, stream: Streams) -> list[tuple[Stream, Path]]:
-    """The files of the streams asked for, out first."""
-    both: list[tuple[Stream, Path]] = [("out", paths[0]), ("err", paths[1])]
-    return [one for one in both if stream in (one[0], "both")]
-
-
-def matcher(ranks: Collection[int] | None, grep: re.Pattern[str] | None) -> Match:
-    """Whether a line passes: of one of these tasks, its text holding the pattern; our own notices always do."""
-    if ranks is None and grep is None:
-        return None
-    wanted = None if ranks is None else frozenset(ranks)
-
-    def match(line: LogLine) -> bool:
-        if line.notice:
-            return True
-        if wanted is not None and line.rank not in wanted:
-            return False
-        return grep is None or grep.search(line.text) is not None
-
-    return match
 
 
 def _check_regular(path: Path, status: os.stat_result) -> None:

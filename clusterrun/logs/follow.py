@@ -9,13 +9,18 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Collection, Iterator
-from functools import partial
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Generic, TypeVar
 
-from clusterrun.logs.files import BLOCK, LogFile, LogPaths, Match, Streams, chosen, last_lines, matcher
-from clusterrun.logs.lines import LineReader, LogLine, Stream
+from clusterrun.logs.files import BLOCK, LogFile
+from clusterrun.logs.lines import LogLine, Stream
+from clusterrun.logs.reading import Reader, last_lines, line_reader, primed
+from clusterrun.logs.wanted import Notice, Source, Streams, Want
 
+POLL = 0.1
+"""Seconds between looks at files in which nothing more is to be read."""
 REOPEN = 30.0
 """Seconds without anything new after which a file is opened again: a network file system then asks its server."""
 GRACE = 2.0
@@ -23,111 +28,159 @@ GRACE = 2.0
 _LATE = 30.0  # ... and the most we go on for, where something that outlived the job still writes
 _MARK = 64  # bytes before our place that must still be there
 
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Track(Generic[T]):
+    """A file to follow: what reads it; and from its end, where it is there already, what is shown of it first."""
+
+    path: Path
+    stream: Stream
+    new_reader: Callable[[], Reader[T]]
+    begin: Callable[[LogFile, int], tuple[int, Iterable[T], Reader[T]]] | None = None
+
 
 def follow(
-    paths: LogPaths,
+    paths: tuple[Path, Path | None],
     *,
     stop: Callable[[], bool],
     sleep: Callable[[float], None] = time.sleep,
-    poll: float = 0.2,
+    now: Callable[[], float] = time.monotonic,
+    poll: float = POLL,
     stream: Streams = "both",
     ranks: Collection[int] | None = None,
     tail: int | None = None,
     grep: re.Pattern[str] | None = None,
     world_size: int | None = None,
+    errors: bool = False,
     reopen: float = REOPEN,
     grace: float = GRACE,
 ) -> Iterator[LogLine]:
     """The passing lines of both logs as they come, until ``stop()`` and all that was written before it.
 
     Begins with the first line, or with the last ``tail`` passing ones of each file that is there. A
-    line is given once its newline has come, or at the end. ``stop`` is asked, often, only when there
-    is nothing new. Times in seconds, counted by our own sleeps. Raises RequestError where a log is not
-    a plain file, also where it is replaced by one later.
+    line is given once its newline has come, or at the end; of a progress bar a state now and then, and
+    the last. Times in seconds, counted by our own sleeps. Raises RequestError where a log is not a plain
+    file, also where it is replaced by one later.
     """
-    match = matcher(ranks, grep)
-    logs = [
-        _Followed(path, partial(LineReader, name, world_size=world_size), name) for name, path in chosen(paths, stream)
-    ]
+    source = Source(*paths, world_size=world_size, ranks=None if ranks is None else frozenset(ranks))
+    want = Want(stream, grep, errors)
+
+    def track(stream: Stream, path: Path) -> Track[LogLine]:
+        def new_reader() -> Reader[LogLine]:
+            return line_reader(stream, source, want)
+
+        def begin(file: LogFile, end: int) -> tuple[int, Iterable[LogLine], Reader[LogLine]]:
+            lines, reader, _ = last_lines(file, end, tail or 0, new_reader, finish=False)
+            return end, lines, reader
+
+        return Track(path, stream, new_reader, None if tail is None else begin)
+
+    tracks = [track(stream, path) for stream, path in source.files(stream)]
+    for item in follow_tracks(tracks, stop=stop, sleep=sleep, now=now, poll=poll, reopen=reopen, grace=grace):
+        yield LogLine(item.stream, None, item.text, notice=True) if isinstance(item, Notice) else item
+
+
+def beginning_at(
+    new_reader: Callable[[], Reader[T]], at: int
+) -> Callable[[LogFile, int], tuple[int, list[T], Reader[T]]]:
+    """For ``Track.begin``: from offset ``at`` on."""
+    return lambda file, end: (min(at, end), [], primed(file, min(at, end), new_reader()))
+
+
+def follow_tracks(
+    tracks: Sequence[Track[T]],
+    *,
+    stop: Callable[[], bool],
+    sleep: Callable[[float], None],
+    now: Callable[[], float],
+    poll: float = POLL,
+    reopen: float = REOPEN,
+    grace: float = GRACE,
+) -> Iterator[T | Notice]:
+    """What the readers make of files as they grow, until ``stop()``, which is asked when there is no more to read."""
+    logs = [_Followed(track) for track in tracks]
     idle = 0.0  # since the files were last opened
     after: float | None = None  # since stop() said yes
     quiet = 0.0
     try:
         for log in logs:
-            yield from log.begin(tail, match)
+            yield from log.begin()
         while True:
-            new = False
+            new = more = False
             for log in logs:  # a block of each in turn, so that neither waits for the other
-                some, lines = log.step()
-                new = new or some
-                yield from filter(match, lines)
+                count, items = log.step()
+                new, more = new or count > 0, more or count >= BLOCK
+                yield from items
+            moment = now()
+            for log in logs:
+                yield from log.reader.late(moment)
             if new:
                 quiet = 0.0
+            if more:
                 continue
             if after is None and stop():
                 after, quiet = 0.0, 0.0
-            elif after is not None and (quiet >= grace or after >= _LATE):
+            elif after is not None and (after >= _LATE or quiet >= grace and not new):
                 break
             else:
                 sleep(poll)
-                idle, quiet = idle + poll, quiet + poll
+                idle, quiet = 0.0 if new else idle + poll, quiet + poll
                 after = None if after is None else after + poll
             fresh = after is not None or idle >= reopen
             idle = 0.0 if fresh else idle
             for log in logs:
-                yield from filter(match, log.look(fresh=fresh))
+                yield from log.look(fresh=fresh)
         for log in logs:
-            yield from filter(match, log.reader.end())
+            yield from log.reader.end()
     finally:
         for log in logs:
             log.close()
 
 
-class _Followed:
+class _Followed(Generic[T]):
     """One file that is followed: our place in it, and how to tell that it is still the same file."""
 
-    def __init__(self, path: Path, new_reader: Callable[[], LineReader], stream: Stream) -> None:
-        self._path = path
-        self._stream = stream
-        self._new_reader = new_reader
-        self.reader = new_reader()
+    def __init__(self, track: Track[T]) -> None:
+        self._track = track
+        self._path = track.path
+        self.reader = track.new_reader()
         self._file: LogFile | None = None
         self._identity: tuple[int, int] | None = None  # of the file that our place is in
         self._at = 0
         self._mark = b""  # the bytes just before our place
         self._gone = False
 
-    def begin(self, tail: int | None, match: Match) -> Iterator[LogLine]:
-        """Open the file if it is there, and skip to its last ``tail`` passing lines, which are given."""
-        self._open()
-        if self._file is None or tail is None:
+    def begin(self) -> Iterator[T | Notice]:
+        """Open the file if it is there, and go to the place where following it begins."""
+        yield from self._open()
+        if self._file is None or self._track.begin is None:
             return
-        end = self._file.size()
-        lines, self.reader = last_lines(self._file, end, tail, self._new_reader, match, finish=False)
-        yield from lines
-        self._at = end
-        self._remember(b"".join(self._file.blocks(max(0, end - _MARK), end)))
+        self._at, items, self.reader = self._track.begin(self._file, self._file.size())
+        yield from items
+        self._remember(b"".join(self._file.blocks(max(0, self._at - _MARK), self._at)))
 
-    def step(self) -> tuple[bool, list[LogLine]]:
-        """Whether there was anything new, and the lines that it completed."""
+    def step(self) -> tuple[int, Sequence[T | Notice]]:
+        """How many bytes were new, and the items that they completed."""
         if self._file is None:
-            return False, []
+            return 0, []
         try:
             shorter = self._file.size() < self._at
             data = self._file.read(self._at - len(self._mark), len(self._mark) + BLOCK)
         except OSError:  # removed on the server (ESTALE), or unreadable for now: look() opens it again
             self.close()
-            return False, []
+            return 0, []
         if shorter or not data.startswith(self._mark):
-            return True, self._restart(self._identity, "was cut, and is read again from its beginning")
+            return 1, self._restart(self._identity, "was cut, and is read again from its beginning")
         new = data[len(self._mark) :]
         if not new:
-            return False, []
+            return 0, []
         self._at += len(new)
         self._remember(data)
-        return True, self.reader.feed(new)
+        return len(new), self.reader.feed(new)
 
-    def look(self, *, fresh: bool) -> list[LogLine]:
+    def look(self, *, fresh: bool) -> Sequence[T | Notice]:
         """Whether the name still leads to our file, which is opened again if ``fresh``; says what became of it."""
         if self._file is None or fresh:
             return self._open()
@@ -148,7 +201,7 @@ class _Followed:
             self._file.close()
             self._file = None
 
-    def _open(self) -> list[LogLine]:
+    def _open(self) -> Sequence[T | Notice]:
         try:
             file = LogFile(self._path)
         except FileNotFoundError:
@@ -171,21 +224,21 @@ class _Followed:
         except OSError:
             return False
 
-    def _vanished(self) -> list[LogLine]:
+    def _vanished(self) -> Sequence[T | Notice]:
         # the file stays open: what is still written to it is read
         if self._identity is None or self._gone:
             return []
         self._gone = True
         return [self._notice("is gone; waiting for it to come back")]
 
-    def _restart(self, identity: tuple[int, int] | None, what: str) -> list[LogLine]:
+    def _restart(self, identity: tuple[int, int] | None, what: str) -> Sequence[T | Notice]:
         unfinished = self.reader.end()
-        self.reader = self._new_reader()
+        self.reader = self._track.new_reader()
         self._identity, self._at, self._mark = identity, 0, b""
         return [*unfinished, self._notice(what)]
 
-    def _notice(self, what: str) -> LogLine:
-        return LogLine(self._stream, None, f"the log {self._path.name} {what}", notice=True)
+    def _notice(self, what: str) -> Notice:
+        return Notice(f"the log {self._path.name} {what}", self._track.stream)
 
     def _remember(self, data: bytes) -> None:
         # Zeros are left out: on NFS they may be a hole that another machine has yet to fill.

@@ -12,7 +12,7 @@ ended while slurmstepd had no free buffer.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Literal, NamedTuple
 
 from clusterrun.logs.bars import Bars
@@ -48,16 +48,29 @@ class LogLine(NamedTuple):
     label: str = ""
 
 
+#: which lines pass; None lets all pass, at no cost
+Match = Callable[[LogLine], bool] | None
+
+
 class LineReader:
     """Turns the bytes of one file, in blocks of any size, into LogLines; of a progress bar into its last state.
 
     With ``world_size`` a number counts as a label only where srun could have written it: as wide as
     the largest rank, and below the world size. Without it, any ``N: `` does. With ``ranks`` the lines
-    of all others, and those without a label, are left out before anything is made of them.
+    of all others, and those without a label, are left out before anything is made of them; of what is left,
+    the lines that ``match`` passes are given.
     """
 
-    def __init__(self, stream: Stream, *, world_size: int | None = None, ranks: Collection[int] | None = None) -> None:
+    def __init__(
+        self,
+        stream: Stream,
+        *,
+        world_size: int | None = None,
+        ranks: Collection[int] | None = None,
+        match: Match = None,
+    ) -> None:
         self._stream = stream
+        self._match = match
         self._world_size = world_size
         self._width = len(str(world_size - 1)) if world_size else None
         self._wanted = None if ranks is None else frozenset(ranks)
@@ -80,8 +93,42 @@ class LineReader:
         wanted = [f"{label}: ".encode() for label in labels]
         return any(block.startswith(label) or b"\n" + label in block for label in wanted)
 
+    @property
+    def in_line(self) -> bool:
+        """Whether the last line has begun and its newline has not come."""
+        return bool(self._tail)
+
     def feed(self, data: bytes) -> list[LogLine]:
         """The lines that these bytes complete; a last line without its newline waits for the next call."""
+        lines = self._feed(data)
+        return lines if self._match is None else list(filter(self._match, lines))
+
+    def late(self, now: float) -> list[LogLine]:
+        """States of progress bars that should be seen before their last one; ``now`` in seconds of any clock."""
+        return list(filter(self._match, self._bars.late(now))) if self._bars else []
+
+    def end(self) -> list[LogLine]:
+        """The lines still unfinished: each task's pieces in hand, a last line without its newline, and bars."""
+        lines: list[LogLine] = []
+        if self._tail:
+            self._add(lines, self._tail, self._tail_lost)
+            self._tail, self._tail_lost = b"", 0
+        for rank in list(self._held):
+            self._give(lines, rank, *self._release(rank))
+        return list(filter(self._match, lines + self._bars.end()))
+
+    def split(self, raw: bytes) -> tuple[int | None, str, bytes]:
+        """(rank, label, the rest) of a raw line."""
+        end = raw.find(b": ", 0, _LABEL_CAP)
+        if end <= 0:
+            return None, "", raw
+        label = raw[:end].decode("latin-1")
+        rank = self._ranks.get(label)
+        if rank is None:
+            rank = self._rank(label)
+        return (None, "", raw) if rank is None else (rank, label, raw[end + 2 :])
+
+    def _feed(self, data: bytes) -> list[LogLine]:
         last = data.rfind(b"\n")
         if last < 0:
             self._tail, self._tail_lost = self._shorten(self._tail + data, self._tail_lost)
@@ -100,20 +147,6 @@ class LineReader:
             lost = 0
         return lines
 
-    def late(self, now: float) -> list[LogLine]:
-        """States of progress bars that should be seen before their last one; ``now`` in seconds of any clock."""
-        return self._bars.late(now) if self._bars else []
-
-    def end(self) -> list[LogLine]:
-        """The lines still unfinished: each task's pieces in hand, a last line without its newline, and bars."""
-        lines: list[LogLine] = []
-        if self._tail:
-            self._add(lines, self._tail, self._tail_lost)
-            self._tail, self._tail_lost = b"", 0
-        for rank in list(self._held):
-            self._give(lines, rank, *self._release(rank))
-        return lines + self._bars.end()
-
     def _plain(self, text: str) -> list[LogLine]:
         stream, ranks, make = self._stream, self._ranks, tuple.__new__  # locals, as this is the hot loop
         lines: list[LogLine] = []
@@ -131,7 +164,7 @@ class LineReader:
         return lines
 
     def _add(self, lines: list[LogLine], raw: bytes, lost: int) -> None:
-        rank, label, payload = self._split(raw)
+        rank, label, payload = self.split(raw)
         if self._wanted is not None and rank not in self._wanted:
             return
         if rank is not None:
@@ -184,20 +217,10 @@ class LineReader:
         """A line whose end is not in sight, within bounds, its label kept for when the end comes."""
         if len(raw) <= LINE_CAP + _LABEL_CAP:
             return raw, lost
-        rank, _, payload = self._split(raw)
+        rank, _, payload = self.split(raw)
         label = raw[: len(raw) - len(payload)] if rank is not None else b""
         payload, lost = _squeeze(payload, lost)
         return label + payload, lost
-
-    def _split(self, raw: bytes) -> tuple[int | None, str, bytes]:
-        end = raw.find(b": ", 0, _LABEL_CAP)
-        if end <= 0:
-            return None, "", raw
-        label = raw[:end].decode("latin-1")
-        rank = self._ranks.get(label)
-        if rank is None:
-            rank = self._rank(label)
-        return (None, "", raw) if rank is None else (rank, label, raw[end + 2 :])
 
     def _rank(self, label: str) -> int | None:
         """The rank that a label field names, None where srun would not have written it."""

@@ -31,12 +31,12 @@ def pipe_line(line: LogLine) -> bytes:
 class PipeReader:
     """Turns the bytes of one file, in blocks of any size, into chunks of whole lines for a pipe."""
 
-    def __init__(self, stream: Stream, source: Source, want: Want) -> None:
-        self._lines = LineReader(stream, world_size=source.world_size, ranks=source.ranks)
-        self._match = want.match()
+    def __init__(self, stream: Stream, source: Source, want: Want, lines: LineReader) -> None:
+        """``lines`` reads what has to be changed; where it has begun with the file, this goes on from there."""
+        self._lines = lines
         self._name = f"{source.name} ".encode() if source.name else b""
         self._tail = b""  # a line whose end has not come ...
-        self._in_line = False  # ... unless the reader of lines has it
+        self._in_line = lines.in_line  # ... unless the reader of lines has it
         self._few: Callable[[bytes], list[bytes]] | None = None
         if source.ranks is not None and len(source.ranks) <= _FEW:
             self._few = _rank_lines(source.ranks, source.world_size)
@@ -131,7 +131,7 @@ class PipeReader:
         chunks += self._made(self._lines.feed(data))
 
     def _made(self, lines: Iterable[LogLine]) -> list[bytes]:
-        made = b"".join([self._name + pipe_line(line) + b"\n" for line in filter(self._match, lines)])
+        made = b"".join([self._name + pipe_line(line) + b"\n" for line in lines])
         return [made] if made else []
 
 

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 from clusterrun.logs.complaints import Complaints
-from clusterrun.logs.lines import LogLine, Stream
+from clusterrun.logs.lines import LogLine, Match, Stream
 
 Streams = Literal["out", "err", "both"]
-#: what filter() takes: None keeps every line, at no cost
-Match = Callable[[LogLine], bool] | None
 
 
 class Tick(NamedTuple):
@@ -66,23 +63,8 @@ class Want:
 
     def match(self) -> Match:
         """A new predicate for one reading of one file; lines of a traceback are known by those before them."""
+        grep = self.grep
         if not self.errors:
-            return matcher(None, self.grep)
-        complaints, grep = Complaints(), matcher(None, self.grep)
-        return lambda line: complaints(line) and (grep is None or grep(line))
-
-
-def matcher(ranks: Collection[int] | None, grep: re.Pattern[str] | None) -> Match:
-    """Whether a line passes: of one of these tasks, its text holding the pattern; our own notices always do."""
-    if ranks is None and grep is None:
-        return None
-    wanted = None if ranks is None else frozenset(ranks)
-
-    def match(line: LogLine) -> bool:
-        if line.notice:
-            return True
-        if wanted is not None and line.rank not in wanted:
-            return False
-        return grep is None or grep.search(line.text) is not None
-
-    return match
+            return None if grep is None else lambda line: grep.search(line.text) is not None
+        complaints = Complaints()
+        return lambda line: complaints(line) and (grep is None or grep.search(line.text) is not None)
