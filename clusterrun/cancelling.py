@@ -1,4 +1,4 @@
-"""Cancelling: only what is ours, and only what the scheduler has just shown to be it.
+"""Cancelling and holding: only what is ours, and only what the scheduler has just shown to be it.
 
 A job id alone is not enough: after a controller crash it may be another job's. So a job is cancelled only where
 the answer to the question before it carried the run's own token.
@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from clusterrun import states
 from clusterrun import store as records
-from clusterrun.errors import Ambiguous, NoSuchJob, SchedulerError
+from clusterrun.errors import Ambiguous, NoSuchJob, RequestError, SchedulerError
 from clusterrun.job import Outcome
 from clusterrun.scheduler import Cancelled, Scheduler
 from clusterrun.states import RunState
@@ -55,18 +55,32 @@ def cancel(
     return [(target, found[place]) for place, target in enumerate(targets)]
 
 
-def _check(target: RunState, user: str) -> None:
+def hold(target: RunState, user: str, scheduler: Scheduler, *, release: bool) -> None:
+    """Hold one job of ours that waits, or release it.
+
+    Raises NoSuchJob for another user's, RequestError for one that does not wait, and what ``cancel`` raises.
+    """
+    _check(target, user, to="hold it")
+    if target.record is None and not target.status.user:
+        raise NoSuchJob(f"it is not known whose job {target.status.id} is", hint="only its owner can hold it")
+    if target.status.state != "PENDING":
+        # Slurm takes it of a running job too, which then waits for a release once it is requeued: nobody means that
+        raise RequestError(f"job {target.status.id} is {target.status.state}: only a job that waits can be held")
+    scheduler.hold(target.status.id, release=release)
+
+
+def _check(target: RunState, user: str, to: str = "cancel it") -> None:
     run, job = target.record, target.status
     owner = run.user if run else job.user
     if owner and owner != user:
-        raise NoSuchJob(f"job {job.id} belongs to {owner}, not to you", hint="only its owner can cancel it")
+        raise NoSuchJob(f"job {job.id} belongs to {owner}, not to you", hint=f"only its owner can {to}")
     if run is not None and run.job_id is None and run.submission.state != records.NOT_SUBMITTED:
         raise Ambiguous(
             f"it is not known whether run {run.run_id} was submitted", hint=f"clusterrun submit --recover {run.run_id}"
         )
     if target.note and job.outcome is Outcome.UNKNOWN:
         raise SchedulerError(
-            "the scheduler did not answer, so nothing was cancelled", said=target.note, hint="try again in a moment"
+            "the scheduler did not answer, so nothing was done", said=target.note, hint="try again in a moment"
         )
 
 

@@ -280,6 +280,10 @@ class Cluster:
         """Cancel jobs that are ours; raises NoSuchJob for another user's, before anything is cancelled."""
         return cancelling.cancel(targets, self.user, self._scheduler_of, lambda run: self.store(run.root))
 
+    def hold(self, target: RunState, *, release: bool = False) -> None:
+        """Hold a waiting job that is ours, or release it; raises NoSuchJob, RequestError or SchedulerError."""
+        cancelling.hold(target, self.user, self._scheduler_of(target.record), release=release)
+
     # -- inside ----------------------------------------------------------------------------------------------------
 
     def _foreign(self, ids: Sequence[JobId]) -> dict[JobId, list[RunState]]:

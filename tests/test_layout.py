@@ -16,7 +16,9 @@ HOMES: dict[str, tuple[str, ...]] = {
     "subprocess": ("shell.py", "worker/"),
     "multiprocessing": ("worker/",),
     "click": ("cli/",),
-    "rich": ("ui.py", "worker/training/report.py"),  # the island has a progress line of its own, where rich is there
+    # the island has a progress line of its own, where rich is there
+    "rich": ("ui.py", "live/", "worker/training/report.py"),
+    "textual": ("live/",),
     "jinja2": ("render.py",),
     "torch": ("worker/",),
     "transformers": ("worker/",),

@@ -24,6 +24,7 @@ VERBS: dict[str, str] = {
     "status": "jobs",
     "list": "jobs",
     "wait": "jobs",
+    "top": "top",
     "cancel": "cancel",
     "init": "init",
 }
@@ -34,6 +35,7 @@ SUMMARIES: dict[str, str] = {
     "status": "How jobs stand, and who says so.",
     "list": "The jobs that are not over.",
     "wait": "Wait for jobs; exit 0 when all are done.",
+    "top": "A full-screen live view of jobs, ranks and logs.",
     "cancel": "Cancel jobs by id, name or state.",
     "init": "Look at the cluster and write a commented clusterrun.toml.",
 }

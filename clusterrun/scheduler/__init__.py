@@ -81,5 +81,8 @@ class Scheduler(Protocol):
     def cancel(self, ids: Sequence[JobId]) -> Sequence[Cancelled]:
         """Cancel jobs, told to be ours; raises SchedulerError where the scheduler did not answer."""
 
+    def hold(self, id: JobId, *, release: bool = False) -> None:
+        """Hold a waiting job that was told to be ours, or release it; raises Refused with the scheduler's words."""
+
 
 Sleep = Callable[[float], None]

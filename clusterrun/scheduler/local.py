@@ -196,6 +196,10 @@ class LocalScheduler:
         """End jobs and return once they have ended, or a little after the grace; each answer says what was found."""
         return localcancel.cancel(self._root, ids, self._sleep, self._grace)
 
+    def hold(self, id: JobId, *, release: bool = False) -> None:
+        """Always refused: a local job waits for its devices or its dependency, and for nobody's word."""
+        raise Refused(f"local job {id} cannot be held", hint=f"`clusterrun cancel {id}` ends it")
+
 
 def _tail(path: Path) -> str:
     """The last 2,000 characters of a file, or nothing."""

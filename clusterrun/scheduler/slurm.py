@@ -11,10 +11,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from clusterrun import shell
-from clusterrun.errors import Ambiguous, CommandError, NoScheduler, SchedulerError
+from clusterrun.errors import Ambiguous, CommandError, NoScheduler, Refused, SchedulerError
 from clusterrun.job import JobId, JobStatus
 from clusterrun.scheduler import Answer, Cancelled, Submission
 from clusterrun.scheduler import slurm_text as text
+from clusterrun.scheduler.slurm_hold import hold_argv, parse_hold
 
 Run = Callable[..., shell.Completed]
 
@@ -157,6 +158,13 @@ class SlurmScheduler:
                 )
             results += [Cancelled(i, str(i) not in refused, refused.get(str(i), "")) for i in some]
         return results
+
+    def hold(self, id: JobId, *, release: bool = False) -> None:
+        """One scontrol; raises Refused with its words, SchedulerError where it did not answer."""
+        done = self._call(hold_argv(id, release=release, cluster=self._where))
+        if done.status != 0:
+            word = "release" if release else "hold"
+            raise Refused(f"Slurm did not {word} job {id}", said=parse_hold(done.stderr))
 
     def answer(self, argv: Sequence[str], timeout: float = shell.SLURM_TIMEOUT) -> Reply:
         """What a Slurm command that only reads says: its text, or why there is none. Never raises.

@@ -1,0 +1,65 @@
+"""What stands before the view for a moment: a question, and a text to read."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical, VerticalScroll
+from textual.screen import ModalScreen
+from textual.widgets import Static
+
+from clusterrun.text import safe_line, safe_text
+
+
+class Question(ModalScreen[bool]):
+    """A question that only ``y`` answers with yes: no key that one presses by mistake."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("y", "answer(True)", "Yes"),
+        Binding("n,escape,q", "answer(False)", "No"),
+    ]
+    DEFAULT_CSS = """
+    Question { align: center middle; }
+    Question > Vertical { width: auto; max-width: 90%; height: auto; padding: 1 2; border: solid $warning; }
+    Question Static { width: auto; }
+    """
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self._text = text
+
+    def compose(self) -> ComposeResult:
+        with Vertical():
+            yield Static(f"{safe_line(self._text)}  y/n", markup=False)
+
+    def action_answer(self, yes: bool) -> None:
+        self.dismiss(yes)
+
+
+class Reading(ModalScreen[None]):
+    """A text of several lines, which may come later than its window; the title is ours, as it is read as markup."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,e,enter", "close", "Close")]
+    DEFAULT_CSS = """
+    Reading { align: center middle; }
+    Reading > VerticalScroll { width: 94%; height: 90%; padding: 0 1; border: solid $primary; background: $surface; }
+    """
+
+    def __init__(self, title: str) -> None:
+        super().__init__()
+        self._title = title
+
+    def compose(self) -> ComposeResult:
+        with VerticalScroll() as box:
+            box.border_title = self._title
+            box.border_subtitle = "esc closes"
+            yield Static("asking …", markup=False, id="reading")
+
+    def show(self, text: str) -> None:
+        """Put the text in the window."""
+        self.query_one("#reading", Static).update(safe_text(text))
+
+    def action_close(self) -> None:
+        self.dismiss(None)

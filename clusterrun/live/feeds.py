@@ -1,0 +1,232 @@
+"""Threads that keep the newest answer: of the scheduler, of a run's files, of its log.
+
+Each holds one value that is replaced whole, so that the screen reads it without waiting. They are daemons: a question
+that hangs holds its own thread, never the screen or the way out of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from clusterrun.errors import ClusterrunError
+from clusterrun.job import LOCAL, Outcome
+from clusterrun.live.pace import Pace
+from clusterrun.live.source import Ranks
+from clusterrun.logs import LogLine, follow
+from clusterrun.states import RunState
+from clusterrun.store import RunRecord
+from clusterrun.text import safe_text
+
+LOCAL_WAIT = 2.0  # jobs on this machine are asked for by reading files
+FILES_WAIT = 1.5
+LOG_LINES = 2000  # kept, and the most that is read in a second before we skip to the end
+SHOWN_FIRST = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Jobs:
+    """The last known jobs; ``at`` is when the scheduler last answered (None: not yet), ``trouble`` why not since.
+
+    Times are monotonic seconds.
+    """
+
+    states: tuple[RunState, ...] = ()
+    at: float | None = None
+    asking_since: float | None = None
+    trouble: str = ""
+
+
+class QueueFeed:
+    """Asks ``ask`` for the jobs again and again, as often as its pace allows."""
+
+    def __init__(
+        self, ask: Callable[[], Sequence[RunState]], pace: Pace | None = None, now: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.latest = Jobs()
+        self._ask, self._pace, self._now = ask, pace or Pace(), now
+        self._changed = threading.Condition()
+        self._asked, self._due = -1e9, -1e9
+        self._closed = False
+
+    def start(self) -> None:
+        """Ask now and from now on."""
+        threading.Thread(target=self._run, name="top-queue", daemon=True).start()
+
+    def hurry(self) -> None:
+        """Ask as soon as the pace's floor allows: something has just happened."""
+        with self._changed:
+            self._due = min(self._due, self._asked + self._pace.floor)
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def look(self) -> None:
+        """Ask once, and decide when to ask again."""
+        began, before = self._now(), self.latest
+        self._asked = began
+        self.latest = replace(before, asking_since=began)
+        try:
+            found, trouble = tuple(self._ask()), ""
+        except ClusterrunError as error:
+            found, trouble = (), f"{error.message}{': ' + error.said if error.said else ''}"
+        except Exception as error:  # the thread must live, and the screen must say why nothing moves
+            found, trouble = (), f"{type(error).__name__}: {error}"
+        now = self._now()
+        trouble = trouble or next((s.note for s in found if _unanswered(s)), "")
+        if found:
+            found = _kept(before.states, found)
+        if trouble:
+            self.latest = Jobs(found or before.states, before.at, None, trouble)
+        else:
+            self.latest = Jobs(found, now, None, "")
+        changed = _words(before.states) != _words(self.latest.states)
+        wait = self._pace.after(changed=changed, failed=bool(trouble), took=now - began)
+        local = bool(found) and all(s.record is not None and s.record.scheduler == LOCAL for s in found)
+        with self._changed:
+            self._due = now + (min(LOCAL_WAIT, self._pace.floor) if local and not trouble else wait)
+
+    def _run(self) -> None:
+        while not self._closed:
+            self.look()
+            with self._changed:
+                while not self._closed and self._now() < self._due:
+                    self._changed.wait(self._due - self._now())
+
+
+class RanksFeed:
+    """Reads the chosen run's files every second or two; a folder that is slow to read is read less often."""
+
+    def __init__(self, read: Callable[[RunRecord], Ranks], wait: float = FILES_WAIT) -> None:
+        self.latest: tuple[str, Ranks] = ("", Ranks())
+        self._read, self._wait = read, wait
+        self._run: RunRecord | None = None
+        self._changed = threading.Condition()
+        self._closed = False
+
+    def start(self) -> None:
+        threading.Thread(target=self._loop, name="top-ranks", daemon=True).start()
+
+    def choose(self, run: RunRecord | None) -> None:
+        """Read this run's files from now on, and at once where it is another run than before."""
+        with self._changed:
+            other = (run and run.run_id) != (self._run and self._run.run_id)
+            self._run = run
+            if other:
+                self._changed.notify_all()
+
+    def close(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def _loop(self) -> None:
+        while not self._closed:
+            run, began = self._run, time.monotonic()
+            if run is not None:
+                with contextlib.suppress(Exception):  # another program's files: what was last read stays, with its age
+                    self.latest = (run.run_id, self._read(run))
+            took = time.monotonic() - began
+            with self._changed:
+                if self._run is run and not self._closed:
+                    self._changed.wait(None if run is None else max(self._wait, 10 * took))
+
+
+class _Closed(Exception):
+    """Nobody looks at this log any more."""
+
+
+@dataclass
+class LogFeed:
+    """The last lines of one job's log, as they come; ``count`` is how many have come in all."""
+
+    paths: tuple[Path, Path]
+    world_size: int
+    count: int = 0
+    lines: deque[str] = field(default_factory=lambda: deque(maxlen=LOG_LINES))
+    trouble: str = ""
+    _closed: bool = False
+
+    def start(self) -> None:
+        threading.Thread(target=self._run, name="top-log", daemon=True).start()
+
+    def close(self) -> None:
+        self._closed = True
+
+    def new(self, since: int) -> tuple[int, list[str]]:
+        """How many lines have come in all, and the kept ones after the first ``since``."""
+        count, lines = self.count, list(self.lines)
+        return count, lines[-(count - since) :] if count > since else []
+
+    def _run(self) -> None:
+        try:
+            while not self._closed:
+                self._follow()
+        except _Closed:
+            pass
+        except (ClusterrunError, OSError) as error:
+            self.trouble = str(error)
+        except Exception as error:
+            self.trouble = f"{type(error).__name__}: {error}"
+
+    def _follow(self) -> None:
+        """Show lines until they come faster than anybody could read: then begin again at the end."""
+        self._began, self._in_a_second = time.monotonic(), 0
+        width = len(str(max(0, self.world_size - 1)))
+        lines = follow(self.paths, stop=lambda: False, sleep=self._sleep, tail=SHOWN_FIRST, world_size=self.world_size)
+        for line in lines:
+            if self._closed:
+                raise _Closed
+            self._add(log_text(line, width))
+            self._in_a_second += 1
+            if self._in_a_second > LOG_LINES:
+                self._sleep(1.0)
+                self._add("… the log grows faster than it can be read here: lines left out …")
+                return
+
+    def _add(self, text: str) -> None:
+        self.lines.append(text)
+        self.count += 1
+
+    def _sleep(self, seconds: float) -> None:
+        if self._closed:
+            raise _Closed
+        time.sleep(seconds)
+        if time.monotonic() - self._began > 1:
+            self._began, self._in_a_second = time.monotonic(), 0
+
+
+def log_text(line: LogLine, width: int) -> str:
+    """A line of a log as the screen shows it: made safe, its rank before it."""
+    if line.notice:
+        return f"-- {safe_text(line.text)}"
+    rank = f"{line.rank:>{width}}" if line.rank is not None else " " * width
+    return f"{rank}{'!' if line.stream == 'err' else '|'} {safe_text(line.text)}"
+
+
+def _unanswered(state: RunState) -> bool:
+    return bool(state.note) and state.status.outcome is Outcome.UNKNOWN
+
+
+def _kept(before: Sequence[RunState], found: Sequence[RunState]) -> tuple[RunState, ...]:
+    """The new states; where the scheduler did not answer for a run, what was last known of it."""
+    known = {s.record.run_id: s for s in before if s.record is not None}
+
+    def better(state: RunState) -> RunState:
+        last = known.get(state.record.run_id) if state.record is not None else None
+        return last if last is not None and _unanswered(state) else state
+
+    return tuple(better(state) for state in found)
+
+
+def _words(states: Sequence[RunState]) -> list[tuple[str, str, str]]:
+    """What counts as a change: a job more or less, another state or reason."""
+    return [(str(s.status.id), s.status.state, s.status.reason) for s in states]

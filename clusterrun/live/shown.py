@@ -1,0 +1,112 @@
+"""Values -> the words on the screen. Pure; every foreign text is made safe here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from clusterrun.live.feeds import Jobs
+from clusterrun.live.source import Ranks
+from clusterrun.progress import Gpu, RankProgress
+from clusterrun.states import RunState
+from clusterrun.text import safe_line
+from clusterrun.ui import handle, state_row
+
+RANK_COLUMNS = ("RANK", "NODE", "PHASE", "STEP", "TOK/S", "GPU", "MEM GiB", "°C", "RSS", "SAID")
+SILENT = 3  # times the interval a rank means to keep
+
+
+def job_row(state: RunState, since_asked: float | None) -> list[str]:
+    """A job as ``list`` shows it; the time of one that runs goes on between two answers."""
+    job = state.status
+    if since_asked is not None and job.state == "RUNNING" and job.elapsed is not None:
+        state = replace(state, status=replace(job, elapsed=job.elapsed + int(since_asked)))
+    return [safe_line(cell) for cell in state_row(state)]
+
+
+def rank_row(rank: RankProgress, now: float, over: bool) -> list[str]:
+    """One rank; ``now`` in seconds since the epoch. A figure that nobody told is left empty."""
+    gpu = rank.gpu or Gpu()
+    step = "" if rank.step is None else f"{rank.step}/{rank.steps}" if rank.steps is not None else str(rank.step)
+    total = f"/{gpu.memory_total_gib:.0f}" if gpu.memory_total_gib is not None else ""
+    said = "" if not rank.time else age(now - rank.time)
+    return [
+        str(rank.rank),
+        safe_line(rank.node),
+        safe_line(rank.phase),
+        step,
+        "" if rank.tokens_per_second is None else f"{rank.tokens_per_second:,.0f}",
+        "" if gpu.use is None else f"{gpu.use:.0f}%",
+        "" if gpu.memory_gib is None else f"{gpu.memory_gib:.1f}{total}",
+        "" if gpu.temperature is None else f"{gpu.temperature:.0f}",
+        "" if rank.memory_gib is None else f"{rank.memory_gib:.1f}",
+        said + (" !" if not over and is_silent(rank, now) else ""),
+    ]
+
+
+def is_silent(rank: RankProgress, now: float) -> bool:
+    """Whether a rank has not told for much longer than it means to: stopped, ended, or its folder takes no files."""
+    return rank.time > 0 and now - rank.time > SILENT * (rank.interval or 10.0)
+
+
+def job_line(state: RunState | None, told: Ranks, now: float, over: bool) -> str:
+    """One job in a line: its state, how far its training is, and which ranks are silent."""
+    if state is None:
+        return ""
+    parts = [handle(state), safe_line(state.record.name if state.record else state.status.name), state.status.state]
+    if told.attempt > 1:
+        parts.append(f"attempt {told.attempt}")
+    figures = told.metrics
+    if figures is not None:
+        parts.append(f"step {figures.step}")
+        parts += [f"{name} {value:.3f}" for name, value in (("loss", figures.loss), ("val", figures.val_loss))
+                  if value is not None]  # fmt: skip
+        if figures.tokens_per_second is not None:
+            parts.append(f"{figures.tokens_per_second:,.0f} tokens/s")
+    silent = [] if over else [str(rank.rank) for rank in told.ranks if is_silent(rank, now)]
+    if silent:
+        shown = ", ".join(silent[:8]) + (" …" if len(silent) > 8 else "")
+        parts.append(f"silent: rank{'s'[: len(silent) > 1]} {shown}")
+    return "  ".join(parts)
+
+
+def top_line(jobs: Jobs, user: str, now: float) -> str:
+    """The first line: whose jobs, how many, and how old what is shown is; ``now`` in monotonic seconds."""
+    count = f"{len(jobs.states)} job{'s'[: len(jobs.states) != 1]}"
+    parts = ["clusterrun top", user, count if jobs.at is not None else ""]
+    if jobs.trouble:
+        old = f"what is shown is {age(now - jobs.at)} old" if jobs.at is not None else "nothing is known yet"
+        parts.append(f"NO ANSWER: {safe_line(jobs.trouble)}; {old}")
+    elif jobs.asking_since is not None and now - jobs.asking_since > 2:
+        parts.append(f"asking for {age(now - jobs.asking_since)} …")
+    elif jobs.at is None:
+        parts.append("asking …")
+    else:
+        parts.append(f"asked {age(now - jobs.at)} ago")
+    return "  ".join(part for part in parts if part)
+
+
+def age(seconds: float) -> str:
+    """A duration in one or two units: ``4s``, ``3m20s``, ``2h05m``, ``3d04h``."""
+    whole = max(0, int(seconds))
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60:02}s"
+    if whole < 86_400:
+        return f"{whole // 3600}h{whole % 3600 // 60:02}m"
+    return f"{whole // 86_400}d{whole % 86_400 // 3600:02}h"
+
+
+def key_of(state: RunState) -> str:
+    """What a job's row is known by, whatever becomes of the job."""
+    return state.record.run_id if state.record is not None else str(state.status.id)
+
+
+def keys_of(states: Sequence[RunState]) -> list[str]:
+    """The keys of rows, all different: an array's tasks share a run."""
+    keys: list[str] = []
+    for state in states:
+        key = key_of(state)
+        keys.append(key if key not in keys else f"{key} {state.status.id} {len(keys)}")
+    return keys

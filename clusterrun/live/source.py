@@ -1,0 +1,137 @@
+"""What the view asks of a Cluster, and what it has it do: values in and out, errors as ClusterrunError."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from clusterrun import progress
+from clusterrun import store as records
+from clusterrun.errors import ClusterrunError
+from clusterrun.job import Outcome
+from clusterrun.logs import log_paths
+from clusterrun.progress import Metrics, RankProgress
+from clusterrun.scheduler.slurm_hold import HELD
+from clusterrun.states import RunState
+from clusterrun.store import RunRecord
+from clusterrun.ui import handle
+
+KEPT = 3600
+"""Seconds for which a job that is over stays on the screen."""
+
+
+class Asked(Protocol):
+    """The part of :class:`clusterrun.cluster.Cluster` that the view needs."""
+
+    user: str
+
+    def store(self) -> Any: ...
+    def states(self, runs: Sequence[RunRecord]) -> list[RunState]: ...
+    def status(self, texts: Sequence[str]) -> list[RunState]: ...
+    def cancel(self, targets: Sequence[RunState]) -> Sequence[tuple[RunState, Any]]: ...
+    def hold(self, target: RunState, *, release: bool = False) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """What a run's files told at ``at`` (seconds since the epoch): its ranks, its last figures, its attempt's number.
+
+    ``ended`` tells that the newest attempt has left its end record.
+    """
+
+    ranks: tuple[RankProgress, ...] = ()
+    metrics: Metrics | None = None
+    attempt: int = 0
+    ended: bool = False
+    at: float = 0.0
+
+
+class Source:
+    """One user's runs; ``pinned`` is one that was asked for by name and stays, whatever becomes of it."""
+
+    def __init__(self, cluster: Asked, pinned: RunRecord | None = None, now: Callable[[], float] = time.time) -> None:
+        self._cluster, self._pinned, self._now = cluster, pinned, now
+
+    @property
+    def user(self) -> str:
+        return self._cluster.user
+
+    def jobs(self) -> list[RunState]:
+        """My runs that are not over or were within the last hour, newest first: one question to the scheduler."""
+        kept = {run.run_id: run for run in self._cluster.store().all() if not self._long_over(run)}
+        if self._pinned is not None:
+            kept.setdefault(self._pinned.run_id, self._pinned)
+        return list(reversed(self._cluster.states(list(kept.values()))))
+
+    def ranks(self, run: RunRecord) -> Ranks:
+        """What the run's own files tell; never raises."""
+        folders = records.attempts(run)
+        if not folders:
+            return Ranks(at=self._now())
+        told = tuple(progress.read_ranks(folders[-1])) or _from_start(folders[-1])
+        ended = (folders[-1] / "end.json").exists()
+        return Ranks(told, progress.last_metrics(run), len(folders), ended, self._now())
+
+    def logs(self, state: RunState) -> tuple[Path, Path] | None:
+        """The two log files of a job, None where they are not known here."""
+        run = state.record
+        return log_paths(run.logs, run.job_id) if run is not None and run.job_id is not None else None
+
+    def cancel(self, state: RunState) -> str:
+        """Cancel a job as it stands now; returns what became of it."""
+        ((target, result),) = self._cluster.cancel(self._again(state))
+        said = f": {result.said}" if result.said else ""
+        return f"{'cancelled' if result.done else 'not cancelled'} {handle(target)}{said}"
+
+    def hold(self, state: RunState) -> str:
+        """Hold a job that waits, or release it where it is held; returns what was done."""
+        (target,) = self._again(state)
+        release = any(word in target.status.reason for word in HELD)
+        self._cluster.hold(target, release=release)
+        return f"{'released' if release else 'held'} {handle(target)}"
+
+    def explain(self, state: RunState) -> list[str]:
+        """Why a job waits or how it ended, in lines."""
+        from clusterrun.live.explain import explain
+
+        return explain(self._cluster, *self._again(state))
+
+    def _again(self, state: RunState) -> list[RunState]:
+        """The job as the scheduler shows it now: what is changed must have been seen to be ours just before."""
+        found = self._cluster.status([handle(state)])
+        same = [one for one in found if _same(one, state)]
+        if len(same) != 1:
+            raise ClusterrunError(f"{handle(state)} is {len(found)} jobs", hint="name one on the command line")
+        return same
+
+    def _long_over(self, run: RunRecord) -> bool:
+        final = run.submission.final
+        if final is None:
+            return False
+        ended = final.get("ended")
+        return not isinstance(ended, int | float) or self._now() - ended > KEPT
+
+
+def _same(one: RunState, other: RunState) -> bool:
+    if one.record is None or other.record is None:
+        return one.status.id == other.status.id
+    return one.record.run_id == other.record.run_id
+
+
+def _from_start(attempt: Path) -> tuple[RankProgress, ...]:
+    """Which rank is where, of ranks that keep no progress (a launcher of the user's, a worker of an older version)."""
+    start = records.read_json(attempt / "start.json") or {}
+    rows = start.get("ranks")
+    found = []
+    for row in rows if isinstance(rows, list) else []:
+        if isinstance(row, dict) and isinstance(row.get("rank"), int):
+            found.append(RankProgress(rank=row["rank"], node=str(row.get("node") or ""), time=0.0))
+    return tuple(found)
+
+
+def is_over(state: RunState) -> bool:
+    """Whether a job will not write any more, as far as is known."""
+    return state.status.outcome not in (Outcome.RUNNING, Outcome.UNKNOWN)

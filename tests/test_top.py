@@ -1,0 +1,314 @@
+"""The live view over a Cluster of our own making: what is on the screen, and what its keys do."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clusterrun.errors import SchedulerError
+from clusterrun.live.app import Top
+from clusterrun.live.pace import Pace
+from clusterrun.live.source import Source
+from tests.topping import FakeCluster, run, status, text_of, until_shown, write_rank
+
+Play = Callable[[Any], Awaitable[None]]
+
+
+@pytest.fixture
+def cluster() -> FakeCluster:
+    return FakeCluster()
+
+
+def play(cluster: FakeCluster, story: Play, size: tuple[int, int] = (80, 24), **settings: Any) -> Top:
+    """Open the view and act a story with its pilot; questions may follow each other quickly here."""
+
+    @contextlib.asynccontextmanager
+    async def opened(app: Top) -> AsyncIterator[Any]:
+        async with app.run_test(size=size) as pilot:
+            yield pilot
+
+    async def act() -> Top:
+        app = Top(Source(cluster), pace=Pace(0.2), **settings)
+        async with opened(app) as pilot:
+            await story(pilot)
+        return app
+
+    return asyncio.run(act())
+
+
+def test_jobs_ranks_and_log_of_the_job_under_the_cursor(cluster: FakeCluster, tmp_path: Path) -> None:
+    first, second = run(tmp_path, 1), run(tmp_path, 2, name="other")
+    cluster.put((first, status(1)), (second, status(2, nodes="node7")))
+    gpu = {"name": "H200", "use": 97, "memory_gib": 71.4, "memory_total_gib": 139.8, "temperature": 61}
+    write_rank(second, 0, step=40, steps=100, tokens_per_second=12345.6, memory_gib=3.2, gpu=gpu)
+    write_rank(second, 1, node="node7", phase="evaluating", step=39, steps=100)
+    (tmp_path / "logs" / "train_2.out").write_text("0: step 40/100\n1: hello from one\n")
+    (tmp_path / "logs" / "train_1.out").write_text("0: the first job's line\n")
+    (tmp_path / "logs" / "train_1.err").write_text("0: a warning\n")
+
+    async def story(pilot: Any) -> None:
+        shown = await until_shown(pilot, lambda text: "hello from one" in text and "evaluating" in text)
+        lines = shown.splitlines()
+        assert [line.split()[:2] for line in lines if line.split()[:1] in (["1"], ["2"])][:2] == [
+            ["2", "other"], ["1", "lm"]
+        ]  # fmt: skip
+        rank = next(line for line in lines if "40/100" in line and "97%" in line)
+        assert all(word in rank for word in ("node1", "training", "12,346", "71.4/140", "61", "3.2"))
+        assert "the first job's line" not in shown
+        await pilot.press("down")
+        shown = await until_shown(pilot, lambda text: "the first job's line" in text)
+        assert "0! a warning" in shown and "hello from one" not in shown and "evaluating" not in shown
+
+    play(cluster, story)
+
+
+def test_a_log_that_comes_late_and_grows_is_followed(cluster: FakeCluster, tmp_path: Path) -> None:
+    one = run(tmp_path, 1)
+    cluster.put((one, status(1)))
+    log = tmp_path / "logs" / "train_1.out"
+
+    async def story(pilot: Any) -> None:
+        await until_shown(pilot, lambda text: "RUNNING" in text)
+        log.write_text("0: first line\n")
+        await until_shown(pilot, lambda text: "0| first line" in text)
+        with log.open("a") as file:
+            file.write("1: second line\n")
+        await until_shown(pilot, lambda text: "1| second line" in text)
+        await pilot.press("f")
+        shown = await until_shown(pilot, lambda text: "JOBID" not in text and "RANK" not in text)
+        assert "0| first line" in shown and "1| second line" in shown
+        await pilot.press("escape")
+        await until_shown(pilot, lambda text: "JOBID" in text and "RANK" in text)
+
+    play(cluster, story)
+
+
+def test_enter_shows_one_job_alone_and_escape_all_again(cluster: FakeCluster, tmp_path: Path) -> None:
+    one = run(tmp_path, 1)
+    cluster.put((one, status(1)))
+    write_rank(one, 0)
+
+    async def story(pilot: Any) -> None:
+        await until_shown(pilot, lambda text: "JOBID" in text and "training" in text)
+        await pilot.press("enter")
+        await until_shown(pilot, lambda text: "JOBID" not in text and "training" in text)
+        await pilot.press("escape")
+        await until_shown(pilot, lambda text: "JOBID" in text)
+
+    play(cluster, story)
+
+
+def test_a_silent_rank_is_marked_and_named_and_one_that_is_over_is_not(cluster: FakeCluster, tmp_path: Path) -> None:
+    one = run(tmp_path, 1)
+    cluster.put((one, status(1)))
+    write_rank(one, 0)
+    write_rank(one, 1, time=time.time() - 95)
+
+    async def story(pilot: Any) -> None:
+        shown = await until_shown(pilot, lambda text: "silent: rank 1" in text)
+        assert "1m35s !" in shown or "1m36s !" in shown
+        cluster.put((one, status(1, "COMPLETED")))
+        shown = await until_shown(pilot, lambda text: "COMPLETED" in text and "silent" not in text)
+        assert " !" not in shown
+
+    play(cluster, story)
+
+
+# -- the keys ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("key", ["n", "escape", "q", "enter", "space"])
+def test_only_y_cancels(cluster: FakeCluster, tmp_path: Path, key: str) -> None:
+    one = run(tmp_path, 1)
+    cluster.put((one, status(1)))
+
+    async def story(pilot: Any) -> None:
+        await until_shown(pilot, lambda text: "RUNNING" in text)
+        await pilot.press("c")
+        await until_shown(pilot, lambda text: "Cancel 1 (lm)?  y/n" in text)
+        await pilot.press(key)
+        await pilot.pause(0.2)
+        assert cluster.cancelled == []
+        if key in ("enter", "space"):
+            await pilot.press("n")
+        await until_shown(pilot, lambda text: "Cancel 1" not in text)
+        await pilot.press("c", "y")
+        await until_shown(pilot, lambda text: "cancelled 1" in text and "CANCELLED" in text)
+        assert cluster.cancelled == ["1"]
+
+    play(cluster, story)
+
+
+def test_what_is_cancelled_is_what_was_asked_about_though_rows_move(cluster: FakeCluster, tmp_path: Path) -> None:
+    one = run(tmp_path, 1)
+    cluster.put((one, status(1)))
+
+    async def story(pilot: Any) -> None:
+        await until_shown(pilot, lambda text: "RUNNING" in text)
+        await pilot.press("c")
+        cluster.put((one, status(1)), (run(tmp_path, 2), status(2)), (run(tmp_path, 3), status(3)))
+        await pilot.press("r")
+        await until_shown(pilot, lambda text: "3 jobs" in text)
+        await pilot.press("y")
+        await until_shown(pilot, lambda text: "cancelled 1" in text)
+        assert cluster.cancelled == ["1"]
+
+    play(cluster, story)
+
+
+def test_h_holds_a_job_and_releases_a_held_one(cluster: FakeCluster, tmp_path: Path) -> None:
+    one = run(tmp_path, 1)
+    cluster.put((one, status(1, "PENDING", reason="Priority")))
+
+    async def story(pilot: Any) -> None:
+        await until_shown(pilot, lambda text: "Priority" in text)
+        await pilot.press("h")
+        await until_shown(pilot, lambda text: "held 1" in text and "JobHeldUser" in text)
+        await pilot.press("h")
+        await until_shown(pilot, lambda text: "released 1" in text and "JobHeldUser" not in text)
+        assert cluster.held == [("1", False), ("1", True)]
+
+    play(cluster, story)
+
+
+def test_what_cannot_be_explained_is_said_and_the_view_goes_on(cluster: FakeCluster, tmp_path: Path) -> None:
+    one = run(tmp_path, 1)
+    cluster.put((one, status(1, "PENDING", reason="Priority")))
+
+    async def story(pilot: Any) -> None:
+        await until_shown(pilot, lambda text: "Priority" in text)
+        await pilot.press("e")
+        await until_shown(pilot, lambda text: "esc closes" in text and "asking" not in text)
+        await pilot.press("escape")
+        await until_shown(pilot, lambda text: "esc closes" not in text)
+
+    play(cluster, story)
+
+
+@pytest.mark.parametrize(("key", "code"), [("q", 0), ("ctrl+c", 130)])
+def test_leaving_touches_no_job(cluster: FakeCluster, tmp_path: Path, key: str, code: int) -> None:
+    cluster.put((run(tmp_path, 1), status(1)))
+
+    async def story(pilot: Any) -> None:
+        await until_shown(pilot, lambda text: "RUNNING" in text)
+        await pilot.press(key)
+
+    assert play(cluster, story).return_value == code
+    assert cluster.cancelled == []
+
+
+# -- what goes wrong ---------------------------------------------------------------------------------------------------
+
+
+def test_a_scheduler_that_hangs_freezes_nothing(cluster: FakeCluster, tmp_path: Path) -> None:
+    one, two = run(tmp_path, 1), run(tmp_path, 2)
+    cluster.put((one, status(1)), (two, status(2)))
+    write_rank(one, 0, phase="saving")
+    write_rank(two, 0, phase="loading")
+
+    async def story(pilot: Any) -> None:
+        await until_shown(pilot, lambda text: "loading" in text)
+        cluster.silent.clear()
+        asked = cluster.asked
+        await until_shown(pilot, lambda text: cluster.asked > asked)
+        began = time.monotonic()
+        await pilot.press("down")
+        await until_shown(pilot, lambda text: "saving" in text)
+        await pilot.press("t", "f", "escape", "c", "n")
+        assert time.monotonic() - began < 5
+        await until_shown(pilot, lambda text: "asking for 2s" in text or "asking for 3s" in text)
+        assert cluster.asked == asked + 1
+        await pilot.press("q")
+
+    began = time.monotonic()
+    play(cluster, story)
+    assert time.monotonic() - began < 20  # nor is the way out
+    cluster.silent.set()
+
+
+def test_a_failed_question_keeps_what_was_known_with_its_age(cluster: FakeCluster, tmp_path: Path) -> None:
+    cluster.put((run(tmp_path, 1), status(1)))
+
+    async def story(pilot: Any) -> None:
+        await until_shown(pilot, lambda text: "RUNNING" in text)
+        cluster.trouble = "squeue: Unable to contact slurm controller"
+        shown = await until_shown(pilot, lambda text: "NO ANSWER: squeue: Unable to contact" in text)
+        assert "RUNNING" in shown and "UNKNOWN" not in shown
+        cluster.trouble, cluster.error = "", SchedulerError("it is gone", said="scontrol: error")
+        shown = await until_shown(pilot, lambda text: "NO ANSWER: it is gone: scontrol: error" in text)
+        assert "RUNNING" in shown
+        cluster.error = None
+        await until_shown(pilot, lambda text: "NO ANSWER" not in text)
+
+    play(cluster, story, size=(140, 24))
+
+
+def test_nobodys_text_is_markup_or_moves_the_cursor(cluster: FakeCluster, tmp_path: Path) -> None:
+    bad = "[red]x[/] \x1b[2J\x1b]0;t\x07\u202e\r[/nope]"
+    one = run(tmp_path, 1, name=bad)
+    cluster.put((one, status(1, "PENDING", reason=bad, nodes=bad)))
+    write_rank(one, 0, node=bad, phase=bad)
+    (tmp_path / "logs" / "train_1.out").write_text(f"0: {bad}\n0: after\n", newline="")
+    cluster.trouble = ""
+
+    async def story(pilot: Any) -> None:
+        shown = await until_shown(pilot, lambda text: "0| after" in text)
+        assert "[red]x[/] \\x1b[2J" in shown
+        assert not set("\x1b\x07\r\u202e") & set(shown)
+        await pilot.press("c")
+        await until_shown(pilot, lambda text: "Cancel 1 ([red]x[/]" in text)
+        await pilot.press("n")
+        cluster.trouble = bad
+        await until_shown(pilot, lambda text: "NO ANSWER: [red]x[/]" in text)
+        assert not set("\x1b\x07\r\u202e") & set(text_of(pilot.app))
+
+    play(cluster, story, size=(300, 40))
+
+
+def test_without_jobs_it_says_what_to_do(cluster: FakeCluster) -> None:
+    async def story(pilot: Any) -> None:
+        await until_shown(pilot, lambda text: "no jobs; `clusterrun submit` starts one" in text and "0 jobs" in text)
+        await pilot.press("c", "h", "e", "f", "enter", "escape")
+
+    play(cluster, story)
+
+
+# -- terminals ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [(80, 24), (200, 50), (40, 10)])
+def test_light_and_dark_say_the_same_in_every_size(cluster: FakeCluster, tmp_path: Path, size: tuple[int, int]) -> None:
+    one = run(tmp_path, 1)
+    cluster.put((one, status(1, "PENDING", reason="Priority", elapsed=0)))
+    write_rank(one, 0)
+    screens: dict[str, str] = {}
+
+    for theme in ("dark", "light"):
+
+        async def story(pilot: Any, theme: str = theme) -> None:
+            shown = await until_shown(pilot, lambda text: "PENDING" in text and ("RANK" in text or size[0] == 40))
+            screens[theme] = "\n".join(shown.splitlines()[1:4])
+            assert pilot.app.current_theme.dark == (theme == "dark")
+
+        play(cluster, story, size=size, theme=theme)
+    assert screens["dark"] == screens["light"]
+
+
+def test_a_thousand_jobs_and_ranks_are_shown_and_moved_through(cluster: FakeCluster, tmp_path: Path) -> None:
+    one = run(tmp_path, 1, ranks=1000)
+    for rank in range(1000):
+        write_rank(one, rank, step=1)
+    cluster.put(*((run(tmp_path, number), status(number)) for number in range(1, 1000)))
+
+    async def story(pilot: Any) -> None:
+        await until_shown(pilot, lambda text: "999 jobs" in text, seconds=30)
+        await pilot.press("ctrl+end")
+        await until_shown(pilot, lambda text: "\n 1      lm" in text and "training" in text, seconds=30)
+
+    play(cluster, story)
