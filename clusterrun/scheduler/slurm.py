@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from clusterrun import shell
 from clusterrun.errors import Ambiguous, CommandError, NoScheduler, Refused, SchedulerError
@@ -16,6 +17,9 @@ from clusterrun.job import JobId, JobStatus
 from clusterrun.scheduler import Answer, Cancelled, Submission
 from clusterrun.scheduler import slurm_text as text
 from clusterrun.scheduler.slurm_hold import hold_argv, parse_hold
+
+if TYPE_CHECKING:
+    from clusterrun.scheduler.slurm_estimate import Estimate
 
 Run = Callable[..., shell.Completed]
 
@@ -159,6 +163,16 @@ class SlurmScheduler:
             results += [Cancelled(i, str(i) not in refused, refused.get(str(i), "")) for i in some]
         return results
 
+    def estimate(self, submission: Submission, script: str, timeout: float = shell.SLURM_TIMEOUT) -> Estimate:
+        """When Slurm would start that job; nothing is staged, and no job is made. Never raises."""
+        from clusterrun.scheduler.slurm_estimate import parse_test_only, test_only_argv
+
+        # the job's environment and not that of a query: in --begin=16:00 the time is the user's own
+        env = {**submission.env, "SLURM_TIME_FORMAT": "%s"}
+        argv = test_only_argv(submission.argv)
+        reply = self.answer(argv, timeout, env=env, cwd=submission.workdir, stdin=script)
+        return parse_test_only(reply.stderr, reply.note)
+
     def hold(self, id: JobId, *, release: bool = False) -> None:
         """One scontrol; raises Refused with its words, SchedulerError where it did not answer."""
         done = self._call(hold_argv(id, release=release, cluster=self._where))
@@ -166,14 +180,14 @@ class SlurmScheduler:
             word = "release" if release else "hold"
             raise Refused(f"Slurm did not {word} job {id}", said=parse_hold(done.stderr))
 
-    def answer(self, argv: Sequence[str], timeout: float = shell.SLURM_TIMEOUT) -> Reply:
+    def answer(self, argv: Sequence[str], timeout: float = shell.SLURM_TIMEOUT, **how: object) -> Reply:
         """What a Slurm command that only reads says: its text, or why there is none. Never raises.
 
         ``argv`` comes from a pure function, as does what reads the text; both streams count, as sbatch --test-only
         answers on its standard error.
         """
         try:
-            done = self._call(argv, timeout=timeout)
+            done = self._call(argv, timeout=timeout, **how)
         except CommandError as error:
             return Reply("", f"{argv[0]}: {_line(error.said) or error.message}")
         if done.status != 0:

@@ -1,0 +1,114 @@
+"""What the cluster has and what of it a user may have: a handful of calls, whatever the cluster's size."""
+
+from __future__ import annotations
+
+import grp
+import os
+import re
+from dataclasses import dataclass, replace
+
+from clusterrun import survey
+from clusterrun.errors import SchedulerError
+from clusterrun.free.limits import Limit, groups_of, limits_of
+from clusterrun.scheduler import slurm_nodes
+from clusterrun.scheduler.slurm import SlurmScheduler
+from clusterrun.scheduler.slurm_limits import parse_limits
+from clusterrun.scheduler.slurm_nodes import Me, Node, Partition
+from clusterrun.scheduler.slurm_qos import parse_qos, qos_argv
+from clusterrun.survey import Association
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """The cluster as this user sees it; ``notes`` say in a line each what could not be seen.
+
+    ``limits`` is None where there are none to know of: no accounting, none that answered, none that is enforced.
+    """
+
+    nodes: tuple[Node, ...]
+    partitions: tuple[Partition, ...]
+    me: Me
+    associations: tuple[Association, ...] = ()
+    limits: tuple[Limit, ...] | None = None
+    notes: tuple[str, ...] = ()
+
+    def nodes_of(self, partition: str) -> list[Node]:
+        return [node for node in self.nodes if partition in node.partitions]
+
+    def closed(self, partition: Partition) -> str:
+        """Why jobs of this user are not taken there; empty where nothing says so."""
+        return slurm_nodes.closed(partition, self.me)
+
+
+def look(slurm: SlurmScheduler, user: str) -> Seen:
+    """Ask Slurm for its nodes, partitions and this user's limits; raises SchedulerError where it does not answer.
+
+    Two calls, and where there is accounting up to four more: configuration, associations, QOS and what is used of them.
+    """
+    nodes = slurm_nodes.parse_nodes(_must(slurm, slurm_nodes.nodes_argv(), "nodes"))
+    partitions = slurm_nodes.parse_partitions(_must(slurm, slurm_nodes.partitions_argv(), "partitions"))
+    seen = Seen(nodes=tuple(nodes), partitions=tuple(partitions), me=Me(user, _groups()))
+    if not slurm.facts.accounting:
+        return replace(seen, notes=("this cluster keeps no accounts: it has no QOS and no limits of yours",))
+    return _accounted(slurm, seen)
+
+
+def _accounted(slurm: SlurmScheduler, seen: Seen) -> Seen:
+    """The same with who this is to accounting, and the limits that are set on them."""
+    user = seen.me.user
+    config = survey.parse_config(slurm.answer(survey.config_argv()).text)
+    enforced = set(re.split(r"[,\s]+", config.get("AccountingStorageEnforce", "unknown").lower()))
+    if not enforced - {"", "none", "0"}:
+        return replace(seen, notes=("this cluster enforces no accounts and no limits (AccountingStorageEnforce)",))
+    associations = slurm.answer(survey.associations_argv(user, slurm.facts.cluster))
+    used = slurm.answer(used_argv(user))
+    rows = survey.parse_associations(associations.text) if not associations.note else ()
+    holders = parse_limits(used.text)
+    if rows:
+        accounts, qualities = frozenset(row.account for row in rows), frozenset(q for row in rows for q in row.qos)
+        above = frozenset(group.account for group in groups_of(holders, user))
+        seen = replace(seen, me=Me(user, seen.me.groups, accounts, qualities, above), associations=rows)
+    if not enforced & {"limits", "safe", "all", "unknown"}:
+        return replace(seen, notes=("this cluster enforces no limits (AccountingStorageEnforce)",))
+    set_by_qos = slurm.answer(qos_argv())
+    notes = [
+        f"not seen: {what} ({reply.note})"
+        for reply, what in (
+            (associations, "your accounts and QOS"),
+            (set_by_qos, "the limits of a QOS on each user"),
+            (used, "how much of your limits is used"),
+        )
+        if reply.note
+    ]
+    names = {p.qos: f"QOS {p.qos} of partition {p.name}" for p in seen.partitions if p.qos}
+    # which of them are the user's own may not have been seen: then all that slurmctld tells of
+    mine = [holder.qos for holder in holders] if associations.note else [q for row in rows for q in row.qos]
+    names |= {name: f"QOS {name}" for name in mine if name}
+    found = limits_of(holders, parse_qos(set_by_qos.text), user, os.getuid(), names)
+    limits = None if used.note and set_by_qos.note else tuple(found)
+    return replace(seen, limits=limits, notes=tuple(notes))
+
+
+def used_argv(user: str) -> list[str]:
+    """Ask slurmctld for a user's associations, the accounts as wholes, and every QOS, each with what is used of it."""
+    return ["scontrol", "show", "assoc_mgr", "flags=assoc,qos", f"users={user}"]
+
+
+def _must(slurm: SlurmScheduler, argv: list[str], what: str) -> str:
+    reply = slurm.answer(argv)
+    if reply.note:
+        raise SchedulerError(
+            f"Slurm did not tell its {what}", said=reply.stderr.strip() or reply.note, hint="ask `scontrol ping`"
+        )
+    return reply.text
+
+
+def _groups() -> frozenset[str]:
+    """The names of this process's groups; one that has no name here counts for nothing."""
+    names = set()
+    for number in {os.getgid(), *os.getgroups()}:
+        try:
+            names.add(grp.getgrgid(number).gr_name)
+        except KeyError:
+            continue
+    return frozenset(names)

@@ -1,0 +1,66 @@
+"""Node names as Slurm writes many of them at once: ``gpu[01-04,07]``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+_NUMBERED = re.compile(r"(.*[^0-9]|)([0-9]{1,15})([^0-9]*)", re.ASCII | re.DOTALL)
+
+
+def fold(names: Iterable[str]) -> str:
+    """The names as one text, runs of numbers folded; names without a number stand as they are."""
+    plain: dict[str, None] = {}
+    groups: dict[tuple[str, str], dict[str, None]] = {}
+    for name in names:
+        match = _NUMBERED.fullmatch(name)
+        if match is None:
+            plain[name] = None
+        else:
+            groups.setdefault((match[1], match[3]), {})[match[2]] = None
+    parts = [*plain]
+    for (before, after), digits in groups.items():
+        padded = any(d.startswith("0") and len(d) > 1 for d in digits)
+        # 09 and 9 are two names, so padded numbers of one length go together; without padding 9 and 10 are one run
+        lengths = sorted({len(d) for d in digits}) if padded else [0]
+        for length in lengths:
+            numbers = sorted(int(d) for d in digits if not length or len(d) == length)
+            parts.append(_bracketed(before, numbers, after, length))
+    return ",".join(parts)
+
+
+def _bracketed(before: str, numbers: list[int], after: str, width: int) -> str:
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1] = [runs[-1][0], number]
+        else:
+            runs.append([number])
+    if len(numbers) == 1:
+        return f"{before}{numbers[0]:0{width}}{after}"
+    return f"{before}[{','.join('-'.join(f'{n:0{width}}' for n in run) for run in runs)}]{after}"
+
+
+def expand(text: str, limit: int = 100_000) -> list[str]:
+    """The names in such a text, in its order, at most ``limit``; one that does not read is a name as it stands."""
+    names: list[str] = []
+    for part in re.findall(r"(?:[^,\[]|\[[^\]]*\])+", text):
+        names += _names(part, limit - len(names))
+        if len(names) >= limit:
+            break
+    return names
+
+
+def _names(part: str, room: int) -> list[str]:
+    match = re.fullmatch(r"([^\[\]]*)\[([0-9,\-]+)\](.*)", part, re.ASCII | re.DOTALL)
+    if match is None:
+        return [part][:room]
+    found: list[str] = []
+    for run in match[2].split(","):
+        first, _, last = run.partition("-")
+        if not first or not (last or first).isdigit() or not first.isdigit() or len(run) > 30:
+            return [part][:room]
+        stop = min(int(last or first), int(first) + room)
+        for number in range(int(first), stop + 1):
+            found += _names(f"{match[1]}{number:0{len(first)}}{match[3]}", max(0, room - len(found)))
+    return found[:room]
