@@ -14,6 +14,7 @@ from typing import Any, TextIO
 from clusterrun.errors import ClusterrunError
 from clusterrun.job import Outcome
 from clusterrun.logs import LogLine
+from clusterrun.logs.look import terminal_line
 from clusterrun.states import RunState
 from clusterrun.text import safe_line, safe_text
 
@@ -85,15 +86,21 @@ class Ui:
             table.add_row(*(Text(safe_line(cell)) for cell in row))
         Console(file=self._out, highlight=False).print(table)
 
+    def log_bytes(self, data: bytes) -> None:
+        """What ``logs.show`` made: bytes that are ready to be written, and are seen at once."""
+        self._out.flush()
+        encoding = (self._out.encoding or "utf-8").lower().replace("-", "")
+        if encoding != "utf8" and self._out.isatty():
+            data = data.decode("utf-8", "replace").encode(encoding, "backslashreplace")
+        self._out.buffer.write(data)
+        self._out.buffer.flush()
+
     def log_line(self, line: LogLine, width: int) -> None:
-        """A line of a log: its rank, then its text; one of err is marked by ``!``, a notice goes to standard error."""
+        """A line of a log for people: its rank, then its text; one of err is marked by ``!``; a notice is a note."""
         if line.notice:
             self.note(line.text)
             return
-        rank = f"{line.rank:>{width}}" if line.rank is not None else " " * width
-        mark = "!" if line.stream == "err" else "|"
-        cut = f" [{line.cut} bytes left out]" if line.cut else ""
-        print(f"{rank}{mark} {safe_text(line.text)}{cut}", file=self._out, flush=True)
+        print(terminal_line(line, width), file=self._out, flush=True)
 
     def _envelope(self, data: Any, error: Mapping[str, Any] | None) -> None:
         envelope = {"version": VERSION, "command": self.command, "data": data, "error": error}

@@ -9,7 +9,8 @@
     reading.py    all lines, those from a time on, or the last
     follow.py     what is written, through late, cut, replaced and vanished files
     fold.py       what many ranks say at once, once
-    show.py       how a line looks, on a terminal and in a pipe
+    look.py       how a line looks to people; raw.py: bytes as they are
+    show.py       all of it as bytes that are ready to be written
     select.py     --rank, --node and --grep -> what to look for
 
 No printing: bytes go up to be written.
@@ -18,14 +19,17 @@ No printing: bytes go up to be written.
 from clusterrun.logs.files import LogFile, log_paths
 from clusterrun.logs.follow import follow
 from clusterrun.logs.lines import LineReader, LogLine, Stream
+from clusterrun.logs.look import Look, look_of
 from clusterrun.logs.reading import read_lines
 from clusterrun.logs.select import compile_grep, node_ranks, select_tasks
+from clusterrun.logs.show import show, show_following
 from clusterrun.logs.wanted import Notice, Source, Tick, Want
 
 __all__ = [
     "LineReader",
     "LogFile",
     "LogLine",
+    "Look",
     "Notice",
     "Source",
     "Stream",
@@ -34,7 +38,10 @@ __all__ = [
     "compile_grep",
     "follow",
     "log_paths",
+    "look_of",
     "node_ranks",
     "read_lines",
     "select_tasks",
+    "show",
+    "show_following",
 ]

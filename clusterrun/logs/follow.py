@@ -84,9 +84,14 @@ def follow(
 
 def beginning_at(
     new_reader: Callable[[], Reader[T]], at: int
-) -> Callable[[LogFile, int], tuple[int, list[T], Reader[T]]]:
-    """For ``Track.begin``: from offset ``at`` on."""
-    return lambda file, end: (min(at, end), [], primed(file, min(at, end), new_reader()))
+) -> Callable[[LogFile, int], tuple[int, Iterable[T], Reader[T]]]:
+    """For ``Track.begin``: from offset ``at`` on; from the beginning where the file is shorter, as it was cut then."""
+
+    def begin(file: LogFile, end: int) -> tuple[int, Iterable[T], Reader[T]]:
+        start = at if at <= end else 0
+        return start, [], primed(file, start, new_reader())
+
+    return begin
 
 
 def follow_tracks(
@@ -108,25 +113,22 @@ def follow_tracks(
         for log in logs:
             yield from log.begin()
         while True:
-            new = more = False
+            most = 0
             for log in logs:  # a block of each in turn, so that neither waits for the other
                 count, items = log.step()
-                new, more = new or count > 0, more or count >= BLOCK
+                most = max(most, count)
                 yield from items
-            moment = now()
-            for log in logs:
-                yield from log.reader.late(moment)
-            if new:
-                quiet = 0.0
-            if more:
+            yield from _late(logs, now())
+            quiet = 0.0 if most else quiet
+            if most >= BLOCK:
                 continue
             if after is None and stop():
                 after, quiet = 0.0, 0.0
-            elif after is not None and (after >= _LATE or quiet >= grace and not new):
+            elif after is not None and (after >= _LATE or (quiet >= grace and not most)):
                 break
             else:
                 sleep(poll)
-                idle, quiet = 0.0 if new else idle + poll, quiet + poll
+                idle, quiet = 0.0 if most else idle + poll, quiet + poll
                 after = None if after is None else after + poll
             fresh = after is not None or idle >= reopen
             idle = 0.0 if fresh else idle
@@ -137,6 +139,11 @@ def follow_tracks(
     finally:
         for log in logs:
             log.close()
+
+
+def _late(logs: Sequence[_Followed[T]], now: float) -> Iterator[T]:
+    for log in logs:
+        yield from log.reader.late(now)
 
 
 class _Followed(Generic[T]):

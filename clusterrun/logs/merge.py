@@ -9,9 +9,9 @@ from clusterrun.logs.wanted import Tick
 
 
 def turns(ticks: Sequence[Tick], sizes: Sequence[int], start: Sequence[int]) -> list[tuple[int, int, int]]:
-    """Parts of out (0) and err (1), as (which, from, to) in bytes, from ``start`` to ``sizes``, in the order of writing.
+    """Parts of out (0) and err (1), as (which, from, to) in bytes, in the order of writing.
 
-    Between two ticks out comes first: nothing tells.
+    They go from ``start`` to ``sizes``. Between two ticks out comes first: nothing tells.
     """
     places = [*((tick.out, tick.err) for tick in _since_cut(ticks)), tuple(sizes)]
     parts: list[tuple[int, int, int]] = []
@@ -26,7 +26,7 @@ def turns(ticks: Sequence[Tick], sizes: Sequence[int], start: Sequence[int]) -> 
 
 
 def offsets_at(ticks: Sequence[Tick], sizes: Sequence[int], time: float) -> tuple[int, int]:
-    """How long both files were at a time, by the last tick before it; 0 where there is none, or the file was cut since."""
+    """How long both files were at a time, by the last tick before it; 0 where there is none or the file was cut."""
     before = [tick for tick in _since_cut(ticks) if tick.time <= time]
     if not before:
         return 0, 0

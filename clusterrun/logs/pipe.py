@@ -35,8 +35,7 @@ class PipeReader:
         """``lines`` reads what has to be changed; where it has begun with the file, this goes on from there."""
         self._lines = lines
         self._name = f"{source.name} ".encode() if source.name else b""
-        self._tail = b""  # a line whose end has not come ...
-        self._in_line = lines.in_line  # ... unless the reader of lines has it
+        self._tail = b""  # a line whose end has not come, unless the reader of lines has it
         self._few: Callable[[bytes], list[bytes]] | None = None
         if source.ranks is not None and len(source.ranks) <= _FEW:
             self._few = _rank_lines(source.ranks, source.world_size)
@@ -59,12 +58,12 @@ class PipeReader:
     def feed(self, data: bytes) -> list[bytes]:
         """The lines that these bytes complete, in chunks that end in a newline."""
         chunks: list[bytes] = []
-        if self._in_line:
+        if self._lines.in_line:
             end = data.find(b"\n") + 1
             self._slowly(chunks, data[:end] if end else data)
             if not end:
                 return chunks
-            self._in_line, data = False, data[end:]
+            data = data[end:]
         end = data.rfind(b"\n") + 1
         if end:
             block, self._tail = self._tail + data[:end], data[end:]
@@ -77,7 +76,7 @@ class PipeReader:
             self._tail += data
         if len(self._tail) > LINE_CAP:  # the reader of lines keeps such a line within bounds
             self._slowly(chunks, self._tail)
-            self._in_line, self._tail = True, b""
+            self._tail = b""
         return chunks
 
     def late(self, now: float) -> list[bytes]:
@@ -87,7 +86,7 @@ class PipeReader:
     def end(self) -> list[bytes]:
         """The lines still unfinished."""
         lines = self._lines.feed(self._tail) if self._tail else []
-        self._tail, self._in_line = b"", False
+        self._tail = b""
         return self._made(lines + self._lines.end())
 
     def _add(self, chunks: list[bytes], block: bytes) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from itertools import islice
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from clusterrun.logs.files import BLOCK, LogFile
 from clusterrun.logs.lines import LineReader, LogLine, Stream
@@ -32,6 +32,9 @@ class Reader(Protocol[T_co]):
 
     def end(self) -> Sequence[T_co]:
         """What is still unfinished."""
+
+
+R = TypeVar("R", bound=Reader[Any])
 
 
 def read_lines(
@@ -101,9 +104,9 @@ def read(
 
 
 def last_lines(
-    file: LogFile, end: int, tail: int, new_reader: Callable[[], Reader[T]], *, begin: int = 0, finish: bool
-) -> tuple[Iterable[T], Reader[T], int]:
-    """The last ``tail`` lines from ``begin`` to ``end``; the reader, which can go on from there afterwards; their place.
+    file: LogFile, end: int, tail: int, new_reader: Callable[[], R], *, begin: int = 0, finish: bool
+) -> tuple[Iterable[Any], R, int]:
+    """The last ``tail`` lines from ``begin`` to ``end``; the reader, which can go on after them; where it began.
 
     Reads backwards from the end, as far as it must. With ``finish`` an unfinished line counts as one.
     """
@@ -123,7 +126,7 @@ def last_lines(
             return kept, reader, start
 
 
-def primed(file: LogFile, at: int, reader: Reader[T]) -> Reader[T]:
+def primed(file: LogFile, at: int, reader: R) -> R:
     """The reader, told what comes before ``at``: that may be inside a line, perhaps between the pieces of several."""
     for block in file.blocks(max(0, at - BLOCK), at):
         reader.feed(block)

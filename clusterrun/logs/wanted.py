@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from clusterrun.logs.complaints import Complaints
-from clusterrun.logs.lines import LogLine, Match, Stream
+from clusterrun.logs.lines import Match, Stream
 
 Streams = Literal["out", "err", "both"]
 
