@@ -1,0 +1,227 @@
+"""What keeps the live view up to date: how often the scheduler is asked, and what is kept where it does not answer."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from clusterrun.errors import SchedulerError
+from clusterrun.live import shown
+from clusterrun.live.feeds import LOG_LINES, Jobs, LogFeed, QueueFeed, RanksFeed, log_text
+from clusterrun.live.pace import FLOOR, LONGEST, LONGEST_SILENCE, Pace
+from clusterrun.live.source import Ranks
+from clusterrun.logs import LogLine
+from clusterrun.states import RunState
+from clusterrun.store import RunRecord
+from tests.sites import until
+from tests.topping import run, status
+
+
+class Clock:
+    """Monotonic seconds that only a test moves."""
+
+    def __init__(self) -> None:
+        self.seconds = 1000.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+# -- the pace ----------------------------------------------------------------------------------------------------------
+
+
+def test_quiet_jobs_are_asked_about_ever_more_rarely_and_a_change_brings_it_back() -> None:
+    pace = Pace(seed=1)
+    waits = [pace.after(changed=False, failed=False, took=0.1) for _ in range(12)]
+    assert FLOOR <= waits[0] <= 18 and waits[0] < waits[2] < waits[5]
+    assert all(0.8 * LONGEST <= wait <= 1.2 * LONGEST for wait in waits[8:])
+    assert FLOOR <= pace.after(changed=True, failed=False, took=0.1) <= 1.2 * FLOOR
+
+
+def test_a_scheduler_that_does_not_answer_is_left_in_peace() -> None:
+    pace = Pace(seed=1)
+    waits = [pace.after(changed=False, failed=True, took=0.1) for _ in range(12)]
+    assert waits[0] <= 1.2 * FLOOR and waits[1] <= 1.2 * FLOOR and waits[3] > 1.5 * FLOOR
+    assert all(wait >= 0.8 * LONGEST_SILENCE for wait in waits[8:])
+
+
+def test_a_slow_answer_doubles_the_wait() -> None:
+    assert Pace(seed=1).after(changed=True, failed=False, took=6.0) >= 1.6 * FLOOR
+
+
+def test_an_hour_of_nothing_new_costs_few_questions() -> None:
+    pace, spent, asked = Pace(seed=1), 0.0, 0
+    while spent < 3600:
+        spent += pace.after(changed=False, failed=False, took=0.1)
+        asked += 1
+    assert asked <= 45
+
+
+# -- the queue ---------------------------------------------------------------------------------------------------------
+
+
+def test_one_question_a_look_and_its_age_is_that_of_the_answer(tmp_path: Path) -> None:
+    clock, calls = Clock(), []
+    one = run(tmp_path, 1)
+
+    def ask() -> Sequence[RunState]:
+        calls.append(clock.seconds)
+        clock.seconds += 3
+        return [RunState(one, status(1))]
+
+    feed = QueueFeed(ask, Pace(seed=1), clock)
+    feed.look()
+    assert len(calls) == 1 and feed.latest.at == 1003.0 and feed.latest.trouble == ""
+    assert shown.top_line(feed.latest, "me", 1010.0) == "clusterrun top  me  1 job  asked 7s ago"
+
+
+def test_what_was_known_is_kept_where_nothing_is_answered(tmp_path: Path) -> None:
+    clock, one = Clock(), run(tmp_path, 1)
+    answers: list[Sequence[RunState] | Exception] = [
+        [RunState(one, status(1))],
+        SchedulerError("squeue did not answer"),
+        [RunState(one, status(1, "UNKNOWN", reason="not known"), "squeue: time out")],
+        ValueError("a mistake of ours"),
+    ]
+
+    def ask() -> Sequence[RunState]:
+        clock.seconds += 60
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    feed = QueueFeed(ask, Pace(seed=1), clock)
+    feed.look()
+    for words in ("squeue did not answer", "squeue: time out", "ValueError: a mistake of ours"):
+        feed.look()
+        assert [state.status.state for state in feed.latest.states] == ["RUNNING"]
+        assert feed.latest.trouble == words and feed.latest.at == 1060.0
+    line = shown.top_line(feed.latest, "me", clock.seconds)
+    assert "NO ANSWER: ValueError: a mistake of ours; what is shown is 3m00s old" in line
+
+
+def test_hurrying_never_asks_sooner_than_the_floor(tmp_path: Path) -> None:
+    asked: list[float] = []
+    feed = QueueFeed(lambda: asked.append(time.monotonic()) or [], Pace(0.4, seed=1))
+    feed.start()
+    until(lambda: asked, 5)
+    end = time.monotonic() + 1.5
+    while time.monotonic() < end:
+        feed.hurry()
+        time.sleep(0.01)
+    feed.close()
+    gaps = [later - sooner for sooner, later in itertools.pairwise(asked)]
+    assert len(asked) >= 3 and min(gaps) >= 0.35
+
+
+def test_local_jobs_are_asked_about_often_as_it_costs_no_controller(tmp_path: Path) -> None:
+    clock = Clock()
+    feed = QueueFeed(lambda: [RunState(run(tmp_path, 1, scheduler="local"), status(1))], Pace(seed=1), clock)
+    feed.look()
+    feed.look()
+    assert feed._due == clock.seconds + 2.0
+
+
+# -- the ranks ---------------------------------------------------------------------------------------------------------
+
+
+def test_another_run_is_read_at_once_and_a_reader_that_fails_keeps_the_last_word(tmp_path: Path) -> None:
+    one, two = run(tmp_path, 1), run(tmp_path, 2)
+    broken = threading.Event()
+
+    def read(record: RunRecord) -> Ranks:
+        if broken.is_set():
+            raise OSError("stale file handle")
+        return Ranks(at=float(record.job_id.raw)) if record.job_id else Ranks()
+
+    feed = RanksFeed(read, wait=0.05)
+    feed.start()
+    feed.choose(one)
+    until(lambda: feed.latest == (one.run_id, Ranks(at=1.0)), 5)
+    feed.choose(two)
+    until(lambda: feed.latest[0] == two.run_id, 5)
+    broken.set()
+    time.sleep(0.2)
+    assert feed.latest[0] == two.run_id
+    broken.clear()
+    feed.choose(one)
+    until(lambda: feed.latest[0] == one.run_id, 5)
+    feed.close()
+
+
+# -- the log -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Iterator[LogFeed]:
+    feed = LogFeed((tmp_path / "train_1.out", tmp_path / "train_1.err"), 8)
+    yield feed
+    feed.close()
+
+
+def test_only_the_end_of_a_long_log_is_read_and_new_lines_come_once(logs: LogFeed) -> None:
+    logs.paths[0].write_text("".join(f"0: line {number}\n" for number in range(10_000)))
+    logs.start()
+    until(lambda: logs.lines and logs.lines[-1] == "0| line 9999", 10)
+    assert logs.count == 200
+    seen, _ = logs.new(0)
+    with logs.paths[0].open("a") as file:
+        file.write("3: new\n4: newer\n")
+    until(lambda: logs.count == 202, 10)
+    assert logs.new(seen) == (202, ["3| new", "4| newer"])
+    assert logs.new(202) == (202, [])
+
+
+def test_a_log_that_grows_too_fast_is_shown_from_its_end_again(logs: LogFeed) -> None:
+    logs.paths[0].write_text("0: first\n")
+    logs.start()
+    until(lambda: logs.count, 10)
+    with logs.paths[0].open("a") as file:
+        for number in range(20 * LOG_LINES):
+            file.write(f"0: {number}\n")
+    until(lambda: logs.lines[-1] == f"0| {20 * LOG_LINES - 1}", 20)
+    assert any("lines left out" in line for line in logs.lines)
+    assert logs.count < 5 * LOG_LINES and len(logs.lines) <= LOG_LINES
+
+
+def test_a_log_that_is_no_plain_file_is_told(logs: LogFeed) -> None:
+    logs.paths[0].symlink_to("/etc/passwd")
+    logs.start()
+    until(lambda: logs.trouble, 10)
+    assert not logs.lines
+
+
+def test_a_line_of_a_log_is_made_safe() -> None:
+    assert log_text(LogLine("out", 3, "a\x1b[2Jb\r"), 2) == " 3| a\\x1b[2Jb\\x0d"
+    assert log_text(LogLine("err", None, "x"), 1) == " ! x"
+
+
+# -- words -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(-3, "0s"), (4.9, "4s"), (200, "3m20s"), (7500, "2h05m"), (3 * 86_400 + 4 * 3600, "3d04h")],
+)
+def test_ages(seconds: float, text: str) -> None:
+    assert shown.age(seconds) == text
+
+
+def test_before_the_first_answer_nothing_is_claimed() -> None:
+    assert shown.top_line(Jobs(), "me", 5.0) == "clusterrun top  me  asking …"
+    assert shown.top_line(Jobs(asking_since=1.0), "me", 5.0) == "clusterrun top  me  asking for 4s …"
+    line = shown.top_line(Jobs(trouble="squeue: no"), "me", 5.0)
+    assert line == "clusterrun top  me  NO ANSWER: squeue: no; nothing is known yet"
+
+
+def test_the_time_of_a_running_job_goes_on_between_two_answers(tmp_path: Path) -> None:
+    running = RunState(run(tmp_path, 1), status(1, elapsed=61))
+    assert "1:11" in shown.job_row(running, 10.0) and "1:01" in shown.job_row(running, None)
+    waiting = RunState(run(tmp_path, 1), status(1, "PENDING", elapsed=0))
+    assert shown.job_row(waiting, 10.0) == shown.job_row(waiting, None)
