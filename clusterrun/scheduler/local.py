@@ -20,6 +20,7 @@ from clusterrun import shell
 from clusterrun.errors import Ambiguous, CommandError, Refused
 from clusterrun.job import LOCAL, JobId
 from clusterrun.scheduler import Answer, Cancelled, Sleep, Submission, dependency, localcancel
+from clusterrun.scheduler.devices import visible
 from clusterrun.scheduler.localjobs import (
     Job,
     Unreadable,
@@ -67,6 +68,16 @@ class LocalScheduler:
     @property
     def cluster(self) -> str:
         return LOCAL
+
+    @property
+    def folder(self) -> Path:
+        """Where the local jobs keep their files, a folder each."""
+        return self._root
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """The CUDA devices that this machine shows to a job."""
+        return visible(self._environ)
 
     def submit(self, submission: Submission) -> JobId:
         """Start a supervisor for the run and return once it has taken the job.

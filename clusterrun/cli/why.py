@@ -1,0 +1,113 @@
+"""``why``: why a job waits, what a running one is at, what ended one that is over."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from clusterrun.cli.options import json_option
+from clusterrun.cluster import Cluster
+from clusterrun.errors import RequestError
+from clusterrun.job import Outcome
+from clusterrun.states import RunState
+from clusterrun.ui import Ui, handle
+from clusterrun.waiting.words import some
+
+
+@click.command()
+@click.argument("job_ids", nargs=-1, metavar="JOBID...")
+@click.option("--logs", metavar="DIR", help="Look for the first cause in a folder of logs, of whatever tool.")
+@json_option
+def why(job_ids: tuple[str, ...], logs: str | None, as_json: bool) -> None:
+    """Why a job waits, what a running one is at, or what first went wrong in one that is over.
+
+    \b
+      clusterrun why 123          any job that you may see, an array's task (123_4), a local job (L1)
+      clusterrun why --logs logs/
+
+    Exit 0 whatever is found, 4 where there is no such job.
+    """
+    ui = Ui("why", as_json=as_json)
+    if bool(job_ids) == (logs is not None):
+        raise RequestError("give job ids, or --logs DIR", hint="clusterrun why --help")
+    if logs is not None:
+        _logs(ui, Path(logs))
+        return
+    cluster = Cluster(tell=ui.note)
+    told = [_one(cluster, state, like) for state, like in _kinds(cluster.status(job_ids))]
+    ui.data([data for data, _ in told])
+    for number, (_, lines) in enumerate(told):
+        ui.say(*([""] if number else []), *lines)
+
+
+def _kinds(states: Sequence[RunState]) -> list[tuple[RunState, list[str]]]:
+    """One job for each array, state and reason, and the ids of its other tasks there: there may be thousands."""
+    found: dict[tuple[str, ...], tuple[RunState, list[str]]] = {}
+    for state in states:
+        job = state.status
+        alone = "" if job.id.task is not None else handle(state)
+        first = found.setdefault((job.id.base, alone, job.state, job.reason), (state, []))
+        if first[0] is not state:
+            first[1].append(str(job.id))
+    return list(found.values())
+
+
+def _one(cluster: Cluster, state: RunState, like: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
+    """What is known of one job: for ``--json``, and as lines."""
+    job, run = state.status, state.record
+    kind, data, lines = _look(cluster, state)
+    name = run.name if run else job.name
+    head = [f"{'job':>9}  {handle(state)}  {name}".rstrip(), f"{'state':>9}  {_standing(state)}"]
+    head += [f"{'alike':>9}  {some(list(like))}"] if like else []
+    facts = {
+        "job_id": str(job.id) if run is None or run.job_id is not None else None,
+        "run_id": run.run_id if run else None,
+        "name": name,
+        "state": job.state,
+        "reason": job.reason,
+        "outcome": job.outcome.value,
+        "alike": list(like),
+        "kind": kind,
+        kind: data,
+    }
+    return facts, [*head, *lines]
+
+
+def _look(cluster: Cluster, state: RunState) -> tuple[str, dict[str, Any], list[str]]:
+    job, run = state.status, state.record
+    if job.state == "PENDING":
+        from clusterrun import waiting
+
+        found = waiting.explain(cluster.scheduler(run.scheduler if run else "slurm"), state)
+        return "waiting", found.json(), found.lines()
+    if job.outcome is Outcome.RUNNING:
+        from clusterrun import waiting
+
+        lines = waiting.running(state)
+        return "running", {"lines": lines}, [f"{'' if n else 'here':>9}  {line}" for n, line in enumerate(lines)]
+    diagnosis = _diagnose().explain(cluster, state)
+    return "ended", diagnosis.json(), [f"  {line}" for line in diagnosis.lines()]
+
+
+def _diagnose() -> Any:
+    from importlib import import_module
+
+    try:
+        return import_module("clusterrun.diagnose")
+    except ImportError as error:
+        raise RequestError("the job is not waiting, and why it ended cannot be told yet") from error
+
+
+def _standing(state: RunState) -> str:
+    job = state.status
+    status = f", exit status {job.exit_status}" if job.exit_status else ""
+    return f"{job.state}{status}" + (f"  ({state.note})" if state.note else "")
+
+
+def _logs(ui: Ui, folder: Path) -> None:
+    diagnosis = _diagnose().explain_logs(folder)
+    ui.data([{"logs": str(folder), "kind": "ended", "ended": diagnosis.json()}])
+    ui.say(*diagnosis.lines())

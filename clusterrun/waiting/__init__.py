@@ -1,0 +1,203 @@
+"""Why a job waits: Slurm's reason, what it means here with the evidence, what to do, who is ahead, when it starts.
+
+Slurm is asked a few commands at once (:mod:`asking`); every piece of evidence is a pure function of the answers, and
+what could not be seen is said. A local job waits for a dependency or for devices, and its own files tell.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from clusterrun.job import JobStatus
+from clusterrun.reasons import Reason, Starts
+from clusterrun.scheduler import Scheduler
+from clusterrun.scheduler.local import LocalScheduler
+from clusterrun.scheduler.slurm import SlurmScheduler
+from clusterrun.states import RunState
+from clusterrun.waiting import dependencies, limits, local, places, turns, underway
+from clusterrun.waiting.asking import Facts, ask
+from clusterrun.waiting.found import Found
+from clusterrun.waiting.turns import Ahead
+from clusterrun.waiting.words import moment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """Why one job waits. ``said`` is Slurm's reason as Slurm wrote it; ``reason`` its row, None for an unknown word.
+
+    ``start`` is Slurm's estimate in seconds since the epoch, None where it has none.
+    """
+
+    id: str
+    said: str
+    reason: Reason | None
+    here: tuple[str, ...] = ()
+    do: tuple[str, ...] = ()
+    starts: Starts | None = None
+    ahead: Ahead | None = None
+    ahead_line: str = ""
+    start: int | None = None
+    start_nodes: str = ""
+    unseen: tuple[str, ...] = ()
+    now: float = 0.0
+    is_local: bool = False
+
+    @property
+    def meaning(self) -> str:
+        """The reason in plain words."""
+        if self.reason is not None:
+            return self.reason.meaning
+        if self.is_local:
+            return "It has just been submitted, or starts this moment."
+        return (
+            "Slurm gives no reason yet" if not self.said else "clusterrun does not know this reason; it is Slurm's own"
+        )
+
+    def facts(self) -> list[tuple[str, tuple[str, ...]]]:
+        """What to show, a name and its lines each, in the order of reading."""
+        starts = f"It starts {self.starts.value}." if self.starts else ""
+        if self.starts is Starts.NEVER:
+            starts = "It never starts as it stands."
+        return [
+            ("reason", (self.said or "none given",)),
+            ("means", (f"{self.meaning} {starts}".strip(),)),
+            ("here", self.here),
+            ("do", self.do),
+            ("ahead", (self.ahead_line,) if self.ahead_line else ()),
+            ("start", () if self.is_local else (self._start_line(),)),
+            ("not seen", self.unseen),
+        ]
+
+    def lines(self) -> list[str]:
+        """The same as plain lines, each fact named once."""
+        named = ((name if not n else "", line) for name, lines in self.facts() for n, line in enumerate(lines))
+        return [f"{name:>9}  {line}" for name, line in named]
+
+    def _start_line(self) -> str:
+        if self.start is None:
+            return "Slurm has no estimate" + ("" if self.starts is Starts.ALONE else " for a job that is not in line")
+        on = f" on {self.start_nodes}" if self.start_nodes else ""
+        late = " (past: it is due)" if self.start < self.now else ""
+        return f"Slurm expects {moment(self.start, self.now)}{on}{late}"
+
+    def json(self) -> dict[str, Any]:
+        """The same as plain values; times in seconds since the epoch."""
+        row = self.reason
+        return {
+            "reason": self.said,
+            "word": row.word if row else None,
+            "meaning": row.meaning if row else None,
+            "source": row.source if row else None,
+            "starts": self.starts.name.lower() if self.starts else None,
+            "here": list(self.here),
+            "do": list(self.do),
+            "ahead": asdict(self.ahead) if self.ahead else None,
+            "estimated_start": self.start,
+            "estimated_nodes": self.start_nodes or None,
+            "not_seen": list(self.unseen),
+        }
+
+
+def explain(scheduler: Scheduler, state: RunState, now: float | None = None) -> Waiting:
+    """Ask the scheduler about a job that waits; what it told, in sentences. Never raises for a silent Slurm."""
+    now = time.time() if now is None else now
+    if isinstance(scheduler, SlurmScheduler):
+        return judge(ask(scheduler, state.status, now), state.status)
+    assert isinstance(scheduler, LocalScheduler)
+    return _local(scheduler, state.status, now)
+
+
+def running(state: RunState, now: float | None = None) -> list[str]:
+    """How a job stands that is neither waiting nor over, a sentence each."""
+    return underway.lines(state.status, state.record, time.time() if now is None else now)
+
+
+def _local(scheduler: LocalScheduler, job: JobStatus, now: float) -> Waiting:
+    """A job of this machine, by its own files."""
+    reason, found = local.look(scheduler.folder, job, scheduler.devices)
+    return Waiting(
+        id=str(job.id),
+        said=job.reason,
+        reason=reason,
+        here=found.here,
+        do=found.do,
+        starts=found.starts or (reason.starts if reason else None),
+        unseen=found.unseen,
+        now=now,
+        is_local=True,
+    )
+
+
+def judge(facts: Facts, job: JobStatus) -> Waiting:
+    """The pure part of :func:`explain`: from what was told to what is shown."""
+    found = Found()
+    for look in _LOOKS.get(_word(facts), _ANY):
+        found += look(facts)
+    row = facts.reason
+    starts = found.starts or (row.starts if row else None)
+    do = found.do or ((row.what_to_do(str(job.id)),) if row else ())
+    ahead = turns.ahead(facts)
+    return Waiting(
+        id=str(job.id),
+        said=job.reason,
+        reason=row,
+        here=found.here,
+        do=do,
+        starts=starts,
+        ahead=ahead,
+        ahead_line=ahead.sentence(facts.partition_names) if ahead else "",
+        start=facts.epoch("StartTime"),
+        start_nodes=facts.job.get("SchedNodeList", ""),
+        unseen=tuple(dict.fromkeys((*facts.unseen, *found.unseen))),
+        now=facts.now,
+    )
+
+
+def _word(facts: Facts) -> str:
+    row = facts.reason
+    return "limit" if row and row.limit else row.word if row else ""
+
+
+def _dependency(facts: Facts) -> Found:
+    text = facts.job.get("Dependency", "")
+    if not text:
+        return Found(unseen=("the condition it waits for",))
+    lines, never = dependencies.sentences(text, facts.queue, facts.past)
+    do = (f"scontrol update JobId={facts.id} Dependency=", f"clusterrun cancel {facts.id}") if never else ()
+    return Found(tuple(lines) or (f"it waits for {text}",), do, starts=Starts.NEVER if never else None)
+
+
+def _misfit(facts: Facts) -> Found:
+    """A rule of the partition that the job breaks; where it breaks none, nodes are missing that will come back."""
+    broken = places.rules(facts)
+    if broken.here:
+        return broken
+    return broken + places.asked_nodes(facts) + places.room(facts) + Found(starts=Starts.ALONE)
+
+
+#: Reason word -> where to look, in the order in which it is told. A job without a known reason gets ``_ANY``.
+_ANY: tuple[Callable[[Facts], Found], ...] = (places.asked_nodes, places.room, turns.next_ends)
+_LOOKS: dict[str, tuple[Callable[[Facts], Found], ...]] = {
+    "limit": (limits.evidence,),
+    "Priority": (places.room, turns.next_ends),
+    "Dependency": (_dependency,),
+    "DependencyNeverSatisfied": (_dependency,),
+    "BeginTime": (turns.begin,),
+    "JobHeldUser": (turns.hold,),
+    "JobHeldAdmin": (turns.hold,),
+    "JobArrayTaskLimit": (turns.throttle,),
+    "Licenses": (turns.licenses,),
+    "PartitionTimeLimit": (places.rules,),
+    "PartitionNodeLimit": (_misfit,),
+    "PartitionConfig": (places.rules,),
+    "PartitionDown": (places.rules,),
+    "PartitionInactive": (places.rules,),
+    "Reservation": (places.reservations,),
+    "ReservationDeleted": (places.reservations,),
+    "ReqNodeNotAvail": (places.asked_nodes, places.reservations, places.room),
+    "BadConstraints": (places.rules, places.room),
+    **dict.fromkeys(("JobHoldMaxRequeue", "InvalidAccount", "InvalidQOS", "AccountNotAllowed", "QOSNotAllowed"), ()),
+}

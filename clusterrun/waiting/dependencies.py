@@ -1,0 +1,93 @@
+"""The condition that a job waits for, and how each job in it stands. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from clusterrun.job import JobStatus, Outcome, outcome_of
+from clusterrun.scheduler.slurm_queue import Queued
+from clusterrun.waiting.words import clock
+
+# afterok:1(unfulfilled)   afterany:5_*+10(failed)   singleton(unfulfilled)   expand:3
+_ONE = re.compile(r"([a-z]+)(?::(L?\d{1,18}(?:_(?:\d{1,9}|\*))?(?:\+\d{1,9})?))?(?:\(([a-z]+)\))?", re.IGNORECASE)
+
+#: What each word waits for (sbatch(1), --dependency), and whether it can still be met by a job with such an outcome.
+_DEMANDS: dict[str, tuple[str, Callable[[Outcome], bool] | None]] = {
+    "after": ("to begin or be cancelled", lambda outcome: True),
+    "afterany": ("to end", lambda outcome: True),
+    "afterok": ("to end well", lambda outcome: outcome is Outcome.DONE),
+    "afternotok": ("to fail", lambda outcome: outcome is not Outcome.DONE),
+    "aftercorr": ("to end well, task for task", lambda outcome: outcome is Outcome.DONE),
+    "afterburstbuffer": ("to end and its burst buffer to be copied out", lambda outcome: True),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """One condition: its word, the job it names ("" for singleton), and what Slurm says of it (``unfulfilled``)."""
+
+    word: str
+    job: str = ""
+    said: str = ""
+
+
+def conditions(text: str) -> list[Condition]:
+    """The conditions of scontrol's ``Dependency``; a part that does not read is left out."""
+    found = []
+    for part in re.split(r"[,?]", text):
+        match = _ONE.fullmatch(part.strip())
+        if match:
+            job = (match[2] or "").partition("+")[0].removesuffix("_*")
+            found.append(Condition(match[1].lower(), job, (match[3] or "").lower()))
+    return found
+
+
+def sentences(text: str, queue: Sequence[Queued] | None, past: Sequence[JobStatus] | None) -> tuple[list[str], bool]:
+    """Each condition and how its job stands; and whether the whole can never be met."""
+    each = conditions(text)
+    if not each:
+        return [], False
+    judged = [_sentence(one, queue, past) for one in each]
+    lines = [line for line, _ in judged]
+    any_of = "?" in text
+    if len(each) > 1:
+        lines.insert(0, "it waits for one of these:" if any_of else "it waits for all of these:")
+    never = all(bad for _, bad in judged) if any_of else any(bad for _, bad in judged)
+    return lines, never
+
+
+def _sentence(one: Condition, queue: Sequence[Queued] | None, past: Sequence[JobStatus] | None) -> tuple[str, bool]:
+    if one.word == "singleton":
+        return "singleton: it waits until no other job of yours with its name is waiting or running before it", False
+    wants, may = _DEMANDS.get(one.word, ("", None))
+    name = f"{one.word}:{one.job}"
+    demand = f"{name} waits for job {one.job} {wants}" if wants else name
+    rows = [row for row in queue or () if one.job in (str(row.raw), row.id, row.id.partition("_")[0])]
+    live = [row for row in rows if outcome_of(row.state) is Outcome.RUNNING]
+    ended = {row.state for row in rows if row not in live}
+    ended |= {job.state for job in past or () if job.is_over and one.job in (str(job.id), job.id.base)}
+    bad = one.said == "failed" or (may is not None and any(not may(outcome_of(state)) for state in ended))
+    if bad and not ended:
+        return f"{demand}: Slurm says that this has failed", True
+    if bad:
+        return f"{demand}, and it {_past_words(ended)}: this can never be met", True
+    if live:
+        return f"{demand}; it {_live_words(live)}", False
+    if ended:
+        return f"{demand}; it {_past_words(ended)}", False
+    return f"{demand}; how that job stands could not be seen", False
+
+
+def _past_words(states: Iterable[str]) -> str:
+    return "is " + " and ".join(sorted(states))
+
+
+def _live_words(rows: Sequence[Queued]) -> str:
+    if len(rows) > 1:
+        return f"is {len(rows)} tasks that are not over"
+    row = rows[0]
+    if row.state == "RUNNING":
+        return f"is RUNNING, at most {clock(row.left)} more" if row.left else "is RUNNING"
+    return f"is {row.state}" + (f" ({row.reason})" if row.reason else "")

@@ -1,0 +1,172 @@
+"""The limit that is hit: its value, what is in use of it, who holds that, and what this job asks. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from clusterrun.reasons import Limit
+from clusterrun.scheduler.slurm_limits import Bound, Holder
+from clusterrun.scheduler.slurm_queue import Queued
+from clusterrun.scheduler.slurm_text import duration
+from clusterrun.waiting.asking import Facts, uid_of
+from clusterrun.waiting.found import Found
+from clusterrun.waiting.words import amount, clock, several
+
+#: Bounds on a count of jobs, by field: who is counted stands in _whose.
+_JOBS = {"GrpJobs", "MaxJobs", "MaxJobsPU", "MaxJobsPA"}
+_QUEUED = {"GrpSubmitJobs", "MaxSubmitJobs", "MaxSubmitJobsPU", "MaxSubmitJobsPA"}
+_MINUTES = ("GrpTRESMins", "GrpTRESRunMins", "MaxTRESMinsPJ", "MaxTRESRunMinsPA", "MaxTRESRunMinsPU")
+_SHOWN = 5
+
+
+def evidence(facts: Facts) -> Found:
+    """Everything about the limit that the reason names."""
+    limit = facts.reason.limit if facts.reason else None
+    if limit is None:
+        return Found()
+    if facts.holders is None:
+        return Found(unseen=(f"the limit {limit.setting} of its {limit.owner}",))
+    hits = [(holder, bound) for holder in _holders(facts, limit) for bound in holder.bounds(limit.field, limit.tres)]
+    hits = [(holder, bound) for holder, bound in hits if bound.limit is not None]
+    if not hits:
+        return Found(unseen=(f"a {limit.setting} on {_names(facts, limit)}: none is shown to you there",))
+    tight = [(holder, bound) for holder, bound in hits if _exceeds(facts, limit, bound)] or hits
+    found = Found()
+    for holder, bound in tight:
+        found += _one(facts, limit, holder, bound)
+    return found
+
+
+def _one(facts: Facts, limit: Limit, holder: Holder, bound: Bound) -> Found:
+    assert bound.limit is not None
+    least = "at least " if limit.least else ""
+    line = (
+        f"{_whose(holder, limit)} {'demands' if limit.least else 'allows'} {least}{_value(limit, bound, bound.limit)}"
+    )
+    line += f" ({limit.setting})"
+    if bound.used is not None and not _per_job(limit):
+        line += f"; {_value(limit, bound, bound.used)} in use"
+    here = [line]
+    wants = _wanted(facts, limit, bound)
+    if wants is not None:
+        here.append(f"this job asks for {_value(limit, bound, wants)}")
+    if not _per_job(limit) and facts.queue is not None:
+        here += _held(facts, limit, holder, bound)
+    return Found(tuple(here), _actions(facts, limit, bound))
+
+
+def _holders(facts: Facts, limit: Limit) -> list[Holder]:
+    """The rows that the limit may stand on: the job's QOS and its partition's, or its association and those above."""
+    rows = facts.holders or ()
+    if limit.owner == "association":
+        return [row for row in rows if row.kind == "association" and row.user in ("", facts.user)]
+    kind = "qos user" if limit.field.endswith("PU") else "qos account" if limit.field.endswith("PA") else "qos"
+    uid = uid_of(facts.user)
+    return [
+        row for row in rows
+        if row.kind == kind
+        and (kind != "qos user" or row.user in (uid, facts.user))
+        and (kind != "qos account" or row.account == facts.job.get("Account", ""))
+    ]  # fmt: skip
+
+
+def _names(facts: Facts, limit: Limit) -> str:
+    if limit.owner == "qos":
+        return f"QOS {facts.job.get('QOS', '?')}"
+    return f"account {facts.job.get('Account', '?')} or those above it"
+
+
+def _whose(holder: Holder, limit: Limit) -> str:
+    if holder.kind == "qos user":
+        return f"QOS {holder.qos}, for each user,"
+    if holder.kind == "qos account":
+        return f"QOS {holder.qos}, for each account,"
+    if holder.kind == "qos":
+        each = ", for each job," if _per_job(limit) else ""
+        return f"QOS {holder.qos}{each}"
+    who = f"user {holder.user} in account {holder.account}" if holder.user else f"account {holder.account}"
+    return f"{who}, for each job," if _per_job(limit) else f"{who}"
+
+
+def _per_job(limit: Limit) -> bool:
+    return limit.field in ("MaxTRESPJ", "MaxTRESPN", "MaxTRESMinsPJ", "MinTRESPJ", "MaxWallPJ")
+
+
+def _value(limit: Limit, bound: Bound, value: float) -> str:
+    if limit.field in _JOBS:
+        return several(int(value), "running job")
+    if limit.field in _QUEUED:
+        return f"{several(int(value), 'job')} waiting or running"
+    if limit.field in ("MaxWallPJ", "GrpWall"):
+        return clock(value * 60)
+    if limit.field in _MINUTES:
+        return f"{value:g} minutes of {bound.tres}"
+    return amount(bound.tres, value)
+
+
+def _wanted(facts: Facts, limit: Limit, bound: Bound) -> float | None:
+    """What the job asks for, in the limit's unit."""
+    time_limit = duration(facts.job.get("TimeLimit", ""))
+    minutes = time_limit / 60 if time_limit is not None else None
+    if limit.field in ("MaxWallPJ", "GrpWall"):
+        return minutes
+    asked = facts.asked.get(bound.tres)
+    if limit.field in _MINUTES:
+        return asked * minutes if asked is not None and minutes is not None else None
+    if limit.field == "MaxTRESPN" and asked is not None:
+        return asked / max(1.0, facts.asked.get("node", 1.0))
+    return asked if bound.tres else None
+
+
+def _exceeds(facts: Facts, limit: Limit, bound: Bound) -> bool:
+    """Whether this bound is one that stops the job."""
+    assert bound.limit is not None
+    wants = _wanted(facts, limit, bound)
+    if limit.least:
+        return wants is not None and wants < bound.limit
+    used = 0.0 if _per_job(limit) else bound.used or 0.0
+    return used + (wants if wants is not None else 1.0) > bound.limit
+
+
+def _held(facts: Facts, limit: Limit, holder: Holder, bound: Bound) -> list[str]:
+    """The running jobs that use the limit up, those that hold most first."""
+    counts: Callable[[Queued], float] = lambda row: row.holds(bound.tres) if bound.tres else 1.0  # noqa: E731
+    live = ("RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING", *(("PENDING",) if limit.field in _QUEUED else ()))
+    rows = [row for row in facts.queue or () if row.state in live and _shares(row, holder, facts) and counts(row)]
+    rows = [row for row in rows if row.id != facts.id]
+    if not rows:
+        return ["none of the jobs that you may see holds any of it"]
+    rows.sort(key=lambda row: (-counts(row), row.raw))
+    shown = [_holder_words(row, facts, amount(bound.tres, counts(row)) if bound.tres else "") for row in rows[:_SHOWN]]
+    more = f" and {several(len(rows) - _SHOWN, 'more job')}" if len(rows) > _SHOWN else ""
+    return [f"held by {'; '.join(shown)}{more}"]
+
+
+def _shares(row: Queued, holder: Holder, facts: Facts) -> bool:
+    if holder.kind == "association":
+        accounts = {one.account for one in facts.holders or () if one.kind == "association"}
+        return row.account in accounts and (not holder.user or row.user == holder.user)
+    if row.qos != holder.qos:
+        return False
+    if holder.kind == "qos user":
+        return row.user == facts.user
+    return holder.kind != "qos account" or row.account == holder.account
+
+
+def _holder_words(row: Queued, facts: Facts, what: str) -> str:
+    whose = "" if row.user == facts.user else f" of {row.user}"
+    left = f"at most {clock(row.left)} more" if row.state == "RUNNING" and row.left is not None else row.state
+    return f"job {row.id}{whose} ({what + ', ' if what else ''}{left})"
+
+
+def _actions(facts: Facts, limit: Limit, bound: Bound) -> tuple[str, ...]:
+    """Commands whose values are known: a time limit that fits, fewer nodes."""
+    assert bound.limit is not None
+    if limit.field == "MaxWallPJ":
+        return (f"scontrol update JobId={facts.id} TimeLimit={clock(bound.limit * 60)}",)
+    asked = facts.asked.get(bound.tres)
+    if limit.field == "MaxTRESMinsPJ" and asked:
+        return (f"scontrol update JobId={facts.id} TimeLimit={clock(bound.limit / asked * 60)}",)
+    if limit.field == "MaxTRESPJ" and bound.tres == "node":
+        return (f"scontrol update JobId={facts.id} NumNodes={int(bound.limit)}",)
+    return ()

@@ -1,0 +1,168 @@
+"""Whose turn it is: the jobs ahead, the time before which it may not start, who holds it, the array's %N. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from clusterrun.reasons import explain
+from clusterrun.scheduler.slurm_queue import Queued
+from clusterrun.waiting.asking import Facts
+from clusterrun.waiting.found import Found
+from clusterrun.waiting.words import clock, moment, several, some
+
+_SHOWN = 4
+#: Reasons of jobs that only wait for their turn: they compete with this one.
+_IN_LINE = frozenset(
+    {"", "None", "Priority", "Resources", "ReqNodeNotAvail", "Reservation", "Licenses", "WaitingForScheduling"}
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ahead:
+    """The jobs that go first, of those that may be seen; an array counts as one.
+
+    ``jobs`` wait in the same partition for their turn, ``others`` there for something of their own, ``elsewhere`` in
+    partitions that go first on the same nodes.
+    """
+
+    jobs: tuple[str, ...] = ()
+    others: int = 0
+    elsewhere: tuple[tuple[str, int], ...] = ()
+
+    def sentence(self, partitions: tuple[str, ...]) -> str:
+        """The count in words."""
+        where = f"partition {', '.join(partitions)}"
+        first = f"{several(len(self.jobs), 'job')} in {where}, of those that you may see"
+        if self.jobs:
+            first += f": {some(list(self.jobs))}"
+        if self.others:
+            first += f"; {several(self.others, 'more')} with a higher priority wait for something of their own".replace(
+                "mores", "more"
+            )
+        for name, count in self.elsewhere:
+            first += f"; {several(count, 'job')} of partition {name}, which goes first on the same nodes"
+        return first
+
+
+def ahead(facts: Facts) -> Ahead | None:
+    """The jobs of a higher priority, or of the same and submitted before.
+
+    None for a job that waits for something of its own, and where the queue could not be seen.
+    """
+    if facts.queue is None or not facts.partition_names or (facts.reason and facts.reason.word not in _IN_LINE):
+        return None
+    mine = _own(facts)
+    if mine is None or mine.priority == 0:
+        return None
+    waiting = [row for row in facts.queue if row.state == "PENDING" and row.raw != mine.raw and row.priority > 0]
+    before = [row for row in waiting if (-row.priority, row.raw) < (-mine.priority, mine.raw)]
+    here = [row for row in before if set(row.partitions) & set(facts.partition_names)]
+    here.sort(key=lambda row: (-row.priority, row.raw))
+    in_line = [row for row in here if _word(row) in _IN_LINE]
+    counted = []
+    for name in _partitions_first(facts):
+        rows = [row for row in waiting if name in row.partitions and _word(row) in _IN_LINE]
+        counted += [(name, len(rows))] if rows else []
+    return Ahead(jobs=tuple(row.id for row in in_line), others=len(here) - len(in_line), elsewhere=tuple(counted))
+
+
+def _own(facts: Facts) -> Queued | None:
+    raw = facts.job.get("JobId", "")
+    return next((row for row in facts.queue or () if str(row.raw) == raw), None)
+
+
+def _word(row: Queued) -> str:
+    found = explain(row.reason) if row.reason else None
+    return found.word if found else row.reason
+
+
+def _partitions_first(facts: Facts) -> list[str]:
+    """Partitions of a higher tier that share nodes with the job's."""
+    tiers = [_int(p.get("PriorityTier", "")) or 0 for p in facts.own_partitions]
+    if not tiers or facts.nodes is None:
+        return []
+    shared = {
+        name for node in facts.nodes if set(node.partitions) & set(facts.partition_names) for name in node.partitions
+    }
+    others = [p for p in facts.partitions or () if p.get("PartitionName") in shared - set(facts.partition_names)]
+    return [p["PartitionName"] for p in others if (_int(p.get("PriorityTier", "")) or 0) > max(tiers)]
+
+
+def next_ends(facts: Facts) -> Found:
+    """When room may come: the running jobs of the partition that end first, by their time limits."""
+    if facts.queue is None:
+        return Found()
+    running = [r for r in facts.queue if r.state == "RUNNING" and set(r.partitions) & set(facts.partition_names)]
+    if not running:
+        return Found((f"no job that you may see runs in partition {', '.join(facts.partition_names)}",))
+    timed = sorted((r for r in running if r.left is not None), key=lambda r: r.left or 0)
+    shown = [f"{r.id}{'' if r.user == facts.user else f' of {r.user}'} within {clock(r.left)}" for r in timed[:_SHOWN]]
+    ends = f"; by their time limits these end first: {', '.join(shown)}" if shown else ""
+    return Found((f"{several(len(running), 'job')} running there{ends}",))
+
+
+def begin(facts: Facts) -> Found:
+    """The time before which the job may not start, and why it has one."""
+    at = facts.epoch("EligibleTime") or facts.epoch("StartTime")
+    if at is None:
+        return Found(unseen=("the time from which it may start",))
+    here = [f"it may start from {moment(at, facts.now)}"]
+    restarts = _int(facts.job.get("Restarts", "")) or 0
+    if restarts:
+        again = f"it was put back into the queue ({several(restarts, 'restart')})"
+        here.append(f"{again}; Slurm lets some minutes pass before a job starts again")
+    return Found(tuple(here), (f"scontrol update JobId={facts.id} StartTime=now",))
+
+
+def hold(facts: Facts) -> Found:
+    """Who holds the job, and whether its owner can release it."""
+    word = facts.reason.word if facts.reason else ""
+    said = [facts.job.get(key, "") for key in ("AdminComment", "SystemComment")]
+    notes = tuple(f"the administrators' note: {text}" for text in said if text)
+    if word == "JobHeldUser":
+        owner = facts.user
+        return Found((f"it is on hold for its user{f', {owner}' if owner else ''}, who can release it", *notes),
+                     (f"scontrol release {facts.id}",))  # fmt: skip
+    here = "it is on hold by an administrator (priority 0): `scontrol release` is refused to users"
+    return Found((here, *notes), ("ask the administrators to release it",))
+
+
+def throttle(facts: Facts) -> Found:
+    """How many tasks of the array run, of the number that %N allows."""
+    most = _int(facts.job.get("ArrayTaskThrottle", ""))
+    array = facts.job.get("ArrayJobId", "") or facts.id.partition("_")[0]
+    if facts.queue is None:
+        return Found(unseen=("the array's running tasks",))
+    live = [row for row in facts.queue if row.id.partition("_")[0] == array and row.state not in ("PENDING", *_OVER)]
+    tasks = f": {some([row.id for row in live])}" if live else ""
+    allows = f"%{most} allows {several(most, 'task')} of array {array} at a time" if most else f"array {array} has a %N"
+    do = (f"scontrol update JobId={array} ArrayTaskThrottle={2 * most}  # or another number",) if most else ()
+    return Found((f"{allows}; {len(live)} running{tasks}",), do)
+
+
+_OVER = frozenset(
+    {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "BOOT_FAIL"}
+)
+
+
+def licenses(facts: Facts) -> Found:
+    """The licenses it asks for: how many there are, how many are in use, and by which jobs."""
+    mine = _own(facts)
+    wanted = dict(mine.licenses) if mine else {}
+    if facts.licenses is None or not wanted:
+        return Found(unseen=("the licenses it asks for and what is in use of them",))
+    here, unseen = [], []
+    known = {block.get("LicenseName", ""): block for block in facts.licenses}
+    for name, count in wanted.items():
+        block = known.get(name)
+        if block is None:
+            unseen.append(f"license {name}")
+            continue
+        users = [row.id for row in facts.queue or () if row.state == "RUNNING" and name in dict(row.licenses)]
+        by = f", by {some(users)}" if users else ""
+        here.append(f"it asks for {count} {name}; {block.get('Used', '?')} of {block.get('Total', '?')} in use{by}")
+    return Found(tuple(here), unseen=tuple(unseen))
+
+
+def _int(text: str) -> int | None:
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else None

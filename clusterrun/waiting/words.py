@@ -1,0 +1,47 @@
+"""Times and amounts as sentences have them. Pure."""
+
+from __future__ import annotations
+
+import time
+
+
+def clock(seconds: float | None) -> str:
+    """Seconds as Slurm writes a duration: ``1-02:03:04``, ``2:03:04``, ``3:04``."""
+    if seconds is None:
+        return "an unknown time"
+    minutes, second = divmod(max(0, int(seconds)), 60)
+    hours, minute = divmod(minutes, 60)
+    days, hour = divmod(hours, 24)
+    if days:
+        return f"{days}-{hour:02}:{minute:02}:{second:02}"
+    return f"{hour}:{minute:02}:{second:02}" if hour else f"{minute}:{second:02}"
+
+
+def moment(epoch: float, now: float) -> str:
+    """A time to come or past, in this machine's time zone, and how far off it is: ``11:30:05, in 59:12``."""
+    far = "%Y-%m-%d %H:%M" if abs(epoch - now) > 20 * 3600 else "%H:%M:%S"
+    off = f"in {clock(epoch - now)}" if epoch >= now else f"{clock(now - epoch)} ago"
+    return f"{time.strftime(far, time.localtime(epoch))}, {off}"
+
+
+def amount(tres: str, value: float) -> str:
+    """So much of a resource: ``4 gres/gpu``, ``62.5G mem``."""
+    name = tres or "of it"
+    if tres == "mem" or tres.startswith("bb/"):
+        return f"{_memory(value)} {name}"
+    return f"{value:g} {name}"
+
+
+def several(count: int, noun: str) -> str:
+    """``1 node``, ``3 nodes``."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def some(names: list[str], most: int = 6) -> str:
+    """The first few names and how many more there are."""
+    shown = ", ".join(names[:most])
+    return f"{shown} and {len(names) - most} more" if len(names) > most else shown
+
+
+def _memory(megabytes: float) -> str:
+    return f"{megabytes / 1024:g}G" if megabytes >= 1024 and megabytes % 512 == 0 else f"{megabytes:g}M"
