@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from clusterrun.errors import RequestError
 from clusterrun.job import JobId
 from clusterrun.logs import follow, log_paths, read_lines
-from clusterrun.logs.files import BLOCK
+from clusterrun.logs.reading import BEFORE
 from tests.logtexts import pieces, texts
 
 
@@ -86,7 +86,7 @@ def test_tail_joins_pieces_that_began_before_the_place_it_reads_from(logs):
     mixed = b"".join(b for pair in zip(long_line, others, strict=True) for b in pair)
     # The end of the file is moved, so that each part of the long line is once where counting begins.
     short = b"0: " + b"s" * 96 + b"\n"
-    for after in range((BLOCK - len(mixed)) // len(short), BLOCK // len(short), 40):
+    for after in range((BEFORE - len(mixed)) // len(short), BEFORE // len(short), 40):
         logs[0].write_bytes(short * 3_000 + mixed + short * after)
         line = next(iter(read_lines(logs, tail=after + 7)))
         assert (line.rank, len(line.text)) == (1, 50_006)

@@ -66,7 +66,7 @@ class PipeReader:
             data = data[end:]
         end = data.rfind(b"\n") + 1
         if end:
-            block, self._tail = self._tail + data[:end], data[end:]
+            block, self._tail = b"".join((self._tail, memoryview(data)[:end])), data[end:]
             if self._few is not None:
                 block = b"".join(self._few(b"\n" + block[:-1]))
                 block = block[1:] + b"\n" if block else b""

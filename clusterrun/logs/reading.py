@@ -10,11 +10,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from clusterrun.logs.files import BLOCK, LogFile
+from clusterrun.logs.files import LogFile
 from clusterrun.logs.lines import LineReader, LogLine, Stream
 from clusterrun.logs.merge import offsets_at, turns
 from clusterrun.logs.wanted import Source, Streams, Tick, Want
 
+BEFORE = 256 * 1024  # bytes read before a place for what they leave unfinished there: a long line's pieces
 _COUNTED = 10_000  # more last lines than this are counted first and read again instead of kept in memory
 
 T_co = TypeVar("T_co", covariant=True)
@@ -114,11 +115,11 @@ def last_lines(
         total = sum(1 for _ in _lines(file, begin, end, primed(file, begin, new_reader()), finish=finish))
         reader = primed(file, begin, new_reader())
         return islice(_lines(file, begin, end, reader, finish=finish), max(0, total - tail), None), reader, begin
-    span = 2 * BLOCK
+    span = 2 * BEFORE
     while True:
         start = max(begin, end - span)
         span *= 4
-        if start > begin and b"\n" not in b"".join(file.blocks(max(0, start - BLOCK), start)):
+        if start > begin and b"\n" not in b"".join(file.blocks(max(0, start - BEFORE), start)):
             continue  # inside one very long line: its label is further back
         reader = primed(file, start, new_reader())
         kept = deque(_lines(file, start, end, reader, finish=finish), maxlen=tail)
@@ -128,7 +129,7 @@ def last_lines(
 
 def primed(file: LogFile, at: int, reader: R) -> R:
     """The reader, told what comes before ``at``: that may be inside a line, perhaps between the pieces of several."""
-    for block in file.blocks(max(0, at - BLOCK), at):
+    for block in file.blocks(max(0, at - BEFORE), at):
         reader.feed(block)
     return reader
 
