@@ -11,10 +11,10 @@ from clusterrun.waiting.found import Found
 from clusterrun.waiting.words import clock, moment, several, some
 
 _SHOWN = 4
-#: Reasons of jobs that only wait for their turn: they compete with this one.
-_IN_LINE = frozenset(
-    {"", "None", "Priority", "Resources", "ReqNodeNotAvail", "Reservation", "Licenses", "WaitingForScheduling"}
-)
+#: Reasons of jobs that wait for their turn and nothing else.
+_COMPETING = frozenset({"", "None", "WaitingForScheduling", "Priority", "Resources"})
+#: Reasons with which a job has a place in the line.
+_IN_LINE = frozenset({*_COMPETING, "ReqNodeNotAvail", "Reservation", "Licenses", "MpiPortsBusy", "NvidiaImexChannels"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,10 +58,10 @@ def ahead(facts: Facts) -> Ahead | None:
     before = [row for row in waiting if (-row.priority, row.raw) < (-mine.priority, mine.raw)]
     here = [row for row in before if set(row.partitions) & set(facts.partition_names)]
     here.sort(key=lambda row: (-row.priority, row.raw))
-    in_line = [row for row in here if _word(row) in _IN_LINE]
+    in_line = [row for row in here if _word(row) in _COMPETING]
     counted = []
     for name in _partitions_first(facts):
-        rows = [row for row in waiting if name in row.partitions and _word(row) in _IN_LINE]
+        rows = [row for row in waiting if name in row.partitions and _word(row) in _COMPETING]
         counted += [(name, len(rows))] if rows else []
     return Ahead(jobs=tuple(row.id for row in in_line), others=len(here) - len(in_line), elsewhere=tuple(counted))
 

@@ -1,0 +1,353 @@
+"""`why` on a real cluster: jobs that wait for each common reason, all at once, each with its evidence and command."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from lab.cluster import Lab
+from tests.sites import ONE_RANK, Site, until
+from tests.submitting import NEVER
+
+Explained = dict[str, Any]
+#: Word by word what Slurm is to say of each job, by our name for it.
+REASONS = {
+    "resources": "Resources",
+    "priority": "Priority",
+    "dependency": "Dependency",
+    "never": "DependencyNeverSatisfied",
+    "too long": "PartitionTimeLimit",
+    "too wide": "PartitionNodeLimit",
+    "qos": "QOSMaxGRESPerUser",
+    "account": "AssocGrpCpuLimit",
+    "long": "QOSMaxWallDurationPerJobLimit",
+    "drained": "ReqNodeNotAvail",
+    "held": "JobHeldUser",
+    "stopped": "JobHeldAdmin",
+    "later": "BeginTime",
+    "array": "JobArrayTaskLimit",
+    "reserved": "Reservation",
+    "licensed": "Licenses",
+}
+
+
+@pytest.fixture(scope="module")
+def strict_lab() -> Iterator[Lab]:
+    """Three nodes, a partition with limits, a QOS and an account with limits that are enforced."""
+    from lab.fixtures import require_lab  # not at the top: pytest wants to see the plugin's import itself
+
+    require_lab()
+    settings = {
+        "AccountingStorageEnforce": "associations,limits,qos",
+        "Licenses": "matlab:2",
+        "PartitionName=tiny": "Nodes=ALL MaxNodes=1 MaxTime=30 State=UP",
+        "MinJobAge": "300",
+    }
+    with Lab(name=f"t{os.getpid()}y", nodes=3, settings=settings) as lab:
+        for words in (
+            ("add", "account", "physics"),
+            ("add", "account", "chem"),
+            ("add", "user", "root", "account=physics"),
+            ("add", "user", "root", "account=chem"),
+            ("add", "user", "nobody", "account=physics"),
+            ("add", "qos", "tight"),
+            ("add", "qos", "short"),
+            ("modify", "qos", "tight", "set", "MaxTRESPerUser=gres/gpu=2"),
+            ("modify", "qos", "short", "set", "MaxWall=10"),
+            ("modify", "user", "root", "set", "qos+=tight,short"),
+            ("modify", "account", "chem", "set", "GrpTRES=cpu=2"),
+        ):
+            done = lab.run(["sacctmgr", "-i", *words])
+            assert done.returncode == 0, (words, done.stdout, done.stderr)
+        yield lab
+
+
+def sbatch(lab: Lab, *options: str, command: str = "sleep 900", **kwargs: Any) -> str:
+    argv = [
+        "sbatch",
+        "--parsable",
+        "--output=/dev/null",
+        "--account=physics",
+        "--time=20",
+        *options,
+        f"--wrap={command}",
+    ]
+    done = lab.run(argv, **kwargs)
+    assert done.returncode == 0, (argv, done.stderr)
+    return done.stdout.strip()
+
+
+@pytest.fixture(scope="module")
+def jobs(strict_lab: Lab) -> dict[str, str]:
+    """Our names -> the ids of jobs that run and of those that wait, each for its own reason."""
+    lab, (one, two, three) = strict_lab, strict_lab.node_names
+
+    def submit(*options: str, **kwargs: Any) -> str:
+        return sbatch(lab, *options, **kwargs)
+
+    def control(*words: str) -> None:
+        done = lab.run(["scontrol", *words])
+        assert done.returncode == 0, (words, done.stderr)
+
+    made = {"failed": submit(command="false")}
+    lab.wait_job(made["failed"], "FAILED")
+    control("update", f"NodeName={three}", "State=DRAIN", "Reason=bad fan")
+    control(
+        "create",
+        "reservation",
+        "ReservationName=later",
+        "StartTime=now+1day",
+        "Duration=60",
+        f"Nodes={two}",
+        "Users=root",
+    )
+    # what runs, in the order in which it is to start
+    made["filler"] = submit("--gpus-per-node=4", f"--nodelist={one}")
+    made["holder"] = submit("--qos=tight", "--gpus-per-node=2", f"--nodelist={two}")
+    made["chemist"] = submit("--account=chem", "--ntasks=2", f"--nodelist={two}")
+    made["licensee"] = submit("--licenses=matlab:2", f"--nodelist={two}")
+    made["array"] = submit("--array=0-3%1", f"--nodelist={two}")
+    until(lambda: len(lab.run(["squeue", "-h", "-t", "RUNNING"]).stdout.splitlines()) == 5, 30, lambda: squeue(lab))
+    # what waits: those first that are in no line
+    made["dependency"] = submit(f"--dependency=afterok:{made['filler']}")
+    made["never"] = submit(f"--dependency=afterok:{made['failed']}")
+    made["too long"] = submit("--partition=tiny", "--time=60")
+    made["too wide"] = submit("--partition=tiny", "--nodes=2")
+    made["qos"] = submit("--qos=tight", "--gpus-per-node=2")
+    made["account"] = submit("--account=chem", "--ntasks=2")
+    made["long"] = submit("--qos=short", "--time=15")
+    made["drained"] = submit(f"--nodelist={three}")
+    made["held"] = submit("--hold")
+    made["stopped"] = submit("--hold")
+    control("hold", made["stopped"])  # by root, which makes it an administrator's
+    made["later"] = submit("--begin=now+1hour")
+    made["reserved"] = submit("--reservation=later")
+    made["licensed"] = submit("--licenses=matlab:1")
+    made["resources"] = submit("--nodes=2", "--gpus-per-node=4")
+    made["priority"] = submit("--nodes=2", "--gpus-per-node=4", user="nobody")
+    until(lambda: not missing(lab, made), 45, lambda: f"{missing(lab, made)}\n{squeue(lab)}", pause=0.3)
+    return made
+
+
+def squeue(lab: Lab) -> str:
+    return lab.run(["squeue", "-o", "%i|%T|%r"]).stdout
+
+
+def missing(lab: Lab, made: dict[str, str]) -> dict[str, str]:
+    """The jobs that Slurm does not yet give their reason, and what it says instead."""
+    rows = (line.split("|") for line in squeue(lab).splitlines()[1:])
+    said = {id.partition("_")[0]: reason for id, state, reason in rows if state == "PENDING"}
+    return {
+        name: said.get(made[name], "")
+        for name, word in REASONS.items()
+        if said.get(made[name], "").split(",")[0] != word
+    }
+
+
+@pytest.fixture(scope="module")
+def site(strict_lab: Lab, new_site: Callable[[Lab | None], Site]) -> Site:
+    return new_site(strict_lab)
+
+
+@pytest.fixture
+def why(site: Site, jobs: dict[str, str]) -> Callable[[str], Explained]:
+    """What `why --json` says of one of the jobs."""
+
+    def ask(name: str) -> Explained:
+        found = site.json("why", jobs[name])
+        one = next(job for job in found if job["state"] == "PENDING")
+        assert one["kind"] == "waiting" and one["waiting"]["reason"] == one["reason"]
+        assert one["waiting"]["word"] == REASONS[name]
+        assert one["waiting"]["not_seen"] == []
+        return dict(one["waiting"])
+
+    return ask
+
+
+def test_resources(why: Callable[[str], Explained], jobs: dict[str, str], strict_lab: Lab) -> None:
+    found = why("resources")
+    assert found["here"][0].startswith("it asks for 2 nodes, 8 GPUs, 2 CPUs")
+    assert "of 48 CPUs, 2 of 12 GPUs" in found["here"][0]
+    assert found["here"][1] == "0 nodes of 3 have room for it now; it needs 2"
+    assert any(f"{strict_lab.node_names[2]} is drained: bad fan, by root" in line for line in found["here"])
+    assert any(jobs["filler"] in line and "end first" in line for line in found["here"])
+    assert found["starts"] == "alone" and found["ahead"]["jobs"] == []
+
+
+def test_priority_and_the_job_ahead(why: Callable[[str], Explained], jobs: dict[str, str]) -> None:
+    found = why("priority")
+    assert jobs["resources"] in found["ahead"]["jobs"] and found["starts"] == "alone"
+    assert "clusterrun free" in found["do"][0]
+
+
+def test_an_estimated_start(why: Callable[[str], Explained], strict_lab: Lab, jobs: dict[str, str]) -> None:
+    def slurms() -> str:
+        text = strict_lab.run(["squeue", "--start", "-h", "-j", jobs["resources"], "-o", "%S"],
+                              env={"SLURM_TIME_FORMAT": "%s"}).stdout.strip()  # fmt: skip
+        return text if text.isdigit() else ""
+
+    until(slurms, 30, lambda: squeue(strict_lab), pause=0.3)
+    found = why("resources")
+    assert found["estimated_start"] is not None and abs(found["estimated_start"] - int(slurms())) <= 120
+
+
+def test_a_dependency_and_its_job(why: Callable[[str], Explained], jobs: dict[str, str]) -> None:
+    found = why("dependency")
+    line = f"afterok:{jobs['filler']} waits for job {jobs['filler']} to end well; it is RUNNING, at most "
+    assert found["here"][0].startswith(line)
+    assert f"scontrol update JobId={jobs['dependency']} Dependency=" in found["do"][0]
+
+
+def test_a_dependency_that_can_never_be_met(why: Callable[[str], Explained], jobs: dict[str, str]) -> None:
+    found = why("never")
+    assert found["here"][0].endswith("and it is FAILED: this can never be met")
+    assert found["do"] == [f"scontrol update JobId={jobs['never']} Dependency=", f"clusterrun cancel {jobs['never']}"]
+    assert found["starts"] == "never"
+
+
+def test_a_time_limit_beyond_the_partitions(why: Callable[[str], Explained], jobs: dict[str, str]) -> None:
+    found = why("too long")
+    assert found["here"][0] == "partition tiny allows 30:00; this job asks for 1:00:00"
+    assert found["do"] == [
+        f"scontrol update JobId={jobs['too long']} {new}" for new in ("TimeLimit=30:00", "Partition=gpu")
+    ]
+
+
+def test_more_nodes_than_the_partition_takes(why: Callable[[str], Explained], jobs: dict[str, str]) -> None:
+    found = why("too wide")
+    assert found["here"][0] == "partition tiny allows 1 node for a job; this job asks for 2"
+    assert found["do"][0] == f"scontrol update JobId={jobs['too wide']} NumNodes=1"
+
+
+def test_a_users_limit_in_a_qos(why: Callable[[str], Explained], jobs: dict[str, str]) -> None:
+    found = why("qos")
+    assert found["here"][0] == "QOS tight, for each user, allows 2 gres/gpu (MaxTRESPerUser); 2 gres/gpu in use"
+    assert found["here"][1] == "this job asks for 2 gres/gpu"
+    assert found["here"][2].startswith(f"held by job {jobs['holder']} (2 gres/gpu, at most ")
+    assert f"scontrol update JobId={jobs['qos']} QOS=NAME" in found["do"][0]
+
+
+def test_an_accounts_limit(why: Callable[[str], Explained], jobs: dict[str, str]) -> None:
+    found = why("account")
+    assert found["here"][0] == "account chem allows 2 cpu (GrpTRES); 2 cpu in use"
+    assert found["here"][2].startswith(f"held by job {jobs['chemist']} (2 cpu, at most ")
+    assert f"scontrol update JobId={jobs['account']} Account=NAME" in found["do"][0]
+
+
+def test_a_qos_that_limits_the_time(why: Callable[[str], Explained], jobs: dict[str, str]) -> None:
+    found = why("long")
+    assert found["here"][:2] == [
+        "QOS short, for each job, allows 10:00 (MaxWallDurationPerJob)", "this job asks for 15:00"
+    ]  # fmt: skip
+    assert found["do"] == [f"scontrol update JobId={jobs['long']} TimeLimit=10:00"]
+
+
+def test_a_drained_node(why: Callable[[str], Explained], jobs: dict[str, str], strict_lab: Lab) -> None:
+    found, node = why("drained"), strict_lab.node_names[2]
+    assert found["reason"] == f"ReqNodeNotAvail, UnavailableNodes:{node}"
+    assert found["here"][0] == f"it asks for {node}"
+    assert any(line.startswith(f"{node} is drained: bad fan, by root, ") for line in found["here"])
+    assert found["do"] == [f"scontrol update JobId={jobs['drained']} ReqNodeList="]
+
+
+def test_holds(why: Callable[[str], Explained], jobs: dict[str, str]) -> None:
+    assert why("held")["do"] == [f"scontrol release {jobs['held']}"]
+    assert why("stopped")["do"] == ["ask the administrators to release it"]
+
+
+def test_a_begin_time(why: Callable[[str], Explained], jobs: dict[str, str]) -> None:
+    found = why("later")
+    assert found["here"][0].startswith("it may start from ")
+    assert found["do"] == [f"scontrol update JobId={jobs['later']} StartTime=now"]
+
+
+def test_an_arrays_throttle(why: Callable[[str], Explained], jobs: dict[str, str], site: Site) -> None:
+    array = jobs["array"]
+    found = why("array")
+    assert found["here"] == [f"%1 allows 1 task of array {array} at a time; 1 running: {array}_0"]
+    assert found["do"][0].startswith(f"scontrol update JobId={array} ArrayTaskThrottle=2")
+    (task,) = site.json("why", f"{array}_3")
+    assert (task["job_id"], task["waiting"]["word"]) == (f"{array}_3", "JobArrayTaskLimit")
+    (running,) = site.json("why", f"{array}_0")
+    assert running["kind"] == "running" and running["running"]["lines"][0].startswith("RUNNING since ")
+
+
+def test_a_reservation_that_has_not_begun(why: Callable[[str], Explained], strict_lab: Lab) -> None:
+    found = why("reserved")
+    assert found["here"][0].startswith("reservation later (SPEC_NODES) begins at ")
+    assert found["here"][0].endswith(f"1 node: {strict_lab.node_names[1]}, for users root")
+
+
+def test_licenses(why: Callable[[str], Explained], jobs: dict[str, str]) -> None:
+    assert why("licensed")["here"] == [f"it asks for 1 matlab; 2 of 2 in use, by {jobs['licensee']}"]
+
+
+def test_people_read_the_same(site: Site, jobs: dict[str, str]) -> None:
+    text = site.cli("why", jobs["qos"]).stdout
+    names = [line[:9].strip() for line in text.splitlines() if line[:9].strip()]
+    assert names == ["job", "state", "reason", "means", "here", "do", "start"]
+    assert "reason  QOSMaxGRESPerUser" in text and "Your running jobs in the job's QOS" in text
+
+
+def test_what_is_advised_works(site: Site, strict_lab: Lab, jobs: dict[str, str]) -> None:
+    """The last test of these jobs: the commands are typed as they were told."""
+    for name in ("too long", "long", "held", "drained", "never"):
+        (found,) = site.json("why", jobs[name])
+        done = strict_lab.run(found["waiting"]["do"][0].split())
+        assert done.returncode == 0, (name, done.stderr)
+
+    def changed() -> bool:
+        rows = (line.split("|") for line in squeue(strict_lab).splitlines()[1:])
+        said = {id: reason.split(",")[0] for id, _, reason in rows}
+        return all(said.get(jobs[name]) != REASONS[name] for name in ("too long", "long", "held", "drained", "never"))
+
+    until(changed, 30, lambda: squeue(strict_lab), pause=0.3)
+
+
+def test_a_run_of_ours_few_questions_and_no_such_job(site: Site, strict_lab: Lab, jobs: dict[str, str]) -> None:
+    job = site.submit(*ONE_RANK, "--account", "physics", NEVER, "--", "true")
+    (found,) = site.json("why", job.id)
+    assert found["run_id"] and "." not in found["name"] and found["waiting"]["word"] == "BeginTime"
+    assert site.cli("why", "999999", status=4).stderr.startswith("clusterrun: no such job: 999999")
+    assert "give job ids" in site.cli("why", status=2).stderr
+
+
+# -- without accounting, and on this machine -----------------------------------------------------------------------
+
+
+def test_without_accounting(fresh_lab_no_accounting: Lab, new_site: Callable[[Lab | None], Site]) -> None:
+    lab = fresh_lab_no_accounting
+    site = new_site(lab)
+    wrap = ["sbatch", "--parsable", "--output=/dev/null", "--wrap=sleep 300"]
+    whole, next_ = [
+        lab.run([*wrap, f"--nodes={lab.nodes}", "--gpus-per-node=4", "--exclusive"]).stdout.strip() for _ in "ab"
+    ]
+    after = lab.run([*wrap, f"--dependency=afterany:{whole}"]).stdout.strip()
+    until(lambda: lab.job(next_).get("Reason") == "Resources", 30, lambda: squeue(lab), pause=0.3)
+    found = {job["job_id"]: job["waiting"] for job in site.json("why", next_, after)}
+    assert found[next_]["here"][0].startswith(f"it asks for {lab.nodes} nodes, {4 * lab.nodes} GPUs")
+    assert ", 0 of 16 GPUs" in found[next_]["here"][0]
+    assert found[after]["here"][0].startswith(f"afterany:{whole} waits for job {whole} to end; it is RUNNING")
+    assert all(job["not_seen"] == [] for job in found.values())
+
+
+def test_a_local_job_waits_for_another(new_site: Callable[[Lab | None], Site]) -> None:
+    site = new_site(None)
+    first = site.submit("--gpus-per-node", "0", "--tasks-per-node", "1", "--", "sleep", "300")
+    second = site.submit(
+        "--gpus-per-node", "0", "--tasks-per-node", "1", "--dependency", f"afterok:{first.id}", "--", "true"
+    )
+    (found,) = site.json("why", second.id)
+    assert found["waiting"]["word"] == "Dependency"
+    assert found["waiting"]["here"][0].startswith(
+        f"afterok:{first.id} waits for job {first.id} to end well; it is RUNNING"
+    )
+    site.cli("cancel", first.id, "--yes")
+    until(lambda: site.state(second)["reason"] == "DependencyNeverSatisfied", 20, pause=0.2)
+    (found,) = site.json("why", second.id)
+    assert found["waiting"]["starts"] == "never" and found["waiting"]["do"] == [f"clusterrun cancel {second.id}"]
+    assert "it is CANCELLED: this can never be met" in found["waiting"]["here"][0]
+    assert "do  clusterrun cancel" in site.cli("why", second.id).stdout
