@@ -203,13 +203,16 @@ class LineReader:
     def _give(self, lines: list[LogLine], rank: int | None, payload: bytes, lost: int, label: str) -> None:
         payload, lost = _squeeze(payload, lost)
         text = payload.decode("utf-8", "replace")
-        state = _last_state(text) if "\r" in text else text
-        line = LogLine(self._stream, rank, state, lost, False, label)
         drawn = rank in self._bars
-        if "\r" in text and ((text[0] == "\r" and state) or (drawn and not state)):
-            lines += self._bars.draw(rank, state, line)
-            return
-        lines += self._bars.finish(rank)
+        if "\r" in text:
+            begins, text = text[0] == "\r", _last_state(text)
+            if (begins and text) or (drawn and not text):
+                line = LogLine(self._stream, rank, text, lost, False, label)
+                lines += self._bars.draw(rank, text, line)
+                return
+        if drawn:
+            lines += self._bars.finish(rank)
+        line = tuple.__new__(LogLine, (self._stream, rank, text, lost, False, label))
         if payload or not drawn:  # an empty line after a bar is the newline that ends it
             lines.append(line)
 

@@ -15,7 +15,7 @@ from clusterrun.text import is_safe, safe_text
 
 _SHORTER = len("0: ") + PIECE
 """Lines of fewer bytes than this are no pieces."""
-_SMALL = 4096  # bytes that are not worth cutting again to find the line that is not clean
+_SMALL = 16 * 1024  # bytes that are not worth cutting again to find the line that is not clean
 _FEW = 32  # ranks that a pattern finds faster than a look at each line
 _MARKED = 65_536  # the largest world whose labels are kept in a table
 
