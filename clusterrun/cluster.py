@@ -31,6 +31,8 @@ from clusterrun.store import RunRecord, Store
 from clusterrun.watch import Watch
 
 if TYPE_CHECKING:  # asking about jobs needs neither, and starts sooner without
+    from clusterrun.free.seen import Seen
+    from clusterrun.free.soonest import Asker, Soonest
     from clusterrun.planning import Plan
     from clusterrun.request import Asked
 
@@ -102,18 +104,23 @@ class Cluster:
     def plan(self, asked: Asked, *, named: bool = True) -> Plan:
         """Decide everything about a run and write nothing.
 
-        With ``named`` False its identity is the words RUN_ID and TOKEN, as ``render`` prints them, and a cluster is
-        not needed.
+        With ``named`` False it is called RUN_ID and TOKEN, as ``render`` prints it, and no cluster is needed.
         """
-        from clusterrun import planning, request
+        from clusterrun.free.soonest import plan
 
-        typed = request.read(asked, self.cwd, self.environ)
-        scheduler: Scheduler | None = None
-        if named or typed.scheduler == LOCAL or self.facts() is not None:
-            scheduler = self.scheduler(typed.scheduler)
-        return planning.plan(
-            typed, scheduler, self._has_gpus(scheduler), planning.Here(self.cwd, self.environ, self.user), named=named
-        )
+        return plan(self._asker(asked, named=named), self.user, named=named)
+
+    def soonest(self, asked: Asked) -> Soonest:
+        """Where a job would start soonest: asked of Slurm by partition and shape, nothing submitted or written."""
+        from clusterrun.free.soonest import soonest
+
+        return soonest(self._asker(asked, scheduler="slurm"), self.free())
+
+    def free(self) -> Seen:
+        """What the cluster has free, and this user's limits; raises SchedulerError where Slurm does not answer."""
+        from clusterrun.free import seen
+
+        return seen.look(self.scheduler("slurm"), self.user)
 
     def check(self, plan: Plan) -> None:
         """What can be known before queueing: the Python has torch, the script is bash; raises RequestError."""
@@ -297,6 +304,16 @@ class Cluster:
     def _knows(self, job: JobId) -> bool:
         """Whether the Slurm that can be asked from here is that of the job's cluster, where the id names one."""
         return self.facts() is not None and job.cluster in ("", self.scheduler("slurm").cluster)
+
+    def _asker(self, asked: Asked, *, named: bool = True, scheduler: str = "") -> Asker:
+        from clusterrun import planning, request
+        from clusterrun.free.soonest import Asker
+
+        typed, found = request.read(asked, self.cwd, self.environ), None
+        if named or typed.scheduler == LOCAL or self.facts() is not None:
+            found = self.scheduler(scheduler or typed.scheduler)
+        here = planning.Here(self.cwd, self.environ, self.user)
+        return Asker(typed, found, here, self._has_gpus(found), asked)
 
     def _has_gpus(self, scheduler: Scheduler | None) -> bool | None:
         if scheduler is not None and scheduler.name == LOCAL:

@@ -41,7 +41,7 @@ FIELDS: tuple[Field, ...] = (
     Field("cpus-per-task", "int", "CPU cores for each rank.", directive=True, least=1, metavar="N"),
     Field("mem", "text", "Memory per node, as sbatch takes it (64G).", directive=True, metavar="SIZE"),
     Field("time", "text", "Time limit, as sbatch takes it (90, 2:00:00, 1-12).", directive=True, metavar="TIME"),
-    Field("partition", "text", "Partition.", directive=True, metavar="NAME"),
+    Field("partition", "text", "Partition; auto: where it starts soonest.", directive=True, metavar="NAME"),
     Field("account", "text", "Account to charge.", directive=True, metavar="NAME"),
     Field("qos", "text", "Quality of service.", directive=True, metavar="NAME"),
     Field("constraint", "text", "Node features.", directive=True, metavar="EXPR"),

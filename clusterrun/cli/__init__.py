@@ -26,6 +26,7 @@ VERBS: dict[str, str] = {
     "wait": "jobs",
     "why": "why",
     "top": "top",
+    "free": "free",
     "cancel": "cancel",
     "init": "init",
 }
@@ -38,6 +39,7 @@ SUMMARIES: dict[str, str] = {
     "wait": "Wait for jobs; exit 0 when all are done.",
     "why": "Why a job waits, or what ended it.",
     "top": "A full-screen live view of jobs, ranks and logs.",
+    "free": "What is free now, my limits, and where a job would start soonest.",
     "cancel": "Cancel jobs by id, name or state.",
     "init": "Look at the cluster and write a commented clusterrun.toml.",
 }
@@ -93,7 +95,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     words = list(sys.argv[1:] if argv is None else argv)
     command = next((w for w in words if w in VERBS), "")
     script: list[str] | None = None
-    if command in ("submit", "render") and "--" in words:
+    if command in ("submit", "render", "free") and "--" in words:
         # what follows is the user's script and its arguments: click never sees them
         at = words.index("--")
         words, script = words[:at], words[at + 1 :]

@@ -55,7 +55,7 @@ def submit(
     if recover:
         run = cluster.recover(recover)
     else:
-        job, script = _script(words, ctx.obj)
+        job, script = job_and_script(words, ctx.obj)
         plan = cluster.plan(asked(job, script, profile, options))
         for notice in plan.notices:
             ui.note(notice)
@@ -98,7 +98,7 @@ def render(
     """
     ui = Ui("render", as_json=as_json)
     cluster = Cluster(tell=ui.note)
-    job, script = _script(words, ctx.obj)
+    job, script = job_and_script(words, ctx.obj)
     request = asked(job, script, profile, options)
     plan = cluster.plan(request, named=False)
     for notice in plan.notices:
@@ -112,7 +112,7 @@ def render(
         ui.raw(plan.script)
 
 
-def _script(before: tuple[str, ...], after: list[str] | None) -> tuple[str | None, tuple[str, ...]]:
+def job_and_script(before: tuple[str, ...], after: list[str] | None) -> tuple[str | None, tuple[str, ...]]:
     """The job file's name and the words after ``--``; raises RequestError where they make no sense together."""
     if len(before) > 1:
         raise RequestError(

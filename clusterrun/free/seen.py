@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from clusterrun import survey
 from clusterrun.errors import SchedulerError
 from clusterrun.free.limits import Limit, groups_of, limits_of
-from clusterrun.scheduler import slurm_nodes
+from clusterrun.scheduler import Scheduler, slurm_nodes
 from clusterrun.scheduler.slurm import SlurmScheduler
 from clusterrun.scheduler.slurm_limits import parse_limits
 from clusterrun.scheduler.slurm_nodes import Me, Node, Partition
@@ -40,20 +40,21 @@ class Seen:
         return slurm_nodes.closed(partition, self.me)
 
 
-def look(slurm: SlurmScheduler, user: str) -> Seen:
+def look(slurm: Scheduler, user: str, *, limits: bool = True) -> Seen:
     """Ask Slurm for its nodes, partitions and this user's limits; raises SchedulerError where it does not answer.
 
     Two calls, and where there is accounting up to four more: configuration, associations, QOS and what is used of them.
     """
+    assert isinstance(slurm, SlurmScheduler)
     nodes = slurm_nodes.parse_nodes(_must(slurm, slurm_nodes.nodes_argv(), "nodes"))
     partitions = slurm_nodes.parse_partitions(_must(slurm, slurm_nodes.partitions_argv(), "partitions"))
     seen = Seen(nodes=tuple(nodes), partitions=tuple(partitions), me=Me(user, _groups()))
     if not slurm.facts.accounting:
         return replace(seen, notes=("this cluster keeps no accounts: it has no QOS and no limits of yours",))
-    return _accounted(slurm, seen)
+    return _accounted(slurm, seen, limits)
 
 
-def _accounted(slurm: SlurmScheduler, seen: Seen) -> Seen:
+def _accounted(slurm: SlurmScheduler, seen: Seen, with_limits: bool) -> Seen:
     """The same with who this is to accounting, and the limits that are set on them."""
     user = seen.me.user
     config = survey.parse_config(slurm.answer(survey.config_argv()).text)
@@ -68,6 +69,8 @@ def _accounted(slurm: SlurmScheduler, seen: Seen) -> Seen:
         accounts, qualities = frozenset(row.account for row in rows), frozenset(q for row in rows for q in row.qos)
         above = frozenset(group.account for group in groups_of(holders, user))
         seen = replace(seen, me=Me(user, seen.me.groups, accounts, qualities, above), associations=rows)
+    if not with_limits:
+        return seen
     if not enforced & {"limits", "safe", "all", "unknown"}:
         return replace(seen, notes=("this cluster enforces no limits (AccountingStorageEnforce)",))
     set_by_qos = slurm.answer(qos_argv())

@@ -184,6 +184,8 @@ def parse_reason(text: str) -> tuple[str, str, int | None]:
 class Partition:
     """A partition; ``time_limit`` in seconds, ``max_nodes`` and it None where there is no limit.
 
+    ``given_time`` is the limit in seconds of a job that asks for none.
+
     ``allowed`` and ``denied`` map Slurm's own words (``Accounts``, ``Qos``, ``Groups``) to names.
     """
 
@@ -191,6 +193,7 @@ class Partition:
     default: bool = False
     state: str = "UP"
     time_limit: int | None = None
+    given_time: int | None = None
     min_nodes: int = 0
     max_nodes: int | None = None
     qos: str = ""
@@ -237,6 +240,8 @@ def _partition(block: dict[str, str]) -> Partition:
         default=block.get("Default") == "YES",
         state=block.get("State", "UP"),
         time_limit=duration(block.get("MaxTime", "")),
+        # without a DefaultTime (NONE) it is the longest that the partition allows
+        given_time=duration(block.get("DefaultTime", "")) or duration(block.get("MaxTime", "")),
         min_nodes=_number(block.get("MinNodes")) or 0,
         max_nodes=_number(block.get("MaxNodes")),
         qos=block.get("QoS", ""),

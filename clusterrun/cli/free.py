@@ -1,0 +1,136 @@
+"""``free``: what the cluster has free, what is left of my limits, and where a job would start soonest."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, replace
+from typing import Any
+
+import click
+
+from clusterrun.cli.options import asked, json_option, spec_options
+from clusterrun.cli.submit import job_and_script
+from clusterrun.cluster import Cluster
+from clusterrun.free.seen import Seen
+from clusterrun.free.soonest import AUTO, MOST_QUESTIONS, Soonest, named
+from clusterrun.free.summary import NodeRow, PartitionSum, node_rows, partition_sums
+from clusterrun.free.text import estimates, summary
+from clusterrun.job import LOCAL
+from clusterrun.scheduler import devices
+from clusterrun.scheduler.slurm_estimate import No, Silence, Start
+from clusterrun.ui import Ui
+
+
+@click.command()
+@click.argument("words", nargs=-1, metavar="[JOB] [-- SCRIPT [ARGS]...]")
+@spec_options
+@json_option
+@click.pass_context
+def free(ctx: click.Context, /, words: tuple[str, ...], profile: str | None, as_json: bool, **options: Any) -> None:
+    """What is free now by partition and node, and what is left of my limits. With the words of a submit: where
+    that job would start soonest, in which partition and in which shape.
+
+    \b
+      clusterrun free
+      clusterrun free --partition gpu
+      clusterrun free --nodes 2 --gpus-per-node 4 --time 2:00:00
+      clusterrun free sft --gpus-per-node 8
+
+    Slurm is asked by sbatch --test-only, which makes no job. Exit 3 where no partition takes the job.
+    """
+    ui = Ui("free", as_json=as_json)
+    cluster = Cluster(tell=ui.note)
+    job, script = job_and_script(words, ctx.obj)
+    request = asked(job, script, profile, options)
+    scheduler = request.flags.get("scheduler")
+    if cluster.scheduler(str(scheduler.value) if scheduler else AUTO).name == LOCAL:
+        _local(ui, cluster)
+    elif job or script or profile or request.flags.keys() - {"partition", "scheduler"}:
+        found = cluster.soonest(request)
+        ui.data(_soonest_json(found))
+        ui.say(*estimates(found, time.time()))
+        _soonest_notes(ui, found)
+        if not found.starts:
+            ctx.exit(3)
+    else:
+        seen = cluster.free()
+        if partition := request.flags.get("partition"):
+            kept = named(seen, str(partition.value))
+            names = {one.name for one in kept}
+            nodes = tuple(node for node in seen.nodes if names & set(node.partitions))
+            seen = replace(seen, partitions=tuple(kept), nodes=nodes)
+        ui.data(_summary_json(seen))
+        ui.say(*summary(seen, time.time()))
+        for note in seen.notes:
+            ui.note(note)
+
+
+def _local(ui: Ui, cluster: Cluster) -> None:
+    count = len(devices.visible(cluster.environ))
+    ui.data({"scheduler": LOCAL, "gpus": count})
+    ui.say(f"no Slurm here: jobs run on this machine, which has {count or 'no'} GPU{'s'[: count != 1]}")
+
+
+def _soonest_notes(ui: Ui, found: Soonest) -> None:
+    if found.silence:
+        ui.note(f"Slurm stopped answering ({found.silence}): not everything was asked")
+    elif found.unasked:
+        ui.note(f"only the {MOST_QUESTIONS} most promising were asked; --partition asks in one")
+    if found.dependency:
+        ui.note(f"the estimate leaves --dependency {found.dependency} out: the job waits for that first")
+
+
+def _soonest_json(found: Soonest) -> dict[str, Any]:
+    return {
+        "asked": {"nodes": found.shape.nodes, f"{found.need.unit.lower()}s_per_node": found.shape.each},
+        "options": [
+            {
+                "partition": tried.partition,
+                "nodes": tried.shape.nodes,
+                f"{found.need.unit.lower()}s_per_node": tried.shape.each,
+                "start": tried.said.at,
+                "node_list": tried.said.nodes,
+                "time_limit_given": tried.given_time,
+                "preempts": list(tried.said.preempts),
+                "command": tried.command,
+            }
+            for tried in found.starts
+            if isinstance(tried.said, Start)
+        ],
+        "refused": [
+            {"partition": t.partition, "shape": str(t.shape), "reason": t.said.words, "by": "slurm"}
+            for t in found.tried
+            if isinstance(t.said, No)
+        ]
+        + [{"partition": p, "shape": str(s), "reason": why, "by": "clusterrun"} for s, p, why in found.no],
+        "unanswered": [t.said.words for t in found.tried if isinstance(t.said, Silence)],
+        "unasked": found.unasked,
+    }
+
+
+def _summary_json(seen: Seen) -> dict[str, Any]:
+    return {
+        "partitions": [_partition_json(row) for row in partition_sums(seen)],
+        "nodes": [_nodes_json(row) for row in node_rows(seen.nodes)],
+        "limits": None if seen.limits is None else [{**asdict(one), "left": one.left} for one in seen.limits],
+        "notes": list(seen.notes),
+    }
+
+
+def _partition_json(row: PartitionSum) -> dict[str, Any]:
+    return {
+        "partition": row.partition.name,
+        "default": row.partition.default,
+        "time_limit": row.partition.time_limit,
+        "unit": row.unit,
+        "free": row.free,
+        "total": row.total,
+        "types": {kind: {"free": free, "total": total} for kind, free, total in row.types},
+        "nodes": dict(row.standings),
+        "use_unknown": row.untold,
+        "closed": row.closed,
+    }
+
+
+def _nodes_json(row: NodeRow) -> dict[str, Any]:
+    return {**asdict(row), "types": dict(row.types), "node_list": row.folded}

@@ -1,0 +1,112 @@
+"""The shapes in which the same number of GPUs can be asked for, and what a job of another shape asks: pure."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from clusterrun.fields import FIELDS, Value, gres_gpus
+from clusterrun.request import Asked
+from clusterrun.spec import JobSpec
+from clusterrun.survey import parse_gpus
+
+MOST_SHAPES = 4
+_GPU_COUNT = re.compile(r"((?:^|,)gpu(?::[^:,()]+)?:)([0-9]+)(?=$|[,(])")
+_MEM = re.compile(r"([0-9]+)([KMGT]?)(B?)", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """So many nodes with so many GPUs each (ranks, for a job without GPUs)."""
+
+    nodes: int
+    each: int
+
+    def __str__(self) -> str:
+        return f"{self.nodes}x{self.each}"
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What a job needs of a node, apart from its shape: ``kind`` of GPU, empty for any; CPUs for each rank."""
+
+    gpus: bool
+    kind: str = ""
+    cpus: int = 1
+
+    @property
+    def unit(self) -> str:
+        return "GPU" if self.gpus else "rank"
+
+
+def shape_of(spec: JobSpec) -> tuple[Shape, Need]:
+    """The shape that was asked for."""
+    gres = spec.directive("gres")
+    gpus = spec.gpus_per_node if spec.gpus_per_node is not None else gres_gpus(gres)
+    kinds = [kind for kind, _ in parse_gpus(gres)]
+    if gpus:
+        return Shape(spec.nodes, gpus), Need(gpus=True, kind=kinds[0] if len(kinds) == 1 else "")
+    return Shape(spec.nodes, spec.tasks_per_node), Need(gpus=False, cpus=spec.cpus_per_task or 1)
+
+
+def alike(asked: Shape, most_each: int) -> list[Shape]:
+    """The asked shape, then others of the same total that a node could hold, the nearest first."""
+    total = asked.nodes * asked.each
+    others = [Shape(total // each, each) for each in range(1, min(total, most_each) + 1) if total % each == 0]
+    near = sorted(
+        (s for s in others if s != asked), key=lambda s: (max(s.each / asked.each, asked.each / s.each), -s.each)
+    )
+    return [asked, *near[: MOST_SHAPES - 1]]
+
+
+def reshaped(values: Mapping[str, Value], asked: Shape, shape: Shape, need: Need) -> dict[str, Value] | None:
+    """The values that another shape changes: what is asked per node goes with the GPUs; None where it cannot."""
+    if shape == asked:
+        return {}
+    source = "another shape"
+    changed = {"nodes": Value(shape.nodes, source)}
+    if "nodelist" in values:
+        return None  # nodes that were named cannot become more or fewer
+    if need.gpus and "gres" in values and gres_gpus(str(values["gres"].value)) is not None:
+        gres, count = _GPU_COUNT.subn(rf"\g<1>{shape.each}", str(values["gres"].value))
+        if count != 1:
+            return None
+        changed["gres"] = Value(gres, source)
+    elif need.gpus:
+        changed["gpus-per-node"] = Value(shape.each, source)
+    if "tasks-per-node" in values or not need.gpus:
+        tasks = (values["tasks-per-node"].value if "tasks-per-node" in values else asked.each) * shape.each
+        if tasks % asked.each:
+            return None
+        changed["tasks-per-node"] = Value(tasks // asked.each, source)
+    match = _MEM.fullmatch(str(values["mem"].value)) if "mem" in values else None
+    if match is not None and int(match[1]):  # 0 is all of a node's
+        number = int(match[1]) * shape.each
+        if number % asked.each:
+            number, unit = number * 1024, {"": "K", "M": "K", "G": "M", "T": "G"}.get(match[2].upper(), "K")
+        else:
+            unit = match[2]
+        changed["mem"] = Value(f"{-(-number // asked.each)}{unit}{match[3]}", source)
+    return changed
+
+
+def command(asked: Asked, changed: Mapping[str, Value]) -> str:
+    """The line to type for it: what was typed, with these values in place of its own."""
+    words = ["clusterrun", "submit", *([asked.job] if asked.job else [])]
+    words += ["--profile", asked.profile] if asked.profile else []
+    for one in FIELDS:
+        value = changed.get(one.name) or asked.flags.get(one.name)
+        if value is None:
+            continue
+        match one.kind:
+            case "flag":
+                words.append(f"--{'' if value.value else 'no-'}{one.name}")
+            case "map":
+                words += [word for key, text in value.value.items() for word in (f"--{one.name}", f"{key}={text}")]
+            case "list":
+                words += [f"--{one.name}={text}" for text in value.value]
+            case _:
+                words += [f"--{one.name}", str(value.value)]
+    return shlex.join([*words, *(["--", *asked.words] if asked.words else [])])

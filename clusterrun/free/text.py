@@ -1,0 +1,142 @@
+"""What `free` shows, as lines of text: aligned, plain, the same on a terminal and in a pipe. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from clusterrun.free.limits import Limit
+from clusterrun.free.seen import Seen
+from clusterrun.free.soonest import Soonest, Tried, reasons
+from clusterrun.free.summary import NodeRow, PartitionSum, node_rows, partition_sums
+from clusterrun.free.words import clock, counted, moment, when
+from clusterrun.scheduler.slurm_estimate import Start
+from clusterrun.scheduler.slurm_nodes import OPEN, OUT
+from clusterrun.text import safe_line
+
+#: Rows of nodes of each kind that are shown; the others are counted.
+MOST_ROWS = 24
+#: The longest list of node names; a longer one is cut, and counted.
+MOST_NAMES = 44
+
+
+def summary(seen: Seen, now: float) -> list[str]:
+    """What is free by partition and node, what is out and why, and the user's limits."""
+    lines = aligned(
+        [["PARTITION", "FREE", "OF", "", "NODES"], *map(_partition_row, partition_sums(seen))], right={1, 2}
+    )
+    names = {partition.name for partition in seen.partitions}
+    rows = node_rows(node for node in seen.nodes if names & set(node.partitions) or not names)
+    one_partition = len(names) == 1
+    open_rows = [row for row in rows if row.standing in OPEN and row.idle]
+    lines += _rows("free now, on each node", open_rows, [_free_cells(row, one_partition) for row in open_rows])
+    out = [row for row in rows if row.standing in OUT or (row.reason and row.standing not in OPEN)]
+    lines += _rows("out of service", out, [_out_cells(row, now) for row in out])
+    later = [row for row in rows if row.standing == "powered down"]
+    lines += _rows("powered down, started when a job needs them", later, [_free_cells(r, one_partition) for r in later])
+    return lines + _limits(seen)
+
+
+def _partition_row(row: PartitionSum) -> list[str]:
+    notes = ", ".join(f"{number} {standing}" for standing, number in row.standings) or "no nodes"
+    if row.types:
+        notes = f"{', '.join(f'{kind} {free} of {total}' for kind, free, total in row.types)}; {notes}"
+    if row.untold:
+        notes += f" (of {row.untold} Slurm does not say what is used)"
+    if row.closed:
+        notes = f"not for you: {row.closed}; {notes}"
+    mark = "*" if row.partition.default else ""
+    return [row.partition.name + mark, str(row.free), str(row.total), row.unit, notes]
+
+
+def _free_cells(row: NodeRow, one_partition: bool) -> list[str]:
+    what = f"{row.free} of {row.total} {row.unit}"
+    if row.types:
+        what += f" ({', '.join(f'{kind} {number}' for kind, number in row.types)})"
+    notes = [row.standing] if row.standing != "idle" else []
+    if row.full and row.idle:
+        notes.append(
+            f"{row.idle} {row.unit} idle, but no {row.full} left" if row.unit == "GPUs" else f"no {row.full} left"
+        )
+    if row.standing == "planned":
+        notes = ["planned for a waiting job"]
+    return [_names(row.names, row.folded), what, "" if one_partition else ",".join(row.partitions), ", ".join(notes)]
+
+
+def _out_cells(row: NodeRow, now: float) -> list[str]:
+    who = ", ".join(filter(None, [row.by, f"since {moment(row.since, now)}" if row.since else ""]))
+    reason = (row.reason or "no reason given") + (f" ({who})" if who else "")
+    return [_names(row.names, row.folded), row.standing, reason]
+
+
+def _rows(title: str, rows: Sequence[NodeRow], cells: list[list[str]]) -> list[str]:
+    if not rows:
+        return []
+    lines = ["", title, *(f"  {line}" for line in aligned(cells[:MOST_ROWS]))]
+    if more := sum(len(row.names) for row in rows[MOST_ROWS:]):
+        lines.append(f"  and {counted(more, 'node')} more: --partition shows one partition, --json all")
+    return lines
+
+
+def _names(names: Sequence[str], folded: str) -> str:
+    if len(folded) <= MOST_NAMES:
+        return folded
+    return f"{folded[: MOST_NAMES - 14].rstrip(',-')}… ({len(names)} nodes)"
+
+
+def _limits(seen: Seen) -> list[str]:
+    if seen.limits is None:
+        return []
+    if not seen.limits:
+        return [] if seen.notes else ["", "no limits are set on you, your accounts or your QOS"]
+    return ["", "limits on you", *(f"  {line}" for line in aligned([_limit_cells(limit) for limit in seen.limits]))]
+
+
+def _limit_cells(limit: Limit) -> list[str]:
+    most = _amount(limit, limit.limit)
+    if limit.used is None or limit.left is None:
+        return [limit.by, f"{limit.words} ({limit.name})", most, ""]
+    return [limit.by, f"{limit.words} ({limit.name})", f"{_amount(limit, limit.used)} of {most} used",
+            f"{_amount(limit, limit.left)} left"]  # fmt: skip
+
+
+def _amount(limit: Limit, number: float) -> str:
+    return clock(int(number * 60)) if limit.name == "MaxWallPJ" else f"{number:.0f}"
+
+
+def estimates(found: Soonest, now: float) -> list[str]:
+    """Where the job would start soonest: an answer and the line to type for it, then what cannot be and why."""
+    shape, unit = found.shape, found.need.unit
+    total = counted(shape.nodes * shape.each, unit)
+    lines = []
+    if found.starts:
+        lines = [f"{total}, asked of Slurm (sbatch --test-only: an estimate, no job is made)"]
+        cells = aligned([_start_cells(tried, now) for tried in found.starts])
+        for tried, line in zip(found.starts, cells, strict=True):
+            lines += ["", f"  {line}", f"    {tried.command}"]
+    refused = reasons(found)
+    if refused:
+        lines += ["", "not possible"] if lines else [f"{total}: no partition takes this job"]
+        lines += [f"  {line}" for line in aligned([[where, why] for where, why in refused])]
+    return lines
+
+
+def _start_cells(tried: Tried, now: float) -> list[str]:
+    assert isinstance(tried.said, Start)
+    notes = [f"time limit {clock(tried.given_time)}"] if tried.given_time else []
+    notes += [f"preempts job {', '.join(tried.said.preempts)}"] if tried.said.preempts else []
+    return [when(tried.said.at, now), str(tried.shape), tried.partition, tried.said.nodes, ", ".join(notes)]
+
+
+def aligned(rows: Iterable[Sequence[str]], right: frozenset[int] | set[int] = frozenset()) -> list[str]:
+    """Rows of cells as lines, the columns ``right`` at their right edge; each cell is made safe first."""
+    safe = [[safe_line(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*safe, strict=True)]
+    lines = []
+    for row in safe:
+        cells = [
+            cell.rjust(width) if number in right else cell.ljust(width)
+            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
+            if width
+        ]
+        lines.append("  ".join(cells).rstrip())
+    return lines
