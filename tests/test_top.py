@@ -310,5 +310,23 @@ def test_a_thousand_jobs_and_ranks_are_shown_and_moved_through(cluster: FakeClus
         await until_shown(pilot, lambda text: "999 jobs" in text, seconds=30)
         await pilot.press("ctrl+end")
         await until_shown(pilot, lambda text: "\n 1      lm" in text and "training" in text, seconds=30)
+        began = time.monotonic()
+        await pilot.pause(2.5)  # the ranks' ages change, all thousand of them
+        assert time.monotonic() - began < 5
+
+    play(cluster, story)
+
+
+def test_the_log_stays_at_its_end_when_its_window_changes(cluster: FakeCluster, tmp_path: Path) -> None:
+    one = run(tmp_path, 1)
+    cluster.put((one, status(1)))
+    (tmp_path / "logs" / "train_1.out").write_text("".join(f"0: line {number}\n" for number in range(100)))
+
+    async def story(pilot: Any) -> None:
+        await until_shown(pilot, lambda text: "line 99" in text)
+        await pilot.press("f")
+        await until_shown(pilot, lambda text: "line 99" in text and "line 82" in text)
+        await pilot.press("escape")
+        await until_shown(pilot, lambda text: "line 99" in text and "JOBID" in text)
 
     play(cluster, story)

@@ -12,13 +12,13 @@ from textual import on
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Container
-from textual.widgets import DataTable, Footer, Log, Static
+from textual.widgets import DataTable, Footer, Static
 
 from clusterrun.errors import ClusterrunError
 from clusterrun.live import shown
 from clusterrun.live.dialogs import Question, Reading
-from clusterrun.live.feeds import Jobs, LogFeed, QueueFeed, RanksFeed
-from clusterrun.live.grid import Grid
+from clusterrun.live.feeds import LOG_LINES, Jobs, LogFeed, QueueFeed, RanksFeed
+from clusterrun.live.grid import Grid, Tail
 from clusterrun.live.pace import Pace
 from clusterrun.live.source import Ranks, Source, is_over
 from clusterrun.states import RunState
@@ -56,7 +56,8 @@ class Top(App[int]):
     #said.-some { display: block; }
     Grid { height: 1fr; }
     #below { height: 2fr; layout: vertical; }
-    #log { height: 1fr; }
+    #log { height: 1fr; scrollbar-size-horizontal: 0; }
+    Grid { scrollbar-size-horizontal: 0; }
     .-wide #below { layout: horizontal; }
     .-wide #ranks { width: 1fr; height: 100%; }
     .-wide #log { width: 1fr; height: 100%; padding: 0 1; }
@@ -84,7 +85,7 @@ class Top(App[int]):
         self._states: dict[str, RunState] = {}
         self._key: str | None = None
         self._jobs_shown: tuple[Jobs | None, int] = (None, 0)
-        self._ranks_shown: tuple[Ranks | None, int] = (None, 0)
+        self._ranks_shown: tuple[Ranks | None, int, bool] = (None, 0, False)
         self._hurried: tuple[str, int] = ("", 0)
         self._answers: SimpleQueue[Callable[[], None]] = SimpleQueue()
 
@@ -96,7 +97,7 @@ class Top(App[int]):
         yield Static(id="job", markup=False)
         with Container(id="below"):
             yield Grid(shown.RANK_COLUMNS, id="ranks")
-            yield Log(id="log", max_lines=5000)
+            yield Tail(id="log", max_lines=LOG_LINES)
         yield Static(id="said", markup=False)
         yield Footer(show_command_palette=False)
 
@@ -156,8 +157,8 @@ class Top(App[int]):
         nothing = jobs.at is not None and not jobs.states
         line.update("no jobs; `clusterrun submit` starts one" if nothing else shown.job_line(state, told, now, over))
         second = int(now) if len(told.ranks) <= MANY else 0
-        if self._ranks_shown != (told, second):
-            self._ranks_shown = (told, second)
+        if self._ranks_shown != (told, second, over):
+            self._ranks_shown = (told, second, over)
             self._grid("ranks").show([(str(rank.rank), shown.rank_row(rank, now, over)) for rank in told.ranks])
         if told.ended and not over and self._hurried != (run_id, told.attempt):
             self._hurried = (run_id, told.attempt)  # its own word that it has ended: time to ask
@@ -173,7 +174,7 @@ class Top(App[int]):
         if self._tail is not None:
             self._tail.close()
         self._tail, self._tail_seen = None, 0
-        self.screen_stack[0].query_one("#log", Log).clear()
+        self.screen_stack[0].query_one("#log", Tail).clear()
         if state is not None and state.record is not None and paths is not None:
             self._tail = LogFeed(paths, state.record.world_size)
             self._tail.start()
@@ -186,7 +187,7 @@ class Top(App[int]):
             lines.append(f"-- {safe_line(self._tail.trouble)}")
             self._tail.trouble = ""
         if lines:
-            self.screen_stack[0].query_one("#log", Log).write_lines(lines)
+            self.screen_stack[0].query_one("#log", Tail).write_lines(lines)
 
     def _grid(self, name: str) -> Grid:
         return self.screen_stack[0].query_one(f"#{name}", Grid)  # a dialog may stand before it
@@ -212,7 +213,7 @@ class Top(App[int]):
     def action_log(self) -> None:
         self.screen.remove_class("-job")
         if self.screen.toggle_class("-log").has_class("-log"):
-            self.query_one("#log", Log).focus()
+            self.query_one("#log", Tail).focus()
         else:
             self._grid("jobs").focus()
 

@@ -1,11 +1,11 @@
-"""A table that is brought up to date instead of being built anew, so that the cursor stays where it is."""
+"""A table that is brought up to date instead of being built anew, so that the cursor stays where it is; and a log."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from rich.text import Text
-from textual.widgets import DataTable
+from textual.widgets import DataTable, Log
 
 
 class Grid(DataTable[Text]):
@@ -15,6 +15,7 @@ class Grid(DataTable[Text]):
         super().__init__(id=id, cursor_type="row", zebra_stripes=True)
         self._names = list(columns)
         self._rows: dict[str, tuple[str, ...]] = {}
+        self._widths = [0] * len(self._names)
 
     def on_mount(self) -> None:
         for name in self._names:
@@ -29,11 +30,13 @@ class Grid(DataTable[Text]):
     def show(self, rows: Sequence[tuple[str, Sequence[str]]]) -> None:
         """Show these rows in this order."""
         new = {key: tuple(cells) for key, cells in rows}
-        if list(new) == list(self._rows):
+        widths = [max(map(len, column)) for column in zip(self._names, *new.values(), strict=True)]
+        if list(new) == list(self._rows) and all(w <= known for w, known in zip(widths, self._widths, strict=True)):
             self._update(new)
             return
         key, at = self.chosen, self.cursor_row
-        self._rows = new
+        # built anew where a column gets wider: to have the table widen itself costs a look at every row for every cell
+        self._rows, self._widths = new, widths
         self.clear()
         for row, cells in new.items():
             self.add_row(*map(Text, cells), key=row)
@@ -51,5 +54,12 @@ class Grid(DataTable[Text]):
             before = self._rows[key]
             for name, cell, old in zip(self._names, cells, before, strict=True):
                 if cell != old:
-                    self.update_cell(key, name, Text(cell), update_width=len(cell) > len(old))
+                    self.update_cell(key, name, Text(cell))
         self._rows = new
+
+
+class Tail(Log):
+    """The end of a log; whoever scrolls up stays there until its window changes."""
+
+    def on_resize(self) -> None:
+        self.scroll_end(animate=False, x_axis=False)
