@@ -1,0 +1,219 @@
+"""From what the logs show and what is known of the end: the first cause.
+
+The order of belief: what the scheduler did to the job, unless a rank had failed before; then the rank that says it
+failed first; then the earliest line that names a cause; then what somebody waited for; then the consequences, and
+last the bare exit status. Nothing is made up: where no line names a cause, the sentence says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from clusterrun.causes.model import Cause, Facts, Line, Strength
+from clusterrun.causes.scan import EXCEPTION, TABLE, Finding, classify, scan
+from clusterrun.causes.telling import BY_DUE, BY_STATE, Logs, in_full, lines_of, rank_words, told
+from clusterrun.causes.weak import weak
+
+LAUNCH_FAILURE = 181  # 0:53, how Slurm says that it could not open the job's log (22.05)
+STOPPED, DUPLICATE = 85, 75
+
+
+def first_cause(logs: Logs, facts: Facts) -> Cause:
+    """The first cause of a job's end; ``logs`` are the lines of each file, the ones to believe first in front."""
+    if facts.state == "COMPLETED" or (facts.state and facts.state not in _OVER and not facts.exit_status):
+        return Cause(kind="none", sentence="nothing went wrong" if facts.state == "COMPLETED" else "it is not over")
+    findings = [_named(f, facts) for lines in logs for f in scan(lines)]
+    order = {id(line): (n, i) for n, lines in enumerate(logs) for i, line in enumerate(lines)}
+    by_file = [[f for f in findings if order[id(f.line)][0] == n] for n in range(len(logs))]
+    ours = _own_words(findings, facts)
+    if ours is not None:
+        return ours
+    kind = BY_STATE.get(facts.state) or BY_DUE.get(facts.due, "")
+    if kind:
+        return _of_job(kind, by_file, logs, facts)
+    best = _of_record(by_file, logs, facts) or _earliest(by_file, facts)
+    if best is not None and best.strength in (Strength.CAUSE, Strength.HANG):
+        return in_full(best, findings, logs, facts)
+    return weak(best, findings, logs, facts)
+
+
+_OVER = frozenset((*BY_STATE, "FAILED", "UNKNOWN", "REVOKED", "RECONFIG_FAIL"))
+
+
+def _own_words(findings: Sequence[Finding], facts: Facts) -> Cause | None:
+    """Ends that say themselves what they are: the exit statuses of clusterrun's script, and a log that never was."""
+
+    def last(kind: str) -> Finding | None:
+        return next((f for f in reversed(findings) if f.kind == kind), None)
+
+    if facts.exit_status == STOPPED and facts.state in ("", "FAILED"):
+        found = last("stopped")
+        sentence = found.sentence if found else "it saved and left, to be resumed"
+        return Cause(
+            kind="stopped",
+            sentence=sentence,
+            evidence=lines_of(found),
+            advice="submit it again with the same checkpoint_dir: it goes on from there",
+            command="clusterrun submit …",
+        )
+    if facts.exit_status == DUPLICATE and (found := last("duplicate")) is not None:
+        return told(found, facts)
+    if facts.exit_status == LAUNCH_FAILURE and not findings:
+        return Cause(
+            kind="log-unopened",
+            sentence="Slurm could not open the job's log files, so it never ran (exit code 0:53)",
+            advice="the log folder must exist and be writable on the compute nodes; a full disk or quota does it too",
+            command="ls -ld logs; df -h .; quota -s",
+            source="Slurm 22.05, seen on the lab",
+        )
+    return None
+
+
+def _of_job(kind: str, by_file: Sequence[Sequence[Finding]], logs: Logs, facts: Facts) -> Cause:
+    """The cause where the scheduler says what it did: that, unless a rank had failed before its line."""
+    marks = [next((f for f in found if f.kind == kind), None) for found in by_file]
+    mark = next((f for f in marks if f is not None), None)
+    findings = [f for found in by_file for f in found]
+    if mark is not None or facts.failure is not None:
+        for found, here in zip(by_file, marks, strict=True):
+            if here is None:
+                continue
+            before = [f for f in found if f.index < here.index and not f.survived and f.strength <= _able(kind)]
+            first = min(before, key=lambda f: (f.index, f.strength), default=None)
+            if (
+                first is not None
+                and kind != "host-memory"
+                and not (kind == "cancelled" and first.kind == "interrupted")
+            ):
+                whole = in_full(first, findings, logs, facts)
+                what = mark.sentence if mark else ""
+                return replace(
+                    whole,
+                    sentence=f"{whole.sentence}; {what} afterwards",
+                    evidence=(*whole.evidence, *lines_of(here))[:4],
+                )
+    if kind == "node-failure" and facts.lost_nodes:
+        node = ", ".join(facts.lost_nodes)
+        base = _by_kind("node-failure", mark)
+        return replace(
+            told(base, facts),
+            sentence=f"Slurm lost node {node}",
+            node=facts.lost_nodes[0],
+            command=f"clusterrun submit … --exclude {','.join(facts.lost_nodes)} --requeue",
+            evidence=lines_of(mark),
+        )
+    if mark is None:
+        mark = next((f for f in findings if f.kind == kind), None)
+    cause = in_full(mark, findings, logs, facts) if mark else told(_by_kind(kind, mark), facts)
+    if mark is None:
+        cause = replace(cause, sentence=_BARE.get(kind, cause.sentence), evidence=())
+    if kind == "cancelled" and facts.cancelled_by:
+        cause = replace(
+            cause, sentence=f"{cause.sentence}, by {facts.cancelled_by}", advice="", command="clusterrun submit …"
+        )
+    if kind in ("time-limit", "cancelled") and facts.behind:
+        rank = min(facts.behind)
+        note = f"{cause.sentence}; before that the job stood still: {rank_words(rank, facts)} ({facts.behind[rank]})"
+        cause = replace(cause, sentence=note, rank=rank, node=facts.nodes.get(rank, ""))
+    return cause
+
+
+_BARE = {
+    "time-limit": "the time limit ended the job",
+    "preemption": "the job was preempted: a job of higher priority took its nodes",
+    "node-failure": "Slurm lost a node of the job",
+    "cancelled": "the job was cancelled",
+    "host-memory": "the host's memory ran out",
+    "deadline": "the job's deadline passed",
+    "launch-failed": "Slurm could not start the job",
+}
+
+
+def _able(kind: str) -> Strength:
+    """What may have come before the scheduler's act: before a lost node only a failure, as ranks wait for it."""
+    return Strength.CAUSE if kind in ("node-failure", "preemption") else Strength.HANG
+
+
+def _of_record(by_file: Sequence[Sequence[Finding]], logs: Logs, facts: Facts) -> Finding | None:
+    """The cause by the word of the rank that failed first; None where it has none, or only noticed another's end."""
+    told = facts.failure
+    if told is None:
+        return None
+    known = classify(told.error)
+    strength = known.strength if known is not None and known.kind != "worker" else Strength.CAUSE
+    if strength is not Strength.CAUSE:
+        return None
+    mine = [f for found in by_file for f in found if f.rank == told.rank and f.strength is Strength.CAUSE]
+    near = [f for f in mine if told.error[:60] and told.error[:60] in f.line.text] or [
+        f for f in mine if not f.survived
+    ]
+    killed = _killed_before(by_file, near[0] if near else None, told.rank)
+    if killed is not None:
+        return killed
+    if near:
+        found = near[-1]
+        return replace(found, place=found.place or told.place)
+    line = Line(told.file or "first_failure.json", None, told.rank, told.error)
+    if known is not None:
+        return replace(known, line=line, rank=told.rank, place=told.place)
+    return Finding(
+        row=EXCEPTION,
+        index=0,
+        line=line,
+        rank=told.rank,
+        sentence=told.error,
+        advice=EXCEPTION.advice,
+        place=told.place,
+        command=f"clusterrun logs JOB --rank {told.rank} --stream err -n 50",
+    )
+
+
+def _killed_before(by_file: Sequence[Sequence[Finding]], near: Finding | None, rank: int) -> Finding | None:
+    """A rank that was killed, or a device that failed, before the rank that could still write said anything."""
+    if near is None:
+        return None
+    for found in by_file:
+        if near in found:
+            first = [f for f in found if f.index < near.index and f.strength is Strength.CAUSE and not f.survived]
+            silent = [
+                f for f in first if f.kind in ("killed", "crashed", "gpu-fault", "node-failure") and f.rank != rank
+            ]
+            return silent[0] if silent else None
+    return None
+
+
+def _earliest(by_file: Sequence[Sequence[Finding]], facts: Facts) -> Finding | None:
+    """Of each file the earliest that explains most, of those the one that explains most; the first file wins a tie."""
+    chosen: list[Finding] = []
+    for found in by_file:
+        serious = [f for f in found if f.strength <= Strength.HANG]
+        lasting = [f for f in serious if not f.survived] or ([] if not facts.state else serious)
+        if lasting:
+            chosen.append(min(lasting, key=lambda f: f.index))
+        elif weak := [f for f in found if not f.survived or facts.state]:
+            chosen.append(min(weak, key=lambda f: (f.strength, f.index)))
+    return min(chosen, key=lambda f: (f.strength, f.row is EXCEPTION), default=None)
+
+
+def _named(finding: Finding, facts: Facts) -> Finding:
+    """A finding whose rank is known by its node too."""
+    if finding.node or finding.rank is None:
+        return finding
+    return replace(finding, node=facts.nodes.get(finding.rank, ""))
+
+
+def _by_kind(kind: str, found: Finding | None) -> Finding:
+    """A finding of that kind: the one there is, else the bare row's words."""
+    if found is not None:
+        return found
+    row = next((r for r in TABLE if r.kind == kind), EXCEPTION)
+    line = Line("", None, None, "")
+    return Finding(
+        row=replace(row, kind=kind),
+        index=0,
+        line=line,
+        sentence=_BARE.get(kind, ""),
+        advice=row.advice,
+        command=row.command,
+    )

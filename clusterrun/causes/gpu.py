@@ -1,0 +1,111 @@
+"""Causes on the GPU: its memory, its faults, the driver, and what is asked of it."""
+
+# ruff: noqa: E501 (a table: a pattern or a sentence stays in one piece)
+
+from __future__ import annotations
+
+from clusterrun.causes.rows import Row, row
+
+_SMALLER = (
+    "take a smaller micro batch and more accumulation steps (the same global batch), shorter sequences, or bf16;"
+    " PYTORCH_ALLOC_CONF=expandable_segments:True helps where much is reserved but not used"
+)
+_SMALLER_COMMAND = "clusterrun submit … --env PYTORCH_ALLOC_CONF=expandable_segments:True"
+_ELSEWHERE = "the device is faulty: keep off this node and tell your admins (nvidia-smi -q there, dmesg | grep Xid)"
+_EXCLUDE = "clusterrun submit … --exclude[ {node}]"
+_DRIVER = (
+    "the job's Python and the node do not fit: a torch built for the node's driver, or the module loaded that it needs"
+)
+
+GPU: tuple[Row, ...] = (
+    row(
+        "cuda-memory", "tried to allocate",
+        r"(?:CUDA|HIP|XPU) out of memory\. Tried to allocate (?P<asked>[\d.]+ \w+)"
+        r"(?:.*?GPU (?P<gpu>\d+))?(?:.*?total capac\w+ of (?P<total>[\d.]+ \w+)|.*?; (?P<total_old>[\d.]+ \w+) total capacity)?"
+        r"(?:.*? of which (?P<free>[\d.]+ \w+) is free|.*?; (?P<free_old>[\d.]+ \w+) free)?",
+        "GPU memory ran out: {asked} asked for[ on GPU {gpu}][, {free} of {total} free]", _SMALLER,
+        "https://github.com/pytorch/pytorch/issues/16417", _SMALLER_COMMAND,
+    ),
+    row(
+        "cuda-memory", "out of memory on cuda", r"out of memory on (?P<where>cuda.*?), micro batch (?P<micro>\d+): (?P<todo>.+)",
+        "GPU memory ran out on {where}, with a micro batch of {micro}", "{todo}", "clusterrun/worker/training/memory.py",
+        "clusterrun submit … --set auto_micro_batch=true",
+    ),
+    row(
+        "cuda-memory", "outofmemoryerror|cuda error: out of memory|cublas_status_alloc_failed|cuda_error_out_of_memory",
+        r"^(?:.*[ :])?(?:torch\.)?(?:cuda\.)?OutOfMemoryError: |CUDA error: out of memory|CUBLAS_STATUS_ALLOC_FAILED"
+        r"|CUDA_ERROR_OUT_OF_MEMORY",
+        "GPU memory ran out", _SMALLER, "https://github.com/pytorch/pytorch/issues/67978", _SMALLER_COMMAND,
+    ),
+    row(
+        "gpu-fault", "xid", r"NVRM: Xid \((?P<bus>[^)]*)\): (?P<xid>\d+), (?P<what>.*)",
+        "the GPU at {bus} reported Xid {xid}: {what}",
+        "look the number up in NVIDIA's Xid table; 48, 63, 64, 74, 79, 92, 94, 95 and 119 are the hardware's: keep off this"
+        " node and tell your admins; 13, 31 and 43 are mostly the program's own",
+        "https://docs.nvidia.com/deploy/xid-errors/", _EXCLUDE,
+    ),
+    row(
+        "gpu-fault", "fallen off the bus", r"fallen off the bus", "a GPU has fallen off the bus (Xid 79)", _ELSEWHERE,
+        "https://github.com/NVIDIA/NVSentinel/issues/155", _EXCLUDE,
+    ),
+    row(
+        "gpu-fault", "ecc error", r"(?i)uncorrectable (?:NVLink |ECC )?(?:ECC )?error",
+        "a GPU reported an uncorrectable ECC error", _ELSEWHERE,
+        "https://github.com/jade-hpc-gpu/jade-hpc-gpu.github.io/issues/194", _EXCLUDE,
+    ),
+    row(
+        "gpu-fault", "gpu is lost|unable to determine the device handle|hardware stack error|nvlink error",
+        r"GPU is lost|Unable to determine the device handle for \w+|CUDA error: (?:hardware stack error|.*NVLink error).*",
+        "a GPU is lost to the driver: {0}", _ELSEWHERE, "https://github.com/rwth-i6/returnn/issues/1486", _EXCLUDE,
+    ),
+    row(
+        "cuda-assert", "device-side assert", r"device-side assert triggered",
+        "an index was out of range on the GPU (device-side assert)",
+        "mostly a label or token id outside the model's range: check number of classes and vocabulary; run it with"
+        " CUDA_LAUNCH_BLOCKING=1, or on the CPU, to see the true line",
+        "https://github.com/layumi/Person_reID_baseline_pytorch/issues/372",
+        "clusterrun submit … --env CUDA_LAUNCH_BLOCKING=1",
+    ),
+    row(
+        "cuda-assert", "assertion `", r"\.cu:\d+: .*block: \[.*Assertion `(?P<what>[^`']*)['`] failed",
+        "a check failed on the GPU: {what}",
+        "mostly a label or token id outside the model's range: check number of classes and vocabulary",
+        "https://github.com/milesial/Pytorch-UNet/issues/375", "clusterrun submit … --env CUDA_LAUNCH_BLOCKING=1",
+    ),
+    row(
+        "cuda-error", "illegal memory access|unspecified launch failure|misaligned address|cuda error: an illegal|invalid program counter",
+        r"CUDA error: (?P<what>an illegal memory access[\w ]*|unspecified launch failure|misaligned address|an illegal instruction[\w ]*"
+        r"|invalid program counter)|cudaErrorIllegalAddress",
+        "a kernel failed on the GPU: {what}",
+        "run it with CUDA_LAUNCH_BLOCKING=1 to see the true line; where it happens on one node only, suspect its GPU",
+        "https://github.com/pytorch/pytorch/issues/21819", "clusterrun submit … --env CUDA_LAUNCH_BLOCKING=1",
+    ),
+    row(
+        "no-gpu", "no cuda gpus are available|no cuda-capable device|found no nvidia driver|invalid device ordinal|devices are busy or unavailable|nvml: driver not loaded",
+        r"No CUDA GPUs are available|no CUDA-capable device is detected|Found no NVIDIA driver|invalid device ordinal"
+        r"|CUDA-capable device\(s\) is/are busy or unavailable|all CUDA-capable devices are busy or unavailable|NVML: Driver Not Loaded",
+        "the rank found no usable GPU: {0}",
+        "check that the job asked for GPUs (--gpus-per-node), that CUDA_VISIBLE_DEVICES is not set by hand, and nvidia-smi on the node",
+        "https://github.com/NVIDIA/nccl/issues/1948", "clusterrun submit … --gpus-per-node N",
+    ),
+    row(
+        "library-mismatch", "driver on your system is too old|driver version is insufficient|no kernel image is available|forward compatibility was attempted",
+        r"NVIDIA driver on your system is too old(?: \(found version (?P<version>\d+)\))?|CUDA driver version is insufficient for CUDA runtime version"
+        r"|no kernel image is available for execution on the device|forward compatibility was attempted on non supported HW",
+        "torch and the node's GPU driver do not fit: {0}", _DRIVER, "https://github.com/ai4d-iasc/trixie/issues/9",
+        "srun --gpus 1 nvidia-smi",
+    ),
+    row(
+        "library-mismatch", "undefined symbol|cannot open shared object file|not found (required by",
+        r"(?:ImportError|OSError|error while loading shared libraries): (?P<what>.*(?:undefined symbol: \S+|cannot open shared object file"
+        r"|version `\S+' not found \(required by \S+\)))",
+        "a library does not fit or is missing on the node: {what}", _DRIVER, "https://github.com/pytorch/pytorch/issues/119932",
+        "clusterrun submit … --setup 'module load NAME'",
+    ),
+    row(
+        "duplicate-gpu", "duplicate gpu detected", r"Duplicate GPU detected : rank (?P<first>\d+) and rank (?P<second>\d+) both on CUDA device (?P<device>\w+)",
+        "ranks {first} and {second} were given the same GPU ({device})",
+        "each rank needs a device of its own: torch.cuda.set_device(LOCAL_RANK) before init_process_group, as many ranks as GPUs",
+        "https://github.com/NVIDIA/Megatron-LM/issues/661", "clusterrun submit … --gpus-per-node N",
+    ),
+)  # fmt: skip

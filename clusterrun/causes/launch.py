@@ -1,0 +1,68 @@
+"""Causes before and around the ranks: clusterrun's own script, bash, torchrun."""
+
+# ruff: noqa: E501 (a table: a pattern or a sentence stays in one piece)
+
+from __future__ import annotations
+
+from clusterrun.causes.model import Strength
+from clusterrun.causes.rows import Row, row
+
+LAUNCH: tuple[Row, ...] = (
+    row(
+        "setup", "clusterrun: setup line", r"clusterrun: setup line (?P<number>\d+) failed with status (?P<status>\d+): (?P<line>.*)",
+        "setup line {number} failed with status {status}: {line}", "try that line on a compute node; what it printed stands before it",
+        "clusterrun/templates/sbatch.j2", "clusterrun logs JOB --stream err -n 30",
+    ),
+    row(
+        "duplicate", "already runs", r"clusterrun: job (?P<other>\S+) \(restart \d+\) already runs (?P<run>\S+): this copy",
+        "a second copy of the same submission: job {other} runs it, and this one left at once", "nothing: the other job does the work",
+        "clusterrun/templates/sbatch.j2", "clusterrun status {other}",
+    ),
+    row(
+        "by-hand", "this script was not submitted by clusterrun", r"clusterrun: this script was not submitted by clusterrun",
+        "the script was started by hand, without a submission behind it", "submit it, or set CLUSTERRUN_FORCE=1 to run it all the same",
+        "clusterrun/templates/sbatch.j2", "clusterrun submit …",
+    ),
+    row(
+        "rank-lost", "ranks say that they ended", r"clusterrun: the step ended with status 0, but only (?P<ended>\d+) of (?P<all>\d+) ranks say that they ended",
+        "a node or a rank was lost without a word: {ended} of {all} ranks say that they ended", "see which rank's lines stop first; --requeue starts again after a node failure",
+        "clusterrun/templates/sbatch.j2", "clusterrun submit … --requeue", Strength.HANG,
+    ),
+    row(
+        "launch-failed", "clusterrun: cannot ", r"clusterrun: (?P<what>cannot (?:write the claim|write|read the node list|start) .*)", "the job could not begin: {what}",
+        "see that the project's folder can be written from the compute nodes", "clusterrun/templates/sbatch.j2", "srun ls -ld .clusterrun",
+    ),
+    row(
+        "stopped", "stopped at step", r"stopped at step (?P<step>\d+) by (?P<by>[\w ]+): (?P<saved>.*)", "it saved and left, to be resumed: step {step}, asked by {by}",
+        "submit it again with the same checkpoint_dir: it goes on from there", "clusterrun/worker/training/keeping.py", "clusterrun submit …", Strength.ECHO,
+    ),
+    row(
+        "killed", "exited with 137", r"clusterrun: rank (?P<rank>\d+) on (?P<node>\S+) exited with 137", "rank {rank} on {node} was killed (SIGKILL)",
+        "nobody in the log says who: the kernel for want of memory (dmesg), or somebody by hand", "clusterrun/worker/localstep.py", "dmesg | grep -i oom",
+    ),
+    row(
+        "crashed", "exited with 13", r"clusterrun: rank (?P<rank>\d+) on (?P<node>\S+) exited with (?P<status>13[1245689])$",
+        "rank {rank} on {node} crashed (status {status}, a signal)", "compiled code failed, not Python: the lines of that rank before its end name the place",
+        "clusterrun/worker/localstep.py", "clusterrun logs JOB[ --rank {rank}] -n 50",
+    ),
+    row(
+        "task-ended", "clusterrun: rank", r"clusterrun: rank (?P<rank>\d+) on (?P<node>\S+) exited with (?P<status>\d+)", "rank {rank} on {node} exited with {status}",
+        "", "clusterrun/worker/localstep.py", "", Strength.ECHO,
+    ),
+    row(
+        "worker", "clusterrun: rank", r"^clusterrun: rank (?P<rank>\d+): (?P<what>.*)", "{what}", "", "clusterrun/worker/ending.py", "clusterrun logs JOB[ --rank {rank}] -n 50",
+    ),
+    row(
+        "command-missing", "command not found", r"(?P<what>[^\s:]+): command not found", "the command {what} is not there on the node",
+        "load the module that has it, or give its path", "bash 5.2", "clusterrun submit … --setup 'module load NAME'", Strength.HINT,
+    ),
+    row(
+        "killed", "killed", r"(?:line \d+: +\d+ |^)Killed(?: |$)", "a process was killed (SIGKILL)",
+        "nobody in the log says who: mostly the kernel, for want of memory", "https://github.com/ArjunaCluster/ArjunaUsers/issues/52", "clusterrun submit … --mem SIZE",
+    ),
+    row(
+        "crashed", "segmentation fault|bus error|aborted|illegal instruction|floating point exception",
+        r"(?:line \d+: +\d+ |^)(?P<how>Segmentation fault|Bus error|Aborted|Illegal instruction|Floating point exception)(?: +\(core dumped\))?(?: |$)",
+        "a process crashed: {how}", "compiled code failed, not Python: the lines before it name the place", "bash 5.2", "clusterrun logs JOB -n 50",
+    ),
+)  # fmt: skip

@@ -1,0 +1,80 @@
+"""PyTorch's flight recorder dumps: which collective each rank had reached.
+
+A dump is a pickle, written into a folder that others may write to, and a pickle can run anything. torch writes only
+plain values (seen: 2.13, format 2.10), so ours is read by an unpickler that refuses every name: data or nothing.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+LARGEST = 64 * 1024 * 1024  # bytes; 2000 entries of a few kB each are a dump
+
+
+class _Plain(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        raise pickle.UnpicklingError(f"{module}.{name} in a flight recorder dump")
+
+    def persistent_load(self, pid: Any) -> Any:
+        raise pickle.UnpicklingError("a persistent id in a flight recorder dump")
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """How far a rank had come: the last collective that it had enqueued in each process group, and that one's name."""
+
+    enqueued: Mapping[str, int]
+    last: str = ""
+    place: str = ""
+
+
+def read_dump(data: bytes) -> Reached | None:
+    """A dump's content, None where it is no dump of plain values."""
+    if len(data) > LARGEST:
+        return None
+    try:
+        dump = _Plain(io.BytesIO(data)).load()
+    except Exception:  # an unpickler raises whatever its input makes it raise
+        return None
+    if not isinstance(dump, dict):
+        return None
+    status = dump.get("pg_status")
+    enqueued = {}
+    for group, values in status.items() if isinstance(status, dict) else ():
+        number = values.get("last_enqueued_collective") if isinstance(values, dict) else None
+        if type(number) is int:
+            enqueued[str(group)] = number
+    entries = dump.get("entries")
+    entry = entries[-1] if isinstance(entries, list) and entries else None
+    if not isinstance(entry, dict):
+        return Reached(enqueued)
+    return Reached(enqueued, str(entry.get("profiling_name") or ""), _place(entry.get("frames")))
+
+
+def behind(dumps: Mapping[int, Reached]) -> dict[int, str]:
+    """The ranks that had enqueued fewer collectives than others in a process group, and how far they had come."""
+    found: dict[int, str] = {}
+    groups = {group for reached in dumps.values() for group in reached.enqueued}
+    for group in sorted(groups):
+        numbers = {rank: reached.enqueued[group] for rank, reached in dumps.items() if group in reached.enqueued}
+        most = max(numbers.values())
+        late = {rank: number for rank, number in numbers.items() if number < most}
+        if len(numbers) > 1 and 2 * len(late) < len(numbers) + 1:
+            for rank, number in late.items():
+                where = f", last {dumps[rank].last} at {dumps[rank].place}" if dumps[rank].place else ""
+                found.setdefault(
+                    rank, f"its flight recorder stops at collective {number}, the others' at {most}{where}"
+                )
+    return found
+
+
+def _place(frames: object) -> str:
+    """file:line of the innermost frame outside torch."""
+    for frame in frames if isinstance(frames, list) else ():
+        if isinstance(frame, dict) and "site-packages" not in str(frame.get("filename")):
+            return f"{frame.get('filename')}:{frame.get('line')}"
+    return ""

@@ -1,0 +1,251 @@
+"""From the lines of a log to what they show: one finding for each line, or group of lines, that tells something."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+
+from clusterrun.causes.files import FILES
+from clusterrun.causes.gpu import GPU
+from clusterrun.causes.launch import LAUNCH
+from clusterrun.causes.model import Line, Strength
+from clusterrun.causes.peers import PEERS
+from clusterrun.causes.python import PYTHON
+from clusterrun.causes.rows import Row, row
+from clusterrun.causes.slurm import SLURM
+from clusterrun.causes.tracebacks import Raised, split_rank, summaries, tracebacks
+
+#: All rows; of two that match one line the earlier counts, where it explains as much.
+TABLE: tuple[Row, ...] = (*SLURM, *GPU, *PEERS, *PYTHON, *FILES, *LAUNCH)
+
+#: For an exception that no row knows.
+EXCEPTION = row(
+    "exception",
+    "exception",
+    "exception",
+    "{error}",
+    "the script's own exception: the line named is where it was raised",
+    "Python 3.11",
+    "clusterrun logs JOB[ --rank {rank}] --stream err -n 50",
+)
+_MOST_OF_ONE = 2_000  # lines that one needle may name in one file: a word that stands in every line tells nothing new
+_SIGNALS = {4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL", 11: "SIGSEGV"}
+_WORD, _PART = re.compile(r"\{(\w+)\}"), re.compile(r"\[([^\]]*)\]")
+_PROGRESS = re.compile(r"(?i)\b(?:step|iter(?:ation)?|epoch|batch|loss|it/s|s/it|tokens?/s)\b\W{0,3}\d|\d+%\|")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What one line shows: the row it matched, its index among the file's lines, who it is about, the row's words.
+
+    ``survived`` where the same rank went on with its work afterwards.
+    """
+
+    row: Row
+    index: int
+    line: Line
+    rank: int | None = None
+    ranks: tuple[int, ...] = ()
+    node: str = ""
+    sentence: str = ""
+    advice: str = ""
+    command: str = ""
+    place: str = ""
+    strength: Strength = Strength.CAUSE
+    values: tuple[tuple[str, str], ...] = ()
+    survived: bool = False
+
+    @property
+    def kind(self) -> str:
+        return self.row.kind
+
+    def value(self, name: str) -> str:
+        return dict(self.values).get(name, "")
+
+
+def scan(lines: Sequence[Line]) -> list[Finding]:
+    """The findings in the lines of one file, in their order."""
+    found: dict[int, Finding] = {}
+    for row_, index in _hits(lines):
+        finding = match_row(row_, lines[index], index)
+        if finding is not None and (index not in found or finding.strength < found[index].strength):
+            found[index] = finding
+    raised = tracebacks(lines)
+    for one in raised:
+        _put_raised(found, one, lines)
+    for summary in summaries(lines):
+        if summary.code is not None and summary.code < 0:
+            found[summary.index] = _of_signal(
+                lines[summary.index], summary.index, -summary.code, summary.rank, summary.host
+            )
+    findings = [found[index] for index in sorted(found)]
+    return _with_survivors(findings, lines)
+
+
+def match_row(row_: Row, line: Line, index: int = 0) -> Finding | None:
+    """What a row finds in one line, None where it finds nothing."""
+    rank, text = split_rank(line)
+    match = row_.pattern.search(text)
+    if match is None:
+        return None
+    words = {name: value.strip() for name, value in match.groupdict().items() if value}
+    for old, new in (("total_old", "total"), ("free_old", "free"), ("name_too", "name")):
+        if old in words:
+            words.setdefault(new, words[old])
+    if words.get("ms", "").isdigit():
+        words["limit"] = f"{int(words['ms']) / 1000:g} s"
+    if "/" in words.get("what", ""):
+        words["folder"] = shlex.quote(words["what"].strip("'\"").rpartition("/")[0] or "/")
+    ranks = spans(words.get("ranks", ""))
+    told = words.get("rank") or words.get("reporter")
+    if text.startswith("slurmstepd"):
+        rank = None  # the label is the task's whose stream it came through; what it says is of the whole step
+    rank = ranks[0] if ranks else int(told) if told and told.isdigit() else rank
+    words["0"] = match[0][:200]
+    known = words | ({} if rank is None else {"rank": str(rank)})
+    return Finding(
+        row=row_,
+        index=index,
+        line=line,
+        rank=rank,
+        ranks=ranks,
+        node=words.get("node", ""),
+        sentence=filled(row_.sentence, known),
+        advice=filled(row_.advice, known),
+        command=filled(row_.command, known),
+        strength=row_.strength,
+        values=tuple(words.items()),
+    )
+
+
+def classify(text: str) -> Finding | None:
+    """What a text by itself shows (a rank's own word of its error), None where no row knows it."""
+    line = Line("", None, None, text)
+    low = text.lower()
+    found = [f for row_ in TABLE if any(n in low for n in row_.needles) and (f := match_row(row_, line)) is not None]
+    return min(found, key=lambda f: f.strength, default=None)
+
+
+def spans(text: str) -> tuple[int, ...]:
+    """The numbers of ``1-3,5``; at most a million, as the text is foreign."""
+    numbers: list[int] = []
+    for part in text.replace(" ", "").split(","):
+        low, _, high = part.partition("-")
+        if not low.isdigit() or (high and not high.isdigit()) or len(low) > 7 or len(high) > 7:
+            continue
+        numbers.extend(range(int(low), min(int(high or low), int(low) + 1_000_000) + 1))
+    return tuple(numbers)
+
+
+def filled(template: str, words: Mapping[str, str]) -> str:
+    """A row's text with its words; a part in brackets goes where one of its words is missing."""
+
+    def part(match: re.Match[str]) -> str:
+        return filled(match[1], words) if all(name in words for name in _WORD.findall(match[1])) else ""
+
+    return _WORD.sub(lambda m: words.get(m[1], "?"), _PART.sub(part, template))
+
+
+def _hits(lines: Sequence[Line]) -> Iterable[tuple[Row, int]]:
+    """(row, index of a line that holds one of its needles), each once."""
+    joined = "\n".join(line.text for line in lines)
+    low = joined.encode("ascii", "replace").lower().decode()  # as long as the original, which lower() alone is not
+    starts = list(accumulate((len(line.text) + 1 for line in lines), initial=0))
+    where: dict[str, list[int]] = {}
+    for row_ in TABLE:
+        for needle in row_.needles:
+            if needle not in where:
+                where[needle] = _lines_with(low, needle, starts)
+            for index in where[needle]:
+                yield row_, index
+
+
+def _lines_with(low: str, needle: str, starts: list[int]) -> list[int]:
+    found: list[int] = []
+    at = low.find(needle)
+    while at >= 0 and len(found) < _MOST_OF_ONE:
+        index = bisect_right(starts, at) - 1
+        found.append(index)
+        at = low.find(needle, starts[index + 1])
+    return found
+
+
+def _put_raised(found: dict[int, Finding], raised: Raised, lines: Sequence[Line]) -> None:
+    """Let a traceback speak at its last line: in the words of a row that knows it, else in its own."""
+    inside = [
+        found[i]
+        for i in range(raised.first, raised.end + 1)
+        if i in found and (found[i].rank == raised.rank or split_rank(lines[i])[0] == raised.rank)
+    ]
+    known = min(inside, key=lambda f: (f.strength, f.index), default=None)
+    for one in inside:
+        del found[one.index]
+    line = lines[raised.index]
+    if known is None:
+        name = raised.name.rpartition(".")[2]
+        echo = raised.harmless or name in ("ChildFailedError", "SystemExit", "CalledProcessError")
+        finding = Finding(
+            row=EXCEPTION,
+            index=raised.index,
+            line=line,
+            rank=raised.rank,
+            sentence=raised.text[:300],
+            advice=EXCEPTION.advice,
+            command=filled(EXCEPTION.command, {} if raised.rank is None else {"rank": str(raised.rank)}),
+            place=raised.place,
+            strength=Strength.ECHO if echo else Strength.CAUSE,
+        )
+    else:
+        strength = Strength.ECHO if raised.harmless else known.strength
+        finding = replace(known, index=raised.index, line=known.line, place=raised.place, strength=strength)
+        if finding.rank is None:
+            finding = replace(finding, rank=raised.rank)
+    found[raised.index] = finding
+
+
+def _of_signal(line: Line, index: int, number: int, rank: int | None, host: str) -> Finding:
+    name = _SIGNALS.get(number, f"signal {number}")
+    kind = "killed" if number == 9 else "crashed"
+    model = next(r for r in SLURM if r.kind == kind)
+    who = f"rank {rank}" if rank is not None else "a rank"
+    return Finding(
+        row=model,
+        index=index,
+        line=line,
+        rank=rank,
+        node=host,
+        sentence=f"{who} on {host or '?'} was ended by {name}",
+        advice=model.advice,
+        command=filled(model.command, {} if rank is None else {"rank": str(rank)}),
+        strength=Strength.ECHO if number == 15 else Strength.CAUSE,
+    )
+
+
+def _with_survivors(findings: list[Finding], lines: Sequence[Line]) -> list[Finding]:
+    """Mark what a rank survived: three lines of its work came after it."""
+    if not findings:
+        return findings
+    after: dict[int | None, list[int]] = {}  # rank -> the indexes of its last three lines of work, newest first
+    everybody: list[int] = []
+    first = min(f.index for f in findings)
+    for index in range(len(lines) - 1, first, -1):
+        if len(everybody) >= 3 and len(after) > 64:
+            break
+        line = lines[index]
+        if _PROGRESS.search(line.text) is None:
+            continue
+        everybody.append(index)
+        mine = after.setdefault(split_rank(line)[0], [])
+        if len(mine) < 3:
+            mine.append(index)
+    marked = []
+    for finding in findings:
+        work = after.get(finding.rank, []) if finding.rank is not None else everybody[:3]
+        if finding.line.text.startswith(("srun:", "slurmstepd")):
+            work = []
+        marked.append(replace(finding, survived=len(work) == 3 and work[2] > finding.index))
+    return marked

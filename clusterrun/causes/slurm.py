@@ -1,0 +1,98 @@
+"""Causes that Slurm tells: limits, preemption, nodes, memory, cancels, and how srun says that a task ended."""
+
+# ruff: noqa: E501 (a table: a pattern or a sentence stays in one piece)
+
+from __future__ import annotations
+
+from clusterrun.causes.model import Strength
+from clusterrun.causes.rows import Row, row
+
+SLURM_C = "https://github.com/SchedMD/slurm/blob/slurm-22.05/src/slurmd/slurmstepd/req.c"
+_MEMORY = "ask for more memory (sacct -j JOB -o JobID,MaxRSS,ReqMem shows what was used), or use less: fewer data-loading workers, no copies"
+_MEMORY_COMMAND = "clusterrun submit … --mem SIZE"
+_ECHO = "the end of a task, not its cause"
+_SIGNALS = r"Segmentation fault|Bus error|Floating point exception|Illegal instruction|Aborted"
+
+SLURM: tuple[Row, ...] = (
+    row(
+        "time-limit", "due to time limit", r"CANCELLED AT (?P<at>[\d:T-]+) DUE TO TIME LIMIT",
+        "the time limit ended the job at {at}",
+        "ask for more time, or save and go on in another job: tasks of clusterrun save before the limit and resume (--requeue)",
+        SLURM_C, "clusterrun submit … --time LONGER",
+    ),
+    row(
+        "preemption", "due to preemption", r"CANCELLED AT (?P<at>[\d:T-]+) DUE TO PREEMPTION",
+        "the job was preempted at {at}: a job of higher priority took its nodes",
+        "let Slurm start it again (--requeue; tasks of clusterrun resume from their checkpoint), or use a partition or QOS that is not preempted",
+        "https://github.com/SystemsGenetics/GEMmaker/issues/233", "clusterrun submit … --requeue",
+    ),
+    row(
+        "node-failure", "due to node failure", r"CANCELLED AT (?P<at>[\d:T-]+) DUE TO NODE FAILURE",
+        "Slurm lost a node of the job at {at}", "keep off the node until your admins have looked at it; --requeue starts the job again by itself",
+        SLURM_C, "clusterrun submit … --exclude NODE --requeue",
+    ),
+    row(
+        "node-failure", "node failure on", r"error: Node failure on (?P<node>\S+)", "Slurm lost node {node}",
+        "keep off the node until your admins have looked at it; --requeue starts the job again by itself",
+        "https://github.com/nebius/soperator/issues/854", "clusterrun submit … --exclude[ {node}] --requeue",
+    ),
+    row(
+        "cancelled", "cancelled at", r"\*\*\* JOB \S+ (?:ON \S+ )?CANCELLED AT (?P<at>[\d:T-]+)(?: DUE TO SIGNAL \w+| on \S+)? \*\*\*",
+        "the job was cancelled at {at}", "somebody typed scancel, or a program did", SLURM_C, "sacct -j JOB -X -o JobID,State%30   (names the user)",
+    ),
+    row(
+        "requeued", "due to job requeue", r"CANCELLED AT (?P<at>[\d:T-]+) DUE TO JOB REQUEUE", "the job was put back into the queue at {at}",
+        "it starts again under the same id", SLURM_C, "clusterrun status JOB", Strength.ECHO,
+    ),
+    row(
+        "host-memory", "oom-kill|oom_kill", r"Detected (?P<number>\d+) oom[-_]kill event", "the host's memory ran out: the kernel killed {number} of the job's processes",
+        _MEMORY, "https://github.com/chrisknewman/tusas/issues/149", _MEMORY_COMMAND,
+    ),
+    row(
+        "host-memory", "exceeded memory limit", r"[Ee]xceeded memory limit \((?P<used>\d+) > (?P<limit>\d+)\)",
+        "the job used more memory than it had asked for ({used} > {limit} KiB) and was killed", _MEMORY,
+        "https://github.com/openbabel/openbabel/issues/2658", _MEMORY_COMMAND,
+    ),
+    row(
+        "host-memory", "out of memory", r"srun: error: (?P<node>\S+): tasks? (?P<ranks>[\d,-]+): Out Of Memory", "the host's memory ran out on {node}: task {ranks}",
+        _MEMORY, "https://github.com/hafs-community/HAFS/issues/101", _MEMORY_COMMAND,
+    ),
+    row(
+        "host-memory", "out of memory: killed process|cgroup out of memory", r"(?:Memory cgroup o|O)ut of memory: Killed process (?P<pid>\d+) \((?P<what>[^)]*)\)",
+        "the host's memory ran out: the kernel killed {what} ({pid})", _MEMORY, "Linux mm/oom_kill.c", _MEMORY_COMMAND,
+    ),
+    row(
+        "host-memory", "memory limit", r"[Ee]xceeded (?:job|step) memory limit", "the job reached its memory limit", _MEMORY,
+        "https://github.com/chaos/slurm/issues/54 (harmless by itself: caches count too)", _MEMORY_COMMAND, Strength.HINT,
+    ),
+    row(
+        "killed", ": killed", r"srun: error: (?P<node>\S+): tasks? (?P<ranks>[\d,-]+): Killed", "task {ranks} on {node} was killed (SIGKILL)",
+        "nobody in the log says who: the kernel for want of memory (ask your admins for dmesg of that node), or somebody by hand",
+        "Slurm 22.05, seen on the lab", _MEMORY_COMMAND,
+    ),
+    row(
+        "crashed", "fault|bus error|exception|illegal instruction|aborted", rf"srun: error: (?P<node>\S+): tasks? (?P<ranks>[\d,-]+): (?P<how>{_SIGNALS})",
+        "task {ranks} on {node} crashed: {how}", "compiled code failed, not Python: the lines of that rank before its end name the place (faulthandler)",
+        "https://github.com/hafs-community/HAFS/issues/101", "clusterrun logs JOB[ --rank {rank}] -n 50",
+    ),
+    row(
+        "task-ended", "terminated|exited with exit code", r"srun: error: (?P<node>\S+): tasks? (?P<ranks>[\d,-]+): (?P<how>Terminated|Exited with exit code (?P<status>\d+))",
+        "task {ranks} on {node}: {how}", _ECHO, "Slurm 22.05, seen on the lab", "", Strength.ECHO,
+    ),
+    row(
+        "launch-failed", "task launch for", r"Task launch for (?:StepId=)?(?P<step>\S+) failed on node (?P<node>[^:\s]+): (?P<why>.*)",
+        "Slurm could not start the ranks on {node}: {why}", "\"credential\" means that the nodes' clocks differ: your admins; else try another node",
+        "https://github.com/ai4d-iasc/trixie/issues/58", "clusterrun submit … --exclude[ {node}]",
+    ),
+    row(
+        "launch-failed", "unable to create step|unable to confirm allocation|unable to allocate resources|batch job submission failed",
+        r"(?:srun|sbatch|salloc): error: (?P<what>(?:Unable to (?:create step|confirm allocation|allocate resources)|Batch job submission failed).*)",
+        "the scheduler refused: {what}", "the message names what does not fit: more tasks, memory or GPUs in the step than the job has, or a limit",
+        "Slurm 22.05 src/srun/libsrun", "scontrol show job JOB",
+    ),
+    row(
+        "command-missing", "execve()", r"error: execve\(\): (?P<what>\S+): (?P<why>No such file or directory|Permission denied)",
+        "{what} cannot be run on the node: {why}", "the path must be there on the compute nodes: a shared file system, and the right environment",
+        "https://github.com/SchedMD/slurm/blob/slurm-22.05/src/slurmd/slurmstepd/task.c", "clusterrun submit … --python PATH",
+    ),
+)  # fmt: skip

@@ -1,0 +1,163 @@
+"""What takes several lines to say: Python's tracebacks, and torchrun's summary of the first failure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from clusterrun.causes.model import Line
+
+HEADER = "Traceback (most recent call last):"
+SUMMARY = "Root Cause (first observed failure):"
+_PREFIX = re.compile(r"^(?:\[?(?:rank|default|RANK) ?(?P<rank>\d+)\]?:\s?)+")
+_FRAME = re.compile(r'\s*File "(?P<file>.+?)", line (?P<line>\d+)')
+_RAISED = re.compile(r"(?P<name>[A-Za-z_][\w.]*)(?::(?:\s(?P<message>.*))?)?$", re.DOTALL)
+_CHAINED = (
+    "During handling of the above exception, another exception occurred:",
+    "The above exception was the direct cause of the following exception:",
+)
+#: what stands before a traceback that ends nothing
+_HARMLESS = ("Exception ignored in", "Error in atexit", "--- Logging error ---", "Exception ignored when")
+_LONGEST = 2_000  # lines between a header and its last line, others' lines among them: then it is given up
+_MESSAGE_LINES = 8  # a message may go on over several lines
+
+
+@dataclass(slots=True)
+class Raised:
+    """One exception, or a chain of them: ``index`` of its last line among the lines, where it began and ends.
+
+    ``place`` is file:line of the innermost frame in the user's own code, of the last of a chain.
+    """
+
+    rank: int | None
+    first: int
+    index: int = -1
+    end: int = -1
+    name: str = ""
+    message: str = ""
+    place: str = ""
+    harmless: bool = False
+    _frames: list[tuple[str, str]] = field(default_factory=list)
+
+    @property
+    def text(self) -> str:
+        return f"{self.name}: {self.message}" if self.message else self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """torchrun's own word on the first failure: which rank, where, with what exit code (negative: a signal)."""
+
+    index: int
+    rank: int | None
+    host: str
+    code: int | None
+
+
+def split_rank(line: Line) -> tuple[int | None, str]:
+    """A line's rank and text, the prefix that torch and torchrun put before it taken off."""
+    prefix = _PREFIX.match(line.text)
+    if prefix is None:
+        return line.rank, line.text
+    return (int(prefix["rank"]) if prefix["rank"] else line.rank), line.text[prefix.end() :]
+
+
+def is_own(file: str) -> bool:
+    """Whether a frame is in the user's code, not in a library or in the interpreter."""
+    return not (
+        file.startswith("<")
+        or "site-packages" in file
+        or "dist-packages" in file
+        or re.search(r"/lib(?:64)?/python\d", file) is not None
+        or "/clusterrun/worker/" in file
+    )
+
+
+def tracebacks(lines: Sequence[Line]) -> list[Raised]:
+    """The tracebacks in the lines of one file, in the order in which they end; each rank's lines by themselves."""
+    done: list[Raised] = []
+    open_: dict[int | None, Raised] = {}
+    ended: dict[int | None, Raised] = {}  # the last one of each rank: what may go on as a chain
+    before: dict[int | None, str] = {}
+    for index, line in enumerate(lines):
+        if not open_ and HEADER not in line.text and not ended:
+            before[line.rank] = line.text
+            continue
+        rank, text = split_rank(line)
+        current = open_.get(rank)
+        at = text.find(HEADER)
+        if at >= 0:
+            if current is None or current._frames:
+                open_[rank] = _begin(rank, index, ended.get(rank), before.get(rank, ""))
+        elif current is not None:
+            if _read(current, index, text):
+                done.append(current)
+                ended[rank] = open_.pop(rank)
+            elif index - current.first > _LONGEST:
+                del open_[rank]
+        elif rank in ended and text.strip():
+            last = ended[rank]
+            if text.strip() in _CHAINED:
+                before[rank] = text.strip()
+                continue
+            if index - last.index <= _MESSAGE_LINES:
+                last.end = index
+        if text.strip():
+            before[rank] = text
+    return _unchained(done)
+
+
+def _begin(rank: int | None, index: int, last: Raised | None, before: str) -> Raised:
+    raised = Raised(rank=rank, first=index, harmless=before.strip().startswith(_HARMLESS))
+    if last is not None and before.strip() in _CHAINED:
+        raised.first, raised.harmless = last.first, last.harmless
+    return raised
+
+
+def _read(raised: Raised, index: int, text: str) -> bool:
+    """Take one line of a traceback; tells whether it was the last."""
+    frame = _FRAME.match(text)
+    if frame is not None:
+        raised._frames.append((frame["file"], frame["line"]))
+        return False
+    if not raised._frames or not text.strip() or text[0] in " \t|+":
+        return False
+    match = _RAISED.match(text)
+    if match is None:
+        return False  # another's line in between
+    raised.name, raised.message = match["name"], (match["message"] or "").strip()
+    own = [frame for frame in raised._frames if is_own(frame[0])]
+    file, number = (own or raised._frames)[-1]
+    raised.place, raised.index, raised.end = f"{file}:{number}", index, index
+    return True
+
+
+def _unchained(done: list[Raised]) -> list[Raised]:
+    """Only the last of each chain: what the program ended with; its range covers the others."""
+    by_start: dict[tuple[int | None, int], Raised] = {}
+    for raised in done:
+        by_start[raised.rank, raised.first] = raised
+    return sorted(by_start.values(), key=lambda raised: raised.index)
+
+
+def summaries(lines: Sequence[Line]) -> Iterator[Summary]:
+    """torchrun's summaries in the lines of one file."""
+    for index, line in enumerate(lines):
+        if SUMMARY not in line.text:
+            continue
+        values: dict[str, str] = {}
+        for later in lines[index + 1 : index + 40]:
+            if later.rank != line.rank:
+                continue
+            key, colon, value = split_rank(later)[1].partition(":")
+            if colon and key.strip() in ("host", "rank", "exitcode"):
+                values.setdefault(key.strip(), value.strip())
+            if len(values) == 3:
+                break
+        yield Summary(index, _leading(values.get("rank")), values.get("host", ""), _leading(values.get("exitcode")))
+
+
+def _leading(text: str | None) -> int | None:
+    match = re.match(r"-?\d+", text or "")
+    return int(match[0]) if match else None

@@ -1,0 +1,79 @@
+"""What is said where nothing names a cause by itself: hints, a silent rank, consequences, the bare exit status."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from clusterrun.causes.model import Cause, Evidence, Facts, Line, Strength
+from clusterrun.causes.scan import Finding
+from clusterrun.causes.telling import Logs, evidence_of, lines_of, rank_words, told
+
+_LAST = 5  # lines to show where none names a cause
+
+
+def weak(best: Finding | None, findings: Sequence[Finding], logs: Logs, facts: Facts) -> Cause:
+    """Nothing names a cause by itself: hints, a rank that is silent, consequences, or the bare exit status."""
+    if facts.exit_status == 127:
+        missing = [f for f in findings if f.kind == "command-missing"]
+        if missing:
+            return told(missing[-1], facts)
+    if best is not None and best.strength is Strength.HINT and (best.kind != "command-missing" or facts.state):
+        return told(best, facts)
+    silent = _silent(facts)
+    if silent is not None and (best is not None or facts.failure is not None):
+        lines = lines_of(best) or _failure_line(facts)
+        return Cause(
+            kind="rank-lost",
+            rank=silent,
+            node=facts.nodes.get(silent, ""),
+            sentence=f"{rank_words(silent, facts)} ended without a word: killed, out of host memory, or its node lost;"
+            " no line says which",
+            evidence=lines,
+            advice="admins can look for it in that node's kernel log (dmesg); ask for more memory if that may be it",
+            command=f"clusterrun logs JOB --rank {silent} -n 50",
+        )
+    if best is not None and best.strength is Strength.CONSEQUENCE:
+        return replace(
+            told(best, facts), sentence="a rank lost the connection to another one; no line says why that one ended"
+        )
+    if not facts.state and facts.exit_status is None:
+        return Cause(
+            kind="none", sentence="no line names a cause, and whether the job failed is not known from its logs"
+        )
+    return _unknown(findings, logs, facts)
+
+
+def _silent(facts: Facts) -> int | None:
+    """The one rank that left no end record, where the others did."""
+    if not facts.ends or not facts.world_size:
+        return None
+    absent_ = set(range(facts.world_size)) - {end.rank for end in facts.ends}
+    return min(absent_) if len(absent_) == 1 else None
+
+
+def _unknown(findings: Sequence[Finding], logs: Logs, facts: Facts) -> Cause:
+    ended = next((f for f in findings if f.kind == "task-ended" and f.value("status")), None)
+    rank = facts.failure.rank if facts.failure else ended.rank if ended else None
+    status = facts.exit_status if facts.exit_status is not None else "not known"
+    lines: list[Line] = []
+    for one in logs:
+        lines = [line for line in one if line.text.strip() and (rank is None or line.rank == rank)][-_LAST:]
+        if lines:
+            break
+    who = f"rank {rank}" if rank is not None else "the log"
+    signal = f" (signal {status - 128})" if isinstance(status, int) and 128 < status < 193 else ""
+    tail = f"; the last lines of {who} are below" if lines else "; there are no lines to show"
+    return Cause(
+        kind="unknown",
+        rank=rank,
+        node=facts.nodes.get(rank, "") if rank is not None else "",
+        sentence=f"exit status {status}{signal}, and no line in the log names a cause{tail}",
+        evidence=tuple(evidence_of(line) for line in lines),
+        command="clusterrun logs JOB -n 100",
+    )
+
+
+def _failure_line(facts: Facts) -> tuple[Evidence, ...]:
+    told = facts.failure
+    return () if told is None else (Evidence(told.file or "first_failure.json", None, told.error),)

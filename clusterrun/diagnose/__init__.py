@@ -1,0 +1,137 @@
+"""Why a job ended, asked of everything that knows: its records, its logs, the scheduler.
+
+records.py   what the run wrote of itself -> facts
+reading.py   its logs -> lines, bounded
+again.py     the command that submits it again, with what to change
+answer.py    Diagnosis: what is told
+"""
+
+from __future__ import annotations
+
+import pwd
+from collections.abc import Sequence
+from dataclasses import replace
+from os import getuid
+from pathlib import Path
+from typing import Protocol
+
+from clusterrun.causes import Facts, first_cause
+from clusterrun.diagnose.again import again
+from clusterrun.diagnose.answer import Diagnosis
+from clusterrun.diagnose.reading import Read, read_folder, read_logs
+from clusterrun.diagnose.records import facts_of
+from clusterrun.errors import SchedulerError
+from clusterrun.job import Outcome
+from clusterrun.logs import log_paths
+from clusterrun.scheduler import Scheduler
+from clusterrun.scheduler.slurm import SlurmScheduler
+from clusterrun.scheduler.slurm_ended import ended_argv, lost_nodes, parse_canceller
+from clusterrun.scheduler.slurm_show import parse_show, show_argv
+from clusterrun.states import RunState
+
+__all__ = ["Diagnosis", "explain", "explain_logs", "in_one_line"]
+
+
+class Cluster(Protocol):
+    """Who has the schedulers; clusterrun.cluster.Cluster is one."""
+
+    def scheduler(self, name: str) -> Scheduler: ...
+
+
+def explain(cluster: Cluster, state: RunState) -> Diagnosis:
+    """Why a job that is over ended, ours or any other whose logs can be found. Never raises for want of evidence.
+
+    At most three reading commands of Slurm: its show of the job, its accounting where the job was cancelled, its
+    nodes where one was lost.
+    """
+    facts, notes = facts_of(state), list(_unseen(state))
+    slurm = _slurm_of(cluster, state)
+    shown = _shown(slurm, state) if slurm is not None and state.record is None else {}
+    if slurm is not None:
+        facts = _asked(slurm, state, facts)
+    read = _logs_of(state, shown)
+    return _answer(state, facts, read, notes, shown)
+
+
+def in_one_line(state: RunState) -> str:
+    """The first cause of a run of ours that is over, from its own files alone; empty where none is seen."""
+    if state.record is None or state.status.outcome in (Outcome.DONE, Outcome.RUNNING):
+        return ""
+    answer = _answer(state, facts_of(state), _logs_of(state, {}), [], {})
+    return "" if answer.cause.kind in ("none", "unknown") else answer.headline()
+
+
+def explain_logs(folder: Path) -> Diagnosis:
+    """The first cause that a folder of logs shows, with nothing known of the job.
+
+    Raises RequestError where it is no folder or holds no log.
+    """
+    read = read_folder(folder)
+    return Diagnosis(cause=first_cause(read.logs, Facts()), notes=read.notes)
+
+
+def _answer(state: RunState, facts: Facts, read: Read, notes: Sequence[str], shown: dict[str, str]) -> Diagnosis:
+    cause = first_cause(read.logs, facts)
+    job = str(state.status.id)
+    command = again(cause.command, state.record, shown.get("Command", "")).replace("JOB", job)
+    return Diagnosis(cause=replace(cause, command=command), notes=(*notes, *read.notes))
+
+
+def _unseen(state: RunState) -> Sequence[str]:
+    return [f"not seen: {state.note}"] if state.note else []
+
+
+def _slurm_of(cluster: Cluster, state: RunState) -> SlurmScheduler | None:
+    if state.status.id.is_local:
+        return None
+    try:
+        scheduler = cluster.scheduler(state.record.scheduler if state.record else "slurm")
+    except SchedulerError:
+        return None
+    return scheduler if isinstance(scheduler, SlurmScheduler) else None
+
+
+def _shown(slurm: SlurmScheduler, state: RunState) -> dict[str, str]:
+    """What Slurm still shows of a job that is not ours: where its logs are, what was run."""
+    blocks = parse_show(slurm.answer(show_argv("job", [str(state.status.id)])).text)
+    return blocks[-1] if blocks else {}
+
+
+def _asked(slurm: SlurmScheduler, state: RunState, facts: Facts) -> Facts:
+    """The facts with what only Slurm knows: who cancelled, which nodes are lost."""
+    if facts.state == "CANCELLED" and not facts.cancelled_by and slurm.facts.accounting:
+        user = parse_canceller(slurm.answer(ended_argv(state.status.id)).text)
+        if user is not None:
+            return replace(facts, cancelled_by=_user(user))
+    nodes = sorted(set(facts.nodes.values())) or ([state.status.nodes] if state.status.nodes else [])
+    if (facts.state == "NODE_FAIL" or facts.due == "NODE FAILURE" or _may_be_lost(facts)) and nodes:
+        return replace(facts, lost_nodes=tuple(lost_nodes(parse_show(slurm.answer(show_argv("node", nodes)).text))))
+    return facts
+
+
+def _may_be_lost(facts: Facts) -> bool:
+    """Whether ranks are missing that nobody speaks for."""
+    return facts.state == "FAILED" and bool(facts.world_size) and 0 < len(facts.ends) < (facts.world_size or 0)
+
+
+def _user(uid: int) -> str:
+    try:
+        name = pwd.getpwuid(uid).pw_name
+    except KeyError:
+        name = f"user {uid}"
+    return f"{name} (you)" if uid == getuid() else name
+
+
+def _logs_of(state: RunState, shown: dict[str, str]) -> Read:
+    job, run = state.status.id, state.record
+    if run is not None:
+        again_ = bool(state.status.restarts)
+        out, err = log_paths(run.logs, job)
+        return read_logs([err, out], world_size=run.world_size, run_id=run.run_id if again_ else "")
+    paths = list(dict.fromkeys(Path(shown[key]) for key in ("StdErr", "StdOut") if shown.get(key, "").startswith("/")))
+    if not paths:
+        return Read(
+            (),
+            ("where its logs are is not known: Slurm has forgotten it; `clusterrun why --logs DIR` reads a folder",),
+        )
+    return read_logs(paths)

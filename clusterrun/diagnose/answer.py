@@ -1,0 +1,54 @@
+"""What is told of a job's end: the cause in a sentence, who and where, the proof, what to do, what was not seen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from clusterrun.causes import Cause
+
+_LONGEST = 400  # characters of a line of evidence: errors of libraries go on for a page
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """The first cause of a job's end; ``notes`` say what could not be seen. Foreign text is in it as it is."""
+
+    cause: Cause
+    notes: tuple[str, ...] = ()
+
+    def headline(self) -> str:
+        """The cause and who, on one line."""
+        where = ", ".join(word for word in (self._who(), self.cause.place) if word)
+        return f"{self.cause.sentence}{f' ({where})' if where else ''}"
+
+    def lines(self) -> list[str]:
+        """For people: the cause, the proof with file and line, what to do, the command to type."""
+        cause = self.cause
+        lines = [f"first cause: {self.headline()}" if cause.kind not in ("none", "unknown") else self.headline()]
+        lines += [f"  {one.place}: {one.text[:_LONGEST]}" for one in cause.evidence]
+        lines += [f"what to do: {cause.advice}"] if cause.advice else []
+        lines += [f"  {cause.command}"] if cause.command else []
+        return lines + [f"note: {note}" for note in self.notes]
+
+    def json(self) -> dict[str, Any]:
+        """The same as plain values."""
+        cause = self.cause
+        return {
+            "kind": cause.kind,
+            "cause": cause.sentence,
+            "rank": cause.rank,
+            "node": cause.node or None,
+            "place": cause.place or None,
+            "evidence": [{"file": one.file, "line": one.number, "text": one.text} for one in cause.evidence],
+            "advice": cause.advice or None,
+            "command": cause.command or None,
+            "source": cause.source or None,
+            "notes": list(self.notes),
+        }
+
+    def _who(self) -> str:
+        rank, node, told = self.cause.rank, self.cause.node, self.cause.sentence
+        if rank is None or f"rank {rank} " in told or f"task {rank} " in told:
+            return ""
+        return f"rank {rank} on {node}" if node else f"rank {rank}"
