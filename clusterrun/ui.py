@@ -7,8 +7,10 @@ as markup.
 from __future__ import annotations
 
 import json
+import shutil
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+import textwrap
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any, TextIO
 
 from clusterrun.errors import ClusterrunError
@@ -36,6 +38,18 @@ class Ui:
             for line in lines:
                 print(safe_text(line), file=self._out)
             self._out.flush()
+
+    def facts(self, named: Iterable[tuple[str, Sequence[str]]], commands: Container[str] = ()) -> None:
+        """Names and their lines; on a terminal a long line is folded under its own beginning.
+
+        Lines under a name in ``commands`` are to be copied, so they stay whole.
+        """
+        width = shutil.get_terminal_size().columns - 11 if self._out.isatty() else 0
+        for name, lines in named:
+            parts = [safe_line(line) for line in lines]
+            if width >= 20 and name not in commands:
+                parts = [part for line in parts for part in _folded(line, width)]
+            self.say(*(f"{'' if n else name:>9}  {part}".rstrip() for n, part in enumerate(parts)))
 
     def note(self, line: str) -> None:
         """Progress or a warning, on standard error in both modes."""
@@ -105,6 +119,10 @@ class Ui:
     def _envelope(self, data: Any, error: Mapping[str, Any] | None) -> None:
         envelope = {"version": VERSION, "command": self.command, "data": data, "error": error}
         print(json.dumps(envelope), file=self._out, flush=True)
+
+
+def _folded(line: str, width: int) -> list[str]:
+    return textwrap.wrap(line, width, break_long_words=False, break_on_hyphens=False) or [line]
 
 
 def state_json(state: RunState) -> dict[str, Any]:

@@ -366,6 +366,7 @@ def test_no_request_breaks_it(changes: dict[str, str]) -> None:
 def test_an_estimate_and_the_nodes_it_names() -> None:
     start = waiting.judge(asking("7", StartTime=str(int(NOW) + 90), SchedNodeList="node1"), status("7"))
     assert dict(start.facts())["start"][0].endswith("in 1:30 on node1")
+    assert "so it is due" in waiting.judge(asking("7", StartTime=str(int(NOW) - 90)), status("7")).start_line
     assert dict(judged("22").facts())["start"] == ("Slurm has no estimate",)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from clusterrun import waiting
 from clusterrun.cli.options import json_option
 from clusterrun.cluster import Cluster
 from clusterrun.errors import RequestError
@@ -15,6 +16,8 @@ from clusterrun.job import Outcome
 from clusterrun.states import RunState
 from clusterrun.ui import Ui, handle
 from clusterrun.waiting.words import some
+
+Named = list[tuple[str, Sequence[str]]]
 
 
 @click.command()
@@ -39,8 +42,9 @@ def why(job_ids: tuple[str, ...], logs: str | None, as_json: bool) -> None:
     cluster = Cluster(tell=ui.note)
     told = [_one(cluster, state, like) for state, like in _kinds(cluster.status(job_ids))]
     ui.data([data for data, _ in told])
-    for number, (_, lines) in enumerate(told):
-        ui.say(*([""] if number else []), *lines)
+    for number, (_, named) in enumerate(told):
+        ui.say(*([""] if number else []))
+        ui.facts(named, commands=("do",))
 
 
 def _kinds(states: Sequence[RunState]) -> list[tuple[RunState, list[str]]]:
@@ -55,13 +59,13 @@ def _kinds(states: Sequence[RunState]) -> list[tuple[RunState, list[str]]]:
     return list(found.values())
 
 
-def _one(cluster: Cluster, state: RunState, like: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
-    """What is known of one job: for ``--json``, and as lines."""
+def _one(cluster: Cluster, state: RunState, like: Sequence[str]) -> tuple[dict[str, Any], Named]:
+    """What is known of one job: for ``--json``, and as named facts."""
     job, run = state.status, state.record
-    kind, data, lines = _look(cluster, state)
+    kind, data, named = _look(cluster, state)
     name = run.name if run else job.name
-    head = [f"{'job':>9}  {handle(state)}  {name}".rstrip(), f"{'state':>9}  {_standing(state)}"]
-    head += [f"{'alike':>9}  {some(list(like))}"] if like else []
+    head: Named = [("job", [f"{handle(state)}  {name}"]), ("state", [_standing(state)])]
+    head += [("alike", [some(list(like))])] if like else []
     facts = {
         "job_id": str(job.id) if run is None or run.job_id is not None else None,
         "run_id": run.run_id if run else None,
@@ -73,23 +77,19 @@ def _one(cluster: Cluster, state: RunState, like: Sequence[str]) -> tuple[dict[s
         "kind": kind,
         kind: data,
     }
-    return facts, [*head, *lines]
+    return facts, [*head, *named]
 
 
-def _look(cluster: Cluster, state: RunState) -> tuple[str, dict[str, Any], list[str]]:
+def _look(cluster: Cluster, state: RunState) -> tuple[str, dict[str, Any], Named]:
     job, run = state.status, state.record
     if job.state == "PENDING":
-        from clusterrun import waiting
-
         found = waiting.explain(cluster.scheduler(run.scheduler if run else "slurm"), state)
-        return "waiting", found.json(), found.lines()
+        return "waiting", found.json(), found.facts()
     if job.outcome is Outcome.RUNNING:
-        from clusterrun import waiting
-
         lines = waiting.running(state)
-        return "running", {"lines": lines}, [f"{'' if n else 'here':>9}  {line}" for n, line in enumerate(lines)]
+        return "running", {"lines": lines}, [("here", lines)]
     diagnosis = _diagnose().explain(cluster, state)
-    return "ended", diagnosis.json(), [f"  {line}" for line in diagnosis.lines()]
+    return "ended", diagnosis.json(), [("why", diagnosis.lines())]
 
 
 def _diagnose() -> Any:

@@ -7,7 +7,7 @@ what could not be seen is said. A local job waits for a dependency or for device
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -41,8 +41,8 @@ class Waiting:
     ahead_line: str = ""
     start: int | None = None
     start_nodes: str = ""
+    start_line: str = ""
     unseen: tuple[str, ...] = ()
-    now: float = 0.0
     is_local: bool = False
 
     @property
@@ -56,7 +56,7 @@ class Waiting:
             "Slurm gives no reason yet" if not self.said else "clusterrun does not know this reason; it is Slurm's own"
         )
 
-    def facts(self) -> list[tuple[str, tuple[str, ...]]]:
+    def facts(self) -> list[tuple[str, Sequence[str]]]:
         """What to show, a name and its lines each, in the order of reading."""
         starts = f"It starts {self.starts.value}." if self.starts else ""
         if self.starts is Starts.NEVER:
@@ -67,21 +67,13 @@ class Waiting:
             ("here", self.here),
             ("do", self.do),
             ("ahead", (self.ahead_line,) if self.ahead_line else ()),
-            ("start", () if self.is_local else (self._start_line(),)),
+            ("start", (self.start_line,) if self.start_line else ()),
             ("not seen", self.unseen),
         ]
 
     def lines(self) -> list[str]:
         """The same as plain lines, each fact named once."""
-        named = ((name if not n else "", line) for name, lines in self.facts() for n, line in enumerate(lines))
-        return [f"{name:>9}  {line}" for name, line in named]
-
-    def _start_line(self) -> str:
-        if self.start is None:
-            return "Slurm has no estimate" + ("" if self.starts is Starts.ALONE else " for a job that is not in line")
-        on = f" on {self.start_nodes}" if self.start_nodes else ""
-        late = " (past: it is due)" if self.start < self.now else ""
-        return f"Slurm expects {moment(self.start, self.now)}{on}{late}"
+        return [f"{'' if n else name:>9}  {line}" for name, lines in self.facts() for n, line in enumerate(lines)]
 
     def json(self) -> dict[str, Any]:
         """The same as plain values; times in seconds since the epoch."""
@@ -107,7 +99,7 @@ def explain(scheduler: Scheduler, state: RunState, now: float | None = None) -> 
     if isinstance(scheduler, SlurmScheduler):
         return judge(ask(scheduler, state.status, now), state.status)
     assert isinstance(scheduler, LocalScheduler)
-    return _local(scheduler, state.status, now)
+    return _local(scheduler, state.status)
 
 
 def running(state: RunState, now: float | None = None) -> list[str]:
@@ -115,7 +107,7 @@ def running(state: RunState, now: float | None = None) -> list[str]:
     return underway.lines(state.status, state.record, time.time() if now is None else now)
 
 
-def _local(scheduler: LocalScheduler, job: JobStatus, now: float) -> Waiting:
+def _local(scheduler: LocalScheduler, job: JobStatus) -> Waiting:
     """A job of this machine, by its own files."""
     reason, found = local.look(scheduler.folder, job, scheduler.devices)
     return Waiting(
@@ -126,7 +118,6 @@ def _local(scheduler: LocalScheduler, job: JobStatus, now: float) -> Waiting:
         do=found.do,
         starts=found.starts or (reason.starts if reason else None),
         unseen=found.unseen,
-        now=now,
         is_local=True,
     )
 
@@ -151,9 +142,22 @@ def judge(facts: Facts, job: JobStatus) -> Waiting:
         ahead_line=ahead.sentence(facts.partition_names) if ahead else "",
         start=facts.epoch("StartTime"),
         start_nodes=facts.job.get("SchedNodeList", ""),
-        unseen=tuple(dict.fromkeys((*facts.unseen, *found.unseen))),
-        now=facts.now,
+        start_line=_start(facts, starts) if facts.job else "",
+        unseen=tuple(dict.fromkeys((*facts.unseen, *found.unseen, *_hearsay(job)))),
     )
+
+
+def _start(facts: Facts, starts: Starts | None) -> str:
+    """Slurm's estimate in words."""
+    at, nodes = facts.epoch("StartTime"), facts.job.get("SchedNodeList", "")
+    if at is None:
+        return "Slurm has no estimate" + ("" if starts is Starts.ALONE else " for a job that is not in line")
+    late = ", so it is due" if at < facts.now else ""
+    return f"Slurm expects {moment(at, facts.now)}{late}{f' on {nodes}' if nodes else ''}"
+
+
+def _hearsay(job: JobStatus) -> tuple[str, ...]:
+    return ("the job in the queue (only accounting tells of it, and that lags)",) if job.source == "sacct" else ()
 
 
 def _word(facts: Facts) -> str:

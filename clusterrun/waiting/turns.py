@@ -90,7 +90,7 @@ def _partitions_first(facts: Facts) -> list[str]:
 
 def next_ends(facts: Facts) -> Found:
     """When room may come: the running jobs of the partition that end first, by their time limits."""
-    if facts.queue is None:
+    if facts.queue is None or not facts.partition_names:
         return Found()
     running = [r for r in facts.queue if r.state == "RUNNING" and set(r.partitions) & set(facts.partition_names)]
     if not running:

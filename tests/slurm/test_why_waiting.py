@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -45,6 +47,7 @@ def strict_lab() -> Iterator[Lab]:
         "Licenses": "matlab:2",
         "PartitionName=tiny": "Nodes=ALL MaxNodes=1 MaxTime=30 State=UP",
         "MinJobAge": "300",
+        "PrivateData": "accounts,jobs,reservations,usage,users",  # from all but root
     }
     with Lab(name=f"t{os.getpid()}y", nodes=3, settings=settings) as lab:
         for words in (
@@ -57,7 +60,7 @@ def strict_lab() -> Iterator[Lab]:
             ("add", "qos", "short"),
             ("modify", "qos", "tight", "set", "MaxTRESPerUser=gres/gpu=2"),
             ("modify", "qos", "short", "set", "MaxWall=10"),
-            ("modify", "user", "root", "set", "qos+=tight,short"),
+            ("modify", "user", "root,nobody", "set", "qos+=tight,short"),
             ("modify", "account", "chem", "set", "GrpTRES=cpu=2"),
         ):
             done = lab.run(["sacctmgr", "-i", *words])
@@ -128,6 +131,7 @@ def jobs(strict_lab: Lab) -> dict[str, str]:
     made["licensed"] = submit("--licenses=matlab:1")
     made["resources"] = submit("--nodes=2", "--gpus-per-node=4")
     made["priority"] = submit("--nodes=2", "--gpus-per-node=4", user="nobody")
+    made["nobody's"] = submit("--qos=short", "--time=15", user="nobody")
     until(lambda: not missing(lab, made), 45, lambda: f"{missing(lab, made)}\n{squeue(lab)}", pause=0.3)
     return made
 
@@ -315,6 +319,36 @@ def test_a_run_of_ours_few_questions_and_no_such_job(site: Site, strict_lab: Lab
     assert "give job ids" in site.cli("why", status=2).stderr
 
 
+@pytest.fixture
+def nobody(site: Site, tmp_path: Path) -> dict[str, str]:
+    """The environment in which Slurm's commands ask as another user, to whom this cluster shows little."""
+    for name in ("squeue", "scontrol", "sacct"):
+        real = shutil.which(name, path=site.env["PATH"])
+        wrapper = tmp_path / name
+        wrapper.write_text(f'#!/bin/sh\nexec setpriv --reuid=nobody --regid=nogroup --clear-groups {real} "$@"\n')
+        wrapper.chmod(0o755)
+    return {"PATH": f"{tmp_path}:{site.env['PATH']}"}
+
+
+def test_another_user_is_told_what_may_be_seen(site: Site, jobs: dict[str, str], nobody: dict[str, str]) -> None:
+    (found,) = site.json("why", jobs["priority"], env=nobody)
+    assert found["waiting"]["word"] == "Priority"
+    assert found["waiting"]["ahead"]["jobs"] == [], "the jobs of others are private here"
+    text = site.cli("why", jobs["priority"], env=nobody).stdout
+    assert "0 jobs in partition gpu, of those that you may see" in text
+    assert "no job that you may see runs in partition gpu" in text
+    hidden = site.cli("why", jobs["held"], env=nobody).stdout
+    assert "means  Slurm gives no reason yet" in hidden
+    assert "the job's request (scontrol: slurm_load_jobs error: Invalid job id specified)" in hidden
+    assert "only accounting tells of it" in hidden
+
+
+def test_a_limit_of_another_users_own(site: Site, jobs: dict[str, str], nobody: dict[str, str]) -> None:
+    (found,) = site.json("why", jobs["nobody's"], env=nobody)
+    assert found["waiting"]["word"] == "QOSMaxWallDurationPerJobLimit"
+    assert found["waiting"]["here"][0] == "QOS short, for each job, allows 10:00 (MaxWallDurationPerJob)"
+
+
 # -- without accounting, and on this machine -----------------------------------------------------------------------
 
 
@@ -332,6 +366,16 @@ def test_without_accounting(fresh_lab_no_accounting: Lab, new_site: Callable[[La
     assert ", 0 of 16 GPUs" in found[next_]["here"][0]
     assert found[after]["here"][0].startswith(f"afterany:{whole} waits for job {whole} to end; it is RUNNING")
     assert all(job["not_seen"] == [] for job in found.values())
+
+
+def test_a_running_run_tells_of_its_ranks(new_site: Callable[[Lab | None], Site]) -> None:
+    site = new_site(None)
+    job = site.rank("sleeps.sh")
+    site.wait_joined(job)
+    (found,) = site.json("why", job.id)
+    lines = found["running"]["lines"]
+    assert found["kind"] == "running" and lines[0].startswith("RUNNING since ")
+    assert len(lines) >= 2, lines
 
 
 def test_a_local_job_waits_for_another(new_site: Callable[[Lab | None], Site]) -> None:

@@ -1,0 +1,64 @@
+"""`why` as a command: what it refuses, how it groups an array's tasks, how facts are laid out."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from clusterrun.cli.why import _kinds
+from clusterrun.job import JobId, JobStatus, Outcome
+from clusterrun.states import RunState
+from clusterrun.ui import Ui
+from tests.desks import Desk
+
+
+@pytest.mark.parametrize("words", [(), ("1", "--logs", "."), ("--json",)])
+def test_jobs_or_logs_are_asked_for(desk: Desk, words: tuple[str, ...]) -> None:
+    said = desk.type("why", *words)
+    assert said.status == 2 and "Traceback" not in said.err
+    assert "give job ids, or --logs DIR" in said.err + said.out
+
+
+@pytest.mark.parametrize("text", ["nonsense", "1;2;3", "../../etc", "", "-1"])
+def test_what_is_no_job_id_is_refused_before_slurm_is_asked(desk: Desk, text: str) -> None:
+    said = desk.type("why", text)
+    assert said.status == 2 and desk.slurm.calls == [], said
+
+
+def state(id: str, word: str, reason: str = "") -> RunState:
+    outcome = Outcome.DONE if word == "COMPLETED" else Outcome.RUNNING
+    return RunState(None, JobStatus(id=JobId.parse(id), state=word, outcome=outcome, reason=reason))
+
+
+def test_tasks_alike_are_told_once() -> None:
+    tasks = [state(f"7_{n}", "COMPLETED") for n in range(1000)]
+    tasks += [state("7_1000", "RUNNING"), state("7", "PENDING", "JobArrayTaskLimit"), state("8", "RUNNING")]
+    kinds = [(str(one.status.id), len(alike)) for one, alike in _kinds(tasks)]
+    assert kinds == [("7_0", 999), ("7_1000", 0), ("7", 0), ("8", 0)]
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def laid_out(out: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    monkeypatch.setenv("COLUMNS", "40")
+    lines = ["one two three four five six seven eight", "esc \x1b[31m here"]
+    command = "scontrol update JobId=7 TimeLimit=1:00:00  # minutes"
+    Ui("why", out=out).facts([("here", lines), ("do", [command]), ("none", [])], commands=("do",))
+    return out.getvalue().splitlines()
+
+
+def test_facts_are_folded_on_a_terminal_and_commands_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert laid_out(Terminal(), monkeypatch) == [
+        "     here  one two three four five six",
+        "           seven eight",
+        "           esc \\x1b[31m here",
+        "       do  scontrol update JobId=7 TimeLimit=1:00:00  # minutes",
+    ]
+
+
+def test_facts_in_a_pipe_are_a_line_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert laid_out(io.StringIO(), monkeypatch)[0] == "     here  one two three four five six seven eight"
