@@ -137,7 +137,11 @@ def top(site: Site, job: Job, size: tuple[int, int], theme: str) -> dict[str, st
             one = screen(app)
             await pilot.press("escape")
             await pilot.pause(1)
-            return {"top-job": one, "top": screen(app)}
+            everything = screen(app)
+            await pilot.press("up", "e")  # the job that waits for this one
+            while "means" not in screen(app):
+                await pilot.pause(0.2)
+            return {"top-job": one, "top": everything, "top-explain": screen(app)}
 
     return asyncio.run(look())
 

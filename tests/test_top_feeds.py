@@ -17,7 +17,6 @@ from clusterrun.live.pace import FLOOR, LONGEST, LONGEST_SILENCE, Pace
 from clusterrun.live.source import Ranks
 from clusterrun.logs import LogLine
 from clusterrun.states import RunState
-from clusterrun.store import RunRecord
 from tests.sites import until
 from tests.topping import run, status
 
@@ -131,27 +130,26 @@ def test_local_jobs_are_asked_about_often_as_it_costs_no_controller(tmp_path: Pa
 # -- the ranks ---------------------------------------------------------------------------------------------------------
 
 
-def test_another_run_is_read_at_once_and_a_reader_that_fails_keeps_the_last_word(tmp_path: Path) -> None:
-    one, two = run(tmp_path, 1), run(tmp_path, 2)
+def test_another_job_is_read_at_once_and_a_reader_that_fails_keeps_the_last_word() -> None:
     broken = threading.Event()
 
-    def read(record: RunRecord) -> Ranks:
+    def read(number: float) -> Ranks:
         if broken.is_set():
             raise OSError("stale file handle")
-        return Ranks(at=float(record.job_id.raw)) if record.job_id else Ranks()
+        return Ranks(at=number)
 
-    feed = RanksFeed(read, wait=0.05)
+    feed = RanksFeed(wait=0.05)
     feed.start()
-    feed.choose(one)
-    until(lambda: feed.latest == (one.run_id, Ranks(at=1.0)), 5)
-    feed.choose(two)
-    until(lambda: feed.latest[0] == two.run_id, 5)
+    feed.choose("one", lambda: read(1.0))
+    until(lambda: feed.latest == ("one", Ranks(at=1.0)), 5)
+    feed.choose("two", lambda: read(2.0))
+    until(lambda: feed.latest == ("two", Ranks(at=2.0)), 5)
     broken.set()
     time.sleep(0.2)
-    assert feed.latest[0] == two.run_id
+    assert feed.latest == ("two", Ranks(at=2.0))
     broken.clear()
-    feed.choose(one)
-    until(lambda: feed.latest[0] == one.run_id, 5)
+    feed.choose("one", lambda: read(3.0))
+    until(lambda: feed.latest == ("one", Ranks(at=3.0)), 5)
     feed.close()
 
 

@@ -69,6 +69,6 @@ def _snapshot(source: Any, pinned: RunRecord | None) -> list[dict[str, Any]]:
     for state in source.jobs():
         if pinned is not None and (state.record is None or state.record.run_id != pinned.run_id):
             continue
-        ranks = source.ranks(state.record).ranks if state.record is not None else ()
+        ranks = source.ranks(state).ranks
         rows.append({**state_json(state), "ranks": [dataclasses.asdict(rank) for rank in ranks]})
     return rows

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import ClassVar
 
@@ -78,7 +79,7 @@ class Top(App[int]):
         self.theme = THEMES[theme]
         self._source, self._notes = source, notes if notes is not None else []
         self._queue = QueueFeed(source.jobs, pace)
-        self._ranks = RanksFeed(source.ranks)
+        self._ranks = RanksFeed()
         self._tail: LogFeed | None = None
         self._tail_seen = 0
         self._first = chosen  # the key of the row to begin on
@@ -149,8 +150,8 @@ class Top(App[int]):
         key = self._grid("jobs").chosen
         state = self._states.get(key) if key is not None else None
         self._choose(key, state)
-        run_id, told = self._ranks.latest
-        if state is None or state.record is None or run_id != state.record.run_id:
+        of, told = self._ranks.latest
+        if of != key:
             told = Ranks()
         now, over = time.time(), state is not None and is_over(state)
         line = self.screen_stack[0].query_one("#job", Static)
@@ -160,13 +161,13 @@ class Top(App[int]):
         if self._ranks_shown != (told, second, over):
             self._ranks_shown = (told, second, over)
             self._grid("ranks").show([(str(rank.rank), shown.rank_row(rank, now, over)) for rank in told.ranks])
-        if told.ended and not over and self._hurried != (run_id, told.attempt):
-            self._hurried = (run_id, told.attempt)  # its own word that it has ended: time to ask
+        if told.ended and not over and self._hurried != (of, told.attempt):
+            self._hurried = (of, told.attempt)  # its own word that it has ended: time to ask
             self._queue.hurry()
 
     def _choose(self, key: str | None, state: RunState | None) -> None:
         """Turn to another job: its files, and its log once it has one."""
-        self._ranks.choose(state.record if state is not None else None)
+        self._ranks.choose(key or "", partial(self._source.ranks, state) if state is not None else None)
         paths = self._source.logs(state) if state is not None else None
         if key == self._key and (self._tail is not None or paths is None):
             return

@@ -20,7 +20,6 @@ from clusterrun.live.pace import Pace
 from clusterrun.live.source import Ranks
 from clusterrun.logs import LogLine, follow
 from clusterrun.states import RunState
-from clusterrun.store import RunRecord
 from clusterrun.text import safe_text
 
 LOCAL_WAIT = 2.0  # jobs on this machine are asked for by reading files
@@ -103,23 +102,26 @@ class QueueFeed:
 
 
 class RanksFeed:
-    """Reads the chosen run's files every second or two; a folder that is slow to read is read less often."""
+    """Reads the chosen job's files every second or two; a folder that is slow to read is read less often.
 
-    def __init__(self, read: Callable[[RunRecord], Ranks], wait: float = FILES_WAIT) -> None:
+    ``latest`` is the job's key, and what its files told.
+    """
+
+    def __init__(self, wait: float = FILES_WAIT) -> None:
         self.latest: tuple[str, Ranks] = ("", Ranks())
-        self._read, self._wait = read, wait
-        self._run: RunRecord | None = None
+        self._wait = wait
+        self._chosen: tuple[str, Callable[[], Ranks]] | None = None
         self._changed = threading.Condition()
         self._closed = False
 
     def start(self) -> None:
         threading.Thread(target=self._loop, name="top-ranks", daemon=True).start()
 
-    def choose(self, run: RunRecord | None) -> None:
-        """Read this run's files from now on, and at once where it is another run than before."""
+    def choose(self, key: str, read: Callable[[], Ranks] | None) -> None:
+        """Read this job's files from now on, by ``read``; at once where it is another job than before."""
         with self._changed:
-            other = (run and run.run_id) != (self._run and self._run.run_id)
-            self._run = run
+            other = (self._chosen[0] if self._chosen else None) != (key if read else None)
+            self._chosen = (key, read) if read else None
             if other:
                 self._changed.notify_all()
 
@@ -130,14 +132,15 @@ class RanksFeed:
 
     def _loop(self) -> None:
         while not self._closed:
-            run, began = self._run, time.monotonic()
-            if run is not None:
+            chosen, began = self._chosen, time.monotonic()
+            if chosen is not None:
                 with contextlib.suppress(Exception):  # another program's files: what was last read stays, with its age
-                    self.latest = (run.run_id, self._read(run))
+                    self.latest = (chosen[0], chosen[1]())
             took = time.monotonic() - began
             with self._changed:
-                if self._run is run and not self._closed:
-                    self._changed.wait(None if run is None else max(self._wait, 10 * took))
+                same = (self._chosen and self._chosen[0]) == (chosen and chosen[0])
+                if same and not self._closed:
+                    self._changed.wait(None if chosen is None else max(self._wait, 10 * took))
 
 
 class _Closed(Exception):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -66,10 +66,11 @@ class Source:
             kept.setdefault(self._pinned.run_id, self._pinned)
         return list(reversed(self._cluster.states(list(kept.values()))))
 
-    def ranks(self, run: RunRecord) -> Ranks:
-        """What the run's own files tell; never raises."""
-        folders = records.attempts(run)
-        if not folders:
+    def ranks(self, state: RunState) -> Ranks:
+        """What the files of a job's own run tell."""
+        run = state.record
+        folders = records.attempts(run, state.status.id.task) if run is not None else []
+        if run is None or not folders:
             return Ranks(at=self._now())
         told = tuple(progress.read_ranks(folders[-1])) or _from_start(folders[-1])
         ended = (folders[-1] / "end.json").exists()
@@ -78,7 +79,9 @@ class Source:
     def logs(self, state: RunState) -> tuple[Path, Path] | None:
         """The two log files of a job, None where they are not known here."""
         run = state.record
-        return log_paths(run.logs, run.job_id) if run is not None and run.job_id is not None else None
+        if run is None or run.job_id is None:
+            return None
+        return log_paths(run.logs, replace(run.job_id, task=state.status.id.task))
 
     def cancel(self, state: RunState) -> str:
         """Cancel a job as it stands now; returns what became of it."""

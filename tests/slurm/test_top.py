@@ -103,10 +103,15 @@ def test_a_screen_with_everything_costs_one_squeue(site: Site, waiting: Job, run
     source = Source(cluster)
     states = source.jobs()
     for state in states:
-        assert state.record is not None
-        source.ranks(state.record)
-    assert len(states) >= 2
+        source.ranks(state)
+    assert len(states) >= 2 and all(state.record is not None for state in states)
     assert cluster.scheduler("slurm").calls == {"squeue": 1}  # type: ignore[attr-defined]
+
+
+def test_a_job_is_explained_as_why_does(site: Site, waiting: Job) -> None:
+    source = Source(Cluster(cwd=site.project, environ=site.env))
+    lines = "\n".join(source.explain(mine(source, waiting)))
+    assert "PENDING" in lines and "BeginTime" in lines and "means" in lines
 
 
 def test_top_on_a_terminal_shows_the_job_its_ranks_and_its_log_and_cancels_what_is_asked(
