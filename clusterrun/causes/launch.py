@@ -57,6 +57,14 @@ LAUNCH: tuple[Row, ...] = (
         "load the module that has it, or give its path", "bash 5.2", "clusterrun submit … --setup 'module load NAME'", Strength.HINT,
     ),
     row(
+        "killed", "failed (exitcode: -9)", r"failed \(exitcode: -9\) local_rank: (?P<local>\d+) \(pid: (?P<pid>\d+)\)", "local rank {local} (process {pid}) was killed (SIGKILL)",
+        "nobody in the log says who: mostly the kernel, for want of host memory", "https://github.com/showlab/EgoVLP/issues/21", "clusterrun submit … --mem SIZE",
+    ),
+    row(
+        "crashed", "failed (exitcode: -", r"failed \(exitcode: -(?P<signal>4|6|7|8|11)\) local_rank: (?P<local>\d+) \(pid: (?P<pid>\d+)\)", "local rank {local} (process {pid}) was ended by signal {signal}",
+        "compiled code failed, not Python: the lines before it name the place", "https://github.com/FlagOpen/FlagEmbedding/issues/1549", "clusterrun logs JOB -n 50",
+    ),
+    row(
         "killed", "killed", r"(?:line \d+: +\d+ |^)Killed(?: |$)", "a process was killed (SIGKILL)",
         "nobody in the log says who: mostly the kernel, for want of memory", "https://github.com/ArjunaCluster/ArjunaUsers/issues/52", "clusterrun submit … --mem SIZE",
     ),

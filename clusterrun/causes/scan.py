@@ -17,7 +17,7 @@ from clusterrun.causes.peers import PEERS
 from clusterrun.causes.python import PYTHON
 from clusterrun.causes.rows import Row, row
 from clusterrun.causes.slurm import SLURM
-from clusterrun.causes.tracebacks import Raised, split_rank, summaries, tracebacks
+from clusterrun.causes.tracebacks import Raised, Summary, split_rank, summaries, tracebacks
 
 #: All rows; of two that match one line the earlier counts, where it explains as much.
 TABLE: tuple[Row, ...] = (*SLURM, *GPU, *PEERS, *PYTHON, *FILES, *LAUNCH)
@@ -78,10 +78,9 @@ def scan(lines: Sequence[Line]) -> list[Finding]:
     for one in raised:
         _put_raised(found, one, lines)
     for summary in summaries(lines):
-        if summary.code is not None and summary.code < 0:
-            found[summary.index] = _of_signal(
-                lines[summary.index], summary.index, -summary.code, summary.rank, summary.host
-            )
+        for index in [i for i, one in found.items() if "local_rank: " in one.line.text]:
+            del found[index]  # the same said by local ranks only
+        found[summary.index] = _of_summary(lines[summary.index], summary)
     findings = [found[index] for index in sorted(found)]
     return _with_survivors(findings, lines)
 
@@ -90,7 +89,7 @@ def match_row(row_: Row, line: Line, index: int = 0) -> Finding | None:
     """What a row finds in one line, None where it finds nothing."""
     rank, text = split_rank(line)
     match = row_.pattern.search(text)
-    if match is None:
+    if match is None or " NCCL INFO " in text:  # what NCCL tries again, or does without
         return None
     words = {name: value.strip() for name, value in match.groupdict().items() if value}
     for old, new in (("total_old", "total"), ("free_old", "free"), ("name_too", "name")):
@@ -207,21 +206,25 @@ def _put_raised(found: dict[int, Finding], raised: Raised, lines: Sequence[Line]
     found[raised.index] = finding
 
 
-def _of_signal(line: Line, index: int, number: int, rank: int | None, host: str) -> Finding:
-    name = _SIGNALS.get(number, f"signal {number}")
-    kind = "killed" if number == 9 else "crashed"
+def _of_summary(line: Line, summary: Summary) -> Finding:
+    """torchrun's word on who failed first: a cause where it was a signal, else only who it was."""
+    rank, code = summary.rank, summary.code or 0
+    kind = "task-ended" if code >= 0 or code == -15 else "killed" if code == -9 else "crashed"
     model = next(r for r in SLURM if r.kind == kind)
-    who = f"rank {rank}" if rank is not None else "a rank"
+    who = f"rank {rank} on {summary.host or '?'}" if rank is not None else "a rank"
+    how = _SIGNALS.get(-code, f"signal {-code}") if code < 0 else f"status {code}"
     return Finding(
         row=model,
-        index=index,
+        index=summary.index,
         line=line,
         rank=rank,
-        node=host,
-        sentence=f"{who} on {host or '?'} was ended by {name}",
+        ranks=() if rank is None else (rank,),
+        node=summary.host,
+        sentence=f"{who} was ended by {how}" if code < 0 else f"{who} ended with {how}",
         advice=model.advice,
         command=filled(model.command, {} if rank is None else {"rank": str(rank)}),
-        strength=Strength.ECHO if number == 15 else Strength.CAUSE,
+        strength=model.strength,
+        values=(("status", str(code)),) if code > 0 else (),
     )
 
 

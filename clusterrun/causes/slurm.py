@@ -86,7 +86,7 @@ SLURM: tuple[Row, ...] = (
     ),
     row(
         "launch-failed", "unable to create step|unable to confirm allocation|unable to allocate resources|batch job submission failed",
-        r"(?:srun|sbatch|salloc): error: (?P<what>(?:Unable to (?:create step|confirm allocation|allocate resources)|Batch job submission failed).*)",
+        r"(?:srun|sbatch|salloc): error: (?P<what>(?:[Uu]nable to (?:create step|confirm allocation|allocate resources)|Batch job submission failed).*)",
         "the scheduler refused: {what}", "the message names what does not fit: more tasks, memory or GPUs in the step than the job has, or a limit",
         "Slurm 22.05 src/srun/libsrun", "scontrol show job JOB",
     ),

@@ -57,10 +57,9 @@ def _unknown(findings: Sequence[Finding], logs: Logs, facts: Facts) -> Cause:
     rank = facts.failure.rank if facts.failure else ended.rank if ended else None
     status = facts.exit_status if facts.exit_status is not None else "not known"
     lines: list[Line] = []
-    for one in logs:
-        lines = [line for line in one if line.text.strip() and (rank is None or line.rank == rank)][-_LAST:]
-        if lines:
-            break
+    for whose in dict.fromkeys((rank, None)):  # its own, where the lines say whose they are
+        for one in logs:
+            lines = lines or [line for line in one if line.text.strip() and whose in (None, line.rank)][-_LAST:]
     who = f"rank {rank}" if rank is not None else "the log"
     signal = f" (signal {status - 128})" if isinstance(status, int) and 128 < status < 193 else ""
     tail = f"; the last lines of {who} are below" if lines else "; there are no lines to show"
