@@ -211,6 +211,14 @@ def test_ages(seconds: float, text: str) -> None:
     assert shown.age(seconds) == text
 
 
+def test_a_long_line_goes_on_under_its_words_and_nothing_foreign_gets_through() -> None:
+    assert shown.wrapped("    means  it waits for another job", 24) == (
+        "    means  it waits for\n           another job"
+    )  # fmt: skip
+    assert shown.wrapped("first cause: a b c\n\n  x\x1b[2J y", 12) == "first cause:\na b c\n\n  x\\x1b[2J y"
+    assert max(map(len, shown.wrapped("w" * 500 + "\t" + "v" * 40, 30).splitlines())) <= 30
+
+
 def test_before_the_first_answer_nothing_is_claimed() -> None:
     assert shown.top_line(Jobs(), "me", 5.0) == "clusterrun top  me  asking …"
     assert shown.top_line(Jobs(asking_since=1.0), "me", 5.0) == "clusterrun top  me  asking for 4s …"

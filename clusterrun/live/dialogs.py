@@ -10,7 +10,8 @@ from textual.containers import Vertical, VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
-from clusterrun.text import safe_line, safe_text
+from clusterrun.live.shown import wrapped
+from clusterrun.text import safe_line
 
 
 class Question(ModalScreen[bool]):
@@ -49,17 +50,22 @@ class Reading(ModalScreen[None]):
 
     def __init__(self, title: str) -> None:
         super().__init__()
-        self._title = title
+        self._title, self._text = title, "asking …"
 
     def compose(self) -> ComposeResult:
         with VerticalScroll() as box:
             box.border_title = self._title
             box.border_subtitle = "esc closes"
-            yield Static("asking …", markup=False, id="reading")
+            yield Static(self._text, markup=False, id="reading")
 
     def show(self, text: str) -> None:
         """Put the text in the window."""
-        self.query_one("#reading", Static).update(safe_text(text))
+        self._text = text
+        box = self.query_one(VerticalScroll)
+        self.query_one("#reading", Static).update(wrapped(text, box.scrollable_content_region.width))
+
+    def on_resize(self) -> None:
+        self.show(self._text)
 
     def action_close(self) -> None:
         self.dismiss(None)

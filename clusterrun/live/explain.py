@@ -11,8 +11,8 @@ from clusterrun.ui import state_lines
 
 
 def explain(cluster: Any, state: RunState) -> list[str]:
-    """The state in full, then the explanation; an error of ours passes through."""
-    return [*state_lines(state), "", *_why(cluster, state)]
+    """Which job and its state, then the explanation; an error of ours passes through."""
+    return [*state_lines(state)[:2], *_why(cluster, state)]
 
 
 def _why(cluster: Any, state: RunState) -> list[str]:

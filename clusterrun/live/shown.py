@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import textwrap
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -9,10 +11,11 @@ from clusterrun.live.feeds import Jobs
 from clusterrun.live.source import Ranks
 from clusterrun.progress import Gpu, RankProgress
 from clusterrun.states import RunState
-from clusterrun.text import safe_line
+from clusterrun.text import safe_line, safe_text
 from clusterrun.ui import handle, state_row
 
 RANK_COLUMNS = ("RANK", "NODE", "PHASE", "STEP", "TOK/S", "GPU", "MEM GiB", "°C", "RSS", "SAID")
+_LABEL = re.compile(r" *\S+  (?=\S)| +")
 SILENT = 3  # times the interval a rank means to keep
 
 
@@ -96,6 +99,18 @@ def age(seconds: float) -> str:
     if whole < 86_400:
         return f"{whole // 3600}h{whole % 3600 // 60:02}m"
     return f"{whole // 86_400}d{whole % 86_400 // 3600:02}h"
+
+
+def wrapped(text: str, width: int) -> str:
+    """Lines broken at blanks to fit, the rest of each under its beginning: under its words where a label leads it."""
+    lines = []
+    for line in safe_text(text).expandtabs().splitlines():
+        label = _LABEL.match(line)
+        indent = " " * min(len(label[0]) if label else 0, width // 2)
+        lines += textwrap.wrap(
+            line, max(width, 10), subsequent_indent=indent, break_on_hyphens=False, drop_whitespace=True
+        ) or [""]  # fmt: skip
+    return "\n".join(lines)
 
 
 def key_of(state: RunState) -> str:
