@@ -32,6 +32,7 @@ class Fake:
         self.asked: list[tuple[str, str]] = []
         self.timeouts: list[float] = []
         self.seconds = 0.0
+        self.more: dict[str, str] = {}
 
     def __call__(self, argv: list[str], **how: Any) -> Completed:
         if argv[0] == "sbatch":
@@ -47,9 +48,10 @@ class Fake:
             return self.say(*self.asked[-1])
         if "node" in argv:
             return Completed(0, self.nodes, "")
-        return Completed(
-            0, "".join(f"PartitionName={p}\n   MaxTime=UNLIMITED State=UP\n\n" for p in self.partitions), ""
+        lines = (
+            f"PartitionName={p}\n   MaxTime=UNLIMITED State=UP {self.more.get(p, '')}\n\n" for p in self.partitions
         )
+        return Completed(0, "".join(lines), "")
 
     def asker(self, folder: Path, **typed: Any) -> Asker:
         flags = {name.replace("_", "-"): Value(value, f"--{name}") for name, value in typed.items()}
@@ -147,6 +149,17 @@ def test_auto_says_why_no_partition_takes_it(tmp_path: Path) -> None:
     with pytest.raises(RequestError) as wrong:
         place(fake.asker(tmp_path, partition="auto", nodes=3), "me")
     assert wrong.value.said == "a: it has only 2 nodes with 1 GPU" and len(fake.asked) == 1
+
+
+def test_auto_gives_a_job_without_time_no_less_of_it_than_the_default_partition(tmp_path: Path) -> None:
+    def say(partition: str, shape: str) -> Completed:
+        return yes(partition, shape, at=int(time.time()) + 900 * (partition == "gpu"))
+
+    fake = Fake(idle(2, "gpu,quick"), ["gpu", "quick"], say)
+    fake.more = {"gpu": "Default=YES DefaultTime=01:00:00", "quick": "DefaultTime=NONE MaxTime=00:10:00"}
+    assert place(fake.asker(tmp_path, partition="auto"), "me").values["partition"].value == "gpu"
+    typed = fake.asker(tmp_path, partition="auto", time="5")
+    assert place(typed, "me").values["partition"].value == "quick"
 
 
 def test_a_partition_that_is_called_auto_is_meant(tmp_path: Path) -> None:

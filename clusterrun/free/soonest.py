@@ -131,7 +131,9 @@ def place(asker: Asker, user: str) -> Request:
     if any(p.name == AUTO for p in seen.partitions):
         return request
     spec = asker.plan({}).spec
-    found = _ask(asker, seen, spec, [shape_of(spec)[0]], seen.partitions, first_now=True)
+    partitions, short = _as_long(seen, spec)
+    found = _ask(asker, seen, spec, [shape_of(spec)[0]], partitions, first_now=True)
+    found = replace(found, no=(*found.no, *((found.shape, p.name, why) for p, why in short)))
     if not found.starts:
         said = "\n".join(f"{where}: {why}" for where, why in reasons(found))
         if found.silence:
@@ -150,6 +152,22 @@ def place(asker: Asker, user: str) -> Request:
         line += f"; without --time its time limit there is {clock(best.given_time)}"
     placed = Value(best.partition, f"{value.source}: auto, soonest by Slurm's estimate: {words}")
     return replace(request, values={**request.values, "partition": placed}, notices=[*request.notices, line])
+
+
+def _as_long(seen: Seen, spec: JobSpec) -> tuple[list[Partition], list[tuple[Partition, str]]]:
+    """The partitions that may be chosen for a job, and the others with why not.
+
+    A job without --time must not land where it gets less time than in the cluster's default partition.
+    """
+    least = next((p.given_time for p in seen.partitions if p.default), 0)
+    chosen, short = [], []
+    for partition in seen.partitions:
+        given = partition.given_time
+        if "time" not in spec.sources and given is not None and (least is None or given < least):
+            short.append((partition, f"without --time its time limit there is only {clock(given)}"))
+        else:
+            chosen.append(partition)
+    return chosen, short
 
 
 def reasons(found: Soonest) -> list[tuple[str, str]]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from clusterrun.free.seen import Seen
 from clusterrun.scheduler.hostlist import fold
-from clusterrun.scheduler.slurm_nodes import OPEN, Node, Partition
+from clusterrun.scheduler.slurm_nodes import OPEN, OUT, Node, Partition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,12 +83,18 @@ def node_rows(nodes: Iterable[Node]) -> list[NodeRow]:
     """The nodes, those alike in one row; most free first, then by standing."""
     alike: dict[tuple[object, ...], list[Node]] = {}
     for node in nodes:
-        per_node = (node.gpus, node.gpus_idle) if node.gpus else (node.cpus, node.cpus_free)
+        per_node: tuple[object, ...] = (node.full, *((node.gpus, node.gpus_idle) if node.gpus else (node.cpus_free,)))
+        if node.standing in OUT:
+            per_node = (node.gpus,)  # what runs there still does not matter to who looks for a place
         # who marked it and when may differ by a moment where one command marked many: the day is enough
         day = node.reason_at // 86_400 if node.reason_at else None
-        key = (node.standing, node.partitions, per_node, node.full, node.reason, node.reason_by, day)
+        key = (node.standing, node.partitions, per_node, node.cpus, node.reason, node.reason_by, day)
         alike.setdefault(key, []).append(node)
-    return sorted((_row(same) for same in alike.values()), key=lambda row: (-row.free, row.standing, row.names))
+    return sorted((_row(same) for same in alike.values()), key=_order)
+
+
+def _order(row: NodeRow) -> tuple[object, ...]:
+    return row.unit != "GPUs", -row.free, row.standing, row.names
 
 
 def _row(same: list[Node]) -> NodeRow:

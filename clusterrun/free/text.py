@@ -22,12 +22,14 @@ MOST_NAMES = 44
 def summary(seen: Seen, now: float) -> list[str]:
     """What is free by partition and node, what is out and why, and the user's limits."""
     lines = aligned(
-        [["PARTITION", "FREE", "OF", "", "NODES"], *map(_partition_row, partition_sums(seen))], right={1, 2}
+        [["PARTITION", "FREE", "OF", "", "NODES"], *(r for row in partition_sums(seen) for r in _partition_rows(row))],
+        right={1, 2},
     )
     names = {partition.name for partition in seen.partitions}
     rows = node_rows(node for node in seen.nodes if names & set(node.partitions) or not names)
     one_partition = len(names) == 1
-    open_rows = [row for row in rows if row.standing in OPEN and row.idle]
+    # a node whose CPUs are all taken is allocated to Slurm, though its GPUs may be idle: that is worth knowing
+    open_rows = [r for r in rows if r.idle and (r.standing in OPEN or (r.standing == "allocated" and r.unit == "GPUs"))]
     lines += _rows("free now, on each node", open_rows, [_free_cells(row, one_partition) for row in open_rows])
     out = [row for row in rows if row.standing in OUT or (row.reason and row.standing not in OPEN)]
     lines += _rows("out of service", out, [_out_cells(row, now) for row in out])
@@ -36,16 +38,16 @@ def summary(seen: Seen, now: float) -> list[str]:
     return lines + _limits(seen)
 
 
-def _partition_row(row: PartitionSum) -> list[str]:
+def _partition_rows(row: PartitionSum) -> list[list[str]]:
+    """The partition's row, and one for each type of GPU where they are named."""
     notes = ", ".join(f"{number} {standing}" for standing, number in row.standings) or "no nodes"
-    if row.types:
-        notes = f"{', '.join(f'{kind} {free} of {total}' for kind, free, total in row.types)}; {notes}"
     if row.untold:
         notes += f" (of {row.untold} Slurm does not say what is used)"
     if row.closed:
         notes = f"not for you: {row.closed}; {notes}"
     mark = "*" if row.partition.default else ""
-    return [row.partition.name + mark, str(row.free), str(row.total), row.unit, notes]
+    types = [["", str(free), str(total), kind, ""] for kind, free, total in row.types]
+    return [[row.partition.name + mark, str(row.free), str(row.total), row.unit, notes], *types]
 
 
 def _free_cells(row: NodeRow, one_partition: bool) -> list[str]:
@@ -53,10 +55,8 @@ def _free_cells(row: NodeRow, one_partition: bool) -> list[str]:
     if row.types:
         what += f" ({', '.join(f'{kind} {number}' for kind, number in row.types)})"
     notes = [row.standing] if row.standing != "idle" else []
-    if row.full and row.idle:
-        notes.append(
-            f"{row.idle} {row.unit} idle, but no {row.full} left" if row.unit == "GPUs" else f"no {row.full} left"
-        )
+    if row.full:
+        notes.append(f"{row.idle} idle, but no {row.full} left")
     if row.standing == "planned":
         notes = ["planned for a waiting job"]
     return [_names(row.names, row.folded), what, "" if one_partition else ",".join(row.partitions), ", ".join(notes)]

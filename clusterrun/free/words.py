@@ -13,7 +13,8 @@ def counted(number: int, what: str) -> str:
 def clock(seconds: int) -> str:
     """A time limit as Slurm writes it: ``1-02:00:00``, ``2:00:00``."""
     days, rest = divmod(seconds, 86_400)
-    return f"{f'{days}-' if days else ''}{rest // 3600}:{rest % 3600 // 60:02}:{rest % 60:02}"
+    hours = f"{days}-{rest // 3600:02}" if days else str(rest // 3600)
+    return f"{hours}:{rest % 3600 // 60:02}:{rest % 60:02}"
 
 
 def when(at: float | None, now: float) -> str:
