@@ -10,7 +10,7 @@ import json
 import shutil
 import sys
 import textwrap
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TextIO
 
 from clusterrun.errors import ClusterrunError
@@ -31,6 +31,7 @@ class Ui:
     ) -> None:
         self.command, self.as_json = command, as_json
         self._out, self._err = out or sys.stdout, err or sys.stderr
+        self._wide = False
 
     def say(self, *lines: str) -> None:
         """A result for people; nothing when JSON is asked for."""
@@ -39,16 +40,14 @@ class Ui:
                 print(safe_text(line), file=self._out)
             self._out.flush()
 
-    def facts(self, named: Iterable[tuple[str, Sequence[str]]], commands: Container[str] = ()) -> None:
+    def facts(self, named: Iterable[tuple[str, Sequence[str]]]) -> None:
         """Names and their lines; on a terminal a long line is folded under its own beginning.
 
-        Lines under a name in ``commands`` are to be copied, so they stay whole.
+        A line that is a command is to be copied, so it stays whole.
         """
         width = shutil.get_terminal_size().columns - 11 if self._out.isatty() else 0
         for name, lines in named:
-            parts = [safe_line(line) for line in lines]
-            if width >= 20 and name not in commands:
-                parts = [part for line in parts for part in _folded(line, width)]
+            parts = [part for line in lines for part in _folded(safe_line(line), width)]
             self.say(*(f"{'' if n else name:>9}  {part}".rstrip() for n, part in enumerate(parts)))
 
     def note(self, line: str) -> None:
@@ -102,6 +101,9 @@ class Ui:
 
     def log_bytes(self, data: bytes) -> None:
         """What ``logs.show`` made: bytes that are ready to be written, and are seen at once."""
+        if not self._wide:
+            self._wide = True
+            _widen(self._out)
         self._out.flush()
         encoding = (self._out.encoding or "utf-8").lower().replace("-", "")
         if encoding != "utf8" and self._out.isatty():
@@ -122,7 +124,15 @@ class Ui:
 
 
 def _folded(line: str, width: int) -> list[str]:
+    if width < 20 or line.startswith(("scontrol ", "clusterrun ")):
+        return [line]
     return textwrap.wrap(line, width, break_long_words=False, break_on_hyphens=False) or [line]
+
+
+def _widen(out: TextIO) -> None:
+    """Let a pipe hold as much as Linux gives everybody: fewer turns between the two programs, a tenth of the time."""
+    with contextlib.suppress(OSError, AttributeError):
+        fcntl.fcntl(out.fileno(), fcntl.F_SETPIPE_SZ, 1024 * 1024)  # fails where it is no pipe
 
 
 def state_json(state: RunState) -> dict[str, Any]:

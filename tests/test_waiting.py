@@ -25,6 +25,7 @@ from clusterrun.scheduler.slurm_queue import Queued, parse_queue
 from clusterrun.scheduler.slurm_show import parse_show
 from clusterrun.shell import Completed
 from clusterrun.states import RunState
+from clusterrun.survey import Association
 from clusterrun.waiting import dependencies, limits, places, turns, underway
 from clusterrun.waiting.asking import Facts, ask
 from clusterrun.waiting.words import clock, moment, several, some
@@ -90,6 +91,16 @@ def test_a_users_limit_in_a_qos_its_use_and_its_holders() -> None:
     assert here[0] == "QOS tight, for each user, allows 2 gres/gpu (MaxTRESPerUser); 2 gres/gpu in use"
     assert here[1] == "this job asks for 4 gres/gpu"
     assert here[2].startswith("held by job 3 (2 gres/gpu, at most ")
+
+
+def test_the_other_qos_of_the_user_are_where_it_can_go() -> None:
+    rows = [Association("physics", "", ("normal", "tight"), ""), Association("chem", "", ("big",), "")]
+    assert judged("21", associations=rows).do == (
+        "wait for those jobs, or move it:", "scontrol update JobId=21 QOS=normal"
+    )  # fmt: skip
+    moved = limits.evidence(replace(facts("5", associations=rows), reason=explain("AssocGrpCpuLimit")))
+    assert moved.do[-1] == "scontrol update JobId=5 Account=physics"
+    assert "QOS=NAME" in judged("21", associations=[]).do[0]
 
 
 def test_an_accounts_limit() -> None:
@@ -409,7 +420,7 @@ def slurm(controller: Controller, accounting: bool = True) -> SlurmScheduler:
 
 @pytest.mark.parametrize(
     "reason, calls",
-    [("Resources", 5), ("Priority", 5), ("BeginTime", 3), ("QOSMaxGRESPerUser", 4), ("AssocGrpCpuLimit", 4),
+    [("Resources", 5), ("Priority", 5), ("BeginTime", 3), ("QOSMaxGRESPerUser", 5), ("AssocGrpCpuLimit", 5),
      ("Dependency", 4), ("Licenses", 4), ("", 5), ("Sunspots", 5)],
 )  # fmt: skip
 def test_few_questions_are_asked(reason: str, calls: int) -> None:

@@ -47,7 +47,7 @@ def laid_out(out: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setenv("COLUMNS", "40")
     lines = ["one two three four five six seven eight", "esc \x1b[31m here"]
     command = "scontrol update JobId=7 TimeLimit=1:00:00  # minutes"
-    Ui("why", out=out).facts([("here", lines), ("do", [command]), ("none", [])], commands=("do",))
+    Ui("why", out=out).facts([("here", lines), ("do", [command]), ("none", [])])
     return out.getvalue().splitlines()
 
 

@@ -44,7 +44,7 @@ def why(job_ids: tuple[str, ...], logs: str | None, as_json: bool) -> None:
     ui.data([data for data, _ in told])
     for number, (_, named) in enumerate(told):
         ui.say(*([""] if number else []))
-        ui.facts(named, commands=("do",))
+        ui.facts(named)
 
 
 def _kinds(states: Sequence[RunState]) -> list[tuple[RunState, list[str]]]:
@@ -88,17 +88,10 @@ def _look(cluster: Cluster, state: RunState) -> tuple[str, dict[str, Any], Named
     if job.outcome is Outcome.RUNNING:
         lines = waiting.running(state)
         return "running", {"lines": lines}, [("here", lines)]
-    diagnosis = _diagnose().explain(cluster, state)
+    from clusterrun import diagnose  # and not above: a job that waits needs none of it
+
+    diagnosis = diagnose.explain(cluster, state)
     return "ended", diagnosis.json(), [("why", diagnosis.lines())]
-
-
-def _diagnose() -> Any:
-    from importlib import import_module
-
-    try:
-        return import_module("clusterrun.diagnose")
-    except ImportError as error:
-        raise RequestError("the job is not waiting, and why it ended cannot be told yet") from error
 
 
 def _standing(state: RunState) -> str:
@@ -108,6 +101,8 @@ def _standing(state: RunState) -> str:
 
 
 def _logs(ui: Ui, folder: Path) -> None:
-    diagnosis = _diagnose().explain_logs(folder)
+    from clusterrun import diagnose
+
+    diagnosis = diagnose.explain_logs(folder)
     ui.data([{"logs": str(folder), "kind": "ended", "ended": diagnosis.json()}])
     ui.say(*diagnosis.lines())

@@ -17,7 +17,7 @@ RESOURCES: dict[str, tuple[str, str]] = {
     "Cpu": ("cpu", "CPUs"),
     "Memory": ("mem", "memory"),
     "Node": ("node", "nodes"),
-    "GRES": ("gres", "GPUs or another generic resource"),
+    "GRES": ("gres", "GPUs (or another GRES)"),
     "License": ("license", "licenses"),
     "BB": ("bb", "burst buffer"),
     "Billing": ("billing", "billing units"),

@@ -15,6 +15,7 @@ from clusterrun.scheduler.slurm_limits import Holder, limits_argv, parse_limits
 from clusterrun.scheduler.slurm_nodes import Node, nodes_argv, parse_nodes
 from clusterrun.scheduler.slurm_queue import Queued, parse_queue, parse_tres, queue_argv
 from clusterrun.scheduler.slurm_show import parse_show, show_argv
+from clusterrun.survey import Association, associations_argv, parse_associations
 from clusterrun.waiting.dependencies import conditions
 
 #: Seconds that one question may take; all of them are asked at once.
@@ -49,6 +50,7 @@ class Facts:
     licenses: Sequence[dict[str, str]] | None = None
     holders: Sequence[Holder] | None = None
     past: Sequence[JobStatus] | None = None
+    associations: Sequence[Association] | None = None
     unseen: tuple[str, ...] = ()
 
     @property
@@ -129,6 +131,7 @@ def ask(scheduler: SlurmScheduler, job: JobStatus, now: float) -> Facts:
     return replace(
         known,
         holders=_holders(desk, known, reason.limit, where) if reason and reason.limit else None,
+        associations=_associations(desk, scheduler, known) if reason and reason.limit else None,
         past=_past(desk, scheduler, known) if word.startswith("Dependency") else None,
         unseen=tuple(desk.unseen),
     )
@@ -164,6 +167,14 @@ def _holders(desk: _Desk, facts: Facts, limit: Limit, where: str) -> list[Holder
         if account == "root" or any(_set(row, limit, facts) for row in rows):
             break
     return found or None
+
+
+def _associations(desk: _Desk, scheduler: SlurmScheduler, facts: Facts) -> tuple[Association, ...] | None:
+    """The accounts and QOS that the job's user has: where else the job could go."""
+    if not scheduler.facts.accounting or not facts.user:
+        return None
+    question = (associations_argv(facts.user, scheduler.facts.cluster), parse_associations)
+    return desk.many({"the accounts and QOS of its user": question}).get("the accounts and QOS of its user")
 
 
 def _limits(desk: _Desk, qos: Sequence[str], accounts: Sequence[str], where: str) -> list[Holder] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from clusterrun.reasons import Limit
+from clusterrun.reasons import Limit, Starts
 from clusterrun.scheduler.slurm_limits import Bound, Holder
 from clusterrun.scheduler.slurm_queue import Queued
 from clusterrun.scheduler.slurm_text import duration
@@ -34,7 +34,23 @@ def evidence(facts: Facts) -> Found:
     found = Found()
     for holder, bound in tight:
         found += _one(facts, limit, holder, bound)
-    return found
+    return found + _elsewhere(facts, limit, bool(found.do))
+
+
+def _elsewhere(facts: Facts, limit: Limit, more: bool) -> Found:
+    """The other QOS or accounts that its user has, to which the job can be moved."""
+    account, qos = facts.job.get("Account", ""), facts.job.get("QOS", "")
+    rows = facts.associations or ()
+    if limit.owner == "qos":
+        names = [name for row in rows if row.account == account for name in row.qos if name != qos]
+        word = "QOS"
+    else:
+        names = [row.account for row in rows if row.account != account]
+        word = "Account"
+    names = list(dict.fromkeys(names))[:_SHOWN]
+    commands = tuple(f"scontrol update JobId={facts.id} {word}={name}" for name in names)
+    waits = facts.reason is not None and facts.reason.starts is Starts.ALONE
+    return Found(do=("wait for those jobs, or move it:", *commands) if waits and commands and not more else commands)
 
 
 def _one(facts: Facts, limit: Limit, holder: Holder, bound: Bound) -> Found:

@@ -231,14 +231,15 @@ def test_a_users_limit_in_a_qos(why: Callable[[str], Explained], jobs: dict[str,
     assert found["here"][0] == "QOS tight, for each user, allows 2 gres/gpu (MaxTRESPerUser); 2 gres/gpu in use"
     assert found["here"][1] == "this job asks for 2 gres/gpu"
     assert found["here"][2].startswith(f"held by job {jobs['holder']} (2 gres/gpu, at most ")
-    assert f"scontrol update JobId={jobs['qos']} QOS=NAME" in found["do"][0]
+    update = f"scontrol update JobId={jobs['qos']}"
+    assert found["do"] == ["wait for those jobs, or move it:", f"{update} QOS=normal", f"{update} QOS=short"]
 
 
 def test_an_accounts_limit(why: Callable[[str], Explained], jobs: dict[str, str]) -> None:
     found = why("account")
     assert found["here"][0] == "account chem allows 2 cpu (GrpTRES); 2 cpu in use"
     assert found["here"][2].startswith(f"held by job {jobs['chemist']} (2 cpu, at most ")
-    assert f"scontrol update JobId={jobs['account']} Account=NAME" in found["do"][0]
+    assert f"scontrol update JobId={jobs['account']} Account=physics" in found["do"]
 
 
 def test_a_qos_that_limits_the_time(why: Callable[[str], Explained], jobs: dict[str, str]) -> None:
@@ -246,7 +247,7 @@ def test_a_qos_that_limits_the_time(why: Callable[[str], Explained], jobs: dict[
     assert found["here"][:2] == [
         "QOS short, for each job, allows 10:00 (MaxWallDurationPerJob)", "this job asks for 15:00"
     ]  # fmt: skip
-    assert found["do"] == [f"scontrol update JobId={jobs['long']} TimeLimit=10:00"]
+    assert found["do"][0] == f"scontrol update JobId={jobs['long']} TimeLimit=10:00"
 
 
 def test_a_drained_node(why: Callable[[str], Explained], jobs: dict[str, str], strict_lab: Lab) -> None:
@@ -390,7 +391,7 @@ def test_a_local_job_waits_for_another(new_site: Callable[[Lab | None], Site]) -
         f"afterok:{first.id} waits for job {first.id} to end well; it is RUNNING"
     )
     site.cli("cancel", first.id, "--yes")
-    until(lambda: site.state(second)["reason"] == "DependencyNeverSatisfied", 20, pause=0.2)
+    until(lambda: site.json("why", second.id)[0]["reason"] == "DependencyNeverSatisfied", 20, pause=0.2)
     (found,) = site.json("why", second.id)
     assert found["waiting"]["starts"] == "never" and found["waiting"]["do"] == [f"clusterrun cancel {second.id}"]
     assert "it is CANCELLED: this can never be met" in found["waiting"]["here"][0]
