@@ -26,7 +26,9 @@ def summary(seen: Seen, now: float) -> list[str]:
         right={1, 2},
     )
     names = {partition.name for partition in seen.partitions}
-    rows = node_rows(node for node in seen.nodes if names & set(node.partitions) or not names)
+    if not names:
+        return ["no partitions are to be seen here", *_limits(seen)]
+    rows = node_rows(node for node in seen.nodes if names & set(node.partitions))
     one_partition = len(names) == 1
     # a node whose CPUs are all taken is allocated to Slurm, though its GPUs may be idle: that is worth knowing
     open_rows = [r for r in rows if r.idle and (r.standing in OPEN or (r.standing == "allocated" and r.unit == "GPUs"))]
