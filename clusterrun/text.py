@@ -8,6 +8,8 @@ paint over what was printed before.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from functools import cache
 
 # Inside a character class. Ranges, not categories, so that the same text looks the same under every
 # Python's Unicode tables; a test compares them with the category Cf of the running one.
@@ -58,7 +60,7 @@ def is_safe(data: bytes) -> bool:
 
     A few harmless characters beside the harmful ones are called unsafe, never the other way round.
     """
-    if any(byte in data for byte in _CONTROL_BYTES):  # each is a search at memory speed: faster than one pass over all
+    if not _control_free()(data):
         return False
     if data.isascii():
         return True
@@ -69,6 +71,24 @@ def is_safe(data: bytes) -> bool:
     except UnicodeDecodeError:
         return False
     return True
+
+
+@cache
+def _control_free() -> Callable[[bytes], bool]:
+    """Tells whether bytes have no control byte but tab and newline.
+
+    glibc's strcspn looks for up to 16 bytes at once, 6.7 GB/s for all of them where a search for each took
+    2.2 GB/s and bytes.translate 1.4 (x86-64). It stops at a NUL too, so that one needs no search.
+    """
+    sets = bytes((*range(1, 9), *range(11, 19))), bytes((*range(19, 32), 127))
+    try:
+        import ctypes
+
+        span = ctypes.CDLL(None).strcspn
+        span.argtypes, span.restype = [ctypes.c_char_p, ctypes.c_char_p], ctypes.c_size_t
+    except (ImportError, OSError, AttributeError):
+        return lambda data: not any(byte in data for byte in _CONTROL_BYTES)
+    return lambda data: all(span(data, some) == len(data) for some in sets)
 
 
 def safe_line(text: str) -> str:

@@ -6,6 +6,8 @@ as markup.
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import shutil
 import sys

@@ -110,3 +110,11 @@ def test_bytes_that_people_write_are_called_safe(text):
 @pytest.mark.parametrize("data", [b"\xc3", b"\xff", b"\xed\xa0\x80", b"\xc0\x80", b"a\xe2\x96"])
 def test_bytes_that_are_not_utf8_are_not_called_safe(data):
     assert not is_safe(data)
+
+
+@pytest.mark.parametrize("byte", [*range(9), *range(11, 32), 127])
+def test_no_control_byte_is_called_safe_wherever_it_stands(byte):
+    for at in (0, 1, 15, 16, 17, 99):
+        data = bytearray(b"x" * 100)
+        data[at] = byte
+        assert not is_safe(bytes(data))
