@@ -7,16 +7,18 @@ last the bare exit status. Nothing is made up: where no line names a cause, the 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 
 from clusterrun.causes.model import Cause, Facts, Line, Strength
-from clusterrun.causes.scan import EXCEPTION, TABLE, Finding, classify, scan
+from clusterrun.causes.scan import EXCEPTION, EXIT, TABLE, Finding, classify, filled, scan
 from clusterrun.causes.telling import BY_DUE, BY_STATE, Logs, in_full, lines_of, rank_words, told
 from clusterrun.causes.weak import weak
 
 LAUNCH_FAILURE = 181  # 0:53, how Slurm says that it could not open the job's log (22.05)
 STOPPED, DUPLICATE = 85, 75
+_EXITED = re.compile(r"(?:^| )exited(?: with (?:status )?\d+|: )")  # how the worker tells sys.exit and a command's end
 
 
 def first_cause(logs: Logs, facts: Facts) -> Cause:
@@ -157,15 +159,16 @@ def _of_record(by_file: Sequence[Sequence[Finding]], logs: Logs, facts: Facts) -
     line = Line(told.file or "first_failure.json", None, told.rank, told.error)
     if known is not None:
         return replace(known, line=line, rank=told.rank, place=told.place)
+    row = EXIT if _EXITED.search(told.error) else EXCEPTION
     return Finding(
-        row=EXCEPTION,
+        row=row,
         index=0,
         line=line,
         rank=told.rank,
         sentence=told.error,
-        advice=EXCEPTION.advice,
+        advice=row.advice,
         place=told.place,
-        command=f"clusterrun logs JOB --rank {told.rank} --stream err -n 50",
+        command=filled(row.command, {"rank": str(told.rank)}),
     )
 
 

@@ -32,6 +32,16 @@ EXCEPTION = row(
     "Python 3.11",
     "clusterrun logs JOB[ --rank {rank}] --stream err -n 50",
 )
+#: For a script that ended itself with a status, or a command that did.
+EXIT = row(
+    "exit-status",
+    "exited",
+    "exited",
+    "{error}",
+    "the script (or what it ran) chose this status itself: what it printed before says more",
+    "clusterrun/worker/userwork.py",
+    "clusterrun logs JOB[ --rank {rank}] -n 50",
+)
 _MOST_OF_ONE = 2_000  # lines that one needle may name in one file: a word that stands in every line tells nothing new
 _SIGNALS = {4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL", 11: "SIGSEGV"}
 _WORD, _PART = re.compile(r"\{(\w+)\}"), re.compile(r"\[([^\]]*)\]")

@@ -7,7 +7,6 @@ import time
 from collections.abc import Collection, Sequence
 from typing import Literal
 
-from clusterrun import store as records
 from clusterrun.cluster import Cluster
 from clusterrun.job import Outcome
 from clusterrun.logs import follow, log_paths
@@ -74,22 +73,14 @@ def wait_to_end(ui: Ui, cluster: Cluster, runs: Sequence[RunRecord], *, one: boo
 
 
 def report_end(ui: Ui, states: Sequence[RunState]) -> int:
-    """One line on how each run ended, with the first failure where the ranks told one."""
+    """One line on how each run ended, with the first cause where its files show one."""
+    from clusterrun import diagnose  # and not above: most commands end without it
+
     for state in states:
         job = state.status
         words = f"job {job.id}: {job.state}" + (f" ({job.outcome.value})" if job.outcome is not Outcome.DONE else "")
         ui.note(words + (f": {job.reason}" if job.reason else ""))
-        first = first_failure(state.record) if state.record and job.outcome is not Outcome.DONE else ""
+        first = diagnose.in_one_line(state)
         if first:
             ui.note(first)
     return exit_code(states)
-
-
-def first_failure(run: RunRecord) -> str:
-    """Which rank failed first, and why, by its own word; an empty text where none said so."""
-    folders = records.attempts(run)
-    told = records.read_json(folders[-1] / "first_failure.json") if folders else None
-    if told is None:
-        return ""
-    place = f" ({told['file']}:{told.get('line')})" if told.get("file") else ""
-    return f"rank {told.get('rank')} on {told.get('node')} failed first: {told.get('error')}{place}"

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import time
+
 import click
 
-from clusterrun.cli.follow import exit_code, first_failure, wait_to_end
+from clusterrun import listing
+from clusterrun.cli.follow import exit_code, report_end
 from clusterrun.cli.options import json_option
 from clusterrun.cluster import Cluster
-from clusterrun.errors import NoSuchJob
-from clusterrun.job import Outcome
-from clusterrun.ui import COLUMNS, Ui, state_json, state_lines, state_row
+from clusterrun.errors import RequestError
+from clusterrun.job import JobId
+from clusterrun.listing import Wanted
+from clusterrun.states import RunState
+from clusterrun.states_shown import LIST_COLUMNS, list_row, state_json, state_lines, status_json
+from clusterrun.ui import Ui
 
 
 @click.command()
@@ -24,36 +30,77 @@ def status(ctx: click.Context, job_ids: tuple[str, ...], explain: bool, as_json:
       clusterrun status 123
       clusterrun status 123 124 --json
 
-    Exit 0 whatever the state, 75 where it is not known, 4 where there is no such job.
+    Exit 0 whatever the state, 75 where it is not known now (what was last known is shown, and how long ago), 4 where
+    there is no such job.
     """
     ui = Ui("status", as_json=as_json)
-    states = Cluster(tell=ui.note).status(job_ids)
-    ui.data([state_json(state) for state in states])
-    for state in states:
-        ui.say(*state_lines(state, explain=explain))
-        if state.record and state.status.outcome is Outcome.FAILED and (first := first_failure(state.record)):
-            ui.say(f"{'first':>9}  {first}")
-    if any(state.status.outcome in (Outcome.UNKNOWN, Outcome.LOST) for state in states):
-        ctx.exit(exit_code(states))
+    states = listing.arrange(Cluster(tell=ui.note).status(job_ids), expand=as_json, keep_order=True)
+    ui.data([status_json(state) for state in states] if as_json else None)
+    for number, state in enumerate(states):
+        ui.say(*[""][: number > 0], *(state_lines(state, explain=explain) if not as_json else ()))
+    if any(state.as_of is not None or exit_code([state]) == 75 for state in states):
+        ctx.exit(75)
 
 
 @click.command(name="list")
 @click.option("--all", "everything", is_flag=True, help="The finished ones too.")
+@click.option("--state", metavar="STATE[,STATE]", help="Those in these states, in Slurm's words or squeue's short ones.")
+@click.option("--name", metavar="GLOB", help="Those whose name matches.")
+@click.option("--since", metavar="AGE", help="Those submitted within 30m, 12h, 2d or 1w.")
+@click.option("--expand", is_flag=True, help="A row for each task of an array.")
+@click.option("--watch", is_flag=True, help="Go on showing it; Ctrl-C ends it.")
 @json_option
-def list_(everything: bool, as_json: bool) -> None:
-    """The jobs that are not over, from any folder of yours; with --all the finished ones too.
+def list_(
+    everything: bool, state: str | None, name: str | None, since: str | None, expand: bool, watch: bool, as_json: bool
+) -> None:
+    """My jobs that are not over, oldest first: runs from any folder, and what other tools have in the queue.
 
     \b
       clusterrun list
-      clusterrun list --all --json
+      clusterrun list --state PENDING --name 'sweep-*'
+      clusterrun list --all --since 2d
+      clusterrun list --watch
+
+    A job of another tool has no run: its run_id is null in --json. An array has a row for each state its tasks are in.
+    --all adds the runs that are over, and what the queue still holds; a --state that means an end does so too. --watch
+    asks Slurm every 10 s while jobs change, up to every 120 s while none does.
     """
     ui = Ui("list", as_json=as_json)
-    states = Cluster(tell=ui.note).listing(everything=everything)
-    ui.data([state_json(state) for state in states])
-    if states:
-        ui.table(COLUMNS, [state_row(state) for state in states])
+    if watch and as_json:
+        raise RequestError("--watch has no --json: an envelope is one answer", hint="run `list --json` again instead")
+    wanted = Wanted(
+        states=listing.read_states(state) if state else frozenset(),
+        name=name or "",
+        since=listing.read_since(since, time.time()) if since else None,
+        everything=everything,
+    )
+    if watch:
+        from clusterrun.cli.watching import watch_list
+
+        watch_list(ui, wanted, expand=expand)
+    found = rows(Cluster(tell=ui.note), wanted, expand=expand)
+    if as_json:
+        ui.data([state_json(one) for one in found])
+    elif found:
+        ui.table(LIST_COLUMNS, [list_row(one) for one in found])
     else:
-        ui.note("no jobs" if everything else "no jobs that are not over; `clusterrun list --all` shows the others")
+        ui.note(nothing(wanted))
+
+
+def rows(cluster: Cluster, wanted: Wanted, *, expand: bool) -> list[RunState]:
+    """The jobs that are wanted, as rows in their order."""
+    found = listing.choose(cluster.listing(everything=wanted.history), wanted)
+    return listing.arrange(found, expand=expand)
+
+
+def nothing(wanted: Wanted) -> str:
+    """What is said instead of an empty table."""
+    asked = [f"in state {', '.join(sorted(wanted.states))}"] if wanted.states else []
+    asked += [f"named {wanted.name}"] if wanted.name else []
+    asked += ["submitted since then"] if wanted.since is not None else []
+    if asked:
+        return f"no jobs {', '.join(asked)}"
+    return "no jobs" if wanted.history else "no jobs that are not over; `clusterrun list --all` shows the others"
 
 
 @click.command()
@@ -65,18 +112,18 @@ def wait(ctx: click.Context, job_ids: tuple[str, ...], as_json: bool) -> None:
 
     \b
       clusterrun wait 123 && ./evaluate.sh
+      clusterrun wait 123 124_7
+
+    It waits for any job that may be seen, an array's tasks included. Ctrl-C ends the waiting, not the jobs.
     """
     ui = Ui("wait", as_json=as_json)
     cluster = Cluster(tell=ui.note)
-    runs = [cluster.run(job_id) for job_id in job_ids]
-    known = [run for run in runs if run is not None]
-    if len(known) < len(runs):
-        foreign = job_ids[runs.index(None)]
-        cluster.status([foreign])
-        raise NoSuchJob(
-            f"job {foreign} was not submitted by clusterrun", hint="only runs of clusterrun can be waited for"
-        )
-    ctx.exit(wait_to_end(ui, cluster, known))
+    found = {job_id: cluster.run(job_id) for job_id in job_ids}
+    runs = {run.run_id: run for run in found.values() if run is not None}
+    others = [JobId.parse(job_id) for job_id, run in found.items() if run is None]
+    states = cluster.wait(list(runs.values()), others)
+    ui.data([state_json(state) for state in states])
+    ctx.exit(max(report_end(ui, listing.arrange(states)), exit_code(states)))
 
 
 globals()["list"] = list_

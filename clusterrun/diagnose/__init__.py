@@ -58,7 +58,7 @@ def in_one_line(state: RunState) -> str:
     if state.record is None or state.status.outcome in (Outcome.DONE, Outcome.RUNNING):
         return ""
     answer = _answer(state, facts_of(state), _logs_of(state, {}), [], {})
-    return "" if answer.cause.kind in ("none", "unknown") else answer.headline()
+    return "" if answer.cause.kind in ("none", "unknown") else answer.short()
 
 
 def explain_logs(folder: Path) -> Diagnosis:

@@ -22,6 +22,15 @@ class Diagnosis:
         where = ", ".join(word for word in (self._who(), self.cause.place) if word)
         return f"{self.cause.sentence}{f' ({where})' if where else ''}"
 
+    def short(self) -> str:
+        """One line, whose rank comes first: for the end of what one has followed."""
+        place = f" ({self.cause.place})" if self.cause.place else ""
+        return (
+            f"{self._who()} failed first: {self.cause.sentence}{place}"
+            if self._who()
+            else f"first cause: {self.headline()}"
+        )
+
     def lines(self) -> list[str]:
         """For people: the cause, the proof with file and line, what to do, the command to type."""
         cause = self.cause
