@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from clusterrun import shell
 from clusterrun.scheduler.slurm_limits import Bound, Holder, limits_argv, parse_limits
+from clusterrun.scheduler.slurm_priority import Priority, parse_priority, priority_argv
 from clusterrun.scheduler.slurm_queue import Queued, parse_licenses, parse_queue, parse_tres, queue_argv
 from clusterrun.scheduler.slurm_show import parse_show, show_argv
 from clusterrun.scheduler.slurm_text import SEP
@@ -152,6 +153,17 @@ def test_a_tres_list(text: str, pairs: tuple[tuple[str, float], ...]) -> None:
 def test_licenses() -> None:
     assert parse_licenses("matlab:2,ansys") == (("matlab", 2), ("ansys", 1))
     assert parse_licenses("(null)") == ()
+
+
+def test_priorities() -> None:
+    assert priority_argv(["7", "3"])[:3] == ["sprio", "--noheader", "--jobs=7,3"]
+    (one,) = parse_priority("7|500|1|0|499|0|0|0|0\n9|many|1|0|499|0|0|0|0\nshort|7\n")
+    assert one == Priority(7, 500, (("fair share", 499), ("age", 1)))
+
+
+@given(st.text())
+def test_no_priority_breaks_it(text: str) -> None:
+    parse_priority(text)
 
 
 # -- limits --------------------------------------------------------------------------------------------------------

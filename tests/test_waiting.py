@@ -21,13 +21,16 @@ from clusterrun.reasons import Starts, explain
 from clusterrun.scheduler.slurm import ClusterFacts, SlurmScheduler
 from clusterrun.scheduler.slurm_limits import Holder, parse_limits
 from clusterrun.scheduler.slurm_nodes import parse_nodes
+from clusterrun.scheduler.slurm_priority import parse_priority
 from clusterrun.scheduler.slurm_queue import Queued, parse_queue
 from clusterrun.scheduler.slurm_show import parse_show
 from clusterrun.shell import Completed
 from clusterrun.states import RunState
 from clusterrun.survey import Association
 from clusterrun.waiting import dependencies, limits, places, turns, underway
-from clusterrun.waiting.asking import Facts, ask
+from clusterrun.waiting.asking import ask
+from clusterrun.waiting.facts import Facts
+from clusterrun.waiting.found import Found
 from clusterrun.waiting.words import clock, moment, several, some
 
 DATA = Path(__file__).parent / "data" / "slurm"
@@ -258,6 +261,16 @@ def test_a_job_in_no_line_is_given_no_count() -> None:
     assert judged("9").ahead is None and judged("21").ahead is None
 
 
+def test_what_a_priority_is_made_of() -> None:
+    known = facts("7", reason=explain("Priority"), queue=[row(7, 500), row(3, 1500)],
+                  priorities=parse_priority("7|500|1|0|499|0|0|0|0\n3|1500|1000.5|0|499|0|0|0|0\n"))  # fmt: skip
+    assert turns.parts(known).here == (
+        "its priority is 500: fair share 499, age 1",
+        "job 3, the first in line, has 1500: age 1000.5, fair share 499",
+    )
+    assert turns.parts(replace(known, priorities=None)) == Found()
+
+
 def test_a_begin_time() -> None:
     found = judged("9")
     assert found.here[0].startswith("it may start from ") and found.here[0].endswith(f"in {clock(1795260498 - NOW)}")
@@ -420,7 +433,7 @@ def slurm(controller: Controller, accounting: bool = True) -> SlurmScheduler:
 
 @pytest.mark.parametrize(
     "reason, calls",
-    [("Resources", 5), ("Priority", 5), ("BeginTime", 3), ("QOSMaxGRESPerUser", 5), ("AssocGrpCpuLimit", 5),
+    [("Resources", 5), ("Priority", 6), ("BeginTime", 3), ("QOSMaxGRESPerUser", 5), ("AssocGrpCpuLimit", 5),
      ("Dependency", 4), ("Licenses", 4), ("", 5), ("Sunspots", 5)],
 )  # fmt: skip
 def test_few_questions_are_asked(reason: str, calls: int) -> None:

@@ -18,7 +18,8 @@ from clusterrun.scheduler.local import LocalScheduler
 from clusterrun.scheduler.slurm import SlurmScheduler
 from clusterrun.states import RunState
 from clusterrun.waiting import dependencies, limits, local, places, turns, underway
-from clusterrun.waiting.asking import Facts, ask
+from clusterrun.waiting.asking import ask
+from clusterrun.waiting.facts import Facts
 from clusterrun.waiting.found import Found
 from clusterrun.waiting.turns import Ahead
 from clusterrun.waiting.words import moment
@@ -186,7 +187,7 @@ def _misfit(facts: Facts) -> Found:
 _ANY: tuple[Callable[[Facts], Found], ...] = (places.asked_nodes, places.room, turns.next_ends)
 _LOOKS: dict[str, tuple[Callable[[Facts], Found], ...]] = {
     "limit": (limits.evidence,),
-    "Priority": (places.room, turns.next_ends),
+    "Priority": (turns.parts, places.room, turns.next_ends),
     "Dependency": (_dependency,),
     "DependencyNeverSatisfied": (_dependency,),
     "BeginTime": (turns.begin,),

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import pwd
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TypeVar
 
 from clusterrun.job import JobId, JobStatus
-from clusterrun.reasons import Limit, Reason, explain
+from clusterrun.reasons import Limit, explain
 from clusterrun.scheduler.slurm import Reply, SlurmScheduler
 from clusterrun.scheduler.slurm_limits import Holder, limits_argv, parse_limits
-from clusterrun.scheduler.slurm_nodes import Node, nodes_argv, parse_nodes
-from clusterrun.scheduler.slurm_queue import Queued, parse_queue, parse_tres, queue_argv
+from clusterrun.scheduler.slurm_nodes import nodes_argv, parse_nodes
+from clusterrun.scheduler.slurm_priority import NO_PARTS, Priority, parse_priority, priority_argv
+from clusterrun.scheduler.slurm_queue import parse_queue, queue_argv
 from clusterrun.scheduler.slurm_show import parse_show, show_argv
 from clusterrun.survey import Association, associations_argv, parse_associations
+from clusterrun.waiting import turns
 from clusterrun.waiting.dependencies import conditions
+from clusterrun.waiting.facts import Facts
 
 #: Seconds that one question may take; all of them are asked at once.
 TIMEOUT = 15.0
@@ -30,51 +32,6 @@ _NOT_ABOUT_NODES = frozenset({
 _LEVELS = 3
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
-    """What Slurm told of a waiting job and what is around it; None is what was not asked or not answered.
-
-    ``job`` and ``partitions`` hold Slurm's own keys. ``unseen`` says, a line each, what could not be seen.
-    """
-
-    id: str
-    reason: Reason | None
-    now: float
-    job: dict[str, str] = field(default_factory=dict)
-    queue: Sequence[Queued] | None = None
-    partitions: Sequence[dict[str, str]] | None = None
-    nodes: Sequence[Node] | None = None
-    reservations: Sequence[dict[str, str]] | None = None
-    licenses: Sequence[dict[str, str]] | None = None
-    holders: Sequence[Holder] | None = None
-    past: Sequence[JobStatus] | None = None
-    associations: Sequence[Association] | None = None
-    unseen: tuple[str, ...] = ()
-
-    @property
-    def partition_names(self) -> tuple[str, ...]:
-        return tuple(name for name in self.job.get("Partition", "").split(",") if name)
-
-    @property
-    def own_partitions(self) -> list[dict[str, str]]:
-        """The partitions that the job may run in."""
-        return [p for p in self.partitions or () if p.get("PartitionName") in self.partition_names]
-
-    @property
-    def asked(self) -> dict[str, float]:
-        """What the job asks for, by resource; memory in MB."""
-        return dict(parse_tres(self.job.get("ReqTRES") or self.job.get("TRES", "")))
-
-    @property
-    def user(self) -> str:
-        return self.job.get("UserId", "").partition("(")[0]
-
-    def epoch(self, key: str) -> int | None:
-        """A time of the job's, in seconds since the epoch."""
-        text = self.job.get(key, "")
-        return int(text) if text.isascii() and text.isdigit() and len(text) < 12 else None
 
 
 class _Desk:
@@ -132,6 +89,7 @@ def ask(scheduler: SlurmScheduler, job: JobStatus, now: float) -> Facts:
         known,
         holders=_holders(desk, known, reason.limit, where) if reason and reason.limit else None,
         associations=_associations(desk, scheduler, known) if reason and reason.limit else None,
+        priorities=_priorities(desk, known, where) if word == "Priority" else None,
         past=_past(desk, scheduler, known) if word.startswith("Dependency") else None,
         unseen=tuple(desk.unseen),
     )
@@ -186,6 +144,19 @@ def _set(row: Holder, limit: Limit, facts: Facts) -> bool:
     return mine and any(bound.limit is not None for bound in row.bounds(limit.field, limit.tres))
 
 
+def _priorities(desk: _Desk, facts: Facts, where: str) -> list[Priority] | None:
+    """What the priority of the job is made of, and that of the first in line."""
+    ahead = turns.ahead(facts)
+    first = [id.partition("_")[0] for id in ahead.jobs[:1]] if ahead else []
+    if not facts.job.get("JobId"):
+        return None
+    name, question = "the parts of its priority", (priority_argv([facts.job["JobId"], *first], where), parse_priority)
+    found = desk.many({name: question}).get(name)
+    # where priority is the order of arrival it has no parts: nothing is hidden
+    desk.unseen = [line for line in desk.unseen if not line.startswith(name) or NO_PARTS not in line]
+    return found
+
+
 def _past(desk: _Desk, scheduler: SlurmScheduler, facts: Facts) -> list[JobStatus] | None:
     """The jobs of the dependency that have left the queue, by accounting."""
     here = {str(row.raw) for row in facts.queue or ()} | {row.id for row in facts.queue or ()}
@@ -200,11 +171,3 @@ def _past(desk: _Desk, scheduler: SlurmScheduler, facts: Facts) -> list[JobStatu
     if not answer.complete:
         desk.unseen.append(f"how jobs ended that have left the queue ({answer.note})")
     return list(answer.jobs)
-
-
-def uid_of(user: str) -> str:
-    """A user's number as text, the name itself where it has none here."""
-    try:
-        return str(pwd.getpwnam(user).pw_uid)
-    except KeyError:
-        return user

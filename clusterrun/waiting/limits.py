@@ -8,7 +8,7 @@ from clusterrun.reasons import Limit, Starts
 from clusterrun.scheduler.slurm_limits import Bound, Holder
 from clusterrun.scheduler.slurm_queue import Queued
 from clusterrun.scheduler.slurm_text import duration
-from clusterrun.waiting.asking import Facts, uid_of
+from clusterrun.waiting.facts import Facts
 from clusterrun.waiting.found import Found
 from clusterrun.waiting.words import amount, clock, several
 
@@ -77,7 +77,7 @@ def _holders(facts: Facts, limit: Limit) -> list[Holder]:
     if limit.owner == "association":
         return [row for row in rows if row.kind == "association" and row.user in ("", facts.user)]
     kind = "qos user" if limit.field.endswith("PU") else "qos account" if limit.field.endswith("PA") else "qos"
-    uid = uid_of(facts.user)
+    uid = facts.uid
     return [
         row for row in rows
         if row.kind == kind

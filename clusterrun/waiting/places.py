@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from clusterrun.scheduler.hostlist import expand, fold
 from clusterrun.scheduler.slurm_nodes import OPEN, OUT, Node
 from clusterrun.scheduler.slurm_text import duration
-from clusterrun.waiting.asking import Facts
+from clusterrun.waiting.facts import Facts
 from clusterrun.waiting.found import Found
 from clusterrun.waiting.words import clock, moment, several, some
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from clusterrun.reasons import explain
+from clusterrun.scheduler.slurm_priority import Priority
 from clusterrun.scheduler.slurm_queue import Queued
-from clusterrun.waiting.asking import Facts
+from clusterrun.waiting.facts import Facts
 from clusterrun.waiting.found import Found
 from clusterrun.waiting.words import clock, moment, several, some
 
@@ -86,6 +87,23 @@ def _partitions_first(facts: Facts) -> list[str]:
     }
     others = [p for p in facts.partitions or () if p.get("PartitionName") in shared - set(facts.partition_names)]
     return [p["PartitionName"] for p in others if (_int(p.get("PriorityTier", "")) or 0) > max(tiers)]
+
+
+def parts(facts: Facts) -> Found:
+    """What the job's priority is made of, beside that of the first in line."""
+    own = next((one for one in facts.priorities or () if str(one.job) == facts.job.get("JobId")), None)
+    if own is None:
+        return Found()
+    here = [f"its priority is {_made_of(own)}"]
+    first = ahead(facts)
+    others = [one for one in facts.priorities or () if first and str(one.job) in first.jobs[:1]]
+    here += [f"job {one.job}, the first in line, has {_made_of(one)}" for one in others[:1]]
+    return Found(tuple(here))
+
+
+def _made_of(one: Priority) -> str:
+    named = ", ".join(f"{name} {value:g}" for name, value in one.parts)
+    return f"{one.total:g}{f': {named}' if named else ''}"
 
 
 def next_ends(facts: Facts) -> Found:

@@ -47,6 +47,8 @@ def strict_lab() -> Iterator[Lab]:
         "Licenses": "matlab:2",
         "PartitionName=tiny": "Nodes=ALL MaxNodes=1 MaxTime=30 State=UP",
         "MinJobAge": "300",
+        "PriorityType": "priority/multifactor",
+        "PriorityWeightPartition": "500",
         "PrivateData": "accounts,jobs,reservations,usage,users",  # from all but root
     }
     with Lab(name=f"t{os.getpid()}y", nodes=3, settings=settings) as lab:
@@ -183,7 +185,9 @@ def test_resources(why: Callable[[str], Explained], jobs: dict[str, str], strict
 
 def test_priority_and_the_job_ahead(why: Callable[[str], Explained], jobs: dict[str, str]) -> None:
     found = why("priority")
-    assert jobs["resources"] in found["ahead"]["jobs"] and found["starts"] == "alone"
+    assert found["ahead"]["jobs"] == [jobs["resources"]] and found["starts"] == "alone"
+    assert found["here"][0] == "its priority is 500: partition 500"
+    assert found["here"][1] == f"job {jobs['resources']}, the first in line, has 500: partition 500"
     assert "clusterrun free" in found["do"][0]
 
 
@@ -338,7 +342,7 @@ def test_another_user_is_told_what_may_be_seen(site: Site, jobs: dict[str, str],
     text = site.cli("why", jobs["priority"], env=nobody).stdout
     assert "0 jobs in partition gpu, of those that you may see" in text
     assert "no job that you may see runs in partition gpu" in text
-    hidden = site.cli("why", jobs["held"], env=nobody).stdout
+    hidden = site.cli("why", jobs["stopped"], env=nobody).stdout
     assert "means  Slurm gives no reason yet" in hidden
     assert "the job's request (scontrol: slurm_load_jobs error: Invalid job id specified)" in hidden
     assert "only accounting tells of it" in hidden

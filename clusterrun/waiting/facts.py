@@ -1,0 +1,65 @@
+"""What Slurm told of a waiting job and what is around it: what every look at it starts from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from clusterrun.job import JobStatus
+from clusterrun.reasons import Reason
+from clusterrun.scheduler.slurm_limits import Holder
+from clusterrun.scheduler.slurm_nodes import Node
+from clusterrun.scheduler.slurm_priority import Priority
+from clusterrun.scheduler.slurm_queue import Queued, parse_tres
+from clusterrun.survey import Association
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What Slurm told of a waiting job and what is around it; None is what was not asked or not answered.
+
+    ``job`` and ``partitions`` hold Slurm's own keys. ``unseen`` says, a line each, what could not be seen.
+    """
+
+    id: str
+    reason: Reason | None
+    now: float
+    job: dict[str, str] = field(default_factory=dict)
+    queue: Sequence[Queued] | None = None
+    partitions: Sequence[dict[str, str]] | None = None
+    nodes: Sequence[Node] | None = None
+    reservations: Sequence[dict[str, str]] | None = None
+    licenses: Sequence[dict[str, str]] | None = None
+    holders: Sequence[Holder] | None = None
+    past: Sequence[JobStatus] | None = None
+    associations: Sequence[Association] | None = None
+    priorities: Sequence[Priority] | None = None
+    unseen: tuple[str, ...] = ()
+
+    @property
+    def partition_names(self) -> tuple[str, ...]:
+        return tuple(name for name in self.job.get("Partition", "").split(",") if name)
+
+    @property
+    def own_partitions(self) -> list[dict[str, str]]:
+        """The partitions that the job may run in."""
+        return [p for p in self.partitions or () if p.get("PartitionName") in self.partition_names]
+
+    @property
+    def asked(self) -> dict[str, float]:
+        """What the job asks for, by resource; memory in MB."""
+        return dict(parse_tres(self.job.get("ReqTRES") or self.job.get("TRES", "")))
+
+    @property
+    def user(self) -> str:
+        return self.job.get("UserId", "").partition("(")[0]
+
+    @property
+    def uid(self) -> str:
+        """The user's number as text."""
+        return self.job.get("UserId", "").partition("(")[2].rstrip(")")
+
+    def epoch(self, key: str) -> int | None:
+        """A time of the job's, in seconds since the epoch."""
+        text = self.job.get(key, "")
+        return int(text) if text.isascii() and text.isdigit() and len(text) < 12 else None
