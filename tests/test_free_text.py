@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from clusterrun.free.beyond import beyond
 from clusterrun.free.limits import Limit, limits_of
 from clusterrun.free.seen import Seen
+from clusterrun.free.shapes import Need
 from clusterrun.free.summary import node_rows, partition_sums
 from clusterrun.free.text import MOST_ROWS, aligned, summary
 from clusterrun.scheduler.slurm_limits import parse_limits
 from clusterrun.scheduler.slurm_nodes import Me, Node, Partition
+from clusterrun.spec import Command, JobSpec
+from clusterrun.survey import Association
 
 NOW = 1_795_256_857
 
@@ -117,6 +122,36 @@ def test_a_qos_that_i_have_not_used_is_all_left() -> None:
     assert found == {("MaxTRESPU", 4.0), ("MaxJobsPU", 3.0), ("GrpTRES", 5.0)}, "another user's use is not mine"
     silent = {(one.name, one.left) for one in limits_of([], by_qos, "ann", 1000, {"tight": "QOS tight"})}
     assert silent == {("MaxTRESPU", None), ("MaxJobsPU", None), ("GrpTRES", None)}, "nobody said what is used"
+
+
+@pytest.mark.parametrize(
+    "limit, directives, words",
+    [
+        (Limit("QOS q", "MaxTRESPU", "gres/gpu", 6, 0, qos="q"), {"qos": "q"}, "more than the 6"),
+        (Limit("QOS q", "MaxTRESPU", "gres/gpu", 9, 4, qos="q"), {"qos": "q"}, "5 are left"),
+        (Limit("QOS q", "MaxTRESPJ", "gres/gpu", 8, None, qos="q"), {"qos": "q"}, ""),
+        (Limit("QOS q", "MaxTRESPU", "gres/gpu", 6, 0, qos="q"), {"qos": "other"}, ""),
+        (Limit("QOS q", "MaxTRESPU", "gres/gpu", 6, 0, qos="q"), {}, "more than the 6"),
+        (Limit("QOS pq", "MaxTRESPU", "gres/gpu", 6, 0, qos="pq"), {"qos": "other"}, "more than the 6"),
+        (Limit("account up", "GrpTRES", "gres/gpu:h100", 6, 0, accounts=("a",)), {}, ""),
+        (Limit("account up", "GrpTRES", "gres/gpu:a100", 6, 0, accounts=("a",)), {}, "more than the 6"),
+        (Limit("account up", "GrpTRES", "gres/gpu", 6, 0, accounts=("a",)), {"account": "b"}, ""),
+        (Limit("QOS q", "MaxWallPJ", "", 60, qos="q"), {"qos": "q"}, "time limit is over its own"),
+        (Limit("QOS q", "MaxWallPJ", "", 120, qos="q"), {"qos": "q"}, ""),
+        (Limit("QOS q", "MaxJobsPU", "", 3, 3, qos="q"), {"qos": "q"}, "wait for others"),
+        (Limit("QOS q", "MaxSubmitJobsPU", "", 3, 3, qos="q"), {"qos": "q"}, "refuse"),
+        (Limit("QOS q", "MaxJobsPU", "", 3, None, qos="q"), {"qos": "q"}, ""),
+    ],
+)
+def test_limits_in_a_jobs_way(limit: Limit, directives: dict[str, str], words: str) -> None:
+    what = seen(
+        limits=(limit,), default_account="a", associations=(Association("a", "", ("q",), "q"),),
+        partitions=(Partition(name="gpu", qos="pq"),),
+    )  # fmt: skip
+    spec = JobSpec(work=Command("/bin/true"), nodes=2, gpus_per_node=4, tasks_per_node=4, job_name="x", python="p",
+                   requeue=False, time_limit=7200, directives=tuple(directives.items()))  # fmt: skip
+    lines = beyond(what, spec, Need(gpus=True, kind="a100"), 8, ["gpu"])
+    assert len(lines) == bool(words) and all(words in line for line in lines)
 
 
 @given(st.lists(st.tuples(st.text(max_size=9), st.text(max_size=9)), max_size=5))

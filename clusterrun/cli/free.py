@@ -103,6 +103,7 @@ def _soonest_json(found: Soonest) -> dict[str, Any]:
             if isinstance(t.said, No)
         ]
         + [{"partition": p, "shape": str(s), "reason": why, "by": "clusterrun"} for s, p, why in found.no],
+        "beyond_limits": list(found.beyond),
         "unanswered": [t.said.words for t in found.tried if isinstance(t.said, Silence)],
         "unasked": found.unasked,
     }

@@ -29,7 +29,8 @@ _TRES = {"gres/gpu": "GPUs", "cpu": "CPUs", "node": "nodes", "mem": "memory (MB)
 class Limit:
     """One limit that is set: ``by`` whom (``QOS normal``, ``account physics``), Slurm's ``name`` of it, on which TRES.
 
-    In Slurm's units: MB, minutes. ``used`` is None for a limit on each job, and where Slurm did not say.
+    In Slurm's units: MB, minutes. ``used`` is None for a limit on each job, and where Slurm did not say. It holds for
+    jobs of that ``qos`` or of these ``accounts`` of the user's.
     """
 
     by: str
@@ -37,6 +38,8 @@ class Limit:
     tres: str
     limit: float
     used: float | None = None
+    qos: str = ""
+    accounts: tuple[str, ...] = ()
 
     @property
     def left(self) -> float | None:
@@ -53,13 +56,16 @@ def groups_of(holders: Iterable[Holder], user: str) -> list[Holder]:
     """The accounts a user is in and those above them, each as a whole."""
     rows = [h for h in holders if h.kind == "association"]
     groups = {h.account: h for h in rows if not h.user}
-    names = [h.account for h in rows if h.user == user]
-    found = []
-    for name in names:  # grows while it is walked: an account, its parent, and so on to the root
-        group = groups.pop(name, None)
-        if group is not None:
-            found.append(group)
-            names.append(group.parent)
+    found = {group.account: group for h in rows if h.user == user for group in _above(groups, h.account)}
+    return list(found.values())
+
+
+def _above(groups: Mapping[str, Holder], account: str) -> list[Holder]:
+    """An account, its parent, and so on to the root."""
+    found: list[Holder] = []
+    while (group := groups.get(account)) is not None and group not in found:
+        found.append(group)
+        account = group.parent
     return found
 
 
@@ -69,14 +75,16 @@ def limits_of(
     """The limits that are set on a user: his associations, the accounts above them, and the QOS of these names.
 
     ``names`` maps each to what people call it: a QOS may come with a partition.
-
     ``holders`` are slurmctld's, empty where it did not say; ``by_qos`` are accounting's limits, likewise.
     """
     own = [h for h in holders if h.kind == "association" and h.user == user]
-    found = [limit for h in own for limit in _set(_place(h), _values(h))]
-    for group in groups_of(holders, user):
-        found += _set(f"account {group.account}", _values(group))
+    found = [limit for h in own for limit in _set(_place(h), _values(h), accounts=(h.account,))]
     accounts = {h.account for h in own}
+    groups = {h.account: h for h in holders if h.kind == "association" and not h.user}
+    chains = {account: [group.account for group in _above(groups, account)] for account in sorted(accounts)}
+    for name in dict.fromkeys(name for chain in chains.values() for name in chain):
+        mine = tuple(account for account, chain in chains.items() if name in chain)
+        found += _set(f"account {name}", _values(groups[name]), accounts=mine)
     for name, called in names.items():
         parts = [h for h in holders if h.qos == name and _is_mine(h, user, uid, accounts)]
         values: dict[Key, Pair] = {
@@ -86,7 +94,7 @@ def limits_of(
         }
         for part in parts:
             values |= {key: pair for key, pair in _values(part).items() if pair[0] is not None or key not in values}
-        found += _set(called, values)
+        found += _set(called, values, qos=name)
     return found
 
 
@@ -103,10 +111,10 @@ def _values(holder: Holder) -> dict[Key, Pair]:
     return {(name, bound.tres): (bound.limit, bound.used) for name in WORDS for bound in holder.bounds(name)}
 
 
-def _set(by: str, values: Mapping[Key, Pair]) -> Iterator[Limit]:
+def _set(by: str, values: Mapping[Key, Pair], *, qos: str = "", accounts: tuple[str, ...] = ()) -> Iterator[Limit]:
     for (name, tres), (limit, used) in values.items():
         if limit is not None:
-            yield Limit(by, name, tres, limit, None if name in _PER_JOB else used)
+            yield Limit(by, name, tres, limit, None if name in _PER_JOB else used, qos, accounts)
 
 
 def _place(holder: Holder) -> str:

@@ -29,6 +29,7 @@ class Seen:
     partitions: tuple[Partition, ...]
     me: Me
     associations: tuple[Association, ...] = ()
+    default_account: str = ""
     limits: tuple[Limit, ...] | None = None
     notes: tuple[str, ...] = ()
 
@@ -69,6 +70,8 @@ def _accounted(slurm: SlurmScheduler, seen: Seen, with_limits: bool) -> Seen:
         accounts, qualities = frozenset(row.account for row in rows), frozenset(q for row in rows for q in row.qos)
         above = frozenset(group.account for group in groups_of(holders, user))
         seen = replace(seen, me=Me(user, seen.me.groups, accounts, qualities, above), associations=rows)
+    default = [h.account for h in holders if h.user == user and "Yes" in h.values.get("DefAssoc", "")]
+    seen = replace(seen, default_account=default[0] if len(default) == 1 else "")
     if not with_limits:
         return seen
     if not enforced & {"limits", "safe", "all", "unknown"}:

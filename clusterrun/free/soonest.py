@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from clusterrun import planning
 from clusterrun.errors import Refused, RequestError, SchedulerError
 from clusterrun.fields import Value
+from clusterrun.free.beyond import beyond
 from clusterrun.free.room import most_of, room
 from clusterrun.free.seen import Seen, look
 from clusterrun.free.shapes import Need, Shape, alike, command, reshaped, shape_of
@@ -54,7 +55,8 @@ class Tried:
 class Soonest:
     """What came of it: ``tried`` soonest first, then what Slurm refused; ``no`` are (shape, partition, why) not asked.
 
-    ``unasked`` counts questions that were left out, being too many or after a silence.
+    ``unasked`` counts questions that were left out, being too many or after a silence. ``beyond`` are limits of
+    accounting in the job's way, which Slurm's answers leave out.
     """
 
     shape: Shape
@@ -63,6 +65,7 @@ class Soonest:
     no: tuple[tuple[Shape, str, str], ...]
     unasked: int = 0
     dependency: str = ""
+    beyond: tuple[str, ...] = ()
 
     @property
     def starts(self) -> list[Tried]:
@@ -106,7 +109,9 @@ def soonest(asker: Asker, seen: Seen) -> Soonest:
     spec = asker.plan({}).spec
     shape, need = shape_of(spec)
     most = max((most_of(node, need) for node in seen.nodes), default=shape.each)
-    return _ask(asker, seen, spec, alike(shape, most), partitions, first_now=False)
+    found = _ask(asker, seen, spec, alike(shape, most), partitions, first_now=False)
+    gpus = shape.nodes * shape.each if need.gpus else 0
+    return replace(found, beyond=tuple(beyond(seen, spec, need, gpus, (t.partition for t in found.starts))))
 
 
 def plan(asker: Asker, user: str, *, named: bool = True) -> planning.Plan:

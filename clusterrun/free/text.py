@@ -115,6 +115,9 @@ def estimates(found: Soonest, now: float) -> list[str]:
         cells = aligned([_start_cells(tried, now) for tried in found.starts])
         for tried, line in zip(found.starts, cells, strict=True):
             lines += ["", f"  {line}", f"    {tried.command}"]
+    if lines and found.beyond:
+        lines += ["", "but a limit is in the way, which Slurm's estimate leaves out"]
+        lines += [safe_line(f"  {line}") for line in found.beyond]
     refused = reasons(found)
     if refused:
         lines += ["", "not possible"] if lines else [f"{total}: no partition takes this job"]

@@ -126,6 +126,22 @@ def test_shapes_are_asked_of_each_partition(busy: Lab, site: Site) -> None:
     assert "not available" in refused["low", "2x1"], "Slurm knows that one of the two is drained"
 
 
+def test_a_limit_that_the_estimate_leaves_out_is_told_and_true(busy: Lab, site: Site) -> None:
+    asked = ("--qos", "tight", *EIGHT, "--partition", "gpu")
+    said = site.cli("free", *asked, "--", "true")
+    assert (
+        "QOS tight: 8 GPUs are more than the 6 that it allows: the job would wait for ever (MaxTRESPU)" in said.stdout
+    )
+    assert "account science: of 14 GPUs 5 are left: the job would wait for others (GrpTRES)" in said.stdout
+    assert site.json("free", "--gpus-per-node", "2", "--", "true")["beyond_limits"] == []
+    job = run(busy, "sbatch", "--parsable", "-qtight", "-pgpu", "-N2", "--gpus-per-node=4", "--wrap=true")
+    try:
+        until(lambda: "QOSMax" in run(busy, "squeue", "-h", "-j", job, "-o%r"), 20)
+    finally:
+        run(busy, "scancel", job)
+    until(lambda: job not in run(busy, "squeue", "-h", "-o%A").split(), 20)
+
+
 def test_what_no_partition_takes(site: Site) -> None:
     said = site.cli("free", "--nodes", "5", "--gpus-per-node", "3", status=3)
     assert "no partition takes this job" in said.stdout and "2 nodes with 3 GPUs" in said.stdout
