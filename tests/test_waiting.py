@@ -493,6 +493,11 @@ def test_a_rank_that_writes_but_does_not_move() -> None:
     assert lines[-1] == "rank 1 is alive but not moving: at one step for up to 15:00"
 
 
+def test_a_users_own_script_has_no_steps_of_ours() -> None:
+    ranks = [replace(rank(n), phase="script") for n in range(2)]
+    assert underway.training(None, ranks, 2, NOW)[0] == "it runs a script of the user's own, whose steps are not known"
+
+
 def test_no_records_is_said_not_guessed() -> None:
     assert underway.training(None, [], 4, NOW) == ["its ranks have written nothing yet: no step, no progress record"]
     assert "could not be seen" in underway.training(Metrics(step=1), [], 4, NOW)[-1]

@@ -59,19 +59,19 @@ class _Desk:
 
 def ask(scheduler: SlurmScheduler, job: JobStatus, now: float) -> Facts:
     """Everything that bears on why a job waits: four or five commands at once, and at most a few more."""
-    desk, where = _Desk(scheduler), scheduler.facts.cluster if job.id.cluster else ""
+    desk = _Desk(scheduler)
     reason = explain(job.reason) if job.reason else None
     questions: dict[str, tuple[Sequence[str], Callable[[str], object]]] = {
-        "the job's request": (show_argv("job", [str(job.id)], where), parse_show),
-        "the queue": (queue_argv(where), parse_queue),
-        "the partitions": (show_argv("partition", cluster=where), parse_show),
+        "the job's request": (show_argv("job", [str(job.id)]), parse_show),
+        "the queue": (queue_argv(), parse_queue),
+        "the partitions": (show_argv("partition"), parse_show),
     }
     word = reason.word if reason else ""
     if word not in _NOT_ABOUT_NODES and not (reason and reason.limit):
-        questions["the nodes"] = (nodes_argv(where), parse_nodes)
-        questions["the reservations"] = (show_argv("reservation", cluster=where), parse_show)
+        questions["the nodes"] = (nodes_argv(), parse_nodes)
+        questions["the reservations"] = (show_argv("reservation"), parse_show)
     if word == "Licenses":
-        questions["the licenses"] = (show_argv("license", cluster=where), parse_show)
+        questions["the licenses"] = (show_argv("license"), parse_show)
     found = desk.many(questions)
     request = _block(found.get("the job's request"), job.id)  # type: ignore[arg-type]
     known = Facts(
@@ -87,9 +87,9 @@ def ask(scheduler: SlurmScheduler, job: JobStatus, now: float) -> Facts:
     )
     return replace(
         known,
-        holders=_holders(desk, known, reason.limit, where) if reason and reason.limit else None,
+        holders=_holders(desk, known, reason.limit) if reason and reason.limit else None,
         associations=_associations(desk, scheduler, known) if reason and reason.limit else None,
-        priorities=_priorities(desk, known, where) if word == "Priority" else None,
+        priorities=_priorities(desk, known) if word == "Priority" else None,
         past=_past(desk, scheduler, known) if word.startswith("Dependency") else None,
         unseen=tuple(desk.unseen),
     )
@@ -108,16 +108,16 @@ def _reservations(blocks: Sequence[dict[str, str]] | None) -> list[dict[str, str
     return None if blocks is None else [block for block in blocks if block.get("ReservationName")]
 
 
-def _holders(desk: _Desk, facts: Facts, limit: Limit, where: str) -> list[Holder] | None:
+def _holders(desk: _Desk, facts: Facts, limit: Limit) -> list[Holder] | None:
     """The limits of the job's QOS and its partition's, or of its account and those above it."""
     if limit.owner == "qos":
         partition_qos = [p.get("QoS", "") for p in facts.own_partitions]
         names = [name for name in dict.fromkeys([facts.job.get("QOS", ""), *partition_qos]) if name]
-        return _limits(desk, names, (), where) if names else None
+        return _limits(desk, names, ()) if names else None
     found: list[Holder] = []
     account = facts.job.get("Account", "")
     for _ in range(_LEVELS):
-        rows = _limits(desk, (), [account], where) if account else None
+        rows = _limits(desk, (), [account]) if account else None
         if rows is None:
             break
         found += rows
@@ -135,8 +135,8 @@ def _associations(desk: _Desk, scheduler: SlurmScheduler, facts: Facts) -> tuple
     return desk.many({"the accounts and QOS of its user": question}).get("the accounts and QOS of its user")
 
 
-def _limits(desk: _Desk, qos: Sequence[str], accounts: Sequence[str], where: str) -> list[Holder] | None:
-    return desk.many({"the limits": (limits_argv(qos, accounts, where), parse_limits)}).get("the limits")
+def _limits(desk: _Desk, qos: Sequence[str], accounts: Sequence[str]) -> list[Holder] | None:
+    return desk.many({"the limits": (limits_argv(qos, accounts), parse_limits)}).get("the limits")
 
 
 def _set(row: Holder, limit: Limit, facts: Facts) -> bool:
@@ -144,13 +144,13 @@ def _set(row: Holder, limit: Limit, facts: Facts) -> bool:
     return mine and any(bound.limit is not None for bound in row.bounds(limit.field, limit.tres))
 
 
-def _priorities(desk: _Desk, facts: Facts, where: str) -> list[Priority] | None:
+def _priorities(desk: _Desk, facts: Facts) -> list[Priority] | None:
     """What the priority of the job is made of, and that of the first in line."""
     ahead = turns.ahead(facts)
     first = [id.partition("_")[0] for id in ahead.jobs[:1]] if ahead else []
     if not facts.job.get("JobId"):
         return None
-    name, question = "the parts of its priority", (priority_argv([facts.job["JobId"], *first], where), parse_priority)
+    name, question = "the parts of its priority", (priority_argv([facts.job["JobId"], *first]), parse_priority)
     found = desk.many({name: question}).get(name)
     # where priority is the order of arrival it has no parts: nothing is hidden
     desk.unseen = [line for line in desk.unseen if not line.startswith(name) or NO_PARTS not in line]

@@ -63,6 +63,8 @@ def training(metrics: Metrics | None, ranks: Sequence[RankProgress], world: int,
         said.append(f"the last step written down is {metrics.step}{loss}{at}")
     elif not ranks:
         return ["its ranks have written nothing yet: no step, no progress record"]
+    elif all(one.phase == "script" for one in ranks):
+        said.append("it runs a script of the user's own, whose steps are not known")
     else:
         said.append("no step has been written down yet")
     if not ranks:
