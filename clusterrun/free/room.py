@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from clusterrun.free.seen import Seen
 from clusterrun.free.shapes import Need, Shape
-from clusterrun.free.words import counted
+from clusterrun.free.words import clock, counted
 from clusterrun.scheduler.slurm_nodes import Node, Partition
 from clusterrun.spec import JobSpec
 
@@ -27,7 +27,7 @@ def _never(seen: Seen, partition: Partition, spec: JobSpec, shape: Shape, need: 
     if partition.needs_reservation and not spec.directive("reservation"):
         yield "ReqResv=YES: only with --reservation"
     if partition.time_limit and spec.time_limit and spec.time_limit > partition.time_limit:
-        yield "the time limit is over the partition's"
+        yield f"the time limit is over the partition's {clock(partition.time_limit)}"
     if shape.nodes < partition.min_nodes:
         yield f"a job has at least {counted(partition.min_nodes, 'node')} there"
     if partition.max_nodes is not None and shape.nodes > partition.max_nodes:
@@ -45,7 +45,7 @@ def _never(seen: Seen, partition: Partition, spec: JobSpec, shape: Shape, need: 
             else (f"no node has the CPUs for {shape.each} {what} (at most {most})")
         )
     if fit < shape.nodes:
-        yield f"it has only {counted(fit, 'node')} with {shape.each} {what if shape.each > 1 else need.unit}"
+        yield f"it has only {counted(fit, 'node')} with {shape.each} {what if shape.each > 1 else need.unit} or more"
 
 
 def most_of(node: Node, need: Need) -> int:

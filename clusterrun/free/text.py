@@ -49,12 +49,17 @@ def _partition_rows(row: PartitionSum) -> list[list[str]]:
         notes = f"not for you: {row.closed}; {notes}"
     mark = "*" if row.partition.default else ""
     types = [["", str(free), str(total), kind, ""] for kind, free, total in row.types]
-    return [[row.partition.name + mark, str(row.free), str(row.total), row.unit, notes], *types]
+    unit = row.unit
+    if len(types) == 1:
+        unit, types = f"{unit} {row.types[0][0]}", []
+    return [[row.partition.name + mark, str(row.free), str(row.total), unit, notes], *types]
 
 
 def _free_cells(row: NodeRow, one_partition: bool) -> list[str]:
     what = f"{row.free} of {row.total} {row.unit}"
-    if row.types:
+    if len(row.types) == 1:
+        what += f" {row.types[0][0]}"
+    elif row.types:
         what += f" ({', '.join(f'{kind} {number}' for kind, number in row.types)})"
     notes = [row.standing] if row.standing != "idle" else []
     if row.full:
