@@ -78,7 +78,7 @@ def _check(target: RunState, user: str, to: str = "cancel it") -> None:
         raise Ambiguous(
             f"it is not known whether run {run.run_id} was submitted", hint=f"clusterrun submit --recover {run.run_id}"
         )
-    if target.note and job.outcome is Outcome.UNKNOWN:
+    if target.as_of is not None or (target.note and job.outcome is Outcome.UNKNOWN):
         raise SchedulerError(
             "the scheduler did not answer, so nothing was done", said=target.note, hint="try again in a moment"
         )

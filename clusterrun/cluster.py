@@ -8,7 +8,6 @@ cluster.wait([run])
 
 from __future__ import annotations
 
-import fnmatch
 import os
 import pwd
 import time
@@ -17,18 +16,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from clusterrun import cancelling, foreign, states, submission
+from clusterrun import cancelling, finished, foreign, listing, states, submission
 from clusterrun import store as records
 from clusterrun.errors import Ambiguous, NoScheduler, NoSuchJob, RequestError, SchedulerError
 from clusterrun.fields import Value
 from clusterrun.job import LOCAL, JobId, Outcome, is_run_id
 from clusterrun.profile_files import find_root
-from clusterrun.scheduler import Cancelled, Scheduler, devices
+from clusterrun.scheduler import Answer, Cancelled, Scheduler, devices
 from clusterrun.scheduler.local import LocalScheduler
 from clusterrun.scheduler.slurm import ClusterFacts, SlurmScheduler, look
+from clusterrun.scheduler.sparing import Sparing
 from clusterrun.states import RunState
 from clusterrun.store import RunRecord, Store
-from clusterrun.watch import Watch
+from clusterrun.watch import Watch, until_over
 
 if TYPE_CHECKING:  # asking about jobs needs neither, and starts sooner without
     from clusterrun.free.seen import Seen
@@ -41,7 +41,7 @@ class Cluster:
     """One user's view from one folder: its project, its records, and the schedulers it can reach.
 
     ``tell`` gets a line for people now and then (what is waited for, what was dropped). ``environ`` and ``cwd``
-    default to this process's own.
+    default to this process's own. With ``sparing`` accounting is asked once a minute: for a command that goes on.
     """
 
     def __init__(
@@ -50,9 +50,11 @@ class Cluster:
         cwd: Path | None = None,
         environ: Mapping[str, str] | None = None,
         tell: Callable[[str], None] = lambda line: None,
+        sparing: bool = False,
     ) -> None:
         self.environ = dict(os.environ if environ is None else environ)
         self.tell = tell
+        self._sparing = sparing
         self._cwd = cwd
         self.state = records.state_folder(self.environ)
         self.user = pwd.getpwuid(os.getuid()).pw_name
@@ -96,7 +98,8 @@ class Cluster:
                         "there is no Slurm here: sbatch is not on PATH, or no configuration answers",
                         hint="log in to a node of the cluster, set SLURM_CONF, or use --scheduler local",
                     )
-                self._schedulers[name] = SlurmScheduler(facts, self.environ)
+                slurm = SlurmScheduler(facts, self.environ, cache=self.state)
+                self._schedulers[name] = Sparing(slurm) if self._sparing else slurm
         return self._schedulers[name]
 
     # -- submitting ------------------------------------------------------------------------------------------------
@@ -211,19 +214,25 @@ class Cluster:
             self.tell(f"job id {job} was given out more than once; this is the newest run (older: {older})")
         return known[-1] if known else None
 
-    def states(self, runs: Sequence[RunRecord]) -> list[RunState]:
-        """How runs stand, in their order: one question to each scheduler, whatever their number."""
+    def states(self, runs: Sequence[RunRecord], answer: Answer | None = None) -> list[RunState]:
+        """How runs stand, in their order: one question to each scheduler, whatever their number.
+
+        ``answer`` is Slurm's of this moment, where it is at hand.
+        """
         found: dict[str, RunState] = {}
         for name in dict.fromkeys(run.scheduler for run in runs):
             some = [run for run in runs if run.scheduler == name]
             try:
                 scheduler = self.scheduler(name)
             except NoScheduler as error:
-                found |= {run.run_id: _elsewhere(run, error.message) for run in some}
+                found |= {run.run_id: states.offline(run, error.message) for run in some}
                 continue
             here = [run for run in some if _on(run, scheduler)]
-            found |= {r.run_id: _elsewhere(r, f"it ran on cluster {r.cluster}") for r in some if not _on(r, scheduler)}
-            for state in states.read(self.store(), scheduler, here):
+            found |= {
+                r.run_id: states.offline(r, f"it ran on cluster {r.cluster}") for r in some if not _on(r, scheduler)
+            }
+            told = answer if scheduler.name != LOCAL else None
+            for state in states.read(self.store(), scheduler, here, answer=told):
                 assert state.record is not None
                 found[state.record.run_id] = state
         return [found[run.run_id] for run in runs]
@@ -245,43 +254,45 @@ class Cluster:
         return result
 
     def listing(self, *, everything: bool = False) -> list[RunState]:
-        """The runs known here that are not over; with ``everything`` the finished ones too, oldest first."""
-        known = self.store().all()
-        open_runs = [run for run in known if everything or run.submission.final is None]
-        found = self.states(open_runs)
-        return [s for s in found if everything or s.status.outcome in (Outcome.RUNNING, Outcome.UNKNOWN, Outcome.LOST)]
+        """My jobs that are not over: runs from any folder, and others in Slurm's queue, told by one squeue.
+
+        With ``everything`` the finished ones too: all runs that are known here, and what the queue still holds.
+        """
+        store = self.store()
+        known = store.all() if everything else finished.open_runs(store)
+        if self.facts() is None:
+            found = self.states(known)
+        else:
+            answer = self.scheduler("slurm").query()
+            if not answer.complete:
+                self.tell(f"Slurm did not answer: {answer.note}")
+            more, others = foreign.others(known, answer, everything=everything)
+            found = [*self.states([*known, *more], answer), *others]
+        return [s for s in found if everything or s.status.outcome in listing.OPEN]
 
     def watch(self, runs: Sequence[RunRecord]) -> Watch:
         """A watch over runs: when to ask how they stand."""
         return Watch(runs, self.states)
 
-    def wait(self, runs: Sequence[RunRecord], *, sleep: Callable[[float], None] = time.sleep) -> list[RunState]:
-        """Wait until all runs are over; a scheduler that does not answer is waited for too."""
-        watch = self.watch(runs)
-        said: dict[str, str] = {}
-        while True:
-            found = watch.look()
-            for state in found:
-                line = state.note or f"job {state.status.id}: {state.status.state} {state.status.reason}".rstrip()
-                if state.record is not None and said.get(state.record.run_id) != line:
-                    said[state.record.run_id] = line
-                    self.tell(line)
-            if all(watch.settled(state) for state in found):
-                return found
-            sleep(1.0)
+    def wait(
+        self, runs: Sequence[RunRecord], ids: Sequence[JobId] = (), *, sleep: Callable[[float], None] = time.sleep
+    ) -> list[RunState]:
+        """Wait until runs, and jobs without a record, are over; a scheduler that does not answer is waited for too.
+
+        Raises NoSuchJob for an id that nobody knows.
+        """
+        watches: list[Watch | foreign.Watch] = [self.watch(runs)] if runs else []
+        if ids:
+            watches.append(foreign.Watch(ids, self._slurm_for(ids)))
+        return until_over(watches, self.tell, sleep)
 
     # -- changing --------------------------------------------------------------------------------------------------
 
     def select(self, *, name: str = "", state: str = "") -> list[RunState]:
         """My runs that are not over, by glob over the name's user part and by state."""
-        found = [s for s in self.listing() if s.status.outcome is Outcome.RUNNING and s.record is not None]
-        return [
-            s for s in found
-            if s.record is not None
-            and s.record.user == self.user
-            and (not name or fnmatch.fnmatchcase(s.record.name, name))
-            and (not state or s.status.state == state.upper())
-        ]  # fmt: skip
+        wanted = listing.Wanted(states=frozenset({state.upper()} if state else ()), name=name)
+        found = [s for s in listing.choose(self.listing(), wanted) if s.status.outcome is Outcome.RUNNING]
+        return [s for s in found if s.record is not None and s.record.user == self.user]
 
     def cancel(self, targets: Sequence[RunState]) -> list[tuple[RunState, Cancelled]]:
         """Cancel jobs that are ours; raises NoSuchJob for another user's, before anything is cancelled."""
@@ -294,12 +305,14 @@ class Cluster:
     # -- inside ----------------------------------------------------------------------------------------------------
 
     def _foreign(self, ids: Sequence[JobId]) -> dict[JobId, list[RunState]]:
-        if not ids:
-            return {}
+        return foreign.states(ids, self._slurm_for(ids), time.time()) if ids else {}
+
+    def _slurm_for(self, ids: Sequence[JobId]) -> Scheduler:
+        """Slurm, where it may know jobs that have no record; raises NoSuchJob."""
         local = next((i for i in ids if i.is_local), None)
         if local or self.facts() is None:
             raise NoSuchJob(f"no such job: {local or ids[0]}", hint="`clusterrun list --all` shows what is known here")
-        return foreign.states(ids, self.scheduler("slurm"), time.time())
+        return self.scheduler("slurm")
 
     def _knows(self, job: JobId) -> bool:
         """Whether the Slurm that can be asked from here is that of the job's cluster, where the id names one."""
@@ -323,26 +336,14 @@ class Cluster:
 
     def _scheduler_of(self, run: RunRecord | None) -> Scheduler:
         scheduler = self.scheduler(run.scheduler if run else "slurm")
-        if run is not None:
-            self._same_cluster(run, scheduler)
-        return scheduler
-
-    def _same_cluster(self, run: RunRecord, scheduler: Scheduler) -> None:
-        if not _on(run, scheduler):
+        if run is not None and not _on(run, scheduler):
             raise SchedulerError(
                 f"run {run.run_id} belongs to cluster {run.cluster}; this shell is configured for {scheduler.cluster}",
                 hint="set SLURM_CONF (or SLURM_CLUSTERS) for that cluster",
             )
+        return scheduler
 
 
 def _on(run: RunRecord, scheduler: Scheduler) -> bool:
     # "slurm" stands for a cluster whose name could not be learnt because its controller was silent
     return run.cluster == scheduler.cluster or "slurm" in (run.cluster, scheduler.cluster)
-
-
-def _elsewhere(run: RunRecord, why: str) -> RunState:
-    """A run whose scheduler cannot be asked from here: its own files may still tell how it ended."""
-    ended = states.end_of(run)
-    if ended is not None:
-        return RunState(run, ended)
-    return states.offline(run, why)

@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
+from clusterrun import store as records
+from clusterrun.arrays import each_task
 from clusterrun.errors import NoSuchJob, SchedulerError
-from clusterrun.job import JobId, JobStatus
-from clusterrun.scheduler import Scheduler
-from clusterrun.states import RunState
+from clusterrun.job import MAY_RETURN, JobId, JobStatus, Outcome
+from clusterrun.scheduler import Answer, Scheduler
+from clusterrun.states import RunState, token_part
+from clusterrun.store import RunRecord
 
 #: Seconds back that accounting is asked about a job whose time of submission nobody here knows.
 WINDOW = 30 * 86_400
+#: Seconds between questions while jobs are waited for: at first, and after growing by half each time.
+FIRST, LONGEST = 3.0, 30.0
+#: Seconds between questions to accounting, which may lag behind a job's end by some: asked twice, it has told.
+ACCOUNTING = 60.0
+NOT_TOLD = "it left the queue, and accounting does not tell how it ended"
+NOT_KEPT = "it left the queue, and this cluster keeps no accounts: how it ended is not known"
 
 
 def states(ids: Sequence[JobId], scheduler: Scheduler, now: float) -> dict[JobId, list[RunState]]:
     """Each job as Slurm shows it, an array by its tasks; at most one squeue and one sacct.
 
-    Raises NoSuchJob for one that nobody knows, SchedulerError where Slurm does not answer.
+    Raises NoSuchJob for one that nobody knows, SchedulerError where Slurm does not answer and never told of it.
     """
     elsewhere = next((i for i in ids if i.cluster not in ("", scheduler.cluster)), None)
     if elsewhere:
@@ -26,16 +37,131 @@ def states(ids: Sequence[JobId], scheduler: Scheduler, now: float) -> dict[JobId
             hint=f"this shell is configured for cluster {scheduler.cluster}",
         )
     answer = scheduler.query(ids)
-    rows = {i: [job for job in answer.jobs if _answers(job, i)] for i in ids}
-    absent = [i for i in ids if not rows[i]]
-    past = scheduler.account(absent, int(now) - WINDOW) if absent else None
+    found = {i: [RunState(None, job) for job in answer.jobs if _answers(job, i)] for i in ids}
+    absent = [i for i in ids if not found[i]]
+    past = scheduler.account(absent, int(now) - WINDOW) if absent else Answer()
     for one in absent:
-        rows[one] = [job for job in (past.jobs if past else ()) if _answers(job, one)]
-        if not rows[one] and not answer.complete:
+        told = [job for job in past.jobs if _answers(job, one)]
+        last = [job for job in answer.last if _answers(job, one)]
+        if last and not all(job.is_over for job in told or last):
+            found[one] = [RunState(None, job, answer.note, answer.last_at) for job in last]
+        elif told:
+            found[one] = [RunState(None, job) for job in told]
+        elif not answer.complete:
             raise SchedulerError("Slurm did not answer", said=answer.note, hint="ask `scontrol ping`, then try again")
-        if not rows[one]:
+        else:
             raise NoSuchJob(f"no such job: {one}", hint="`clusterrun list --all` shows yours")
-    return {i: [RunState(None, job) for job in rows[i]] for i in ids}
+    return found
+
+
+def others(
+    runs: Sequence[RunRecord], answer: Answer, *, everything: bool = False
+) -> tuple[list[RunRecord], list[RunState]]:
+    """Of my jobs in the queue, those without one of these runs: more runs of ours, and jobs that have none.
+
+    A run is found by the script that Slurm was given, so one whose end was seen and that was started again is found
+    too. With ``everything`` jobs that are over count.
+    """
+    known = {run.submission.token[:8] for run in runs}
+    scripts: dict[str, RunRecord | None] = {}
+    more, rest = [], []
+    for job in answer.jobs if answer.complete else answer.last:
+        token = token_part(job)
+        if token in known or (job.is_over and not everything):
+            continue
+        if job.script.endswith("/script.sh") and job.script not in scripts:
+            scripts[job.script] = records.load(Path(job.script).parent)
+        run = scripts.get(job.script)
+        if run is not None and run.submission.token[:8] == token:
+            more.append(run)
+            known.add(token)
+        else:
+            rest.append(RunState(None, job) if answer.complete else RunState(None, job, answer.note, answer.last_at))
+    return more, rest
+
+
+class Watch:
+    """Jobs without a record until they are over; an array counts as its tasks.
+
+    One squeue for all of them at a time, one sacct for those that have left it, and none for those that are over.
+    """
+
+    def __init__(
+        self, ids: Sequence[JobId], scheduler: Scheduler, *,
+        now: Callable[[], float] = time.monotonic, clock: Callable[[], float] = time.time,
+    ) -> None:  # fmt: skip
+        self._ids, self._scheduler, self._now, self._clock = list(ids), scheduler, now, clock
+        self._found: dict[JobId, RunState] = {}
+        self._dark: dict[JobId, float] = {}
+        self._given_up: set[JobId] = set()
+        self._accounted = -ACCOUNTING
+        self._wait = FIRST
+        for rows in states(ids, scheduler, clock()).values():
+            self._take(row.status for row in rows)
+        self._next = now() + FIRST
+
+    def look(self) -> list[RunState]:
+        """The states, fresh where it is time, else those of the last look."""
+        open_ids = [i for i, state in self._found.items() if not self.settled(state)]
+        if open_ids and self._now() >= self._next:
+            self._ask(open_ids)
+            self._next = self._now() + self._wait
+            self._wait = min(self._wait * 1.5, LONGEST)
+        return list(self._found.values())
+
+    def settled(self, state: RunState) -> bool:
+        """Whether a job is over for good, or will never be known."""
+        job = state.status
+        return (job.is_over and job.outcome is not Outcome.UNKNOWN and job.state not in MAY_RETURN) or (
+            job.id in self._given_up
+        )
+
+    def _ask(self, open_ids: Sequence[JobId]) -> None:
+        wanted = self._asked(open_ids)
+        answer = self._scheduler.query(wanted)
+        if not answer.complete:
+            for i in open_ids:
+                self._found[i] = replace(self._found[i], note=answer.note)
+            return
+        seen = self._take(job for job in answer.jobs if any(_answers(job, i) for i in wanted))
+        absent = [i for i in open_ids if i not in seen]
+        if absent and self._now() - self._accounted >= ACCOUNTING:
+            self._accounted = self._now()
+            past = self._scheduler.account(self._asked(absent), self._since(absent))
+            told = self._take((job for job in past.jobs if job.is_over), only=frozenset(absent))
+            absent = [i for i in absent if i not in told]
+            self._not_told(absent, NOT_KEPT if past.none_kept else NOT_TOLD, past.note, at_once=past.none_kept)
+        elif absent:
+            self._not_told(absent, NOT_TOLD, "", at_once=False)
+
+    def _asked(self, ids: Sequence[JobId]) -> list[JobId]:
+        """The ids that were typed, as far as one of these tasks is meant by them."""
+        return [one for one in self._ids if any(i.raw == one.raw and one.task in (None, i.task) for i in ids)]
+
+    def _take(self, jobs: Iterable[JobStatus], only: frozenset[JobId] | None = None) -> set[JobId]:
+        seen = set()
+        for row in jobs:
+            for job in each_task(row):
+                known = self._found.get(job.id)
+                if (only is not None and job.id not in only) or (known is not None and self.settled(known)):
+                    continue
+                self._found[job.id] = RunState(None, job)
+                self._dark.pop(job.id, None)
+                seen.add(job.id)
+        return seen
+
+    def _not_told(self, absent: Sequence[JobId], why: str, note: str, *, at_once: bool) -> None:
+        for i in absent:
+            since = self._dark.setdefault(i, self._now())
+            job = replace(self._found[i].status, state="UNKNOWN", outcome=Outcome.UNKNOWN, reason=why, source="squeue")
+            self._found[i] = RunState(None, job, note)
+            # accounting was asked twice, a while apart, and has answered: it will not tell
+            if at_once or (not note and self._now() - since >= ACCOUNTING):
+                self._given_up.add(i)
+
+    def _since(self, ids: Sequence[JobId]) -> int:
+        times = [at for i in ids if (at := self._found[i].status.submitted) is not None]
+        return min(times) - 3600 if times else int(self._clock()) - WINDOW
 
 
 def run_folders(job: JobId, scheduler: Scheduler) -> list[Path]:

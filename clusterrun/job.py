@@ -132,6 +132,7 @@ class JobStatus:
     exit_status: int | None = None
     restarts: int | None = None
     script: str = ""  # the path Slurm was given: it leads to the run's folder
+    tasks: str = ""  # of a row that stands for several tasks of an array: 0-9,12%4
     source: str = ""
 
     @property

@@ -18,6 +18,7 @@ from clusterrun import store as records
 from clusterrun.store import RunRecord
 
 _TAIL = 16 * 1024  # bytes: more than a line of metrics has
+_FIGURES = ("time", "loss", "val_loss", "tokens_per_second", "mfu")
 _HUGE = 2**63  # no figure of ours is: a longer one could not even be printed
 
 
@@ -76,9 +77,17 @@ def last_metrics(run: RunRecord) -> Metrics | None:
     if step is None:
         return None
     newest: dict[str, float | None] = {}
-    for name in ("time", "loss", "val_loss", "tokens_per_second", "mfu"):
+    for name in _FIGURES:
         newest[name] = next((v for row in reversed(rows) if (v := _number(row.get(name))) is not None), None)
     return Metrics(step=step, **newest)
+
+
+def as_metrics(data: object) -> Metrics | None:
+    """Figures that were written down, as a mapping of their names; None for anything else."""
+    step = _int(data.get("step")) if isinstance(data, Mapping) else None
+    if step is None or not isinstance(data, Mapping):
+        return None
+    return Metrics(step=step, **{name: _number(data.get(name)) for name in _FIGURES})
 
 
 def ranks(run: RunRecord, task: int | None = None) -> list[RankProgress]:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from clusterrun import progress
 from clusterrun import store as records
 from clusterrun.errors import SchedulerError
 from clusterrun.job import MAY_RETURN, JobId, JobStatus, Outcome, outcome_of
@@ -27,30 +28,49 @@ ACCOUNTING_LAG = 15
 
 @dataclass(frozen=True, slots=True)
 class RunState:
-    """A job and how it stands; ``record`` is None for a job that is not ours, ``note`` says what could not be asked."""
+    """A job and how it stands; ``record`` is None for a job that is not ours, ``note`` says what could not be asked.
+
+    ``as_of`` is None for a state of this moment, and the epoch second it was last seen where nobody could be asked now.
+    """
 
     record: RunRecord | None
     status: JobStatus
     note: str = ""
+    as_of: int | None = None
 
 
-def read(store: Store, scheduler: Scheduler, runs: Sequence[RunRecord], *, now: float | None = None) -> list[RunState]:
+def read(
+    store: Store, scheduler: Scheduler, runs: Sequence[RunRecord], *, now: float | None = None,
+    answer: Answer | None = None,
+) -> list[RunState]:  # fmt: skip
     """The state of runs of one scheduler, in their order; at most one query and one look into accounting.
 
-    Half-written submissions are healed and seen ends written down on the way.
+    ``answer`` is that to a query of this moment, where the caller has one at hand. Half-written submissions are healed
+    and seen ends written down on the way.
     """
     now = time.time() if now is None else now
-    answer = scheduler.query() if any(_worth_asking(run, now) for run in runs) else Answer(complete=False)
-    by_token: dict[str, list[JobStatus]] = {}
-    for job in answer.jobs:
-        by_token.setdefault(_token_part(job), []).append(job)
+    if answer is None:
+        answer = scheduler.query() if any(_worth_asking(run, now) for run in runs) else Answer(complete=False)
+    by_token, last = _by_token(answer.jobs), _by_token(answer.last)
     runs = [_claimed(store, _healed(store, run, by_token, answer.complete, now)) for run in runs]
     absent = [run for run in runs if answer.complete and _needs_accounting(run, by_token)]
     past = Answer()
     if absent:
         ids = [run.job_id for run in absent if run.job_id is not None]
         past = scheduler.account(ids, min(run.submission.at for run in absent) - 3600)
-    return [_state(store, run, by_token, answer, past, now) for run in runs]
+    found = [_state(store, run, by_token, answer, past, now) for run in runs]
+    return found if answer.complete else [_last_known(state, last, answer) for state in found]
+
+
+def _last_known(state: RunState, last: Mapping[str, Sequence[JobStatus]], answer: Answer) -> RunState:
+    """A failed question changes no state: of a run that nobody told of now, the state it was last seen in."""
+    run = state.record
+    if run is None or run.job_id is None or state.status.outcome is not Outcome.UNKNOWN:
+        return state
+    job = own_job(run, last.get(run.submission.token[:8], ()))
+    if job is None or job.is_over:
+        return state
+    return RunState(run, _with_end(run, job), answer.note, answer.last_at)
 
 
 def _state(
@@ -64,7 +84,7 @@ def _state(
         if job.id.base != run.job_id.base:  # the recorded id was a banner's: the token knows better
             run = _moved(store, run, JobId(job.id.base))
         return RunState(_seen(store, run, job), _with_end(run, job))
-    ended = end_of(run)
+    ended = end_of(run) if submission.final is None or _worth_asking(run, now) else None
     if ended is not None:
         return RunState(_seen(store, run, ended), ended)
     if submission.final is not None:
@@ -77,7 +97,7 @@ def _state(
 def _absent(store: Store, run: RunRecord, past: Answer, now: float) -> RunState:
     """A job that an answering scheduler does not hold and that wrote no end."""
     assert run.job_id is not None
-    mine = [j for j in past.jobs if j.id.base == run.job_id.base and _token_part(j) == run.submission.token[:8]]
+    mine = [j for j in past.jobs if j.id.base == run.job_id.base and token_part(j) == run.submission.token[:8]]
     closed = [job for job in mine if job.is_over]
     if closed:
         job = max(closed, key=lambda j: j.ended or 0)
@@ -163,6 +183,7 @@ def _seen(store: Store, run: RunRecord, job: JobStatus) -> RunRecord:
         new: dict[str, Any] | None = {
             "state": job.state, "reason": job.reason, "exit_status": job.exit_status, "ended": job.ended,
             "nodes": job.nodes, "elapsed": job.elapsed, "restarts": job.restarts, "source": job.source,
+            "started": job.started, "time_limit": job.time_limit, "figures": _figures_json(progress.last_metrics(run)),
         }  # fmt: skip
     else:
         new = None
@@ -185,16 +206,29 @@ def _from_final(run: RunRecord, final: Mapping[str, Any]) -> JobStatus:
         ended=_int(final.get("ended"), None),
         elapsed=_int(final.get("elapsed"), None),
         restarts=_int(final.get("restarts"), None),
+        started=_int(final.get("started"), None),
+        time_limit=_int(final.get("time_limit"), None),
         nodes=str(final.get("nodes") or ""),
         source="record",
     )
 
 
+def figures(run: RunRecord) -> progress.Metrics | None:
+    """The last figures of a run's training; of one whose end was seen, those it had then."""
+    kept = (run.submission.final or {}).get("figures", ())
+    return progress.last_metrics(run) if kept == () else progress.as_metrics(kept)
+
+
+def _figures_json(metrics: progress.Metrics | None) -> dict[str, Any] | None:
+    return asdict(metrics) if metrics is not None else None
+
+
 def offline(run: RunRecord, why: str) -> RunState:
-    """A run whose scheduler cannot be asked from here, by what was written down when it still could."""
+    """A run whose scheduler cannot be asked from here, by what its own files tell, or what was seen before."""
     if run.submission.final is not None:
         return RunState(run, _from_final(run, run.submission.final))
-    return RunState(run, _unknown(run, why), why)
+    ended = end_of(run)
+    return RunState(run, ended) if ended is not None else RunState(run, _unknown(run, why), why)
 
 
 def _unsubmitted(run: RunRecord) -> RunState:
@@ -257,7 +291,15 @@ def _moved(store: Store, run: RunRecord, job: JobId) -> RunRecord:
         return replace(run, submissions=(*run.submissions[:-1], replace(run.submission, job_id=str(job))))
 
 
-def _token_part(job: JobStatus) -> str:
+def _by_token(jobs: Sequence[JobStatus]) -> dict[str, list[JobStatus]]:
+    found: dict[str, list[JobStatus]] = {}
+    for job in jobs:
+        found.setdefault(token_part(job), []).append(job)
+    return found
+
+
+def token_part(job: JobStatus) -> str:
+    """The end of a job's name: of one of ours, the first eight letters of its token."""
     return job.name.rpartition(".")[2]
 
 

@@ -148,14 +148,14 @@ class Store:
         with contextlib.suppress(OSError):  # short cuts: rebuilt when they are missing
             folder = record.root / ".clusterrun" / "jobs" / record.cluster  # the run's project, not where we stand
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            _append(folder / job.base, record.run_id)
+            append_line(folder / job.base, record.run_id)
             self.point_to(record.cluster, job, record.run_dir)
         return record
 
     def point_to(self, cluster: str, job: JobId, run_dir: Path) -> None:
         """Add a line to the user's index."""
         self.index.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _append(self.index, json.dumps([cluster, job.base, str(run_dir)]))
+        append_line(self.index, json.dumps([cluster, job.base, str(run_dir)]))
 
     def discard(self, record: RunRecord) -> None:
         """Remove a run that never became a job."""
@@ -165,10 +165,12 @@ class Store:
 
     def all(self) -> list[RunRecord]:
         """Every run known from here: this project's, and those the index leads to, oldest first."""
-        folders = dict.fromkeys(self._folders_here())
-        folders.update(dict.fromkeys(run_dir for _, _, run_dir in self._index_lines()))
-        records = (load(folder) for folder in folders)
-        return sorted((r for r in records if r is not None), key=_age)
+        records = (load(folder) for folder in self.folders())
+        return sorted((r for r in records if r is not None), key=age_key)
+
+    def folders(self) -> list[Path]:
+        """The folder of every run known from here, each once."""
+        return list(dict.fromkeys([*self._folders_here(), *(run_dir for _, _, run_dir in self._index_lines())]))
 
     def by_run_id(self, run_id: str) -> RunRecord | None:
         """The run of that id, here or anywhere the index leads."""
@@ -280,7 +282,8 @@ def write(path: Path, text: str, shared: bool = False) -> None:
         os.close(folder)
 
 
-def _append(path: Path, line: str) -> None:
+def append_line(path: Path, line: str) -> None:
+    """Add a line to a file that several processes write: in one write, so that lines never mix."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         os.write(descriptor, (line + "\n").encode("utf-8", "surrogateescape"))  # one write: lines never mix
@@ -295,7 +298,7 @@ def _lines(path: Path) -> list[str]:
         return []
 
 
-def _age(record: RunRecord) -> tuple[int, int, str]:
+def age_key(record: RunRecord) -> tuple[int, int, str]:
     """What orders runs by age: several may be of the same second, and then their job ids tell."""
     job = record.job_id
     return record.at, int(job.raw.lstrip("L")) if job else 0, record.run_id

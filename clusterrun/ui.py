@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import os
 import shutil
 import sys
 import textwrap
@@ -16,11 +17,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TextIO
 
 from clusterrun.errors import ClusterrunError
-from clusterrun.job import Outcome
 from clusterrun.logs import LogLine
 from clusterrun.logs.look import terminal_line
-from clusterrun.states import RunState
+from clusterrun.states_shown import COLUMNS, handle, state_json, state_lines, state_row
+from clusterrun.tables import Column, cut, fit
 from clusterrun.text import safe_line, safe_text
+
+__all__ = ["COLUMNS", "VERSION", "Ui", "handle", "state_json", "state_lines", "state_row"]
 
 VERSION = 1
 
@@ -81,25 +84,41 @@ class Ui:
             print(f"  hint: {safe_line(error.hint)}", file=self._err)
         self._err.flush()
 
-    def table(self, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-        """A table for people; tab-separated where the output is not a terminal."""
+    def table(self, columns: Sequence[str] | Sequence[Column], rows: Iterable[Sequence[str]]) -> None:
+        """A table for people, aligned and as wide as the terminal; tab-separated rows where there is none."""
         if self.as_json:
             return
-        if not self._out.isatty():
-            for row in rows:
-                print("\t".join(safe_line(cell) for cell in row), file=self._out)
-            self._out.flush()
-            return
-        from rich.console import Console
-        from rich.table import Table
-        from rich.text import Text
+        cells = [[safe_line(cell) for cell in row] for row in rows]
+        if self._out.isatty():
+            lines = fit(_as_columns(columns), cells, shutil.get_terminal_size().columns)
+            if lines and "NO_COLOR" not in os.environ:
+                lines[0] = f"\x1b[1m{lines[0]}\x1b[0m"
+        else:
+            lines = ["\t".join(row) for row in cells]
+        self._lines(lines)
 
-        table = Table(box=None, pad_edge=False, header_style="bold")
-        for column in columns:
-            table.add_column(column, overflow="fold")
-        for row in rows:
-            table.add_row(*(Text(safe_line(cell)) for cell in row))
-        Console(file=self._out, highlight=False).print(table)
+    def screen(self, lines: Sequence[str], before: int) -> int:
+        """Draw lines in place of the ``before`` lines drawn last, as many as the terminal has room for.
+
+        Returns how many were drawn: what to hand in next time.
+        """
+        size = shutil.get_terminal_size()
+        shown = [cut(safe_line(line), size.columns) for line in lines]
+        if len(shown) >= size.lines:
+            shown = [*shown[: size.lines - 2], cut(f"… and {len(shown) - size.lines + 2} more lines", size.columns)]
+        self._out.write(f"\x1b[{before}A" * (before > 0) + "\r\x1b[J")
+        self._lines(shown)
+        return len(shown)
+
+    @property
+    def on_terminal(self) -> bool:
+        """Whether what is said can be drawn over."""
+        return not self.as_json and self._out.isatty()
+
+    def _lines(self, lines: Sequence[str]) -> None:
+        if lines:
+            print("\n".join(lines), file=self._out)  # at once: a print for each takes longer than all the rest
+        self._out.flush()
 
     def log_bytes(self, data: bytes) -> None:
         """What ``logs.show`` made: bytes that are ready to be written, and are seen at once."""
@@ -137,98 +156,5 @@ def _widen(out: TextIO) -> None:
         fcntl.fcntl(out.fileno(), fcntl.F_SETPIPE_SZ, 1024 * 1024)  # fails where it is no pipe
 
 
-def state_json(state: RunState) -> dict[str, Any]:
-    """A run's state as ``--json`` shows it; times in seconds since the epoch, durations in seconds."""
-    job, run = state.status, state.record
-    known = run is None or run.job_id is not None
-    return {
-        "job_id": str(job.id) if known else None,
-        "run_id": run.run_id if run else None,
-        "name": run.name if run else job.name,
-        "state": job.state,
-        "outcome": job.outcome.value,
-        "reason": job.reason,
-        "exit_status": job.exit_status,
-        "cluster": run.cluster if run else job.id.cluster,
-        "scheduler": run.scheduler if run else "slurm",
-        "user": run.user if run else job.user,
-        "partition": job.partition,
-        "nodes": job.nodes,
-        "node_count": job.node_count,
-        "restarts": job.restarts,
-        "submitted": job.submitted,
-        "started": job.started,
-        "ended": job.ended,
-        "elapsed": job.elapsed,
-        "time_limit": job.time_limit,
-        "source": job.source,
-        "note": state.note,
-        "run_dir": str(run.run_dir) if run else None,
-        "logs": [str(path) for path in _logs(state)],
-        "sources": {k: {"value": v, "source": s} for k, (v, s) in run.sources.items()} if run else {},
-    }
-
-
-def state_row(state: RunState) -> list[str]:
-    """A run's state as a row of ``COLUMNS``."""
-    job, run = state.status, state.record
-    word = job.state if job.outcome not in (Outcome.LOST, Outcome.STOPPED) else f"{job.state} ({job.outcome.value})"
-    return [
-        handle(state),
-        run.name if run else job.name,
-        word,
-        clock(job.elapsed),
-        clock(job.time_limit) if job.time_limit else "",
-        job.nodes or (f"({job.node_count})" if job.node_count else ""),
-        state.note or job.reason,
-    ]
-
-
-def handle(state: RunState) -> str:
-    """What to type for a job: its id, or its run id while it has none."""
-    run = state.record
-    return run.run_id if run is not None and run.job_id is None else str(state.status.id)
-
-
-COLUMNS = ("JOBID", "NAME", "STATE", "TIME", "LIMIT", "NODES", "REASON")
-
-
-def state_lines(state: RunState, *, explain: bool = False) -> list[str]:
-    """A run's state in full, a line a fact; with ``explain`` each asked value and where it came from."""
-    job, run = state.status, state.record
-    row = dict(zip(COLUMNS, state_row(state), strict=True))
-    facts = {
-        "job": f"{row['JOBID']}  {row['NAME']}",
-        "state": row["STATE"] + (f"  exit status {job.exit_status}" if job.exit_status else ""),
-        "reason": row["REASON"],
-        "nodes": row["NODES"],
-        "time": row["TIME"] + (f" of {row['LIMIT']}" if row["LIMIT"] else ""),
-        "restarts": str(job.restarts) if job.restarts else "",
-        "told by": job.source,
-        "run": str(run.run_dir) if run else "",
-        "logs": ", ".join(str(path) for path in _logs(state)),
-    }
-    lines = [f"{name:>9}  {value}" for name, value in facts.items() if value.strip()]
-    if explain and run:
-        lines += [f"{name:>16} = {value!r}  ({source})" for name, (value, source) in run.sources.items()]
-    return lines
-
-
-def clock(seconds: int | None) -> str:
-    """Seconds as squeue writes them: ``1-02:03:04``, ``2:03:04``, ``3:04``."""
-    if seconds is None or seconds < 0:
-        return ""
-    minutes, second = divmod(seconds, 60)
-    hours, minute = divmod(minutes, 60)
-    days, hour = divmod(hours, 24)
-    if days:
-        return f"{days}-{hour:02}:{minute:02}:{second:02}"
-    return f"{hour}:{minute:02}:{second:02}" if hour else f"{minute}:{second:02}"
-
-
-def _logs(state: RunState) -> list[Any]:
-    from clusterrun.logs import log_paths
-
-    if state.record is None or state.record.job_id is None:
-        return []
-    return list(log_paths(state.record.logs, state.status.id))
+def _as_columns(columns: Sequence[str] | Sequence[Column]) -> list[Column]:
+    return [one if isinstance(one, Column) else Column(one, least=10 * (one == columns[-1])) for one in columns]

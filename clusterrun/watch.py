@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import random
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from clusterrun import store as records
 from clusterrun.job import MAY_RETURN, Outcome
@@ -64,6 +66,45 @@ class Watch:
             return True
         since = self._dark_since.get(state.record.run_id) if state.record else None
         return since is not None and self._now() - since >= BELIEVED_AFTER
+
+
+class Watching(Protocol):
+    """What can be waited for: runs, or jobs without a record."""
+
+    def look(self) -> list[RunState]: ...
+    def settled(self, state: RunState) -> bool: ...
+
+
+def until_over(
+    watches: Sequence[Watching], tell: Callable[[str], None], sleep: Callable[[float], None] = time.sleep
+) -> list[RunState]:
+    """Wait until everything that is watched is over, telling each change in a line; returns how it ended."""
+    said: dict[str, str] = {}
+    while True:
+        found = [(watch, state) for watch in watches for state in watch.look()]
+        for key, line in _lines([state for _, state in found]).items():
+            if said.get(key) != line:
+                said[key] = line
+                tell(line)
+        if all(watch.settled(state) for watch, state in found):
+            return [state for _, state in found]
+        sleep(1.0)
+
+
+def _lines(states: Sequence[RunState]) -> dict[str, str]:
+    """A line for each job, and one for all tasks of an array."""
+    lines: dict[str, str] = {}
+    arrays: dict[str, Counter[str]] = {}
+    for state in states:
+        job, run = state.status, state.record
+        if run is None and job.id.task is not None:
+            arrays.setdefault(job.id.raw, Counter())[job.state] += 1
+        else:
+            words = state.note or f"job {job.id}: {job.state} {job.reason}".rstrip()
+            lines[run.run_id if run is not None else str(job.id)] = words
+    for raw, counts in arrays.items():
+        lines[raw] = f"job {raw}: " + ", ".join(f"{count} tasks {word}" for word, count in sorted(counts.items()))
+    return lines
 
 
 def _doubtful(state: RunState) -> bool:

@@ -11,7 +11,7 @@ from clusterrun.cli.follow import exit_code, report_end
 from clusterrun.cli.options import json_option
 from clusterrun.cluster import Cluster
 from clusterrun.errors import RequestError
-from clusterrun.job import JobId
+from clusterrun.job import JobId, Outcome
 from clusterrun.listing import Wanted
 from clusterrun.states import RunState
 from clusterrun.states_shown import LIST_COLUMNS, list_row, state_json, state_lines, status_json
@@ -34,17 +34,27 @@ def status(ctx: click.Context, job_ids: tuple[str, ...], explain: bool, as_json:
     there is no such job.
     """
     ui = Ui("status", as_json=as_json)
-    states = listing.arrange(Cluster(tell=ui.note).status(job_ids), expand=as_json, keep_order=True)
-    ui.data([status_json(state) for state in states] if as_json else None)
-    for number, state in enumerate(states):
-        ui.say(*[""][: number > 0], *(state_lines(state, explain=explain) if not as_json else ()))
+    states = Cluster(tell=ui.note).status(job_ids)
+    if as_json:
+        ui.data([status_json(state) for state in states])
+    else:
+        for number, state in enumerate(listing.collapse(states)):
+            ui.say(*[""][: number > 0], *state_lines(state, explain=explain, first=_first_cause(state)))
     if any(state.as_of is not None or exit_code([state]) == 75 for state in states):
         ctx.exit(75)
 
 
+def _first_cause(state: RunState) -> str:
+    if state.record is None or state.status.outcome in (Outcome.DONE, Outcome.RUNNING):
+        return ""
+    from clusterrun import diagnose  # and not above: most commands end without it
+
+    return diagnose.in_one_line(state)
+
+
 @click.command(name="list")
 @click.option("--all", "everything", is_flag=True, help="The finished ones too.")
-@click.option("--state", metavar="STATE[,STATE]", help="Those in these states, in Slurm's words or squeue's short ones.")
+@click.option("--state", metavar="STATE[,STATE]", help="Those in these states (PENDING, or PD).")
 @click.option("--name", metavar="GLOB", help="Those whose name matches.")
 @click.option("--since", metavar="AGE", help="Those submitted within 30m, 12h, 2d or 1w.")
 @click.option("--expand", is_flag=True, help="A row for each task of an array.")
@@ -121,9 +131,9 @@ def wait(ctx: click.Context, job_ids: tuple[str, ...], as_json: bool) -> None:
     found = {job_id: cluster.run(job_id) for job_id in job_ids}
     runs = {run.run_id: run for run in found.values() if run is not None}
     others = [JobId.parse(job_id) for job_id, run in found.items() if run is None]
-    states = cluster.wait(list(runs.values()), others)
+    states = cluster.wait([*runs.values()], others)
     ui.data([state_json(state) for state in states])
-    ctx.exit(max(report_end(ui, listing.arrange(states)), exit_code(states)))
+    ctx.exit(report_end(ui, listing.collapse(states)))
 
 
 globals()["list"] = list_

@@ -40,12 +40,16 @@ class Answer:
     """What a scheduler said about jobs.
 
     ``jobs`` holds what it knows. ``complete`` is False where it did not answer: an absent job then means
-    nothing. ``note`` says why, in one line.
+    nothing. ``note`` says why, in one line, and ``last`` what it said of my jobs when it last did, at epoch second
+    ``last_at``.
     """
 
     jobs: Sequence[JobStatus] = field(default_factory=tuple)
     complete: bool = True
     note: str = ""
+    last: Sequence[JobStatus] = field(default_factory=tuple)
+    last_at: int = 0
+    none_kept: bool = False  # asked of accounting, where the cluster keeps none
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import re
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -60,8 +62,7 @@ def look(
     """
     if shutil.which("sbatch", path=environ.get("PATH")) is None:
         return None
-    key = re.sub(r"[^A-Za-z0-9]+", "_", environ.get("SLURM_CONF", "default") + environ.get("SLURM_CLUSTERS", ""))[-100:]
-    path = cache / "clusters" / f"{key}.json"
+    path = cache / "clusters" / f"{_configuration(environ)}.json"
     kept = _kept(path)
     if kept is not None and now() - path.stat().st_mtime < 86_400:
         return kept
@@ -97,13 +98,16 @@ class SlurmScheduler:
     """Slurm as one :class:`clusterrun.scheduler.Scheduler`.
 
     ``run`` is :func:`clusterrun.shell.run` or a stand-in for it. ``calls`` counts the commands run by name: what we
-    promise slurmctld can be checked.
+    promise slurmctld can be checked. In the folder ``cache`` the last answer about my jobs is kept: none may come.
     """
 
     name = "slurm"
 
-    def __init__(self, facts: ClusterFacts, environ: Mapping[str, str], *, run: Run = shell.run) -> None:
+    def __init__(
+        self, facts: ClusterFacts, environ: Mapping[str, str], *, run: Run = shell.run, cache: Path | None = None
+    ) -> None:
         self.facts = facts
+        self._last = cache / "clusters" / f"{_configuration(environ)}.squeue" if cache else None
         self._query_env = shell.query_environment(environ)
         self._run = run
         self._where = environ.get("SLURM_CLUSTERS", "")
@@ -138,13 +142,20 @@ class SlurmScheduler:
         return Answer([job for job in past.jobs if carries(job, token) and job.is_over])
 
     def query(self, ids: Sequence[JobId] | None = None) -> Answer:
-        """All of my jobs, or those ids, by one squeue."""
-        return self._ask(text.squeue_argv(ids, self._where), text.parse_squeue)
+        """All of my jobs, or those ids, by one squeue; where it does not answer, what it last said of mine."""
+
+        def parse(said: str) -> list[JobStatus]:
+            if ids is None:
+                self._keep(said)
+            return text.parse_squeue(said)
+
+        answer = self._ask(text.squeue_argv(ids, self._where), parse)
+        return answer if answer.complete else self._with_last(answer)
 
     def account(self, ids: Sequence[JobId], since: int) -> Answer:
         """Those ids by one sacct; complete and empty where the cluster keeps no accounts."""
         if not ids or not self.facts.accounting:
-            return Answer()
+            return Answer(none_kept=not self.facts.accounting)
         return self._ask(text.sacct_argv(ids, since, self._where), text.parse_sacct)
 
     def cancel(self, ids: Sequence[JobId]) -> Sequence[Cancelled]:
@@ -224,6 +235,25 @@ class SlurmScheduler:
             return Answer(complete=False, note=f"{argv[0]}: {_line(done.stderr)}")
         return Answer(parse(done.stdout))
 
+    def _keep(self, said: str) -> None:
+        if self._last is None:
+            return
+        with contextlib.suppress(OSError):  # a cache
+            self._last.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            temporary = self._last.with_name(f".{self._last.name}.{os.getpid()}")
+            with open(temporary, "w", encoding="utf-8", opener=_private) as file:
+                file.write(said)
+            temporary.rename(self._last)
+
+    def _with_last(self, answer: Answer) -> Answer:
+        try:
+            if self._last is None:
+                return answer
+            at = int(self._last.stat().st_mtime)
+            return replace(answer, last=text.parse_squeue(self._last.read_text("utf-8", "replace")), last_at=at)
+        except OSError:
+            return answer
+
     def _call(self, argv: Sequence[str], **kwargs: object) -> shell.Completed:
         self.calls[argv[0]] = self.calls.get(argv[0], 0) + 1
         return self._run(argv, **({"env": self._query_env} | kwargs))
@@ -236,6 +266,17 @@ def carries(job: JobStatus, token: str) -> bool:
 
 def _line(said: str) -> str:
     return next((line.strip() for line in reversed(said.splitlines()) if line.strip()), "")
+
+
+def _configuration(environ: Mapping[str, str]) -> str:
+    """The configuration of Slurm that a shell uses, as a file's name."""
+    return re.sub(r"[^A-Za-z0-9]+", "_", environ.get("SLURM_CONF", "default") + environ.get("SLURM_CLUSTERS", ""))[
+        -100:
+    ]
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW, 0o600)
 
 
 def _kept(path: Path) -> ClusterFacts | None:

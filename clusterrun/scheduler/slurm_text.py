@@ -8,9 +8,10 @@ hold anything.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import TypeVar
 
 from clusterrun.errors import Ambiguous, ClusterrunError, NotDelivered, Refused
 from clusterrun.job import JobId, JobStatus, clean_state, outcome_of
@@ -22,7 +23,23 @@ _SQUEUE = ("%i", "%A", "%T", "%r", "%u", "%P", "%N", "%D", "%M", "%l", "%V", "%S
 _SACCT = ("JobID", "JobIDRaw", "State", "ExitCode", "User", "Partition", "NodeList", "AllocNodes", "ElapsedRaw",
           "TimelimitRaw", "Submit", "Start", "End", "JobName")  # fmt: skip
 _ID_LINE = re.compile(r"[1-9][0-9]{0,17}(;[A-Za-z0-9_.-]{1,64})?", re.ASCII)
+_ID = re.compile(r"(\d{1,18})(?:_(\d{1,9})|_\[(.*)|\+(\d{1,9}))?", re.ASCII)
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-_]")
+
+
+T = TypeVar("T")
+
+
+class _Known(dict[str, T]):
+    """What a function makes of a text, kept."""
+
+    def __init__(self, read: Callable[[str], T]) -> None:
+        super().__init__()
+        self._read = read
+
+    def __missing__(self, text: str) -> T:
+        self[text] = self._read(text)
+        return self[text]
 
 
 # -- squeue --------------------------------------------------------------------------------------------------------
@@ -38,21 +55,24 @@ def squeue_argv(ids: Sequence[JobId] | None, cluster: str = "") -> list[str]:
 
 
 def parse_squeue(text: str) -> list[JobStatus]:
-    """The jobs of squeue's answer; the id of a pending array is that of the whole array."""
+    """The jobs of squeue's answer; tasks that wait share a row: the array's id, and ``tasks`` names them."""
     jobs = []
+    # an array's ten thousand tasks say the same few things: each is read once
+    seconds, words = _Known(duration), _Known(clean_state)
     for line in text.split("\n"):
         cells = line.split(SEP, len(_SQUEUE) - 1)
-        job = _job_id(cells[0]) if len(cells) == len(_SQUEUE) else None
-        if job is None:
+        found = _job_id(cells[0]) if len(cells) == len(_SQUEUE) else None
+        if found is None:
             continue
         _, _, state, reason, user, partition, nodes, count, elapsed, limit, submitted, started, ended, script, name = (
             cells
         )
-        state = clean_state(state)
+        state = words[state]
         outcome = outcome_of(state)
         jobs.append(
             JobStatus(
-                id=job,
+                id=found[0],
+                tasks=found[1],
                 state=state,
                 outcome=outcome,
                 reason="" if reason == "None" else reason,
@@ -61,8 +81,8 @@ def parse_squeue(text: str) -> list[JobStatus]:
                 partition=partition,
                 nodes=nodes,
                 node_count=_number(count),
-                elapsed=duration(elapsed),
-                time_limit=duration(limit),
+                elapsed=seconds[elapsed],
+                time_limit=seconds[limit],
                 submitted=_number(submitted),
                 started=_number(started),
                 ended=_number(ended) if outcome != "running" else None,
@@ -91,15 +111,16 @@ def parse_sacct(text: str) -> list[JobStatus]:
     jobs = []
     for line in text.split("\n"):
         cells = line.split(SEP, len(_SACCT) - 1)
-        job = _job_id(cells[0]) if len(cells) == len(_SACCT) else None
-        if job is None:
+        found = _job_id(cells[0]) if len(cells) == len(_SACCT) else None
+        if found is None:
             continue
         _, _, state, code, user, partition, nodes, count, elapsed, limit, submitted, started, ended, name = cells
         state = clean_state(state)
         status = exit_status(code)
         jobs.append(
             JobStatus(
-                id=job,
+                id=found[0],
+                tasks=found[1],
                 state=state,
                 outcome=outcome_of(state, status),
                 name=name,
@@ -260,11 +281,15 @@ def _number(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else None
 
 
-def _job_id(text: str) -> JobId | None:
-    match = re.fullmatch(r"(\d{1,18})(?:_(\d{1,9})|_\[.*|\+(\d{1,9}))?", text.strip(), re.ASCII)
+def _job_id(text: str) -> tuple[JobId, str] | None:
+    """An id as squeue and sacct write it, and the tasks in its brackets: ``123_[0-9%2]`` is (123, ``0-9%2``)."""
+    match = _ID.fullmatch(text.strip())
     if match is None:
         return None
-    return JobId(match[1], int(match[2]) if match[2] else None, int(match[3]) if match[3] else None)
+    task, part, several = match[2], match[4], match[3] or ""
+    if several and not several.endswith("]"):
+        several += "..."  # cut off: more tasks than it names
+    return JobId(match[1], int(task) if task else None, int(part) if part else None), several.removesuffix("]")
 
 
 def _tail(text: str, limit: int = 2000) -> str:

@@ -1,0 +1,105 @@
+"""Aligned tables of plain text that fit the terminal: what matters least goes first, then names are cut. Pure."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+GAP = "  "
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column's heading. One with a ``least`` width may be cut down to it; ``leaves`` is when it is left out for want
+    of room (1 first, 0 never)."""
+
+    name: str
+    least: int = 0
+    leaves: int = 0
+    right: bool = False
+
+
+def fit(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int | None) -> list[str]:
+    """The heading and the rows as lines no wider than ``width`` cells of a terminal (None: as wide as they are).
+
+    The cells are made safe already: one printable line each.
+    """
+    texts = [[column.name for column in columns], *rows]
+    by_column = [list(cells) for cells in zip(*texts, strict=True)]
+    natural = [max(map(cell_width, cells)) for cells in by_column]
+    kept = list(range(len(columns)))
+    if width is not None:
+        for leaving in _leaving(columns, by_column):
+            if _total(columns, natural, kept) <= width:
+                break
+            kept.remove(leaving)
+    widths = _shared(columns, natural, kept, width)
+    lines = _lines([by_column[i] for i in kept], [columns[i].right for i in kept], widths)
+    return lines if width is None else [cut(line, width) for line in lines]
+
+
+def cell_width(text: str) -> int:
+    """How many cells of a terminal a text takes: two for wide letters, none for those that combine."""
+    if text.isascii():
+        return len(text)
+    return sum(2 if unicodedata.east_asian_width(c) in "WF" else not unicodedata.combining(c) for c in text)
+
+
+def cut(text: str, width: int) -> str:
+    """The text, or its beginning and ``…`` where it is wider."""
+    if cell_width(text) <= width:
+        return text
+    room, kept = width - 1, []
+    for letter in text:
+        room -= cell_width(letter)
+        if room < 0:
+            break
+        kept.append(letter)
+    return "".join(kept) + "…" if width > 0 else ""
+
+
+def _leaving(columns: Sequence[Column], by_column: Sequence[Sequence[str]]) -> list[int]:
+    """The columns that may be left out, in that order: those without a word, then those that matter least."""
+    may = sorted((i for i, column in enumerate(columns) if column.leaves), key=lambda i: columns[i].leaves)
+    empty = [i for i in may if not any(by_column[i][1:])]
+    return [*empty, *(i for i in may if i not in empty)]
+
+
+def _total(columns: Sequence[Column], natural: Sequence[int], kept: Sequence[int]) -> int:
+    least = sum(_least(columns[i], natural[i]) for i in kept)
+    return least + len(GAP) * (len(kept) - 1)
+
+
+def _least(column: Column, natural: int) -> int:
+    return min(natural, column.least) if column.least else natural
+
+
+def _shared(columns: Sequence[Column], natural: Sequence[int], kept: Sequence[int], width: int | None) -> list[int]:
+    """Each kept column's width: what can be cut gets what is left over, from the left."""
+    if width is None:
+        return [natural[i] for i in kept]
+    room = max(0, width - _total(columns, natural, kept))
+    widths = []
+    for i in kept:
+        least = _least(columns[i], natural[i])
+        more = min(room, natural[i] - least)
+        widths.append(least + more)
+        room -= more
+    return widths
+
+
+def _lines(by_column: Sequence[Sequence[str]], right: Sequence[bool], widths: Sequence[int]) -> list[str]:
+    padded = [
+        [_padded(cell, width, to_right) for cell in cells]
+        for cells, to_right, width in zip(by_column, right, widths, strict=True)
+    ]
+    return [GAP.join(cells).rstrip() for cells in zip(*padded, strict=True)]
+
+
+def _padded(cell: str, width: int, right: bool) -> str:
+    if cell.isascii() and len(cell) <= width:
+        return cell.rjust(width) if right else cell.ljust(width)
+    cell = cut(cell, width)
+    blanks = " " * (width - cell_width(cell))
+    return blanks + cell if right else cell + blanks
