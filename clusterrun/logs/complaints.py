@@ -7,7 +7,7 @@ import re
 from clusterrun.logs.lines import LogLine
 
 _ERROR = re.compile(
-    r"\b\w*(?:Error|Exception)\b(?!s)"  # Python's and C++'s: ValueError, torch.OutOfMemoryError, std::exception
+    r"(?:Error|Exception)\b"  # Python's and C++'s: ValueError, torch.OutOfMemoryError, std::exception
     r"|\b(?:ERROR|FATAL|CRITICAL|PANIC|SEVERE)\b"  # levels of loggers
     r"|\[E\d{4} |^E\d{4} "  # glog's, which torch's own C++ uses
     r"|\b[Ee]rror ?: |\b(?:fatal|panic): |\b[Ee]rror in\b"  # srun: error: , slurmstepd: error: , gcc, ld
@@ -18,11 +18,12 @@ _ERROR = re.compile(
     r"|DUE TO (?:TIME LIMIT|PREEMPTION|NODE FAILURE)|^\*{3} .* \*{3}$"
 )
 # a warning that names an error is still a warning; NCCL's are what goes before a failure
-_WARNING = re.compile(r"\w*Warning: |\b(?:WARNING|WARN)\b|\b[Ww]arning: ")
+_WARNING = re.compile(r"Warning: |\b(?:WARNING|WARN)\b|\b[Ww]arning: ")
 _PREFIX = re.compile(r"\[rank\d+\]:\s?")  # torch's own, before each line of a traceback
 _TRACEBACK = "Traceback (most recent call last)"
 _BETWEEN = ("During handling of the above exception", "The above exception was the direct cause")
 _OPEN_KEPT = 65_536
+_LOOKED_AT = 8192  # characters of a line: what is wrong is said at its beginning
 
 
 class Complaints:
@@ -49,6 +50,6 @@ class Complaints:
             return True
         if text.startswith(_BETWEEN):
             return True
-        if _ERROR.search(text) is None:
+        if _ERROR.search(text, 0, _LOOKED_AT) is None:
             return False
-        return "NCCL WARN" in text or _WARNING.search(text) is None
+        return "NCCL WARN" in text or _WARNING.search(text, 0, _LOOKED_AT) is None
