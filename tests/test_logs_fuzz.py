@@ -21,7 +21,8 @@ WANTS = (Want(), Want(errors=True), Want(grep=re.compile("a|7")), Want("err"), W
 TEXTS = (
     "\x1b[31m", "\x1b]0;t\x07", "\x1b]52;c;aGk=\x07", "\x1bP1$r\x1b\\", "\x9b2J", "\x07", "\0", "\x7f", "\b", "\v",
     "\f", "\u202e", "\u2066", "\u200b", "\ufeff", "\u2028", "\x85", "größer", "模型", "🙂", "█▌ 50%", "\t", "  ",
-    "loss 0.5 ", "Traceback (most recent call last):", "ValueError: x", "srun: error: ", "x" * 1024, "y" * 5000, "z" * 300_000,
+    "loss 0.5 ", "Traceback (most recent call last):", "ValueError: x", "srun: error: ", "x" * 1024, "y" * 5000,
+    "z" * 300_000,
 )  # fmt: skip
 BYTES = (b"\xff", b"\xc3", b"\xed\xa0\x80", b"\xf0\x9f", b"\xe2\x96", b"\xc2\x9b", b"\x1b", b"\xfe\xff", b"\xc0\x9b")
 LABELS = (
