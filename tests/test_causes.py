@@ -193,6 +193,32 @@ def test_unknown_end_shows_the_last_lines_of_the_rank_that_ended_first() -> None
     assert [one.text for one in cause.evidence] == ["about to leave"]
 
 
+def test_completed_job_whose_process_was_killed_for_memory_says_so() -> None:
+    cause = judge("slurmstepd: error: Detected 1 oom_kill event in StepId=5.batch.", state="COMPLETED", exit_status=0)
+    assert cause.kind == "none" and "memory ran out" in cause.sentence and cause.evidence
+
+
+def test_ranks_of_a_lost_node_are_named_together() -> None:
+    ends = tuple(RankEnd(rank=rank, status=143) for rank in range(4))
+    nodes = {rank: f"n{rank // 2}" for rank in range(6)}
+    cause = judge(f"0: {CLOSED}", world_size=6, ends=ends, nodes=nodes)
+    assert (cause.kind, cause.rank) == ("rank-lost", 4) and "rank 4 on n2, rank 5 on n2" in cause.sentence
+
+
+def test_crash_is_placed_where_the_script_called_into_it() -> None:
+    stack = '0: Current thread 0x1 (most recent call first):\n0:   File "/e/lib/python3.11/ctypes/__init__.py", line 9 in string_at\n0:   File "/u/train.py", line 7 in f'
+    cause = judge(
+        f"0: Fatal Python error: Segmentation fault\n0: \n{stack}\nsrun: error: n1: task 0: Segmentation fault"
+    )
+    assert (cause.kind, cause.rank, cause.place) == ("crashed", 0, "/u/train.py:7")
+
+
+def test_hang_tells_where_the_others_waited() -> None:
+    text = '0: Traceback (most recent call last):\n0:   File "/u/train.py", line 9, in f\n0: RuntimeError: [unbound_buffer.cc:81] Timed out waiting 5000ms for recv operation to complete'
+    cause = judge(text, world_size=2)
+    assert (cause.rank, cause.place) == (1, "") and "the others waited at /u/train.py:9" in cause.sentence
+
+
 # -- tracebacks ------------------------------------------------------------------------------------------------------
 
 

@@ -23,8 +23,10 @@ _EXITED = re.compile(r"(?:^| )exited(?: with (?:status )?\d+|: )")  # how the wo
 
 def first_cause(logs: Logs, facts: Facts) -> Cause:
     """The first cause of a job's end; ``logs`` are the lines of each file, the ones to believe first in front."""
-    if facts.state == "COMPLETED" or (facts.state and facts.state not in _OVER and not facts.exit_status):
-        return Cause(kind="none", sentence="nothing went wrong" if facts.state == "COMPLETED" else "it is not over")
+    if facts.state == "COMPLETED":
+        return _completed(logs)
+    if facts.state and facts.state not in _OVER and not facts.exit_status:
+        return Cause(kind="none", sentence="it is not over")
     findings = [_named(f, facts) for lines in logs for f in scan(lines)]
     order = {id(line): (n, i) for n, lines in enumerate(logs) for i, line in enumerate(lines)}
     by_file = [[f for f in findings if order[id(f.line)][0] == n] for n in range(len(logs))]
@@ -41,6 +43,20 @@ def first_cause(logs: Logs, facts: Facts) -> Cause:
 
 
 _OVER = frozenset((*BY_STATE, "FAILED", "UNKNOWN", "REVOKED", "RECONFIG_FAIL"))
+
+
+def _completed(logs: Logs) -> Cause:
+    """A success by its state; where Slurm killed a process for memory on the way, that is told beside it."""
+    for lines in logs:
+        for found in scan(lines):
+            if (
+                found.kind == "host-memory"
+                and found.strength is Strength.CAUSE
+                and found.line.text.startswith("slurmstepd")
+            ):
+                sentence = f"it is COMPLETED, but not all of it ran: {found.sentence}"
+                return Cause(kind="none", sentence=sentence, evidence=lines_of(found), advice=found.advice)
+    return Cause(kind="none", sentence="nothing went wrong")
 
 
 def _own_words(findings: Sequence[Finding], facts: Facts) -> Cause | None:

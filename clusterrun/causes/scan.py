@@ -17,7 +17,7 @@ from clusterrun.causes.peers import PEERS
 from clusterrun.causes.python import PYTHON
 from clusterrun.causes.rows import Row, row
 from clusterrun.causes.slurm import SLURM
-from clusterrun.causes.tracebacks import Raised, Summary, split_rank, summaries, tracebacks
+from clusterrun.causes.tracebacks import Raised, Summary, crash_place, split_rank, summaries, tracebacks
 
 #: All rows; of two that match one line the earlier counts, where it explains as much.
 TABLE: tuple[Row, ...] = (*SLURM, *GPU, *PEERS, *PYTHON, *FILES, *LAUNCH)
@@ -87,6 +87,8 @@ def scan(lines: Sequence[Line]) -> list[Finding]:
     raised = tracebacks(lines)
     for one in raised:
         _put_raised(found, one, lines)
+    for index in [i for i in found if "Fatal Python error" in found[i].line.text]:
+        found[index] = replace(found[index], place=crash_place(lines, index))
     for summary in summaries(lines):
         for index in [i for i, one in found.items() if "local_rank: " in one.line.text]:
             del found[index]  # the same said by local ranks only

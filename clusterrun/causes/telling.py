@@ -65,12 +65,14 @@ def _says_killed(text: str) -> bool:
 
 def _hang(best: Finding, missing: Absent | None, facts: Facts) -> Cause:
     cause = told(best, facts)
+    waited = f"; the others waited at {cause.place}" if cause.place else ""
     if missing is None:
         return replace(
             cause,
             rank=None,
             node="",
-            sentence=f"{cause.sentence}; which rank did not come cannot be seen",
+            place="",
+            sentence=f"{cause.sentence}; which rank did not come cannot be seen{waited}",
             command="clusterrun logs JOB -n 50",
         )
     first = missing.ranks[0]
@@ -79,7 +81,8 @@ def _hang(best: Finding, missing: Absent | None, facts: Facts) -> Cause:
         cause,
         rank=first,
         node=facts.nodes.get(first, ""),
-        sentence=f"{cause.sentence}: {who} did not come ({missing.how})",
+        place="",
+        sentence=f"{cause.sentence}: {who} did not come ({missing.how}){waited}",
         command=f"clusterrun logs JOB --rank {first} -n 50",
     )
 

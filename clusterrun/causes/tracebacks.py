@@ -141,6 +141,18 @@ def _unchained(done: list[Raised]) -> list[Raised]:
     return sorted(by_start.values(), key=lambda raised: raised.index)
 
 
+def crash_place(lines: Sequence[Line], index: int) -> str:
+    """file:line in the user's code of the stack that faulthandler writes after a fatal error, innermost first."""
+    rank = split_rank(lines[index])[0]
+    frames = [
+        frame
+        for line in lines[index + 1 : index + 200]
+        if split_rank(line)[0] == rank and (frame := _FRAME.match(split_rank(line)[1])) is not None
+    ]
+    own = [frame for frame in frames if is_own(frame["file"])]
+    return f"{own[0]['file']}:{own[0]['line']}" if own else ""
+
+
 def summaries(lines: Sequence[Line]) -> Iterator[Summary]:
     """torchrun's summaries in the lines of one file."""
     for index, line in enumerate(lines):

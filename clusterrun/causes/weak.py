@@ -21,17 +21,18 @@ def weak(best: Finding | None, findings: Sequence[Finding], logs: Logs, facts: F
     if best is not None and best.strength is Strength.HINT and (best.kind != "command-missing" or facts.state):
         return told(best, facts)
     silent = _silent(facts)
-    if silent is not None and (best is not None or facts.failure is not None):
-        lines = lines_of(best) or _failure_line(facts)
+    if silent and (best is not None or facts.failure is not None):
+        first, many = silent[0], len(silent) > 1
+        who = ", ".join(rank_words(rank, facts) for rank in silent[:4]) + (" …" if len(silent) > 4 else "")
         return Cause(
             kind="rank-lost",
-            rank=silent,
-            node=facts.nodes.get(silent, ""),
-            sentence=f"{rank_words(silent, facts)} ended without a word: killed, out of host memory, or its node lost;"
-            " no line says which",
-            evidence=lines,
+            rank=first,
+            node=facts.nodes.get(first, ""),
+            sentence=f"{who} ended without a word: killed, out of host memory, or {'their' if many else 'its'} node"
+            " lost; no line says which",
+            evidence=lines_of(best) or _failure_line(facts),
             advice="admins can look for it in that node's kernel log (dmesg); ask for more memory if that may be it",
-            command=f"clusterrun logs JOB --rank {silent} -n 50",
+            command=f"clusterrun logs JOB --rank {first} -n 50",
         )
     if best is not None and best.strength is Strength.CONSEQUENCE:
         return replace(
@@ -44,12 +45,12 @@ def weak(best: Finding | None, findings: Sequence[Finding], logs: Logs, facts: F
     return _unknown(findings, logs, facts)
 
 
-def _silent(facts: Facts) -> int | None:
-    """The one rank that left no end record, where the others did."""
-    if not facts.ends or not facts.world_size:
-        return None
-    absent_ = set(range(facts.world_size)) - {end.rank for end in facts.ends}
-    return min(absent_) if len(absent_) == 1 else None
+def _silent(facts: Facts) -> list[int]:
+    """The ranks that left no end record, where most of the others did."""
+    if not facts.ends or not facts.world_size or facts.world_size > 1_000_000:
+        return []
+    silent = sorted(set(range(facts.world_size)) - {end.rank for end in facts.ends})
+    return silent if 2 * len(silent) <= facts.world_size else []
 
 
 def _unknown(findings: Sequence[Finding], logs: Logs, facts: Facts) -> Cause:

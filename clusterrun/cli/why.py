@@ -91,7 +91,7 @@ def _look(cluster: Cluster, state: RunState) -> tuple[str, dict[str, Any], Named
     from clusterrun import diagnose  # and not above: a job that waits needs none of it
 
     diagnosis = diagnose.explain(cluster, state)
-    return "ended", diagnosis.json(), [("why", diagnosis.lines())]
+    return "ended", diagnosis.json(), diagnosis.facts()
 
 
 def _standing(state: RunState) -> str:

@@ -57,7 +57,7 @@ def in_one_line(state: RunState) -> str:
     """The first cause of a run of ours that is over, from its own files alone; empty where none is seen."""
     if state.record is None or state.status.outcome in (Outcome.DONE, Outcome.RUNNING):
         return ""
-    answer = _answer(state, facts_of(state), _logs_of(state, {}), [], {})
+    answer = _answer(state, facts_of(state), _logs_of(state, {}, search=False), [], {})
     return "" if answer.cause.kind in ("none", "unknown") else answer.short()
 
 
@@ -78,7 +78,9 @@ def _answer(state: RunState, facts: Facts, read: Read, notes: Sequence[str], sho
 
 
 def _unseen(state: RunState) -> Sequence[str]:
-    return [f"not seen: {state.note}"] if state.note else []
+    status = state.status
+    known = status.reason if status.outcome in (Outcome.UNKNOWN, Outcome.LOST) else ""
+    return [*([known] if known else []), *([f"not seen: {state.note}"] if state.note else [])]
 
 
 def _slurm_of(cluster: Cluster, state: RunState) -> SlurmScheduler | None:
@@ -122,12 +124,12 @@ def _user(uid: int) -> str:
     return f"{name} (you)" if uid == getuid() else name
 
 
-def _logs_of(state: RunState, shown: dict[str, str]) -> Read:
+def _logs_of(state: RunState, shown: dict[str, str], search: bool = True) -> Read:
     job, run = state.status.id, state.record
     if run is not None:
         again_ = bool(state.status.restarts)
         out, err = log_paths(run.logs, job)
-        return read_logs([err, out], world_size=run.world_size, run_id=run.run_id if again_ else "")
+        return read_logs([err, out], world_size=run.world_size, run_id=run.run_id if again_ else "", search=search)
     paths = list(dict.fromkeys(Path(shown[key]) for key in ("StdErr", "StdOut") if shown.get(key, "").startswith("/")))
     if not paths:
         return Read(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from clusterrun.causes import Cause
 
+_NO_FAILURE = ("none", "unknown", "stopped", "duplicate")
 _LONGEST = 400  # characters of a line of evidence: errors of libraries go on for a page
 
 
@@ -34,11 +36,19 @@ class Diagnosis:
     def lines(self) -> list[str]:
         """For people: the cause, the proof with file and line, what to do, the command to type."""
         cause = self.cause
-        lines = [f"first cause: {self.headline()}" if cause.kind not in ("none", "unknown") else self.headline()]
+        lines = [self.headline() if cause.kind in _NO_FAILURE else f"first cause: {self.headline()}"]
         lines += [f"  {one.place}: {one.text[:_LONGEST]}" for one in cause.evidence]
         lines += [f"what to do: {cause.advice}"] if cause.advice else []
         lines += [f"  {cause.command}"] if cause.command else []
         return lines + [f"note: {note}" for note in self.notes]
+
+    def facts(self) -> list[tuple[str, Sequence[str]]]:
+        """The same for people as named parts, as ``why`` shows them."""
+        cause = self.cause
+        seen = [f"{one.place}: {one.text[:_LONGEST]}" for one in cause.evidence]
+        do = [line for line in (cause.advice, cause.command) if line]
+        named = [("cause", [self.headline()]), ("seen", seen), ("do", do), ("note", list(self.notes))]
+        return [(name, lines) for name, lines in named if lines]
 
     def json(self) -> dict[str, Any]:
         """The same as plain values."""

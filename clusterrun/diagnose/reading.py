@@ -39,8 +39,11 @@ class Read:
     notes: tuple[str, ...] = ()
 
 
-def read_logs(paths: Sequence[Path], *, world_size: int | None = None, run_id: str = "") -> Read:
-    """The lines of these files, errors first; with ``run_id`` only those since the run's newest start."""
+def read_logs(paths: Sequence[Path], *, world_size: int | None = None, run_id: str = "", search: bool = True) -> Read:
+    """The lines of these files, errors first; with ``run_id`` only those since the run's newest start.
+
+    With ``search`` what lies between beginning and end of a large one is searched for the first trouble.
+    """
     since = (
         (f"clusterrun: {run_id}: job ".encode(), b"DUE TO JOB REQUEUE ***\n", b"Distributed environment: ")
         if run_id
@@ -50,7 +53,7 @@ def read_logs(paths: Sequence[Path], *, world_size: int | None = None, run_id: s
     for path in paths:
         stream: Stream = "err" if path.suffix == ".err" else "out"
         try:
-            ends = read_ends(path, stream, world_size=world_size, since=since, mention=MENTION)
+            ends = read_ends(path, stream, world_size=world_size, since=since, mention=MENTION if search else ())
         except FileNotFoundError:
             notes.append(f"not there: {_shown(path)}")
             continue

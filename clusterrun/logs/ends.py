@@ -17,7 +17,7 @@ HEAD = 512 * 1024
 TAIL = 4 * 1024 * 1024
 AROUND = 512 * 1024
 """Bytes read after the first mention of trouble between beginning and end."""
-SEARCHED = 1024 * 1024 * 1024
+SEARCHED = 512 * 1024 * 1024
 """Bytes between beginning and end that are searched for such a mention."""
 
 

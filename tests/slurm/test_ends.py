@@ -276,6 +276,13 @@ def test_time_limit_leaves_an_end_record_that_says_so(ends: Ends) -> None:
     assert "TimeLimit" in end["reason"] or end["due"] == "TIME LIMIT"
 
 
+def test_why_names_the_time_limit(ends: Ends) -> None:
+    job = ends.forgotten("timed out")
+    (told,) = ends.site.json("why", job.id)
+    assert (told["kind"], told["ended"]["kind"]) == ("ended", "time-limit"), told
+    assert "DUE TO TIME LIMIT" in told["ended"]["evidence"][0]["text"]
+
+
 def test_record_agrees_with_accounting(both: dict[str, Ends]) -> None:
     ends = both["accounting"]
     for way in WAYS:

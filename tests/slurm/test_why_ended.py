@@ -1,4 +1,7 @@
-"""`why` names what ended a job: one job for each planted cause, all at once, each looked at when it is over."""
+"""`why` names what ended a job: one job for each planted cause, all at once, each looked at when it is over.
+
+The time limit is in test_ends.py, whose job waits for one anyway.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,6 @@ class Planted:
         )
         assert self.holder.stdout and self.holder.stdout.readline()
         self.jobs = {
-            "time limit": site.rank("sleeps.sh", "--partition", "short", *one),
             "lost node": site.submit(
                 "--nodes",
                 "2",
@@ -150,11 +152,6 @@ def test_lost_node_is_named(planted: Planted) -> None:
     told = planted.why("lost node")
     assert (told["kind"], told["node"]) == ("node-failure", planted.cut), told
     assert planted.cut in told["cause"]
-
-
-def test_time_limit_is_named(planted: Planted) -> None:
-    told = planted.why("time limit")
-    assert told["kind"] == "time-limit", told
 
 
 def test_why_works_on_a_folder_of_logs(planted: Planted) -> None:
