@@ -3,6 +3,9 @@
 Run by path in the batch step: `python rendezvous.py --host ADDR [--port N] [--parent PID]`. The port is printed as
 soon as it is bound, before torch is imported: ranks start meanwhile and wait in the socket's backlog. A store inside
 rank 0 would end the other ranks when rank 0 leaves first; this one outlives them all.
+
+Being there for the whole launch, it also keeps the log clock: lines `TIME OUT_BYTES ERR_BYTES` in the attempt's folder,
+as nothing in a log says when a line was written.
 """
 
 from __future__ import annotations
@@ -16,7 +19,9 @@ import os
 import random
 import signal
 import socket
+import stat
 import sys
+import threading
 import time
 import types
 from collections.abc import Sequence
@@ -26,6 +31,8 @@ from typing import Any, NoReturn
 LOWEST_PORT = 10_000
 BACKLOG = 4096  # ranks connect while torch is still being imported; the kernel caps this at somaxconn
 PARENT_POLL_S = 0.5
+CLOCK_S = 2.0
+CLOCK_LINES = 8192  # then half as often, and so on: five hours at 2 s, a month in 1.5 MB
 
 
 class RendezvousError(Exception):
@@ -113,6 +120,45 @@ def serve(sock: socket.socket, parent: int, born_to: int, store_class: Any) -> N
     os._exit(0)
 
 
+def keep_clock(parent: int) -> None:
+    """Begin to note how long the two logs of `parent` are; never in anybody's way, and silent where it cannot."""
+    folder = os.environ.get("CLUSTERRUN_ATTEMPT_DIR")
+    if folder:
+        path = Path(folder, "log-clock")
+        threading.Thread(target=_keep_clock, args=(parent, path), name="log-clock", daemon=True).start()
+
+
+def _keep_clock(parent: int, path: Path, sleep: Any = time.sleep) -> None:
+    last, lines = None, 0
+    while True:
+        try:
+            sizes = [_log_size(f"/proc/{parent}/fd/{n}") for n in (1, 2)]
+            if sizes != last:
+                _append(path, f"{time.time():.2f} {sizes[0]} {sizes[1]}\n".encode())
+                last, lines = sizes, lines + 1
+        except ValueError:
+            return  # no plain file has no length to note
+        except OSError:
+            pass  # a full disk, a parent that is just ending: the next one may come through
+        sleep(CLOCK_S * 2 ** (lines // CLOCK_LINES))
+
+
+def _log_size(path: str) -> int:
+    found = os.stat(path)
+    if not stat.S_ISREG(found.st_mode):
+        raise ValueError(path)
+    return found.st_size
+
+
+def _append(path: Path, line: bytes) -> None:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+    descriptor = os.open(path, flags, 0o640)  # the folder says who may come this far
+    try:
+        os.write(descriptor, line)
+    finally:
+        os.close(descriptor)
+
+
 def store_class() -> Any:
     """torch's TCPStore without the thousand Python files of torch, which it does not need; raises where it cannot.
 
@@ -143,6 +189,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     # batch step, but ranks that save before they leave still meet at this store: with a parent, only its end counts
     signal.signal(signal.SIGTERM, signal.SIG_IGN if options.parent else lambda *_: os._exit(0))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    keep_clock(options.parent or born_to)
     if not getattr(sys.flags, "safe_path", False):
         del sys.path[0]  # our folder: a module there must not stand for one that torch imports
     if options.held is not None:
