@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -24,6 +24,7 @@ from clusterrun.scheduler.slurm_nodes import parse_nodes
 from clusterrun.scheduler.slurm_priority import parse_priority
 from clusterrun.scheduler.slurm_queue import Queued, parse_queue
 from clusterrun.scheduler.slurm_show import parse_show
+from clusterrun.scheduler.slurm_text import SEP
 from clusterrun.shell import Completed
 from clusterrun.states import RunState
 from clusterrun.survey import Association
@@ -398,7 +399,6 @@ def test_an_estimate_and_the_nodes_it_names() -> None:
 
 
 ANSWERS = {
-    "show job": "show-jobs",
     "squeue": "squeue-whole",
     "show partition": "show-partitions",
     "show node": "show-nodes",
@@ -410,10 +410,12 @@ ANSWERS = {
 
 
 class Controller:
-    """Slurm's commands as recorded; those named in `silent` hang, those in `refusing` say no."""
+    """Slurm's commands as recorded; those in `silent` hang, those in `refusing` say no, `also` has other answers."""
 
-    def __init__(self, silent: Sequence[str] = (), refusing: Sequence[str] = ()) -> None:
-        self.silent, self.refusing = silent, refusing
+    def __init__(
+        self, silent: Sequence[str] = (), refusing: Sequence[str] = (), also: Mapping[str, str] | None = None
+    ) -> None:
+        self.silent, self.refusing, self.also = silent, refusing, also or {}
         self.asked: list[str] = []
 
     def __call__(self, argv: Sequence[str], **_: object) -> Completed:
@@ -423,6 +425,11 @@ class Controller:
             raise CommandError(argv, status=None, timed_out=True)
         if any(word in text for word in self.refusing):
             return Completed(1, "", "slurm_load error: Access/permission denied\n")
+        if any(word in text for word in self.also):
+            return Completed(0, next(answer for word, answer in self.also.items() if word in text), "")
+        if "show job" in text:
+            blocks = recorded("show-jobs").split("\n\n")
+            return Completed(0, next(b for b in blocks if f"JobId={argv[-1]} " in b), "")
         name = next((name for word, name in ANSWERS.items() if word in text), "")
         return Completed(0, recorded(name) if name else "", "")
 
@@ -456,9 +463,42 @@ def test_nothing_answers_and_it_still_says_what_the_reason_means() -> None:
     assert len(found.unseen) >= 5
 
 
-def test_jobs_that_have_left_the_queue_need_accounting() -> None:
-    known = ask(slurm(Controller(), accounting=False), replace(status("18"), reason="Dependency"), NOW)
-    assert any("keeps no accounts" in line for line in known.unseen) or known.past == []
+def test_accounting_is_asked_about_jobs_that_have_left_the_queue() -> None:
+    cells = [
+        "17",
+        "17",
+        "FAILED",
+        "1:0",
+        "root",
+        "gpu",
+        "node1",
+        "1",
+        "1",
+        "60",
+        "1795257600",
+        "1795257601",
+        "1795257602",
+        "x",
+    ]
+    controller = Controller(also={"squeue": "", "sacct": SEP.join(cells) + "\n"})
+    found = waiting.explain(slurm(controller), RunState(None, status("18")), NOW)
+    assert found.here == ("afterok:17 waits for job 17 to end well, and it is FAILED: this can never be met",)
+    assert sum(call.startswith("sacct") for call in controller.asked) == 1
+
+
+def test_without_accounting_it_is_said_that_they_were_not_seen() -> None:
+    controller = Controller(also={"squeue": ""})
+    found = waiting.explain(slurm(controller, accounting=False), RunState(None, status("18")), NOW)
+    assert found.unseen == ("how jobs ended that have left the queue (this cluster keeps no accounts)",)
+    assert "Slurm says that this has failed" in found.here[0]
+
+
+def test_a_limit_is_looked_for_up_the_tree_of_accounts() -> None:
+    child = recorded("show-assoc").replace("cpu=2(2)", "cpu=N(2)").replace("=root(1)", "=top(7)")
+    above = recorded("show-assoc").replace("Account=chem", "Account=top")
+    controller = Controller(also={"accounts=chem": child, "accounts=top": above})
+    found = waiting.explain(slurm(controller), RunState(None, replace(status("5"), reason="AssocGrpCpuLimit")), NOW)
+    assert found.here[0] == "account top allows 2 cpu (GrpTRES); 2 cpu in use"
 
 
 # -- a running job -------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from clusterrun.job import JobId, JobStatus
 from clusterrun.reasons import Limit, explain
-from clusterrun.scheduler.slurm import Reply, SlurmScheduler
+from clusterrun.scheduler.slurm import SlurmScheduler
 from clusterrun.scheduler.slurm_limits import Holder, limits_argv, parse_limits
 from clusterrun.scheduler.slurm_nodes import nodes_argv, parse_nodes
 from clusterrun.scheduler.slurm_priority import NO_PARTS, Priority, parse_priority, priority_argv
@@ -32,67 +32,68 @@ _NOT_ABOUT_NODES = frozenset({
 _LEVELS = 3
 
 T = TypeVar("T")
+Answer = Callable[[], T | None]
 
 
 class _Desk:
-    """Asks, and keeps a line of everything that was not answered."""
+    """Asks side by side, and keeps a line of everything that was not answered."""
 
-    def __init__(self, scheduler: SlurmScheduler) -> None:
-        self._scheduler = scheduler
+    def __init__(self, scheduler: SlurmScheduler, pool: ThreadPoolExecutor) -> None:
+        self._scheduler, self._pool = scheduler, pool
         self.unseen: list[str] = []
 
-    def many(self, questions: dict[str, tuple[Sequence[str], Callable[[str], T]]]) -> dict[str, T]:
-        """The answers by name, all asked at once; what was not answered is missing."""
-        with ThreadPoolExecutor(max_workers=max(1, len(questions))) as pool:
-            replies = {
-                name: pool.submit(self._scheduler.answer, argv, TIMEOUT) for name, (argv, _) in questions.items()
-            }
-        found = {}
-        for name, (_, parse) in questions.items():
-            reply: Reply = replies[name].result()
-            if reply.note:
-                self.unseen.append(f"{name} ({reply.note})")
-            else:
-                found[name] = parse(reply.text)
-        return found
+    def ask(self, what: str, argv: Sequence[str], parse: Callable[[str], T]) -> Answer[T]:
+        """Ask, and go on; what comes back waits for the answer, which is None where there is none."""
+        asked = self._pool.submit(self._scheduler.answer, argv, TIMEOUT)
+
+        def answer() -> T | None:
+            reply = asked.result()
+            # where priority is the order of arrival it has no parts: nothing is hidden
+            if reply.note and NO_PARTS not in reply.stderr:
+                self.unseen.append(f"{what} ({reply.note})")
+            return None if reply.note else parse(reply.text)
+
+        return answer
 
 
 def ask(scheduler: SlurmScheduler, job: JobStatus, now: float) -> Facts:
-    """Everything that bears on why a job waits: four or five commands at once, and at most a few more."""
-    desk = _Desk(scheduler)
+    """Everything that bears on why a job waits: three to five commands at once, and at most a few more."""
+    with ThreadPoolExecutor(max_workers=6) as pool:
+        return _ask(_Desk(scheduler, pool), scheduler, job, now)
+
+
+def _ask(desk: _Desk, scheduler: SlurmScheduler, job: JobStatus, now: float) -> Facts:
     reason = explain(job.reason) if job.reason else None
-    questions: dict[str, tuple[Sequence[str], Callable[[str], object]]] = {
-        "the job's request": (show_argv("job", [str(job.id)]), parse_show),
-        "the queue": (queue_argv(), parse_queue),
-        "the partitions": (show_argv("partition"), parse_show),
-    }
-    word = reason.word if reason else ""
-    if word not in _NOT_ABOUT_NODES and not (reason and reason.limit):
-        questions["the nodes"] = (nodes_argv(), parse_nodes)
-        questions["the reservations"] = (show_argv("reservation"), parse_show)
-    if word == "Licenses":
-        questions["the licenses"] = (show_argv("license"), parse_show)
-    found = desk.many(questions)
-    request = _block(found.get("the job's request"), job.id)  # type: ignore[arg-type]
+    word, limit = (reason.word, reason.limit) if reason else ("", None)
+    on_nodes = word not in _NOT_ABOUT_NODES and limit is None
+    request = desk.ask("the job's request", show_argv("job", [str(job.id)]), parse_show)
+    queue = desk.ask("the queue", queue_argv(), parse_queue)
+    partitions = desk.ask("the partitions", show_argv("partition"), parse_show)
+    nodes = desk.ask("the nodes", nodes_argv(), parse_nodes) if on_nodes else _nothing
+    kept = desk.ask("the reservations", show_argv("reservation"), parse_show) if on_nodes else _nothing
+    licenses = desk.ask("the licenses", show_argv("license"), parse_show) if word == "Licenses" else _nothing
     known = Facts(
         id=str(job.id),
         reason=reason,
         now=now,
-        job=request,
-        queue=found.get("the queue"),  # type: ignore[arg-type]
-        partitions=found.get("the partitions"),  # type: ignore[arg-type]
-        nodes=found.get("the nodes"),  # type: ignore[arg-type]
-        reservations=_reservations(found.get("the reservations")),  # type: ignore[arg-type]
-        licenses=found.get("the licenses"),  # type: ignore[arg-type]
+        job=_block(request(), job.id),
+        queue=queue(),
+        partitions=partitions(),
+        nodes=nodes(),
+        reservations=_reservations(kept()),
+        licenses=licenses(),
     )
+    holders = _holders(desk, known, limit) if limit else None
+    associations = _associations(desk, scheduler, known) if limit else None
+    priorities = _priorities(desk, known) if word == "Priority" else None
+    past = _past(desk, scheduler, known) if word.startswith("Dependency") else None
     return replace(
-        known,
-        holders=_holders(desk, known, reason.limit) if reason and reason.limit else None,
-        associations=_associations(desk, scheduler, known) if reason and reason.limit else None,
-        priorities=_priorities(desk, known) if word == "Priority" else None,
-        past=_past(desk, scheduler, known) if word.startswith("Dependency") else None,
-        unseen=tuple(desk.unseen),
+        known, holders=holders, associations=associations, priorities=priorities, past=past, unseen=tuple(desk.unseen)
     )
+
+
+def _nothing() -> None:
+    """The answer to what was not asked."""
 
 
 def _block(blocks: Sequence[dict[str, str]] | None, id: JobId) -> dict[str, str]:
@@ -122,7 +123,7 @@ def _holders(desk: _Desk, facts: Facts, limit: Limit) -> list[Holder] | None:
             break
         found += rows
         account = next((row.parent for row in rows if row.parent and not row.user), "")
-        if account == "root" or any(_set(row, limit, facts) for row in rows):
+        if not account or any(_set(row, limit, facts) for row in rows):
             break
     return found or None
 
@@ -131,12 +132,12 @@ def _associations(desk: _Desk, scheduler: SlurmScheduler, facts: Facts) -> tuple
     """The accounts and QOS that the job's user has: where else the job could go."""
     if not scheduler.facts.accounting or not facts.user:
         return None
-    question = (associations_argv(facts.user, scheduler.facts.cluster), parse_associations)
-    return desk.many({"the accounts and QOS of its user": question}).get("the accounts and QOS of its user")
+    argv = associations_argv(facts.user, scheduler.facts.cluster)
+    return desk.ask("the accounts and QOS of its user", argv, parse_associations)()
 
 
 def _limits(desk: _Desk, qos: Sequence[str], accounts: Sequence[str]) -> list[Holder] | None:
-    return desk.many({"the limits": (limits_argv(qos, accounts), parse_limits)}).get("the limits")
+    return desk.ask("the limits", limits_argv(qos, accounts), parse_limits)()
 
 
 def _set(row: Holder, limit: Limit, facts: Facts) -> bool:
@@ -150,11 +151,7 @@ def _priorities(desk: _Desk, facts: Facts) -> list[Priority] | None:
     first = [id.partition("_")[0] for id in ahead.jobs[:1]] if ahead else []
     if not facts.job.get("JobId"):
         return None
-    name, question = "the parts of its priority", (priority_argv([facts.job["JobId"], *first]), parse_priority)
-    found = desk.many({name: question}).get(name)
-    # where priority is the order of arrival it has no parts: nothing is hidden
-    desk.unseen = [line for line in desk.unseen if not line.startswith(name) or NO_PARTS not in line]
-    return found
+    return desk.ask("the parts of its priority", priority_argv([facts.job["JobId"], *first]), parse_priority)()
 
 
 def _past(desk: _Desk, scheduler: SlurmScheduler, facts: Facts) -> list[JobStatus] | None:

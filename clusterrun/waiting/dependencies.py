@@ -11,7 +11,9 @@ from clusterrun.scheduler.slurm_queue import Queued
 from clusterrun.waiting.words import clock
 
 # afterok:1(unfulfilled)   afterany:5_*+10(failed)   singleton(unfulfilled)   expand:3
-_ONE = re.compile(r"([a-z]+)(?::(L?\d{1,18}(?:_(?:\d{1,9}|\*))?(?:\+\d{1,9})?))?(?:\(([a-z]+)\))?", re.IGNORECASE)
+_ONE = re.compile(
+    r"([a-z]+)(?::(L?\d{1,18}(?:_(?:\d{1,9}|\*))?(?:\+\d{1,9})?))?(?:\(([a-z]+)\))?", re.IGNORECASE | re.ASCII
+)
 
 #: What each word waits for (sbatch(1), --dependency), and whether it can still be met by a job with such an outcome.
 _DEMANDS: dict[str, tuple[str, Callable[[Outcome], bool] | None]] = {

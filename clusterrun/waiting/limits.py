@@ -75,7 +75,9 @@ def _holders(facts: Facts, limit: Limit) -> list[Holder]:
     """The rows that the limit may stand on: the job's QOS and its partition's, or its association and those above."""
     rows = facts.holders or ()
     if limit.owner == "association":
-        return [row for row in rows if row.kind == "association" and row.user in ("", facts.user)]
+        here = ("", *facts.partition_names)
+        mine = [row for row in rows if row.kind == "association" and row.user in ("", facts.user)]
+        return [row for row in mine if row.partition in here]
     kind = "qos user" if limit.field.endswith("PU") else "qos account" if limit.field.endswith("PA") else "qos"
     uid = facts.uid
     return [
