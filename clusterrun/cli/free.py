@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import time
 from dataclasses import asdict, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from clusterrun.cli.options import asked, json_option, spec_options
 from clusterrun.cli.submit import job_and_script
 from clusterrun.cluster import Cluster
+from clusterrun.errors import RequestError
 from clusterrun.free.seen import Seen
 from clusterrun.free.soonest import AUTO, MOST_QUESTIONS, Soonest, named
 from clusterrun.free.summary import NodeRow, PartitionSum, node_rows, partition_sums
@@ -19,6 +21,9 @@ from clusterrun.job import LOCAL
 from clusterrun.scheduler import devices
 from clusterrun.scheduler.slurm_estimate import No, Silence, Start
 from clusterrun.ui import Ui
+
+if TYPE_CHECKING:
+    from clusterrun.request import Asked
 
 
 @click.command()
@@ -42,11 +47,14 @@ def free(ctx: click.Context, /, words: tuple[str, ...], profile: str | None, as_
     cluster = Cluster(tell=ui.note)
     job, script = job_and_script(words, ctx.obj)
     request = asked(job, script, profile, options)
+    if job and (shape := re.fullmatch(r"([1-9][0-9]{0,4})[x×]([1-9][0-9]{0,3})", job)):
+        hint = f"clusterrun free --nodes {shape[1]} --gpus-per-node {shape[2]}"
+        raise RequestError(f"{job} is no job: a shape is asked for by options", hint=hint)
     scheduler = request.flags.get("scheduler")
     if cluster.scheduler(str(scheduler.value) if scheduler else AUTO).name == LOCAL:
         _local(ui, cluster)
     elif job or script or profile or request.flags.keys() - {"partition", "scheduler"}:
-        found = cluster.soonest(request)
+        found = _asked_where(cluster, request)
         ui.data(_soonest_json(found))
         ui.say(*estimates(found, time.time()))
         _soonest_notes(ui, found)
@@ -63,6 +71,16 @@ def free(ctx: click.Context, /, words: tuple[str, ...], profile: str | None, as_
         ui.say(*summary(seen, time.time()))
         for note in seen.notes:
             ui.note(note)
+
+
+def _asked_where(cluster: Cluster, request: Asked) -> Soonest:
+    try:
+        return cluster.soonest(request)
+    except RequestError as error:
+        # a partition typed where a job's name stands: not a job, but a fair thing to type
+        if error.message.startswith("no job ") and request.job in {p.name for p in cluster.free().partitions}:
+            error.hint = f"{request.job} is a partition: clusterrun free --partition {request.job}"
+        raise
 
 
 def _local(ui: Ui, cluster: Cluster) -> None:

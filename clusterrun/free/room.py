@@ -35,17 +35,14 @@ def _never(seen: Seen, partition: Partition, spec: JobSpec, shape: Shape, need: 
     nodes = seen.nodes_of(partition.name)
     fit = sum(most_of(node, need) >= shape.each for node in nodes)
     most = max((most_of(node, need) for node in nodes), default=0)
-    what = f"{need.unit}s{f' of type {need.kind}' if need.kind else ''}"
+    kind = f" of type {need.kind}" if need.kind else ""
+    what = counted(shape.each, "GPU") + kind if need.gpus else f"CPUs for {counted(shape.each, 'rank')}"
     if not most:
-        yield f"it has no {what}"
+        yield f"it has no GPUs{kind}" if need.gpus else "no node has CPUs enough for a rank"
     if not fit:
-        yield (
-            f"no node has {shape.each} {what} (at most {most})"
-            if need.gpus
-            else (f"no node has the CPUs for {shape.each} {what} (at most {most})")
-        )
+        yield f"no node has {what} (at most {most})"
     if fit < shape.nodes:
-        yield f"it has only {counted(fit, 'node')} with {shape.each} {what if shape.each > 1 else need.unit} or more"
+        yield f"it has only {counted(fit, 'node')} with {what} or more"
 
 
 def most_of(node: Node, need: Need) -> int:

@@ -77,15 +77,17 @@ def _accounted(slurm: SlurmScheduler, seen: Seen, with_limits: bool) -> Seen:
     if not enforced & {"limits", "safe", "all", "unknown"}:
         return replace(seen, notes=("this cluster enforces no limits (AccountingStorageEnforce)",))
     set_by_qos = slurm.answer(qos_argv())
-    notes = [
-        f"not seen: {what} ({reply.note})"
-        for reply, what in (
-            (associations, "your accounts and QOS"),
-            (set_by_qos, "the limits of a QOS on each user"),
-            (used, "how much of your limits is used"),
-        )
-        if reply.note
-    ]
+    unseen: dict[str, list[str]] = {}
+    for reply, what in (
+        (associations, "your accounts and QOS"),
+        (set_by_qos, "the limits of a QOS on each user"),
+        (used, "how much of your limits is used"),
+    ):
+        if reply.note:
+            unseen.setdefault(re.sub(r"^(\w+): \1: (error: )?", r"\1: ", reply.note), []).append(what)
+    notes = [f"not seen: {' and '.join(whats)} ({why})" for why, whats in unseen.items()]
+    if not rows and not associations.note and enforced & {"associations", "limits", "safe", "all"}:
+        notes.append("accounting has no account for you, and this cluster asks for one: the site's support adds you")
     names = {p.qos: f"QOS {p.qos} of partition {p.name}" for p in seen.partitions if p.qos}
     # which of them are the user's own may not have been seen: then all that slurmctld tells of
     mine = [holder.qos for holder in holders] if associations.note else [q for row in rows for q in row.qos]

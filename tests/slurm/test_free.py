@@ -157,6 +157,8 @@ def test_the_words_of_a_wrong_shape(site: Site) -> None:
     assert "--nodes: 0 is not a whole number" in site.cli("free", "--nodes", "0", status=2).stderr
     said = site.cli("free", "--gpus-per-node", "9", status=None)
     assert "no node has 9 GPUs (at most 4)" in said.stdout
+    assert "hint: clusterrun free --nodes 2 --gpus-per-node 4" in site.cli("free", "2x4", status=2).stderr
+    assert "low is a partition: clusterrun free --partition low" in site.cli("free", "low", status=2).stderr
 
 
 def test_auto_is_refused_where_no_partition_takes_it(site: Site) -> None:
