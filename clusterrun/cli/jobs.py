@@ -7,7 +7,6 @@ import time
 import click
 
 from clusterrun import listing
-from clusterrun.cli.follow import exit_code, report_end
 from clusterrun.cli.options import json_option
 from clusterrun.cluster import Cluster
 from clusterrun.errors import RequestError
@@ -40,7 +39,7 @@ def status(ctx: click.Context, job_ids: tuple[str, ...], explain: bool, as_json:
     else:
         for number, state in enumerate(listing.collapse(states)):
             ui.say(*[""][: number > 0], *state_lines(state, explain=explain, first=_first_cause(state)))
-    if any(state.as_of is not None or exit_code([state]) == 75 for state in states):
+    if any(state.as_of is not None or state.status.outcome in (Outcome.UNKNOWN, Outcome.LOST) for state in states):
         ctx.exit(75)
 
 
@@ -126,6 +125,8 @@ def wait(ctx: click.Context, job_ids: tuple[str, ...], as_json: bool) -> None:
 
     It waits for any job that may be seen, an array's tasks included. Ctrl-C ends the waiting, not the jobs.
     """
+    from clusterrun.cli.follow import report_end  # and not above: list and status read no logs
+
     ui = Ui("wait", as_json=as_json)
     cluster = Cluster(tell=ui.note)
     found = {job_id: cluster.run(job_id) for job_id in job_ids}
