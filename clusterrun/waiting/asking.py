@@ -63,7 +63,8 @@ def ask(scheduler: SlurmScheduler, job: JobStatus, now: float) -> Facts:
 
 
 def _ask(desk: _Desk, scheduler: SlurmScheduler, job: JobStatus, now: float) -> Facts:
-    reason = explain(job.reason) if job.reason else None
+    # squeue's "None" is a word of its own; accounting, which may be all that tells of a job, has no reasons
+    reason = explain(job.reason or ("None" if job.source == "squeue" else ""))
     word, limit = (reason.word, reason.limit) if reason else ("", None)
     on_nodes = word not in _NOT_ABOUT_NODES and limit is None
     request = desk.ask("the job's request", show_argv("job", [str(job.id)]), parse_show)
