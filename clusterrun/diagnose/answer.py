@@ -27,11 +27,8 @@ class Diagnosis:
     def short(self) -> str:
         """One line, whose rank comes first: for the end of what one has followed."""
         place = f" ({self.cause.place})" if self.cause.place else ""
-        return (
-            f"{self._who()} failed first: {self.cause.sentence}{place}"
-            if self._who()
-            else f"first cause: {self.headline()}"
-        )
+        who = f"{self._who()} failed first: " if self._who() else ""
+        return f"{who}{self.cause.sentence}{place}"
 
     def lines(self) -> list[str]:
         """For people: the cause, the proof with file and line, what to do, the command to type."""
