@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from clusterrun.logs import LineReader
 from clusterrun.logs.bars import EVERY, SETTLED
-from tests.logtexts import texts
+from tests.logtexts import pieces, texts
 
 
 def state(rank, count, total=100):
@@ -39,6 +39,21 @@ def test_a_bar_that_wipes_itself_leaves_what_it_showed():
 def test_two_bars_after_each_other_are_two():
     data = b"".join(state(0, i) for i in range(101)) * 2
     assert texts(read(data)) == ["100%|####   | 100/100"] * 2
+
+
+@pytest.mark.parametrize("name", [b"", b"Epoch 1/3: ", b"Epoch %d/3: "])
+@pytest.mark.parametrize("whole", [True, False])
+def test_the_bars_of_epochs_are_all_shown_whole_lines_or_states(name, whole):
+    data = b""
+    for epoch in range(1, 4):
+        states = [b"\r" + (name % epoch if b"%" in name else name) + b"%3d%%|###" % i for i in range(0, 101, 2)]
+        lines = [b"".join(states)] if whole else states
+        data += b"".join(piece for line in lines for piece in pieces(0, line, 8))
+    assert [text[-7:] for text in texts(read(data))] == ["100%|###"[-7:]] * 3
+
+
+def test_what_counts_nothing_is_no_bar():
+    assert texts(read(b"0: \rloading\n0: \rsaving\rsaved\n")) == ["loading", "saved"]
 
 
 @pytest.mark.parametrize("line", [b"0: windows\r\n", b"0: step 1\r\n"])

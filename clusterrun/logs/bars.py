@@ -1,7 +1,9 @@
 """Progress bars: of the thousands of states that a bar is drawn in, the last one, and some on the way.
 
-A bar is drawn by writing ``\\r`` and its new state, without a newline. ``srun --unbuffered`` passes each write on and
-labels it as a line of its own, so a bar of 10,000 updates is 10,000 lines in the file (seen on 22.05).
+A bar is drawn by writing ``\\r`` and its new state, without a newline. srun sends such a line when it ends, in pieces
+of 1024 bytes; ``srun --unbuffered`` passes each write on and labels it as a line of its own, so a bar of 10,000 updates
+is 10,000 lines in the file (both seen on 22.05). So a state is held until its task says something else: a next state
+takes its place, but for the first of another bar, which is known by a count that fell.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ SETTLED = 1.0
 """Seconds without a new state after which the last one is shown."""
 BARS_CAP = 4 * 1024 * 1024
 """Characters kept of all states in hand."""
-_COUNT = re.compile(r"(\d{1,15})(?:%|it\b|/\d)")
+_COUNTS = tuple(re.compile(pattern) for pattern in (r"(\d{1,15})%", r"(\d{1,15})it\b", r"(\d{1,15})/\d", r"(\d{1,15})"))
+_COUNTED_IN = 400  # characters of a state in which its count is looked for
 
 T = TypeVar("T")
 
@@ -47,12 +50,12 @@ class Bars(Generic[T]):
         """The last states in hand, given or not."""
         return [state.line for state in self._states.values()]
 
-    def draw(self, task: int | None, text: str, line: T) -> list[T]:
-        """Take a new state; returns the last state of another bar that this one shows to be over."""
+    def draw(self, task: int | None, first: str, text: str, line: T) -> list[T]:
+        """Take a new state, ``first`` of those that came with it; returns the last one of a bar that is over."""
         before = self._states.get(task)
         if before is not None and not text:
             return []  # a bar that wipes itself leaves what it showed
-        over = self._take(task) if before is None or _fell(before.text, text) else []
+        over = self._take(task) if before is None or _fell(before.text, first) else []
         if task in self._states:
             self._drop(task)
         self._states[task] = _State(text, line)
@@ -97,7 +100,15 @@ class Bars(Generic[T]):
         self._size -= len(self._states.pop(task).text)
 
 
+def count(state: str) -> int | None:
+    """How far a bar has come: its percentage, else steps, else the first number; None where it tells none."""
+    for pattern in _COUNTS:
+        found = pattern.search(state, 0, _COUNTED_IN)
+        if found is not None:
+            return int(found[1])
+    return None
+
+
 def _fell(before: str, now: str) -> bool:
-    """Whether the count went back, so that another bar has begun: the one before ended where it stood."""
-    a, b = _COUNT.search(before), _COUNT.search(now)
-    return a is not None and b is not None and int(b[1]) < int(a[1])
+    was, is_now = count(before), count(now)
+    return was is not None and is_now is not None and is_now < was

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Literal, NamedTuple
 
-from clusterrun.logs.bars import Bars
+from clusterrun.logs.bars import Bars, count
 
 Stream = Literal["out", "err"]
 
@@ -27,6 +27,7 @@ HELD_CAP = 16 * 1024 * 1024
 """Bytes kept of all unfinished lines of one file together."""
 _LABEL_CAP = 12  # "4294967294: " is the longest label there can be
 _LABELS_KEPT = 65_536
+_FIRST = 400  # bytes of a bar's first state that are kept
 _LOOKED_FOR = 16  # labels that are looked for in a block before it is just read
 _BLANK = " \t\r"
 
@@ -46,6 +47,15 @@ class LogLine(NamedTuple):
     cut: int = 0
     notice: bool = False
     label: str = ""
+
+
+class _Held(NamedTuple):
+    """A line so far: what is kept of it, how many bytes are not, its label, the first state of a bar that it draws."""
+
+    payload: bytes
+    lost: int
+    label: str
+    first: bytes
 
 
 #: which lines pass; None lets all pass, at no cost
@@ -77,7 +87,8 @@ class LineReader:
         self._ranks: dict[str, int] = {}  # label field -> rank, for the labels seen
         self._tail = b""  # the line whose newline has not come
         self._tail_lost = 0
-        self._held: dict[int, tuple[bytes, int, str]] = {}  # rank -> its whole pieces so far, bytes dropped, label
+        self._tail_first = b""  # of a tail that was cut: the first state it drew
+        self._held: dict[int, _Held] = {}  # rank -> its whole pieces so far
         self._held_bytes = 0
         self._bars: Bars[LogLine] = Bars()
 
@@ -87,7 +98,7 @@ class LineReader:
             return True
         if not self._held and not self._bars:
             return False
-        labels = {label for _, _, label in self._held.values()} | {line.label for line in self._bars.lines()}
+        labels = {held.label for held in self._held.values()} | {line.label for line in self._bars.lines()}
         if self._world_size is None or "" in labels or len(labels) > _LOOKED_FOR:
             return True  # another width of the same label, no label, or not worth it
         wanted = [f"{label}: ".encode() for label in labels]
@@ -111,10 +122,10 @@ class LineReader:
         """The lines still unfinished: each task's pieces in hand, a last line without its newline, and bars."""
         lines: list[LogLine] = []
         if self._tail:
-            self._add(lines, self._tail, self._tail_lost)
-            self._tail, self._tail_lost = b"", 0
+            self._add(lines, self._tail, self._tail_lost, self._tail_first)
+            self._tail, self._tail_lost, self._tail_first = b"", 0, b""
         for rank in list(self._held):
-            self._give(lines, rank, *self._release(rank))
+            self._give(lines, rank, self._release(rank))
         return list(filter(self._match, lines + self._bars.end()))
 
     def split(self, raw: bytes) -> tuple[int | None, str, bytes]:
@@ -135,6 +146,7 @@ class LineReader:
             return []
         block = self._tail + data[:last]
         lost, self._tail_lost, self._tail = self._tail_lost, 0, data[last + 1 :]
+        first, self._tail_first = self._tail_first, b""
         raws = block.split(b"\n")
         easy = not (self._held or lost or self._bars or b"\r" in block) and max(map(len, raws)) < PIECE
         if easy and self._wanted is None:
@@ -143,8 +155,8 @@ class LineReader:
             return self._plain(block.decode("utf-8", "replace"))
         lines: list[LogLine] = []
         for raw in raws:
-            self._add(lines, raw, lost)
-            lost = 0
+            self._add(lines, raw, lost, first)
+            lost, first = 0, b""
         return lines
 
     def _plain(self, text: str) -> list[LogLine]:
@@ -163,56 +175,56 @@ class LineReader:
             lines.append(make(LogLine, (stream, None, line, 0, False, "")))
         return lines
 
-    def _add(self, lines: list[LogLine], raw: bytes, lost: int) -> None:
+    def _add(self, lines: list[LogLine], raw: bytes, lost: int, first: bytes) -> None:
         rank, label, payload = self.split(raw)
         if self._wanted is not None and rank not in self._wanted:
             return
+        first = first or _first_state(payload)
         if rank is not None:
             whole_piece = len(payload) == PIECE
-            if whole_piece and rank in self._held and self._drops(rank, payload, lost):
-                return
             if rank in self._held:
-                before, lost_before, _ = self._release(rank)
-                payload, lost = before + payload, lost + lost_before
+                if whole_piece and self._drops(rank, payload, lost):
+                    return
+                before = self._release(rank)
+                payload, lost, first = before.payload + payload, lost + before.lost, before.first
             if whole_piece:
-                self._hold(lines, rank, payload, lost, label)
+                self._hold(lines, rank, _Held(*_squeeze(payload, lost), label, first))
                 return
-        self._give(lines, rank, payload, lost, label)
+        self._give(lines, rank, _Held(payload, lost, label, first))
 
     def _drops(self, rank: int, payload: bytes, lost: int) -> bool:
         """Count a piece beyond the cap of a very long line, without making that line again each time."""
-        before, lost_before, label = self._held[rank]
-        if len(before) < LINE_CAP or b"\r" in payload or before.rfind(b"\r") > 0:
+        held = self._held[rank]
+        if len(held.payload) < LINE_CAP or b"\r" in payload or held.payload.rfind(b"\r") > 0:
             return False
-        self._held[rank] = before, lost_before + lost + len(payload), label
+        self._held[rank] = held._replace(lost=held.lost + lost + len(payload))
         return True
 
-    def _hold(self, lines: list[LogLine], rank: int, payload: bytes, lost: int, label: str) -> None:
-        payload, lost = _squeeze(payload, lost)
-        self._held[rank] = payload, lost, label
-        self._held_bytes += len(payload)
+    def _hold(self, lines: list[LogLine], rank: int, held: _Held) -> None:
+        self._held[rank] = held
+        self._held_bytes += len(held.payload)
         while self._held_bytes > HELD_CAP:  # thousands of long lines at once: let the oldest go as it is
             oldest = next(iter(self._held))
-            self._give(lines, oldest, *self._release(oldest))
+            self._give(lines, oldest, self._release(oldest))
 
-    def _release(self, rank: int) -> tuple[bytes, int, str]:
+    def _release(self, rank: int) -> _Held:
         held = self._held.pop(rank)
-        self._held_bytes -= len(held[0])
+        self._held_bytes -= len(held.payload)
         return held
 
-    def _give(self, lines: list[LogLine], rank: int | None, payload: bytes, lost: int, label: str) -> None:
-        payload, lost = _squeeze(payload, lost)
+    def _give(self, lines: list[LogLine], rank: int | None, held: _Held) -> None:
+        payload, lost = _squeeze(held.payload, held.lost)
         text = payload.decode("utf-8", "replace")
         drawn = rank in self._bars
         if "\r" in text:
             begins, text = text[0] == "\r", _last_state(text)
-            if (begins and text) or (drawn and not text):
-                line = LogLine(self._stream, rank, text, lost, False, label)
-                lines += self._bars.draw(rank, text, line)
+            if (begins and count(text) is not None) or (drawn and not text):
+                line = LogLine(self._stream, rank, text, lost, False, held.label)
+                lines += self._bars.draw(rank, held.first.decode("utf-8", "replace"), text, line)
                 return
         if drawn:
             lines += self._bars.finish(rank)
-        line = tuple.__new__(LogLine, (self._stream, rank, text, lost, False, label))
+        line = tuple.__new__(LogLine, (self._stream, rank, text, lost, False, held.label))
         if payload or not drawn:  # an empty line after a bar is the newline that ends it
             lines.append(line)
 
@@ -222,6 +234,7 @@ class LineReader:
             return raw, lost
         rank, _, payload = self.split(raw)
         label = raw[: len(raw) - len(payload)] if rank is not None else b""
+        self._tail_first = self._tail_first or _first_state(payload)
         payload, lost = _squeeze(payload, lost)
         return label + payload, lost
 
@@ -242,6 +255,11 @@ def _last_state(text: str) -> str:
     """The last state of a progress line that shows anything, without the blanks that wipe it."""
     shown = text.rstrip(_BLANK)
     return shown[shown.rfind("\r") + 1 :]
+
+
+def _first_state(payload: bytes) -> bytes:
+    """The first state that a line draws, as far as it tells a count; nothing where it draws none."""
+    return payload[:_FIRST].lstrip(b"\r").partition(b"\r")[0] if payload[:1] == b"\r" else b""
 
 
 def _squeeze(payload: bytes, lost: int) -> tuple[bytes, int]:
