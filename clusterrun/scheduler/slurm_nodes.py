@@ -116,6 +116,10 @@ class Node:
         return sum(number for _, number in self.gpus_free)
 
 
+_LINES = ("NodeName=", "CPUAlloc=", "Gres=", "GresUsed=", "RealMemory=", "State=", "Partitions=", "CfgTRES=",
+          "AllocTRES=", "Reason=")  # fmt: skip
+
+
 def nodes_argv(cluster: str = "") -> list[str]:
     """Ask for all nodes; ``-d`` adds which generic resources are in use, whether or not there is accounting."""
     argv = show_argv("node", cluster=cluster)
@@ -124,7 +128,9 @@ def nodes_argv(cluster: str = "") -> list[str]:
 
 def parse_nodes(text: str) -> list[Node]:
     """The nodes of the answer, in Slurm's order."""
-    return [_node(block) for block in parse_show(text) if block.get("NodeName")]
+    # thousands of nodes, twenty lines each, half of them of no use here
+    lines = (line for line in text.split("\n") if line.lstrip().startswith(_LINES) or not line.strip())
+    return [_node(block) for block in parse_show("\n".join(lines)) if block.get("NodeName")]
 
 
 def _node(block: dict[str, str]) -> Node:
