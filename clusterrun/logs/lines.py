@@ -49,15 +49,8 @@ class LogLine(NamedTuple):
     label: str = ""
 
 
-class _Held(NamedTuple):
-    """A line so far: what is kept of it, how many bytes are not, its label, the first state of a bar that it draws."""
-
-    payload: bytes
-    lost: int
-    label: str
-    first: bytes
-
-
+#: a line so far: what is kept of it, how many bytes are not, its label, the first state of a bar that it draws
+_Held = tuple[bytes, int, str, bytes]
 #: which lines pass; None lets all pass, at no cost
 Match = Callable[[LogLine], bool] | None
 
@@ -98,7 +91,7 @@ class LineReader:
             return True
         if not self._held and not self._bars:
             return False
-        labels = {held.label for held in self._held.values()} | {line.label for line in self._bars.lines()}
+        labels = {label for _, _, label, _ in self._held.values()} | {line.label for line in self._bars.lines()}
         if self._world_size is None or "" in labels or len(labels) > _LOOKED_FOR:
             return True  # another width of the same label, no label, or not worth it
         wanted = [f"{label}: ".encode() for label in labels]
@@ -125,7 +118,7 @@ class LineReader:
             self._add(lines, self._tail, self._tail_lost, self._tail_first)
             self._tail, self._tail_lost, self._tail_first = b"", 0, b""
         for rank in list(self._held):
-            self._give(lines, rank, self._release(rank))
+            self._give(lines, rank, *self._release(rank))
         return list(filter(self._match, lines + self._bars.end()))
 
     def split(self, raw: bytes) -> tuple[int | None, str, bytes]:
@@ -179,52 +172,55 @@ class LineReader:
         rank, label, payload = self.split(raw)
         if self._wanted is not None and rank not in self._wanted:
             return
-        first = first or _first_state(payload)
+        if payload[:1] == b"\r" and not first:
+            first = _first_state(payload)
         if rank is not None:
             whole_piece = len(payload) == PIECE
             if rank in self._held:
                 if whole_piece and self._drops(rank, payload, lost):
                     return
-                before = self._release(rank)
-                payload, lost, first = before.payload + payload, lost + before.lost, before.first
+                before, lost_before, _, first = self._release(rank)
+                payload, lost = before + payload, lost + lost_before
             if whole_piece:
-                self._hold(lines, rank, _Held(*_squeeze(payload, lost), label, first))
+                self._hold(lines, rank, (*_squeeze(payload, lost), label, first))
                 return
-        self._give(lines, rank, _Held(payload, lost, label, first))
+        self._give(lines, rank, payload, lost, label, first)
 
     def _drops(self, rank: int, payload: bytes, lost: int) -> bool:
         """Count a piece beyond the cap of a very long line, without making that line again each time."""
-        held = self._held[rank]
-        if len(held.payload) < LINE_CAP or b"\r" in payload or held.payload.rfind(b"\r") > 0:
+        before, lost_before, label, first = self._held[rank]
+        if len(before) < LINE_CAP or b"\r" in payload or before.rfind(b"\r") > 0:
             return False
-        self._held[rank] = held._replace(lost=held.lost + lost + len(payload))
+        self._held[rank] = before, lost_before + lost + len(payload), label, first
         return True
 
     def _hold(self, lines: list[LogLine], rank: int, held: _Held) -> None:
         self._held[rank] = held
-        self._held_bytes += len(held.payload)
+        self._held_bytes += len(held[0])
         while self._held_bytes > HELD_CAP:  # thousands of long lines at once: let the oldest go as it is
             oldest = next(iter(self._held))
-            self._give(lines, oldest, self._release(oldest))
+            self._give(lines, oldest, *self._release(oldest))
 
     def _release(self, rank: int) -> _Held:
         held = self._held.pop(rank)
-        self._held_bytes -= len(held.payload)
+        self._held_bytes -= len(held[0])
         return held
 
-    def _give(self, lines: list[LogLine], rank: int | None, held: _Held) -> None:
-        payload, lost = _squeeze(held.payload, held.lost)
+    def _give(
+        self, lines: list[LogLine], rank: int | None, payload: bytes, lost: int, label: str, first: bytes
+    ) -> None:
+        payload, lost = _squeeze(payload, lost)
         text = payload.decode("utf-8", "replace")
         drawn = rank in self._bars
         if "\r" in text:
             begins, text = text[0] == "\r", _last_state(text)
             if (begins and count(text) is not None) or (drawn and not text):
-                line = LogLine(self._stream, rank, text, lost, False, held.label)
-                lines += self._bars.draw(rank, held.first.decode("utf-8", "replace"), text, line)
+                line = LogLine(self._stream, rank, text, lost, False, label)
+                lines += self._bars.draw(rank, first.decode("utf-8", "replace"), text, line)
                 return
         if drawn:
             lines += self._bars.finish(rank)
-        line = tuple.__new__(LogLine, (self._stream, rank, text, lost, False, held.label))
+        line = tuple.__new__(LogLine, (self._stream, rank, text, lost, False, label))
         if payload or not drawn:  # an empty line after a bar is the newline that ends it
             lines.append(line)
 
@@ -258,7 +254,7 @@ def _last_state(text: str) -> str:
 
 
 def _first_state(payload: bytes) -> bytes:
-    """The first state that a line draws, as far as it tells a count; nothing where it draws none."""
+    """The first state that a line draws which begins with a carriage return, as far as it tells a count."""
     return payload[:_FIRST].lstrip(b"\r").partition(b"\r")[0] if payload[:1] == b"\r" else b""
 
 
