@@ -1,0 +1,46 @@
+"""Limits of accounting that a job would be beyond: ``sbatch --test-only`` does not look at them (22.05: seen). Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from clusterrun.free.limits import Limit
+from clusterrun.free.seen import Seen
+from clusterrun.free.shapes import Need
+from clusterrun.spec import JobSpec
+
+_GPUS = ("MaxTRESPJ", "MaxTRESPU", "MaxTRESPA", "GrpTRES")
+_RUNNING = ("MaxJobs", "MaxJobsPU", "MaxJobsPA", "GrpJobs")
+_QUEUED = ("MaxSubmitJobs", "MaxSubmitJobsPU", "MaxSubmitJobsPA", "GrpSubmitJobs")
+
+
+def beyond(seen: Seen, spec: JobSpec, need: Need, gpus: int, partitions: Iterable[str]) -> list[str]:
+    """What stands in the way of a job of so many GPUs in any of those partitions, a line each.
+
+    Only limits that surely hold for the job count: of the QOS and account it names, or of the user's defaults.
+    """
+    account = spec.directive("account") or seen.default_account
+    defaults = {row.default_qos for row in seen.associations if row.account == account}
+    qualities = {spec.directive("qos") or (defaults.pop() if len(defaults) == 1 else "")}
+    qualities |= {p.qos for p in seen.partitions if p.name in set(partitions)}
+    lines = []
+    for limit in seen.limits or ():
+        if (limit.qos and limit.qos in qualities) or (account and account in limit.accounts):
+            why = _why(limit, spec, need, gpus)
+            lines += [f"{limit.by}: {why} ({limit.name})"] if why else []
+    return lines
+
+
+def _why(limit: Limit, spec: JobSpec, need: Need, gpus: int) -> str:
+    left = limit.limit if limit.left is None else limit.left
+    if limit.name in _GPUS and need.gpus and limit.tres in ("gres/gpu", f"gres/gpu:{need.kind}"):
+        if gpus > limit.limit:
+            return f"{gpus} GPUs are more than the {limit.limit:.0f} that it allows: the job would wait for ever"
+        return f"of {limit.limit:.0f} GPUs {left:.0f} are left: the job would wait for others" if gpus > left else ""
+    if limit.name == "MaxWallPJ" and spec.time_limit and spec.time_limit > limit.limit * 60:
+        return "the time limit is over its own: the job would wait for ever"
+    if limit.name in _RUNNING and left == 0:
+        return f"all of its {limit.limit:.0f} running jobs are in use: the job would wait for others"
+    if limit.name in _QUEUED and left == 0:
+        return f"all of its {limit.limit:.0f} jobs are in use: Slurm would refuse another"
+    return ""
