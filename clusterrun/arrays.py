@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import fields
 
 from clusterrun.job import JobId, JobStatus
 
 #: More tasks than Slurm lets an array have (MaxArraySize is below 4,000,001): a list that says so is not one.
 MOST = 4_000_001
+_FIELDS = tuple(field.name for field in fields(JobStatus))
 _PART = re.compile(r"(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?", re.ASCII)
 
 
@@ -57,5 +58,6 @@ def each_task(job: JobStatus) -> list[JobStatus]:
     tasks = read_tasks(job.tasks) if job.tasks else None
     if tasks is None:
         return [job]
-    alone = replace(job, tasks="")
-    return [replace(alone, id=JobId(job.id.raw, task, None, job.id.cluster)) for task in tasks]
+    # not dataclasses.replace, which takes three times as long: there may be ten thousand
+    shared = {name: getattr(job, name) for name in _FIELDS if name not in ("id", "tasks")}
+    return [JobStatus(id=JobId(job.id.raw, task, None, job.id.cluster), **shared) for task in tasks]

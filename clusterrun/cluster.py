@@ -19,18 +19,17 @@ from typing import TYPE_CHECKING, Any
 from clusterrun import cancelling, finished, foreign, listing, states, submission
 from clusterrun import store as records
 from clusterrun.errors import Ambiguous, NoScheduler, NoSuchJob, RequestError, SchedulerError
-from clusterrun.fields import Value
 from clusterrun.job import LOCAL, JobId, Outcome, is_run_id
 from clusterrun.profile_files import find_root
-from clusterrun.scheduler import Answer, Cancelled, Scheduler, devices
-from clusterrun.scheduler.local import LocalScheduler
+from clusterrun.scheduler import Answer, Cancelled, Scheduler
 from clusterrun.scheduler.slurm import ClusterFacts, SlurmScheduler, look
 from clusterrun.scheduler.sparing import Sparing
 from clusterrun.states import RunState
 from clusterrun.store import RunRecord, Store
 from clusterrun.watch import Watch, until_over
 
-if TYPE_CHECKING:  # asking about jobs needs neither, and starts sooner without
+if TYPE_CHECKING:  # asking about jobs needs none of them, and starts sooner without
+    from clusterrun.fields import Value
     from clusterrun.free.seen import Seen
     from clusterrun.free.soonest import Asker, Soonest
     from clusterrun.planning import Plan
@@ -90,6 +89,8 @@ class Cluster:
             name = "slurm" if self.facts() is not None else LOCAL
         if name not in self._schedulers:
             if name == LOCAL:
+                from clusterrun.scheduler.local import LocalScheduler
+
                 self._schedulers[name] = LocalScheduler(self.state, self.environ)
             else:
                 facts = self.facts()
@@ -247,11 +248,8 @@ class Cluster:
         ours = self.states([run for run in runs.values() if run is not None])
         mine = {state.record.run_id: state for state in ours if state.record is not None}
         others = self._foreign([JobId.parse(text) for text, run in runs.items() if run is None])
-        result = []
-        for text in texts:
-            run = runs[text]
-            result += [mine[run.run_id]] if run is not None else others[JobId.parse(text)]
-        return result
+        found = {text: [mine[run.run_id]] if run else others[JobId.parse(text)] for text, run in runs.items()}
+        return [state for text in texts for state in found[text]]
 
     def listing(self, *, everything: bool = False) -> list[RunState]:
         """My jobs that are not over: runs from any folder, and others in Slurm's queue, told by one squeue.
@@ -330,6 +328,8 @@ class Cluster:
 
     def _has_gpus(self, scheduler: Scheduler | None) -> bool | None:
         if scheduler is not None and scheduler.name == LOCAL:
+            from clusterrun.scheduler import devices
+
             return bool(devices.visible(self.environ))
         facts = self.facts()
         return facts.gpus if facts is not None else None

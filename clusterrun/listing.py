@@ -90,7 +90,7 @@ def _is_wanted(state: RunState, wanted: Wanted) -> bool:
 def _each(state: RunState) -> list[RunState]:
     if not state.status.tasks:
         return [state]
-    return [replace(state, status=job) for job in each_task(state.status)]
+    return [RunState(state.record, job, state.note, state.as_of) for job in each_task(state.status)]
 
 
 def collapse(states: Sequence[RunState]) -> list[RunState]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from functools import lru_cache
 from typing import Any
 
 from clusterrun import progress, states
@@ -107,7 +108,7 @@ def list_row(state: RunState) -> list[str]:
         _figure(figures.loss) if figures else "",
         f"{figures.tokens_per_second:,.0f}" if figures and figures.tokens_per_second is not None else "",
         state.status.partition,
-        time.strftime("%m-%d %H:%M", time.localtime(at)) if at else "",
+        _day(at) if at else "",
         reason,
     ]
 
@@ -191,6 +192,7 @@ def ranks_line(told: list[RankProgress], now: float) -> str:
     return ", ".join(parts)
 
 
+@lru_cache(maxsize=1024)
 def clock(seconds: int | None) -> str:
     """Seconds as squeue writes them: ``1-02:03:04``, ``2:03:04``, ``3:04``."""
     if seconds is None or seconds < 0:
@@ -209,6 +211,14 @@ def ago(seconds: float) -> str:
         if seconds >= 2 * size:
             return f"{seconds // size:.0f} {unit}"
     return f"{max(0, int(seconds))} s"
+
+
+@lru_cache(maxsize=1024)
+def _day(at: int) -> str:
+    try:
+        return time.strftime("%m-%d %H:%M", time.localtime(at))
+    except (OverflowError, ValueError, OSError):
+        return str(at)
 
 
 def _word(job: JobStatus) -> str:

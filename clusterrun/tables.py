@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 GAP = "  "
+SPARE = 4
+"""Columns that leave this early do so before a name or a reason is cut for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +33,10 @@ def fit(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int | N
     kept = list(range(len(columns)))
     if width is not None:
         for leaving in _leaving(columns, by_column):
-            if _total(columns, natural, kept) <= width:
-                break
-            kept.remove(leaving)
+            # what is only nice to have leaves before anything is cut
+            spare = columns[leaving].leaves <= SPARE or not any(by_column[leaving][1:])
+            if _total(columns, natural, kept, uncut=spare) > width:
+                kept.remove(leaving)
     widths = _shared(columns, natural, kept, width)
     lines = _lines([by_column[i] for i in kept], [columns[i].right for i in kept], widths)
     return lines if width is None else [cut(line, width) for line in lines]
@@ -66,8 +69,8 @@ def _leaving(columns: Sequence[Column], by_column: Sequence[Sequence[str]]) -> l
     return [*empty, *(i for i in may if i not in empty)]
 
 
-def _total(columns: Sequence[Column], natural: Sequence[int], kept: Sequence[int]) -> int:
-    least = sum(_least(columns[i], natural[i]) for i in kept)
+def _total(columns: Sequence[Column], natural: Sequence[int], kept: Sequence[int], *, uncut: bool = False) -> int:
+    least = sum(natural[i] if uncut else _least(columns[i], natural[i]) for i in kept)
     return least + len(GAP) * (len(kept) - 1)
 
 

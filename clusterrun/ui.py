@@ -14,14 +14,16 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TextIO
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, TextIO
 
 from clusterrun.errors import ClusterrunError
-from clusterrun.logs import LogLine
-from clusterrun.logs.look import terminal_line
 from clusterrun.states_shown import COLUMNS, handle, state_json, state_lines, state_row
 from clusterrun.tables import Column, cut, fit
 from clusterrun.text import safe_line, safe_text
+
+if TYPE_CHECKING:
+    from clusterrun.logs import LogLine
 
 __all__ = ["COLUMNS", "VERSION", "Ui", "handle", "state_json", "state_lines", "state_row"]
 
@@ -88,7 +90,8 @@ class Ui:
         """A table for people, aligned and as wide as the terminal; tab-separated rows where there is none."""
         if self.as_json:
             return
-        cells = [[safe_line(cell) for cell in row] for row in rows]
+        safe = lru_cache(maxsize=4096)(safe_line)  # the rows of an array differ in little
+        cells = [[safe(cell) for cell in row] for row in rows]
         if self._out.isatty():
             lines = fit(_as_columns(columns), cells, shutil.get_terminal_size().columns)
             if lines and "NO_COLOR" not in os.environ:
@@ -137,6 +140,8 @@ class Ui:
         if line.notice:
             self.note(line.text)
             return
+        from clusterrun.logs.look import terminal_line  # most commands show no logs
+
         print(terminal_line(line, width), file=self._out, flush=True)
 
     def _envelope(self, data: Any, error: Mapping[str, Any] | None) -> None:
