@@ -22,9 +22,8 @@ from tests.queues import NOW, asking, facts, judged
 
 
 def row(number: int, priority: int, reason: str = "Priority", **more: Any) -> Queued:
-    return Queued(
-        id=str(number), raw=number, state="PENDING", reason=reason, partitions=("gpu",), priority=priority, **more
-    )
+    usual: dict[str, Any] = {"state": "PENDING", "partitions": ("gpu",)}
+    return Queued(id=str(number), raw=number, reason=reason, priority=priority, **usual | more)
 
 
 def in_line(*rows: Queued) -> turns.Ahead | None:
@@ -63,6 +62,20 @@ def test_a_held_job_has_no_place_in_line() -> None:
 
 def test_a_job_in_no_line_is_given_no_count() -> None:
     assert judged("9").ahead is None and judged("21").ahead is None
+
+
+def test_who_holds_what_is_asked_for() -> None:
+    held = {3: ("kim", 8), 4: ("root", 2), 5: ("kim", 4)}
+    rows = [
+        row(number, 5, "", state="RUNNING", user=user, left=60 * number, tres=(("gres/gpu", float(gpus)),))
+        for number, (user, gpus) in held.items()
+    ]
+    found = turns.next_ends(facts("7", queue=rows))
+    assert found.here == (
+        "3 jobs running there; by their time limits these end first: 3 of kim within 3:00, 4 within 4:00, "
+        "5 of kim within 5:00",
+        "held there: 12 GPUs by kim, 2 GPUs by its user",
+    )
 
 
 def test_what_a_priority_is_made_of() -> None:
@@ -133,7 +146,7 @@ def test_a_dependency_that_can_never_be_met() -> None:
         ("afterok:99(failed)", True, "Slurm says that this has failed"),
         ("afterok:17(unfulfilled)?afterok:3(unfulfilled)", False, "one of these"),
         ("afterok:17(unfulfilled),afterok:3(unfulfilled)", True, "all of these"),
-        ("singleton(unfulfilled)", False, "no other job of yours with its name"),
+        ("singleton(unfulfilled)", False, "no other job of its user with its name"),
         ("afterok:11_*(unfulfilled)", False, "tasks that are not over"),
         ("aftersomething:3(unfulfilled)", False, "aftersomething:3; it is RUNNING"),
     ],

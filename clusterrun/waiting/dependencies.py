@@ -62,7 +62,7 @@ def sentences(text: str, queue: Sequence[Queued] | None, past: Sequence[JobStatu
 
 def _sentence(one: Condition, queue: Sequence[Queued] | None, past: Sequence[JobStatus] | None) -> tuple[str, bool]:
     if one.word == "singleton":
-        return "singleton: it waits until no other job of yours with its name is waiting or running before it", False
+        return "singleton: it waits until no other job of its user with its name is waiting or running before it", False
     wants, may = _DEMANDS.get(one.word, ("", None))
     name = f"{one.word}:{one.job}"
     demand = f"{name} waits for job {one.job} {wants}" if wants else name

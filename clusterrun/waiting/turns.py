@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from clusterrun.reasons import explain
@@ -116,7 +117,19 @@ def next_ends(facts: Facts) -> Found:
     timed = sorted((r for r in running if r.left is not None), key=lambda r: r.left or 0)
     shown = [f"{r.id}{'' if r.user == facts.user else f' of {r.user}'} within {clock(r.left)}" for r in timed[:_SHOWN]]
     ends = f"; by their time limits these end first: {', '.join(shown)}" if shown else ""
-    return Found((f"{several(len(running), 'job')} running there{ends}",))
+    held = _held_by(facts, running)
+    return Found((f"{several(len(running), 'job')} running there{ends}", *((held,) if held else ())))
+
+
+def _held_by(facts: Facts, running: Sequence[Queued]) -> str:
+    """Who has how much of what the job asks for most: GPUs where it asks for one and they are accounted for."""
+    name, noun = ("gres/gpu", "GPU") if facts.asked.get("gres/gpu") else ("cpu", "CPU")
+    sums: dict[str, float] = {}
+    for row in running:
+        sums[row.user] = sums.get(row.user, 0) + row.holds(name)
+    biggest = sorted(((user, held) for user, held in sums.items() if held), key=lambda pair: -pair[1])
+    shown = [f"{several(int(held), noun)} by {'its user' if user == facts.user else user}" for user, held in biggest]
+    return f"held there: {some(shown, _SHOWN)}" if shown else ""
 
 
 def begin(facts: Facts) -> Found:

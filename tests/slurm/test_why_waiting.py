@@ -180,6 +180,7 @@ def test_resources(why: Callable[[str], Explained], jobs: dict[str, str], strict
     assert found["here"][1] == "0 nodes of 3 have room for it now; it needs 2"
     assert any(f"{strict_lab.node_names[2]} is drained: bad fan, by root" in line for line in found["here"])
     assert any(jobs["filler"] in line and "end first" in line for line in found["here"])
+    assert "held there: 6 GPUs by its user" in found["here"]
     assert found["starts"] == "alone" and found["ahead"]["jobs"] == []
 
 
@@ -298,7 +299,7 @@ def test_people_read_the_same(site: Site, jobs: dict[str, str]) -> None:
     text = site.cli("why", jobs["qos"]).stdout
     names = [line[:9].strip() for line in text.splitlines() if line[:9].strip()]
     assert names == ["job", "state", "reason", "means", "here", "do", "start"]
-    assert "reason  QOSMaxGRESPerUser" in text and "Your running jobs in the job's QOS" in text
+    assert "reason  QOSMaxGRESPerUser" in text and "Its user's running jobs in the job's QOS" in text
 
 
 def test_what_is_advised_works(site: Site, strict_lab: Lab, jobs: dict[str, str]) -> None:
