@@ -65,6 +65,14 @@ LAUNCH: tuple[Row, ...] = (
         "compiled code failed, not Python: the lines before it name the place", "https://github.com/FlagOpen/FlagEmbedding/issues/1549", "clusterrun logs JOB -n 50",
     ),
     row(
+        "killed", "exits with return code = -9", r"exits with return code = -9\b", "a rank was killed (SIGKILL), says DeepSpeed's launcher",
+        "nobody in the log says who: mostly the kernel, for want of host memory", "https://github.com/deepspeedai/DeepSpeed/issues/3232", "clusterrun submit … --mem SIZE",
+    ),
+    row(
+        "crashed", "exits with return code = -", r"exits with return code = -(?P<signal>4|6|7|8|11)\b", "a rank was ended by signal {signal}, says DeepSpeed's launcher",
+        "compiled code failed, not Python: the lines before it name the place", "https://github.com/deepspeedai/DeepSpeed/issues/3989", "clusterrun logs JOB -n 50",
+    ),
+    row(
         "killed", "killed", r"(?:line \d+: +\d+ |^)Killed(?: |$)", "a process was killed (SIGKILL)",
         "nobody in the log says who: mostly the kernel, for want of memory", "https://github.com/ArjunaCluster/ArjunaUsers/issues/52", "clusterrun submit … --mem SIZE",
     ),

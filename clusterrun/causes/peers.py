@@ -97,22 +97,29 @@ PEERS: tuple[Row, ...] = (
         "the network between nodes failed: {0}", _IB, "https://github.com/NVIDIA/nccl/issues/1664", "clusterrun submit … --exclude NODE", Strength.HINT,
     ),
     row(
+        "network", "client socket has timed out|client socket has failed to connect",
+        r"client socket has (?:timed out after (?P<seconds>\d+)(?: ?s|ms) while trying to connect to|failed to connect to) (?P<what>\S+)",
+        "the first node's port cannot be reached[: {what}]", "MASTER_ADDR or --rdzv-endpoint must be an address of the first node that the others reach, its port open between nodes",
+        "https://github.com/pytorch/pytorch/issues/107021", "srun -N 2 getent hosts NODE", Strength.HINT,
+    ),
+    row(
         "network", "cannot reach the run's store|the run's store at", r"(?P<what>(?:cannot reach the run's store at|the run's store at) .*)",
         "{what}", "the ranks' nodes cannot reach the first node's port: a firewall between nodes, or the batch script was gone already",
         "clusterrun/worker/join.py", "clusterrun logs JOB -n 50", Strength.HINT,
     ),
     row(
-        "nccl-error", "nccl error|ncclsystemerror|ncclunhandledcudaerror|ncclinternalerror|nccl failure",
-        r"(?P<what>nccl(?:System|UnhandledCuda|Internal)Error: [^\n]{0,120}|unhandled (?:system|cuda) error[^,\n]{0,80}|internal error[^,\n]{0,80})",
-        "NCCL failed: {what}", "run it once with NCCL_DEBUG=INFO: the lines before the error name the call that failed (network, shared memory, driver)",
+        "nccl-error", "nccl error in|ncclsystemerror|ncclunhandledcudaerror|ncclinternalerror|ncclinvalidargument|unhandled system error|unhandled cuda error",
+        r"nccl(?P<name>System|UnhandledCuda|Internal|InvalidArgument)Error: (?P<text>[^\n]{0,120})|NCCL error in: [^,]*, (?!remote process exited)(?P<what>[^,\n]{1,80}), NCCL version"
+        r"|(?P<other>unhandled (?:system|cuda) error)",
+        "NCCL failed[: {what}][: {text}][: {other}]", "run it once with NCCL_DEBUG=INFO: the lines before the error name the call that failed (network, shared memory, driver)",
         "https://github.com/NVIDIA/nccl/issues/1066", "clusterrun submit … --env NCCL_DEBUG=INFO", Strength.HINT,
     ),
     row(
         "peer-lost", "closed by peer|reset by peer|broken pipe|remote process exited|ncclremoteerror|lost the connection to another rank|run's store is gone"
-        "|nccl communicator was aborted|taking the entire process down|operations have failed or timed out|0 bytes from the|recvvalue failed|failed to recv, got 0 bytes|connection refused",
+        "|nccl communicator was aborted|taking the entire process down|operations have failed or timed out|0 bytes from the|recvvalue failed|failed to recv, got 0 bytes|connection refused|rendezvousconnectionerror",
         r"(?i)Connection (?:closed|reset) by peer|Broken pipe|remote process exited|ncclRemoteError|lost the connection to another rank|run's store is gone"
         r"|NCCL communicator was aborted|taking the entire process down|NCCL operations have failed or timed out|recvValue failed|failed to recv, got 0 bytes"
-        r"|Connection refused",
+        r"|Connection refused|RendezvousConnectionError",
         "the connection to another rank was lost", _PEER, "https://github.com/meta-pytorch/torchrec/issues/3560", "clusterrun logs JOB --errors",
         Strength.CONSEQUENCE,
     ),

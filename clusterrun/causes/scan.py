@@ -32,6 +32,17 @@ EXCEPTION = row(
     "Python 3.11",
     "clusterrun logs JOB[ --rank {rank}] --stream err -n 50",
 )
+#: For the last line of a traceback whose beginning is not there: only where no other row knows the line.
+BARE = row(
+    "exception",
+    "error: |exception: |failure: ",
+    r"^(?:[\w.]+\.)?[A-Z]\w*(?:Error|Exception|Failure): .+",
+    "{0}",
+    "an exception whose traceback is not in the log: the lines before it may say where",
+    "Python 3.11",
+    "clusterrun logs JOB[ --rank {rank}] --stream err -n 50",
+    Strength.HINT,
+)
 #: For a script that ended itself with a status, or a command that did.
 EXIT = row(
     "exit-status",
@@ -82,7 +93,8 @@ def scan(lines: Sequence[Line]) -> list[Finding]:
     found: dict[int, Finding] = {}
     for row_, index in _hits(lines):
         finding = match_row(row_, lines[index], index)
-        if finding is not None and (index not in found or finding.strength < found[index].strength):
+        known = found.get(index)
+        if finding is not None and (known is None or (finding.strength < known.strength and row_ is not BARE)):
             found[index] = finding
     raised = tracebacks(lines)
     for one in raised:
@@ -167,7 +179,7 @@ def _hits(lines: Sequence[Line]) -> Iterable[tuple[Row, int]]:
     low = joined.encode("ascii", "replace").lower().decode()  # as long as the original, which lower() alone is not
     starts = list(accumulate((len(line.text) + 1 for line in lines), initial=0))
     where: dict[str, list[int]] = {}
-    for row_ in TABLE:
+    for row_ in (*TABLE, BARE):
         for needle in row_.needles:
             if needle not in where:
                 where[needle] = _lines_with(low, needle, starts)
@@ -192,7 +204,7 @@ def _put_raised(found: dict[int, Finding], raised: Raised, lines: Sequence[Line]
         for i in range(raised.first, raised.end + 1)
         if i in found and (found[i].rank == raised.rank or split_rank(lines[i])[0] == raised.rank)
     ]
-    known = min(inside, key=lambda f: (f.strength, f.index), default=None)
+    known = min((f for f in inside if f.row is not BARE), key=lambda f: (f.strength, f.index), default=None)
     for one in inside:
         del found[one.index]
     line = lines[raised.index]

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 
 from clusterrun.causes.model import Cause, Evidence, Facts, Line, Strength
-from clusterrun.causes.scan import Finding
+from clusterrun.causes.scan import BARE, Finding
 from clusterrun.causes.telling import Logs, evidence_of, lines_of, rank_words, told
 
+_ERROR = re.compile(
+    r"(?i)^(?!srun:|slurmstepd).*\b(?:error|fatal|exception|abort(?:ed|ing))\b(?!s?[:=] ?0)(?!.*\b(?:info|debug|warn))"
+)
 _LAST = 5  # lines to show where none names a cause
 
 
@@ -18,7 +22,11 @@ def weak(best: Finding | None, findings: Sequence[Finding], logs: Logs, facts: F
         missing = [f for f in findings if f.kind == "command-missing"]
         if missing:
             return told(missing[-1], facts)
-    if best is not None and best.strength is Strength.HINT and (best.kind != "command-missing" or facts.state):
+    if (
+        best is not None
+        and best.strength is Strength.HINT
+        and ((best.row is not BARE and best.kind != "command-missing") or facts.state)
+    ):
         return told(best, facts)
     silent = _silent(facts)
     if silent and (best is not None or facts.failure is not None):
@@ -61,9 +69,13 @@ def _unknown(findings: Sequence[Finding], logs: Logs, facts: Facts) -> Cause:
     for whose in dict.fromkeys((rank, None)):  # its own, where the lines say whose they are
         for one in logs:
             lines = lines or [line for line in one if line.text.strip() and whose in (None, line.rank)][-_LAST:]
+    first = next((line for one in logs for line in one if _ERROR.search(line.text)), None)
+    if first is not None and first not in lines:
+        lines = [first, *lines]
     who = f"rank {rank}" if rank is not None else "the log"
     signal = f" (signal {status - 128})" if isinstance(status, int) and 128 < status < 193 else ""
-    tail = f"; the last lines of {who} are below" if lines else "; there are no lines to show"
+    below = "the first line that speaks of an error and " if first is not None else ""
+    tail = f"; {below}the last lines of {who} are below" if lines else "; there are no lines to show"
     return Cause(
         kind="unknown",
         rank=rank,
