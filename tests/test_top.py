@@ -62,7 +62,7 @@ def test_jobs_ranks_and_log_of_the_job_under_the_cursor(cluster: FakeCluster, tm
         assert all(word in rank for word in ("node1", "training", "12,346", "71.4/140", "61", "3.2"))
         assert "the first job's line" not in shown
         await pilot.press("down")
-        shown = await until_shown(pilot, lambda text: "the first job's line" in text)
+        shown = await until_shown(pilot, lambda text: "the first job's line" in text and "a warning" in text)
         assert "0! a warning" in shown and "hello from one" not in shown and "evaluating" not in shown
 
     play(cluster, story)
@@ -307,7 +307,7 @@ def test_a_thousand_jobs_and_ranks_are_shown_and_moved_through(cluster: FakeClus
     cluster.put(*((run(tmp_path, number), status(number)) for number in range(1, 1000)))
 
     async def story(pilot: Any) -> None:
-        await until_shown(pilot, lambda text: "999 jobs" in text, seconds=30)
+        await until_shown(pilot, lambda text: "999 jobs" in text and "\n 999 " in text, seconds=30)
         await pilot.press("ctrl+end")
         await until_shown(pilot, lambda text: "\n 1      lm" in text and "training" in text, seconds=30)
         began = time.monotonic()

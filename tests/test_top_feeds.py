@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from clusterrun.errors import SchedulerError
+from clusterrun.job import JobStatus
 from clusterrun.live import shown
-from clusterrun.live.feeds import LOG_LINES, Jobs, LogFeed, QueueFeed, RanksFeed, log_text
+from clusterrun.live.feeds import LOG_LINES, Jobs, LogFeed, QueueFeed, RanksFeed, RowsFeed, log_text
 from clusterrun.live.pace import FLOOR, LONGEST, LONGEST_SILENCE, Pace
 from clusterrun.live.source import Ranks
 from clusterrun.logs import LogLine
@@ -103,6 +104,29 @@ def test_what_was_known_is_kept_where_nothing_is_answered(tmp_path: Path) -> Non
         assert feed.latest.trouble == words and feed.latest.at == 1060.0
     line = shown.top_line(feed.latest, "me", clock.seconds)
     assert "NO ANSWER: ValueError: a mistake of ours; what is shown is 3m00s old" in line
+
+
+def test_a_run_of_another_cluster_is_no_sign_of_silence(tmp_path: Path) -> None:
+    here, away = run(tmp_path, 1), run(tmp_path, 2)
+    elsewhere = RunState(away, status(2, "UNKNOWN", reason="not known"), "it ran on cluster other")
+    answers = [
+        [RunState(here, status(1)), elsewhere],
+        [RunState(here, status(1), "squeue: time out", as_of=5), elsewhere],
+    ]
+    feed = QueueFeed(lambda: answers.pop(0), Pace(seed=1), Clock())
+    feed.look()
+    assert feed.latest.trouble == ""
+    feed.look()
+    assert feed.latest.trouble == "squeue: time out"
+    assert [state.note for state in feed.latest.states] == ["", "it ran on cluster other"]
+
+
+def test_what_others_were_told_before_us_is_shown_with_its_age(tmp_path: Path) -> None:
+    old = RunState(run(tmp_path, 1), status(1), "squeue: time out", as_of=int(time.time()) - 90)
+    feed = QueueFeed(lambda: [old], Pace(seed=1), Clock())
+    feed.look()
+    line = shown.top_line(feed.latest, "me", 1000.0)
+    assert "1 job  NO ANSWER: squeue: time out; what is shown is 1m3" in line
 
 
 def test_hurrying_never_asks_sooner_than_the_floor(tmp_path: Path) -> None:
@@ -226,8 +250,33 @@ def test_before_the_first_answer_nothing_is_claimed() -> None:
     assert line == "clusterrun top  me  NO ANSWER: squeue: no; nothing is known yet"
 
 
-def test_the_time_of_a_running_job_goes_on_between_two_answers(tmp_path: Path) -> None:
-    running = RunState(run(tmp_path, 1), status(1, elapsed=61))
-    assert "1:11" in shown.job_row(running, 10.0) and "1:01" in shown.job_row(running, None)
-    waiting = RunState(run(tmp_path, 1), status(1, "PENDING", elapsed=0))
-    assert shown.job_row(waiting, 10.0) == shown.job_row(waiting, None)
+def test_the_time_of_a_running_job_goes_on_between_two_answers_and_stops_where_none_comes(tmp_path: Path) -> None:
+    def times(job: JobStatus, **changes: object) -> list[str]:
+        jobs = Jobs((RunState(run(tmp_path, 1), job),), **{"at": 100.0, **changes})
+        (cells,) = shown.job_rows(jobs, 110.0).values()
+        return [cell for cell in cells if ":" in cell][:1]
+
+    assert times(status(1, elapsed=61)) == ["1:11"]
+    assert times(status(1, elapsed=61), trouble="squeue: time out") == ["1:01"]
+    assert times(status(1, elapsed=61), at=None) == ["1:01"]
+    assert times(status(1, "PENDING", elapsed=0)) == ["0:00"]
+
+
+def test_rows_are_made_at_once_of_a_new_answer_and_again_as_figures_come(tmp_path: Path) -> None:
+    one = run(tmp_path, 1)
+    queue = QueueFeed(lambda: [RunState(one, status(1))], Pace(seed=1))
+    feed = RowsFeed(queue, shown.job_rows)
+    feed.start()
+    queue.look()
+    until(lambda: one.run_id in feed.latest.cells, 5)
+    (one.run_dir / "metrics.jsonl").write_text('{"step": 4321, "loss": 1.25}\n')
+    until(lambda: "4321" in feed.latest.cells[one.run_id] and "1.25" in feed.latest.cells[one.run_id], 5)
+    feed.close()
+
+
+def test_the_rows_of_an_arrays_tasks_have_keys_of_their_own() -> None:
+    rows = [
+        RunState(None, status(7, state, tasks=tasks)) for state, tasks in (("PENDING", "3-9"), ("RUNNING", "1-2"))
+    ] + [RunState(None, status(8)), RunState(None, status(8))]  # fmt: skip
+    keys = shown.keys_of(rows)
+    assert keys[:3] == ["7 PENDING", "7 RUNNING", "8"] and len(set(keys)) == 4

@@ -15,6 +15,7 @@ from rich.console import Console
 
 from clusterrun.errors import ClusterrunError
 from clusterrun.job import JobId, JobStatus, outcome_of
+from clusterrun.listing import OPEN
 from clusterrun.scheduler import Cancelled
 from clusterrun.states import RunState
 from clusterrun.store import RunRecord, SubmissionRecord
@@ -66,21 +67,22 @@ class FakeCluster:
         """These are the jobs from now on."""
         self.jobs = [RunState(one, job) for one, job in jobs]
 
-    def store(self) -> FakeCluster:
-        return self
-
-    def all(self) -> list[RunRecord]:
-        return [state.record for state in self.jobs if state.record is not None]
+    def listing(self) -> list[RunState]:
+        return [state for state in self._answer(self.jobs) if state.status.outcome in OPEN]
 
     def states(self, runs: Sequence[RunRecord]) -> list[RunState]:
+        wanted = {one.run_id for one in runs}
+        return [state for state in self.jobs if state.record is not None and state.record.run_id in wanted]
+
+    def _answer(self, jobs: Sequence[RunState]) -> list[RunState]:
         self.asked += 1
         self.silent.wait(30)
         if self.error is not None:
             raise self.error
         if self.trouble:
             dark = {"state": "UNKNOWN", "outcome": outcome_of("UNKNOWN"), "reason": "not known"}
-            return [RunState(s.record, replace(s.status, **dark), self.trouble) for s in self._of(runs)]
-        return self._of(runs)
+            return [RunState(s.record, replace(s.status, **dark), self.trouble) for s in jobs]
+        return list(jobs)
 
     def status(self, texts: Sequence[str]) -> list[RunState]:
         found = [state for state in self.jobs if str(state.status.id) in texts]
@@ -97,10 +99,6 @@ class FakeCluster:
     def hold(self, target: RunState, *, release: bool = False) -> None:
         self.held.append((str(target.status.id), release))
         self._change(target, replace(target.status, reason="Priority" if release else "JobHeldUser"))
-
-    def _of(self, runs: Sequence[RunRecord]) -> list[RunState]:
-        wanted = {one.run_id for one in runs}
-        return [state for state in self.jobs if state.record is not None and state.record.run_id in wanted]
 
     def _change(self, target: RunState, job: JobStatus) -> None:
         self.jobs = [RunState(s.record, job) if s.status.id == job.id else s for s in self.jobs]

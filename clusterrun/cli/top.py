@@ -40,7 +40,7 @@ def top(ctx: click.Context, job_id: str | None, theme: str | None, as_json: bool
     pinned = _run(cluster, job_id) if job_id else None
     from clusterrun.live.source import Source
 
-    source = Source(cluster, pinned)
+    source = Source(cluster, pinned, polled=Cluster(tell=cluster.tell, sparing=True))
     if as_json:
         ui.data(_snapshot(source, pinned))
         return

@@ -18,17 +18,18 @@ from textual.widgets import DataTable, Footer, Static
 from clusterrun.errors import ClusterrunError
 from clusterrun.live import shown
 from clusterrun.live.dialogs import Question, Reading
-from clusterrun.live.feeds import LOG_LINES, Jobs, LogFeed, QueueFeed, RanksFeed
+from clusterrun.live.feeds import LOG_LINES, Jobs, LogFeed, QueueFeed, RanksFeed, Rows, RowsFeed
 from clusterrun.live.grid import Grid, Tail
 from clusterrun.live.pace import Pace
 from clusterrun.live.source import Ranks, Source, is_over
 from clusterrun.states import RunState
+from clusterrun.states_shown import LIST_COLUMNS, handle
+from clusterrun.tables import fit
 from clusterrun.text import safe_line
-from clusterrun.ui import COLUMNS, handle
 
 TICK = 0.5
 MANY = 500
-"""Rows above which the times in them are brought up to date with new answers only."""
+"""Ranks above which their ages are brought up to date with new answers only."""
 THEMES = {"dark": "textual-dark", "light": "textual-light"}
 
 
@@ -79,13 +80,14 @@ class Top(App[int]):
         self.theme = THEMES[theme]
         self._source, self._notes = source, notes if notes is not None else []
         self._queue = QueueFeed(source.jobs, pace)
+        self._rows = RowsFeed(self._queue, shown.job_rows)
         self._ranks = RanksFeed()
         self._tail: LogFeed | None = None
         self._tail_seen = 0
         self._first = chosen  # the key of the row to begin on
         self._states: dict[str, RunState] = {}
         self._key: str | None = None
-        self._jobs_shown: tuple[Jobs | None, int] = (None, 0)
+        self._jobs_shown: tuple[Rows | None, int] = (None, 0)
         self._ranks_shown: tuple[Ranks | None, int, bool] = (None, 0, False)
         self._hurried: tuple[str, int] = ("", 0)
         self._answers: SimpleQueue[Callable[[], None]] = SimpleQueue()
@@ -94,7 +96,7 @@ class Top(App[int]):
 
     def compose(self) -> ComposeResult:
         yield Static(id="line", markup=False)
-        yield Grid(COLUMNS, id="jobs")
+        yield Grid(["JOBID"], id="jobs")
         yield Static(id="job", markup=False)
         with Container(id="below"):
             yield Grid(shown.RANK_COLUMNS, id="ranks")
@@ -105,6 +107,7 @@ class Top(App[int]):
     def on_mount(self) -> None:
         self.query_one("#jobs", Grid).focus()
         self._queue.start()
+        self._rows.start()
         self._ranks.start()
         self.set_interval(TICK, self.tick)
         if self._first:
@@ -113,6 +116,7 @@ class Top(App[int]):
 
     def on_unmount(self) -> None:
         self._queue.close()
+        self._rows.close()
         self._ranks.close()
         if self._tail is not None:
             self._tail.close()
@@ -121,7 +125,7 @@ class Top(App[int]):
         """Show what is new, and how old the rest is."""
         jobs, now = self._queue.latest, time.monotonic()
         self.screen_stack[0].query_one("#line", Static).update(shown.top_line(jobs, self._source.user, now))
-        self._show_jobs(jobs, now)
+        self._show_jobs(self._rows.latest)
         self._show_job(jobs)
         self._show_log()
         if self._notes:
@@ -132,16 +136,16 @@ class Top(App[int]):
             except Empty:
                 break
 
-    def _show_jobs(self, jobs: Jobs, now: float) -> None:
-        second = int(now) if len(jobs.states) <= MANY else 0
-        if self._jobs_shown == (jobs, second):
-            return
-        self._jobs_shown = (jobs, second)
-        since = now - jobs.at if jobs.at is not None and not jobs.trouble else None
-        keys = shown.keys_of(jobs.states)
-        self._states = dict(zip(keys, jobs.states, strict=True))
+    def _show_jobs(self, rows: Rows) -> None:
         grid = self._grid("jobs")
-        grid.show([(key, shown.job_row(state, since)) for key, state in self._states.items()])
+        width = (grid.scrollable_content_region.width or self.size.width) - 2  # none while it hides
+        if self._jobs_shown == (rows, width):
+            return
+        self._jobs_shown = (rows, width)
+        self._states = dict(zip(rows.cells, rows.jobs.states, strict=True))
+        # laid out as `list` does it, each row one cell: what matters least goes first where the terminal is narrow
+        heading, *lines = fit(LIST_COLUMNS, list(rows.cells.values()), width)
+        grid.show([(key, [line]) for key, line in zip(rows.cells, lines, strict=True)], [heading])
         if self._first in self._states:
             grid.choose(self._first)
             self._first = ""

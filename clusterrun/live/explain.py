@@ -7,12 +7,13 @@ from typing import Any
 
 from clusterrun.job import Outcome
 from clusterrun.states import RunState
-from clusterrun.ui import state_lines
+from clusterrun.states_shown import handle, state_row
 
 
 def explain(cluster: Any, state: RunState) -> list[str]:
     """Which job and its state, then the explanation; an error of ours passes through."""
-    return [*state_lines(state)[:2], *_why(cluster, state)]
+    _, name, word, *_ = state_row(state)
+    return [f"      job  {handle(state)}  {name}", f"    state  {word}", *_why(cluster, state)]
 
 
 def _why(cluster: Any, state: RunState) -> list[str]:

@@ -10,20 +10,21 @@ import contextlib
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from clusterrun.errors import ClusterrunError
 from clusterrun.job import LOCAL, Outcome
 from clusterrun.live.pace import Pace
-from clusterrun.live.source import Ranks
+from clusterrun.live.source import Ranks, key_of
 from clusterrun.logs import LogLine, follow
 from clusterrun.states import RunState
 from clusterrun.text import safe_text
 
 LOCAL_WAIT = 2.0  # jobs on this machine are asked for by reading files
 FILES_WAIT = 1.5
+_LOOK = 0.1  # how soon a new answer is made rows of
 LOG_LINES = 2000  # kept, and the most that is read in a second before we skip to the end
 SHOWN_FIRST = 200
 
@@ -51,6 +52,7 @@ class QueueFeed:
         self._ask, self._pace, self._now = ask, pace or Pace(), now
         self._changed = threading.Condition()
         self._asked, self._due = -1e9, -1e9
+        self._told: set[str] = set()  # the jobs that the scheduler has told of since we are here
         self._closed = False
 
     def start(self) -> None:
@@ -80,11 +82,12 @@ class QueueFeed:
         except Exception as error:  # the thread must live, and the screen must say why nothing moves
             found, trouble = (), f"{type(error).__name__}: {error}"
         now = self._now()
-        trouble = trouble or next((s.note for s in found if _unanswered(s)), "")
-        if found:
-            found = _kept(before.states, found)
+        trouble = trouble or self._silence(found)
+        found = _kept(before.states, found)
         if trouble:
-            self.latest = Jobs(found or before.states, before.at, None, trouble)
+            seen = [s.as_of for s in found if s.as_of is not None]  # what others had been told, before we were here
+            at = before.at if before.at is not None or not seen else now - (time.time() - min(seen))
+            self.latest = Jobs(found or before.states, at, None, trouble)
         else:
             self.latest = Jobs(found, now, None, "")
         changed = _words(before.states) != _words(self.latest.states)
@@ -93,12 +96,57 @@ class QueueFeed:
         with self._changed:
             self._due = now + (min(LOCAL_WAIT, self._pace.floor) if local and not trouble else wait)
 
+    def _silence(self, found: Sequence[RunState]) -> str:
+        """Why the scheduler is not heard: no live job was told of, or one that was before. Empty where it is.
+
+        A run of another cluster carries a note for good: nobody here can ask about it.
+        """
+        noted = [s for s in found if s.note]
+        self._told |= {key_of(s) for s in found if not s.note}
+        live = [s for s in found if s.note or s.status.outcome is Outcome.RUNNING]
+        lost = [s for s in noted if key_of(s) in self._told] or (noted if len(noted) == len(live) else [])
+        return lost[0].note if lost else ""
+
     def _run(self) -> None:
         while not self._closed:
             self.look()
             with self._changed:
                 while not self._closed and self._now() < self._due:
                     self._changed.wait(self._due - self._now())
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The jobs as rows of the table, by key, made of these answers."""
+
+    jobs: Jobs = Jobs()
+    cells: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+
+class RowsFeed:
+    """Makes the rows of the table: their figures stand in files, which may be slow to come."""
+
+    def __init__(self, queue: QueueFeed, make: Callable[[Jobs, float], Mapping[str, Sequence[str]]]) -> None:
+        self.latest = Rows()
+        self._queue, self._make = queue, make
+        self._closed = False
+
+    def start(self) -> None:
+        threading.Thread(target=self._run, name="top-rows", daemon=True).start()
+
+    def close(self) -> None:
+        self._closed = True
+
+    def _run(self) -> None:
+        due = 0.0
+        while not self._closed:
+            jobs, began = self._queue.latest, time.monotonic()
+            if began >= due or jobs.states is not self.latest.jobs.states:
+                with contextlib.suppress(Exception):
+                    self.latest = Rows(jobs, self._make(jobs, began))
+                now = time.monotonic()
+                due = now + max(1.0, 10 * (now - began))
+            time.sleep(_LOOK)
 
 
 class RanksFeed:
@@ -215,19 +263,10 @@ def log_text(line: LogLine, width: int) -> str:
     return f"{rank}{'!' if line.stream == 'err' else '|'} {safe_text(line.text)}"
 
 
-def _unanswered(state: RunState) -> bool:
-    return bool(state.note) and state.status.outcome is Outcome.UNKNOWN
-
-
 def _kept(before: Sequence[RunState], found: Sequence[RunState]) -> tuple[RunState, ...]:
-    """The new states; where the scheduler did not answer for a run, what was last known of it."""
-    known = {s.record.run_id: s for s in before if s.record is not None}
-
-    def better(state: RunState) -> RunState:
-        last = known.get(state.record.run_id) if state.record is not None else None
-        return last if last is not None and _unanswered(state) else state
-
-    return tuple(better(state) for state in found)
+    """The new states; where the scheduler did not answer for a job, what it last told of it."""
+    known = {key_of(s): s for s in before if not s.note}
+    return tuple(known.get(key_of(s), s) if s.note else s for s in found)
 
 
 def _words(states: Sequence[RunState]) -> list[tuple[str, str, str]]:

@@ -27,9 +27,18 @@ class Grid(DataTable[Text]):
         keys = list(self._rows)
         return keys[self.cursor_row] if 0 <= self.cursor_row < len(keys) else None
 
-    def show(self, rows: Sequence[tuple[str, Sequence[str]]]) -> None:
-        """Show these rows in this order."""
+    def show(self, rows: Sequence[tuple[str, Sequence[str]]], columns: Sequence[str] | None = None) -> None:
+        """Show these rows in this order, under other columns where they are given."""
         new = {key: tuple(cells) for key, cells in rows}
+        if columns is not None and list(columns) != self._names:
+            key = self.chosen
+            self._names, self._rows = list(columns), {}
+            self._widths = [0] * len(columns)
+            self.clear(columns=True)
+            self.on_mount()
+            self.show(rows)
+            self.choose(key or "")
+            return
         widths = [max(map(len, column)) for column in zip(self._names, *new.values(), strict=True)]
         if list(new) == list(self._rows) and all(w <= known for w, known in zip(widths, self._widths, strict=True)):
             self._update(new)

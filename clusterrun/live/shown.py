@@ -8,23 +8,31 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from clusterrun.live.feeds import Jobs
-from clusterrun.live.source import Ranks
+from clusterrun.live.source import Ranks, key_of
 from clusterrun.progress import Gpu, RankProgress
 from clusterrun.states import RunState
+from clusterrun.states_shown import handle, list_row
 from clusterrun.text import safe_line, safe_text
-from clusterrun.ui import handle, state_row
 
 RANK_COLUMNS = ("RANK", "NODE", "PHASE", "STEP", "TOK/S", "GPU", "MEM GiB", "°C", "RSS", "SAID")
 _LABEL = re.compile(r" *\S+  (?=\S)| +")
 SILENT = 3  # times the interval a rank means to keep
 
 
-def job_row(state: RunState, since_asked: float | None) -> list[str]:
-    """A job as ``list`` shows it; the time of one that runs goes on between two answers."""
+def job_rows(jobs: Jobs, now: float) -> dict[str, list[str]]:
+    """The jobs by key, as ``list`` shows them; the time of one that runs goes on between two answers."""
+    since = now - jobs.at if jobs.at is not None and not jobs.trouble else None
+    return {
+        key: [safe_line(cell) for cell in list_row(_aged(state, since))]
+        for key, state in zip(keys_of(jobs.states), jobs.states, strict=True)
+    }
+
+
+def _aged(state: RunState, since: float | None) -> RunState:
     job = state.status
-    if since_asked is not None and job.state == "RUNNING" and job.elapsed is not None:
-        state = replace(state, status=replace(job, elapsed=job.elapsed + int(since_asked)))
-    return [safe_line(cell) for cell in state_row(state)]
+    if since is None or job.state != "RUNNING" or job.elapsed is None or state.as_of is not None:
+        return state
+    return replace(state, status=replace(job, elapsed=job.elapsed + int(since)))
 
 
 def rank_row(rank: RankProgress, now: float, over: bool) -> list[str]:
@@ -113,13 +121,8 @@ def wrapped(text: str, width: int) -> str:
     return "\n".join(lines)
 
 
-def key_of(state: RunState) -> str:
-    """What a job's row is known by, whatever becomes of the job."""
-    return state.record.run_id if state.record is not None else str(state.status.id)
-
-
 def keys_of(states: Sequence[RunState]) -> list[str]:
-    """The keys of rows, all different: an array's tasks share a run."""
+    """The keys of rows, all different."""
     keys: list[str] = []
     for state in states:
         key = key_of(state)

@@ -10,8 +10,9 @@ from typing import Any, Protocol
 
 from clusterrun import progress
 from clusterrun import store as records
-from clusterrun.errors import ClusterrunError
+from clusterrun.errors import RequestError
 from clusterrun.job import Outcome
+from clusterrun.listing import arrange
 from clusterrun.logs import log_paths
 from clusterrun.progress import Metrics, RankProgress
 from clusterrun.scheduler.slurm_hold import HELD
@@ -28,7 +29,7 @@ class Asked(Protocol):
 
     user: str
 
-    def store(self) -> Any: ...
+    def listing(self) -> list[RunState]: ...
     def states(self, runs: Sequence[RunRecord]) -> list[RunState]: ...
     def status(self, texts: Sequence[str]) -> list[RunState]: ...
     def cancel(self, targets: Sequence[RunState]) -> Sequence[tuple[RunState, Any]]: ...
@@ -50,21 +51,32 @@ class Ranks:
 
 
 class Source:
-    """One user's runs; ``pinned`` is one that was asked for by name and stays, whatever becomes of it."""
+    """One user's jobs: those that are not over, those that ended while they were watched, and ``pinned``.
 
-    def __init__(self, cluster: Asked, pinned: RunRecord | None = None, now: Callable[[], float] = time.time) -> None:
-        self._cluster, self._pinned, self._now = cluster, pinned, now
+    ``polled``, if given, is asked for the list instead of ``cluster``, which is asked before anything is changed.
+    """
+
+    def __init__(
+        self, cluster: Asked, pinned: RunRecord | None = None, *, polled: Asked | None = None,
+        now: Callable[[], float] = time.time,
+    ) -> None:  # fmt: skip
+        self._cluster, self._polled, self._now = cluster, polled or cluster, now
+        self._seen = {pinned.run_id: pinned} if pinned is not None else {}
 
     @property
     def user(self) -> str:
         return self._cluster.user
 
     def jobs(self) -> list[RunState]:
-        """My runs that are not over or were within the last hour, newest first: one question to the scheduler."""
-        kept = {run.run_id: run for run in self._cluster.store().all() if not self._long_over(run)}
-        if self._pinned is not None:
-            kept.setdefault(self._pinned.run_id, self._pinned)
-        return list(reversed(self._cluster.states(list(kept.values()))))
+        """The jobs, newest first; one that has ended stays for an hour."""
+        found = self._polled.listing()
+        live = {state.record.run_id: state.record for state in found if state.record is not None}
+        gone = [run for run in self._seen.values() if run.run_id not in live]
+        ended = self._polled.states(gone) if gone else []
+        self._seen = live | {
+            s.record.run_id: s.record for s in ended if s.record is not None and not self._long_over(s)
+        }
+        return list(reversed(arrange([*ended, *found])))
 
     def ranks(self, state: RunState) -> Ranks:
         """What the files of a job's own run tell."""
@@ -104,24 +116,28 @@ class Source:
 
     def _again(self, state: RunState) -> list[RunState]:
         """The job as the scheduler shows it now: what is changed must have been seen to be ours just before."""
+        if state.status.tasks:
+            base = state.status.id.base
+            raise RequestError(f"{handle(state)} are tasks of an array", hint=f"`clusterrun cancel|why {base}`")
         found = self._cluster.status([handle(state)])
-        same = [one for one in found if _same(one, state)]
+        same = [one for one in found if key_of(one) == key_of(state)]
         if len(same) != 1:
-            raise ClusterrunError(f"{handle(state)} is {len(found)} jobs", hint="name one on the command line")
+            raise RequestError(f"{handle(state)} is not one job any more")
         return same
 
-    def _long_over(self, run: RunRecord) -> bool:
-        final = run.submission.final
-        if final is None:
-            return False
-        ended = final.get("ended")
-        return not isinstance(ended, int | float) or self._now() - ended > KEPT
+    def _long_over(self, state: RunState) -> bool:
+        ended = state.status.ended
+        return is_over(state) and ended is not None and self._now() - ended > KEPT
 
 
-def _same(one: RunState, other: RunState) -> bool:
-    if one.record is None or other.record is None:
-        return one.status.id == other.status.id
-    return one.record.run_id == other.record.run_id
+def key_of(state: RunState) -> str:
+    """What a job is known by on the screen, whatever becomes of it; the tasks of an array that share a row, by their
+    state."""
+    job, run = state.status, state.record
+    name = run.run_id if run is not None else job.id.base
+    if job.tasks:
+        return f"{name} {job.state}"
+    return name if job.id.task is None else f"{name} {job.id.task}"
 
 
 def _from_start(attempt: Path) -> tuple[RankProgress, ...]:
