@@ -10,7 +10,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from clusterrun import store as records
 from clusterrun.job import MAY_RETURN, Outcome
@@ -19,34 +19,48 @@ from clusterrun.store import RunRecord
 
 FIRST, LONGEST = 3.0, 30.0
 """Seconds between questions to the scheduler: at first, and after growing by half each time."""
+QUIET = 3.0
+"""Seconds without a new line after which a log no longer says that its job lives."""
 BELIEVED_AFTER = 20.0
 """Seconds for which a run must be unknown or lost, the scheduler answering, before a watch ends on it."""
 
 
 class Watch:
-    """Asks ``ask`` for the states of runs when it is worth it; ``settled`` tells whether one is over for good."""
+    """Asks ``ask`` for the states of runs when it is worth it; ``settled`` tells whether one is over for good.
+
+    With ``sparing`` somebody reads the logs and tells ``grew``: then the scheduler is asked only while these are quiet,
+    at most every ``LONGEST`` seconds, and at once when an end record appears.
+    """
 
     def __init__(
         self,
         runs: Sequence[RunRecord],
         ask: Callable[[Sequence[RunRecord]], Sequence[RunState]],
         *,
+        sparing: bool = False,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._ask, self._now = ask, now
+        self._ask, self._now, self._sparing = ask, now, sparing
         self._runs = list(runs)
-        self._next, self._wait = now(), FIRST
-        self._marks: tuple[object, ...] = ()
+        self._next, self._wait = now(), LONGEST if sparing else FIRST
+        self._grew = -QUIET
+        self._marks: tuple[_Mark, ...] = ()
         self._dark_since: dict[str, float] = {}
         self.states: list[RunState] = []
 
     def look(self) -> list[RunState]:
         """The states, fresh where it is time or an end record has come, else those of the last look."""
         marks = tuple(_mark(run) for run in self._runs)
+        ended = any(mark.ended for mark in marks)
         if marks != self._marks and self.states:
-            self._next, self._wait = self._now(), 1.0
+            begun = any(new.starts > old.starts for new, old in zip(marks, self._marks, strict=True))
+            if self._sparing and begun and not ended:  # it has begun, perhaps again: its log says more than a queue
+                self._next, self._wait = self._now() + LONGEST, LONGEST
+            else:
+                self._next, self._wait = self._now(), 1.0
         self._marks = marks
-        if not self.states or self._now() >= self._next:
+        quiet = ended or self._now() - self._grew >= QUIET
+        if not self.states or (quiet and self._now() >= self._next):
             self.states = list(self._ask(self._runs))
             self._runs = [s.record if s.record is not None else r for s, r in zip(self.states, self._runs, strict=True)]
             self._next = self._now() + self._wait * (0.8 + 0.4 * random.random())
@@ -57,6 +71,10 @@ class Watch:
                 else:
                     self._dark_since.pop(run.run_id, None)
         return self.states
+
+    def grew(self) -> None:
+        """There are new lines in a log: the job lives."""
+        self._grew = self._now()
 
     def settled(self, state: RunState) -> bool:
         """Whether a state is an end; a doubtful one only after a while of good answers."""
@@ -112,6 +130,18 @@ def _doubtful(state: RunState) -> bool:
     return state.status.outcome in (Outcome.UNKNOWN, Outcome.LOST) or state.status.state in MAY_RETURN
 
 
-def _mark(run: RunRecord) -> object:
+class _Mark(NamedTuple):
+    """What a run's own files show: its starts, whether the newest has ended, when its submission was last written."""
+
+    starts: int
+    ended: bool
+    written: int
+
+
+def _mark(run: RunRecord) -> _Mark:
     folders = records.attempts(run)
-    return (len(folders), (folders[-1] / "end.json").exists()) if folders else (0, False)
+    try:
+        written = (run.run_dir / "submissions").stat().st_mtime_ns  # a cancel of ours, from any shell, is noted there
+    except OSError:
+        written = 0
+    return _Mark(len(folders), bool(folders) and (folders[-1] / "end.json").exists(), written)

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
-import re
+import os
+import sys
 import time
-from collections.abc import Collection, Sequence
-from typing import Literal
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
 
+from clusterrun import store as records
+from clusterrun.cli.watcher import Watcher
 from clusterrun.cluster import Cluster
-from clusterrun.job import Outcome
-from clusterrun.logs import follow, log_paths
+from clusterrun.job import LOCAL, JobId, Outcome
+from clusterrun.logs import Look, Notice, Source, Want, log_paths, look_of, show_following
+from clusterrun.logs.clock import clock_ticks
 from clusterrun.states import RunState
 from clusterrun.store import RunRecord
 from clusterrun.ui import Ui, state_json
+from clusterrun.watch import Watch
+
+LATE = 75.0
+"""Seconds after the end of a job for which its logs may still be on their way: a network file system keeps what it
+knows of a folder for up to a minute (acdirmax)."""
+_BACK = {"PREEMPTION": "after a preemption", "NODE FAILURE": "after a node failure"}
 
 
 def exit_code(states: Sequence[RunState]) -> int:
@@ -24,41 +36,195 @@ def exit_code(states: Sequence[RunState]) -> int:
 
 
 def follow_to_end(
-    ui: Ui, cluster: Cluster, run: RunRecord, *, tail: int | None = None, ranks: Collection[int] | None = None,
-    stream: Literal["out", "err", "both"] = "both", grep: re.Pattern[str] | None = None,
+    ui: Ui, cluster: Cluster, run: RunRecord, *, job: JobId | None = None, source: Source | None = None,
+    want: Want | None = None, look: Look | None = None, tail: int | None = None, since: float | None = None,
 ) -> int:  # fmt: skip
     """Print a run's lines until it is over; returns the exit code of its outcome."""
-    watch = cluster.watch([run])
-    said = ""
-
-    def over() -> bool:
-        nonlocal said
-        state = watch.look()[0]
-        line = state.note or f"{state.status.state} {state.status.reason}".rstrip()
-        settled = watch.settled(state)
-        if line != said and state.status.state != "RUNNING" and not settled:
-            ui.note(f"job {state.status.id}: {line}")
-        said = line
-        return settled
-
     assert run.job_id is not None
-    lines = follow(
-        log_paths(run.logs, run.job_id),
-        stop=over,
-        stream=stream,
-        ranks=ranks,
-        tail=tail,
-        grep=grep,
-        world_size=run.world_size,
-    )
-    width = len(str(run.world_size - 1))
+    job = job or run.job_id
+    source = source or Source(*log_paths(run.logs, job), world_size=run.world_size)
+    watch = Watch([run], cluster.states, sparing=True)
+    following = _Following(ui, run, job, source, Watcher(watch, grew=watch.grew))
+    how = want or Want(), look or usual_look()
+    pieces = show_following([source], *how, stop=following.over, tail=tail, since=since)
     try:
-        for line in lines:
-            ui.log_line(line, width)
+        print_pieces(ui, pieces, following.watcher)
     except KeyboardInterrupt:
-        ui.note(f"job {run.job_id} goes on; `clusterrun cancel {run.job_id}` ends it")
+        goes_on(ui, job)
         raise
-    return report_end(ui, watch.look())
+    finally:
+        following.watcher.close()
+    states = following.watcher.states
+    following.last_words(cluster, states[0])
+    return report_end(ui, states)
+
+
+def usual_look() -> Look:
+    """How lines look here where nothing else was asked for."""
+    return look_of(sys.stdout.isatty(), os.environ)
+
+
+def print_pieces(ui: Ui, pieces: Iterable[bytes | memoryview | Notice], watcher: Watcher | None = None) -> bool:
+    """Print what ``show`` and ``show_following`` give; whether there was any line."""
+    shown = False
+    for piece in pieces:
+        if isinstance(piece, Notice):
+            ui.note(piece.text)
+            continue
+        shown = True
+        ui.log_bytes(bytes(piece))
+        if watcher is not None:
+            watcher.grew()
+    return shown
+
+
+def goes_on(ui: Ui, job: JobId) -> None:
+    """Say at Ctrl-C that the job is left alone."""
+    ui.note(f"job {job} goes on; `clusterrun cancel {job}` ends it")
+
+
+def state_line(state: RunState) -> str:
+    """How a job stands, in a line: a reason for waiting in words."""
+    job = state.status
+    if state.note:
+        return f"job {job.id}: {state.note}"
+    words = f"job {job.id}: {job.state} {job.reason}".rstrip()
+    return f"{words}: {meaning}" if job.reason and (meaning := _meaning(job.reason)) else words
+
+
+def attempt_lines(folders: Sequence[Path]) -> list[str]:
+    """A line for each start of a run after its first, by its attempts' folders, oldest first."""
+    lines = []
+    for before, folder in pairwise(folders):
+        restart, launch = folder.name.split(".")[-2:]
+        if launch != "0":
+            lines.append(f"attempt {restart}, launch {launch}")
+            continue
+        ended = records.read_json(before / "end.json") or {}
+        when = _clock(ended.get("time"))
+        words = " ".join(word for word in ("requeued", _BACK.get(str(ended.get("due")), ""), when) if word)
+        lines.append(f"attempt {restart} ({words})")
+    return lines
+
+
+class _Following:
+    """What is said beside the lines of a run while it is followed, and when its logs have come to their end."""
+
+    def __init__(self, ui: Ui, run: RunRecord, job: JobId, source: Source, watcher: Watcher) -> None:
+        self._ui, self._run, self._job, self._source = ui, run, job, source
+        self.watcher = watcher
+        self._said = ""
+        self._marked = 0
+        self._seen: set[Path] = set()
+        self._over_at: float | None = None
+        self._looked = -1.0
+
+    def over(self) -> bool:
+        """Whether the run is over and its logs are here; says on the way what changed."""
+        now = time.monotonic()
+        if now - self._looked < 0.25:
+            return False
+        self._looked = now
+        self._look_at_files()
+        states = self.watcher.look()
+        if not states:
+            return False
+        state, settled = states[0], self.watcher.settled
+        line = state_line(state)
+        if line != self._said and state.status.state != "RUNNING" and not settled:
+            self._ui.note(line)
+        self._said = line
+        if not settled:
+            return False
+        if self._over_at is None:
+            self._over_at = now
+        return self._arrived(state, now)
+
+    def last_words(self, cluster: Cluster, state: RunState) -> None:
+        """What there is to say of logs that are not there."""
+        gone = [path for path in self._paths if path in self._seen and not path.exists()]
+        if gone:
+            self._ui.note(f"the log was removed: {gone[0]}; what was written after that is not here")
+        elif not self._seen:
+            self._ui.note(no_log(cluster, self._run, self._job, state))
+
+    @property
+    def _paths(self) -> list[Path]:
+        return [path for path in (self._source.out, self._source.err) if path is not None]
+
+    def _look_at_files(self) -> None:
+        self._seen.update(path for path in self._paths if path not in self._seen and path.exists())
+        marks = attempt_lines(records.attempts(self._run, self._job.task))
+        for line in marks[self._marked :]:
+            self._ui.note(line)
+        self._marked = max(self._marked, len(marks))
+
+    def _arrived(self, state: RunState, now: float) -> bool:
+        """Whether the logs are as long as the clock beside the job saw them; or it is too late for that."""
+        assert self._over_at is not None
+        folders = records.attempts(self._run, self._job.task)
+        ended = state.status.ended
+        if not folders or now - self._over_at >= LATE or (ended is not None and time.time() - ended >= LATE):
+            return True
+        ticks = clock_ticks(folders)
+        least = ticks[-1][1:] if ticks else (0, 0)
+        missing = [
+            path for path, size in zip(self._paths, least, strict=False)
+            if not (path in self._seen and not path.exists()) and _size(path) < size
+        ]  # fmt: skip
+        if not missing and (ticks or self._seen):
+            return True
+        if now == self._over_at:
+            self._ui.note(f"job {self._job} is over; waiting up to {LATE:.0f} s for its logs to appear here")
+        return False
+
+
+def no_log(cluster: Cluster, run: RunRecord, job: JobId, state: RunState) -> str:
+    """Why there is no log of a run."""
+    out = log_paths(run.logs, job)[0]
+    if records.attempts(run, job.task):
+        return f"no log of job {job} is here: {out} does not exist; was it removed?"
+    if state.status.outcome is not Outcome.FAILED or run.scheduler == LOCAL:
+        over = state.status.is_over and state.status.outcome is not Outcome.UNKNOWN
+        return f"job {job} never started, so it has no log" if over else f"no log of job {job} yet"
+    code = _exit_code(cluster, run, job)
+    if code == "0:53":
+        return (
+            f"job {job} failed before its script began: Slurm could not open its logs in {run.logs} (exit code 0:53);"
+            " is the folder gone, full or not writable on the node?"
+        )
+    return f"job {job} failed before its script began" + (f" (exit code {code})" if code else "") + ", so it has no log"
+
+
+def _exit_code(cluster: Cluster, run: RunRecord, job: JobId) -> str:
+    from clusterrun.scheduler.slurm import SlurmScheduler
+    from clusterrun.scheduler.slurm_show import parse_show, show_argv
+
+    scheduler = cluster.scheduler(run.scheduler)
+    if not isinstance(scheduler, SlurmScheduler):
+        return ""
+    blocks = parse_show(scheduler.answer(show_argv("job", [str(job)])).text)
+    return blocks[0].get("ExitCode", "") if blocks else ""
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return -1
+
+
+def _clock(seconds: Any) -> str:
+    if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not 0 <= seconds < 2**40:
+        return ""
+    return time.strftime("at %H:%M:%S", time.localtime(seconds))
+
+
+def _meaning(reason: str) -> str:
+    from clusterrun import reasons  # late: a thousand words that only a waiting job needs
+
+    found = reasons.explain(reason)
+    return found.meaning if found is not None else ""
 
 
 def wait_to_end(ui: Ui, cluster: Cluster, runs: Sequence[RunRecord], *, one: bool = False) -> int:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import os
+import sys
+import time
+from typing import Any, Literal
 
 import click
 
-from clusterrun import store as records
-from clusterrun.cli.follow import exit_code, follow_to_end
+from clusterrun.cli.follow import exit_code, follow_to_end, no_log, print_pieces
+from clusterrun.cli.logfiles import Ours, Theirs, check_readable, files_of, logs_of, source_of
 from clusterrun.cli.options import json_option
 from clusterrun.cluster import Cluster
-from clusterrun.errors import NoSuchJob, RequestError
-from clusterrun.job import JobId, is_run_id
-from clusterrun.logs import compile_grep, log_paths, read_lines, select_tasks
+from clusterrun.errors import RequestError
+from clusterrun.job import Outcome
+from clusterrun.logs import Look, Source, Want, compile_grep, look_of, read_lines, show
+from clusterrun.logs.select import Choice, choose, parse_ranks, parse_since
 from clusterrun.ui import Ui
 
 
@@ -20,62 +24,141 @@ from clusterrun.ui import Ui
 @click.argument("job_id", metavar="JOBID")
 @click.option("-f", "--follow", is_flag=True, help="Go on until the job is over; exit with its outcome.")
 @click.option("-n", "--lines", type=click.IntRange(min=0), metavar="N", help="Only the last N lines.")
-@click.option(
-    "--rank", "ranks", type=click.IntRange(min=0), multiple=True, metavar="R", help="Only this rank; may be repeated."
-)
+@click.option("--rank", "ranks", multiple=True, metavar="R", help="Only these ranks: 3, 0-7 or 0-3,8; may be repeated.")
 @click.option("--node", "nodes", multiple=True, metavar="NAME", help="Only the ranks on this node; may be repeated.")
 @click.option("--stream", type=click.Choice(["out", "err", "both"]), default="both", help="Which stream.")
 @click.option("--grep", metavar="RE", help="Only lines that match.")
+@click.option("--errors", is_flag=True, help="Only lines that look like errors, tracebacks whole.")
+@click.option("--since", metavar="WHEN", help="Only what was written since then: 10m, 2h, 1d, 14:05 or a date.")
+@click.option("--no-fold", is_flag=True, help="On a terminal: every rank's line, also where many ranks say the same.")
+@click.option("--raw", is_flag=True, help="The bytes as they are, escape sequences included.")
 @json_option
 @click.pass_context
 def logs(
-    ctx: click.Context, job_id: str, follow: bool, lines: int | None, ranks: tuple[int, ...], nodes: tuple[str, ...],
-    stream: Literal['out', 'err', 'both'], grep: str | None, as_json: bool,
+    ctx: click.Context, job_id: str, follow: bool, lines: int | None, ranks: tuple[str, ...], nodes: tuple[str, ...],
+    stream: Literal['out', 'err', 'both'], grep: str | None, errors: bool, since: str | None, no_fold: bool, raw: bool,
+    as_json: bool,
 ) -> None:  # fmt: skip
     """Show or follow what the ranks print: each line with its rank, those of err marked by !.
 
     \b
       clusterrun logs 123 -f
-      clusterrun logs 123 -n 50 --rank 3 --rank 4
-      clusterrun logs 123 --grep 'loss|Error' --stream err
+      clusterrun logs 123 -n 50 --rank 0-3,8
+      clusterrun logs 123 --since 10m --grep 'loss|Error'
+      clusterrun logs 123 --errors --stream err
 
+    JOBID may be any job that you may read: of another tool, an array's task (123_4) or the whole array.
     Ctrl-C ends the following, never the job.
     """
     ui = Ui("logs", as_json=as_json)
     if as_json and follow:
         raise RequestError("--json and -f do not go together", hint="leave one of them out")
+    if as_json and raw:
+        raise RequestError("--json and --raw do not go together", hint="leave one of them out")
+    want = Want(stream, compile_grep(grep) if grep is not None else None, errors)
+    wanted = parse_ranks(ranks)
+    begin = parse_since(since, time.time()) if since is not None else None
+    look = look_of(sys.stdout.isatty(), os.environ, fold=not no_fold, raw=raw)
     cluster = Cluster(tell=ui.note)
-    pattern = compile_grep(grep) if grep is not None else None
-    run = cluster.run(job_id)
-    if run is None:
-        cluster.status([job_id])  # says that there is no such job, where there is none
-        raise NoSuchJob(
-            f"job {job_id} was not submitted by clusterrun",
-            hint=f"scontrol show job {JobId.parse(job_id)} tells its StdOut",
-        )
-    job = run.job_id
-    if job is None:
-        raise NoSuchJob(f"run {run.run_id} has no job yet", hint=f"clusterrun submit --recover {run.run_id}")
-    if not is_run_id(job_id):
-        job = JobId.parse(job_id)
-    folders = records.attempts(run)
-    start = records.read_json(folders[-1] / "start.json") if folders else None
-    chosen = select_tasks(start, ranks, nodes) if ranks or nodes else None
-    if ranks and start is None and max(ranks) >= run.world_size:
-        raise RequestError(f"there is no rank {max(ranks)}", hint=f"the ranks are 0 to {run.world_size - 1}")
+    found = logs_of(cluster, job_id)
+    if isinstance(found, Theirs):
+        ctx.exit(_theirs(ui, cluster, found, wanted, nodes, want, look, follow=follow, tail=lines, since=begin))
+    ctx.exit(_ours(ui, cluster, found, wanted, nodes, want, look, follow=follow, tail=lines, since=begin))
+
+
+def _ours(
+    ui: Ui, cluster: Cluster, ours: Ours, ranks: frozenset[int], nodes: tuple[str, ...], want: Want, look: Look, *,
+    follow: bool, tail: int | None, since: float | None,
+) -> int:  # fmt: skip
+    for path in ours.paths:
+        check_readable(path, ours.job)
+    choice = ours.choice(ranks, nodes)
+    source, want = ours.source(choice), _with_prefix(ui, want, choice)
+    there = any(path.exists() for path in ours.paths)
+    if since is not None and there and not source.ticks:
+        raise _timeless(str(ours.job))
     if follow:
-        ctx.exit(follow_to_end(ui, cluster, run, tail=lines, ranks=chosen, stream=stream, grep=pattern))
-    paths = log_paths(run.logs, job)
-    width, shown = len(str(run.world_size - 1)), []
-    found = False
-    for line in read_lines(paths, stream=stream, ranks=chosen, tail=lines, grep=pattern, world_size=run.world_size):
-        found = True
-        if as_json:
-            shown.append({"stream": line.stream, "rank": line.rank, "text": line.text})
-        else:
-            ui.log_line(line, width)
-    ui.data(shown)
-    if not found and not any(path.exists() for path in paths):
-        state = cluster.states([run])[0]
-        ui.note(f"no log yet: job {job} is {state.status.state} {state.status.reason}".rstrip())
-        ctx.exit(exit_code([state]) if state.status.is_over else 0)
+        return follow_to_end(
+            ui, cluster, ours.run, job=ours.job, source=source, want=want, look=look, tail=tail, since=since
+        )
+    _show(ui, [source], want, look, tail=tail, since=since)
+    if there:
+        return 0
+    (state,) = cluster.states([ours.run])
+    if state.status.is_over:
+        ui.note(no_log(cluster, ours.run, ours.job, state))
+        return exit_code([state])
+    ui.note(f"no log yet: job {ours.job} is {state.status.state} {state.status.reason}".rstrip())
+    return 0
+
+
+def _theirs(
+    ui: Ui, cluster: Cluster, theirs: Theirs, ranks: frozenset[int], nodes: tuple[str, ...], want: Want, look: Look, *,
+    follow: bool, tail: int | None, since: float | None,
+) -> int:  # fmt: skip
+    if since is not None:
+        raise _timeless(str(theirs.job))
+    if want.stream == "err" and all(place.err is None for place in theirs.known):
+        raise RequestError(
+            f"job {theirs.job} writes both streams into one file", hint="leave --stream out; --errors finds complaints"
+        )
+    there = theirs.there()
+    files = [path for place in there for path in files_of(place)]
+    for place in there:
+        for path in files_of(place):
+            check_readable(path, place.job)
+    if (ranks or nodes) and follow and not files:
+        raise RequestError(
+            f"job {theirs.job} has no log yet, so it is not known how its lines tell their ranks",
+            hint="ask for ranks once it runs",
+        )
+    choice = choose(None, ranks, nodes, files=files)
+    want = _with_prefix(ui, want, choice)
+    if follow:
+        from clusterrun.cli.follow_array import follow_theirs
+
+        scheduler = cluster.scheduler("slurm")
+        return follow_theirs(ui, scheduler, theirs, choice, want, look, tail=tail)
+    sources = [source_of(place, choice, named=theirs.is_array) for place in there]
+    _show(ui, sources, want, look, tail=tail, since=None)
+    if there:
+        return 0
+    states = cluster.status([str(theirs.job)])
+    places = ", ".join(str(place.out) for place in theirs.known[:2])
+    ui.note(f"no log of job {theirs.job}, which is {states[0].status.state}: {places} is not there")
+    return exit_code(states) if all(state.status.outcome is not Outcome.RUNNING for state in states) else 0
+
+
+def _show(ui: Ui, sources: list[Source], want: Want, look: Look, *, tail: int | None, since: float | None) -> None:
+    if not ui.as_json:
+        print_pieces(ui, show(sources, want, look, tail=tail, since=since))
+        return
+    data: list[dict[str, Any]] = []
+    for source in sources:
+        lines = read_lines(
+            (source.out, source.err), stream=want.stream, ranks=source.ranks, tail=tail, grep=want.grep,
+            world_size=source.world_size, errors=want.errors, ticks=source.ticks, since=since,
+        )  # fmt: skip
+        named = {"job_id": source.name} if source.name else {}
+        data += [{**named, "stream": line.stream, "rank": line.rank, "text": line.text} for line in lines]
+    ui.data(data)
+
+
+def _with_prefix(ui: Ui, want: Want, choice: Choice) -> Want:
+    """What is wanted where ranks are told by the text of their lines."""
+    if choice.prefix is None:
+        return want
+    if want.grep is not None:
+        raise RequestError(
+            "--rank and --grep do not go together here: lines say their rank in their text only",
+            hint=r"put it into the pattern: --grep '^\[rank3\]:.*RE'",
+        )
+    ui.note("one label stands for several ranks here: shown are the lines that begin with [rankN]:")
+    return Want(want.stream, choice.prefix, want.errors)
+
+
+def _timeless(job: str) -> RequestError:
+    return RequestError(
+        f"--since: nothing tells when a line of job {job} was written: no clock was kept beside its logs",
+        hint="use -n 200, or --grep for the times that its lines bear",
+    )

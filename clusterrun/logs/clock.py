@@ -21,13 +21,15 @@ MOST = 4 * 1024 * 1024
 _SIZE = 1 << 62  # no file is longer
 
 
-def read_ticks(attempts: Iterable[Path], logs: tuple[Path, Path]) -> tuple[Tick, ...]:
-    """The ticks of these attempt folders, oldest first; none where no clock was kept or can be read.
-
-    The last one is of the logs themselves: how long they are since they were last written to.
-    """
+def clock_ticks(attempts: Iterable[Path]) -> list[Tick]:
+    """The ticks of these attempt folders, oldest first; none where no clock was kept or can be read."""
     ticks = [tick for folder in attempts for tick in _of_file(folder / NAME)]
-    ticks.sort(key=lambda tick: tick.time)
+    return sorted(ticks, key=lambda tick: tick.time)
+
+
+def read_ticks(attempts: Iterable[Path], logs: tuple[Path, Path]) -> tuple[Tick, ...]:
+    """``clock_ticks``, and after them what the logs tell themselves: how long they are since they last changed."""
+    ticks = clock_ticks(attempts)
     if ticks and (now := _of_logs(logs)) is not None and now.time > ticks[-1].time:
         ticks.append(now)
     return tuple(ticks)

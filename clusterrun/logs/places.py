@@ -20,6 +20,13 @@ NO_TASK = "4294967294"
 _FIELD = re.compile(r"%(?:%|(\d{0,2})([AajJNnstux]))")
 _OUT = ("-o", "--output")
 _ERR = ("-e", "--error")
+#: sbatch's options without a value (man sbatch, 22.05 and 25.05)
+_FLAGS = frozenset({
+    "-H", "-h", "-I", "-k", "-O", "-Q", "-s", "-v", "-W", "--hold", "--help", "--overcommit", "--quiet",
+    "--oversubscribe", "--verbose", "--wait", "--contiguous", "--exclusive", "--get-user-env", "--ignore-pbs",
+    "--immediate", "--no-kill", "--no-requeue", "--nohold", "--parsable", "--propagate", "--reboot", "--requeue",
+    "--spread-job", "--test-only", "--use-min-nodes", "--usage",
+})  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +67,11 @@ def place_of(job: JobId, known: Sequence[Place]) -> Place | None:
     return waiting.of_task(job.task) if waiting is not None and job.task is not None else None
 
 
-def from_submit_line(job: JobId, line: str, workdir: str, user: str, name: str, raw_id: str) -> Place | None:
+def from_submit_line(job: JobId, line: str, workdir: str, user: str, name: str, raw_id: str, host: str) -> Place | None:
     """The place that an sbatch command line gives; None where it does not name one: the script itself may.
 
-    ``raw_id`` is the task's own number. A line without --error means both streams in one file.
+    ``raw_id`` is the task's own number, ``host`` the job's first node. A line without --error means both streams in one
+    file.
     """
     try:
         words = shlex.split(line)
@@ -74,7 +82,7 @@ def from_submit_line(job: JobId, line: str, workdir: str, user: str, name: str, 
     out, err = _option(words, _OUT), _option(words, _ERR)
     if out is None:
         return None  # then the script's own lines decide, and nobody kept them
-    fields = _fields(job, raw_id, user, name, "")
+    fields = _fields(job, raw_id, user, name, host)
     base = Path(workdir or "/")
     return Place(job, base / expand(out, fields), base / expand(err, fields) if err is not None else None, user)
 
@@ -116,14 +124,17 @@ def _fields(job: JobId, raw_id: str, user: str, name: str, host: str) -> dict[st
 
 
 def _option(words: Sequence[str], names: tuple[str, str]) -> str | None:
-    """The last value of an option in sbatch's words, up to the script."""
+    """The last value of an option in sbatch's words, up to the script: what follows that is the script's own."""
     short, long = names
-    found = None
-    for word, following in zip(words[1:], [*words[2:], ""], strict=True):
-        if word in (short, long):
-            found = following
+    found, at = None, 1
+    while at < len(words) and words[at].startswith("-"):
+        word = words[at]
+        takes_next = word not in _FLAGS and (len(word) == 2 if not word.startswith("--") else "=" not in word)
+        if word in names and at + 1 < len(words):
+            found = words[at + 1]
         elif word.startswith(long + "="):
             found = word[len(long) + 1 :]
         elif word.startswith(short) and not word.startswith("--") and len(word) > 2:
             found = word[2:]
+        at += 2 if takes_next else 1
     return found

@@ -84,7 +84,7 @@ def test_good_job_is_completed(site: Site, jobs: Jobs) -> None:
 def test_logs_show_what_the_rank_printed(site: Site, jobs: Jobs) -> None:
     site.cli("wait", jobs.good.id)
     assert jobs.good.out.is_file() and jobs.good.err.is_file()
-    assert "0| hello from rank 0 of 1\n" in site.cli("logs", jobs.good.id).stdout
+    assert "0: hello from rank 0 of 1\n" in site.cli("logs", jobs.good.id).stdout
 
 
 def test_failing_job_is_failed_and_names_its_status(site: Site, jobs: Jobs) -> None:

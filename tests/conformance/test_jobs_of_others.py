@@ -85,9 +85,13 @@ def test_job_of_another_user_is_not_cancelled_nor_is_ours_beside_it(site: Site, 
     assert any_lab.job(theirs)["JobState"] == any_lab.job(ours.id)["JobState"] == "PENDING"
 
 
-@pytest.mark.parametrize("verb", ["wait", "logs"])
+@pytest.mark.parametrize("verb", ["wait"])
 def test_job_without_a_record_is_refused_by_verbs_that_need_one(site: Site, theirs: str, verb: str) -> None:
     assert "was not submitted by clusterrun" in site.cli(verb, theirs, status=4).stderr
+
+
+def test_job_that_keeps_no_log_is_told_so(site: Site, theirs: str) -> None:
+    assert "its output goes to /dev/null" in site.cli("logs", theirs, status=2).stderr
 
 
 def test_no_record_is_made_of_the_jobs_of_others(site: Site, theirs: str) -> None:

@@ -1,0 +1,179 @@
+"""Following jobs of another tool: one job, or the tasks of an array side by side.
+
+Each task that is read has a thread of its own, and at most ``AT_ONCE`` are, so that an array of a thousand does not
+open two thousand files; a task whose turn has not come loses nothing, its files are read when it has.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from clusterrun import foreign
+from clusterrun.cli.follow import exit_code, goes_on, report_end, state_line
+from clusterrun.cli.logfiles import Theirs, check_readable, files_of, source_of
+from clusterrun.cli.watcher import Watcher
+from clusterrun.job import JobId
+from clusterrun.logs import Look, Notice, Source, Want, show_following
+from clusterrun.logs.select import Choice
+from clusterrun.scheduler import Scheduler
+from clusterrun.states import RunState
+from clusterrun.ui import Ui
+from clusterrun.watch import LONGEST, QUIET
+
+AT_ONCE = 32
+"""Tasks that are read at the same time: two files each."""
+_MANY = 4  # tasks up to which each one's end is told in a line of its own
+
+Piece = tuple[JobId, bytes | Notice | BaseException | None]
+Follow = Callable[..., object]
+
+
+class Sparing:
+    """A watch over another tool's jobs: asks only while their logs are quiet, at most every ``LONGEST`` seconds."""
+
+    def __init__(self, watch: foreign.Watch, now: Callable[[], float] = time.monotonic) -> None:
+        self._watch, self._now = watch, now
+        self._asked = now()  # by the watch itself, when it was made
+        self._grew = -QUIET
+        self.settled = watch.settled
+        self._states = watch.look()
+
+    def grew(self) -> None:
+        """There are new lines in a log: its job lives."""
+        self._grew = self._now()
+
+    def look(self) -> list[RunState]:
+        """The states, fresh where it is time."""
+        now = self._now()
+        if now - self._asked >= LONGEST and now - self._grew >= QUIET:
+            self._states, self._asked = self._watch.look(), now
+        return self._states
+
+
+def follow_theirs(
+    ui: Ui, scheduler: Scheduler, theirs: Theirs, choice: Choice, want: Want, look: Look, *, tail: int | None = None
+) -> int:
+    """Print the lines of another tool's job, or of an array's tasks, until all are over; returns the exit code."""
+    watch = Sparing(foreign.Watch([theirs.job], scheduler))
+    watcher = Watcher(watch, grew=watch.grew)
+
+    def source(job: JobId) -> Source | None:
+        place = theirs.place(job)
+        if place is None:
+            return None
+        for path in files_of(place):
+            check_readable(path, job)
+        return source_of(place, choice, named=theirs.is_array)
+
+    reading = _Reading(source, partial(show_following, want=want, look=look, tail=tail))
+    said = ""
+    try:
+        while True:
+            states = watcher.look()
+            line = _line(states)
+            if line != said and states and not watcher.settled and any(s.status.state != "RUNNING" for s in states):
+                ui.note(line)
+            said = line
+            reading.begin(states, watch.settled)
+            for piece in reading.pieces(0.1):
+                if isinstance(piece, Notice):
+                    ui.note(piece.text)
+                else:
+                    ui.log_bytes(piece)
+                    watcher.grew()
+            if watcher.settled and reading.is_over(states):
+                break
+    except KeyboardInterrupt:
+        goes_on(ui, theirs.job)
+        raise
+    finally:
+        watcher.close()
+    states = list(watcher.states)
+    for job in reading.without:
+        ui.note(f"no log of job {job}: Slurm does not tell where it is, or the file is not there")
+    if len(states) <= _MANY:
+        return report_end(ui, states)
+    ui.note(_line(states))
+    return exit_code(states)
+
+
+class _Reading:
+    """The tasks that are read now, those that were, and the pieces that come from them."""
+
+    def __init__(self, source: Callable[[JobId], Source | None], follow: Follow) -> None:
+        self._source, self._follow = source, follow
+        self._pieces: queue.Queue[Piece] = queue.Queue(maxsize=256)  # a slow reader of ours holds the threads back
+        self._over: set[JobId] = set()
+        self._now: dict[JobId, threading.Event] = {}
+        self._done: set[JobId] = set()
+        self.without: list[JobId] = []
+
+    def begin(self, states: Sequence[RunState], settled: Callable[[RunState], bool]) -> None:
+        """Begin with tasks whose files are there, as long as there is room; note which are over."""
+        for state in states:
+            job = state.status.id
+            if job in self._done:
+                continue
+            over = settled(state)
+            if job in self._now:
+                if over:
+                    self._now[job].set()
+                continue
+            if len(self._now) >= AT_ONCE or (state.status.state == "PENDING" and not over):
+                continue
+            source = self._source(job)
+            there = source is not None and any(path.exists() for path in (source.out, source.err) if path is not None)
+            if source is not None and there:
+                ended = self._now[job] = threading.Event()
+                if over:
+                    ended.set()
+                threading.Thread(target=self._read, args=(job, source, ended), daemon=True).start()
+            elif over:
+                self._done.add(job)
+                self.without.append(job)
+
+    def is_over(self, states: Sequence[RunState]) -> bool:
+        """Whether all tasks have been read to their end."""
+        return not self._now and self._pieces.empty() and all(state.status.id in self._done for state in states)
+
+    def pieces(self, timeout: float) -> list[bytes | Notice]:
+        """What has come meanwhile; waits a while for the first. Raises what reading raised."""
+        found: list[bytes | Notice] = []
+        try:
+            job, piece = self._pieces.get(timeout=timeout)
+            for _ in range(self._pieces.maxsize):
+                if piece is None:
+                    self._done.add(job)
+                    del self._now[job]
+                elif isinstance(piece, BaseException):
+                    raise piece
+                else:
+                    found.append(piece)
+                job, piece = self._pieces.get_nowait()
+            self._pieces.put((job, piece))
+        except queue.Empty:
+            pass
+        return found
+
+    def _read(self, job: JobId, source: Source, ended: threading.Event) -> None:
+        try:
+            for piece in self._follow([source], stop=ended.is_set):  # type: ignore[attr-defined]
+                self._pieces.put((job, piece if isinstance(piece, Notice) else bytes(piece)))
+        except BaseException as error:
+            self._pieces.put((job, error))
+        self._pieces.put((job, None))
+
+
+def _line(states: Sequence[RunState]) -> str:
+    """How jobs stand: one in full, the tasks of an array counted."""
+    if len(states) == 1:
+        return state_line(states[0])
+    notes = next((state.note for state in states if state.note), "")
+    counts = Counter(f"{state.status.state} {state.status.reason}".rstrip() for state in states)
+    words = ", ".join(f"{count} {word}" for word, count in sorted(counts.items()))
+    return f"job {states[0].status.id.raw}: {words}" + (f" ({notes})" if notes else "") if states else ""
