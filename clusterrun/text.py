@@ -26,19 +26,27 @@ _FORMAT = (
 )
 _UNSAFE = re.compile(f"[{_CONTROL}{_FORMAT}]")
 _CONTROL_BYTES = tuple(bytes((i,)) for i in (*range(9), *range(11, 32), 127))
-# What the classes above are in UTF-8, by first byte: a byte that a block has not is found out at memory speed. Some
-# harmless neighbours are matched too.
-_SUSPECTS = {
-    b"\xc2": re.compile(rb"\xc2[\x80-\x9f\xad]"),
-    b"\xcd": re.compile(rb"\xcd\x8f"),
-    b"\xd8": re.compile(rb"\xd8\x9c"),
-    b"\xe1": re.compile(rb"\xe1(?:\x85[\x9f\xa0]|\x9e[\xb4\xb5]|\xa0\x8e)"),
-    b"\xe2": re.compile(rb"\xe2(?:\x80[\x8b-\x8f\xa8-\xae]|\x81[\xa0-\xaf])"),
-    b"\xe3": re.compile(rb"\xe3\x85\xa4"),
-    b"\xef": re.compile(rb"\xef(?:\xbb\xbf|\xbe\xa0|\xbf[\xb0-\xbb])"),
-    b"\xf0": re.compile(rb"\xf0(?:\x93[\x90\x91]|\x9b\xb2|\x9d\x85)"),
-    b"\xf3": re.compile(rb"\xf3[\xa0\xa1]"),
-}
+# What the classes above are in UTF-8, some harmless neighbours included: the bytes that each begins with, which a block
+# that has not all of them cannot hold, and the rest.
+_SUSPECTS = tuple(
+    (tuple(prefix[i : i + 1] for i in range(len(prefix))), re.compile(re.escape(prefix) + rest))
+    for prefix, rest in (
+        (b"\xc2", rb"[\x80-\x9f\xad]"),
+        (b"\xcd\x8f", rb""),
+        (b"\xd8\x9c", rb""),
+        (b"\xe1\x85", rb"[\x9f\xa0]"),
+        (b"\xe1\x9e", rb"[\xb4\xb5]"),
+        (b"\xe1\xa0", rb"\x8e"),
+        (b"\xe2\x80", rb"[\x8b-\x8f\xa8-\xae]"),
+        (b"\xe2\x81", rb"[\xa0-\xaf]"),
+        (b"\xe3\x85", rb"\xa4"),
+        (b"\xef", rb"(?:\xbb\xbf|\xbe\xa0|\xbf[\xb0-\xbb])"),
+        (b"\xf0\x93", rb"[\x90\x91]"),
+        (b"\xf0\x9b", rb"\xb2"),
+        (b"\xf0\x9d", rb"\x85"),
+        (b"\xf3", rb"[\xa0\xa1]"),
+    )
+)
 _PLAIN = bytes((*b"\t\n", *range(0x20, 0x7F)))
 _UNSAFE_IN_LINE = re.compile(f"[\\t\\n{_CONTROL}{_FORMAT}]")
 
@@ -64,8 +72,9 @@ def is_safe(data: bytes) -> bool:
         return False
     if data.isascii():
         return True
-    if any(first in data and pattern.search(data) for first, pattern in _SUSPECTS.items()):
-        return False
+    for begin, pattern in _SUSPECTS:
+        if all(byte in data for byte in begin) and pattern.search(data):
+            return False
     try:
         data.decode()
     except UnicodeDecodeError:
