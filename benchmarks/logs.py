@@ -165,8 +165,9 @@ def project(folder: Path) -> Path:
     """A project with the record of one job; returns its log."""
     token = "k3v7qaabcdefghij"
     store = Store(folder, folder / "state")
-    if store.find(JobId.parse(JOB)):
-        return folder / "logs" / f"train_{JOB}.out"
+    log = folder / "logs" / f"train_{JOB}.out"
+    if log.parent.exists():
+        return log
     (folder / "clusterrun.toml").touch()
     (folder / "logs").mkdir()
     run = RunRecord(
@@ -176,7 +177,7 @@ def project(folder: Path) -> Path:
     )  # fmt: skip
     store.stage(run, {"version": 1}, "#!/bin/bash\n")
     store.commit(run, JobId.parse(JOB))
-    return folder / "logs" / f"train_{JOB}.out"
+    return log
 
 
 def fill(log: Path, size: float, *, utf8: bool = False) -> int:
