@@ -113,6 +113,19 @@ def test_limits_are_told_with_what_is_left() -> None:
     assert "no limits are set on you, your accounts or your QOS" in lines_of(seen(limits=()))
 
 
+def test_a_limit_on_each_account_is_told_for_each_of_mine() -> None:
+    holders = parse_limits(
+        "ClusterName=c Account=a UserName=ann(1) Partition= ID=5\n    MaxJobs=\n"
+        "ClusterName=c Account=b UserName=ann(1) Partition= ID=6\n    MaxJobs=\n"
+        "QOS=q(2)\n    GrpJobs=N(3)\n    Account Limits\n      a\n        MaxTRESPA=gres/gpu=8(3)\n"
+        "      other\n        MaxTRESPA=gres/gpu=8(8)\n    User Limits\n        No Users\n"
+    )
+    found = limits_of(holders, {"q": {("MaxTRESPA", "gres/gpu"): 8.0}}, "ann", 1, {"q": "QOS q"})
+    assert {(one.by, one.left, one.accounts) for one in found} == {
+        ("QOS q, account a", 5.0, ("a",)), ("QOS q, account b", 8.0, ("b",)),
+    }  # fmt: skip
+
+
 def test_a_qos_that_i_have_not_used_is_all_left() -> None:
     holders = parse_limits(
         "QOS=tight(2)\n    GrpTRES=gres/gpu=8(3)\n    User Limits\n      7\n        MaxJobsPU=3(2)\n"

@@ -25,7 +25,7 @@ def beyond(seen: Seen, spec: JobSpec, need: Need, gpus: int, partitions: Iterabl
     qualities |= {p.qos for p in seen.partitions if p.name in set(partitions)}
     lines = []
     for limit in seen.limits or ():
-        if (limit.qos and limit.qos in qualities) or (account and account in limit.accounts):
+        if (not limit.qos or limit.qos in qualities) and (not limit.accounts or account in limit.accounts):
             why = _why(limit, spec, need, gpus)
             lines += [f"{limit.by}: {why} ({limit.name})"] if why else []
     return lines

@@ -72,7 +72,7 @@ def _above(groups: Mapping[str, Holder], account: str) -> list[Holder]:
 def limits_of(
     holders: Sequence[Holder], by_qos: Mapping[str, Limits], user: str, uid: int, names: Mapping[str, str]
 ) -> list[Limit]:
-    """The limits that are set on a user: his associations, the accounts above them, and the QOS of these names.
+    """The limits that are set on a user: those of the associations, the accounts above them, and the QOS of these names.
 
     ``names`` maps each to what people call it: a QOS may come with a partition.
     ``holders`` are slurmctld's, empty where it did not say; ``by_qos`` are accounting's limits, likewise.
@@ -86,25 +86,29 @@ def limits_of(
         mine = tuple(account for account, chain in chains.items() if name in chain)
         found += _set(f"account {name}", _values(groups[name]), accounts=mine)
     for name, called in names.items():
-        parts = [h for h in holders if h.qos == name and _is_mine(h, user, uid, accounts)]
-        values: dict[Key, Pair] = {
-            # a QOS in which nobody of mine has run yet has no part for me: nothing of it is used
-            key: (limit, 0.0 if parts and key[0].endswith(("PU", "PA")) else None)
-            for key, limit in by_qos.get(name, {}).items()
-        }
-        for part in parts:
-            values |= {key: pair for key, pair in _values(part).items() if pair[0] is not None or key not in values}
-        found += _set(called, values, qos=name)
+        of_qos = [h for h in holders if h.qos == name]
+        # a QOS in which nobody of mine has run yet has no part for me: nothing of it is used
+        unused = 0.0 if of_qos else None
+        limits = by_qos.get(name, {})
+        shared: dict[Key, Pair] = {k: (v, unused if k[0].endswith("PU") else None) for k, v in limits.items()}
+        per_account: dict[Key, Pair] = {k: (v, unused) for k, v in limits.items() if k[0].endswith("PA")}
+        for holder in of_qos:
+            if holder.kind == "qos" or (holder.kind == "qos user" and holder.user in (str(uid), user)):
+                shared = _joined(shared, holder)
+        found += _set(called, {k: v for k, v in shared.items() if k not in per_account}, qos=name)
+        for account in sorted(accounts):
+            mine_here = dict(per_account)
+            for holder in of_qos:
+                if holder.kind == "qos account" and holder.account == account:
+                    mine_here = _joined(mine_here, holder)
+            found += _set(f"{called}, account {account}", mine_here, qos=name, accounts=(account,))
     return found
 
 
-def _is_mine(holder: Holder, user: str, uid: int, accounts: set[str]) -> bool:
-    match holder.kind:
-        case "qos user":
-            return holder.user in (str(uid), user)
-        case "qos account":
-            return holder.account in accounts
-    return holder.kind == "qos"
+def _joined(values: Mapping[Key, Pair], holder: Holder) -> dict[Key, Pair]:
+    """The values with a holder's own in their place, where it has a limit or nothing stands there yet."""
+    own = {key: pair for key, pair in _values(holder).items() if pair[0] is not None or key not in values}
+    return {**values, **own}
 
 
 def _values(holder: Holder) -> dict[Key, Pair]:
