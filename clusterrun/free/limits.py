@@ -72,7 +72,7 @@ def _above(groups: Mapping[str, Holder], account: str) -> list[Holder]:
 def limits_of(
     holders: Sequence[Holder], by_qos: Mapping[str, Limits], user: str, uid: int, names: Mapping[str, str]
 ) -> list[Limit]:
-    """The limits that are set on a user: those of the associations, the accounts above them, and the QOS of these names.
+    """The limits that are set on a user: of the associations, the accounts above them and these QOS.
 
     ``names`` maps each to what people call it: a QOS may come with a partition.
     ``holders`` are slurmctld's, empty where it did not say; ``by_qos`` are accounting's limits, likewise.
