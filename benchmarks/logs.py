@@ -196,6 +196,7 @@ def fill(log: Path, size: float, *, utf8: bool = False) -> int:
 def medians(folder: Path, rounds: int, *commands: str) -> list[float]:
     """Seconds that each command line takes, in turns; the first turn does not count."""
     env = os.environ | {"CLUSTERRUN_STATE": str(folder / "state"), "PYTHONPATH": str(Path(__file__).parents[1])}
+    env.pop("PYTHONDONTWRITEBYTECODE", None)  # who uses a program has its byte code
     taken: list[list[float]] = [[] for _ in commands]
     for turn in range(rounds + 1):
         for times, command in zip(taken, commands, strict=True):
