@@ -23,14 +23,24 @@ def test_a_users_limit_in_a_qos_its_use_and_its_holders() -> None:
     here = judged("21").here
     assert here[0] == "QOS tight, for each user, allows 2 gres/gpu (MaxTRESPerUser); 2 gres/gpu in use"
     assert here[1] == "this job asks for 4 gres/gpu"
-    assert here[2].startswith("held by job 3 (2 gres/gpu, at most ")
+    assert here[3].startswith("held by job 3 (2 gres/gpu, at most ")
+
+
+def test_a_job_that_asks_for_more_than_the_whole_limit_does_not_wait_for_others() -> None:
+    found = judged("21")
+    assert found.here[2] == "that is more than the limit itself: it cannot start, however many jobs end"
+    assert found.starts is Starts.YOU
+    less = waiting.judge(asking("21", TRES="cpu=1,node=1,gres/gpu=1"), status("21"))
+    assert less.starts is Starts.ALONE and not any("more than the limit" in line for line in less.here)
 
 
 def test_the_other_qos_of_the_user_are_where_it_can_go() -> None:
     rows = [Association("physics", "", ("normal", "tight"), ""), Association("chem", "", ("big",), "")]
-    assert judged("21", associations=rows).do == (
+    smaller = replace(asking("21", TRES="cpu=1,node=1,gres/gpu=1"), associations=rows)
+    assert waiting.judge(smaller, status("21")).do == (
         "wait for those jobs, or move it:", "scontrol update JobId=21 QOS=normal"
     )  # fmt: skip
+    assert judged("21", associations=rows).do[0].startswith("ask for less (`clusterrun cancel 21`")
     moved = limits.evidence(replace(facts("5", associations=rows), reason=explain("AssocGrpCpuLimit")))
     assert moved.do[-1] == "scontrol update JobId=5 Account=physics"
     assert "QOS=NAME" in judged("21", associations=[]).do[0]
@@ -101,6 +111,16 @@ def test_a_reservation_that_comes_and_a_time_limit_that_ends_before_it() -> None
     assert "1 node: node1" in found.here[0]
     minutes = (1795260600 - int(NOW)) // 60 - 1
     assert found.do[0].startswith(f"scontrol update JobId=7 TimeLimit={minutes} ")
+
+
+def test_a_reservation_that_has_begun_and_one_that_is_not_shown() -> None:
+    (block,) = facts("7").reservations or ()
+    begun = block | {"StartTime": str(int(NOW) - 60), "EndTime": str(int(NOW) + 600)}
+    found = places.reservations(facts("7", reservations=[begun]))
+    assert "holds until " in found.here[0] and "in 10:00; 1 node: node1" in found.here[0] and found.do == ()
+    wanted = replace(asking("7", Reservation="gone"), reservations=[begun])
+    assert places.reservations(wanted).here == ("reservation gone is not shown to you: it may be over, or not yours",)
+    assert places.reservations(replace(wanted, reservations=None)).unseen == ("the reservations",)
 
 
 def test_what_is_asked_against_what_is_free() -> None:

@@ -66,9 +66,11 @@ class _Family:
                 )
 
 
-_ALL_USED = "All jobs of {who} together hold as many {} as it allows at one time."
+_ALL_USED = "The running jobs of {who} leave too little of the {} that it allows at one time."
 _BUDGET = "{who} has a budget of {}, counted in minutes over past and running jobs, and it does not cover this job."
-_PROMISED = "The running jobs of {who} may still use as many minutes of {} as it allows: the sum falls as they run."
+_PROMISED = (
+    "With this job the running jobs of {who} might use more minutes of {} than it allows; the sum falls as they run."
+)
 _JOB_MORE = "The job asks for more {} than {who} allows one job."
 _NODE_MORE = "The job asks for more {} on one node than {who} allows."
 _JOB_MINUTES = "The job's {} times its time limit is more than {who} allows one job."
@@ -92,18 +94,20 @@ _FAMILIES = (
     _Family("qos", "QOSMax{}MinutesPerJob", "MaxTRESMinsPJ", "MaxTRESMinsPerJob", _JOB_MINUTES, Starts.YOU, _SHORTER,
             {"Cpu": "QOSMaxCpuMinutesPerJobLimit"}),
     _Family("qos", "QOSMax{}PerUser", "MaxTRESPU", "MaxTRESPerUser",
-            "Its user's running jobs in {who} hold as many {} as it allows one user.", Starts.ALONE, _WAIT,
+            "Its user's running jobs leave too little of the {} that {who} allows one user.", Starts.ALONE, _WAIT,
             {"Cpu": "QOSMaxCpuPerUserLimit", "Node": "QOSMaxNodePerUserLimit"}),
-    _Family("qos", "QOSMin{}", "MinTRESPJ", "MinTRESPerJob", "The job asks for fewer {} than {who} demands of a job.",
-            Starts.YOU, "ask for more: `clusterrun cancel {job}`, then submit again; SEE; ELSE",
+    _Family("qos", "QOSMin{}", "MinTRESPJ", "MinTRESPerJob",
+            "The job asks for too little: {who} demands a minimum of {}.", Starts.YOU,
+            "ask for more: `clusterrun cancel {job}`, then submit again; SEE; ELSE",
             {"Cpu": "QOSMinCpuNotSatisfied"}, least=True),
     _Family("qos", "Max{}PerAccount", "MaxTRESPA", "MaxTRESPerAccount",
-            "Its account's running jobs in {who} hold as many {} as it allows one account.", Starts.ALONE, _WAIT),
+            "Its account's running jobs leave too little of the {} that {who} allows one account.",
+            Starts.ALONE, _WAIT),
     _Family("qos", "Max{}RunMinsPerAccount", "MaxTRESRunMinsPA", "MaxTRESRunMinsPerAccount",
-            "Its account's running jobs in {who} may still use as many minutes of {} as it allows one account.",
+            "With this job its account's jobs in {who} might use more minutes of {} than it allows one account.",
             Starts.ALONE, _WAIT, source=_NEWER),
     _Family("qos", "Max{}RunMinsPerUser", "MaxTRESRunMinsPU", "MaxTRESRunMinsPerUser",
-            "Its user's running jobs in {who} may still use as many minutes of {} as it allows one user.",
+            "With this job its user's jobs in {who} might use more minutes of {} than it allows one user.",
             Starts.ALONE, _WAIT, source=_NEWER),
     _Family("association", "AssocGrp{}", "GrpTRES", "GrpTRES", _ALL_USED, Starts.ALONE, _WAIT,
             {"Cpu": "AssocGrpCpuLimit", "Memory": "AssocGrpMemLimit", "Node": "AssocGrpNodeLimit"}),

@@ -34,10 +34,10 @@ def evidence(facts: Facts) -> Found:
     found = Found()
     for holder, bound in tight:
         found += _one(facts, limit, holder, bound)
-    return found + _elsewhere(facts, limit, bool(found.do))
+    return found + _elsewhere(facts, limit, found)
 
 
-def _elsewhere(facts: Facts, limit: Limit, more: bool) -> Found:
+def _elsewhere(facts: Facts, limit: Limit, found: Found) -> Found:
     """The other QOS or accounts that its user has, to which the job can be moved."""
     account, qos = facts.job.get("Account", ""), facts.job.get("QOS", "")
     rows = facts.associations or ()
@@ -49,8 +49,12 @@ def _elsewhere(facts: Facts, limit: Limit, more: bool) -> Found:
         word = "Account"
     names = list(dict.fromkeys(names))[:_SHOWN]
     commands = tuple(f"scontrol update JobId={facts.id} {word}={name}" for name in names)
-    waits = facts.reason is not None and facts.reason.starts is Starts.ALONE
-    return Found(do=("wait for those jobs, or move it:", *commands) if waits and commands and not more else commands)
+    if found.do or not commands:
+        return Found(do=commands)
+    starts = found.starts or (facts.reason.starts if facts.reason else Starts.YOU)
+    change = f"ask for {'more' if limit.least else 'less'} (`clusterrun cancel {facts.id}`, then submit again)"
+    first = {Starts.ALONE: "wait for those jobs", Starts.ADMIN: "ask who keeps the budget"}.get(starts, change)
+    return Found(do=(f"{first}, or move it:", *commands))
 
 
 def _one(facts: Facts, limit: Limit, holder: Holder, bound: Bound) -> Found:
@@ -66,9 +70,12 @@ def _one(facts: Facts, limit: Limit, holder: Holder, bound: Bound) -> Found:
     wants = _wanted(facts, limit, bound)
     if wants is not None:
         here.append(f"this job asks for {_value(limit, bound, wants)}")
+    alone = not _per_job(limit) and wants is not None and wants > bound.limit
+    if alone:
+        here.append("that is more than the limit itself: it cannot start, however many jobs end")
     if not _per_job(limit) and facts.queue is not None:
         here += _held(facts, limit, holder, bound)
-    return Found(tuple(here), _actions(facts, limit, bound))
+    return Found(tuple(here), _actions(facts, limit, bound), starts=Starts.YOU if alone else None)
 
 
 def _holders(facts: Facts, limit: Limit) -> list[Holder]:

@@ -299,7 +299,7 @@ def test_people_read_the_same(site: Site, jobs: dict[str, str]) -> None:
     text = site.cli("why", jobs["qos"]).stdout
     names = [line[:9].strip() for line in text.splitlines() if line[:9].strip()]
     assert names == ["job", "state", "reason", "means", "here", "do", "start"]
-    assert "reason  QOSMaxGRESPerUser" in text and "Its user's running jobs in the job's QOS" in text
+    assert "reason  QOSMaxGRESPerUser" in text and "Its user's running jobs leave too little of the GPUs" in text
 
 
 def test_what_is_advised_works(site: Site, strict_lab: Lab, jobs: dict[str, str]) -> None:
