@@ -107,6 +107,17 @@ def test_rank_that_only_lost_its_peer_is_not_the_cause_though_it_says_it_failed_
     assert (cause.kind, cause.rank, cause.node) == ("killed", 3, "node2")
 
 
+def test_worker_that_lost_its_peer_says_so_and_is_not_the_cause() -> None:
+    line = "clusterrun: rank 0: lost the connection to another rank, which ended without a word: killed, or short of memory?"
+    assert judge(line).kind == "peer-lost"
+    assert judge(f"{line}\nsrun: error: n2: task 1: Killed").kind == "killed"
+
+
+def test_word_of_the_worker_that_no_row_knows_is_told_as_it_is() -> None:
+    cause = judge("clusterrun: rank 2: checkpoint x is not valid: sizes differ")
+    assert (cause.kind, cause.rank, cause.sentence) == ("worker", 2, "checkpoint x is not valid: sizes differ")
+
+
 def test_rank_that_ended_without_a_word_is_named_by_what_it_did_not_write() -> None:
     ends = tuple(RankEnd(rank=rank, status=143) for rank in (0, 1, 3))
     cause = judge(

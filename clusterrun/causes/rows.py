@@ -27,6 +27,11 @@ class Row:
     command: str = ""
     strength: Strength = Strength.CAUSE
 
+    @property
+    def general(self) -> bool:
+        """Whether it only repeats what a line says, so that any row that knows the line goes before it."""
+        return self.kind in ("slurm-error", "worker", "task-ended") or self.sentence == "{0}"
+
     def __post_init__(self) -> None:
         assert self.needles and all(needle == needle.lower() for needle in self.needles)
 

@@ -94,7 +94,7 @@ def scan(lines: Sequence[Line]) -> list[Finding]:
     for row_, index in _hits(lines):
         finding = match_row(row_, lines[index], index)
         known = found.get(index)
-        if finding is not None and (known is None or (finding.strength < known.strength and row_ is not BARE)):
+        if finding is not None and (known is None or (finding.strength < known.strength and not row_.general)):
             found[index] = finding
     raised = tracebacks(lines)
     for one in raised:

@@ -91,6 +91,22 @@ SLURM: tuple[Row, ...] = (
         "Slurm 22.05 src/srun/libsrun", "scontrol show job JOB",
     ),
     row(
+        "launch-failed", "container start failed|container_g_join failed|couldn't start container|required plugin|task_prolog|prolog failed|failed to invoke spank",
+        r"slurmstepd\S*: error: (?P<what>(?:pyxis: (?:container start failed|couldn't start container)|container_g_join failed|spank: required plugin|Failed to invoke spank"
+        r"|run_command: slurm task_prolog|.*[Pp]rolog failed).*)",
+        "the step could not be started on the node: {what}", "a container image, a plug-in or the node's prolog failed: the lines around it say which; try another node, or tell your admins",
+        "https://github.com/NVIDIA/pyxis/issues/61", "clusterrun submit … --exclude[ {node}]",
+    ),
+    row(
+        "command-missing", "can not execute", r"srun: fatal: Can not execute (?P<what>\S+)", "{what} cannot be run: it is not there, or not executable",
+        "srun looks for it on the node it runs on, a container's own programs too", "https://github.com/NVIDIA/pyxis/issues/104", "clusterrun submit … --python PATH",
+    ),
+    row(
+        "slurm-error", "slurmstepd|srun: fatal|srun: error: ",
+        r"^(?:slurmstepd\S*: error|srun: fatal|srun: error): (?P<what>(?!\*\*\*|couldn't chdir|_slurm_cgroup|\S+: tasks? [\d,-]+:|Timed out waiting for job step).+)",
+        "Slurm reports: {what}", "its own words: look them up, or show them to your admins", "Slurm 22.05 src/slurmd/slurmstepd, src/srun", "clusterrun logs JOB --stream err -n 50", Strength.HINT,
+    ),
+    row(
         "command-missing", "execve()", r"error: execve\(\): (?P<what>\S+): (?P<why>No such file or directory|Permission denied)",
         "{what} cannot be run on the node: {why}", "the path must be there on the compute nodes: a shared file system, and the right environment",
         "https://github.com/SchedMD/slurm/blob/slurm-22.05/src/slurmd/slurmstepd/task.c", "clusterrun submit … --python PATH",

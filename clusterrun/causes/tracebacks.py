@@ -144,11 +144,9 @@ def _unchained(done: list[Raised]) -> list[Raised]:
 def crash_place(lines: Sequence[Line], index: int) -> str:
     """file:line in the user's code of the stack that faulthandler writes after a fatal error, innermost first."""
     rank = split_rank(lines[index])[0]
-    frames = [
-        frame
-        for line in lines[index + 1 : index + 200]
-        if split_rank(line)[0] == rank and (frame := _FRAME.match(split_rank(line)[1])) is not None
-    ]
+    stack = [text for line in lines[index + 1 : index + 500] for who, text in [split_rank(line)] if who == rank]
+    begin = next((n for n, text in enumerate(stack) if text.startswith("Current thread")), 0)  # others come before it
+    frames = [frame for text in stack[begin:] if (frame := _FRAME.match(text)) is not None]
     own = [frame for frame in frames if is_own(frame["file"])]
     return f"{own[0]['file']}:{own[0]['line']}" if own else ""
 
