@@ -1,9 +1,15 @@
 """What to look for in the logs: ranks and nodes become tasks, patterns are compiled or refused."""
 
+import contextlib
+from datetime import datetime
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from clusterrun.errors import RequestError
 from clusterrun.logs import compile_grep, node_ranks, select_tasks
+from clusterrun.logs.select import Choice, choose, parse_ranks, parse_since
 
 START = {"ranks": [{"rank": r, "node": f"node{1 + r // 2}", "task": r} for r in range(4)]}
 PER_NODE = {"ranks": [{"rank": r, "node": f"node{1 + r // 2}", "task": r // 2} for r in range(4)]}
@@ -79,3 +85,89 @@ def test_a_pattern_too_large_for_python_is_refused():
 def test_a_good_pattern_is_compiled_without_a_warning(recwarn):
     assert compile_grep("[[a]").search("[")
     assert not recwarn.list
+
+
+@pytest.mark.parametrize(
+    ("texts", "ranks"),
+    [([], set()), (["3"], {3}), (["0-3"], {0, 1, 2, 3}), (["0-1,8", "3"], {0, 1, 3, 8}), ([" 2 - 3 "], {2, 3})],
+)
+def test_ranks_are_numbers_and_ranges(texts, ranks):
+    assert parse_ranks(texts) == ranks
+
+
+@pytest.mark.parametrize("text", ["3-1", "", "a", "1,,2", "-1", "1-", "0-99999999", "²", "1.5"])
+def test_what_is_no_rank_is_refused_with_a_hint(text):
+    with pytest.raises(RequestError, match="--rank") as caught:
+        parse_ranks([text])
+    assert caught.value.hint
+
+
+@given(st.text(max_size=20))
+def test_any_text_for_ranks_is_read_or_refused(text):
+    with contextlib.suppress(RequestError):
+        parse_ranks([text])
+
+
+NOW = datetime(2026, 11, 21, 12, 0, 0).timestamp()
+
+
+@pytest.mark.parametrize(
+    ("text", "before"),
+    [("90s", 90), ("10m", 600), ("2h", 7200), ("1d", 86_400), ("11:00", 3600), ("11:59:30", 30), ("13:00", 82_800),
+     ("2026-11-21T11:00", 3600), ("2026-11-20 12:00:00", 86_400)],
+)  # fmt: skip
+def test_since_is_a_while_ago_or_a_time(text, before):
+    assert parse_since(text, NOW) == NOW - before
+
+
+@pytest.mark.parametrize("text", ["banana", "", "10", "10x", "25:00", "m", "-5m", "2026-13-01"])
+def test_what_is_no_time_is_refused_with_a_hint(text):
+    with pytest.raises(RequestError, match="--since") as caught:
+        parse_since(text, NOW)
+    assert "10m" in caught.value.hint
+
+
+@given(st.text(max_size=20))
+def test_any_text_for_a_time_is_read_or_refused(text):
+    with contextlib.suppress(RequestError):
+        parse_since(text, NOW)
+
+
+def log(folder, text, name="log"):
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+def test_without_a_wish_all_lines_are_chosen():
+    assert choose(None, [], []) == Choice()
+
+
+def test_of_our_own_job_the_label_is_the_task(tmp_path):
+    assert choose(START, [1], [], labelled=True).tasks == {1}
+    assert choose(PER_NODE, [], ["node2"], labelled=True).tasks == {1}
+
+
+def test_ranks_of_another_tools_job_are_its_labels_where_lines_bear_any(tmp_path):
+    assert choose(None, [1, 3], [], files=[log(tmp_path, "starting\n0: a\n1: b\n")]).tasks == {1, 3}
+
+
+def test_ranks_are_not_guessed_where_no_line_tells_them(tmp_path):
+    with pytest.raises(RequestError, match="rank 1 cannot be told apart") as caught:
+        choose(None, [1], [], files=[log(tmp_path, "hello\nworld: 1: x\n")])
+    assert "--label" in caught.value.hint
+
+
+def test_under_one_task_per_node_the_prefix_tells_the_rank(tmp_path):
+    choice = choose(PER_NODE, [1, 3], [], files=[log(tmp_path, "0: [rank1]: a\n1: [rank3]: b\n")], labelled=True)
+    assert choice.tasks is None and choice.prefix is not None
+    assert choice.prefix.search("[rank3]: b") and not choice.prefix.search("[rank13]: b")
+
+
+def test_labels_tell_more_than_the_prefix_of_a_traceback(tmp_path):
+    assert choose(None, [1], [], files=[log(tmp_path, "1: fine\n1: [rank1]: Traceback\n")]).prefix is None
+
+
+def test_nodes_of_another_tools_job_are_not_known(tmp_path):
+    with pytest.raises(RequestError, match="known of clusterrun's own jobs only"):
+        choose(None, [], ["node1"], files=[log(tmp_path, "0: a\n")])

@@ -136,10 +136,10 @@ def _keep_clock(parent: int, path: Path, sleep: Any = time.sleep) -> None:
             if sizes != last:
                 _append(path, f"{time.time():.2f} {sizes[0]} {sizes[1]}\n".encode())
                 last, lines = sizes, lines + 1
-        except ValueError:
-            return  # no plain file has no length to note
+        except (ValueError, FileNotFoundError):
+            return  # what is no plain file has no length to note; the script or the folder is gone
         except OSError:
-            pass  # a full disk, a parent that is just ending: the next one may come through
+            pass  # a full disk: the next one may come through
         sleep(CLOCK_S * 2 ** (lines // CLOCK_LINES))
 
 
