@@ -95,12 +95,13 @@ def follow(folder: Path, scale: float, rounds: int) -> None:
         out, over = folder / "train_1.out", folder / "over"
         for path in (out, over):
             path.unlink(missing_ok=True)
-        out.touch()
+        out.write_text(" 3: ready\n")
         ours = subprocess.Popen(
             [sys.executable, "-c", FOLLOWER, str(out), str(over), *ranks],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )
+        assert ours.stdout is not None and os.read(ours.stdout.fileno(), 100) == b" 3: ready\n"
         writer = subprocess.Popen(
             [sys.executable, "-m", "benchmarks.ranks", str(out), str(60 * scale)], stdout=subprocess.PIPE, text=True
         )
