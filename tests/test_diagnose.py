@@ -224,6 +224,15 @@ def test_lost_node_is_asked_of_slurm(store: Store) -> None:
     assert (told["kind"], told["node"]) == ("node-failure", "n2") and "--exclude n2" in told["command"]
 
 
+def test_node_that_is_down_now_is_told_but_not_blamed(store: Store) -> None:
+    run = submitted(store)
+    folder = attempt(run, start=ranks_on("n1", "n2"))
+    (folder / "rank-0.end").write_text(json.dumps({"rank": 0, "node": "n1", "status": 1}))
+    write_logs(run, "0: ModuleNotFoundError: No module named 'x'\n")
+    answer = diagnose.explain(Slurm({"show node": "NodeName=n1 State=IDLE\n\nNodeName=n2 State=DOWN*\n"}), over(run))
+    assert answer.cause.kind == "import-error" and "n2 is down" in answer.notes[0]
+
+
 def test_job_of_another_tool_is_explained_by_the_logs_that_slurm_names(store: Store, tmp_path: Path) -> None:
     log = tmp_path / "slurm-7.out"
     log.write_text(

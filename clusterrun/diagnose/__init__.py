@@ -72,6 +72,8 @@ def explain_logs(folder: Path) -> Diagnosis:
 
 def _answer(state: RunState, facts: Facts, read: Read, notes: Sequence[str], shown: dict[str, str]) -> Diagnosis:
     cause = first_cause(read.logs, facts)
+    if facts.lost_nodes and cause.kind != "node-failure":  # since when is not known: it is told, not blamed
+        notes = (*notes, f"of its nodes {', '.join(facts.lost_nodes)} is down or does not answer now")
     job = str(state.status.id)
     command = again(cause.command, state.record, shown.get("Command", "")).replace("JOB", job)
     return Diagnosis(cause=replace(cause, command=command), notes=(*notes, *read.notes))

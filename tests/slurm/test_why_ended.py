@@ -154,6 +154,19 @@ def test_lost_node_is_named(planted: Planted) -> None:
     assert planted.cut in told["cause"]
 
 
+def test_job_of_another_tool_is_explained_by_its_log(planted: Planted) -> None:
+    site, lab = planted.site, planted.lab
+    script = site.project / "theirs.sh"
+    script.write_text("#!/bin/bash\nsrun --label python3 -c 'import no_such_module_anywhere'\n")
+    job = lab.run(
+        ["sbatch", "--parsable", "--exclude", planted.cut, "--ntasks=2", str(script)], cwd=site.project
+    ).stdout.strip()
+    lab.wait_job(job, "FAILED")
+    (told,) = site.json("why", job)
+    assert (told["run_id"], told["ended"]["kind"]) == (None, "import-error"), told
+    assert told["ended"]["evidence"][0]["file"].endswith(f"slurm-{job}.out")
+
+
 def test_why_works_on_a_folder_of_logs(planted: Planted) -> None:
     job = planted.jobs["exception"]
     planted.why("exception")
