@@ -95,6 +95,8 @@ def logs_of(cluster: Cluster, text: str) -> Ours | Theirs:
     assert isinstance(scheduler, SlurmScheduler)
     known = places(parse_show(scheduler.answer(show_argv("job", [str(job)], job.cluster)).text))
     known = known or _past(job, scheduler)
+    if job.task is not None:
+        known = [place for place in known if place.waiting or place.job.task == job.task]
     if all(path == Path(os.devnull) for place in known for path in files_of(place)):
         raise RequestError(
             f"job {job} keeps no log: its output goes to {os.devnull}",

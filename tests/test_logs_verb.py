@@ -1,0 +1,417 @@
+"""`clusterrun logs`: what is asked and refused, what is said beside the lines, and how rarely Slurm is asked."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from clusterrun.cli import follow, logfiles
+from clusterrun.cli.follow import attempt_lines, state_line
+from clusterrun.cli.follow_array import AT_ONCE, Sparing, _Reading
+from clusterrun.cli.watcher import Watcher
+from clusterrun.errors import RequestError, SchedulerError
+from clusterrun.job import JobId, JobStatus, Outcome, outcome_of
+from clusterrun.logs import Source
+from clusterrun.scheduler.slurm_past import SEP
+from clusterrun.states import RunState
+from clusterrun.store import RunRecord, Store
+from clusterrun.watch import Watch
+from tests.desks import Desk
+from tests.recording import attempt, claim, end, submitted
+from tests.sites import until
+
+OUT = "0: loss 3\n1: loss 4\n2: loss 5\n3: loss 6\n"
+START = {"ranks": [{"rank": r, "node": f"node{1 + r // 2}", "task": r} for r in range(4)], "time": 1_795_000_100}
+
+
+@pytest.fixture
+def run(desk: Desk) -> RunRecord:
+    """A run of four ranks on two nodes that is over and left its logs, and a clock beside them."""
+    run = submitted(Store(desk.project, desk.state), cluster="desk", tasks_per_node=2)
+    claim(run)
+    folder = attempt(run, start=START, end=end())
+    desk.write("logs/train_101.out", OUT)
+    desk.write("logs/train_101.err", "1: careful\n")
+    now = time.time()
+    (folder / "log-clock").write_text(f"{now - 7200:.2f} 0 0\n{now - 60:.2f} {len(OUT) - 10} 0\n")
+    return run
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--rank", "3-1"], "3-1 has no ranks"),
+        (["--rank", "x"], "not a rank"),
+        (["--rank", "4"], "no rank 4"),
+        (["--since", "banana"], "not a time"),
+        (["--grep", "a(b"], "--grep"),
+        (["--node", "node9"], "no node node9"),
+        (["--json", "-f"], "do not go together"),
+        (["--json", "--raw"], "do not go together"),
+    ],
+)
+def test_a_mistake_is_one_line_and_a_hint(desk: Desk, run: RunRecord, words: list[str], says: str) -> None:
+    said = desk.type("logs", "101", *words)
+    assert (said.status, said.out.strip() if "--json" not in words else "") == (2, "")
+    if "--json" not in words:
+        line, hint = said.err.splitlines()
+        assert says in line and hint.strip().startswith("hint:")
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        (["--rank", "0-1,3", "--stream", "out"], "0: loss 3\n1: loss 4\n3: loss 6\n"),
+        (["--rank", "2", "--rank", "0", "--stream", "out"], "0: loss 3\n2: loss 5\n"),
+        (["--node", "node2", "--stream", "out"], "2: loss 5\n3: loss 6\n"),
+        (["--grep", "loss [45]"], "1: loss 4\n2: loss 5\n"),
+        (["-n", "1"], "1! careful\n"),
+        (["--stream", "err"], "1! careful\n"),
+        (["--since", "30m", "--stream", "out"], OUT),
+        (["--since", "30s", "--stream", "out"], "3: loss 6\n"),
+    ],
+)
+def test_lines_are_chosen(desk: Desk, run: RunRecord, words: list[str], shown: str) -> None:
+    said = desk.type("logs", "101", *words)
+    assert (said.status, said.err) == (0, "")
+    assert said.out == shown
+
+
+def test_reading_asks_slurm_nothing(desk: Desk, run: RunRecord) -> None:
+    desk.type("logs", "101")
+    assert desk.slurm.count("squeue") == desk.slurm.count("sacct") == 0
+
+
+def test_json_tells_stream_rank_and_text(desk: Desk, run: RunRecord) -> None:
+    assert desk.type("logs", "101", "--json", "--rank", "1").data == [
+        {"stream": "out", "rank": 1, "text": "loss 4"},
+        {"stream": "err", "rank": 1, "text": "careful"},
+    ]
+
+
+def test_since_without_a_clock_is_refused_with_what_to_use(desk: Desk, run: RunRecord) -> None:
+    for clock in run.run_dir.glob("attempts/*/log-clock"):
+        clock.unlink()
+    said = desk.type("logs", "101", "--since", "10m")
+    assert said.status == 2 and "no clock" in said.err and "-n 200" in said.err
+
+
+def test_escape_sequences_come_out_raw_only_when_asked(desk: Desk, run: RunRecord) -> None:
+    desk.write("logs/train_101.out", "0: \x1b[31mred\n")
+    assert "\x1b" not in desk.type("logs", "101").out
+    assert "\x1b[31mred" in desk.type("logs", "101", "--raw").out
+
+
+def test_following_a_run_that_is_over_shows_all_and_ends_with_its_outcome(desk: Desk, run: RunRecord) -> None:
+    said = desk.type("logs", "101", "-f", "--stream", "out")
+    assert (said.status, said.out) == (0, OUT)
+    assert "job 101: COMPLETED" in said.err
+    assert desk.slurm.count("squeue") <= 1
+
+
+def test_following_a_requeued_run_marks_each_start(desk: Desk, run: RunRecord) -> None:
+    attempt(run, end=end(143, due="NODE FAILURE", signal="TERM"))
+    attempt(run, restart=1, end=end(restart=1))
+    claim(run, restart=1)
+    assert "attempt 1 (requeued after a node failure at " in desk.type("logs", "101", "-f").err
+
+
+def test_an_attempt_is_named_by_why_it_began(tmp_path: Path) -> None:
+    folders = [tmp_path / name for name in ("t.0.0", "t.0.1", "t.1.0", "t.2.0")]
+    for folder in folders:
+        folder.mkdir()
+    (folders[1] / "end.json").write_text('{"due": "JOB REQUEUE"}')
+    (folders[2] / "end.json").write_text('{"due": "PREEMPTION", "time": "x"}')
+    assert attempt_lines(folders) == [
+        "attempt 0, launch 1",
+        "attempt 1 (requeued)",
+        "attempt 2 (requeued after a preemption)",
+    ]
+
+
+# -- another tool's jobs -----------------------------------------------------------------------------------------------
+
+
+def squeue_row(job: str, state: str = "COMPLETED", reason: str = "None") -> str:
+    raw = job.partition("_")[0]
+    cells = [job, raw, state, reason, "ann", "gpu", "node1", "1", "0:10", "1:00:00", "1795000000", "1795000010",
+             "1795000020", "/home/ann/job.sh", "theirs"]  # fmt: skip
+    return SEP.join(cells) + "\n"
+
+
+def scontrol_block(job: str, out: Path, err: Path) -> str:
+    raw, _, task = job.partition("_")
+    array = f" ArrayJobId={raw} ArrayTaskId={task}" if task else ""
+    return (
+        f"JobId={int(raw) + int(task or 0)}{array} JobName=theirs\n   UserId=ann(1000) GroupId=ann(1000)\n"
+        f"   JobState=COMPLETED Reason=None\n   StdErr={err}\n   StdIn=/dev/null\n   StdOut={out}\n\n"
+    )
+
+
+def theirs(desk: Desk, jobs: dict[str, str], state: str = "COMPLETED") -> None:
+    """Jobs of another tool, each with one file of this text."""
+    blocks, rows = "", ""
+    for job, text in jobs.items():
+        path = desk.write(f"theirs/{job}.log", text)
+        blocks += scontrol_block(job, path, path)
+        rows += squeue_row(job, state)
+    desk.type("list")  # the cluster's facts come from scontrol too: they are kept from here on
+    desk.slurm.answer("scontrol", blocks)
+    desk.slurm.answer("squeue", rows)
+
+
+def test_another_tools_job_is_read_once_where_both_streams_share_a_file(desk: Desk) -> None:
+    theirs(desk, {"7": "hello\n"})
+    said = desk.type("logs", "7")
+    assert (said.status, said.out) == (0, "hello\n")
+
+
+def test_its_err_cannot_be_told_apart_then(desk: Desk) -> None:
+    theirs(desk, {"7": "hello\n"})
+    assert "both streams into one file" in desk.type("logs", "7", "--stream", "err").err
+
+
+def test_its_ranks_are_not_guessed(desk: Desk) -> None:
+    theirs(desk, {"7": "hello\n"})
+    assert "cannot be told apart" in desk.type("logs", "7", "--rank", "0").err
+    theirs(desk, {"7": "0: hello\n1: you\n"})
+    assert desk.type("logs", "7", "--rank", "1").out == "1: you\n"
+
+
+def test_since_is_not_known_of_it(desk: Desk) -> None:
+    theirs(desk, {"7": "hello\n"})
+    said = desk.type("logs", "7", "--since", "10m")
+    assert said.status == 2 and "no clock" in said.err
+
+
+def test_an_array_is_shown_task_by_task_in_order(desk: Desk) -> None:
+    theirs(desk, {"7_10": "ten\n", "7_2": "two\n"})
+    assert desk.type("logs", "7").out == "7_2 two\n7_10 ten\n"
+    assert desk.type("logs", "7_2").out == "two\n"
+    assert [line["job_id"] for line in desk.type("logs", "7", "--json").data] == ["7_2", "7_10"]
+
+
+def test_following_an_array_shows_each_task_and_counts_the_ends(desk: Desk) -> None:
+    theirs(desk, {f"7_{n}": f"line of {n}\n" for n in range(50)})
+    said = desk.type("logs", "7", "-f")
+    assert said.status == 0 and "job 7: 50 COMPLETED" in said.err
+    assert sorted(said.out.splitlines()) == sorted(f"7_{n} line of {n}" for n in range(50))
+
+
+def test_a_job_whose_files_nobody_remembers_is_told_so(desk: Desk) -> None:
+    theirs(desk, {"7": "hello\n"})
+    desk.slurm.answer("scontrol", err="slurm_load_jobs error: Invalid job id specified", status=1)
+    said = desk.type("logs", "7")
+    assert said.status == 4 and "no longer tells where its logs are" in said.err
+
+
+def test_whose_file_cannot_be_read_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "theirs.log"
+    path.write_text("secret")
+    nobody = pwd.getpwnam("nobody").pw_uid
+    if os.geteuid():
+        pytest.skip("not root: no other user at hand")
+    tmp_path.chmod(0o755)
+    path.chmod(0o600)
+    for folder in list(tmp_path.parents)[:-2]:
+        monkeypatch.setattr(logfiles.os, "access", lambda *_, **__: True)
+        folder.chmod(folder.stat().st_mode | 0o011)
+    os.seteuid(nobody)
+    try:
+        with pytest.raises(RequestError, match=r"theirs\.log of job 7 cannot be read: it belongs to root"):
+            logfiles.check_readable(path, JobId("7"))
+    finally:
+        os.seteuid(0)
+
+
+# -- how rarely Slurm is asked -----------------------------------------------------------------------------------------
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def state_of(run: RunRecord | None, word: str, reason: str = "", job: str = "101") -> RunState:
+    status = JobStatus(id=JobId.parse(job), state=word, outcome=outcome_of(word), reason=reason)
+    return RunState(run, status)
+
+
+class Asked:
+    """A scheduler's word, and the seconds at which it was asked."""
+
+    def __init__(self, run: RunRecord, clock: Clock, word: str) -> None:
+        self.run, self.clock, self.word, self.at = run, clock, word, list[float]()
+
+    def __call__(self, runs: Sequence[RunRecord]) -> list[RunState]:
+        self.at.append(self.clock.now)
+        return [state_of(self.run, self.word)]
+
+
+@pytest.fixture
+def waiting(tmp_path: Path) -> RunRecord:
+    return submitted(Store(tmp_path, tmp_path / "state"))
+
+
+def pass_time(watch: Watch, clock: Clock, seconds: float, grows: bool = False) -> None:
+    until_then = clock.now + seconds
+    while clock.now < until_then:
+        clock.now += 0.25
+        if grows:
+            watch.grew()
+        watch.look()
+
+
+def test_a_waiting_job_is_asked_for_every_half_minute(waiting: RunRecord) -> None:
+    clock = Clock()
+    asked = Asked(waiting, clock, "PENDING")
+    pass_time(Watch([waiting], asked, sparing=True, now=clock), clock, 300)
+    gaps = [b - a for a, b in zip(asked.at, asked.at[1:], strict=False)]
+    assert len(asked.at) <= 13 and min(gaps) >= 24, gaps
+
+
+def test_slurm_is_not_asked_while_the_log_grows(waiting: RunRecord) -> None:
+    clock = Clock()
+    asked = Asked(waiting, clock, "RUNNING")
+    watch = Watch([waiting], asked, sparing=True, now=clock)
+    watch.look()
+    claim(waiting)
+    attempt(waiting)
+    pass_time(watch, clock, 3600, grows=True)
+    assert len(asked.at) == 1
+    pass_time(watch, clock, 20)
+    assert len(asked.at) == 2, "a log that has become quiet tells nothing more"
+
+
+def test_an_end_record_is_asked_about_at_once_even_while_the_log_grows(waiting: RunRecord) -> None:
+    clock = Clock()
+    asked = Asked(waiting, clock, "RUNNING")
+    watch = Watch([waiting], asked, sparing=True, now=clock)
+    watch.look()
+    pass_time(watch, clock, 60, grows=True)
+    attempt(waiting, end=end())
+    before = len(asked.at)
+    pass_time(watch, clock, 0.25, grows=True)
+    assert len(asked.at) == before + 1
+
+
+def test_a_cancel_of_ours_is_asked_about_at_once(waiting: RunRecord) -> None:
+    clock = Clock()
+    asked = Asked(waiting, clock, "PENDING")
+    watch = Watch([waiting], asked, sparing=True, now=clock)
+    watch.look()
+    os.utime(waiting.run_dir / "submissions", ns=(1, 1))
+    pass_time(watch, clock, 0.25)
+    assert len(asked.at) == 2
+
+
+def test_another_tools_jobs_are_asked_for_as_rarely() -> None:
+    clock, asked = Clock(), []
+
+    class Theirs:
+        def look(self) -> list[RunState]:
+            asked.append(clock.now)
+            return [state_of(None, "RUNNING")]
+
+        def settled(self, state: RunState) -> bool:
+            return False
+
+    watch = Sparing(Theirs(), clock)  # type: ignore[arg-type]
+    for _ in range(400):
+        clock.now += 0.25
+        watch.grew()
+        watch.look()
+    assert asked == [0.0]
+    for _ in range(400):
+        clock.now += 0.25
+        watch.look()
+    assert len(asked) <= 5
+
+
+def test_a_watch_that_hangs_holds_nothing_back() -> None:
+    class Hangs:
+        def look(self) -> list[RunState]:
+            time.sleep(60)
+            return []
+
+        def settled(self, state: RunState) -> bool:
+            return False
+
+    watcher = Watcher(Hangs())
+    begun = time.monotonic()
+    assert (watcher.look(), watcher.settled) == ([], False)
+    assert time.monotonic() - begun < 5
+
+
+def test_what_a_watch_raises_ends_the_following() -> None:
+    class Fails:
+        def look(self) -> list[RunState]:
+            raise SchedulerError("no")
+
+        def settled(self, state: RunState) -> bool:
+            return False
+
+    watcher = Watcher(Fails())
+
+    def raised() -> bool:
+        try:
+            watcher.look()
+        except SchedulerError:
+            return True
+        return False
+
+    until(raised, 10)
+
+
+def test_a_reason_for_waiting_is_told_in_words() -> None:
+    words = state_line(state_of(None, "PENDING", "Resources"))
+    assert words.startswith("job 101: PENDING Resources: ") and len(words) > 40
+    assert state_line(state_of(None, "PENDING", "NeverHeardOf")) == "job 101: PENDING NeverHeardOf"
+    assert state_line(replace(state_of(None, "PENDING"), note="squeue: no answer")) == "job 101: squeue: no answer"
+
+
+def test_of_a_thousand_tasks_few_are_read_at_once(tmp_path: Path) -> None:
+    open_now, most = [0], [0]
+
+    def follow_one(sources: Sequence[Source], stop: object) -> object:
+        open_now[0] += 1
+        most[0] = max(most[0], open_now[0])
+        time.sleep(0.001)
+        yield b"line\n"
+        open_now[0] -= 1
+
+    path = tmp_path / "log"
+    path.touch()
+    reading = _Reading(lambda job: Source(path), follow_one)
+    states = [state_of(None, "COMPLETED", job=f"7_{n}") for n in range(1000)]
+    lines = 0
+
+    def over() -> bool:
+        nonlocal lines
+        reading.begin(states, lambda state: True)
+        lines += len(reading.pieces(0.01))
+        return reading.is_over(states)
+
+    until(over, 60, pause=0)
+    assert (lines, reading.without) == (1000, [])
+    assert most[0] <= AT_ONCE
+
+
+def test_outcomes_become_exit_codes() -> None:
+    def code(*outcomes: Outcome) -> int:
+        states = [state_of(None, "X") for _ in outcomes]
+        return follow.exit_code(
+            [replace(s, status=replace(s.status, outcome=o)) for s, o in zip(states, outcomes, strict=True)]
+        )
+
+    assert [code(Outcome.DONE), code(Outcome.DONE, Outcome.FAILED), code(Outcome.STOPPED)] == [0, 1, 1]
+    assert [code(Outcome.LOST, Outcome.FAILED), code(Outcome.UNKNOWN)] == [75, 75]
