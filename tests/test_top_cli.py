@@ -25,6 +25,20 @@ def test_a_job_that_nobody_knows_is_told_before_the_screen_opens(desk: Desk) -> 
     assert said.status == 4
 
 
+def test_another_users_job_is_not_among_mine(desk: Desk) -> None:
+    row = ["77", "77", "RUNNING", "None", "somebody", "gpu", "node1", "1", "0:10", "1:00:00", "1800000000", "", "",
+           "/tmp/x.sh", "theirs"]  # fmt: skip
+    desk.slurm.answer("squeue", "\x1f".join(row) + "\n")
+    said = desk.type("top", "--json", "77")
+    assert said.status == 4 and "belongs to somebody" in said.out
+
+
+def test_a_slurm_that_does_not_answer_is_not_taken_for_no_jobs(desk: Desk) -> None:
+    desk.slurm.answer("squeue", err="slurm_load_jobs error: Unable to contact slurm controller\n", status=1)
+    said = desk.type("top", "--json")
+    assert said.status == 3 and "Unable to contact slurm controller" in said.out
+
+
 @pytest.mark.parametrize("words", [["list"], ["top"], ["top", "--json"], ["--help"], ["top", "--help"]])
 def test_textual_is_loaded_for_the_screen_only(desk: Desk, words: list[str]) -> None:
     assert not imported(*words) & {"textual", "torch", "submitit", "jinja2", "rich"}

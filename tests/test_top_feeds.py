@@ -17,6 +17,7 @@ from clusterrun.live.feeds import LOG_LINES, Jobs, LogFeed, QueueFeed, RanksFeed
 from clusterrun.live.pace import FLOOR, LONGEST, LONGEST_SILENCE, Pace
 from clusterrun.live.source import Ranks
 from clusterrun.logs import LogLine
+from clusterrun.progress import RankProgress
 from clusterrun.states import RunState
 from tests.sites import until
 from tests.topping import run, status
@@ -241,6 +242,21 @@ def test_a_long_line_goes_on_under_its_words_and_nothing_foreign_gets_through() 
     )  # fmt: skip
     assert shown.wrapped("first cause: a b c\n\n  x\x1b[2J y", 12) == "first cause:\na b c\n\n  x\\x1b[2J y"
     assert max(map(len, shown.wrapped("w" * 500 + "\t" + "v" * 40, 30).splitlines())) <= 30
+
+
+def test_training_that_stands_still_while_its_ranks_live_is_told(tmp_path: Path) -> None:
+    state = RunState(run(tmp_path, 1), status(1))
+
+    def line(phase: str, stepped: float, over: bool = False) -> str:
+        ranks = tuple(
+            RankProgress(rank=r, node="n", time=998.0, interval=10.0, phase=phase, step=5, stepped=stepped - r)
+            for r in range(2)
+        )
+        return shown.job_line(state, Ranks(ranks), 1000.0, over)
+
+    assert "no step seen for 5m00s" in line("training", 700.0)
+    assert "no step" not in line("training", 975.0)  # it may have made one since it last told
+    assert "no step" not in line("saving", 700.0) and "no step" not in line("training", 700.0, over=True)
 
 
 def test_before_the_first_answer_nothing_is_claimed() -> None:

@@ -6,15 +6,18 @@ import dataclasses
 import os
 import sys
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from clusterrun.cli.options import json_option
 from clusterrun.cluster import Cluster
 from clusterrun.errors import NoSuchJob, RequestError
-from clusterrun.store import RunRecord
+from clusterrun.states import RunState
 from clusterrun.ui import Ui, state_json
+
+if TYPE_CHECKING:
+    from clusterrun.live.source import Source
 
 
 @click.command()
@@ -37,16 +40,18 @@ def top(ctx: click.Context, job_id: str | None, theme: str | None, as_json: bool
         raise RequestError("top needs a terminal", hint="`clusterrun list` prints a table, `top --json` what top knows")
     notes: list[str] = []
     cluster = Cluster(tell=ui.note if as_json else notes.append)  # a line on standard error would spoil the screen
-    pinned = _run(cluster, job_id) if job_id else None
-    from clusterrun.live.source import Source
+    from clusterrun.live.source import Source, key_of
 
-    source = Source(cluster, pinned, polled=Cluster(tell=cluster.tell, sparing=True))
+    state = _asked(cluster, job_id) if job_id else None
+    pinned, chosen = (state.record, key_of(state)) if state is not None else (None, "")
+    told: list[str] = []
+    source = Source(cluster, pinned, polled=Cluster(tell=told.append, sparing=True), told=told)
     if as_json:
-        ui.data(_snapshot(source, pinned))
+        ui.data(_snapshot(source, chosen))
         return
     from clusterrun.live.app import Top
 
-    app = Top(source, theme=theme or theme_of(os.environ), chosen=pinned.run_id if pinned else "", notes=notes)
+    app = Top(source, theme=theme or theme_of(os.environ), chosen=chosen, notes=notes)
     ctx.exit(app.run() or 0)
 
 
@@ -56,19 +61,17 @@ def theme_of(environ: Mapping[str, str]) -> str:
     return "light" if background in ("7", "15") else "dark"
 
 
-def _run(cluster: Cluster, job_id: str) -> RunRecord:
-    run = cluster.run(job_id)
-    if run is None:
-        cluster.status([job_id])  # which says it where there is no such job at all
-        raise NoSuchJob(f"job {job_id} was not submitted by clusterrun", hint=f"clusterrun status {job_id}")
-    return run
+def _asked(cluster: Cluster, job_id: str) -> RunState:
+    """The job that was asked for; raises NoSuchJob for one that is not among mine, which is all that top shows."""
+    state = cluster.status([job_id])[0]
+    owner = state.record.user if state.record is not None else state.status.user
+    if owner and owner != cluster.user:
+        raise NoSuchJob(f"job {job_id} belongs to {owner}: top shows yours", hint=f"clusterrun status {job_id}")
+    return state
 
 
-def _snapshot(source: Any, pinned: RunRecord | None) -> list[dict[str, Any]]:
-    rows = []
-    for state in source.jobs():
-        if pinned is not None and (state.record is None or state.record.run_id != pinned.run_id):
-            continue
-        ranks = source.ranks(state).ranks
-        rows.append({**state_json(state), "ranks": [dataclasses.asdict(rank) for rank in ranks]})
-    return rows
+def _snapshot(source: Source, chosen: str) -> list[dict[str, Any]]:
+    from clusterrun.live.source import key_of
+
+    states = [state for state in source.jobs() if chosen in ("", key_of(state))]
+    return [{**state_json(s), "ranks": [dataclasses.asdict(rank) for rank in source.ranks(s).ranks]} for s in states]

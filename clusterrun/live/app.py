@@ -179,10 +179,12 @@ class Top(App[int]):
         if self._tail is not None:
             self._tail.close()
         self._tail, self._tail_seen = None, 0
-        self.screen_stack[0].query_one("#log", Tail).clear()
+        self._log_pane().clear()
         if state is not None and state.record is not None and paths is not None:
             self._tail = LogFeed(paths, state.record.world_size)
             self._tail.start()
+        elif state is not None and state.record is None:
+            self._log_pane().write_line(f"-- another tool's job: `clusterrun logs {handle(state)}` looks for its log")
 
     def _show_log(self) -> None:
         if self._tail is None:
@@ -192,7 +194,10 @@ class Top(App[int]):
             lines.append(f"-- {safe_line(self._tail.trouble)}")
             self._tail.trouble = ""
         if lines:
-            self.screen_stack[0].query_one("#log", Tail).write_lines(lines)
+            self._log_pane().write_lines(lines)
+
+    def _log_pane(self) -> Tail:
+        return self.screen_stack[0].query_one("#log", Tail)
 
     def _grid(self, name: str) -> Grid:
         return self.screen_stack[0].query_one(f"#{name}", Grid)  # a dialog may stand before it

@@ -74,11 +74,21 @@ def job_line(state: RunState | None, told: Ranks, now: float, over: bool) -> str
                   if value is not None]  # fmt: skip
         if figures.tokens_per_second is not None:
             parts.append(f"{figures.tokens_per_second:,.0f} tokens/s")
+    if not over and (since := _since_a_step(told, now)) is not None:
+        parts.append(f"no step seen for {age(since)}")
     silent = [] if over else [str(rank.rank) for rank in told.ranks if is_silent(rank, now)]
     if silent:
         shown = ", ".join(silent[:8]) + (" …" if len(silent) > 8 else "")
         parts.append(f"silent: rank{'s'[: len(silent) > 1]} {shown}")
     return "  ".join(parts)
+
+
+def _since_a_step(told: Ranks, now: float) -> float | None:
+    """Seconds since a rank was last seen to make a step; None where one may have been made and not yet told."""
+    moved = [rank for rank in told.ranks if rank.stepped is not None and rank.phase == "training"]
+    last = max((rank.stepped for rank in moved if rank.stepped is not None), default=now)
+    interval = max((rank.interval or 10.0 for rank in moved), default=10.0)
+    return now - last if now - last > SILENT * interval else None
 
 
 def top_line(jobs: Jobs, user: str, now: float) -> str:

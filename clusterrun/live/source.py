@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from clusterrun import progress
 from clusterrun import store as records
-from clusterrun.errors import RequestError
+from clusterrun.errors import RequestError, SchedulerError
 from clusterrun.job import Outcome
 from clusterrun.listing import arrange
 from clusterrun.logs import log_paths
@@ -53,14 +53,17 @@ class Ranks:
 class Source:
     """One user's jobs: those that are not over, those that ended while they were watched, and ``pinned``.
 
-    ``polled``, if given, is asked for the list instead of ``cluster``, which is asked before anything is changed.
+    ``polled``, if given, is asked for the list instead of ``cluster``, which is asked before anything is changed, and
+    ``told`` is where it puts what could not be asked.
     """
 
     def __init__(
         self, cluster: Asked, pinned: RunRecord | None = None, *, polled: Asked | None = None,
+        told: list[str] | None = None,
         now: Callable[[], float] = time.time,
     ) -> None:  # fmt: skip
         self._cluster, self._polled, self._now = cluster, polled or cluster, now
+        self._told = told if told is not None else []
         self._seen = {pinned.run_id: pinned} if pinned is not None else {}
 
     @property
@@ -68,8 +71,11 @@ class Source:
         return self._cluster.user
 
     def jobs(self) -> list[RunState]:
-        """The jobs, newest first; one that has ended stays for an hour."""
+        """The jobs, newest first; one that has ended stays for an hour. Raises SchedulerError where nobody answers."""
+        self._told.clear()
         found = self._polled.listing()
+        if self._told and not found:  # else the jobs themselves carry it
+            raise SchedulerError(self._told[-1])
         live = {state.record.run_id: state.record for state in found if state.record is not None}
         gone = [run for run in self._seen.values() if run.run_id not in live]
         ended = self._polled.states(gone) if gone else []
