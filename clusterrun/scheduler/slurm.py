@@ -34,6 +34,10 @@ _NO_CONFIGURATION = (
 )
 
 
+#: Seconds for which a squeue that failed is not repeated: a command that asks twice would hang twice as long.
+SILENT_FOR = 2.0
+
+
 @dataclass(frozen=True, slots=True)
 class ClusterFacts:
     """What we need to know of a cluster once a day: its name, whether it keeps accounts, whether it has GPUs."""
@@ -111,6 +115,7 @@ class SlurmScheduler:
         self._query_env = shell.query_environment(environ)
         self._run = run
         self._where = environ.get("SLURM_CLUSTERS", "")
+        self._silence: tuple[float, Answer] | None = None
         self.calls: dict[str, int] = {}
 
     @property
@@ -149,8 +154,14 @@ class SlurmScheduler:
                 self._keep(said)
             return text.parse_squeue(said)
 
+        if self._silence is not None and time.monotonic() - self._silence[0] < SILENT_FOR:
+            return self._silence[1]
         answer = self._ask(text.squeue_argv(ids, self._where), parse)
-        return answer if answer.complete else self._with_last(answer)
+        if answer.complete:
+            return answer
+        answer = self._with_last(answer)
+        self._silence = time.monotonic(), answer
+        return answer
 
     def account(self, ids: Sequence[JobId], since: int) -> Answer:
         """Those ids by one sacct; complete and empty where the cluster keeps no accounts."""

@@ -85,9 +85,8 @@ def test_job_of_another_user_is_not_cancelled_nor_is_ours_beside_it(site: Site, 
     assert any_lab.job(theirs)["JobState"] == any_lab.job(ours.id)["JobState"] == "PENDING"
 
 
-@pytest.mark.parametrize("verb", ["wait"])
-def test_job_without_a_record_is_refused_by_verbs_that_need_one(site: Site, theirs: str, verb: str) -> None:
-    assert "was not submitted by clusterrun" in site.cli(verb, theirs, status=4).stderr
+def test_job_without_a_record_is_waited_for(site: Site, ended: str) -> None:
+    assert f"job {ended}" in site.cli("wait", ended, status=1).stderr
 
 
 def test_job_that_keeps_no_log_is_told_so(site: Site, theirs: str) -> None:
