@@ -33,7 +33,7 @@ PYTHON: tuple[Row, ...] = (
     ),
     row(
         "nan-loss", "nan|infinite|not finite", r"(?i)\bloss(?: value)?(?: is|=| became| was|:)? ?(?:\w+ )?(?:nan|inf|infinite|not finite)\b.{0,40}?\b(?:stop|abort|exit|terminat|quit)"
-        r"|FloatingPointError: .*(?:nan|inf|overflow|loss)|Error: .*\b(?:nan|infinite|non-finite)\b.{0,20}\bloss|Error: .*\bloss\b.{0,30}\b(?:nan|infinite|non-finite)\b"
+        r"|FloatingPointError: .{0,200}(?:nan|inf|overflow|loss)|Error: .{0,120}?\b(?:nan|infinite|non-finite)\b.{0,20}\bloss|Error: .{0,120}?\bloss\b.{0,30}\b(?:nan|infinite|non-finite)\b"
         r"|outputs? (?:is|are) nan!? *stop",
         "the loss is no number any more (NaN or infinite)", _NAN, "https://github.com/Intellindust-AI-Lab/DEIM/issues/96", "clusterrun submit … --set lr=LOWER",
     ),

@@ -54,6 +54,8 @@ EXIT = row(
     "clusterrun logs JOB[ --rank {rank}] -n 50",
 )
 _MOST_OF_ONE = 2_000  # lines that one needle may name in one file: a word that stands in every line tells nothing new
+_READ = 4_096  # characters of a line that a pattern looks at: foreign lines may be long, and made to be slow
+_MOST_RANKS = 4_096  # of one line of srun's
 _SIGNALS = {4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL", 11: "SIGSEGV"}
 _WORD, _PART = re.compile(r"\{(\w+)\}"), re.compile(r"\[([^\]]*)\]")
 _PROGRESS = re.compile(r"(?i)\b(?:step|iter(?:ation)?|epoch|batch|loss|it/s|s/it|tokens?/s)\b\W{0,3}\d|\d+%\|")
@@ -112,6 +114,7 @@ def scan(lines: Sequence[Line]) -> list[Finding]:
 def match_row(row_: Row, line: Line, index: int = 0) -> Finding | None:
     """What a row finds in one line, None where it finds nothing."""
     rank, text = split_rank(line)
+    text = text[:_READ]
     match = row_.pattern.search(text)
     if match is None or " NCCL INFO " in text:  # what NCCL tries again, or does without
         return None
@@ -154,13 +157,14 @@ def classify(text: str) -> Finding | None:
 
 
 def spans(text: str) -> tuple[int, ...]:
-    """The numbers of ``1-3,5``; at most a million, as the text is foreign."""
+    """The numbers of ``1-3,5``; some thousands at most, as the text is foreign."""
     numbers: list[int] = []
     for part in text.replace(" ", "").split(","):
         low, _, high = part.partition("-")
         if not low.isdigit() or (high and not high.isdigit()) or len(low) > 7 or len(high) > 7:
             continue
-        numbers.extend(range(int(low), min(int(high or low), int(low) + 1_000_000) + 1))
+        room = _MOST_RANKS - len(numbers)
+        numbers.extend(range(int(low), min(int(high or low) + 1, int(low) + room)))
     return tuple(numbers)
 
 

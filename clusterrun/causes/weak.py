@@ -69,7 +69,7 @@ def _unknown(findings: Sequence[Finding], logs: Logs, facts: Facts) -> Cause:
     for whose in dict.fromkeys((rank, None)):  # its own, where the lines say whose they are
         for one in logs:
             lines = lines or [line for line in one if line.text.strip() and whose in (None, line.rank)][-_LAST:]
-    first = next((line for one in logs for line in one if _ERROR.search(line.text)), None)
+    first = next((line for one in logs for line in one if _ERROR.search(line.text[:1_000])), None)
     if first is not None and first not in lines:
         lines = [first, *lines]
     who = f"rank {rank}" if rank is not None else "the log"
