@@ -48,6 +48,7 @@ _SUSPECTS = tuple(
     )
 )
 _PLAIN = bytes((*b"\t\n", *range(0x20, 0x7F)))
+_LONG = 500  # bytes from which the C library's search pays
 _UNSAFE_IN_LINE = re.compile(f"[\\t\\n{_CONTROL}{_FORMAT}]")
 
 
@@ -58,8 +59,10 @@ def safe_text(text: str) -> str:
     this is idempotent and cannot be undone: a spelled-out ESC and the four characters look the same.
     """
     # most lines pass here, at a fraction of the pattern's cost: nothing is left once plain ASCII is deleted
-    if text.isascii() and not text.encode().translate(None, _PLAIN):
-        return text
+    if text.isascii():
+        data = text.encode()
+        if _control_free()(data) if len(data) > _LONG else not data.translate(None, _PLAIN):
+            return text
     return _UNSAFE.sub(_spell, text)
 
 

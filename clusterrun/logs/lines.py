@@ -50,7 +50,7 @@ class LogLine(NamedTuple):
 
 
 #: a line so far: what is kept of it, how many bytes are not, its label, the first state of a bar that it draws
-_Held = tuple[bytes, int, str, bytes]
+_Held = tuple[bytearray, int, str, bytes]
 #: which lines pass; None lets all pass, at no cost
 Match = Callable[[LogLine], bool] | None
 
@@ -77,7 +77,8 @@ class LineReader:
         self._world_size = world_size
         self._width = len(str(world_size - 1)) if world_size else None
         self._wanted = None if ranks is None else frozenset(ranks)
-        self._ranks: dict[str, int] = {}  # label field -> rank, for the labels seen
+        self._ranks: dict[str, int] = {}  # label field -> rank, for the labels seen ...
+        self._labels: dict[bytes, tuple[int, str]] = {}  # ... and for their bytes
         self._tail = b""  # the line whose newline has not come
         self._tail_lost = 0
         self._tail_first = b""  # of a tail that was cut: the first state it drew
@@ -126,11 +127,16 @@ class LineReader:
         end = raw.find(b": ", 0, _LABEL_CAP)
         if end <= 0:
             return None, "", raw
-        label = raw[:end].decode("latin-1")
-        rank = self._ranks.get(label)
-        if rank is None:
+        found = self._labels.get(raw[:end])
+        if found is None:
+            label = raw[:end].decode("latin-1")
             rank = self._rank(label)
-        return (None, "", raw) if rank is None else (rank, label, raw[end + 2 :])
+            if rank is None:
+                return None, "", raw
+            found = rank, label
+            if len(self._labels) < _LABELS_KEPT:
+                self._labels[raw[:end]] = found
+        return (*found, raw[end + 2 :])
 
     def _feed(self, data: bytes) -> list[LogLine]:
         last = data.rfind(b"\n")
@@ -177,34 +183,47 @@ class LineReader:
         if rank is not None:
             whole_piece = len(payload) == PIECE
             if rank in self._held:
-                if whole_piece and self._drops(rank, payload, lost):
+                if whole_piece and self._grow(lines, rank, payload, lost):
                     return
                 before, lost_before, _, first = self._release(rank)
                 payload, lost = before + payload, lost + lost_before
             if whole_piece:
-                self._hold(lines, rank, (*_squeeze(payload, lost), label, first))
+                payload, lost = _squeeze(payload, lost)
+                self._hold(lines, rank, (bytearray(payload), lost, label, first))
                 return
+            if not (lost or self._bars or len(payload) > LINE_CAP or b"\r" in payload):
+                text = payload.decode("utf-8", "replace")
+                lines.append(tuple.__new__(LogLine, (self._stream, rank, text, 0, False, label)))
+                return  # nearly all lines go here: the same as below, sooner
         self._give(lines, rank, payload, lost, label, first)
 
-    def _drops(self, rank: int, payload: bytes, lost: int) -> bool:
-        """Count a piece beyond the cap of a very long line, without making that line again each time."""
+    def _grow(self, lines: list[LogLine], rank: int, payload: bytes, lost: int) -> bool:
+        """Add one more piece to a line in place, as long as it draws no bar; of a very long one it is only counted."""
         before, lost_before, label, first = self._held[rank]
-        if len(before) < LINE_CAP or b"\r" in payload or before.rfind(b"\r") > 0:
+        if b"\r" in payload or before.rfind(b"\r") > 0:
             return False
-        self._held[rank] = before, lost_before + lost + len(payload), label, first
+        room = max(0, LINE_CAP - len(before))
+        before += payload[:room]
+        lost += lost_before + max(0, len(payload) - room)
+        self._held[rank] = before, lost, label, first
+        self._held_bytes += min(room, len(payload))
+        self._bound(lines)
         return True
 
     def _hold(self, lines: list[LogLine], rank: int, held: _Held) -> None:
         self._held[rank] = held
         self._held_bytes += len(held[0])
+        self._bound(lines)
+
+    def _bound(self, lines: list[LogLine]) -> None:
         while self._held_bytes > HELD_CAP:  # thousands of long lines at once: let the oldest go as it is
             oldest = next(iter(self._held))
             self._give(lines, oldest, *self._release(oldest))
 
-    def _release(self, rank: int) -> _Held:
-        held = self._held.pop(rank)
-        self._held_bytes -= len(held[0])
-        return held
+    def _release(self, rank: int) -> tuple[bytes, int, str, bytes]:
+        payload, lost, label, first = self._held.pop(rank)
+        self._held_bytes -= len(payload)
+        return bytes(payload), lost, label, first
 
     def _give(
         self, lines: list[LogLine], rank: int | None, payload: bytes, lost: int, label: str, first: bytes
