@@ -391,7 +391,7 @@ def test_of_a_thousand_tasks_few_are_read_at_once(tmp_path: Path) -> None:
 
     path = tmp_path / "log"
     path.touch()
-    reading = _Reading(lambda job: Source(path), follow_one)
+    reading = _Reading(lambda job, begun: Source(path), follow_one)
     states = [state_of(None, "COMPLETED", job=f"7_{n}") for n in range(1000)]
     lines = 0
 

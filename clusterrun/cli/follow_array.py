@@ -15,7 +15,7 @@ from functools import partial
 
 from clusterrun import foreign
 from clusterrun.cli.follow import exit_code, goes_on, report_end, state_line
-from clusterrun.cli.logfiles import Theirs, check_readable, files_of, source_of
+from clusterrun.cli.logfiles import Theirs, check_readable, files_of, source_of, theirs_now
 from clusterrun.cli.watcher import Watcher
 from clusterrun.job import JobId
 from clusterrun.logs import Look, Notice, Source, Want, show_following
@@ -27,6 +27,8 @@ from clusterrun.watch import LONGEST, QUIET
 
 AT_ONCE = 32
 """Tasks that are read at the same time: two files each."""
+LOOK = 1.0
+"""Seconds between looks for files that are not there yet."""
 _MANY = 4  # tasks up to which each one's end is told in a line of its own
 
 Piece = tuple[JobId, bytes | Notice | BaseException | None]
@@ -62,8 +64,15 @@ def follow_theirs(
     watch = Sparing(foreign.Watch([theirs.job], scheduler))
     watcher = Watcher(watch, grew=watch.grew)
 
-    def source(job: JobId) -> Source | None:
+    asked = 0.0
+
+    def source(job: JobId, begun: bool) -> Source | None:
+        nonlocal theirs, asked
         place = theirs.place(job)
+        if begun and (place is None or not place.is_whole) and time.monotonic() - asked >= LONGEST:
+            asked = time.monotonic()
+            theirs = theirs_now(theirs.job, scheduler)
+            place = theirs.place(job)
         if place is None:
             return None
         for path in files_of(place):
@@ -105,16 +114,20 @@ def follow_theirs(
 class _Reading:
     """The tasks that are read now, those that were, and the pieces that come from them."""
 
-    def __init__(self, source: Callable[[JobId], Source | None], follow: Follow) -> None:
+    def __init__(self, source: Callable[[JobId, bool], Source | None], follow: Follow) -> None:
         self._source, self._follow = source, follow
         self._pieces: queue.Queue[Piece] = queue.Queue(maxsize=256)  # a slow reader of ours holds the threads back
         self._over: set[JobId] = set()
         self._now: dict[JobId, threading.Event] = {}
         self._done: set[JobId] = set()
+        self._looked = -LOOK
         self.without: list[JobId] = []
 
     def begin(self, states: Sequence[RunState], settled: Callable[[RunState], bool]) -> None:
         """Begin with tasks whose files are there, as long as there is room; note which are over."""
+        now = time.monotonic()
+        look = now - self._looked >= LOOK  # a thousand tasks are a thousand looks
+        self._looked = now if look else self._looked
         for state in states:
             job = state.status.id
             if job in self._done:
@@ -124,9 +137,9 @@ class _Reading:
                 if over:
                     self._now[job].set()
                 continue
-            if len(self._now) >= AT_ONCE or (state.status.state == "PENDING" and not over):
+            if not (look or over) or len(self._now) >= AT_ONCE:
                 continue
-            source = self._source(job)
+            source = self._source(job, state.status.state != "PENDING")
             there = source is not None and any(path.exists() for path in (source.out, source.err) if path is not None)
             if source is not None and there:
                 ended = self._now[job] = threading.Event()

@@ -19,6 +19,7 @@ from clusterrun.logs import Source, log_paths
 from clusterrun.logs.clock import read_ticks
 from clusterrun.logs.places import Place, from_submit_line, place_of, places
 from clusterrun.logs.select import Choice, choose
+from clusterrun.scheduler import Scheduler
 from clusterrun.scheduler.hostlist import expand
 from clusterrun.scheduler.slurm import SlurmScheduler
 from clusterrun.scheduler.slurm_past import NEW, OLD, files_argv, parse_files
@@ -91,7 +92,11 @@ def logs_of(cluster: Cluster, text: str) -> Ours | Theirs:
         return Ours(run, run.job_id if is_run_id(text) else JobId.parse(text))
     job = JobId.parse(text)
     cluster.status([text])  # says that there is no such job, where there is none
-    scheduler = cluster.scheduler("slurm")
+    return theirs_now(job, cluster.scheduler("slurm"))
+
+
+def theirs_now(job: JobId, scheduler: Scheduler) -> Theirs:
+    """Where Slurm says now that another tool's job writes: the node's name, say, is known only once it runs."""
     assert isinstance(scheduler, SlurmScheduler)
     known = places(parse_show(scheduler.answer(show_argv("job", [str(job)], job.cluster)).text))
     known = known or _past(job, scheduler)

@@ -42,6 +42,11 @@ class Place:
     user: str = ""
     waiting: bool = False
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether all of the names is known."""
+        return not any(_FIELD.search(str(path)) for path in (self.out, self.err) if path is not None)
+
     def of_task(self, task: int) -> Place:
         """The place of one of the tasks that wait."""
 
