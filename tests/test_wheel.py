@@ -49,7 +49,7 @@ def test_it_says_what_it_needs(wheel: Path) -> None:
     (metadata,) = [name for name in archive.namelist() if name.endswith("METADATA")]
     lines = archive.read(metadata).decode().split("\n")
     needs = [line.split(": ")[1] for line in lines if line.startswith("Requires-Dist: ") and "extra ==" not in line]
-    assert {re.split(r"[<>=]", need)[0] for need in needs} == {"click", "rich", "jinja2", "submitit"}
+    assert {re.split(r"[<>=]", need)[0] for need in needs} == {"click", "rich", "textual", "jinja2", "submitit"}
 
 
 def test_it_renders_from_an_empty_folder(wheel: Path, tmp_path: Path) -> None:
