@@ -102,6 +102,11 @@ class Site:
         """The data of a command's `--json` envelope."""
         return json.loads(self.cli(words[0], "--json", *words[1:], **kwargs).stdout)["data"]
 
+    def listed(self, *words: str, **kwargs: Any) -> list[dict[str, Any]]:
+        """The runs of this project that `list` shows; other tests' jobs may be in the same queue."""
+        mine = str(self.project)
+        return [row for row in self.json("list", *words, **kwargs) if (row["run_dir"] or "").startswith(mine)]
+
     def submit(self, *words: str, **kwargs: Any) -> Job:
         """Submit and return the job; options first, then `--` and the script."""
         data = self.json("submit", *self.scheduler, *words, **kwargs)

@@ -64,7 +64,7 @@ def test_waiting_job_says_that_it_waits_for_another(site: Site, jobs: Jobs) -> N
 def test_running_job_is_listed_and_a_finished_one_is_not(site: Site, jobs: Jobs) -> None:
     site.wait_joined(jobs.running)
     site.cli("wait", jobs.quick.id, status=1)
-    listed = {state["job_id"]: state["state"] for state in site.json("list")}
+    listed = {state["job_id"]: state["state"] for state in site.listed()}
     assert listed[jobs.running.id] == "RUNNING"
     assert jobs.quick.id not in listed
 

@@ -177,7 +177,7 @@ def test_cancel_touches_what_is_meant_and_no_more(lab: Lab, three: tuple[Site, l
 
     site.cli("cancel", "--all", "--yes")
     assert states(lab, jobs)[2] == "CANCELLED", "all"
-    assert site.json("list") == []
+    assert site.listed() == []
 
 
 def test_job_cancelled_in_its_setup_leaves_an_end_record(lab: Lab, site: Site) -> None:

@@ -104,7 +104,7 @@ def test_names_and_comments(site: Site, lab: Lab) -> None:
         shown = slurm_says(lab, "scontrol", "show", "job", job)
         assert f"   StdOut={site.project}/logs/train_{job}.out\n" in shown
         assert "   StdErr=" in shown and "JobState=PENDING Reason=JobHeldUser" in shown
-    shown = {state["job_id"]: state["name"] for state in site.json("list")}
+    shown = {state["job_id"]: state["name"] for state in site.listed()}
     assert {told["job_id"] for told in ids} <= shown.keys()
     assert [shown[told["job_id"]] for told in ids] == [name for name, _ in typed]
     site.cli("cancel", *(told["job_id"] for told in ids))

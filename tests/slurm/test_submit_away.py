@@ -123,6 +123,6 @@ def test_asking_works_while_accounting_is_down(fresh_lab: Lab, site: Site, templ
     lab.daemon("slurmdbd").kill()
     new = light(site, template, NEVER)
     lab.run(["scancel", gone.id])
-    listed = {state["job_id"]: state["state"] for state in site.json("list", "--all")}
+    listed = {state["job_id"]: state["state"] for state in site.listed("--all")}
     assert listed == {done.id: "COMPLETED", gone.id: "CANCELLED", waits.id: "PENDING", new.id: "PENDING"}
     assert [site.state(job)["state"] for job in (done, waits, new)] == ["COMPLETED", "PENDING", "PENDING"]

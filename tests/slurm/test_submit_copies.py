@@ -55,7 +55,7 @@ def test_of_twenty_tokens_submitted_twice_twenty_run(
         assert f"job {winner} (restart 0) already runs {run_id}" in (logs / f"train_{loser}.err").read_text()
     assert 10 <= copies_that_ran < 20
     # the record follows the claim: a run is the job that ran, whichever id sbatch gave us
-    for state in site.json("list", "--all"):
+    for state in site.listed("--all"):
         run_dir = Path(runs[state["run_id"]]["run_dir"])
         assert state["job_id"] == (run_dir / "ran").read_text().strip()
         assert (state["state"], state["outcome"]) == ("COMPLETED", "done")

@@ -67,7 +67,7 @@ def submit_under_faults(
     assert not lost and not doubled and not wrong and not unknown, (lost, doubled, wrong, unknown)
     ran = {path.parent.name: path.read_text().split() for path in site.project.glob(".clusterrun/runs/*/ran")}
     assert sorted(ran.values()) == sorted([job] for job in known.values()), "each ran once"
-    states = site.json("list", "--all")
+    states = site.listed("--all")
     assert {state["job_id"] for state in states} == set(known.values())
     assert {state["state"] for state in states} == {"COMPLETED"}
 

@@ -30,7 +30,7 @@ def test_killed_before_sbatch_it_is_told_and_recover_submits_once(fresh_lab: Lab
     dying.communicate(timeout=60)
     assert dying.returncode == -signal.SIGKILL
     (run,) = runs_of(site)
-    (state,) = site.json("list")
+    (state,) = site.listed()
     assert (state["job_id"], state["run_id"], state["outcome"]) == (None, run.name, "unknown")
     assert f"submit --recover {run.name}" in state["reason"]
     # nobody can be at it a minute later
@@ -52,7 +52,7 @@ def test_killed_after_sbatch_the_next_command_adopts_the_job(fresh_lab: Lab, sit
         run = runs_of(site)[-1]
         known = records.load(run)
         assert known is not None and known.job_id is None
-        (state,) = (s for s in site.json("list", "--all") if s["run_id"] == run.name)
+        (state,) = (s for s in site.listed("--all") if s["run_id"] == run.name)
         assert state["job_id"] == job and state["outcome"] in ("running", "done")
         assert site.state(job)["run_id"] == run.name
         assert [ids for held, ids in held_by_slurm(fresh_lab).items() if held.startswith(f"{name}.")] == [[job]]
@@ -71,7 +71,7 @@ def test_killed_while_sbatch_waits_for_a_frozen_controller(fresh_lab: Lab, site:
     ctld.cont()
     ctld.wait_ready()
     (run,) = runs_of(site)
-    state = until(lambda: next((s for s in site.json("list", "--all") if s["job_id"]), None), 30, lambda: "its job")
+    state = until(lambda: next((s for s in site.listed("--all") if s["job_id"]), None), 30, lambda: "its job")
     assert state["run_id"] == run.name
     name = re.compile(r"during\.")
     assert [ids for held, ids in held_by_slurm(fresh_lab).items() if name.match(held)] == [[state["job_id"]]]
@@ -89,12 +89,12 @@ def test_killed_at_any_moment(fresh_lab: Lab, site: Site, template: Path, rng: r
         dying.kill()
         dying.communicate(timeout=10)
     time.sleep(2)  # an orphaned sbatch needs no longer
-    states = [s for s in site.json("list", "--all") if s["name"].startswith("kill,")]
+    states = [s for s in site.listed("--all") if s["name"].startswith("kill,")]
     cut = [s["run_id"] for s in states if s["job_id"] is None]
     for run_id in cut:
         site.cli("submit", "--recover", run_id)
     all_over(fresh_lab)
-    states = [s for s in site.json("list", "--all") if s["name"].startswith("kill,")]
+    states = [s for s in site.listed("--all") if s["name"].startswith("kill,")]
     slurms = {n.rpartition(".")[0]: ids for n, ids in held_by_slurm(fresh_lab).items() if n.startswith("kill,")}
     print(f"killed 20: {len(states)} left a record, {len(cut)} of them had not been sent, {len(slurms)} jobs")
     assert {s["name"]: [s["job_id"]] for s in states} == slurms

@@ -60,7 +60,7 @@ def test_lost_jobs_are_told_as_lost_and_never_as_who_got_their_id(
         assert site.state(running)["state"] == "RUNNING"
         assert site.state(waiting)["state"] == "PENDING"
         lost_ones = dict.fromkeys(before.values(), "lost")
-        listed = {state["run_id"]: state["outcome"] for state in site.json("list")}
+        listed = {state["run_id"]: state["outcome"] for state in site.listed()}
         assert listed == {running.run_dir.name: "running", waiting.run_dir.name: "running"} | lost_ones
 
 
