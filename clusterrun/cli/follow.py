@@ -64,7 +64,7 @@ def usual_look() -> Look:
     return look_of(sys.stdout.isatty(), os.environ)
 
 
-def print_pieces(ui: Ui, pieces: Iterable[bytes | memoryview | Notice], watcher: Watcher | None = None) -> bool:
+def print_pieces(ui: Ui, pieces: Iterable[bytes | Notice], watcher: Watcher | None = None) -> bool:
     """Print what ``show`` and ``show_following`` give; whether there was any line."""
     shown = False
     for piece in pieces:
@@ -72,7 +72,7 @@ def print_pieces(ui: Ui, pieces: Iterable[bytes | memoryview | Notice], watcher:
             ui.note(piece.text)
             continue
         shown = True
-        ui.log_bytes(bytes(piece))
+        ui.log_bytes(piece)
         if watcher is not None:
             watcher.grew()
     return shown

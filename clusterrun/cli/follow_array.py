@@ -176,7 +176,7 @@ class _Reading:
     def _read(self, job: JobId, source: Source, ended: threading.Event) -> None:
         try:
             for piece in self._follow([source], stop=ended.is_set):  # type: ignore[attr-defined]
-                self._pieces.put((job, piece if isinstance(piece, Notice) else bytes(piece)))
+                self._pieces.put((job, piece))
         except BaseException as error:
             self._pieces.put((job, error))
         self._pieces.put((job, None))

@@ -51,11 +51,11 @@ def test_following_exits_with_the_outcome(run: Run) -> None:
 
 def test_following_shows_every_rank_to_its_end(run: Run) -> None:
     for rank in range(8):
-        assert f"{rank}| rank {rank} of 8: sum 36 args ['--epochs', '1']\n" in run.shown
+        assert f"{rank}: rank {rank} of 8: sum 36 args ['--epochs', '1']\n" in run.shown
 
 
 def test_table_names_two_nodes_and_eight_ranks(run: Run) -> None:
-    rows = re.findall(r"^0\| +(\d+)  (\S+) +\S", run.shown, re.MULTILINE)
+    rows = re.findall(r"^0: +(\d+)  (\S+) +\S", run.shown, re.MULTILINE)
     first, second = run.lab.node_names[:2]
     assert rows == [(str(rank), first if rank < 4 else second) for rank in range(8)]
     assert "Number of processes: 8\n" in run.shown
