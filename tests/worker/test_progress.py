@@ -62,7 +62,10 @@ def test_a_rank_that_has_not_begun_says_so_and_no_more(tmp_path: Path) -> None:
 
 def test_the_memory_of_a_command_is_that_of_the_child(tmp_path: Path) -> None:
     progress = Progress()
-    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as child:
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as child:
+        assert child.stdin is not None and child.stdout is not None
+        child.stdin.write(b"x\n")
+        assert child.stdout.read(2) == b"x\n"  # now it has all the memory that it will have
         progress.process = child.pid
         shown = recorder(progress, tmp_path).document()["memory_gib"]
         assert shown == resident_gib(child.pid) < resident_gib(os.getpid())
@@ -187,17 +190,19 @@ def test_a_folder_that_takes_no_files_costs_the_record_only_and_it_comes_back(
 ) -> None:
     folder = tmp_path / "attempt"  # not there: every write fails
     do_step(rank, 1)
-    folder.mkdir()
-    (folder / ".rank-0.progress.tmp").symlink_to("/dev/full")
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new" / ".rank-0.progress.tmp").symlink_to("/dev/full")
+    (tmp_path / "new").rename(folder)  # now it is there, on a full disk
     do_step(rank, 2)
     (folder / ".rank-0.progress.tmp").unlink()
     told(folder, 2)
 
 
 def test_a_write_that_hangs_holds_neither_the_work_nor_its_end(rank: subprocess.Popen[str], tmp_path: Path) -> None:
-    folder = tmp_path / "attempt"
-    folder.mkdir()
-    os.mkfifo(folder / ".rank-0.progress.tmp")  # opening it waits for a reader that never comes
+    folder, new = tmp_path / "attempt", tmp_path / "new"
+    new.mkdir()
+    os.mkfifo(new / ".rank-0.progress.tmp")  # opening it waits for a reader that never comes
+    new.rename(folder)
     for step in range(200):
         do_step(rank, step)
     rank.communicate(timeout=20)
