@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -115,11 +116,36 @@ def test_following_a_run_that_is_over_shows_all_and_ends_with_its_outcome(desk: 
     assert desk.slurm.count("squeue") <= 1
 
 
-def test_following_a_requeued_run_marks_each_start(desk: Desk, run: RunRecord) -> None:
+def test_following_a_requeued_run_says_which_start_it_is(desk: Desk, run: RunRecord) -> None:
     attempt(run, end=end(143, due="NODE FAILURE", signal="TERM"))
     attempt(run, restart=1, end=end(restart=1))
     claim(run, restart=1)
-    assert "attempt 1 (requeued after a node failure at " in desk.type("logs", "101", "-f").err
+    err = desk.type("logs", "101", "-f").err
+    assert "this is attempt 1 (requeued after a node failure at " in err and err.count("attempt 1") == 1
+
+
+def test_logs_that_come_long_after_the_end_are_waited_for(desk: Desk, run: RunRecord) -> None:
+    folder = attempt(run, end=end(time=int(time.time())))
+    (folder / "log-clock").unlink()
+    text = {name: desk.project.joinpath("logs", name) for name in ("train_101.out", "train_101.err")}
+    for path in text.values():
+        path.rename(path.with_name(path.name + ".late"))
+    late = threading.Timer(4, lambda: [path.with_name(path.name + ".late").rename(path) for path in text.values()])
+    late.start()
+    said = desk.type("logs", "101", "-f", "--stream", "out")
+    assert (said.status, said.out) == (0, OUT)
+    assert "waiting up to 75 s for its logs to appear here" in said.err
+
+
+def test_a_log_shorter_than_the_clock_saw_it_is_waited_for(desk: Desk, run: RunRecord) -> None:
+    attempt(run, end=end(time=int(time.time())))
+    log = desk.write("logs/train_101.out", OUT[:-10])
+    os.utime(log, (1, 1))
+    (folder,) = (run.run_dir / "attempts").iterdir()
+    (folder / "log-clock").write_text(f"{time.time():.2f} {len(OUT)} 0\n")
+    late = threading.Timer(4, lambda: log.write_text(OUT))
+    late.start()
+    assert desk.type("logs", "101", "-f", "--stream", "out").out == OUT
 
 
 def test_an_attempt_is_named_by_why_it_began(tmp_path: Path) -> None:

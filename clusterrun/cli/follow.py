@@ -45,6 +45,7 @@ def follow_to_end(
     source = source or Source(*log_paths(run.logs, job), world_size=run.world_size)
     watch = Watch([run], cluster.states, sparing=True)
     following = _Following(ui, run, job, source, Watcher(watch, grew=watch.grew))
+    following.begin(whole=tail is None and since is None)
     how = want or Want(), look or usual_look()
     pieces = show_following([source], *how, stop=following.over, tail=tail, since=since)
     try:
@@ -118,6 +119,13 @@ class _Following:
         self._seen: set[Path] = set()
         self._over_at: float | None = None
         self._looked = -1.0
+
+    def begin(self, *, whole: bool) -> None:
+        """Say which start this is, where it is not the first; later ones are marked where they come."""
+        marks = attempt_lines(records.attempts(self._run, self._job.task))
+        self._marked = len(marks)
+        if marks:
+            self._ui.note(f"this is {marks[-1]}" + ("; its log begins with attempt 0" if whole else ""))
 
     def over(self) -> bool:
         """Whether the run is over and its logs are here; says on the way what changed."""
