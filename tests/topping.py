@@ -113,7 +113,7 @@ def text_of(app: Any) -> str:
     return "\n".join(line.rstrip() for line in console.export_text().splitlines())
 
 
-async def until_shown(pilot: Any, wanted: Callable[[str], bool], seconds: float = 10) -> str:
+async def until_shown(pilot: Any, wanted: Callable[[str], bool], seconds: float = 20) -> str:
     """The screen once it shows what is wanted."""
     deadline = time.monotonic() + seconds
     while not wanted(shown := text_of(pilot.app)):
