@@ -1,7 +1,7 @@
 """How fast logs are read, filtered and followed: `python -m benchmarks.logs [read] [rank] [tail] [follow] [fold]`.
 
 Ratios to cat, grep and `--help` in the same run, all into a pipe, as to /dev/null grep stops at the first match and cat
-moves nothing. The sizes of the issue by default (7 GB of disk); `--scale 0.1` is a tenth of them.
+moves nothing. The sizes that are aimed at by default (7 GB of disk); `--scale 0.1` is a tenth of them.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import argparse
 import os
 import random
 import re
+import select
 import statistics
 import subprocess
 import sys
@@ -125,7 +126,14 @@ def watch(
     """Read what the follower prints until it ends: numbers of the chosen rank's lines, and how long each took."""
     assert ours.stdout is not None
     numbers, waits, rest, moved = [], [], b"", 0
-    while data := os.read(ours.stdout.fileno(), 1 << 20):
+    while True:
+        if not select.select([ours.stdout], [], [], 0.1)[0]:
+            if writer.poll() is not None:
+                over.touch()
+            continue
+        data = os.read(ours.stdout.fileno(), 1 << 20)
+        if not data:
+            break
         now = time.monotonic()
         moved += len(data)
         text = rest + data
@@ -134,8 +142,6 @@ def watch(
             numbers.append(int(found[1]))
             waits.append(now - float(found[2]))
         rest = text[end:]
-        if writer.poll() is not None:
-            over.touch()
     ours.wait()
     return numbers, waits, moved
 
