@@ -22,7 +22,7 @@ from tests.desks import Desk, refused
         (["status"], "missing argument 'JOBID...'", "clusterrun status --help"),
         (["logs", "1", "2"], "got unexpected extra argument (2)", "clusterrun logs --help"),
         (["logs", "1", "--stream", "x"], "'x' is not one of 'out', 'err', 'both'", "clusterrun logs --help"),
-        (["logs", "1", "--rank", "-1"], "--rank: not a rank: '-1'", "--rank 0-7"),
+        (["logs", "1", "--rank", "-1"], "--rank: not a rank: '-1'", "--rank 0-3,8"),
         (["logs", "1", "-n", "x"], "'x' is not a valid integer", "clusterrun logs --help"),
         (["cancel"], "say which jobs", "clusterrun cancel JOBID"),
         (["cancel", "1", "--all"], "say which jobs", "clusterrun cancel JOBID"),
