@@ -287,9 +287,10 @@ class Cluster:
     # -- changing --------------------------------------------------------------------------------------------------
 
     def select(self, *, name: str = "", state: str = "") -> list[RunState]:
-        """My runs that are not over, by glob over the name's user part and by state."""
+        """My runs that are not over and known by their records, by glob over the name's user part and by state."""
         wanted = listing.Wanted(states=frozenset({state.upper()} if state else ()), name=name)
-        found = [s for s in listing.choose(self.listing(), wanted) if s.status.outcome is Outcome.RUNNING]
+        mine = self.states(finished.open_runs(self.store()))
+        found = [s for s in listing.choose(mine, wanted) if s.status.outcome is Outcome.RUNNING]
         return [s for s in found if s.record is not None and s.record.user == self.user]
 
     def cancel(self, targets: Sequence[RunState]) -> list[tuple[RunState, Cancelled]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 
@@ -96,6 +97,16 @@ def test_a_refusal_is_shown_once_and_leaves_no_run(desk: Desk) -> None:
     assert said.status == 3 and said.out == "" and said.err.count(words) == 1 and "hint: " in said.err
     assert [name for name, data in desk.files().items() if data is not None] == ["train.py"]
     assert desk.type("list", "--all").out == ""
+
+
+def test_a_reader_that_has_gone_already_is_no_error(desk: Desk) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(
+        [sys.executable, "-m", "clusterrun", "render"], env=os.environ, stdout=write, stderr=subprocess.PIPE, text=True
+    )
+    os.close(write)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_a_closed_pipe_is_no_error(desk: Desk) -> None:

@@ -45,8 +45,18 @@ SUMMARIES: dict[str, str] = {
 }
 
 
+class ReaderLeft(Exception):
+    """Who read our output has gone (``| head``), which is no failure; click would make one of a BrokenPipeError."""
+
+
 class Verbs(click.Group):
     """A group whose commands are imported when they are used."""
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError as error:
+            raise ReaderLeft from error
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(VERBS)
@@ -114,7 +124,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         status = 130
     except KeyboardInterrupt:
         status = 130
-    except BrokenPipeError:
+    except (ReaderLeft, BrokenPipeError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the interpreter complains while it ends
         status = 0
     except ClusterrunError as error:
