@@ -18,6 +18,10 @@ from clusterrun import store as records
 from clusterrun.store import RunRecord
 
 _TAIL = 16 * 1024  # bytes: more than a line of metrics has
+USUAL_INTERVAL = 10.0
+"""Seconds between a rank's words where it does not say what it means to keep."""
+MISSED = 3
+"""So many intervals without a word, and a rank counts as silent."""
 _FIGURES = ("time", "loss", "val_loss", "tokens_per_second", "mfu")
 _HUGE = 2**63  # no figure of ours is: a longer one could not even be printed
 
@@ -68,6 +72,10 @@ class RankProgress:
     tokens_per_second: float | None = None
     memory_gib: float | None = None  # of the host, resident
     gpu: Gpu | None = None
+
+    def is_silent(self, now: float) -> bool:
+        """Whether it has not told for much longer than it means to: stopped, ended, or its folder takes no files."""
+        return now - self.time > MISSED * (self.interval or USUAL_INTERVAL)
 
 
 def last_metrics(run: RunRecord) -> Metrics | None:

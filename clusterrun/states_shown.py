@@ -182,13 +182,13 @@ def ranks_line(told: list[RankProgress], now: float) -> str:
         return ""
     phases = Counter(one.phase or "unknown" for one in told)
     parts = [", ".join(f"{count} rank{'s'[: count > 1]} {phase}" for phase, count in phases.most_common())]
-    steps = [one.step for one in told if one.step is not None]
-    if steps:
-        whole = next((f"/{one.steps}" for one in told if one.steps is not None), "")
-        low, high = min(steps), max(steps)
-        parts.append(f"step {low}{whole}" if low == high else f"step {low} to {high}{whole}")
-    last = min(told, key=lambda one: (one.step if one.step is not None else -1, one.time))
-    parts.append(f"slowest rank {last.rank} said so {ago(now - last.time)} ago")
+    # each writes every few seconds at a moment of its own, so that their steps differ while they go in step
+    newest = max((one for one in told if one.step is not None), key=lambda one: one.step or 0, default=None)
+    if newest is not None:
+        parts.append(f"step {newest.step}" + (f"/{newest.steps}" if newest.steps is not None else ""))
+    oldest = min(told, key=lambda one: one.time)
+    age = ago(now - oldest.time)
+    parts.append(f"rank {oldest.rank} silent for {age}" if oldest.is_silent(now) else f"all heard in the last {age}")
     return ", ".join(parts)
 
 

@@ -17,7 +17,7 @@ from tests.sites import Site
 pytest_plugins = ["lab.fixtures"]
 
 # The same examples on every run of CI: what random ones find is for who is working, not for who lands next.
-hypothesis.settings.register_profile("ci", derandomize=True, print_blob=True)
+hypothesis.settings.register_profile("ci", derandomize=True, print_blob=True, deadline=None)
 if os.environ.get("CI") == "true":
     hypothesis.settings.load_profile("ci")
 

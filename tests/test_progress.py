@@ -72,7 +72,7 @@ def test_a_folder_that_cannot_be_read_is_no_ranks(tmp_path: Path) -> None:
     assert read_ranks(tmp_path / "file") == read_ranks(tmp_path / "none") == []
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(values=st.dictionaries(st.sampled_from(KEYS), JSON), gpu=st.dictionaries(st.sampled_from(GPU_KEYS), JSON) | JSON)
 def test_whatever_a_record_holds_it_is_read_into_its_types_or_left_out(
     tmp_path: Path, values: dict[str, Any], gpu: object
@@ -87,7 +87,7 @@ def test_whatever_a_record_holds_it_is_read_into_its_types_or_left_out(
         replace(one)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.binary(max_size=200))
 def test_no_bytes_in_place_of_a_record_or_of_metrics_do_harm(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "rank-0.progress").write_bytes(data)

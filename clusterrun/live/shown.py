@@ -9,14 +9,13 @@ from dataclasses import replace
 
 from clusterrun.live.feeds import Jobs
 from clusterrun.live.source import Ranks, key_of
-from clusterrun.progress import Gpu, RankProgress
+from clusterrun.progress import MISSED, USUAL_INTERVAL, Gpu, RankProgress
 from clusterrun.states import RunState
 from clusterrun.states_shown import handle, list_row
 from clusterrun.text import safe_line, safe_text
 
 RANK_COLUMNS = ("RANK", "NODE", "PHASE", "STEP", "TOK/S", "GPU", "MEM GiB", "°C", "RSS", "SAID")
 _LABEL = re.compile(r" *\S+  (?=\S)| +")
-SILENT = 3  # times the interval a rank means to keep
 
 
 def job_rows(jobs: Jobs, now: float) -> dict[str, list[str]]:
@@ -51,13 +50,8 @@ def rank_row(rank: RankProgress, now: float, over: bool) -> list[str]:
         "" if gpu.memory_gib is None else f"{gpu.memory_gib:.1f}{total}",
         "" if gpu.temperature is None else f"{gpu.temperature:.0f}",
         "" if rank.memory_gib is None else f"{rank.memory_gib:.1f}",
-        said + (" !" if not over and is_silent(rank, now) else ""),
+        said + (" !" if not over and rank.time > 0 and rank.is_silent(now) else ""),
     ]
-
-
-def is_silent(rank: RankProgress, now: float) -> bool:
-    """Whether a rank has not told for much longer than it means to: stopped, ended, or its folder takes no files."""
-    return rank.time > 0 and now - rank.time > SILENT * (rank.interval or 10.0)
 
 
 def job_line(state: RunState | None, told: Ranks, now: float, over: bool) -> str:
@@ -76,7 +70,7 @@ def job_line(state: RunState | None, told: Ranks, now: float, over: bool) -> str
             parts.append(f"{figures.tokens_per_second:,.0f} tokens/s")
     if not over and (since := _since_a_step(told, now)) is not None:
         parts.append(f"no step seen for {age(since)}")
-    silent = [] if over else [str(rank.rank) for rank in told.ranks if is_silent(rank, now)]
+    silent = [] if over else [str(rank.rank) for rank in told.ranks if rank.time > 0 and rank.is_silent(now)]
     if silent:
         shown = ", ".join(silent[:8]) + (" …" if len(silent) > 8 else "")
         parts.append(f"silent: rank{'s'[: len(silent) > 1]} {shown}")
@@ -87,8 +81,8 @@ def _since_a_step(told: Ranks, now: float) -> float | None:
     """Seconds since a rank was last seen to make a step; None where one may have been made and not yet told."""
     moved = [rank for rank in told.ranks if rank.stepped is not None and rank.phase == "training"]
     last = max((rank.stepped for rank in moved if rank.stepped is not None), default=now)
-    interval = max((rank.interval or 10.0 for rank in moved), default=10.0)
-    return now - last if now - last > SILENT * interval else None
+    interval = max((rank.interval or USUAL_INTERVAL for rank in moved), default=USUAL_INTERVAL)
+    return now - last if now - last > MISSED * interval else None
 
 
 def top_line(jobs: Jobs, user: str, now: float) -> str:

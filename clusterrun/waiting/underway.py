@@ -26,10 +26,6 @@ STATES = {
     "SPECIAL_EXIT": "it went back into the queue, on hold, in a special state: `scontrol release` lets it start",
     "RESV_DEL_HOLD": "it is on hold, as its reservation was deleted",
 }
-#: A rank is silent after so many of its own pauses between two records.
-_MISSED = 3
-#: The pause, in seconds, of a rank that does not say.
-_PAUSE = 10.0
 #: Seconds without a step after which a rank that still writes is said to stand still; an evaluation takes minutes.
 _STILL = 300.0
 
@@ -72,7 +68,7 @@ def training(metrics: Metrics | None, ranks: Sequence[RankProgress], world: int,
     missing = sorted(set(range(world)) - {one.rank for one in ranks})
     if missing:
         said.append(f"{_ranks(missing)} not heard of, of {several(world, 'rank')}")
-    silent = [one for one in ranks if now - one.time > _MISSED * (one.interval or _PAUSE)]
+    silent = [one for one in ranks if one.is_silent(now)]
     said += [
         f"rank {one.rank} on {one.node or 'an unknown node'} has been silent for {clock(now - one.time)}"
         f" (last: {one.phase or 'no phase'}{f', step {one.step}' if one.step is not None else ''})"
