@@ -8,6 +8,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 import types
 from collections.abc import Iterator
@@ -309,7 +310,10 @@ def test_what_a_part_of_a_gpu_does_not_tell_is_left_open() -> None:
 def test_without_nvml_there_are_no_figures_and_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
     watcher = nvml.Watcher(0)
-    watcher._run()  # returns: there is nothing to watch
+    thread = threading.Thread(target=watcher._run)  # never in the main thread: it blocks all signals where it runs
+    thread.start()
+    thread.join(30)
+    assert not thread.is_alive(), "there is nothing to watch"
     assert watcher.figures() is None
 
 
