@@ -91,6 +91,8 @@ TERMINAL: dict[str, Outcome] = {
 MAY_RETURN = frozenset({"PREEMPTED", "NODE_FAIL", "BOOT_FAIL", "LAUNCH_FAILED", "RECONFIG_FAIL"})
 #: The exit status by which the batch script says "saved and left, to be resumed" (run-model 7).
 STOPPED_STATUS = 85
+#: 0:53, how Slurm says that it could not open the job's log files (22.05).
+LAUNCH_FAILURE = 181
 
 
 def outcome_of(state: str, exit_status: int | None = None) -> Outcome:

@@ -12,11 +12,13 @@ import pytest
 
 from clusterrun.cli import follow
 from clusterrun.cli.follow import state_line
-from clusterrun.cli.follow_array import AT_ONCE, Sparing, _Reading
+from clusterrun.cli.follow_array import AT_ONCE, Sparing, Whereabouts, _Reading
+from clusterrun.cli.logfiles import Theirs
 from clusterrun.cli.watcher import Watcher
 from clusterrun.errors import SchedulerError
 from clusterrun.job import JobId, JobStatus, Outcome, outcome_of
 from clusterrun.logs import Source
+from clusterrun.logs.places import Place
 from clusterrun.states import RunState
 from clusterrun.store import RunRecord, Store
 from clusterrun.watch import Watch
@@ -182,7 +184,7 @@ def test_of_a_thousand_tasks_few_are_read_at_once(tmp_path: Path) -> None:
 
     path = tmp_path / "log"
     path.touch()
-    reading = _Reading(lambda job, begun: Source(path), follow_one)
+    reading = _Reading(lambda job, begun, over: Source(path), follow_one)
     states = [state_of(None, "COMPLETED", job=f"7_{n}") for n in range(1000)]
     lines = 0
 
@@ -206,3 +208,48 @@ def test_outcomes_become_exit_codes() -> None:
 
     assert [code(Outcome.DONE), code(Outcome.DONE, Outcome.FAILED), code(Outcome.STOPPED)] == [0, 1, 1]
     assert [code(Outcome.LOST, Outcome.FAILED), code(Outcome.UNKNOWN)] == [75, 75]
+
+
+JOB = JobId("7")
+
+
+class Told:
+    """What Slurm says of where a job writes, and how often it was asked; silent where it has nothing to say."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.node, self.times = folder, "", 0
+
+    def place(self) -> Place:
+        return Place(JOB, self.folder / "o.log", self.folder / f"e-{self.node or '%N'}.log")
+
+    def __call__(self) -> Theirs:
+        self.times += 1
+        if not self.node:
+            raise SchedulerError("Slurm did not answer")
+        return Theirs(JOB, (self.place(),))
+
+
+def test_a_file_that_is_there_shows_that_its_job_has_begun_before_the_queue_says_so(tmp_path: Path) -> None:
+    told = Told(tmp_path)
+    where = Whereabouts(Theirs(JOB, (told.place(),)), told, Clock())
+    assert where.place(JOB, begun=False, over=False) is None and told.times == 0
+    (tmp_path / "o.log").write_text("hello\n")
+    told.node = "n1"
+    found = where.place(JOB, begun=False, over=False)
+    assert found is not None and found.err == tmp_path / "e-n1.log" and told.times == 1
+    where.place(JOB, begun=True, over=True)
+    assert told.times == 1, "a name that is known is not asked for again"
+
+
+def test_nothing_is_read_until_all_names_are_known_or_slurm_knows_no_more(tmp_path: Path) -> None:
+    told, clock = Told(tmp_path), Clock()
+    where = Whereabouts(Theirs(JOB, (told.place(),)), told, clock)
+    assert where.place(JOB, begun=True, over=False) is None, "Slurm was silent"
+    clock.now = 29
+    assert where.place(JOB, begun=True, over=False) is None and told.times == 1
+    told.node = "%t"  # a field that nobody can fill
+    clock.now = 31
+    assert where.place(JOB, begun=True, over=False) == told.place() and told.times == 2
+    told.node = ""
+    other = Whereabouts(Theirs(JOB, (told.place(),)), told, clock)
+    assert other.place(JOB, begun=True, over=True) == told.place(), "it is over, and what is known is read"

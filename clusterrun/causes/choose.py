@@ -15,8 +15,8 @@ from clusterrun.causes.model import Cause, Facts, Line, Strength
 from clusterrun.causes.scan import EXCEPTION, EXIT, TABLE, Finding, classify, filled, scan
 from clusterrun.causes.telling import BY_DUE, BY_STATE, Logs, in_full, lines_of, rank_words, told
 from clusterrun.causes.weak import weak
+from clusterrun.job import LAUNCH_FAILURE
 
-LAUNCH_FAILURE = 181  # 0:53, how Slurm says that it could not open the job's log (22.05)
 STOPPED, DUPLICATE = 85, 75
 _EXITED = re.compile(r"(?:^| )exited(?: with (?:status )?\d+|: )")  # how the worker tells sys.exit and a command's end
 

@@ -13,7 +13,7 @@ from typing import Any
 from clusterrun import store as records
 from clusterrun.cli.watcher import Watcher
 from clusterrun.cluster import Cluster
-from clusterrun.job import LOCAL, JobId, Outcome
+from clusterrun.job import LAUNCH_FAILURE, LOCAL, JobId, Outcome
 from clusterrun.logs import Look, Notice, Source, Want, log_paths, look_of, show_following
 from clusterrun.logs.clock import clock_ticks
 from clusterrun.states import RunState
@@ -195,7 +195,8 @@ def no_log(cluster: Cluster, run: RunRecord, job: JobId, state: RunState) -> str
     if state.status.outcome is not Outcome.FAILED or run.scheduler == LOCAL:
         over = state.status.is_over and state.status.outcome is not Outcome.UNKNOWN
         return f"job {job} never started, so it has no log" if over else f"no log of job {job} yet"
-    code = _exit_code(cluster, run, job)
+    # accounting's word is in the state already; only scontrol has it where there is none, and forgets it soon
+    code = "0:53" if state.status.exit_status == LAUNCH_FAILURE else _exit_code(cluster, run, job)
     if code == "0:53":
         return (
             f"job {job} failed before its script began: Slurm could not open its logs in {run.logs} (exit code 0:53);"

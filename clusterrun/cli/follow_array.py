@@ -6,6 +6,8 @@ open two thousand files; a task whose turn has not come loses nothing, its files
 
 from __future__ import annotations
 
+import contextlib
+import math
 import queue
 import threading
 import time
@@ -17,8 +19,10 @@ from clusterrun import foreign
 from clusterrun.cli.follow import exit_code, goes_on, report_end, state_line
 from clusterrun.cli.logfiles import Theirs, check_readable, files_of, source_of, theirs_now
 from clusterrun.cli.watcher import Watcher
+from clusterrun.errors import ClusterrunError
 from clusterrun.job import JobId
 from clusterrun.logs import Look, Notice, Source, Want, show_following
+from clusterrun.logs.places import Place
 from clusterrun.logs.select import Choice
 from clusterrun.scheduler import Scheduler
 from clusterrun.states import RunState
@@ -57,6 +61,35 @@ class Sparing:
         return self._states
 
 
+class Whereabouts:
+    """Where another tool's tasks write; Slurm is asked again once they have begun, at most every ``LONGEST`` seconds.
+
+    A node's name in a file's name (%N) is known only then. A file that is there shows that its task has begun before
+    the queue, which is asked rarely, says so.
+    """
+
+    def __init__(self, theirs: Theirs, ask: Callable[[], Theirs], now: Callable[[], float] = time.monotonic) -> None:
+        self._theirs, self._ask, self._now = theirs, ask, now
+        self._asked = self._answered = -math.inf
+        self._begun: dict[JobId, float] = {}  # when a task whose names were not whole was first seen to have begun
+
+    def place(self, job: JobId, *, begun: bool, over: bool) -> Place | None:
+        """The files of a task, None while their names are not known; what is known where Slurm knows no more."""
+        place = self._theirs.place(job)
+        if place is not None and place.is_whole:
+            return place
+        if not (begun or over or (place is not None and any(path.exists() for path in files_of(place)))):
+            return None
+        since = self._begun.setdefault(job, self._now())
+        if self._answered < since and self._now() - self._asked >= (LOOK if over else LONGEST):
+            self._asked = self._now()
+            with contextlib.suppress(ClusterrunError):  # forgotten, or silent: what is known stays
+                self._theirs, self._answered = self._ask(), self._asked
+            place = self._theirs.place(job)
+        known = over or self._answered >= since or (place is not None and place.is_whole)
+        return place if known else None
+
+
 def follow_theirs(
     ui: Ui, scheduler: Scheduler, theirs: Theirs, choice: Choice, want: Want, look: Look, *, tail: int | None = None
 ) -> int:
@@ -64,15 +97,10 @@ def follow_theirs(
     watch = Sparing(foreign.Watch([theirs.job], scheduler))
     watcher = Watcher(watch, grew=watch.grew)
 
-    asked = 0.0
+    where = Whereabouts(theirs, partial(theirs_now, theirs.job, scheduler))
 
-    def source(job: JobId, begun: bool) -> Source | None:
-        nonlocal theirs, asked
-        place = theirs.place(job)
-        if begun and (place is None or not place.is_whole) and time.monotonic() - asked >= LONGEST:
-            asked = time.monotonic()
-            theirs = theirs_now(theirs.job, scheduler)
-            place = theirs.place(job)
+    def source(job: JobId, begun: bool, over: bool) -> Source | None:
+        place = where.place(job, begun=begun, over=over)
         if place is None:
             return None
         for path in files_of(place):
@@ -114,7 +142,7 @@ def follow_theirs(
 class _Reading:
     """The tasks that are read now, those that were, and the pieces that come from them."""
 
-    def __init__(self, source: Callable[[JobId, bool], Source | None], follow: Follow) -> None:
+    def __init__(self, source: Callable[[JobId, bool, bool], Source | None], follow: Follow) -> None:
         self._source, self._follow = source, follow
         self._pieces: queue.Queue[Piece] = queue.Queue(maxsize=256)  # a slow reader of ours holds the threads back
         self._over: set[JobId] = set()
@@ -139,7 +167,7 @@ class _Reading:
                 continue
             if not (look or over) or len(self._now) >= AT_ONCE:
                 continue
-            source = self._source(job, state.status.state != "PENDING")
+            source = self._source(job, state.status.state != "PENDING", over)
             there = source is not None and any(path.exists() for path in (source.out, source.err) if path is not None)
             if source is not None and there:
                 ended = self._now[job] = threading.Event()
