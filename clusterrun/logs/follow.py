@@ -53,7 +53,6 @@ def follow(
     tail: int | None = None,
     grep: re.Pattern[str] | None = None,
     world_size: int | None = None,
-    errors: bool = False,
     reopen: float = REOPEN,
     grace: float = GRACE,
 ) -> Iterator[LogLine]:
@@ -65,7 +64,7 @@ def follow(
     file, also where it is replaced by one later.
     """
     source = Source(*paths, world_size=world_size, ranks=None if ranks is None else frozenset(ranks))
-    want = Want(stream, grep, errors)
+    want = Want(stream, grep)
 
     def track(stream: Stream, path: Path) -> Track[LogLine]:
         def new_reader() -> Reader[LogLine]:
