@@ -18,14 +18,11 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TextIO
 
 from clusterrun.errors import ClusterrunError
-from clusterrun.states_shown import COLUMNS, handle, state_json, state_lines, state_row
 from clusterrun.tables import Column, cut, fit
 from clusterrun.text import safe_line, safe_text
 
 if TYPE_CHECKING:
     from clusterrun.logs import LogLine
-
-__all__ = ["COLUMNS", "VERSION", "Ui", "handle", "state_json", "state_lines", "state_row"]
 
 VERSION = 1
 

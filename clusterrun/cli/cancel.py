@@ -9,7 +9,8 @@ import click
 from clusterrun.cli.options import json_option
 from clusterrun.cluster import Cluster
 from clusterrun.errors import RequestError
-from clusterrun.ui import COLUMNS, Ui, handle, state_json, state_row
+from clusterrun.states_shown import COLUMNS, handle, state_json, state_row
+from clusterrun.ui import Ui
 
 
 @click.command()

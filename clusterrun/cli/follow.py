@@ -17,8 +17,9 @@ from clusterrun.job import LAUNCH_FAILURE, LOCAL, JobId, Outcome
 from clusterrun.logs import Look, Notice, Source, Want, log_paths, look_of, show_following
 from clusterrun.logs.clock import clock_ticks
 from clusterrun.states import RunState
+from clusterrun.states_shown import state_json
 from clusterrun.store import RunRecord
-from clusterrun.ui import Ui, state_json
+from clusterrun.ui import Ui
 from clusterrun.watch import Watch
 
 LATE = 75.0

@@ -14,7 +14,8 @@ from clusterrun.cli.options import json_option
 from clusterrun.cluster import Cluster
 from clusterrun.errors import NoSuchJob, RequestError
 from clusterrun.states import RunState
-from clusterrun.ui import Ui, state_json
+from clusterrun.states_shown import state_json
+from clusterrun.ui import Ui
 
 if TYPE_CHECKING:
     from clusterrun.live.source import Source

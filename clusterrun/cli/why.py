@@ -14,7 +14,8 @@ from clusterrun.cluster import Cluster
 from clusterrun.errors import RequestError
 from clusterrun.job import Outcome
 from clusterrun.states import RunState
-from clusterrun.ui import Ui, handle
+from clusterrun.states_shown import handle
+from clusterrun.ui import Ui
 from clusterrun.waiting.words import some
 
 Named = list[tuple[str, Sequence[str]]]

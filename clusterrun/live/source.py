@@ -17,8 +17,8 @@ from clusterrun.logs import log_paths
 from clusterrun.progress import Metrics, RankProgress
 from clusterrun.scheduler.slurm_hold import HELD
 from clusterrun.states import RunState
+from clusterrun.states_shown import handle
 from clusterrun.store import RunRecord
-from clusterrun.ui import handle
 
 KEPT = 3600
 """Seconds for which a job that is over stays on the screen."""
