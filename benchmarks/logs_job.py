@@ -84,7 +84,7 @@ def run(folder: Path, env: dict[str, str], ranks: list[str], seconds: float, rat
 
 
 def watch(ours: subprocess.Popen[bytes]) -> tuple[list[tuple[int, float, float]], float, bool]:
-    """Read the follower to its end: rank 3's lines (number, printed at, seen at), MiB, whether the long one was whole."""
+    """Read the follower to its end: rank 3's lines (number, printed at, seen at), MiB, was the long one whole."""
     assert ours.stdout is not None
     shown: list[tuple[int, float, float]] = []
     rest, memory, looked, whole = b"", 0.0, 0.0, False
