@@ -15,7 +15,7 @@ from clusterrun.errors import SchedulerError
 from clusterrun.live.app import Top
 from clusterrun.live.pace import Pace
 from clusterrun.live.source import Source
-from tests.topping import FakeCluster, run, status, text_of, until_shown, write_rank
+from tests.topping import FakeCluster, pressed, run, shown, status, text_of, until_shown, write_rank
 
 Play = Callable[[Any], Awaitable[None]]
 
@@ -53,17 +53,16 @@ def test_jobs_ranks_and_log_of_the_job_under_the_cursor(cluster: FakeCluster, tm
     (tmp_path / "logs" / "train_1.err").write_text("0: a warning\n")
 
     async def story(pilot: Any) -> None:
-        shown = await until_shown(pilot, lambda text: "hello from one" in text and "evaluating" in text)
-        lines = shown.splitlines()
+        screen = await shown(pilot, "hello from one", "evaluating")
+        lines = screen.splitlines()
         assert [line.split()[:2] for line in lines if line.split()[:1] in (["1"], ["2"])][:2] == [
             ["2", "other"], ["1", "lm"]
         ]  # fmt: skip
         rank = next(line for line in lines if "40/100" in line and "97%" in line)
         assert all(word in rank for word in ("node1", "training", "12,346", "71.4/140", "61", "3.2"))
-        assert "the first job's line" not in shown
-        await pilot.press("down")
-        shown = await until_shown(pilot, lambda text: "the first job's line" in text and "a warning" in text)
-        assert "0! a warning" in shown and "hello from one" not in shown and "evaluating" not in shown
+        assert "the first job's line" not in screen
+        screen = await pressed(pilot, "down", "the first job's line", "a warning")
+        assert "0! a warning" in screen and "hello from one" not in screen and "evaluating" not in screen
 
     play(cluster, story)
 
@@ -74,17 +73,15 @@ def test_a_log_that_comes_late_and_grows_is_followed(cluster: FakeCluster, tmp_p
     log = tmp_path / "logs" / "train_1.out"
 
     async def story(pilot: Any) -> None:
-        await until_shown(pilot, lambda text: "RUNNING" in text)
+        await shown(pilot, "RUNNING")
         log.write_text("0: first line\n")
-        await until_shown(pilot, lambda text: "0| first line" in text)
+        await shown(pilot, "0| first line")
         with log.open("a") as file:
             file.write("1: second line\n")
-        await until_shown(pilot, lambda text: "1| second line" in text)
-        await pilot.press("f")
-        shown = await until_shown(pilot, lambda text: "JOBID" not in text and "RANK" not in text)
-        assert "0| first line" in shown and "1| second line" in shown
-        await pilot.press("escape")
-        await until_shown(pilot, lambda text: "JOBID" in text and "RANK" in text)
+        await shown(pilot, "1| second line")
+        screen = await pressed(pilot, "f", without=["JOBID", "RANK"])
+        assert "0| first line" in screen and "1| second line" in screen
+        await pressed(pilot, "escape", "JOBID", "RANK")
 
     play(cluster, story)
 
@@ -95,11 +92,9 @@ def test_enter_shows_one_job_alone_and_escape_all_again(cluster: FakeCluster, tm
     write_rank(one, 0)
 
     async def story(pilot: Any) -> None:
-        await until_shown(pilot, lambda text: "JOBID" in text and "training" in text)
-        await pilot.press("enter")
-        await until_shown(pilot, lambda text: "JOBID" not in text and "training" in text)
-        await pilot.press("escape")
-        await until_shown(pilot, lambda text: "JOBID" in text)
+        await shown(pilot, "JOBID", "training")
+        await pressed(pilot, "enter", "training", without=["JOBID"])
+        await pressed(pilot, "escape", "JOBID")
 
     play(cluster, story)
 
@@ -111,16 +106,21 @@ def test_a_silent_rank_is_marked_and_named_and_one_that_is_over_is_not(cluster: 
     write_rank(one, 1, time=time.time() - 95)
 
     async def story(pilot: Any) -> None:
-        shown = await until_shown(pilot, lambda text: "silent: rank 1" in text)
-        assert "1m35s !" in shown or "1m36s !" in shown
+        screen = await shown(pilot, "silent: rank 1")
+        assert "1m35s !" in screen or "1m36s !" in screen
         cluster.put((one, status(1, "COMPLETED")))
-        shown = await until_shown(pilot, lambda text: "COMPLETED" in text and "silent" not in text)
-        assert " !" not in shown
+        screen = await shown(pilot, "COMPLETED", without=["silent"])
+        assert " !" not in screen
 
     play(cluster, story)
 
 
 # -- the keys ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def one_waits(cluster: FakeCluster, tmp_path: Path) -> None:
+    cluster.put((run(tmp_path, 1), status(1, "PENDING", reason="Priority")))
 
 
 @pytest.mark.parametrize("key", ["n", "escape", "q", "enter", "space"])
@@ -129,17 +129,16 @@ def test_only_y_cancels(cluster: FakeCluster, tmp_path: Path, key: str) -> None:
     cluster.put((one, status(1)))
 
     async def story(pilot: Any) -> None:
-        await until_shown(pilot, lambda text: "RUNNING" in text)
-        await pilot.press("c")
-        await until_shown(pilot, lambda text: "Cancel 1 (lm)?  y/n" in text)
+        await shown(pilot, "RUNNING")
+        await pressed(pilot, "c", "Cancel 1 (lm)?  y/n")
         await pilot.press(key)
         await pilot.pause(0.2)
         assert cluster.cancelled == []
         if key in ("enter", "space"):
             await pilot.press("n")
-        await until_shown(pilot, lambda text: "Cancel 1" not in text)
+        await shown(pilot, without=["Cancel 1"])
         await pilot.press("c", "y")
-        await until_shown(pilot, lambda text: "cancelled 1" in text and "CANCELLED" in text)
+        await shown(pilot, "cancelled 1", "CANCELLED")
         assert cluster.cancelled == ["1"]
 
     play(cluster, story)
@@ -150,43 +149,33 @@ def test_what_is_cancelled_is_what_was_asked_about_though_rows_move(cluster: Fak
     cluster.put((one, status(1)))
 
     async def story(pilot: Any) -> None:
-        await until_shown(pilot, lambda text: "RUNNING" in text)
+        await shown(pilot, "RUNNING")
         await pilot.press("c")
         cluster.put((one, status(1)), (run(tmp_path, 2), status(2)), (run(tmp_path, 3), status(3)))
-        await pilot.press("r")
-        await until_shown(pilot, lambda text: "3 jobs" in text)
-        await pilot.press("y")
-        await until_shown(pilot, lambda text: "cancelled 1" in text)
+        await pressed(pilot, "r", "3 jobs")
+        await pressed(pilot, "y", "cancelled 1")
         assert cluster.cancelled == ["1"]
 
     play(cluster, story)
 
 
-def test_h_holds_a_job_and_releases_a_held_one(cluster: FakeCluster, tmp_path: Path) -> None:
-    one = run(tmp_path, 1)
-    cluster.put((one, status(1, "PENDING", reason="Priority")))
-
+@pytest.mark.usefixtures("one_waits")
+def test_h_holds_a_job_and_releases_a_held_one(cluster: FakeCluster) -> None:
     async def story(pilot: Any) -> None:
-        await until_shown(pilot, lambda text: "Priority" in text)
-        await pilot.press("h")
-        await until_shown(pilot, lambda text: "held 1" in text and "JobHeldUser" in text)
-        await pilot.press("h")
-        await until_shown(pilot, lambda text: "released 1" in text and "JobHeldUser" not in text)
+        await shown(pilot, "Priority")
+        await pressed(pilot, "h", "held 1", "JobHeldUser")
+        await pressed(pilot, "h", "released 1", without=["JobHeldUser"])
         assert cluster.held == [("1", False), ("1", True)]
 
     play(cluster, story)
 
 
-def test_what_cannot_be_explained_is_said_and_the_view_goes_on(cluster: FakeCluster, tmp_path: Path) -> None:
-    one = run(tmp_path, 1)
-    cluster.put((one, status(1, "PENDING", reason="Priority")))
-
+@pytest.mark.usefixtures("one_waits")
+def test_what_cannot_be_explained_is_said_and_the_view_goes_on(cluster: FakeCluster) -> None:
     async def story(pilot: Any) -> None:
-        await until_shown(pilot, lambda text: "Priority" in text)
-        await pilot.press("e")
-        await until_shown(pilot, lambda text: "esc closes" in text and "asking" not in text)
-        await pilot.press("escape")
-        await until_shown(pilot, lambda text: "esc closes" not in text)
+        await shown(pilot, "Priority")
+        await pressed(pilot, "e", "esc closes", "no attribute 'scheduler'")  # this cluster has none to ask
+        await pressed(pilot, "escape", without=["esc closes"])
 
     play(cluster, story)
 
@@ -196,7 +185,7 @@ def test_leaving_touches_no_job(cluster: FakeCluster, tmp_path: Path, key: str, 
     cluster.put((run(tmp_path, 1), status(1)))
 
     async def story(pilot: Any) -> None:
-        await until_shown(pilot, lambda text: "RUNNING" in text)
+        await shown(pilot, "RUNNING")
         await pilot.press(key)
 
     assert play(cluster, story).return_value == code
@@ -213,13 +202,12 @@ def test_a_scheduler_that_hangs_freezes_nothing(cluster: FakeCluster, tmp_path: 
     write_rank(two, 0, phase="loading")
 
     async def story(pilot: Any) -> None:
-        await until_shown(pilot, lambda text: "loading" in text)
+        await shown(pilot, "loading")
         cluster.silent.clear()
         asked = cluster.asked
         await until_shown(pilot, lambda text: cluster.asked > asked)
         began = time.monotonic()
-        await pilot.press("down")
-        await until_shown(pilot, lambda text: "saving" in text)
+        await pressed(pilot, "down", "saving")
         await pilot.press("t", "f", "escape", "c", "n")
         assert time.monotonic() - began < 5
         await until_shown(pilot, lambda text: "asking for 2s" in text or "asking for 3s" in text)
@@ -236,15 +224,15 @@ def test_a_failed_question_keeps_what_was_known_with_its_age(cluster: FakeCluste
     cluster.put((run(tmp_path, 1), status(1)))
 
     async def story(pilot: Any) -> None:
-        await until_shown(pilot, lambda text: "RUNNING" in text)
+        await shown(pilot, "RUNNING")
         cluster.trouble = "squeue: Unable to contact slurm controller"
-        shown = await until_shown(pilot, lambda text: "NO ANSWER: squeue: Unable to contact" in text)
-        assert "RUNNING" in shown and "UNKNOWN" not in shown
+        screen = await shown(pilot, "NO ANSWER: squeue: Unable to contact")
+        assert "RUNNING" in screen and "UNKNOWN" not in screen
         cluster.trouble, cluster.error = "", SchedulerError("it is gone", said="scontrol: error")
-        shown = await until_shown(pilot, lambda text: "NO ANSWER: it is gone: scontrol: error" in text)
-        assert "RUNNING" in shown
+        screen = await shown(pilot, "NO ANSWER: it is gone: scontrol: error")
+        assert "RUNNING" in screen
         cluster.error = None
-        await until_shown(pilot, lambda text: "NO ANSWER" not in text)
+        await shown(pilot, without=["NO ANSWER"])
 
     play(cluster, story, size=(140, 24))
 
@@ -255,17 +243,15 @@ def test_nobodys_text_is_markup_or_moves_the_cursor(cluster: FakeCluster, tmp_pa
     cluster.put((one, status(1, "PENDING", reason=bad, nodes=bad)))
     write_rank(one, 0, node=bad, phase=bad)
     (tmp_path / "logs" / "train_1.out").write_text(f"0: {bad}\n0: after\n", newline="")
-    cluster.trouble = ""
 
     async def story(pilot: Any) -> None:
-        shown = await until_shown(pilot, lambda text: "0| after" in text)
-        assert "[red]x[/] \\x1b[2J" in shown
-        assert not set("\x1b\x07\r\u202e") & set(shown)
-        await pilot.press("c")
-        await until_shown(pilot, lambda text: "Cancel 1 ([red]x[/]" in text)
+        screen = await shown(pilot, "0| after")
+        assert "[red]x[/] \\x1b[2J" in screen
+        assert not set("\x1b\x07\r\u202e") & set(screen)
+        await pressed(pilot, "c", "Cancel 1 ([red]x[/]")
         await pilot.press("n")
         cluster.trouble = bad
-        await until_shown(pilot, lambda text: "NO ANSWER: [red]x[/]" in text)
+        await shown(pilot, "NO ANSWER: [red]x[/]")
         assert not set("\x1b\x07\r\u202e") & set(text_of(pilot.app))
 
     play(cluster, story, size=(300, 40))
@@ -273,7 +259,7 @@ def test_nobodys_text_is_markup_or_moves_the_cursor(cluster: FakeCluster, tmp_pa
 
 def test_without_jobs_it_says_what_to_do(cluster: FakeCluster) -> None:
     async def story(pilot: Any) -> None:
-        await until_shown(pilot, lambda text: "no jobs; `clusterrun submit` starts one" in text and "0 jobs" in text)
+        await shown(pilot, "no jobs; `clusterrun submit` starts one", "0 jobs")
         await pilot.press("c", "h", "e", "f", "enter", "escape")
 
     play(cluster, story)
@@ -292,8 +278,8 @@ def test_light_and_dark_say_the_same_in_every_size(cluster: FakeCluster, tmp_pat
     for theme in ("dark", "light"):
 
         async def story(pilot: Any, theme: str = theme) -> None:
-            shown = await until_shown(pilot, lambda text: "PENDING" in text and "Priority" in text)
-            screens[theme] = "\n".join(shown.splitlines()[1:4])
+            screen = await shown(pilot, "PENDING", "Priority")
+            screens[theme] = "\n".join(screen.splitlines()[1:4])
             assert pilot.app.current_theme.dark == (theme == "dark")
 
         play(cluster, story, size=size, theme=theme)
@@ -307,9 +293,9 @@ def test_a_thousand_jobs_and_ranks_are_shown_and_moved_through(cluster: FakeClus
     cluster.put(*((run(tmp_path, number), status(number)) for number in range(1, 1000)))
 
     async def story(pilot: Any) -> None:
-        await until_shown(pilot, lambda text: "999 jobs" in text and "\n 999 " in text, seconds=30)
+        await shown(pilot, "999 jobs", "\n 999 ", seconds=30)
         await pilot.press("ctrl+end")
-        await until_shown(pilot, lambda text: "\n 1      lm" in text and "training" in text, seconds=30)
+        await shown(pilot, "\n 1      lm", "training", seconds=30)
         began = time.monotonic()
         await pilot.pause(2.5)  # the ranks' ages change, all thousand of them
         assert time.monotonic() - began < 5
@@ -323,10 +309,8 @@ def test_the_log_stays_at_its_end_when_its_window_changes(cluster: FakeCluster, 
     (tmp_path / "logs" / "train_1.out").write_text("".join(f"0: line {number}\n" for number in range(100)))
 
     async def story(pilot: Any) -> None:
-        await until_shown(pilot, lambda text: "line 99" in text)
-        await pilot.press("f")
-        await until_shown(pilot, lambda text: "line 99" in text and "line 82" in text)
-        await pilot.press("escape")
-        await until_shown(pilot, lambda text: "line 99" in text and "JOBID" in text)
+        await shown(pilot, "line 99")
+        await pressed(pilot, "f", "line 99", "line 82")
+        await pressed(pilot, "escape", "line 99", "JOBID")
 
     play(cluster, story)

@@ -113,6 +113,19 @@ def text_of(app: Any) -> str:
     return "\n".join(line.rstrip() for line in console.export_text().splitlines())
 
 
+async def shown(pilot: Any, *words: str, without: Sequence[str] = (), seconds: float = 20) -> str:
+    """The screen once it shows all these words, and none of those it is to be without."""
+    return await until_shown(
+        pilot, lambda text: all(w in text for w in words) and not any(w in text for w in without), seconds
+    )
+
+
+async def pressed(pilot: Any, key: str, *words: str, without: Sequence[str] = ()) -> str:
+    """Press a key; the screen once it shows what that is to bring."""
+    await pilot.press(key)
+    return await shown(pilot, *words, without=without)
+
+
 async def until_shown(pilot: Any, wanted: Callable[[str], bool], seconds: float = 20) -> str:
     """The screen once it shows what is wanted."""
     deadline = time.monotonic() + seconds
