@@ -22,8 +22,8 @@ from clusterrun.errors import Ambiguous, NoScheduler, NoSuchJob, RequestError, S
 from clusterrun.job import LOCAL, JobId, Outcome, is_run_id
 from clusterrun.profile_files import find_root
 from clusterrun.scheduler import Answer, Cancelled, Scheduler
-from clusterrun.scheduler.slurm import ClusterFacts, SlurmScheduler, look
-from clusterrun.scheduler.sparing import Sparing
+from clusterrun.scheduler.reach import Reach
+from clusterrun.scheduler.slurm import ClusterFacts
 from clusterrun.states import RunState
 from clusterrun.store import RunRecord, Store
 from clusterrun.watch import Watch, until_over
@@ -53,13 +53,10 @@ class Cluster:
     ) -> None:
         self.environ = dict(os.environ if environ is None else environ)
         self.tell = tell
-        self._sparing = sparing
         self._cwd = cwd
         self.state = records.state_folder(self.environ)
         self.user = pwd.getpwuid(os.getuid()).pw_name
-        self._schedulers: dict[str, Scheduler] = {}
-        self._facts: ClusterFacts | None = None
-        self._facts_asked = False
+        self._reach = Reach(self.environ, self.state, sparing=sparing)
 
     # -- where things are ------------------------------------------------------------------------------------------
 
@@ -79,29 +76,11 @@ class Cluster:
 
     def facts(self) -> ClusterFacts | None:
         """The Slurm cluster this shell is configured for, None where there is none."""
-        if not self._facts_asked:
-            self._facts, self._facts_asked = look(self.environ, self.state), True
-        return self._facts
+        return self._reach.facts()
 
     def scheduler(self, name: str) -> Scheduler:
         """The scheduler of that name (``slurm``, ``local``, ``auto``); raises NoScheduler."""
-        if name == "auto":
-            name = "slurm" if self.facts() is not None else LOCAL
-        if name not in self._schedulers:
-            if name == LOCAL:
-                from clusterrun.scheduler.local import LocalScheduler
-
-                self._schedulers[name] = LocalScheduler(self.state, self.environ)
-            else:
-                facts = self.facts()
-                if facts is None:
-                    raise NoScheduler(
-                        "there is no Slurm here: sbatch is not on PATH, or no configuration answers",
-                        hint="log in to a node of the cluster, set SLURM_CONF, or use --scheduler local",
-                    )
-                slurm = SlurmScheduler(facts, self.environ, cache=self.state)
-                self._schedulers[name] = Sparing(slurm) if self._sparing else slurm
-        return self._schedulers[name]
+        return self._reach.scheduler(name)
 
     # -- submitting ------------------------------------------------------------------------------------------------
 
@@ -268,9 +247,13 @@ class Cluster:
             found = [*self.states([*known, *more], answer), *others]
         return [s for s in found if everything or s.status.outcome in listing.OPEN]
 
-    def watch(self, runs: Sequence[RunRecord]) -> Watch:
-        """A watch over runs: when to ask how they stand."""
-        return Watch(runs, self.states)
+    def watches(self, runs: Sequence[RunRecord], ids: Sequence[JobId] = ()) -> list[Watch | foreign.Watch]:
+        """Watches over runs, and over jobs without a record, whom Slurm is asked for now.
+
+        Raises NoSuchJob for an id that nobody knows.
+        """
+        watches: list[Watch | foreign.Watch] = [Watch(runs, self.states)] if runs else []
+        return [*watches, foreign.Watch(ids, self._slurm_for(ids))] if ids else watches
 
     def wait(
         self, runs: Sequence[RunRecord], ids: Sequence[JobId] = (), *, sleep: Callable[[float], None] = time.sleep
@@ -279,10 +262,7 @@ class Cluster:
 
         Raises NoSuchJob for an id that nobody knows.
         """
-        watches: list[Watch | foreign.Watch] = [self.watch(runs)] if runs else []
-        if ids:
-            watches.append(foreign.Watch(ids, self._slurm_for(ids)))
-        return until_over(watches, self.tell, sleep)
+        return until_over(self.watches(runs, ids), self.tell, sleep)
 
     # -- changing --------------------------------------------------------------------------------------------------
 

@@ -100,14 +100,18 @@ class Watch:
             self._take(row.status for row in rows)
         self._next = now() + FIRST
 
-    def look(self) -> list[RunState]:
-        """The states, fresh where it is time, else those of the last look."""
+    def look(self, *, due: bool = False) -> list[RunState]:
+        """The states, fresh where ``due`` or it is time, else those of the last look."""
         open_ids = [i for i, state in self._found.items() if not self.settled(state)]
-        if open_ids and self._now() >= self._next:
+        if open_ids and (due or self._now() >= self._next):
             self._ask(open_ids)
             self._next = self._now() + self._wait
             self._wait = min(self._wait * 1.5, LONGEST)
         return list(self._found.values())
+
+    def has_news(self) -> bool:
+        """Never: a job without a record tells of itself through Slurm alone."""
+        return False
 
     def settled(self, state: RunState) -> bool:
         """Whether a job is over for good, or will never be known."""

@@ -48,8 +48,8 @@ class Watch:
         self._dark_since: dict[str, float] = {}
         self.states: list[RunState] = []
 
-    def look(self) -> list[RunState]:
-        """The states, fresh where it is time or an end record has come, else those of the last look."""
+    def look(self, *, due: bool = False) -> list[RunState]:
+        """The states, fresh where ``due``, it is time or an end record has come, else those of the last look."""
         marks = tuple(_mark(run) for run in self._runs)
         ended = any(mark.ended for mark in marks)
         if marks != self._marks and self.states:
@@ -60,7 +60,7 @@ class Watch:
                 self._next, self._wait = self._now(), 1.0
         self._marks = marks
         quiet = ended or self._now() - self._grew >= QUIET
-        if not self.states or (quiet and self._now() >= self._next):
+        if due or not self.states or (quiet and self._now() >= self._next):
             self.states = list(self._ask(self._runs))
             self._runs = [s.record if s.record is not None else r for s, r in zip(self.states, self._runs, strict=True)]
             self._next = self._now() + self._wait * (0.8 + 0.4 * random.random())
@@ -75,6 +75,10 @@ class Watch:
     def grew(self) -> None:
         """There are new lines in a log: the job lives."""
         self._grew = self._now()
+
+    def has_news(self) -> bool:
+        """Whether the runs' own files tell of something that they did not at the last look."""
+        return tuple(_mark(run) for run in self._runs) != self._marks
 
     def settled(self, state: RunState) -> bool:
         """Whether a state is an end; a doubtful one only after a while of good answers."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
 
 import click
 
@@ -20,30 +21,49 @@ from clusterrun.ui import Ui
 @click.command()
 @click.argument("job_ids", nargs=-1, required=True, metavar="JOBID...")
 @click.option("--explain", is_flag=True, help="Say where each value that was asked came from.")
+@click.option("--watch", is_flag=True, help="Go on showing it until all are over; Ctrl-C ends it.")
 @json_option
 @click.pass_context
-def status(ctx: click.Context, job_ids: tuple[str, ...], explain: bool, as_json: bool) -> None:
+def status(ctx: click.Context, job_ids: tuple[str, ...], explain: bool, watch: bool, as_json: bool) -> None:
     """How jobs stand, in Slurm's words, and who says so. JOBID is a job id or a run id.
 
     \b
       clusterrun status 123
       clusterrun status 123 124 --json
+      clusterrun status 123 --watch
 
     Exit 0 whatever the state, 75 where it is not known now (what was last known is shown, and how long ago), 4 where
-    there is no such job.
+    there is no such job. --watch asks Slurm every 10 s while something changes, up to every 120 s while nothing does,
+    and ends by itself once all of the jobs are over for good.
     """
     ui = Ui("status", as_json=as_json)
+    if watch:
+        _refuse_json(as_json, f"status {' '.join(job_ids)}")
+        from clusterrun.cli.watching import watch_status
+
+        ctx.exit(watch_status(ui, job_ids, explain=explain))
     states = Cluster(tell=ui.note).status(job_ids)
     if as_json:
         ui.data([status_json(state) for state in states])
     else:
-        for number, state in enumerate(listing.collapse(states)):
-            ui.say(*[""][: number > 0], *state_lines(state, explain=explain, first=_first_cause(state)))
-    if any(state.as_of is not None or state.status.outcome in (Outcome.UNKNOWN, Outcome.LOST) for state in states):
+        ui.say(*status_lines(listing.collapse(states), explain=explain, first=first_cause))
+    if not is_certain(states):
         ctx.exit(75)
 
 
-def _first_cause(state: RunState) -> str:
+def status_lines(states: Sequence[RunState], *, explain: bool, first: Callable[[RunState], str]) -> list[str]:
+    """Jobs in full, an empty line between two; ``first`` tells the first cause of an end."""
+    blocks = [state_lines(state, explain=explain, first=first(state)) for state in states]
+    return [line for number, block in enumerate(blocks) for line in ([""] if number else []) + block]
+
+
+def is_certain(states: Sequence[RunState]) -> bool:
+    """Whether it is known of all jobs how they stand now."""
+    return all(s.as_of is None and s.status.outcome not in (Outcome.UNKNOWN, Outcome.LOST) for s in states)
+
+
+def first_cause(state: RunState) -> str:
+    """Why a run ended, in a line; empty where it has not, or well, or it is no run of ours."""
     if state.record is None or state.status.outcome in (Outcome.DONE, Outcome.RUNNING):
         return ""
     from clusterrun import diagnose  # and not above: most commands end without it
@@ -75,8 +95,8 @@ def list_(
     asks Slurm every 10 s while jobs change, up to every 120 s while none does.
     """
     ui = Ui("list", as_json=as_json)
-    if watch and as_json:
-        raise RequestError("--watch has no --json: an envelope is one answer", hint="run `list --json` again instead")
+    if watch:
+        _refuse_json(as_json, "list")
     wanted = Wanted(
         states=listing.read_states(state) if state else frozenset(),
         name=name or "",
@@ -84,9 +104,10 @@ def list_(
         everything=everything,
     )
     if watch:
-        from clusterrun.cli.watching import watch_list
+        from clusterrun.cli import watching
 
-        watch_list(ui, wanted, expand=expand)
+        watching.watch(ui, watching.Listed(wanted, expand=expand))
+        return
     found = rows(Cluster(tell=ui.note), wanted, expand=expand)
     if as_json:
         ui.data([state_json(one) for one in found])
@@ -94,6 +115,13 @@ def list_(
         ui.table(LIST_COLUMNS, [list_row(one) for one in found])
     else:
         ui.note(nothing(wanted))
+
+
+def _refuse_json(as_json: bool, command: str) -> None:
+    if as_json:
+        raise RequestError(
+            "--watch has no --json: an envelope is one answer", hint=f"run `clusterrun {command} --json` again instead"
+        )
 
 
 def rows(cluster: Cluster, wanted: Wanted, *, expand: bool) -> list[RunState]:

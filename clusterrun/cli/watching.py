@@ -1,4 +1,4 @@
-"""``list --watch``: the table again and again, in place on a terminal, a block for each change in a pipe."""
+"""``--watch``: an answer again and again, in place on a terminal, a block for each change in a pipe."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import shutil
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
-from typing import NoReturn
+from typing import Protocol
 
-from clusterrun.cli.jobs import nothing, rows
+from clusterrun import foreign, listing
+from clusterrun.cli.jobs import first_cause, is_certain, nothing, rows, status_lines
 from clusterrun.cluster import Cluster
 from clusterrun.errors import ClusterrunError
+from clusterrun.job import JobId, JobStatus
 from clusterrun.listing import Wanted
 from clusterrun.live.pace import Pace
 from clusterrun.states import RunState
@@ -19,59 +20,162 @@ from clusterrun.states_shown import LIST_COLUMNS, ago, list_row
 from clusterrun.tables import fit
 from clusterrun.text import safe_line
 from clusterrun.ui import Ui
+from clusterrun.watch import Watch
 
 #: Seconds between two drawings on a terminal: times and steps go on from our own files, Slurm is not asked for them.
 REDRAW = 2.0
+#: Ranks write a file each: where these are slow to read, they are read for a tenth of the time at most.
+_REST = 10
 
 
-def watch_list(
-    ui: Ui, wanted: Wanted, *, expand: bool, ask: Callable[[], Sequence[RunState]] | None = None,
-    pace: Pace | None = None, sleep: Callable[[float], None] = time.sleep, now: Callable[[], float] = time.monotonic,
-) -> NoReturn:  # fmt: skip
-    """Show the list until it is interrupted, asking the scheduler as rarely as ``pace`` says."""
-    told: list[str] = []
-    if ask is None:
-        cluster = Cluster(tell=told.append, sparing=True)
-        ask = partial(rows, cluster, wanted, expand=expand)
+class Shown(Protocol):
+    """What is shown: jobs that are asked for, and lines made of them."""
+
+    told: list[str]
+
+    def ask(self) -> Sequence[RunState]:
+        """The jobs as they are now, and in ``told`` why nobody could say."""
+
+    def has_news(self) -> bool:
+        """Whether it is worth asking as soon as the pace allows."""
+
+    def is_over(self, found: Sequence[RunState]) -> bool:
+        """Whether there is nothing more to come."""
+
+    def lines(self, found: Sequence[RunState], width: int | None) -> list[str]:
+        """The jobs in lines, in columns as wide as a terminal where there is one."""
+
+
+def watch(
+    ui: Ui, shown: Shown, *, pace: Pace | None = None, sleep: Callable[[float], None] = time.sleep,
+    now: Callable[[], float] = time.monotonic,
+) -> Sequence[RunState]:  # fmt: skip
+    """Show jobs until all is over or it is interrupted, asking the scheduler as rarely as ``pace`` says.
+
+    Returns the last states. What the first question raises is raised; later ones are asked again.
+    """
     pace = pace or Pace()
     found: Sequence[RunState] = ()
-    answered, words, drawn, due = now(), None, 0, now()
+    asked = answered = due = now()
+    words, drawn = None, 0
     while True:
         if now() >= due:
-            told.clear()
-            began = now()
+            shown.told.clear()
+            asked = now()
             try:
-                found = ask()
+                found = shown.ask()
             except ClusterrunError as error:
-                told.append(f"{error.message} {error.said}".rstrip())
-            answered = answered if told else began
-            before, words = words, [*told, *map(_words, found)]
-            due = now() + pace.after(changed=words != before, failed=bool(told), took=now() - began)
+                if words is None:
+                    raise
+                shown.told.append(f"{error.message} {error.said}".rstrip())
+            failed = bool(shown.told) or any(_is_old(state) for state in found)
+            answered = answered if failed else asked
+            before, words = words, [*shown.told, *map(_words, found)]
+            due = now() + pace.after(changed=words != before, failed=failed, took=now() - asked)
             if not ui.on_terminal and words != before:
-                ui.say(*[""][: before is not None], *_table(found, 0, wanted, None), *told)
+                ui.say(*[""][: before is not None], *shown.lines(found, None), *shown.told)
+        over, began, passed = shown.is_over(found), now(), now() - answered
         if ui.on_terminal:
-            passed = now() - answered
-            trouble = [f"{told[-1]} (last answer {ago(passed)} ago)"] if told else []
-            drawn = ui.screen([*_table(found, passed, wanted, shutil.get_terminal_size().columns), *trouble], drawn)
-        sleep(min(REDRAW, max(0.05, due - now())))
+            trouble = [f"{shown.told[-1]} (last answer {ago(passed)} ago)"] if shown.told else []
+            width = shutil.get_terminal_size().columns
+            drawn = ui.screen([*shown.lines([_aged(s, passed) for s in found], width), *trouble], drawn)
+        if over:
+            if ui.on_terminal:  # once more in full, to be copied from
+                ui.screen([], drawn)
+                ui.say(*shown.lines(found, None), *shown.told)
+            return found
+        if shown.has_news():
+            due = min(due, asked + pace.floor)
+        sleep(min(max(REDRAW, _REST * (now() - began)), max(0.05, due - now())))
 
 
-def _table(found: Sequence[RunState], passed: float, wanted: Wanted, width: int | None) -> list[str]:
-    if not found:
-        return [nothing(wanted)]
-    cells = [[safe_line(cell) for cell in list_row(_aged(state, passed))] for state in found]
-    return fit(LIST_COLUMNS, cells, width)
+class Listed:
+    """The list; it is never over."""
+
+    def __init__(self, wanted: Wanted, *, expand: bool) -> None:
+        self.told: list[str] = []
+        self._cluster = Cluster(tell=self.told.append, sparing=True)
+        self._wanted, self._expand = wanted, expand
+
+    def ask(self) -> Sequence[RunState]:
+        return rows(self._cluster, self._wanted, expand=self._expand)
+
+    def has_news(self) -> bool:
+        return False
+
+    def is_over(self, found: Sequence[RunState]) -> bool:
+        return False
+
+    def lines(self, found: Sequence[RunState], width: int | None) -> list[str]:
+        if not found:
+            return [nothing(self._wanted)]
+        return fit(LIST_COLUMNS, [[safe_line(cell) for cell in list_row(state)] for state in found], width)
+
+
+class Named:
+    """Jobs that were named, in full; over once each is over for good, or nobody will tell of it any more."""
+
+    def __init__(self, names: Sequence[str], tell: Callable[[str], None], *, explain: bool) -> None:
+        self.told: list[str] = []
+        cluster = Cluster(tell=tell, sparing=True)
+        known = {name: cluster.run(name) for name in dict.fromkeys(names)}
+        runs = {run.run_id: run for run in known.values() if run is not None}
+        self._others = [JobId.parse(name) for name, run in known.items() if run is None]
+        self._order = [run.run_id if run is not None else JobId.parse(name) for name, run in known.items()]
+        self._watches = cluster.watches([*runs.values()], self._others)
+        self._explain = explain
+        self._found: list[tuple[Watch | foreign.Watch, RunState]] = []
+        self._causes: dict[JobStatus, str] = {}
+
+    def ask(self) -> Sequence[RunState]:
+        # the first look takes what was heard a moment ago, when the watches were made
+        self._found = [(one, state) for one in self._watches for state in one.look(due=bool(self._found))]
+        return listing.collapse(sorted((state for _, state in self._found), key=self._place))
+
+    def has_news(self) -> bool:
+        return any(one.has_news() for one in self._watches)
+
+    def is_over(self, found: Sequence[RunState]) -> bool:
+        return all(one.settled(state) for one, state in self._found)
+
+    def lines(self, found: Sequence[RunState], width: int | None) -> list[str]:
+        return status_lines(found, explain=self._explain, first=self._first_cause)
+
+    def _first_cause(self, state: RunState) -> str:
+        if state.status not in self._causes:  # logs are read for it, and the lines are made again and again
+            self._causes[state.status] = first_cause(state)
+        return self._causes[state.status]
+
+    def _place(self, state: RunState) -> int:
+        job = state.status.id
+        names = (
+            state.record is not None and state.record.run_id == one
+            if isinstance(one, str)
+            else one.raw == job.raw and one.task in (None, job.task)
+            for one in self._order
+        )
+        return next((number for number, found in enumerate(names) if found), 0)
+
+
+def watch_status(ui: Ui, names: Sequence[str], *, explain: bool) -> int:
+    """Show named jobs until all are over; returns the exit code that ``status`` has for how they stand then."""
+    return 0 if is_certain(watch(ui, Named(names, ui.note, explain=explain))) else 75
 
 
 def _aged(state: RunState, passed: float) -> RunState:
     """A state whose time has gone on since it was asked for."""
     job = state.status
-    if job.state != "RUNNING" or job.elapsed is None or state.as_of is not None:
+    if job.state != "RUNNING" or job.elapsed is None or _is_old(state):
         return state
     return replace(state, status=replace(job, elapsed=job.elapsed + int(passed)))
+
+
+def _is_old(state: RunState) -> bool:
+    """Whether Slurm did not tell of a job now that it may know."""
+    return state.as_of is not None or (state.record is None and bool(state.note))
 
 
 def _words(state: RunState) -> tuple[str, ...]:
     """What makes a change: not the time, which always does."""
     job = state.status
-    return str(job.id), job.tasks, job.state, job.reason, job.nodes, str(job.restarts)
+    return str(job.id), job.tasks, job.state, job.reason, job.nodes, str(job.restarts), "old" * _is_old(state)

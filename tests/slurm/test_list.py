@@ -103,6 +103,20 @@ def test_a_controller_that_is_stopped_changes_no_state(site: Site, template: Any
     assert site.state(run)["state"] == "PENDING"
 
 
+def test_watching_named_jobs_until_they_are_over(any_lab: Lab, new_site: MakeSite, template: Any) -> None:
+    site = new_site(any_lab)
+    run = light(site, template, "--sbatch-arg=--hold")
+    other = sbatch(any_lab, "--hold", "--wrap", "exit 3")
+    watching = site.start("status", run.id, other, "--watch")
+    assert watching.stdout is not None
+    until(lambda: "JobHeldUser" in watching.stdout.readline(), 20)
+    any_lab.run(["scontrol", "release", run.id, other])
+    said, _ = watching.communicate(timeout=90)
+    assert watching.returncode == 0, said
+    last = said.split("\n\n")[-2:]
+    assert "COMPLETED" in last[0] and run.id in last[0] and "FAILED" in last[1] and other in last[1], said
+
+
 def test_waiting_for_jobs_of_another_tool(any_lab: Lab, new_site: MakeSite) -> None:
     site = new_site(any_lab)
     good = sbatch(any_lab, "--array=0-3", "--wrap", "true")

@@ -1,0 +1,54 @@
+"""The schedulers that a shell can reach: Slurm, where it is configured for one, and this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from clusterrun.errors import NoScheduler
+from clusterrun.job import LOCAL
+from clusterrun.scheduler import Scheduler
+from clusterrun.scheduler.slurm import ClusterFacts, SlurmScheduler, look
+from clusterrun.scheduler.sparing import Sparing
+
+
+class Reach:
+    """Each scheduler, made when it is first asked for; ``state`` is the user's state folder.
+
+    With ``sparing`` accounting is asked once a minute.
+    """
+
+    def __init__(self, environ: Mapping[str, str], state: Path, *, sparing: bool = False) -> None:
+        self._environ, self._state, self._sparing = environ, state, sparing
+        self._schedulers: dict[str, Scheduler] = {}
+        self._facts: ClusterFacts | None = None
+        self._facts_asked = False
+
+    def facts(self) -> ClusterFacts | None:
+        """The Slurm cluster this shell is configured for, None where there is none."""
+        if not self._facts_asked:
+            self._facts, self._facts_asked = look(self._environ, self._state), True
+        return self._facts
+
+    def scheduler(self, name: str) -> Scheduler:
+        """The scheduler of that name (``slurm``, ``local``, ``auto``); raises NoScheduler."""
+        if name == "auto":
+            name = "slurm" if self.facts() is not None else LOCAL
+        if name not in self._schedulers:
+            self._schedulers[name] = self._local() if name == LOCAL else self._slurm()
+        return self._schedulers[name]
+
+    def _local(self) -> Scheduler:
+        from clusterrun.scheduler.local import LocalScheduler
+
+        return LocalScheduler(self._state, self._environ)
+
+    def _slurm(self) -> Scheduler:
+        facts = self.facts()
+        if facts is None:
+            raise NoScheduler(
+                "there is no Slurm here: sbatch is not on PATH, or no configuration answers",
+                hint="log in to a node of the cluster, set SLURM_CONF, or use --scheduler local",
+            )
+        slurm = SlurmScheduler(facts, self._environ, cache=self._state)
+        return Sparing(slurm) if self._sparing else slurm
