@@ -1,4 +1,4 @@
-"""Why a job ended, from records, logs and Slurm's answers together; bounded, and honest about what it did not see."""
+"""Why a job ended, from records, logs and Slurm's answers together."""
 
 # ruff: noqa: E501 (lines of logs stay in one piece)
 
@@ -8,47 +8,19 @@ import json
 import os
 import pickle
 import pwd
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from clusterrun import diagnose
-from clusterrun.diagnose.again import again
-from clusterrun.diagnose.reading import rank_of_name, read_logs
 from clusterrun.diagnose.records import still
-from clusterrun.errors import RequestError
-from clusterrun.job import JobId, JobStatus, outcome_of
-from clusterrun.logs import ends
+from clusterrun.job import JobId
 from clusterrun.progress import RankProgress
-from clusterrun.scheduler import Scheduler
-from clusterrun.scheduler.slurm import ClusterFacts, SlurmScheduler
 from clusterrun.scheduler.slurm_ended import ended_argv, lost_nodes, parse_canceller
-from clusterrun.shell import Completed
-from clusterrun.states import RunState
-from clusterrun.store import RunRecord, Store
+from clusterrun.store import Store
+from tests.endings import RAISED, Slurm, over, ranks_on, write_logs
 from tests.recording import AT, attempt, end, submitted
-
-RAISED = '1: Traceback (most recent call last):\n1:   File "/u/train.py", line 4, in f\n1: ValueError: no\n'
-
-
-class Slurm:
-    """A cluster whose commands answer what they are told to, and are counted."""
-
-    def __init__(self, answers: Mapping[str, str] | None = None, accounting: bool = True) -> None:
-        self.answers, self.asked = answers or {}, list[str]()
-        self._slurm = SlurmScheduler(ClusterFacts("lab", accounting, True), {}, run=self._run)
-
-    def scheduler(self, name: str) -> Scheduler:
-        return self._slurm
-
-    def _run(self, argv: Sequence[str], **how: Any) -> Completed:
-        line = " ".join(argv)
-        self.asked.append(line)
-        found = next((text for words, text in self.answers.items() if words in line), None)
-        return Completed(0, found, "") if found is not None else Completed(1, "", "no answer")
 
 
 @pytest.fixture
@@ -57,24 +29,7 @@ def store(tmp_path: Path) -> Store:
     return Store(tmp_path, tmp_path / "state")
 
 
-def over(
-    run: RunRecord | None, state: str = "FAILED", status: int | None = 1, job: str = "101", **more: Any
-) -> RunState:
-    return RunState(
-        run, JobStatus(id=JobId.parse(job), state=state, outcome=outcome_of(state, status), exit_status=status, **more)
-    )
-
-
-def write_logs(run: RunRecord, err: str, out: str = "", job: str = "101") -> None:
-    (run.logs / f"train_{job}.err").write_text(err)
-    (run.logs / f"train_{job}.out").write_text(out)
-
-
-def ranks_on(*nodes: str) -> dict[str, Any]:
-    return {"ranks": [{"rank": rank, "task": rank, "node": node} for rank, node in enumerate(nodes)], "time": AT}
-
-
-# -- records and logs ------------------------------------------------------------------------------------------------
+# -- records and logs --------------------------------------------------------------------------------------------------
 
 
 def test_first_failure_is_told_with_node_place_line_and_a_command(store: Store) -> None:
@@ -188,7 +143,7 @@ def test_half_of_all_ranks_silent_is_nobodys_fault_alone() -> None:
     assert still([rank(0), rank(1, time=0), rank(2, time=0)]) == {}
 
 
-# -- Slurm -----------------------------------------------------------------------------------------------------------
+# -- Slurm -------------------------------------------------------------------------------------------------------------
 
 
 def test_who_cancelled_is_asked_of_accounting(store: Store) -> None:
@@ -269,109 +224,3 @@ def test_nodes_that_answer_are_not_lost() -> None:
         {},
     ]
     assert lost_nodes(shown) == ["b", "d"]
-
-
-# -- folders of logs -------------------------------------------------------------------------------------------------
-
-
-def test_folder_of_a_log_for_each_rank(tmp_path: Path) -> None:
-    for number in range(3):
-        (tmp_path / f"rank{number}.err").write_text(
-            "Connection closed by peer\n" if number != 1 else "KeyError: 1\nModuleNotFoundError: No module named 'x'\n"
-        )
-    told = diagnose.explain_logs(tmp_path).json()
-    assert (told["kind"], told["rank"]) == ("import-error", 1)
-
-
-def test_healthy_folder_shows_no_cause(tmp_path: Path) -> None:
-    (tmp_path / "train.log").write_text("step 1 loss 2.3\ntimeout: 600\n")
-    answer = diagnose.explain_logs(tmp_path)
-    assert answer.cause.kind == "none" and "not known" in answer.lines()[0]
-
-
-def test_folder_without_logs_is_a_wrong_request(tmp_path: Path) -> None:
-    with pytest.raises(RequestError, match="no log"):
-        diagnose.explain_logs(tmp_path)
-    with pytest.raises(RequestError, match="not a folder"):
-        diagnose.explain_logs(tmp_path / "nowhere")
-
-
-@pytest.mark.parametrize(
-    ("name", "number"),
-    [("rank3.err", 3), ("train_task-12.log", 12), ("run/4/stderr.log", 4), ("train_101.err", None), ("log.out", None)],
-)
-def test_rank_in_a_files_name(name: str, number: int | None) -> None:
-    assert rank_of_name(Path("/logs") / name) == number
-
-
-# -- bounds ----------------------------------------------------------------------------------------------------------
-
-
-def test_large_log_is_read_at_its_ends_and_where_trouble_begins(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, size in (("HEAD", 4_000), ("TAIL", 8_000), ("AROUND", 4_000)):
-        monkeypatch.setattr(ends, name, size)
-    filler = "".join(f"0: step {n} loss 2.3\n" for n in range(2_000))
-    path = tmp_path / "train_1.err"
-    path.write_text(
-        filler
-        + RAISED
-        + filler
-        + "slurmstepd: error: *** JOB 1 ON n CANCELLED AT 2026-11-21T10:00:00 DUE TO TIME LIMIT ***\n"
-    )
-    read = read_logs([path], world_size=2)
-    texts = [line.text for line in read.logs[0]]
-    assert "ValueError: no" in texts and len(texts) < 2_000
-    assert read.notes and "were not" in read.notes[0]
-    assert read.logs[0][0].number == 1 and read.logs[0][-1].number is None
-
-
-def test_line_numbers_are_the_files_own_though_srun_cut_a_line(tmp_path: Path) -> None:
-    path = tmp_path / "train_1.err"
-    path.write_text("0: " + "x" * 1024 + "\n0: rest\n" + "1: ValueError\n")
-    lines = read_logs([path], world_size=2).logs[0]
-    assert [(line.number, line.text[-4:]) for line in lines] == [(2, "rest"), (3, "rror")]
-
-
-# -- the command to type ---------------------------------------------------------------------------------------------
-
-
-def asked(store: Store, **sources: tuple[Any, str]) -> RunRecord:
-    run = submitted(store, sources={name.replace("_", "-"): value for name, value in sources.items()})
-    (run.run_dir / "spec.json").write_text(json.dumps({"work": {"kind": "script"}}))
-    return run
-
-
-def test_run_is_submitted_again_as_it_was_typed_with_what_changes(store: Store) -> None:
-    run = asked(
-        store,
-        nodes=(2, "--nodes"),
-        mem=("64G", "--mem"),
-        partition=("gpu", "clusterrun.toml"),
-        set=({"lr": "1"}, "--set"),
-        requeue=(False, "--no-requeue"),
-    )
-    assert (
-        again("clusterrun submit … --mem SIZE", run)
-        == "clusterrun submit --nodes 2 --set lr=1 --no-requeue --mem 128G -- train.py --lr 1"
-    )
-
-
-@pytest.mark.parametrize(
-    ("limit", "longer"),
-    [("90", "3:00:00"), ("2:00:00", "4:00:00"), ("1-12", "72:00:00"), ("1:30", "0:03:00"), ("soon", "LONGER")],
-)
-def test_time_limit_is_doubled(store: Store, limit: str, longer: str) -> None:
-    run = asked(store, time=(limit, "--time"))
-    assert again("clusterrun submit … --time LONGER", run) == f"clusterrun submit --time {longer} -- train.py --lr 1"
-
-
-def test_node_is_kept_off_besides_those_kept_off_before(store: Store) -> None:
-    run = asked(store, exclude=("n1", "--exclude"), nodelist=("n2,n3", "--nodelist"))
-    assert again("clusterrun submit … --exclude n2", run) == "clusterrun submit --exclude n1,n2 -- train.py --lr 1"
-
-
-def test_option_is_taken_away(store: Store) -> None:
-    run = asked(store, master_port=(29500, "--master-port"), nodes=(2, "--nodes"))
-    assert again("clusterrun submit … (without --master-port)", run) == "clusterrun submit --nodes 2 -- train.py --lr 1"
