@@ -48,10 +48,16 @@ FILES: tuple[Row, ...] = (
         "https://github.com/pytorch/pytorch/issues/10577", "df -h   (on the node)", Strength.HINT,
     ),
     row(
-        "offline", "couldn't connect to '|max retries exceeded with url|offline mode is enabled|localentrynotfounderror|can't load",
-        r"couldn't connect to '(?P<what>[^']+)'|Max retries exceeded with url|[Oo]ffline ?[Mm]ode is enabled|LocalEntryNotFoundError",
+        "offline", "couldn't connect to '|max retries exceeded with url|read timed out|offline mode is enabled|localentrynotfounderror|can't load",
+        r"couldn't connect to '(?P<what>[^']+)'|^(?!.*(?:thrown while requesting|[Rr]etrying)).*ConnectionPool\(host='(?P<what_too>[^']+)'.*?(?:Max retries exceeded with url|Read timed out)"
+        r"|[Oo]ffline ?[Mm]ode is enabled|LocalEntryNotFoundError",
         "the node cannot reach the internet[: {what}]", "download on the login node first and set HF_HUB_OFFLINE=1; many compute nodes have no way out",
         "https://huggingface.co/docs/transformers/installation#offline-mode", "clusterrun submit … --env HF_HUB_OFFLINE=1 --env HF_HOME=PATH",
+    ),
+    row(
+        "offline", "wandb", r"wandb: ERROR (?P<what>Run initialization has timed out|.*[Nn]etwork error).*|wandb\.errors\.\S*(?:Comm|Timeout)Error: (?P<what_too>.*)",
+        "the node cannot reach wandb: {what}", "let it write on the node, and sync afterwards from the login node (wandb sync)",
+        "https://github.com/wandb/wandb/issues/10044", "clusterrun submit … --env WANDB_MODE=offline",
     ),
     row(
         "access", "401 client error|403 client error|gated repo|gatedrepoerror|invalid user token", r"40[13] Client Error[^\n]{0,120}|GatedRepoError|gated repo",

@@ -32,10 +32,15 @@ GPU: tuple[Row, ...] = (
         "clusterrun submit … --set auto_micro_batch=true",
     ),
     row(
-        "cuda-memory", "outofmemoryerror|cuda error: out of memory|cublas_status_alloc_failed|cuda_error_out_of_memory",
-        r"^(?:.*[ :])?(?:torch\.)?(?:cuda\.)?OutOfMemoryError: |CUDA error: out of memory|CUBLAS_STATUS_ALLOC_FAILED"
+        "cuda-memory", "outofmemoryerror|cuda error: out of memory|hip error: out of memory|_status_alloc_failed|cuda_error_out_of_memory",
+        r"^(?:.*[ :])?(?:torch\.)?(?:cuda\.)?OutOfMemoryError: |(?:CUDA|HIP) error: out of memory|CU(?:BLAS|DNN|SPARSE|SOLVER)_STATUS_ALLOC_FAILED"
         r"|CUDA_ERROR_OUT_OF_MEMORY",
         "GPU memory ran out", _SMALLER, "https://github.com/pytorch/pytorch/issues/67978", _SMALLER_COMMAND,
+    ),
+    row(
+        "cuda-memory", "'out of memory'|failed to cuda", r"Cuda failure (?:\d+ )?'out of memory'|Failed to CUDA (?:calloc|malloc)\w* (?P<bytes>\d+) bytes",
+        "GPU memory ran out: nothing was left for NCCL's buffers[ ({bytes} bytes)]",
+        _SMALLER + "; NCCL takes its buffers beside torch's memory", "https://github.com/NVIDIA/nccl/issues/1235", _SMALLER_COMMAND,
     ),
     row(
         "gpu-fault", "xid", r"NVRM: Xid \((?P<bus>[^)]*)\): (?P<xid>\d+), (?P<what>.*)",
@@ -73,8 +78,8 @@ GPU: tuple[Row, ...] = (
         "https://github.com/milesial/Pytorch-UNet/issues/375", "clusterrun submit … --env CUDA_LAUNCH_BLOCKING=1",
     ),
     row(
-        "cuda-error", "illegal memory access|unspecified launch failure|misaligned address|cuda error: an illegal|invalid program counter",
-        r"CUDA error: (?P<what>an illegal memory access[\w ]*|unspecified launch failure|misaligned address|an illegal instruction[\w ]*"
+        "cuda-error", "illegal memory access|unspecified launch failure|misaligned address|error: an illegal|invalid program counter",
+        r"(?:CUDA|HIP) error: (?P<what>an illegal memory access[\w ]*|unspecified launch failure|misaligned address|an illegal instruction[\w ]*"
         r"|invalid program counter)|cudaErrorIllegalAddress",
         "a kernel failed on the GPU: {what}",
         "run it with CUDA_LAUNCH_BLOCKING=1 to see the true line; where it happens on one node only, suspect its GPU",
@@ -103,9 +108,26 @@ GPU: tuple[Row, ...] = (
         "clusterrun submit … --setup 'module load NAME'",
     ),
     row(
+        "library-mismatch", "cuda setup failed|error building extension|cuda_home environment variable is not set|mismatches the version that was used to compile",
+        r"CUDA Setup failed despite GPU being available|Error building extension '[\w.]+'|CUDA_HOME environment variable is not set"
+        r"|detected CUDA version \(\S+\) mismatches the version that was used to compile\s+PyTorch",
+        "compiled code for the GPU cannot be loaded or built on the node: {0}",
+        "a compiler and a CUDA toolkit of torch's version are needed there (module load, CUDA_HOME), or build and test it once before the job;"
+        " the lines before it name what is missing",
+        "https://github.com/deepspeedai/DeepSpeed/issues/694", "clusterrun submit … --setup 'module load cuda'",
+    ),
+    row(
         "duplicate-gpu", "duplicate gpu detected", r"Duplicate GPU detected : rank (?P<first>\d+) and rank (?P<second>\d+) both on CUDA device (?P<device>\w+)",
         "ranks {first} and {second} were given the same GPU ({device})",
         "each rank needs a device of its own: torch.cuda.set_device(LOCAL_RANK) before init_process_group, as many ranks as GPUs",
         "https://github.com/NVIDIA/Megatron-LM/issues/661", "clusterrun submit … --gpus-per-node N",
+    ),
+    row(
+        "cuda-error", "_status_|cuda error: |hip error: ",
+        r"(?P<lib>CU(?:DNN|BLAS|SPARSE|SOLVER|RAND)_STATUS_(?!SUCCESS)\w+)|(?:CUDA|HIP) error: (?P<what>[A-Za-z][^(;\n]{2,120})",
+        "the GPU or a library on it failed[: {lib}][: {what}]",
+        "often too little GPU memory left (\"NOT_INITIALIZED\"), shapes it cannot compute, or libraries of another CUDA version;"
+        " run it with CUDA_LAUNCH_BLOCKING=1 to see the true line",
+        "https://github.com/seanie12/Info-HCVAE/issues/7", "clusterrun submit … --env CUDA_LAUNCH_BLOCKING=1",
     ),
 )  # fmt: skip

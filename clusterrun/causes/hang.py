@@ -10,7 +10,9 @@ from clusterrun.causes.model import Facts, Line
 from clusterrun.causes.scan import Finding
 from clusterrun.causes.tracebacks import split_rank
 
-_ENQUEUED = re.compile(r"Rank (?P<rank>\d+)\].*?last enqueued (?:NCCL )?work: (?P<seq>-?\d+)")
+_ENQUEUED = re.compile(
+    r"(?:\[PG (?P<group>[^\]]*?) )?Rank (?P<rank>\d+)\].*?last enqueued (?:NCCL )?work: (?P<seq>-?\d+)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,16 +48,21 @@ def absent(findings: Sequence[Finding], logs: Sequence[Sequence[Line]], facts: F
 
 
 def _last_enqueued(logs: Sequence[Sequence[Line]]) -> dict[int, int]:
-    """What each rank's watchdog says it had started last."""
-    seen: dict[int, int] = {}
+    """What each rank's watchdog says it had started last, in the process group of which most ranks say so.
+
+    Each group counts its collectives, and its ranks, by itself: the label before the line has the rank of the job.
+    """
+    seen: dict[str, dict[int, int]] = {}
     for lines in logs:
         for line in lines:
             if "last enqueued" not in line.text:
                 continue
-            match = _ENQUEUED.search(split_rank(line)[1])
+            rank, text = split_rank(line)
+            match = _ENQUEUED.search(text)
             if match is not None:
-                seen[int(match["rank"])] = int(match["seq"])
-    return seen
+                who = rank if rank is not None else int(match["rank"])
+                seen.setdefault(match["group"] or "", {})[who] = int(match["seq"])
+    return max(seen.values(), key=len, default={})
 
 
 def _behind(seen: dict[int, int], how: str) -> Absent | None:

@@ -73,6 +73,40 @@ LAUNCH: tuple[Row, ...] = (
         "compiled code failed, not Python: the lines before it name the place", "https://github.com/deepspeedai/DeepSpeed/issues/3989", "clusterrun logs JOB -n 50",
     ),
     row(
+        "killed", "noticed that process rank", r"noticed that process rank (?P<rank>\d+) with PID \d+ on node (?P<node>\S+) exited on signal 9\b",
+        "rank {rank} on {node} was killed (SIGKILL), says mpirun", "nobody in the log says who: mostly the kernel, for want of host memory",
+        "https://github.com/horovod/horovod/issues/469", "clusterrun submit … --mem SIZE",
+    ),
+    row(
+        "crashed", "noticed that process rank",
+        r"noticed that process rank (?P<rank>\d+) with PID \d+ on node (?P<node>\S+) exited on signal (?:4|6|7|8|11) \((?P<how>[^)]*)\)",
+        "rank {rank} on {node} crashed: {how}", "compiled code failed, not Python: the lines before it name the place",
+        "https://github.com/NVIDIA/nccl/issues/1419", "clusterrun logs JOB[ --rank {rank}] -n 50",
+    ),
+    row(
+        "crashed", "caught signal|signal: ", r"Caught signal (?:4|6|7|8|11) \((?P<how>[^):]*)|\] Signal: (?P<how_too>[A-Z][a-z ]+) \((?:4|6|7|8|11)\)",
+        "a process crashed[: {how}]", "compiled code failed, not Python: the backtrace below that line names the library",
+        "https://github.com/deepseek-ai/DeepEP/issues/150", "clusterrun logs JOB -n 50",
+    ),
+    row(
+        "launch-failed", "fatal:   ", r"^FATAL:   (?P<what>\S.*)", "the container could not be started: {what}",
+        "Apptainer's (Singularity's) own words: the image's path, a mount or the node; try the same command on a compute node (srun --pty)",
+        "https://github.com/wheaton5/souporcell/issues/201", "clusterrun logs JOB --stream err -n 30",
+    ),
+    row(
+        "launch-failed", "permission denied (|host key verification failed|ssh exited with exit code 255",
+        r"(?:(?P<node>[\w.-]+): )?(?:\S+@(?P<node_too>[\w.-]+): )?(?P<what>Permission denied \([a-z,-]+\)|Host key verification failed|ssh exited with exit code 255)",
+        "a launcher could not log in[ on {node}]: {what}",
+        "pdsh and mpirun start the other nodes' ranks by ssh: start them by srun instead (--nodes), or let the nodes trust each other's keys",
+        "https://github.com/deepspeedai/DeepSpeed/issues/5709", "clusterrun submit … --nodes N",
+    ),
+    row(
+        "launch-failed", "an error occurred in mpi_init|failed for some reason|pmi2_init failed",
+        r"An error occurred in MPI_Init\w*|It looks like (?P<what>\S+(?: \S+){0,2}) failed for some reason|PMI2_Init failed",
+        "MPI could not start: {0}", "the MPI library and the launcher do not fit: srun --mpi=list shows what Slurm has; torch needs no MPI",
+        "https://github.com/deepspeedai/DeepSpeed/issues/935", "srun --mpi=list",
+    ),
+    row(
         "killed", "killed", r"(?:line \d+: +\d+ |^)Killed(?: |$)", "a process was killed (SIGKILL)",
         "nobody in the log says who: mostly the kernel, for want of memory", "https://github.com/ArjunaCluster/ArjunaUsers/issues/52", "clusterrun submit … --mem SIZE",
     ),

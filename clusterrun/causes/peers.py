@@ -91,8 +91,9 @@ PEERS: tuple[Row, ...] = (
         "the name {name} does not resolve", _NAME, "https://github.com/hpcaitech/ColossalAI/issues/2841", "srun -N 2 getent hosts NODE", Strength.HINT,
     ),
     row(
-        "network", "got completion from peer|got async event|ibv_modify_qp failed|no route to host|network is unreachable",
-        r"NET/IB ?P?[ :]+Got completion from peer (?P<peer>\S+) with (?:status=|error )(?P<status>\d+)|Call to ibv_\w+ failed|No route to host"
+        "network", "got completion |got async event|call to ibv_|no route to host|network is unreachable",
+        r"NET/IB ?P?[ :]+Got completion (?:from peer (?P<peer>\S+) )?with (?:status=|error )(?P<status>\d+)"
+        r"|Call to ibv_(?!open_device|get_|query_)\w+ failed|No route to host"
         r"|Network is unreachable",
         "the network between nodes failed: {0}", _IB, "https://github.com/NVIDIA/nccl/issues/1664", "clusterrun submit … --exclude NODE", Strength.HINT,
     ),
@@ -116,10 +117,10 @@ PEERS: tuple[Row, ...] = (
     ),
     row(
         "peer-lost", "closed by peer|reset by peer|broken pipe|remote process exited|ncclremoteerror|lost the connection to another rank|run's store is gone"
-        "|nccl communicator was aborted|taking the entire process down|operations have failed or timed out|0 bytes from the|recvvalue failed|failed to recv, got 0 bytes|connection refused|rendezvousconnectionerror",
+        "|nccl communicator was aborted|taking the entire process down|operations have failed or timed out|0 bytes from the|recvvalue failed|failed to recv, got 0 bytes|connection refused|rendezvousconnectionerror|horovod has been shut down",
         r"(?i)Connection (?:closed|reset) by peer|Broken pipe|remote process exited|ncclRemoteError|lost the connection to another rank|run's store is gone"
         r"|NCCL communicator was aborted|taking the entire process down|NCCL operations have failed or timed out|recvValue failed|failed to recv, got 0 bytes"
-        r"|Connection refused|RendezvousConnectionError",
+        r"|Connection refused|RendezvousConnectionError|Horovod has been shut down",
         "the connection to another rank was lost", _PEER, "https://github.com/meta-pytorch/torchrec/issues/3560", "clusterrun logs JOB --errors",
         Strength.CONSEQUENCE,
     ),

@@ -57,6 +57,7 @@ _MOST_OF_ONE = 2_000  # lines that one needle may name in one file: a word that 
 _READ = 4_096  # characters of a line that a pattern looks at: foreign lines may be long, and made to be slow
 _MOST_RANKS = 4_096  # of one line of srun's
 _SIGNALS = {4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL", 11: "SIGSEGV"}
+_OTHER = ("_too", "_old")
 _WORD, _PART = re.compile(r"\{(\w+)\}"), re.compile(r"\[([^\]]*)\]")
 _PROGRESS = re.compile(r"(?i)\b(?:step|iter(?:ation)?|epoch|batch|loss|it/s|s/it|tokens?/s)\b\W{0,3}\d|\d+%\|")
 
@@ -119,15 +120,14 @@ def match_row(row_: Row, line: Line, index: int = 0) -> Finding | None:
     if match is None or " NCCL INFO " in text:  # what NCCL tries again, or does without
         return None
     words = {name: value.strip() for name, value in match.groupdict().items() if value}
-    for old, new in (("total_old", "total"), ("free_old", "free"), ("name_too", "name")):
-        if old in words:
-            words.setdefault(new, words[old])
+    for name in [name for name in words if name.endswith(_OTHER)]:  # the same word at another place of the pattern
+        words.setdefault(name[: -len("_too")], words[name])
     if words.get("ms", "").isdigit():
         words["limit"] = f"{int(words['ms']) / 1000:g} s"
     if "/" in words.get("what", ""):
         words["folder"] = shlex.quote(words["what"].strip("'\"").rpartition("/")[0] or "/")
     ranks = spans(words.get("ranks", ""))
-    told = words.get("rank") or words.get("reporter")
+    told = words.get("rank") or (words.get("reporter") if rank is None else None)  # a reporter counts within its group
     if text.startswith("slurmstepd"):
         rank = None  # the label is the task's whose stream it came through; what it says is of the whole step
     rank = ranks[0] if ranks else int(told) if told and told.isdigit() else rank

@@ -85,8 +85,9 @@ SLURM: tuple[Row, ...] = (
         "https://github.com/ai4d-iasc/trixie/issues/58", "clusterrun submit … --exclude[ {node}]",
     ),
     row(
-        "launch-failed", "unable to create step|unable to confirm allocation|unable to allocate resources|batch job submission failed",
-        r"(?:srun|sbatch|salloc): error: (?P<what>(?:[Uu]nable to (?:create step|confirm allocation|allocate resources)|Batch job submission failed).*)",
+        "launch-failed", "unable to create step|unable to confirm allocation|unable to allocate resources|batch job submission failed|: fatal: ",
+        r"(?:srun|sbatch|salloc): (?:fatal: (?!Can not execute)|error: (?=[Uu]nable to (?:create step|confirm allocation|allocate resources)|Batch job submission failed))"
+        r"(?P<what>.*)",
         "the scheduler refused: {what}", "the message names what does not fit: more tasks, memory or GPUs in the step than the job has, or a limit",
         "Slurm 22.05 src/srun/libsrun", "scontrol show job JOB",
     ),

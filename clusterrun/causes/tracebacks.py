@@ -10,7 +10,9 @@ from clusterrun.causes.model import Line
 
 HEADER = "Traceback (most recent call last):"
 SUMMARY = "Root Cause (first observed failure):"
-_PREFIX = re.compile(r"^(?:\[?(?:rank|default|RANK) ?(?P<rank>\d+)\]?:\s?)+")
+_PREFIX = re.compile(
+    r"^(?:(?:\[?(?:rank|default|RANK) ?(?P<rank>\d+)\]?:\s?)+|[^\[\]]{1,64}?\[rank(?P<late>\d+)\]:\s?)"
+)  # the latter after a time or a host's name
 _FRAME = re.compile(r'\s*File "(?P<file>.+?)", line (?P<line>\d+)')
 _RAISED = re.compile(r"(?P<name>[A-Za-z_][\w.]*)(?::(?:\s(?P<message>.*))?)?$", re.DOTALL)
 _CHAINED = (
@@ -60,7 +62,7 @@ def split_rank(line: Line) -> tuple[int | None, str]:
     prefix = _PREFIX.match(line.text)
     if prefix is None:
         return line.rank, line.text
-    return (int(prefix["rank"]) if prefix["rank"] else line.rank), line.text[prefix.end() :]
+    return int(prefix["rank"] or prefix["late"]), line.text[prefix.end() :]
 
 
 def is_own(file: str) -> bool:
