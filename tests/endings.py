@@ -1,4 +1,4 @@
-"""Runs that are over: how they stand, what they left in their logs, and a Slurm of set answers that is asked of them."""
+"""Runs that are over: how they stand, what they left in their logs, and a Slurm of set answers to ask about them."""
 
 from __future__ import annotations
 
