@@ -30,7 +30,8 @@ FILES: tuple[Row, ...] = (
         "https://github.com/pytorch/pytorch/issues/973", "clusterrun submit … --setup 'ulimit -n 65536'",
     ),
     row(
-        "file-missing", "filenotfounderror|no such script", r"FileNotFoundError: (?:\[Errno 2\] No such file or directory: )?(?P<what>.*)|no such script: (?P<script>.*)",
+        "file-missing", "filenotfounderror|no such script|can't open file",
+        r"FileNotFoundError: (?:\[Errno 2\] No such file or directory: )?(?P<what>.*)|no such script: (?P<script>.*)|can't open file '?(?P<what_too>[^':]+)'?: \[Errno 2\]",
         "a file is not there[: {what}][: {script}]", "the path must exist on the compute nodes; relative paths count from the folder of the submit", "Python 3.11",
         "srun ls -ld[ {folder}]",
     ),
@@ -55,7 +56,7 @@ FILES: tuple[Row, ...] = (
         "https://huggingface.co/docs/transformers/installation#offline-mode", "clusterrun submit … --env HF_HUB_OFFLINE=1 --env HF_HOME=PATH",
     ),
     row(
-        "offline", "wandb", r"wandb: ERROR (?P<what>Run initialization has timed out|.*[Nn]etwork error).*|wandb\.errors\.\S*(?:Comm|Timeout)Error: (?P<what_too>.*)",
+        "offline", "wandb: error|wandb.errors", r"wandb: ERROR (?P<what>Run initialization has timed out|.*[Nn]etwork error).*|wandb\.errors\.\S*(?:Comm|Timeout)Error: (?P<what_too>.*)",
         "the node cannot reach wandb: {what}", "let it write on the node, and sync afterwards from the login node (wandb sync)",
         "https://github.com/wandb/wandb/issues/10044", "clusterrun submit … --env WANDB_MODE=offline",
     ),

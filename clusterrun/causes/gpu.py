@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from clusterrun.causes.model import Strength
 from clusterrun.causes.rows import Row, row
 
 _SMALLER = (
@@ -32,7 +33,7 @@ GPU: tuple[Row, ...] = (
         "clusterrun submit … --set auto_micro_batch=true",
     ),
     row(
-        "cuda-memory", "outofmemoryerror|cuda error: out of memory|hip error: out of memory|_status_alloc_failed|cuda_error_out_of_memory",
+        "cuda-memory", "outofmemoryerror|cuda error: out of memory|hip error: out of memory|cublas_status_alloc|cudnn_status_alloc|cusparse_status_alloc|cusolver_status_alloc|cuda_error_out_of_memory",
         r"^(?:.*[ :])?(?:torch\.)?(?:cuda\.)?OutOfMemoryError: |(?:CUDA|HIP) error: out of memory|CU(?:BLAS|DNN|SPARSE|SOLVER)_STATUS_ALLOC_FAILED"
         r"|CUDA_ERROR_OUT_OF_MEMORY",
         "GPU memory ran out", _SMALLER, "https://github.com/pytorch/pytorch/issues/67978", _SMALLER_COMMAND,
@@ -78,32 +79,38 @@ GPU: tuple[Row, ...] = (
         "https://github.com/milesial/Pytorch-UNet/issues/375", "clusterrun submit … --env CUDA_LAUNCH_BLOCKING=1",
     ),
     row(
-        "cuda-error", "illegal memory access|unspecified launch failure|misaligned address|error: an illegal|invalid program counter",
+        "cuda-error", "illegal memory access|unspecified launch failure|misaligned address|error: an illegal|invalid program counter|memory access fault by gpu",
         r"(?:CUDA|HIP) error: (?P<what>an illegal memory access[\w ]*|unspecified launch failure|misaligned address|an illegal instruction[\w ]*"
-        r"|invalid program counter)|cudaErrorIllegalAddress",
-        "a kernel failed on the GPU: {what}",
+        r"|invalid program counter)|cudaErrorIllegalAddress|(?P<what_too>Memory access fault by GPU node-\d+)",
+        "a kernel failed on the GPU[: {what}]",
         "run it with CUDA_LAUNCH_BLOCKING=1 to see the true line; where it happens on one node only, suspect its GPU",
         "https://github.com/pytorch/pytorch/issues/21819", "clusterrun submit … --env CUDA_LAUNCH_BLOCKING=1",
     ),
     row(
-        "no-gpu", "no cuda gpus are available|no cuda-capable device|found no nvidia driver|invalid device ordinal|devices are busy or unavailable|nvml: driver not loaded",
+        "no-gpu", "no cuda gpus are available|no cuda-capable device|found no nvidia driver|invalid device ordinal|devices are busy or unavailable|nvml: driver not loaded|no gpus found|cuda unknown error|cuda driver initialization failed",
         r"No CUDA GPUs are available|no CUDA-capable device is detected|Found no NVIDIA driver|invalid device ordinal"
-        r"|CUDA-capable device\(s\) is/are busy or unavailable|all CUDA-capable devices are busy or unavailable|NVML: Driver Not Loaded",
+        r"|CUDA-capable device\(s\) is/are busy or unavailable|all CUDA-capable devices are busy or unavailable|NVML: Driver Not Loaded"
+        r"|only supported with GPUs, no GPUs found|RuntimeError: (?:CUDA unknown error|CUDA driver initialization failed)",
         "the rank found no usable GPU: {0}",
         "check that the job asked for GPUs (--gpus-per-node), that CUDA_VISIBLE_DEVICES is not set by hand, and nvidia-smi on the node",
         "https://github.com/NVIDIA/nccl/issues/1948", "clusterrun submit … --gpus-per-node N",
     ),
     row(
-        "library-mismatch", "driver on your system is too old|driver version is insufficient|no kernel image is available|forward compatibility was attempted",
+        "no-gpu", "nvidia-smi has failed|failed to initialize nvml", r"NVIDIA-SMI has failed because [\w' ]+|Failed to initialize NVML: .{1,60}",
+        "the node's GPU driver does not answer: {0}", "ask for GPUs (--gpus-per-node) if the job has none; else keep off this node and tell your admins",
+        "https://github.com/3dem/model-angelo/issues/60", "srun --gpus 1 nvidia-smi", Strength.HINT,
+    ),
+    row(
+        "library-mismatch", "driver on your system is too old|driver version is insufficient|no kernel image is available|forward compatibility was attempted|not compiled with cuda enabled",
         r"NVIDIA driver on your system is too old(?: \(found version (?P<version>\d+)\))?|CUDA driver version is insufficient for CUDA runtime version"
-        r"|no kernel image is available for execution on the device|forward compatibility was attempted on non supported HW",
+        r"|no kernel image is available for execution on the device|forward compatibility was attempted on non supported HW|Torch not compiled with CUDA enabled",
         "torch and the node's GPU driver do not fit: {0}", _DRIVER, "https://github.com/ai4d-iasc/trixie/issues/9",
         "srun --gpus 1 nvidia-smi",
     ),
     row(
         "library-mismatch", "undefined symbol|cannot open shared object file|not found (required by",
         r"(?:ImportError|OSError|error while loading shared libraries): (?P<what>.*(?:undefined symbol: \S+|cannot open shared object file"
-        r"|version `\S+' not found \(required by \S+\)))",
+        r"|version `\S+' not found \(required by \S+\)))|^(?:\S+: )?(?P<what_too>/\S+: version `\S+' not found \(required by \S+\))",
         "a library does not fit or is missing on the node: {what}", _DRIVER, "https://github.com/pytorch/pytorch/issues/119932",
         "clusterrun submit … --setup 'module load NAME'",
     ),
@@ -123,7 +130,7 @@ GPU: tuple[Row, ...] = (
         "https://github.com/NVIDIA/Megatron-LM/issues/661", "clusterrun submit … --gpus-per-node N",
     ),
     row(
-        "cuda-error", "_status_|cuda error: |hip error: ",
+        "cuda-error", "cudnn_status|cublas_status|cusparse_status|cusolver_status|curand_status|cuda error: |hip error: ",
         r"(?P<lib>CU(?:DNN|BLAS|SPARSE|SOLVER|RAND)_STATUS_(?!SUCCESS)\w+)|(?:CUDA|HIP) error: (?P<what>[A-Za-z][^(;\n]{2,120})",
         "the GPU or a library on it failed[: {lib}][: {what}]",
         "often too little GPU memory left (\"NOT_INITIALIZED\"), shapes it cannot compute, or libraries of another CUDA version;"

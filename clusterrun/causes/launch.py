@@ -53,7 +53,7 @@ LAUNCH: tuple[Row, ...] = (
         "worker", "clusterrun: rank", r"^clusterrun: rank (?P<rank>\d+): (?P<what>.*)", "{what}", "", "clusterrun/worker/ending.py", "clusterrun logs JOB[ --rank {rank}] -n 50",
     ),
     row(
-        "command-missing", "command not found", r"(?P<what>[^\s:]+): command not found", "the command {what} is not there on the node",
+        "command-missing", "command not found|: not found", r"(?P<what>[^\s:]+): command not found|^\S+: (?:line )?\d+: (?P<what_too>[^\s:]+): not found$", "the command {what} is not there on the node",
         "load the module that has it, or give its path", "bash 5.2", "clusterrun submit … --setup 'module load NAME'", Strength.HINT,
     ),
     row(
@@ -87,6 +87,18 @@ LAUNCH: tuple[Row, ...] = (
         "crashed", "caught signal|signal: ", r"Caught signal (?:4|6|7|8|11) \((?P<how>[^):]*)|\] Signal: (?P<how_too>[A-Z][a-z ]+) \((?:4|6|7|8|11)\)",
         "a process crashed[: {how}]", "compiled code failed, not Python: the backtrace below that line names the library",
         "https://github.com/deepseek-ai/DeepEP/issues/150", "clusterrun logs JOB -n 50",
+    ),
+    row(
+        "setup", "lmod has detected|unable to locate a modulefile|could not find conda environment|properly configured to use 'conda activate'",
+        r"Lmod has detected the following error: +(?P<what>.*)|(?P<what_too>Unable to locate a modulefile for '[^']+'|Could not find conda environment: \S+)"
+        r"|not been properly configured to use 'conda activate'",
+        "the job's environment could not be set up[: {what}]", "try the line on a compute node; module names and conda's set-up can differ there from the login node's",
+        "https://github.com/TACC/Lmod", "srun --pty bash -l", Strength.HINT,
+    ),
+    row(
+        "launch-failed", "error response from daemon|nvidia-container-cli: ", r"docker: Error response from daemon: (?P<what>.*)|(?P<what_too>nvidia-container-cli: .*)",
+        "the container could not be started: {what}", "the image, a mount, or the node's GPU driver: the message says which",
+        "https://github.com/NVIDIA/nvidia-container-toolkit", "clusterrun logs JOB --stream err -n 30",
     ),
     row(
         "launch-failed", "fatal:   ", r"^FATAL:   (?P<what>\S.*)", "the container could not be started: {what}",

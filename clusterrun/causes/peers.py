@@ -46,7 +46,8 @@ PEERS: tuple[Row, ...] = (
         "https://github.com/hiyouga/LlamaFactory/issues/6953", _HANG_COMMAND, Strength.HANG,
     ),
     row(
-        "collective-timeout", "wait timeout after|socket timeout", r"DistStoreError: (?:wait timeout after (?P<ms>\d+)ms|Socket Timeout)|RuntimeError: Socket Timeout",
+        "collective-timeout", "wait timeout after|socket timeout|timeout waiting for key",
+        r"(?:DistStoreError|got error): (?:wait timeout after (?P<ms>\d+)ms|Socket Timeout)|RuntimeError: Socket Timeout|Timeout waiting for key: ",
         "waiting for another rank at the store timed out", _HANG, "https://github.com/pytorch/pytorch/pull/131808", _HANG_COMMAND, Strength.HANG,
     ),
     row(
@@ -60,6 +61,13 @@ PEERS: tuple[Row, ...] = (
         "only {came} of {all} ranks came together within {seconds} s",
         "see what the others printed; WORLD_SIZE and MASTER_ADDR must be the same on all nodes",
         "https://github.com/Liuziyu77/Visual-RFT/issues/123", "clusterrun logs JOB -n 50", Strength.HANG,
+    ),
+    row(
+        "ranks-missing", "store based barrier",
+        r"Timed out initializing process group in store based barrier on rank: ?\d+.*?\(world_size=(?P<all>\d+), worker_count=(?P<came>\d+)",
+        "the ranks did not all come together: {came} came, {all} were awaited",
+        "see what the others printed; more than were awaited means that two runs, or two init_process_group, share one port",
+        "https://github.com/tczhangzhi/pytorch-distributed/issues/18", "clusterrun logs JOB -n 50", Strength.HANG,
     ),
     row(
         "ranks-missing", "rendezvoustimeouterror", r"RendezvousTimeoutError", "torchrun's agents did not all come together in time",
@@ -91,11 +99,15 @@ PEERS: tuple[Row, ...] = (
         "the name {name} does not resolve", _NAME, "https://github.com/hpcaitech/ColossalAI/issues/2841", "srun -N 2 getent hosts NODE", Strength.HINT,
     ),
     row(
-        "network", "got completion |got async event|call to ibv_|no route to host|network is unreachable",
+        "network", "got completion |got async event|call to ibv_|connect to |no route to host|network is unreachable",
         r"NET/IB ?P?[ :]+Got completion (?:from peer (?P<peer>\S+) )?with (?:status=|error )(?P<status>\d+)"
-        r"|Call to ibv_(?!open_device|get_|query_)\w+ failed|No route to host"
+        r"|Call to ibv_(?!open_device|get_|query_)\w+ failed|NCCL WARN .*Connect to \S+ failed ?: (?!Connection re(?:fused|set)).*|No route to host"
         r"|Network is unreachable",
         "the network between nodes failed: {0}", _IB, "https://github.com/NVIDIA/nccl/issues/1664", "clusterrun submit … --exclude NODE", Strength.HINT,
+    ),
+    row(
+        "network", "destination is unreachable|failed to resolve ucx", r"Failed to resolve UCX endpoint.*|ucp_ep_create.* failed: Destination is unreachable",
+        "the network between nodes failed: {0}", _IB, "https://github.com/NVIDIA/NeMo-Aligner/issues/541", "clusterrun submit … --env UCX_TLS=tcp",
     ),
     row(
         "network", "client socket has timed out|client socket has failed to connect",
@@ -109,18 +121,18 @@ PEERS: tuple[Row, ...] = (
         "clusterrun/worker/join.py", "clusterrun logs JOB -n 50", Strength.HINT,
     ),
     row(
-        "nccl-error", "nccl error in|ncclsystemerror|ncclunhandledcudaerror|ncclinternalerror|ncclinvalidargument|unhandled system error|unhandled cuda error",
+        "nccl-error", "nccl error in|ncclsystemerror|ncclunhandledcudaerror|ncclinternalerror|ncclinvalid|unhandled system error|unhandled cuda error",
         r"nccl(?P<name>System|UnhandledCuda|Internal|InvalidArgument)Error: (?P<text>[^\n]{0,120})|NCCL error in: [^,]*, (?!remote process exited)(?P<what>[^,\n]{1,80}), NCCL version"
         r"|(?P<other>unhandled (?:system|cuda) error)",
         "NCCL failed[: {what}][: {text}][: {other}]", "run it once with NCCL_DEBUG=INFO: the lines before the error name the call that failed (network, shared memory, driver)",
         "https://github.com/NVIDIA/nccl/issues/1066", "clusterrun submit … --env NCCL_DEBUG=INFO", Strength.HINT,
     ),
     row(
-        "peer-lost", "closed by peer|reset by peer|broken pipe|remote process exited|ncclremoteerror|lost the connection to another rank|run's store is gone"
-        "|nccl communicator was aborted|taking the entire process down|operations have failed or timed out|0 bytes from the|recvvalue failed|failed to recv, got 0 bytes|connection refused|rendezvousconnectionerror|horovod has been shut down",
-        r"(?i)Connection (?:closed|reset) by peer|Broken pipe|remote process exited|ncclRemoteError|lost the connection to another rank|run's store is gone"
+        "peer-lost", "closed by peer|closed by remote peer|reset by peer|broken pipe|remote process exited|ncclremoteerror|lost the connection to another rank|run's store is gone"
+        "|nccl communicator was aborted|taking the entire process down|operations have failed or timed out|0 bytes from the|recvvalue failed|failed to recv, got 0 bytes|connection refused|rendezvousconnectionerror|rendezvousclosederror|horovod has been shut down",
+        r"(?i)Connection (?:closed|reset) by (?:remote )?peer|Broken pipe|remote process exited|ncclRemoteError|lost the connection to another rank|run's store is gone"
         r"|NCCL communicator was aborted|taking the entire process down|NCCL operations have failed or timed out|recvValue failed|failed to recv, got 0 bytes"
-        r"|Connection refused|RendezvousConnectionError|Horovod has been shut down",
+        r"|Connection refused|Rendezvous(?:Connection|Closed)Error|Horovod has been shut down",
         "the connection to another rank was lost", _PEER, "https://github.com/meta-pytorch/torchrec/issues/3560", "clusterrun logs JOB --errors",
         Strength.CONSEQUENCE,
     ),

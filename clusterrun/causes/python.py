@@ -19,6 +19,10 @@ PYTHON: tuple[Row, ...] = (
         _PIP, "Python 3.11", "python -m pip install {module}",
     ),
     row(
+        "import-error", ": no module named ", r"^\S*python[\d.]*: No module named '?(?P<module>[\w.]+)'?", "the module {module} is not installed",
+        _PIP, "https://github.com/python/cpython/blob/main/Lib/runpy.py", "python -m pip install {module}",
+    ),
+    row(
         "import-error", "cannot import torch", r"(?P<python>\S+) cannot import torch \((?P<why>.*)\)", "{python} cannot import torch: {why}", _PIP,
         "clusterrun/worker/entry.py", "{python} -m pip install torch",
     ),
@@ -42,12 +46,16 @@ PYTHON: tuple[Row, ...] = (
         "{what} in the {where}", _NAN, "https://github.com/alibaba/Pai-Megatron-Patch/issues/366", "clusterrun submit … --set lr=LOWER",
     ),
     row(
+        "nan-loss", "loss scale already at minimum|minimum loss scale reached", r"loss scale already at minimum|Minimum loss scale reached", "the loss scale fell to its minimum: every step has gradients that are no numbers",
+        _NAN, "https://github.com/ymcui/Chinese-LLaMA-Alpaca/issues/534", "clusterrun submit … --set lr=LOWER",
+    ),
+    row(
         "host-memory", "out of memory on cpu", r"out of memory on (?P<where>cpu.*?), micro batch (?P<micro>\d+): (?P<todo>.+)",
         "host memory ran out: {where}, with a micro batch of {micro}", "{todo}", "clusterrun/worker/training/memory.py", "clusterrun submit … --set auto_micro_batch=true",
     ),
     row(
-        "host-memory", "memoryerror|can't allocate memory|cannot allocate memory|unable to allocate",
-        r"(?:^|\W)MemoryError\b|can't allocate memory|[Cc]annot allocate memory|_ArrayMemoryError: (?P<what>.*)",
+        "host-memory", "memoryerror|can't allocate memory|cannot allocate memory|unable to allocate|bad_alloc|running low on memory",
+        r"(?:^|\W)MemoryError\b|std::bad_alloc(?!: hip)|due to the node running low on memory|can't allocate memory|[Cc]annot allocate memory|_ArrayMemoryError: (?P<what>.*)",
         "host memory ran out in this rank", _HOST, "https://github.com/pytorch/pytorch/issues/20618", "clusterrun submit … --mem SIZE",
     ),
     row(
@@ -59,6 +67,17 @@ PYTHON: tuple[Row, ...] = (
         "https://github.com/pytorch/pytorch/issues/5040", "df -h /dev/shm   (on the node)",
     ),
     row(
+        "shared-memory", "is killed by signal: bus error", r"DataLoader worker \(pid\(?s?\)? ?(?P<pid>\d+)\) is killed by signal: Bus error",
+        "a data-loading worker ({pid}) had no shared memory left: /dev/shm is full", "fewer workers (num_workers), or a container with a larger /dev/shm",
+        "https://github.com/XPixelGroup/BasicSR/issues/59", "df -h /dev/shm   (on the node)",
+    ),
+    row(
+        "crashed", "is killed by signal: ",
+        r"DataLoader worker \(pid\(?s?\)? ?(?P<pid>\d+)\) is killed by signal: (?P<how>Segmentation fault|Aborted|Illegal instruction|Floating point exception)",
+        "a data-loading worker ({pid}) crashed: {how}", "compiled code in the data set failed: num_workers=0 shows the Python line",
+        "https://github.com/pytorch/pytorch/blob/main/torch/csrc/DataLoader.cpp", "clusterrun logs JOB[ --rank {rank}] -n 50",
+    ),
+    row(
         "killed", "is killed by signal: killed", r"DataLoader worker \(pid\(?s?\)? ?(?P<pid>\d+)\) is killed by signal: Killed",
         "a data-loading worker ({pid}) was killed (SIGKILL)", "mostly the kernel, for want of host memory: fewer workers, or more memory",
         "https://github.com/pytorch/pytorch/issues/8976", "clusterrun submit … --mem SIZE",
@@ -68,12 +87,27 @@ PYTHON: tuple[Row, ...] = (
         "mostly the kernel, for want of host memory", "Python 3.11 subprocess", "clusterrun submit … --mem SIZE",
     ),
     row(
+        "crashed", "died with <signals", r"[Dd]ied with <Signals\.(?P<how>SIG(?:SEGV|ABRT|BUS|ILL|FPE)): \d+>", "a child process crashed ({how})",
+        "compiled code failed, not Python: the lines before it name the place", "Python 3.11 subprocess", "clusterrun logs JOB -n 50",
+    ),
+    row(
+        "rank-lost", "actor died unexpectedly|worker died or was killed",
+        r"(?:ActorDied|RayActor)Error: The actor died unexpectedly|A worker died or was killed while executing a task", "a Ray worker ended without a word: killed, out of host memory, or crashed",
+        "ask for more memory, or fewer workers on a node; Ray's own log of that worker (session_latest/logs) may say more",
+        "https://github.com/langfengQ/verl-agent/issues/52", "clusterrun submit … --mem SIZE", Strength.HINT,
+    ),
+    row(
+        "interrupted", "got signal: ", r"SignalException: Process \d+ got signal: (?P<signal>\d+)", "torchrun was told to end (signal {signal})",
+        "the cause is outside: another node's ranks, a cancel, the time limit; 1 is a terminal that was closed",
+        "https://github.com/pytorch/pytorch/blob/main/torch/distributed/elastic/multiprocessing/api.py", "clusterrun logs JOB --errors", Strength.HINT,
+    ),
+    row(
         "crashed", "fatal python error", r"Fatal Python error: (?P<how>.*)", "the interpreter crashed: {how}",
         "compiled code failed, not Python: the stack below that line names the Python line that called it", "Python 3.11 faulthandler",
         "clusterrun logs JOB[ --rank {rank}] -n 50",
     ),
     row(
-        "usage", ": error: ", r"^\S*\.py: error: (?P<what>.*)", "the script refused its arguments: {what}", "correct the arguments after the script's name",
+        "usage", ": error: ", r"^(?:\S*\.py: error: (?P<what>.*)|[\w./-]+: error: (?P<what_too>(?:unrecognized arguments|the following arguments are required|argument \S+|invalid choice).*))", "the script refused its arguments: {what}", "correct the arguments after the script's name",
         "Python 3.11 argparse", "python SCRIPT --help",
     ),
     row(

@@ -36,7 +36,7 @@ EXCEPTION = row(
 BARE = row(
     "exception",
     "error: |exception: |failure: ",
-    r"^(?:[\w.]+\.)?[A-Z]\w*(?:Error|Exception|Failure): .+",
+    r"^(?:[\w.]+\.)?(?:[A-Z]\w*(?:Error|Exception|Failure)|Exception): .+",
     "{0}",
     "an exception whose traceback is not in the log: the lines before it may say where",
     "Python 3.11",

@@ -27,6 +27,16 @@ SLURM: tuple[Row, ...] = (
         "https://github.com/SystemsGenetics/GEMmaker/issues/233", "clusterrun submit … --requeue",
     ),
     row(
+        "preemption", "this job is preempted", r"Caught signal \w+ on \S+: this job is preempted", "the job was preempted: a job of higher priority took its nodes",
+        "submitit queues it again by itself where the job has a checkpoint function", "https://github.com/facebookincubator/submitit/pull/1701",
+        "clusterrun submit … --requeue",
+    ),
+    row(
+        "time-limit", "this job is timed-out", r"Caught signal \w+ on \S+: this job is timed-out", "the job came to its time limit",
+        "submitit queues it again by itself where the job has a checkpoint function; else ask for more time", "https://github.com/facebookincubator/submitit/pull/1701",
+        "clusterrun submit … --time LONGER",
+    ),
+    row(
         "node-failure", "due to node failure", r"CANCELLED AT (?P<at>[\d:T-]+) DUE TO NODE FAILURE",
         "Slurm lost a node of the job at {at}", "keep off the node until your admins have looked at it; --requeue starts the job again by itself",
         SLURM_C, "clusterrun submit … --exclude NODE --requeue",
@@ -92,8 +102,8 @@ SLURM: tuple[Row, ...] = (
         "Slurm 22.05 src/srun/libsrun", "scontrol show job JOB",
     ),
     row(
-        "launch-failed", "container start failed|container_g_join failed|couldn't start container|required plugin|task_prolog|prolog failed|failed to invoke spank",
-        r"slurmstepd\S*: error: (?P<what>(?:pyxis: (?:container start failed|couldn't start container)|container_g_join failed|spank: required plugin|Failed to invoke spank"
+        "launch-failed", "container start failed|container_g_join failed|couldn't start container|pyxis: failed to|required plugin|task_prolog|prolog failed|failed to invoke spank",
+        r"slurmstepd\S*: error: (?P<what>(?:pyxis: (?:container start failed|couldn't start container|failed to (?:import|create|start)\b)|container_g_join failed|spank: required plugin|Failed to invoke spank"
         r"|run_command: slurm task_prolog|.*[Pp]rolog failed).*)",
         "the step could not be started on the node: {what}", "a container image, a plug-in or the node's prolog failed: the lines around it say which; try another node, or tell your admins",
         "https://github.com/NVIDIA/pyxis/issues/61", "clusterrun submit … --exclude[ {node}]",
@@ -104,7 +114,7 @@ SLURM: tuple[Row, ...] = (
     ),
     row(
         "slurm-error", "slurmstepd|srun: fatal|srun: error: ",
-        r"^(?:slurmstepd\S*: error|srun: fatal|srun: error): (?P<what>(?!\*\*\*|couldn't chdir|_slurm_cgroup|\S+: tasks? [\d,-]+:|Timed out waiting for job step).+)",
+        r"^(?:slurmstepd\S*: error|srun: fatal|srun: error): (?P<what>(?!\*\*\*|couldn't chdir|_slurm_cgroup|\S+: tasks? [\d,-]+:|Timed out waiting for job step|eio_handle_mainloop|write to unblock task|Failed to send MESSAGE_TASK_EXIT).+)",
         "Slurm reports: {what}", "its own words: look them up, or show them to your admins", "Slurm 22.05 src/slurmd/slurmstepd, src/srun", "clusterrun logs JOB --stream err -n 50", Strength.HINT,
     ),
     row(

@@ -19,6 +19,7 @@ _CHAINED = (
     "During handling of the above exception, another exception occurred:",
     "The above exception was the direct cause of the following exception:",
 )
+_HANDED_ON = re.compile(r"-- Process \d+ terminated with the following error:")  # torch.multiprocessing.spawn's word
 #: what stands before a traceback that ends nothing
 _HARMLESS = ("Exception ignored in", "Error in atexit", "--- Logging error ---", "Exception ignored when")
 _LONGEST = 2_000  # lines between a header and its last line, others' lines among them: then it is given up
@@ -91,7 +92,8 @@ def tracebacks(lines: Sequence[Line]) -> list[Raised]:
         at = text.find(HEADER)
         if at >= 0:
             if current is None or current._frames:
-                open_[rank] = _begin(rank, index, ended.get(rank), before.get(rank, ""))
+                chained = _chains(before.get(rank, "")) or text[:at].strip() == "Original"  # a data-loading worker's
+                open_[rank] = _begin(rank, index, ended.get(rank) if chained else None, before.get(rank, ""))
         elif current is not None:
             if _read(current, index, text):
                 done.append(current)
@@ -100,7 +102,7 @@ def tracebacks(lines: Sequence[Line]) -> list[Raised]:
                 del open_[rank]
         elif rank in ended and text.strip():
             last = ended[rank]
-            if text.strip() in _CHAINED:
+            if _chains(text):
                 before[rank] = text.strip()
                 continue
             if index - last.index <= _MESSAGE_LINES:
@@ -110,9 +112,14 @@ def tracebacks(lines: Sequence[Line]) -> list[Raised]:
     return _unchained(done)
 
 
+def _chains(text: str) -> bool:
+    """Whether a line says that the traceback after it belongs to the one before it."""
+    return text.strip() in _CHAINED or _HANDED_ON.match(text.strip()) is not None
+
+
 def _begin(rank: int | None, index: int, last: Raised | None, before: str) -> Raised:
     raised = Raised(rank=rank, first=index, harmless=before.strip().startswith(_HARMLESS))
-    if last is not None and before.strip() in _CHAINED:
+    if last is not None:
         raised.first, raised.harmless = last.first, last.harmless
     return raised
 
