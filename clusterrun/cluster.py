@@ -16,9 +16,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from clusterrun import cancelling, finished, foreign, listing, states, submission
+from clusterrun import cancelling, finished, foreign, listing, recovering, states, submission
 from clusterrun import store as records
-from clusterrun.errors import Ambiguous, NoScheduler, NoSuchJob, RequestError, SchedulerError
+from clusterrun.errors import NoScheduler, NoSuchJob, RequestError, SchedulerError
 from clusterrun.job import LOCAL, JobId, Outcome, is_run_id
 from clusterrun.profile_files import find_root
 from clusterrun.scheduler import Answer, Cancelled, Scheduler
@@ -152,26 +152,16 @@ class Cluster:
         return TrainExecutor(order, send).submit(function, *args, **kwargs)
 
     def recover(self, run_id: str) -> RunRecord:
-        """Settle a run whose submission was cut off: find its job, or submit it now with the same token."""
+        """Settle a run whose submission was cut off: find its job, or submit it now with the same token.
+
+        Raises RequestError or NoSuchJob for what is no run here, and what :func:`clusterrun.recovering.recover` raises.
+        """
         if not is_run_id(run_id):
             raise RequestError(f"not a run id: {run_id[:40]!r}", hint="it looks like 20261121-034501-k3v7qa")
         run = self.store().by_run_id(run_id)
         if run is None:
             raise NoSuchJob(f"no run {run_id} is known here", hint="go to the folder it was submitted from")
-        if run.submission.state == records.ACCEPTED:
-            return run
-        if submission.submitter_lives(run.submission.submitter):
-            raise Ambiguous(f"run {run_id} is being submitted this moment", hint="wait for the command that submits it")
-        store, scheduler = self.store(run.root), self._scheduler_of(run)
-        job = submission.look_up(scheduler, run, submission.Clock(), self.tell)
-        if job is not None:
-            return store.commit(run, job)
-        mine = replace(run.submission, state=records.SUBMITTING, submitter=submission.submitter())
-        run = store.save_submission(run, mine)
-        from clusterrun.planning import order_again
-
-        order = order_again(run, store.prepare_logs(run.shared), self.environ)
-        return submission.submit(store, scheduler, run, order, tell=self.tell)
+        return recovering.recover(run, self.store(run.root), self._scheduler_of, self.environ, self.tell)
 
     # -- asking ----------------------------------------------------------------------------------------------------
 
@@ -184,7 +174,7 @@ class Cluster:
             return run
         job = JobId.parse(text)
         known = self.store().by_job(job)
-        if not known and not job.is_local and self._knows(job):
+        if not known and self._reach.may_know(job):
             known = self.store().by_job(job, hint=foreign.run_folders(job, self.scheduler("slurm")))
         here = self.facts() if not job.is_local and not job.cluster and len(known) > 1 else None
         # one id on two clusters is two jobs: the cluster this shell is configured for is meant
@@ -253,7 +243,7 @@ class Cluster:
         Raises NoSuchJob for an id that nobody knows.
         """
         watches: list[Watch | foreign.Watch] = [Watch(runs, self.states)] if runs else []
-        return [*watches, foreign.Watch(ids, self._slurm_for(ids))] if ids else watches
+        return [*watches, foreign.Watch(ids, self._reach.slurm_for(ids))] if ids else watches
 
     def wait(
         self, runs: Sequence[RunRecord], ids: Sequence[JobId] = (), *, sleep: Callable[[float], None] = time.sleep
@@ -284,18 +274,7 @@ class Cluster:
     # -- inside ----------------------------------------------------------------------------------------------------
 
     def _foreign(self, ids: Sequence[JobId]) -> dict[JobId, list[RunState]]:
-        return foreign.states(ids, self._slurm_for(ids), time.time()) if ids else {}
-
-    def _slurm_for(self, ids: Sequence[JobId]) -> Scheduler:
-        """Slurm, where it may know jobs that have no record; raises NoSuchJob."""
-        local = next((i for i in ids if i.is_local), None)
-        if local or self.facts() is None:
-            raise NoSuchJob(f"no such job: {local or ids[0]}", hint="`clusterrun list --all` shows what is known here")
-        return self.scheduler("slurm")
-
-    def _knows(self, job: JobId) -> bool:
-        """Whether the Slurm that can be asked from here is that of the job's cluster, where the id names one."""
-        return self.facts() is not None and job.cluster in ("", self.scheduler("slurm").cluster)
+        return foreign.states(ids, self._reach.slurm_for(ids), time.time()) if ids else {}
 
     def _asker(self, asked: Asked, *, named: bool = True, scheduler: str = "") -> Asker:
         from clusterrun import planning, request
@@ -305,15 +284,7 @@ class Cluster:
         if named or typed.scheduler == LOCAL or self.facts() is not None:
             found = self.scheduler(scheduler or typed.scheduler)
         here = planning.Here(self.cwd, self.environ, self.user)
-        return Asker(typed, found, here, self._has_gpus(found), asked)
-
-    def _has_gpus(self, scheduler: Scheduler | None) -> bool | None:
-        if scheduler is not None and scheduler.name == LOCAL:
-            from clusterrun.scheduler import devices
-
-            return bool(devices.visible(self.environ))
-        facts = self.facts()
-        return facts.gpus if facts is not None else None
+        return Asker(typed, found, here, self._reach.has_gpus(found), asked)
 
     def _scheduler_of(self, run: RunRecord | None) -> Scheduler:
         scheduler = self.scheduler(run.scheduler if run else "slurm")

@@ -14,7 +14,6 @@ from typing import Any
 
 from clusterrun import request as requests
 from clusterrun import shell, submission
-from clusterrun import store as records
 from clusterrun.job import LOCAL
 from clusterrun.profiles import ENVIRONMENT
 from clusterrun.request import Request
@@ -108,28 +107,6 @@ def plan(
     )
     script = render(spec, Identity(run_id, run_dir, token), Places(here.cwd, logs, WORKER, _umask()), local=local)
     return Plan(spec, record, order, script, (*request.notices, *notices))
-
-
-def order_again(run: RunRecord, logs: Path, environ: Mapping[str, str]) -> Submission:
-    """The order of a staged run, rebuilt of its files: the same script, the same token."""
-    spec = records.read_json(run.run_dir / "spec.json") or {}
-    clean, _ = shell.scrub(environ)
-    return Submission(
-        run_id=run.run_id,
-        run_dir=run.run_dir,
-        token=run.submission.token,
-        script=run.run_dir / "script.sh",
-        workdir=Path(spec.get("workdir") or run.root),
-        logs=logs,
-        env=clean,
-        umask=0o027 if run.shared else 0o077,
-        argv=tuple(spec.get("sbatch_args", ())),
-        nodes=run.nodes,
-        tasks_per_node=run.tasks_per_node,
-        gpus_per_node=spec.get("gpus_per_node") or 0,
-        time_limit=spec.get("time_limit"),
-        dependency=dict(spec.get("directives", ())).get("dependency", ""),
-    )
 
 
 def _what(spec: JobSpec) -> str:

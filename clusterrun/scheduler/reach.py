@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from clusterrun.errors import NoScheduler
-from clusterrun.job import LOCAL
+from clusterrun.errors import NoScheduler, NoSuchJob
+from clusterrun.job import LOCAL, JobId
 from clusterrun.scheduler import Scheduler
 from clusterrun.scheduler.slurm import ClusterFacts, SlurmScheduler, look
 from clusterrun.scheduler.sparing import Sparing
@@ -37,6 +37,26 @@ class Reach:
         if name not in self._schedulers:
             self._schedulers[name] = self._local() if name == LOCAL else self._slurm()
         return self._schedulers[name]
+
+    def slurm_for(self, ids: Sequence[JobId]) -> Scheduler:
+        """Slurm, where it may know jobs that have no record; raises NoSuchJob."""
+        local = next((i for i in ids if i.is_local), None)
+        if local or self.facts() is None:
+            raise NoSuchJob(f"no such job: {local or ids[0]}", hint="`clusterrun list --all` shows what is known here")
+        return self.scheduler("slurm")
+
+    def may_know(self, job: JobId) -> bool:
+        """Whether there is a Slurm here to ask about a job: that of its cluster, where the id names one."""
+        return not job.is_local and self.facts() is not None and job.cluster in ("", self.scheduler("slurm").cluster)
+
+    def has_gpus(self, scheduler: Scheduler | None) -> bool | None:
+        """Whether a scheduler has GPUs to give; None for a Slurm that is not at hand, and where it is not known."""
+        if scheduler is not None and scheduler.name == LOCAL:
+            from clusterrun.scheduler import devices
+
+            return bool(devices.visible(self._environ))
+        facts = self.facts()
+        return facts.gpus if facts is not None else None
 
     def _local(self) -> Scheduler:
         from clusterrun.scheduler.local import LocalScheduler

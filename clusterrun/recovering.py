@@ -1,0 +1,58 @@
+"""Settling a run whose submission was cut off: its job is found, or it is submitted now with the same token."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from clusterrun import shell, submission
+from clusterrun import store as records
+from clusterrun.errors import Ambiguous
+from clusterrun.scheduler import Scheduler, Submission
+from clusterrun.store import RunRecord, Store
+
+
+def recover(
+    run: RunRecord, store: Store, scheduler_of: Callable[[RunRecord], Scheduler], environ: Mapping[str, str],
+    tell: Callable[[str], None],
+) -> RunRecord:  # fmt: skip
+    """The run with its job's id; ``store`` is that of its own project.
+
+    Raises Ambiguous where somebody is submitting it or the scheduler stays silent, and what ``scheduler_of`` and
+    ``submission.submit`` raise.
+    """
+    if run.submission.state == records.ACCEPTED:
+        return run
+    if submission.submitter_lives(run.submission.submitter):
+        raise Ambiguous(f"run {run.run_id} is being submitted this moment", hint="wait for the command that submits it")
+    scheduler = scheduler_of(run)
+    job = submission.look_up(scheduler, run, submission.Clock(), tell)
+    if job is not None:
+        return store.commit(run, job)
+    mine = replace(run.submission, state=records.SUBMITTING, submitter=submission.submitter())
+    run = store.save_submission(run, mine)
+    order = _order_again(run, store.prepare_logs(run.shared), environ)
+    return submission.submit(store, scheduler, run, order, tell=tell)
+
+
+def _order_again(run: RunRecord, logs: Path, environ: Mapping[str, str]) -> Submission:
+    """The order of a staged run, rebuilt of its files: the same script, the same token."""
+    spec = records.read_json(run.run_dir / "spec.json") or {}
+    clean, _ = shell.scrub(environ)
+    return Submission(
+        run_id=run.run_id,
+        run_dir=run.run_dir,
+        token=run.submission.token,
+        script=run.run_dir / "script.sh",
+        workdir=Path(spec.get("workdir") or run.root),
+        logs=logs,
+        env=clean,
+        umask=0o027 if run.shared else 0o077,
+        argv=tuple(spec.get("sbatch_args", ())),
+        nodes=run.nodes,
+        tasks_per_node=run.tasks_per_node,
+        gpus_per_node=spec.get("gpus_per_node") or 0,
+        time_limit=spec.get("time_limit"),
+        dependency=dict(spec.get("directives", ())).get("dependency", ""),
+    )
