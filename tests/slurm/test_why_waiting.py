@@ -13,27 +13,9 @@ import pytest
 from lab.cluster import Lab
 from tests.sites import ONE_RANK, Site, until
 from tests.submitting import NEVER
+from tests.waiters import REASONS, SETTINGS, set_up, squeue, submit_all
 
 Explained = dict[str, Any]
-#: Word by word what Slurm is to say of each job, by our name for it.
-REASONS = {
-    "resources": "Resources",
-    "priority": "Priority",
-    "dependency": "Dependency",
-    "never": "DependencyNeverSatisfied",
-    "too long": "PartitionTimeLimit",
-    "too wide": "PartitionNodeLimit",
-    "qos": "QOSMaxGRESPerUser",
-    "account": "AssocGrpCpuLimit",
-    "long": "QOSMaxWallDurationPerJobLimit",
-    "drained": "ReqNodeNotAvail",
-    "held": "JobHeldUser",
-    "stopped": "JobHeldAdmin",
-    "later": "BeginTime",
-    "array": "JobArrayTaskLimit",
-    "reserved": "Reservation",
-    "licensed": "Licenses",
-}
 
 
 @pytest.fixture(scope="module")
@@ -42,115 +24,14 @@ def strict_lab() -> Iterator[Lab]:
     from lab.fixtures import require_lab  # not at the top: pytest wants to see the plugin's import itself
 
     require_lab()
-    settings = {
-        "AccountingStorageEnforce": "associations,limits,qos",
-        "Licenses": "matlab:2",
-        "PartitionName=tiny": "Nodes=ALL MaxNodes=1 MaxTime=30 State=UP",
-        "MinJobAge": "300",
-        "PriorityType": "priority/multifactor",
-        "PriorityWeightPartition": "500",
-        "PrivateData": "accounts,jobs,reservations,usage,users",  # from all but root
-    }
-    with Lab(name=f"t{os.getpid()}y", nodes=3, settings=settings) as lab:
-        for words in (
-            ("add", "account", "physics"),
-            ("add", "account", "chem"),
-            ("add", "user", "root", "account=physics"),
-            ("add", "user", "root", "account=chem"),
-            ("add", "user", "nobody", "account=physics"),
-            ("add", "qos", "tight"),
-            ("add", "qos", "short"),
-            ("modify", "qos", "tight", "set", "MaxTRESPerUser=gres/gpu=2"),
-            ("modify", "qos", "short", "set", "MaxWall=10"),
-            ("modify", "user", "root,nobody", "set", "qos+=tight,short"),
-            ("modify", "account", "chem", "set", "GrpTRES=cpu=2"),
-        ):
-            done = lab.run(["sacctmgr", "-i", *words])
-            assert done.returncode == 0, (words, done.stdout, done.stderr)
+    with Lab(name=f"t{os.getpid()}y", nodes=3, settings=SETTINGS) as lab:
+        set_up(lab)
         yield lab
-
-
-def sbatch(lab: Lab, *options: str, command: str = "sleep 900", **kwargs: Any) -> str:
-    argv = [
-        "sbatch",
-        "--parsable",
-        "--output=/dev/null",
-        "--account=physics",
-        "--time=20",
-        *options,
-        f"--wrap={command}",
-    ]
-    done = lab.run(argv, **kwargs)
-    assert done.returncode == 0, (argv, done.stderr)
-    return done.stdout.strip()
 
 
 @pytest.fixture(scope="module")
 def jobs(strict_lab: Lab) -> dict[str, str]:
-    """Our names -> the ids of jobs that run and of those that wait, each for its own reason."""
-    lab, (one, two, three) = strict_lab, strict_lab.node_names
-
-    def submit(*options: str, **kwargs: Any) -> str:
-        return sbatch(lab, *options, **kwargs)
-
-    def control(*words: str) -> None:
-        done = lab.run(["scontrol", *words])
-        assert done.returncode == 0, (words, done.stderr)
-
-    made = {"failed": submit(command="false")}
-    lab.wait_job(made["failed"], "FAILED")
-    control("update", f"NodeName={three}", "State=DRAIN", "Reason=bad fan")
-    control(
-        "create",
-        "reservation",
-        "ReservationName=later",
-        "StartTime=now+1day",
-        "Duration=60",
-        f"Nodes={two}",
-        "Users=root",
-    )
-    # what runs, in the order in which it is to start
-    made["filler"] = submit("--gpus-per-node=4", f"--nodelist={one}")
-    made["holder"] = submit("--qos=tight", "--gpus-per-node=2", f"--nodelist={two}")
-    made["chemist"] = submit("--account=chem", "--ntasks=2", f"--nodelist={two}")
-    made["licensee"] = submit("--licenses=matlab:2", f"--nodelist={two}")
-    made["array"] = submit("--array=0-3%1", f"--nodelist={two}")
-    until(lambda: len(lab.run(["squeue", "-h", "-t", "RUNNING"]).stdout.splitlines()) == 5, 30, lambda: squeue(lab))
-    # what waits: those first that are in no line
-    made["dependency"] = submit(f"--dependency=afterok:{made['filler']}")
-    made["never"] = submit(f"--dependency=afterok:{made['failed']}")
-    made["too long"] = submit("--partition=tiny", "--time=60")
-    made["too wide"] = submit("--partition=tiny", "--nodes=2")
-    made["qos"] = submit("--qos=tight", "--gpus-per-node=2")
-    made["account"] = submit("--account=chem", "--ntasks=2")
-    made["long"] = submit("--qos=short", "--time=15")
-    made["drained"] = submit(f"--nodelist={three}")
-    made["held"] = submit("--hold")
-    made["stopped"] = submit("--hold")
-    control("hold", made["stopped"])  # by root, which makes it an administrator's
-    made["later"] = submit("--begin=now+1hour")
-    made["reserved"] = submit("--reservation=later")
-    made["licensed"] = submit("--licenses=matlab:1")
-    made["resources"] = submit("--nodes=2", "--gpus-per-node=4")
-    made["priority"] = submit("--nodes=2", "--gpus-per-node=4", user="nobody")
-    made["nobody's"] = submit("--qos=short", "--time=15", user="nobody")
-    until(lambda: not missing(lab, made), 45, lambda: f"{missing(lab, made)}\n{squeue(lab)}", pause=0.3)
-    return made
-
-
-def squeue(lab: Lab) -> str:
-    return lab.run(["squeue", "-o", "%i|%T|%r"]).stdout
-
-
-def missing(lab: Lab, made: dict[str, str]) -> dict[str, str]:
-    """The jobs that Slurm does not yet give their reason, and what it says instead."""
-    rows = (line.split("|") for line in squeue(lab).splitlines()[1:])
-    said = {id.partition("_")[0]: reason for id, state, reason in rows if state == "PENDING"}
-    return {
-        name: said.get(made[name], "")
-        for name, word in REASONS.items()
-        if said.get(made[name], "").split(",")[0] != word
-    }
+    return submit_all(strict_lab)
 
 
 @pytest.fixture(scope="module")
@@ -353,51 +234,3 @@ def test_a_limit_of_another_users_own(site: Site, jobs: dict[str, str], nobody: 
     (found,) = site.json("why", jobs["nobody's"], env=nobody)
     assert found["waiting"]["word"] == "QOSMaxWallDurationPerJobLimit"
     assert found["waiting"]["here"][0] == "QOS short, for each job, allows 10:00 (MaxWallDurationPerJob)"
-
-
-# -- without accounting, and on this machine -----------------------------------------------------------------------
-
-
-def test_without_accounting(fresh_lab_no_accounting: Lab, new_site: Callable[[Lab | None], Site]) -> None:
-    lab = fresh_lab_no_accounting
-    site = new_site(lab)
-    wrap = ["sbatch", "--parsable", "--output=/dev/null", "--wrap=sleep 300"]
-    whole, next_ = [
-        lab.run([*wrap, f"--nodes={lab.nodes}", "--gpus-per-node=4", "--exclusive"]).stdout.strip() for _ in "ab"
-    ]
-    after = lab.run([*wrap, f"--dependency=afterany:{whole}"]).stdout.strip()
-    until(lambda: lab.job(next_).get("Reason") == "Resources", 30, lambda: squeue(lab), pause=0.3)
-    found = {job["job_id"]: job["waiting"] for job in site.json("why", next_, after)}
-    assert found[next_]["here"][0].startswith(f"it asks for {lab.nodes} nodes, {4 * lab.nodes} GPUs")
-    assert ", 0 of 16 GPUs" in found[next_]["here"][0]
-    assert found[after]["here"][0].startswith(f"afterany:{whole} waits for job {whole} to end; it is RUNNING")
-    assert all(job["not_seen"] == [] for job in found.values())
-
-
-def test_a_running_run_tells_of_its_ranks(new_site: Callable[[Lab | None], Site]) -> None:
-    site = new_site(None)
-    job = site.rank("sleeps.sh")
-    site.wait_joined(job)
-    (found,) = site.json("why", job.id)
-    lines = found["running"]["lines"]
-    assert found["kind"] == "running" and lines[0].startswith("RUNNING since ")
-    assert len(lines) >= 2, lines
-
-
-def test_a_local_job_waits_for_another(new_site: Callable[[Lab | None], Site]) -> None:
-    site = new_site(None)
-    first = site.submit("--gpus-per-node", "0", "--tasks-per-node", "1", "--", "sleep", "300")
-    second = site.submit(
-        "--gpus-per-node", "0", "--tasks-per-node", "1", "--dependency", f"afterok:{first.id}", "--", "true"
-    )
-    (found,) = site.json("why", second.id)
-    assert found["waiting"]["word"] == "Dependency"
-    assert found["waiting"]["here"][0].startswith(
-        f"afterok:{first.id} waits for job {first.id} to end well; it is RUNNING"
-    )
-    site.cli("cancel", first.id, "--yes")
-    until(lambda: site.json("why", second.id)[0]["reason"] == "DependencyNeverSatisfied", 20, pause=0.2)
-    (found,) = site.json("why", second.id)
-    assert found["waiting"]["starts"] == "never" and found["waiting"]["do"] == [f"clusterrun cancel {second.id}"]
-    assert "it is CANCELLED: this can never be met" in found["waiting"]["here"][0]
-    assert "do  clusterrun cancel" in site.cli("why", second.id).stdout
