@@ -1,4 +1,4 @@
-"""The runs that are not over, without reading the records of the many that are.
+"""Which runs are over, kept in a file, so that nobody who wants the others reads the records of these many again.
 
 A cache of the user's: run folder, and when its submissions were last written once its end had been seen. It is
 believed while that folder has not been touched since; a run that Slurm has started again is found by the queue.

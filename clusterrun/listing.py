@@ -69,6 +69,21 @@ def arrange(states: Sequence[RunState], *, expand: bool = False) -> list[RunStat
     return sorted(rows, key=_order)
 
 
+def collapse(states: Sequence[RunState]) -> list[RunState]:
+    """The tasks of an array that are in one state as one row; everything else as it is, in its order."""
+    rows: list[RunState] = []
+    groups: dict[tuple[str, str, str, bool], list[RunState]] = {}
+    for state in states:
+        job = state.status
+        if job.id.task is None and not job.tasks:
+            rows.append(state)
+        else:
+            groups.setdefault((job.id.cluster, job.id.raw, job.state, state.as_of is None), []).append(state)
+    for group in groups.values():
+        rows += group if len(group) == 1 else _merged(group)
+    return rows
+
+
 def submitted(state: RunState) -> int | None:
     """When a job was submitted, in seconds since the epoch, as far as is known."""
     return state.record.at if state.record is not None else state.status.submitted
@@ -91,21 +106,6 @@ def _each(state: RunState) -> list[RunState]:
     if not state.status.tasks:
         return [state]
     return [RunState(state.record, job, state.note, state.as_of) for job in each_task(state.status)]
-
-
-def collapse(states: Sequence[RunState]) -> list[RunState]:
-    """The tasks of an array that are in one state as one row; everything else as it is, in its order."""
-    rows: list[RunState] = []
-    groups: dict[tuple[str, str, str, bool], list[RunState]] = {}
-    for state in states:
-        job = state.status
-        if job.id.task is None and not job.tasks:
-            rows.append(state)
-        else:
-            groups.setdefault((job.id.cluster, job.id.raw, job.state, state.as_of is None), []).append(state)
-    for group in groups.values():
-        rows += group if len(group) == 1 else _merged(group)
-    return rows
 
 
 def _merged(group: Sequence[RunState]) -> list[RunState]:
@@ -133,7 +133,7 @@ def _merged(group: Sequence[RunState]) -> list[RunState]:
         reason=first.reason if len({job.reason for job in jobs}) == 1 else "",
         nodes=first.nodes if len({job.nodes for job in jobs}) == 1 else "",
         node_count=sum(counts) if first.state != "PENDING" else first.node_count,
-        elapsed=max((job.elapsed or 0 for job in jobs), default=None),
+        elapsed=max(job.elapsed or 0 for job in jobs),
         started=min((job.started for job in jobs if job.started), default=None),
         ended=max((job.ended for job in jobs if job.ended), default=None),
         exit_status=first.exit_status if len({job.exit_status for job in jobs}) == 1 else None,

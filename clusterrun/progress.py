@@ -92,8 +92,7 @@ def last_metrics(run: RunRecord) -> Metrics | None:
 
 def as_metrics(data: object) -> Metrics | None:
     """Figures that were written down, as a mapping of their names; None for anything else."""
-    step = _int(data.get("step")) if isinstance(data, Mapping) else None
-    if step is None or not isinstance(data, Mapping):
+    if not isinstance(data, Mapping) or (step := _int(data.get("step"))) is None:
         return None
     return Metrics(step=step, **{name: _number(data.get(name)) for name in _FIGURES})
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 from clusterrun import progress, states
@@ -292,7 +293,7 @@ def _first_failure(state: RunState) -> dict[str, Any] | None:
     return records.read_json(folders[-1] / "first_failure.json") if folders else None
 
 
-def _logs(state: RunState) -> list[Any]:
+def _logs(state: RunState) -> list[Path]:
     from clusterrun.logs import log_paths
 
     if state.record is None or state.record.job_id is None:

@@ -27,8 +27,9 @@ class SubmissionRecord:
     """One sbatch of a run: its token, what became of it, and the last state we saw it end in.
 
     Times are seconds since the epoch. ``submitter`` is (host, pid, start time in clock ticks): whether
-    the process that was submitting is still at it. ``final`` holds ``state``, ``exit_status``, ``ended``,
-    ``restarts`` and ``source`` once the end was seen; ``cancel_asked`` is when our own cancel was accepted.
+    the process that was submitting is still at it. ``final`` is the end once it was seen: what of a
+    :class:`clusterrun.job.JobStatus` is to be told later, by its names there, and the last ``figures`` of the training.
+    ``cancel_asked`` is when our own cancel was accepted.
     """
 
     token: str
