@@ -61,7 +61,7 @@ FILES: tuple[Row, ...] = (
         "https://github.com/wandb/wandb/issues/10044", "clusterrun submit … --env WANDB_MODE=offline",
     ),
     row(
-        "access", "401 client error|403 client error|gated repo|gatedrepoerror|invalid user token", r"40[13] Client Error[^\n]{0,120}|GatedRepoError|gated repo",
+        "access", "401 client error|403 client error|429 client error|gated repo|gatedrepoerror|invalid user token", r"4(?:0[13]|29) Client Error[^\n]{0,120}|GatedRepoError|gated repo",
         "a service refused access: {0}", "log in on the login node, accept the model's terms, and let the job see the token (HF_TOKEN_PATH)",
         "https://huggingface.co/docs/hub/models-gated", "hf auth whoami",
     ),

@@ -96,6 +96,16 @@ GPU: tuple[Row, ...] = (
         "https://github.com/NVIDIA/nccl/issues/1948", "clusterrun submit … --gpus-per-node N",
     ),
     row(
+        "no-gpu", "system not yet initialized", r"system not yet initialized", "the node's GPUs are not ready: the links between them (NVSwitch) are not set up (error 802)",
+        "the node's fabric manager is not running, or of another version than the driver: keep off the node and tell your admins",
+        "https://github.com/pytorch/pytorch/issues/35710", "clusterrun submit … --exclude[ {node}]",
+    ),
+    row(
+        "no-gpu", "unexpected error from cudagetdevicecount", r"Unexpected error from cudaGetDeviceCount\(\)(?!.*forward compat).*?(?P<what>Error \d+: .*)?$",
+        "the rank found no usable GPU[: {what}]", "try nvidia-smi on the node; where it fails there only, keep off the node and tell your admins",
+        "https://github.com/huggingface/huggingface_hub/issues/4134", "srun --gpus 1 nvidia-smi",
+    ),
+    row(
         "no-gpu", "nvidia-smi has failed|failed to initialize nvml", r"NVIDIA-SMI has failed because [\w' ]+|Failed to initialize NVML: .{1,60}",
         "the node's GPU driver does not answer: {0}", "ask for GPUs (--gpus-per-node) if the job has none; else keep off this node and tell your admins",
         "https://github.com/3dem/model-angelo/issues/60", "srun --gpus 1 nvidia-smi", Strength.HINT,

@@ -57,11 +57,11 @@ LAUNCH: tuple[Row, ...] = (
         "load the module that has it, or give its path", "bash 5.2", "clusterrun submit … --setup 'module load NAME'", Strength.HINT,
     ),
     row(
-        "killed", "failed (exitcode: -9)", r"failed \(exitcode: -9\) local_rank: (?P<local>\d+) \(pid: (?P<pid>\d+)\)", "local rank {local} (process {pid}) was killed (SIGKILL)",
+        "killed", "failed (exitcode: -9)", r"failed \(exitcode: -9\) local_rank: (?P<local>\d+)(?: \(pid: (?P<pid>\d+)\))?", "local rank {local}[ (process {pid})] was killed (SIGKILL)",
         "nobody in the log says who: mostly the kernel, for want of host memory", "https://github.com/showlab/EgoVLP/issues/21", "clusterrun submit … --mem SIZE",
     ),
     row(
-        "crashed", "failed (exitcode: -", r"failed \(exitcode: -(?P<signal>4|6|7|8|11)\) local_rank: (?P<local>\d+) \(pid: (?P<pid>\d+)\)", "local rank {local} (process {pid}) was ended by signal {signal}",
+        "crashed", "failed (exitcode: -", r"failed \(exitcode: -(?P<signal>4|6|7|8|11)\) local_rank: (?P<local>\d+)(?: \(pid: (?P<pid>\d+)\))?", "local rank {local}[ (process {pid})] was ended by signal {signal}",
         "compiled code failed, not Python: the lines before it name the place", "https://github.com/FlagOpen/FlagEmbedding/issues/1549", "clusterrun logs JOB -n 50",
     ),
     row(
@@ -89,11 +89,11 @@ LAUNCH: tuple[Row, ...] = (
         "https://github.com/deepseek-ai/DeepEP/issues/150", "clusterrun logs JOB -n 50",
     ),
     row(
-        "setup", "lmod has detected|unable to locate a modulefile|could not find conda environment|properly configured to use 'conda activate'",
+        "setup", "lmod has detected|unable to locate a modulefile|could not find conda environment|properly configured to use 'conda activate'|run 'conda init' before",
         r"Lmod has detected the following error: +(?P<what>.*)|(?P<what_too>Unable to locate a modulefile for '[^']+'|Could not find conda environment: \S+)"
-        r"|not been properly configured to use 'conda activate'",
+        r"|not been properly configured to use 'conda activate'|Run 'conda init' before 'conda activate'",
         "the job's environment could not be set up[: {what}]", "try the line on a compute node; module names and conda's set-up can differ there from the login node's",
-        "https://github.com/TACC/Lmod", "srun --pty bash -l", Strength.HINT,
+        "https://github.com/conda/conda/issues/8536", "srun --pty bash -l", Strength.HINT,
     ),
     row(
         "launch-failed", "error response from daemon|nvidia-container-cli: ", r"docker: Error response from daemon: (?P<what>.*)|(?P<what_too>nvidia-container-cli: .*)",

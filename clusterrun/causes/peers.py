@@ -99,9 +99,9 @@ PEERS: tuple[Row, ...] = (
         "the name {name} does not resolve", _NAME, "https://github.com/hpcaitech/ColossalAI/issues/2841", "srun -N 2 getent hosts NODE", Strength.HINT,
     ),
     row(
-        "network", "got completion |got async event|call to ibv_|connect to |no route to host|network is unreachable",
+        "network", "got completion |got async event|got fatal event|call to ibv_|connect to |no route to host|network is unreachable",
         r"NET/IB ?P?[ :]+Got completion (?:from peer (?P<peer>\S+) )?with (?:status=|error )(?P<status>\d+)"
-        r"|Call to ibv_(?!open_device|get_|query_)\w+ failed|NCCL WARN .*Connect to \S+ failed ?: (?!Connection re(?:fused|set)).*|No route to host"
+        r"|NET/IB.* Got (?:async|fatal) event ?: .*error|Call to ibv_(?!open_device|get_|query_)\w+ failed|NCCL WARN .*Connect to \S+ failed ?: (?!Connection re(?:fused|set)).*|No route to host"
         r"|Network is unreachable",
         "the network between nodes failed: {0}", _IB, "https://github.com/NVIDIA/nccl/issues/1664", "clusterrun submit … --exclude NODE", Strength.HINT,
     ),
@@ -129,10 +129,10 @@ PEERS: tuple[Row, ...] = (
     ),
     row(
         "peer-lost", "closed by peer|closed by remote peer|reset by peer|broken pipe|remote process exited|ncclremoteerror|lost the connection to another rank|run's store is gone"
-        "|nccl communicator was aborted|taking the entire process down|operations have failed or timed out|0 bytes from the|recvvalue failed|failed to recv, got 0 bytes|connection refused|rendezvousconnectionerror|rendezvousclosederror|horovod has been shut down",
+        "|nccl communicator was aborted|taking the entire process down|operations have failed or timed out|0 bytes from the|recvvalue failed|failed to recv, got 0 bytes|connection refused|rendezvousconnectionerror|rendezvousclosederror|horovod has been shut down|application crash on rank",
         r"(?i)Connection (?:closed|reset) by (?:remote )?peer|Broken pipe|remote process exited|ncclRemoteError|lost the connection to another rank|run's store is gone"
         r"|NCCL communicator was aborted|taking the entire process down|NCCL operations have failed or timed out|recvValue failed|failed to recv, got 0 bytes"
-        r"|Connection refused|Rendezvous(?:Connection|Closed)Error|Horovod has been shut down",
+        r"|Connection refused|Rendezvous(?:Connection|Closed)Error|Horovod has been shut down|possible application crash on rank \d+",
         "the connection to another rank was lost", _PEER, "https://github.com/meta-pytorch/torchrec/issues/3560", "clusterrun logs JOB --errors",
         Strength.CONSEQUENCE,
     ),

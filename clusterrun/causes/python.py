@@ -87,6 +87,15 @@ PYTHON: tuple[Row, ...] = (
         "mostly the kernel, for want of host memory", "Python 3.11 subprocess", "clusterrun submit … --mem SIZE",
     ),
     row(
+        "killed", "terminated with signal sigkill", r"process \d+ terminated with signal SIGKILL", "a spawned process was killed (SIGKILL)",
+        "mostly the kernel, for want of host memory", "https://github.com/resistzzz/Prompt4NR/issues/3", "clusterrun submit … --mem SIZE",
+    ),
+    row(
+        "crashed", "terminated with signal sig", r"process \d+ terminated with signal (?P<how>SIG(?:SEGV|ABRT|BUS|ILL|FPE))", "a spawned process crashed ({how})",
+        "compiled code failed, not Python: the lines before it name the place", "https://github.com/pytorch/pytorch/blob/main/torch/multiprocessing/spawn.py",
+        "clusterrun logs JOB -n 50",
+    ),
+    row(
         "crashed", "died with <signals", r"[Dd]ied with <Signals\.(?P<how>SIG(?:SEGV|ABRT|BUS|ILL|FPE)): \d+>", "a child process crashed ({how})",
         "compiled code failed, not Python: the lines before it name the place", "Python 3.11 subprocess", "clusterrun logs JOB -n 50",
     ),
@@ -97,7 +106,8 @@ PYTHON: tuple[Row, ...] = (
         "https://github.com/langfengQ/verl-agent/issues/52", "clusterrun submit … --mem SIZE", Strength.HINT,
     ),
     row(
-        "interrupted", "got signal: ", r"SignalException: Process \d+ got signal: (?P<signal>\d+)", "torchrun was told to end (signal {signal})",
+        "interrupted", "got signal: |death signal, shutting down",
+        r"SignalException: Process \d+ got signal: (?P<signal>\d+)|Received (?P<signal_too>\d+) death signal, shutting down workers", "torchrun was told to end (signal {signal})",
         "the cause is outside: another node's ranks, a cancel, the time limit; 1 is a terminal that was closed",
         "https://github.com/pytorch/pytorch/blob/main/torch/distributed/elastic/multiprocessing/api.py", "clusterrun logs JOB --errors", Strength.HINT,
     ),

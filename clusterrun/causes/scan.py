@@ -36,7 +36,7 @@ EXCEPTION = row(
 BARE = row(
     "exception",
     "error: |exception: |failure: ",
-    r"^(?:[\w.]+\.)?(?:[A-Z]\w*(?:Error|Exception|Failure)|Exception): .+",
+    r"^(?:[\w.]+\.)?(?!ChildFailedError|CalledProcessError)(?:[A-Z]\w*(?:Error|Exception|Failure)|Exception): .+",
     "{0}",
     "an exception whose traceback is not in the log: the lines before it may say where",
     "Python 3.11",
@@ -58,6 +58,8 @@ _READ = 4_096  # characters of a line that a pattern looks at: foreign lines may
 _MOST_RANKS = 4_096  # of one line of srun's
 _SIGNALS = {4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL", 11: "SIGSEGV"}
 _OTHER = ("_too", "_old")
+#: exceptions that only report another process's end
+_REPORTS = frozenset(("ChildFailedError", "SystemExit", "CalledProcessError", "ProcessExitedException"))
 _WORD, _PART = re.compile(r"\{(\w+)\}"), re.compile(r"\[([^\]]*)\]")
 _PROGRESS = re.compile(r"(?i)\b(?:step|iter(?:ation)?|epoch|batch|loss|it/s|s/it|tokens?/s)\b\W{0,3}\d|\d+%\|")
 
@@ -214,7 +216,7 @@ def _put_raised(found: dict[int, Finding], raised: Raised, lines: Sequence[Line]
     line = lines[raised.index]
     if known is None:
         name = raised.name.rpartition(".")[2]
-        echo = raised.harmless or name in ("ChildFailedError", "SystemExit", "CalledProcessError")
+        echo = raised.harmless or name in _REPORTS
         finding = Finding(
             row=EXCEPTION,
             index=raised.index,

@@ -24,6 +24,8 @@ _HANDED_ON = re.compile(r"-- Process \d+ terminated with the following error:") 
 _HARMLESS = ("Exception ignored in", "Error in atexit", "--- Logging error ---", "Exception ignored when")
 _LONGEST = 2_000  # lines between a header and its last line, others' lines among them: then it is given up
 _MESSAGE_LINES = 8  # a message may go on over several lines
+#: what is no part of the message before it
+_ANOTHER = re.compile(r"(?:[a-z_]\w*\.)+[A-Z]\w*(?:Error|Exception): |srun: |slurmstepd")
 
 
 @dataclass(slots=True)
@@ -41,6 +43,7 @@ class Raised:
     message: str = ""
     place: str = ""
     harmless: bool = False
+    going_on: bool = True  # whether a line after it may still belong to its message
     _frames: list[tuple[str, str]] = field(default_factory=list)
 
     @property
@@ -106,7 +109,8 @@ def tracebacks(lines: Sequence[Line]) -> list[Raised]:
                 before[rank] = text.strip()
                 continue
             if index - last.index <= _MESSAGE_LINES:
-                last.end = index
+                last.going_on = last.going_on and _ANOTHER.match(text) is None
+                last.end = index if last.going_on else last.end
         if text.strip():
             before[rank] = text
     return _unchained(done)
