@@ -21,12 +21,12 @@ from clusterrun import store as records
 from clusterrun.errors import NoScheduler, NoSuchJob, RequestError, SchedulerError
 from clusterrun.job import LOCAL, JobId, Outcome, is_run_id
 from clusterrun.profile_files import find_root
-from clusterrun.scheduler import Answer, Cancelled, Scheduler
+from clusterrun.scheduler import Answer, Cancelled, Scheduler, lately
 from clusterrun.scheduler.reach import Reach
 from clusterrun.scheduler.slurm import ClusterFacts
 from clusterrun.states import RunState
 from clusterrun.store import RunRecord, Store
-from clusterrun.watch import Watch, until_over
+from clusterrun.watch import Watch, changed_at, until_over
 
 if TYPE_CHECKING:  # asking about jobs needs none of them, and starts sooner without
     from clusterrun.fields import Value
@@ -56,6 +56,7 @@ class Cluster:
         self._cwd = cwd
         self.state = records.state_folder(self.environ)
         self.user = pwd.getpwuid(os.getuid()).pw_name
+        self._sparing, self.heard_ago = sparing, 0.0
         self._reach = Reach(self.environ, self.state, sparing=sparing)
 
     # -- where things are ------------------------------------------------------------------------------------------
@@ -207,6 +208,15 @@ class Cluster:
                 found[state.record.run_id] = state
         return [found[run.run_id] for run in runs]
 
+    def lately(self, runs: Sequence[RunRecord]) -> tuple[list[RunState], float]:
+        """The same for a command that goes on: what another of my windows heard some seconds ago will do, where it is
+        as good; and how many seconds (0: of this moment)."""
+        asked = [run for run in runs if run.scheduler != LOCAL and states.worth_asking(run, time.time())]
+        if self.facts() is None or not any(_on(run, self.scheduler("slurm")) for run in asked):
+            return self.states(runs), 0.0
+        answer, self.heard_ago = self._heard(runs)
+        return self.states(runs, answer), self.heard_ago
+
     def status(self, texts: Iterable[str]) -> list[RunState]:
         """How jobs stand, runs of ours and any other job that may be seen, an array by its tasks.
 
@@ -223,17 +233,23 @@ class Cluster:
     def listing(self, *, everything: bool = False) -> list[RunState]:
         """My jobs that are not over: runs from any folder, and others in Slurm's queue, told by one squeue.
 
-        With ``everything`` the finished ones too: all runs that are known here, and what the queue still holds.
+        With ``everything`` the finished ones too: all runs that are known here, and what the queue still holds. With
+        ``sparing`` it may be what another of my windows heard ``heard_ago`` seconds ago.
         """
         store = self.store()
         known = store.all() if everything else finished.open_runs(store)
         if self.facts() is None:
             found = self.states(known)
         else:
-            answer = self.scheduler("slurm").query()
+            slurm = self.scheduler("slurm")
+            anew = everything or not self._sparing
+            answer, self.heard_ago = (slurm.query(), 0.0) if anew else self._heard(known)
+            more, others = foreign.others(known, answer, everything=everything)
+            if more and self.heard_ago:  # it may have ended since then, and what was heard would bring it back
+                answer, self.heard_ago = slurm.query(), 0.0
+                more, others = foreign.others(known, answer)
             if not answer.complete:
                 self.tell(f"Slurm did not answer: {answer.note}")
-            more, others = foreign.others(known, answer, everything=everything)
             found = [*self.states([*known, *more], answer), *others]
         return [s for s in found if everything or s.status.outcome in listing.OPEN]
 
@@ -242,7 +258,8 @@ class Cluster:
 
         Raises NoSuchJob for an id that nobody knows.
         """
-        watches: list[Watch | foreign.Watch] = [Watch(runs, self.states)] if runs else []
+        how = self.lately if self._sparing else None
+        watches: list[Watch | foreign.Watch] = [Watch(runs, self.states, lately=how)] if runs else []
         return [*watches, foreign.Watch(ids, self._reach.slurm_for(ids))] if ids else watches
 
     def wait(
@@ -272,6 +289,12 @@ class Cluster:
         cancelling.hold(target, self.user, self._scheduler_of(target.record), release=release)
 
     # -- inside ----------------------------------------------------------------------------------------------------
+
+    def _heard(self, runs: Sequence[RunRecord]) -> tuple[Answer, float]:
+        slurm = self.scheduler("slurm")
+        here = [run for run in runs if run.scheduler != LOCAL and _on(run, slurm)]
+        since = max(map(changed_at, here), default=0.0)
+        return lately.ask(slurm, [run.job_id for run in here if run.job_id is not None], since)
 
     def _foreign(self, ids: Sequence[JobId]) -> dict[JobId, list[RunState]]:
         return foreign.states(ids, self._reach.slurm_for(ids), time.time()) if ids else {}

@@ -50,7 +50,7 @@ def read(
     """
     now = time.time() if now is None else now
     if answer is None:
-        answer = scheduler.query() if any(_worth_asking(run, now) for run in runs) else Answer(complete=False)
+        answer = scheduler.query() if any(worth_asking(run, now) for run in runs) else Answer(complete=False)
     by_token, last = _by_token(answer.jobs), _by_token(answer.last)
     runs = [_claimed(store, _healed(store, run, by_token, answer.complete, now)) for run in runs]
     absent = [run for run in runs if answer.complete and _needs_accounting(run, by_token)]
@@ -84,7 +84,7 @@ def _state(
         if job.id.base != run.job_id.base:  # the recorded id was a banner's: the token knows better
             run = _moved(store, run, JobId(job.id.base))
         return RunState(_seen(store, run, job), _with_end(run, job))
-    ended = end_of(run) if submission.final is None or _worth_asking(run, now) else None
+    ended = end_of(run) if submission.final is None or worth_asking(run, now) else None
     if ended is not None:
         return RunState(_seen(store, run, ended), ended)
     if submission.final is not None:
@@ -256,7 +256,8 @@ def _unknown(run: RunRecord, reason: str) -> JobStatus:
     )
 
 
-def _worth_asking(run: RunRecord, now: float) -> bool:
+def worth_asking(run: RunRecord, now: float) -> bool:
+    """Whether the scheduler may know more of a run than its own files."""
     final = run.submission.final
     return final is None or now - (_int(final.get("ended"), None) or run.submission.at) < ASK_AGAIN
 

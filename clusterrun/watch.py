@@ -6,14 +6,17 @@ rarely, and at once when a record appears.
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from clusterrun import store as records
 from clusterrun.job import MAY_RETURN, Outcome
+from clusterrun.scheduler.lately import FRESH
 from clusterrun.states import RunState
 from clusterrun.store import RunRecord
 
@@ -29,7 +32,8 @@ class Watch:
     """Asks ``ask`` for the states of runs when it is worth it; ``settled`` tells whether one is over for good.
 
     With ``sparing`` somebody reads the logs and tells ``grew``: then the scheduler is asked only while these are quiet,
-    at most every ``LONGEST`` seconds, and at once when an end record appears.
+    at most every ``LONGEST`` seconds, and at once when an end record appears. ``lately`` asks too, or tells what was
+    heard some seconds ago, and how many: it does while nothing has happened for a while.
     """
 
     def __init__(
@@ -38,9 +42,10 @@ class Watch:
         ask: Callable[[Sequence[RunRecord]], Sequence[RunState]],
         *,
         sparing: bool = False,
+        lately: Callable[[Sequence[RunRecord]], tuple[Sequence[RunState], float]] | None = None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._ask, self._now, self._sparing = ask, now, sparing
+        self._ask, self._lately, self._now, self._sparing = ask, lately, now, sparing
         self._runs = list(runs)
         self._next, self._wait = now(), LONGEST if sparing else FIRST
         self._grew = -QUIET
@@ -61,9 +66,9 @@ class Watch:
         self._marks = marks
         quiet = ended or self._now() - self._grew >= QUIET
         if due or not self.states or (quiet and self._now() >= self._next):
-            self.states = list(self._ask(self._runs))
+            self.states, age = self._asked()
             self._runs = [s.record if s.record is not None else r for s, r in zip(self.states, self._runs, strict=True)]
-            self._next = self._now() + self._wait * (0.8 + 0.4 * random.random())
+            self._next = self._now() - age + self._wait * (0.8 + 0.4 * random.random())
             self._wait = min(self._wait * 1.5, LONGEST)
             for state, run in zip(self.states, self._runs, strict=True):
                 if _doubtful(state) and not state.note:
@@ -88,6 +93,13 @@ class Watch:
             return True
         since = self._dark_since.get(state.record.run_id) if state.record else None
         return since is not None and self._now() - since >= BELIEVED_AFTER
+
+    def _asked(self) -> tuple[list[RunState], float]:
+        """The states as they are now, or were some seconds ago."""
+        if self._lately is None or self._wait < FRESH:
+            return list(self._ask(self._runs)), 0.0
+        states, age = self._lately(self._runs)
+        return list(states), age
 
 
 class Watching(Protocol):
@@ -127,6 +139,23 @@ def _lines(states: Sequence[RunState]) -> dict[str, str]:
     for raw, counts in arrays.items():
         lines[raw] = f"job {raw}: " + ", ".join(f"{count} tasks {word}" for word, count in sorted(counts.items()))
     return lines
+
+
+def changed_at(run: RunRecord) -> float:
+    """When a run's own files last told of something new, in epoch seconds; infinite where they tell of more than Slurm
+    may know: of an end, or of a job that has no id yet."""
+    folders = records.attempts(run)
+    if run.job_id is None or (folders and (folders[-1] / "end.json").exists()):
+        return math.inf
+    told = [run.run_dir / name for name in ("submissions", "claims", "attempts")]
+    return max(_written(path) for path in [*told, *(folder / "start.json" for folder in folders[-1:])])
+
+
+def _written(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def _doubtful(state: RunState) -> bool:

@@ -52,6 +52,7 @@ class FakeCluster:
     """Runs and how they stand, to be changed by a test; `asked` counts the questions, `silent` holds them up."""
 
     user = "me"
+    heard_ago = 0.0
 
     def __init__(self) -> None:
         self.jobs: list[RunState] = []

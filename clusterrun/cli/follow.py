@@ -44,7 +44,7 @@ def follow_to_end(
     assert run.job_id is not None
     job = job or run.job_id
     source = source or Source(*log_paths(run.logs, job), world_size=run.world_size)
-    watch = Watch([run], cluster.states, sparing=True)
+    watch = Watch([run], cluster.states, sparing=True, lately=cluster.lately)
     following = _Following(ui, run, job, source, Watcher(watch, grew=watch.grew))
     following.begin(whole=tail is None and since is None)
     how = want or Want(), look or usual_look()

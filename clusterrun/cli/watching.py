@@ -33,6 +33,10 @@ class Shown(Protocol):
 
     told: list[str]
 
+    @property
+    def heard_ago(self) -> float:
+        """By how many seconds the last answer was older than its question: another window had asked."""
+
     def ask(self) -> Sequence[RunState]:
         """The jobs as they are now, and in ``told`` why nobody could say."""
 
@@ -69,9 +73,10 @@ def watch(
                     raise
                 shown.told.append(f"{error.message} {error.said}".rstrip())
             failed = bool(shown.told) or any(_is_old(state) for state in found)
-            answered = answered if failed else asked
+            answered = answered if failed else asked - shown.heard_ago
             before, words = words, [*shown.told, *map(_words, found)]
-            due = now() + pace.after(changed=words != before, failed=failed, took=now() - asked)
+            wait = pace.after(changed=words != before, failed=failed, took=now() - asked)
+            due = now() + wait - shown.heard_ago
             if not ui.on_terminal and words != before:
                 ui.say(*[""][: before is not None], *shown.lines(found, None), *shown.told)
         over, began, passed = shown.is_over(found), now(), now() - answered
@@ -97,6 +102,10 @@ class Listed:
         self._cluster = Cluster(tell=self.told.append, sparing=True)
         self._wanted, self._expand = wanted, expand
 
+    @property
+    def heard_ago(self) -> float:
+        return self._cluster.heard_ago
+
     def ask(self) -> Sequence[RunState]:
         return rows(self._cluster, self._wanted, expand=self._expand)
 
@@ -117,7 +126,7 @@ class Named:
 
     def __init__(self, names: Sequence[str], tell: Callable[[str], None], *, explain: bool) -> None:
         self.told: list[str] = []
-        cluster = Cluster(tell=tell, sparing=True)
+        cluster = self._cluster = Cluster(tell=tell, sparing=True)
         known = {name: cluster.run(name) for name in dict.fromkeys(names)}
         runs = {run.run_id: run for run in known.values() if run is not None}
         self._others = [JobId.parse(name) for name, run in known.items() if run is None]
@@ -126,6 +135,10 @@ class Named:
         self._explain = explain
         self._found: list[tuple[Watch | foreign.Watch, RunState]] = []
         self._causes: dict[JobStatus, str] = {}
+
+    @property
+    def heard_ago(self) -> float:
+        return self._cluster.heard_ago
 
     def ask(self) -> Sequence[RunState]:
         # the first look takes what was heard a moment ago, when the watches were made

@@ -43,13 +43,17 @@ class Jobs:
 
 
 class QueueFeed:
-    """Asks ``ask`` for the jobs again and again, as often as its pace allows."""
+    """Asks ``ask`` for the jobs again and again, as often as its pace allows.
+
+    ``heard_ago`` tells by how many seconds an answer is older than its question: another window had asked.
+    """
 
     def __init__(
-        self, ask: Callable[[], Sequence[RunState]], pace: Pace | None = None, now: Callable[[], float] = time.monotonic
-    ) -> None:
+        self, ask: Callable[[], Sequence[RunState]], pace: Pace | None = None,
+        now: Callable[[], float] = time.monotonic, *, heard_ago: Callable[[], float] = lambda: 0.0,
+    ) -> None:  # fmt: skip
         self.latest = Jobs()
-        self._ask, self._pace, self._now = ask, pace or Pace(), now
+        self._ask, self._pace, self._now, self._heard_ago = ask, pace or Pace(), now, heard_ago
         self._changed = threading.Condition()
         self._asked, self._due = -1e9, -1e9
         self._told: set[str] = set()  # the jobs that the scheduler has told of since we are here
@@ -89,12 +93,13 @@ class QueueFeed:
             at = before.at if before.at is not None or not seen else now - (time.time() - min(seen))
             self.latest = Jobs(found or before.states, at, None, trouble)
         else:
-            self.latest = Jobs(found, now, None, "")
+            self.latest = Jobs(found, now - self._heard_ago(), None, "")
         changed = _words(before.states) != _words(self.latest.states)
         wait = self._pace.after(changed=changed, failed=bool(trouble), took=now - began)
         local = bool(found) and all(s.record is not None and s.record.scheduler == LOCAL for s in found)
         with self._changed:
-            self._due = now + (min(LOCAL_WAIT, self._pace.floor) if local and not trouble else wait)
+            wait = min(LOCAL_WAIT, self._pace.floor) if local and not trouble else wait - self._heard_ago()
+            self._due = now + wait
 
     def _silence(self, found: Sequence[RunState]) -> str:
         """Why the scheduler is not heard: no live job was told of, or one that was before. Empty where it is.

@@ -28,6 +28,7 @@ class Asked(Protocol):
     """The part of :class:`clusterrun.cluster.Cluster` that the view needs."""
 
     user: str
+    heard_ago: float
 
     def listing(self) -> list[RunState]: ...
     def states(self, runs: Sequence[RunRecord]) -> list[RunState]: ...
@@ -65,6 +66,7 @@ class Source:
         self._cluster, self._polled, self._now = cluster, polled or cluster, now
         self._told = told if told is not None else []
         self._seen = {pinned.run_id: pinned} if pinned is not None else {}
+        self.heard_ago = 0.0  # by how many seconds the last list was older than its question
 
     @property
     def user(self) -> str:
@@ -74,6 +76,7 @@ class Source:
         """The jobs, newest first; one that has ended stays for an hour. Raises SchedulerError where nobody answers."""
         self._told.clear()
         found = self._polled.listing()
+        self.heard_ago = self._polled.heard_ago
         if self._told and not found:  # else the jobs themselves carry it
             raise SchedulerError(self._told[-1])
         live = {state.record.run_id: state.record for state in found if state.record is not None}

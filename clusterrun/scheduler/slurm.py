@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import re
 import shutil
 import time
@@ -18,6 +16,7 @@ from clusterrun.errors import Ambiguous, CommandError, NoScheduler, Refused, Sch
 from clusterrun.job import JobId, JobStatus
 from clusterrun.scheduler import Answer, Cancelled, Submission
 from clusterrun.scheduler import slurm_text as text
+from clusterrun.scheduler.kept import Kept
 from clusterrun.scheduler.slurm_hold import hold_argv, parse_hold
 
 if TYPE_CHECKING:
@@ -102,7 +101,7 @@ class SlurmScheduler:
     """Slurm as one :class:`clusterrun.scheduler.Scheduler`.
 
     ``run`` is :func:`clusterrun.shell.run` or a stand-in for it. ``calls`` counts the commands run by name: what we
-    promise slurmctld can be checked. In the folder ``cache`` the last answer about my jobs is kept: none may come.
+    promise slurmctld can be checked. In the folder ``cache`` the last answer about my jobs is kept (``kept``).
     """
 
     name = "slurm"
@@ -111,10 +110,10 @@ class SlurmScheduler:
         self, facts: ClusterFacts, environ: Mapping[str, str], *, run: Run = shell.run, cache: Path | None = None
     ) -> None:
         self.facts = facts
-        self._last = cache / "clusters" / f"{_configuration(environ)}.squeue" if cache else None
         self._query_env = shell.query_environment(environ)
         self._run = run
         self._where = environ.get("SLURM_CLUSTERS", "")
+        self.kept = Kept(cache / "clusters", _configuration(environ), self.cluster) if cache else None
         self._silence: tuple[float, Answer] | None = None
         self.calls: dict[str, int] = {}
 
@@ -148,10 +147,11 @@ class SlurmScheduler:
 
     def query(self, ids: Sequence[JobId] | None = None) -> Answer:
         """All of my jobs, or those ids, by one squeue; where it does not answer, what it last said of mine."""
+        begun = self.kept.now() if self.kept is not None else 0.0
 
         def parse(said: str) -> list[JobStatus]:
-            if ids is None:
-                self._keep(said)
+            if ids is None and self.kept is not None:
+                self.kept.keep(said, begun)
             return text.parse_squeue(said)
 
         if self._silence is not None and time.monotonic() - self._silence[0] < SILENT_FOR:
@@ -159,7 +159,9 @@ class SlurmScheduler:
         answer = self._ask(text.squeue_argv(ids, self._where), parse)
         if answer.complete:
             return answer
-        answer = self._with_last(answer)
+        last = self.kept.last() if self.kept is not None else None
+        if last is not None:
+            answer = replace(answer, last=last[0], last_at=last[1])
         self._silence = time.monotonic(), answer
         return answer
 
@@ -182,6 +184,7 @@ class SlurmScheduler:
                     said=done.stderr.strip(),
                     hint="ask `scontrol ping`, then try again",
                 )
+            self._changed()
             results += [Cancelled(i, str(i) not in refused, refused.get(str(i), "")) for i in some]
         return results
 
@@ -201,6 +204,7 @@ class SlurmScheduler:
         if done.status != 0:
             word = "release" if release else "hold"
             raise Refused(f"Slurm did not {word} job {id}", said=parse_hold(done.stderr))
+        self._changed()
 
     def answer(self, argv: Sequence[str], timeout: float = shell.SLURM_TIMEOUT, **how: object) -> Reply:
         """What a Slurm command that only reads says: its text, or why there is none. Never raises.
@@ -246,24 +250,9 @@ class SlurmScheduler:
             return Answer(complete=False, note=f"{argv[0]}: {_line(done.stderr)}")
         return Answer(parse(done.stdout))
 
-    def _keep(self, said: str) -> None:
-        if self._last is None:
-            return
-        with contextlib.suppress(OSError):  # a cache
-            self._last.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            temporary = self._last.with_name(f".{self._last.name}.{os.getpid()}")
-            with open(temporary, "w", encoding="utf-8", opener=_private) as file:
-                file.write(said)
-            temporary.rename(self._last)
-
-    def _with_last(self, answer: Answer) -> Answer:
-        try:
-            if self._last is None:
-                return answer
-            at = int(self._last.stat().st_mtime)
-            return replace(answer, last=text.parse_squeue(self._last.read_text("utf-8", "replace")), last_at=at)
-        except OSError:
-            return answer
+    def _changed(self) -> None:
+        if self.kept is not None:
+            self.kept.outdate()
 
     def _call(self, argv: Sequence[str], **kwargs: object) -> shell.Completed:
         self.calls[argv[0]] = self.calls.get(argv[0], 0) + 1
@@ -284,10 +273,6 @@ def _configuration(environ: Mapping[str, str]) -> str:
     return re.sub(r"[^A-Za-z0-9]+", "_", environ.get("SLURM_CONF", "default") + environ.get("SLURM_CLUSTERS", ""))[
         -100:
     ]
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NOFOLLOW, 0o600)
 
 
 def _kept(path: Path) -> ClusterFacts | None:
