@@ -126,13 +126,12 @@ def handle(state: RunState) -> str:
     return f"{job.id}_[{several}]"
 
 
-def state_lines(state: RunState, *, explain: bool = False, first: str = "", now: float | None = None) -> list[str]:
+def state_lines(state: RunState, *, explain: bool = False, first: str = "") -> list[str]:
     """A job's state in full, a line a fact; with ``explain`` each asked value and where it came from.
 
     ``first`` is the first cause of an end, where it is known.
     """
-    job, run = state.status, state.record
-    now = time.time() if now is None else now
+    job, run, now = state.status, state.record, time.time()
     row = dict(zip(COLUMNS, state_row(state), strict=True))
     meaning = _meaning(job)
     over = job.outcome is not Outcome.RUNNING

@@ -252,11 +252,10 @@ def attempts(record: RunRecord, task: int | None = None) -> list[Path]:
     return [path for _, _, path in sorted(found)]
 
 
-def claim_of(record: RunRecord, task: int | None = None) -> tuple[str, str, int] | None:
+def claim_of(record: RunRecord) -> tuple[str, str, int] | None:
     """Who owns the newest submission's token: (cluster, job id, restart count), or None before its first act."""
-    name = record.submission.token + ("" if task is None else f"_{task}")
     try:
-        cluster, job, restart = (record.run_dir / "claims" / name / "owner").read_text().split()
+        cluster, job, restart = (record.run_dir / "claims" / record.submission.token / "owner").read_text().split()
         return cluster, JobId.parse(job).base, int(restart)
     except (OSError, ValueError, RequestError):
         return None

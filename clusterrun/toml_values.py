@@ -12,8 +12,6 @@ from clusterrun.errors import ConfigError
 from clusterrun.fields import FIELD, Field, Value
 from clusterrun.toml_lines import Document, nearest
 
-_PATH_KEYS = ("python", "template")
-
 
 def read_values(
     document: Document, path: Sequence[str], table: Mapping[str, Any], source: str,

@@ -15,26 +15,22 @@ import sys
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
 from clusterrun.errors import ClusterrunError
 from clusterrun.tables import Column, cut, fit
 from clusterrun.text import safe_line, safe_text
 
-if TYPE_CHECKING:
-    from clusterrun.logs import LogLine
-
+#: Of the JSON envelope.
 VERSION = 1
 
 
 class Ui:
     """Prints the result of one command, as text or as JSON."""
 
-    def __init__(
-        self, command: str, *, as_json: bool = False, out: TextIO | None = None, err: TextIO | None = None
-    ) -> None:
+    def __init__(self, command: str, *, as_json: bool = False, out: TextIO | None = None) -> None:
         self.command, self.as_json = command, as_json
-        self._out, self._err = out or sys.stdout, err or sys.stderr
+        self._out, self._err = out or sys.stdout, sys.stderr
         self._wide = False
 
     def say(self, *lines: str) -> None:
@@ -131,15 +127,6 @@ class Ui:
             data = data.decode("utf-8", "replace").encode(encoding, "backslashreplace")
         self._out.buffer.write(data)
         self._out.buffer.flush()
-
-    def log_line(self, line: LogLine, width: int) -> None:
-        """A line of a log for people: its rank, then its text; one of err is marked by ``!``; a notice is a note."""
-        if line.notice:
-            self.note(line.text)
-            return
-        from clusterrun.logs.look import terminal_line  # most commands show no logs
-
-        print(terminal_line(line, width), file=self._out, flush=True)
 
     def _envelope(self, data: Any, error: Mapping[str, Any] | None) -> None:
         envelope = {"version": VERSION, "command": self.command, "data": data, "error": error}

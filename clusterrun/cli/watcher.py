@@ -18,9 +18,8 @@ class Watcher:
     ``grew`` is told that there are new lines.
     """
 
-    def __init__(self, watch: Watching, *, grew: Callable[[], None] = lambda: None, pause: float = PAUSE) -> None:
-        self._watch, self._pause = watch, pause
-        self.grew = grew
+    def __init__(self, watch: Watching, *, grew: Callable[[], None] = lambda: None) -> None:
+        self._watch, self.grew = watch, grew
         self.states: list[RunState] = []
         self.settled = False
         self._error: BaseException | None = None
@@ -45,6 +44,6 @@ class Watcher:
                 self.states, self.settled = states, settled
                 if settled:
                     return
-                self._closed.wait(self._pause)
+                self._closed.wait(PAUSE)
         except BaseException as error:
             self._error = error
