@@ -53,7 +53,8 @@ LAUNCH: tuple[Row, ...] = (
         "worker", "clusterrun: rank", r"^clusterrun: rank (?P<rank>\d+): (?P<what>.*)", "{what}", "", "clusterrun/worker/ending.py", "clusterrun logs JOB[ --rank {rank}] -n 50",
     ),
     row(
-        "command-missing", "command not found|: not found", r"(?P<what>[^\s:]+): command not found|^\S+: (?:line )?\d+: (?P<what_too>[^\s:]+): not found$", "the command {what} is not there on the node",
+        "command-missing", "command not found|: not found", r"(?P<what>[^\s:]+): command not found"
+        r"|^\S+: (?:line )?\d+: (?P<what_too>[^\s:]+): not found$|\[ERROR\] Command not found: (?P<what_old>\S+)", "the command {what} is not there on the node",
         "load the module that has it, or give its path", "bash 5.2", "clusterrun submit … --setup 'module load NAME'", Strength.HINT,
     ),
     row(
@@ -84,6 +85,12 @@ LAUNCH: tuple[Row, ...] = (
         "https://github.com/NVIDIA/nccl/issues/1419", "clusterrun logs JOB[ --rank {rank}] -n 50",
     ),
     row(
+        "crashed", "free(): |double free|malloc(): |corrupted ",
+        r"free\(\): (?:invalid|double free)[\w ]*|double free or corruption|malloc\(\): (?:invalid|corrupted|unsorted)[\w ]*|corrupted (?:double-linked list|size vs)[\w. ]*",
+        "a process crashed: its memory was damaged ({0})", "compiled code failed, not Python: two libraries that bring one another's code (allocators, OpenMP), or one of another version",
+        "https://github.com/pytorch/pytorch/issues/50137", "clusterrun logs JOB -n 50",
+    ),
+    row(
         "crashed", "caught signal|signal: ", r"Caught signal (?:4|6|7|8|11) \((?P<how>[^):]*)|\] Signal: (?P<how_too>[A-Z][a-z ]+) \((?:4|6|7|8|11)\)",
         "a process crashed[: {how}]", "compiled code failed, not Python: the backtrace below that line names the library",
         "https://github.com/deepseek-ai/DeepEP/issues/150", "clusterrun logs JOB -n 50",
@@ -101,7 +108,7 @@ LAUNCH: tuple[Row, ...] = (
         "https://github.com/NVIDIA/nvidia-container-toolkit", "clusterrun logs JOB --stream err -n 30",
     ),
     row(
-        "launch-failed", "fatal:   ", r"^FATAL:   (?P<what>\S.*)", "the container could not be started: {what}",
+        "launch-failed", "fatal:   |container creation failed: ", r"^\s*FATAL:   (?P<what>\S.*)|^\s*(?P<what_too>container creation failed: .*)", "the container could not be started: {what}",
         "Apptainer's (Singularity's) own words: the image's path, a mount or the node; try the same command on a compute node (srun --pty)",
         "https://github.com/wheaton5/souporcell/issues/201", "clusterrun logs JOB --stream err -n 30",
     ),

@@ -121,8 +121,8 @@ PEERS: tuple[Row, ...] = (
         "clusterrun/worker/join.py", "clusterrun logs JOB -n 50", Strength.HINT,
     ),
     row(
-        "nccl-error", "nccl error in|ncclsystemerror|ncclunhandledcudaerror|ncclinternalerror|ncclinvalid|unhandled system error|unhandled cuda error",
-        r"nccl(?P<name>System|UnhandledCuda|Internal|InvalidArgument)Error: (?P<text>[^\n]{0,120})|NCCL error in: [^,]*, (?!remote process exited)(?P<what>[^,\n]{1,80}), NCCL version"
+        "nccl-error", "nccl error in|ncclsystemerror|ncclunhandledcudaerror|ncclinternalerror|ncclinvalid|unhandled system error|unhandled cuda error|nccl error |rank failed: ",
+        r"nccl(?:(?:System|UnhandledCuda|Internal)Error|Invalid(?:Argument|Usage)): (?P<text>[^\n]{0,120})|NCCL Error [1-5]: (?P<text_too>.{0,80})|nccl[A-Z]\w* failed: (?P<text_old>.{0,80})|NCCL error in: [^,]*, (?!remote process exited)(?P<what>[^,\n]{1,80}), NCCL version"
         r"|(?P<other>unhandled (?:system|cuda) error)",
         "NCCL failed[: {what}][: {text}][: {other}]", "run it once with NCCL_DEBUG=INFO: the lines before the error name the call that failed (network, shared memory, driver)",
         "https://github.com/NVIDIA/nccl/issues/1066", "clusterrun submit … --env NCCL_DEBUG=INFO", Strength.HINT,

@@ -26,7 +26,7 @@ BY_DUE = {"TIME LIMIT": "time-limit", "PREEMPTION": "preemption", "NODE FAILURE"
 
 
 def in_full(best: Finding, findings: Sequence[Finding], logs: Logs, facts: Facts) -> Cause:
-    """A finding in full: a kill with its reason, a hang with the rank that did not come."""
+    """A finding in full: a kill or a container with its reason, a hang with the rank that did not come."""
     if best.kind == "killed" or (best.row is EXCEPTION and _says_killed(best.sentence)):
         memory = next((f for f in findings if f.kind == "host-memory" and f.strength <= Strength.HINT), None)
         if memory is not None:
@@ -48,7 +48,14 @@ def in_full(best: Finding, findings: Sequence[Finding], logs: Logs, facts: Facts
         return _hang(best, absent(findings, logs, facts), facts)
     if best.kind == "worker" and not best.advice:
         return replace(told(best, facts), kind="refused" if facts.exit_status == 2 else "worker")
-    return told(_with_task(best, findings), facts)
+    return told(_with_task(_of_container(best, findings), findings), facts)
+
+
+def _of_container(best: Finding, findings: Sequence[Finding]) -> Finding:
+    """A container that pyxis could not make, by what was printed while it was made, where that says more."""
+    if best.kind != "launch-failed" or "pyxis:" not in best.line.text:
+        return best
+    return next((f for f in findings if "pyxis:" in f.line.text and f.kind in ("disk-full", "quota")), best)
 
 
 def _with_task(best: Finding, findings: Sequence[Finding]) -> Finding:
