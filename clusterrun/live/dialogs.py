@@ -59,10 +59,10 @@ class Reading(ModalScreen[None]):
             yield Static(self._text, markup=False, id="reading")
 
     def show(self, text: str) -> None:
-        """Put the text in the window."""
+        """Put the text in the window; one that was closed while the answer was on its way needs none."""
         self._text = text
-        box = self.query_one(VerticalScroll)
-        self.query_one("#reading", Static).update(wrapped(text, box.scrollable_content_region.width))
+        for box in self.query(VerticalScroll):
+            self.query_one("#reading", Static).update(wrapped(text, box.scrollable_content_region.width))
 
     def on_resize(self) -> None:
         self.show(self._text)
