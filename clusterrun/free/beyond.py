@@ -20,8 +20,7 @@ def beyond(seen: Seen, spec: JobSpec, need: Need, gpus: int, partitions: Iterabl
     Only limits that surely hold for the job count: of the QOS and account it names, or of the user's defaults.
     """
     account = spec.directive("account") or seen.default_account
-    defaults = {row.default_qos for row in seen.associations if row.account == account}
-    qualities = {spec.directive("qos") or (defaults.pop() if len(defaults) == 1 else "")}
+    qualities = {spec.directive("qos") or seen.default_qos(account)}
     qualities |= {p.qos for p in seen.partitions if p.name in set(partitions)}
     lines = []
     for limit in seen.limits or ():

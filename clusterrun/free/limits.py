@@ -60,6 +60,12 @@ def groups_of(holders: Iterable[Holder], user: str) -> list[Holder]:
     return list(found.values())
 
 
+def above(holders: Iterable[Holder], account: str) -> frozenset[str]:
+    """An account and all that it belongs to, by name."""
+    groups = {h.account: h for h in holders if h.kind == "association" and not h.user}
+    return frozenset({account, *(group.account for group in _above(groups, account))})
+
+
 def _above(groups: Mapping[str, Holder], account: str) -> list[Holder]:
     """An account, its parent, and so on to the root."""
     found: list[Holder] = []

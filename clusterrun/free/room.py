@@ -22,7 +22,7 @@ def room(seen: Seen, partition: Partition, spec: JobSpec, shape: Shape, need: Ne
 
 
 def _never(seen: Seen, partition: Partition, spec: JobSpec, shape: Shape, need: Need) -> Iterator[str]:
-    if why := seen.closed(partition):
+    if why := seen.closed_to(partition, spec.directive("account"), spec.directive("qos")):
         yield why
     if partition.needs_reservation and not spec.directive("reservation"):
         yield "ReqResv=YES: only with --reservation"

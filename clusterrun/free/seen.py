@@ -5,11 +5,12 @@ from __future__ import annotations
 import grp
 import os
 import re
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from clusterrun import survey
 from clusterrun.errors import SchedulerError
-from clusterrun.free.limits import Limit, groups_of, limits_of
+from clusterrun.free.limits import Limit, above, groups_of, limits_of
 from clusterrun.scheduler import Scheduler, slurm_nodes
 from clusterrun.scheduler.slurm import SlurmScheduler
 from clusterrun.scheduler.slurm_limits import parse_limits
@@ -22,6 +23,7 @@ from clusterrun.survey import Association
 class Seen:
     """The cluster as this user sees it; ``notes`` say in a line each what could not be seen.
 
+    ``above`` has for each account of this user the accounts that count as it does: itself and those that it belongs to.
     ``limits`` is None where there are none to know of: no accounting, none that answered, none that is enforced.
     """
 
@@ -30,6 +32,7 @@ class Seen:
     me: Me
     associations: tuple[Association, ...] = ()
     default_account: str = ""
+    above: Mapping[str, frozenset[str]] = field(default_factory=dict)
     limits: tuple[Limit, ...] | None = None
     notes: tuple[str, ...] = ()
 
@@ -39,6 +42,29 @@ class Seen:
     def closed(self, partition: Partition) -> str:
         """Why jobs of this user are not taken there; empty where nothing says so."""
         return slurm_nodes.closed(partition, self.me)
+
+    def closed_to(self, partition: Partition, account: str, qos: str) -> str:
+        """The same for one job: with the account and the QOS that it names (or "", for the user's defaults).
+
+        Slurm may take a job whose account or QOS the partition refuses, and let it wait for ever (EnforcePartLimits).
+        """
+        if why := self.closed(partition):
+            return why
+        me, account, qos = self.me, account or self.default_account, qos or self.default_qos(account)
+        if account and me.accounts is not None:
+            me = replace(me, accounts=frozenset({account}), above=self.above.get(account, frozenset({account})))
+        if qos and me.qos is not None:
+            me = replace(me, qos=frozenset({qos}))
+        if why := slurm_nodes.closed(partition, me):
+            account_rule = why.partition("=")[0].endswith("Accounts")
+            return f"{why}; this job's {'account' if account_rule else 'QOS'} is {account if account_rule else qos}"
+        return ""
+
+    def default_qos(self, account: str) -> str:
+        """The QOS of a job that names none, with that account or with the default one; "" where it is not known."""
+        account = account or self.default_account
+        found = {row.default_qos for row in self.associations if row.account == account}
+        return found.pop() if len(found) == 1 else ""
 
 
 def look(slurm: Scheduler, user: str, *, limits: bool = True) -> Seen:
@@ -68,8 +94,11 @@ def _accounted(slurm: SlurmScheduler, seen: Seen, with_limits: bool) -> Seen:
     holders = parse_limits(used.text)
     if rows:
         accounts, qualities = frozenset(row.account for row in rows), frozenset(q for row in rows for q in row.qos)
-        above = frozenset(group.account for group in groups_of(holders, user))
-        seen = replace(seen, me=Me(user, seen.me.groups, accounts, qualities, above), associations=rows)
+        trees = {account: above(holders, account) for account in accounts}
+        all_above = frozenset(group.account for group in groups_of(holders, user))
+        seen = replace(
+            seen, me=Me(user, seen.me.groups, accounts, qualities, all_above), associations=rows, above=trees
+        )
     default = [h.account for h in holders if h.user == user and "Yes" in h.values.get("DefAssoc", "")]
     seen = replace(seen, default_account=default[0] if len(default) == 1 else "")
     if not with_limits:
