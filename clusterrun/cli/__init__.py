@@ -6,15 +6,18 @@ Every error ends here, and only here: one line, Slurm's own words, a hint, the e
 from __future__ import annotations
 
 import difflib
-import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-import click
+try:
+    import click
 
-from clusterrun import __version__
-from clusterrun.errors import ClusterrunError
+    from clusterrun import __version__
+    from clusterrun.cli import streams
+    from clusterrun.errors import Ambiguous, ClusterrunError
+except KeyboardInterrupt:  # on a slow file system these lines take seconds
+    raise SystemExit(130) from None
 
 #: verb -> the module that holds it: a verb is imported when it is typed, so that --help stays quick
 VERBS: dict[str, str] = {
@@ -111,6 +114,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         words, script = words[:at], words[at + 1 :]
     debug, as_json = "--debug" in words, "--json" in words
     words = [word for word in words if word != "--debug"]
+    streams.stand_ready()
     try:
         status = cli.main(words, prog_name="clusterrun", standalone_mode=False, obj=script)
     except click.exceptions.Exit as stop:
@@ -125,7 +129,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     except KeyboardInterrupt:
         status = 130
     except (ReaderLeft, BrokenPipeError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the interpreter complains while it ends
+        streams.silence_output()
         status = 0
     except ClusterrunError as error:
         if debug:
@@ -134,12 +138,24 @@ def main(argv: Sequence[str] | None = None) -> None:
     except Exception as error:
         if debug:
             raise
-        unforeseen = ClusterrunError(
-            f"an error that clusterrun did not foresee: {type(error).__name__}: {error}",
-            hint="the same command with --debug shows where; please report it",
-        )
-        status = _report(unforeseen, command, as_json)
+        status = _last_resort(error, command, as_json)
     sys.exit(status if isinstance(status, int) else 0)
+
+
+def _last_resort(error: Exception, command: str, as_json: bool) -> int:
+    """What is no error of ours: no room for the output, or a mistake in clusterrun itself."""
+    if streams.is_full(error):
+        streams.silence_output()
+        no_room = Ambiguous(
+            f"the output cannot be written: {getattr(error, 'strerror', '')}",
+            hint="what was asked may have been done all the same: look with `clusterrun list`",
+        )
+        return _report(no_room, command, False)  # an envelope would go where there is no room
+    unforeseen = ClusterrunError(
+        f"an error that clusterrun did not foresee: {type(error).__name__}: {error}",
+        hint="the same command with --debug shows where; please report it",
+    )
+    return _report(unforeseen, command, as_json)
 
 
 def _usage(error: click.ClickException, command: str) -> ClusterrunError:

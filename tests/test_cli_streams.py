@@ -1,0 +1,50 @@
+"""The command line where its standard streams are closed, full, or speak no Unicode."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.desks import Desk
+
+
+def shell(line: str) -> subprocess.CompletedProcess[str]:
+    """What a line of shell says, with CR standing for the program."""
+    line = line.replace("CR", f"'{sys.executable}' -m clusterrun")
+    return subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=60)
+
+
+@pytest.mark.parametrize("words", ["list", "list --json", "status 99", "--help", "render", "cancel --all --yes"])
+def test_a_closed_stream_changes_nothing(desk: Desk, words: str) -> None:
+    status, said = (done := shell(f"CR {words}")).returncode, done.stderr
+    for closed in (">&-", "2>&-", "<&-", ">&- 2>&- <&-"):
+        done = shell(f"CR {words} {closed}")
+        assert done.returncode == status, (closed, done.stderr)
+        assert done.stderr == ("" if "2>" in closed else said), closed
+
+
+@pytest.mark.parametrize("words", ["render", "render --json", "--help"])
+def test_a_full_disk_is_a_line_and_no_failed_job(desk: Desk, words: str) -> None:
+    done = shell(f"CR {words} >/dev/full")
+    assert done.returncode == 75
+    line, hint = done.stderr.splitlines()
+    assert line == "clusterrun: the output cannot be written: No space left on device" and "hint: " in hint
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_a_sign_that_the_encoding_lacks_is_an_escape(desk: Desk, encoding: str) -> None:
+    desk.write("logs/x_7.err", "ModuleNotFoundError: No module named '数'\n")
+    said = desk.process("why", "--logs", "logs", env={"PYTHONIOENCODING": encoding})
+    assert "did not foresee" not in said.err and r"No module named '\u6570'" in said.out
+
+
+def test_ctrl_c_while_it_starts_is_no_traceback(desk: Desk, tmp_path: Path) -> None:
+    (tmp_path / "click.py").write_text("raise KeyboardInterrupt\n")
+    root = Path(__file__).parents[1]
+    env = {**os.environ, "PYTHONPATH": f"{tmp_path}:{root}"}
+    done = subprocess.run([sys.executable, "-m", "clusterrun", "list"], env=env, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (130, "")
