@@ -16,9 +16,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from clusterrun import cancelling, finished, foreign, listing, recovering, states, submission
+from clusterrun import cancelling, finished, foreign, listing, recovering, standing, states, submission
 from clusterrun import store as records
-from clusterrun.errors import NoScheduler, NoSuchJob, RequestError, SchedulerError
+from clusterrun.errors import NoSuchJob, RequestError
 from clusterrun.job import LOCAL, JobId, Outcome, is_run_id
 from clusterrun.profile_files import find_root
 from clusterrun.scheduler import Answer, Cancelled, Scheduler, lately
@@ -190,29 +190,13 @@ class Cluster:
 
         ``answer`` is Slurm's of this moment, where it is at hand.
         """
-        found: dict[str, RunState] = {}
-        for name in dict.fromkeys(run.scheduler for run in runs):
-            some = [run for run in runs if run.scheduler == name]
-            try:
-                scheduler = self.scheduler(name)
-            except NoScheduler as error:
-                found |= {run.run_id: states.offline(run, error.message) for run in some}
-                continue
-            here = [run for run in some if _on(run, scheduler)]
-            found |= {
-                r.run_id: states.offline(r, f"it ran on cluster {r.cluster}") for r in some if not _on(r, scheduler)
-            }
-            told = answer if scheduler.name != LOCAL else None
-            for state in states.read(self.store(), scheduler, here, answer=told):
-                assert state.record is not None
-                found[state.record.run_id] = state
-        return [found[run.run_id] for run in runs]
+        return standing.read(runs, self._reach, self.store(), answer)
 
     def lately(self, runs: Sequence[RunRecord]) -> tuple[list[RunState], float]:
         """The same for a command that goes on: what another of my windows heard some seconds ago will do, where it is
         as good; and how many seconds (0: of this moment)."""
         asked = [run for run in runs if run.scheduler != LOCAL and states.worth_asking(run, time.time())]
-        if self.facts() is None or not any(_on(run, self.scheduler("slurm")) for run in asked):
+        if self.facts() is None or not any(standing.is_on(run, self.scheduler("slurm")) for run in asked):
             return self.states(runs), 0.0
         answer, self.heard_ago = self._heard(runs)
         return self.states(runs, answer), self.heard_ago
@@ -292,7 +276,7 @@ class Cluster:
 
     def _heard(self, runs: Sequence[RunRecord]) -> tuple[Answer, float]:
         slurm = self.scheduler("slurm")
-        here = [run for run in runs if run.scheduler != LOCAL and _on(run, slurm)]
+        here = [run for run in runs if run.scheduler != LOCAL and standing.is_on(run, slurm)]
         since = max(map(changed_at, here), default=0.0)
         return lately.ask(slurm, [run.job_id for run in here if run.job_id is not None], since)
 
@@ -310,15 +294,4 @@ class Cluster:
         return Asker(typed, found, here, self._reach.has_gpus(found), asked)
 
     def _scheduler_of(self, run: RunRecord | None) -> Scheduler:
-        scheduler = self.scheduler(run.scheduler if run else "slurm")
-        if run is not None and not _on(run, scheduler):
-            raise SchedulerError(
-                f"run {run.run_id} belongs to cluster {run.cluster}; this shell is configured for {scheduler.cluster}",
-                hint="set SLURM_CONF (or SLURM_CLUSTERS) for that cluster",
-            )
-        return scheduler
-
-
-def _on(run: RunRecord, scheduler: Scheduler) -> bool:
-    # "slurm" stands for a cluster whose name could not be learnt because its controller was silent
-    return run.cluster == scheduler.cluster or "slurm" in (run.cluster, scheduler.cluster)
+        return standing.scheduler_of(run, self._reach)
