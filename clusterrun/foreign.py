@@ -10,7 +10,7 @@ from pathlib import Path
 from clusterrun import store as records
 from clusterrun.arrays import each_task
 from clusterrun.errors import NoSuchJob, SchedulerError
-from clusterrun.job import MAY_RETURN, JobId, JobStatus, Outcome
+from clusterrun.job import JobId, JobStatus, Outcome
 from clusterrun.scheduler import Answer, Scheduler
 from clusterrun.states import RunState, token_part
 from clusterrun.store import RunRecord
@@ -115,10 +115,7 @@ class Watch:
 
     def settled(self, state: RunState) -> bool:
         """Whether a job is over for good, or will never be known."""
-        job = state.status
-        return (job.is_over and job.outcome is not Outcome.UNKNOWN and job.state not in MAY_RETURN) or (
-            job.id in self._given_up
-        )
+        return state.status.is_final or state.status.id in self._given_up
 
     def _ask(self, open_ids: Sequence[JobId]) -> None:
         wanted = self._asked(open_ids)

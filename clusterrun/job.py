@@ -139,4 +139,10 @@ class JobStatus:
 
     @property
     def is_over(self) -> bool:
+        """Whether nobody says that it waits or runs: one that is lost or unknown counts."""
         return self.outcome is not Outcome.RUNNING
+
+    @property
+    def is_final(self) -> bool:
+        """Whether it is over, how is known, and no requeue can bring it back."""
+        return self.is_over and self.outcome is not Outcome.UNKNOWN and self.state not in MAY_RETURN

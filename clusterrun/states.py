@@ -14,7 +14,7 @@ from typing import Any
 from clusterrun import progress
 from clusterrun import store as records
 from clusterrun.errors import SchedulerError
-from clusterrun.job import MAY_RETURN, JobId, JobStatus, Outcome, outcome_of
+from clusterrun.job import JobId, JobStatus, Outcome, outcome_of
 from clusterrun.scheduler import Answer, Scheduler
 from clusterrun.store import RunRecord, Store
 from clusterrun.submission import heal, own_job, submitter_lives
@@ -177,18 +177,16 @@ def _with_end(run: RunRecord, job: JobStatus) -> JobStatus:
 
 def _seen(store: Store, run: RunRecord, job: JobStatus) -> RunRecord:
     """Write a seen end down, or strike out one that a requeue has undone."""
-    final = run.submission.final
-    over = job.is_over and job.outcome is not Outcome.UNKNOWN and job.state not in MAY_RETURN
-    if over:
-        new: dict[str, Any] | None = {
+    known = run.submission.final
+    if (known and known.get("state")) == (job.state if job.is_final else None):
+        return run
+    new: dict[str, Any] | None = None
+    if job.is_final:
+        new = {
             "state": job.state, "reason": job.reason, "exit_status": job.exit_status, "ended": job.ended,
             "nodes": job.nodes, "elapsed": job.elapsed, "restarts": job.restarts, "source": job.source,
             "started": job.started, "time_limit": job.time_limit, "figures": _figures_json(progress.last_metrics(run)),
         }  # fmt: skip
-    else:
-        new = None
-    if (final is None) == (new is None) and (new is None or (final is not None and final.get("state") == new["state"])):
-        return run
     try:
         return store.save_submission(run, replace(run.submission, final=new))
     except OSError:
