@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import fnmatch
 import re
 from collections.abc import Iterable, Sequence
@@ -43,10 +44,17 @@ class Wanted:
 
 
 def read_states(text: str) -> frozenset[str]:
-    """The state words of ``PENDING,R``, in capitals; a word nobody knows is kept, as Slurm may know it."""
+    """The state words of ``PENDING,R``, in capitals; one that is nearly a word we know is refused with that word.
+
+    Another word that nobody knows is kept, as Slurm may know it.
+    """
     words = [word.strip().upper() for word in text.split(",")]
     if not all(re.fullmatch(r"[A-Z_]{1,40}", word) for word in words):
         raise RequestError(f"--state: not a list of states: {text[:60]!r}", hint="for example --state PENDING,RUNNING")
+    known = {*SHORT.values(), *TERMINAL, *_OURS, "UNKNOWN"}
+    for word in words:
+        if word not in SHORT and word not in known and (near := difflib.get_close_matches(word, known, 1, 0.8)):
+            raise RequestError(f"--state: no jobs are ever {word}", hint=f"did you mean {near[0]}?")
     return frozenset(SHORT.get(word, word) for word in words)
 
 

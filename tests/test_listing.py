@@ -71,6 +71,13 @@ def test_filters() -> None:
     assert chosen(states=read_states("PROWLING")) == []
 
 
+@pytest.mark.parametrize(("typed", "meant"), [("CANCELED", "CANCELLED"), ("pendng", "PENDING"), ("R,FAIL", "FAILED")])
+def test_a_mistyped_state_is_refused_with_the_one_that_was_meant(typed: str, meant: str) -> None:
+    with pytest.raises(RequestError) as told:
+        read_states(typed)
+    assert told.value.hint == f"did you mean {meant}?"
+
+
 def test_ages() -> None:
     assert [read_since(text, 10_000_000.9) for text in ("30s", "2m", "1h", "2d", "1w")] == [
         9_999_970, 9_999_880, 9_996_400, 9_827_200, 9_395_200,

@@ -6,9 +6,13 @@ import sys
 
 import click
 
+from clusterrun import listing
+from clusterrun.cli.ids import refuse_parts
 from clusterrun.cli.options import json_option
 from clusterrun.cluster import Cluster
 from clusterrun.errors import RequestError
+from clusterrun.job import Outcome
+from clusterrun.states import RunState
 from clusterrun.states_shown import COLUMNS, handle, state_json, state_row
 from clusterrun.ui import Ui
 
@@ -16,7 +20,7 @@ from clusterrun.ui import Ui
 @click.command()
 @click.argument("job_ids", nargs=-1, metavar="[JOBID]...")
 @click.option("--name", metavar="GLOB", help="Those whose name matches.")
-@click.option("--state", metavar="STATE", help="Those in this state (PENDING, RUNNING).")
+@click.option("--state", metavar="STATE[,STATE]", help="Those in these states (PENDING, or PD).")
 @click.option("--all", "everything", is_flag=True, help="All of yours that are not over.")
 @click.option("--dry-run", is_flag=True, help="Show which, and touch nothing.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
@@ -36,12 +40,15 @@ def cancel(
     ui = Ui("cancel", as_json=as_json)
     if bool(job_ids) == bool(name or state or everything):
         raise RequestError("say which jobs: ids, or --name, --state or --all", hint="clusterrun cancel JOBID")
+    words = listing.read_states(state) if state else frozenset()
     cluster = Cluster(tell=ui.note)
-    targets = cluster.status(job_ids) if job_ids else cluster.select(name=name or "", state=state or "")
+    targets = _typed(cluster, job_ids) if job_ids else cluster.select(name=name or "")
+    targets = [target for target in targets if not words or target.status.state in words]
     if dry_run or not targets:
         ui.data([state_json(target) for target in targets])
         ui.table(COLUMNS, [state_row(target) for target in targets])
-        ui.note(f"would cancel {len(targets)}; nothing was touched" if targets else "no such jobs that are not over")
+        count = sum(_can_be_cancelled(target, cluster.user) for target in targets)
+        ui.note(f"would cancel {count}; nothing was touched" if targets else "no such jobs that are not over")
         return
     if not job_ids and not yes:
         if not sys.stdin.isatty():
@@ -58,3 +65,15 @@ def cancel(
         ui.say(f"{'Cancelled' if result.done else 'Not cancelled'} {handle(target)}{said}")
     if not all(result.done or result.said.startswith(("already over", "nothing to cancel")) for _, result in results):
         ctx.exit(3)
+
+
+def _typed(cluster: Cluster, job_ids: tuple[str, ...]) -> list[RunState]:
+    """The jobs that were typed, each once; raises NoSuchJob."""
+    states = cluster.status(job_ids)
+    refuse_parts(job_ids, states)
+    return list({state.record.run_id if state.record else str(state.status.id): state for state in states}.values())
+
+
+def _can_be_cancelled(target: RunState, user: str) -> bool:
+    owner = target.record.user if target.record else target.status.user
+    return target.status.outcome is Outcome.RUNNING and owner in ("", user)
