@@ -7,15 +7,17 @@ import pwd
 import threading
 import time
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from clusterrun.cli import logfiles
-from clusterrun.cli.follow import attempt_lines
+from clusterrun.cli.follow import PATIENCE, Missed, attempt_lines
 from clusterrun.errors import RequestError
 from clusterrun.job import JobId
 from clusterrun.scheduler.slurm_past import SEP
 from clusterrun.store import RunRecord, Store
+from clusterrun.ui import Ui
 from tests.desks import Desk
 from tests.recording import attempt, claim, end, submitted
 
@@ -140,6 +142,47 @@ def test_a_log_shorter_than_the_clock_saw_it_is_waited_for(desk: Desk, run: RunR
     assert desk.type("logs", "101", "-f", "--stream", "out").out == OUT
 
 
+def test_a_task_of_a_run_that_is_no_array_has_no_log(desk: Desk, run: RunRecord) -> None:
+    for words in (["logs", "101_3"], ["logs", "-f", "101_3"]):
+        said = desk.type(*words)
+        assert said.status == 4 and "no such job: 101_3, as 101 is no array" in said.err
+
+
+def test_the_log_of_a_running_job_that_is_gone_is_not_said_to_come(desk: Desk) -> None:
+    run = submitted(Store(desk.project, desk.state), cluster="desk")
+    name = f"{run.name}.{run.submission.token[:8]}"
+    desk.slurm.answer("squeue", squeue_row("101", "RUNNING").replace("theirs", name))
+    said = desk.type("logs", "101")
+    where = desk.project / "logs" / "train_101.out"
+    assert (said.status, said.err) == (0, f"clusterrun: no log of job 101, which is RUNNING: {where} is not there\n")
+    desk.slurm.answer("squeue", squeue_row("101", "PENDING", "Priority").replace("theirs", name))
+    assert "no log yet: job 101 is PENDING Priority" in desk.type("logs", "101").err
+
+
+class Told:
+    """What is noted."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def note(self, line: str) -> None:
+        self.notes.append(line)
+
+
+def test_a_follower_is_told_once_that_the_log_is_not_there(tmp_path: Path) -> None:
+    told, log = Told(), tmp_path / "o.log"
+    missed = Missed(cast(Ui, told), JobId("7"))
+    for now in range(60):
+        missed.look(log, "PENDING" if now < 30 else "RUNNING", float(now))
+        assert len(told.notes) == (now >= 30 + PATIENCE), "a job opens its files a moment after it starts"
+    assert told.notes == [f"job 7 is RUNNING, and {log} is not there; waiting for it"]
+    quiet = Told()
+    missed = Missed(cast(Ui, quiet), JobId("7"))
+    for now in range(60):
+        missed.look(log if now < 2 else None, "RUNNING", float(now))
+    assert quiet.notes == []
+
+
 def test_an_attempt_is_named_by_why_it_began(tmp_path: Path) -> None:
     folders = [tmp_path / name for name in ("t.0.0", "t.0.1", "t.1.0", "t.2.0")]
     for folder in folders:
@@ -227,6 +270,14 @@ def test_a_job_whose_files_nobody_remembers_is_told_so(desk: Desk) -> None:
     desk.slurm.answer("scontrol", err="slurm_load_jobs error: Invalid job id specified", status=1)
     said = desk.type("logs", "7")
     assert said.status == 4 and "no longer tells where its logs are" in said.err
+    assert "not submitted by" not in said.err, "its record may be another's, or gone"
+
+
+def test_where_the_log_is_missing_is_said_at_the_end_too(desk: Desk) -> None:
+    theirs(desk, {"7": ""}, "FAILED")
+    (desk.project / "theirs" / "7.log").unlink()
+    said = desk.type("logs", "-f", "7")
+    assert said.status == 1 and f"no log of job 7: {desk.project}/theirs/7.log is not there" in said.err
 
 
 def test_whose_file_cannot_be_read_is_said(tmp_path: Path) -> None:

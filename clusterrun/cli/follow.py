@@ -25,6 +25,8 @@ from clusterrun.watch import Watch
 LATE = 75.0
 """Seconds after the end of a job for which its logs may still be on their way: a network file system keeps what it
 knows of a folder for up to a minute (acdirmax)."""
+PATIENCE = 3.0
+"""Seconds that a job runs without a log before that is said: it opens its files a moment after it starts."""
 _BACK = {"PREEMPTION": "after a preemption", "NODE FAILURE": "after a node failure"}
 
 
@@ -109,6 +111,25 @@ def attempt_lines(folders: Sequence[Path]) -> list[str]:
     return lines
 
 
+class Missed:
+    """Says once that a job runs and its log is not there: else a follower waits and does not know for what."""
+
+    def __init__(self, ui: Ui, job: JobId) -> None:
+        self._ui, self._job = ui, job
+        self._since: float | None = None
+        self._said = False
+
+    def look(self, missing: Path | None, state: str, now: float) -> None:
+        """``missing`` is the log that was looked for, None where there is one; ``now`` in seconds of any clock."""
+        if missing is None or state != "RUNNING":
+            self._since = None
+            return
+        self._since = now if self._since is None else self._since
+        if not self._said and now - self._since >= PATIENCE:
+            self._said = True
+            self._ui.note(f"job {self._job} is {state}, and {missing} is not there; waiting for it")
+
+
 class _Following:
     """What is said beside the lines of a run while it is followed, and when its logs have come to their end."""
 
@@ -119,6 +140,7 @@ class _Following:
         self._marked = 0
         self._seen: set[Path] = set()
         self._over_at: float | None = None
+        self._missed = Missed(ui, job)
         self._looked = -1.0
 
     def begin(self, *, whole: bool) -> None:
@@ -144,6 +166,7 @@ class _Following:
             self._ui.note(line)
         self._said = line
         if not settled:
+            self._missed.look(self._paths[0] if not self._seen else None, state.status.state, now)
             return False
         if self._over_at is None:
             self._over_at = now

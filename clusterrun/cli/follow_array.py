@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from clusterrun import foreign
-from clusterrun.cli.follow import exit_code, goes_on, report_end, state_line
+from clusterrun.cli.follow import Missed, exit_code, goes_on, report_end, state_line
 from clusterrun.cli.logfiles import Theirs, check_readable, files_of, source_of, theirs_now
 from clusterrun.cli.watcher import Watcher
 from clusterrun.errors import ClusterrunError
@@ -108,10 +108,14 @@ def follow_theirs(
         return source_of(place, choice, named=theirs.is_array)
 
     reading = _Reading(source, partial(show_following, want=want, look=look, tail=tail))
-    said = ""
+    said, missed = "", Missed(ui, theirs.job)
     try:
         while True:
             states = watcher.look()
+            if len(states) == 1 and not watcher.settled:  # of an array's tasks some have their files, mostly
+                one = states[0].status
+                place = None if reading.has_begun else where.place(one.id, begun=one.state != "PENDING", over=False)
+                missed.look(place.out if place else None, one.state, time.monotonic())
             line = _line(states)
             if line != said and states and not watcher.settled and any(s.status.state != "RUNNING" for s in states):
                 ui.note(line)
@@ -132,7 +136,7 @@ def follow_theirs(
         watcher.close()
     states = list(watcher.states)
     for job in reading.without:
-        ui.note(f"no log of job {job}: Slurm does not tell where it is, or the file is not there")
+        ui.note(_without(where.place(job, begun=True, over=True), job))
     if len(states) <= _MANY:
         return report_end(ui, states)
     ui.note(_line(states))
@@ -150,6 +154,11 @@ class _Reading:
         self._done: set[JobId] = set()
         self._looked = -LOOK
         self.without: list[JobId] = []
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether a file of any task was there."""
+        return bool(self._now or self._done)
 
     def begin(self, states: Sequence[RunState], settled: Callable[[RunState], bool]) -> None:
         """Begin with tasks whose files are there, as long as there is room; note which are over."""
@@ -208,6 +217,12 @@ class _Reading:
         except BaseException as error:
             self._pieces.put((job, error))
         self._pieces.put((job, None))
+
+
+def _without(place: Place | None, job: JobId) -> str:
+    if place is None:
+        return f"no log of job {job}: Slurm does not tell where it is"
+    return f"no log of job {job}: {place.out} is not there"
 
 
 def _line(states: Sequence[RunState]) -> str:

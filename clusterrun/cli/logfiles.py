@@ -145,11 +145,11 @@ def _past(job: JobId, scheduler: SlurmScheduler) -> list[Place]:
         if rows and columns is OLD:
             folder = rows[-1]["WorkDir"] or "its folder"
             raise NoSuchJob(
-                f"job {job} was not submitted by clusterrun, and Slurm has forgotten where its logs are",
+                f"job {job} has no record of clusterrun's here, and Slurm has forgotten where its logs are",
                 hint=f"its script said so (#SBATCH --output); without, sbatch writes slurm-{job}.out in {folder}",
             )
     raise NoSuchJob(
-        f"job {job} was not submitted by clusterrun, and Slurm no longer tells where its logs are",
+        f"job {job} has no record of clusterrun's here, and Slurm no longer tells where its logs are",
         hint="scontrol knows a job for some minutes after its end; then look in the folder it was submitted from",
     )
 

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import click
 
 from clusterrun.cli.follow import exit_code, follow_to_end, no_log, print_pieces
+from clusterrun.cli.ids import refuse_parts
 from clusterrun.cli.logfiles import Ours, Theirs, check_readable, files_of, logs_of, source_of
 from clusterrun.cli.options import json_option
 from clusterrun.cluster import Cluster
@@ -75,6 +76,8 @@ def _ours(
     choice = ours.choice(ranks, nodes)
     source, want = ours.source(choice), _with_prefix(ui, want, choice)
     there = any(path.exists() for path in ours.paths)
+    if not there and ours.job != ours.run.job_id:
+        refuse_parts([str(ours.job)], cluster.states([ours.run]))
     if since is not None and there and not source.ticks:
         raise _timeless(str(ours.job))
     if follow:
@@ -88,7 +91,10 @@ def _ours(
     if state.status.is_over:
         ui.note(no_log(cluster, ours.run, ours.job, state))
         return exit_code([state])
-    ui.note(f"no log yet: job {ours.job} is {state.status.state} {state.status.reason}".rstrip())
+    if state.status.state in ("PENDING", "UNKNOWN"):
+        ui.note(f"no log yet: job {ours.job} is {state.status.state} {state.status.reason}".rstrip())
+    else:
+        ui.note(f"no log of job {ours.job}, which is {state.status.state}: {ours.paths[0]} is not there")
     return 0
 
 
