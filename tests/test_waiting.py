@@ -12,7 +12,7 @@ from clusterrun import waiting
 from clusterrun.reasons import Starts, explain
 from clusterrun.scheduler.slurm_limits import Holder
 from clusterrun.survey import Association
-from clusterrun.waiting import limits, places
+from clusterrun.waiting import limits, places, rules
 from clusterrun.waiting.facts import Facts
 from tests.queues import NOW, asking, facts, judged, status
 
@@ -159,7 +159,7 @@ def test_a_node_limit_that_comes_of_nodes_that_are_out_passes_by_itself() -> Non
 
 def test_a_partition_that_is_down() -> None:
     down = [p | ({"State": "DOWN"} if p["PartitionName"] == "gpu" else {}) for p in facts("6").partitions or ()]
-    found = places.rules(replace(facts("6"), partitions=down))
+    found = rules.rules(replace(facts("6"), partitions=down))
     assert found.here[0] == "partition gpu is DOWN"
     assert found.do == ("scontrol update JobId=6 Partition=low",)
 

@@ -17,7 +17,7 @@ from clusterrun.scheduler import Scheduler
 from clusterrun.scheduler.local import LocalScheduler
 from clusterrun.scheduler.slurm import SlurmScheduler
 from clusterrun.states import RunState
-from clusterrun.waiting import dependencies, limits, local, places, turns, underway
+from clusterrun.waiting import dependencies, limits, local, places, rules, turns, underway
 from clusterrun.waiting.asking import ask
 from clusterrun.waiting.facts import Facts
 from clusterrun.waiting.found import Found
@@ -45,6 +45,7 @@ class Waiting:
     start_line: str = ""
     unseen: tuple[str, ...] = ()
     is_local: bool = False
+    hearsay: bool = False
 
     @property
     def meaning(self) -> str:
@@ -53,6 +54,8 @@ class Waiting:
             return self.reason.meaning
         if self.is_local:
             return "It has just been submitted, or starts this moment."
+        if not self.said and self.hearsay:
+            return "Slurm gives no reason yet that could be seen: only accounting tells that it waits."
         return (
             "Slurm gives no reason yet" if not self.said else "clusterrun does not know this reason; it is Slurm's own"
         )
@@ -141,17 +144,23 @@ def judge(facts: Facts, job: JobStatus) -> Waiting:
         starts=starts,
         ahead=ahead,
         ahead_line=ahead.sentence(facts.partition_names) if ahead else "",
-        start=facts.epoch("StartTime"),
-        start_nodes=facts.job.get("SchedNodeList", ""),
+        start=facts.epoch("StartTime") if _counts(starts) else None,
+        start_nodes=facts.job.get("SchedNodeList", "") if _counts(starts) else "",
         start_line=_start(facts, starts) if facts.job else "",
+        hearsay=job.source == "sacct",
         unseen=tuple(dict.fromkeys((*facts.unseen, *found.unseen, *_hearsay(job)))),
     )
+
+
+def _counts(starts: Starts | None) -> bool:
+    """Whether Slurm's estimate means something: for a job that something else holds back it may name this moment."""
+    return starts in (None, Starts.ALONE)
 
 
 def _start(facts: Facts, starts: Starts | None) -> str:
     """Slurm's estimate in words."""
     at, nodes = facts.epoch("StartTime"), facts.job.get("SchedNodeList", "")
-    if at is None:
+    if at is None or not _counts(starts):
         return "Slurm has no estimate" + ("" if starts is Starts.ALONE else " for a job that is not in line")
     late = ", so it is due" if at < facts.now else ""
     return f"Slurm expects {moment(at, facts.now)}{late}{f' on {nodes}' if nodes else ''}"
@@ -177,7 +186,7 @@ def _dependency(facts: Facts) -> Found:
 
 def _misfit(facts: Facts) -> Found:
     """A rule of the partition that the job breaks; where it breaks none, nodes are missing that will come back."""
-    broken = places.rules(facts)
+    broken = rules.rules(facts)
     if broken.here:
         return broken
     return broken + places.asked_nodes(facts) + places.room(facts) + Found(starts=Starts.ALONE)
@@ -195,14 +204,17 @@ _LOOKS: dict[str, tuple[Callable[[Facts], Found], ...]] = {
     "JobHeldAdmin": (turns.hold,),
     "JobArrayTaskLimit": (turns.throttle,),
     "Licenses": (turns.licenses,),
-    "PartitionTimeLimit": (places.rules,),
+    "PartitionTimeLimit": (rules.rules,),
     "PartitionNodeLimit": (_misfit,),
-    "PartitionConfig": (places.rules,),
-    "PartitionDown": (places.rules,),
-    "PartitionInactive": (places.rules,),
+    "PartitionConfig": (rules.rules,),
+    "PartitionDown": (rules.rules,),
+    "PartitionInactive": (rules.rules,),
     "Reservation": (places.reservations,),
     "ReservationDeleted": (places.reservations,),
     "ReqNodeNotAvail": (places.asked_nodes, places.reservations, places.room),
-    "BadConstraints": (places.rules, places.room),
-    **dict.fromkeys(("JobHoldMaxRequeue", "InvalidAccount", "InvalidQOS", "AccountNotAllowed", "QOSNotAllowed"), ()),
+    "BadConstraints": (rules.rules, places.room),
+    "MaxMemPerLimit": (rules.rules,),
+    "AccountNotAllowed": (rules.rules,),
+    "QOSNotAllowed": (rules.rules,),
+    **dict.fromkeys(("JobHoldMaxRequeue", "InvalidAccount", "InvalidQOS"), ()),
 }

@@ -11,7 +11,7 @@ from clusterrun.job import JobId, JobStatus
 from clusterrun.reasons import Limit, explain
 from clusterrun.scheduler.slurm import SlurmScheduler
 from clusterrun.scheduler.slurm_limits import Holder, limits_argv, parse_limits
-from clusterrun.scheduler.slurm_nodes import nodes_argv, parse_nodes
+from clusterrun.scheduler.slurm_nodes import Node, nodes_argv, parse_nodes
 from clusterrun.scheduler.slurm_priority import NO_PARTS, Priority, parse_priority, priority_argv
 from clusterrun.scheduler.slurm_queue import parse_queue, queue_argv
 from clusterrun.scheduler.slurm_show import parse_show, show_argv
@@ -19,6 +19,7 @@ from clusterrun.survey import Association, associations_argv, parse_associations
 from clusterrun.waiting import turns
 from clusterrun.waiting.dependencies import conditions
 from clusterrun.waiting.facts import Facts
+from clusterrun.waiting.features import parse_features
 
 #: Seconds that one question may take; all of them are asked at once.
 TIMEOUT = 15.0
@@ -26,8 +27,10 @@ TIMEOUT = 15.0
 _NOT_ABOUT_NODES = frozenset({
     "Dependency", "DependencyNeverSatisfied", "BeginTime", "JobHeldUser", "JobHeldAdmin", "JobArrayTaskLimit",
     "Licenses", "PartitionTimeLimit", "JobHoldMaxRequeue", "InvalidAccount", "InvalidQOS", "AccountNotAllowed",
-    "QOSNotAllowed",
+    "QOSNotAllowed", "MaxMemPerLimit",
 })  # fmt: skip
+#: Reasons that another account or QOS of its user's may mend.
+_ABOUT_ACCOUNTS = frozenset({"AccountNotAllowed", "QOSNotAllowed"})
 #: How many accounts up the tree are asked about: a limit may be set on any of them.
 _LEVELS = 3
 
@@ -70,9 +73,10 @@ def _ask(desk: _Desk, scheduler: SlurmScheduler, job: JobStatus, now: float) -> 
     request = desk.ask("the job's request", show_argv("job", [str(job.id)]), parse_show)
     queue = desk.ask("the queue", queue_argv(), parse_queue)
     partitions = desk.ask("the partitions", show_argv("partition"), parse_show)
-    nodes = desk.ask("the nodes", nodes_argv(), parse_nodes) if on_nodes else _nothing
+    nodes = desk.ask("the nodes", nodes_argv(), _nodes_and_features) if on_nodes else _nothing
     kept = desk.ask("the reservations", show_argv("reservation"), parse_show) if on_nodes else _nothing
     licenses = desk.ask("the licenses", show_argv("license"), parse_show) if word == "Licenses" else _nothing
+    seen = nodes()
     known = Facts(
         id=str(job.id),
         reason=reason,
@@ -80,17 +84,22 @@ def _ask(desk: _Desk, scheduler: SlurmScheduler, job: JobStatus, now: float) -> 
         job=_block(request(), job.id),
         queue=queue(),
         partitions=partitions(),
-        nodes=nodes(),
+        nodes=seen[0] if seen else None,
+        features=seen[1] if seen else None,
         reservations=_reservations(kept()),
         licenses=licenses(),
     )
     holders = _holders(desk, known, limit) if limit else None
-    associations = _associations(desk, scheduler, known) if limit else None
+    associations = _associations(desk, scheduler, known) if limit or word in _ABOUT_ACCOUNTS else None
     priorities = _priorities(desk, known) if word == "Priority" else None
     past = _past(desk, scheduler, known) if word.startswith("Dependency") else None
     return replace(
         known, holders=holders, associations=associations, priorities=priorities, past=past, unseen=tuple(desk.unseen)
     )
+
+
+def _nodes_and_features(text: str) -> tuple[list[Node], dict[str, frozenset[str]]]:
+    return parse_nodes(text), parse_features(text)
 
 
 def _nothing() -> None:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
+import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from clusterrun.job import JobStatus, Outcome, outcome_of
 from clusterrun.scheduler.slurm_queue import Queued
-from clusterrun.waiting.words import clock
+from clusterrun.waiting.words import clock, several, some
 
 # afterok:1(unfulfilled)   afterany:5_*+10(failed)   singleton(unfulfilled)   expand:3
 _ONE = re.compile(
-    r"([a-z]+)(?::(L?\d{1,18}(?:_(?:\d{1,9}|\*))?(?:\+\d{1,9})?))?(?:\(([a-z]+)\))?", re.IGNORECASE | re.ASCII
+    r"([a-z]+)(?::(L?\d{1,18}(?:_(?:\d{1,9}|\*))?)(?:\+(\d{1,9}))?)?(?:\(([a-z]+)\))?", re.IGNORECASE | re.ASCII
 )
 
 #: What each word waits for (sbatch(1), --dependency), and whether it can still be met by a job with such an outcome.
@@ -28,11 +30,15 @@ _DEMANDS: dict[str, tuple[str, Callable[[Outcome], bool] | None]] = {
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """One condition: its word, the job it names ("" for singleton), and what Slurm says of it (``unfulfilled``)."""
+    """One condition: its word, the job it names ("" for singleton), and what Slurm says of it (``unfulfilled``).
+
+    ``delay`` is in minutes: so long after the job began (``after:1+10``).
+    """
 
     word: str
     job: str = ""
     said: str = ""
+    delay: int = 0
 
 
 def conditions(text: str) -> list[Condition]:
@@ -41,8 +47,8 @@ def conditions(text: str) -> list[Condition]:
     for part in re.split(r"[,?]", text):
         match = _ONE.fullmatch(part.strip())
         if match:
-            job = (match[2] or "").partition("+")[0].removesuffix("_*")
-            found.append(Condition(match[1].lower(), job, (match[3] or "").lower()))
+            job = (match[2] or "").removesuffix("_*")
+            found.append(Condition(match[1].lower(), job, (match[4] or "").lower(), int(match[3] or 0)))
     return found
 
 
@@ -66,7 +72,11 @@ def _sentence(one: Condition, queue: Sequence[Queued] | None, past: Sequence[Job
     wants, may = _DEMANDS.get(one.word, ("", None))
     name = f"{one.word}:{one.job}"
     demand = f"{name} waits for job {one.job} {wants}" if wants else name
+    demand += f" and then {several(one.delay, 'minute')} more" if one.delay else ""
     rows = [row for row in queue or () if one.job in (str(row.raw), row.id, row.id.partition("_")[0])]
+    base = one.job.partition("_")[0]
+    if not rows and base != one.job:  # a task that has not begun has no row of its own, its array has one
+        rows = [row for row in queue or () if row.id == base and row.state == "PENDING"]
     live = [row for row in rows if outcome_of(row.state) is Outcome.RUNNING]
     ended = {row.state for row in rows if row not in live}
     ended |= {job.state for job in past or () if job.is_over and one.job in (str(job.id), job.id.base)}
@@ -76,7 +86,7 @@ def _sentence(one: Condition, queue: Sequence[Queued] | None, past: Sequence[Job
     if bad:
         return f"{demand}, and it {_past_words(ended)}: this can never be met", True
     if live:
-        return f"{demand}; it {_live_words(live)}", False
+        return f"{demand}; it {_live_words(live, one.delay)}", False
     if ended:
         return f"{demand}; it {_past_words(ended)}", False
     return f"{demand}; how that job stands could not be seen", False
@@ -86,10 +96,22 @@ def _past_words(states: Iterable[str]) -> str:
     return "is " + " and ".join(sorted(states))
 
 
-def _live_words(rows: Sequence[Queued]) -> str:
+def _live_words(rows: Sequence[Queued], delay: int) -> str:
     if len(rows) > 1:
-        return f"is {len(rows)} tasks that are not over"
+        return f"has tasks that are not over: {_tasks(rows)}"
     row = rows[0]
+    if row.state == "RUNNING" and delay and row.start:
+        met = time.strftime("%H:%M:%S", time.localtime(row.start + 60 * delay))
+        return f"is RUNNING since {time.strftime('%H:%M:%S', time.localtime(row.start))}, so this is met at {met}"
     if row.state == "RUNNING":
         return f"is RUNNING, at most {clock(row.left)} more" if row.left else "is RUNNING"
     return f"is {row.state}" + (f" ({row.reason})" if row.reason else "")
+
+
+def _tasks(rows: Sequence[Queued]) -> str:
+    """How many run; those that have not begun share a row of the queue, so that they cannot be counted."""
+    begun = Counter(row.state for row in rows if row.state != "PENDING")
+    words = [f"{count} {state}" for state, count in sorted(begun.items())]
+    whys = sorted({row.reason for row in rows if row.state == "PENDING" and row.reason})
+    waits = any(row.state == "PENDING" for row in rows)
+    return ", ".join([*words, *([f"others wait{f' ({some(whys)})' if whys else ''}"] if waits else [])])

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from clusterrun.job import JobStatus
@@ -28,6 +29,7 @@ class Facts:
     queue: Sequence[Queued] | None = None
     partitions: Sequence[dict[str, str]] | None = None
     nodes: Sequence[Node] | None = None
+    features: Mapping[str, frozenset[str]] | None = None
     reservations: Sequence[dict[str, str]] | None = None
     licenses: Sequence[dict[str, str]] | None = None
     holders: Sequence[Holder] | None = None
@@ -59,7 +61,18 @@ class Facts:
         """The user's number as text."""
         return self.job.get("UserId", "").partition("(")[2].rstrip(")")
 
+    @property
+    def nodes_asked(self) -> tuple[int, int]:
+        """The least and the most nodes that it asks for, (0, 0) where that is not known."""
+        match = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", self.job.get("NumNodes", ""), re.ASCII)
+        return (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
+
     def epoch(self, key: str) -> int | None:
         """A time of the job's, in seconds since the epoch."""
         text = self.job.get(key, "")
         return int(text) if text.isascii() and text.isdigit() and len(text) < 12 else None
+
+
+def whole(text: str) -> int | None:
+    """A whole number of Slurm's; None for a word in its place."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else None

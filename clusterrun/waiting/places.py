@@ -1,88 +1,92 @@
-"""Where the job could run: its partitions' rules, the nodes that are out, what is free against what is asked. Pure."""
+"""Where the job could run: the nodes that are out, reserved or short of something, and what is free. Pure."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 
+from clusterrun.reasons import Starts
 from clusterrun.scheduler.hostlist import expand, fold
 from clusterrun.scheduler.slurm_nodes import OPEN, OUT, Node
 from clusterrun.scheduler.slurm_text import duration
-from clusterrun.waiting.facts import Facts
+from clusterrun.waiting.facts import Facts, whole
+from clusterrun.waiting.features import having
 from clusterrun.waiting.found import Found
 from clusterrun.waiting.words import clock, moment, several, some
 
 _SHOWN = 4
 
 
-def rules(facts: Facts) -> Found:
-    """What the job asks for that its partition does not allow, and which partition would."""
-    if facts.partitions is None:
-        return Found(unseen=("the partition's limits",))
-    found = Found()
-    for partition in facts.own_partitions:
-        found += _broken(facts, partition)
-    if found.here and (others := [p["PartitionName"] for p in facts.partitions if _would_take(facts, p)]):
-        found += Found((f"allowed in {some(others)}",), (f"scontrol update JobId={facts.id} Partition={others[0]}",))
-    return found
-
-
-def _broken(facts: Facts, partition: dict[str, str]) -> Found:
-    name, here, do = partition["PartitionName"], [], []
-    if partition.get("State", "UP") != "UP":
-        here.append(f"partition {name} is {partition['State']}")
-    asked, most = duration(facts.job.get("TimeLimit", "")), duration(partition.get("MaxTime", ""))
-    if most is not None and (asked is None or asked > most):
-        wants = clock(asked) if asked is not None else facts.job.get("TimeLimit", "no time limit")
-        here.append(f"partition {name} allows {clock(most)}; this job asks for {wants}")
-        do.append(f"scontrol update JobId={facts.id} TimeLimit={clock(most)}")
-    low, high = _nodes_asked(facts)
-    least, limit = _int(partition.get("MinNodes", "")) or 0, _int(partition.get("MaxNodes", ""))
-    total = _int(partition.get("TotalNodes", ""))
-    if limit is not None and low > limit:
-        here.append(f"partition {name} allows {several(limit, 'node')} for a job; this job asks for {low}")
-        do.append(f"scontrol update JobId={facts.id} NumNodes={limit}")
-    elif total is not None and low > total:
-        here.append(f"partition {name} has {several(total, 'node')}; this job asks for {low}")
-        do.append(f"scontrol update JobId={facts.id} NumNodes={total}")
-    if high and high < least:
-        here.append(f"partition {name} takes jobs of {least} nodes or more; this job asks for {high}")
-        do.append(f"scontrol update JobId={facts.id} NumNodes={least}")
-    return Found(tuple(here), tuple(do))
-
-
-def _would_take(facts: Facts, partition: dict[str, str]) -> bool:
-    """Whether a partition's size and time limit allow the job, as far as they tell; hidden rules may say no."""
-    if partition.get("PartitionName") in facts.partition_names or _broken(facts, partition).here:
-        return False
-    open_to_all = all(partition.get(key, "ALL") == "ALL" for key in ("AllowGroups", "AllowAccounts", "AllowQos"))
-    return open_to_all and partition.get("RootOnly") != "YES" and partition.get("ReqResv") != "YES"
-
-
-def _nodes_asked(facts: Facts) -> tuple[int, int]:
-    match = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", facts.job.get("NumNodes", ""), re.ASCII)
-    return (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
-
-
 def room(facts: Facts) -> Found:
-    """What is asked against what the partition's nodes have free, and which of them are out and why."""
+    """What is asked against what the nodes that may take the job have free, what they lack, which are out and why."""
     nodes = partition_nodes(facts)
     if nodes is None:
         return Found(unseen=("the partition's nodes",)) if facts.nodes is None else Found()
     where = f"partition {', '.join(facts.partition_names)}"
+    nodes, which = _named(facts, nodes)
+    where = f"on {which} {where}" if which else f"in {where}"
     free, total = sum(n.gpu_free for n in nodes), sum(n.gpu_total for n in nodes)
     cpus = f"{sum(n.cpus_free for n in nodes)} of {several(sum(n.cpus for n in nodes), 'CPU')}"
     gpus = f", {free} of {several(total, 'GPU')}" if total else ""
-    here = [f"it asks for {_request(facts)}; free now in {where}: {cpus}{gpus}"]
-    fitting = [n.name for n in nodes if _fits(n, facts)]
-    need = _nodes_asked(facts)[0] or 1
+    here = [f"it asks for {_request(facts)}; free now {where}: {cpus}{gpus}"]
+    featured = _featured(facts, nodes, where)
+    kept = set(having(facts.job.get("Features", ""), facts.features or {}, [n.name for n in nodes]) or ())
+    nodes = [n for n in nodes if n.name in kept] or nodes
+    fitting = [n.name for n in nodes if n.standing in OPEN and not _lacks(n, facts)]
+    need = facts.nodes_asked[0] or 1
     enough = f"{several(len(fitting), 'node')} of {len(nodes)} {'has' if len(fitting) == 1 else 'have'} room for it now"
     if fitting:
         enough += f" ({fold(fitting)})"
-    here.append(f"{enough}; it needs {need}")
-    if len(fitting) >= need:
-        here.append("they may be kept for jobs that go first, or the scheduler has not come to it yet")
-    return Found(tuple(here)) + out_of_service(nodes, facts.now)
+    room_now = [f"{enough}; it needs {need}", *_short(nodes, facts)]
+    if len(fitting) >= need and (facts.reason is None or facts.reason.starts is Starts.ALONE):
+        room_now.append("they may be kept for jobs that go first, or the scheduler has not come to it yet")
+    if featured.starts:
+        return Found(tuple(here)) + featured
+    return Found(tuple(here)) + featured + Found(tuple(room_now)) + out_of_service(nodes, facts.now)
+
+
+def _named(facts: Facts, nodes: list[Node]) -> tuple[list[Node], str]:
+    """The nodes that the job's --nodelist and --exclude leave, and how to call them."""
+    wanted, unwanted = (set(expand(facts.job.get(key, ""), 10_000)) for key in ("ReqNodeList", "ExcNodeList"))
+    if wanted and len(wanted) >= (facts.nodes_asked[0] or 1):
+        return [n for n in nodes if n.name in wanted], "the nodes it names of"
+    if unwanted & {n.name for n in nodes}:
+        return [n for n in nodes if n.name not in unwanted], "the nodes it does not exclude of"
+    return nodes, ""
+
+
+def _featured(facts: Facts, nodes: Sequence[Node], where: str) -> Found:
+    """Which of the nodes have the features that the job asks for; where none has, how to drop them."""
+    wanted = facts.job.get("Features", "")
+    if not wanted:
+        return Found()
+    names = [n.name for n in nodes]
+    found = having(wanted, facts.features, names) if facts.features is not None else None
+    if found is None:
+        return Found(unseen=(f"which nodes have {wanted}",))
+    if found:
+        return Found((f"{several(len(found), 'node')} of {len(names)} {_has(found)} {wanted} ({fold(found)})",))
+    known = sorted({name for node in names for name in (facts.features or {}).get(node, ())})
+    there = f"; there is {some(known)}" if known else "; its nodes have no features at all"
+    return Found(
+        (f"no node has {wanted}, {where}{there}",),
+        (f"scontrol update JobId={facts.id} Features=", f"clusterrun cancel {facts.id}"),
+        starts=Starts.YOU,
+    )
+
+
+def _has(names: Sequence[str]) -> str:
+    return "has" if len(names) == 1 else "have"
+
+
+def _short(nodes: Sequence[Node], facts: Facts) -> list[str]:
+    """The nodes in service without room for the job, by what they lack of its share: GPUs, memory, CPUs."""
+    by_lack: dict[str, list[str]] = {}
+    for node in nodes:
+        lacks = _lacks(node, facts)
+        if lacks and node.standing in (*OPEN, "allocated"):
+            by_lack.setdefault(" and ".join(lacks), []).append(node.name)
+    return [f"short of {what}: {fold(names)}" for what, names in by_lack.items()]
 
 
 def out_of_service(nodes: Sequence[Node], now: float) -> Found:
@@ -143,7 +147,7 @@ def reservations(facts: Facts) -> Found:
 
 def _before(facts: Facts, blocks: Sequence[dict[str, str]]) -> tuple[str, ...]:
     """A time limit with which the job would end before the first of those reservations begins."""
-    starts = [start for block in blocks if (start := _int(block.get("StartTime", "")) or 0) > facts.now]
+    starts = [start for block in blocks if (start := whole(block.get("StartTime", "")) or 0) > facts.now]
     asked = duration(facts.job.get("TimeLimit", ""))
     minutes = int(min(starts) - facts.now) // 60 - 1 if starts else 0
     if minutes < 1 or (asked is not None and asked <= minutes * 60):
@@ -152,14 +156,14 @@ def _before(facts: Facts, blocks: Sequence[dict[str, str]]) -> tuple[str, ...]:
 
 
 def _reservation(block: dict[str, str], now: float) -> str:
-    start, end = _int(block.get("StartTime", "")), _int(block.get("EndTime", ""))
+    start, end = whole(block.get("StartTime", "")), whole(block.get("EndTime", ""))
     flags = f" ({block['Flags']})" if block.get("Flags") else ""
     if start and start > now:
         when = f"begins at {moment(start, now)}, for {clock(end - start) if end else 'an unknown time'}"
     else:
         when = f"holds until {moment(end, now)}" if end else f"is {block.get('State', 'there')}"
     nodes = (
-        f"{several(_int(block.get('NodeCnt', '')) or 0, 'node')}: {block['Nodes']}"
+        f"{several(whole(block.get('NodeCnt', '')) or 0, 'node')}: {block['Nodes']}"
         if block.get("Nodes")
         else "no nodes"
     )
@@ -176,7 +180,7 @@ def partition_nodes(facts: Facts) -> list[Node] | None:
 
 def _request(facts: Facts) -> str:
     """The request in words, on each node where it says so."""
-    asked, (low, high) = facts.asked, _nodes_asked(facts)
+    asked, (low, high) = facts.asked, facts.nodes_asked
     parts = [several(low, "node") if low == high else f"{low} to {high} nodes"]
     gpus = _gpus(facts)
     parts += [several(gpus, "GPU")] if gpus else []
@@ -191,7 +195,7 @@ def _gpus(facts: Facts) -> int:
     if named:
         return int(max(named))
     # where GPUs are not accounted for they stand in the request alone: gres:gpu:4, gres/gpu:a100=2
-    nodes = max(1, _nodes_asked(facts)[0])
+    nodes = max(1, facts.nodes_asked[0])
     return _counted(facts.job.get("TresPerNode", "")) * nodes or _counted(facts.job.get("TresPerJob", ""))
 
 
@@ -200,11 +204,18 @@ def _counted(request: str) -> int:
 
 
 def _fits(node: Node, facts: Facts) -> bool:
-    """Whether a node has its share of the request free, as far as counts tell (features and memory aside)."""
-    nodes = max(1, _nodes_asked(facts)[0])
-    cpus = facts.asked.get("cpu", 1) / nodes
-    return node.standing in OPEN and node.cpus_free >= max(1, int(cpus)) and node.gpu_free >= -(-_gpus(facts) // nodes)
+    """Whether a node has its share of the request free, as far as counts tell (features aside)."""
+    return node.standing in OPEN and not _lacks(node, facts)
 
 
-def _int(text: str) -> int | None:
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else None
+def _lacks(node: Node, facts: Facts) -> list[str]:
+    """What the node has too little of for its share of the request, the scarcest first."""
+    nodes = max(1, facts.nodes_asked[0])
+    gpus, cpus, memory = -(-_gpus(facts) // nodes), facts.asked.get("cpu", 1) / nodes, facts.asked.get("mem", 0) / nodes
+    idle = sum(number for _, number in node.gpus_idle)
+    short = {
+        "GPUs": gpus > 0 and idle < gpus,
+        "memory": bool(node.memory) and node.memory - node.memory_used < max(memory, 1.0 if node.memory_used else 0),
+        "CPUs": node.cpus - node.cpus_used < max(1, int(cpus)),
+    }
+    return [name for name, lacking in short.items() if lacking]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from clusterrun.reasons import explain
 from clusterrun.scheduler.slurm_priority import Priority
 from clusterrun.scheduler.slurm_queue import Queued
-from clusterrun.waiting.facts import Facts
+from clusterrun.waiting.facts import Facts, whole
 from clusterrun.waiting.found import Found
 from clusterrun.waiting.words import clock, moment, several, some
 
@@ -38,8 +38,8 @@ class Ahead:
         if self.jobs:
             first += f": {some(list(self.jobs))}"
         if self.others:
-            first += f"; {several(self.others, 'more')} with a higher priority wait for something of their own".replace(
-                "mores", "more"
+            first += (
+                f"; {self.others} more before it {'waits' if self.others == 1 else 'wait'} for something of their own"
             )
         for name, count in self.elsewhere:
             first += f"; {several(count, 'job')} of partition {name}, which goes first on the same nodes"
@@ -80,14 +80,18 @@ def _word(row: Queued) -> str:
 
 def _partitions_first(facts: Facts) -> list[str]:
     """Partitions of a higher tier that share nodes with the job's."""
-    tiers = [_int(p.get("PriorityTier", "")) or 0 for p in facts.own_partitions]
+    tiers = [whole(p.get("PriorityTier", "")) or 0 for p in facts.own_partitions]
     if not tiers or facts.nodes is None:
         return []
-    shared = {
-        name for node in facts.nodes if set(node.partitions) & set(facts.partition_names) for name in node.partitions
-    }
-    others = [p for p in facts.partitions or () if p.get("PartitionName") in shared - set(facts.partition_names)]
-    return [p["PartitionName"] for p in others if (_int(p.get("PriorityTier", "")) or 0) > max(tiers)]
+    shared = _sharing(facts)
+    others = [p for p in facts.partitions or () if p.get("PartitionName") in shared]
+    return [p["PartitionName"] for p in others if (whole(p.get("PriorityTier", "")) or 0) > max(tiers)]
+
+
+def _sharing(facts: Facts) -> set[str]:
+    """The other partitions that share nodes with the job's."""
+    mine = set(facts.partition_names)
+    return {name for node in facts.nodes or () if mine & set(node.partitions) for name in node.partitions} - mine
 
 
 def parts(facts: Facts) -> Found:
@@ -108,17 +112,23 @@ def _made_of(one: Priority) -> str:
 
 
 def next_ends(facts: Facts) -> Found:
-    """When room may come: the running jobs of the partition that end first, by their time limits."""
+    """When room may come: the running jobs of the partition, and of those on the same nodes, that end first."""
     if facts.queue is None or not facts.partition_names:
         return Found()
-    running = [r for r in facts.queue if r.state == "RUNNING" and set(r.partitions) & set(facts.partition_names)]
-    if not running:
-        return Found((f"no job that you may see runs in partition {', '.join(facts.partition_names)}",))
-    timed = sorted((r for r in running if r.left is not None), key=lambda r: r.left or 0)
+    mine, sharing = set(facts.partition_names), _sharing(facts)
+    live = [r for r in facts.queue if r.state == "RUNNING"]
+    own = [r for r in live if mine & set(r.partitions)]
+    others = [r for r in live if not mine & set(r.partitions) and sharing & set(r.partitions)]
+    where = f"partition {', '.join(facts.partition_names)}"
+    count = f"{several(len(own), 'job')} running there" if own else f"no job that you may see runs in {where}"
+    if others:
+        names = dict.fromkeys(name for r in others for name in r.partitions)
+        count += f", {len(others)} in {some(list(names))}, which {'shares' if len(names) == 1 else 'share'} its nodes"
+    timed = sorted((r for r in [*own, *others] if r.left is not None), key=lambda r: r.left or 0)
     shown = [f"{r.id}{'' if r.user == facts.user else f' of {r.user}'} within {clock(r.left)}" for r in timed[:_SHOWN]]
     ends = f"; by their time limits these end first: {', '.join(shown)}" if shown else ""
-    held = _held_by(facts, running)
-    return Found((f"{several(len(running), 'job')} running there{ends}", *((held,) if held else ())))
+    held = _held_by(facts, [*own, *others])
+    return Found((f"{count}{ends}", *((held,) if held else ())))
 
 
 def _held_by(facts: Facts, running: Sequence[Queued]) -> str:
@@ -138,7 +148,7 @@ def begin(facts: Facts) -> Found:
     if at is None:
         return Found(unseen=("the time from which it may start",))
     here = [f"it may start from {moment(at, facts.now)}"]
-    restarts = _int(facts.job.get("Restarts", "")) or 0
+    restarts = whole(facts.job.get("Restarts", "")) or 0
     if restarts:
         again = f"it was put back into the queue ({several(restarts, 'restart')})"
         here.append(f"{again}; Slurm lets some minutes pass before a job starts again")
@@ -160,7 +170,7 @@ def hold(facts: Facts) -> Found:
 
 def throttle(facts: Facts) -> Found:
     """How many tasks of the array run, of the number that %N allows."""
-    most = _int(facts.job.get("ArrayTaskThrottle", ""))
+    most = whole(facts.job.get("ArrayTaskThrottle", ""))
     array = facts.job.get("ArrayJobId", "") or facts.id.partition("_")[0]
     if facts.queue is None:
         return Found(unseen=("the array's running tasks",))
@@ -193,7 +203,3 @@ def licenses(facts: Facts) -> Found:
         by = f", by {some(users)}" if users else ""
         here.append(f"it asks for {count} {name}; {block.get('Used', '?')} of {block.get('Total', '?')} in use{by}")
     return Found(tuple(here), unseen=tuple(unseen))
-
-
-def _int(text: str) -> int | None:
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else None
