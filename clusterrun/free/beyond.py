@@ -7,9 +7,10 @@ from collections.abc import Iterable
 from clusterrun.free.limits import Limit
 from clusterrun.free.seen import Seen
 from clusterrun.free.shapes import Need
+from clusterrun.free.words import counted
 from clusterrun.spec import JobSpec
 
-_GPUS = ("MaxTRESPJ", "MaxTRESPU", "MaxTRESPA", "GrpTRES")
+_TRES = ("MaxTRESPJ", "MaxTRESPU", "MaxTRESPA", "GrpTRES")
 _RUNNING = ("MaxJobs", "MaxJobsPU", "MaxJobsPA", "GrpJobs")
 _QUEUED = ("MaxSubmitJobs", "MaxSubmitJobsPU", "MaxSubmitJobsPA", "GrpSubmitJobs")
 
@@ -32,10 +33,8 @@ def beyond(seen: Seen, spec: JobSpec, need: Need, gpus: int, partitions: Iterabl
 
 def _why(limit: Limit, spec: JobSpec, need: Need, gpus: int) -> str:
     left = limit.limit if limit.left is None else limit.left
-    if limit.name in _GPUS and need.gpus and limit.tres in ("gres/gpu", f"gres/gpu:{need.kind}"):
-        if gpus > limit.limit:
-            return f"{gpus} GPUs are more than the {limit.limit:.0f} that it allows: the job would wait for ever"
-        return f"of {limit.limit:.0f} GPUs {left:.0f} are left: the job would wait for others" if gpus > left else ""
+    if limit.name in _TRES:
+        return _too_much(limit, left, *_asked(limit.tres, spec, need, gpus))
     if limit.name == "MaxWallPJ" and spec.time_limit and spec.time_limit > limit.limit * 60:
         return "the time limit is over its own: the job would wait for ever"
     if limit.name in _RUNNING and left == 0:
@@ -43,3 +42,21 @@ def _why(limit: Limit, spec: JobSpec, need: Need, gpus: int) -> str:
     if limit.name in _QUEUED and left == 0:
         return f"all of its {limit.limit:.0f} jobs are in use: Slurm would refuse another"
     return ""
+
+
+def _too_much(limit: Limit, left: float, count: int, noun: str) -> str:
+    if count > limit.limit:
+        more = f"{counted(count, noun)} {'is' if count == 1 else 'are'} more than the {limit.limit:.0f} that it allows"
+        return f"{more}: the job would wait for ever"
+    if count > left:
+        return f"of {counted(int(limit.limit), noun)} {left:.0f} are left: the job would wait for others"
+    return ""
+
+
+def _asked(tres: str, spec: JobSpec, need: Need, gpus: int) -> tuple[int, str]:
+    """How much of a limited resource the job asks for, as far as its options tell: of CPUs at least so many."""
+    if need.gpus and tres in ("gres/gpu", f"gres/gpu:{need.kind}"):
+        return gpus, "GPU"
+    if tres == "cpu":
+        return spec.nodes * spec.tasks_per_node * (spec.cpus_per_task or 1), "CPU"
+    return (spec.nodes, "node") if tres == "node" else (0, "")
