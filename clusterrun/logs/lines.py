@@ -73,7 +73,7 @@ class LineReader:
         match: Match = None,
     ) -> None:
         self._stream = stream
-        self._match = match
+        self.match = match
         self._world_size = world_size
         self._width = len(str(world_size - 1)) if world_size else None
         self._wanted = None if ranks is None else frozenset(ranks)
@@ -106,11 +106,11 @@ class LineReader:
     def feed(self, data: bytes) -> list[LogLine]:
         """The lines that these bytes complete; a last line without its newline waits for the next call."""
         lines = self._feed(data)
-        return lines if self._match is None else list(filter(self._match, lines))
+        return lines if self.match is None else list(filter(self.match, lines))
 
     def late(self, now: float) -> list[LogLine]:
         """States of progress bars that should be seen before their last one; ``now`` in seconds of any clock."""
-        return list(filter(self._match, self._bars.late(now))) if self._bars else []
+        return list(filter(self.match, self._bars.late(now))) if self._bars else []
 
     def end(self) -> list[LogLine]:
         """The lines still unfinished: each task's pieces in hand, a last line without its newline, and bars."""
@@ -120,7 +120,7 @@ class LineReader:
             self._tail, self._tail_lost, self._tail_first = b"", 0, b""
         for rank in list(self._held):
             self._give(lines, rank, *self._release(rank))
-        return list(filter(self._match, lines + self._bars.end()))
+        return list(filter(self.match, lines + self._bars.end()))
 
     def split(self, raw: bytes) -> tuple[int | None, str, bytes]:
         """(rank, label, the rest) of a raw line."""
@@ -137,6 +137,11 @@ class LineReader:
             if len(self._labels) < _LABELS_KEPT:
                 self._labels[raw[:end]] = found
         return (*found, raw[end + 2 :])
+
+    def single(self, raw: bytes) -> LogLine:
+        """A raw line that is not part of any other."""
+        rank, label, payload = self.split(raw)
+        return LogLine(self._stream, rank, payload.decode("utf-8", "replace"), label=label)
 
     def _feed(self, data: bytes) -> list[LogLine]:
         last = data.rfind(b"\n")

@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 
+from clusterrun.logs.complaints import Complaints
+from clusterrun.logs.grep import Finder
 from clusterrun.logs.lines import LINE_CAP, PIECE, LineReader, LogLine, Stream
 from clusterrun.logs.wanted import Source, Want
 from clusterrun.text import is_safe, safe_text
@@ -43,17 +45,16 @@ class PipeReader:
         self._marks: dict[bytes, bytes] = {}
         self._width = len(f"{world - 1}: ")
         self._marking = stream == "err"
-        self._grep = as_bytes(want.grep) if want.grep is not None else None
-        if 0 < world <= _MARKED and (self._marking or self._grep):
-            labels = (f"{rank:>{self._width - 2}}" for rank in range(world))
-            self._marks = {f"{label}: ".encode(): f"{label}! ".encode() for label in labels}
-        by_label = self._marking or want.grep is not None
-        self._can_pass = not (
-            want.errors
-            or (source.ranks is not None and self._few is None)
-            or (want.grep is not None and self._grep is None)
-            or (by_label and not self._marks)
-        )
+        self._complaints = lines.match if isinstance(lines.match, Complaints) else None
+        by_label = self._complaints is None and (self._marking or want.grep is not None)
+        labels: set[str] = set()
+        if by_label and 0 < world <= _MARKED:
+            labels = {f"{rank:>{self._width - 2}}: " for rank in range(world)}
+            self._marks = {label.encode(): f"{label[:-2]}! ".encode() for label in labels}
+        self._grep: Finder | None = None
+        if want.grep is not None:
+            self._grep = Finder(want.grep, labels, self._width)
+        self._can_pass = not ((source.ranks is not None and self._few is None) or (by_label and not labels))
 
     def feed(self, data: bytes) -> list[bytes]:
         """The lines that these bytes complete, in chunks that end in a newline."""
@@ -90,9 +91,9 @@ class PipeReader:
         return self._made(lines + self._lines.end())
 
     def _add(self, chunks: list[bytes], block: bytes) -> None:
-        """Take whole lines: at once where they are clean, else first one half of them, then the other."""
-        if self._can_pass and self._is_clean(block):
-            passed = self._passed(block)
+        """Take whole lines: at once where that is certain, else first one half of them, then the other."""
+        passed = self._at_once(block) if self._can_pass else None
+        if passed is not None:
             if passed:
                 chunks.append(passed)
             return
@@ -104,23 +105,29 @@ class PipeReader:
                 return
         self._slowly(chunks, block)
 
-    def _is_clean(self, block: bytes) -> bool:
-        if not _is_short(block) or not is_safe(block) or self._lines.waits_for(block):
-            return False
-        return self._grep is None or block.isascii()
-
-    def _passed(self, block: bytes) -> bytes:
-        """What is shown of a clean block."""
-        width, marks = self._width, self._marks
+    def _at_once(self, block: bytes) -> bytes | None:
+        """What is shown of a block; None where each line has to be looked at."""
+        if not _is_short(block) or self._lines.waits_for(block):
+            return None
+        if b"\r" in block:
+            return None  # what is left out may be a state of a bar
+        if self._complaints is not None:
+            told = self._complaints.told(block[:-1], self._lines.single)
+            return b"".join(self._made(self._lines.feed(block) if told is None else told))
         if self._grep is not None:
-            search = self._grep.search
-            kept = [line for line in block[:-1].split(b"\n") if search(line[width:] if line[:width] in marks else line)]
+            kept = self._grep.lines(block[:-1].decode("utf-8", "replace"))
             if not kept:
                 return b""
-            block = b"\n".join(kept) + b"\n"
+            text = "\n".join([*kept, ""])
+            block = text.encode()
+            return self._marked(block if is_safe(block) else safe_text(text).encode())
+        return self._marked(block) if is_safe(block) else None
+
+    def _marked(self, block: bytes) -> bytes:
+        """What is shown of these lines: those of err marked, each with the name of its job."""
         if self._marking:
+            width, marked = self._width, self._marks.get
             lines = block[:-1].split(b"\n")
-            marked = marks.get
             block = b"\n".join([(marked(x[:width]) or b"! " + x[:width]) + x[width:] for x in lines]) + b"\n"
         if self._name:
             block = self._name + block[:-1].replace(b"\n", b"\n" + self._name) + b"\n"
@@ -132,16 +139,6 @@ class PipeReader:
     def _made(self, lines: Iterable[LogLine]) -> list[bytes]:
         made = b"".join([self._name + pipe_line(line) + b"\n" for line in lines])
         return [made] if made else []
-
-
-def as_bytes(pattern: re.Pattern[str]) -> re.Pattern[bytes] | None:
-    """A pattern that finds in ASCII bytes, printable or tab, what this one finds in their text; None where in doubt."""
-    if not pattern.pattern.isascii() or pattern.flags & ~(re.UNICODE | re.IGNORECASE):
-        return None
-    try:
-        return re.compile(pattern.pattern.encode(), pattern.flags & re.IGNORECASE)
-    except re.error:
-        return None  # \u, \N and (?u) are for text alone
 
 
 def _is_short(block: bytes) -> bool:

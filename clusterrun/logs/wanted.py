@@ -66,5 +66,4 @@ class Want:
         grep = self.grep
         if not self.errors:
             return None if grep is None else lambda line: grep.search(line.text) is not None
-        complaints = Complaints()
-        return lambda line: complaints(line) and (grep is None or grep.search(line.text) is not None)
+        return Complaints(grep)
