@@ -140,6 +140,19 @@ def test_an_account_that_the_partition_does_not_take() -> None:
     assert rules.rules(elsewhere).do == ("scontrol update JobId=7 Account=chem",)
 
 
+def test_ranks_that_are_bound_to_nodes_cannot_be_moved_to_fewer() -> None:
+    partitions = [{"PartitionName": "gpu", "MaxNodes": "1"}]
+    one_each = replace(facts(reason="PartitionNodeLimit", NumTasks="2"), partitions=partitions)
+    assert rules.rules(one_each).do == ("scontrol update JobId=7 NumNodes=1",)
+    many = replace(one_each, job=one_each.job | {"NumTasks": "8"})
+    assert rules.rules(many).do == ("submit it again with --nodes 1, after `clusterrun cancel 7`",)
+
+
+def test_a_list_of_nodes_is_quoted_for_the_shell() -> None:
+    known = facts(node(1), node(2), node(3, state="DOWN"), ReqNodeList="n[1-3]")
+    assert places.asked_nodes(known).do == ("scontrol update JobId=7 ReqNodeList='n[1-2]'",)
+
+
 def task(id: str, state: str, **more: object) -> Queued:
     return Queued(**{"id": id, "raw": 1, "state": state, **more})  # type: ignore[arg-type]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Sequence
 
 from clusterrun.reasons import Starts
@@ -125,7 +126,8 @@ def asked_nodes(facts: Facts) -> Found:
             gpus = f", {node.gpu_free} of {several(node.gpu_total, 'GPU')} free" if node.gpu_total else ""
             here.append(f"it asks for {name}, which is {node.standing}{gpus}")
     good = [name for name in expand(text, 1000) if name not in bad]
-    do = (f"scontrol update JobId={facts.id} ReqNodeList={fold(good) if good else ''}",) if bad else ()
+    names = shlex.quote(fold(good)) if good else ""  # brackets are a pattern for the shell
+    do = (f"scontrol update JobId={facts.id} ReqNodeList={names}",) if bad else ()
     return Found(tuple(here[: 2 * _SHOWN]), do)
 
 
