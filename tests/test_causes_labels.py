@@ -120,3 +120,32 @@ def test_report_of_another_process_is_no_cause() -> None:
 def test_download_that_is_tried_again_is_no_cause() -> None:
     text = "'HTTPSConnectionPool(host='huggingface.co', port=443): Max retries exceeded with url: /a (Caused by X)' thrown while requesting HEAD https://huggingface.co/a"
     assert first_cause([lines(text)], Facts(state="FAILED", exit_status=1)).kind == "unknown"
+
+
+WARNED = "/e/torch/cuda/__init__.py:52: UserWarning: CUDA initialization: Found no NVIDIA driver on your system."
+
+
+def test_warning_alone_is_no_failure() -> None:
+    assert first_cause([lines(WARNED)], Facts()).kind == "none"
+
+
+@pytest.mark.parametrize(
+    ("after", "facts"), [("AssertionError: no GPU", Facts()), ("step 1", Facts(state="FAILED"))], ids=["error", "state"]
+)
+def test_warning_before_the_end_of_a_job_that_failed_is_its_cause(after: str, facts: Facts) -> None:
+    text = FRAME.format(file="a.py", line=1) + after if "Error" in after else after
+    cause = first_cause([lines(WARNED + "\n" + text)], facts)
+    assert (cause.kind, "no NVIDIA driver" in cause.sentence) == ("no-gpu", True)
+
+
+def test_batch_too_large_that_is_left_out_is_no_failure() -> None:
+    text = "CUDA out of memory. Tried to allocate 2.00 GiB\nWARNING: skipping batch"
+    assert first_cause([lines(text)], Facts()).kind == "none"
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"), [("BrokenPipeError: [Errno 32] Broken pipe", "none"), ("KeyError: 'x'", "exception")]
+)
+def test_thread_of_a_queue_that_nobody_reads_is_no_failure(error: str, kind: str) -> None:
+    head = 'Traceback (most recent call last):\n  File "/usr/lib/python3.8/multiprocessing/queues.py", line 245, in _feed\n'
+    assert first_cause([lines(head + error)], Facts()).kind == kind

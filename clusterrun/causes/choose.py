@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
 
 from clusterrun.causes.model import Cause, Facts, Line, Strength
 from clusterrun.causes.scan import EXCEPTION, EXIT, TABLE, Finding, classify, filled, scan
@@ -205,7 +206,10 @@ def _killed_before(by_file: Sequence[Sequence[Finding]], near: Finding | None, r
 def _earliest(by_file: Sequence[Sequence[Finding]], facts: Facts) -> Finding | None:
     """Of each file the earliest that explains most, of those the one that explains most; the first file wins a tie."""
     chosen: list[Finding] = []
-    for found in by_file:
+    failed = (
+        facts.state or facts.exit_status or any(f.strength <= Strength.HANG and not f.warned for f in chain(*by_file))
+    )
+    for found in by_file if failed else [[f for f in found if not f.warned] for found in by_file]:
         serious = [f for f in found if f.strength <= Strength.HANG]
         lasting = [f for f in serious if not f.survived] or ([] if not facts.state else serious)
         if lasting:

@@ -88,7 +88,7 @@ GPU: tuple[Row, ...] = (
     ),
     row(
         "no-gpu", "no cuda gpus are available|no cuda-capable device|found no nvidia driver|invalid device ordinal|devices are busy or unavailable|nvml: driver not loaded|no gpus found|cuda unknown error|cuda driver initialization failed",
-        r"No CUDA GPUs are available|no CUDA-capable device is detected|Found no NVIDIA driver|invalid device ordinal"
+        r"No CUDA GPUs are available|(?<!CUDA_ERROR_NO_DEVICE: )no CUDA-capable device is detected|Found no NVIDIA driver|invalid device ordinal"
         r"|CUDA-capable device\(s\) is/are busy or unavailable|all CUDA-capable devices are busy or unavailable|NVML: Driver Not Loaded"
         r"|only supported with GPUs, no GPUs found|RuntimeError: (?:CUDA unknown error|CUDA driver initialization failed)",
         "the rank found no usable GPU: {0}",
@@ -96,7 +96,7 @@ GPU: tuple[Row, ...] = (
         "https://github.com/NVIDIA/nccl/issues/1948", "clusterrun submit … --gpus-per-node N",
     ),
     row(
-        "no-gpu", "system not yet initialized", r"system not yet initialized", "the node's GPUs are not ready: the links between them (NVSwitch) are not set up (error 802)",
+        "no-gpu", "system not yet initialized", r"(?:802|[Cc]uda|CUDA|Error).{0,160}system not yet initialized", "the node's GPUs are not ready: the links between them (NVSwitch) are not set up (error 802)",
         "the node's fabric manager is not running, or of another version than the driver: keep off the node and tell your admins",
         "https://github.com/pytorch/pytorch/issues/35710", "clusterrun submit … --exclude[ {node}]",
     ),
@@ -104,6 +104,11 @@ GPU: tuple[Row, ...] = (
         "no-gpu", "unexpected error from cudagetdevicecount", r"Unexpected error from cudaGetDeviceCount\(\)(?!.*forward compat).*?(?P<what>Error \d+: .*)?$",
         "the rank found no usable GPU[: {what}]", "try nvidia-smi on the node; where it fails there only, keep off the node and tell your admins",
         "https://github.com/huggingface/huggingface_hub/issues/4134", "srun --gpus 1 nvidia-smi",
+    ),
+    row(  # TensorFlow says so and goes on without one
+        "no-gpu", "failed call to cuinit", r"failed call to cuInit: (?P<what>CUDA_ERROR_\w+)", "the rank found no usable GPU: {what}",
+        "check that the job asked for GPUs (--gpus-per-node), and nvidia-smi on the node",
+        "https://github.com/google/deepvariant/issues/761", "clusterrun submit … --gpus-per-node N", Strength.HINT,
     ),
     row(
         "no-gpu", "nvidia-smi has failed|failed to initialize nvml", r"NVIDIA-SMI has failed because [\w' ]+|Failed to initialize NVML: .{1,60}",
@@ -141,7 +146,7 @@ GPU: tuple[Row, ...] = (
     ),
     row(
         "cuda-error", "cudnn_status|cublas_status|cusparse_status|cusolver_status|curand_status|cuda error: |hip error: ",
-        r"(?P<lib>CU(?:DNN|BLAS|SPARSE|SOLVER|RAND)_STATUS_(?!SUCCESS)\w+)|(?:CUDA|HIP) error: (?P<what>[A-Za-z][^(;\n]{2,120})",
+        r"(?P<lib>CU(?:DNN|BLAS|SPARSE|SOLVER|RAND)_STATUS_(?!SUCCESS)\w+)|(?:CUDA|HIP) error: (?!no error)(?P<what>[A-Za-z][^(;\n]{2,120})",
         "the GPU or a library on it failed[: {lib}][: {what}]",
         "often too little GPU memory left (\"NOT_INITIALIZED\"), shapes it cannot compute, or libraries of another CUDA version;"
         " run it with CUDA_LAUNCH_BLOCKING=1 to see the true line",

@@ -115,7 +115,7 @@ LAUNCH: tuple[Row, ...] = (
     row(
         "launch-failed", "permission denied (|host key verification failed|ssh exited with exit code 255",
         r"(?:(?P<node>[\w.-]+): )?(?:\S+@(?P<node_too>[\w.-]+): )?(?P<what>Permission denied \([a-z,-]+\)|Host key verification failed|ssh exited with exit code 255)",
-        "a launcher could not log in[ on {node}]: {what}",
+        "ssh could not log in[ on {node}]: {what}",
         "pdsh and mpirun start the other nodes' ranks by ssh: start them by srun instead (--nodes), or let the nodes trust each other's keys",
         "https://github.com/deepspeedai/DeepSpeed/issues/5709", "clusterrun submit … --nodes N",
     ),

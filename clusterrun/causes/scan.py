@@ -58,6 +58,8 @@ _READ = 4_096  # characters of a line that a pattern looks at: foreign lines may
 _MOST_RANKS = 4_096  # of one line of srun's
 _SIGNALS = {4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL", 11: "SIGSEGV"}
 _OTHER = ("_too", "_old")
+_SKIPPED = re.compile(r"(?i)\bskip(?:s|ped|ping)? (?:this |the |a )?batch\b")
+_WARNING = re.compile(r":\d+: [A-Z]\w*Warning: ")
 #: exceptions that only report another process's end
 _REPORTS = frozenset(("ChildFailedError", "SystemExit", "CalledProcessError", "ProcessExitedException"))
 _WORD, _PART = re.compile(r"\{(\w+)\}"), re.compile(r"\[([^\]]*)\]")
@@ -88,6 +90,11 @@ class Finding:
     @property
     def kind(self) -> str:
         return self.row.kind
+
+    @property
+    def warned(self) -> bool:
+        """Whether its line is a warning of Python's ``warnings``: the program went on."""
+        return _WARNING.search(self.line.text[:_READ]) is not None
 
     def value(self, name: str) -> str:
         return dict(self.values).get(name, "")
@@ -259,7 +266,7 @@ def _of_summary(line: Line, summary: Summary) -> Finding:
 
 
 def _with_survivors(findings: list[Finding], lines: Sequence[Line]) -> list[Finding]:
-    """Mark what a rank survived: three lines of its work came after it."""
+    """Mark what a rank survived: three lines of its work came after it, or a batch too large that it left out."""
     if not findings:
         return findings
     after: dict[int | None, list[int]] = {}  # rank -> the indexes of its last three lines of work, newest first
@@ -280,5 +287,9 @@ def _with_survivors(findings: list[Finding], lines: Sequence[Line]) -> list[Find
         work = after.get(finding.rank, []) if finding.rank is not None else everybody[:3]
         if finding.line.text.startswith(("srun:", "slurmstepd")):
             work = []
-        marked.append(replace(finding, survived=len(work) == 3 and work[2] > finding.index))
+        survived = len(work) == 3 and work[2] > finding.index
+        if finding.kind == "cuda-memory":
+            near = lines[finding.index : finding.index + 4]
+            survived = survived or any(_SKIPPED.search(line.text[:_READ]) for line in near)
+        marked.append(replace(finding, survived=survived))
     return marked

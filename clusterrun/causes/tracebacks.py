@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from clusterrun.causes.model import Line
 
+_READER_GONE = frozenset(("BrokenPipeError", "ConnectionResetError"))
 HEADER = "Traceback (most recent call last):"
 SUMMARY = "Root Cause (first observed failure):"
 _PREFIX = re.compile(
@@ -140,6 +141,8 @@ def _read(raised: Raised, index: int, text: str) -> bool:
     if match is None:
         return False  # another's line in between
     raised.name, raised.message = match["name"], (match["message"] or "").strip()
+    if raised.name in _READER_GONE and raised._frames[0][0].endswith("multiprocessing/queues.py"):
+        raised.harmless = True  # the queue's own thread: it prints this, and the process goes on
     own = [frame for frame in raised._frames if is_own(frame[0])]
     file, number = (own or raised._frames)[-1]
     raised.place, raised.index, raised.end = f"{file}:{number}", index, index

@@ -13,6 +13,8 @@ from clusterrun.causes.telling import Logs, evidence_of, lines_of, rank_words, t
 _ERROR = re.compile(
     r"(?i)^(?!srun:|slurmstepd).*\b(?:error|fatal|exception|abort(?:ed|ing))\b(?!s?[:=] ?0)(?!.*\b(?:info|debug|warn))"
 )
+#: a script that goes on prints these too: hints only where the job is known to have failed
+_OFTEN_HARMLESS = frozenset(("command-missing", "setup", "no-gpu"))
 _LAST = 5  # lines to show where none names a cause
 
 
@@ -25,7 +27,7 @@ def weak(best: Finding | None, findings: Sequence[Finding], logs: Logs, facts: F
     if (
         best is not None
         and best.strength is Strength.HINT
-        and ((best.row is not BARE and best.kind != "command-missing") or facts.state)
+        and ((best.row is not BARE and best.kind not in _OFTEN_HARMLESS) or facts.state)
     ):
         return told(best, facts)
     silent = _silent(facts)

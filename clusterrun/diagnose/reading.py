@@ -24,6 +24,9 @@ MENTION = (
     b"NVRM: Xid",
     b"failed first",
     b"Fatal Python error",
+    b"thread terminated with exception",
+    b"terminate called after",
+    b"exited on signal",
     b"(first observed failure)",
 )
 _MOST_FILES = 64
