@@ -53,7 +53,7 @@ def state_json(state: RunState) -> dict[str, Any]:
         "tasks": job.tasks or None,
         "task_count": task_count(job),
         "submitted": job.submitted,
-        "started": job.started,
+        "started": job.started if job.state != "PENDING" else None,
         "ended": job.ended,
         "elapsed": job.elapsed,
         "time_limit": job.time_limit,
@@ -145,7 +145,8 @@ def state_lines(state: RunState, *, explain: bool = False, first: str = "") -> l
         "attempt": f"{job.restarts + 1} ({job.restarts} restart{'s'[: job.restarts > 1]})" if job.restarts else "",
         "time": row["TIME"] + (f" of {row['LIMIT']}" if row["LIMIT"] else ""),
         "submitted": _moment(submitted(state), now),
-        "started": _moment(job.started, now),
+        "started": _moment(job.started, now) if job.state != "PENDING" else "",
+        "start": _expected(job, now),
         "ended": _moment(job.ended, now) if over else "",
         "training": _training(states.figures(run), now) if run else "",
         "ranks": ranks_line(_ranks(state), now),
@@ -241,6 +242,16 @@ def _meaning(job: JobStatus) -> tuple[str, str] | None:
 
     found = explain(job.reason)
     return (found.meaning, found.what_to_do(str(job.id))) if found is not None else None
+
+
+def _expected(job: JobStatus, now: float) -> str:
+    """Slurm's estimate of a waiting job's start, which it has of one on hold too; nothing of one that needs a hand."""
+    if job.state != "PENDING" or job.started is None or job.started <= now:
+        return ""
+    from clusterrun.reasons import Starts, explain
+
+    found = explain(job.reason)
+    return f"Slurm expects {_moment(job.started, now)}" if found is None or found.starts is Starts.ALONE else ""
 
 
 def _training(figures: Metrics | None, now: float) -> str:

@@ -122,6 +122,16 @@ def test_a_finished_run_that_was_started_again_is_listed(desk: Desk, store: Stor
     assert (row["run_id"], row["state"]) == (one.run_id, "RUNNING")
 
 
+def test_a_job_that_waits_has_not_started(desk: Desk) -> None:
+    later = {"i": "7", "T": "PENDING", "S": str(int(time.time()) + 600)}
+    desk.slurm.answer("squeue", rows({**later, "r": "Priority"}))
+    said = desk.type("status", "7")
+    assert "  started" not in said.out and re.search(r"^    start  Slurm expects 20.*, in \d+ min$", said.out, re.M)
+    assert desk.type("status", "7", "--json").data[0]["started"] is None
+    desk.slurm.answer("squeue", rows({**later, "r": "JobHeldUser"}))
+    assert "expects" not in desk.type("status", "7").out, "it starts when somebody releases it, and not then"
+
+
 def test_a_silent_controller_changes_no_state(desk: Desk, store: Store) -> None:
     one, never_seen = run(store, 1), run(store, 2)
     desk.slurm.answer("squeue", rows(run_row(one), {"i": "7", "T": "PENDING", "r": "Priority"}))
