@@ -23,7 +23,7 @@ $(VENV)/.dev: pyproject.toml constraints.txt scripts/venv.sh
 run: $(VENV)/.run  ## train the default job on the local scheduler, four ranks standing in for two nodes
 	$(BIN)/clusterrun submit --scheduler local --nodes 2 --gpus-per-node 2 --follow
 
-check: $(VENV)/.dev  ## style, types, layers, rendered scripts, unit tests: under a minute
+check: $(VENV)/.dev  ## style, types, layers, rendered scripts, unit tests: some minutes
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
