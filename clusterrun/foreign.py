@@ -92,7 +92,7 @@ class Watch:
     ) -> None:  # fmt: skip
         self._ids, self._scheduler, self._now, self._clock = list(ids), scheduler, now, clock
         self._found: dict[JobId, RunState] = {}
-        self._dark: dict[JobId, float] = {}
+        self._untold: dict[JobId, float] = {}  # when accounting first answered and did not tell of it
         self._given_up: set[JobId] = set()
         self._accounted = -ACCOUNTING
         self._wait = FIRST
@@ -131,9 +131,13 @@ class Watch:
             past = self._scheduler.account(self._asked(absent), self._since(absent))
             told = self._take((job for job in past.jobs if job.is_over), only=frozenset(absent))
             absent = [i for i in absent if i not in told]
-            self._not_told(absent, NOT_KEPT if past.none_kept else NOT_TOLD, past.note, at_once=past.none_kept)
-        elif absent:
-            self._not_told(absent, NOT_TOLD, "", at_once=False)
+            self._left(absent, NOT_KEPT if past.none_kept else NOT_TOLD, past.note)
+            # asked twice, a while apart, accounting has answered both times: it will not tell
+            for i in absent if past.complete else ():
+                if past.none_kept or self._now() - self._untold.setdefault(i, self._now()) >= ACCOUNTING:
+                    self._given_up.add(i)
+        else:  # too soon to ask accounting: what it last said of them stands
+            self._left([i for i in absent if self._found[i].status.outcome is not Outcome.UNKNOWN], NOT_TOLD, "")
 
     def _asked(self, ids: Sequence[JobId]) -> list[JobId]:
         """The ids that were typed, as far as one of these tasks is meant by them."""
@@ -147,18 +151,15 @@ class Watch:
                 if (only is not None and job.id not in only) or (known is not None and self.settled(known)):
                     continue
                 self._found[job.id] = RunState(None, job)
-                self._dark.pop(job.id, None)
+                self._untold.pop(job.id, None)
                 seen.add(job.id)
         return seen
 
-    def _not_told(self, absent: Sequence[JobId], why: str, note: str, *, at_once: bool) -> None:
+    def _left(self, absent: Sequence[JobId], why: str, note: str) -> None:
+        """These have left the queue, and how they ended nobody has told."""
         for i in absent:
-            since = self._dark.setdefault(i, self._now())
             job = replace(self._found[i].status, state="UNKNOWN", outcome=Outcome.UNKNOWN, reason=why, source="squeue")
             self._found[i] = RunState(None, job, note)
-            # accounting was asked twice, a while apart, and has answered: it will not tell
-            if at_once or (not note and self._now() - since >= ACCOUNTING):
-                self._given_up.add(i)
 
     def _since(self, ids: Sequence[JobId]) -> int:
         times = [at for i in ids if (at := self._found[i].status.submitted) is not None]

@@ -96,6 +96,29 @@ def test_accounting_that_lags_is_asked_twice_a_minute_apart() -> None:
     assert sum("sacct" in asked for asked in slurm.asked) == 2
 
 
+def test_accounting_that_does_not_answer_is_never_given_up() -> None:
+    slurm = Slurm(row("5"))
+    watch = slurm.watch("5")
+    slurm.queue, slurm.past = Answer(), Answer(complete=False, note="sacct: no")
+    for _ in range(20):
+        assert look(watch, slurm, 25) == ({"5": "UNKNOWN"}, False)
+        assert watch.look()[0].note == "sacct: no"
+    slurm.past = Answer([row("5", "COMPLETED")])
+    assert look(watch, slurm, 61) == ({"5": "COMPLETED"}, True)
+
+
+def test_a_job_that_left_after_accounting_was_asked_about_another_is_asked_for_twice_too() -> None:
+    slurm = Slurm(row("5"), row("6"))
+    watch = slurm.watch("5", "6")
+    slurm.queue = Answer([row("6")])
+    look(watch, slurm, 5)
+    slurm.queue = Answer()
+    look(watch, slurm, 10)
+    assert not look(watch, slurm, 55)[1] and not look(watch, slurm, 30)[1], "of 6 accounting was asked once"
+    slurm.past = Answer([row("6", "COMPLETED")])
+    assert look(watch, slurm, 31)[0]["6"] == "COMPLETED"
+
+
 def test_a_silent_controller_changes_no_state() -> None:
     slurm = Slurm(row("5"))
     watch = slurm.watch("5")
