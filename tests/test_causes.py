@@ -8,6 +8,7 @@ import os
 import pickle
 import re
 import time
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -56,6 +57,12 @@ def test_there_are_enough_excerpts_of_each_sort() -> None:
     assert len(FIXTURES) >= 240
     assert sum(one.head["expect"] == "none" or one.name.startswith("trap-") for one in FIXTURES) >= 30
     assert all(one.head["source"] for one in FIXTURES)
+
+
+def test_document_states_how_many_excerpts_there_are() -> None:
+    healthy = sum(one.head["expect"] == "none" for one in FIXTURES)
+    document = " ".join((Path(__file__).parent.parent / "docs" / "why.md").read_text().split())
+    assert f"{len(FIXTURES)} excerpts of logs" in document and f"{healthy} of them healthy" in document
 
 
 def test_healthy_log_before_the_cause_changes_nothing() -> None:

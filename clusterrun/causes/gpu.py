@@ -144,6 +144,11 @@ GPU: tuple[Row, ...] = (
         "each rank needs a device of its own: torch.cuda.set_device(LOCAL_RANK) before init_process_group, as many ranks as GPUs",
         "https://github.com/NVIDIA/Megatron-LM/issues/661", "clusterrun submit … --gpus-per-node N",
     ),
+    row(  # without the module's name before it, the tuner left that choice out
+        "exception", "outofresources: ", r"^triton[\w.]*\.OutOfResources: (?P<what>.{1,160})", "a Triton kernel asks for more than the GPU has: {what}",
+        "smaller blocks or fewer stages for the kernel, or a GPU with more shared memory",
+        "https://github.com/triton-lang/triton/issues/2596", "clusterrun logs JOB[ --rank {rank}] --stream err -n 50",
+    ),
     row(
         "cuda-error", "cudnn_status|cublas_status|cusparse_status|cusolver_status|curand_status|cuda error: |hip error: ",
         r"(?P<lib>CU(?:DNN|BLAS|SPARSE|SOLVER|RAND)_STATUS_(?!SUCCESS)\w+)|(?:CUDA|HIP) error: (?!no error)(?P<what>[A-Za-z][^(;\n]{2,120})",

@@ -58,6 +58,11 @@ PYTHON: tuple[Row, ...] = (
         r"(?:^|\W)MemoryError\b|std::bad_alloc(?!: hip)|due to the node running low on memory|can't allocate memory|[Cc]annot allocate memory|_ArrayMemoryError: (?P<what>.*)",
         "host memory ran out in this rank", _HOST, "https://github.com/pytorch/pytorch/issues/20618", "clusterrun submit … --mem SIZE",
     ),
+    row(  # Ray starts them again some times
+        "host-memory", "killed due to memory pressure", r"(?P<n>[1-9]\d*) Workers \(tasks / actors\) killed due to memory pressure",
+        "Ray killed {n} of its workers as the node's memory ran out", _HOST, "https://github.com/jchengai/planTF/issues/28",
+        "clusterrun submit … --mem SIZE", Strength.HINT,
+    ),
     row(
         "shared-memory", "out of shared memory|insufficient shared memory|</?torch_|/dev/shm|</torch_",
         r"out of shared memory|insufficient shared memory|unable to (?:open|write|mmap|resize|allocate).*(?:</?torch_|/dev/shm).*|/dev/shm\S*'?.*No space left"
