@@ -57,6 +57,7 @@ class Cluster:
         self.state = records.state_folder(self.environ)
         self.user = pwd.getpwuid(os.getuid()).pw_name
         self._sparing, self.heard_ago = sparing, 0.0
+        self.listed: Answer | None = None
         self._reach = Reach(self.environ, self.state, sparing=sparing)
 
     # -- where things are ------------------------------------------------------------------------------------------
@@ -218,7 +219,7 @@ class Cluster:
         """My jobs that are not over: runs from any folder, and others in Slurm's queue, told by one squeue.
 
         With ``everything`` the finished ones too: all runs that are known here, and what the queue still holds. With
-        ``sparing`` it may be what another of my windows heard ``heard_ago`` seconds ago.
+        ``sparing`` another of my windows may have heard it ``heard_ago`` seconds ago; else Slurm's answer is ``listed``.
         """
         store = self.store()
         known = store.all() if everything else finished.open_runs(store)
@@ -234,6 +235,7 @@ class Cluster:
                 more, others = foreign.others(known, answer)
             if not answer.complete:
                 self.tell(f"Slurm did not answer: {answer.note}")
+            self.listed = answer if not self.heard_ago else None
             found = [*self.states([*known, *more], answer), *others]
         return [s for s in found if everything or s.status.outcome in listing.OPEN]
 

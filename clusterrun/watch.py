@@ -47,7 +47,7 @@ class Watch:
     ) -> None:
         self._ask, self._lately, self._now, self._sparing = ask, lately, now, sparing
         self._runs = list(runs)
-        self._next, self._wait = now(), LONGEST if sparing else FIRST
+        self._next, self._wait = now(), LONGEST if sparing or lately is not None else FIRST
         self._grew = -QUIET
         self._marks: tuple[_Mark, ...] = ()
         self._dark_since: dict[str, float] = {}

@@ -16,7 +16,9 @@ from typing import Any
 import pytest
 
 from clusterrun import shell
+from clusterrun.cluster import Cluster
 from clusterrun.job import JobId, JobStatus
+from clusterrun.live.source import Source
 from clusterrun.scheduler import kept as kept_file
 from clusterrun.scheduler import lately
 from clusterrun.scheduler.kept import Kept
@@ -292,6 +294,49 @@ def test_a_command_that_answers_once_always_asks(desk: Desk) -> None:
         before = desk.slurm.count("squeue")
         assert desk.type(*words).status == 0
         assert desk.slurm.count("squeue") > before
+
+
+def test_a_list_takes_what_another_window_heard_and_brings_no_job_back(desk: Desk) -> None:
+    one = submitted(Store(desk.project, desk.state), cluster="desk")
+    row = _row("101", "RUNNING").replace("x\n", f"train1.{one.submission.token[:8]}\n")
+    script = row.split(SEP)
+    script[_SQUEUE.index("%o")] = str(one.run_dir / "script.sh")
+    desk.slurm.answer("squeue", SEP.join(script))
+    _age(one)
+    first, second = Cluster(sparing=True), Cluster(sparing=True)
+    assert [s.status.state for s in first.listing()] == ["RUNNING"] and desk.slurm.count("squeue") == 1
+    assert [s.status.state for s in second.listing()] == ["RUNNING"] and desk.slurm.count("squeue") == 1
+    assert second.heard_ago > 0 and second.listed is None
+    desk.slurm.answer("squeue", SEP.join(script).replace("RUNNING", "COMPLETED"))
+    attempt(one, end=end())
+    assert desk.type("status", "101").status == 0  # its end is seen there, and written down
+    asked = desk.slurm.count("squeue")
+    assert second.listing() == [] and desk.slurm.count("squeue") == asked, "what was just heard knows that it is over"
+    kept = next((desk.state / "clusters").glob("*.squeue"))
+    first.scheduler("slurm").query()
+    data = kept.read_bytes()
+    desk.slurm.answer("squeue", SEP.join(script))
+    first.scheduler("slurm").query()  # an answer from before the end, as it may come from a slow squeue
+    assert kept.read_bytes() != data
+    desk.slurm.answer("squeue", SEP.join(script).replace("RUNNING", "COMPLETED"))
+    assert second.listing() == [] and second.heard_ago == 0
+    (state,) = second.states([one])
+    assert state.status.state == "COMPLETED"
+
+
+def test_top_asks_once_for_its_jobs_and_for_those_that_ended_meanwhile(desk: Desk) -> None:
+    one = submitted(Store(desk.project, desk.state), cluster="desk")
+    row = _row("101", "RUNNING").replace("x\n", f"train1.{one.submission.token[:8]}\n")
+    desk.slurm.answer("squeue", row)
+    source = Source(Cluster(), polled=Cluster(sparing=True))
+    assert [s.status.state for s in source.jobs()] == ["RUNNING"]
+    over = row.replace("RUNNING", "COMPLETED").split(SEP)
+    over[_SQUEUE.index("%e")] = str(int(time.time()))
+    desk.slurm.answer("squeue", SEP.join(over))
+    attempt(one, end=end())
+    for asked in (2, 3):
+        assert [s.status.state for s in source.jobs()] == ["COMPLETED"]
+        assert desk.slurm.count("squeue") == asked
 
 
 # -- what a run's files tell, and watches on them ------------------------------------------------------------------

@@ -53,6 +53,7 @@ class FakeCluster:
 
     user = "me"
     heard_ago = 0.0
+    listed = None
 
     def __init__(self) -> None:
         self.jobs: list[RunState] = []
@@ -71,7 +72,7 @@ class FakeCluster:
     def listing(self) -> list[RunState]:
         return [state for state in self._answer(self.jobs) if state.status.outcome in OPEN]
 
-    def states(self, runs: Sequence[RunRecord]) -> list[RunState]:
+    def states(self, runs: Sequence[RunRecord], answer: object = None) -> list[RunState]:
         wanted = {one.run_id for one in runs}
         return [state for state in self.jobs if state.record is not None and state.record.run_id in wanted]
 

@@ -15,6 +15,7 @@ from clusterrun.job import Outcome
 from clusterrun.listing import arrange
 from clusterrun.logs import log_paths
 from clusterrun.progress import Metrics, RankProgress
+from clusterrun.scheduler import Answer
 from clusterrun.scheduler.slurm_hold import HELD
 from clusterrun.states import RunState
 from clusterrun.states_shown import handle
@@ -29,9 +30,10 @@ class Asked(Protocol):
 
     user: str
     heard_ago: float
+    listed: Answer | None
 
     def listing(self) -> list[RunState]: ...
-    def states(self, runs: Sequence[RunRecord]) -> list[RunState]: ...
+    def states(self, runs: Sequence[RunRecord], answer: Answer | None = None) -> list[RunState]: ...
     def status(self, texts: Sequence[str]) -> list[RunState]: ...
     def cancel(self, targets: Sequence[RunState]) -> Sequence[tuple[RunState, Any]]: ...
     def hold(self, target: RunState, *, release: bool = False) -> None: ...
@@ -81,7 +83,7 @@ class Source:
             raise SchedulerError(self._told[-1])
         live = {state.record.run_id: state.record for state in found if state.record is not None}
         gone = [run for run in self._seen.values() if run.run_id not in live]
-        ended = self._polled.states(gone) if gone else []
+        ended = self._polled.states(gone, self._polled.listed) if gone else []
         self._seen = live | {
             s.record.run_id: s.record for s in ended if s.record is not None and not self._long_over(s)
         }

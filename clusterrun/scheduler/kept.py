@@ -59,9 +59,9 @@ class Kept:
     def keep(self, said: str, begun: float) -> None:
         """Keep an answer whose question was begun at ``begun``."""
         data = said.encode("utf-8", "surrogateescape")
-        head = {"cluster": self._cluster, "boot": boot_id(), "begun": begun, "took": self._clock() - begun,
-                "wall": self._wall() - self._clock(), "crc": zlib.crc32(data)}  # fmt: skip
         with contextlib.suppress(OSError):  # a cache
+            head = {"cluster": self._cluster, "boot": boot_id(), "begun": begun, "took": self._clock() - begun,
+                    "wall": self._wall() - self._clock(), "crc": zlib.crc32(data)}  # fmt: skip
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             temporary = self._path.with_name(f".{self._path.name}.{os.getpid()}.{threading.get_ident()}")
             with open(temporary, "wb", opener=_private) as file:
@@ -88,7 +88,7 @@ class Kept:
                 return None
             age, begun = self._clock() - float(head["begun"]), at - float(head["took"])
             set_since = abs(self._wall() - self._clock() - float(head["wall"])) > _DRIFT
-        except (KeyError, TypeError, ValueError):
+        except (KeyError, TypeError, ValueError, OSError):
             return None
         if set_since or age < 0 or _written(self._changed) >= begun:
             return None
@@ -107,10 +107,10 @@ class Kept:
         The word is a symbolic link, which is made whole or not at all on any file system. Two that find a word left
         behind at the same moment may both take it: then there is a question more.
         """
-        me = look(os.getpid())
-        mine = f"{boot_id()} {os.getpid()} {me.start if me else 0} {self._clock():.6f}"
         for _ in range(2):
             try:
+                me = look(os.getpid())
+                mine = f"{boot_id()} {os.getpid()} {me.start if me else 0} {self._clock():.6f}"
                 self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
                 self._turn.symlink_to(mine)
                 self._mine = mine
