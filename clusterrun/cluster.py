@@ -219,7 +219,7 @@ class Cluster:
         """My jobs that are not over: runs from any folder, and others in Slurm's queue, told by one squeue.
 
         With ``everything`` the finished ones too: all runs that are known here, and what the queue still holds. With
-        ``sparing`` another of my windows may have heard it ``heard_ago`` seconds ago; else Slurm's answer is ``listed``.
+        ``sparing`` another window of mine may have heard it, ``heard_ago`` seconds ago; else the answer is ``listed``.
         """
         store = self.store()
         known = store.all() if everything else finished.open_runs(store)
