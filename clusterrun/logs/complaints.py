@@ -71,9 +71,7 @@ class Complaints:
     def __init__(self, grep: re.Pattern[str] | None = None) -> None:
         self._grep = grep
         self._open: set[int | None] = set()  # tasks inside a traceback
-        self._harmless: set[bytes] = (
-            set()
-        )  # what lines without a word of a sign leave when bytes in no word are deleted
+        self._harmless: set[bytes] = set()  # lines without a word, as _IN_NO_WORD leaves them
 
     def __call__(self, line: LogLine) -> bool:
         return self._is_one(line) and (self._grep is None or self._grep.search(line.text) is not None)

@@ -106,22 +106,30 @@ class PipeReader:
         self._slowly(chunks, block)
 
     def _at_once(self, block: bytes) -> bytes | None:
-        """What is shown of a block; None where each line has to be looked at."""
+        """What is shown of a block; None where it is not certain without a look at each line."""
         if not _is_short(block) or self._lines.waits_for(block):
             return None
+        if self._complaints is not None:
+            return self._told(block, self._complaints)
+        if self._grep is not None:
+            return self._found(block, self._grep)
+        return self._marked(block) if is_safe(block) else None
+
+    def _told(self, block: bytes, complaints: Complaints) -> bytes | None:
         if b"\r" in block:
             return None  # what is left out may be a state of a bar
-        if self._complaints is not None:
-            told = self._complaints.told(block[:-1], self._lines.single)
-            return b"".join(self._made(self._lines.feed(block) if told is None else told))
-        if self._grep is not None:
-            kept = self._grep.lines(block[:-1].decode("utf-8", "replace"))
-            if not kept:
-                return b""
-            text = "\n".join([*kept, ""])
-            block = text.encode()
-            return self._marked(block if is_safe(block) else safe_text(text).encode())
-        return self._marked(block) if is_safe(block) else None
+        told = complaints.told(block[:-1], self._lines.single)
+        return b"".join(self._made(self._lines.feed(block) if told is None else told))
+
+    def _found(self, block: bytes, grep: Finder) -> bytes | None:
+        if b"\r" in block:
+            return None
+        kept = grep.lines(block[:-1].decode("utf-8", "replace"))
+        if not kept:
+            return b""
+        text = "\n".join([*kept, ""])
+        block = text.encode()
+        return self._marked(block if is_safe(block) else safe_text(text).encode())
 
     def _marked(self, block: bytes) -> bytes:
         """What is shown of these lines: those of err marked, each with the name of its job."""
