@@ -17,6 +17,12 @@ def test_without_slurm_it_tells_of_this_machine(desk: Desk) -> None:
     assert said.status == 3 and "there is no Slurm here" in said.err
 
 
+def test_this_machine_beside_a_slurm(desk: Desk) -> None:
+    desk.set(CUDA_VISIBLE_DEVICES="0,1")
+    out = desk.type("free", "--scheduler", "local").out
+    assert out == "local jobs run on this machine, which has 2 GPUs\n", "there is a Slurm, though nobody asked for it"
+
+
 def test_a_slurm_that_does_not_answer(desk: Desk) -> None:
     assert desk.type("list").status == 0  # the cluster's facts are known from now on
     desk.slurm.answer("scontrol", err="slurm_load_node error: Unable to contact slurm controller\n", status=1)

@@ -52,7 +52,7 @@ def free(ctx: click.Context, /, words: tuple[str, ...], profile: str | None, as_
         raise RequestError(f"{job} is no job: a shape is asked for by options", hint=hint)
     scheduler = request.flags.get("scheduler")
     if cluster.scheduler(str(scheduler.value) if scheduler else AUTO).name == LOCAL:
-        _local(ui, cluster)
+        _local(ui, cluster, asked_for=scheduler is not None)
     elif job or script or profile or request.flags.keys() - {"partition", "scheduler"}:
         found = _asked_where(cluster, request)
         ui.data(_soonest_json(found))
@@ -83,10 +83,11 @@ def _asked_where(cluster: Cluster, request: Asked) -> Soonest:
         raise
 
 
-def _local(ui: Ui, cluster: Cluster) -> None:
+def _local(ui: Ui, cluster: Cluster, *, asked_for: bool) -> None:
     count = len(devices.visible(cluster.environ))
     ui.data({"scheduler": LOCAL, "gpus": count})
-    ui.say(f"no Slurm here: jobs run on this machine, which has {count or 'no'} GPU{'s'[: count != 1]}")
+    where = "local jobs run" if asked_for else "no Slurm here: jobs run"
+    ui.say(f"{where} on this machine, which has {count or 'no'} GPU{'s'[: count != 1]}")
 
 
 def _soonest_notes(ui: Ui, found: Soonest) -> None:

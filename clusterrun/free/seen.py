@@ -6,6 +6,7 @@ import grp
 import os
 import re
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 from clusterrun import survey
@@ -17,6 +18,9 @@ from clusterrun.scheduler.slurm_limits import parse_limits
 from clusterrun.scheduler.slurm_nodes import Me, Node, Partition
 from clusterrun.scheduler.slurm_qos import parse_qos, qos_argv
 from clusterrun.survey import Association
+
+#: Seconds that accounting may take to tell of this user's limits; without them the rest is shown.
+TIMEOUT = 15.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +74,7 @@ class Seen:
 def look(slurm: Scheduler, user: str, *, limits: bool = True) -> Seen:
     """Ask Slurm for its nodes, partitions and this user's limits; raises SchedulerError where it does not answer.
 
-    Two calls, and where there is accounting up to four more: configuration, associations, QOS and what is used of them.
+    Two calls, and where there is accounting up to four more at once: configuration, associations, QOS and what is used.
     """
     assert isinstance(slurm, SlurmScheduler)
     nodes = slurm_nodes.parse_nodes(_must(slurm, slurm_nodes.nodes_argv(), "nodes"))
@@ -84,12 +88,15 @@ def look(slurm: Scheduler, user: str, *, limits: bool = True) -> Seen:
 def _accounted(slurm: SlurmScheduler, seen: Seen, with_limits: bool) -> Seen:
     """The same with who this is to accounting, and the limits that are set on them."""
     user = seen.me.user
-    config = survey.parse_config(slurm.answer(survey.config_argv()).text)
+    questions = [survey.config_argv(), survey.associations_argv(user, slurm.facts.cluster), used_argv(user)]
+    questions += [qos_argv()] if with_limits else []
+    with ThreadPoolExecutor(max_workers=len(questions)) as pool:  # accounting that hangs is waited for once
+        replies = list(pool.map(lambda argv: slurm.answer(argv, TIMEOUT), questions))
+    config = survey.parse_config(replies[0].text)
     enforced = set(re.split(r"[,\s]+", config.get("AccountingStorageEnforce", "unknown").lower()))
     if not enforced - {"", "none", "0"}:
         return replace(seen, notes=("this cluster enforces no accounts and no limits (AccountingStorageEnforce)",))
-    associations = slurm.answer(survey.associations_argv(user, slurm.facts.cluster))
-    used = slurm.answer(used_argv(user))
+    associations, used = replies[1:3]
     rows = survey.parse_associations(associations.text) if not associations.note else ()
     holders = parse_limits(used.text)
     if rows:
@@ -105,7 +112,7 @@ def _accounted(slurm: SlurmScheduler, seen: Seen, with_limits: bool) -> Seen:
         return seen
     if not enforced & {"limits", "safe", "all", "unknown"}:
         return replace(seen, notes=("this cluster enforces no limits (AccountingStorageEnforce)",))
-    set_by_qos = slurm.answer(qos_argv())
+    set_by_qos = replies[3]
     unseen: dict[str, list[str]] = {}
     for reply, what in (
         (associations, "your accounts and QOS"),
