@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import os
+import sys
 from pwd import getpwuid
 
 import pytest
@@ -46,3 +48,20 @@ def test_a_dry_run_counts_what_a_cancel_would_cancel(desk: Desk, run: RunRecord)
     attempt(run, end=end())
     desk.slurm.answer("squeue", rows({"i": "7", "u": "mallory"}))
     assert "would cancel 0;" in desk.type("cancel", "7", "101", "--dry-run").err
+
+
+class Keyboard(io.StringIO):
+    """A terminal on which something was typed."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(("typed", "count"), [("n\n", 0), ("\n", 0), ("y\n", 1)])
+def test_who_says_no_is_told_that_nothing_was_cancelled(
+    desk: Desk, run: RunRecord, monkeypatch: pytest.MonkeyPatch, typed: str, count: int
+) -> None:
+    monkeypatch.setattr(sys, "stdin", Keyboard(typed))
+    said = desk.type("cancel", "--all")
+    assert (said.status, desk.slurm.count("scancel")) == (0, count)
+    assert ("nothing was cancelled" in said.err) == (count == 0)

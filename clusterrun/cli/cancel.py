@@ -57,7 +57,9 @@ def cancel(
                 hint="add --yes, or look first with --dry-run",
             )
         ui.table(COLUMNS, [state_row(target) for target in targets])
-        click.confirm(f"Cancel these {len(targets)}?", abort=True, err=True)
+        if not click.confirm(f"Cancel these {len(targets)}?", err=True):
+            ui.note("nothing was cancelled")
+            return
     results = cluster.cancel(targets)
     ui.data([{**state_json(target), "cancelled": result.done, "said": result.said} for target, result in results])
     for target, result in results:
