@@ -74,9 +74,7 @@ def test_history_and_one_accounting(site: Site, template: Any) -> None:
     assert site.cli("list").stdout == ""
     (row,) = [row for row in site.json("list", "--all") if row["run_id"] == run.run_dir.name]
     assert (row["state"], row["outcome"]) == ("COMPLETED", "done")
-    assert [row["run_id"] for row in site.json("list", "--state", "completed", "--name", row["name"])] == [
-        row["run_id"]
-    ]
+    assert [row["run_id"] for row in site.listed("--state", "completed", "--name", row["name"])] == [row["run_id"]]
 
 
 def test_a_controller_that_is_stopped_changes_no_state(site: Site, template: Any) -> None:
