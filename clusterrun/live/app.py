@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import signal
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import ClassVar
@@ -34,7 +37,7 @@ THEMES = {"dark": "textual-dark", "light": "textual-light"}
 
 
 class Top(App[int]):
-    """Shows what the feeds have; asks nothing itself. Returns 0 for ``q``, 130 for Ctrl-C."""
+    """Shows what the feeds have; asks nothing itself. Returns 0 for ``q``, 130 for Ctrl-C, 128+n for a signal."""
 
     ENABLE_COMMAND_PALETTE = False
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (150, "-wide")]  # noqa: RUF012
@@ -105,6 +108,9 @@ class Top(App[int]):
         yield Footer(show_command_palette=False)
 
     def on_mount(self) -> None:
+        for number in (signal.SIGTERM, signal.SIGHUP):  # ended from outside, it leaves the terminal as it found it
+            with suppress(ValueError, RuntimeError, NotImplementedError):  # a loop that is not the main thread's
+                asyncio.get_running_loop().add_signal_handler(number, self.action_leave, 128 + number)
         self.query_one("#jobs", Grid).focus()
         self._queue.start()
         self._rows.start()
