@@ -20,7 +20,7 @@ def test_accounting_that_hangs_is_waited_for_once_and_the_nodes_are_shown() -> N
         if argv[0] == "sacctmgr":
             limits.append(how["timeout"])
             together.wait(10)  # breaks where one is asked after the other
-            raise CommandError("sacctmgr did not answer in time", status=3, timed_out=True)
+            raise CommandError(argv, status=None, timed_out=True)
         if "config" in argv:
             return Completed(0, "AccountingStorageEnforce = associations,limits,qos\n", "")
         return Completed(0, NODES if "node" in argv else "PartitionName=gpu\n   State=UP\n\n", "")
