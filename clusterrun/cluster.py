@@ -197,7 +197,8 @@ class Cluster:
         """The same for a command that goes on: what another of my windows heard some seconds ago will do, where it is
         as good; and how many seconds (0: of this moment)."""
         asked = [run for run in runs if run.scheduler != LOCAL and states.worth_asking(run, time.time())]
-        if self.facts() is None or not any(standing.is_on(run, self.scheduler("slurm")) for run in asked):
+        if not asked or self.facts() is None or not any(standing.is_on(run, self.scheduler("slurm")) for run in asked):
+            self.heard_ago = 0.0
             return self.states(runs), 0.0
         answer, self.heard_ago = self._heard(runs)
         return self.states(runs, answer), self.heard_ago

@@ -296,6 +296,15 @@ def test_a_command_that_answers_once_always_asks(desk: Desk) -> None:
         assert desk.slurm.count("squeue") > before
 
 
+def test_a_run_of_this_machine_or_of_another_cluster_is_no_question_to_slurm(desk: Desk) -> None:
+    store = Store(desk.project, desk.state)
+    here = submitted(store, 1, "L1", scheduler="local", cluster="local")
+    assert Cluster().lately([here])[1] == 0.0 and desk.slurm.calls == []
+    away = submitted(store, 2, cluster="elsewhere")
+    (state,), _ = Cluster().lately([away])
+    assert "elsewhere" in state.note and desk.slurm.count("squeue") == 0
+
+
 def test_a_list_takes_what_another_window_heard_and_brings_no_job_back(desk: Desk) -> None:
     one = submitted(Store(desk.project, desk.state), cluster="desk")
     row = _row("101", "RUNNING").replace("x\n", f"train1.{one.submission.token[:8]}\n")
