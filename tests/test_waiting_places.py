@@ -173,3 +173,10 @@ def test_the_minutes_after_a_begin() -> None:
     (line,), _ = dependencies.sentences("after:5+10(unfulfilled)", [task("5", "RUNNING", start=int(NOW))], [])
     assert "to begin or be cancelled and then 10 minutes more; it is RUNNING since " in line
     assert "so this is met at " in line
+
+
+def test_commands_are_for_the_array_that_a_task_stands_for() -> None:
+    known = replace(facts(reason="JobHeldUser"), id="30")
+    assert waiting.judge(known, status("7", "JobHeldUser")).do == ("scontrol release 30",)
+    unknown = replace(facts(reason="QOSUsageThreshold"), id="30")
+    assert "JobId=30 QOS=NAME" in waiting.judge(unknown, status("7", "QOSUsageThreshold")).do[0]

@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from clusterrun.cli.why import _kinds
+from clusterrun.cli.why import _array, _kinds
 from clusterrun.job import JobId, JobStatus, Outcome
 from clusterrun.states import RunState
 from clusterrun.ui import Ui
@@ -36,6 +36,15 @@ def test_tasks_alike_are_told_once() -> None:
     tasks += [state("7_1000", "RUNNING"), state("7", "PENDING", "JobArrayTaskLimit"), state("8", "RUNNING")]
     kinds = [(str(one.status.id), len(alike)) for one, alike in _kinds(tasks)]
     assert kinds == [("7_0", 999), ("7_1000", 0), ("7", 0), ("8", 0)]
+
+
+def test_what_helps_every_task_of_an_array_is_typed_for_the_array() -> None:
+    waiting = [state(f"7_{n}", "PENDING", "Dependency") for n in range(3)]
+    kinds = _kinds([*waiting, state("8", "PENDING", "Dependency")])
+    assert [_array(one, kinds, ["7", "8"]) for one, _ in kinds] == ["7", "8"]
+    assert [_array(one, kinds, ["7_0", "7_1", "8"]) for one, _ in kinds] == ["", "8"], "others were not asked about"
+    mixed = _kinds([*waiting, state("7_3", "RUNNING")])
+    assert [_array(one, mixed, ["7"]) for one, _ in mixed] == ["", ""], "a task that runs is none of it"
 
 
 class Terminal(io.StringIO):

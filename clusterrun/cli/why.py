@@ -41,7 +41,8 @@ def why(job_ids: tuple[str, ...], logs: str | None, as_json: bool) -> None:
         _logs(ui, Path(logs))
         return
     cluster = Cluster(tell=ui.note)
-    told = [_one(cluster, state, like) for state, like in _kinds(cluster.status(job_ids))]
+    kinds = _kinds(cluster.status(job_ids))
+    told = [_one(cluster, state, like, _array(state, kinds, job_ids)) for state, like in kinds]
     ui.data([data for data, _ in told])
     for number, (_, named) in enumerate(told):
         ui.say(*([""] if number else []))
@@ -60,10 +61,16 @@ def _kinds(states: Sequence[RunState]) -> list[tuple[RunState, list[str]]]:
     return list(found.values())
 
 
-def _one(cluster: Cluster, state: RunState, like: Sequence[str]) -> tuple[dict[str, Any], Named]:
+def _array(state: RunState, kinds: Sequence[tuple[RunState, list[str]]], typed: Sequence[str]) -> str:
+    """The array that was asked about where all its tasks wait alike, so that what helps one helps all; else nothing."""
+    base = state.status.id.base
+    return base if base in typed and sum(one.status.id.base == base for one, _ in kinds) == 1 else ""
+
+
+def _one(cluster: Cluster, state: RunState, like: Sequence[str], array: str) -> tuple[dict[str, Any], Named]:
     """What is known of one job: for ``--json``, and as named facts."""
     job, run = state.status, state.record
-    kind, data, named = _look(cluster, state)
+    kind, data, named = _look(cluster, state, array)
     name = run.name if run else job.name
     head: Named = [("job", [f"{handle(state)}  {name}"]), ("state", [_standing(state)])]
     head += [("alike", [some(list(like))])] if like else []
@@ -81,10 +88,10 @@ def _one(cluster: Cluster, state: RunState, like: Sequence[str]) -> tuple[dict[s
     return facts, [*head, *named]
 
 
-def _look(cluster: Cluster, state: RunState) -> tuple[str, dict[str, Any], Named]:
+def _look(cluster: Cluster, state: RunState, array: str) -> tuple[str, dict[str, Any], Named]:
     job, run = state.status, state.record
     if job.state == "PENDING":
-        found = waiting.explain(cluster.scheduler(run.scheduler if run else "slurm"), state)
+        found = waiting.explain(cluster.scheduler(run.scheduler if run else "slurm"), state, array=array)
         return "waiting", found.json(), found.facts()
     if job.outcome is Outcome.RUNNING:
         lines = waiting.running(state)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from clusterrun.job import JobStatus
@@ -97,11 +97,15 @@ class Waiting:
         }
 
 
-def explain(scheduler: Scheduler, state: RunState, now: float | None = None) -> Waiting:
-    """Ask the scheduler about a job that waits; what it told, in sentences. Never raises for a silent Slurm."""
+def explain(scheduler: Scheduler, state: RunState, now: float | None = None, *, array: str = "") -> Waiting:
+    """Ask the scheduler about a job that waits; what it told, in sentences. Never raises for a silent Slurm.
+
+    ``array`` is the id of the whole array where the job is a task that stands for all of it: commands are for that.
+    """
     now = time.time() if now is None else now
     if isinstance(scheduler, SlurmScheduler):
-        return judge(ask(scheduler, state.status, now), state.status)
+        facts = ask(scheduler, state.status, now)
+        return judge(replace(facts, id=array) if array else facts, state.status)
     assert isinstance(scheduler, LocalScheduler)
     return _local(scheduler, state.status)
 
@@ -133,7 +137,7 @@ def judge(facts: Facts, job: JobStatus) -> Waiting:
         found += look(facts)
     row = facts.reason
     starts = found.starts or (row.starts if row else None)
-    do = found.do or ((row.what_to_do(str(job.id)),) if row else ())
+    do = found.do or ((row.what_to_do(facts.id),) if row else ())
     ahead = turns.ahead(facts)
     return Waiting(
         id=str(job.id),
