@@ -82,3 +82,32 @@ def test_tracebacks_of_several_ranks_do_not_mix():
             if complaints(LogLine("err", rank, said)):
                 shown.append((rank, said))
     assert shown == [(rank, text) for text in TRACEBACK for rank in (0, 2)]
+
+
+def told(complaints, *texts):
+    lines = complaints.told("\n".join(texts).encode(), lambda raw: LogLine("err", 0, raw.decode()))
+    return None if lines is None else [line.text for line in lines]
+
+
+HEALTHY = [f"step {i} loss 0.{i}" for i in range(20)]
+
+
+def test_of_a_block_the_errors_are_told():
+    assert told(Complaints(), *HEALTHY, "ValueError: no data", *HEALTHY) == ["ValueError: no data"]
+
+
+def test_a_traceback_goes_on_in_a_block_without_an_error():
+    complaints = Complaints()
+    assert told(complaints, *TRACEBACK[1:4], *HEALTHY) == []
+    assert told(complaints, *HEALTHY, TRACEBACK[0]) == [TRACEBACK[0]]
+    assert told(complaints, *TRACEBACK[1:4], *HEALTHY) == [*TRACEBACK[1:4], HEALTHY[0]]
+
+
+def test_lines_that_differ_only_in_their_numbers_are_looked_at_once():
+    complaints = Complaints()
+    assert told(complaints, *HEALTHY) == []
+    assert complaints.told(b"step 99 loss 1.25", lambda _: pytest.fail("it was looked at")) == []
+
+
+def test_a_block_that_is_mostly_errors_is_left_to_a_look_at_each_line():
+    assert told(Complaints(), *TRACEBACK) is None

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clusterrun.logs.lines import LineReader
@@ -35,17 +35,23 @@ PATTERNS = [
     "loss|7", r"^\s*$", "ö", "(?i)LOSS", "loss 0.5", "3", ": ", r"\bstep\b", r"\Bte", "x{3,}", r"[l-s]+ \d", "[^x]*y",
     r"s\s+7", "a*", r"\d\S*$", "e++p", "(?:lo|st)(ss|ep)", "(?<=s)s", "–", r"\x1b", "(?s)s.", "Error", r"(lo)ss.*\1",
 ]  # fmt: skip
-COMPLAINTS = [
-    b"Traceback (most recent call last):\n", b"  File x\n", b"ValueError: y\n", b"[rank3]: ", b"[rank3]:   at z\n",
-    b"ERROR", b"error 0.5\n", b"srun: error: z\n", b"During handling of the above exception", b"Xi", b"d 31\n", b"0",
-]  # fmt: skip
 PART = st.sampled_from([
     b" 3: ", b"3: ", b"15: ", b"16: ", b" 0: ", b"03: ", b"\n", b"\n", b"\n", b"\r", b"\t", b"\x1b[31m", b"\0", b"\x7f",
     b"loss 0.5", b"step 7", b"50%|x", b"9%", "größer".encode(), "█▌–".encode(), b"\xe2\x80\x8b", b"\xc2\x85", b"\xff",
     b"\xe2\x96", b"x" * 1020, b"y" * 1024, b"y" * 1024 + b"\n", b"z" * 5000, b" " * 9, b": ",
 ])  # fmt: skip
 HOSTILE = st.lists(PART, max_size=40).map(b"".join) | st.binary(max_size=200)
-FAILING = st.lists(PART | st.sampled_from(COMPLAINTS), max_size=40).map(b"".join)
+SAID = st.sampled_from([
+    *[b"Traceback (most recent call last):", b"  File x", b"all is well"] * 3, b"loss 0.5", b"step 7", b"xx", b"",
+    b"ValueError: y", b"[rank3]: ", b"[rank3]:   at z", b"ERROR", b"error 0.5", b"srun: error: z", b"Xid 31", b"\xff",
+    b"During handling of the above exception", "größer –".encode(), b"\xe2\x80\x8b", b"\x1b[31m", b"\r", b"50%|", b"9%",
+    b"y" * 900,
+])  # fmt: skip
+LABEL = st.sampled_from([b" 3: ", b" 3: ", b" 3: ", b"15: ", b" 0: ", b"", b"16: ", b"3: "])
+END = st.sampled_from([*[b"\n"] * 9, b"\r\n", b""])
+TEXT = st.lists(SAID, max_size=2).map(b"".join)
+LINE = st.tuples(LABEL, TEXT | TEXT | TEXT | st.just(b"y" * 1024), END).map(b"".join)
+LOG = st.lists(LINE, min_size=5, max_size=40).map(b"".join)
 SOURCE = st.builds(
     Source,
     out=st.none(),
@@ -55,22 +61,31 @@ SOURCE = st.builds(
 )
 WANT = st.builds(Want, grep=st.sampled_from([None, None, *map(re.compile, PATTERNS)]))
 ERRORS = st.builds(Want, grep=st.sampled_from([None, None, re.compile("r")]), errors=st.just(True))
-SIZES = st.lists(st.integers(1, 3000))
+STREAM = st.sampled_from(["out", "err"])
+SIZES = st.lists(st.integers(1, 3000)) | st.lists(st.integers(1, 200))
 
 
-@given(data=HOSTILE, source=SOURCE, want=WANT, stream=st.sampled_from(["out", "err"]), sizes=SIZES)
+@given(data=HOSTILE | LOG, source=SOURCE, want=WANT | ERRORS, stream=STREAM, sizes=SIZES)
 def test_fast_is_slow_for_any_bytes_in_any_blocks(data, source, want, stream, sizes):
     assert fast(data, stream, source, want, sizes) == slowly(data, stream, source, want)
 
 
-@given(data=FAILING, source=SOURCE, want=ERRORS, stream=st.sampled_from(["out", "err"]), sizes=SIZES)
-def test_blocks_without_an_error_are_left_out_at_once(monkeypatch_module, data, source, want, stream, sizes):
+@given(data=LOG, want=st.just(Want()) | WANT | ERRORS, stream=STREAM, sizes=SIZES)
+@settings(max_examples=500)
+def test_fast_is_slow_for_what_logs_say(monkeypatch_module, data, want, stream, sizes):
+    source = Source(Path(), world_size=16)
     assert fast(data, stream, source, want, sizes) == slowly(data, stream, source, want)
 
 
-@given(data=HOSTILE, source=SOURCE, want=WANT, stream=st.sampled_from(["out", "err"]), sizes=SIZES)
-def test_fast_is_slow_in_small_parts(monkeypatch_module, data, source, want, stream, sizes):
+@given(data=LOG | HOSTILE, source=SOURCE, want=ERRORS, stream=STREAM, sizes=SIZES)
+def test_fast_is_slow_where_errors_are_looked_for(monkeypatch_module, data, source, want, stream, sizes):
     assert fast(data, stream, source, want, sizes) == slowly(data, stream, source, want)
+
+
+def test_fast_is_slow_where_most_lines_are_errors():
+    data = b" 3: ValueError: x\n 3: at y\n" * 20
+    source, want = Source(Path(), world_size=16), Want(errors=True)
+    assert fast(data, "out", source, want) == slowly(data, "out", source, want) == b" 3: ValueError: x\n" * 20
 
 
 @given(data=HOSTILE, sizes=st.lists(st.integers(1, 200)))
@@ -88,5 +103,6 @@ def monkeypatch_module():
         patch.setattr("clusterrun.logs.pipe._SMALL", 64)
         patch.setattr("clusterrun.logs.grep._LOOKED_AT", 2)
         patch.setattr("clusterrun.logs.grep._DENSE", 10)
-        patch.setattr("clusterrun.logs.complaints._SHAPES_KEPT", 3)
+        patch.setattr("clusterrun.logs.complaints._SHAPES_KEPT", 5)
+        patch.setattr("clusterrun.logs.complaints._MANY", 1)
         yield
