@@ -16,9 +16,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from clusterrun import cancelling, finished, foreign, listing, recovering, standing, states, submission
+from clusterrun import cancelling, finished, foreign, ids, listing, recovering, standing, states, submission
 from clusterrun import store as records
-from clusterrun.errors import NoSuchJob, RequestError
+from clusterrun.errors import NoSuchJob, RequestError, SchedulerError
 from clusterrun.job import LOCAL, JobId, Outcome, is_run_id
 from clusterrun.profile_files import find_root
 from clusterrun.scheduler import Answer, Cancelled, Scheduler, lately
@@ -206,11 +206,12 @@ class Cluster:
     def status(self, texts: Iterable[str]) -> list[RunState]:
         """How jobs stand, runs of ours and any other job that may be seen, an array by its tasks.
 
-        Raises NoSuchJob for one that nobody knows.
+        Raises NoSuchJob for one that nobody knows, and for a part of a run that has none.
         """
         texts = list(texts)
         runs = {text: self.run(text) for text in texts}
         ours = self.states([run for run in runs.values() if run is not None])
+        ids.refuse_parts(texts, ours)
         mine = {state.record.run_id: state for state in ours if state.record is not None}
         others = self._foreign([JobId.parse(text) for text, run in runs.items() if run is None])
         found = {text: [mine[run.run_id]] if run else others[JobId.parse(text)] for text, run in runs.items()}
@@ -221,9 +222,11 @@ class Cluster:
 
         With ``everything`` the finished ones too: all runs that are known here, and what the queue still holds. With
         ``sparing`` another window of mine may have heard it, ``heard_ago`` seconds ago; else the answer is ``listed``.
+        Raises SchedulerError where Slurm is silent and nothing is known to show.
         """
         store = self.store()
         known = store.all() if everything else finished.open_runs(store)
+        answer = Answer()
         if self.facts() is None:
             found = self.states(known)
         else:
@@ -234,11 +237,17 @@ class Cluster:
             if more and self.heard_ago:  # it may have ended since then, and what was heard would bring it back
                 answer, self.heard_ago = slurm.query(), 0.0
                 more, others = foreign.others(known, answer)
-            if not answer.complete:
-                self.tell(f"Slurm did not answer: {answer.note}")
             self.listed = answer if not self.heard_ago else None
             found = [*self.states([*known, *more], answer), *others]
-        return [s for s in found if everything or s.status.outcome in listing.OPEN]
+        shown = [s for s in found if everything or s.status.outcome in listing.OPEN]
+        if not (answer.complete or shown):
+            raise SchedulerError(
+                "Slurm did not answer, and nothing is known here of jobs that are not over", said=answer.note,
+                hint="ask `scontrol ping`, then try again",
+            )  # fmt: skip
+        if not answer.complete:
+            self.tell(f"Slurm did not answer: {answer.note}")
+        return shown
 
     def watches(self, runs: Sequence[RunRecord], ids: Sequence[JobId] = ()) -> list[Watch | foreign.Watch]:
         """Watches over runs, and over jobs without a record, whom Slurm is asked for now.
@@ -264,6 +273,12 @@ class Cluster:
         """My runs that are not over and known by their records, by glob over the name's user part and by state."""
         wanted = listing.Wanted(states=frozenset({state.upper()} if state else ()), name=name)
         mine = self.states(finished.open_runs(self.store()))
+        asked = listing.choose(mine, listing.Wanted(name=name))
+        silent = next((s for s in asked if s.note and s.status.outcome is Outcome.UNKNOWN), None)
+        if silent is not None:
+            raise SchedulerError(
+                "the scheduler did not answer, so nothing was done", said=silent.note, hint="try again in a moment"
+            )
         found = [s for s in listing.choose(mine, wanted) if s.status.outcome is Outcome.RUNNING]
         return [s for s in found if s.record is not None and s.record.user == self.user]
 

@@ -49,8 +49,15 @@ def states(ids: Sequence[JobId], scheduler: Scheduler, now: float) -> dict[JobId
             found[one] = [RunState(None, job) for job in told]
         elif not answer.complete:
             raise SchedulerError("Slurm did not answer", said=answer.note, hint="ask `scontrol ping`, then try again")
+        elif not past.complete:
+            raise SchedulerError(
+                f"job {one} is not in the queue, and accounting did not answer", said=past.note,
+                hint="whether there ever was such a job is not known: try again",
+            )  # fmt: skip
         else:
-            raise NoSuchJob(f"no such job: {one}", hint="`clusterrun list --all` shows yours")
+            forgets = "Slurm forgets a job minutes after its end, and this cluster keeps no accounts"
+            hint = forgets if past.none_kept else "`clusterrun list --all` shows yours"
+            raise NoSuchJob(f"no such job: {one}", hint=hint)
     return found
 
 

@@ -132,8 +132,8 @@ def end_of(run: RunRecord) -> JobStatus | None:
     state, reason = _word(status, bool(end.get("signal")), due, str(end.get("reason", "")))
     started = records.read_json(folders[-1] / "start.json") or {}
     ranks = started["ranks"] if isinstance(started.get("ranks"), list) else []
-    first = _int(started.get("time"), None)
     last = _int(end.get("time"), None)
+    first = _began(run, _int(started.get("time"), None))
     return JobStatus(
         id=run.job_id,
         state=state,
@@ -151,6 +151,15 @@ def end_of(run: RunRecord) -> JobStatus | None:
         restarts=_int(end.get("restart"), None),
         source="record",
     )
+
+
+def _began(run: RunRecord, joined: int | None) -> int | None:
+    """When the newest start of a run began: its first act writes the claim; its ranks have ``joined`` later."""
+    try:
+        claimed = int((run.run_dir / "claims" / run.submission.token / "owner").stat().st_mtime)
+    except OSError:
+        return joined
+    return claimed if joined is None or claimed < joined else joined
 
 
 def _word(status: int, signalled: bool, due: str, reason: str) -> tuple[str, str]:

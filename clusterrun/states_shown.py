@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections import Counter
 from functools import lru_cache
 from pathlib import Path
+from pwd import getpwuid
 from typing import Any
 
 from clusterrun import progress, states
@@ -172,9 +174,9 @@ def next_commands(state: RunState) -> list[str]:
         return [f"clusterrun logs {name}"] if ours else []
     if job.outcome is not Outcome.RUNNING:
         return [f"clusterrun why {name}", *([f"clusterrun logs {name} -n 50"] if ours else [])]
-    if job.state == "PENDING":
-        return [f"clusterrun why {name}", f"clusterrun cancel {name}"]
-    return [*([f"clusterrun logs {name} -f"] if ours else []), f"clusterrun cancel {name}"]
+    first = f"clusterrun why {name}" if job.state == "PENDING" else f"clusterrun logs {name} -f" if ours else ""
+    mine = (run.user if run else job.user) in ("", getpwuid(os.getuid()).pw_name)
+    return [command for command in (first, f"clusterrun cancel {name}" if mine else "") if command]
 
 
 def ranks_line(told: list[RankProgress], now: float) -> str:

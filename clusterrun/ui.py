@@ -6,6 +6,7 @@ as markup.
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import fcntl
 import json
@@ -87,7 +88,7 @@ class Ui:
         cells = [[safe(cell) for cell in row] for row in rows]
         if self._out.isatty():
             lines = fit(_as_columns(columns), cells, shutil.get_terminal_size().columns)
-            if lines and "NO_COLOR" not in os.environ:
+            if lines and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb":
                 lines[0] = f"\x1b[1m{lines[0]}\x1b[0m"
         else:
             lines = ["\t".join(row) for row in cells]
@@ -122,8 +123,8 @@ class Ui:
             self._wide = True
             _widen(self._out)
         self._out.flush()
-        encoding = (self._out.encoding or "utf-8").lower().replace("-", "")
-        if encoding != "utf8" and self._out.isatty():
+        encoding = codecs.lookup(self._out.encoding or "utf-8").name
+        if encoding != "utf-8" and self._out.isatty():
             data = data.decode("utf-8", "replace").encode(encoding, "backslashreplace")
         self._out.buffer.write(data)
         self._out.buffer.flush()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from clusterrun.ui import Ui
 from tests.desks import Desk
 
 
@@ -33,6 +35,31 @@ def test_a_full_disk_is_a_line_and_no_failed_job(desk: Desk, words: str) -> None
     assert done.returncode == 75
     line, hint = done.stderr.splitlines()
     assert line == "clusterrun: the output cannot be written: No space left on device" and "hint: " in hint
+
+
+class Terminal(io.TextIOWrapper):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_log_reaches_a_terminal_of_another_encoding(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", Terminal(written, "iso8859-1"))
+    Ui("logs").log_bytes("0| Größe 数\n".encode())
+    assert written.getvalue() == "0| Größe \\u6570\n".encode("latin-1")
+
+
+def test_a_dumb_terminal_gets_no_bold_head(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", Terminal(written, "utf-8"))
+    for term, bold in {"xterm": True, "dumb": False}.items():
+        monkeypatch.setenv("TERM", term)
+        monkeypatch.delenv("NO_COLOR", raising=False)
+        Ui("list").table(["JOBID"], [["1"]])
+        sys.stdout.flush()
+        assert (b"\x1b[" in written.getvalue()) == bold
+        written.seek(0)
+        written.truncate()
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -128,6 +129,15 @@ def test_the_newest_attempt_counts(store: Store) -> None:
     assert state.status.state == "COMPLETED" and state.status.restarts == 1
     claim(run, restart=2)  # a third has begun and has no folder yet
     assert states.end_of(run) is None
+
+
+def test_an_attempt_began_with_its_claim_not_when_its_ranks_had_met(store: Store) -> None:
+    run = submitted(store)
+    claim(run)
+    os.utime(run.run_dir / "claims" / run.submission.token / "owner", (AT + 60, AT + 60))
+    attempt(run, end=end(), start={"time": AT + 100})
+    ended = states.end_of(run)
+    assert ended is not None and (ended.started, ended.elapsed) == (AT + 60, 540)
 
 
 def test_a_requeue_takes_an_end_back(store: Store) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import click
 
-from clusterrun import listing
+from clusterrun import ids, listing
 from clusterrun.cli.options import json_option
 from clusterrun.cluster import Cluster
 from clusterrun.errors import RequestError
@@ -160,6 +160,9 @@ def wait(ctx: click.Context, job_ids: tuple[str, ...], as_json: bool) -> None:
     found = {job_id: cluster.run(job_id) for job_id in job_ids}
     runs = {run.run_id: run for run in found.values() if run is not None}
     others = [JobId.parse(job_id) for job_id, run in found.items() if run is None]
+    parts = [job_id for job_id, run in found.items() if run is not None and ids.is_part(job_id)]
+    if parts:
+        cluster.status(parts)  # a part of a run that has none is refused, not waited for as all of it
     states = cluster.wait([*runs.values()], others)
     ui.data([state_json(state) for state in states])
     ctx.exit(report_end(ui, listing.collapse(states)))

@@ -10,11 +10,11 @@ from typing import Any, Literal
 import click
 
 from clusterrun.cli.follow import exit_code, follow_to_end, no_log, print_pieces
-from clusterrun.cli.ids import refuse_parts
 from clusterrun.cli.logfiles import Ours, Theirs, check_readable, files_of, logs_of, source_of
 from clusterrun.cli.options import json_option
 from clusterrun.cluster import Cluster
 from clusterrun.errors import RequestError
+from clusterrun.ids import refuse_parts
 from clusterrun.job import Outcome
 from clusterrun.logs import Look, Source, Want, compile_grep, look_of, read_lines, show
 from clusterrun.logs.select import Choice, choose, parse_ranks, parse_since

@@ -9,6 +9,12 @@ from clusterrun.job import JobId, is_run_id
 from clusterrun.states import RunState
 
 
+def is_part(text: str) -> bool:
+    """Whether a task (``5_2``) or a component (``5+1``) was typed."""
+    job = None if is_run_id(text) else JobId.parse(text)
+    return job is not None and (job.task is not None or job.part is not None)
+
+
 def refuse_parts(texts: Iterable[str], states: Sequence[RunState]) -> None:
     """Raise NoSuchJob for a task (``5_2``) or a component (``5+1``) of a run, which is one job and has none.
 
