@@ -112,32 +112,37 @@ class Watching(Protocol):
 def until_over(
     watches: Sequence[Watching], tell: Callable[[str], None], sleep: Callable[[float], None] = time.sleep
 ) -> list[RunState]:
-    """Wait until everything that is watched is over, telling each change in a line; returns how it ended."""
+    """Wait until everything that is watched is over, telling each change on the way in a line; returns how it ended."""
     said: dict[str, str] = {}
     while True:
         found = [(watch, state) for watch in watches for state in watch.look()]
+        if all(watch.settled(state) for watch, state in found):
+            return [state for _, state in found]
         for key, line in _lines([state for _, state in found]).items():
             if said.get(key) != line:
                 said[key] = line
                 tell(line)
-        if all(watch.settled(state) for watch, state in found):
-            return [state for _, state in found]
         sleep(1.0)
 
 
 def _lines(states: Sequence[RunState]) -> dict[str, str]:
-    """A line for each job, and one for all tasks of an array."""
+    """A line for each job, one for all tasks of an array, and one for all of which the same is not known."""
     lines: dict[str, str] = {}
     arrays: dict[str, Counter[str]] = {}
+    silent: dict[str, list[str]] = {}
     for state in states:
         job, run = state.status, state.record
         if run is None and job.id.task is not None:
             arrays.setdefault(job.id.raw, Counter())[job.state] += 1
+        elif state.note:
+            silent.setdefault(state.note, []).append(str(job.id))
         else:
-            words = state.note or f"job {job.id}: {job.state} {job.reason}".rstrip()
-            lines[run.run_id if run is not None else str(job.id)] = words
+            lines[run.run_id if run is not None else str(job.id)] = f"job {job.id}: {job.state} {job.reason}".rstrip()
     for raw, counts in arrays.items():
         lines[raw] = f"job {raw}: " + ", ".join(f"{count} tasks {word}" for word, count in sorted(counts.items()))
+    for note, jobs in silent.items():
+        which = f"job {jobs[0]}" if len(jobs) == 1 else f"{len(jobs)} jobs"
+        lines["silent"] = f"{which}: not known now, still waiting: {note}"
     return lines
 
 

@@ -243,7 +243,7 @@ class SlurmScheduler:
         try:
             done = self._call(argv)
         except CommandError as error:
-            return Answer(complete=False, note=f"{argv[0]}: {_line(error.said) or error.message}")
+            return Answer(complete=False, note=f"{argv[0]}: {said}" if (said := _line(error.said)) else error.message)
         if done.status != 0:
             if "Invalid job id specified" in done.stderr:  # how squeue says that it does not know the one id asked for
                 return Answer()
