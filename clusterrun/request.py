@@ -5,6 +5,7 @@ Reads files and asks the job's Python whether it has torch; writes nothing.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import os
 import re
@@ -236,8 +237,9 @@ def _python(asked: Value | None, environ: Mapping[str, str]) -> Value:
         return Value(str(Path(found).absolute()), asked.source)
     for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
         path = Path(environ.get(variable) or "/nowhere") / "bin" / "python"
-        if path.is_file():
-            return Value(str(path), variable)
+        with contextlib.suppress(PermissionError):  # of a folder that this user may not enter
+            if path.is_file():
+                return Value(str(path), variable)
     return Value(sys.executable, "default: clusterrun's own")
 
 

@@ -128,6 +128,16 @@ def test_the_jobs_python(project: Path) -> None:
         read(project, python="none")
 
 
+def test_an_environment_in_a_folder_that_may_not_be_entered_counts_for_nothing(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path) -> bool:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(request, "Path", type("Closed", (type(Path()),), {"is_file": refuse}))
+    assert request._python(None, {"VIRTUAL_ENV": "/closed"}).value == sys.executable
+
+
 @pytest.mark.parametrize(
     ("has_gpus", "gpus", "why"), [(True, 1, "there are GPUs"), (False, 0, "no GPUs"), (None, 0, "no cluster")]
 )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import queue
 import threading
 import time
@@ -78,7 +79,7 @@ class Whereabouts:
         place = self._theirs.place(job)
         if place is not None and place.is_whole:
             return place
-        if not (begun or over or (place is not None and any(path.exists() for path in files_of(place)))):
+        if not (begun or over or (place is not None and any(map(os.path.exists, files_of(place))))):
             return None
         since = self._begun.setdefault(job, self._now())
         if self._answered < since and self._now() - self._asked >= (LOOK if over else LONGEST):
@@ -177,7 +178,7 @@ class _Reading:
             if not (look or over) or len(self._now) >= AT_ONCE:
                 continue
             source = self._source(job, state.status.state != "PENDING", over)
-            there = source is not None and any(path.exists() for path in (source.out, source.err) if path is not None)
+            there = source is not None and any(map(os.path.exists, filter(None, (source.out, source.err))))
             if source is not None and there:
                 ended = self._now[job] = threading.Event()
                 if over:
