@@ -95,14 +95,17 @@ class Ui:
         self._lines(lines)
 
     def screen(self, lines: Sequence[str], before: int) -> int:
-        """Draw lines in place of the ``before`` lines drawn last, as many as the terminal has room for.
+        """Draw lines in place of the ``before`` lines drawn last: the first and the last that the terminal has room for.
 
-        Returns how many were drawn: what to hand in next time.
+        The newest job stands last, and so does what could not be asked. Returns how many were drawn: what to hand in
+        next time.
         """
         size = shutil.get_terminal_size()
         shown = [cut(safe_line(line), size.columns) for line in lines]
         if len(shown) >= size.lines:
-            shown = [*shown[: size.lines - 2], cut(f"… and {len(shown) - size.lines + 2} more lines", size.columns)]
+            room = max(1, size.lines - 3)
+            left_out = cut(f"… {len(shown) - room - 1} more lines …", size.columns)
+            shown = [shown[0], left_out, *shown[-room:]]
         self._out.write(f"\x1b[{before}A" * (before > 0) + "\r\x1b[J")
         self._lines(shown)
         return len(shown)

@@ -62,6 +62,15 @@ def test_a_dumb_terminal_gets_no_bold_head(monkeypatch: pytest.MonkeyPatch) -> N
         written.truncate()
 
 
+def test_a_low_terminal_shows_the_head_and_the_newest(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", Terminal(written, "utf-8"))
+    monkeypatch.setenv("LINES", "6")
+    drawn = Ui("list").screen(["JOBID", *map(str, range(20)), "Slurm is silent"], 0)
+    lines = written.getvalue().decode().removeprefix("\r\x1b[J").splitlines()
+    assert lines == ["JOBID", "… 18 more lines …", "18", "19", "Slurm is silent"] and drawn == 5
+
+
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
 def test_a_sign_that_the_encoding_lacks_is_an_escape(desk: Desk, encoding: str) -> None:
     desk.write("logs/x_7.err", "ModuleNotFoundError: No module named '数'\n")
