@@ -4,6 +4,7 @@
     bars.py       progress bars: the last of their states
     pipe.py       bytes of one file -> bytes for a pipe: what needs no change is not taken apart
     wanted.py     what is asked for: whose files, which lines; complaints.py: what looks like an error
+    grep.py       the lines of a block that a pattern finds
     files.py      the names of log files, and opening them safely
     merge.py      the order of two files, by a clock that noted how long they were
     reading.py    all lines, those from a time on, or the last

@@ -2,6 +2,7 @@
 
 What comes out is what ``LineReader`` and ``pipe_line`` would make of each line. A block may pass whole only where that
 is certain: its characters are safe, no line is so long that it could be a piece, and nothing unfinished waits for it.
+Where lines are chosen, a block is searched as a whole, on the same conditions, and only what is found has to be safe.
 """
 
 from __future__ import annotations
@@ -51,9 +52,7 @@ class PipeReader:
         if by_label and 0 < world <= _MARKED:
             labels = {f"{rank:>{self._width - 2}}: " for rank in range(world)}
             self._marks = {label.encode(): f"{label[:-2]}! ".encode() for label in labels}
-        self._grep: Finder | None = None
-        if want.grep is not None:
-            self._grep = Finder(want.grep, labels, self._width)
+        self._grep = None if want.grep is None else Finder(want.grep, labels, self._width)
         self._can_pass = not ((source.ranks is not None and self._few is None) or (by_label and not labels))
 
     def feed(self, data: bytes) -> list[bytes]:
