@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from clusterrun.logs.lines import LineReader
@@ -93,6 +93,36 @@ def test_fast_is_slow_where_lines_are_cut(monkeypatch_module, data, sizes):
     assert fast(data, "out", Source(Path(), world_size=16), Want(), sizes) == slowly(
         data, "out", Source(Path(), world_size=16), Want()
     )
+
+
+PAYLOAD = st.sampled_from([
+    b"", b"abcdefgh", b"abcdefgh", b"abcdefgh", b"abc", "öäü€ß".encode()[:8], "öäü€ß".encode()[8:], b"\x1b[31mabc",
+    b"\xff", b"\r 5/9|##", b"\r 6/9|#", b"ab\r 7/9|", b"  \r 7/9 ", b"0123456789abcdef" * 4,
+])  # fmt: skip
+LINE = st.builds(b"".join, st.tuples(st.sampled_from([b" 0: ", b" 3: ", b"15: ", b"", b"16: "]), PAYLOAD))
+
+
+@settings(max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    written=st.lists(LINE, max_size=60).map(b"\n".join),
+    stream=st.sampled_from(["out", "err"]),
+    ranks=st.sampled_from([None, None, frozenset({3, 15})]),
+    sizes=st.lists(st.integers(1, 300)),
+)
+def test_pieces_of_many_ranks_are_joined_the_same(small_bounds, written, stream, ranks, sizes):
+    source = Source(Path(), world_size=16, ranks=ranks)
+    assert fast(written, stream, source, Want(), sizes) == slowly(written, stream, source, Want())
+
+
+@pytest.fixture
+def small_bounds():
+    """Pieces of eight bytes, so that short texts come to every bound."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, size in {"lines.PIECE": 8, "lines.LINE_CAP": 40, "lines.HELD_CAP": 30}.items():
+            patch.setattr(f"clusterrun.logs.{name}", size)
+        for name, size in {"pipe._SHORTER": 11, "pipe.LINE_CAP": 40, "pipe._SMALL": 64}.items():
+            patch.setattr(f"clusterrun.logs.{name}", size)
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -18,6 +18,9 @@ SETTLED = 1.0
 """Seconds without a new state after which the last one is shown."""
 BARS_CAP = 4 * 1024 * 1024
 """Characters kept of all states in hand."""
+BLANK = " \t\r"
+"""What wipes a line, or is not seen at its end."""
+_FIRST = 400  # bytes of a bar's first state that are kept
 _COUNTS = tuple(re.compile(pattern) for pattern in (r"(\d{1,15})%", r"(\d{1,15})it\b", r"(\d{1,15})/\d", r"(\d{1,15})"))
 _COUNTED_IN = 400  # characters of a state in which its count is looked for
 
@@ -98,6 +101,17 @@ class Bars(Generic[T]):
 
     def _drop(self, task: int | None) -> None:
         self._size -= len(self._states.pop(task).text)
+
+
+def last_state(text: str) -> str:
+    """The last state of a progress line that shows anything, without the blanks that wipe it."""
+    shown = text.rstrip(BLANK)
+    return shown[shown.rfind("\r") + 1 :]
+
+
+def first_state(payload: bytes) -> bytes:
+    """The first state that a line draws which begins with a carriage return, as far as it tells a count."""
+    return payload[:_FIRST].lstrip(b"\r").partition(b"\r")[0] if payload[:1] == b"\r" else b""
 
 
 def count(state: str) -> int | None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Literal, NamedTuple
 
-from clusterrun.logs.bars import Bars, count
+from clusterrun.logs.bars import BLANK, Bars, count, first_state, last_state
 
 Stream = Literal["out", "err"]
 
@@ -27,9 +27,7 @@ HELD_CAP = 16 * 1024 * 1024
 """Bytes kept of all unfinished lines of one file together."""
 _LABEL_CAP = 12  # "4294967294: " is the longest label there can be
 _LABELS_KEPT = 65_536
-_FIRST = 400  # bytes of a bar's first state that are kept
 _LOOKED_FOR = 16  # labels that are looked for in a block before it is just read
-_BLANK = " \t\r"
 
 
 class LogLine(NamedTuple):
@@ -108,6 +106,61 @@ class LineReader:
         lines = self._feed(data)
         return lines if self.match is None else list(filter(self.match, lines))
 
+    def join(self, block: bytes) -> list[bytes | LogLine]:
+        """``feed`` for whole lines of the ranks wanted; what needs no more than joining stays bytes, with labels.
+
+        Of long lines in pieces that takes half as long.
+        """
+        if self._width is None or self._tail or self._match is not None or None in self._bars:
+            return [*self.feed(block)]
+        skip = self._width + len(": ")
+        piece, returns = skip + PIECE, b"\r" in block
+        growing = {  # the lines in hand that need no more than their next pieces
+            f"{label}: ".encode(): before
+            for before, lost, label, _ in self._held.values()
+            if not lost and b"\r" not in before
+        }
+        hard = {f"{label}: ".encode() for _, _, label, _ in self._held.values()} - growing.keys()
+        hard |= {f"{line.label}: ".encode() for line in self._bars.lines()}
+        found: list[bytes | LogLine] = []
+        easy: list[bytes] = []
+        loose = False  # a bar without a label, which any line without one may end
+        raws = block[:-1].split(b"\n")
+        for at, raw in enumerate(raws):
+            label, length = raw[:skip], len(raw)
+            before = growing.get(label)
+            if not (loose or label in hard or (returns and b"\r" in raw)):
+                if length == piece:
+                    if before is not None and len(before) <= LINE_CAP - PIECE and self._held_bytes <= HELD_CAP - PIECE:
+                        before += raw[skip:]
+                        self._held_bytes += PIECE
+                        continue
+                elif before is None:
+                    if length <= LINE_CAP:
+                        easy.append(raw)
+                        continue
+                elif len(before) + length <= LINE_CAP:
+                    easy.append(b"".join((label, before, raw[skip:])))
+                    del growing[label]
+                    self._release(self._labels[raw[: self._width]][0])
+                    continue
+            if loose or self._held_bytes > HELD_CAP - PIECE:  # this line may have to do with another's
+                return [*found, *_together(easy), *self.feed(b"\n".join((*raws[at:], b"")))]
+            lines: list[LogLine] = []
+            self._add(lines, raw, 0, b"")
+            if lines:
+                found += [*_together(easy), *lines]
+                easy.clear()
+            rank = self.split(raw)[0]
+            held = self._held.get(rank) if rank is not None else None
+            loose = None in self._bars
+            growing.pop(label, None)
+            if rank in self._bars or (held and (held[1] or b"\r" in held[0])):
+                hard.add(label)
+            elif held:
+                growing[label] = held[0]
+        return found + _together(easy)
+
     def late(self, now: float) -> list[LogLine]:
         """States of progress bars that should be seen before their last one; ``now`` in seconds of any clock."""
         return list(filter(self.match, self._bars.late(now))) if self._bars else []
@@ -184,7 +237,7 @@ class LineReader:
         if self._wanted is not None and rank not in self._wanted:
             return
         if payload[:1] == b"\r" and not first:
-            first = _first_state(payload)
+            first = first_state(payload)
         if rank is not None:
             whole_piece = len(payload) == PIECE
             if rank in self._held:
@@ -237,7 +290,7 @@ class LineReader:
         text = payload.decode("utf-8", "replace")
         drawn = rank in self._bars
         if "\r" in text:
-            begins, text = text[0] == "\r", _last_state(text)
+            begins, text = text[0] == "\r", last_state(text)
             if (begins and count(text) is not None) or (drawn and not text):
                 line = LogLine(self._stream, rank, text, lost, False, label)
                 lines += self._bars.draw(rank, first.decode("utf-8", "replace"), text, line)
@@ -254,7 +307,7 @@ class LineReader:
             return raw, lost
         rank, _, payload = self.split(raw)
         label = raw[: len(raw) - len(payload)] if rank is not None else b""
-        self._tail_first = self._tail_first or _first_state(payload)
+        self._tail_first = self._tail_first or first_state(payload)
         payload, lost = _squeeze(payload, lost)
         return label + payload, lost
 
@@ -271,15 +324,8 @@ class LineReader:
         return rank
 
 
-def _last_state(text: str) -> str:
-    """The last state of a progress line that shows anything, without the blanks that wipe it."""
-    shown = text.rstrip(_BLANK)
-    return shown[shown.rfind("\r") + 1 :]
-
-
-def _first_state(payload: bytes) -> bytes:
-    """The first state that a line draws which begins with a carriage return, as far as it tells a count."""
-    return payload[:_FIRST].lstrip(b"\r").partition(b"\r")[0] if payload[:1] == b"\r" else b""
+def _together(lines: list[bytes]) -> list[bytes | LogLine]:
+    return [b"\n".join(lines) + b"\n"] if lines else []
 
 
 def _squeeze(payload: bytes, lost: int) -> tuple[bytes, int]:
@@ -288,7 +334,7 @@ def _squeeze(payload: bytes, lost: int) -> tuple[bytes, int]:
     A state keeps the carriage return before it, and blanks after it one of their own, so that what follows lands there.
     """
     if b"\r" in payload:
-        shown = payload.rstrip(_BLANK.encode())
+        shown = payload.rstrip(BLANK.encode())
         start, end = shown.rfind(b"\r"), payload.find(b"\r", len(shown))
         if start > 0:
             lost = 0  # what was dropped belonged to an earlier state

@@ -96,13 +96,21 @@ class PipeReader:
             if passed:
                 chunks.append(passed)
             return
-        if self._can_pass and len(block) > _SMALL:
+        if self._can_pass and len(block) > _SMALL and (self._grep is not None or _is_short(block)):
             middle = block.rfind(b"\n", 0, len(block) // 2) + 1 or block.find(b"\n", len(block) // 2) + 1
             if 0 < middle < len(block):
                 self._add(chunks, block[:middle])
                 self._add(chunks, block[middle:])
                 return
-        self._slowly(chunks, block)
+        if not self._can_pass or self._grep is not None:
+            self._slowly(chunks, block)
+            return
+        for piece in self._lines.join(block):
+            if isinstance(piece, LogLine):
+                chunks += self._made([piece])
+            else:  # at once: neither a replaced byte nor one that is spelled out takes a newline with it
+                safe = piece if is_safe(piece) else safe_text(piece.decode("utf-8", "replace")).encode()
+                chunks.append(self._passed(safe))
 
     def _at_once(self, block: bytes) -> bytes | None:
         """What is shown of a block; None where it is not certain without a look at each line."""
