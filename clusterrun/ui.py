@@ -95,7 +95,7 @@ class Ui:
         self._lines(lines)
 
     def screen(self, lines: Sequence[str], before: int) -> int:
-        """Draw lines in place of the ``before`` lines drawn last: the first and the last that the terminal has room for.
+        """Draw lines in place of the ``before`` lines drawn last: the first, and the last that there is room for.
 
         The newest job stands last, and so does what could not be asked. Returns how many were drawn: what to hand in
         next time.

@@ -111,7 +111,7 @@ class LineReader:
 
         Of long lines in pieces that takes half as long.
         """
-        if self._width is None or self._tail or self._match is not None or None in self._bars:
+        if self._width is None or self._tail or self.match is not None or None in self._bars:
             return [*self.feed(block)]
         skip = self._width + len(": ")
         piece, returns = skip + PIECE, b"\r" in block

@@ -96,21 +96,18 @@ class PipeReader:
             if passed:
                 chunks.append(passed)
             return
-        if self._can_pass and len(block) > _SMALL and (self._grep is not None or _is_short(block)):
+        all_wanted = self._complaints is None and self._grep is None
+        if self._can_pass and len(block) > _SMALL and (not all_wanted or _is_short(block)):
             middle = block.rfind(b"\n", 0, len(block) // 2) + 1 or block.find(b"\n", len(block) // 2) + 1
             if 0 < middle < len(block):
                 self._add(chunks, block[:middle])
                 self._add(chunks, block[middle:])
                 return
-        if not self._can_pass or self._grep is not None:
+        if self._can_pass and all_wanted:
+            for piece in self._lines.join(block):
+                chunks += self._made([piece]) if isinstance(piece, LogLine) else [self._marked(_spelled(piece))]
+        else:
             self._slowly(chunks, block)
-            return
-        for piece in self._lines.join(block):
-            if isinstance(piece, LogLine):
-                chunks += self._made([piece])
-            else:  # at once: neither a replaced byte nor one that is spelled out takes a newline with it
-                safe = piece if is_safe(piece) else safe_text(piece.decode("utf-8", "replace")).encode()
-                chunks.append(self._passed(safe))
 
     def _at_once(self, block: bytes) -> bytes | None:
         """What is shown of a block; None where it is not certain without a look at each line."""
@@ -135,8 +132,7 @@ class PipeReader:
         if not kept:
             return b""
         text = "\n".join([*kept, ""])
-        block = text.encode()
-        return self._marked(block if is_safe(block) else safe_text(text).encode())
+        return self._marked(_spelled(text.encode()))
 
     def _marked(self, block: bytes) -> bytes:
         """What is shown of these lines: those of err marked, each with the name of its job."""
@@ -154,6 +150,11 @@ class PipeReader:
     def _made(self, lines: Iterable[LogLine]) -> list[bytes]:
         made = b"".join([self._name + pipe_line(line) + b"\n" for line in lines])
         return [made] if made else []
+
+
+def _spelled(lines: bytes) -> bytes:
+    """Lines with all that is unsafe in them spelled out; neither that nor a replaced byte takes a newline with it."""
+    return lines if is_safe(lines) else safe_text(lines.decode("utf-8", "replace")).encode()
 
 
 def _is_short(block: bytes) -> bool:
