@@ -147,7 +147,7 @@ def test_a_time_limit_beyond_the_partitions() -> None:
 def test_more_nodes_than_the_partition_takes() -> None:
     found = judged("14")
     assert found.here[0] == "partition tiny allows 1 node for a job; this job asks for 2"
-    assert found.do[0] == "scontrol update JobId=14 NumNodes=1" and found.starts is Starts.YOU
+    assert found.do[0] == "scontrol update JobId=14 NumNodes=1-1" and found.starts is Starts.YOU
 
 
 def test_a_node_limit_that_comes_of_nodes_that_are_out_passes_by_itself() -> None:

@@ -38,12 +38,14 @@ ANSWERS = {
 
 
 class Controller:
-    """Slurm's commands as recorded; those in `silent` hang, those in `refusing` say no, `also` has other answers."""
+    """Slurm's commands as recorded; those in `silent` hang, those in `refusing` say no, those in `gone` find no
+    slurmctld, `also` has other answers."""
 
     def __init__(
-        self, silent: Sequence[str] = (), refusing: Sequence[str] = (), also: Mapping[str, str] | None = None
-    ) -> None:
-        self.silent, self.refusing, self.also = silent, refusing, also or {}
+        self, silent: Sequence[str] = (), refusing: Sequence[str] = (), also: Mapping[str, str] | None = None,
+        gone: Sequence[str] = (),
+    ) -> None:  # fmt: skip
+        self.silent, self.refusing, self.gone, self.also = silent, refusing, gone, also or {}
         self.asked: list[str] = []
 
     def __call__(self, argv: Sequence[str], **_: object) -> Completed:
@@ -53,6 +55,8 @@ class Controller:
             raise CommandError(argv, status=None, timed_out=True)
         if any(word in text for word in self.refusing):
             return Completed(1, "", "slurm_load error: Access/permission denied\n")
+        if any(word in text for word in self.gone):
+            return Completed(1, "", "slurm_load error: Unable to contact slurm controller (connect failure)\n")
         if any(word in text for word in self.also):
             return Completed(0, next(answer for word, answer in self.also.items() if word in text), "")
         if "show job" in text:
@@ -98,6 +102,16 @@ def test_nothing_answers_and_it_still_says_what_the_reason_means() -> None:
     found = waiting.explain(slurm(Controller(silent=["s"])), RunState(None, status("22")), NOW)
     assert found.reason is not None and found.reason.word == "ReqNodeNotAvail"
     assert len(found.unseen) >= 5
+
+
+def test_a_controller_that_cannot_be_reached_is_not_asked_again() -> None:
+    controller = Controller(gone=["show partition"])
+    facts = ask(slurm(controller), status("21"), NOW)
+    assert len(controller.asked) == 3, "those at its side, which were asked at the same time"
+    assert "Unable to contact slurm controller" in facts.unseen[0]
+    assert facts.unseen[1:] == tuple(
+        f"{what} (not asked: Slurm did not answer)" for what in ("the limits", "the accounts and QOS of its user")
+    )
 
 
 def test_accounting_is_asked_about_jobs_that_have_left_the_queue() -> None:
@@ -184,6 +198,7 @@ def test_other_states_have_their_sentence() -> None:
     job = JobStatus(id=JobId("3"), state="COMPLETING", outcome=Outcome.RUNNING, started=int(NOW) - 60, nodes="node1")
     lines = underway.lines(job, None, NOW)
     assert lines[0].startswith("COMPLETING since ") and "it is ending" in lines[1]
+    assert lines[-1] == "there is no record of it here, so its steps are not known", "a record may have been removed"
     assert "Slurm's own word" in underway.lines(replace(job, state="MELTING"), None, NOW)[1]
 
 

@@ -143,7 +143,7 @@ def test_an_account_that_the_partition_does_not_take() -> None:
 def test_ranks_that_are_bound_to_nodes_cannot_be_moved_to_fewer() -> None:
     partitions = [{"PartitionName": "gpu", "MaxNodes": "1"}]
     one_each = replace(facts(reason="PartitionNodeLimit", NumTasks="2"), partitions=partitions)
-    assert rules.rules(one_each).do == ("scontrol update JobId=7 NumNodes=1",)
+    assert rules.rules(one_each).do == ("scontrol update JobId=7 NumNodes=1-1",)
     many = replace(one_each, job=one_each.job | {"NumTasks": "8"})
     assert rules.rules(many).do == ("submit it again with --nodes 1, after `clusterrun cancel 7`",)
 

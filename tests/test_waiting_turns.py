@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterrun.job import JobId, JobStatus, Outcome
+from clusterrun.job import TERMINAL, JobId, JobStatus, Outcome
 from clusterrun.reasons import Starts, explain
 from clusterrun.scheduler.slurm_priority import parse_priority
 from clusterrun.scheduler.slurm_queue import Queued
@@ -112,6 +112,12 @@ def test_an_arrays_throttle() -> None:
     found = judged("11")
     assert found.here == ("%1 allows 1 task of array 11 at a time; 1 running: 11_1",)
     assert found.do[0].startswith("scontrol update JobId=11 ArrayTaskThrottle=2")
+
+
+@pytest.mark.parametrize("state", sorted(TERMINAL))
+def test_a_task_that_is_over_does_not_count_for_the_throttle(state: str) -> None:
+    tasks = [Queued(id="11_1", raw=12, state="RUNNING"), Queued(id="11_2", raw=13, state=state)]
+    assert "; 1 running: 11_1" in turns.throttle(facts("11", queue=tasks)).here[0]
 
 
 def test_licenses_who_uses_them() -> None:

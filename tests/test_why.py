@@ -7,10 +7,11 @@ import io
 import pytest
 
 from clusterrun.cli.why import _array, _kinds
-from clusterrun.job import JobId, JobStatus, Outcome
+from clusterrun.job import JobId, JobStatus, outcome_of
 from clusterrun.states import RunState
 from clusterrun.ui import Ui
 from tests.desks import Desk
+from tests.test_cli_list import SILENT, rows
 
 
 @pytest.mark.parametrize("words", [(), ("1", "--logs", "."), ("--json",)])
@@ -27,15 +28,45 @@ def test_what_is_no_job_id_is_refused_before_slurm_is_asked(desk: Desk, text: st
 
 
 def state(id: str, word: str, reason: str = "") -> RunState:
-    outcome = Outcome.DONE if word == "COMPLETED" else Outcome.RUNNING
-    return RunState(None, JobStatus(id=JobId.parse(id), state=word, outcome=outcome, reason=reason))
+    return RunState(None, JobStatus(id=JobId.parse(id), state=word, outcome=outcome_of(word), reason=reason))
 
 
 def test_tasks_alike_are_told_once() -> None:
     tasks = [state(f"7_{n}", "COMPLETED") for n in range(1000)]
     tasks += [state("7_1000", "RUNNING"), state("7", "PENDING", "JobArrayTaskLimit"), state("8", "RUNNING")]
     kinds = [(str(one.status.id), len(alike)) for one, alike in _kinds(tasks)]
-    assert kinds == [("7_0", 999), ("7_1000", 0), ("7", 0), ("8", 0)]
+    assert kinds == [("7", 0), ("7_1000", 0), ("7_0", 999), ("8", 0)]
+
+
+def test_of_an_array_what_failed_is_told_first_and_what_is_done_last() -> None:
+    words = ("COMPLETED", "RUNNING", "PENDING", "CANCELLED", "FAILED", "COMPLETED", "TIMEOUT")
+    tasks = [state(f"7_{n}", word) for n, word in enumerate(words)]
+    kinds = [one.status.state for one, _ in _kinds([state("9", "COMPLETED"), *tasks, state("8", "FAILED")])]
+    assert kinds == ["COMPLETED", "FAILED", "TIMEOUT", "CANCELLED", "PENDING", "RUNNING", "COMPLETED", "FAILED"]
+
+
+LAST = {"i": "7", "T": "PENDING", "r": "BeginTime"}
+
+
+def test_a_job_that_waits_while_slurm_is_silent_is_one_error(desk: Desk) -> None:
+    desk.slurm.answer("squeue", rows(LAST))
+    assert desk.type("list").status == 0
+    desk.slurm.answer("squeue", **SILENT)
+    desk.slurm.forget()
+    said = desk.type("why", "7")
+    assert (said.status, said.out) == (3, "") and "(last seen: PENDING (BeginTime) 0:0" in said.err
+    assert said.err.count("Unable to contact slurm controller") == 1
+    assert [call[0] for call in desk.slurm.calls] == ["squeue", "sacct"], "no other question waits for as long"
+
+
+def test_what_can_be_told_while_slurm_is_silent_is_told(desk: Desk) -> None:
+    desk.slurm.answer("squeue", rows(LAST, {"i": "8", "T": "RUNNING"}))
+    assert desk.type("list").status == 0
+    desk.slurm.answer("squeue", **SILENT)
+    said = desk.type("why", "7", "8")
+    assert said.status == 3 and "why job 7 waits could not be seen" in said.err and "RUNNING since" in said.out
+    said = desk.type("why", "7", "8", "--json")
+    assert said.status == 3 and said.data is None
 
 
 def test_what_helps_every_task_of_an_array_is_typed_for_the_array() -> None:

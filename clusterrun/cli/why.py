@@ -11,8 +11,8 @@ import click
 from clusterrun import waiting
 from clusterrun.cli.options import json_option
 from clusterrun.cluster import Cluster
-from clusterrun.errors import RequestError
-from clusterrun.job import Outcome
+from clusterrun.errors import RequestError, SchedulerError
+from clusterrun.job import JobStatus, Outcome
 from clusterrun.states import RunState
 from clusterrun.states_shown import handle
 from clusterrun.ui import Ui
@@ -32,7 +32,7 @@ def why(job_ids: tuple[str, ...], logs: str | None, as_json: bool) -> None:
       clusterrun why 123          any job that you may see, an array's task (123_4), a local job (L1)
       clusterrun why --logs logs/
 
-    Exit 0 whatever is found, 4 where there is no such job.
+    Exit 0 whatever is found, 3 where Slurm does not answer, 4 where there is no such job.
     """
     ui = Ui("why", as_json=as_json)
     if bool(job_ids) == (logs is not None):
@@ -42,15 +42,27 @@ def why(job_ids: tuple[str, ...], logs: str | None, as_json: bool) -> None:
         return
     cluster = Cluster(tell=ui.note)
     kinds = _kinds(cluster.status(job_ids))
-    told = [_one(cluster, state, like, _array(state, kinds, job_ids)) for state, like in kinds]
+    told, silence = [], None
+    for state, like in kinds:
+        try:
+            told.append(_one(cluster, state, like, _array(state, kinds, job_ids)))
+        except SchedulerError as error:
+            silence = silence or error
+    if silence and (as_json or not told):
+        raise silence
     ui.data([data for data, _ in told])
     for number, (_, named) in enumerate(told):
         ui.say(*([""] if number else []))
         ui.facts(named)
+    if silence:  # what could be told of the others is told
+        raise silence
 
 
 def _kinds(states: Sequence[RunState]) -> list[tuple[RunState, list[str]]]:
-    """One job for each array, state and reason, and the ids of its other tasks there: there may be thousands."""
+    """One job for each array, state and reason, and the ids of its other tasks there: there may be thousands.
+
+    Jobs in the order in which they were asked for; of an array the tasks that failed first, those that are done last.
+    """
     found: dict[tuple[str, ...], tuple[RunState, list[str]]] = {}
     for state in states:
         job = state.status
@@ -58,7 +70,15 @@ def _kinds(states: Sequence[RunState]) -> list[tuple[RunState, list[str]]]:
         first = found.setdefault((job.id.base, alone, job.state, job.reason), (state, []))
         if first[0] is not state:
             first[1].append(str(job.id))
-    return list(found.values())
+    order = list(dict.fromkeys(state.status.id.base for state in states))
+    return sorted(found.values(), key=lambda kind: (order.index(kind[0].status.id.base), _urgency(kind[0].status)))
+
+
+def _urgency(job: JobStatus) -> int:
+    """How soon one wants to know of it: 0 for what failed, 1 for another end that is not a good one."""
+    if job.outcome is Outcome.RUNNING:
+        return 2 if job.state == "PENDING" else 3
+    return {Outcome.FAILED: 0, Outcome.DONE: 4}.get(job.outcome, 1)
 
 
 def _array(state: RunState, kinds: Sequence[tuple[RunState, list[str]]], typed: Sequence[str]) -> str:

@@ -72,7 +72,7 @@ ROWS: tuple[Reason, ...] = (
          "ask for less time: `scontrol update JobId={job} TimeLimit=…`, or move it: "
          "`scontrol update JobId={job} Partition=NAME`"),
     _row("PartitionNodeLimit", YOU, "It asks for more or fewer nodes than the partition allows or has in service.",
-         "`scontrol update JobId={job} NumNodes=N`, or move it: `scontrol update JobId={job} Partition=NAME`"),
+         "`scontrol update JobId={job} NumNodes=N-N`, or move it: `scontrol update JobId={job} Partition=NAME`"),
     _row("PartitionConfig", YOU, "The partition's limits do not allow it.",
          "compare it with `scontrol show partition`, or move it: `scontrol update JobId={job} Partition=NAME`"),
     _row("MaxMemPerLimit", YOU, "It asks for more memory per CPU or per node than the partition allows.",

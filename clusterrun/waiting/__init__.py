@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from clusterrun.errors import SchedulerError
 from clusterrun.job import JobStatus
 from clusterrun.reasons import Reason, Starts
 from clusterrun.scheduler import Scheduler
@@ -22,7 +23,7 @@ from clusterrun.waiting.asking import ask
 from clusterrun.waiting.facts import Facts
 from clusterrun.waiting.found import Found
 from clusterrun.waiting.turns import Ahead
-from clusterrun.waiting.words import moment
+from clusterrun.waiting.words import clock, moment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,16 +99,29 @@ class Waiting:
 
 
 def explain(scheduler: Scheduler, state: RunState, now: float | None = None, *, array: str = "") -> Waiting:
-    """Ask the scheduler about a job that waits; what it told, in sentences. Never raises for a silent Slurm.
+    """Ask the scheduler about a job that waits; what it told, in sentences.
 
+    Raises SchedulerError, and asks nothing, where Slurm was silent a moment ago and the state is an older one: what
+    was true then may not be what the job waits for now. A silence that begins later hides only what it hides.
     ``array`` is the id of the whole array where the job is a task that stands for all of it: commands are for that.
     """
     now = time.time() if now is None else now
     if isinstance(scheduler, SlurmScheduler):
+        if state.as_of is not None:
+            raise _silence(state, now)
         facts = ask(scheduler, state.status, now)
         return judge(replace(facts, id=array) if array else facts, state.status)
     assert isinstance(scheduler, LocalScheduler)
     return _local(scheduler, state.status)
+
+
+def _silence(state: RunState, now: float) -> SchedulerError:
+    job = state.status
+    last = f"{job.state}{f' ({job.reason})' if job.reason else ''} {clock(now - (state.as_of or now))} ago"
+    return SchedulerError(
+        f"Slurm did not answer, so why job {job.id} waits could not be seen (last seen: {last})",
+        said=state.note, hint="ask `scontrol ping`, then try again",
+    )  # fmt: skip
 
 
 def running(state: RunState, now: float | None = None) -> list[str]:

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TypeVar
 
+from clusterrun.errors import Refused
 from clusterrun.job import JobId, JobStatus
 from clusterrun.reasons import Limit, explain
 from clusterrun.scheduler.slurm import SlurmScheduler
@@ -15,6 +16,7 @@ from clusterrun.scheduler.slurm_nodes import Node, nodes_argv, parse_nodes
 from clusterrun.scheduler.slurm_priority import NO_PARTS, Priority, parse_priority, priority_argv
 from clusterrun.scheduler.slurm_queue import parse_queue, queue_argv
 from clusterrun.scheduler.slurm_show import parse_show, show_argv
+from clusterrun.scheduler.slurm_text import SAYINGS
 from clusterrun.survey import Association, associations_argv, parse_associations
 from clusterrun.waiting import turns
 from clusterrun.waiting.dependencies import conditions
@@ -23,6 +25,8 @@ from clusterrun.waiting.features import parse_features
 
 #: Seconds that one question may take; all of them are asked at once.
 TIMEOUT = 15.0
+#: slurmctld's silence in the words of Slurm's commands.
+_UNREACHABLE = tuple(said.text for said in SAYINGS if not issubclass(said.kind, Refused))
 #: Reasons that have nothing to do with nodes, so that they are not asked for (a big cluster's answer has megabytes).
 _NOT_ABOUT_NODES = frozenset({
     "Dependency", "DependencyNeverSatisfied", "BeginTime", "JobHeldUser", "JobHeldAdmin", "JobArrayTaskLimit",
@@ -39,14 +43,21 @@ Answer = Callable[[], T | None]
 
 
 class _Desk:
-    """Asks side by side, and keeps a line of everything that was not answered."""
+    """Asks side by side, and keeps a line of everything that was not answered.
+
+    Where slurmctld could not be reached once, nothing more is asked: each question would wait for as long.
+    """
 
     def __init__(self, scheduler: SlurmScheduler, pool: ThreadPoolExecutor) -> None:
         self._scheduler, self._pool = scheduler, pool
+        self._gone = False
         self.unseen: list[str] = []
 
     def ask(self, what: str, argv: Sequence[str], parse: Callable[[str], T]) -> Answer[T]:
         """Ask, and go on; what comes back waits for the answer, which is None where there is none."""
+        if self._gone:
+            self.unseen.append(f"{what} (not asked: Slurm did not answer)")
+            return _nothing
         asked = self._pool.submit(self._scheduler.answer, argv, TIMEOUT)
 
         def answer() -> T | None:
@@ -54,6 +65,7 @@ class _Desk:
             # where priority is the order of arrival it has no parts: nothing is hidden
             if reply.note and NO_PARTS not in reply.stderr:
                 self.unseen.append(f"{what} ({reply.note})")
+                self._gone = self._gone or any(words in reply.stderr for words in _UNREACHABLE)
             return None if reply.note else parse(reply.text)
 
         return answer

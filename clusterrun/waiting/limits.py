@@ -10,6 +10,7 @@ from clusterrun.scheduler.slurm_queue import Queued
 from clusterrun.scheduler.slurm_text import duration
 from clusterrun.waiting.facts import Facts
 from clusterrun.waiting.found import Found
+from clusterrun.waiting.rules import other_nodes
 from clusterrun.waiting.words import amount, clock, several
 
 #: Bounds on a count of jobs, by field: who is counted stands in _whose.
@@ -193,5 +194,5 @@ def _actions(facts: Facts, limit: Limit, bound: Bound) -> tuple[str, ...]:
     if limit.field == "MaxTRESMinsPJ" and asked:
         return (f"scontrol update JobId={facts.id} TimeLimit={clock(bound.limit / asked * 60)}",)
     if limit.field == "MaxTRESPJ" and bound.tres == "node":
-        return (f"scontrol update JobId={facts.id} NumNodes={int(bound.limit)}",)
+        return (other_nodes(facts, int(bound.limit)),)
     return ()

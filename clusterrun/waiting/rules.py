@@ -36,13 +36,13 @@ def _broken(facts: Facts, partition: dict[str, str]) -> Found:
     total = whole(partition.get("TotalNodes", ""))
     if limit is not None and low > limit:
         here.append(f"partition {name} allows {several(limit, 'node')} for a job; this job asks for {low}")
-        do.append(_other_nodes(facts, limit))
+        do.append(other_nodes(facts, limit))
     elif total is not None and low > total:
         here.append(f"partition {name} has {several(total, 'node')}; this job asks for {low}")
-        do.append(_other_nodes(facts, total))
+        do.append(other_nodes(facts, total))
     if high and high < least:
         here.append(f"partition {name} takes jobs of {least} nodes or more; this job asks for {high}")
-        do.append(_other_nodes(facts, least))
+        do.append(other_nodes(facts, least))
     found = Found(tuple(here), tuple(do))
     for per, asked_key, noun in (("MaxMemPerNode", "MinMemoryNode", "node"), ("MaxMemPerCPU", "MinMemoryCPU", "CPU")):
         asks, allows = _megabytes(facts.job.get(asked_key, "")), _megabytes(partition.get(per, ""))
@@ -52,12 +52,13 @@ def _broken(facts: Facts, partition: dict[str, str]) -> Found:
     return found
 
 
-def _other_nodes(facts: Facts, count: int) -> str:
+def other_nodes(facts: Facts, count: int) -> str:
     """How to have another number of nodes: Slurm keeps the tasks, and holds the job where they do not fit any more."""
     tasks = whole(facts.job.get("NumTasks", "")) or 0
     if tasks > (facts.nodes_asked[0] or 1):
         return f"submit it again with --nodes {count}, after `clusterrun cancel {facts.id}`"
-    return f"scontrol update JobId={facts.id} NumNodes={count}"
+    # the count alone is taken for the least: the most stays as it was, and with it the reason (22.05: seen)
+    return f"scontrol update JobId={facts.id} NumNodes={count}-{count}"
 
 
 #: A partition's list of those it takes, and of those it does not -> whose name in it counts.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from clusterrun.job import TERMINAL
 from clusterrun.reasons import explain
 from clusterrun.scheduler.slurm_priority import Priority
 from clusterrun.scheduler.slurm_queue import Queued
@@ -174,16 +175,11 @@ def throttle(facts: Facts) -> Found:
     array = facts.job.get("ArrayJobId", "") or facts.id.partition("_")[0]
     if facts.queue is None:
         return Found(unseen=("the array's running tasks",))
-    live = [row for row in facts.queue if row.id.partition("_")[0] == array and row.state not in ("PENDING", *_OVER)]
+    live = [row for row in facts.queue if row.id.partition("_")[0] == array and row.state not in ("PENDING", *TERMINAL)]
     tasks = f": {some([row.id for row in live])}" if live else ""
     allows = f"%{most} allows {several(most, 'task')} of array {array} at a time" if most else f"array {array} has a %N"
     do = (f"scontrol update JobId={array} ArrayTaskThrottle={2 * most}  # or another number",) if most else ()
     return Found((f"{allows}; {len(live)} running{tasks}",), do)
-
-
-_OVER = frozenset(
-    {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "BOOT_FAIL"}
-)
 
 
 def licenses(facts: Facts) -> Found:

@@ -38,7 +38,7 @@ def lines(job: JobStatus, run: RunRecord | None, now: float) -> list[str]:
     elif job.state != "RUNNING":
         said.append(f"{job.state} is Slurm's own word; clusterrun does not know it")
     if run is None:
-        return [*said, "it was not submitted by clusterrun, so its steps are not known"]
+        return [*said, "there is no record of it here, so its steps are not known"]
     ranks = progress.ranks(run, job.id.task)
     return said + training(progress.last_metrics(run), ranks, run.world_size, now)
 

@@ -16,6 +16,8 @@ from tests.submitting import NEVER
 from tests.waiters import REASONS, SETTINGS, set_up, squeue, submit_all
 
 Explained = dict[str, Any]
+#: The jobs whose first advice is a command that lets them go on.
+MENDED = ("too long", "too wide", "long", "held", "drained", "never")
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +111,7 @@ def test_a_time_limit_beyond_the_partitions(why: Callable[[str], Explained], job
 def test_more_nodes_than_the_partition_takes(why: Callable[[str], Explained], jobs: dict[str, str]) -> None:
     found = why("too wide")
     assert found["here"][0] == "partition tiny allows 1 node for a job; this job asks for 2"
-    assert found["do"][0] == f"scontrol update JobId={jobs['too wide']} NumNodes=1"
+    assert found["do"][0] == f"scontrol update JobId={jobs['too wide']} NumNodes=1-1"
 
 
 def test_a_users_limit_in_a_qos(why: Callable[[str], Explained], jobs: dict[str, str]) -> None:
@@ -185,7 +187,7 @@ def test_people_read_the_same(site: Site, jobs: dict[str, str]) -> None:
 
 def test_what_is_advised_works(site: Site, strict_lab: Lab, jobs: dict[str, str]) -> None:
     """The last test of these jobs: the commands are typed as they were told."""
-    for name in ("too long", "long", "held", "drained", "never"):
+    for name in MENDED:
         (found,) = site.json("why", jobs[name])
         done = strict_lab.run(found["waiting"]["do"][0].split())
         assert done.returncode == 0, (name, done.stderr)
@@ -193,7 +195,7 @@ def test_what_is_advised_works(site: Site, strict_lab: Lab, jobs: dict[str, str]
     def changed() -> bool:
         rows = (line.split("|") for line in squeue(strict_lab).splitlines()[1:])
         said = {id: reason.split(",")[0] for id, _, reason in rows}
-        return all(said.get(jobs[name]) != REASONS[name] for name in ("too long", "long", "held", "drained", "never"))
+        return all(said.get(jobs[name]) != REASONS[name] for name in MENDED)
 
     until(changed, 30, lambda: squeue(strict_lab), pause=0.3)
 
