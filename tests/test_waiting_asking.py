@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from clusterrun import waiting
+from clusterrun.amounts import several
 from clusterrun.errors import CommandError
 from clusterrun.job import JobId, JobStatus, Outcome
 from clusterrun.progress import Metrics, RankProgress
@@ -20,7 +21,7 @@ from clusterrun.shell import Completed
 from clusterrun.states import RunState
 from clusterrun.waiting import underway
 from clusterrun.waiting.asking import ask
-from clusterrun.waiting.words import clock, moment, several, some
+from clusterrun.waiting.words import clock, moment, some
 from tests.queues import NOW, recorded, status
 
 # -- asking ------------------------------------------------------------------------------------------------------------

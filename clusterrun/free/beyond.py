@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from clusterrun.amounts import several
 from clusterrun.free.limits import Limit
 from clusterrun.free.seen import Seen
 from clusterrun.free.shapes import Need
-from clusterrun.free.words import counted
 from clusterrun.spec import JobSpec
 
 _TRES = ("MaxTRESPJ", "MaxTRESPU", "MaxTRESPA", "GrpTRES")
@@ -46,10 +46,10 @@ def _why(limit: Limit, spec: JobSpec, need: Need, gpus: int) -> str:
 
 def _too_much(limit: Limit, left: float, count: int, noun: str) -> str:
     if count > limit.limit:
-        more = f"{counted(count, noun)} {'is' if count == 1 else 'are'} more than the {limit.limit:.0f} that it allows"
+        more = f"{several(count, noun)} {'is' if count == 1 else 'are'} more than the {limit.limit:.0f} that it allows"
         return f"{more}: the job would wait for ever"
     if count > left:
-        return f"of {counted(int(limit.limit), noun)} {left:.0f} are left: the job would wait for others"
+        return f"of {several(int(limit.limit), noun)} {left:.0f} are left: the job would wait for others"
     return ""
 
 

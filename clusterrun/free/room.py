@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from clusterrun.amounts import clock, several
 from clusterrun.free.seen import Seen
 from clusterrun.free.shapes import Need, Shape
-from clusterrun.free.words import clock, counted
 from clusterrun.scheduler.slurm_nodes import Node, Partition
 from clusterrun.spec import JobSpec
 
@@ -29,20 +29,20 @@ def _never(seen: Seen, partition: Partition, spec: JobSpec, shape: Shape, need: 
     if partition.time_limit and spec.time_limit and spec.time_limit > partition.time_limit:
         yield f"the time limit is over the partition's {clock(partition.time_limit)}"
     if shape.nodes < partition.min_nodes:
-        yield f"a job has at least {counted(partition.min_nodes, 'node')} there"
+        yield f"a job has at least {several(partition.min_nodes, 'node')} there"
     if partition.max_nodes is not None and shape.nodes > partition.max_nodes:
-        yield f"a job has at most {counted(partition.max_nodes, 'node')} there"
+        yield f"a job has at most {several(partition.max_nodes, 'node')} there"
     nodes = seen.nodes_of(partition.name)
     fit = sum(most_of(node, need) >= shape.each for node in nodes)
     most = max((most_of(node, need) for node in nodes), default=0)
     kind = f" of type {need.kind}" if need.kind else ""
-    what = counted(shape.each, "GPU") + kind if need.gpus else f"CPUs for {counted(shape.each, 'rank')}"
+    what = several(shape.each, "GPU") + kind if need.gpus else f"CPUs for {several(shape.each, 'rank')}"
     if not most:
         yield f"it has no GPUs{kind}" if need.gpus else "no node has CPUs enough for a rank"
     if not fit:
         yield f"no node has {what} (at most {most})"
     if fit < shape.nodes:
-        yield f"it has only {counted(fit, 'node')} with {what} or more"
+        yield f"it has only {several(fit, 'node')} with {what} or more"
 
 
 def most_of(node: Node, need: Need) -> int:

@@ -11,13 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from clusterrun import planning
+from clusterrun.amounts import clock, several
 from clusterrun.errors import Refused, RequestError, SchedulerError
 from clusterrun.fields import Value
 from clusterrun.free.beyond import beyond
 from clusterrun.free.room import most_of, room
 from clusterrun.free.seen import Seen, look
 from clusterrun.free.shapes import Need, Shape, alike, command, reshaped, shape_of
-from clusterrun.free.words import clock, counted, when
+from clusterrun.free.words import when
 from clusterrun.profiles import nearest
 from clusterrun.request import Asked, Request
 from clusterrun.scheduler import Scheduler
@@ -151,7 +152,7 @@ def place(asker: Asker, user: str) -> Request:
     best = found.starts[0]
     assert isinstance(best.said, Start)
     words = when(best.said.at, time.time())
-    asked = counted(len(found.tried), "partition")
+    asked = several(len(found.tried), "partition")
     line = f"partition {best.partition}: by Slurm's estimate it starts soonest there, {words} ({asked} asked)"
     if best.given_time:
         line += f"; without --time its time limit there is {clock(best.given_time)}"

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from clusterrun.amounts import clock, several
 from clusterrun.free.limits import Limit
 from clusterrun.free.seen import Seen
 from clusterrun.free.soonest import Soonest, Tried, reasons
 from clusterrun.free.summary import NodeRow, PartitionSum, node_rows, partition_sums
-from clusterrun.free.words import clock, counted, moment, when
+from clusterrun.free.words import moment, when
 from clusterrun.scheduler.slurm_estimate import Start
 from clusterrun.scheduler.slurm_nodes import OPEN, OUT
 from clusterrun.text import safe_line
@@ -80,7 +81,7 @@ def _rows(title: str, rows: Sequence[NodeRow], cells: list[list[str]]) -> list[s
         return []
     lines = ["", title, *(f"  {line}" for line in aligned(cells[:MOST_ROWS]))]
     if more := sum(len(row.names) for row in rows[MOST_ROWS:]):
-        lines.append(f"  and {counted(more, 'node')} more: --partition shows one partition, --json all")
+        lines.append(f"  and {several(more, 'node')} more: --partition shows one partition, --json all")
     return lines
 
 
@@ -113,7 +114,7 @@ def _amount(limit: Limit, number: float) -> str:
 def estimates(found: Soonest, now: float) -> list[str]:
     """Where the job would start soonest: an answer and the line to type for it, then what cannot be and why."""
     shape, unit = found.shape, found.need.unit
-    total = counted(shape.nodes * shape.each, unit)
+    total = several(shape.nodes * shape.each, unit)
     lines = []
     if found.starts:
         lines = [f"{total}, asked of Slurm (sbatch --test-only: an estimate, no job is made)"]

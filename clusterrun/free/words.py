@@ -1,20 +1,8 @@
-"""Small words: how many, and when."""
+"""When, as people say it."""
 
 from __future__ import annotations
 
 import time
-
-
-def counted(number: int, what: str) -> str:
-    """``1 node``, ``2 nodes``."""
-    return f"{number} {what}{'s'[: number != 1]}"
-
-
-def clock(seconds: int) -> str:
-    """A time limit as Slurm writes it: ``1-02:00:00``, ``2:00:00``."""
-    days, rest = divmod(seconds, 86_400)
-    hours = f"{days}-{rest // 3600:02}" if days else str(rest // 3600)
-    return f"{hours}:{rest % 3600 // 60:02}:{rest % 60:02}"
 
 
 def when(at: float | None, now: float) -> str:

@@ -8,9 +8,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from clusterrun.amounts import several
 from clusterrun.job import JobStatus, Outcome, outcome_of
 from clusterrun.scheduler.slurm_queue import Queued
-from clusterrun.waiting.words import clock, several, some
+from clusterrun.waiting.words import clock, some
 
 # afterok:1(unfulfilled)   afterany:5_*+10(failed)   singleton(unfulfilled)   expand:3
 _ONE = re.compile(

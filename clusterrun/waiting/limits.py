@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from clusterrun.amounts import several
 from clusterrun.reasons import Limit, Starts
 from clusterrun.scheduler.slurm_limits import Bound, Holder
 from clusterrun.scheduler.slurm_queue import Queued
@@ -11,7 +12,7 @@ from clusterrun.scheduler.slurm_text import duration
 from clusterrun.waiting.facts import Facts
 from clusterrun.waiting.found import Found
 from clusterrun.waiting.rules import other_nodes
-from clusterrun.waiting.words import amount, clock, several
+from clusterrun.waiting.words import amount, clock
 
 #: Bounds on a count of jobs, by field: who is counted stands in _whose.
 _JOBS = {"GrpJobs", "MaxJobs", "MaxJobsPU", "MaxJobsPA"}

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from clusterrun.amounts import several
 from clusterrun.job import JobStatus, Outcome
 from clusterrun.reasons import Reason, Starts, explain
 from clusterrun.scheduler.localjobs import Job, Unreadable, job_folders, read_job, read_state, read_status
 from clusterrun.scheduler.slurm_queue import Queued
 from clusterrun.waiting import dependencies
 from clusterrun.waiting.found import Found
-from clusterrun.waiting.words import several
 
 
 def look(root: Path, job: JobStatus, seen: Sequence[str]) -> tuple[Reason | None, Found]:

@@ -6,6 +6,7 @@ import re
 import shlex
 from collections.abc import Sequence
 
+from clusterrun.amounts import several
 from clusterrun.reasons import Starts
 from clusterrun.scheduler.hostlist import expand, fold
 from clusterrun.scheduler.slurm_nodes import OPEN, OUT, Node
@@ -13,7 +14,7 @@ from clusterrun.scheduler.slurm_text import duration
 from clusterrun.waiting.facts import Facts, whole
 from clusterrun.waiting.features import having
 from clusterrun.waiting.found import Found
-from clusterrun.waiting.words import clock, moment, several, some
+from clusterrun.waiting.words import clock, moment, some
 
 _SHOWN = 4
 

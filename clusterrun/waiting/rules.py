@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from clusterrun.amounts import several
 from clusterrun.scheduler.slurm_queue import parse_tres
 from clusterrun.scheduler.slurm_text import duration
 from clusterrun.survey import Association
 from clusterrun.waiting.facts import Facts, whole
 from clusterrun.waiting.found import Found
-from clusterrun.waiting.words import clock, several, some
+from clusterrun.waiting.words import clock, some
 
 
 def rules(facts: Facts) -> Found:

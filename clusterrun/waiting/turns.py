@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from clusterrun.amounts import several
 from clusterrun.job import TERMINAL
 from clusterrun.reasons import explain
 from clusterrun.scheduler.slurm_priority import Priority
 from clusterrun.scheduler.slurm_queue import Queued
 from clusterrun.waiting.facts import Facts, whole
 from clusterrun.waiting.found import Found
-from clusterrun.waiting.words import clock, moment, several, some
+from clusterrun.waiting.words import clock, moment, some
 
 _SHOWN = 4
 #: Reasons of jobs that wait for their turn and nothing else.

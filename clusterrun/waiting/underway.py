@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from clusterrun import progress
+from clusterrun.amounts import several
 from clusterrun.job import JobStatus
 from clusterrun.progress import Metrics, RankProgress
 from clusterrun.scheduler.hostlist import fold
 from clusterrun.store import RunRecord
-from clusterrun.waiting.words import clock, moment, several
+from clusterrun.waiting.words import clock, moment
 
 #: Slurm's words for a job that is neither waiting nor simply running (squeue(1) 22.05 and 26.05, JOB STATE CODES).
 STATES = {

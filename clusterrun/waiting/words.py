@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import time
 
+from clusterrun import amounts
+
 
 def clock(seconds: float | None) -> str:
-    """Seconds as Slurm writes a duration: ``1-02:03:04``, ``2:03:04``, ``3:04``."""
-    if seconds is None:
-        return "an unknown time"
-    minutes, second = divmod(max(0, int(seconds)), 60)
-    hours, minute = divmod(minutes, 60)
-    days, hour = divmod(hours, 24)
-    if days:
-        return f"{days}-{hour:02}:{minute:02}:{second:02}"
-    return f"{hour}:{minute:02}:{second:02}" if hour else f"{minute}:{second:02}"
+    """Seconds as Slurm writes a duration, and words for one that nobody told."""
+    return "an unknown time" if seconds is None else amounts.clock(seconds)
 
 
 def moment(epoch: float, now: float) -> str:
@@ -30,11 +25,6 @@ def amount(tres: str, value: float) -> str:
     if tres == "mem" or tres.startswith("bb/"):
         return f"{_memory(value)} {name}"
     return f"{value:g} {name}"
-
-
-def several(count: int, noun: str) -> str:
-    """``1 node``, ``3 nodes``."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def some(names: list[str], most: int = 6) -> str:
