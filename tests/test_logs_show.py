@@ -130,9 +130,20 @@ def test_the_last_lines_are_those_of_both_where_a_clock_tells(clocked):
 
 @pytest.mark.parametrize(("since", "first"), [(0.0, "out 0"), (1004.5, "out 4"), (1003.0, "out 4"), (2000.0, None)])
 def test_since_begins_at_the_last_tick_before_it(clocked, since, first):
-    for look in (PIPE, PEOPLE, RAW):
+    for look in (PIPE, PEOPLE, RAW, Look(terminal=True, fold=True)):
         lines = shown(clocked, look, since=since).splitlines()
         assert (lines[0][4:] if lines else None) == first
+
+
+@pytest.mark.parametrize("look", [PIPE, PEOPLE, Look(terminal=True, fold=True)])
+def test_a_bar_from_before_that_time_is_shown_with_its_next_state_only(source, look):
+    before = b" 0: old\n 0: \r50%|x\n"
+    source.out.write_bytes(before)
+    ticked = Source(source.out, world_size=16, ticks=(Tick(1000.0, len(before), 0),))
+    assert shown(ticked, look, since=1000.0) == ""
+    with source.out.open("ab") as file:
+        file.write(b" 0: \r60%|x\n")
+    assert shown(ticked, look, since=1000.0)[4:] == "60%|x\n"
 
 
 def test_ticks_from_before_a_cut_are_not_believed(source):

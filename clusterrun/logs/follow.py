@@ -16,7 +16,7 @@ from typing import Generic, TypeVar
 
 from clusterrun.logs.files import BLOCK, LogFile
 from clusterrun.logs.lines import LogLine, Stream
-from clusterrun.logs.reading import Reader, last_lines, line_reader, primed
+from clusterrun.logs.reading import Reader, begun_at, last_lines, line_reader
 from clusterrun.logs.wanted import Notice, Source, Streams, Want
 
 POLL = 0.1
@@ -88,7 +88,7 @@ def beginning_at(
 
     def begin(file: LogFile, end: int) -> tuple[int, Iterable[T], Reader[T]]:
         start = at if at <= end else 0
-        return start, [], primed(file, start, new_reader())
+        return start, [], begun_at(file, start, new_reader())
 
     return begin
 

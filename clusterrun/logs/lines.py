@@ -107,10 +107,7 @@ class LineReader:
         return lines if self.match is None else list(filter(self.match, lines))
 
     def join(self, block: bytes) -> list[bytes | LogLine]:
-        """``feed`` for whole lines of the ranks wanted; what needs no more than joining stays bytes, with labels.
-
-        Of long lines in pieces that takes half as long.
-        """
+        """``feed`` for whole lines of the ranks wanted; what needs no more than joining stays bytes, with labels."""
         if self._width is None or self._tail or self.match is not None or None in self._bars:
             return [*self.feed(block)]
         skip = self._width + len(": ")
@@ -160,6 +157,11 @@ class LineReader:
             elif held:
                 growing[label] = held[0]
         return found + _together(easy)
+
+    def skip(self, data: bytes) -> None:
+        """Take what stands before the place where reading begins; none of its lines is given, nor a bar drawn there."""
+        self.feed(data)
+        self._bars.late(0.0)
 
     def late(self, now: float) -> list[LogLine]:
         """States of progress bars that should be seen before their last one; ``now`` in seconds of any clock."""

@@ -79,6 +79,10 @@ class PipeReader:
             self._tail = b""
         return chunks
 
+    def skip(self, data: bytes) -> None:
+        """Take what stands before the place where reading begins."""
+        self._lines.skip(data)
+
     def late(self, now: float) -> list[bytes]:
         """States of progress bars that should be seen before their last one."""
         return self._made(self._lines.late(now))

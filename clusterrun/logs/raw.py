@@ -36,6 +36,10 @@ class RawReader:
             self._tail = b""
         return kept
 
+    def skip(self, data: bytes) -> None:
+        """Take what stands before the place where reading begins."""
+        self.feed(data)
+
     def late(self, _now: float) -> list[bytes]:
         """Nothing waits here."""
         return []

@@ -28,6 +28,9 @@ class Reader(Protocol[T_co]):
     def feed(self, data: bytes) -> Sequence[T_co]:
         """What these bytes complete."""
 
+    def skip(self, data: bytes) -> None:
+        """Take what stands before the place where reading begins, perhaps inside a line: nothing of it is shown."""
+
     def late(self, now: float) -> Sequence[T_co]:
         """What should wait no longer; ``now`` in seconds of any clock."""
 
@@ -90,7 +93,7 @@ def read(
         out, err = (0, 0) if since is None else offsets_at(source.ticks, both, since)
         starts: dict[Stream, int] = {"out": out, "err": err}
         if tail is None:
-            yield from _in_turns(files, source.ticks, both, starts, new_reader)
+            yield from _in_turns(files, source.ticks, both, starts, new_reader, begun_at)
         elif not source.ticks:
             for stream, file in files.items():
                 one = _making(new_reader, stream)
@@ -101,7 +104,7 @@ def read(
                     one = _making(new_reader, stream)
                     last = last_lines(file, sizes[stream], tail, one, begin=starts[stream], finish=True)
                     starts[stream] = last[2]
-            yield from _last(lambda: _in_turns(files, source.ticks, both, starts, new_reader), tail)
+            yield from _last(lambda: _in_turns(files, source.ticks, both, starts, new_reader, primed), tail)
 
 
 def last_lines(
@@ -127,6 +130,13 @@ def last_lines(
             return kept, reader, start
 
 
+def begun_at(file: LogFile, at: int, reader: R) -> R:
+    """The reader, told what comes before ``at``, of which nothing is to be shown."""
+    for block in file.blocks(max(0, at - BEFORE), at):
+        reader.skip(block)
+    return reader
+
+
 def primed(file: LogFile, at: int, reader: R) -> R:
     """The reader, told what comes before ``at``: that may be inside a line, perhaps between the pieces of several."""
     for block in file.blocks(max(0, at - BEFORE), at):
@@ -140,8 +150,9 @@ def _in_turns(
     sizes: tuple[int, int],
     starts: dict[Stream, int],
     new_reader: Callable[[Stream], Reader[T]],
+    begin: Callable[[LogFile, int, Reader[T]], Reader[T]],
 ) -> Iterator[T]:
-    readers = {stream: primed(file, starts[stream], new_reader(stream)) for stream, file in files.items()}
+    readers = {stream: begin(file, starts[stream], new_reader(stream)) for stream, file in files.items()}
     for which, start, end in turns(ticks, sizes, (starts["out"], starts["err"])):
         stream: Stream = "err" if which else "out"
         for block in files[stream].blocks(start, end):

@@ -151,6 +151,9 @@ class _PeopleReader:
     def feed(self, data: bytes) -> list[bytes]:
         return list(self._printer.made(self._lines.feed(data)))
 
+    def skip(self, data: bytes) -> None:
+        self._lines.skip(data)
+
     def late(self, now: float) -> list[bytes]:
         return [*self._printer.made(self._lines.late(now)), *self._printer.late(now)]
 
