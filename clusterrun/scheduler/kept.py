@@ -64,9 +64,13 @@ class Kept:
                     "wall": self._wall() - self._clock(), "crc": zlib.crc32(data)}  # fmt: skip
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             temporary = self._path.with_name(f".{self._path.name}.{os.getpid()}.{threading.get_ident()}")
-            with open(temporary, "wb", opener=_private) as file:
-                file.write(json.dumps(head).encode() + b"\n" + data)
-            temporary.rename(self._path)
+            try:
+                with open(temporary, "wb", opener=_private) as file:
+                    file.write(json.dumps(head).encode() + b"\n" + data)
+                temporary.rename(self._path)
+            except OSError:  # a full disk, which must not fill with these
+                temporary.unlink(missing_ok=True)
+                raise
 
     def last(self) -> tuple[list[JobStatus], int] | None:
         """The newest answer of any machine, and the epoch second at which it was kept; None where there is none."""
