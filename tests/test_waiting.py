@@ -83,7 +83,9 @@ def test_each_kind_of_limit(reason: str, field: str, value: str, line: str, comm
 def test_of_several_bounds_that_which_stops_the_job_is_told() -> None:
     rows = [Holder(kind="qos", qos=name, values={"GrpTRES": value}) for name, value in
             (("tight", "gres/gpu=64(2)"), ("part", "gres/gpu=4(2)"))]  # fmt: skip
-    found = limits.evidence(replace(facts("21"), reason=explain("QOSGrpGRES"), holders=rows))
+    partitions = [{"PartitionName": facts("21").partition_names[0], "QoS": "part"}]
+    asked = replace(facts("21"), reason=explain("QOSGrpGRES"), holders=rows, partitions=partitions)
+    found = limits.evidence(asked)
     assert [line for line in found.here if line.startswith("QOS")] == [
         "QOS part allows 4 gres/gpu (GrpTRES); 2 gres/gpu in use"
     ]

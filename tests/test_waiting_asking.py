@@ -111,7 +111,7 @@ def test_a_controller_that_cannot_be_reached_is_not_asked_again() -> None:
     assert len(controller.asked) == 3, "those at its side, which were asked at the same time"
     assert "Unable to contact slurm controller" in facts.unseen[0]
     assert facts.unseen[1:] == tuple(
-        f"{what} (not asked: Slurm did not answer)" for what in ("the limits", "the accounts and QOS of its user")
+        f"{what} (not asked: Slurm did not answer)" for what in ("the accounts and QOS of its user", "the limits")
     )
 
 
@@ -151,6 +151,17 @@ def test_a_limit_is_looked_for_up_the_tree_of_accounts() -> None:
     controller = Controller(also={"accounts=chem": child, "accounts=top": above})
     found = waiting.explain(slurm(controller), RunState(None, replace(status("5"), reason="AssocGrpCpuLimit")), NOW)
     assert found.here[0] == "account top allows 2 cpu (GrpTRES); 2 cpu in use"
+
+
+def test_the_limits_of_where_it_could_be_moved_come_in_the_same_question() -> None:
+    mine = "physics||normal,tight,short|\nchem||big|\nbio||normal|\n"
+    controller = Controller(also={"sacctmgr": mine})
+    ask(slurm(controller), status("21"), NOW)
+    (asked,) = [call for call in controller.asked if "assoc_mgr" in call]
+    assert asked.endswith("flags=qos qos=tight,normal,short")
+    controller = Controller(also={"sacctmgr": mine})
+    ask(slurm(controller), replace(status("5"), reason="AssocGrpCpuLimit"), NOW)
+    assert next(call for call in controller.asked if "assoc_mgr" in call).endswith("accounts=chem,physics,bio")
 
 
 # -- a running job -----------------------------------------------------------------------------------------------------

@@ -35,6 +35,13 @@ _NOT_ABOUT_NODES = frozenset({
 })  # fmt: skip
 #: Reasons that another account or QOS of its user's may mend.
 _ABOUT_ACCOUNTS = frozenset({"AccountNotAllowed", "QOSNotAllowed"})
+#: Reasons that another partition, account or QOS may mend.
+_ABOUT_RULES = _ABOUT_ACCOUNTS | {
+    "PartitionTimeLimit", "PartitionNodeLimit", "PartitionConfig", "PartitionDown", "PartitionInactive",
+    "MaxMemPerLimit", "BadConstraints",
+}  # fmt: skip
+#: How many QOS or accounts to which the job could be moved are asked about.
+_TARGETS = 12
 #: How many accounts up the tree are asked about: a limit may be set on any of them.
 _LEVELS = 3
 
@@ -101,13 +108,12 @@ def _ask(desk: _Desk, scheduler: SlurmScheduler, job: JobStatus, now: float) -> 
         reservations=_reservations(kept()),
         licenses=licenses(),
     )
-    holders = _holders(desk, known, limit) if limit else None
     associations = _associations(desk, scheduler, known) if limit or word in _ABOUT_ACCOUNTS else None
+    known = replace(known, associations=associations)
+    holders = _holders(desk, known, limit) if limit else _of_targets(desk, known) if word in _ABOUT_RULES else None
     priorities = _priorities(desk, known) if word == "Priority" else None
     past = _past(desk, scheduler, known) if word.startswith("Dependency") else None
-    return replace(
-        known, holders=holders, associations=associations, priorities=priorities, past=past, unseen=tuple(desk.unseen)
-    )
+    return replace(known, holders=holders, priorities=priorities, past=past, unseen=tuple(desk.unseen))
 
 
 def _nodes_and_features(text: str) -> tuple[list[Node], dict[str, frozenset[str]]]:
@@ -132,22 +138,42 @@ def _reservations(blocks: Sequence[dict[str, str]] | None) -> list[dict[str, str
 
 
 def _holders(desk: _Desk, facts: Facts, limit: Limit) -> list[Holder] | None:
-    """The limits of the job's QOS and its partition's, or of its account and those above it."""
-    if limit.owner == "qos":
-        partition_qos = [p.get("QoS", "") for p in facts.own_partitions]
-        names = [name for name in dict.fromkeys([facts.job.get("QOS", ""), *partition_qos]) if name]
-        return _limits(desk, names, ()) if names else None
-    found: list[Holder] = []
+    """The limits of the job's QOS and its partition's, or of its account and those above it.
+
+    In the same questions those of the other QOS or accounts of its user, to which it could be moved.
+    """
     account = facts.job.get("Account", "")
+    rows = facts.associations or ()
+    if limit.owner == "qos":
+        more = [name for row in rows if row.account == account for name in row.qos]
+        names = list(dict.fromkeys([*facts.own_qos, *more[:_TARGETS]]))
+        return _limits(desk, names, ()) if facts.own_qos else None
+    more = [row.account for row in rows if row.account != account][:_TARGETS]
+    found: list[Holder] = []
     for _ in range(_LEVELS):
-        rows = _limits(desk, (), [account]) if account else None
-        if rows is None:
+        told = _limits(desk, facts.own_qos if more else (), [account, *more]) if account else None
+        if told is None:
             break
-        found += rows
-        account = next((row.parent for row in rows if row.parent and not row.user), "")
-        if not account or any(_set(row, limit, facts) for row in rows):
+        found += told
+        level = [row for row in told if row.kind == "association" and row.account == account]
+        more = []
+        account = next((row.parent for row in level if row.parent and not row.user), "")
+        if not account or any(_set(row, limit, facts) for row in level):
             break
     return found or None
+
+
+def _of_targets(desk: _Desk, facts: Facts) -> list[Holder] | None:
+    """The limits of where a job could be moved that its partition does not take: none that lets it wait there again."""
+    own = facts.job.get("Account", "")
+    rows = facts.associations or ()
+    of_partitions = [p.get("QoS", "") for p in facts.partitions or ()]
+    more = [name for row in rows if row.account == own for name in row.qos]
+    accounts = [row.account for row in rows if row.account != own]
+    names = [name for name in dict.fromkeys([*of_partitions, *more]) if name][:_TARGETS]
+    if not (names or accounts):
+        return None
+    return _limits(desk, list(dict.fromkeys([*facts.own_qos, *names])), accounts[:_TARGETS])
 
 
 def _associations(desk: _Desk, scheduler: SlurmScheduler, facts: Facts) -> tuple[Association, ...] | None:

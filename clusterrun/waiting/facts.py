@@ -48,6 +48,21 @@ class Facts:
         return [p for p in self.partitions or () if p.get("PartitionName") in self.partition_names]
 
     @property
+    def own_qos(self) -> list[str]:
+        """The QOS that hold for the job: its own, and those of its partitions."""
+        names = [self.job.get("QOS", ""), *(p.get("QoS", "") for p in self.own_partitions)]
+        return [name for name in dict.fromkeys(names) if name]
+
+    @property
+    def own_accounts(self) -> list[str]:
+        """The job's account and those above it, as far as they were told."""
+        parents = {row.account: row.parent for row in self.holders or () if row.kind == "association" and not row.user}
+        chain = [self.job.get("Account", "")]
+        while (parent := parents.get(chain[-1], "")) and parent not in chain:
+            chain.append(parent)
+        return chain
+
+    @property
     def asked(self) -> dict[str, float]:
         """What the job asks for, by resource; memory in MB."""
         return dict(parse_tres(self.job.get("ReqTRES") or self.job.get("TRES", "")))

@@ -8,16 +8,13 @@ from clusterrun.amounts import several
 from clusterrun.reasons import Limit, Starts
 from clusterrun.scheduler.slurm_limits import Bound, Holder
 from clusterrun.scheduler.slurm_queue import Queued
-from clusterrun.scheduler.slurm_text import duration
 from clusterrun.waiting.facts import Facts
 from clusterrun.waiting.found import Found
+from clusterrun.waiting.measures import QUEUED, per_job, value, wanted
+from clusterrun.waiting.moves import wall
 from clusterrun.waiting.rules import other_nodes
 from clusterrun.waiting.words import amount, clock
 
-#: Bounds on a count of jobs, by field: who is counted stands in _whose.
-_JOBS = {"GrpJobs", "MaxJobs", "MaxJobsPU", "MaxJobsPA"}
-_QUEUED = {"GrpSubmitJobs", "MaxSubmitJobs", "MaxSubmitJobsPU", "MaxSubmitJobsPA"}
-_MINUTES = ("GrpTRESMins", "GrpTRESRunMins", "MaxTRESMinsPJ", "MaxTRESRunMinsPA", "MaxTRESRunMinsPU")
 _SHOWN = 5
 
 
@@ -40,42 +37,42 @@ def evidence(facts: Facts) -> Found:
 
 
 def _elsewhere(facts: Facts, limit: Limit, found: Found) -> Found:
-    """The other QOS or accounts that its user has, to which the job can be moved."""
+    """The other QOS or accounts that its user has, to which the job can be moved: not those that do not take it."""
     account, qos = facts.job.get("Account", ""), facts.job.get("QOS", "")
     rows = facts.associations or ()
     if limit.owner == "qos":
         names = [name for row in rows if row.account == account for name in row.qos if name != qos]
-        word = "QOS"
+        word, walls = "QOS", {name: wall(facts, qos=name) for name in names}
     else:
         names = [row.account for row in rows if row.account != account]
-        word = "Account"
-    names = list(dict.fromkeys(names))[:_SHOWN]
+        word, walls = "Account", {name: wall(facts, account=name) for name in names}
+    closed = [f"{word if word == 'QOS' else 'account'} {name} allows {why}" for name, why in walls.items() if why]
+    here = (f"no way out: {'; '.join(closed[:_SHOWN])}",) if closed else ()
+    names = [name for name, why in walls.items() if not why][:_SHOWN]
     commands = tuple(f"scontrol update JobId={facts.id} {word}={name}" for name in names)
-    if found.do or not commands:
-        return Found(do=commands)
+    if found.do or not (commands or closed):
+        return Found(here, commands)
     starts = found.starts or (facts.reason.starts if facts.reason else Starts.YOU)
     change = f"ask for {'more' if limit.least else 'less'} (`clusterrun cancel {facts.id}`, then submit again)"
     first = {Starts.ALONE: "wait for those jobs", Starts.ADMIN: "ask who keeps the budget"}.get(starts, change)
-    return Found(do=(f"{first}, or move it:", *commands))
+    return Found(here, (f"{first}, or move it:", *commands) if commands else (first,))
 
 
 def _one(facts: Facts, limit: Limit, holder: Holder, bound: Bound) -> Found:
     assert bound.limit is not None
     least = "at least " if limit.least else ""
-    line = (
-        f"{_whose(holder, limit)} {'demands' if limit.least else 'allows'} {least}{_value(limit, bound, bound.limit)}"
-    )
+    line = f"{_whose(holder, limit)} {'demands' if limit.least else 'allows'} {least}{value(limit, bound, bound.limit)}"
     line += f" ({limit.setting})"
-    if bound.used is not None and not _per_job(limit):
-        line += f"; {_value(limit, bound, bound.used)} in use"
+    if bound.used is not None and not per_job(limit):
+        line += f"; {value(limit, bound, bound.used)} in use"
     here = [line]
-    wants = _wanted(facts, limit, bound)
+    wants = wanted(facts, limit, bound)
     if wants is not None:
-        here.append(f"this job asks for {_value(limit, bound, wants)}")
-    alone = not _per_job(limit) and wants is not None and wants > bound.limit
+        here.append(f"this job asks for {value(limit, bound, wants)}")
+    alone = not per_job(limit) and wants is not None and wants > bound.limit
     if alone:
         here.append("that is more than the limit itself: it cannot start, however many jobs end")
-    if not _per_job(limit) and facts.queue is not None:
+    if not per_job(limit) and facts.queue is not None:
         here += _held(facts, limit, holder, bound)
     return Found(tuple(here), _actions(facts, limit, bound), starts=Starts.YOU if alone else None)
 
@@ -86,12 +83,12 @@ def _holders(facts: Facts, limit: Limit) -> list[Holder]:
     if limit.owner == "association":
         here = ("", *facts.partition_names)
         mine = [row for row in rows if row.kind == "association" and row.user in ("", facts.user)]
-        return [row for row in mine if row.partition in here]
+        return [row for row in mine if row.partition in here and row.account in facts.own_accounts]
     kind = "qos user" if limit.field.endswith("PU") else "qos account" if limit.field.endswith("PA") else "qos"
     uid = facts.uid
     return [
         row for row in rows
-        if row.kind == kind
+        if row.kind == kind and row.qos in facts.own_qos
         and (kind != "qos user" or row.user in (uid, facts.user))
         and (kind != "qos account" or row.account == facts.job.get("Account", ""))
     ]  # fmt: skip
@@ -109,56 +106,26 @@ def _whose(holder: Holder, limit: Limit) -> str:
     if holder.kind == "qos account":
         return f"QOS {holder.qos}, for each account,"
     if holder.kind == "qos":
-        each = ", for each job," if _per_job(limit) else ""
+        each = ", for each job," if per_job(limit) else ""
         return f"QOS {holder.qos}{each}"
     who = f"user {holder.user} in account {holder.account}" if holder.user else f"account {holder.account}"
-    return f"{who}, for each job," if _per_job(limit) else f"{who}"
-
-
-def _per_job(limit: Limit) -> bool:
-    return limit.field in ("MaxTRESPJ", "MaxTRESPN", "MaxTRESMinsPJ", "MinTRESPJ", "MaxWallPJ")
-
-
-def _value(limit: Limit, bound: Bound, value: float) -> str:
-    if limit.field in _JOBS:
-        return several(int(value), "running job")
-    if limit.field in _QUEUED:
-        return f"{several(int(value), 'job')} waiting or running"
-    if limit.field in ("MaxWallPJ", "GrpWall"):
-        return clock(value * 60)
-    if limit.field in _MINUTES:
-        return f"{value:g} minutes of {bound.tres}"
-    return amount(bound.tres, value)
-
-
-def _wanted(facts: Facts, limit: Limit, bound: Bound) -> float | None:
-    """What the job asks for, in the limit's unit."""
-    time_limit = duration(facts.job.get("TimeLimit", ""))
-    minutes = time_limit / 60 if time_limit is not None else None
-    if limit.field in ("MaxWallPJ", "GrpWall"):
-        return minutes
-    asked = facts.asked.get(bound.tres)
-    if limit.field in _MINUTES:
-        return asked * minutes if asked is not None and minutes is not None else None
-    if limit.field == "MaxTRESPN" and asked is not None:
-        return asked / max(1.0, facts.asked.get("node", 1.0))
-    return asked if bound.tres else None
+    return f"{who}, for each job," if per_job(limit) else f"{who}"
 
 
 def _exceeds(facts: Facts, limit: Limit, bound: Bound) -> bool:
     """Whether this bound is one that stops the job."""
     assert bound.limit is not None
-    wants = _wanted(facts, limit, bound)
+    wants = wanted(facts, limit, bound)
     if limit.least:
         return wants is not None and wants < bound.limit
-    used = 0.0 if _per_job(limit) else bound.used or 0.0
+    used = 0.0 if per_job(limit) else bound.used or 0.0
     return used + (wants if wants is not None else 1.0) > bound.limit
 
 
 def _held(facts: Facts, limit: Limit, holder: Holder, bound: Bound) -> list[str]:
     """The running jobs that use the limit up, those that hold most first."""
     counts: Callable[[Queued], float] = lambda row: row.holds(bound.tres) if bound.tres else 1.0  # noqa: E731
-    live = ("RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING", *(("PENDING",) if limit.field in _QUEUED else ()))
+    live = ("RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING", *(("PENDING",) if limit.field in QUEUED else ()))
     rows = [row for row in facts.queue or () if row.state in live and _shares(row, holder, facts) and counts(row)]
     rows = [row for row in rows if row.id != facts.id]
     if not rows:
@@ -171,8 +138,7 @@ def _held(facts: Facts, limit: Limit, holder: Holder, bound: Bound) -> list[str]
 
 def _shares(row: Queued, holder: Holder, facts: Facts) -> bool:
     if holder.kind == "association":
-        accounts = {one.account for one in facts.holders or () if one.kind == "association"}
-        return row.account in accounts and (not holder.user or row.user == holder.user)
+        return row.account in facts.own_accounts and (not holder.user or row.user == holder.user)
     if row.qos != holder.qos:
         return False
     if holder.kind == "qos user":

@@ -8,6 +8,7 @@ from clusterrun.scheduler.slurm_text import duration
 from clusterrun.survey import Association
 from clusterrun.waiting.facts import Facts, whole
 from clusterrun.waiting.found import Found
+from clusterrun.waiting.moves import wall
 from clusterrun.waiting.words import clock, some
 
 
@@ -81,6 +82,7 @@ def _not_allowed(facts: Facts, partition: dict[str, str]) -> Found:
         rows = facts.associations or ()
         mine = [row.account for row in rows] if key == "Account" else [q for r in rows for q in r.qos if _own(facts, r)]
         fit = [n for n in dict.fromkeys(mine) if n != own and (n in allowed if allowed else n not in denied)]
+        fit = [n for n in fit if not (wall(facts, account=n) if key == "Account" else wall(facts, qos=n))]
         found += Found(
             (f"partition {partition['PartitionName']} {rule}; this job's is {own}",),
             tuple(f"scontrol update JobId={facts.id} {key}={name}" for name in fit[:1]),
@@ -110,8 +112,10 @@ def _would_take(facts: Facts, partition: dict[str, str]) -> bool:
         allowed, own = _names(partition.get(f"Allow{plural}", "")), facts.job.get(key, "")
         if (allowed and own not in allowed) or own in _names(partition.get(f"Deny{plural}", "")):
             return False
+    quality = partition.get("QoS", "")
     return (
-        partition.get("AllowGroups", "ALL") == "ALL"
+        not (quality and wall(facts, qos=quality))
+        and partition.get("AllowGroups", "ALL") == "ALL"
         and partition.get("RootOnly") != "YES"
         and partition.get("ReqResv") != "YES"
     )

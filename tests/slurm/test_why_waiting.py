@@ -120,7 +120,8 @@ def test_a_users_limit_in_a_qos(why: Callable[[str], Explained], jobs: dict[str,
     assert found["here"][1] == "this job asks for 2 gres/gpu"
     assert found["here"][2].startswith(f"held by job {jobs['holder']} (2 gres/gpu, at most ")
     update = f"scontrol update JobId={jobs['qos']}"
-    assert found["do"] == ["wait for those jobs, or move it:", f"{update} QOS=normal", f"{update} QOS=short"]
+    assert found["do"] == ["wait for those jobs, or move it:", f"{update} QOS=normal"]
+    assert found["here"][3] == "no way out: QOS short allows 10:00 (MaxWall)"
 
 
 def test_an_accounts_limit(why: Callable[[str], Explained], jobs: dict[str, str]) -> None:
