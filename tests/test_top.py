@@ -192,6 +192,13 @@ def test_leaving_touches_no_job(cluster: FakeCluster, tmp_path: Path, key: str, 
     assert cluster.cancelled == []
 
 
+def test_a_tick_that_comes_while_it_closes_does_nothing(cluster: FakeCluster) -> None:
+    async def story(pilot: Any) -> None:
+        await shown(pilot, "0 jobs")
+
+    play(cluster, story).tick()  # the widgets are gone, as they are while the timer has not been stopped yet
+
+
 # -- what goes wrong ---------------------------------------------------------------------------------------------------
 
 

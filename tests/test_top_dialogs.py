@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from textual.binding import Binding
 
 from clusterrun import diagnose
 from clusterrun.causes import Cause
@@ -52,3 +53,20 @@ def test_an_end_reads_as_why_prints_it(tmp_path: Path, monkeypatch: pytest.Monke
         "       do  mend it",
         "           clusterrun logs 1",
     ]
+
+
+def test_the_question_mark_tells_of_every_key(tmp_path: Path) -> None:
+    cluster = FakeCluster()
+    cluster.put((run(tmp_path, 1), status(1)))
+
+    async def act() -> None:
+        async with Top(Source(cluster), pace=Pace(0.2)).run_test(size=(80, 24)) as pilot:
+            screen = await shown(pilot, "RUNNING", "? Keys", "t Theme", "q Quit")
+            screen = await pressed(pilot, "question_mark", "these keys", "Neither touches a job")
+            told = {line.partition("│")[2].strip().partition("  ")[0] for line in screen.splitlines()}
+            for binding in (one for one in Top.BINDINGS if isinstance(one, Binding)):
+                name = {"question_mark": "?", "escape": "esc", "ctrl+c": "q"}.get(binding.key, binding.key)
+                assert name in told, (name, screen)
+            await pressed(pilot, "question_mark", without=["these keys"])
+
+    asyncio.run(act())

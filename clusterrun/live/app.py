@@ -20,7 +20,7 @@ from textual.widgets import DataTable, Footer, Static
 
 from clusterrun.errors import ClusterrunError
 from clusterrun.live import shown
-from clusterrun.live.dialogs import Question, Reading
+from clusterrun.live.dialogs import KEYS, Question, Reading
 from clusterrun.live.feeds import LOG_LINES, Jobs, LogFeed, QueueFeed, RanksFeed, Rows, RowsFeed
 from clusterrun.live.grid import Grid, Tail
 from clusterrun.live.pace import Pace
@@ -52,6 +52,7 @@ class Top(App[int]):
         Binding("h", "hold", "Hold"),
         Binding("r", "ask", "Ask now"),
         Binding("t", "theme", "Theme"),
+        Binding("question_mark", "keys", "Keys"),
     ]
     CSS = """
     #line, #job, #said { height: 1; padding: 0 1; }
@@ -129,6 +130,8 @@ class Top(App[int]):
 
     def tick(self) -> None:
         """Show what is new, and how old the rest is."""
+        if not self.is_running:  # it closes: the timer goes on for a moment after the widgets are gone
+            return
         jobs, now = self._queue.latest, time.monotonic()
         self.screen_stack[0].query_one("#line", Static).update(shown.top_line(jobs, self._source.user, now))
         self._show_jobs(self._rows.latest)
@@ -238,6 +241,11 @@ class Top(App[int]):
 
     def action_theme(self) -> None:
         self.theme = THEMES["light" if self.theme == THEMES["dark"] else "dark"]
+
+    def action_keys(self) -> None:
+        window = Reading("keys")
+        window.show(KEYS)
+        self.push_screen(window)
 
     def action_explain(self) -> None:
         if (state := self._chosen()) is None:

@@ -13,6 +13,25 @@ from textual.widgets import Static
 from clusterrun.live.shown import wrapped
 from clusterrun.text import safe_line
 
+#: What the keys do, each under its name as wide as the widest, so that a line that is broken goes on under its words.
+KEYS = "\n".join(
+    f"{key:>7}  {does}"
+    for key, does in (
+        ("arrows", "choose a job; so do page up, page down, ctrl+home and ctrl+end"),
+        ("tab", "on to the job's ranks and its log, which the same keys scroll"),
+        ("enter", "this job alone: its ranks and its log"),
+        ("f", "the log alone, followed; again for everything"),
+        ("esc", "everything again"),
+        ("e", "explains the job, as `clusterrun why` does"),
+        ("c", "cancels the job, once y has said so"),
+        ("h", "holds a job that waits, releases one that is held"),
+        ("r", "asks Slurm now, though not within ten seconds of the last time"),
+        ("t", "dark or light"),
+        ("?", "these keys"),
+        ("q", "leaves; so does ctrl+c. Neither touches a job"),
+    )
+)
+
 
 class Question(ModalScreen[bool]):
     """A question that only ``y`` answers with yes: no key that one presses by mistake."""
@@ -42,7 +61,7 @@ class Question(ModalScreen[bool]):
 class Reading(ModalScreen[None]):
     """A text of several lines, which may come later than its window; the title is ours, as it is read as markup."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,e,enter", "close", "Close")]
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,e,enter,question_mark", "close", "Close")]
     DEFAULT_CSS = """
     Reading { align: center middle; }
     Reading > VerticalScroll { width: 94%; height: 90%; padding: 0 1; border: solid $primary; background: $surface; }

@@ -4,22 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rich.cells import cell_len
 from rich.text import Text
 from textual.widgets import DataTable, Log
 
 
 class Grid(DataTable[Text]):
-    """Rows of plain text, each known by its key; what a cell holds is never read as markup."""
+    """Rows of plain text, each known by its key; what a cell holds is never read as markup.
+
+    Columns are as wide as is worked out here. Left to itself, the table measures new rows once it is idle: a cell that
+    is drawn sooner is cut to the width before, and stays so.
+    """
 
     def __init__(self, columns: Sequence[str], *, id: str) -> None:
         super().__init__(id=id, cursor_type="row", zebra_stripes=True)
         self._names = list(columns)
         self._rows: dict[str, tuple[str, ...]] = {}
-        self._widths = [0] * len(self._names)
+        self._widths = [cell_len(name) for name in columns]
 
     def on_mount(self) -> None:
-        for name in self._names:
-            self.add_column(name, key=name)
+        for name, width in zip(self._names, self._widths, strict=True):
+            self.add_column(name, width=width, key=name)
 
     @property
     def chosen(self) -> str | None:
@@ -30,23 +35,17 @@ class Grid(DataTable[Text]):
     def show(self, rows: Sequence[tuple[str, Sequence[str]]], columns: Sequence[str] | None = None) -> None:
         """Show these rows in this order, under other columns where they are given."""
         new = {key: tuple(cells) for key, cells in rows}
-        if columns is not None and list(columns) != self._names:
-            key = self.chosen
-            self._names, self._rows = list(columns), {}
-            self._widths = [0] * len(columns)
-            self.clear(columns=True)
-            self.on_mount()
-            self.show(rows)
-            self.choose(key or "")
-            return
-        widths = [max(map(len, column)) for column in zip(self._names, *new.values(), strict=True)]
-        if list(new) == list(self._rows) and all(w <= known for w, known in zip(widths, self._widths, strict=True)):
+        names = list(columns) if columns is not None else self._names
+        widths = [max(map(cell_len, column)) for column in zip(names, *new.values(), strict=True)]
+        fits = names == self._names and all(w <= known for w, known in zip(widths, self._widths, strict=True))
+        if fits and list(new) == list(self._rows):
             self._update(new)
             return
         key, at = self.chosen, self.cursor_row
         # built anew where a column gets wider: to have the table widen itself costs a look at every row for every cell
-        self._rows, self._widths = new, widths
-        self.clear()
+        self._names, self._widths, self._rows = names, widths, new
+        self.clear(columns=True)
+        self.on_mount()
         for row, cells in new.items():
             self.add_row(*map(Text, cells), key=row)
         keys = list(new)
