@@ -32,6 +32,7 @@ def test_a_word_is_explained(word: str) -> None:
     assert re.fullmatch(r"[A-Z][^\n]{15,165}\.", row.meaning), row.meaning
     assert row.meaning.count(". ") == 0, "one sentence"
     assert row.action.strip() and "{job}" not in row.what_to_do("17")
+    assert "=…" not in row.action, "a command without its value cannot be typed"
 
 
 @pytest.mark.parametrize("row", TABLE.values(), ids=TABLE)

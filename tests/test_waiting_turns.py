@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from clusterrun.job import TERMINAL, JobId, JobStatus, Outcome
 from clusterrun.reasons import Starts, explain
+from clusterrun.scheduler.slurm_nodes import Node
 from clusterrun.scheduler.slurm_priority import parse_priority
 from clusterrun.scheduler.slurm_queue import Queued
 from clusterrun.waiting import dependencies, turns
@@ -62,6 +63,30 @@ def test_a_held_job_has_no_place_in_line() -> None:
 
 def test_a_job_in_no_line_is_given_no_count() -> None:
     assert judged("9").ahead is None and judged("21").ahead is None
+
+
+def gap(*starts: int, free: int = 4, time_limit: str = "02:00:00", **asked: str) -> Found:
+    """A job of one node and two GPUs, behind jobs that are expected to start in so many seconds (0: not known)."""
+    known = asking("7", Partition="gpu", NumNodes="1", TRES="cpu=1,node=1,gres/gpu=2", TimeLimit=time_limit, **asked)
+    ahead = [row(n, 90 - n, start=int(NOW) + s if s else None) for n, s in enumerate(starts, 50)]
+    here = Node(name="n1", partitions=("gpu",), state="MIXED", cpus=8, gpus=(("", 4),), gpus_used=(("", 4 - free),))
+    queue = [row(int(known.job["JobId"]), 5), *ahead]
+    return turns.gap(replace(known, reason=explain("Priority"), queue=queue, nodes=[here]))
+
+
+def test_a_time_limit_that_fits_before_the_next_in_line() -> None:
+    assert (
+        gap(3600, 1810).do[1].startswith("scontrol update JobId=7 TimeLimit=29  # minutes: it would end before job 51 ")
+    )
+
+
+@pytest.mark.parametrize(
+    "found",
+    [gap(1800, free=1), gap(0), gap(100), gap(1800, time_limit="00:20:00"), gap(1800, Features="h100&ib|x"), gap()],
+    ids=["no room", "no plan", "no time", "short enough", "unknown features", "nobody ahead"],
+)
+def test_no_time_limit_is_named_that_would_not_help(found: Found) -> None:
+    assert found == Found()
 
 
 def test_who_holds_what_is_asked_for() -> None:

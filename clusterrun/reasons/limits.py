@@ -76,7 +76,7 @@ _NODE_MORE = "The job asks for more {} on one node than {who} allows."
 _JOB_MINUTES = "The job's {} times its time limit is more than {who} allows one job."
 _WAIT = "wait for those jobs, or SEE; ELSE"
 _SPENT = "ask who keeps the budget; SEE; ELSE"
-_SHORTER = "ask for less, or for a shorter time limit: `scontrol update JobId={job} TimeLimit=…`; SEE; ELSE"
+_SHORTER = "ask for less, or for a shorter time limit; SEE; ELSE"
 _LESS = f"{_SMALLER}; SEE; ELSE"
 _NEWER = f"Slurm 24.05 to 26.05, {SOURCE}"
 
@@ -143,7 +143,7 @@ _JOBS = "As many jobs of {who} run as it allows at one time."
 _QUEUED = "As many jobs of {who} wait or run as it allows at one time."
 _WALL = "{who} has a budget of hours for all its jobs together, and it does not cover this job's time limit."
 _LONG = "The job's time limit is longer than {who} allows."
-_CUT = "ask for less time: `scontrol update JobId={job} TimeLimit=…`; SEE; ELSE"
+_CUT = "ask for a shorter time limit; SEE; ELSE"
 
 _COUNTS = (
     _count("QOSGrpJobsLimit", "qos", "GrpJobs", "GrpJobs", _JOBS, Starts.ALONE, _WAIT),

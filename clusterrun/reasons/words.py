@@ -26,8 +26,8 @@ ROWS: tuple[Reason, ...] = (
          "ask again in a minute"),
     _row("WaitingForScheduling", ALONE, "Slurm has not looked at the job yet.", "ask again in a minute", _MAN),
     _row("Priority", ALONE, "Jobs with a higher priority wait for the same partition or reservation.",
-         "wait, or ask for less, so that it fits into a gap: a shorter time limit with "
-         "`scontrol update JobId={job} TimeLimit=…`; `clusterrun free` shows where there is room"),
+         "wait, or ask for less (fewer nodes or GPUs, a shorter time limit), so that it fits into a gap before the "
+         "jobs that go first; `clusterrun free` shows where there is room"),
     _row("Resources", ALONE, "It is next in line, and the nodes, GPUs, CPUs or memory it asks for are in use.",
          f"wait, or ask for less; {_FREE}"),
     _row("SchedDefer", ALONE, "It asked to start at once, and this cluster starts jobs only in its own rounds.",
@@ -69,7 +69,7 @@ ROWS: tuple[Reason, ...] = (
          f"Slurm 23.02 to 26.05, {SOURCE}"),
     # -- the request does not fit ----------------------------------------------------------------------------------
     _row("PartitionTimeLimit", YOU, "Its time limit is longer than the partition allows.",
-         "ask for less time: `scontrol update JobId={job} TimeLimit=…`, or move it: "
+         "ask for less time (`scontrol show partition` has its MaxTime), or move it: "
          "`scontrol update JobId={job} Partition=NAME`"),
     _row("PartitionNodeLimit", YOU, "It asks for more or fewer nodes than the partition allows or has in service.",
          "`scontrol update JobId={job} NumNodes=N-N`, or move it: `scontrol update JobId={job} Partition=NAME`"),
@@ -103,12 +103,12 @@ ROWS: tuple[Reason, ...] = (
     _row("AssociationResourceLimit", ALONE, "Its account holds as much of some resource as it is allowed.",
          f"wait; {_LIMITS}"),
     _row("AssociationTimeLimit", YOU, "The job's time is more than its account is allowed.",
-         f"`scontrol update JobId={{job}} TimeLimit=…`; {_LIMITS}"),
+         f"ask for less time; {_LIMITS}"),
     _row("QOSJobLimit", ALONE, "The job's QOS has as many jobs as it is allowed.", f"wait; {_LIMITS}"),
     _row("QOSResourceLimit", ALONE, "The jobs of this QOS hold as much of some resource as it is allowed.",
          f"wait; {_LIMITS}"),
     _row("QOSTimeLimit", YOU, "The job's time is more than its QOS is allowed.",
-         f"`scontrol update JobId={{job}} TimeLimit=…`; {_LIMITS}"),
+         f"ask for less time; {_LIMITS}"),
     # -- the cluster's own matters ---------------------------------------------------------------------------------
     _row("JobHeldAdmin", ADMIN, "An administrator (or a rule of the site) holds it; its user cannot release it.",
          f"ask the administrators; {_SHOW}"),

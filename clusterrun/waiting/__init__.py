@@ -214,7 +214,7 @@ def _misfit(facts: Facts) -> Found:
 _ANY: tuple[Callable[[Facts], Found], ...] = (places.asked_nodes, places.room, turns.next_ends)
 _LOOKS: dict[str, tuple[Callable[[Facts], Found], ...]] = {
     "limit": (limits.evidence,),
-    "Priority": (turns.parts, places.room, turns.next_ends),
+    "Priority": (turns.parts, places.room, turns.next_ends, turns.gap),
     "Dependency": (_dependency,),
     "DependencyNeverSatisfied": (_dependency,),
     "BeginTime": (turns.begin,),

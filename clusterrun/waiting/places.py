@@ -47,6 +47,15 @@ def room(facts: Facts) -> Found:
     return Found(tuple(here)) + featured + Found(tuple(room_now)) + out_of_service(nodes, facts.now)
 
 
+def has_room(facts: Facts) -> bool:
+    """Whether so many nodes as the job needs have room for it now; False where that could not be seen."""
+    nodes, _ = _named(facts, partition_nodes(facts) or [])
+    names = [n.name for n in nodes if _fits(n, facts)]
+    wanted = facts.job.get("Features", "")
+    able = having(wanted, facts.features or {}, names) if wanted else names
+    return able is not None and len(able) >= (facts.nodes_asked[0] or 1)
+
+
 def _named(facts: Facts, nodes: list[Node]) -> tuple[list[Node], str]:
     """The nodes that the job's --nodelist and --exclude leave, and how to call them."""
     wanted, unwanted = (set(expand(facts.job.get(key, ""), 10_000)) for key in ("ReqNodeList", "ExcNodeList"))

@@ -10,8 +10,10 @@ from clusterrun.job import TERMINAL
 from clusterrun.reasons import explain
 from clusterrun.scheduler.slurm_priority import Priority
 from clusterrun.scheduler.slurm_queue import Queued
+from clusterrun.scheduler.slurm_text import duration
 from clusterrun.waiting.facts import Facts, whole
 from clusterrun.waiting.found import Found
+from clusterrun.waiting.places import has_room
 from clusterrun.waiting.words import clock, moment, some
 
 _SHOWN = 4
@@ -111,6 +113,26 @@ def parts(facts: Facts) -> Found:
 def _made_of(one: Priority) -> str:
     named = ", ".join(f"{name} {value:g}" for name, value in one.parts)
     return f"{one.total:g}{f': {named}' if named else ''}"
+
+
+def gap(facts: Facts) -> Found:
+    """A time limit with which the job would end before the first of the jobs that go first is expected to start.
+
+    Nothing where it has no room now, or where Slurm expects none of them yet: a user cannot raise a limit again.
+    """
+    before = ahead(facts)
+    if before is None or before.elsewhere or not has_room(facts):
+        return Found()
+    planned = {row.id: row.start for row in facts.queue or () if row.start is not None}
+    starts = [(planned[id], id) for id in before.jobs if planned.get(id, 0) > facts.now]
+    asked = duration(facts.job.get("TimeLimit", ""))
+    # Slurm counts in minutes, and a job is started some seconds after it could be
+    minutes = int(min(starts)[0] - facts.now) // 60 - 1 if starts else 0
+    if minutes < 1 or (asked is not None and asked <= minutes * 60):
+        return Found()
+    command = f"scontrol update JobId={facts.id} TimeLimit={minutes}"
+    why = f"minutes: it would end before job {min(starts)[1]} is expected to start; you cannot raise it again"
+    return Found(do=("wait, or let it go before them if so much time is enough:", f"{command}  # {why}"))
 
 
 def next_ends(facts: Facts) -> Found:

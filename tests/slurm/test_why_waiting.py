@@ -13,7 +13,7 @@ import pytest
 from lab.cluster import Lab
 from tests.sites import ONE_RANK, Site, until
 from tests.submitting import NEVER
-from tests.waiters import REASONS, SETTINGS, set_up, squeue, submit_all
+from tests.waiters import REASONS, SETTINGS, sbatch, set_up, squeue, submit_all
 
 Explained = dict[str, Any]
 #: The jobs whose first advice is a command that lets them go on.
@@ -184,6 +184,19 @@ def test_people_read_the_same(site: Site, jobs: dict[str, str]) -> None:
     names = [line[:9].strip() for line in text.splitlines() if line[:9].strip()]
     assert names == ["job", "state", "reason", "means", "here", "do", "start"]
     assert "reason  QOSMaxGRESPerUser" in text and "Its user's running jobs leave too little of the GPUs" in text
+
+
+def test_a_job_that_would_delay_the_next_in_line_is_told_how_long_it_may_take(site: Site, strict_lab: Lab) -> None:
+    job = sbatch(strict_lab, "--gpus-per-node=1", "--time=60")
+
+    def advice() -> str:
+        (found,) = site.json("why", job)
+        return next((line for line in found["waiting"]["do"] if "TimeLimit=" in line), "")
+
+    command = until(advice, 60, lambda: squeue(strict_lab), pause=1)
+    assert strict_lab.run(command.partition("#")[0].split()).returncode == 0, command
+    strict_lab.wait_job(job, "RUNNING")
+    strict_lab.run(["scancel", job])
 
 
 def test_what_is_advised_works(site: Site, strict_lab: Lab, jobs: dict[str, str]) -> None:
