@@ -12,13 +12,12 @@ from clusterrun.arrays import each_task
 from clusterrun.errors import NoSuchJob, SchedulerError
 from clusterrun.job import JobId, JobStatus, Outcome
 from clusterrun.scheduler import Answer, Scheduler
+from clusterrun.scheduler.sparing import FIRST, LONGEST
 from clusterrun.states import RunState, token_part
 from clusterrun.store import RunRecord
 
 #: Seconds back that accounting is asked about a job whose time of submission nobody here knows.
 WINDOW = 30 * 86_400
-#: Seconds between questions while jobs are waited for: at first, and after growing by half each time.
-FIRST, LONGEST = 3.0, 30.0
 #: Seconds between questions to accounting, which may lag behind a job's end by some: asked twice, it has told.
 ACCOUNTING = 60.0
 NOT_TOLD = "it left the queue, and accounting does not tell how it ended"

@@ -17,11 +17,10 @@ from typing import NamedTuple, Protocol
 from clusterrun import store as records
 from clusterrun.job import MAY_RETURN, Outcome
 from clusterrun.scheduler.lately import FRESH
+from clusterrun.scheduler.sparing import FIRST, LONGEST
 from clusterrun.states import RunState
 from clusterrun.store import RunRecord
 
-FIRST, LONGEST = 3.0, 30.0
-"""Seconds between questions to the scheduler: at first, and after growing by half each time."""
 QUIET = 3.0
 """Seconds without a new line after which a log no longer says that its job lives."""
 BELIEVED_AFTER = 20.0

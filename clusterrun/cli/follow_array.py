@@ -26,9 +26,10 @@ from clusterrun.logs import Look, Notice, Source, Want, show_following
 from clusterrun.logs.places import Place
 from clusterrun.logs.select import Choice
 from clusterrun.scheduler import Scheduler
+from clusterrun.scheduler.sparing import LONGEST
 from clusterrun.states import RunState
 from clusterrun.ui import Ui
-from clusterrun.watch import LONGEST, QUIET
+from clusterrun.watch import QUIET
 
 AT_ONCE = 32
 """Tasks that are read at the same time: two files each."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -87,6 +87,3 @@ class Scheduler(Protocol):
 
     def hold(self, id: JobId, *, release: bool = False) -> None:
         """Hold a waiting job that was told to be ours, or release it; raises Refused with the scheduler's words."""
-
-
-Sleep = Callable[[float], None]

@@ -19,7 +19,7 @@ import clusterrun
 from clusterrun import shell
 from clusterrun.errors import Ambiguous, CommandError, Refused
 from clusterrun.job import LOCAL, JobId
-from clusterrun.scheduler import Answer, Cancelled, Sleep, Submission, dependency, localcancel
+from clusterrun.scheduler import Answer, Cancelled, Submission, dependency, localcancel
 from clusterrun.scheduler.devices import visible
 from clusterrun.scheduler.localjobs import (
     Job,
@@ -57,12 +57,9 @@ class LocalScheduler:
 
     name = "local"
 
-    def __init__(
-        self, folder: Path, environ: Mapping[str, str], sleep: Sleep = time.sleep, grace: float = GRACE
-    ) -> None:
+    def __init__(self, folder: Path, environ: Mapping[str, str], grace: float = GRACE) -> None:
         self._root = folder.absolute() / "local"
         self._environ = environ
-        self._sleep = sleep
         self._grace = grace
 
     @property
@@ -205,7 +202,7 @@ class LocalScheduler:
 
     def cancel(self, ids: Sequence[JobId]) -> Sequence[Cancelled]:
         """End jobs and return once they have ended, or a little after the grace; each answer says what was found."""
-        return localcancel.cancel(self._root, ids, self._sleep, self._grace)
+        return localcancel.cancel(self._root, ids, self._grace)
 
     def hold(self, id: JobId, *, release: bool = False) -> None:
         """Always refused: a local job waits for its devices or its dependency, and for nobody's word."""

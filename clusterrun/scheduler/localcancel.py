@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from clusterrun.job import TERMINAL, JobId, JobStatus
-from clusterrun.scheduler import Cancelled, Sleep
+from clusterrun.scheduler import Cancelled
 from clusterrun.scheduler.localjobs import (
     State,
     Unreadable,
@@ -26,16 +26,16 @@ _START = 10.0  # seconds a submit under way may take to its first state
 _MARGIN = 5.0  # seconds beyond the grace for a supervisor to write the end
 
 
-def cancel(root: Path, ids: Sequence[JobId], sleep: Sleep, grace: float) -> Sequence[Cancelled]:
+def cancel(root: Path, ids: Sequence[JobId], grace: float) -> Sequence[Cancelled]:
     """End jobs below ``<state>/local``, all at once, and wait until they have ended or a little after ``grace``."""
-    asked = {id: _ask(root / str(id), id, sleep, grace) for id in ids}
+    asked = {id: _ask(root / str(id), id, grace) for id in ids}
     until = time.monotonic() + grace + _MARGIN
-    return [answer or _await_end(root / str(id), id, sleep, until) for id, answer in asked.items()]
+    return [answer or _await_end(root / str(id), id, until) for id, answer in asked.items()]
 
 
-def _ask(folder: Path, id: JobId, sleep: Sleep, grace: float) -> Cancelled | None:
+def _ask(folder: Path, id: JobId, grace: float) -> Cancelled | None:
     """Signal the job's supervisor; an answer where there is nothing left to wait for."""
-    status = _started_status(folder, sleep) if is_id(folder.name) else None
+    status = _started_status(folder) if is_id(folder.name) else None
     if status is None:
         return Cancelled(id, False, f"there is no local job {id}")
     state = _state(folder)
@@ -52,7 +52,7 @@ def _ask(folder: Path, id: JobId, sleep: Sleep, grace: float) -> Cancelled | Non
         if status.state not in TERMINAL and life is Life.ELSEWHERE:
             return Cancelled(id, False, f"{_in_words(status)}: cancel it there")
         if life is Life.GONE:
-            return _end_orphan(folder, id, sleep, grace)
+            return _end_orphan(folder, id, grace)
     return Cancelled(id, False, f"had already ended: {_in_words(status)}")
 
 
@@ -63,17 +63,17 @@ def _state(folder: Path) -> State | None:
         return None
 
 
-def _started_status(folder: Path, sleep: Sleep) -> JobStatus | None:
+def _started_status(folder: Path) -> JobStatus | None:
     """How the job stands, once a submit that is under way has got as far as a state."""
     status = read_status(folder)
     until = time.monotonic() + _START
     while status is not None and not (folder / "state.json").exists() and time.monotonic() < until:
-        sleep(0.05)
+        time.sleep(0.05)
         status = read_status(folder)
     return status
 
 
-def _end_orphan(folder: Path, id: JobId, sleep: Sleep, grace: float) -> Cancelled:
+def _end_orphan(folder: Path, id: JobId, grace: float) -> Cancelled:
     """End the processes of a job whose supervisor is gone, in its place."""
     job, state, before = read_job(folder), _state(folder), read_status(folder)
     if job is None or state is None or before is None:
@@ -82,8 +82,8 @@ def _end_orphan(folder: Path, id: JobId, sleep: Sleep, grace: float) -> Cancelle
     if not state.is_over:  # it may have ended well between our two looks
         until = time.monotonic() + grace  # the kernel sent the script TERM then: let it write its record
         while script_lives(state) and time.monotonic() < until:
-            sleep(0.05)
-        ended, left = end_members(job.token, sleep=sleep)
+            time.sleep(0.05)
+        ended, left = end_members(job.token)
         if left:
             return Cancelled(id, False, f"its supervisor was gone, and {left} of its processes could not be ended")
     after = read_status(folder) or before
@@ -95,12 +95,12 @@ def _end_orphan(folder: Path, id: JobId, sleep: Sleep, grace: float) -> Cancelle
     return Cancelled(id, False, f"had already ended: {_in_words(after)}")
 
 
-def _await_end(folder: Path, id: JobId, sleep: Sleep, until: float) -> Cancelled:
+def _await_end(folder: Path, id: JobId, until: float) -> Cancelled:
     """Wait for the state that the supervisor writes, and say which it is."""
     while (status := read_status(folder)) is not None and status.state not in TERMINAL:
         if time.monotonic() >= until:
             return Cancelled(id, False, f"was asked to end and has not yet: {_in_words(status)}")
-        sleep(0.02)
+        time.sleep(0.02)
     if status is None:
         return Cancelled(id, False, f"the folder of {id} was removed")
     if status.state == "CANCELLED":

@@ -22,6 +22,7 @@ SUPERVISOR = "CLUSTERRUN_SUPERVISOR"
 """The variable of supervisors: where a job submits another, the walk down the process tree stops at it."""
 
 _PROC = Path("/proc")
+_KILLING = 5.0  # seconds after which processes that do not go are left
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 
 
@@ -176,17 +177,16 @@ def end_members(
     token: str,
     root: int | None = None,
     *,
-    seconds: float = 5.0,
     reap: Callable[[], None] = lambda: None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> tuple[int, int]:
-    """KILL the job's processes until a fresh look finds none, for at most ``seconds``.
+    """KILL the job's processes until a fresh look finds none, for some seconds at most.
 
     Returns how many were signalled and how many are left: one that hangs in the kernel, or is another user's.
     """
     signalled: set[tuple[int, int]] = set()
     denied: set[tuple[int, int]] = set()
-    until = time.monotonic() + seconds
+    until = time.monotonic() + _KILLING
     while True:
         reap()
         left = [p for p in members(token, root) if (p.pid, p.start) not in denied]

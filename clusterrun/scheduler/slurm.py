@@ -55,9 +55,7 @@ class Reply:
     stderr: str = ""
 
 
-def look(
-    environ: Mapping[str, str], cache: Path, run: Run = shell.run, now: Callable[[], float] = time.time
-) -> ClusterFacts | None:
+def look(environ: Mapping[str, str], cache: Path) -> ClusterFacts | None:
     """The cluster that this shell is configured for, None where there is none.
 
     The answer is kept for a day, so that a busy controller is not asked for it at every command, and a
@@ -67,10 +65,10 @@ def look(
         return None
     path = cache / "clusters" / f"{_configuration(environ)}.json"
     kept = _kept(path)
-    if kept is not None and now() - path.stat().st_mtime < 86_400:
+    if kept is not None and time.time() - path.stat().st_mtime < 86_400:
         return kept
     try:
-        done = run(["scontrol", "show", "config"], env=shell.query_environment(environ))
+        done = shell.run(["scontrol", "show", "config"], env=shell.query_environment(environ))
     except CommandError:
         return kept or ClusterFacts("", accounting=False, gpus=False)
     if done.status != 0:

@@ -10,10 +10,9 @@ from clusterrun.job import JobId
 _LOST = re.compile(r"\b(?:DOWN|FAIL|NO_RESPOND|NOT_RESPONDING|REBOOT\w*|POWERED_DOWN)|\*")
 
 
-def ended_argv(job: JobId, cluster: str = "") -> list[str]:
+def ended_argv(job: JobId) -> list[str]:
     """``sacct`` for one job: its state with who cancelled it."""
-    where = [f"--clusters={cluster}"] if cluster else []
-    return ["sacct", *where, "--allocations", "--noheader", "--parsable2", f"--jobs={job}", "--format=JobID,State"]
+    return ["sacct", "--allocations", "--noheader", "--parsable2", f"--jobs={job}", "--format=JobID,State"]
 
 
 def parse_canceller(text: str) -> int | None:

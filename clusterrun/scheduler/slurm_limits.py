@@ -53,12 +53,11 @@ class Holder:
         return [b for b in found if not tres or b.tres == tres or b.tres.startswith(f"{tres}/")]
 
 
-def limits_argv(qos: Sequence[str], accounts: Sequence[str], cluster: str = "") -> list[str]:
+def limits_argv(qos: Sequence[str], accounts: Sequence[str]) -> list[str]:
     """Ask for some QOS and some accounts' associations; one of the two may be empty."""
-    where = [f"--clusters={cluster}"] if cluster else []
     flags = ",".join(word for word, names in (("qos", qos), ("assoc", accounts)) if names)
     named = [f"{word}={','.join(names)}" for word, names in (("qos", qos), ("accounts", accounts)) if names]
-    return ["scontrol", *where, "show", "assoc_mgr", f"flags={flags}", *named]
+    return ["scontrol", "show", "assoc_mgr", f"flags={flags}", *named]
 
 
 def parse_limits(text: str) -> list[Holder]:

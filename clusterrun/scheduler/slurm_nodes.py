@@ -120,9 +120,9 @@ _LINES = ("NodeName=", "CPUAlloc=", "Gres=", "GresUsed=", "RealMemory=", "State=
           "AllocTRES=", "Reason=")  # fmt: skip
 
 
-def nodes_argv(cluster: str = "") -> list[str]:
+def nodes_argv() -> list[str]:
     """Ask for all nodes; ``-d`` adds which generic resources are in use, whether or not there is accounting."""
-    argv = show_argv("node", cluster=cluster)
+    argv = show_argv("node")
     return [argv[0], "--details", *argv[1:]]
 
 
@@ -226,9 +226,9 @@ class Me:
         return {"Accounts": self.accounts, "Qos": self.qos, "Groups": self.groups}.get(what)
 
 
-def partitions_argv(cluster: str = "") -> list[str]:
+def partitions_argv() -> list[str]:
     """Ask for all partitions that may be seen."""
-    return show_argv("partition", cluster=cluster)
+    return show_argv("partition")
 
 
 def parse_partitions(text: str) -> list[Partition]:

@@ -20,11 +20,10 @@ class Priority:
     parts: tuple[tuple[str, float], ...] = ()
 
 
-def priority_argv(jobs: Sequence[str], cluster: str = "") -> list[str]:
+def priority_argv(jobs: Sequence[str]) -> list[str]:
     """Ask for the parts of some jobs' priorities."""
-    where = [f"--clusters={cluster}"] if cluster else []
     letters = "|".join(f"%{letter}" for letter in ("i", "Y", *_PARTS))
-    return ["sprio", "--noheader", *where, f"--jobs={','.join(jobs)}", f"--format={letters}"]
+    return ["sprio", "--noheader", f"--jobs={','.join(jobs)}", f"--format={letters}"]
 
 
 def parse_priority(text: str) -> list[Priority]:

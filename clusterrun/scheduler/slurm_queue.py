@@ -44,11 +44,10 @@ class Queued:
         return dict(self.tres).get(name, 0)
 
 
-def queue_argv(cluster: str = "") -> list[str]:
+def queue_argv() -> list[str]:
     """Every job that may be seen, those included that have just ended."""
-    where = [f"--clusters={cluster}"] if cluster else []
     columns = ",".join(f"{name}:{width}{SEP}" for name, width in _COLUMNS)
-    return ["squeue", "--noheader", "--states=all", "--all", *where, f"--Format={columns}"]
+    return ["squeue", "--noheader", "--states=all", "--all", f"--Format={columns}"]
 
 
 def parse_queue(text: str) -> list[Queued]:

@@ -1,4 +1,7 @@
-"""A scheduler for a command that goes on: accounting, which is slow and shared by all, is asked once a minute."""
+"""A scheduler for a command that goes on: how often it is asked.
+
+Accounting, which is slow and shared by all, is asked once a minute.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,8 @@ from clusterrun.scheduler import Answer, Scheduler
 
 #: Seconds between two questions to accounting.
 PAUSE = 60.0
+#: Seconds between two questions to the scheduler while jobs are waited for: at first, and after growing by half a time.
+FIRST, LONGEST = 3.0, 30.0
 
 
 class Sparing:
