@@ -111,6 +111,7 @@ def _soonest_json(found: Soonest) -> dict[str, Any]:
                 "node_list": tried.said.nodes,
                 "time_limit_given": tried.given_time,
                 "preempts": list(tried.said.preempts),
+                "preempted": asdict(tried.preemption) if tried.preemption else None,
                 "command": tried.command,
             }
             for tried in found.starts
@@ -149,6 +150,7 @@ def _partition_json(row: PartitionSum) -> dict[str, Any]:
         "nodes": dict(row.standings),
         "use_unknown": row.untold,
         "closed": row.closed,
+        "preempted": asdict(row.preemption) if row.preemption else None,
     }
 
 

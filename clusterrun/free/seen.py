@@ -12,8 +12,9 @@ from dataclasses import dataclass, field, replace
 from clusterrun import survey
 from clusterrun.errors import SchedulerError
 from clusterrun.free.limits import Limit, above, groups_of, limits_of
+from clusterrun.free.preemption import BY_PARTITION, Preemption, preempted
 from clusterrun.scheduler import Scheduler, slurm_nodes
-from clusterrun.scheduler.slurm import SlurmScheduler
+from clusterrun.scheduler.slurm import Reply, SlurmScheduler
 from clusterrun.scheduler.slurm_limits import parse_limits
 from clusterrun.scheduler.slurm_nodes import Me, Node, Partition
 from clusterrun.scheduler.slurm_qos import parse_qos, qos_argv
@@ -28,6 +29,7 @@ class Seen:
     """The cluster as this user sees it; ``notes`` say in a line each what could not be seen.
 
     ``above`` has for each account of this user the accounts that count as it does: itself and those that it belongs to.
+    ``preempted`` are the partitions whose jobs leave for those of others.
     ``limits`` is None where there are none to know of: no accounting, none that answered, none that is enforced.
     """
 
@@ -38,6 +40,7 @@ class Seen:
     default_account: str = ""
     above: Mapping[str, frozenset[str]] = field(default_factory=dict)
     limits: tuple[Limit, ...] | None = None
+    preempted: Mapping[str, Preemption] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
     def nodes_of(self, partition: str) -> list[Node]:
@@ -74,29 +77,37 @@ class Seen:
 def look(slurm: Scheduler, user: str, *, limits: bool = True) -> Seen:
     """Ask Slurm for its nodes, partitions and this user's limits; raises SchedulerError where it does not answer.
 
-    Two calls, and where there is accounting up to four more at once: configuration, associations, QOS and what is used.
+    Two calls, a third for the configuration where a partition's jobs may have to leave for others', and where there is
+    accounting up to four more at once: configuration, associations, QOS and what is used.
     """
     assert isinstance(slurm, SlurmScheduler)
     nodes = slurm_nodes.parse_nodes(_must(slurm, slurm_nodes.nodes_argv(), "nodes"))
-    partitions = slurm_nodes.parse_partitions(_must(slurm, slurm_nodes.partitions_argv(), "partitions"))
-    seen = Seen(nodes=tuple(nodes), partitions=tuple(partitions), me=Me(user, _groups()))
+    told = _must(slurm, slurm_nodes.partitions_argv(), "partitions")
+    leaving, config = preempted(told, nodes), None
+    if leaving:
+        config = slurm.answer(survey.config_argv(), TIMEOUT)
+        kind = survey.parse_config(config.text).get("PreemptType", BY_PARTITION)
+        leaving = leaving if kind == BY_PARTITION else {}
+    partitions = tuple(slurm_nodes.parse_partitions(told))
+    seen = Seen(nodes=tuple(nodes), partitions=partitions, me=Me(user, _groups()), preempted=leaving)
     if not slurm.facts.accounting:
         return replace(seen, notes=("this cluster keeps no accounts: it has no QOS and no limits of yours",))
-    return _accounted(slurm, seen, limits)
+    return _accounted(slurm, seen, limits, config)
 
 
-def _accounted(slurm: SlurmScheduler, seen: Seen, with_limits: bool) -> Seen:
+def _accounted(slurm: SlurmScheduler, seen: Seen, with_limits: bool, config_told: Reply | None) -> Seen:
     """The same with who this is to accounting, and the limits that are set on them."""
     user = seen.me.user
-    questions = [survey.config_argv(), survey.associations_argv(user, slurm.facts.cluster), used_argv(user)]
+    questions = [survey.associations_argv(user, slurm.facts.cluster), used_argv(user)]
     questions += [qos_argv()] if with_limits else []
+    questions += [survey.config_argv()] if config_told is None else []
     with ThreadPoolExecutor(max_workers=len(questions)) as pool:  # accounting that hangs is waited for once
         replies = list(pool.map(lambda argv: slurm.answer(argv, TIMEOUT), questions))
-    config = survey.parse_config(replies[0].text)
+    config = survey.parse_config((config_told or replies[-1]).text)
     enforced = set(re.split(r"[,\s]+", config.get("AccountingStorageEnforce", "unknown").lower()))
     if not enforced - {"", "none", "0"}:
         return replace(seen, notes=("this cluster enforces no accounts and no limits (AccountingStorageEnforce)",))
-    associations, used = replies[1:3]
+    associations, used = replies[:2]
     rows = survey.parse_associations(associations.text) if not associations.note else ()
     holders = parse_limits(used.text)
     if rows:
@@ -112,7 +123,7 @@ def _accounted(slurm: SlurmScheduler, seen: Seen, with_limits: bool) -> Seen:
         return seen
     if not enforced & {"limits", "safe", "all", "unknown"}:
         return replace(seen, notes=("this cluster enforces no limits (AccountingStorageEnforce)",))
-    set_by_qos = replies[3]
+    set_by_qos = replies[2]
     unseen: dict[str, list[str]] = {}
     for reply, what in (
         (associations, "your accounts and QOS"),

@@ -15,6 +15,7 @@ from clusterrun.amounts import clock, several
 from clusterrun.errors import Refused, RequestError, SchedulerError
 from clusterrun.fields import Value
 from clusterrun.free.beyond import beyond
+from clusterrun.free.preemption import Preemption
 from clusterrun.free.room import most_of, room
 from clusterrun.free.seen import Seen, look
 from clusterrun.free.shapes import Need, Shape, alike, command, reshaped, shape_of
@@ -38,6 +39,7 @@ class Tried:
     """One shape in one partition, what Slurm said of it, and the line to type for it.
 
     ``given_time`` is the time limit in seconds that a job gets there which asks for none, as this one does.
+    ``preemption`` is set where jobs have to leave that partition for those of others.
     """
 
     shape: Shape
@@ -45,6 +47,7 @@ class Tried:
     said: Estimate
     command: str
     given_time: int | None = None
+    preemption: Preemption | None = None
 
     @property
     def at(self) -> float:
@@ -156,6 +159,8 @@ def place(asker: Asker, user: str) -> Request:
     line = f"partition {best.partition}: by Slurm's estimate it starts soonest there, {words} ({asked} asked)"
     if best.given_time:
         line += f"; without --time its time limit there is {clock(best.given_time)}"
+    if best.preemption:
+        line += f"; {best.preemption.words}"
     placed = Value(best.partition, f"{value.source}: auto, soonest by Slurm's estimate: {words}")
     return replace(request, values={**request.values, "partition": placed}, notices=[*request.notices, line])
 
@@ -197,10 +202,13 @@ def _ask(
     asker: Asker, seen: Seen, spec: JobSpec, shapes: Sequence[Shape], partitions: Sequence[Partition], *,
     first_now: bool,
 ) -> Soonest:  # fmt: skip
-    """Ask, the most promising first; with ``first_now`` stop at one that starts now, as nothing is sooner."""
+    """Ask, the most promising first; with ``first_now`` stop at one that starts now, as nothing is sooner.
+
+    One where the job may have to leave for others is not that good: those where it may stay are still asked.
+    """
     asked, need = shape_of(spec)
     own = spec.directive("partition")
-    questions: list[tuple[tuple[bool, int, bool, int], Shape, Partition]] = []
+    questions: list[tuple[tuple[bool, int, bool, bool, int], Shape, Partition]] = []
     no: list[tuple[Shape, str, str]] = []
     for number, shape in enumerate(shapes):
         for partition in partitions:
@@ -210,7 +218,8 @@ def _ask(
                 continue
             mine = partition.name == own or (own in ("", AUTO) and partition.default)
             size = sum(most_of(node, need) for node in seen.nodes_of(partition.name))
-            questions.append(((not now, number, not mine, -size), shape, partition))
+            leaves = partition.name in seen.preempted
+            questions.append(((not now, number, leaves, not mine, -size), shape, partition))
     tried: list[Tried] = []
     began = asker.now()
     questions.sort(key=lambda question: question[0])
@@ -219,6 +228,9 @@ def _ask(
         silent = bool(tried) and isinstance(tried[-1].said, Silence)
         if len(tried) >= MOST_QUESTIONS or left <= 0 or silent:
             break
+        preemption = seen.preempted.get(partition.name)
+        if first_now and preemption and any(_is_now(t) for t in tried):
+            continue
         changed = reshaped(asker.request.values, asked, shape, need)
         if changed is None:
             no.append((shape, partition.name, "the job cannot be cut that way: its nodes or ranks are fixed"))
@@ -227,16 +239,20 @@ def _ask(
         plan = asker.plan(changed)
         said = asker.slurm.estimate(plan.order, plan.script, timeout=min(ONE, left))
         given = None if "time" in asker.request.values else partition.given_time
-        tried.append(Tried(shape, partition.name, said, command(asker.asked, changed), given))
-        if first_now and isinstance(said, Start) and when(said.at, time.time()) == "now":
+        tried.append(Tried(shape, partition.name, said, command(asker.asked, changed), given, preemption))
+        if first_now and preemption is None and _is_now(tried[-1]):
             break
-    tried.sort(key=lambda t: (t.at, t.shape != asked))
+    tried.sort(key=lambda t: (0.0 if _is_now(t) else t.at, t.preemption is not None, t.at, t.shape != asked))
     known = len(tried) + len(no)
     return Soonest(
         shape=asked, need=need, tried=tuple(tried), no=tuple(no),
         unasked=0 if first_now else max(0, len(shapes) * len(partitions) - known),
         dependency=spec.directive("dependency"),
     )  # fmt: skip
+
+
+def _is_now(tried: Tried) -> bool:
+    return isinstance(tried.said, Start) and when(tried.said.at, time.time()) == "now"
 
 
 def named(seen: Seen, names: str) -> list[Partition]:

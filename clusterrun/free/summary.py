@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from clusterrun.free.preemption import Preemption
 from clusterrun.free.seen import Seen
 from clusterrun.scheduler.hostlist import fold
 from clusterrun.scheduler.slurm_nodes import OPEN, OUT, Node, Partition
@@ -17,6 +18,7 @@ class PartitionSum:
 
     ``types`` are (GPU type, free, total) where types are named; ``standings`` counts nodes by what they are good for.
     ``untold`` counts nodes of which Slurm did not say what is used; ``closed`` is why it is not for this user.
+    ``preemption`` is set where its jobs have to leave for those of others.
     """
 
     partition: Partition
@@ -27,6 +29,7 @@ class PartitionSum:
     standings: tuple[tuple[str, int], ...]
     untold: int
     closed: str
+    preemption: Preemption | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +79,7 @@ def _sum(seen: Seen, partition: Partition) -> PartitionSum:
         standings=tuple(sorted(standings.items(), key=lambda s: (order.index(s[0]) if s[0] in order else 99, s[0]))),
         untold=sum(node.gpus_used is None for node in nodes),
         closed=seen.closed(partition),
+        preemption=seen.preempted.get(partition.name),
     )
 
 

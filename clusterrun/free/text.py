@@ -46,6 +46,8 @@ def _partition_rows(row: PartitionSum) -> list[list[str]]:
     notes = ", ".join(f"{number} {standing}" for standing, number in row.standings) or "no nodes"
     if row.untold:
         notes += f" (of {row.untold} Slurm does not say what is used)"
+    if row.preemption and not row.closed:
+        notes += f"; {row.preemption.words}"
     if row.closed:
         notes = f"not for you: {row.closed}; {notes}"
     mark = "*" if row.partition.default else ""
@@ -135,6 +137,7 @@ def _start_cells(tried: Tried, now: float) -> list[str]:
     assert isinstance(tried.said, Start)
     notes = [f"time limit {clock(tried.given_time)}"] if tried.given_time else []
     notes += [f"preempts job {', '.join(tried.said.preempts)}"] if tried.said.preempts else []
+    notes += [tried.preemption.words] if tried.preemption else []
     return [when(tried.said.at, now), str(tried.shape), tried.partition, tried.said.nodes, ", ".join(notes)]
 
 

@@ -207,3 +207,16 @@ def test_without_accounting_that_is_said_once(lab_no_accounting: Lab, new_site: 
     assert by(found["partitions"], "partition")["gpu"]["total"] == 16
     starts = site.json("free", *EIGHT, "--partition", "gpu", "--", "true")["options"]
     assert {(row["nodes"], row["gpus_per_node"]) for row in starts} == {(2, 4), (4, 2)}
+
+
+def test_a_partition_whose_jobs_leave_for_others_is_told_as_such(
+    lab_no_accounting: Lab, new_site: Callable[[Lab | None], Site]
+) -> None:
+    site = new_site(lab_no_accounting)
+    rows = by(site.json("free")["partitions"], "partition")
+    assert rows["low"]["preempted"] == {"done": "requeued", "by": ["gpu", "short"]}
+    assert rows["gpu"]["preempted"] is None
+    options = by(site.json("free", "--gpus-per-node", "4", "--time", "10", "--", "true")["options"], "partition")
+    assert options["low"]["preempted"]["done"] == "requeued" and options["gpu"]["preempted"] is None
+    said = site.cli("render", "--partition", "auto", "--gpus-per-node", "4", "--time", "10", "--", "true")
+    assert '#SBATCH --partition="gpu"' in said.stdout and "jobs here" not in said.stderr

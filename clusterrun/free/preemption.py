@@ -1,0 +1,54 @@
+"""Which partitions are run at others' pleasure: jobs there make room for those of a higher tier. Pure.
+
+What ``preempt/partition_prio`` does (slurm.conf(5), PreemptType, PreemptMode, PriorityTier): a job in a partition whose
+PreemptMode is not OFF leaves for one in a partition of a higher PriorityTier on the same nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from clusterrun.scheduler.slurm_nodes import Node
+from clusterrun.scheduler.slurm_show import parse_show
+
+BY_PARTITION = "preempt/partition_prio"
+"""The PreemptType with which this is so; with another one the partitions' tiers end no job."""
+_DONE = {"REQUEUE": "requeued", "CANCEL": "cancelled", "SUSPEND": "suspended"}
+_SHOWN = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Preemption:
+    """What becomes of a partition's jobs (``requeued``, ``cancelled``, ``suspended``), and for which partitions."""
+
+    done: str
+    by: tuple[str, ...]
+
+    @property
+    def words(self) -> str:
+        """The same as a sentence."""
+        more = f" and {len(self.by) - _SHOWN} more" if len(self.by) > _SHOWN else ""
+        return f"jobs here are {self.done} for those of {', '.join(self.by[:_SHOWN])}{more}"
+
+
+def preempted(partitions: str, nodes: Iterable[Node]) -> dict[str, Preemption]:
+    """The partitions whose jobs may have to leave, of what ``scontrol show partition`` told."""
+    blocks = {block["PartitionName"]: block for block in parse_show(partitions) if block.get("PartitionName")}
+    sharing: dict[str, set[str]] = {name: set() for name in blocks}
+    for names in {node.partitions for node in nodes}:
+        for name in names:
+            sharing.setdefault(name, set()).update(names)
+    found = {}
+    for name, block in blocks.items():
+        words = block.get("PreemptMode", "OFF").upper().split(",")
+        done = next((_DONE[word] for word in words if word in _DONE), "")
+        first = tuple(n for n in blocks if n in sharing[name] and _tier(blocks[n]) > _tier(block))
+        if done and first:
+            found[name] = Preemption(done, first)
+    return found
+
+
+def _tier(block: dict[str, str]) -> int:
+    text = block.get("PriorityTier", "")
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 1
