@@ -76,6 +76,13 @@ def test_an_account_that_would_stop_the_job_too() -> None:
     assert moves.wall(replace(known, holders=[others]), account="chem") == ""
 
 
+def test_what_the_partitions_qos_sets_goes_before_the_qos_of_the_job() -> None:
+    known = waits("QOSMaxJobsPerUserLimit", qos("next", MaxWallPJ="10"), qos("part", MaxWallPJ="600"))
+    partitions = [{"PartitionName": known.partition_names[0], "QoS": "part"}]
+    assert moves.wall(known, qos="next") == "10:00 (MaxWall)"
+    assert moves.wall(replace(known, partitions=partitions), qos="next") == ""
+
+
 def test_a_partition_whose_qos_would_stop_the_job_too() -> None:
     name = facts("15").partition_names[0]
     partitions = [{"PartitionName": name, "MaxTime": "30:00"}, {"PartitionName": "long", "QoS": "wide"}]

@@ -17,14 +17,24 @@ _CAPS = {"MaxWallPJ": "MaxWall", "MaxTRESPJ": "MaxTRESPerJob", "MaxTRESPN": "Max
          "MaxTRESPU": "MaxTRESPerUser", "MaxTRESPA": "MaxTRESPerAccount", "GrpTRES": "GrpTRES"}  # fmt: skip
 
 
-def wall(facts: Facts, *, qos: str = "", account: str = "") -> str:
-    """The first limit of a QOS or an account that the job is beyond, in words: ``10:00 (MaxWall)``; "" for none."""
+def wall(facts: Facts, *, qos: str = "", account: str = "", partition_qos: str = "") -> str:
+    """The first limit that the job is beyond there, in words, ``10:00 (MaxWall)``; "" where none is known.
+
+    One of three is given: a QOS or an account for the job, or the QOS of another partition. What a partition's QOS sets
+    takes the place of the job's own QOS, and that of what is set on the account (resource_limits.html, hierarchy).
+    """
+    if partition_qos:
+        return next(_beyond(facts, _of_qos(facts, partition_qos)), "")
+    names = [name for p in facts.own_partitions if (name := p.get("QoS", ""))]
     if qos:
-        return next(_beyond(facts, _of_qos(facts, qos)), "")
+        return next(_beyond(facts, _of_qos(facts, qos), _all(facts, names)), "")
     rows = [row for row in facts.holders or () if row.kind == "association" and row.account == account]
-    # what the QOS of the job or of its partition sets takes the place of the account's own
-    above = [row for name in facts.own_qos for row in _of_qos(facts, name)]
-    return next(_beyond(facts, [row for row in rows if row.user in ("", facts.user)], above), "")
+    rows = [row for row in rows if row.user in ("", facts.user)]
+    return next(_beyond(facts, rows, _all(facts, facts.own_qos)), "")
+
+
+def _all(facts: Facts, names: Iterable[str]) -> list[Holder]:
+    return [row for name in names for row in _of_qos(facts, name)]
 
 
 def _of_qos(facts: Facts, name: str) -> list[Holder]:

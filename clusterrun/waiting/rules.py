@@ -114,7 +114,7 @@ def _would_take(facts: Facts, partition: dict[str, str]) -> bool:
             return False
     quality = partition.get("QoS", "")
     return (
-        not (quality and wall(facts, qos=quality))
+        not (quality and wall(facts, partition_qos=quality))
         and partition.get("AllowGroups", "ALL") == "ALL"
         and partition.get("RootOnly") != "YES"
         and partition.get("ReqResv") != "YES"
