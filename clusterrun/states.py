@@ -38,6 +38,24 @@ class RunState:
     note: str = ""
     as_of: int | None = None
 
+    @property
+    def is_old(self) -> bool:
+        """Whether Slurm did not tell of the job now, though it may know it."""
+        return self.as_of is not None or (self.record is None and bool(self.note))
+
+    @property
+    def told(self) -> tuple[str, ...]:
+        """What makes a change where another answer has it otherwise: not the time, which always does."""
+        job = self.status
+        return str(job.id), job.tasks, job.state, job.reason, job.nodes, str(job.restarts), "old" * self.is_old
+
+    def aged(self, seconds: float) -> RunState:
+        """The state so many seconds after it was told: the time of a job that runs has gone on."""
+        job = self.status
+        if job.state != "RUNNING" or job.elapsed is None or self.is_old:
+            return self
+        return replace(self, status=replace(job, elapsed=job.elapsed + int(seconds)))
+
 
 def read(
     store: Store, scheduler: Scheduler, runs: Sequence[RunRecord], *, now: float | None = None,

@@ -12,6 +12,7 @@ from typing import Any
 
 from clusterrun import progress, states
 from clusterrun import store as records
+from clusterrun.amounts import ago, clock, several
 from clusterrun.arrays import task_count
 from clusterrun.job import JobStatus, Outcome
 from clusterrun.listing import submitted
@@ -92,7 +93,7 @@ def state_row(state: RunState) -> list[str]:
         handle(state),
         run.name if run else job.name,
         _word(job),
-        clock(job.elapsed),
+        clock(job.elapsed) if job.elapsed is not None else "",
         clock(job.time_limit) if job.time_limit else "",
         job.nodes or (f"({job.node_count})" if job.node_count else ""),
         _why(state),
@@ -144,7 +145,7 @@ def state_lines(state: RunState, *, explain: bool = False, first: str = "") -> l
         "outcome": job.outcome.value if over else "",
         "reason": (job.reason if seen else row["REASON"]) + (f": {meaning[0]}" if meaning else ""),
         "nodes": row["NODES"],
-        "attempt": f"{job.restarts + 1} ({job.restarts} restart{'s'[: job.restarts > 1]})" if job.restarts else "",
+        "attempt": f"{job.restarts + 1} ({several(job.restarts, 'restart')})" if job.restarts else "",
         "time": row["TIME"] + (f" of {row['LIMIT']}" if row["LIMIT"] else ""),
         "submitted": _moment(submitted(state), now),
         "started": _moment(job.started, now) if job.state != "PENDING" else "",
@@ -184,7 +185,7 @@ def ranks_line(told: list[RankProgress], now: float) -> str:
     if not told:
         return ""
     phases = Counter(one.phase or "unknown" for one in told)
-    parts = [", ".join(f"{count} rank{'s'[: count > 1]} {phase}" for phase, count in phases.most_common())]
+    parts = [", ".join(f"{several(count, 'rank')} {phase}" for phase, count in phases.most_common())]
     # each writes every few seconds at a moment of its own, so that their steps differ while they go in step
     newest = max((one for one in told if one.step is not None), key=lambda one: one.step or 0, default=None)
     if newest is not None:
@@ -193,27 +194,6 @@ def ranks_line(told: list[RankProgress], now: float) -> str:
     age = ago(now - oldest.time)
     parts.append(f"rank {oldest.rank} silent for {age}" if oldest.is_silent(now) else f"all heard in the last {age}")
     return ", ".join(parts)
-
-
-@lru_cache(maxsize=1024)
-def clock(seconds: int | None) -> str:
-    """Seconds as squeue writes them: ``1-02:03:04``, ``2:03:04``, ``3:04``."""
-    if seconds is None or seconds < 0:
-        return ""
-    minutes, second = divmod(seconds, 60)
-    hours, minute = divmod(minutes, 60)
-    days, hour = divmod(hours, 24)
-    if days:
-        return f"{days}-{hour:02}:{minute:02}:{second:02}"
-    return f"{hour}:{minute:02}:{second:02}" if hour else f"{minute}:{second:02}"
-
-
-def ago(seconds: float) -> str:
-    """An age in one unit: ``4 s``, ``3 min``, ``2 h``, ``5 d``; of a clock that is ahead of ours, ``0 s``."""
-    for unit, size in (("d", 86_400), ("h", 3600), ("min", 60)):
-        if seconds >= 2 * size:
-            return f"{seconds // size:.0f} {unit}"
-    return f"{max(0, int(seconds))} s"
 
 
 @lru_cache(maxsize=1024)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Protocol
 
 from clusterrun import foreign, listing
+from clusterrun.amounts import ago
 from clusterrun.cli.jobs import first_cause, is_certain, nothing, rows, status_lines
 from clusterrun.cluster import Cluster
 from clusterrun.errors import ClusterrunError
@@ -16,7 +16,7 @@ from clusterrun.job import JobId, JobStatus
 from clusterrun.listing import Wanted
 from clusterrun.live.pace import Pace
 from clusterrun.states import RunState
-from clusterrun.states_shown import LIST_COLUMNS, ago, list_row
+from clusterrun.states_shown import LIST_COLUMNS, list_row
 from clusterrun.tables import fit
 from clusterrun.text import safe_line
 from clusterrun.ui import Ui
@@ -72,9 +72,9 @@ def watch(
                 if words is None:
                     raise
                 shown.told.append(f"{error.message} {error.said}".rstrip())
-            failed = bool(shown.told) or any(_is_old(state) for state in found)
+            failed = bool(shown.told) or any(state.is_old for state in found)
             answered = answered if failed else asked - shown.heard_ago
-            before, words = words, [*shown.told, *map(_words, found)]
+            before, words = words, [*shown.told, *(state.told for state in found)]
             wait = pace.after(changed=words != before, failed=failed, took=now() - asked)
             due = now() + wait - shown.heard_ago
             if not ui.on_terminal and words != before:
@@ -83,7 +83,7 @@ def watch(
         if ui.on_terminal:
             trouble = [f"{shown.told[-1]} (last answer {ago(passed)} ago)"] if shown.told else []
             width = shutil.get_terminal_size().columns
-            drawn = ui.screen([*shown.lines([_aged(s, passed) for s in found], width), *trouble], drawn)
+            drawn = ui.screen([*shown.lines([s.aged(passed) for s in found], width), *trouble], drawn)
         if over:
             if ui.on_terminal:  # once more in full, to be copied from
                 ui.screen([], drawn)
@@ -173,22 +173,3 @@ class Named:
 def watch_status(ui: Ui, names: Sequence[str], *, explain: bool) -> int:
     """Show named jobs until all are over; returns the exit code that ``status`` has for how they stand then."""
     return 0 if is_certain(watch(ui, Named(names, ui.note, explain=explain))) else 75
-
-
-def _aged(state: RunState, passed: float) -> RunState:
-    """A state whose time has gone on since it was asked for."""
-    job = state.status
-    if job.state != "RUNNING" or job.elapsed is None or _is_old(state):
-        return state
-    return replace(state, status=replace(job, elapsed=job.elapsed + int(passed)))
-
-
-def _is_old(state: RunState) -> bool:
-    """Whether Slurm did not tell of a job now that it may know."""
-    return state.as_of is not None or (state.record is None and bool(state.note))
-
-
-def _words(state: RunState) -> tuple[str, ...]:
-    """What makes a change: not the time, which always does."""
-    job = state.status
-    return str(job.id), job.tasks, job.state, job.reason, job.nodes, str(job.restarts), "old" * _is_old(state)

@@ -19,6 +19,7 @@ from clusterrun.job import LOCAL, Outcome
 from clusterrun.live.pace import Pace
 from clusterrun.live.source import Ranks, key_of
 from clusterrun.logs import LogLine, follow
+from clusterrun.logs.look import terminal_line
 from clusterrun.states import RunState
 from clusterrun.text import safe_text
 
@@ -94,7 +95,7 @@ class QueueFeed:
             self.latest = Jobs(found or before.states, at, None, trouble)
         else:
             self.latest = Jobs(found, now - self._heard_ago(), None, "")
-        changed = _words(before.states) != _words(self.latest.states)
+        changed = [s.told for s in before.states] != [s.told for s in self.latest.states]
         wait = self._pace.after(changed=changed, failed=bool(trouble), took=now - began)
         local = bool(found) and all(s.record is not None and s.record.scheduler == LOCAL for s in found)
         with self._changed:
@@ -261,19 +262,11 @@ class LogFeed:
 
 
 def log_text(line: LogLine, width: int) -> str:
-    """A line of a log as the screen shows it: made safe, its rank before it."""
-    if line.notice:
-        return f"-- {safe_text(line.text)}"
-    rank = f"{line.rank:>{width}}" if line.rank is not None else " " * width
-    return f"{rank}{'!' if line.stream == 'err' else '|'} {safe_text(line.text)}"
+    """A line of a log as `logs` shows it, or a note of ours on it, made safe."""
+    return f"-- {safe_text(line.text)}" if line.notice else terminal_line(line, width)
 
 
 def _kept(before: Sequence[RunState], found: Sequence[RunState]) -> tuple[RunState, ...]:
     """The new states; where the scheduler did not answer for a job, what it last told of it."""
     known = {key_of(s): s for s in before if not s.note}
     return tuple(known.get(key_of(s), s) if s.note else s for s in found)
-
-
-def _words(states: Sequence[RunState]) -> list[tuple[str, str, str]]:
-    """What counts as a change: a job more or less, another state or reason."""
-    return [(str(s.status.id), s.status.state, s.status.reason) for s in states]

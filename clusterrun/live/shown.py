@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Sequence
-from dataclasses import replace
 
+from clusterrun.amounts import several
 from clusterrun.live.feeds import Jobs
 from clusterrun.live.source import Ranks, key_of
 from clusterrun.progress import MISSED, USUAL_INTERVAL, Gpu, RankProgress
@@ -20,18 +20,11 @@ _LABEL = re.compile(r" *\S+  (?=\S)| +")
 
 def job_rows(jobs: Jobs, now: float) -> dict[str, list[str]]:
     """The jobs by key, as ``list`` shows them; the time of one that runs goes on between two answers."""
-    since = now - jobs.at if jobs.at is not None and not jobs.trouble else None
+    since = now - jobs.at if jobs.at is not None and not jobs.trouble else 0.0
     return {
-        key: [safe_line(cell) for cell in list_row(_aged(state, since))]
+        key: [safe_line(cell) for cell in list_row(state.aged(since))]
         for key, state in zip(keys_of(jobs.states), jobs.states, strict=True)
     }
-
-
-def _aged(state: RunState, since: float | None) -> RunState:
-    job = state.status
-    if since is None or job.state != "RUNNING" or job.elapsed is None or state.as_of is not None:
-        return state
-    return replace(state, status=replace(job, elapsed=job.elapsed + int(since)))
 
 
 def rank_row(rank: RankProgress, now: float, over: bool) -> list[str]:
@@ -87,7 +80,7 @@ def _since_a_step(told: Ranks, now: float) -> float | None:
 
 def top_line(jobs: Jobs, user: str, now: float) -> str:
     """The first line: whose jobs, how many, and how old what is shown is; ``now`` in monotonic seconds."""
-    count = f"{len(jobs.states)} job{'s'[: len(jobs.states) != 1]}"
+    count = several(len(jobs.states), "job")
     parts = ["clusterrun top", user, count if jobs.at is not None else ""]
     if jobs.trouble:
         old = f"what is shown is {age(now - jobs.at)} old" if jobs.at is not None else "nothing is known yet"
