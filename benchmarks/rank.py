@@ -11,7 +11,7 @@ import random
 import sys
 import time
 
-CHOSEN, DRAWING, UPDATES = 3, 8, 10_000
+CHOSEN, LONG_ONE, DRAWING, UPDATES = 3, 100, 8, 10_000
 TICK = 0.02  # seconds
 
 
@@ -21,13 +21,13 @@ def main() -> None:
     draw = random.Random(rank)
     filler = bytes(draw.choices(b"ABCDEFGHIJKLMNOPQRSTUVWXYZ", k=20_000))
     began = time.monotonic()
-    number, size, drawn, long_due = 0, 0, 0, rank == CHOSEN
+    number, size, drawn = 0, 0, 0
     while (passed := time.monotonic() - began) < seconds:
         lines = []
         while number < passed * rate and len(lines) < 2 * TICK * rate + 1:
             text = filler[: int(10 ** draw.uniform(1, 4.3))]
-            if long_due and passed > seconds / 2:
-                text, long_due = "ä€".encode() * 20_000, False
+            if rank == CHOSEN and number == LONG_ONE:
+                text = "ä€".encode() * 20_000
             lines.append(b"line %d at %.6f %s\n" % (number, time.monotonic(), text) if rank == CHOSEN else text + b"\n")
             number += 1
         size += _written(1, b"".join(lines))
