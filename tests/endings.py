@@ -20,8 +20,13 @@ RAISED = '1: Traceback (most recent call last):\n1:   File "/u/train.py", line 4
 class Slurm:
     """A cluster whose commands answer what they are told to, and are counted."""
 
-    def __init__(self, answers: Mapping[str, str] | None = None, accounting: bool = True) -> None:
-        self.answers, self.asked = answers or {}, list[str]()
+    def __init__(
+        self,
+        answers: Mapping[str, str] | None = None,
+        accounting: bool = True,
+        refusals: Mapping[str, str] | None = None,
+    ) -> None:
+        self.answers, self.refusals, self.asked = answers or {}, refusals or {}, list[str]()
         self._slurm = SlurmScheduler(ClusterFacts("lab", accounting, True), {}, run=self._run)
 
     def scheduler(self, name: str) -> Scheduler:
@@ -31,7 +36,8 @@ class Slurm:
         line = " ".join(argv)
         self.asked.append(line)
         found = next((text for words, text in self.answers.items() if words in line), None)
-        return Completed(0, found, "") if found is not None else Completed(1, "", "no answer")
+        refused = next((text for words, text in self.refusals.items() if words in line), "no answer")
+        return Completed(0, found, "") if found is not None else Completed(1, "", refused)
 
 
 def over(

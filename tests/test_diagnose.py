@@ -14,13 +14,18 @@ from pathlib import Path
 import pytest
 
 from clusterrun import diagnose
+from clusterrun.causes import Cause
+from clusterrun.diagnose.longer import longer
 from clusterrun.diagnose.records import still
-from clusterrun.job import JobId
+from clusterrun.job import JobId, JobStatus, Outcome
 from clusterrun.progress import RankProgress
 from clusterrun.scheduler.slurm_ended import ended_argv, lost_nodes, parse_canceller
+from clusterrun.scheduler.slurm_nodes import parse_partitions
 from clusterrun.store import Store
 from tests.endings import RAISED, Slurm, over, ranks_on, write_logs
 from tests.recording import AT, attempt, end, submitted
+
+LIMIT = Cause(kind="time-limit", sentence="", command="clusterrun submit … --time LONGER")
 
 
 @pytest.fixture
@@ -203,8 +208,101 @@ def test_job_of_another_tool_is_explained_by_the_logs_that_slurm_names(store: St
 
 
 def test_job_that_slurm_has_forgotten_says_what_can_still_be_done() -> None:
-    answer = diagnose.explain(Slurm(), over(None, "TIMEOUT", None, job="7"))
+    slurm = Slurm(refusals={"show job": "slurm_load_jobs error: Invalid job id specified"})
+    answer = diagnose.explain(slurm, over(None, "TIMEOUT", None, job="7"))
     assert answer.cause.kind == "time-limit" and "--logs DIR" in answer.notes[0]
+    assert "Slurm has forgotten it" in answer.notes[0]
+
+
+def test_slurm_that_is_silent_is_not_said_to_have_forgotten() -> None:
+    slurm = Slurm(refusals={"show job": "slurm_load_jobs error: Unable to contact slurm controller (connect failure)"})
+    note = diagnose.explain(slurm, over(None, "TIMEOUT", None, job="7")).notes[0]
+    assert "Unable to contact slurm controller" in note and "forgotten" not in note
+
+
+def shown_job(code: str, out: Path, state: str = "FAILED") -> str:
+    return (
+        f"JobId=7 JobName=x\n   JobState={state} ExitCode={code}\n   Command=(null)\n   StdErr={out}\n   StdOut={out}\n"
+    )
+
+
+def test_exit_status_is_taken_from_what_slurm_still_shows(tmp_path: Path) -> None:
+    (tmp_path / "a.out").write_text("")
+    slurm = Slurm({"show job 7": shown_job("3:0", tmp_path / "a.out")})
+    answer = diagnose.explain(slurm, over(None, status=None, job="7"))
+    assert answer.cause.sentence.startswith("exit status 3,") and len(slurm.asked) == 1
+
+
+def test_exit_status_of_another_state_is_not_believed(tmp_path: Path) -> None:
+    slurm = Slurm({"show job 7": shown_job("3:0", tmp_path / "a.out", "RUNNING")})
+    assert "not known" in diagnose.explain(slurm, over(None, status=None, job="7")).cause.sentence
+
+
+def test_log_that_could_not_be_opened_is_known_at_once(tmp_path: Path) -> None:
+    slurm = Slurm({"show job 7": shown_job("0:53", tmp_path / "no such" / "a.out")})
+    told = diagnose.explain(slurm, over(None, status=None, job="7", reason="JobLaunchFailure")).cause
+    assert told.kind == "log-unopened" and told.command.startswith(f"ls -ld '{tmp_path / 'no such'}'; ")
+
+
+def test_folder_of_logs_that_is_not_known_is_not_made_up() -> None:
+    assert diagnose.explain(Slurm(), over(None, status=181, job="7")).cause.command == "quota -s"
+
+
+PARTITIONS = """PartitionName=short
+   AllowGroups=ALL Default=NO MaxTime=00:01:00 State=UP
+
+PartitionName=closed
+   AllowGroups=ALL Default=NO MaxTime=UNLIMITED State=DOWN
+
+PartitionName=gpu
+   AllowGroups=ALL Default=YES MaxTime=02:00:00 State=UP
+"""
+
+
+def timed_out(store: Store, minutes: int, partition: str, text: str = PARTITIONS) -> diagnose.Diagnosis:
+    run = submitted(store, sources={"time": (str(minutes), "--time"), "partition": (partition, "--partition")})
+    state = over(run, "TIMEOUT", None, partition=partition, time_limit=minutes * 60)
+    return diagnose.explain(Slurm({"show partition": text}), state)
+
+
+def test_longer_time_that_the_partition_does_not_allow_is_asked_of_another() -> None:
+    job = JobStatus(id=JobId("7"), state="TIMEOUT", outcome=Outcome.FAILED, partition="short", time_limit=60)
+    told = longer(LIMIT, job, parse_partitions(PARTITIONS))
+    assert told.command == "clusterrun submit … --time 0:02:00 --partition gpu"
+    assert "short allows no more than 0:01:00" in told.advice and "gpu allows 2:00:00" in told.advice
+
+
+def test_command_after_a_time_limit_can_start(store: Store) -> None:
+    assert "--time 0:02:00 --partition gpu" in timed_out(store, 1, "short").cause.command
+    assert "--partition gpu --time 2:00:00" in timed_out(store, 60, "gpu").cause.command
+
+
+def test_partition_and_limit_are_those_asked_for_where_slurm_was_not_asked_again(store: Store) -> None:
+    run = submitted(store, sources={"time": ("1", "--time"), "partition": ("short", "clusterrun.toml")})
+    told = diagnose.explain(Slurm({"show partition": PARTITIONS}), over(run, "TIMEOUT", 143)).cause
+    assert "--time 0:02:00 --partition gpu" in told.command
+
+
+def test_most_that_the_partition_allows_is_asked_where_no_other_allows_more(store: Store) -> None:
+    told = timed_out(store, 90, "gpu").cause
+    assert "--time 2:00:00" in told.command and "gpu allows no more than 2:00:00" in told.advice
+
+
+def test_time_limit_that_nothing_exceeds_is_told_in_words(store: Store) -> None:
+    told = timed_out(store, 120, "gpu").cause
+    assert told.command == "" and "no other" in told.advice
+
+
+def test_partitions_that_are_not_told_change_nothing(store: Store) -> None:
+    assert "--partition short --time 0:02:00" in timed_out(store, 1, "short", "").cause.command
+
+
+def test_folder_of_logs_gets_no_command_that_cannot_be_typed(tmp_path: Path) -> None:
+    (tmp_path / "a b.err").write_text(
+        'Traceback (most recent call last):\n  File "/u/t.py", line 4, in f\nValueError: no\n'
+    )
+    told = diagnose.explain_logs(tmp_path).cause
+    assert told.kind == "exception" and told.command == f"less +3 '{tmp_path / 'a b.err'}'"
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@
     rows.py         one Row of the tables: what to look for, what it means, what to do, where it was seen
     gpu.py, peers.py, slurm.py, python.py, files.py, launch.py      the tables
     tracebacks.py   Python's tracebacks and torchrun's summaries, which take several lines
+    sizes.py        the figures of a memory limit, whose unit the line does not say
     scan.py         lines -> findings
     choose.py       findings and facts -> the one that came first
     telling.py      a finding -> Cause, with its reason, its ranks, its proof

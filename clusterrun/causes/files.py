@@ -31,9 +31,10 @@ FILES: tuple[Row, ...] = (
     ),
     row(
         "file-missing", "filenotfounderror|no such script|can't open file",
-        r"FileNotFoundError: (?:\[Errno 2\] No such file or directory: )?(?P<what>.*)|no such script: (?P<script>.*)|can't open file '?(?P<what_too>[^':]+)'?: \[Errno 2\]",
-        "a file is not there[: {what}][: {script}]", "the path must exist on the compute nodes; relative paths count from the folder of the submit", "Python 3.11",
-        "srun ls -ld[ {folder}]",
+        r"FileNotFoundError: (?:\[Errno 2\] No such file or directory: )?(?P<what>'(?P<path>[^'\n]+)'$|.*)"
+        r"|no such script: (?P<what_old>.*?)(?: \(in (?P<within>/.*)\))?$|can't open file '?(?P<what_too>(?P<path_too>[^':]+))'?: \[Errno 2\]",
+        "a file is not there[: {what}]", "the path must exist on the compute nodes; relative paths count from the folder of the submit", "Python 3.11",
+        "[srun ls -ld {path}]",
     ),
     row(
         "permission", "permissionerror|permission denied", r"PermissionError: (?:\[Errno 1?3?\] \w[\w ]*: )?(?P<what>.*)|: Permission denied$",

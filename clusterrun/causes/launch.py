@@ -54,7 +54,7 @@ LAUNCH: tuple[Row, ...] = (
     ),
     row(
         "command-missing", "command not found|: not found", r"(?P<what>[^\s:]+): command not found"
-        r"|^\S+: (?:line )?\d+: (?P<what_too>[^\s:]+): not found$|\[ERROR\] Command not found: (?P<what_old>\S+)", "the command {what} is not there on the node",
+        r"|^[^:]+: (?:line )?\d+: (?:exec: )?(?P<what_too>[^\s:]+): not found$|\[ERROR\] Command not found: (?P<what_old>\S+)", "the command {what} is not there on the node",
         "load the module that has it, or give its path", "bash 5.2", "clusterrun submit … --setup 'module load NAME'", Strength.HINT,
     ),
     row(

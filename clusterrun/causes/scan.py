@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 import shlex
 from bisect import bisect_right
@@ -16,6 +17,7 @@ from clusterrun.causes.model import Line, Strength
 from clusterrun.causes.peers import PEERS
 from clusterrun.causes.python import PYTHON
 from clusterrun.causes.rows import Row, row
+from clusterrun.causes.sizes import compared
 from clusterrun.causes.slurm import SLURM
 from clusterrun.causes.tracebacks import Raised, Summary, crash_place, split_rank, summaries, tracebacks
 
@@ -58,6 +60,7 @@ _READ = 4_096  # characters of a line that a pattern looks at: foreign lines may
 _MOST_RANKS = 4_096  # of one line of srun's
 _SIGNALS = {4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL", 11: "SIGSEGV"}
 _OTHER = ("_too", "_old")
+_STEPD = re.compile(r"slurmstepd-([\w.-]+): ")
 _SKIPPED = re.compile(r"(?i)\bskip(?:s|ped|ping)? (?:this |the |a )?batch\b")
 _WARNING = re.compile(r":\d+: [A-Z]\w*Warning: ")
 #: exceptions that only report another process's end
@@ -133,12 +136,21 @@ def match_row(row_: Row, line: Line, index: int = 0) -> Finding | None:
         words.setdefault(name[: -len("_too")], words[name])
     if words.get("ms", "").isdigit():
         words["limit"] = f"{int(words['ms']) / 1000:g} s"
+    if "used" in words and len(words["used"] + words.get("limit", "")) < 40:
+        words["compared"] = compared(int(words["used"]), int(words["limit"]))
+    if "within" in words:  # the worker says where it looked
+        words["path"] = words["what"] = posixpath.join(words["within"], words.get("what", ""))
+    if "path" in words:
+        words["path"] = shlex.quote(words["path"])
     if "/" in words.get("what", ""):
         words["folder"] = shlex.quote(words["what"].strip("'\"").rpartition("/")[0] or "/")
     ranks = spans(words.get("ranks", ""))
     told = words.get("rank") or (words.get("reporter") if rank is None else None)  # a reporter counts within its group
     if text.startswith("slurmstepd"):
         rank = None  # the label is the task's whose stream it came through; what it says is of the whole step
+        speaker = _STEPD.match(text)
+        if speaker is not None and row_.kind == "host-memory":
+            words.setdefault("node", speaker[1])
     rank = ranks[0] if ranks else int(told) if told and told.isdigit() else rank
     words["0"] = match[0][:200]
     known = words | ({} if rank is None else {"rank": str(rank)})

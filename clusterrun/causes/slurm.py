@@ -60,7 +60,7 @@ SLURM: tuple[Row, ...] = (
     ),
     row(
         "host-memory", "exceeded memory limit", r"[Ee]xceeded memory limit \((?P<used>\d+) > (?P<limit>\d+)\)",
-        "the job used more memory than it had asked for ({used} > {limit} KiB) and was killed", _MEMORY,
+        "the job used more memory than it had asked for ({compared}) and was killed[ on {node}]", _MEMORY,
         "https://github.com/openbabel/openbabel/issues/2658", _MEMORY_COMMAND,
     ),
     row(

@@ -31,12 +31,13 @@ def in_full(best: Finding, findings: Sequence[Finding], logs: Logs, facts: Facts
         memory = next((f for f in findings if f.kind == "host-memory" and f.strength <= Strength.HINT), None)
         if memory is not None:
             cause = told(memory, facts)
-            who = best if best.rank is not None else memory
+            who = best if best.rank is not None and _may_be(best, memory) else memory
             return replace(
                 cause, rank=who.rank, node=who.node or cause.node, evidence=(*lines_of(memory), *lines_of(best))
             )
     if best.kind == "host-memory" and best.rank is None:
-        task = next((f for f in findings if f.kind in ("host-memory", "killed") and f.rank is not None), None)
+        killed = [f for f in findings if f.kind in ("host-memory", "killed") and f.rank is not None]
+        task = next((f for f in killed if _may_be(f, best)), None)
         if task is not None:
             return replace(
                 told(best, facts), rank=task.rank, node=task.node, evidence=(*lines_of(best), *lines_of(task))
@@ -49,6 +50,11 @@ def in_full(best: Finding, findings: Sequence[Finding], logs: Logs, facts: Facts
     if best.kind == "worker" and not best.advice:
         return replace(told(best, facts), kind="refused" if facts.exit_status == 2 else "worker")
     return told(_with_task(_of_container(best, findings), findings), facts)
+
+
+def _may_be(task: Finding, memory: Finding) -> bool:
+    """Whether that task can be the one that a line on memory is about: a line names its node, and only that."""
+    return not memory.node or (task.node in ("", memory.node) and len(task.ranks) < 2)
 
 
 def _of_container(best: Finding, findings: Sequence[Finding]) -> Finding:

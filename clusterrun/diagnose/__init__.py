@@ -3,21 +3,25 @@
 records.py   what the run wrote of itself -> facts
 reading.py   its logs -> lines, bounded
 again.py     the command that submits it again, with what to change
+longer.py    a longer time limit, within what a partition allows
 answer.py    Diagnosis: what is told
 """
 
 from __future__ import annotations
 
 import pwd
+import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from os import getuid
 from pathlib import Path
 from typing import Protocol
 
-from clusterrun.causes import Facts, first_cause
+from clusterrun.causes import Cause, Facts, first_cause
 from clusterrun.diagnose.again import again
 from clusterrun.diagnose.answer import Diagnosis
+from clusterrun.diagnose.longer import longer
 from clusterrun.diagnose.reading import Read, read_folder, read_logs
 from clusterrun.diagnose.records import facts_of
 from clusterrun.errors import SchedulerError
@@ -26,10 +30,14 @@ from clusterrun.logs import log_paths
 from clusterrun.scheduler import Scheduler
 from clusterrun.scheduler.slurm import SlurmScheduler
 from clusterrun.scheduler.slurm_ended import ended_argv, lost_nodes, parse_canceller
+from clusterrun.scheduler.slurm_nodes import parse_partitions, partitions_argv
 from clusterrun.scheduler.slurm_show import parse_show, show_argv
+from clusterrun.scheduler.slurm_text import exit_status
 from clusterrun.states import RunState
 
 __all__ = ["Diagnosis", "explain", "explain_logs", "in_one_line"]
+
+_JOB = re.compile(r"\bJOB\b")  # stands for the job's id in the texts of the tables
 
 
 class Cluster(Protocol):
@@ -42,15 +50,21 @@ def explain(cluster: Cluster, state: RunState) -> Diagnosis:
     """Why a job that is over ended, ours or any other whose logs can be found. Never raises for want of evidence.
 
     At most three reading commands of Slurm: its show of the job, its accounting where the job was cancelled, its
-    nodes where one was lost.
+    nodes where one was lost, its partitions where the time limit ended it.
     """
     facts, notes = facts_of(state), list(_unseen(state))
     slurm = _slurm_of(cluster, state)
-    shown = _shown(slurm, state) if slurm is not None and state.record is None else {}
+    shown: dict[str, str] = {}
+    silence = ""
+    if slurm is not None and (state.record is None or (facts.state == "FAILED" and facts.exit_status is None)):
+        shown, silence = _shown(slurm, state)
+        if facts.exit_status is None and shown.get("JobState", "") == facts.state:
+            facts = replace(facts, exit_status=exit_status(shown.get("ExitCode", "")))
     if slurm is not None:
         facts = _asked(slurm, state, facts)
-    read = _logs_of(state, shown)
-    return _answer(state, facts, read, notes, shown)
+    read = _logs_of(state, shown, silence=silence)
+    # a Slurm that was silent is not asked again
+    return _answer(state, facts, read, notes, shown, None if silence or state.note else slurm)
 
 
 def in_one_line(state: RunState) -> str:
@@ -67,16 +81,48 @@ def explain_logs(folder: Path) -> Diagnosis:
     Raises RequestError where it is no folder or holds no log.
     """
     read = read_folder(folder)
-    return Diagnosis(cause=first_cause(read.logs, Facts()), notes=read.notes)
+    cause = first_cause(read.logs, Facts())
+    if _JOB.search(cause.command):  # no job is known here, but the file is
+        cause = replace(cause, command=_to_read(cause) if cause.command.startswith("clusterrun logs") else "")
+    return Diagnosis(cause=replace(cause, advice=_JOB.sub("JOBID", cause.advice)), notes=read.notes)
 
 
-def _answer(state: RunState, facts: Facts, read: Read, notes: Sequence[str], shown: dict[str, str]) -> Diagnosis:
+def _to_read(cause: Cause) -> str:
+    """How to read the log that shows it, from the line on; empty where none does."""
+    shown = next((one for one in cause.evidence if one.file), None)
+    if shown is None:
+        return ""
+    return f"less {f'+{shown.number} ' if shown.number else ''}{shlex.quote(shown.file)}"
+
+
+def _answer(
+    state: RunState,
+    facts: Facts,
+    read: Read,
+    notes: Sequence[str],
+    shown: dict[str, str],
+    slurm: SlurmScheduler | None = None,
+) -> Diagnosis:
     cause = first_cause(read.logs, facts)
+    if slurm is not None and cause.kind == "time-limit":
+        cause = longer(cause, state.status, parse_partitions(slurm.answer(partitions_argv()).text), state.record)
+    if cause.kind == "log-unopened":
+        cause = replace(cause, command=_folder_command(state, shown))
     if facts.lost_nodes and cause.kind != "node-failure":  # since when is not known: it is told, not blamed
         notes = (*notes, f"of its nodes {', '.join(facts.lost_nodes)} is down or does not answer now")
     job = str(state.status.id)
-    command = again(cause.command, state.record, shown.get("Command", "")).replace("JOB", job)
-    return Diagnosis(cause=replace(cause, command=command), notes=(*notes, *read.notes))
+    command = again(_JOB.sub(job, cause.command), state.record, shown.get("Command", ""))
+    cause = replace(cause, command=command, advice=_JOB.sub(job, cause.advice))
+    return Diagnosis(cause=cause, notes=(*notes, *read.notes))
+
+
+def _folder_command(state: RunState, shown: dict[str, str]) -> str:
+    """How to look at the folder that the logs were to be in."""
+    run = state.record
+    if run is None and not shown.get("StdOut"):
+        return "quota -s"
+    folder = shlex.quote(str(run.logs if run is not None else Path(shown["StdOut"]).parent))
+    return f"ls -ld {folder}; df -h {folder}; quota -s"
 
 
 def _unseen(state: RunState) -> Sequence[str]:
@@ -95,10 +141,12 @@ def _slurm_of(cluster: Cluster, state: RunState) -> SlurmScheduler | None:
     return scheduler if isinstance(scheduler, SlurmScheduler) else None
 
 
-def _shown(slurm: SlurmScheduler, state: RunState) -> dict[str, str]:
-    """What Slurm still shows of a job that is not ours: where its logs are, what was run."""
-    blocks = parse_show(slurm.answer(show_argv("job", [str(state.status.id)])).text)
-    return blocks[-1] if blocks else {}
+def _shown(slurm: SlurmScheduler, state: RunState) -> tuple[dict[str, str], str]:
+    """What Slurm still shows of a job (its logs, what was run, its exit code), and why it did not answer, if so."""
+    reply = slurm.answer(show_argv("job", [str(state.status.id)]))
+    blocks = parse_show(reply.text)
+    silent = reply.note if not blocks and "Invalid job id" not in reply.note + reply.stderr else ""
+    return (blocks[-1] if blocks else {}), silent
 
 
 def _asked(slurm: SlurmScheduler, state: RunState, facts: Facts) -> Facts:
@@ -126,7 +174,7 @@ def _user(uid: int) -> str:
     return f"{name} (you)" if uid == getuid() else name
 
 
-def _logs_of(state: RunState, shown: dict[str, str], search: bool = True) -> Read:
+def _logs_of(state: RunState, shown: dict[str, str], search: bool = True, silence: str = "") -> Read:
     job, run = state.status.id, state.record
     if run is not None:
         again_ = bool(state.status.restarts)
@@ -134,8 +182,6 @@ def _logs_of(state: RunState, shown: dict[str, str], search: bool = True) -> Rea
         return read_logs([err, out], world_size=run.world_size, run_id=run.run_id if again_ else "", search=search)
     paths = list(dict.fromkeys(Path(shown[key]) for key in ("StdErr", "StdOut") if shown.get(key, "").startswith("/")))
     if not paths:
-        return Read(
-            (),
-            ("where its logs are is not known: Slurm has forgotten it; `clusterrun why --logs DIR` reads a folder",),
-        )
+        why = f"Slurm did not answer ({silence})" if silence else "Slurm has forgotten it"
+        return Read((), (f"where its logs are is not known: {why}; `clusterrun why --logs DIR` reads a folder",))
     return read_logs(paths)

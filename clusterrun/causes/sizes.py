@@ -1,0 +1,27 @@
+"""The figures of Slurm's line on a memory limit: KiB or bytes, by the release, which the line does not say."""
+
+from __future__ import annotations
+
+_MIB = 1024 * 1024
+_PAGE = 4096
+
+
+def compared(used: int, limit: int) -> str:
+    """``305.9 MiB > 300.0 MiB``; without a unit where it is in doubt.
+
+    Older releases (``Step 7.0``) count in KiB, newer ones (``StepId=7.0``) in bytes: the memory used is then whole
+    pages, and the limit whole MiB. Figures that are both are bytes but for one case in a thousand; those of which one
+    is not even whole KiB, or whole MiB, can only be KiB.
+    """
+    if used % _PAGE == 0 and limit % _MIB == 0:
+        unit = 1
+    elif used % 1024 or limit % _MIB:
+        unit = 1024
+    else:
+        return f"{used} > {limit}"
+    words = f"{_size(used * unit)} > {_size(limit * unit)}"
+    return words if _size(used * unit) != _size(limit * unit) else f"{used} > {limit} {'KiB' if unit > 1 else 'bytes'}"
+
+
+def _size(size: int) -> str:
+    return f"{size / _MIB:.1f} MiB" if size < 1024 * _MIB else f"{size / 1024 / _MIB:.1f} GiB"
