@@ -7,6 +7,7 @@ import sys
 import click
 
 from clusterrun import listing
+from clusterrun.amounts import several
 from clusterrun.cli.options import json_option
 from clusterrun.cluster import Cluster
 from clusterrun.errors import RequestError
@@ -52,7 +53,7 @@ def cancel(
     if not job_ids and not yes:
         if not sys.stdin.isatty():
             raise RequestError(
-                f"not asked whether to cancel {len(targets)} job{'s'[: len(targets) > 1]}",
+                f"not asked whether to cancel {several(len(targets), 'job')}",
                 hint="add --yes, or look first with --dry-run",
             )
         ui.table(COLUMNS, [state_row(target) for target in targets])

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from clusterrun.amounts import several
 from clusterrun.cli.follow import follow_to_end, wait_to_end
 from clusterrun.cli.options import asked, json_option, spec_options
 from clusterrun.cluster import Cluster
@@ -132,7 +133,7 @@ def _announce(ui: Ui, run: RunRecord, *, data: bool) -> None:
     out, err = log_paths(run.logs, job)
     where = "on this machine" if run.scheduler == LOCAL else f"on {run.cluster}"
     ui.say(
-        f"Submitted job {job} ({run.name}) {where}: {_count(run.world_size, 'rank')} on {_count(run.nodes, 'node')}",
+        f"Submitted job {job} ({run.name}) {where}: {several(run.world_size, 'rank')} on {several(run.nodes, 'node')}",
         f"  logs    {out}",
         f"          {err}",
         f"  next    clusterrun logs {job} -f     clusterrun status {job}     clusterrun cancel {job}",
@@ -143,10 +144,6 @@ def _announce(ui: Ui, run: RunRecord, *, data: bool) -> None:
         "job_id": str(job), "run_id": run.run_id, "cluster": run.cluster, "scheduler": run.scheduler, "name": run.name,
         "run_dir": str(run.run_dir), "logs": [str(out), str(err)],
     })  # fmt: skip
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'s'[: number != 1]}"
 
 
 @contextmanager
