@@ -173,7 +173,10 @@ def _of_targets(desk: _Desk, facts: Facts) -> list[Holder] | None:
     names = [name for name in dict.fromkeys([*of_partitions, *more]) if name][:_TARGETS]
     if not (names or accounts):
         return None
-    return _limits(desk, list(dict.fromkeys([*facts.own_qos, *names])), accounts[:_TARGETS])
+    # its own account too: what a QOS allows that account is told with it
+    return _limits(
+        desk, list(dict.fromkeys([*facts.own_qos, *names])), [own, *accounts][:_TARGETS] if own else accounts
+    )
 
 
 def _associations(desk: _Desk, scheduler: SlurmScheduler, facts: Facts) -> tuple[Association, ...] | None:
