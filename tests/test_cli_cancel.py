@@ -11,8 +11,8 @@ import pytest
 
 from clusterrun.store import RunRecord, Store
 from tests.desks import Desk
+from tests.listed import rows, run_row
 from tests.recording import attempt, claim, end, submitted
-from tests.test_cli_list import rows, run_row
 
 ME = getpwuid(os.getuid()).pw_name
 

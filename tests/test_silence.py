@@ -10,8 +10,8 @@ import pytest
 
 from clusterrun.store import Store
 from tests.desks import Desk
+from tests.listed import SILENT
 from tests.recording import submitted
-from tests.test_cli_list import SILENT
 
 
 @pytest.mark.parametrize("verb", ["status", "wait", "logs", "cancel"])

@@ -11,7 +11,7 @@ from clusterrun.job import JobId, JobStatus, outcome_of
 from clusterrun.states import RunState
 from clusterrun.ui import Ui
 from tests.desks import Desk
-from tests.test_cli_list import SILENT, rows
+from tests.listed import SILENT, rows
 
 
 @pytest.mark.parametrize("words", [(), ("1", "--logs", "."), ("--json",)])
