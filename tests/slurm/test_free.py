@@ -41,8 +41,18 @@ def busy() -> Iterator[Lab]:
             "modify user root set DefaultAccount=physics", "modify account science set GrpTRES=gres/gpu=14",
         ):  # fmt: skip
             run(lab, "sacctmgr", "-i", *words.split())
-        filler = run(lab, "sbatch", "--parsable", "-Aphysics", "-N2", "--gpus-per-node=4", "-t30", "--wrap=sleep 900")
-        one = run(lab, "sbatch", "--parsable", "-Aphysics", "-qtight", "-plow", f"-w{name}-node3", "-t20",
+        filler = run(
+            lab,
+            "sbatch",
+            "--parsable",
+            "-o/dev/null",
+            "-Aphysics",
+            "-N2",
+            "--gpus-per-node=4",
+            "-t30",
+            "--wrap=sleep 900",
+        )
+        one = run(lab, "sbatch", "--parsable", "-o/dev/null", "-Aphysics", "-qtight", "-plow", f"-w{name}-node3", "-t20",
                   "--gpus-per-node=1", "--wrap=sleep 900")  # fmt: skip
         run(lab, "scontrol", "update", f"nodename={name}-node4", "state=drain", "reason=bad fan \x1b[31m=x")
         until(lambda: run(lab, "squeue", "-h", "-tR", "-o%A").split() == sorted([filler, one]), 30)
@@ -134,7 +144,9 @@ def test_a_limit_that_the_estimate_leaves_out_is_told_and_true(busy: Lab, site: 
     )
     assert "account science: of 14 GPUs 5 are left: the job would wait for others (GrpTRES)" in said.stdout
     assert site.json("free", "--gpus-per-node", "2", "--", "true")["beyond_limits"] == []
-    job = run(busy, "sbatch", "--parsable", "-qtight", "-pgpu", "-N2", "--gpus-per-node=4", "--wrap=true")
+    job = run(
+        busy, "sbatch", "--parsable", "-o/dev/null", "-qtight", "-pgpu", "-N2", "--gpus-per-node=4", "--wrap=true"
+    )
     try:
         until(lambda: "QOSMax" in run(busy, "squeue", "-h", "-j", job, "-o%r"), 20)
     finally:
