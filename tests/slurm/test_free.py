@@ -41,19 +41,9 @@ def busy() -> Iterator[Lab]:
             "modify user root set DefaultAccount=physics", "modify account science set GrpTRES=gres/gpu=14",
         ):  # fmt: skip
             run(lab, "sacctmgr", "-i", *words.split())
-        filler = run(
-            lab,
-            "sbatch",
-            "--parsable",
-            "-o/dev/null",
-            "-Aphysics",
-            "-N2",
-            "--gpus-per-node=4",
-            "-t30",
-            "--wrap=sleep 900",
-        )
-        one = run(lab, "sbatch", "--parsable", "-o/dev/null", "-Aphysics", "-qtight", "-plow", f"-w{name}-node3", "-t20",
-                  "--gpus-per-node=1", "--wrap=sleep 900")  # fmt: skip
+        sbatch = ["sbatch", "--parsable", "--output=/dev/null", "-Aphysics", "--wrap=sleep 900"]
+        filler = run(lab, *sbatch, "-N2", "--gpus-per-node=4", "-t30")
+        one = run(lab, *sbatch, "-qtight", "-plow", f"-w{name}-node3", "-t20", "--gpus-per-node=1")
         run(lab, "scontrol", "update", f"nodename={name}-node4", "state=drain", "reason=bad fan \x1b[31m=x")
         until(lambda: run(lab, "squeue", "-h", "-tR", "-o%A").split() == sorted([filler, one]), 30)
         yield lab
