@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -40,8 +41,13 @@ def name_of(path: Path) -> str:
     return str(path.relative_to(PACKAGE))
 
 
-def imports(path: Path) -> Iterator[str]:
+@cache
+def imports(path: Path) -> frozenset[str]:
     """The top-level packages a file imports, late imports too; those for type checkers alone are left out."""
+    return frozenset(_imports(path))
+
+
+def _imports(path: Path) -> Iterator[str]:
     tree = ast.parse(path.read_text())
     typing_only = {
         id(inner)

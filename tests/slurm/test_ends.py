@@ -124,6 +124,7 @@ def test_first_failure_names_the_rank_and_what_it_did(ends: Ends) -> None:
 def test_requeued_job_runs_again_under_its_id(site: Site, lab: Lab) -> None:
     job = site.rank("sleeps_the_first_time.sh", "--requeue")
     site.wait_joined(job)
+    until(lambda: "restart 0" in job.out.read_text(), 60, lambda: "the first words of its script")
     assert lab.run(["scontrol", "requeue", job.id]).returncode == 0
     until(lambda: len(job.attempts()) == 2, 60, lambda: "the second attempt")
     first, second = job.attempts()
