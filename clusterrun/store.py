@@ -282,6 +282,14 @@ def write(path: Path, text: str, shared: bool = False) -> None:
         os.close(folder)
 
 
+def written_at(path: Path) -> float:
+    """When a file was last written, in epoch seconds; 0 where there is none, or none that may be seen."""
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
 def append_line(path: Path, line: str) -> None:
     """Add a line to a file that several processes write: in one write, so that lines never mix."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)

@@ -11,7 +11,6 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from clusterrun import store as records
@@ -152,14 +151,7 @@ def changed_at(run: RunRecord) -> float:
     if run.job_id is None or (folders and (folders[-1] / "end.json").exists()):
         return math.inf
     told = [run.run_dir / name for name in ("submissions", "claims", "attempts")]
-    return max(_written(path) for path in [*told, *(folder / "start.json" for folder in folders[-1:])])
-
-
-def _written(path: Path) -> float:
-    try:
-        return path.stat().st_mtime
-    except OSError:
-        return 0.0
+    return max(records.written_at(path) for path in [*told, *(folder / "start.json" for folder in folders[-1:])])
 
 
 def _doubtful(state: RunState) -> bool:

@@ -282,7 +282,7 @@ def test_where_the_log_is_missing_is_said_at_the_end_too(desk: Desk) -> None:
 
 def test_whose_file_cannot_be_read_is_said(tmp_path: Path) -> None:
     if os.geteuid():
-        pytest.skip("not root: no other user at hand")
+        pytest.skip("not root: no other user at hand")  # whose file it is cannot be changed then; CI is root
     closed = tmp_path / "closed"
     closed.mkdir(mode=0o700)
     (closed / "theirs.log").write_text("secret")

@@ -52,7 +52,7 @@ def test_an_untrusted_profile_is_ignored_with_a_notice(root: Path) -> None:
 
 
 # chown to another user needs root; the rule itself (`why_not`) is tested above for everybody
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file away")
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file away")  # chown refuses; CI is root
 def test_a_foreign_profile_is_ignored(root: Path) -> None:
     os.chown(project(root, "setup = ['evil']"), 54321, 54321)
     known = load(root)

@@ -11,6 +11,7 @@ from clusterrun.causes.model import Line
 from clusterrun.errors import ClusterrunError, RequestError
 from clusterrun.logs.ends import Ends, read_ends
 from clusterrun.logs.lines import Stream
+from clusterrun.store import written_at
 
 #: Words that begin trouble: where one stands between a log's beginning and end, its surroundings are read too.
 MENTION = (
@@ -83,7 +84,7 @@ def read_folder(folder: Path) -> Read:
     found = [path for path in _walk(folder) if _LOGS.search(path.name)]
     if not found:
         raise RequestError(f"no log in {folder}", hint="logs are files named *.out, *.err, *.log or slurm-*")
-    found.sort(key=lambda path: (not _is_err(path), _mtime(path)))
+    found.sort(key=lambda path: (not _is_err(path), written_at(path)))
     read = read_logs(found[:_MOST_FILES])
     notes = list(read.notes)
     if len(found) > _MOST_FILES:
@@ -125,13 +126,6 @@ def _walk(folder: Path) -> list[Path]:
                 return found
         level = below
     return found
-
-
-def _mtime(path: Path) -> float:
-    try:
-        return path.stat().st_mtime
-    except OSError:
-        return 0.0
 
 
 def _shown(path: Path) -> str:

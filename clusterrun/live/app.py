@@ -7,7 +7,6 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import ClassVar
@@ -109,8 +108,8 @@ class Top(App[int]):
         yield Footer(show_command_palette=False)
 
     def on_mount(self) -> None:
-        for number in (signal.SIGTERM, signal.SIGHUP):  # ended from outside, it leaves the terminal as it found it
-            with suppress(ValueError, RuntimeError, NotImplementedError):  # a loop that is not the main thread's
+        if threading.current_thread() is threading.main_thread():  # the only one that is told of signals
+            for number in (signal.SIGTERM, signal.SIGHUP):  # ended from outside, it leaves the terminal as it found it
                 asyncio.get_running_loop().add_signal_handler(number, self.action_leave, 128 + number)
         self.query_one("#jobs", Grid).focus()
         self._queue.start()

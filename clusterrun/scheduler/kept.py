@@ -22,6 +22,7 @@ from typing import Any
 from clusterrun.job import JobStatus
 from clusterrun.scheduler.processes import boot_id, host_name, is_alive, look
 from clusterrun.scheduler.slurm_text import parse_squeue
+from clusterrun.store import written_at
 
 #: Seconds after which nobody waits any more for the one who said that he asks.
 TURN = 10.0
@@ -94,7 +95,7 @@ class Kept:
             set_since = abs(self._wall() - self._clock() - float(head["wall"])) > _DRIFT
         except (KeyError, TypeError, ValueError, OSError):
             return None
-        if set_since or age < 0 or _written(self._changed) >= begun:
+        if set_since or age < 0 or written_at(self._changed) >= begun:
             return None
         return Heard(parse_squeue(said), age, begun)
 
@@ -159,13 +160,6 @@ def _read(path: Path) -> tuple[dict[str, Any], str, float] | None:
         return head, data.decode("utf-8", "replace"), info.st_mtime
     except (OSError, ValueError, RecursionError):
         return None
-
-
-def _written(path: Path) -> float:
-    try:
-        return path.stat().st_mtime
-    except OSError:
-        return 0.0
 
 
 def _since_boot() -> float:
