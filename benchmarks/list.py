@@ -42,6 +42,7 @@ def main() -> None:
         ) as lab,
     ):
         env = {**lab.full_env(), "CLUSTERRUN_STATE": f"{folder}/state", "HOME": folder}
+        env.pop("PYTHONDONTWRITEBYTECODE", None)  # who uses a program has its byte code
         print(f"load {os.getloadavg()[0]:.1f}, {os.cpu_count()} cores, {ROUNDS} rounds")
         held = ["sbatch", "--hold", f"--array=0-{TASKS - 1}", "--output=/dev/null", "--wrap=true"]
         assert lab.run(held).returncode == 0
