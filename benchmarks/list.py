@@ -15,9 +15,10 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from clusterrun import store as records
+from clusterrun import records
 from clusterrun.job import JobId
-from clusterrun.store import RunRecord, Store, SubmissionRecord
+from clusterrun.records import RunRecord, SubmissionRecord
+from clusterrun.store import Store
 from lab.cluster import Lab
 
 TASKS, FINISHED, ROUNDS = 10_000, 1_000, 15

@@ -21,7 +21,8 @@ from pathlib import Path
 
 from clusterrun.job import JobId
 from clusterrun.logs import Look, Source, Want, show
-from clusterrun.store import RunRecord, Store, SubmissionRecord
+from clusterrun.records import RunRecord, SubmissionRecord
+from clusterrun.store import Store
 
 JOB, WORLD = "101", 16
 OURS = f"'{sys.executable}' -m clusterrun"

@@ -9,13 +9,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from clusterrun import states
-from clusterrun import store as records
+from clusterrun import records, states
 from clusterrun.errors import Ambiguous, NoSuchJob, RequestError, SchedulerError
-from clusterrun.job import Outcome
+from clusterrun.job import JobId, Outcome
+from clusterrun.records import RunRecord
 from clusterrun.scheduler import Cancelled, Scheduler
 from clusterrun.states import RunState
-from clusterrun.store import RunRecord, Store
+from clusterrun.store import Store
 
 Results = list[tuple[RunState, Cancelled]]
 
@@ -40,16 +40,19 @@ def cancel(
         if run is not None and run.job_id is None:
             store_of(run).discard(run)  # never submitted: its folder is all there is
             found[place] = Cancelled(target.status.id, done=True, said="it was never submitted; its folder is removed")
-        elif target.status.outcome is Outcome.RUNNING:
+        elif target.status.outcome is Outcome.RUNNING or target.copies:
             asked.setdefault(run.scheduler if run else "slurm", []).append(place)
         else:
             found[place] = Cancelled(target.status.id, done=False, said=_over(target))
     schedulers = {name: scheduler_of(targets[places[0]].record) for name, places in asked.items()}
     for name, places in asked.items():
-        results = schedulers[name].cancel([targets[place].status.id for place in places])
-        for place, result in zip(places, results, strict=True):
-            found[place] = result
-            run = targets[place].record
+        wanted = [(place, job) for place in places for job in _jobs(targets[place])]
+        results = schedulers[name].cancel([job for _, job in wanted])
+        for (place, _), result in zip(wanted, results, strict=True):
+            if place not in found or found[place].done:  # one that failed speaks for all jobs of its run
+                found[place] = result
+        for place in places:
+            run, result = targets[place].record, found[place]
             if result.done and run is not None:
                 states.cancelled(store_of(run), run, time.time())
     return [(target, found[place]) for place, target in enumerate(targets)]
@@ -69,10 +72,16 @@ def hold(target: RunState, user: str, scheduler: Scheduler, *, release: bool) ->
     scheduler.hold(target.status.id, release=release)
 
 
+def _jobs(target: RunState) -> list[JobId]:
+    """Every job that a run has in the queue: its own, and copies of its submission."""
+    own = [target.status.id] if target.status.outcome is Outcome.RUNNING else []
+    return [*own, *target.copies]
+
+
 def _check(target: RunState, user: str, to: str = "cancel it") -> None:
     run, job = target.record, target.status
     owner = run.user if run else job.user
-    if owner and owner != user:
+    if not run.mine if run else owner not in ("", user):
         raise NoSuchJob(f"job {job.id} belongs to {owner}, not to you", hint=f"only its owner can {to}")
     if run is not None and run.job_id is None and run.submission.state != records.NOT_SUBMITTED:
         raise Ambiguous(

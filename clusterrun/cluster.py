@@ -17,15 +17,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clusterrun import cancelling, finished, foreign, ids, listing, recovering, standing, states, submission
-from clusterrun import store as records
+from clusterrun.amounts import several
 from clusterrun.errors import NoSuchJob, RequestError, SchedulerError
 from clusterrun.job import LOCAL, JobId, Outcome, is_run_id
 from clusterrun.profile_files import find_root
+from clusterrun.records import RunRecord
 from clusterrun.scheduler import Answer, Cancelled, Scheduler, lately
 from clusterrun.scheduler.reach import Reach
 from clusterrun.scheduler.slurm import ClusterFacts
 from clusterrun.states import RunState
-from clusterrun.store import RunRecord, Store
+from clusterrun.store import Store, state_folder
 from clusterrun.watch import Watch, changed_at, until_over
 
 if TYPE_CHECKING:  # asking about jobs needs none of them, and starts sooner without
@@ -54,7 +55,7 @@ class Cluster:
         self.environ = dict(os.environ if environ is None else environ)
         self.tell = tell
         self._cwd = cwd
-        self.state = records.state_folder(self.environ)
+        self.state = state_folder(self.environ)
         self.user = pwd.getpwuid(os.getuid()).pw_name
         self._sparing, self.heard_ago = sparing, 0.0
         self.listed: Answer | None = None
@@ -74,7 +75,7 @@ class Cluster:
 
     def store(self, root: Path | None = None) -> Store:
         """The records of a project: this one's, unless another root is given."""
-        return Store(root or find_root(self.cwd), self.state)
+        return Store(root or find_root(self.cwd), self.state, self.tell)
 
     def facts(self) -> ClusterFacts | None:
         """The Slurm cluster this shell is configured for, None where there is none."""
@@ -121,10 +122,11 @@ class Cluster:
         """
         self.check(plan)
         store = self.store(plan.record.root)
-        store.prepare_logs(plan.spec.shared)
+        store.prepare(plan.spec.shared)
         scheduler = self.scheduler(plan.record.scheduler)
         store.stage(plan.record, plan.spec_json(), plan.script)
-        return submission.submit(store, scheduler, plan.record, plan.order, tell=self.tell)
+        with store.submitting(plan.record):
+            return submission.submit(store, scheduler, plan.record, plan.order, tell=self.tell)
 
     def submit_function(
         self, function: Callable[..., Any], *args: Any, flags: Mapping[str, Value], **kwargs: Any
@@ -143,13 +145,14 @@ class Cluster:
             raise RequestError("a callable needs Slurm", hint="submit a script on the local scheduler")
         self.check(plan)
         store = self.store(plan.record.root)
-        store.prepare_logs(plan.spec.shared)
+        store.prepare(plan.spec.shared)
         store.stage(plan.record, plan.spec_json(), plan.script)
         order = replace(plan.order, env={**plan.order.env, "SUBMITIT_EXECUTOR": "slurm"})
 
         def send(argv: Sequence[str]) -> str:
             # the whole protocol stands where submitit would run sbatch once and believe what it prints
-            return str(submission.submit(store, scheduler, plan.record, order, tell=self.tell).job_id)
+            with store.submitting(plan.record):
+                return str(submission.submit(store, scheduler, plan.record, order, tell=self.tell).job_id)
 
         return TrainExecutor(order, send).submit(function, *args, **kwargs)
 
@@ -175,12 +178,16 @@ class Cluster:
                 raise NoSuchJob(f"no run {text} is known here", hint="`clusterrun list --all` shows what is")
             return run
         job = JobId.parse(text)
-        known = self.store().by_job(job)
-        if not known and self._reach.may_know(job):
-            known = self.store().by_job(job, hint=foreign.run_folders(job, self.scheduler("slurm")))
-        here = self.facts() if not job.is_local and not job.cluster and len(known) > 1 else None
-        # one id on two clusters is two jobs: the cluster this shell is configured for is meant
-        known = [run for run in known if here and run.cluster == here.cluster] or known
+        store = self.store()
+        known = store.by_job(job)
+        # one id on two clusters is two jobs: without a cluster's name the one this shell is configured for is meant
+        here = [run for run in known if job.is_local or job.cluster or self._is_at_hand(run)]
+        if not here and self._reach.may_know(job):
+            folders, exists = foreign.run_folders(job, self.scheduler("slurm"))
+            here = store.by_job(job, hint=folders) if folders else []
+            if exists and not any(run.run_dir in folders for run in here):
+                return None  # Slurm has a job of that id, and no run here is that job's
+        known = here or known
         if len(known) > 1:
             older = ", ".join(run.run_id for run in known[:-1])
             self.tell(f"job id {job} was given out more than once; this is the newest run (older: {older})")
@@ -217,8 +224,10 @@ class Cluster:
         found = {text: [mine[run.run_id]] if run else others[JobId.parse(text)] for text, run in runs.items()}
         return [state for text in texts for state in found[text]]
 
-    def listing(self, *, everything: bool = False) -> list[RunState]:
+    def listing(self, *, everything: bool = False, all_clusters: bool = False) -> list[RunState]:
         """My jobs that are not over: runs from any folder, and others in Slurm's queue, told by one squeue.
+
+        Runs of clusters that this shell is not configured for are counted in one line, or with ``all_clusters`` shown.
 
         With ``everything`` the finished ones too: all runs that are known here, and what the queue still holds. With
         ``sparing`` another window of mine may have heard it, ``heard_ago`` seconds ago; else the answer is ``listed``.
@@ -226,6 +235,7 @@ class Cluster:
         """
         store = self.store()
         known = store.all() if everything else finished.open_runs(store)
+        known = known if all_clusters else self._at_hand(known)
         answer = Answer()
         if self.facts() is None:
             found = self.states(known)
@@ -272,7 +282,7 @@ class Cluster:
     def select(self, *, name: str = "", state: str = "") -> list[RunState]:
         """My runs that are not over and known by their records, by glob over the name's user part and by state."""
         wanted = listing.Wanted(states=frozenset({state.upper()} if state else ()), name=name)
-        mine = self.states(finished.open_runs(self.store()))
+        mine = self.states(self._at_hand(finished.open_runs(self.store())))
         asked = listing.choose(mine, listing.Wanted(name=name))
         silent = next((s for s in asked if s.note and s.status.outcome is Outcome.UNKNOWN), None)
         if silent is not None:
@@ -280,7 +290,7 @@ class Cluster:
                 "the scheduler did not answer, so nothing was done", said=silent.note, hint="try again in a moment"
             )
         found = [s for s in listing.choose(mine, wanted) if s.status.outcome is Outcome.RUNNING]
-        return [s for s in found if s.record is not None and s.record.user == self.user]
+        return [s for s in found if s.record is not None and s.record.mine]
 
     def cancel(self, targets: Sequence[RunState]) -> list[tuple[RunState, Cancelled]]:
         """Cancel jobs that are ours; raises NoSuchJob for another user's, before anything is cancelled."""
@@ -291,6 +301,21 @@ class Cluster:
         cancelling.hold(target, self.user, self._scheduler_of(target.record), release=release)
 
     # -- inside ----------------------------------------------------------------------------------------------------
+
+    def _is_at_hand(self, run: RunRecord) -> bool:
+        """Whether the scheduler that a run went to can be asked from this shell."""
+        if run.scheduler == LOCAL:
+            return True
+        return self.facts() is not None and standing.is_on(run, self.scheduler("slurm"))
+
+    def _at_hand(self, runs: Sequence[RunRecord]) -> list[RunRecord]:
+        """The runs whose scheduler can be asked from this shell; the others are counted in a line."""
+        here = [run for run in runs if self._is_at_hand(run)]
+        away = sorted({run.cluster or "(not known)" for run in runs if not self._is_at_hand(run)})
+        if away:
+            count = several(len(runs) - len(here), "job")
+            self.tell(f"not shown: {count} of other clusters ({', '.join(away)}); see them with --all-clusters")
+        return here
 
     def _heard(self, runs: Sequence[RunRecord]) -> tuple[Answer, float]:
         slurm = self.scheduler("slurm")

@@ -8,32 +8,29 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 from pathlib import Path
 
-from clusterrun import store as records
-from clusterrun.store import RunRecord, Store
+from clusterrun import records, safe_files
+from clusterrun.records import RunRecord
+from clusterrun.store import Store, append_line
 
 
 def open_runs(store: Store) -> list[RunRecord]:
     """Every run known from here whose end was not seen yet, oldest first."""
     cache = store.index.with_name("over")
     over = _read(cache)
+    written = {folder: _written(folder) for folder in store.folders()}
     found, new = [], []
-    for folder in store.folders():
-        written = _written(folder)
-        if written is not None and over.get(str(folder)) == written:
-            continue
-        run = records.load(folder)
-        if run is None:
-            continue
+    for run in store.load_all(f for f, at in written.items() if at is None or over.get(str(f)) != at):
         if run.submission.final is None:
             found.append(run)
-        elif written is not None:
-            new.append(json.dumps([str(folder), written]))
+        elif (at := written[run.run_dir]) is not None:
+            new.append(json.dumps([str(run.run_dir), at]))
     if new:
         with contextlib.suppress(OSError):
             cache.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            records.append_line(cache, "\n".join(new))
+            append_line(cache, "\n".join(new))
     return sorted(found, key=records.age_key)
 
 
@@ -46,11 +43,11 @@ def _written(folder: Path) -> int | None:
 
 def _read(cache: Path) -> dict[str, int]:
     try:
-        lines = cache.read_text("utf-8", "surrogateescape").splitlines()
+        data = safe_files.read(cache, limit=1 << 30, owner=os.getuid())
     except OSError:
         return {}
     found = {}
-    for line in lines:
+    for line in data.decode("utf-8", "surrogateescape").splitlines():
         with contextlib.suppress(ValueError, TypeError):  # a torn line of a cache
             folder, written = json.loads(line)
             found[str(folder)] = int(written)

@@ -7,14 +7,15 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from clusterrun import store as records
+from clusterrun import records, safe_files
 from clusterrun.arrays import each_task
 from clusterrun.errors import NoSuchJob, SchedulerError
 from clusterrun.job import JobId, JobStatus, Outcome
+from clusterrun.ownership import Jobs, covers
+from clusterrun.records import RunRecord
 from clusterrun.scheduler import Answer, Scheduler
 from clusterrun.scheduler.sparing import FIRST, LONGEST
-from clusterrun.states import RunState, token_part
-from clusterrun.store import RunRecord
+from clusterrun.states import RunState
 
 #: Seconds back that accounting is asked about a job whose time of submission nobody here knows.
 WINDOW = 30 * 86_400
@@ -29,7 +30,7 @@ def states(ids: Sequence[JobId], scheduler: Scheduler, now: float) -> dict[JobId
 
     Raises NoSuchJob for one that nobody knows, SchedulerError where Slurm does not answer and never told of it.
     """
-    elsewhere = next((i for i in ids if i.cluster not in ("", scheduler.cluster)), None)
+    elsewhere = next((i for i in ids if i.cluster and not covers(scheduler.cluster, i.cluster)), None)
     if elsewhere:
         raise NoSuchJob(
             f"no such job: {elsewhere} on cluster {elsewhere.cluster}",
@@ -68,19 +69,20 @@ def others(
     A run is found by the script that Slurm was given, so one whose end was seen and that was started again is found
     too. With ``everything`` jobs that are over count.
     """
-    known = {run.submission.token[:8] for run in runs}
+    rows = answer.jobs if answer.complete else answer.last
+    jobs = Jobs(rows)
+    taken = {id(job) for run in runs for job in jobs.of(run)}
     scripts: dict[str, RunRecord | None] = {}
     more, rest = [], []
-    for job in answer.jobs if answer.complete else answer.last:
-        token = token_part(job)
-        if token in known or (job.is_over and not everything):
+    for job in rows:
+        if id(job) in taken or (job.is_over and not everything):
             continue
         if job.script.endswith("/script.sh") and job.script not in scripts:
             scripts[job.script] = records.load(Path(job.script).parent)
         run = scripts.get(job.script)
-        if run is not None and run.submission.token[:8] == token:
+        if run is not None and run.mine:
             more.append(run)
-            known.add(token)
+            taken |= {id(one) for one in jobs.of(run)}
         else:
             rest.append(RunState(None, job) if answer.complete else RunState(None, job, answer.note, answer.last_at))
     return more, rest
@@ -172,9 +174,21 @@ class Watch:
         return min(times) - 3600 if times else int(self._clock()) - WINDOW
 
 
-def run_folders(job: JobId, scheduler: Scheduler) -> list[Path]:
-    """The run folders that Slurm itself remembers: the script it was given stands in one."""
-    return [Path(row.script).parent for row in scheduler.query([job]).jobs if row.script.endswith("/script.sh")]
+def run_folders(job: JobId, scheduler: Scheduler) -> tuple[list[Path], bool]:
+    """The run folders that Slurm itself remembers, by the scripts it was given, and whether it knows the job at all.
+
+    A folder counts only where it belongs to the user whose job it is.
+    """
+    rows = scheduler.query([job]).jobs
+    folders = [Path(row.script).parent for row in rows if row.script.endswith("/script.sh") and _owns_script(row)]
+    return folders, bool(rows)
+
+
+def _owns_script(job: JobStatus) -> bool:
+    try:
+        return safe_files.user_name(safe_files.owner_of(Path(job.script).parent)) == job.user
+    except OSError:
+        return False
 
 
 def _answers(job: JobStatus, asked: JobId) -> bool:

@@ -30,12 +30,14 @@ OPEN = frozenset({Outcome.RUNNING, Outcome.UNKNOWN, Outcome.LOST})
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
     """What a list is to show: jobs in one of ``states`` (none: any), whose name matches ``name``, submitted from epoch
-    second ``since`` on; with ``everything`` those too that are over."""
+    second ``since`` on; with ``everything`` also those that are over, with ``all_clusters`` those of other
+    clusters."""
 
     states: frozenset[str] = frozenset()
     name: str = ""
     since: int | None = None
     everything: bool = False
+    all_clusters: bool = False
 
     @property
     def history(self) -> bool:

@@ -15,11 +15,14 @@ from typing import Any
 from clusterrun import request as requests
 from clusterrun import shell, submission
 from clusterrun.job import LOCAL
+from clusterrun.ownership import one_cluster
 from clusterrun.profiles import ENVIRONMENT
+from clusterrun.records import RunRecord, SubmissionRecord
 from clusterrun.request import Request
+from clusterrun.safe_files import RECORDS
 from clusterrun.scheduler import Scheduler, Submission
 from clusterrun.spec import JobSpec, Task
-from clusterrun.store import RunRecord, SubmissionRecord
+from clusterrun.store import base_of, state_folder
 
 WORKER = Path(__file__).parent / "worker" / "__main__.py"
 
@@ -71,16 +74,19 @@ def plan(
     at = time.time()
     token = b32encode(secrets.token_bytes(10)).decode().lower() if named else "TOKEN"
     run_id = f"{datetime.fromtimestamp(at, UTC):%Y%m%d-%H%M%S}-{token[:6]}" if named else "RUN_ID"
-    run_dir = request.root / ".clusterrun" / "runs" / run_id
-    logs = request.root / "logs"
+    base = base_of(request.root, state_folder(here.environ))
+    if base.why:
+        notices.append(f"records and logs are kept in {base.folder}: other users can change {base.why}")
+    run_dir = base.folder / RECORDS / "runs" / run_id
+    logs = base.folder / "logs"
     record = RunRecord(
         run_id=run_id,
         run_dir=run_dir,
-        root=request.root,
+        root=base.folder,
         name=spec.job_name,
         what=_what(spec),
         scheduler=scheduler.name if scheduler else "slurm",
-        cluster=scheduler.cluster if scheduler else "",
+        cluster=one_cluster(scheduler.cluster) if scheduler else "",
         user=here.user,
         at=int(at),
         nodes=spec.nodes,

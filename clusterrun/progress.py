@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from clusterrun import store as records
-from clusterrun.store import RunRecord
+from clusterrun import records, safe_files
+from clusterrun.records import RunRecord
 
 _TAIL = 16 * 1024  # bytes: more than a line of metrics has
 USUAL_INTERVAL = 10.0
@@ -105,10 +105,7 @@ def ranks(run: RunRecord, task: int | None = None) -> list[RankProgress]:
 
 def read_ranks(attempt: Path) -> list[RankProgress]:
     """The progress records in an attempt's folder, by rank."""
-    try:
-        names = [entry.name for entry in os.scandir(attempt)]
-    except OSError:
-        return []
+    names = records.names(attempt)
     wanted = (attempt / name for name in names if name.startswith("rank-") and name.endswith(".progress"))
     found = (_rank(data) for path in wanted if (data := records.read_json(path)) is not None)
     return sorted((one for one in found if one is not None), key=lambda one: one.rank)
@@ -150,10 +147,9 @@ def _gpu(data: Mapping[str, Any]) -> Gpu:
 def _last_rows(path: Path) -> list[dict[str, Any]]:
     """The whole rows at the end of a file of JSON lines, oldest first."""
     try:
-        with path.open("rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - _TAIL))
-            data = file.read(_TAIL)
+        with safe_files.open_file(path) as file:
+            size = os.fstat(file).st_size
+            data = os.pread(file, _TAIL, max(0, size - _TAIL))
     except OSError:
         return []
     lines = data.split(b"\n")[:-1]  # the last may be half written

@@ -6,11 +6,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from clusterrun import shell, submission
-from clusterrun import store as records
-from clusterrun.errors import Ambiguous
+from clusterrun import records, shell, submission
+from clusterrun.errors import Ambiguous, NoSuchJob
+from clusterrun.ownership import one_cluster
+from clusterrun.records import RunRecord
 from clusterrun.scheduler import Scheduler, Submission
-from clusterrun.store import RunRecord, Store
+from clusterrun.store import Store
 
 
 def recover(
@@ -22,18 +23,24 @@ def recover(
     Raises Ambiguous where somebody is submitting it or the scheduler stays silent, and what ``scheduler_of`` and
     ``submission.submit`` raise.
     """
+    if not run.mine:
+        raise NoSuchJob(f"run {run.run_id} belongs to {run.user}, not to you", hint="only its owner can submit it")
     if run.submission.state == records.ACCEPTED:
         return run
     if submission.submitter_lives(run.submission.submitter):
         raise Ambiguous(f"run {run.run_id} is being submitted this moment", hint="wait for the command that submits it")
     scheduler = scheduler_of(run)
-    job = submission.look_up(scheduler, run, submission.Clock(), tell)
-    if job is not None:
-        return store.commit(run, job)
-    mine = replace(run.submission, state=records.SUBMITTING, submitter=submission.submitter())
-    run = store.save_submission(run, mine)
-    order = _order_again(run, store.prepare_logs(run.shared), environ)
-    return submission.submit(store, scheduler, run, order, tell=tell)
+    logs = store.prepare(run.shared)
+    with store.submitting(run):
+        run = records.load(run.run_dir) or run  # another command may have settled it since
+        if run.submission.state == records.ACCEPTED:
+            return run
+        job = submission.look_up(scheduler, run, submission.Clock(), tell)
+        if job is not None:
+            return store.commit(run, job, one_cluster(scheduler.cluster))
+        mine = replace(run.submission, state=records.SUBMITTING, submitter=submission.submitter())
+        run = store.save_submission(run, mine)
+        return submission.submit(store, scheduler, run, _order_again(run, logs, environ), tell=tell)
 
 
 def _order_again(run: RunRecord, logs: Path, environ: Mapping[str, str]) -> Submission:

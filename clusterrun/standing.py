@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from clusterrun import states
 from clusterrun.errors import NoScheduler, SchedulerError
 from clusterrun.job import LOCAL
+from clusterrun.ownership import covers
+from clusterrun.records import RunRecord
 from clusterrun.scheduler import Answer, Scheduler
 from clusterrun.scheduler.reach import Reach
 from clusterrun.states import RunState
-from clusterrun.store import RunRecord, Store
+from clusterrun.store import Store
 
 
 def read(runs: Sequence[RunRecord], reach: Reach, store: Store, answer: Answer | None = None) -> list[RunState]:
@@ -24,10 +26,10 @@ def read(runs: Sequence[RunRecord], reach: Reach, store: Store, answer: Answer |
         try:
             scheduler = reach.scheduler(name)
         except NoScheduler as error:
-            found |= {run.run_id: states.offline(run, error.message) for run in some}
+            found |= {run.run_id: states.offline(store, run, error.message) for run in some}
             continue
         away = [run for run in some if not is_on(run, scheduler)]
-        found |= {run.run_id: states.offline(run, f"it ran on cluster {run.cluster}") for run in away}
+        found |= {run.run_id: states.offline(store, run, _elsewhere(run, scheduler)) for run in away}
         here = [run for run in some if is_on(run, scheduler)]
         told = answer if scheduler.name != LOCAL else None
         for state in states.read(store, scheduler, here, answer=told):
@@ -41,7 +43,7 @@ def scheduler_of(run: RunRecord | None, reach: Reach) -> Scheduler:
     scheduler = reach.scheduler(run.scheduler if run else "slurm")
     if run is not None and not is_on(run, scheduler):
         raise SchedulerError(
-            f"run {run.run_id} belongs to cluster {run.cluster}; this shell is configured for {scheduler.cluster}",
+            f"run {run.run_id}: {_elsewhere(run, scheduler)}",
             hint="set SLURM_CONF (or SLURM_CLUSTERS) for that cluster",
         )
     return scheduler
@@ -49,5 +51,9 @@ def scheduler_of(run: RunRecord | None, reach: Reach) -> Scheduler:
 
 def is_on(run: RunRecord, scheduler: Scheduler) -> bool:
     """Whether a scheduler is that of the run's cluster."""
-    # "slurm" stands for a cluster whose name could not be learnt because its controller was silent
-    return run.cluster == scheduler.cluster or "slurm" in (run.cluster, scheduler.cluster)
+    return covers(scheduler.cluster, run.cluster)
+
+
+def _elsewhere(run: RunRecord, scheduler: Scheduler) -> str:
+    here = f"cluster {scheduler.cluster}" if scheduler.cluster else "a cluster whose name is not known"
+    return f"it was submitted to cluster {run.cluster or '(not known)'}; this shell is configured for {here}"

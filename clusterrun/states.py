@@ -11,19 +11,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from clusterrun import progress
-from clusterrun import store as records
+from clusterrun import progress, records
+from clusterrun.end_records import end_of, whole
 from clusterrun.errors import SchedulerError
 from clusterrun.job import JobId, JobStatus, Outcome, outcome_of
+from clusterrun.ownership import Jobs, one_cluster, token_part
+from clusterrun.records import Claim, RunRecord
 from clusterrun.scheduler import Answer, Scheduler
-from clusterrun.store import RunRecord, Store
-from clusterrun.submission import heal, own_job, submitter_lives
+from clusterrun.store import Store
+from clusterrun.submission import heal, submitter_lives
 
 #: Seconds after the end for which a finished job is still asked for: within it Slurm may know it, and a requeue may
 #: bring it back (MinJobAge is 300 s by default; sites set minutes to hours).
 ASK_AGAIN = 86_400
 #: Seconds after submission before accounting is believed: rows were seen to come up to 5 s late.
 ACCOUNTING_LAG = 15
+#: Seconds between our record of a submission and Slurm's, by which an id given out twice is told apart.
+_SAME_SUBMISSION = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +35,14 @@ class RunState:
     """A job and how it stands; ``record`` is None for a job that is not ours, ``note`` says what could not be asked.
 
     ``as_of`` is None for a state of this moment, and the epoch second it was last seen where nobody could be asked now.
+    ``copies`` are other jobs of the same submission that wait or run.
     """
 
     record: RunRecord | None
     status: JobStatus
     note: str = ""
     as_of: int | None = None
+    copies: tuple[JobId, ...] = ()
 
     @property
     def is_old(self) -> bool:
@@ -67,41 +73,57 @@ def read(
     and seen ends written down on the way.
     """
     now = time.time() if now is None else now
-    if answer is None:
-        answer = scheduler.query() if any(worth_asking(run, now) for run in runs) else Answer(complete=False)
-    by_token, last = _by_token(answer.jobs), _by_token(answer.last)
-    runs = [_claimed(store, _healed(store, run, by_token, answer.complete, now)) for run in runs]
-    absent = [run for run in runs if answer.complete and _needs_accounting(run, by_token)]
+    mine, theirs = [run for run in runs if run.mine], [run for run in runs if not run.mine]
+    if answer is None or not mine:
+        ask = any(worth_asking(run, now) for run in mine)
+        answer = scheduler.query() if ask else Answer(complete=False)
+    found = _read(store, scheduler, mine, answer, now)
+    if theirs:  # a query without ids shows the jobs of this user only
+        ids = [run.job_id for run in theirs if run.job_id is not None]
+        found += _read(store, scheduler, theirs, scheduler.query(ids) if ids else Answer(), now)
+    by_run = {state.record.run_dir: state for state in found if state.record is not None}
+    return [by_run[run.run_dir] for run in runs]
+
+
+def _read(store: Store, scheduler: Scheduler, runs: Sequence[RunRecord], answer: Answer, now: float) -> list[RunState]:
+    jobs, last, cluster = Jobs(answer.jobs), Jobs(answer.last), one_cluster(scheduler.cluster)
+    runs = [_claimed(store, _healed(store, run, jobs, answer.complete, now), jobs, cluster) for run in runs]
+    absent = [run for run in runs if answer.complete and _needs_accounting(run, jobs)]
     past = Answer()
     if absent:
         ids = [run.job_id for run in absent if run.job_id is not None]
         past = scheduler.account(ids, min(run.submission.at for run in absent) - 3600)
-    found = [_state(store, run, by_token, answer, past, now) for run in runs]
+    found = [_with_copies(_state(store, run, jobs, answer, past, now), jobs) for run in runs]
     return found if answer.complete else [_last_known(state, last, answer) for state in found]
 
 
-def _last_known(state: RunState, last: Mapping[str, Sequence[JobStatus]], answer: Answer) -> RunState:
+def _with_copies(state: RunState, jobs: Jobs) -> RunState:
+    assert state.record is not None
+    alive = [job.id for job in jobs.of(state.record) if not job.is_over and job.id.base != state.status.id.base]
+    return replace(state, copies=tuple(alive)) if alive else state
+
+
+def _last_known(state: RunState, last: Jobs, answer: Answer) -> RunState:
     """A failed question changes no state: of a run that nobody told of now, the state it was last seen in."""
     run = state.record
     if run is None or run.job_id is None or state.status.outcome is not Outcome.UNKNOWN:
         return state
-    job = own_job(run, last.get(run.submission.token[:8], ()))
+    job = last.own(run)
     if job is None or job.is_over:
         return state
     return RunState(run, _with_end(run, job), answer.note, answer.last_at)
 
 
-def _state(
-    store: Store, run: RunRecord, by_token: Mapping[str, Sequence[JobStatus]], answer: Answer, past: Answer, now: float
-) -> RunState:
+def _state(store: Store, run: RunRecord, jobs: Jobs, answer: Answer, past: Answer, now: float) -> RunState:
     submission = run.submission
     if run.job_id is None:  # being submitted this moment by somebody alive, who will write it down; or cut off
         return _unsubmitted(run)
-    job = own_job(run, by_token.get(submission.token[:8], ()))
+    job = jobs.own(run)
     if job is not None:
         if job.id.base != run.job_id.base:  # the recorded id was a banner's: the token knows better
             run = _moved(store, run, JobId(job.id.base))
-        return RunState(_seen(store, run, job), _with_end(run, job))
+        job = _with_end(run, job)
+        return RunState(_seen(store, run, job), job)
     ended = end_of(run) if submission.final is None or worth_asking(run, now) else None
     if ended is not None:
         return RunState(_seen(store, run, ended), ended)
@@ -112,18 +134,25 @@ def _state(
     return _absent(store, run, past, now)
 
 
-def _absent(store: Store, run: RunRecord, past: Answer, now: float) -> RunState:
+def _absent(store: Store, run: RunRecord, past: Answer, now: float) -> RunState:  # noqa: PLR0911 - a case a line
     """A job that an answering scheduler does not hold and that wrote no end."""
     assert run.job_id is not None
-    mine = [j for j in past.jobs if j.id.base == run.job_id.base and token_part(j) == run.submission.token[:8]]
-    closed = [job for job in mine if job.is_over]
+    try:
+        claim, readable = records.read_claim(run), True
+    except OSError:
+        claim, readable = None, False
+    closed = [job for job in past.jobs if job.is_over and _is_accounted(job, run, claim)]
     if closed:
         job = max(closed, key=lambda j: j.ended or 0)
         return RunState(_seen(store, run, job), job)
-    claim = records.claim_of(run)
     if claim is not None:
         why = "it ran, then left the queue without an end record (a node or the controller was lost?)"
         return RunState(run, _unknown(run, why), past.note)
+    if not readable or not run.mine:
+        why = "it left the queue, and its records cannot be read" if not readable else "it left the queue"
+        return RunState(run, _unknown(run, why), past.note)
+    if not run.cluster:
+        return RunState(run, _unknown(run, "it is not in the queue, and the cluster that took it is not known"))
     if run.submission.cancel_asked:
         job = _unknown(run, "cancelled while it waited")
         return RunState(run, replace(job, state="CANCELLED", outcome=Outcome.CANCELLED, source="record"))
@@ -135,71 +164,27 @@ def _absent(store: Store, run: RunRecord, past: Answer, now: float) -> RunState:
     return RunState(run, replace(_unknown(run, why), outcome=Outcome.LOST), past.note)
 
 
-def end_of(run: RunRecord) -> JobStatus | None:
-    """How a run's newest attempt says it ended, None where it has not, or will start again."""
-    folders = records.attempts(run)
-    end = records.read_json(folders[-1] / "end.json") if folders else None
-    if end is None or run.job_id is None:
-        return None
-    claim = records.claim_of(run)
-    if claim is not None and claim[2] > _int(end.get("restart"), 0):
-        return None  # it was started again and has not got as far as its own folder
-    due, status = str(end.get("due", "")), _int(end.get("status"), 1)
-    if due in ("JOB REQUEUE", "PREEMPTION", "NODE FAILURE"):
-        return None
-    state, reason = _word(status, bool(end.get("signal")), due, str(end.get("reason", "")))
-    started = records.read_json(folders[-1] / "start.json") or {}
-    ranks = started["ranks"] if isinstance(started.get("ranks"), list) else []
-    last = _int(end.get("time"), None)
-    first = _began(run, _int(started.get("time"), None))
-    return JobStatus(
-        id=run.job_id,
-        state=state,
-        outcome=outcome_of(state, status),
-        reason=reason,
-        name=f"{run.name}.{run.submission.token[:8]}",
-        user=run.user,
-        node_count=run.nodes,
-        nodes=",".join(dict.fromkeys(str(r.get("node", "")) for r in ranks if isinstance(r, dict))),
-        elapsed=last - first if first is not None and last is not None else None,
-        submitted=run.submission.at,
-        started=first,
-        ended=last,
-        exit_status=status,
-        restarts=_int(end.get("restart"), None),
-        source="record",
-    )
-
-
-def _began(run: RunRecord, joined: int | None) -> int | None:
-    """When the newest start of a run began: its first act writes the claim; its ranks have ``joined`` later."""
-    try:
-        claimed = int((run.run_dir / "claims" / run.submission.token / "owner").stat().st_mtime)
-    except OSError:
-        return joined
-    return claimed if joined is None or claimed < joined else joined
-
-
-def _word(status: int, signalled: bool, due: str, reason: str) -> tuple[str, str]:
-    """Slurm's state word for an end record, and the reason."""
-    if status == 0:
-        return "COMPLETED", ""
-    if signalled and (due == "TIME LIMIT" or reason == "TimeLimit"):
-        return "TIMEOUT", "TimeLimit"
-    if signalled:
-        return "CANCELLED", ""
-    return "FAILED", "NonZeroExitCode"
+def _is_accounted(job: JobStatus, run: RunRecord, claim: Claim | None) -> bool:
+    """Whether a row of accounting is the run's: by its token or, renamed, as the job that wrote the claim."""
+    if run.job_id is None or job.id.base != run.job_id.base or not (run.mine or job.user == run.user):
+        return False
+    if token_part(job) == run.submission.token[:8]:
+        return True
+    return claim is not None and claim.job == job.id.base and job.submitted is not None and (
+        abs(job.submitted - run.submission.at) < _SAME_SUBMISSION
+    )  # fmt: skip
 
 
 def _with_end(run: RunRecord, job: JobStatus) -> JobStatus:
     """What the queue does not tell: the exit status and the restarts, from the run's own files."""
     claim = records.claim_of(run)
-    restarts = claim[2] if claim else job.restarts
+    restarts = claim.restart if claim else job.restarts
     if job.outcome is Outcome.RUNNING:
         return replace(job, restarts=restarts)
     ended = end_of(run)
     status = ended.exit_status if ended else job.exit_status
-    return replace(job, restarts=restarts, exit_status=status, outcome=outcome_of(job.state, status))
+    state = "COMPLETED" if status == 0 and ended and job.state == "FAILED" else job.state  # marks that came late
+    return replace(job, state=state, restarts=restarts, exit_status=status, outcome=outcome_of(state, status))
 
 
 def _seen(store: Store, run: RunRecord, job: JobStatus) -> RunRecord:
@@ -221,18 +206,18 @@ def _seen(store: Store, run: RunRecord, job: JobStatus) -> RunRecord:
 
 
 def _from_final(run: RunRecord, final: Mapping[str, Any]) -> JobStatus:
-    state, status = str(final.get("state", "UNKNOWN")), _int(final.get("exit_status"), None)
+    state, status = str(final.get("state", "UNKNOWN")), whole(final.get("exit_status"), None)
     base = _unknown(run, str(final.get("reason") or ""))
     return replace(
         base,
         state=state,
         outcome=outcome_of(state, status),
         exit_status=status,
-        ended=_int(final.get("ended"), None),
-        elapsed=_int(final.get("elapsed"), None),
-        restarts=_int(final.get("restarts"), None),
-        started=_int(final.get("started"), None),
-        time_limit=_int(final.get("time_limit"), None),
+        ended=whole(final.get("ended"), None),
+        elapsed=whole(final.get("elapsed"), None),
+        restarts=whole(final.get("restarts"), None),
+        started=whole(final.get("started"), None),
+        time_limit=whole(final.get("time_limit"), None),
         nodes=str(final.get("nodes") or ""),
         source="record",
     )
@@ -248,12 +233,12 @@ def _figures_json(metrics: progress.Metrics | None) -> dict[str, Any] | None:
     return asdict(metrics) if metrics is not None else None
 
 
-def offline(run: RunRecord, why: str) -> RunState:
+def offline(store: Store, run: RunRecord, why: str) -> RunState:
     """A run whose scheduler cannot be asked from here, by what its own files tell, or what was seen before."""
     if run.submission.final is not None:
         return RunState(run, _from_final(run, run.submission.final))
     ended = end_of(run)
-    return RunState(run, ended) if ended is not None else RunState(run, _unknown(run, why), why)
+    return RunState(_seen(store, run, ended), ended) if ended is not None else RunState(run, _unknown(run, why), why)
 
 
 def _unsubmitted(run: RunRecord) -> RunState:
@@ -284,55 +269,39 @@ def _unknown(run: RunRecord, reason: str) -> JobStatus:
 def worth_asking(run: RunRecord, now: float) -> bool:
     """Whether the scheduler may know more of a run than its own files."""
     final = run.submission.final
-    return final is None or now - (_int(final.get("ended"), None) or run.submission.at) < ASK_AGAIN
+    return final is None or now - (whole(final.get("ended"), None) or run.submission.at) < ASK_AGAIN
 
 
-def _needs_accounting(run: RunRecord, by_token: Mapping[str, Sequence[JobStatus]]) -> bool:
+def _needs_accounting(run: RunRecord, jobs: Jobs) -> bool:
     if run.job_id is None or run.submission.final is not None:
         return False
-    return own_job(run, by_token.get(run.submission.token[:8], ())) is None and end_of(run) is None
+    return jobs.own(run) is None and end_of(run) is None
 
 
-def _healed(
-    store: Store, run: RunRecord, by_token: Mapping[str, Sequence[JobStatus]], answered: bool, now: float
-) -> RunRecord:
+def _healed(store: Store, run: RunRecord, jobs: Jobs, answered: bool, now: float) -> RunRecord:
     try:
-        return heal(store, run, by_token, answered, now)
+        return heal(store, run, jobs, answered, now)
     except OSError:  # reading must work on a full disk and in another's folder
         return run
 
 
-def _claimed(store: Store, run: RunRecord) -> RunRecord:
-    """A run that was submitted twice is the job that claimed it, whichever was written down."""
+def _claimed(store: Store, run: RunRecord, jobs: Jobs, cluster: str) -> RunRecord:
+    """The run with what its claim knows: the job that it is, if it was submitted twice, and the cluster it went to."""
     claim = records.claim_of(run)
-    if claim is None or run.job_id is None or claim[1] == run.job_id.base:
-        return run
-    return _moved(store, run, JobId(claim[1]))
+    if claim is not None and run.job_id is not None and (
+        claim.job != run.job_id.base or (claim.cluster and claim.cluster != run.cluster)
+    ):  # fmt: skip
+        return _moved(store, run, JobId(claim.job), claim.cluster)
+    if not run.cluster and cluster and run.job_id is not None and jobs.own(run) is not None:
+        return _moved(store, run, run.job_id, cluster)
+    return run
 
 
-def _moved(store: Store, run: RunRecord, job: JobId) -> RunRecord:
+def _moved(store: Store, run: RunRecord, job: JobId, cluster: str = "") -> RunRecord:
     try:
-        return store.commit(run, job)
+        return store.commit(run, job, cluster)
     except OSError:  # reading must work on a full disk and in another's folder
         return replace(run, submissions=(*run.submissions[:-1], replace(run.submission, job_id=str(job))))
-
-
-def _by_token(jobs: Sequence[JobStatus]) -> dict[str, list[JobStatus]]:
-    found: dict[str, list[JobStatus]] = {}
-    for job in jobs:
-        found.setdefault(token_part(job), []).append(job)
-    return found
-
-
-def token_part(job: JobStatus) -> str:
-    """The end of a job's name: of one of ours, the first eight letters of its token."""
-    return job.name.rpartition(".")[2]
-
-
-def _int(value: object, default: int | None) -> Any:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 2**63:
-        return default
-    return int(value)
 
 
 def cancelled(store: Store, run: RunRecord, now: float) -> RunRecord:

@@ -10,8 +10,7 @@ from pathlib import Path
 from pwd import getpwuid
 from typing import Any
 
-from clusterrun import progress, states
-from clusterrun import store as records
+from clusterrun import progress, records, states
 from clusterrun.amounts import ago, clock, several
 from clusterrun.arrays import task_count
 from clusterrun.job import JobStatus, Outcome

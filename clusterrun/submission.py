@@ -13,14 +13,16 @@ import os
 import random
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from clusterrun import store as records
+from clusterrun import records
 from clusterrun.errors import Ambiguous, NotDelivered, Refused, SchedulerError
 from clusterrun.job import JobId, JobStatus
+from clusterrun.ownership import Jobs, one_cluster
+from clusterrun.records import RunRecord
 from clusterrun.scheduler import Scheduler, Submission, processes
-from clusterrun.store import RunRecord, Store
+from clusterrun.store import Store
 
 #: Seconds for which a request that was not delivered is sent again.
 KEEP_SENDING = 90.0
@@ -70,7 +72,7 @@ def _send(
     while True:
         tries += 1
         try:
-            return store.commit(record, scheduler.submit(submission))
+            return store.commit(record, scheduler.submit(submission), one_cluster(scheduler.cluster))
         except Refused:
             store.discard(record)
             raise
@@ -116,8 +118,8 @@ def look_up(scheduler: Scheduler, record: RunRecord, clock: Clock, tell: Callabl
     began, first_empty, empties = clock.now(), None, 0
     while True:
         claim = records.claim_of(record)
-        answer = scheduler.find(token, since)
-        job = adopt(scheduler, answer.jobs, claim[1] if claim else None, tell)
+        answer = scheduler.find(token, since, record.run_dir / "script.sh")
+        job = adopt(scheduler, answer.jobs, claim.job if claim else None, tell)
         if job is not None:
             return job
         if answer.complete:
@@ -155,32 +157,18 @@ def adopt(
     return chosen
 
 
-def own_job(record: RunRecord, jobs: Sequence[JobStatus]) -> JobStatus | None:
-    """Of the jobs that carry a run's token, the run's own: the one that claimed it, else the recorded, else the oldest.
-
-    None where the claimer is not among them: the others are copies that leave without having run.
-    """
-    claim = records.claim_of(record)
-    alike = sorted(jobs, key=lambda job: int(job.id.raw.lstrip("L")))
-    wanted = claim[1] if claim else record.job_id.base if record.job_id else None
-    found = next((job for job in alike if job.id.base == wanted), None)
-    return found or (alike[0] if alike and claim is None else None)
-
-
-def heal(
-    store: Store, record: RunRecord, jobs: Mapping[str, Sequence[JobStatus]], answered: bool, now: float
-) -> RunRecord:
+def heal(store: Store, record: RunRecord, jobs: Jobs, answered: bool, now: float) -> RunRecord:
     """Settle a submission whose submitter is gone, from an answer that the caller has at hand.
 
-    ``jobs`` maps the first eight of each token to the jobs that carry it. The record comes back as a job's, as one
-    that was never submitted, or as it was. One that was thought never submitted may still turn out to be a job.
+    The record comes back as a job's, as one that was never submitted, or as it was. One that was thought never
+    submitted may still turn out to be a job.
     """
     submission = record.submission
     if submission.state == records.ACCEPTED or submitter_lives(submission.submitter):
         return record
-    claim, job = records.claim_of(record), own_job(record, jobs.get(submission.token[:8], ()))
+    claim, job = records.claim_of(record), jobs.own(record)
     if claim is not None:
-        return store.commit(record, JobId.parse(claim[1]))
+        return store.commit(record, JobId.parse(claim.job), claim.cluster)
     if job is not None:
         return store.commit(record, JobId(job.id.base))
     here = submission.submitter[0] == socket.gethostname()

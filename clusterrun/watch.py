@@ -13,12 +13,12 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
-from clusterrun import store as records
+from clusterrun import records
 from clusterrun.job import MAY_RETURN, Outcome
+from clusterrun.records import RunRecord
 from clusterrun.scheduler.lately import FRESH
 from clusterrun.scheduler.sparing import FIRST, LONGEST
 from clusterrun.states import RunState
-from clusterrun.store import RunRecord
 
 QUIET = 3.0
 """Seconds without a new line after which a log no longer says that its job lives."""

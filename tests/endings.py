@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from clusterrun.job import JobId, JobStatus, outcome_of
+from clusterrun.records import RunRecord
 from clusterrun.scheduler import Scheduler
 from clusterrun.scheduler.slurm import ClusterFacts, SlurmScheduler
 from clusterrun.shell import Completed
 from clusterrun.states import RunState
-from clusterrun.store import RunRecord
 from tests.recording import AT
 
 #: What rank 1 leaves in err: a traceback of the user's own code.

@@ -7,8 +7,9 @@ import time
 from pwd import getpwuid
 from typing import Any
 
+from clusterrun.records import RunRecord
 from clusterrun.scheduler.slurm_text import _SQUEUE, SEP
-from clusterrun.store import RunRecord, Store
+from clusterrun.store import Store
 from tests.recording import submitted
 
 SILENT = {"err": "slurm_load_jobs error: Unable to contact slurm controller\n", "status": 1}

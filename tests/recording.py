@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from clusterrun.job import JobId
-from clusterrun.store import RunRecord, Store, SubmissionRecord
+from clusterrun.records import RunRecord, SubmissionRecord
+from clusterrun.store import Store
 
 AT = 1_795_000_000
 TOKEN = "k3v7qaabcdefghij"

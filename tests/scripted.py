@@ -9,8 +9,9 @@ from pathlib import Path
 from clusterrun import states, submission
 from clusterrun.errors import Ambiguous, ClusterrunError, NoScheduler, NotDelivered, Refused, SchedulerError
 from clusterrun.job import JobId, JobStatus, outcome_of
+from clusterrun.records import RunRecord, SubmissionRecord
 from clusterrun.scheduler import Answer, Cancelled, Submission
-from clusterrun.store import RunRecord, Store, SubmissionRecord
+from clusterrun.store import Store
 from clusterrun.submission import Clock
 
 NOW = 1_800_000_000
@@ -87,7 +88,7 @@ class FakeSlurm:
             return Answer(complete=False, note="squeue: Socket timed out")
         return Answer([job for since, job in self.jobs if since <= self.time.seconds])
 
-    def find(self, token: str, since: int) -> Answer:
+    def find(self, token: str, since: int, script: Path) -> Answer:
         live = self.query()
         return replace(live, jobs=[job for job in live.jobs if job.name.endswith("." + token[:8])])
 

@@ -9,7 +9,8 @@ from pwd import getpwuid
 
 import pytest
 
-from clusterrun.store import RunRecord, Store
+from clusterrun.records import RunRecord
+from clusterrun.store import Store
 from tests.desks import Desk
 from tests.listed import rows, run_row
 from tests.recording import attempt, claim, end, submitted

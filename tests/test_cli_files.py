@@ -67,15 +67,17 @@ def test_setup_lines_that_are_not_shell(desk: Desk) -> None:
 def test_a_log_folder_that_cannot_be_written(desk: Desk) -> None:
     desk.write("logs", "a file")
     line, _ = refused(desk, "submit", "--", "train.py")
-    assert line.startswith(f"the log folder cannot be written: {desk.project}/logs: ")
+    assert line == f"records and logs cannot be kept in {desk.project}/logs: it is not a folder"
 
 
-def test_a_log_folder_that_everybody_may_write(desk: Desk) -> None:
-    logs = desk.project / "logs"
-    logs.mkdir()
-    logs.chmod(0o777)
+@pytest.mark.parametrize("name", ["logs", ".clusterrun", ".clusterrun/runs"])
+def test_a_folder_of_records_or_logs_that_others_may_write(desk: Desk, name: str) -> None:
+    folder = desk.project / name
+    folder.mkdir(parents=True)
+    folder.chmod(0o777)
     line, hint = refused(desk, "submit", "--", "train.py")
-    assert "writable by everybody" in line and hint == f"chmod o-w {logs}"
+    assert line == f"records and logs cannot be kept in {folder}: others may write it"
+    assert hint == f"chmod go-w {folder}"
 
 
 def test_a_folder_that_is_not_ours_to_write(desk: Desk) -> None:
@@ -89,7 +91,7 @@ def test_a_folder_that_is_not_ours_to_write(desk: Desk) -> None:
         desk.project.chmod(0o755)
     assert done.returncode == 2, done.stderr
     assert done.stderr.splitlines() == [
-        f"clusterrun: the log folder cannot be written: {desk.project}/logs: Permission denied",
+        f"clusterrun: records and logs cannot be written: {desk.project}: Permission denied",
         "  hint: submit from a folder of yours with room",
     ]
     assert desk.files().keys() == {"train.py"} and desk.slurm.count("sbatch") == 0

@@ -9,8 +9,9 @@ import time
 import pytest
 
 from clusterrun import states
+from clusterrun.records import RunRecord
 from clusterrun.scheduler.slurm_text import _SACCT, SEP
-from clusterrun.store import RunRecord, Store
+from clusterrun.store import Store
 from tests.desks import Desk
 from tests.listed import SILENT, rows, run, run_row
 from tests.recording import attempt, claim, end, with_submission

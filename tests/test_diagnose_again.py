@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from clusterrun.diagnose.again import again
-from clusterrun.store import RunRecord, Store
+from clusterrun.records import RunRecord
+from clusterrun.store import Store
 from tests.recording import submitted
 
 

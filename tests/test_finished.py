@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from clusterrun import store as records
+from clusterrun import store as stores
 from clusterrun.finished import open_runs
-from clusterrun.store import RunRecord, Store
+from clusterrun.records import RunRecord
+from clusterrun.store import Store
 from tests.recording import submitted
 
 
@@ -23,14 +24,14 @@ def store(tmp_path: Path) -> Store:
 def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the runs whose records were read."""
     found: list[str] = []
-    load = records.load
+    load = stores.load_strictly
 
-    def counted(folder: Path) -> RunRecord | None:
+    def counted(folder: Path) -> RunRecord:
         run = load(folder)
-        found.append(run.name if run is not None else "")
+        found.append(run.name)
         return run
 
-    monkeypatch.setattr(records, "load", counted)
+    monkeypatch.setattr(stores, "load_strictly", counted)
     return found
 
 

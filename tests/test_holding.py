@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -79,14 +81,13 @@ def test_nobody_elses_job_and_none_that_does_not_wait_is_touched(tmp_path: Path)
             continue
         with pytest.raises(error):
             cancelling.hold(target, "me", scheduler, release=False)
+    theirs = replace(mine, owner=os.getuid() + 1)
     with pytest.raises(NoSuchJob, match="belongs to me"):
-        cancelling.hold(RunState(mine, waits), "you", scheduler, release=True)
+        cancelling.hold(RunState(theirs, waits), "me", scheduler, release=True)
     assert scheduler.held == []
 
 
 def test_a_submission_that_was_cut_off_is_settled_first(tmp_path: Path) -> None:
-    from dataclasses import replace
-
     one = run(tmp_path, 5)
     cut = replace(one, submissions=(replace(one.submission, job_id="", state="submitting"),))
     scheduler: Any = Recorded()

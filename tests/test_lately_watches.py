@@ -15,10 +15,11 @@ import pytest
 from clusterrun.cluster import Cluster
 from clusterrun.job import JobId, JobStatus
 from clusterrun.live.source import Source
+from clusterrun.records import RunRecord
 from clusterrun.scheduler import lately
 from clusterrun.scheduler.slurm_text import _SQUEUE, SEP
 from clusterrun.states import RunState
-from clusterrun.store import RunRecord, Store
+from clusterrun.store import Store
 from clusterrun.watch import Watch, changed_at
 from tests.desks import Desk
 from tests.recording import attempt, claim, end, submitted

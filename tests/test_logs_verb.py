@@ -15,8 +15,9 @@ from clusterrun.cli import logfiles
 from clusterrun.cli.follow import PATIENCE, Missed, attempt_lines
 from clusterrun.errors import RequestError
 from clusterrun.job import JobId
+from clusterrun.records import RunRecord
 from clusterrun.scheduler.slurm_past import SEP
-from clusterrun.store import RunRecord, Store
+from clusterrun.store import Store
 from clusterrun.ui import Ui
 from tests.desks import Desk
 from tests.recording import attempt, claim, end, submitted

@@ -19,8 +19,9 @@ from clusterrun.errors import SchedulerError
 from clusterrun.job import JobId, JobStatus, Outcome, outcome_of
 from clusterrun.logs import Source
 from clusterrun.logs.places import Place
+from clusterrun.records import RunRecord
 from clusterrun.states import RunState
-from clusterrun.store import RunRecord, Store
+from clusterrun.store import Store
 from clusterrun.watch import Watch
 from tests.recording import attempt, claim, end, submitted
 from tests.sites import until

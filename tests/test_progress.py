@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from clusterrun.progress import Gpu, Metrics, RankProgress, last_metrics, ranks, read_ranks
-from clusterrun.store import RunRecord, SubmissionRecord
+from clusterrun.records import RunRecord, SubmissionRecord
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),

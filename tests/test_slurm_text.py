@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from clusterrun import shell
 from clusterrun.errors import Ambiguous, NotDelivered, Refused
 from clusterrun.job import JobId, JobStatus, Outcome
+from clusterrun.ownership import carries
 from clusterrun.scheduler import slurm_text as text
-from clusterrun.scheduler.slurm import carries, parse_config
+from clusterrun.scheduler.slurm import parse_config
 from clusterrun.shell import Completed
 
 DATA = Path(__file__).parent / "data" / "slurm"
@@ -58,9 +59,9 @@ def test_squeue_of_a_live_cluster() -> None:
 def test_names_of_odd_bytes_keep_their_token() -> None:
     jobs = text.parse_squeue(recorded("squeue-live.txt"))
     odd = next(job for job in jobs if job.name.startswith("a,b"))
-    assert odd.name == "a,b 'q\" |#%j \\ é 🙂\x1b[31m.eeeeeeee" and carries(odd, "eeeeeeeexxxxxxxx")
+    assert odd.name == "a,b 'q\" |#%j \\ é 🙂\x1b[31m.eeeeeeee" and carries(odd, "eeeeeeeexxxxxxxx", Path("/x"))
     cut = next(job for job in jobs if job.name.startswith("bad"))
-    assert cut.name == r"bad\xff\xfebytes.ffffffff" and carries(cut, "ffffffffxxxxxxxx")
+    assert cut.name == r"bad\xff\xfebytes.ffffffff" and carries(cut, "ffffffffxxxxxxxx", Path("/x"))
     assert next(job for job in jobs if job.id == JobId("7")).name == "two", "the rest of that name is no row"
 
 
@@ -179,7 +180,7 @@ def test_accounting_changes_names_but_not_their_token() -> None:
     jobs = text.parse_sacct(recorded("sacct.txt"))
     odd = next(job for job in jobs if job.name.startswith("a,b"))
     assert odd.name == "a,b 'q` |#%j \\ é ?\x1b[31m.eeeeeeee", "quotes and emoji are lost in the database"
-    assert carries(odd, "eeeeeeee")
+    assert carries(odd, "eeeeeeee", Path("/x"))
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,9 @@ import time
 import pytest
 
 from clusterrun.job import JobId
+from clusterrun.records import RunRecord, SubmissionRecord
 from clusterrun.scheduler.slurm_text import _SACCT, _SQUEUE, SEP
-from clusterrun.store import RunRecord, Store, SubmissionRecord
+from clusterrun.store import Store
 from tests.desks import Desk
 
 

@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
-from clusterrun import states
-from clusterrun import store as records
+from clusterrun import records, states
+from clusterrun import store as stores
 from clusterrun.job import JobId, JobStatus, Outcome, outcome_of
+from clusterrun.records import RunRecord
 from clusterrun.scheduler import Answer, Cancelled, Submission
 from clusterrun.states import RunState
-from clusterrun.store import RunRecord, Store
+from clusterrun.store import Store
 from clusterrun.submission import submitter
 from tests.recording import AT, attempt, claim, end, make_run, submitted, with_submission
 
@@ -39,7 +40,7 @@ class Said:
         self.asked.append(f"account {','.join(map(str, ids))}")
         return self.past
 
-    def find(self, token: str, since: int) -> Answer:
+    def find(self, token: str, since: int, script: Path) -> Answer:
         raise AssertionError("not for reading")
 
     def submit(self, submission: Submission) -> JobId:
@@ -293,7 +294,7 @@ def test_reading_works_where_nothing_can_be_written(store: Store, monkeypatch: p
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(records, "write", full)
+    monkeypatch.setattr(stores, "write", full)
     assert ask(store, run, Said(Answer([row(run, "COMPLETED")]))).status.state == "COMPLETED"
 
 
@@ -308,7 +309,7 @@ def test_what_a_job_wrote_by_half_breaks_nothing(store: Store, text: str) -> Non
 
 def test_out_of_reach(store: Store) -> None:
     run = submitted(store)
-    state = states.offline(run, "there is no Slurm here")
+    state = states.offline(store, run, "there is no Slurm here")
     assert state.status.outcome is Outcome.UNKNOWN and state.note == "there is no Slurm here"
     kept = with_submission(run, final={"state": "TIMEOUT", "ended": AT + 5})
-    assert states.offline(kept, "x").status.state == "TIMEOUT" and states.offline(kept, "x").note == ""
+    assert states.offline(store, kept, "x").status.state == "TIMEOUT" and states.offline(store, kept, "x").note == ""

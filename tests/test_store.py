@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
 import stat
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from clusterrun import store as records
+from clusterrun import records
+from clusterrun import store as stores
 from clusterrun.errors import RequestError
 from clusterrun.job import JobId
 from clusterrun.store import Store
@@ -30,7 +32,8 @@ def mode(path: Path) -> int:
 
 def test_a_record_comes_back_as_it_was(store: Store) -> None:
     run = submitted(store, name='odd "é🙂\udcff\x1b', what="a\tb")
-    assert records.load(run.run_dir) == replace(run, sources={k: list(v) for k, v in run.sources.items()})  # type: ignore[misc]
+    me = {"owner": os.getuid(), "user": pwd.getpwuid(os.getuid()).pw_name}
+    assert records.load(run.run_dir) == replace(run, sources={k: list(v) for k, v in run.sources.items()}, **me)  # type: ignore[misc, arg-type]
     assert run.job_id == JobId("101") and run.submission.state == records.ACCEPTED
     assert (run.run_dir / "script.sh").read_text() == "#!/bin/bash\n"
     assert run.world_size == 8 and run.logs == store.root / "logs"
@@ -51,19 +54,18 @@ def test_modes_whatever_the_umask(store: Store, shared: bool, folder: int, file:
 
 def test_a_write_that_fails_leaves_the_old_file(store: Store, tmp_path: Path) -> None:
     path = tmp_path / "x.json"
-    records.write(path, "old")
+    stores.write(path, "old")
     with pytest.raises(UnicodeEncodeError):
-        records.write(path, "new \ud83d")
+        stores.write(path, "new \ud83d")
     assert path.read_text() == "old" and os.listdir(tmp_path) == ["project", "x.json"]
 
 
-def test_a_link_in_the_way_is_not_followed(tmp_path: Path) -> None:
+def test_a_link_in_the_way_is_replaced_and_not_followed(tmp_path: Path) -> None:
     target = tmp_path / "target"
     target.write_text("mine")
-    (tmp_path / f".x.json.{os.getpid()}").symlink_to(target)
-    with pytest.raises(OSError, match="symbolic"):
-        records.write(tmp_path / "x.json", "theirs")
-    assert target.read_text() == "mine"
+    (tmp_path / "x.json").symlink_to(target)
+    stores.write(tmp_path / "x.json", "new")
+    assert target.read_text() == "mine" and not (tmp_path / "x.json").is_symlink()
 
 
 def test_records_that_cannot_be_written_leave_nothing(store: Store) -> None:
@@ -80,12 +82,12 @@ def test_records_that_cannot_be_written_leave_nothing(store: Store) -> None:
 
 
 def test_logs_are_proved(store: Store) -> None:
-    assert store.prepare_logs(False) == store.root / "logs" and mode(store.root / "logs") == 0o700
+    assert store.prepare(False) == store.root / "logs" and mode(store.root / "logs") == 0o700
     assert os.listdir(store.root / "logs") == []
-    store.prepare_logs(False)
+    store.prepare(False)
     (store.root / "logs").chmod(0o777)
-    with pytest.raises(RequestError, match="writable by everybody"):
-        store.prepare_logs(False)
+    with pytest.raises(RequestError, match="others may write it"):
+        store.prepare(False)
 
 
 @pytest.mark.parametrize(
@@ -185,8 +187,8 @@ def test_attempts_and_claims(store: Store) -> None:
     (run.run_dir / "attempts" / f"{run.submission.token}.x.0").mkdir()
     assert [path.name.partition(".")[2] for path in records.attempts(run)] == ["2.0", "2.1", "10.0"]
     claim(run, restart=2)
-    assert records.claim_of(run) == ("lab", "101", 2)
     owner = run.run_dir / "claims" / run.submission.token / "owner"
+    assert records.claim_of(run) == records.Claim("lab", "101", 2, int(owner.stat().st_mtime))
     for torn in ("", "lab", "lab 101", "lab 101 x", "a b c d"):
         owner.write_text(torn)
         assert records.claim_of(run) is None
@@ -205,6 +207,6 @@ def test_deep_json_is_nothing(tmp_path: Path) -> None:
 
 
 def test_where_the_state_is() -> None:
-    assert records.state_folder({"CLUSTERRUN_STATE": "/s", "HOME": "/h"}) == Path("/s")
-    assert records.state_folder({"XDG_STATE_HOME": "/x", "HOME": "/h"}) == Path("/x/clusterrun")
-    assert records.state_folder({"HOME": "/h"}) == Path("/h/.local/state/clusterrun")
+    assert stores.state_folder({"CLUSTERRUN_STATE": "/s", "HOME": "/h"}) == Path("/s")
+    assert stores.state_folder({"XDG_STATE_HOME": "/x", "HOME": "/h"}) == Path("/x/clusterrun")
+    assert stores.state_folder({"HOME": "/h"}) == Path("/h/.local/state/clusterrun")

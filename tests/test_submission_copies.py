@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from clusterrun import store as records
-from clusterrun import submission
+from clusterrun import records, submission
 from clusterrun.job import JobId, Outcome
+from clusterrun.ownership import Jobs
+from clusterrun.records import RunRecord
 from clusterrun.scheduler import Answer
-from clusterrun.store import RunRecord
 from tests.scripted import GONE, NOW, TOKEN, FakeSlurm, Time, ask, claim, left, staged, status
 
 
@@ -74,7 +74,7 @@ def test_which_of_the_jobs_with_a_token_is_the_runs(
     _, record, _ = staged(tmp_path, job_id=recorded)
     if claimed:
         claim(record, claimed)
-    found = submission.own_job(record, [status(JobId(id), TOKEN) for id in there])
+    found = Jobs([status(JobId(id), TOKEN) for id in there]).own(record)
     assert (found.id.raw if found else None) == expected
 
 

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterrun import store as records
-from clusterrun import submission
+from clusterrun import records, submission
 from clusterrun.job import JobId
 from tests.scripted import GONE, NOW, TOKEN, FakeSlurm, Time, ask, claim, left, staged
 

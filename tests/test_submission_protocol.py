@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clusterrun import states, submission
-from clusterrun import store as records
+from clusterrun import records, states, submission
 from clusterrun.errors import Ambiguous, NoScheduler, NotDelivered, Refused
 from clusterrun.job import JobId
-from clusterrun.store import RunRecord, Store
+from clusterrun.records import RunRecord
+from clusterrun.store import Store
 from tests.scripted import NOW, left, send
 
 

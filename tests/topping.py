@@ -16,9 +16,9 @@ from rich.console import Console
 from clusterrun.errors import ClusterrunError
 from clusterrun.job import JobId, JobStatus, outcome_of
 from clusterrun.listing import OPEN
+from clusterrun.records import RunRecord, SubmissionRecord
 from clusterrun.scheduler import Cancelled
 from clusterrun.states import RunState
-from clusterrun.store import RunRecord, SubmissionRecord
 
 
 def run(root: Path, number: int, name: str = "lm", scheduler: str = "slurm", ranks: int = 2) -> RunRecord:

@@ -65,8 +65,11 @@ def cancel(
     for target, result in results:
         said = f": {result.said}" if result.said else ""
         ui.say(f"{'Cancelled' if result.done else 'Not cancelled'} {handle(target)}{said}")
-    if not all(result.done or result.said.startswith(("already over", "nothing to cancel")) for _, result in results):
+    left = [(target, result) for target, result in results if not result.done]
+    if any(target.status.outcome is Outcome.RUNNING or target.copies for target, _ in left):
         ctx.exit(3)
+    if any(target.status.outcome is Outcome.UNKNOWN for target, _ in left):
+        ctx.exit(75)  # it may run where it cannot be seen from here
 
 
 def _typed(cluster: Cluster, job_ids: tuple[str, ...]) -> list[RunState]:
@@ -76,5 +79,5 @@ def _typed(cluster: Cluster, job_ids: tuple[str, ...]) -> list[RunState]:
 
 
 def _can_be_cancelled(target: RunState, user: str) -> bool:
-    owner = target.record.user if target.record else target.status.user
-    return target.status.outcome is Outcome.RUNNING and owner in ("", user)
+    mine = target.record.mine if target.record else target.status.user in ("", user)
+    return mine and (target.status.outcome is Outcome.RUNNING or bool(target.copies))

@@ -10,15 +10,15 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from clusterrun import store as records
+from clusterrun import records
 from clusterrun.cli.watcher import Watcher
 from clusterrun.cluster import Cluster
 from clusterrun.job import LAUNCH_FAILURE, LOCAL, JobId, Outcome
 from clusterrun.logs import Look, Notice, Source, Want, log_paths, look_of, show_following
 from clusterrun.logs.clock import clock_ticks
+from clusterrun.records import RunRecord
 from clusterrun.states import RunState
 from clusterrun.states_shown import state_json
-from clusterrun.store import RunRecord
 from clusterrun.ui import Ui
 from clusterrun.watch import Watch
 

@@ -77,11 +77,13 @@ def first_cause(state: RunState) -> str:
 @click.option("--name", metavar="GLOB", help="Those whose name matches.")
 @click.option("--since", metavar="AGE", help="Those submitted within 30m, 12h, 2d or 1w.")
 @click.option("--expand", is_flag=True, help="A row for each task of an array.")
+@click.option("--all-clusters", is_flag=True, help="Include jobs of clusters other than this shell's.")
 @click.option("--watch", is_flag=True, help="Go on showing it; Ctrl-C ends it.")
 @json_option
 def list_(
-    everything: bool, state: str | None, name: str | None, since: str | None, expand: bool, watch: bool, as_json: bool
-) -> None:
+    everything: bool, state: str | None, name: str | None, since: str | None, expand: bool, all_clusters: bool,
+    watch: bool, as_json: bool,
+) -> None:  # fmt: skip
     """My jobs that are not over, oldest first: runs from any folder, and what other tools have in the queue.
 
     \b
@@ -102,6 +104,7 @@ def list_(
         name=name or "",
         since=listing.read_since(since, time.time()) if since else None,
         everything=everything,
+        all_clusters=all_clusters,
     )
     if watch:
         from clusterrun.cli import watching
@@ -126,7 +129,7 @@ def _refuse_json(as_json: bool, command: str) -> None:
 
 def rows(cluster: Cluster, wanted: Wanted, *, expand: bool) -> list[RunState]:
     """The jobs that are wanted, as rows in their order."""
-    found = listing.choose(cluster.listing(everything=wanted.history), wanted)
+    found = listing.choose(cluster.listing(everything=wanted.history, all_clusters=wanted.all_clusters), wanted)
     return listing.arrange(found, expand=expand)
 
 

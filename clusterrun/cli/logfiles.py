@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from clusterrun import foreign
-from clusterrun import store as records
+from clusterrun import foreign, records
 from clusterrun.cluster import Cluster
 from clusterrun.errors import NoSuchJob, RequestError
 from clusterrun.job import JobId, is_run_id
@@ -19,12 +18,12 @@ from clusterrun.logs import Source, log_paths
 from clusterrun.logs.clock import read_ticks
 from clusterrun.logs.places import Place, from_submit_line, place_of, places
 from clusterrun.logs.select import Choice, choose
+from clusterrun.records import RunRecord
 from clusterrun.scheduler import Scheduler
 from clusterrun.scheduler.hostlist import expand
 from clusterrun.scheduler.slurm import SlurmScheduler
 from clusterrun.scheduler.slurm_past import NEW, OLD, files_argv, parse_files
 from clusterrun.scheduler.slurm_show import parse_show, show_argv
-from clusterrun.store import RunRecord
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from clusterrun.cluster import Cluster
 from clusterrun.errors import RequestError
 from clusterrun.job import LOCAL
 from clusterrun.logs import log_paths
-from clusterrun.store import RunRecord
+from clusterrun.records import RunRecord
 from clusterrun.ui import Ui
 
 MOMENT = 2.0

@@ -6,8 +6,8 @@ import re
 import shlex
 from collections.abc import Collection, Mapping
 
-from clusterrun import store as records
-from clusterrun.store import RunRecord
+from clusterrun import records
+from clusterrun.records import RunRecord
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)([KMGT]?)B?", re.IGNORECASE)
 _WITHOUT = re.compile(r"\(without --([\w-]+)\)")

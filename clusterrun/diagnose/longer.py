@@ -11,8 +11,8 @@ from clusterrun.causes import Cause
 from clusterrun.errors import ClusterrunError
 from clusterrun.fields import parse_time_limit
 from clusterrun.job import JobStatus
+from clusterrun.records import RunRecord
 from clusterrun.scheduler.slurm_nodes import Me, Partition, closed
-from clusterrun.store import RunRecord
 
 _SAVE = "save and go on in another job: tasks of clusterrun save before the limit and resume (--requeue)"
 

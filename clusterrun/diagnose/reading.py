@@ -11,7 +11,7 @@ from clusterrun.causes.model import Line
 from clusterrun.errors import ClusterrunError, RequestError
 from clusterrun.logs.ends import Ends, read_ends
 from clusterrun.logs.lines import Stream
-from clusterrun.store import written_at
+from clusterrun.records import written_at
 
 #: Words that begin trouble: where one stands between a log's beginning and end, its surroundings are read too.
 MENTION = (

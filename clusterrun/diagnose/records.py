@@ -9,16 +9,15 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from clusterrun import progress
-from clusterrun import store as records
+from clusterrun import progress, records
 from clusterrun.causes.model import Facts, RankEnd, RankFailure
 from clusterrun.causes.recorder import LARGEST, Reached, behind, read_dump
 from clusterrun.errors import ClusterrunError
 from clusterrun.job import JobStatus
 from clusterrun.logs import LogFile
 from clusterrun.progress import RankProgress
+from clusterrun.records import RunRecord
 from clusterrun.states import RunState
-from clusterrun.store import RunRecord
 
 _DUMP = re.compile(r"flight_recorder_(\d{1,7})")
 _DUMPS_READ = 256 * 1024 * 1024  # bytes of flight recorder dumps altogether

@@ -8,18 +8,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from clusterrun import progress
-from clusterrun import store as records
+from clusterrun import progress, records
 from clusterrun.errors import RequestError, SchedulerError
 from clusterrun.job import Outcome
 from clusterrun.listing import arrange
 from clusterrun.logs import log_paths
 from clusterrun.progress import Metrics, RankProgress
+from clusterrun.records import RunRecord
 from clusterrun.scheduler import Answer
 from clusterrun.scheduler.slurm_hold import HELD
 from clusterrun.states import RunState
 from clusterrun.states_shown import handle
-from clusterrun.store import RunRecord
 
 KEPT = 3600
 """Seconds for which a job that is over stays on the screen."""

@@ -68,13 +68,15 @@ class Scheduler(Protocol):
 
     @property
     def cluster(self) -> str:
-        """The cluster's name: with the job id, the key of a record."""
+        """The cluster's name, with the job id the key of a record; empty where it is not known, ``a,b`` or ``all``
+        where the shell names several."""
 
     def submit(self, submission: Submission) -> JobId:
         """Start a run. Raises Refused, NotDelivered or Ambiguous; the job's name carries the token."""
 
-    def find(self, token: str, since: int) -> Answer:
-        """The jobs submitted from epoch second ``since`` on that carry a token: the look-up before any retry."""
+    def find(self, token: str, since: int, script: Path) -> Answer:
+        """The jobs submitted from epoch second ``since`` on that carry a token or run that script: the look-up before
+        any retry."""
 
     def query(self, ids: Sequence[JobId] | None = None) -> Answer:
         """The jobs of this user that the scheduler holds (one call for all), or just those ids, whoever's they are."""

@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from clusterrun.job import JobStatus
+from clusterrun.records import written_at
 from clusterrun.scheduler.processes import boot_id, host_name, is_alive, look
 from clusterrun.scheduler.slurm_text import parse_squeue
-from clusterrun.store import written_at
 
 #: Seconds after which nobody waits any more for the one who said that he asks.
 TURN = 10.0

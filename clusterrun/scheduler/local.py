@@ -164,7 +164,7 @@ class LocalScheduler:
                 hint="nothing was started; if the disk is full make room, then submit again",
             )
 
-    def find(self, token: str, since: int = 0) -> Answer:
+    def find(self, token: str, since: int = 0, script: Path = Path()) -> Answer:
         """The job that carries a token, ended or not; not complete while a job is just being made."""
         found, unclear = [], []
         try:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from clusterrun import shell
 from clusterrun.errors import Ambiguous, CommandError, NoScheduler, Refused, SchedulerError
 from clusterrun.job import JobId, JobStatus
+from clusterrun.ownership import carries
 from clusterrun.scheduler import Answer, Cancelled, Submission
 from clusterrun.scheduler import slurm_text as text
 from clusterrun.scheduler.kept import Kept
@@ -117,7 +118,7 @@ class SlurmScheduler:
 
     @property
     def cluster(self) -> str:
-        return self._where or self.facts.cluster or "slurm"
+        return self._where or self.facts.cluster
 
     def submit(self, submission: Submission) -> JobId:
         """Run sbatch once; raises Refused, NotDelivered, Ambiguous, or NoScheduler where sbatch is not there."""
@@ -132,16 +133,16 @@ class SlurmScheduler:
         TrainExecutor(submission, send).submit_script()
         return found[0]
 
-    def find(self, token: str, since: int) -> Answer:
-        """My jobs whose name carries a token: by squeue, then, for one that has come and gone, by sacct."""
+    def find(self, token: str, since: int, script: Path) -> Answer:
+        """My jobs that carry a token or run that script: by squeue, then, for one that has come and gone, by sacct."""
         live = self.query()
-        mine = [job for job in live.jobs if carries(job, token)]
+        mine = [job for job in live.jobs if carries(job, token, script)]
         if mine or not live.complete or not self.facts.accounting:
             return Answer(mine, live.complete, live.note)
         past = self._ask(text.sacct_argv((), since - 3600, self._where), text.parse_sacct)
         # an accounting that does not answer is no reason to doubt the controller, which has answered; and a row that it
         # holds for open is one that a controller crash has left behind, or the job would be in the queue
-        return Answer([job for job in past.jobs if carries(job, token) and job.is_over])
+        return Answer([job for job in past.jobs if carries(job, token, script) and job.is_over])
 
     def query(self, ids: Sequence[JobId] | None = None) -> Answer:
         """All of my jobs, or those ids, by one squeue; where it does not answer, what it last said of mine."""
@@ -255,11 +256,6 @@ class SlurmScheduler:
     def _call(self, argv: Sequence[str], **kwargs: object) -> shell.Completed:
         self.calls[argv[0]] = self.calls.get(argv[0], 0) + 1
         return self._run(argv, **({"env": self._query_env} | kwargs))
-
-
-def carries(job: JobStatus, token: str) -> bool:
-    """Whether a job's name ends in a token's part: the key of a submission (a comment may be rewritten by the site)."""
-    return job.name.endswith("." + token[:8])
 
 
 def _line(said: str) -> str:

@@ -8,8 +8,8 @@ from clusterrun import progress
 from clusterrun.amounts import several
 from clusterrun.job import JobStatus
 from clusterrun.progress import Metrics, RankProgress
+from clusterrun.records import RunRecord
 from clusterrun.scheduler.hostlist import fold
-from clusterrun.store import RunRecord
 from clusterrun.waiting.words import clock, moment
 
 #: Slurm's words for a job that is neither waiting nor simply running (squeue(1) 22.05 and 26.05, JOB STATE CODES).

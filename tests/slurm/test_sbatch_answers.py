@@ -13,9 +13,9 @@ from clusterrun.cluster import Cluster
 from clusterrun.errors import Ambiguous, Refused
 from clusterrun.fields import Value
 from clusterrun.planning import Plan
+from clusterrun.records import RunRecord
 from clusterrun.request import Asked
 from clusterrun.scheduler.slurm import SlurmScheduler
-from clusterrun.store import RunRecord
 from tests.desks import Desk
 from tests.submitting import fast
 
@@ -111,7 +111,7 @@ def staged(desk: Desk, timeout: float = 1.0) -> tuple[Cluster, SlurmScheduler, P
     cluster = Cluster()
     flags = {"scheduler": "slurm", "gpus-per-node": 0, "tasks-per-node": 1}
     plan = cluster.plan(Asked(words=("train.py",), flags={k: Value(v, "test") for k, v in flags.items()}))
-    cluster.store().prepare_logs(False)
+    cluster.store().prepare(False)
     cluster.store().stage(plan.record, plan.spec_json(), plan.script)
     facts = cluster.facts()
     assert facts is not None

@@ -32,7 +32,7 @@ def plan(site: Site, template: Path, name: str) -> tuple[Cluster, Plan]:
     flags = {"scheduler": "slurm", "job-name": name, "template": str(template), "gpus-per-node": 0, "tasks-per-node": 1}
     made = cluster.plan(Asked(words=("true",), flags={k: Value(v, "test") for k, v in flags.items()}))
     store = cluster.store()
-    store.prepare_logs(False)
+    store.prepare(False)
     store.stage(made.record, made.spec_json(), made.script)
     return cluster, made
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterrun import store as records
+from clusterrun import records
 from lab.cluster import Lab
 from tests.sites import Site, until
 from tests.submitting import Fleet, all_over, held_by_slurm, runs_of

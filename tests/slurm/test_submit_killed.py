@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterrun import store as records
+from clusterrun import records
 from lab.cluster import Lab
 from tests.sites import Site, until
 from tests.submitting import NEVER, age, all_over, begin, held_by_slurm, light, runs_of, wrap_sbatch

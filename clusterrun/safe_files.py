@@ -1,0 +1,266 @@
+"""The one place that opens folders and files which another user could have written.
+
+Below ``.clusterrun`` a path is walked folder by folder, each opened relative to the one before, and no symbolic link
+is followed. Whatever lies in a run's folder must belong to the owner of that folder; the file system says who that is,
+never a field in a file. Only plain files are read, up to a limit. All functions raise OSError where one is refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import grp
+import os
+import pwd
+import secrets
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+#: The folder of records in a project.
+RECORDS = ".clusterrun"
+#: Bytes that a record may have at most: the largest seen has 40 KiB.
+LIMIT = 4 * 1024 * 1024
+#: The place of a run's folder below the project: .clusterrun/runs/RUN_ID.
+_RUN_DEPTH = 3
+_PATH = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
+_PLAIN = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_LINKS = 40  # as many as the kernel follows
+
+
+# -- reading -------------------------------------------------------------------------------------------------------
+
+
+def read(path: Path, limit: int = LIMIT, *, owner: int | None = None) -> bytes:
+    """Return the bytes of a plain file of at most ``limit`` bytes; with ``owner`` it must belong to that uid."""
+    with open_file(path, owner=owner) as descriptor:
+        data = b"".join(iter(lambda: os.read(descriptor, 1 << 20), b"")) if _size(descriptor) <= limit else None
+    if data is None or len(data) > limit:
+        raise OSError(errno.EFBIG, "the file is too large", str(path))
+    return data
+
+
+@contextlib.contextmanager
+def open_file(path: Path, *, owner: int | None = None) -> Iterator[int]:
+    """Yield the descriptor of a plain file that is open for reading."""
+    with _folder(path.parent) as (folder, run_owner):
+        descriptor = os.open(path.name, os.O_RDONLY | _PLAIN, dir_fd=folder)
+    try:
+        info = os.fstat(descriptor)
+        if not stat.S_ISREG(info.st_mode):
+            raise OSError(errno.EINVAL, "not a plain file", str(path))
+        _check_owner(info, run_owner if owner is None else owner, path)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def names(path: Path) -> list[str]:
+    """Return the names in a folder, in no order."""
+    with _folder(path) as (folder, _):
+        descriptor = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
+        try:
+            return os.listdir(descriptor)  # noqa: PTH208 - a descriptor is no path
+        finally:
+            os.close(descriptor)
+
+
+def owner_of(path: Path) -> int:
+    """Return the uid of a folder's owner."""
+    with _folder(path) as (folder, _):
+        return os.fstat(folder).st_uid
+
+
+# -- writing -------------------------------------------------------------------------------------------------------
+
+
+def write(path: Path, data: bytes, mode: int = 0o600) -> None:
+    """Replace a file in a folder of mine whole: temporary name, fsync, rename, fsync of the folder."""
+    temporary = f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}"
+    with _own_folder(path.parent) as folder:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptor = os.open(temporary, flags, 0o600, dir_fd=folder)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fchmod(file.fileno(), mode)
+                os.fsync(file.fileno())
+            os.rename(temporary, path.name, src_dir_fd=folder, dst_dir_fd=folder)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary, dir_fd=folder)
+            raise
+        os.fsync(folder)
+
+
+def append(path: Path, data: bytes) -> None:
+    """Add bytes to a file of mine in one write, so that lines of several processes never mix."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | _PLAIN
+    with _own_folder(path.parent) as folder:
+        descriptor = os.open(path.name, flags, 0o600, dir_fd=folder)
+    try:
+        info = os.fstat(descriptor)
+        if not stat.S_ISREG(info.st_mode):
+            raise OSError(errno.EINVAL, "not a plain file", str(path))
+        _check_owner(info, os.getuid(), path)
+        os.write(descriptor, data)
+    finally:
+        os.close(descriptor)
+
+
+def make_folder(path: Path, mode: int) -> None:
+    """Make a folder of exactly ``mode``, or give an existing one of mine the group's rights that ``mode`` has."""
+    with _folder(path.parent) as (parent, _):
+        made = False
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(path.name, 0o700, dir_fd=parent)
+            made = True
+        descriptor = os.open(
+            path.name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent
+        )  # fmt: skip
+    try:
+        info = os.fstat(descriptor)
+        _check_owner(info, os.getuid(), path)
+        now = stat.S_IMODE(info.st_mode)
+        # a group's folder hands its group down by the set-group-id bit, which a plain chmod would take away
+        wanted = mode | now & stat.S_ISGID if made else now | mode & 0o050
+        if wanted != now:
+            os.fchmod(descriptor, wanted)
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _own_folder(path: Path) -> Iterator[int]:
+    with _folder(path) as (folder, _):
+        _check_owner(os.fstat(folder), os.getuid(), path)
+        descriptor = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _folder(path: Path) -> Iterator[tuple[int, int | None]]:
+    """Yield a folder's descriptor, and the uid that owns the run it is in (None outside of a run)."""
+    parts = path.parts
+    start = len(parts) - 1 - parts[::-1].index(RECORDS) if RECORDS in parts else len(parts)
+    if ".." in parts[start:]:
+        raise OSError(errno.EINVAL, "a path of records cannot go up", str(path))
+    descriptor, owner = os.open(Path(*parts[:start]), _PATH), None
+    try:
+        for depth, name in enumerate(parts[start:], 1):
+            below = os.open(name, _PATH | os.O_NOFOLLOW, dir_fd=descriptor)
+            os.close(descriptor)
+            descriptor = below
+            if depth >= _RUN_DEPTH and parts[start + 1] == "runs":
+                info = os.fstat(descriptor)
+                owner = info.st_uid if owner is None else owner
+                _check_owner(info, owner, path)
+        yield descriptor, owner
+    except OSError as error:  # calls relative to a descriptor know the last name only
+        if not str(error.filename or "").startswith("/"):
+            error.filename = str(path)
+        raise
+    finally:
+        os.close(descriptor)
+
+
+def _check_owner(info: os.stat_result, owner: int | None, path: Path) -> None:
+    if owner is not None and info.st_uid != owner:
+        raise PermissionError(errno.EPERM, f"it belongs to {user_name(info.st_uid)}", str(path))
+
+
+def _size(descriptor: int) -> int:
+    return os.fstat(descriptor).st_size
+
+
+# -- who could change a path ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Weakness:
+    """A folder that users other than me and root can change: why, and the command that ends it (or an empty text)."""
+
+    folder: Path
+    why: str
+    fix: str = ""
+
+
+def weakness(path: Path) -> Weakness | None:
+    """Find the first folder on a path, links followed, through which another user could replace what stands there.
+
+    A folder with the sticky bit lets nobody replace the entries of others. What does not exist yet counts as safe.
+    """
+    at, ahead, links = Path("/"), list(reversed(path.absolute().parts[1:])), 0
+    while True:
+        try:
+            info = at.lstat()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            return Weakness(at, f"it cannot be looked at: {error.strerror}")
+        if stat.S_ISLNK(info.st_mode):
+            links += 1
+            if info.st_uid not in _trusted() or links > _LINKS:
+                return Weakness(at, f"the link belongs to {user_name(info.st_uid)}")
+            target = at.readlink()
+            ahead += reversed(target.parts[1:] if target.is_absolute() else target.parts)
+            at = Path("/") if target.is_absolute() else at.parent
+        elif not stat.S_ISDIR(info.st_mode):
+            return Weakness(at, "it is not a folder")
+        elif weak := why_writable(at, info):
+            return weak
+        if not ahead:
+            return None
+        name = ahead.pop()
+        at = at.parent if name == ".." else at / name
+
+
+def why_writable(folder: Path, info: os.stat_result) -> Weakness | None:
+    """Say why others could replace entries of a folder, judged by its owner and mode."""
+    if info.st_uid not in _trusted():
+        return Weakness(folder, f"it belongs to {user_name(info.st_uid)}")
+    if info.st_mode & stat.S_ISVTX:
+        return None
+    why = why_not(info, os.getuid(), trusted=_trusted())
+    bits = ("g" if info.st_mode & stat.S_IWGRP else "") + ("o" if info.st_mode & stat.S_IWOTH else "")
+    return Weakness(folder, why.partition(" (")[0], f"chmod {bits}-w {folder}") if why else None
+
+
+def why_not(info: os.stat_result, me: int, trusted: frozenset[int] = frozenset()) -> str:
+    """Say why a file or folder must not be believed: it must be mine or root's, and nobody else's to write.
+
+    A group may write it where it is the owner's own private group (many sites' umask is 002).
+    """
+    if info.st_uid not in trusted | {me, 0}:
+        return f"it belongs to {user_name(info.st_uid)}"
+    if info.st_mode & stat.S_IWOTH:
+        return "others may write it (chmod o-w)"
+    if info.st_mode & stat.S_IWGRP and not _is_private(info.st_gid, info.st_uid):
+        return "its group may write it (chmod g-w)"
+    return ""
+
+
+def user_name(uid: int) -> str:
+    """Return a user's name, or ``user 1234`` where the machine knows none."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"user {uid}"
+
+
+def _trusted() -> frozenset[int]:
+    # in a container without root's uid, what is root's belongs to whoever "/" belongs to
+    return frozenset({0, os.getuid(), Path("/").stat().st_uid})
+
+
+def _is_private(gid: int, uid: int) -> bool:
+    try:
+        group, owner = grp.getgrgid(gid), pwd.getpwuid(uid)
+    except KeyError:
+        return False
+    return group.gr_name == owner.pw_name and owner.pw_gid == gid and set(group.gr_mem) <= {owner.pw_name}
