@@ -245,6 +245,15 @@ def why_not(info: os.stat_result, me: int, trusted: frozenset[int] = frozenset()
     return ""
 
 
+def closed_to_group(path: Path) -> Path | None:
+    """Find the first folder above a path that its group cannot enter, so that nothing below it can be shared."""
+    for folder in reversed(path.absolute().parents):
+        with contextlib.suppress(OSError):
+            if not folder.stat().st_mode & 0o011:
+                return folder
+    return None
+
+
 def user_name(uid: int) -> str:
     """Return a user's name, or ``user 1234`` where the machine knows none."""
     try:

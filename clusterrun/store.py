@@ -107,6 +107,8 @@ class Store:
                 f"records and logs cannot be written: {error.filename or base}: {error.strerror}",
                 hint="submit from a folder of yours with room",
             ) from error
+        if shared and (closed := safe_files.closed_to_group(base / RECORDS)):
+            self._tell(f"--shared: your group cannot enter {closed}; let it in with: chmod g+x {closed}")
         return logs
 
     def stage(self, record: RunRecord, spec: Mapping[str, Any], script: str) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from clusterrun import progress, records
-from clusterrun.errors import RequestError, SchedulerError
+from clusterrun.errors import RequestError
 from clusterrun.job import Outcome
 from clusterrun.listing import arrange
 from clusterrun.logs import log_paths
@@ -78,8 +78,6 @@ class Source:
         self._told.clear()
         found = self._polled.listing()
         self.heard_ago = self._polled.heard_ago
-        if self._told and not found:  # else the jobs themselves carry it
-            raise SchedulerError(self._told[-1])
         live = {state.record.run_id: state.record for state in found if state.record is not None}
         gone = [run for run in self._seen.values() if run.run_id not in live]
         ended = self._polled.states(gone, self._polled.listed) if gone else []

@@ -1,0 +1,151 @@
+"""Which job a run is on a real cluster: renamed, submitted twice, on another cluster, in a moved project."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lab.cluster import Lab
+from tests.sites import SCRIPTS, Site, until
+from tests.submitting import NEVER, light, wrap_sbatch
+
+MakeSite = Callable[[Lab | None], Site]
+
+
+@pytest.fixture(params=["accounting", "no-accounting"])
+def site(request: pytest.FixtureRequest, new_site: MakeSite) -> Site:
+    return new_site(request.getfixturevalue("lab" if request.param == "accounting" else "lab_no_accounting"))
+
+
+def rename(site: Site, job_id: str) -> None:
+    assert site.lab is not None
+    done = site.lab.run(["scontrol", "update", f"JobId={job_id}", "JobName=site-rule"])
+    assert done.returncode == 0, done.stderr
+
+
+# -- renamed -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("state", ["PENDING", "RUNNING"])
+def test_a_renamed_job_is_known_listed_once_and_cancelled(site: Site, template: Path, state: str) -> None:
+    job = light(site, template, NEVER) if state == "PENDING" else site.rank("sleeps.sh", arguments=["600"])
+    site.wait_state(job, state)
+    rename(site, job.id)
+    found = site.state(job)
+    assert (found["state"], found["source"]) == (state, "squeue")
+    assert [row["job_id"] for row in site.json("list") if row["job_id"] == job.id] == [job.id]
+    assert site.cli("cancel", job.id).stdout == f"Cancelled {job.id}\n"
+    site.wait_state(job, "CANCELLED")
+
+
+def test_a_renamed_job_that_ended_is_known(site: Site, template: Path) -> None:
+    job = light(site, template, "--sbatch-arg=--begin=now+3")
+    rename(site, job.id)
+    assert site.cli("wait", job.id).returncode == 0
+    assert site.state(job)["outcome"] == "done"
+
+
+def test_a_plugin_that_renames_at_submit_makes_no_second_job(site: Site, template: Path, tmp_path: Path) -> None:
+    """sbatch's answer is lost and the job bears another name: its script tells whose it is."""
+    answer = 'echo "sbatch: error: Socket timed out on send/recv operation" >&2; exit 1'
+    body = f'real --job-name=renamed "$@" >/dev/null; {answer}'
+    path = wrap_sbatch(tmp_path, body, site.env["PATH"])
+    job = light(site, template, NEVER, env={"PATH": path})
+    assert site.lab is not None
+    names = site.lab.run(["squeue", "--noheader", "--format=%A|%j|%o"]).stdout.splitlines()
+    mine = [line for line in names if line.endswith(f"|{job.run_dir}/script.sh")]
+    assert mine == [f"{job.id}|renamed|{job.run_dir}/script.sh"]
+    assert site.state(job)["state"] == "PENDING"
+
+
+# -- submitted twice -------------------------------------------------------------------------------------------------
+
+
+def test_two_recovers_at_once_make_one_job_and_cancel_ends_every_copy(
+    site: Site, template: Path, tmp_path: Path
+) -> None:
+    refuse = wrap_sbatch(tmp_path, "kill -KILL $PPID; sleep 60", site.env["PATH"])
+    site.start("submit", *site.scheduler, "--gpus-per-node", "0", "--template", str(template), NEVER, "--", "true",
+               env={"PATH": refuse}).wait(timeout=60)  # fmt: skip
+    (run_dir,) = (site.project / ".clusterrun" / "runs").iterdir()
+    both = [site.start("submit", "--recover", run_dir.name) for _ in range(2)]
+    said = [process.communicate(timeout=120)[0] for process in both]
+    assert sorted(process.returncode for process in both) in ([0, 0], [0, 75]), said
+    assert site.lab is not None
+    script = f"{run_dir}/script.sh"
+    ids = [line.split("|")[0] for line in site.lab.run(["squeue", "--noheader", "--format=%A|%o"]).stdout.splitlines()
+           if line.endswith(script)]  # fmt: skip
+    assert len(ids) == 1, said
+    twin = site.lab.run(["sbatch", "--parsable", NEVER.removeprefix("--sbatch-arg="), script]).stdout.strip()
+    assert site.cli("cancel", run_dir.name).returncode == 0
+    left = site.lab.run(["squeue", "--noheader", "--states=PENDING,RUNNING", "--format=%A"]).stdout.split()
+    assert not {ids[0], twin} & set(left)
+
+
+# -- two clusters, one home --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def two(lab: Lab, lab_no_accounting: Lab, new_site: MakeSite) -> tuple[Site, dict[str, str]]:
+    """A user on one cluster, and the environment that leads the same user to another."""
+    return new_site(lab), {"SLURM_CONF": lab_no_accounting.env["SLURM_CONF"]}
+
+
+def test_list_and_selectors_mean_the_cluster_at_hand(two: tuple[Site, dict[str, str]], template: Path) -> None:
+    site, other = two
+    for _ in range(2):
+        light(site, template, NEVER)
+    there = light(site, template, NEVER, env=other)
+    first = site.state(there, env=other)["cluster"]
+    shown = site.cli("list", "--json", env=other)
+    assert [row["job_id"] for row in ours(site, shown.stdout)] == [there.id]
+    assert "not shown: 2 jobs of other clusters" in shown.stderr and "--all-clusters" in shown.stderr
+    runs = ours(site, site.cli("list", "--json", "--all-clusters", env=other).stdout)
+    assert len(runs) == 3 and len({row["cluster"] for row in runs}) == 2
+    done = site.cli("cancel", "--all", "--yes", env=other)
+    assert f"Cancelled {there.id}" in done.stdout
+    assert {row["state"] for row in site.listed()} == {"PENDING"}, "those of the first cluster wait on"
+    assert first == there_cluster(site, other)
+
+
+def ours(site: Site, envelope: str) -> list[dict[str, Any]]:
+    """The rows of a list that are runs of the site's project; other tests' jobs are in the same queue."""
+    return [row for row in json.loads(envelope)["data"] if (row["run_dir"] or "").startswith(str(site.project))]
+
+
+def there_cluster(site: Site, env: dict[str, str]) -> str:
+    assert site.lab is not None
+    conf = Path(env["SLURM_CONF"]).read_text()
+    return next(line.partition("=")[2] for line in conf.splitlines() if line.startswith("ClusterName="))
+
+
+def test_the_same_id_on_two_clusters_means_the_one_at_hand(two: tuple[Site, dict[str, str]], template: Path) -> None:
+    site, other = two
+    here, there = light(site, template, NEVER), light(site, template, NEVER, env=other)
+    while int(here.id) != int(there.id):  # ids rise on each cluster: let the lower one catch up
+        if int(here.id) < int(there.id):
+            here = light(site, template, NEVER)
+        else:
+            there = light(site, template, NEVER, env=other)
+    assert site.state(here)["run_dir"] == str(here.run_dir)
+    assert site.state(there, env=other)["run_dir"] == str(there.run_dir)
+
+
+# -- moved -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_moved_project_keeps_its_runs_and_logs(site: Site) -> None:
+    job = site.rank("says_hello.sh")
+    site.wait_end(job)
+    moved = site.project.with_name("moved")
+    shutil.move(site.project, moved)
+    said = site.cli("logs", job.id, cwd=moved)
+    assert "hello" in said.stdout
+    until(lambda: site.json("status", job.id, cwd=moved)[0]["outcome"] == "done", 60)
+    shutil.move(moved, site.project)
+    assert SCRIPTS.is_dir()
