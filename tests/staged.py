@@ -19,6 +19,7 @@ from tests.submitting import SHIPPED
 
 TOKEN = "k3v7qaabcdefghij"
 LAUNCH = "\nlaunch 0\n"
+NOTHING = Command("true")
 SURROUNDINGS = ("SLURM", "CLUSTERRUN_", "MASTER_", "TORCHELASTIC_")
 
 
@@ -56,7 +57,7 @@ class Staged:
 
 
 def stage(
-    folder: Path, work: Work = Command("true"), *, body: str = "", local: bool = True, umask: int = 0o022,
+    folder: Path, work: Work = NOTHING, *, body: str = "", local: bool = True, umask: int = 0o022,
     change: tuple[str, str] = ("", ""), **asked: Any,
 ) -> Staged:  # fmt: skip
     """Stage a run; with `body` these lines of bash stand for the ranks. `change` replaces a text of the template."""

@@ -71,8 +71,8 @@ def test_a_setup_line_that_exits_leaves_a_closed_end_record(tmp_path: Path) -> N
 def test_links_in_the_way_of_our_files_are_replaced_and_not_followed(tmp_path: Path) -> None:
     victim = tmp_path / "victim"
     victim.write_text("mine")
-    names = [".end.json", "end.json", "step.pid", "step.status", "rank-0.end", "rank-0.progress", ".rank-0.progress.tmp"]
-    names += ["start.json"]
+    names = [".end.json", "end.json", "step.pid", "step.status", "rank-0.end", "start.json"]
+    names += ["rank-0.progress", ".rank-0.progress.tmp"]
     plant = [f'ln -sf {victim} "$CR_ATTEMPT_DIR/{name}"' for name in names]
     run = stage(tmp_path, Command("true"), setup=plant)
     run.run()
@@ -138,7 +138,11 @@ def test_an_epoch_that_is_no_number_stops_the_job(tmp_path: Path) -> None:
 def test_a_start_that_was_taken_over_before_its_epoch_leaves(tmp_path: Path) -> None:
     """A node stops between claim and epoch, the job starts again elsewhere, and the node comes back."""
     marker = "    export CLUSTERRUN_EPOCH=$((10#$epoch + 1))\n"
-    run = stage(tmp_path, body=TELL, change=(marker, marker + '    [ -z "$STALL" ] || until [ -e "$STALL" ]; do sleep 0.05; done\n'))
+    run = stage(
+        tmp_path,
+        body=TELL,
+        change=(marker, marker + '    [ -z "$STALL" ] || until [ -e "$STALL" ]; do sleep 0.05; done\n'),
+    )
     stalled = run.start({"STALL": str(tmp_path / "go")})
     while not (run.run_dir / "claims" / TOKEN).exists():
         time.sleep(0.02)

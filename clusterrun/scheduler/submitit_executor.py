@@ -54,7 +54,7 @@ class TrainJob(slurm.SlurmJob[Any]):
     def _get_outcome_and_result(self) -> tuple[str, Any]:
         """submitit unpickles a result whoever wrote it; raises UncompletedJobError where there is none."""
         path, until = self.paths.result_pickle, time.monotonic() + self._results_timeout_s
-        while path.name not in os.listdir(path.parent):  # not a look-up: its "no" may be a minute old on NFS
+        while path not in path.parent.iterdir():  # not a look-up: its "no" may be a minute old on NFS
             if time.monotonic() > until:
                 raise utils.UncompletedJobError(
                     f"rank {self.task_id} of job {self.job_id} left no result ({self.state}): see {self.paths.stderr}"
@@ -69,11 +69,12 @@ def load_own(path: Path) -> Any:
 
     Raises RequestError for any other, before reading it.
     """
-    with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
         found = os.fstat(file.fileno())
         if not stat.S_ISREG(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
             raise RequestError(
-                f"not a file that only you can write, so it was not unpickled: {path}", hint=f"see who wrote it: ls -l {path}"
+                f"not a file that only you can write, so it was not unpickled: {path}",
+                hint=f"see who wrote it: ls -l {path}",
             )
         return pickle.load(file)
 

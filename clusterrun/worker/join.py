@@ -95,7 +95,9 @@ def join(board: Board, dist: DistEnv, facts: dict[str, Any], limit: float, names
         if not board.claim(f"join/{dist.rank}", json.dumps(facts)):
             raise WorkerError(f"join barrier: rank {dist.rank} is there twice: two launches share one store")
         if dist.rank == 0:
-            everyone = _wait(lambda: board.read_all(_keys("join", dist)), deadline, lambda: _say(board, "join", dist, names))
+            everyone = _wait(
+                lambda: board.read_all(_keys("join", dist)), deadline, lambda: _say(board, "join", dist, names)
+            )
             if everyone is not None:
                 board.post("plan", json.dumps(draw_plan([json.loads(text) for text in everyone])))
         plan = _wait(lambda: board.read("plan"), deadline, lambda: _say(board, "join", dist, names))

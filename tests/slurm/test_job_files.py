@@ -27,10 +27,8 @@ def job(site: Site) -> Job:
     site.project.chmod(0o2775)
     before = os.umask(0o002)
     try:
-        job = site.submit(
-            "--shared", "--nodes", "2", "--gpus-per-node", "0", "--setup", "touch by_setup", "--setup", "env >env.setup",
-            "--", "bash", "-c", 'touch by_rank; env >"env.$RANK"; sleep 600',
-        )  # fmt: skip
+        shape = ("--shared", "--nodes", "2", "--gpus-per-node", "0", "--setup", "touch by_setup")
+        job = site.submit(*shape, "--", "bash", "-c", 'touch by_rank; env >"env.$RANK"; sleep 600')
     finally:
         os.umask(before)
     site.wait_joined(job)
@@ -55,10 +53,11 @@ def variable(path: Path, name: str) -> str:
 def test_a_running_jobs_secrets_show_nowhere_to_another_user(lab: Lab, site: Site, job: Job) -> None:
     env = site.project / "env.0"
     secret, token = variable(env, "CLUSTERRUN_SECRET"), variable(env, "CLUSTERRUN_TOKEN")
-    assert len(secret) == 32 and secret == variable(site.project / "env.0", "CLUSTERRUN_SECRET")
+    assert len(secret) == 32
     asked = [
-        ["ps", "-e", "-ww", "-o", "args"], ["scontrol", "show", "job", "-d", job.id], ["scontrol", "show", "step", job.id],
-        ["squeue", "-a", "-o", "%all"], ["squeue", "-s", "-a", "-o", "%all"], ["sacct", "-a", "-p", "-o", "ALL", "-j", job.id],
+        ["ps", "-e", "-ww", "-o", "args"], ["scontrol", "show", "job", "-d", job.id],
+        ["scontrol", "show", "step", job.id], ["squeue", "-a", "-o", "%all"], ["squeue", "-s", "-a", "-o", "%all"],
+        ["sacct", "-a", "-p", "-o", "ALL", "-j", job.id],
     ]  # fmt: skip
     for words in asked:
         done = lab.run([*STRANGER, *words])
@@ -83,12 +82,10 @@ def test_what_the_users_code_makes_has_the_submitters_umask(site: Site, job: Job
 
 
 def test_a_task_of_ours_writes_nothing_for_others_either(site: Site) -> None:
+    quick = ("steps=2", "vocab=300", "seq_len=16", "global_batch_size=8", "eval_every=0")
     before = os.umask(0o002)
     try:
-        job = site.submit(
-            "--shared", *ONE_RANK, *(w for s in ("steps=2", "vocab=300", "seq_len=16", "global_batch_size=8", "eval_every=0")
-                                     for w in ("--set", s)), "lm",
-        )  # fmt: skip
+        job = site.submit("--shared", *ONE_RANK, *(word for one in quick for word in ("--set", one)), "lm")
     finally:
         os.umask(before)
     site.cli("wait", job.id, timeout=200)

@@ -49,8 +49,9 @@ def test_the_keys_of_our_ranks_neither_hold_nor_show_the_token(server: TCPStore)
 
 
 def test_who_lacks_the_secret_does_not_join(server: TCPStore) -> None:
-    with pytest.raises(WorkerError, match="1 of 2 ranks did not come"):
-        threading.Thread(target=lambda: pytest.raises(WorkerError, come, 1, server, RunEnv(secret="other"), 1)).start()
+    dist = rank(1, server)
+    join.connect(dist, RunEnv(secret="other"), 5).claim("join/1", "{}")
+    with pytest.raises(WorkerError, match="1 of 2 ranks did not come within 2 s: rank 1 on n1"):
         come(0, server, limit=2)
 
 
