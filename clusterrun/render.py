@@ -121,7 +121,7 @@ def render(spec: JobSpec, identity: Identity, places: Places, *, local: bool = F
     if identity.token not in text:
         raise TemplateError(
             f"{name}: the script it renders does not carry the run's token",
-            hint="keep the job-name, comment and identity lines of the shipped template",
+            hint="keep the job-name and identity lines of the shipped template",
         )
     return text
 
@@ -132,7 +132,7 @@ def variables(spec: JobSpec, identity: Identity, places: Places, *, local: bool)
         "spec": spec,
         "local": local,
         "job_name": f"{spec.job_name}.{identity.job_name_suffix}",
-        "comment": f"clusterrun:{identity.token}" + (f" {spec.comment}" if spec.comment else ""),
+        "comment": spec.comment,
         "requests": tuple((name, value) for name, value in spec.directives if name != "gpus-per-node"),
         "output": f"{pattern(places.logs)}/train_%j.out",
         "error": f"{pattern(places.logs)}/train_%j.err",
@@ -142,13 +142,13 @@ def variables(spec: JobSpec, identity: Identity, places: Places, *, local: bool)
         "workdir": str(places.workdir),
         "worker": str(places.worker),
         "umask": f"{places.umask:04o}",
-        "work": work_argv(spec, identity.run_dir),
+        "work": work_argv(spec, identity.run_dir, places.worker.parent),
         "what": describe(spec),
     }
 
 
-def work_argv(spec: JobSpec, run_dir: Path = Path()) -> Sequence[str]:
-    """The worker's arguments: which kind of work, and the work itself."""
+def work_argv(spec: JobSpec, run_dir: Path = Path(), worker: Path = Path()) -> Sequence[str]:
+    """The worker's arguments: which kind of work, and the work itself; ``worker`` is the folder of its files."""
     match spec.work:
         case Task(name, settings):
             return (
@@ -163,7 +163,7 @@ def work_argv(spec: JobSpec, run_dir: Path = Path()) -> Sequence[str]:
         case Command(path, args):
             return ("command", "--", path, *args)
         case Function(_):
-            return ("command", "--", spec.python, "-u", "-m", "submitit.core._submit", str(run_dir / PICKLES))
+            return ("command", "--", spec.python, "-u", str(worker / "callable.py"), str(run_dir / PICKLES))
 
 
 def describe(spec: JobSpec) -> str:

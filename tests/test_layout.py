@@ -29,11 +29,12 @@ HOMES: dict[str, tuple[str, ...]] = {
     "pyarrow": ("worker/data/",),
     "datasets": ("worker/data/",),
     "wandb": ("worker/training/report.py",),
-    "submitit": ("scheduler/submitit_executor.py",),
+    "submitit": ("scheduler/submitit_executor.py", "worker/callable.py"),
     "tomllib": ("toml_lines.py",),
     "requests": (),
     "yaml": (),
-    "pickle": ("causes/recorder.py",),  # an unpickler that refuses every name: plain values or nothing
+    # an unpickler that refuses every name, and two that open their own user's files only
+    "pickle": ("causes/recorder.py", "scheduler/submitit_executor.py", "worker/callable.py"),
 }
 
 

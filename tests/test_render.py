@@ -107,7 +107,7 @@ def test_sbatch_reads_what_was_asked() -> None:
     found = dict(options)
     assert len(found) == len(options), "an option stands there twice"
     assert found["job-name"] == f"{asked['job_name']}.k3v7qaab"
-    assert found["comment"] == f"clusterrun:{IDENTITY.token} {asked['comment']}"
+    assert found["comment"] == asked["comment"]
     for name in (
         "mem",
         "time",
@@ -132,7 +132,7 @@ def test_sbatch_reads_what_was_asked() -> None:
 
 def test_nothing_is_asked_of_the_cluster_that_was_not_asked_of_us() -> None:
     names = {name for name, _ in sbatch_options(make_script(make_spec()))}
-    assert names == {"job-name", "comment", "nodes", "ntasks-per-node", "output", "error", "open-mode", "chdir",
+    assert names == {"job-name", "nodes", "ntasks-per-node", "output", "error", "open-mode", "chdir",
                      "no-requeue", "export"}  # fmt: skip
 
 
@@ -141,13 +141,13 @@ def test_gpus_asked_by_gres_are_not_asked_twice() -> None:
     assert options["gres"] == "gpu:a100:8" and "gpus-per-node" not in options and options["ntasks-per-node"] == "8"
 
 
-def test_two_runs_differ_in_identity_name_and_comment_only() -> None:
+def test_two_runs_differ_in_identity_and_name_only() -> None:
     other = Identity("20261122-000000-zzzzzz", Path("/elsewhere"), "zzzzzzzzyyyyyyyy")
     spec = make_spec(gpus_per_node=4, nodes=2)
     one, two = make_script(spec).split("\n"), make_script(spec, identity=other).split("\n")
     assert len(one) == len(two)
     assert [line.partition("=")[0] for line, line2 in zip(one, two, strict=True) if line != line2] == [
-        "#SBATCH --job-name", "#SBATCH --comment", "CR_RUN_ID", "CR_RUN_DIR", "CR_TOKEN",
+        "#SBATCH --job-name", "CR_RUN_ID", "CR_RUN_DIR", "CR_TOKEN",
     ]  # fmt: skip
 
 

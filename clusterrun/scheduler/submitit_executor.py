@@ -7,7 +7,10 @@ does otherwise, and why it is not used, is said at each.
 from __future__ import annotations
 
 import os
+import pickle
 import shutil
+import stat
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -47,6 +50,33 @@ class TrainJob(slurm.SlurmJob[Any]):
         return paths
 
     logs = Path("logs")
+
+    def _get_outcome_and_result(self) -> tuple[str, Any]:
+        """submitit unpickles a result whoever wrote it; raises UncompletedJobError where there is none."""
+        path, until = self.paths.result_pickle, time.monotonic() + self._results_timeout_s
+        while path not in path.parent.iterdir():  # not a look-up: its "no" may be a minute old on NFS
+            if time.monotonic() > until:
+                raise utils.UncompletedJobError(
+                    f"rank {self.task_id} of job {self.job_id} left no result ({self.state}): see {self.paths.stderr}"
+                )
+            time.sleep(1)
+        outcome, result = load_own(path)
+        return str(outcome), result
+
+
+def load_own(path: Path) -> Any:
+    """Unpickle a file, which may run anything: only one of this user's that nobody else could write.
+
+    Raises RequestError for any other, before reading it.
+    """
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        found = os.fstat(file.fileno())
+        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
+            raise RequestError(
+                f"not a file that only you can write, so it was not unpickled: {path}",
+                hint=f"see who wrote it: ls -l {path}",
+            )
+        return pickle.load(file)
 
 
 class TrainExecutor(slurm.SlurmExecutor):
@@ -99,4 +129,8 @@ class TrainExecutor(slurm.SlurmExecutor):
         """submitit builds arrays with its own class, which loses our script."""
         if len(delayed_submissions) != 1:
             raise RequestError("several callables at once are not offered", hint="submit them one by one")
-        return list(super()._internal_process_submissions(delayed_submissions))
+        before = os.umask(0o077)  # submitit makes its folder and the pickle with whatever it finds
+        try:
+            return list(super()._internal_process_submissions(delayed_submissions))
+        finally:
+            os.umask(before)

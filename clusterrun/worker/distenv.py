@@ -6,7 +6,7 @@ import os
 import re
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from .errors import WorkerError
@@ -52,6 +52,7 @@ class RunEnv:
     """What the batch script says about the run: folders as paths (None outside a run), limits in seconds.
 
     `end_time` is when the time limit ends the job, in seconds since 1970; None where there is none or nobody said.
+    `secret` is what only this job's processes know: the token, and the secret of this launch.
     """
 
     run_id: str = "none"
@@ -63,6 +64,7 @@ class RunEnv:
     join_timeout: float = DEFAULT_JOIN_TIMEOUT
     progress_interval: float = DEFAULT_PROGRESS_INTERVAL
     end_time: float | None = None
+    secret: str = field(default="", repr=False)
 
     @classmethod
     def resolve(cls, environ: Mapping[str, str]) -> RunEnv:
@@ -81,6 +83,7 @@ class RunEnv:
             join_timeout=_seconds(environ, "CLUSTERRUN_JOIN_TIMEOUT", DEFAULT_JOIN_TIMEOUT),
             progress_interval=_seconds(environ, "CLUSTERRUN_PROGRESS_INTERVAL", DEFAULT_PROGRESS_INTERVAL),
             end_time=_moment(environ.get("CLUSTERRUN_END_TIME", "")),
+            secret=f"{environ.get('CLUSTERRUN_TOKEN', '')} {environ.get('CLUSTERRUN_SECRET', '')}",
         )
 
 

@@ -14,7 +14,6 @@ from types import FrameType, TracebackType
 
 from . import markers
 from .distenv import DistEnv, RunEnv
-from .errors import WorkerError
 
 TERMINATED = 128 + signal.SIGTERM
 EXIT_GRACE_S = 5.0  # what a failing rank's own threads and atexit handlers get before it leaves without them
@@ -100,11 +99,8 @@ class Ending:
         if self.status == 0 and self.joined:
             from . import join
 
-            try:
-                join.leave(self.dist)
-            except WorkerError as error:
-                self._say(str(error))
-                self.fail(1, str(error))
+            if not join.leave(self.dist, self.run) and self.dist.rank == 0:
+                self._say("the run's store is gone: ranks end without waiting for each other")
         if self.status == 0:
             self._mark(0, None)
         elif self.status is not None:

@@ -38,14 +38,14 @@ def start(dist: DistEnv, run: RunEnv, cuda_check: bool = True) -> torch.device:
     if dist.master is None:
         plan = join.draw_plan([facts])
     else:
-        store = join.connect(dist, run.join_timeout)
-        plan = join.join(store, dist, facts, run.join_timeout, run.node_names)
+        board = join.connect(dist, run, run.join_timeout)
+        plan = join.join(board, dist, facts, run.join_timeout, run.node_names)
     on_cuda = plan["device_type"] == "cuda"
     device = torch.device("cuda", facts["device"]) if on_cuda else torch.device("cpu")
     if not torch.cuda.is_available() or not on_cuda:
         os.environ.setdefault("ACCELERATE_USE_CPU", "1")  # else accelerate makes N single processes of N ranks
     if dist.master is not None:
-        _open(store, dist, run, device if cuda_check else torch.device("cpu"))
+        _open(board.store, dist, run, device if cuda_check else torch.device("cpu"))
     if dist.rank == 0:
         _announce(plan, run)
     return device

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
@@ -41,7 +42,8 @@ def claim_first_failure(folder: Path, document: dict[str, Any]) -> bool:
         return False
     except OSError:  # a file system without hard links
         try:
-            with open(target, "x") as file:
+            with open(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "w") as file:
+                os.fchmod(file.fileno(), os.stat(temporary).st_mode & 0o640)
                 json.dump(document, file)
         except FileExistsError:
             return False
@@ -70,9 +72,23 @@ def _is_library(filename: str) -> bool:
     return "site-packages" in filename or filename.startswith(os.path.dirname(os.__file__) + os.sep)
 
 
+def create(path: Path) -> int:
+    """Open a new file for writing, in place of whatever stood there; returns its descriptor. Raises OSError.
+
+    Its mode is 0600, or 0640 in a folder that its group may read, whatever the umask is: that one is for the files of
+    the user's own code.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+    mode = 0o600 | (os.stat(path.parent).st_mode & 0o040)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+    os.fchmod(descriptor, mode)
+    return descriptor
+
+
 def _write_temporary(path: Path, document: dict[str, Any]) -> Path:
     temporary = path.parent / f".{path.name}.{os.uname().nodename}.{os.getpid()}.tmp"
-    with open(temporary, "w") as file:
+    with open(create(temporary), "w") as file:
         json.dump(document, file)
         file.flush()
         os.fsync(file.fileno())

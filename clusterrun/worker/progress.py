@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from .distenv import DistEnv
+from .markers import create
 
 VERSION = 1
 MOST_WRITES_PER_S = 200  # of all ranks together, as they share one folder: more of them tell less often
@@ -143,6 +144,6 @@ def resident_gib(pid: int) -> float | None:
 def _replace(path: Path, document: dict[str, Any]) -> None:
     text = json.dumps(document)
     temporary = path.with_name(f".{path.name}.tmp")  # always the same: a rank that is killed here leaves one file
-    with open(temporary, "w") as file:
+    with open(create(temporary), "w") as file:
         file.write(text)
     os.replace(temporary, path)

@@ -152,8 +152,9 @@ def _log_size(path: str) -> int:
 
 def _append(path: Path, line: bytes) -> None:
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
-    descriptor = os.open(path, flags, 0o640)  # the folder says who may come this far
+    descriptor = os.open(path, flags, 0o600)
     try:
+        os.fchmod(descriptor, 0o600 | (os.stat(path.parent).st_mode & 0o040))  # as markers.create
         os.write(descriptor, line)
     finally:
         os.close(descriptor)

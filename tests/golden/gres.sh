@@ -4,7 +4,6 @@
 # What the cluster is asked for; what is not here is left to the cluster. Values stand in double quotes
 # because sbatch reads these lines with a tokenizer of its own, in which # and \ mean something.
 #SBATCH --job-name="train.k3v7qaab"
-#SBATCH --comment="clusterrun:k3v7qaabcdefghij"
 #SBATCH --nodes=4
 #SBATCH --ntasks-per-node=8
 #SBATCH --time="1-12"
@@ -21,7 +20,7 @@
 # The submitter's environment, without what Slurm itself had left in it. NONE would leave the ranks without a PATH.
 #SBATCH --export=ALL
 
-# Which run this is. render and submit differ in these lines, the job's name and its comment only. All that this script
+# Which run this is. render and submit differ in these lines and the job's name only. All that this script
 # keeps for itself is called CR_…: $WORK, $TOKEN or $CLUSTER may be yours, and setup lines and ranks must still see them.
 # shellcheck disable=SC1003,SC1112,SC2016 # in single quotes stands what you gave: data, never expanded
 CR_RUN_ID=20261121-034501-k3v7qa
@@ -34,45 +33,96 @@ CR_WORKER=/opt/venv/lib/clusterrun/worker/__main__.py
 CR_WORK=(script -- /home/ann/project/src/train.py --lr 1e-4)
 CR_TASKS_PER_NODE=8
 
-# Our own files are made with a tight umask; what the job writes gets the submitter's.
-umask 0022
+# Our own files are never for others to write. The submitter's umask comes back around setup lines and ranks.
+umask 077
 
 CR_CLUSTER=${SLURM_CLUSTER_NAME:-local}
 CR_JOB_ID=${SLURM_JOB_ID:-${CLUSTERRUN_LOCAL_JOB_ID:-none}}
 CR_ARRAY_TASK=${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}
 CR_RESTART=${SLURM_RESTART_COUNT:-0}
 
+# Where this start's part of the two logs begins: a requeue, or an id that is given out again, appends to what is there.
+CR_OUT_START=$(stat -L -c %s "/proc/$$/fd/1" 2>/dev/null || echo 0)
+CR_ERR_START=$(stat -L -c %s "/proc/$$/fd/2" 2>/dev/null || echo 0)
+
 say() { printf 'clusterrun: %s\n' "$*" >&2; }
+
+# put FOLDER NAME [sync]: standard input becomes that file, whole or not at all; what stood there is replaced and never
+# written through.
+put() (
+    cd "$1" && staged=$(mktemp ./.XXXXXXXX) && cat >"$staged" && chmod 600 "$staged" &&
+        ${3:-:} "$staged" && mv -fT "$staged" "$2"
+)
+
+# Files are listed and not looked up. NFS may answer a look-up for a minute (acdirmax) with the "not there" it remembers;
+# to open a folder it asks the server whether the folder has changed.
+listed() { find "$1" -maxdepth 1 -name "$2" 2>/dev/null; }
 
 # A script run by hand has no submission behind it: its records would lie about a job that clusterrun never sent.
 by_hand() {
+    local again=bash script=$0
     if [ "${CLUSTERRUN_FORCE:-}" != 1 ]; then
+        if [ "${0##*/}" = slurm_script ]; then  # Slurm's copy, which is gone after the job
+            again=sbatch
+            script=$(timeout 10 scontrol show job -o "$SLURM_JOB_ID" 2>/dev/null | sed -n 's/.* Command=\(.*\) WorkDir=.*/\1/p')
+        fi
         say "this script was not submitted by clusterrun, so it keeps no record and was not started."
-        say "type 'clusterrun resubmit JOBID' (or submit again), or set CLUSTERRUN_FORCE=1 to run it all the same."
+        say "hint: submit a job with 'clusterrun submit', or run this script all the same: CLUSTERRUN_FORCE=1 $again $(printf %q "$script")"
         exit 2
     fi
     CR_RUN_DIR=$PWD/.clusterrun/by-hand/$CR_JOB_ID
-    mkdir -p "$CR_RUN_DIR/attempts" || exit 1
+}
+
+# The folders that this job writes in. One that another user has put there, or a link, would lead our files astray.
+own_folders() {
+    local folder
+    mkdir -p "$CR_RUN_DIR/claims" "$CR_RUN_DIR/attempts" || exit 1
+    for folder in "$CR_RUN_DIR" "$CR_RUN_DIR/claims" "$CR_RUN_DIR/attempts"; do
+        if [ -L "$folder" ] || [ ! -O "$folder" ]; then
+            say "$folder is a link or belongs to another user: nothing was started."
+            say "hint: submit the job again from a folder that only you can write"
+            exit 1
+        fi
+    done
 }
 
 # The claim: the job's first act. A submission that was sent twice (its answer came too late) runs once: whoever
 # renames its folder first owns the token, the other leaves before it touches a GPU, a checkpoint or a log of the
 # run. The same job started again by Slurm (a requeue) takes its own claim over.
 claim() {
-    local claims=$CR_RUN_DIR/claims name=$CR_TOKEN$CR_ARRAY_TASK mine="$CR_CLUSTER $CR_JOB_ID $CR_RESTART" staged cluster job restart
-    if ! { mkdir -p "$claims" && staged=$(mktemp -d "$claims/.XXXXXXXX") && printf '%s\n' "$mine" >"$staged/owner"; }; then
+    local claims=$CR_RUN_DIR/claims name=$CR_TOKEN$CR_ARRAY_TASK mine="$CR_CLUSTER $CR_JOB_ID $CR_RESTART" staged cluster job restart epoch=0
+    if ! { staged=$(mktemp -d "$claims/.XXXXXXXX") && chmod 700 "$staged" && printf '%s\n' "$mine" | put "$staged" owner; }; then
         say "cannot write the claim in $claims"
         exit 1
     fi
-    if mv -T "$staged" "$claims/$name" 2>/dev/null; then return; fi
-    read -r cluster job restart <"$claims/$name/owner"
-    if [ "$cluster $job" = "$CR_CLUSTER $CR_JOB_ID" ] && [ "$CR_RESTART" -ge "$restart" ]; then
-        mv -f "$staged/owner" "$claims/$name/owner" && rmdir "$staged"
-        return
+    if ! mv -T "$staged" "$claims/$name" 2>/dev/null; then
+        read -r cluster job restart <"$claims/$name/owner"
+        if [ "$cluster $job" != "$CR_CLUSTER $CR_JOB_ID" ] || [ "$CR_RESTART" -lt "$restart" ]; then
+            rm -r "$staged"
+            say "job $job (restart $restart) already runs $CR_RUN_ID: this copy, job $CR_JOB_ID (restart $CR_RESTART), leaves."
+            exit 75
+        fi
+        mv -fT "$staged/owner" "$claims/$name/owner" && rmdir "$staged"
     fi
-    rm -r "$staged"
-    say "job $job (restart $restart) already runs $CR_RUN_ID: this copy, job $CR_JOB_ID (restart $CR_RESTART), leaves."
-    exit 75
+
+    # The epoch: who writes the run's lasting files holds the newest. A process of an earlier start, on a node that was
+    # cut off, sees a larger number and writes no more.
+    export CLUSTERRUN_EPOCH_FILE=$CR_RUN_DIR/epoch$CR_ARRAY_TASK
+    [ -z "$(listed "$CR_RUN_DIR" "epoch$CR_ARRAY_TASK")" ] || read -r epoch <"$CLUSTERRUN_EPOCH_FILE"
+    case $epoch in '' | *[!0-9]*)
+        say "no number stands in $CLUSTERRUN_EPOCH_FILE: '$epoch'"
+        exit 1
+        ;;
+    esac
+    export CLUSTERRUN_EPOCH=$((10#$epoch + 1))
+    if [ "$(cat "$claims/$name/owner")" != "$mine" ]; then
+        say "job $CR_JOB_ID was started again meanwhile: its earlier start (restart $CR_RESTART) leaves."
+        exit 75
+    fi
+    if ! echo "$CLUSTERRUN_EPOCH" | put "$CR_RUN_DIR" "epoch$CR_ARRAY_TASK" sync; then
+        say "cannot write $CLUSTERRUN_EPOCH_FILE"
+        exit 1
+    fi
 }
 
 # The end record: the script's own word on how it ended, for when the scheduler has forgotten the job or keeps no
@@ -80,23 +130,23 @@ claim() {
 record_end() {
     local status=$1 reason='' due=''
     CR_RECORDED=1
+    trap '' TERM  # sent to every process of the step: neither the record nor the status may be lost to a second one
+    umask 077  # a setup line that exits leaves the submitter's
     if [ -n "$CR_STOPPED_BY" ]; then
         # TERM alone does not say why it came. Slurm knows a time limit; its line in this script's own log also tells a
         # requeue, a preemption and a node failure.
         reason=$(timeout 3 scontrol show job -o "$SLURM_JOB_ID" 2>/dev/null | sed -n 's/.* Reason=\([A-Za-z_]*\).*/\1/p')
         # (The shell's own descriptor must still be the log here: a redirection of this whole function would be read instead.)
         # Only what came since this attempt began: the log also holds the attempts before.
-        due=$(tail -c "+$((CR_LOG_START + 1))" "/proc/$$/fd/2" 2>/dev/null | tail -c 16384 |
+        due=$(tail -c "+$((CR_ERR_START + 1))" "/proc/$$/fd/2" 2>/dev/null | tail -c 16384 |
             sed -n 's/^slurmstepd.* CANCELLED AT [^ ]*\( DUE TO \([A-Z ]*\)\)\{0,1\} \*\*\*$/\2/p' | tail -n 1)
     fi
     {
-        {
-            printf '{"version": 1, "status": %d, "signal": "%s", "reason": "%s", "due": "%s", ' \
-                "$status" "$CR_STOPPED_BY" "$reason" "$due"
-            printf '"cluster": "%s", "job": "%s", "restart": %d, "launch": %d, "time": %s}\n' \
-                "$CR_CLUSTER" "$CR_JOB_ID$CR_ARRAY_TASK" "$CR_RESTART" "$CR_LAUNCH" "$(date +%s)"
-        } >"$CR_ATTEMPT_DIR/.end.json" && sync "$CR_ATTEMPT_DIR/.end.json" && mv -f "$CR_ATTEMPT_DIR/.end.json" "$CR_ATTEMPT_DIR/end.json"
-    } 2>/dev/null
+        printf '{"version": 1, "status": %d, "signal": "%s", "reason": "%s", "due": "%s", "unmarked": %d, ' \
+            "$status" "$CR_STOPPED_BY" "$reason" "$due" "$CR_UNMARKED"
+        printf '"cluster": "%s", "job": "%s", "restart": %d, "launch": %d, "time": %s}\n' \
+            "$CR_CLUSTER" "$CR_JOB_ID$CR_ARRAY_TASK" "$CR_RESTART" "$CR_LAUNCH" "$(date +%s)"
+    } | put "$CR_ATTEMPT_DIR" end.json sync 2>/dev/null
 }
 
 # Whatever ends the script (an exit in a setup line among them) leaves a record, and never a success that was not one.
@@ -120,17 +170,18 @@ on_term() {
     CR_STOPPED_BY=TERM
     [ -n "$CR_STEP" ] || exit 143
     local tries=0
-    until [ -s "$CR_ATTEMPT_DIR/step.pid" ] || [ "$((tries += 1))" -gt 20 ]; do sleep 0.1; done
+    until [ -s "$CR_ATTEMPT_DIR/step.pid" ] || [ "$((tries += 1))" -gt 50 ]; do sleep 0.1; done
     kill -TERM "$(<"$CR_ATTEMPT_DIR/step.pid")" 2>/dev/null
 }
 
 attempt_dir() {
     CR_LAUNCH=$1
     CR_ATTEMPT_DIR=$CR_RUN_DIR/attempts/$CR_TOKEN$CR_ARRAY_TASK.$CR_RESTART.$CR_LAUNCH
-    mkdir -p "$CR_ATTEMPT_DIR" || {
+    mkdir -m 700 "$CR_ATTEMPT_DIR" 2>/dev/null
+    if [ ! -d "$CR_ATTEMPT_DIR" ] || [ -L "$CR_ATTEMPT_DIR" ] || [ ! -O "$CR_ATTEMPT_DIR" ]; then
         say "cannot write $CR_ATTEMPT_DIR"
         exit 1
-    }
+    fi
 }
 
 # The address of the first node as the other nodes see it. Names first: certificates, firewalls and people know them.
@@ -174,6 +225,9 @@ launch() {
     export CLUSTERRUN_RUN_ID=$CR_RUN_ID CLUSTERRUN_RUN_DIR=$CR_RUN_DIR CLUSTERRUN_TOKEN=$CR_TOKEN CLUSTERRUN_JOB_ID=$CR_JOB_ID$CR_ARRAY_TASK
     export CLUSTERRUN_ATTEMPT_DIR=$CR_ATTEMPT_DIR CLUSTERRUN_NODES=${#CR_NODES[@]} CLUSTERRUN_NODE_NAMES="${CR_NODES[*]}"
     export CLUSTERRUN_WORLD_SIZE=$((4 * CR_TASKS_PER_NODE))
+    # The rendezvous answers anyone who reaches its port. Known to this job's processes alone, new for each launch:
+    CLUSTERRUN_SECRET=$(od -An -N16 -tx1 /dev/urandom | tr -d ' \n')
+    export CLUSTERRUN_SECRET
     export CLUSTERRUN_PG_TIMEOUT=36000 CLUSTERRUN_JOIN_TIMEOUT=600
     # When the time limit will end the job, in seconds since 1970 (empty: not known): our own tasks save and stop before it.
     CLUSTERRUN_END_TIME=$(timeout 10 scontrol show job -o "$SLURM_JOB_ID" 2>/dev/null | sed -n 's/.* EndTime=\([0-9][^ ]*\).*/\1/p')
@@ -211,7 +265,9 @@ launch() {
         trap '' TERM
         (
             trap - TERM
-            echo "$BASHPID" >"$CR_ATTEMPT_DIR/step.pid"
+            CR_STEP=$BASHPID
+            echo "$CR_STEP" | put "$CR_ATTEMPT_DIR" step.pid
+            umask "$CR_UMASK"
             # One task per rank, in blocks, each line labelled with its rank. A rank that fails takes the others down at
             # once (--kill-on-bad-exit); ranks that have returned wait for the last one (--wait=0: with a limit, a rank
             # that still saves would be killed). Not --unbuffered: it cuts lines anywhere, and they are sent whole, as
@@ -221,7 +277,7 @@ launch() {
                 "$CR_PYTHON" -u "$CR_WORKER" "${CR_WORK[@]}"
         )
         CR_STATUS=$?
-        echo "$CR_STATUS" >"$CR_ATTEMPT_DIR/step.status"
+        echo "$CR_STATUS" | put "$CR_ATTEMPT_DIR" step.status
         exit "$CR_STATUS"
     ) &
     CR_STEP=$!
@@ -236,14 +292,18 @@ launch() {
     kill -KILL "$CR_HOLDER" 2>/dev/null
     exec {CR_RENDEZVOUS}<&-
 
-    # The step's 0 is not yet a success (srun ends 0 after a node failure): every rank leaves a mark of its own end.
+    # torch makes its dumps with the ranks' umask.
+    find "$CR_ATTEMPT_DIR" -maxdepth 1 -name 'flight_recorder_*' -exec chmod go-w {} + 2>/dev/null
+
+    # The step's 0 is not yet a success (srun ends 0 after a node failure): every rank leaves a mark of its own end. A
+    # shared file system may show those of other nodes late.
     if [ "$CR_STATUS" = 0 ]; then
-        local ended=0 deadline=$((SECONDS + 30))
-        while ended=$(find "$CR_ATTEMPT_DIR" -maxdepth 1 -name 'rank-*.end' | wc -l); [ "$ended" -lt "$WORLD_SIZE" ] && [ "$SECONDS" -lt "$deadline" ]; do
-            sleep 1  # a shared file system may show the other nodes' files late
+        local deadline=$((SECONDS + CR_SHOWN_LATE))
+        while CR_UNMARKED=$((WORLD_SIZE - $(listed "$CR_ATTEMPT_DIR" 'rank-*.end' | wc -l))); [ "$CR_UNMARKED" -gt 0 ] && [ "$SECONDS" -lt "$deadline" ]; do
+            sleep 1
         done
-        if [ "$ended" -lt "$WORLD_SIZE" ]; then
-            say "the step ended with status 0, but only $ended of $WORLD_SIZE ranks say that they ended: a node or a rank was lost"
+        if [ "$CR_UNMARKED" -gt 0 ]; then
+            say "the step ended with status 0, but only $((WORLD_SIZE - CR_UNMARKED)) of $WORLD_SIZE ranks say that they ended: a node or a rank was lost"
             CR_STATUS=1
         elif [ -e "$CR_ATTEMPT_DIR/stopped" ]; then
             CR_STATUS=85  # saved and left, to be resumed: never COMPLETED, or afterok would start on half a model
@@ -251,20 +311,32 @@ launch() {
     fi
 }
 
-CR_STEP='' CR_STOPPED_BY='' CR_RECORDED='' CR_LAUNCH=0 CR_STATUS=1
-[ -e "$CR_RUN_DIR/submissions/$CR_TOKEN.json" ] || sleep 5  # a shared file system may be late
-if [ "$CR_JOB_ID" = none ] || [ ! -e "$CR_RUN_DIR/submissions/$CR_TOKEN.json" ]; then by_hand; fi
+CR_STEP='' CR_STOPPED_BY='' CR_RECORDED='' CR_LAUNCH=0 CR_STATUS=1 CR_UNMARKED=0
+CR_SHOWN_LATE=90  # seconds after which a shared file system shows what another node wrote: NFS keeps a folder for 60
+CR_WAIT_UNTIL=$((SECONDS + CR_SHOWN_LATE))
+until [ "$CR_JOB_ID" != none ] && [ -n "$(listed "$CR_RUN_DIR/submissions" "$CR_TOKEN.json")" ]; do
+    # Outside a Slurm job, and for what `render` printed, there is nothing to wait for.
+    if [ -z "${SLURM_JOB_ID:-}" ] || [ "$CR_TOKEN" = TOKEN ] || [ "$SECONDS" -ge "$CR_WAIT_UNTIL" ]; then
+        by_hand
+        break
+    fi
+    sleep 1
+done
+own_folders
 claim
 attempt_dir 0
-CR_LOG_START=$(stat -L -c %s "/proc/$$/fd/2" 2>/dev/null || echo 0)
+printf '%s %s\n' "$CR_OUT_START" "$CR_ERR_START" | put "$CR_ATTEMPT_DIR" log-start
 trap on_exit EXIT
 trap on_term TERM
 
 # The folder the job was submitted from. Slurm would go on in /tmp without a word.
 cd /home/ann/project/src || exit 1
 
-# --setup: your own lines, on the first node, in this shell, so that modules and variables reach the ranks.
+# --setup: your own lines, on the first node, in this shell, so that modules, variables and a umask reach the ranks.
+umask 0022
 set +eu
+CR_UMASK=$(umask)
+umask 077
 # The job's Python comes first, as in an active environment: a module loaded above must not swap it.
 export PATH=${CR_PYTHON%/*}:$PATH
 

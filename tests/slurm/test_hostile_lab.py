@@ -98,9 +98,7 @@ def test_names_and_comments(site: Site, lab: Lab) -> None:
         token = next((Path(told["run_dir"]) / "submissions").glob("*.json")).stem
         job = told["job_id"]
         assert slurm_says(lab, "squeue", "--noheader", f"--jobs={job}", "--format=%j") == f"{name}.{token[:8]}\n"
-        assert (
-            slurm_says(lab, "squeue", "--noheader", f"--jobs={job}", "--format=%k") == f"clusterrun:{token} {comment}\n"
-        )
+        assert slurm_says(lab, "squeue", "--noheader", f"--jobs={job}", "--format=%k") == f"{comment}\n"
         shown = slurm_says(lab, "scontrol", "show", "job", job)
         assert f"   StdOut={site.project}/logs/train_{job}.out\n" in shown
         assert "   StdErr=" in shown and "JobState=PENDING Reason=JobHeldUser" in shown

@@ -139,10 +139,13 @@ for line in sys.stdin:
 
 
 @pytest.fixture
-def rank(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """A process that keeps its record in tmp_path/attempt every 0.05 s, and does a step for each line it reads."""
+def rank(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[subprocess.Popen[str]]:
+    """A process that keeps its record in tmp_path/attempt every 0.05 s, and does a step for each line it reads.
+
+    Its parameter, where it has one, is code to run before.
+    """
     process = subprocess.Popen(
-        [sys.executable, "-c", WORK, str(tmp_path / "attempt")],
+        [sys.executable, "-c", getattr(request, "param", "") + WORK, str(tmp_path / "attempt")],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT,
     )  # fmt: skip
     yield process
@@ -192,18 +195,22 @@ def test_a_folder_that_takes_no_files_costs_the_record_only_and_it_comes_back(
     folder = tmp_path / "attempt"  # not there: every write fails
     do_step(rank, 1)
     (tmp_path / "new").mkdir()
-    (tmp_path / "new" / ".rank-0.progress.tmp").symlink_to("/dev/full")
-    (tmp_path / "new").rename(folder)  # now it is there, on a full disk
+    (tmp_path / "new" / ".rank-0.progress.tmp").mkdir()
+    (tmp_path / "new").rename(folder)  # now it is there, and takes no file of that name
     do_step(rank, 2)
-    (folder / ".rank-0.progress.tmp").unlink()
+    time.sleep(0.3)
+    assert read_ranks(folder) == []
+    (folder / ".rank-0.progress.tmp").rmdir()
     told(folder, 2)
 
 
+HANGS = "import os, threading\nos.replace = lambda *_: threading.Event().wait()\n"
+
+
+@pytest.mark.parametrize("rank", [HANGS], indirect=True, ids=["hangs"])
 def test_a_write_that_hangs_holds_neither_the_work_nor_its_end(rank: subprocess.Popen[str], tmp_path: Path) -> None:
-    folder, new = tmp_path / "attempt", tmp_path / "new"
-    new.mkdir()
-    os.mkfifo(new / ".rank-0.progress.tmp")  # opening it waits for a reader that never comes
-    new.rename(folder)
+    folder = tmp_path / "attempt"
+    folder.mkdir()
     for step in range(200):
         do_step(rank, step)
     rank.communicate(timeout=20)
