@@ -21,19 +21,24 @@ LATE = pytest.mark.parametrize("late", [False, True], ids=["at once", "one step 
 QUIET = {"global_batch_size": 16, "steps": 10, "eval_every": 0, "log_every": 1000}  # nothing else looks at a step
 
 
-class Poisoned(Counting):
-    """Makes the loss of one step NaN, with the sample 7 in front; `act` runs while the next batch is put together."""
+LOSS, GRADIENT = math.nan, -1.0
+BOTH = pytest.mark.parametrize("poison", [LOSS, GRADIENT], ids=["loss", "gradient"])
 
-    def __init__(self, step: int, act: object = None) -> None:
+
+class Poisoned(Counting):
+    """Makes the loss of one step NaN, or its gradient alone; `act` runs while the next batch is put together."""
+
+    def __init__(self, step: int, poison: float = LOSS, act: object = None) -> None:
         super().__init__(640)
         self.step = step
+        self.value = poison
         self.act = act
 
     def batch(self, indices: Sequence[int]) -> Batch:
         step = len(self.asked) // 16 + 1
         batch = super().batch(indices)
         if step == self.step:
-            batch.tensors["scale"][:] = math.nan
+            batch.tensors["scale"][:] = self.value
         if step == self.step + 1 and callable(self.act):
             self.act()
         return batch
@@ -52,50 +57,56 @@ def saved(folder: Path) -> list[int]:
 
 
 @LATE
+@BOTH
 @pytest.mark.parametrize("step", [3, 4, 5])
 def test_a_step_that_became_nan_is_not_saved_and_its_own_samples_are_named(
-    tmp_path: Path, late: bool, step: int
+    tmp_path: Path, late: bool, poison: float, step: int
 ) -> None:
-    data = Poisoned(step)
+    data = Poisoned(step, poison)
     with pytest.raises(WorkerError) as caught:
         go(tmp_path, data, late=late, **QUIET, save_every=2)
-    assert str(caught.value).startswith(
-        f"the loss of rank 0 is not finite at step {step} (this rank's samples: {data.samples()}): try a lower lr than"
-    )
-    assert saved(tmp_path) == [4, 2][step < 5 :]
-    assert (tmp_path / "checkpoints" / "latest").read_text() == f"step-0000000{2 if step < 5 else 4}\n"
+    named = f"the loss of rank 0 is not finite at step {step} (this rank's samples: {data.samples()})"
+    if poison == GRADIENT:
+        named = f"the gradient is not finite at step {step}"
+    assert str(caught.value).startswith(f"{named}: try a lower lr than ")
+    steps = [4, 2] if step == 5 else [2]
+    assert saved(tmp_path) == steps
+    assert (tmp_path / "checkpoints" / "latest").read_text() == f"step-{steps[0]:08d}\n"
 
 
 def test_one_step_late_is_one_step_late(tmp_path: Path) -> None:
     """Else the tests here would show nothing of the branch that a GPU takes."""
     asked = []
     for late in (False, True):
-        data = Poisoned(5)
-        with pytest.raises(WorkerError, match="at step 5 "):
+        data = Poisoned(5, GRADIENT)
+        with pytest.raises(WorkerError, match="at step 5:"):
             go(tmp_path / str(late), data, late=late, **QUIET)
         asked.append(len(data.asked) // 16)
     assert asked == [5, 6]
 
 
 @LATE
-def test_a_nan_in_the_last_step_is_neither_saved_nor_evaluated(tmp_path: Path, late: bool) -> None:
-    with pytest.raises(WorkerError, match="not finite at step 10 "):
-        go(tmp_path, Poisoned(10), late=late, **QUIET, save_every=4)
+@BOTH
+def test_a_nan_in_the_last_step_is_neither_saved_nor_evaluated(tmp_path: Path, late: bool, poison: float) -> None:
+    with pytest.raises(WorkerError, match=r"not finite at step 10\b"):
+        go(tmp_path, Poisoned(10, poison), late=late, **QUIET, save_every=4)
     assert saved(tmp_path) == [8, 4]
     assert [row["step"] for row in rows(tmp_path)] == [0, 1, 4, 8]
 
 
 @LATE
-def test_a_nan_in_the_last_step_before_a_stop_is_not_saved(tmp_path: Path, late: bool) -> None:
-    with pytest.raises(WorkerError, match="not finite at step 5 "):
-        go(tmp_path, Poisoned(5, lambda: os.kill(os.getpid(), signal.SIGUSR2)), late=late, **QUIET, save_every=4)
+@BOTH
+def test_a_nan_in_the_last_step_before_a_stop_is_not_saved(tmp_path: Path, late: bool, poison: float) -> None:
+    data = Poisoned(5, poison, lambda: os.kill(os.getpid(), signal.SIGUSR2))
+    with pytest.raises(WorkerError, match=r"not finite at step 5\b"):
+        go(tmp_path, data, late=late, **QUIET, save_every=4)
     assert saved(tmp_path) == [4]
     assert not (tmp_path / "attempt" / "stopped").exists()
 
 
 @LATE
 def test_a_stop_saves_the_last_step_when_it_is_finite(tmp_path: Path, late: bool) -> None:
-    done, _ = go(tmp_path, Poisoned(-1, None), late=late, **QUIET)
+    done, _ = go(tmp_path, Counting(640), late=late, **QUIET)
     assert done
     (tmp_path / "STOP").touch()
     assert not go(tmp_path, Counting(640), late=late, **QUIET | {"steps": 20})[0]

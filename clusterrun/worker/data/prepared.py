@@ -82,7 +82,7 @@ def _distrust(path: Path) -> str:
     """Tell why a file or folder of the cache may hold what another user wrote; empty if it cannot."""
     try:
         found = path.lstat()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return ""
     if stat.S_ISLNK(found.st_mode):
         return f"{path} is a symbolic link"
