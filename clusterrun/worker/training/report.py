@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import os
 import sys
 import time
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from typing import Any
 from .. import epoch
 from ..distenv import RunEnv
 from ..errors import WorkerError
+from . import durable
 
 #: Dense 16-bit FLOP/s of a device by a part of its name, from the makers' data sheets; the first match counts.
 PEAK_FLOPS = (
@@ -186,10 +186,7 @@ def _forget_after(file: Path, step: int) -> None:
         # what was measured at step 0 of a run that starts anew is measured again
         if isinstance(row, dict) and row.get("step", 0) <= step and step > 0:
             kept.append(line)
-    temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
-    temporary.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
-    epoch.check()
-    os.replace(temporary, file)
+    durable.put(file, "".join(line + "\n" for line in kept), epoch.check)
 
 
 def _open_tensorboard(folder: Path, step: int) -> Any:
