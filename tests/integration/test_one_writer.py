@@ -81,8 +81,10 @@ def newest(folder: Path) -> int:
 
 def lasting(run: Path) -> dict[str, bytes]:
     """All that outlives an attempt: metrics, samples, checkpoints with `latest` and best.json, the model, the cache."""
-    below = [p for p in run.rglob("*") if p.is_file() and "attempts" not in p.relative_to(run).parts]
-    return {str(p.relative_to(run)): p.read_bytes() for p in below if not p.name.startswith(".tmp-")}
+    below = [str(p.relative_to(run)) for p in run.rglob("*") if p.is_file()]
+    return {
+        name: (run / name).read_bytes() for name in below if not name.startswith("attempts/") and ".tmp-" not in name
+    }
 
 
 @pytest.mark.parametrize("round_number", range(3))
@@ -133,14 +135,14 @@ def test_a_frozen_attempt_that_wakes_after_its_successor_has_ended_changes_no_by
 
 def test_a_second_job_is_refused_the_folder_of_a_first_that_lives(start: Start, tmp_path: Path) -> None:
     kept = tmp_path / "kept"
-    first = start("a", 1, steps=1_000_000, checkpoint_dir=kept)
+    first = start("a", 1, steps=1_000_000, checkpoint_dir=kept, save_every=20, keep_last=9)
     wait_for(lambda: newest(kept) >= 3, first)
     second = start("b", 1, steps=5, checkpoint_dir=kept)
     _, said = second.communicate(timeout=60)
     assert second.returncode == 2
     assert f"checkpoint_dir={kept} is in use by run a (job 140, since " in said and len(said.splitlines()) == 1
 
-    reader = start("c", 1, steps=newest(kept) + 200, resume=kept)
+    reader = start("c", 1, steps=1_000_000, resume=kept)
     wait_for(lambda: newest(tmp_path / ".clusterrun" / "runs" / "c" / "checkpoints") > 0, reader)
     reader.kill()
     first.send_signal(signal.SIGUSR2)
