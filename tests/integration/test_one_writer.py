@@ -81,10 +81,8 @@ def newest(folder: Path) -> int:
 
 def lasting(run: Path) -> dict[str, bytes]:
     """All that outlives an attempt: metrics, samples, checkpoints with `latest` and best.json, the model, the cache."""
-    below = [str(p.relative_to(run)) for p in run.rglob("*") if p.is_file()]
-    return {
-        name: (run / name).read_bytes() for name in below if not name.startswith("attempts/") and ".tmp-" not in name
-    }
+    names = [str(p.relative_to(run)) for p in run.rglob("*") if p.is_file()]
+    return {name: (run / name).read_bytes() for name in names if "attempts/" not in name and ".tmp-" not in name}
 
 
 @pytest.mark.parametrize("round_number", range(3))
