@@ -24,6 +24,7 @@ from .training.placing import (
     WithLoss,
     accumulating,
     averaged,
+    compiled,
     fit_memory,
     make_optimizer,
     settle_buckets,
@@ -87,7 +88,7 @@ def _train(
     scaler = precision.scaler()
     whole: torch.nn.Module = WithLoss(work)
     if config.compile:
-        whole = torch.compile(whole)  # type: ignore[assignment]
+        whole = compiled(whole)
     net = averaged(whole, dist.world_size, device)
     if config.auto_micro_batch:
         sizes = fit_memory(net, work, sizes, precision, device, optimizer, agreement)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import json
 import os
@@ -22,6 +23,7 @@ from clusterrun.worker.errors import WorkerError
 from clusterrun.worker.models import gguf, load
 from clusterrun.worker.training import checkpoint, resume
 from clusterrun.worker.training.checkpoint import Snapshot
+from clusterrun.worker.training.placing import compiled
 from tests.worker.small_models import make_model, make_tokenizer
 from tests.worker.small_training import go
 
@@ -199,6 +201,33 @@ def test_a_cache_folder_in_which_others_can_put_things_is_refused_with_the_comma
     with pytest.raises(WorkerError, match=rf"other users can change {root} \(run: chmod go-w '{root}'\)"):
         prepare(root, KEY, build, ONE)
     assert list(root.iterdir()) == []
+
+
+@pytest.mark.parametrize("theirs", [False, pytest.param(True, marks=needs_root)])
+def test_a_folder_of_compiled_code_that_another_user_prepared_is_not_used(
+    tmp_path: Path, theirs: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "")  # as if not set; put back when the test ends
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    usual = tmp_path / f"clusterrun-compiled-{os.geteuid()}"
+    if theirs:
+        usual.mkdir()
+        os.chown(usual, STRANGER, STRANGER)
+    compiled(torch.nn.Linear(2, 2))  # nothing is compiled before the first call
+    used = Path(os.environ["TORCHINDUCTOR_CACHE_DIR"])
+    assert (used == usual) is not theirs
+    assert stat.S_IMODE(used.stat().st_mode) == 0o700 and used.stat().st_uid == os.geteuid()
+
+
+def test_nothing_in_the_worker_unpickles_or_runs_what_it_reads(worker: Path) -> None:
+    for path in sorted(worker.rglob("*.py")):
+        for call in (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)):
+            name, keywords = ast.unparse(call.func), {k.arg: ast.unparse(k.value) for k in call.keywords}
+            assert not name.endswith(("_object_list", "_object", "pickle.load", "pickle.loads")), f"{path.name}: {name}"
+            assert name != "torch.load" or keywords.get("weights_only") == "True", path.name
+            assert name != "load_dataset" or keywords.get("trust_remote_code") == "False", path.name
+            assert keywords.get("trust_remote_code", "False") == "False", path.name
+            assert keywords.get("allow_pickle", "False") == "False", path.name
 
 
 def test_what_a_task_writes_is_writable_for_its_user_alone(tmp_path: Path, worker: Path) -> None:
