@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from . import epoch
 from .distenv import DistEnv, RunEnv
 from .errors import WorkerError
 from .progress import here
@@ -46,5 +47,6 @@ def train_and_leave(work: Work, config: Any, dist: DistEnv, run: RunEnv, device:
     export.export(work.model, work.tokenizer, folder, run_id=run.run_id, card={"task": config.task}, files=work.files)
     print(f"model written to {folder}", flush=True)
     if config.push_to_hub:
+        epoch.check()
         problem = export.push_to_hub(folder, config.push_to_hub, os.environ)
         print(f"clusterrun: {problem or f'pushed to {config.push_to_hub}'}", flush=True)

@@ -13,17 +13,18 @@ from typing import Any
 import torch
 
 from .distenv import DistEnv, RunEnv
-from .errors import WorkerError
 from .progress import here
 from .training import memory, schedule
 from .training.agreement import Agreement
 from .training.evaluation import evaluate
+from .training.judging import Judge, Taken
 from .training.keeping import Keeper
 from .training.order import Order, reseed, seed_of
 from .training.placing import (
     WithLoss,
     accumulating,
     averaged,
+    compiled,
     fit_memory,
     make_optimizer,
     settle_buckets,
@@ -36,15 +37,17 @@ from .training.stopping import StopRequest, stop_reason
 from .training.window import Window
 from .work import Batch, Work
 
-MOST_SKIPPED = 20  # steps in a row without a finite gradient, even where on_nan=skip
 Mine = list[tuple[int, list[int], Batch]]  # this rank's part of a step: slot, sample indices, micro batch
 
 
-def train(work: Work, config: Any, dist: DistEnv, run: RunEnv, device: torch.device) -> bool:
+def train(
+    work: Work, config: Any, dist: DistEnv, run: RunEnv, device: torch.device, judge_late: bool | None = None
+) -> bool:
     """Train `work.model` on all ranks; tells whether it got to the end (False: it was asked to stop, and saved).
 
-    `config` has the keys of `settings.Training`. Rank 0 prints, and writes metrics, checkpoints and samples. Raises
-    WorkerError for what the user can mend: batches that cannot be, a foreign checkpoint, NaN, memory that ran out.
+    `config` has the keys of `settings.Training`. Rank 0 prints, and writes metrics, checkpoints and samples. A GPU's
+    gradients are judged one step late; `judge_late` sets that for any device. Raises WorkerError for what the user can
+    mend: batches that cannot be, a foreign checkpoint, NaN, memory that ran out.
     """
     gc.freeze()  # what stands by now stays: no need to look through it while training
     gc.enable()
@@ -52,8 +55,9 @@ def train(work: Work, config: Any, dist: DistEnv, run: RunEnv, device: torch.dev
     stop = StopRequest(dist, run, config.time_margin)
     stop.install()
     keeper = Keeper(config, dist, run, agreement)
+    judge = Judge(device.type != "cpu" if judge_late is None else judge_late, config.on_nan, agreement, dist)
     try:
-        done = _train(work, config, dist, run, device, agreement, stop, keeper)
+        done = _train(work, config, dist, run, device, agreement, stop, keeper, judge)
     finally:
         keeper.close()  # also on the way out of an error: what is being written is the last good state
         stop.release()
@@ -70,6 +74,7 @@ def _train(
     agreement: Agreement,
     stop: StopRequest,
     keeper: Keeper,
+    judge: Judge,
 ) -> bool:
     precision = choose(config.precision, device)
     if config.deterministic:
@@ -83,7 +88,7 @@ def _train(
     scaler = precision.scaler()
     whole: torch.nn.Module = WithLoss(work)
     if config.compile:
-        whole = torch.compile(whole)  # type: ignore[assignment]
+        whole = compiled(whole)
     net = averaged(whole, dist.world_size, device)
     if config.auto_micro_batch:
         sizes = fit_memory(net, work, sizes, precision, device, optimizer, agreement)
@@ -120,10 +125,10 @@ def _train(
     report.start(start, steps)
     window = Window(device)
     began = time.monotonic()
-    step, skipped, stopped = start, 0, ""
+    step, stopped = start, ""
     here.step, here.steps = start, steps
     here.enter("training")
-    unchecked: tuple[int, torch.Tensor] | None = None  # on a GPU a norm is looked at one step later, without waiting
+    shown = start  # the step of the last row
 
     while step < steps:
         window.resume()
@@ -162,21 +167,16 @@ def _train(
         if stopped:
             break
         step += 1
+        ends = step == steps
+        looks = ends or (config.eval_every and step % config.eval_every == 0)
+        saves = ends or (config.save_every and step % config.save_every == 0)
+        shows = looks or saves or step % config.log_every == 0 or step == start + 1
         scaler.unscale_(optimizer)
         norm = torch.nn.utils.clip_grad_norm_(work.model.parameters(), config.clip or math.inf)
-        window.add(local, int(tokens))
-
-        # gradients are the same on every rank, so that all come to the same answer without asking; in fp16 an
-        # overflow is normal, and the scaler skips the step itself
-        finite = True
-        if not scaler.is_enabled():
-            now = device.type == "cpu" or config.on_nan == "skip"
-            check, unchecked = ((step, norm), None) if now else (unchecked, (step, norm))
-            finite = check is None or math.isfinite(check[1].item())
-            skipped = 0 if finite else skipped + 1
-            if not finite and (config.on_nan == "stop" or skipped > MOST_SKIPPED):
-                assert check is not None
-                raise not_finite(check[0], local, mine, lr, agreement, dist, config.on_nan == "stop")
+        taken = Taken(step, norm, local, [sample for _, chosen, _ in mine for sample in chosen], lr)
+        # in fp16 an overflow is normal, and the scaler skips the step itself
+        finite = scaler.is_enabled() or judge.passes(taken, now=bool(shows))
+        window.add(local if finite else None, int(tokens))
         if finite:
             scaler.step(optimizer)
             scaler.update()
@@ -186,17 +186,17 @@ def _train(
         report.advance(step)
         here.step = step
 
-        ends = step == steps
-        looks = ends or (config.eval_every and step % config.eval_every == 0)
-        saves = ends or (config.save_every and step % config.save_every == 0)
-        if not (looks or saves or step % config.log_every == 0 or step == start + 1):
+        if not shows:
             continue
         row = {"epoch": step / order.steps_per_epoch, "lr": lr, "grad_norm": norm.item()}
         row |= window.close(agreement, flops, peak)
         if dist.rank == 0:  # the figure is that of all ranks together
             here.tokens_per_second = row["tokens_per_second"]
-        if finite and not math.isfinite(row["loss"] or 0.0):
-            raise not_finite(step, local, mine, lr, agreement, dist, config.on_nan == "stop")
+        if not math.isfinite(row["loss"] or 0.0):
+            raise judge.error(taken, since=shown + 1)
+        shown = step
+        if looks or saves:
+            judge.weights(work.model, step, lr)
         if looks:
             row |= look(step)
         if saves:
@@ -206,6 +206,8 @@ def _train(
 
     here.enter("saving")  # a checkpoint may still be on its way
     if stopped:
+        judge.settle()
+        judge.weights(work.model, step, top_lr)
         report.say(keeper.stop(step, work.model, optimizer, scaler, stopped))
     elif step > start:
         first, last = keeper.first_val(None), row["val_loss"]
@@ -250,19 +252,3 @@ def banner(work: Work, config: Any, order: Order, steps: int, precision: Precisi
         f" x {sizes.grad_accum_steps} accumulation; {order.steps_per_epoch} steps per epoch;"
         f" {steps} steps = {steps / order.steps_per_epoch:.2f} epochs; lr {lr:g}{scaled}",
     ]
-
-
-def not_finite(
-    step: int, local: torch.Tensor, mine: Mine, lr: float, agreement: Agreement, dist: DistEnv, may_skip: bool
-) -> WorkerError:
-    """The error for a loss or gradient that is NaN or infinite: the step, whose batch it was, and what to do."""
-    bad = [0.0] * dist.world_size
-    bad[dist.rank] = float(not math.isfinite(local.item()))
-    culprits = [rank for rank, flag in enumerate(agreement.sum(bad)) if flag]
-    samples = [sample for _, chosen, _ in mine for sample in chosen] if dist.rank in culprits else []
-    whose = f"the loss of rank {', '.join(map(str, culprits))}" if culprits else "the gradient"
-    shown = f" (this rank's samples: {', '.join(map(str, samples[:16]))}{' …' if len(samples) > 16 else ''})"
-    return WorkerError(
-        f"{whose} is not finite at step {step}{shown if samples else ''}: try a lower lr than {lr:g} or a longer"
-        f" warmup{', or set on_nan=skip' if may_skip else ''}"
-    )

@@ -140,8 +140,9 @@ def test_the_builtin_data_go_by_name() -> None:
 def test_a_hub_data_set_is_loaded_by_its_name_and_split(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
-    def load_dataset(name: str, split: str) -> list[dict[str, str]]:
+    def load_dataset(name: str, split: str, trust_remote_code: bool) -> list[dict[str, str]]:
         asked.append((name, split))
+        assert not trust_remote_code, "a data set's script would run as this user"
         if name == "org/gone":
             raise ConnectionError("Couldn't reach the hub\nlong story")
         return [{"text": "x"}, {"text": "y"}]

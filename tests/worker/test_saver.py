@@ -11,6 +11,7 @@ import textwrap
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -39,13 +40,13 @@ class Gate:
         self.most = 0
         real = checkpoint.write
 
-        def slow(folder: Path, snapshot: Snapshot) -> Path:
+        def slow(folder: Path, snapshot: Snapshot, *check: Any) -> Path:
             self.writing += 1
             self.most = max(self.most, self.writing)
             self.begun.release()
             assert self.open.acquire(timeout=30)
             self.writing -= 1
-            return real(folder, snapshot)
+            return real(folder, snapshot, *check)
 
         monkeypatch.setattr(checkpoint, "write", slow)
 

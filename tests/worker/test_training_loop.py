@@ -4,100 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
 from clusterrun.worker import distenv
-from clusterrun.worker.distenv import RunEnv
 from clusterrun.worker.errors import WorkerError
-from clusterrun.worker.losses import next_token
 from clusterrun.worker.train import train
-from clusterrun.worker.training import stopping
-from clusterrun.worker.training.settings import Training
-from clusterrun.worker.work import Batch, Tensors, Work
+from clusterrun.worker.work import Batch, Work
+from tests.worker.small_training import Config, Counting, Net, go, loss, rows, run_env, weights
 
-
-@dataclasses.dataclass(frozen=True)
-class Config(Training):
-    seq_len: int = 8
-    steps: int = 12
-    eval_every: int = 6
-
-
-class Net(torch.nn.Module):
-    """The smallest causal model: an embedding, dropout, and a head."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.embed = torch.nn.Embedding(16, 8)
-        self.drop = torch.nn.Dropout(0.2)
-        self.head = torch.nn.Linear(8, 16)
-
-    def forward(self, input_ids: torch.Tensor, use_cache: bool = False) -> Any:
-        return type("Out", (), {"logits": self.head(self.drop(self.embed(input_ids)))})
-
-
-class Counting:
-    """Rows that count up by one: easily learned. Remembers which samples were asked for."""
-
-    def __init__(self, count: int, poison: frozenset[int] = frozenset()) -> None:
-        self.count = count
-        self.asked: list[int] = []
-        self.poison = poison
-
-    def __len__(self) -> int:
-        return self.count
-
-    def batch(self, indices: Sequence[int]) -> Batch:
-        self.asked += indices
-        rows = torch.stack([(torch.arange(9) + i) % 16 for i in indices])
-        scale = torch.tensor([math.nan if i in self.poison else 1.0 for i in indices])
-        return Batch({"input_ids": rows[:, :-1], "labels": rows[:, 1:], "scale": scale}, len(indices) * 8.0, 8)
-
-
-def loss(model: torch.nn.Module, tensors: Tensors) -> torch.Tensor:
-    scale = tensors["scale"].mean()
-    return next_token(model, {k: v for k, v in tensors.items() if k != "scale"}) * scale
-
-
-@pytest.fixture(autouse=True)
-def signals_as_before() -> Iterator[None]:
-    """The loop takes signals; give them back, and forget those that came."""
-    before = {s: signal.getsignal(s) for s in (signal.SIGTERM, signal.SIGUSR2)}
-    stopping._received.clear()
-    yield
-    stopping._received.clear()
-    for signum, handler in before.items():
-        signal.signal(signum, handler)
-
-
-def run_env(folder: Path, **more: Any) -> RunEnv:
-    (folder / "attempt").mkdir(parents=True, exist_ok=True)
-    return RunEnv(run_id="r1", run_dir=folder, attempt_dir=folder / "attempt", **more)
-
-
-def go(folder: Path, samples: Counting | None = None, env: RunEnv | None = None, **settings: Any) -> tuple[bool, Work]:
-    stopping._received.clear()  # a run is a process of its own
-    work = Work(Net(), samples or Counting(64), Counting(10), loss, fingerprint="counting")
-    done = train(work, Config(**settings), distenv.resolve({}), env or run_env(folder), torch.device("cpu"))
-    return done, work
-
-
-def rows(folder: Path, name: str = "metrics.jsonl") -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / name).read_text().splitlines()]
-
-
-def weights(work: Work) -> list[torch.Tensor]:
-    return [p.detach().clone() for p in work.model.parameters()]
+pytestmark = pytest.mark.usefixtures("signals_as_before")
 
 
 def test_the_held_out_loss_falls_and_the_rows_say_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,7 +22,7 @@ def read_hub(source: str) -> Iterator[Row]:
     except ImportError:
         raise WorkerError(f"reading {source} needs datasets: pip install datasets") from None
     try:
-        table = datasets.load_dataset(form["name"], split=form["split"] or "train")
+        table = datasets.load_dataset(form["name"], split=form["split"] or "train", trust_remote_code=False)
     except Exception as error:  # the network's, the hub's and the data set's own: datasets has no common class
         raise WorkerError(f"cannot load {source}: {type(error).__name__}: {first_line(error)}") from None
     for number, values in enumerate(table, 1):

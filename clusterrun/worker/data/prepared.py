@@ -8,20 +8,22 @@ import json
 import os
 import re
 import secrets
+import shlex
 import shutil
 import socket
+import stat
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as torch_dist
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from ..distenv import DistEnv
 from ..errors import WorkerError
+from ..training.agreement import broadcast
 
 TENSORS = "tensors.safetensors"
 KEY = "key.json"
@@ -35,20 +37,24 @@ def prepare(root: Path, key: dict[str, Any], build: Build, dist: DistEnv) -> tup
     """Return the folder and the tensors (on the CPU, mapped from the file) that belong to `key`; a collective.
 
     Rank 0 uses `root/<key["name"]>-<hash of key>` if it is whole, else calls `build(folder)`, which returns the tensors
-    and may write more files into `folder`, and makes it appear at once. `key` is JSON. Raises WorkerError where the
-    folder cannot be written, or is not seen by this rank within VISIBLE_S; and what `build` raises, on rank 0.
+    and may write more files into `folder`, and makes it appear at once. `key` is JSON. What another user made or could
+    change is not used. Raises WorkerError where the folder cannot be written, or is not seen by this rank within
+    VISIBLE_S; and what `build` raises, on rank 0.
     """
+    message: Any = None
     if dist.rank == 0:
+        if problem := _distrust(root):
+            raise WorkerError(f"the cache folder is not used: {problem}")
         folder = _folder(root, key)
+        if problem := _distrusted(folder):
+            print(f"clusterrun: prepared data is made again: {problem}", flush=True)
         files = _whole(folder, key)
         if files is None:
             files = _make(folder, key, build)
-        message = [(str(folder), dist.node, files)]
-    else:
-        message = [None]
+        message = [str(folder), dist.node, files]
     if dist.world_size > 1:
-        torch_dist.broadcast_object_list(message, src=0)
-    name, node, files = message[0]
+        message = broadcast(message)
+    name, node, files = message
     folder = Path(name)
     if dist.rank != 0:
         _await(folder, files, dist, node)
@@ -72,12 +78,33 @@ def _folder(root: Path, key: dict[str, Any]) -> Path:
     return root.absolute() / f"{name}-{hashlib.sha256(_canonical(key).encode()).hexdigest()[:16]}"
 
 
+def _distrust(path: Path) -> str:
+    """Tell why a file or folder of the cache may hold what another user wrote; empty if it cannot."""
+    try:
+        found = path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return ""
+    if stat.S_ISLNK(found.st_mode):
+        return f"{path} is a symbolic link"
+    if found.st_uid not in (os.geteuid(), 0):
+        return f"{path} belongs to another user"
+    if found.st_mode & 0o022:
+        return f"other users can change {path} (run: chmod go-w {shlex.quote(str(path))})"
+    return ""
+
+
+def _distrusted(folder: Path) -> str:
+    return next(filter(None, map(_distrust, [folder, *folder.rglob("*")])), "")
+
+
 def _canonical(key: dict[str, Any]) -> str:
     return json.dumps(key, sort_keys=True, separators=(",", ":"))
 
 
 def _whole(folder: Path, key: dict[str, Any]) -> dict[str, int] | None:
-    """Return the files of a folder with their sizes if it holds what was made for `key`, all of it; else None."""
+    """Return the files of a folder with their sizes if this user made it for `key`, all of it; else None."""
+    if _distrusted(folder):
+        return None
     try:
         document = json.loads((folder / KEY).read_bytes())
         files = document["files"]
@@ -195,6 +222,8 @@ def _await(folder: Path, files: dict[str, int], dist: DistEnv, writer: str) -> N
 
 
 def _load(folder: Path, dist: DistEnv) -> dict[str, torch.Tensor]:
+    if problem := _distrusted(folder):
+        raise WorkerError(f"the cache is not used on node {dist.node}: {problem}")
     try:
         return load_file(folder / TENSORS)
     except (OSError, SafetensorError) as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import glob
 import json
 import os
 import shutil
@@ -11,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .. import epoch
 from ..errors import WorkerError
 from .hub import push_to_hub
 from .load import quiet
@@ -56,14 +58,17 @@ def export(
     """Write model (float32 safetensors), tokenizer, `clusterrun.json` (run id, `card`) and `files` (name to text).
 
     Returns the absolute folder. The model may be wrapped by DDP or torch.compile, and stays as it is. Raises
-    WorkerError if the folder is another run's (status 2) or cannot be written.
+    WorkerError if the folder is another run's (status 2) or cannot be written, and Superseded.
     """
     from safetensors import SafetensorError
 
+    epoch.check()
     folder = check_target(folder, run_id)
-    temporary = folder.with_name(f".{folder.name}.{run_id}.tmp")
+    # a name of its own: an older attempt that still lives must not write into it
+    temporary = folder.with_name(f".{folder.name}.{run_id}.{epoch.number()}.tmp")
     try:
-        shutil.rmtree(temporary, ignore_errors=True)  # of an attempt that was killed
+        for left in folder.parent.glob(f"{glob.escape(f'.{folder.name}.{run_id}.')}*tmp"):
+            shutil.rmtree(left, ignore_errors=True)  # of an attempt that was killed
         temporary.mkdir(parents=True)
         with quiet():
             _standalone(model).save_pretrained(temporary)
@@ -74,10 +79,11 @@ def export(
         (temporary / CARD).write_text(json.dumps({"run_id": run_id, "card": card}, indent=2) + "\n", encoding="utf-8")
         for path in [*temporary.rglob("*"), temporary]:
             _sync(path)
-        _replace(temporary, folder)
+        _replace(temporary, folder, folder.with_name(f".{folder.name}.{run_id}.former"))
     except (OSError, SafetensorError) as error:
-        shutil.rmtree(temporary, ignore_errors=True)
         raise WorkerError(f"cannot write the model to {folder}: {error}") from None
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
     return folder
 
 
@@ -111,11 +117,12 @@ def _owner(folder: Path) -> str | None:
         return None
 
 
-def _replace(new: Path, folder: Path) -> None:
-    former = folder.with_name(f"{new.name}.former")
+def _replace(new: Path, folder: Path, former: Path) -> None:
     shutil.rmtree(former, ignore_errors=True)
     if folder.exists():
+        epoch.check()
         folder.rename(former)
+    epoch.check()
     new.rename(folder)
     _sync(folder.parent)
     shutil.rmtree(former, ignore_errors=True)

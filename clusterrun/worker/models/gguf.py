@@ -47,7 +47,9 @@ def tokenizer(file: Path) -> PreTrainedTokenizerFast:
     from transformers import AutoTokenizer
 
     with _no_bars():
-        return AutoTokenizer.from_pretrained(str(file.parent), gguf_file=file.name, local_files_only=True)
+        return AutoTokenizer.from_pretrained(
+            str(file.parent), gguf_file=file.name, local_files_only=True, trust_remote_code=False
+        )
 
 
 def load(file: Path) -> PreTrainedModel:
@@ -58,7 +60,7 @@ def load(file: Path) -> PreTrainedModel:
 
     with _no_bars():
         stored = AutoModelForCausalLM.from_pretrained(
-            str(file.parent), gguf_file=file.name, dtype=torch.float32, local_files_only=True
+            str(file.parent), gguf_file=file.name, dtype=torch.float32, local_files_only=True, trust_remote_code=False
         )
     config = copy.deepcopy(stored.config)
     # what was read is float32, yet it counts as quantized: save_pretrained refuses it. So the weights move

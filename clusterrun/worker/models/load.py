@@ -209,6 +209,7 @@ def _pretrained(source: Source, auto: Any, config: PreTrainedConfig, head: str) 
         config=config,
         dtype=torch.float32,
         **_access(source),
+        weights_only=True,  # the default; safetensors come first, and a .bin is read as tensors and numbers
         output_loading_info=True,
         ignore_mismatched_sizes=True,  # judged here: a new number of labels is meant, another width is not
     )

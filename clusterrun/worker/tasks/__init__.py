@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import importlib
 import json
+import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,7 +17,7 @@ NAMES = ("lm", "sft", "classify", "diffusion")
 
 
 def prepare(name: str, arguments: Sequence[str], world_size: int) -> Callable[..., None]:
-    """Return the task as a function of (dist, run, device), its configuration checked.
+    """Return the task as a function of (dist, run, device), its configuration checked; tightens the umask.
 
     Raises WorkerError (status 2) for an unknown task or key, or a value that cannot be.
     """
@@ -25,6 +26,8 @@ def prepare(name: str, arguments: Sequence[str], world_size: int) -> Callable[..
     module = importlib.import_module(f"{__name__}.{name}")
     config = configure(module.Config, arguments)
     module.check(config, world_size)
+    # checkpoints, caches and models are read again as this user's own: whatever the umask, nobody else may change them
+    os.umask(os.umask(0o077) | 0o022)
     return functools.partial(module.run, config)
 
 

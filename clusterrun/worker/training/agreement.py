@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -10,6 +11,22 @@ import torch
 import torch.distributed as torch_dist
 
 from ..distenv import DistEnv, RunEnv
+
+
+def broadcast(value: Any, group: Any = None) -> Any:
+    """Give rank 0's value (JSON; tuples become lists) to every rank of an open process group.
+
+    torch's own collectives for objects unpickle what the network brings, and a pickle can run any code.
+    """
+    device = "cuda" if torch_dist.get_backend(group) == "nccl" else "cpu"
+    text = json.dumps(value).encode()
+    size = torch.tensor([len(text)], device=device)
+    torch_dist.broadcast(size, 0, group=group)
+    box = torch.empty(int(size.item()), dtype=torch.uint8, device=device)
+    if torch_dist.get_rank(group) == 0:
+        box.copy_(torch.frombuffer(bytearray(text), dtype=torch.uint8))
+    torch_dist.broadcast(box, 0, group=group)
+    return json.loads(bytes(box.cpu().numpy()))
 
 
 class Agreement:
@@ -39,12 +56,8 @@ class Agreement:
         return sums
 
     def word(self, value: Any) -> Any:
-        """Give rank 0's value (anything that pickles) to every rank."""
-        if self._group is None:
-            return value
-        box = [value]
-        torch_dist.broadcast_object_list(box, 0, group=self._group)
-        return box[0]
+        """Give rank 0's value (JSON) to every rank."""
+        return value if self._group is None else broadcast(value, self._group)
 
     def close(self) -> None:
         """Close the group."""

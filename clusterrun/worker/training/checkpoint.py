@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from .. import epoch
 from . import durable
 
 WEIGHTS, TRAINER, STATE, CONFIG = "model.safetensors", "trainer.pt", "state.json", "config.json"
@@ -69,11 +70,13 @@ def place(tensor: torch.Tensor) -> tuple[Any, ...] | None:
     return start, tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype
 
 
-def write(folder: Path, snapshot: Snapshot) -> Path:
+def write(folder: Path, snapshot: Snapshot, check: durable.Check = epoch.check) -> Path:
     """Write a checkpoint into `folder` and return its path once it is durable.
 
-    Raises OSError, and then has left nothing behind and touched neither the other checkpoints nor `latest`.
+    Raises OSError, and Superseded where `check` does, before each rename. Then it has left nothing behind and touched
+    neither the other checkpoints nor `latest`.
     """
+    check()
     folder.mkdir(parents=True, exist_ok=True)
     durable.sweep(folder)
     target = folder / f"step-{snapshot.step:08d}"
@@ -94,8 +97,8 @@ def write(folder: Path, snapshot: Snapshot) -> Path:
         durable.sync(temporary)
         # all that needs room on the disk is written before the first name changes
         durable.write_file(pointer, lambda out: out.write(f"{target.name}\n".encode()))
-        _put_in_place(temporary, target)
-        os.replace(pointer, folder / LATEST)
+        _put_in_place(temporary, target, check)
+        durable.publish(pointer, folder / LATEST, check)
         durable.sync(folder)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -147,12 +150,28 @@ def found(folder: Path) -> list[tuple[int, Path]]:
     return [(int(match["step"]), folder / match[0]) for match in ordered]
 
 
-def prune(folder: Path, keep_last: int, best: int | None = None, in_use: Path | None = None) -> None:
-    """Delete all but the newest `keep_last` checkpoints, step `best` and `in_use`; raises OSError.
+def run_of(path: Path) -> str | None:
+    """The run that wrote a checkpoint; None if it does not say."""
+    try:
+        return str(json.loads(durable.read_small(path / STATE))["run_id"])
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return None
 
-    What is newer than `latest` is neither counted nor touched: it was found wanting, or is another run's.
+
+def prune(
+    folder: Path,
+    keep_last: int,
+    best: int | None = None,
+    in_use: Path | None = None,
+    run_id: str | None = None,
+    check: durable.Check = epoch.check,
+) -> None:
+    """Delete all but the newest `keep_last` checkpoints, step `best` and `in_use`; raises OSError and Superseded.
+
+    With `run_id`, other runs' checkpoints are neither counted nor touched, nor is what is newer than `latest`: it was
+    found wanting.
     """
-    there = found(folder)
+    there = [(step, path) for step, path in found(folder) if run_id is None or run_of(path) == run_id]
     steps = sorted({step for step, _ in there}, reverse=True)
     written = _latest(folder)
     kept = {step for step in steps if written is not None and step > written}
@@ -161,22 +180,23 @@ def prune(folder: Path, keep_last: int, best: int | None = None, in_use: Path | 
     for step, path in there:
         superseded = path.suffix == ".replaced" and path.with_suffix("") in paths
         if (superseded or step not in kept) and not (in_use and path.resolve() == in_use.resolve()):
-            durable.discard(path)
+            durable.discard(path, check)
 
 
-def _put_in_place(temporary: Path, target: Path) -> None:
+def _put_in_place(temporary: Path, target: Path, check: durable.Check) -> None:
     aside = target.with_suffix(".replaced")  # found() knows this name: no moment is without one of the two
     if target.exists():
+        check()
         shutil.rmtree(aside, ignore_errors=True)
-        os.rename(target, aside)
-    os.rename(temporary, target)
+        durable.publish(target, aside, check)
+    durable.publish(temporary, target, check)
     durable.sync(target.parent)
     shutil.rmtree(aside, ignore_errors=True)
 
 
 def _read_manifest(path: Path) -> dict[str, tuple[int, str]]:
     try:
-        listed = json.loads((path / MANIFEST).read_bytes())["files"]
+        listed = json.loads(durable.read_small(path / MANIFEST))["files"]
         files = {str(name): (entry["size"], entry["sha256"]) for name, entry in listed.items()}
     except FileNotFoundError:
         raise BadCheckpoint(f"{MANIFEST} is missing") from None
@@ -192,7 +212,7 @@ def _read_manifest(path: Path) -> dict[str, tuple[int, str]]:
 
 def _latest(folder: Path) -> int | None:
     try:
-        match = _NAME.fullmatch((folder / LATEST).read_text(errors="replace").strip())
+        match = _NAME.fullmatch(durable.read_small(folder / LATEST).decode(errors="replace").strip())
     except OSError:
         return None
     return int(match["step"]) if match else None

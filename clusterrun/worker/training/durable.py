@@ -8,6 +8,7 @@ import json
 import os
 import re
 import shutil
+import stat
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,9 +16,10 @@ from typing import Any, BinaryIO
 
 import torch
 
+SMALL = 2**20  # bytes; a record is a few hundred
 STRANGER_IS_DEAD_S = 3600.0  # a writer on another node cannot be asked whether it lives
 
-_TEMPORARY = re.compile(r"\.tmp-(?:step-\d+(?:\.replaced)?|latest)-(?P<host>.+)-(?P<pid>\d+)")
+_TEMPORARY = re.compile(r"\.tmp-(?:step-\d+(?:\.replaced)?|latest|best\.json|owner\.json)-(?P<host>.+)-(?P<pid>\d+)")
 _DTYPES = {
     torch.float64: "F64",
     torch.float32: "F32",
@@ -30,6 +32,9 @@ _DTYPES = {
     torch.uint8: "U8",
     torch.bool: "BOOL",
 }
+
+
+Check = Callable[[], None]  # raises Superseded where this process may no longer write
 
 
 class Hashed:
@@ -109,11 +114,41 @@ def sweep(folder: Path) -> None:
             pass  # another sweeper was faster, or the file system keeps it for now
 
 
-def discard(path: Path) -> None:
-    """Delete a folder so that nobody ever sees half of it under its name; raises OSError."""
+def publish(temporary: Path, path: Path, check: Check) -> None:
+    """Give a finished file or folder its name, if this process may still write; raises OSError and Superseded."""
+    check()
+    os.rename(temporary, path)
+
+
+def put(path: Path, text: str, check: Check) -> None:
+    """Replace a small file; readers see the old one or the new one. Raises OSError and Superseded."""
+    new = temporary(path)
+    try:
+        write_file(new, lambda out: out.write(text.encode()))
+        publish(new, path, check)
+    except BaseException:
+        new.unlink(missing_ok=True)
+        raise
+    sync(path.parent)
+
+
+def read_small(path: Path) -> bytes:
+    """Read a small record; raises OSError also for a pipe, a device and a file beyond SMALL bytes.
+
+    Another user may be able to write in a folder of checkpoints: what stands there must not hang or fill the memory.
+    """
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        found = os.fstat(file.fileno())
+        if not stat.S_ISREG(found.st_mode) or found.st_size > SMALL:
+            raise OSError(errno.EINVAL, "not a small plain file", str(path))
+        return file.read(SMALL)
+
+
+def discard(path: Path, check: Check) -> None:
+    """Delete a folder so that nobody ever sees half of it under its name; raises OSError and Superseded."""
     gone = temporary(path)
     shutil.rmtree(gone, ignore_errors=True)
-    os.rename(path, gone)
+    publish(path, gone, check)
     shutil.rmtree(gone, ignore_errors=True)
 
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 
-from .. import markers
+from .. import epoch, markers
 from ..distenv import DistEnv, RunEnv
 from ..errors import WorkerError
-from . import checkpoint, resume, stopping
+from . import checkpoint, holding, resume, stopping
 from .agreement import Agreement
 from .saver import Saver
 from .sizes import BatchSizes
@@ -34,12 +34,14 @@ class Keeper:
         if folder is None and run.run_dir is not None:
             folder = run.run_dir / "checkpoints"
         self._folder = folder
+        self._hold: holding.Hold | None = None
         found: tuple[str, list[str]] = ("", [])
         if dist.rank == 0:
+            taken: list[str] = []
             if folder is not None:
-                _must_take_files(folder)
+                self._hold, taken = _take(folder, run)
             path, notes = self._find(folder or Path("checkpoints"))
-            found = (str(path or ""), notes)
+            found = (str(path or ""), [*taken, *notes, *(resume.foreign(path) if path else [])])
         path_text, self._notes = agreement.word(found)
         self._from = Path(path_text) if path_text else None
         self._loaded = resume.load(self._from) if self._from else None
@@ -107,12 +109,12 @@ class Keeper:
         val_loss: float | None = None,
     ) -> float:
         """Hand a checkpoint to the writer; returns the seconds that training stood still (0 on other ranks)."""
-        if self._folder is None or self._dist.rank != 0:
+        if self._folder is None or self._hold is None:  # rank 0 alone has the hold
             return 0.0
         began = time.monotonic()
         if self._saver is None:
             own = self._from if self._from and self._from.parent == self._folder else None
-            self._saver = Saver(self._folder, self._config.keep_last, in_use=own)
+            self._saver = Saver(self._folder, self._config.keep_last, own, self._run.run_id, self._hold.check)
         self._saver.wait()  # before the copy is made: two of them would be held otherwise
         best = val_loss is not None and val_loss < self._state.get("best", {}).get("val_loss", math.inf)
         if best:
@@ -148,6 +150,7 @@ class Keeper:
                 )
         elif step == 0:
             saved = "nothing to save yet"
+        epoch.check()
         stopping.clear_stop_file(self._run.run_dir)
         if self._run.attempt_dir is not None:
             markers.write_json(self._run.attempt_dir / "stopped", {"step": step, "reason": reason, "time": time.time()})
@@ -159,20 +162,23 @@ class Keeper:
             self._saver.wait()
 
     def _find(self, folder: Path) -> tuple[Path | None, list[str]]:
-        """Where to go on from; with resume=no from this run's own checkpoints only, as after a requeue."""
-        if self._config.resume != "no":
-            return resume.find(self._config.resume or "auto", folder)
-        path, notes = resume.find("auto", folder)
-        if path is None:
-            return None, []
-        owner = resume.load(path).state.get("run_id")
-        if owner != self._run.run_id or owner == "none":
+        """Where to go on from. After a requeue that is this run's own newest checkpoint, whatever `resume` says.
+
+        Refuses a folder with another run's checkpoints unless it resumes from the newest: saving could replace them.
+        """
+        asked = self._config.resume or "auto"
+        newest, notes = resume.find("auto", folder)
+        owner = checkpoint.run_of(newest) if newest else None
+        if asked == "auto" or (newest and owner == self._run.run_id != "none"):
+            return newest, notes
+        chosen, notes = resume.find(asked, folder)
+        if newest and (chosen is None or chosen.resolve() != newest.resolve()):
             raise WorkerError(
-                f"resume=no, but {folder} holds checkpoints of run {owner}: name another checkpoint_dir, or leave"
-                " resume out to go on from them",
+                f"resume={asked}, but {folder} holds checkpoints of run {owner}: name another checkpoint_dir, or"
+                " leave resume out to go on from them",
                 status=2,
             )
-        return path, notes
+        return chosen, notes
 
     def _is_saved(self, step: int) -> bool:
         if self._saver is not None:
@@ -181,11 +187,12 @@ class Keeper:
         return self._from is not None and self._from.parent == self._folder and self.start == step
 
 
-def _must_take_files(folder: Path) -> None:
-    """Refuse, before hours of training, a folder in which no checkpoint could ever be saved."""
+def _take(folder: Path, run: RunEnv) -> tuple[holding.Hold, list[str]]:
+    """Refuse, before hours of training, a folder that is another run's, or in which nothing could ever be saved."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()
+        return holding.take(folder, run)
     except OSError as error:
         why = "it is a file" if folder.is_file() else error.strerror
         raise WorkerError(f"checkpoint_dir={folder}: nothing can be written there ({why})", status=2) from None

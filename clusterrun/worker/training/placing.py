@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import os
+import stat
+import tempfile
 from typing import Any
 
 import torch
@@ -28,6 +31,22 @@ class WithLoss(torch.nn.Module):
     def forward(self, tensors: Tensors) -> torch.Tensor:
         """Return the sum of losses of a micro batch."""
         return self._loss(self.model, tensors)
+
+
+def compiled(whole: torch.nn.Module) -> torch.nn.Module:
+    """Compile a module, with a cache folder that no other user of this machine can have prepared.
+
+    torch's own default is a fixed name in /tmp, and it unpickles and runs what it finds there.
+    """
+    if not os.environ.get("TORCHINDUCTOR_CACHE_DIR"):
+        folder = os.path.join(tempfile.gettempdir(), f"clusterrun-compiled-{os.geteuid()}")
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(folder, 0o700)
+        found = os.lstat(folder)
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
+            folder = tempfile.mkdtemp(prefix="clusterrun-compiled-")
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder
+    return torch.compile(whole)  # type: ignore[return-value]
 
 
 def averaged(whole: torch.nn.Module, world_size: int, device: torch.device) -> torch.nn.Module:

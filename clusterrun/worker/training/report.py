@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
-import os
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from .. import epoch
 from ..distenv import RunEnv
 from ..errors import WorkerError
+from . import durable
 
 #: Dense 16-bit FLOP/s of a device by a part of its name, from the makers' data sheets; the first match counts.
 PEAK_FLOPS = (
@@ -66,6 +69,7 @@ class Report:
             if file is not None:
                 _forget_after(file, start_step)
         folder = run.run_dir or Path()
+        epoch.check()
         if config.tensorboard:
             self._board = _open_tensorboard(folder / "tensorboard", start_step)
         if config.wandb:
@@ -101,17 +105,21 @@ class Report:
         if not self.speaks:
             return
         known = {k: v for k, v in values.items() if v is not None}
-        self.say(_line(step, steps, known))
         row = {"step": step, **known, "time": time.time()}
         # NaN is not JSON: the reader would refuse the whole line
         row = {k: v if math.isfinite(v) else str(v) for k, v in row.items()}
         _append(self.metrics, row)
-        if self._board is not None:
-            for key, value in known.items():
-                self._board.add_scalar(key, value, step)
-            self._board.flush()
-        if self._wandb is not None:
-            self._wandb.log(known, step=step)
+        self.say(_line(step, steps, known))
+        if self._board is None and self._wandb is None:
+            return
+        with _training_goes_on("the trackers' rows"):
+            epoch.check()
+            if self._board is not None:
+                for key, value in known.items():
+                    self._board.add_scalar(key, value, step)
+                self._board.flush()
+            if self._wandb is not None:
+                self._wandb.log(known, step=step)
 
     def sampled(self, step: int, prompt: str, text: str) -> None:
         """Record what the model wrote."""
@@ -150,11 +158,19 @@ def _line(step: int, steps: int, values: dict[str, float]) -> str:
 def _append(file: Path | None, row: dict[str, Any]) -> None:
     if file is None:
         return
+    line = json.dumps(row, ensure_ascii=False) + "\n"
+    with _training_goes_on(file.name), file.open("a", encoding="utf-8") as out:
+        epoch.check()
+        out.write(line)
+
+
+@contextlib.contextmanager
+def _training_goes_on(what: str) -> Iterator[None]:
+    """Report an OSError in one line: a full disk must not end the training."""
     try:
-        with file.open("a", encoding="utf-8") as out:
-            out.write(json.dumps(row, ensure_ascii=False) + "\n")
-    except OSError as error:  # a full disk must not end the training
-        print(f"clusterrun: cannot write {file.name}: {error.strerror}", file=sys.stderr, flush=True)
+        yield
+    except OSError as error:
+        print(f"clusterrun: cannot write {what}: {error.strerror}", file=sys.stderr, flush=True)
 
 
 def _forget_after(file: Path, step: int) -> None:
@@ -170,9 +186,7 @@ def _forget_after(file: Path, step: int) -> None:
         # what was measured at step 0 of a run that starts anew is measured again
         if isinstance(row, dict) and row.get("step", 0) <= step and step > 0:
             kept.append(line)
-    temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
-    temporary.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
-    os.replace(temporary, file)
+    durable.put(file, "".join(line + "\n" for line in kept), epoch.check)
 
 
 def _open_tensorboard(folder: Path, step: int) -> Any:

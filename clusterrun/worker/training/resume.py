@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from typing import Any
 import torch
 
 from ..errors import WorkerError, nearest
-from . import checkpoint
+from . import checkpoint, durable
 
 FILES = (".pt", ".pth")
 DATA_ORDER = ("seed", "global_batch_size", "micro_batch_size", "seq_len", "drop_last", "data")
@@ -60,6 +61,13 @@ def find(resume: str, own: Path) -> tuple[Path | None, list[str]]:
 def load(path: Path) -> Loaded:
     """Read a checkpoint of ours (a folder), or the weights of a .pt file; raises WorkerError."""
     return _load_file(path) if path.suffix in FILES and not path.is_dir() else _load_folder(path)
+
+
+def foreign(path: Path) -> list[str]:
+    """Return a note for the user if a checkpoint, or a part of it, belongs to another user (root excepted)."""
+    parts = [path, *(path.iterdir() if path.is_dir() else ())]
+    others = {part.lstat().st_uid for part in parts} - {os.geteuid(), 0}
+    return [f"checkpoint of user {_user(uid)}: {path} is read as tensors and numbers only" for uid in sorted(others)]
 
 
 def fit(model: torch.nn.Module, tensors: Mapping[str, torch.Tensor], source: Path) -> None:
@@ -140,7 +148,7 @@ def _load_folder(path: Path) -> Loaded:
     from safetensors.torch import load_file
 
     try:
-        state = json.loads((path / checkpoint.STATE).read_bytes())
+        state = json.loads(durable.read_small(path / checkpoint.STATE))
         trainer = torch.load(path / checkpoint.TRAINER, map_location="cpu", weights_only=True)
         return Loaded(int(state["step"]), state, load_file(path / checkpoint.WEIGHTS), trainer)
     except Exception as error:  # what safetensors, torch and json make of a damaged file has no common class
@@ -179,6 +187,13 @@ def _plain_names(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     if all(key.startswith("module.") for key in plain):
         return {key.removeprefix("module."): tensor for key, tensor in plain.items()}
     return plain
+
+
+def _user(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
 
 
 def _some(names: list[str], what: str = "tensor") -> str:

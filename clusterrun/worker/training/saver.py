@@ -8,7 +8,7 @@ import threading
 import time
 from pathlib import Path
 
-from .. import markers
+from .. import epoch, markers
 from . import checkpoint, durable
 
 BEST = "best.json"
@@ -19,10 +19,18 @@ class Saver:
 
     `last_saved` is the last step this saver made durable, `seconds` how long that took from the hand-over on, and
     `failure` why the last write failed (None: it did not). `best` is the best step, of earlier attempts too.
-    `in_use`, the checkpoint this run was resumed from, is never deleted.
+    `in_use`, the checkpoint this run was resumed from, is never deleted, nor are those of other runs than `run_id`.
+    `check` raises Superseded where this process may no longer write: then the next `save` or `wait` does.
     """
 
-    def __init__(self, folder: Path, keep_last: int, in_use: Path | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        keep_last: int,
+        in_use: Path | None = None,
+        run_id: str | None = None,
+        check: durable.Check = epoch.check,
+    ) -> None:
         self.last_saved: int | None = None
         self.seconds = 0.0
         self.failure: str | None = None
@@ -30,6 +38,9 @@ class Saver:
         self._folder = folder
         self._keep_last = keep_last
         self._in_use = in_use
+        self._run_id = run_id
+        self._check = check
+        self._superseded: epoch.Superseded | None = None
         self._thread: threading.Thread | None = None
         durable.sweep(folder)
 
@@ -43,15 +54,23 @@ class Saver:
         return time.monotonic() - began
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until what was handed over is written or has failed; False if it still runs after `timeout` seconds."""
+        """Wait until what was handed over is written or has failed; False if it still runs after `timeout` seconds.
+
+        Raises Superseded if the writer had to stop.
+        """
         if self._thread is not None:
             self._thread.join(timeout)
+        if self._superseded is not None:
+            raise self._superseded
         return self._thread is None or not self._thread.is_alive()
 
     def _write(self, snapshot: checkpoint.Snapshot, best: bool) -> None:
         began = time.monotonic()
         try:
-            checkpoint.write(self._folder, snapshot)
+            checkpoint.write(self._folder, snapshot, self._check)
+        except epoch.Superseded as superseded:
+            self._superseded = superseded
+            return
         except Exception as error:  # in a thread of its own: nobody else would hear of it
             self.failure = _reason(error)
             self._say(
@@ -63,9 +82,11 @@ class Saver:
         self.last_saved, self.failure = snapshot.step, None
         try:
             if best:
-                markers.write_json(self._folder / BEST, {"step": snapshot.step})
+                durable.put(self._folder / BEST, json.dumps({"step": snapshot.step}), self._check)
                 self.best = snapshot.step
-            checkpoint.prune(self._folder, self._keep_last, self.best, self._in_use)
+            checkpoint.prune(self._folder, self._keep_last, self.best, self._in_use, self._run_id, self._check)
+        except epoch.Superseded as superseded:
+            self._superseded = superseded
         except OSError as error:
             self._say(f"step {snapshot.step} is saved, but {self._folder} cannot be tidied: {_reason(error)}")
 
@@ -90,6 +111,6 @@ def _reason(error: Exception) -> str:
 
 def _read_best(folder: Path) -> int | None:
     try:
-        return int(json.loads((folder / BEST).read_bytes())["step"])
+        return int(json.loads(durable.read_small(folder / BEST))["step"])
     except (OSError, ValueError, TypeError, KeyError):
         return None

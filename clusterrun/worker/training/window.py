@@ -20,7 +20,7 @@ class Window:
         self.step_s = 0.0
         self._device = device
         self._loss = torch.zeros((), dtype=torch.float64, device=device)
-        self._steps = self._tokens = 0
+        self._steps = self._losses = self._tokens = 0
         self._waited = 0.0
         self._began = self._asked = time.monotonic()
 
@@ -34,9 +34,11 @@ class Window:
         """Count the time since `resume` as waiting for data."""
         self._waited += time.monotonic() - self._asked
 
-    def add(self, local: torch.Tensor, tokens: int) -> None:
-        """Add a step: this rank's part of its mean loss, and the useful tokens of all ranks."""
-        self._loss += local
+    def add(self, local: torch.Tensor | None, tokens: int) -> None:
+        """Add a step: this rank's part of its mean loss (None: it was skipped), and the useful tokens of all ranks."""
+        if local is not None:
+            self._loss += local
+            self._losses += 1
         self._tokens += tokens
         self._steps += 1
 
@@ -45,12 +47,12 @@ class Window:
 
         `peak` is one device's FLOP/s. Times are in seconds, memory in GiB.
         """
-        loss = agreement.sum([self._loss.item() / self._steps])[0]  # item() waits for the device: now the time is true
+        total = agreement.sum([self._loss.item()])[0]  # item() waits for the device: now the time is true
         seconds = time.monotonic() - self._began
         speed = self._tokens / seconds
         self.step_s = seconds / self._steps
         row = {
-            "loss": loss,
+            "loss": total / self._losses if self._losses else None,
             "tokens_per_second": speed,
             "mfu": speed / agreement.world_size * flops_per_token / peak if flops_per_token and peak else None,
             "step_s": self.step_s,
@@ -58,6 +60,6 @@ class Window:
             "memory_gib": memory.peak_bytes(self._device) / memory.GIB,
         }
         self._loss.zero_()
-        self._steps = self._tokens = 0
+        self._steps = self._losses = self._tokens = 0
         self._waited = 0.0
         return row

@@ -1,0 +1,41 @@
+"""The run's epoch: only the newest attempt of a run may write what outlives an attempt.
+
+The batch script raises the number in CLUSTERRUN_EPOCH_FILE when it starts, and exports it as CLUSTERRUN_EPOCH. After a
+requeue, processes of the older attempt may still live on a node that was cut off: they find a larger number and stop.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+
+from .errors import WorkerError
+
+
+class Superseded(WorkerError):
+    """Another process writes in this one's place: stop, and write nothing more."""
+
+
+def number() -> int:
+    """Return the epoch of this process; 0 outside a run."""
+    return int(os.environ.get("CLUSTERRUN_EPOCH") or 0)
+
+
+def check() -> None:
+    """Raise Superseded if a newer attempt of the run has started. Call directly before each rename and append.
+
+    Raises OSError if the epoch cannot be read: then do not write either. What remains between this check and the write
+    is the time of one system call. Without the batch script's variables there is no check.
+    """
+    path = os.environ.get("CLUSTERRUN_EPOCH_FILE")
+    if not path or not os.environ.get("CLUSTERRUN_EPOCH"):
+        return
+    with open(path, "rb") as file:  # opened each time: that makes an NFS client ask the server
+        text = file.read(32)
+    if not text.strip().isdigit():
+        raise OSError(errno.EINVAL, f"{path} does not hold the run's epoch")
+    if int(text) > number():
+        raise Superseded(
+            f"a newer attempt of this run has started (epoch {int(text)}, this one has {number()}):"
+            " this process stops and writes nothing more"
+        )

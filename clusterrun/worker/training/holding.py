@@ -1,0 +1,116 @@
+"""A folder of checkpoints has one writer: the run that its owner.json names."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .. import epoch
+from ..distenv import RunEnv
+from ..errors import WorkerError
+from . import durable
+
+OWNER = "owner.json"
+SILENT_S = 300.0  # rank 0 writes its progress record every 10 s; NFS may show it a minute late
+
+
+@dataclass(frozen=True)
+class Hold:
+    """The right of one run, in one epoch, to write into a folder."""
+
+    folder: Path
+    run_id: str
+    epoch: int
+
+    def check(self) -> None:
+        """Raise Superseded if this process may no longer write into the folder; raises OSError if that is unknown."""
+        epoch.check()
+        owner = _read(self.folder)
+        if owner is not None and (owner["run_id"] != self.run_id or owner["epoch"] > self.epoch):
+            raise epoch.Superseded(
+                f"{self.folder} now belongs to {_named(owner)}: this process stops and writes nothing more"
+            )
+
+
+def take(folder: Path, run: RunEnv) -> tuple[Hold, list[str]]:
+    """Make this run the writer of an existing folder; returns notes for the user.
+
+    The same run may always continue, and the folder of a run that no longer lives is taken over. Raises WorkerError
+    (status 2) if another run that lives holds it, and OSError.
+    """
+    hold = Hold(folder, run.run_id, epoch.number())
+    document = {
+        "run_id": run.run_id,
+        "job_id": os.environ.get("CLUSTERRUN_JOB_ID", ""),
+        "epoch": hold.epoch,
+        "attempt_dir": str(run.attempt_dir or ""),
+        "time": time.time(),
+    }
+    owner = _read(folder)
+    if owner is None and _create(folder / OWNER, json.dumps(document)):
+        return hold, []
+    owner = owner or _read(folder)
+    others = owner is not None and owner["run_id"] != run.run_id
+    if owner is not None and others and _lives(owner):
+        raise WorkerError(
+            f"checkpoint_dir={folder} is in use by {_named(owner)}: wait until it ends, or set another checkpoint_dir"
+            f" (resume={folder} only reads it)",
+            status=2,
+        )
+    durable.put(folder / OWNER, json.dumps(document), epoch.check)
+    return hold, [f"checkpoint_dir: taken over from {_named(owner)}, which has ended"] if owner and others else []
+
+
+def _read(folder: Path) -> dict[str, Any] | None:
+    """The owner of a folder; None if there is none, or its file is damaged. Raises OSError."""
+    try:
+        owner = json.loads(durable.read_small(folder / OWNER))
+        return {
+            "run_id": str(owner["run_id"]),
+            "job_id": str(owner["job_id"]),
+            "epoch": int(owner["epoch"]),
+            "attempt_dir": str(owner["attempt_dir"]),
+            "time": time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(float(owner["time"]))),
+        }
+    except (FileNotFoundError, ValueError, TypeError, KeyError, OverflowError, RecursionError):
+        return None
+
+
+def _create(path: Path, text: str) -> bool:
+    """Create the file unless it exists; a hard link is the exclusive create that holds on NFS."""
+    temporary = durable.temporary(path)
+    durable.write_file(temporary, lambda out: out.write(text.encode()))
+    try:
+        epoch.check()
+        os.link(temporary, path)
+        return True
+    except OSError:  # it exists, or this file system has no hard links
+        return False
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _lives(owner: dict[str, Any]) -> bool:
+    """Tell whether the owner's attempt may still run: no end record, and a progress record of the last SILENT_S."""
+    attempt = Path(owner["attempt_dir"])
+    if not attempt.is_absolute():  # of a process outside a run
+        return False
+    try:
+        os.listdir(attempt)  # a folder of another user that cannot be read proves nothing
+        if any((attempt / name).exists() for name in ("end.json", "rank-0.end")):
+            return False
+        return time.time() - os.stat(attempt / "rank-0.progress").st_mtime < SILENT_S
+    except FileNotFoundError:
+        return False
+    except (OSError, ValueError):
+        return True
+
+
+def _named(owner: dict[str, Any]) -> str:
+    job = f"job {owner['job_id']}, " if owner["job_id"] else ""
+    name = f"run {owner['run_id']} ({job}since {owner['time']})"
+    return name if name.isprintable() else repr(name)

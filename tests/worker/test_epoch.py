@@ -1,0 +1,173 @@
+"""A process of an older epoch gives nothing its name, appends nothing, deletes nothing, and stops."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from clusterrun.worker import epoch
+from clusterrun.worker.distenv import RunEnv
+from clusterrun.worker.epoch import Superseded
+from clusterrun.worker.models.export import export
+from clusterrun.worker.training import checkpoint
+from clusterrun.worker.training.checkpoint import Snapshot
+from clusterrun.worker.training.report import Report
+from clusterrun.worker.training.saver import Saver
+from clusterrun.worker.training.settings import Training
+from tests.worker.small_models import make_model
+from tests.worker.small_training import Counting, go
+
+Raise = Callable[[], None]
+
+
+@pytest.fixture
+def raise_epoch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Raise:
+    """This process is of epoch 1; a call makes 2 the newest, as the next attempt's batch script does."""
+    file = tmp_path / "epoch"
+    file.write_text("1\n")
+    monkeypatch.setenv("CLUSTERRUN_EPOCH", "1")
+    monkeypatch.setenv("CLUSTERRUN_EPOCH_FILE", str(file))
+
+    def raise_it() -> None:
+        (tmp_path / "epoch.new").write_text("2\n")
+        os.replace(tmp_path / "epoch.new", file)
+
+    return raise_it
+
+
+def state(folder: Path) -> dict[str, bytes]:
+    """Every file below a folder, with its content."""
+    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+def numbered(step: int) -> Snapshot:
+    weights = torch.full((8,), float(step))
+    return Snapshot(step, {"w": weights}, {"optimizer": {}, "scaler": None}, {"run_id": "r1"}, "{}")
+
+
+def test_the_newest_attempt_may_write_and_an_older_one_is_told_which_is(raise_epoch: Raise) -> None:
+    epoch.check()
+    raise_epoch()
+    with pytest.raises(Superseded, match=r"a newer attempt of this run has started \(epoch 2, this one has 1\)") as it:
+        epoch.check()
+    assert it.value.status != 0
+
+
+def test_a_script_run_by_hand_is_not_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CLUSTERRUN_EPOCH", raising=False)
+    monkeypatch.delenv("CLUSTERRUN_EPOCH_FILE", raising=False)
+    epoch.check()
+
+
+@pytest.mark.parametrize("damage", [lambda file: file.unlink(), lambda file: file.write_text("x"), os.truncate])
+def test_an_epoch_that_cannot_be_read_is_no_leave_to_write(
+    tmp_path: Path, raise_epoch: Raise, damage: Callable[..., Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    damage(tmp_path / "epoch", *([0] if damage is os.truncate else []))
+    with pytest.raises(OSError):
+        epoch.check()
+    saver = Saver(tmp_path / "kept", keep_last=1)
+    saver.save(numbered(1))
+    saver.wait()
+    assert "CHECKPOINT of step 1 NOT SAVED" in capsys.readouterr().err and saver.last_saved is None
+
+
+@pytest.mark.parametrize("moment", range(7))
+def test_once_the_epoch_is_raised_no_name_changes_any_more(
+    tmp_path: Path, raise_epoch: Raise, moment: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The writer thread replaces a checkpoint, moves `latest` and best.json, and prunes: six changes of a name."""
+    folder = tmp_path / "kept"
+    for step in (1, 2, 3):
+        checkpoint.write(folder, numbered(step))
+    rename = os.rename
+    changes: list[str] = []
+
+    def counted(old: Any, new: Any) -> None:
+        rename(old, new)
+        changes.append(str(new))
+        if len(changes) == moment:
+            raise_epoch()
+
+    monkeypatch.setattr(os, "rename", counted)
+    saver = Saver(folder, keep_last=1)
+    if moment == 0:
+        raise_epoch()
+    saver.save(numbered(3), best=True)
+    if moment < 6:
+        with pytest.raises(Superseded):
+            saver.wait()
+        assert len(changes) == moment
+    else:
+        saver.wait()
+        assert len(changes) == 6, "all that this save does"
+    assert [name for name in os.listdir(folder) if name.startswith(".tmp-")] == []
+    assert checkpoint.newest_valid(folder)[0] is not None
+
+
+def test_a_save_that_is_on_its_way_when_the_epoch_is_raised_ends_the_process(
+    tmp_path: Path, raise_epoch: Raise, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint.write(tmp_path / "kept", numbered(1))
+    before = state(tmp_path / "kept")
+    fsync = os.fsync
+    monkeypatch.setattr(os, "fsync", lambda descriptor: (raise_epoch(), fsync(descriptor)))
+    saver = Saver(tmp_path / "kept", keep_last=1)
+    saver.save(numbered(2))
+    with pytest.raises(Superseded):
+        saver.save(numbered(3))
+    assert state(tmp_path / "kept") == before
+
+
+@pytest.mark.parametrize("tensorboard", [False, True])
+def test_no_row_no_sample_and_no_event_is_appended(
+    tmp_path: Path, raise_epoch: Raise, tensorboard: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = RunEnv(run_id="r1", run_dir=tmp_path)
+    report = Report(0, run, Training(tensorboard=tensorboard), 0, {})
+    report.row(1, 2, {"loss": 1.0})
+    report.sampled(1, "a", "b")
+    raise_epoch()
+    capsys.readouterr()
+    before = state(tmp_path)
+    with pytest.raises(Superseded):
+        report.row(2, 2, {"loss": 1.0})
+    with pytest.raises(Superseded):
+        report.sampled(2, "a", "b")
+    with pytest.raises(Superseded):
+        Report(0, run, Training(tensorboard=tensorboard), 1, {})
+    report.close()
+    assert state(tmp_path) == before
+    assert capsys.readouterr().out == ""
+
+
+def test_no_model_is_exported(tmp_path: Path, raise_epoch: Raise, monkeypatch: pytest.MonkeyPatch) -> None:
+    export(make_model(), None, tmp_path / "out", run_id="r1", card={})
+    before = state(tmp_path / "out")
+    fsync = os.fsync
+    monkeypatch.setattr(os, "fsync", lambda descriptor: (raise_epoch(), fsync(descriptor)))  # while it is written
+    for _ in range(2):
+        with pytest.raises(Superseded):
+            export(make_model(seed=2), None, tmp_path / "out", run_id="r1", card={})
+        assert state(tmp_path / "out") == before
+        assert sorted(os.listdir(tmp_path)) == ["epoch", "out"]
+
+
+def test_an_older_attempt_takes_no_stop_file_from_the_newer(
+    tmp_path: Path, raise_epoch: Raise, signals_as_before: None
+) -> None:
+    (tmp_path / "STOP").touch()
+
+    class Raising(Counting):
+        def batch(self, indices: Any) -> Any:
+            raise_epoch()
+            return super().batch(indices)
+
+    with pytest.raises(Superseded):
+        go(tmp_path, Raising(64))
+    assert (tmp_path / "STOP").exists() and not (tmp_path / "attempt" / "stopped").exists()
