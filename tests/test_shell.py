@@ -100,7 +100,8 @@ def test_a_child_that_left_the_group_does_not_hold_us(tmp_path: Path) -> None:
 
 def test_an_interrupt_ends_the_program(tmp_path: Path) -> None:
     code = (
-        "import sys\nfrom clusterrun import shell\n"
+        "import signal\nfrom clusterrun import shell\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a job in the background begins without it
         f"shell.run(['sh', '-c', 'echo $$ >{tmp_path}/pid; exec sleep 60'], env={ENV!r})\n"
     )
     process = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE)
@@ -117,6 +118,7 @@ def test_an_interrupt_ends_the_program(tmp_path: Path) -> None:
 def test_an_interrupt_between_the_fork_and_popens_return_ends_the_program(call: str, tmp_path: Path) -> None:
     code = (
         "import signal, subprocess\nfrom clusterrun import shell\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "real = subprocess._fork_exec\n"
         "def fork(*args):\n"
         "    pid = real(*args)\n"
@@ -136,20 +138,24 @@ def test_an_interrupt_that_came_while_a_program_failed_to_start_is_not_lost() ->
         signal.raise_signal(signal.SIGINT)
         raise FileNotFoundError(2, "No such file")
 
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(subprocess, "_fork_exec", fork)
-        shell.run(["/nowhere/x"], env=ENV)
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(subprocess, "_fork_exec", fork)
+            shell.run(["/nowhere/x"], env=ENV)
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_a_program_inherits_which_signals_are_ignored() -> None:
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        ignored = shell.run(["sh", "-c", "grep SigIgn /proc/$$/status"], env=ENV).stdout.split()[1]
+        ignored = shell.run(["grep", "SigIgn", "/proc/self/status"], env=ENV).stdout.split()[1]
         assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGINT, before)
-    blocked = shell.run(["sh", "-c", "grep SigBlk /proc/$$/status"], env=ENV).stdout.split()[1]
+    blocked = shell.run(["grep", "SigBlk", "/proc/self/status"], env=ENV).stdout.split()[1]
     assert int(ignored, 16) & 1 << (signal.SIGINT - 1) and int(blocked, 16) == 0
 
 
