@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from clusterrun.errors import RequestError
+from clusterrun.secret_rules import refuse_assignments, refuse_named, refuse_shapes
 
 Kind = Literal["int", "text", "flag", "list", "map"]
 
@@ -131,10 +132,6 @@ _BASH_VARIABLES = re.compile(
     r"_|BASH(OPTS|PID)|BASH_(ALIASES|ARGC|ARGV|CMDS|COMMAND|LINENO|SOURCE|SUBSHELL|VERSINFO)|DIRSTACK|EPOCH(REALTIME|SECONDS)"
     r"|E?UID|FUNCNAME|GROUPS|HISTCMD|IFS|LINENO|OPTIND|PIPESTATUS|PPID|S?RANDOM|SECONDS|SHELLOPTS|SHLVL"
 )
-# Names whose values are secrets: Slurm keeps the script, and others may be let read it.
-_SECRETS = re.compile(
-    r"(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|API_?KEY|ACCESS_KEY|PRIVATE_KEY|CREDENTIALS)$", re.IGNORECASE
-)
 _TIME = re.compile(
     r"(?:(?P<days>\d+)-(?P<dh>\d+)(?::(?P<dm>\d+)(?::(?P<ds>\d+))?)?|(?P<a>\d+)(?::(?P<b>\d+)(?::(?P<c>\d+))?)?)",
     re.ASCII,
@@ -171,7 +168,8 @@ def check_value(spec_field: Field, value: Value) -> None:
         texts = list(value.value)
     else:
         _refuse_unless(isinstance(value.value, dict), spec_field, value, "a table of KEY = VALUE")
-        texts = [t for pair in value.value.items() for t in pair if isinstance(t, str)]
+        texts = [f"{key}={_flat(item)}" for key, item in value.value.items()]
+    refuse_shapes("\n".join(texts), f"--{spec_field.name}", value.source)
     for text in texts:
         check_text(text, f"--{spec_field.name}", value.source)
     if checks is not None:
@@ -225,6 +223,10 @@ def sbatch_option(argument: str) -> str:
     return ""
 
 
+def _flat(item: Any) -> str:
+    return " ".join(str(one) for one in item) if isinstance(item, list | tuple) else str(item)
+
+
 def _refuse_unless(good: bool, spec_field: Field, value: Value, wanted: str) -> None:
     if not good:
         raise RequestError(f"--{spec_field.name}: {value.value!r} is not {wanted} ({value.source})")
@@ -266,11 +268,11 @@ def _check_env(spec_field: Field, value: Value) -> None:
             raise RequestError(f"--env: {key} is set by clusterrun itself ({value.source})", hint="leave it out")
         if _BASH_VARIABLES.fullmatch(key):
             raise RequestError(f"--env: {key} is bash's own and cannot be set ({value.source})", hint="leave it out")
-        if _SECRETS.search(key):
-            raise RequestError(
-                f"--env: the value of {key} would stand in the script and the run's records ({value.source})",
-                hint=f"export {key} in your shell before you submit: a job inherits it, and it is written nowhere",
-            )
+        refuse_named(key, text, "--env", value.source)
+
+
+def _check_setup(spec_field: Field, value: Value) -> None:
+    refuse_assignments(value.value, "--setup", value.source)
 
 
 def _check_name(spec_field: Field, value: Value) -> None:
@@ -299,6 +301,7 @@ def _check_time(spec_field: Field, value: Value) -> None:
 _CHECKS = {
     "sbatch-arg": _check_sbatch_args,
     "env": _check_env,
+    "setup": _check_setup,
     "job-name": _check_name,
     "scheduler": _check_scheduler,
     "mem": _check_mem,

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import grp
+import errno
 import os
 import pwd
-import stat
 from collections.abc import Mapping
 from pathlib import Path
 
 from clusterrun.errors import ConfigError, RequestError
-from clusterrun.toml_lines import MAX_BYTES
+from clusterrun.plain_files import read_plain
 
 PROJECT_FILE = "clusterrun.toml"
 USER_FILE = "clusterrun/config.toml"
@@ -60,35 +59,20 @@ def is_file(path: Path) -> bool:
 def distrust(path: Path) -> str:
     """Why a file must not be used unless it is named, or an empty text."""
     try:
-        return why_not(path.stat(), os.getuid())
+        read_plain(path)
     except OSError as error:
-        return str(error.strerror)
-
-
-def why_not(info: os.stat_result, me: int) -> str:
-    """The reason in a file's owner and mode: it must be mine or root's, and nobody else's to write.
-
-    A group may write it where it is the owner's own private group (many sites' umask is 002).
-    """
-    if info.st_uid not in (me, 0):
-        return f"it belongs to {_user(info.st_uid)}"
-    if info.st_mode & stat.S_IWOTH:
-        return "others may write it (chmod o-w)"
-    if info.st_mode & stat.S_IWGRP and not _is_private(info.st_gid, info.st_uid):
-        return "its group may write it (chmod g-w)"
+        return str(error.strerror) if error.errno != errno.EFBIG else ""  # reading says so, with a hint
     return ""
 
 
 def read(path: Path, source: str, *, trusted: bool = True) -> bytes:
-    """A file's bytes, looked at once more when it is open; raises ConfigError where it cannot be read."""
+    """A file's bytes, judged once it is open; raises ConfigError where it is refused or cannot be read."""
     try:
-        with path.open("rb") as file:
-            why = why_not(os.fstat(file.fileno()), os.getuid()) if trusted else ""
-            if why:
-                raise ConfigError(f"{source} is not used: {why}")
-            return file.read(MAX_BYTES + 1)
+        return read_plain(path, trusted=trusted)
     except OSError as error:
-        raise ConfigError(f"{source} cannot be read: {error.strerror}") from None
+        if error.errno == errno.EFBIG:
+            raise ConfigError(f"{source}: {error.strerror}", hint="is it the right file?") from None
+        raise ConfigError(f"{source} is not used: {error.strerror}") from None
 
 
 def home_of(environ: Mapping[str, str]) -> Path | None:
@@ -114,18 +98,3 @@ def short(path: Path, home: Path | None) -> str:
     if home and path.is_relative_to(home):
         return f"~/{path.relative_to(home)}"
     return str(path)
-
-
-def _user(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return f"user {uid}"
-
-
-def _is_private(gid: int, uid: int) -> bool:
-    try:
-        group, owner = grp.getgrgid(gid), pwd.getpwuid(uid)
-    except KeyError:
-        return False
-    return group.gr_name == owner.pw_name and owner.pw_gid == gid and set(group.gr_mem) <= {owner.pw_name}

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from clusterrun.errors import RequestError, TemplateError
+from clusterrun.plain_files import read_plain
 from clusterrun.spec import Command, Function, JobSpec, Module, Script, Task
 
 TEMPLATE = "sbatch.j2"
@@ -180,7 +181,12 @@ def _template(spec: JobSpec) -> tuple[str, str]:
         return (resources.files("clusterrun") / "templates" / TEMPLATE).read_text("utf-8"), TEMPLATE
     path = Path(spec.template)
     try:
-        return path.read_text("utf-8"), str(path)
+        return read_plain(path).decode(), str(path)
+    except PermissionError as error:
+        raise TemplateError(
+            f"--template: {path}: {error.strerror}",
+            hint=f"read it, then chmod go-w {shlex.quote(str(path))}, or use a copy of your own",
+        ) from error
     except OSError as error:
         raise TemplateError(
             f"--template: {path}: {error.strerror}", hint="give the path of a Jinja template"

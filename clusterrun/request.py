@@ -21,6 +21,7 @@ from clusterrun.errors import CommandError, RequestError
 from clusterrun.fields import FIELD, Value, check_text, check_value, gres_gpus
 from clusterrun.profile_files import is_file
 from clusterrun.profiles import JobFile
+from clusterrun.secret_rules import refuse_shapes
 from clusterrun.spec import Command, Function, JobSpec, Module, Script, Task, Work, build_spec
 
 #: Programs that start ranks themselves; clusterrun starts one rank per GPU, so they would multiply.
@@ -133,6 +134,7 @@ def specify(request: Request, *, has_gpus: bool | None, local: bool) -> tuple[Jo
 
 def recognise(words: Sequence[str], cwd: Path, environ: Mapping[str, str], tell: Callable[[str], None]) -> Work:
     """What the words after ``--`` are: a script, ``-m MODULE``, or another executable; launchers are refused."""
+    refuse_shapes(" ".join(words), "the script's arguments", "after --")
     for word in words:
         check_text(word, "the script's arguments", "after --")
     if ":" in words:  # srun reads it as the beginning of another job's command, wherever it stands (22.05: seen)
@@ -203,6 +205,7 @@ def check_python(spec: JobSpec, environ: Mapping[str, str]) -> None:
 
 def check_setup(spec: JobSpec, script: str, environ: Mapping[str, str]) -> None:
     """Let bash read the setup lines, each alone, then the whole script; raises RequestError that names the line."""
+    refuse_shapes(script, "the rendered script", spec.template or "paths and names")
     clean, _ = shell.scrub(environ)
     for number, line in enumerate(spec.setup, 1):
         # alone, or a line that opens a quote or a here-document would swallow the script behind it

@@ -152,7 +152,12 @@ def build_spec(values: Mapping[str, Value], work: Work) -> JobSpec:
 
 
 def default_name(work: Work) -> str:
-    """A job name made of what runs: the task, or the file's name without its ending, cut to what fits."""
+    """A job name made of what runs: the task, module or file, without its ending, cut to what fits.
+
+    A module that is too long loses its first packages: its own name stands last.
+    """
     text = work.name if isinstance(work, Task | Module | Function) else work.path.rsplit("/", 1)[-1].removesuffix(".py")
     plain = re.sub(r"[\x00-\x1f\x7f]", "_", text)  # a file may be called anything, a job may not
+    while isinstance(work, Module) and "." in plain and len(plain.encode("utf-8", "surrogateescape")) > NAME_BYTES:
+        plain = plain.partition(".")[2]
     return plain.encode("utf-8", "surrogateescape")[:NAME_BYTES].decode("utf-8", "ignore") or "job"

@@ -11,8 +11,6 @@ from typing import Any
 
 from clusterrun.errors import ConfigError
 
-MAX_BYTES = 256_000
-"""The largest file that is read: a profile or job file is a page of text, so more is a mistake."""
 _MAX_CANDIDATES = 20  # each costs a parse of the file's beginning, on the way to an error only
 _MAX_STATEMENT = 500  # lines of one multi-line value
 _PLACE = re.compile(r" \(at (?:line (?P<line>\d+), column (?P<column>\d+)|end of document)\)$")
@@ -34,8 +32,6 @@ class Document:
 
 def parse(source: str, raw: bytes) -> Document:
     """Read a TOML file's bytes; raises ConfigError with the line where it is broken."""
-    if len(raw) > MAX_BYTES:
-        raise ConfigError(f"{source}: larger than {MAX_BYTES // 1000} kB", hint="is it the right file?")
     try:
         # tomllib counts lines by \n only; editors on Windows put a byte order mark and \r\n
         text = raw.decode("utf-8-sig").replace("\r\n", "\n")

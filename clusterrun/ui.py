@@ -81,7 +81,7 @@ class Ui:
         self._err.flush()
 
     def table(self, columns: Sequence[str] | Sequence[Column], rows: Iterable[Sequence[str]]) -> None:
-        """A table for people, aligned and as wide as the terminal; tab-separated rows where there is none."""
+        """Print a table: aligned and as wide as the terminal, or tab-separated lines in a pipe, the heading first."""
         if self.as_json:
             return
         safe = lru_cache(maxsize=4096)(safe_line)  # the rows of an array differ in little
@@ -91,7 +91,7 @@ class Ui:
             if lines and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb":
                 lines[0] = f"\x1b[1m{lines[0]}\x1b[0m"
         else:
-            lines = ["\t".join(row) for row in cells]
+            lines = ["\t".join(row) for row in ([one.name for one in _as_columns(columns)], *cells)]
         self._lines(lines)
 
     def screen(self, lines: Sequence[str], before: int) -> int:

@@ -11,6 +11,7 @@ import pytest
 from clusterrun import states
 from clusterrun.records import RunRecord
 from clusterrun.scheduler.slurm_text import _SACCT, SEP
+from clusterrun.states_shown import LIST_COLUMNS
 from clusterrun.store import Store
 from tests.desks import Desk
 from tests.listed import SILENT, rows, run, run_row
@@ -47,7 +48,9 @@ def test_runs_and_other_jobs_in_one_table_by_one_squeue(desk: Desk, store: Store
     desk.slurm.answer("squeue", rows(run_row(one), {"i": "7", "j": "theirs", "V": now}, {"i": "8", "T": "COMPLETED"}))
     said = desk.type("list")
     assert said.status == 0, said
-    ours, other = (line.split("\t") for line in said.out.splitlines())
+    heading, ours, other = (line.split("\t") for line in said.out.splitlines())
+    assert heading == [column.name for column in LIST_COLUMNS], "in a pipe too, as squeue does"
+    assert len(ours) == len(other) == len(heading)
     assert ours[:3] == ["101", "train1", "RUNNING"] and ours[7:10] == ["120", "2.346", "45,100"]
     assert other[:3] == ["7", "theirs", "RUNNING"] and other[7] == ""
     data = desk.type("list", "--json").data
@@ -58,8 +61,8 @@ def test_runs_and_other_jobs_in_one_table_by_one_squeue(desk: Desk, store: Store
 
 def test_arrays_are_collapsed_or_by_task(desk: Desk) -> None:
     desk.slurm.answer("squeue", rows({"i": "5_[2-99%4]", "T": "PENDING"}, {"i": "5_0"}, {"i": "5_1"}))
-    assert [line.split("\t")[0] for line in desk.type("list").out.splitlines()] == ["5_[0-1]", "5_[2-99%4]"]
-    assert [line.split("\t")[0] for line in desk.type("list", "--expand").out.splitlines()] == [
+    assert [line.split("\t")[0] for line in desk.type("list").out.splitlines()[1:]] == ["5_[0-1]", "5_[2-99%4]"]
+    assert [line.split("\t")[0] for line in desk.type("list", "--expand").out.splitlines()[1:]] == [
         f"5_{task}" for task in range(100)
     ]
     data = desk.type("list", "--json").data
@@ -76,7 +79,7 @@ def test_a_finished_run_is_asked_of_no_accounting_again(desk: Desk, store: Store
     for words in (["list"], ["list", "--all"], ["list", "--state", "F"], ["status", "101"], ["wait", "101"]):
         desk.type(*words)
     assert desk.slurm.count("sacct") == 1 and desk.slurm.count("squeue") == 6
-    assert desk.type("list").out == "" and desk.type("list", "--state", "F").out.startswith("101\ttrain1\tFAILED")
+    assert desk.type("list").out == "" and "\n101\ttrain1\tFAILED" in desk.type("list", "--state", "F").out
 
 
 def test_a_finished_run_that_was_started_again_is_listed(desk: Desk, store: Store) -> None:

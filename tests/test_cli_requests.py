@@ -76,10 +76,10 @@ def test_a_request_that_is_wrong(desk: Desk) -> None:
         (["--env", "CR_TOKEN=1"], "--env: CR_TOKEN is set by clusterrun itself", ""),
         (
             ["--env", "HF_TOKEN=hf_x"],
-            "--env: the value of HF_TOKEN would stand in the script",
+            "--env: HF_TOKEN looks like a token; the script",
             "export HF_TOKEN in your",
         ),
-        (["--env", "WANDB_API_KEY=x"], "--env: the value of WANDB_API_KEY would stand in", "export WANDB_API_KEY"),
+        (["--env", "WANDB_API_KEY=x"], "--env: WANDB_API_KEY looks like an API key", "export WANDB_API_KEY"),
         (["--env", "UID=1"], "--env: UID is bash's own", ""),
         (["--python", "/nowhere/python"], "--python: no such program: /nowhere/python", "path of a Python"),
         (["--template", "none.j2"], "none.j2: No such file or directory", "Jinja"),

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterrun.errors import ConfigError
+from clusterrun.plain_files import LIMIT
 from clusterrun.profiles import nearest
-from clusterrun.toml_lines import MAX_BYTES
 from tests.profiling import load, make_root, merged, project
 
 
@@ -68,7 +68,7 @@ def test_wrong_profiles(root: Path, text: str, line: int, message: str, hint: st
         (b"# ok\npartition = '\xff'", "clusterrun.toml:2: not UTF-8 text"),
         (b"a = " + b"[" * 50_000, "clusterrun.toml: nested too deeply"),
         (b"nodes = " + b"9" * 5000, "clusterrun.toml: "),
-        (b"#" * (MAX_BYTES + 1), "clusterrun.toml: larger than"),
+        (b"#" * (LIMIT + 1), "clusterrun.toml: larger than"),
         (b"partition = 'a\0b'", "clusterrun.toml:1: "),
     ],
 )

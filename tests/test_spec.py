@@ -262,6 +262,8 @@ def test_gres_takes_any_text(text: str) -> None:
         (Script("/a/b/run me.py"), "run me"),
         (Script("/a/b/x\ny.py"), "x_y"),
         (Module("pkg.train"), "pkg.train"),
+        (Module("experiments.scripts.evaluation.test_distributed"), "scripts.evaluation.test_distributed"),
+        (Module("pkg." + "m" * 50), "m" * 40),
         (Command("/usr/bin/prog"), "prog"),
         (Script("/a/" + "é" * 30 + ".py"), "é" * 20),
         (Script("/a/bad\udcff.py"), "bad"),
