@@ -27,7 +27,12 @@ PYTHON: tuple[Row, ...] = (
         "clusterrun/worker/entry.py", "{python} -m pip install torch",
     ),
     row(
-        "import-error", "importerror: ", r"ImportError: (?P<what>.*)", "an import failed: {what}",
+        "import-error", "need to install|please install|library but it was not found|pip install",
+        r"(?:Import|ModuleNotFound|Runtime|Value|OS|Attribute)Error: (?P<what>(?=.*(?:need to install|[Pp]lease install|pip install|library but it was not found)).*)|^(?P<what_too>\w+ requires the \S+ library but it was not found.*?\.)",
+        "a package is missing: {what}", _PIP, "https://github.com/huggingface/evaluate/issues/323", "python -m pip list",
+    ),
+    row(
+        "import-error", "importerror: ", r"ImportError: (?P<what>.+)", "an import failed: {what}",
         "the package is there in another version than the code expects: compare with the login node's (pip list)", "Python 3.11",
         "python -m pip list",
     ),
@@ -124,6 +129,16 @@ PYTHON: tuple[Row, ...] = (
     row(
         "usage", ": error: ", r"^(?:\S*\.py: error: (?P<what>.*)|[\w./-]+: error: (?P<what_too>(?:unrecognized arguments|the following arguments are required|argument \S+|invalid choice).*))", "the script refused its arguments: {what}", "correct the arguments after the script's name",
         "Python 3.11 argparse", "python SCRIPT --help",
+    ),
+    row(
+        "usage", "error: no such option|error: missing option|error: missing argument|error: invalid value for|error: got unexpected extra argument",
+        r"^Error: (?P<what>(?:No such option|Missing (?:option|argument)|Invalid value for|Got unexpected extra argument).*)", "the script refused its arguments: {what}", "correct the arguments after the script's name",
+        "https://click.palletsprojects.com/en/stable/exceptions/", "python SCRIPT --help",
+    ),
+    row(
+        "process-limit", "can't start new thread|resource temporarily unavailable", r"can't start new thread|(?:fork|pthread_create).{0,80}Resource temporarily unavailable",
+        "a rank may start no more threads or processes: {0}", "fewer data-loading workers and threads (OMP_NUM_THREADS), or a higher limit (ulimit -u)",
+        "https://github.com/pytorch/pytorch/issues/4019", "clusterrun submit … --env OMP_NUM_THREADS=1 --setup 'ulimit -u'",
     ),
     row(
         "interrupted", "keyboardinterrupt", r"^KeyboardInterrupt\b", "a rank was interrupted (SIGINT)", "somebody sent SIGINT: scancel --signal=INT, or Ctrl-C in an interactive step",

@@ -10,13 +10,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
-from clusterrun.causes.files import FILES
+from clusterrun.causes.files import FILES, UNRESOLVED
 from clusterrun.causes.gpu import GPU
 from clusterrun.causes.launch import LAUNCH
 from clusterrun.causes.model import Line, Strength
 from clusterrun.causes.peers import PEERS
 from clusterrun.causes.python import PYTHON
 from clusterrun.causes.rows import Row, row
+from clusterrun.causes.series import NAN, turned_nan
 from clusterrun.causes.sizes import compared
 from clusterrun.causes.slurm import SLURM
 from clusterrun.causes.tracebacks import Raised, Summary, crash_place, split_rank, summaries, tracebacks
@@ -37,8 +38,9 @@ EXCEPTION = row(
 #: For the last line of a traceback whose beginning is not there: only where no other row knows the line.
 BARE = row(
     "exception",
-    "error: |exception: |failure: ",
-    r"^(?:[\w.]+\.)?(?!ChildFailedError|CalledProcessError)(?:[A-Z]\w*(?:Error|Exception|Failure)|Exception): .+",
+    "error: |exception: |failure: |timeoutexpired: |assertionerror|notimplementederror|recursionerror",
+    r"^(?:[\w.]+\.)?(?!ChildFailedError|CalledProcessError|CommandNotFoundError)(?:(?:[A-Z]\w*(?:Error|Exception|Failure)|Exception|TimeoutExpired): .+"
+    r"|(?:AssertionError|NotImplementedError|RecursionError)$)",
     "{0}",
     "an exception whose traceback is not in the log: the lines before it may say where",
     "Python 3.11",
@@ -120,8 +122,15 @@ def scan(lines: Sequence[Line]) -> list[Finding]:
         for index in [i for i, one in found.items() if "local_rank: " in one.line.text]:
             del found[index]  # the same said by local ranks only
         found[summary.index] = _of_summary(lines[summary.index], summary)
-    findings = [found[index] for index in sorted(found)]
-    return _with_survivors(findings, lines)
+    findings = _with_survivors([found[index] for index in sorted(found)], lines)
+    turned = turned_nan(lines)
+    if turned is not None:  # lines of work come after it, and are what shows it
+        index, sentence = turned
+        findings.append(
+            Finding(row=NAN, index=index, line=lines[index], rank=split_rank(lines[index])[0], sentence=sentence,
+                    advice=NAN.advice, command=NAN.command, strength=NAN.strength)
+        )  # fmt: skip
+    return findings
 
 
 def match_row(row_: Row, line: Line, index: int = 0) -> Finding | None:
@@ -233,6 +242,10 @@ def _put_raised(found: dict[int, Finding], raised: Raised, lines: Sequence[Line]
     for one in inside:
         del found[one.index]
     line = lines[raised.index]
+    text = f"{raised.text[:300]}; from {raised.cause[:120]}" if raised.cause else raised.text[:300]
+    if known is not None and known.kind == "name-resolution" and raised.online:
+        known = replace(known, row=UNRESOLVED, sentence=filled(UNRESOLVED.sentence, {"error": raised.text[:200]}),
+                        advice=UNRESOLVED.advice, command=UNRESOLVED.command)  # fmt: skip
     if known is None:
         name = raised.name.rpartition(".")[2]
         echo = raised.harmless or name in _REPORTS
@@ -241,7 +254,7 @@ def _put_raised(found: dict[int, Finding], raised: Raised, lines: Sequence[Line]
             index=raised.index,
             line=line,
             rank=raised.rank,
-            sentence=raised.text[:300],
+            sentence=text,
             advice=EXCEPTION.advice,
             command=filled(EXCEPTION.command, {} if raised.rank is None else {"rank": str(raised.rank)}),
             place=raised.place,

@@ -9,12 +9,24 @@ from dataclasses import dataclass, field
 from clusterrun.causes.model import Line
 
 _READER_GONE = frozenset(("BrokenPipeError", "ConnectionResetError"))
-HEADER = "Traceback (most recent call last):"
+_HEADER = re.compile(r"Traceback \(most recent call last\)(?::| ─)")
 SUMMARY = "Root Cause (first observed failure):"
 _PREFIX = re.compile(
-    r"^(?:(?:\[?(?:rank|default|RANK) ?(?P<rank>\d+)\]?:\s?)+|[^\[\]]{1,64}?\[rank(?P<late>\d+)\]:\s?)"
-)  # the latter after a time or a host's name
-_FRAME = re.compile(r'\s*File "(?P<file>.+?)", line (?P<line>\d+)')
+    r"^(?:(?:\[?(?:rank|default|RANK) ?(?P<rank>\d+)\]?:\s?)+|[^\[\]]{1,64}?\[rank(?P<late>\d+)\]:\s?"
+    r"|\[\d+,(?:mpirank:)?(?P<mpi>\d+)[^\]]{0,64}\]<std(?:err|out)>:)"
+)  # the second after a time or a host's name, the third mpirun's
+_FRAME = re.compile(r'\s*File "(?P<file>.+?)", line (?P<line>\d+)|\s*│ (?P<boxed>/[^:│]+):(?P<number>\d+) in ')
+_HEADLESS = re.compile(r'\s*File ".+?", line \d+(?:, in \S|$)')  # not faulthandler's, which has no comma
+_BOX = "╭╰│"  # rich draws its tracebacks in one
+_BOXED_SOURCE = re.compile(r"\s*│ ❱ +\d+ (?:│ +)*(?P<source>.*?) *│?$")
+_AN_ERROR = re.compile(
+    r"(?:\w+\.)*[A-Z]\w*(?:Error|Exception|Failure|Interrupt|Iteration|Timeout|Expired|Warning)$"
+    r"|(?:\w+\.)+(?:\w*error|timeout|Error)$"
+)
+#: packages that start another's code, which is the one to look at
+_STARTERS = frozenset(("torch", "accelerate", "hydra", "click", "typer", "fire", "absl", "submitit", "ray"))
+_WEB = re.compile(r"/(?:urllib3?|http|requests|httpx|httpcore|aiohttp|huggingface_hub|botocore)/|/torch/hub\.py$")
+_PACKAGE = re.compile(r"/(?:site|dist)-packages/(?P<name>\w+)")
 _RAISED = re.compile(r"(?P<name>[A-Za-z_][\w.]*)(?::(?:\s(?P<message>.*))?)?$", re.DOTALL)
 _CHAINED = (
     "During handling of the above exception, another exception occurred:",
@@ -33,7 +45,8 @@ _ANOTHER = re.compile(r"(?:[a-z_]\w*\.)+[A-Z]\w*(?:Error|Exception): |srun: |slu
 class Raised:
     """One exception, or a chain of them: ``index`` of its last line among the lines, where it began and ends.
 
-    ``place`` is file:line of the innermost frame in the user's own code, of the last of a chain.
+    ``place`` is file:line of the innermost frame in the user's own code, of the last of a chain; where a module of a
+    library was started, of the innermost frame in that library. ``cause`` is the exception that it was raised from.
     """
 
     rank: int | None
@@ -44,11 +57,19 @@ class Raised:
     message: str = ""
     place: str = ""
     harmless: bool = False
+    cause: str = ""
+    online: bool = False  # whether a frame of it is in a library that asks the web
     going_on: bool = True  # whether a line after it may still belong to its message
+    unsaid: bool = False  # whether its message begins on a line after it
+    headless: bool = False  # whether the line that opens a traceback is missing
+    _prefix: re.Pattern[str] | None = None  # what stands before each of its lines, where something does
     _frames: list[tuple[str, str]] = field(default_factory=list)
+    _source: str = ""  # of the innermost frame
 
     @property
     def text(self) -> str:
+        if not self.message and self._source.startswith("assert "):
+            return f"{self.name}: {self._source}"
         return f"{self.name}: {self.message}" if self.message else self.name
 
 
@@ -67,7 +88,7 @@ def split_rank(line: Line) -> tuple[int | None, str]:
     prefix = _PREFIX.match(line.text)
     if prefix is None:
         return line.rank, line.text
-    return int(prefix["rank"] or prefix["late"]), line.text[prefix.end() :]
+    return int(prefix["rank"] or prefix["late"] or prefix["mpi"]), line.text[prefix.end() :]
 
 
 def is_own(file: str) -> bool:
@@ -76,6 +97,7 @@ def is_own(file: str) -> bool:
         file.startswith("<")
         or "site-packages" in file
         or "dist-packages" in file
+        or re.search(r"/bin/[\w-]+$", file) is not None
         or re.search(r"/lib(?:64)?/python\d", file) is not None
         or "/clusterrun/worker/" in file
     )
@@ -88,18 +110,26 @@ def tracebacks(lines: Sequence[Line]) -> list[Raised]:
     ended: dict[int | None, Raised] = {}  # the last one of each rank: what may go on as a chain
     before: dict[int | None, str] = {}
     for index, line in enumerate(lines):
-        if not open_ and HEADER not in line.text and not ended:
+        if not open_ and not ended and "Traceback (most" not in line.text and 'File "' not in line.text:
             before[line.rank] = line.text
             continue
         rank, text = split_rank(line)
         current = open_.get(rank)
-        at = text.find(HEADER)
-        if at >= 0:
+        header = _HEADER.search(text)
+        if header is not None:
             if current is None or current._frames:
-                chained = _chains(before.get(rank, "")) or text[:at].strip() == "Original"  # a data-loading worker's
+                chained = _chains(before.get(rank, "")) or text[: header.start()].strip() == "Original"  # a data-loading worker's
                 open_[rank] = _begin(rank, index, ended.get(rank) if chained else None, before.get(rank, ""))
+                current = open_[rank]
+            current._prefix = _prefix(text[: header.start()])
+        elif current is None and _HEADLESS.match(text) is not None:
+            open_[rank] = _begin(rank, index, None, "")
+            open_[rank].headless = True
+            _read(open_[rank], index, text)
         elif current is not None:
-            if _read(current, index, text):
+            if current.headless and text.strip() and text[0] not in " \t" and _is_error(text) is None:
+                del open_[rank]
+            elif _read(current, index, text):
                 done.append(current)
                 ended[rank] = open_.pop(rank)
             elif index - current.first > _LONGEST:
@@ -112,6 +142,8 @@ def tracebacks(lines: Sequence[Line]) -> list[Raised]:
             if index - last.index <= _MESSAGE_LINES:
                 last.going_on = last.going_on and _ANOTHER.match(text) is None
                 last.end = index if last.going_on else last.end
+                if last.unsaid and last.going_on and text.strip("*-= \t"):
+                    last.message, last.unsaid = f"{last.message} {text.strip()}".strip(), False
         if text.strip():
             before[rank] = text
     return _unchained(done)
@@ -125,28 +157,61 @@ def _chains(text: str) -> bool:
 def _begin(rank: int | None, index: int, last: Raised | None, before: str) -> Raised:
     raised = Raised(rank=rank, first=index, harmless=before.strip().startswith(_HARMLESS))
     if last is not None:
-        raised.first, raised.harmless = last.first, last.harmless
+        raised.first, raised.harmless, raised.online = last.first, last.harmless, last.online
+        raised.cause = (last.cause or last.text) if before.strip() == _CHAINED[1] else ""
     return raised
+
+
+def _prefix(text: str) -> re.Pattern[str] | None:
+    """What stands before each line of a traceback (a time, a container's name): the same, but for its digits."""
+    text = text.rstrip("╭─ ") + " " * text.endswith(" ") if "╭" in text else text
+    if not text.strip() or len(text) > 200:
+        return None
+    return re.compile(r"\d+".join(re.escape(part) for part in re.split(r"\d+", text)))
+
+
+def _is_error(text: str) -> re.Match[str] | None:
+    match = _RAISED.match(text)
+    return match if match is not None and _AN_ERROR.match(match["name"]) else None
 
 
 def _read(raised: Raised, index: int, text: str) -> bool:
     """Take one line of a traceback; tells whether it was the last."""
+    if raised._prefix is not None:
+        before = raised._prefix.match(text)
+        if before is not None:
+            text = text[before.end() :]
+        elif not raised._frames:
+            raised._prefix = None
     frame = _FRAME.match(text)
     if frame is not None:
-        raised._frames.append((frame["file"], frame["line"]))
+        raised._frames.append((frame["file"] or frame["boxed"], frame["line"] or frame["number"]))
+        raised._source = ""
+        raised.online = raised.online or _WEB.search(raised._frames[-1][0]) is not None
         return False
-    if not raised._frames or not text.strip() or text[0] in " \t|+":
+    if not raised._frames or not text.strip() or text[0] in " \t|+" or text.lstrip()[0] in _BOX:
+        boxed = _BOXED_SOURCE.match(text)
+        raised._source = boxed["source"] if boxed else raised._source or text.strip()
         return False
     match = _RAISED.match(text)
     if match is None:
         return False  # another's line in between
     raised.name, raised.message = match["name"], (match["message"] or "").strip()
+    raised.unsaid = text.rstrip().endswith(":")
     if raised.name in _READER_GONE and raised._frames[0][0].endswith("multiprocessing/queues.py"):
         raised.harmless = True  # the queue's own thread: it prints this, and the process goes on
-    own = [frame for frame in raised._frames if is_own(frame[0])]
-    file, number = (own or raised._frames)[-1]
-    raised.place, raised.index, raised.end = f"{file}:{number}", index, index
+    raised.place, raised.index, raised.end = _place(raised._frames), index, index
     return True
+
+
+def _place(frames: Sequence[tuple[str, str]]) -> str:
+    """file:line of the innermost frame that is worth a look."""
+    own = [frame for frame in frames if is_own(frame[0])]
+    packages = [match["name"] if (match := _PACKAGE.search(file)) else "" for file, _ in frames]
+    started = next((name for name in packages if name and name not in _STARTERS), "")
+    its = [frame for frame, name in zip(frames, packages, strict=True) if started and name == started]
+    file, number = (own or its or frames)[-1]
+    return f"{file}:{number}"
 
 
 def _unchained(done: list[Raised]) -> list[Raised]:
@@ -162,7 +227,7 @@ def crash_place(lines: Sequence[Line], index: int) -> str:
     rank = split_rank(lines[index])[0]
     stack = [text for line in lines[index + 1 : index + 500] for who, text in [split_rank(line)] if who == rank]
     begin = next((n for n, text in enumerate(stack) if text.startswith("Current thread")), 0)  # others come before it
-    frames = [frame for text in stack[begin:] if (frame := _FRAME.match(text)) is not None]
+    frames = [frame for text in stack[begin:] if (frame := _FRAME.match(text)) is not None and frame["file"]]
     own = [frame for frame in frames if is_own(frame["file"])]
     return f"{own[0]['file']}:{own[0]['line']}" if own else ""
 
