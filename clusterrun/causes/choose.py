@@ -13,7 +13,8 @@ from dataclasses import replace
 from itertools import chain
 
 from clusterrun.causes.model import Cause, Facts, Line, Strength
-from clusterrun.causes.scan import BARE, EXCEPTION, EXIT, TABLE, Finding, classify, filled, scan
+from clusterrun.causes.python import BARE, EXCEPTION, EXIT
+from clusterrun.causes.scan import TABLE, Finding, classify, filled, scan
 from clusterrun.causes.series import NAN
 from clusterrun.causes.telling import BY_DUE, BY_STATE, Logs, in_full, lines_of, rank_words, told
 from clusterrun.causes.weak import weak
@@ -202,9 +203,7 @@ def _of_record(by_file: Sequence[Sequence[Finding]], logs: Logs, facts: Facts) -
     )
 
 
-def _instead(
-    best: Finding, by_file: Sequence[Sequence[Finding]], findings: Sequence[Finding], facts: Facts
-) -> Finding:
+def _instead(best: Finding, by_file: Sequence[Sequence[Finding]], findings: Sequence[Finding], facts: Facts) -> Finding:
     """What says more than a bare exit status, or came before an exception that complains of NaN; else the same."""
     turned = next((f for f in findings if f.row is NAN), None)
     if best.row is EXIT:
@@ -247,8 +246,12 @@ def _earliest(by_file: Sequence[Sequence[Finding]], facts: Facts) -> Finding | N
         if lasting:
             chosen.append(min(lasting, key=lambda f: f.index))
         elif weak := [f for f in found if not f.survived or facts.state]:
-            chosen.append(min(weak, key=lambda f: (f.strength, f.row is NAN or f.kind == "crashed", f.index)))
+            chosen.append(min(weak, key=lambda f: (f.strength, _LATER.get(f.kind, 0), f.index)))
     return min(chosen, key=lambda f: (f.strength, f.row is EXCEPTION), default=None)
+
+
+#: hints that follow from what another hint names, or go on beside it
+_LATER = {"nan-loss": 1, "crashed": 1, "interrupted": 2}
 
 
 def _named(finding: Finding, facts: Facts) -> Finding:

@@ -33,9 +33,9 @@ GPU: tuple[Row, ...] = (
         "clusterrun submit … --set auto_micro_batch=true",
     ),
     row(
-        "cuda-memory", "outofmemoryerror|cuda error: out of memory|hip error: out of memory|cublas_status_alloc|cudnn_status_alloc|cusparse_status_alloc|cusolver_status_alloc|cuda_error_out_of_memory",
+        "cuda-memory", "outofmemoryerror|cuda error: out of memory|hip error: out of memory|cublas_status_alloc|cudnn_status_alloc|cusparse_status_alloc|cusolver_status_alloc|cuda_error_out_of_memory|cudaerrormemoryallocation",
         r"^(?:.*[ :])?(?:torch\.)?(?:cuda\.)?OutOfMemoryError: |(?:CUDA|HIP) error: out of memory|CU(?:BLAS|DNN|SPARSE|SOLVER)_STATUS_ALLOC_FAILED"
-        r"|CUDA_ERROR_OUT_OF_MEMORY",
+        r"|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation",
         "GPU memory ran out", _SMALLER, "https://github.com/pytorch/pytorch/issues/67978", _SMALLER_COMMAND,
     ),
     row(
@@ -136,9 +136,9 @@ GPU: tuple[Row, ...] = (
         "srun --gpus 1 nvidia-smi",
     ),
     row(
-        "library-mismatch", "undefined symbol|cannot open shared object file|not found (required by",
+        "library-mismatch", "undefined symbol|cannot open shared object file|not found (required by|could not load library|libcuda.so",
         r"(?:ImportError|OSError|error while loading shared libraries): (?P<what>.*(?:undefined symbol: \S+|cannot open shared object file"
-        r"|version `\S+' not found \(required by \S+\)))|^(?:\S+: )?(?P<what_too>/\S+: version `\S+' not found \(required by \S+\))",
+        r"|version `\S+' not found \(required by \S+\)))|^(?:\S+: )?(?P<what_too>/\S+: (?:version `\S+' not found \(required by \S+\)|undefined symbol: \S+)|Could not load library \S+\. Error: .{1,200})|(?P<what_old>libcuda\.so (?:cannot|not) found!?)",
         "a library does not fit or is missing on the node: {what}", _DRIVER, "https://github.com/pytorch/pytorch/issues/119932",
         "clusterrun submit … --setup 'module load NAME'",
     ),
@@ -172,7 +172,7 @@ GPU: tuple[Row, ...] = (
     ),
     row(
         "cuda-error", "cudnn_status|cublas_status|cusparse_status|cusolver_status|curand_status|cuda error: |hip error: |cuda driver error: |cudnn error: |cudnn frontend error: ",
-        r"(?P<lib>CU(?:DNN|BLAS|SPARSE|SOLVER|RAND)_STATUS_(?!SUCCESS)\w+)|(?:CUDA(?: driver)?|HIP|cuDNN(?: Frontend)?) error: (?!no error)(?P<what>[A-Za-z\[][^(;\n]{2,120})",
+        r"(?P<lib>CU(?:DNN|BLAS|SPARSE|SOLVER|RAND)_STATUS_(?!SUCCESS)\w+)|(?:CUDA(?: driver)?|HIP|cuDNN(?: Frontend)?) error: (?!no error|driver shutting down)(?P<what>[A-Za-z\[][^(;\n]{2,120})",
         "the GPU or a library on it failed[: {lib}][: {what}]",
         "often too little GPU memory left (\"NOT_INITIALIZED\"), shapes it cannot compute, or libraries of another CUDA version;"
         " run it with CUDA_LAUNCH_BLOCKING=1 to see the true line",

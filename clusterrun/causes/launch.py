@@ -94,6 +94,15 @@ LAUNCH: tuple[Row, ...] = (
         "https://github.com/horovod/horovod/issues/469", "clusterrun submit … --mem SIZE",
     ),
     row(
+        "killed", "killed by signal: 9|(signal 9)", r"KILLED BY SIGNAL: 9\b|EXIT STRING: .*\(signal 9\)", "a rank was killed (SIGKILL), says mpirun",
+        "nobody in the log says who: mostly the kernel, for want of host memory", "https://wiki.mpich.org/mpich/index.php/Frequently_Asked_Questions", "clusterrun submit … --mem SIZE",
+    ),
+    row(
+        "crashed", "killed by signal: |exit string: ", r"KILLED BY SIGNAL: (?:4|6|7|8|11) \((?P<how>[^)]*)|EXIT STRING: (?P<how_too>[A-Z][\w ]*?) \(signal (?:4|6|7|8|11)\)",
+        "a rank crashed: {how}, says mpirun", "compiled code failed, not Python: the lines before it name the place", "https://wiki.mpich.org/mpich/index.php/Frequently_Asked_Questions",
+        "clusterrun logs JOB -n 50",
+    ),
+    row(
         "crashed", "noticed that process rank",
         r"noticed that process rank (?P<rank>\d+) with PID \d+ on node (?P<node>\S+) exited on signal (?:4|6|7|8|11) \((?P<how>[^)]*)\)",
         "rank {rank} on {node} crashed: {how}", "compiled code failed, not Python: the lines before it name the place",

@@ -145,3 +145,37 @@ PYTHON: tuple[Row, ...] = (
         "Python 3.11", "clusterrun logs JOB -n 50", Strength.HINT,
     ),
 )  # fmt: skip
+
+#: For an exception that no row knows.
+EXCEPTION = row(
+    "exception",
+    "exception",
+    "exception",
+    "{error}",
+    "the script's own exception: the line named is where it was raised",
+    "Python 3.11",
+    "clusterrun logs JOB[ --rank {rank}] --stream err -n 50",
+)
+#: For the last line of a traceback whose beginning is not there: only where no other row knows the line.
+BARE = row(
+    "exception",
+    "error: |exception: |failure: |timeoutexpired: |assertionerror|notimplementederror|recursionerror",
+    r"^(?:[\w.]+\.)?(?!ChildFailedError|CalledProcessError|CommandNotFoundError)"
+    r"(?:(?:[A-Z]\w*(?:Error|Exception|Failure)|Exception|TimeoutExpired): .+"
+    r"|(?:AssertionError|NotImplementedError|RecursionError)$)",
+    "{0}",
+    "an exception whose traceback is not in the log: the lines before it may say where",
+    "Python 3.11",
+    "clusterrun logs JOB[ --rank {rank}] --stream err -n 50",
+    Strength.HINT,
+)
+#: For a script that ended itself with a status, or a command that did.
+EXIT = row(
+    "exit-status",
+    "exited",
+    "exited",
+    "{error}",
+    "the script (or what it ran) chose this status itself: what it printed before says more",
+    "clusterrun/worker/userwork.py",
+    "clusterrun logs JOB[ --rank {rank}] -n 50",
+)

@@ -15,8 +15,8 @@ from clusterrun.causes.gpu import GPU
 from clusterrun.causes.launch import LAUNCH
 from clusterrun.causes.model import Line, Strength
 from clusterrun.causes.peers import PEERS
-from clusterrun.causes.python import PYTHON
-from clusterrun.causes.rows import Row, row
+from clusterrun.causes.python import BARE, EXCEPTION, PYTHON
+from clusterrun.causes.rows import Row
 from clusterrun.causes.series import NAN, turned_nan
 from clusterrun.causes.sizes import compared
 from clusterrun.causes.slurm import SLURM
@@ -25,38 +25,6 @@ from clusterrun.causes.tracebacks import Raised, Summary, crash_place, split_ran
 #: All rows; of two that match one line the earlier counts, where it explains as much.
 TABLE: tuple[Row, ...] = (*SLURM, *GPU, *PEERS, *PYTHON, *FILES, *LAUNCH)
 
-#: For an exception that no row knows.
-EXCEPTION = row(
-    "exception",
-    "exception",
-    "exception",
-    "{error}",
-    "the script's own exception: the line named is where it was raised",
-    "Python 3.11",
-    "clusterrun logs JOB[ --rank {rank}] --stream err -n 50",
-)
-#: For the last line of a traceback whose beginning is not there: only where no other row knows the line.
-BARE = row(
-    "exception",
-    "error: |exception: |failure: |timeoutexpired: |assertionerror|notimplementederror|recursionerror",
-    r"^(?:[\w.]+\.)?(?!ChildFailedError|CalledProcessError|CommandNotFoundError)(?:(?:[A-Z]\w*(?:Error|Exception|Failure)|Exception|TimeoutExpired): .+"
-    r"|(?:AssertionError|NotImplementedError|RecursionError)$)",
-    "{0}",
-    "an exception whose traceback is not in the log: the lines before it may say where",
-    "Python 3.11",
-    "clusterrun logs JOB[ --rank {rank}] --stream err -n 50",
-    Strength.HINT,
-)
-#: For a script that ended itself with a status, or a command that did.
-EXIT = row(
-    "exit-status",
-    "exited",
-    "exited",
-    "{error}",
-    "the script (or what it ran) chose this status itself: what it printed before says more",
-    "clusterrun/worker/userwork.py",
-    "clusterrun logs JOB[ --rank {rank}] -n 50",
-)
 _MOST_OF_ONE = 2_000  # lines that one needle may name in one file: a word that stands in every line tells nothing new
 _READ = 4_096  # characters of a line that a pattern looks at: foreign lines may be long, and made to be slow
 _MOST_RANKS = 4_096  # of one line of srun's

@@ -14,7 +14,7 @@ NAN = row(
     "nan",
     "nan",
     "{told}",
-    "a lower learning rate, a longer warm-up, clipped gradients, bf16 instead of fp16; look at the samples of that step",
+    "a lower learning rate, a longer warm-up, clipped gradients, bf16, not fp16; look at the samples of that step",
     "https://github.com/vpetren/gradnorm_tf/issues/17",
     "clusterrun submit … --set lr=LOWER",
     Strength.HINT,
@@ -28,7 +28,7 @@ _LOSS = re.compile(
     r"(?i)(?<![\w./-])(?P<key>(?:(?:train|training|total|lm|avg|avr|mean|nll)[ _/]?)?loss(?:_(?:total|avg|mean))?)"
     rf"[\"']?\s{{0,20}}[:=|]?\s{{0,20}}[\"']?(?:tensor\()?(?P<value>{_NUMBER})(?:\b|(?=Epoch))"
 )
-_TABLE = re.compile(rf"\s{{0,20}}(?P<key>\d+/\d+)\s+[\d.]{{1,10}}G\s+(?P<value>{_NUMBER})\s")  # ultralytics prints columns
+_TABLE = re.compile(rf"\s{{0,20}}\d+/\d+\s+[\d.]{{1,10}}G\s+(?P<value>{_NUMBER})\s")  # ultralytics prints columns
 _OTHERS = re.compile(
     r"(?i)\b(?:val|valid|validation|eval|evaluation|test|testing|dev|best|min|lowest)\b(?!.{0,40}train).{0,30}$"
 )

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from clusterrun.causes.frames import asks_the_web, is_own, place
 from clusterrun.causes.model import Line
 
 _READER_GONE = frozenset(("BrokenPipeError", "ConnectionResetError"))
@@ -23,10 +24,6 @@ _AN_ERROR = re.compile(
     r"(?:\w+\.)*[A-Z]\w*(?:Error|Exception|Failure|Interrupt|Iteration|Timeout|Expired|Warning)$"
     r"|(?:\w+\.)+(?:\w*error|timeout|Error)$"
 )
-#: packages that start another's code, which is the one to look at
-_STARTERS = frozenset(("torch", "accelerate", "hydra", "click", "typer", "fire", "absl", "submitit", "ray"))
-_WEB = re.compile(r"/(?:urllib3?|http|requests|httpx|httpcore|aiohttp|huggingface_hub|botocore)/|/torch/hub\.py$")
-_PACKAGE = re.compile(r"/(?:site|dist)-packages/(?P<name>\w+)")
 _RAISED = re.compile(r"(?P<name>[A-Za-z_][\w.]*)(?::(?:\s(?P<message>.*))?)?$", re.DOTALL)
 _CHAINED = (
     "During handling of the above exception, another exception occurred:",
@@ -38,7 +35,11 @@ _HARMLESS = ("Exception ignored in", "Error in atexit", "--- Logging error ---",
 _LONGEST = 2_000  # lines between a header and its last line, others' lines among them: then it is given up
 _MESSAGE_LINES = 8  # a message may go on over several lines
 #: what is no part of the message before it
-_ANOTHER = re.compile(r"(?:[a-z_]\w*\.)+[A-Z]\w*(?:Error|Exception): |srun: |slurmstepd")
+_ANOTHER = re.compile(
+    r"(?:[a-z_]\w*\.)+[A-Z]\w*(?:Error|Exception): |srun: |slurmstepd|terminate called|\s+what\(\):|wandb: "
+    r"|(?:Aborted|Killed|Segmentation fault|Terminated|ERROR|WARNING|INFO|CRITICAL)\b|Exception ignored"
+    r"|\[?\d{4}-\d\d-\d\d|\[[WEFI]\d*[ \]]|[WEFI]\d{4} "
+)
 
 
 @dataclass(slots=True)
@@ -91,18 +92,6 @@ def split_rank(line: Line) -> tuple[int | None, str]:
     return int(prefix["rank"] or prefix["late"] or prefix["mpi"]), line.text[prefix.end() :]
 
 
-def is_own(file: str) -> bool:
-    """Whether a frame is in the user's code, not in a library or in the interpreter."""
-    return not (
-        file.startswith("<")
-        or "site-packages" in file
-        or "dist-packages" in file
-        or re.search(r"/bin/[\w-]+$", file) is not None
-        or re.search(r"/lib(?:64)?/python\d", file) is not None
-        or "/clusterrun/worker/" in file
-    )
-
-
 def tracebacks(lines: Sequence[Line]) -> list[Raised]:
     """The tracebacks in the lines of one file, in the order in which they end; each rank's lines by themselves."""
     done: list[Raised] = []
@@ -115,19 +104,11 @@ def tracebacks(lines: Sequence[Line]) -> list[Raised]:
             continue
         rank, text = split_rank(line)
         current = open_.get(rank)
-        header = _HEADER.search(text)
-        if header is not None:
-            if current is None or current._frames:
-                chained = _chains(before.get(rank, "")) or text[: header.start()].strip() == "Original"  # a data-loading worker's
-                open_[rank] = _begin(rank, index, ended.get(rank) if chained else None, before.get(rank, ""))
-                current = open_[rank]
-            current._prefix = _prefix(text[: header.start()])
-        elif current is None and _HEADLESS.match(text) is not None:
-            open_[rank] = _begin(rank, index, None, "")
-            open_[rank].headless = True
-            _read(open_[rank], index, text)
+        opened = _opened(index, rank, text, current, ended.get(rank), before.get(rank, ""))
+        if opened is not None:
+            open_[rank] = opened
         elif current is not None:
-            if current.headless and text.strip() and text[0] not in " \t" and _is_error(text) is None:
+            if current.headless and text.strip() and text[0] not in " \t" and not _is_error(text):
                 del open_[rank]
             elif _read(current, index, text):
                 done.append(current)
@@ -139,11 +120,7 @@ def tracebacks(lines: Sequence[Line]) -> list[Raised]:
             if _chains(text):
                 before[rank] = text.strip()
                 continue
-            if index - last.index <= _MESSAGE_LINES:
-                last.going_on = last.going_on and _ANOTHER.match(text) is None
-                last.end = index if last.going_on else last.end
-                if last.unsaid and last.going_on and text.strip("*-= \t"):
-                    last.message, last.unsaid = f"{last.message} {text.strip()}".strip(), False
+            _go_on(last, index, text)
         if text.strip():
             before[rank] = text
     return _unchained(done)
@@ -152,6 +129,35 @@ def tracebacks(lines: Sequence[Line]) -> list[Raised]:
 def _chains(text: str) -> bool:
     """Whether a line says that the traceback after it belongs to the one before it."""
     return text.strip() in _CHAINED or _HANDED_ON.match(text.strip()) is not None
+
+
+def _opened(
+    index: int, rank: int | None, text: str, current: Raised | None, last: Raised | None, before: str
+) -> Raised | None:
+    """The traceback that a line opens, None where it opens none."""
+    header = _HEADER.search(text)
+    if header is None:
+        if current is not None or _HEADLESS.match(text) is None:
+            return None
+        raised = _begin(rank, index, None, "")
+        raised.headless = True
+        _read(raised, index, text)
+        return raised
+    if current is None or current._frames:
+        chained = _chains(before) or text[: header.start()].strip() == "Original"  # a data-loading worker's
+        current = _begin(rank, index, last if chained else None, before)
+    current._prefix = _prefix(text[: header.start()])
+    return current
+
+
+def _go_on(last: Raised, index: int, text: str) -> None:
+    """Take a line after a traceback that may belong to its message."""
+    if index - last.index > _MESSAGE_LINES:
+        return
+    last.going_on = last.going_on and _ANOTHER.match(text) is None
+    last.end = index if last.going_on else last.end
+    if last.unsaid and last.going_on and text.strip("*-= \t"):
+        last.message, last.unsaid = f"{last.message} {text.strip()}".strip(), False
 
 
 def _begin(rank: int | None, index: int, last: Raised | None, before: str) -> Raised:
@@ -170,9 +176,9 @@ def _prefix(text: str) -> re.Pattern[str] | None:
     return re.compile(r"\d+".join(re.escape(part) for part in re.split(r"\d+", text)))
 
 
-def _is_error(text: str) -> re.Match[str] | None:
+def _is_error(text: str) -> bool:
     match = _RAISED.match(text)
-    return match if match is not None and _AN_ERROR.match(match["name"]) else None
+    return match is not None and _AN_ERROR.match(match["name"]) is not None
 
 
 def _read(raised: Raised, index: int, text: str) -> bool:
@@ -187,11 +193,11 @@ def _read(raised: Raised, index: int, text: str) -> bool:
     if frame is not None:
         raised._frames.append((frame["file"] or frame["boxed"], frame["line"] or frame["number"]))
         raised._source = ""
-        raised.online = raised.online or _WEB.search(raised._frames[-1][0]) is not None
+        raised.online = raised.online or asks_the_web(raised._frames[-1][0])
         return False
     if not raised._frames or not text.strip() or text[0] in " \t|+" or text.lstrip()[0] in _BOX:
-        boxed = _BOXED_SOURCE.match(text)
-        raised._source = boxed["source"] if boxed else raised._source or text.strip()
+        boxed = _BOXED_SOURCE.match(text[:500])
+        raised._source = boxed["source"].strip() if boxed else raised._source or text.strip()
         return False
     match = _RAISED.match(text)
     if match is None:
@@ -200,18 +206,8 @@ def _read(raised: Raised, index: int, text: str) -> bool:
     raised.unsaid = text.rstrip().endswith(":")
     if raised.name in _READER_GONE and raised._frames[0][0].endswith("multiprocessing/queues.py"):
         raised.harmless = True  # the queue's own thread: it prints this, and the process goes on
-    raised.place, raised.index, raised.end = _place(raised._frames), index, index
+    raised.place, raised.index, raised.end = place(raised._frames), index, index
     return True
-
-
-def _place(frames: Sequence[tuple[str, str]]) -> str:
-    """file:line of the innermost frame that is worth a look."""
-    own = [frame for frame in frames if is_own(frame[0])]
-    packages = [match["name"] if (match := _PACKAGE.search(file)) else "" for file, _ in frames]
-    started = next((name for name in packages if name and name not in _STARTERS), "")
-    its = [frame for frame, name in zip(frames, packages, strict=True) if started and name == started]
-    file, number = (own or its or frames)[-1]
-    return f"{file}:{number}"
 
 
 def _unchained(done: list[Raised]) -> list[Raised]:

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from clusterrun.causes.model import Cause, Evidence, Facts, Line, Strength
-from clusterrun.causes.scan import BARE, Finding
+from clusterrun.causes.python import BARE
+from clusterrun.causes.scan import Finding
 from clusterrun.causes.telling import Logs, evidence_of, lines_of, rank_words, told
 
 _ERROR = re.compile(
@@ -64,12 +65,12 @@ def _ends_its_log(found: Finding, logs: Logs) -> bool:
         texts = [line.text[:1_000] for line in lines if line.text.strip()]
         if found.index < len(lines) and lines[found.index] is found.line:
             after = [line.text[:1_000] for line in lines[found.index + 1 :] if line.text.strip()]
-            if len(after) > (1 if found.row.common else _NEAR_END) or any(_WORK.search(text) or _GOOD_END.search(text) for text in after):
+            if len(after) > (1 if found.row.common else _NEAR_END):
                 return False
-        elif any(_GOOD_END.search(text) for text in texts[-2:]):
-            return False
-        elif found.row.common and texts:  # what printed something there went on without the command
-            return False
+            if any(_WORK.search(text) or _GOOD_END.search(text) for text in after):
+                return False
+        elif any(_GOOD_END.search(text) for text in texts[-2:]) or (found.row.common and texts):
+            return False  # what printed something there went on without the command
     return True
 
 
