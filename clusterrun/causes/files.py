@@ -62,7 +62,7 @@ FILES: tuple[Row, ...] = (
     ),
     row(
         "offline", "couldn't connect to '|max retries exceeded with url|read timed out|offline mode is enabled|localentrynotfounderror|can't load",
-        r"couldn't connect to '(?P<what>[^']+)'|^(?!.*(?:thrown while requesting|[Rr]etrying)).*ConnectionPool\(host='(?P<what_too>[^']+)'.*?(?:Max retries exceeded with url|Read timed out)"
+        r"couldn't connect to '(?P<what>[^']+)'|^(?!.*(?:thrown while requesting|[Rr]etrying)).*ConnectionPool\(host='(?P<what_too>(?!127\.|10\.|192\.168\.)[^'.]+\.[^']+)'.*?(?:Max retries exceeded with url|Read timed out)"
         r"|[Oo]ffline ?[Mm]ode is enabled|LocalEntryNotFoundError",
         "the node cannot reach the internet[: {what}]", "download on the login node first and set HF_HUB_OFFLINE=1; many compute nodes have no way out",
         "https://huggingface.co/docs/transformers/installation#offline-mode", "clusterrun submit … --env HF_HUB_OFFLINE=1 --env HF_HOME=PATH",

@@ -33,9 +33,9 @@ GPU: tuple[Row, ...] = (
         "clusterrun submit … --set auto_micro_batch=true",
     ),
     row(
-        "cuda-memory", "outofmemoryerror|cuda error: out of memory|hip error: out of memory|cublas_status_alloc|cudnn_status_alloc|cusparse_status_alloc|cusolver_status_alloc|cuda_error_out_of_memory|cudaerrormemoryallocation",
+        "cuda-memory", "outofmemoryerror|cuda error: out of memory|hip error: out of memory|cublas_status_alloc|cudnn_status_alloc|cusparse_status_alloc|cusolver_status_alloc|cuda_error_out_of_memory|cudaerrormemoryallocation|resource_exhausted: |oom when allocating",
         r"^(?:.*[ :])?(?:torch\.)?(?:cuda\.)?OutOfMemoryError: |(?:CUDA|HIP) error: out of memory|CU(?:BLAS|DNN|SPARSE|SOLVER)_STATUS_ALLOC_FAILED"
-        r"|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation",
+        r"|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation|RESOURCE_EXHAUSTED: (?i:out of memory)|OOM when allocating .*device:GPU|cupy\.cuda\.memory\.OutOfMemoryError",
         "GPU memory ran out", _SMALLER, "https://github.com/pytorch/pytorch/issues/67978", _SMALLER_COMMAND,
     ),
     row(

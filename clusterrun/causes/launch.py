@@ -172,13 +172,13 @@ LAUNCH: tuple[Row, ...] = (
         "bash 5.2", "clusterrun logs JOB -n 50", Strength.HINT,
     ),
     row(
-        "killed", "killed", r"(?:line \d+: +\d+ |^)Killed(?: |$)|^zsh: killed |terminated by signal SIGKILL\b", "a process was killed (SIGKILL)",
+        "killed", "killed|terminated by signal sigkill|terminated by signal 9", r"(?:line \d+: +\d+ |^)Killed(?: |$)|^zsh: killed |terminated by signal (?:SIGKILL|9)\b", "a process was killed (SIGKILL)",
         "nobody in the log says who: mostly the kernel, for want of memory", "https://github.com/ArjunaCluster/ArjunaUsers/issues/52", "clusterrun submit … --mem SIZE",
     ),
     row(
-        "crashed", "segmentation fault|bus error|abort|illegal instruction|illegal hardware instruction|floating point exception|memory fault|terminated by signal sig",
+        "crashed", "segmentation fault|bus error|abort|illegal instruction|illegal hardware instruction|floating point exception|memory fault|terminated by signal ",
         r"(?:line \d+: +\d+ |^)(?P<how>Segmentation fault|Bus error|Aborted|Illegal instruction|Floating point exception|Memory fault) ?(?: +\(core ?dumped\))?(?: |\(|$)"
-        r"|^zsh: (?P<how_too>segmentation fault|bus error|abort|illegal hardware instruction|floating point exception)(?: |$)|terminated by signal (?P<how_old>SIG(?:SEGV|ABRT|BUS|ILL|FPE))\b",
+        r"|^zsh: (?P<how_too>segmentation fault|bus error|abort|illegal hardware instruction|floating point exception)(?: |$)|terminated by (?P<how_old>signal (?:SIGSEGV|SIGABRT|SIGBUS|SIGILL|SIGFPE|4|6|7|8|11))\b",
         "a process crashed: {how}", "compiled code failed, not Python: the lines before it name the place", "bash 5.2", "clusterrun logs JOB -n 50",
     ),
 )  # fmt: skip

@@ -214,6 +214,8 @@ def _put_raised(found: dict[int, Finding], raised: Raised, lines: Sequence[Line]
     if known is not None and known.kind == "name-resolution" and raised.online:
         known = replace(known, row=UNRESOLVED, sentence=filled(UNRESOLVED.sentence, {"error": raised.text[:200]}),
                         advice=UNRESOLVED.advice, command=UNRESOLVED.command)  # fmt: skip
+    if known is not None and known.kind == "peer-lost" and raised.online:
+        known = None  # a server that is not one of the ranks
     if known is None:
         name = raised.name.rpartition(".")[2]
         echo = raised.harmless or name in _REPORTS
@@ -226,7 +228,7 @@ def _put_raised(found: dict[int, Finding], raised: Raised, lines: Sequence[Line]
             advice=EXCEPTION.advice,
             command=filled(EXCEPTION.command, {} if raised.rank is None else {"rank": str(raised.rank)}),
             place=raised.place,
-            strength=Strength.ECHO if echo else Strength.CAUSE,
+            strength=Strength.ECHO if echo else Strength.HINT if raised.threaded else Strength.CAUSE,
         )
     else:
         strength = Strength.ECHO if raised.harmless else known.strength

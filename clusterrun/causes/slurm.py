@@ -95,6 +95,10 @@ SLURM: tuple[Row, ...] = (
         "https://github.com/ai4d-iasc/trixie/issues/58", "clusterrun submit … --exclude[ {node}]",
     ),
     row(
+        "launch-failed", "launch failed: ", r"srun: error: (?:tasks? [\d,-]+|Application) launch failed: (?P<why>.*)", "Slurm could not start the ranks: {why}",
+        "a plug-in or a daemon on the node: try another node, and show your admins the line", "https://github.com/NVIDIA/pyxis/issues/4", "clusterrun submit … --exclude NODE",
+    ),
+    row(
         "launch-failed", "unable to create step|unable to confirm allocation|unable to allocate resources|batch job submission failed|submit/allocate failed|: fatal: ",
         r"(?:srun|sbatch|salloc): (?:fatal: (?!Can not execute)|error: (?=[Uu]nable to (?:create step|confirm allocation|allocate resources)|Batch job submission failed|Job submit/allocate failed))"
         r"(?P<what>.*)",

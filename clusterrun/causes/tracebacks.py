@@ -59,12 +59,14 @@ class Raised:
     place: str = ""
     harmless: bool = False
     cause: str = ""
+    threaded: bool = False  # whether a thread raised it: the program went on
     online: bool = False  # whether a frame of it is in a library that asks the web
     going_on: bool = True  # whether a line after it may still belong to its message
     unsaid: bool = False  # whether its message begins on a line after it
     headless: bool = False  # whether the line that opens a traceback is missing
     _prefix: re.Pattern[str] | None = None  # what stands before each of its lines, where something does
     _frames: list[tuple[str, str]] = field(default_factory=list)
+    _indent: int = 0  # of all its lines, as where a launcher shows it as part of its own
     _source: str = ""  # of the innermost frame
 
     @property
@@ -162,6 +164,7 @@ def _go_on(last: Raised, index: int, text: str) -> None:
 
 def _begin(rank: int | None, index: int, last: Raised | None, before: str) -> Raised:
     raised = Raised(rank=rank, first=index, harmless=before.strip().startswith(_HARMLESS))
+    raised.threaded = before.startswith("Exception in thread ")
     if last is not None:
         raised.first, raised.harmless, raised.online = last.first, last.harmless, last.online
         raised.cause = (last.cause or last.text) if before.strip() == _CHAINED[1] else ""
@@ -189,8 +192,12 @@ def _read(raised: Raised, index: int, text: str) -> bool:
             text = text[before.end() :]
         elif not raised._frames:
             raised._prefix = None
+    if raised._indent and not text[: raised._indent].strip():
+        text = text[raised._indent :]
     frame = _FRAME.match(text)
     if frame is not None:
+        if not raised._frames and frame["file"]:
+            raised._indent = max(0, len(text) - len(text.lstrip()) - 2)
         raised._frames.append((frame["file"] or frame["boxed"], frame["line"] or frame["number"]))
         raised._source = ""
         raised.online = raised.online or asks_the_web(raised._frames[-1][0])
