@@ -41,8 +41,8 @@ PYTHON: tuple[Row, ...] = (
         "{whose} is not finite at step {step}", _NAN, "clusterrun/worker/train.py", "clusterrun submit … --set lr=LOWER",
     ),
     row(
-        "nan-loss", "nan|infinite|not finite", r"(?i)\bloss(?: value)?(?: is|=| became| was|:)? ?(?:\w+ )?(?:nan|inf|infinite|not finite)\b.{0,40}?\b(?:stop|abort|exit|terminat|quit)"
-        r"|FloatingPointError: .{0,200}(?:nan|inf|overflow|loss)|Error: .{0,120}?\b(?:nan|infinite|non-finite)\b.{0,20}\bloss|Error: .{0,120}?\bloss\b.{0,30}\b(?:nan|infinite|non-finite)\b"
+        "nan-loss", "nan|infinite|not finite|floatingpointerror", r"(?i)\bloss(?: value)?(?: is|=| became| was|:)? ?(?:\w+ )?(?:nan|inf|infinite|not finite)\b.{0,40}?\b(?:stop|abort|exit|terminat|quit)"
+        r"|FloatingPointError: .{0,200}(?:nan|inf|overflow|loss)|Error: .{0,120}?\b(?:nan|infinite|non-finite)\b.{0,20}\bloss|Error: .{0,120}?\bloss\b.{0,60}\b(?:nan|infinite|non-finite)\b|returned nan values in its \d"
         r"|outputs? (?:is|are) nan!? *stop",
         "the loss is no number any more (NaN or infinite)", _NAN, "https://github.com/Intellindust-AI-Lab/DEIM/issues/96", "clusterrun submit … --set lr=LOWER",
     ),

@@ -16,7 +16,7 @@ NAN = row(
     "{told}",
     "a lower learning rate, a longer warm-up, clipped gradients, bf16, not fp16; look at the samples of that step",
     "https://github.com/vpetren/gradnorm_tf/issues/17",
-    "clusterrun submit … --set lr=LOWER",
+    "clusterrun logs JOB --grep loss",
     Strength.HINT,
 )
 _ENOUGH = 3  # values in a row, up to the end of the log: one alone is often a step that was left out

@@ -86,6 +86,8 @@ def explain_logs(folder: Path) -> Diagnosis:
     cause = first_cause(read.logs, Facts())
     if _JOB.search(cause.command):  # no job is known here, but the file is
         cause = replace(cause, command=_to_read(cause) if cause.command.startswith("clusterrun logs") else "")
+    elif "…" in cause.command:  # nothing is known of how it was submitted
+        cause = replace(cause, command="")
     return Diagnosis(cause=replace(cause, advice=_JOB.sub("JOBID", cause.advice)), notes=read.notes)
 
 
