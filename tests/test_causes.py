@@ -316,7 +316,9 @@ def test_any_log_has_a_cause_or_says_that_it_shows_none(log: list[tuple[int | No
     "piece",
     ["Error: nan ", "[Rank 1] Watchdog caught collective operation timeout: WorkNCCL(OpType=A ", "CUDA out of memory. Tried to allocate 1 GiB ",
      "loss is nan ", "error exception ", "network addresses of (", "ImportError: undefined symbol ", "srun: error: n: tasks 0-9999999: Killed ",
-     "HTTPSConnectionPool(host='a', port=1): ", "NCCL WARN Connect to a failed ", "Error: found NaN in the a ", "ucp_ep_create failed "],
+     "HTTPSConnectionPool(host='a', port=1): ", "urlopen error [Errno -3] ", "│ ❱ 1     ", 'File "a", line 1 ', "step 1 loss nan loss ", "loss ", "train_", "grad_norm", "[1,2", "Error: please install ", "Couldn't find a ",
+     "Command '['gcc", "fatal error: a", "bash: a: ", "BAD EXIT STRING: A ", "pthread_create ", "Traceback (most recent call last): 1 ", "pip install ", "         ",
+     "NCCL WARN Connect to a failed ", "Error: found NaN in the a ", "ucp_ep_create failed "],
 )  # fmt: skip
 def test_line_made_to_be_slow_is_not(piece: str) -> None:
     began = time.perf_counter()

@@ -13,7 +13,9 @@ from dataclasses import replace
 from itertools import chain
 
 from clusterrun.causes.model import Cause, Facts, Line, Strength
-from clusterrun.causes.scan import EXCEPTION, EXIT, TABLE, Finding, classify, filled, scan
+from clusterrun.causes.python import BARE, EXCEPTION, EXIT
+from clusterrun.causes.scan import TABLE, Finding, classify, filled, scan
+from clusterrun.causes.series import NAN
 from clusterrun.causes.telling import BY_DUE, BY_STATE, Logs, in_full, lines_of, rank_words, told
 from clusterrun.causes.weak import weak
 from clusterrun.job import LAUNCH_FAILURE
@@ -38,6 +40,8 @@ def first_cause(logs: Logs, facts: Facts) -> Cause:
     if kind:
         return _of_job(kind, by_file, logs, facts)
     best = _of_record(by_file, logs, facts) or _earliest(by_file, facts)
+    if best is not None:
+        best = _instead(best, by_file, findings, facts)
     if best is not None and best.strength in (Strength.CAUSE, Strength.HANG):
         return in_full(best, findings, logs, facts)
     return weak(best, findings, logs, facts)
@@ -50,6 +54,9 @@ def _completed(logs: Logs) -> Cause:
     """A success by its state; where Slurm killed a process for memory on the way, that is told beside it."""
     for lines in logs:
         for found in scan(lines):
+            if found.row is NAN:
+                sentence = f"it is COMPLETED, but {found.sentence}"
+                return replace(told(found, Facts()), sentence=sentence)
             if (
                 found.kind == "host-memory"
                 and found.strength is Strength.CAUSE
@@ -135,6 +142,13 @@ def _of_job(kind: str, by_file: Sequence[Sequence[Finding]], logs: Logs, facts: 
         rank = min(facts.behind)
         note = f"{cause.sentence}; before that the job stood still: {rank_words(rank, facts)} ({facts.behind[rank]})"
         cause = replace(cause, sentence=note, rank=rank, node=facts.nodes.get(rank, ""))
+    turned = next((f for f in findings if f.row is NAN), None)
+    if kind in ("time-limit", "cancelled", "preemption") and turned is not None:
+        cause = replace(
+            cause,
+            sentence=f"{cause.sentence}; before that {turned.sentence}",
+            evidence=(*cause.evidence, *lines_of(turned)),
+        )
     return cause
 
 
@@ -189,6 +203,23 @@ def _of_record(by_file: Sequence[Sequence[Finding]], logs: Logs, facts: Facts) -
     )
 
 
+def _instead(best: Finding, by_file: Sequence[Sequence[Finding]], findings: Sequence[Finding], facts: Facts) -> Finding:
+    """What says more than a bare exit status, or came before an exception that complains of NaN; else the same."""
+    turned = next((f for f in findings if f.row is NAN), None)
+    if best.row is EXIT:
+        hint = _earliest(by_file, facts)
+        missing = [f for f in findings if f.kind == "command-missing"]
+        if missing and facts.failure is not None and facts.failure.status in (126, 127):
+            return missing[-1]
+        return hint if hint is not None and hint.row is BARE else turned or best
+    if turned is not None and best.row in (EXCEPTION, BARE) and _OF_NAN.search(best.sentence):
+        return turned
+    return best
+
+
+_OF_NAN = re.compile(r"(?i)\b(?:nan|inf|infinity|infinite)\b")
+
+
 def _killed_before(by_file: Sequence[Sequence[Finding]], near: Finding | None, rank: int) -> Finding | None:
     """A rank that was killed, or a device that failed, before the rank that could still write said anything."""
     if near is None:
@@ -215,8 +246,12 @@ def _earliest(by_file: Sequence[Sequence[Finding]], facts: Facts) -> Finding | N
         if lasting:
             chosen.append(min(lasting, key=lambda f: f.index))
         elif weak := [f for f in found if not f.survived or facts.state]:
-            chosen.append(min(weak, key=lambda f: (f.strength, f.index)))
+            chosen.append(min(weak, key=lambda f: (f.strength, _LATER.get(f.kind, 0), f.index)))
     return min(chosen, key=lambda f: (f.strength, f.row is EXCEPTION), default=None)
+
+
+#: hints that follow from what another hint names, or go on beside it
+_LATER = {"nan-loss": 1, "crashed": 1, "interrupted": 2}
 
 
 def _named(finding: Finding, facts: Facts) -> Finding:

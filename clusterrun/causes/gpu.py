@@ -33,9 +33,9 @@ GPU: tuple[Row, ...] = (
         "clusterrun submit … --set auto_micro_batch=true",
     ),
     row(
-        "cuda-memory", "outofmemoryerror|cuda error: out of memory|hip error: out of memory|cublas_status_alloc|cudnn_status_alloc|cusparse_status_alloc|cusolver_status_alloc|cuda_error_out_of_memory",
+        "cuda-memory", "outofmemoryerror|cuda error: out of memory|hip error: out of memory|cublas_status_alloc|cudnn_status_alloc|cusparse_status_alloc|cusolver_status_alloc|cuda_error_out_of_memory|cudaerrormemoryallocation|resource_exhausted: |oom when allocating",
         r"^(?:.*[ :])?(?:torch\.)?(?:cuda\.)?OutOfMemoryError: |(?:CUDA|HIP) error: out of memory|CU(?:BLAS|DNN|SPARSE|SOLVER)_STATUS_ALLOC_FAILED"
-        r"|CUDA_ERROR_OUT_OF_MEMORY",
+        r"|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation|RESOURCE_EXHAUSTED: (?i:out of memory)|OOM when allocating .*device:GPU|cupy\.cuda\.memory\.OutOfMemoryError",
         "GPU memory ran out", _SMALLER, "https://github.com/pytorch/pytorch/issues/67978", _SMALLER_COMMAND,
     ),
     row(
@@ -96,6 +96,13 @@ GPU: tuple[Row, ...] = (
         "https://github.com/NVIDIA/nccl/issues/1948", "clusterrun submit … --gpus-per-node N",
     ),
     row(
+        "no-gpu", "torch.cuda.is_available() is false|cuda unavailable|no supported gpu backend|can not run on your system since|but your machine only has",
+        r"Error: (?P<what>.{0,80}torch\.cuda\.is_available\(\) is False|CUDA unavailable.{0,60})|Exception: (?P<what_too>No supported gpu backend found|.{0,60}can not run on your system since the accelerator is not available"
+        r"|You requested gpu: .{0,80}But your machine only has.{0,40})",
+        "the rank found no usable GPU, or fewer than it wants: {what}", "check that the job asked for GPUs (--gpus-per-node), that CUDA_VISIBLE_DEVICES is not set by hand, and that torch is built with CUDA",
+        "https://github.com/pytorch/pytorch/blob/main/torch/serialization.py", "clusterrun submit … --gpus-per-node N",
+    ),
+    row(
         "no-gpu", "system not yet initialized", r"(?:802|[Cc]uda|CUDA|Error).{0,160}system not yet initialized", "the node's GPUs are not ready: the links between them (NVSwitch) are not set up (error 802)",
         "the node's fabric manager is not running, or of another version than the driver: keep off the node and tell your admins",
         "https://github.com/pytorch/pytorch/issues/35710", "clusterrun submit … --exclude[ {node}]",
@@ -108,35 +115,49 @@ GPU: tuple[Row, ...] = (
     row(  # TensorFlow says so and goes on without one
         "no-gpu", "failed call to cuinit", r"failed call to cuInit: (?P<what>CUDA_ERROR_\w+)", "the rank found no usable GPU: {what}",
         "check that the job asked for GPUs (--gpus-per-node), and nvidia-smi on the node",
-        "https://github.com/google/deepvariant/issues/761", "clusterrun submit … --gpus-per-node N", Strength.HINT,
+        "https://github.com/google/deepvariant/issues/761", "clusterrun submit … --gpus-per-node N", Strength.HINT, common=True,
     ),
     row(
         "no-gpu", "nvidia-smi has failed|failed to initialize nvml", r"NVIDIA-SMI has failed because [\w' ]+|Failed to initialize NVML: .{1,60}",
         "the node's GPU driver does not answer: {0}", "ask for GPUs (--gpus-per-node) if the job has none; else keep off this node and tell your admins",
-        "https://github.com/3dem/model-angelo/issues/60", "srun --gpus 1 nvidia-smi", Strength.HINT,
+        "https://github.com/3dem/model-angelo/issues/60", "srun --gpus 1 nvidia-smi", Strength.HINT, common=True,
     ),
     row(
-        "library-mismatch", "driver on your system is too old|driver version is insufficient|no kernel image is available|forward compatibility was attempted|not compiled with cuda enabled",
+        "library-mismatch", "has no attribute '_cuda_|have nccl built in|not compiled with cuda enabled",
+        r"module 'torch\._C' has no attribute '_cuda_\w+'|package doesn't have NCCL built in|Torch not compiled with CUDA enabled",
+        "this torch was built without CUDA, for the CPU only: {0}", "install a CUDA build of torch into the Python that the job uses (see pytorch.org/get-started)",
+        "https://github.com/hpzhao/SummaRuNNer/issues/32", "python -c 'import torch; print(torch.__version__, torch.version.cuda)'",
+    ),
+    row(
+        "library-mismatch", "driver on your system is too old|driver version is insufficient|no kernel image is available|forward compatibility was attempted",
         r"NVIDIA driver on your system is too old(?: \(found version (?P<version>\d+)\))?|CUDA driver version is insufficient for CUDA runtime version"
-        r"|no kernel image is available for execution on the device|forward compatibility was attempted on non supported HW|Torch not compiled with CUDA enabled",
+        r"|no kernel image is available for execution on the device|forward compatibility was attempted on non supported HW",
         "torch and the node's GPU driver do not fit: {0}", _DRIVER, "https://github.com/ai4d-iasc/trixie/issues/9",
         "srun --gpus 1 nvidia-smi",
     ),
     row(
-        "library-mismatch", "undefined symbol|cannot open shared object file|not found (required by",
+        "library-mismatch", "undefined symbol|cannot open shared object file|not found (required by|could not load library|libcuda.so",
         r"(?:ImportError|OSError|error while loading shared libraries): (?P<what>.*(?:undefined symbol: \S+|cannot open shared object file"
-        r"|version `\S+' not found \(required by \S+\)))|^(?:\S+: )?(?P<what_too>/\S+: version `\S+' not found \(required by \S+\))",
+        r"|version `\S+' not found \(required by \S+\)))|^(?:\S+: )?(?P<what_too>/\S+: (?:version `\S+' not found \(required by \S+\)|undefined symbol: \S+)|Could not load library \S+\. Error: .{1,200})|(?P<what_old>libcuda\.so (?:cannot|not) found!?)",
         "a library does not fit or is missing on the node: {what}", _DRIVER, "https://github.com/pytorch/pytorch/issues/119932",
         "clusterrun submit … --setup 'module load NAME'",
     ),
     row(
-        "library-mismatch", "cuda setup failed|error building extension|cuda_home environment variable is not set|mismatches the version that was used to compile",
-        r"CUDA Setup failed despite GPU being available|Error building extension '[\w.]+'|CUDA_HOME environment variable is not set"
-        r"|detected CUDA version \(\S+\) mismatches the version that was used to compile\s+PyTorch",
-        "compiled code for the GPU cannot be loaded or built on the node: {0}",
+        "library-mismatch", "cuda setup failed|error building extension|cuda_home environment variable is not set|mismatches the version that was used to compile|find c compiler|error compiling objects|nvcc fatal|working triton installation|ninja is required|command '['",
+        r"(?P<what>CUDA Setup failed despite GPU being available|Error building extension '[\w.]+'|CUDA_HOME environment variable is not set"
+        r"|detected CUDA version \(\S+\) mismatches the version that was used to compile\s+PyTorch|Failed to find C compiler|Error compiling objects for extension"
+        r"|nvcc fatal +: .*|Cannot find a working triton installation|Ninja is required to load C\+\+ extensions)"
+        r"|CalledProcessError: Command '\['(?P<what_too>[^']*(?:gcc|g\+\+|clang|cc|c\+\+|nvcc|ninja|ptxas))'.*returned non-zero",
+        "compiled code cannot be loaded or built on the node: {what}",
         "a compiler and a CUDA toolkit of torch's version are needed there (module load, CUDA_HOME), or build and test it once before the job;"
         " the lines before it name what is missing",
         "https://github.com/deepspeedai/DeepSpeed/issues/694", "clusterrun submit … --setup 'module load cuda'",
+    ),
+    row(  # an extension that cannot be built is often left out, and the program goes on
+        "library-mismatch", "fatal error: |ninja: build stopped|unsupported gnu version|nvrtc: error",
+        r"(?P<what>fatal error: \S+\.h(?:pp)?: No such file or directory|unsupported GNU version!.*|ninja: build stopped: .*|nvrtc: error: .*)",
+        "compiled code cannot be built on the node: {what}", "a compiler, a CUDA toolkit of torch's version and Python's headers are needed there (module load), or build it once before the job",
+        "https://github.com/NVlabs/denoising-diffusion-gan/issues/25", "clusterrun submit … --setup 'module load cuda gcc'", Strength.HINT,
     ),
     row(
         "duplicate-gpu", "duplicate gpu detected", r"Duplicate GPU detected : rank (?P<first>\d+) and rank (?P<second>\d+) both on CUDA device (?P<device>\w+)",
@@ -150,8 +171,8 @@ GPU: tuple[Row, ...] = (
         "https://github.com/triton-lang/triton/issues/2596", "clusterrun logs JOB[ --rank {rank}] --stream err -n 50",
     ),
     row(
-        "cuda-error", "cudnn_status|cublas_status|cusparse_status|cusolver_status|curand_status|cuda error: |hip error: ",
-        r"(?P<lib>CU(?:DNN|BLAS|SPARSE|SOLVER|RAND)_STATUS_(?!SUCCESS)\w+)|(?:CUDA|HIP) error: (?!no error)(?P<what>[A-Za-z][^(;\n]{2,120})",
+        "cuda-error", "cudnn_status|cublas_status|cusparse_status|cusolver_status|curand_status|cuda error: |hip error: |cuda driver error: |cudnn error: |cudnn frontend error: ",
+        r"(?P<lib>CU(?:DNN|BLAS|SPARSE|SOLVER|RAND)_STATUS_(?!SUCCESS)\w+)|(?:CUDA(?: driver)?|HIP|cuDNN(?: Frontend)?) error: (?!no error|driver shutting down)(?P<what>[A-Za-z\[][^(;\n]{2,120})",
         "the GPU or a library on it failed[: {lib}][: {what}]",
         "often too little GPU memory left (\"NOT_INITIALIZED\"), shapes it cannot compute, or libraries of another CUDA version;"
         " run it with CUDA_LAUNCH_BLOCKING=1 to see the true line",

@@ -50,12 +50,27 @@ LAUNCH: tuple[Row, ...] = (
         "", "clusterrun/worker/localstep.py", "", Strength.ECHO,
     ),
     row(
+        "task-ended", "horovod detected that one or more", r"Horovod detected that one or more processes exited with non-zero status", "horovodrun says that a rank failed",
+        "", "https://github.com/determined-ai/determined/issues/3275", "", Strength.ECHO,
+    ),
+    row(
         "worker", "clusterrun: rank", r"^clusterrun: rank (?P<rank>\d+): (?P<what>.*)", "{what}", "", "clusterrun/worker/ending.py", "clusterrun logs JOB[ --rank {rank}] -n 50",
+    ),
+    row(
+        "command-missing", ": no such file or directory|bad interpreter",
+        r"^(?:\S*/)?(?:bash|sh|dash|zsh|ksh|slurm_script|[\w.-]+\.sh): (?:line )?(?:\d+: )?(?:(?:cd|source|\.|exec): )?(?P<what>[^\s:]+): (?P<why>No such file or directory|(?:/\S+: )?bad interpreter.*)$"
+        r"|^zsh: no such file or directory: (?P<what_too>\S+)",
+        "the shell found no {what}[ ({why})]", "the path must be there on the compute nodes, for what a script's first line names too; a Python environment that was moved must be made again",
+        "https://github.com/darshan315/flow_past_cylinder_by_DRL/issues/38", "srun ls -ld[ {what}]", Strength.HINT, common=True,
     ),
     row(
         "command-missing", "command not found|: not found", r"(?P<what>[^\s:]+): command not found"
         r"|^[^:]+: (?:line )?\d+: (?:exec: )?(?P<what_too>[^\s:]+): not found$|\[ERROR\] Command not found: (?P<what_old>\S+)", "the command {what} is not there on the node",
-        "load the module that has it, or give its path", "bash 5.2", "clusterrun submit … --setup 'module load NAME'", Strength.HINT,
+        "load the module that has it, or give its path", "bash 5.2", "clusterrun submit … --setup 'module load NAME'", Strength.HINT, common=True,
+    ),
+    row(
+        "setup", "no matching distribution found for", r"^ERROR: No matching distribution found for (?P<what>\S+)", "pip could not install {what}",
+        "a compute node often has no way to the internet: install it before, on the login node", "https://github.com/pypa/pip/issues/6221", "python -m pip install[ {what}]", Strength.HINT, common=True,
     ),
     row(
         "killed", "failed (exitcode: -9)", r"failed \(exitcode: -9\) local_rank: (?P<local>\d+)(?: \(pid: (?P<pid>\d+)\))?", "local rank {local}[ (process {pid})] was killed (SIGKILL)",
@@ -79,6 +94,15 @@ LAUNCH: tuple[Row, ...] = (
         "https://github.com/horovod/horovod/issues/469", "clusterrun submit … --mem SIZE",
     ),
     row(
+        "killed", "killed by signal: 9|(signal 9)", r"KILLED BY SIGNAL: 9\b|EXIT STRING: .*\(signal 9\)", "a rank was killed (SIGKILL), says mpirun",
+        "nobody in the log says who: mostly the kernel, for want of host memory", "https://wiki.mpich.org/mpich/index.php/Frequently_Asked_Questions", "clusterrun submit … --mem SIZE",
+    ),
+    row(
+        "crashed", "killed by signal: |exit string: ", r"KILLED BY SIGNAL: (?:4|6|7|8|11) \((?P<how>[^)]*)|EXIT STRING: (?P<how_too>[A-Z][\w ]*?) \(signal (?:4|6|7|8|11)\)",
+        "a rank crashed: {how}, says mpirun", "compiled code failed, not Python: the lines before it name the place", "https://wiki.mpich.org/mpich/index.php/Frequently_Asked_Questions",
+        "clusterrun logs JOB -n 50",
+    ),
+    row(
         "crashed", "noticed that process rank",
         r"noticed that process rank (?P<rank>\d+) with PID \d+ on node (?P<node>\S+) exited on signal (?:4|6|7|8|11) \((?P<how>[^)]*)\)",
         "rank {rank} on {node} crashed: {how}", "compiled code failed, not Python: the lines before it name the place",
@@ -100,7 +124,7 @@ LAUNCH: tuple[Row, ...] = (
         r"Lmod has detected the following error: +(?P<what>.*)|(?P<what_too>Unable to locate a modulefile for '[^']+'|Could not find conda environment: \S+)"
         r"|not been properly configured to use 'conda activate'|Run 'conda init' before 'conda activate'",
         "the job's environment could not be set up[: {what}]", "try the line on a compute node; module names and conda's set-up can differ there from the login node's",
-        "https://github.com/conda/conda/issues/8536", "srun --pty bash -l", Strength.HINT,
+        "https://github.com/conda/conda/issues/8536", "srun --pty bash -l", Strength.HINT, common=True,
     ),
     row(
         "launch-failed", "error response from daemon|nvidia-container-cli: ", r"docker: Error response from daemon: (?P<what>.*)|(?P<what_too>nvidia-container-cli: .*)",
@@ -120,18 +144,41 @@ LAUNCH: tuple[Row, ...] = (
         "https://github.com/deepspeedai/DeepSpeed/issues/5709", "clusterrun submit … --nodes N",
     ),
     row(
+        "launch-failed", "docker daemon", r"(?P<what>(?i:permission denied) while trying to connect to the Docker daemon|Cannot connect to the Docker daemon)", "the container could not be started: {what}",
+        "most clusters offer no Docker: use Apptainer, or pyxis (srun --container-image)", "https://docs.docker.com/engine/install/linux-postinstall/", "clusterrun logs JOB --stream err -n 30",
+    ),
+    row(
+        "launch-failed", "not enough slots|mpirun was unable to|unable to reliably start|ate daemon has unexpectedly|orte daemon has unexpectedly|attempt to run as root",
+        r"(?P<what>There are not enough slots available|mpirun was unable to (?:find the specified executable|launch the specified application)|(?:ORTE|PRTE) was unable to reliably start|An? (?:ORTE|PRTE) daemon has unexpectedly failed"
+        r"|mpirun has detected an attempt to run as root)", "mpirun could not start the ranks: {what}",
+        "its own text below that line says what is missing: as many tasks as ranks (--ntasks-per-node), the program and Open MPI itself on every node",
+        "https://docs.open-mpi.org/en/v5.0.x/launching-apps/scheduling.html", "clusterrun logs JOB --stream err -n 50",
+    ),
+    row(
         "launch-failed", "an error occurred in mpi_init|failed for some reason|pmi2_init failed",
         r"An error occurred in MPI_Init\w*|It looks like (?P<what>\S+(?: \S+){0,2}) failed for some reason|PMI2_Init failed",
         "MPI could not start: {0}", "the MPI library and the launcher do not fit: srun --mpi=list shows what Slurm has; torch needs no MPI",
         "https://github.com/deepspeedai/DeepSpeed/issues/935", "srun --mpi=list",
     ),
     row(
-        "killed", "killed", r"(?:line \d+: +\d+ |^)Killed(?: |$)", "a process was killed (SIGKILL)",
+        "crashed", "terminate called", r"terminate called (?:after throwing an instance of '(?P<what>[^']+)'|without an active exception)", "a process aborted in compiled code[: {what}]",
+        "the lines below it (what():, the frames) name the call; an error of the GPU or of another rank may stand before it", "https://github.com/kakaobrain/fast-autoaugment/issues/27",
+        "clusterrun logs JOB -n 50", Strength.HINT,
+    ),
+    row(
+        "interrupted", "user defined signal|hangup|cpu time limit exceeded|file size limit exceeded",
+        r"(?:line \d+: +\d+ |^|tasks? [\d,-]+: )(?P<how>User defined signal [12]|Hangup|CPU time limit exceeded|File size limit exceeded)(?: |$)", "a process was ended by a signal that it does not take: {how}",
+        "User defined signal 1 is mostly the warning before the time limit (--signal=USR1), which the program must handle; the others are limits of the shell (ulimit -a)",
+        "bash 5.2", "clusterrun logs JOB -n 50", Strength.HINT,
+    ),
+    row(
+        "killed", "killed|terminated by signal sigkill|terminated by signal 9", r"(?:line \d+: +\d+ |^)Killed(?: |$)|^zsh: killed |terminated by signal (?:SIGKILL|9)\b", "a process was killed (SIGKILL)",
         "nobody in the log says who: mostly the kernel, for want of memory", "https://github.com/ArjunaCluster/ArjunaUsers/issues/52", "clusterrun submit … --mem SIZE",
     ),
     row(
-        "crashed", "segmentation fault|bus error|aborted|illegal instruction|floating point exception",
-        r"(?:line \d+: +\d+ |^)(?P<how>Segmentation fault|Bus error|Aborted|Illegal instruction|Floating point exception)(?: +\(core dumped\))?(?: |$)",
+        "crashed", "segmentation fault|bus error|abort|illegal instruction|illegal hardware instruction|floating point exception|memory fault|terminated by signal ",
+        r"(?:line \d+: +\d+ |^)(?P<how>Segmentation fault|Bus error|Aborted|Illegal instruction|Floating point exception|Memory fault) ?(?: +\(core ?dumped\))?(?: |\(|$)"
+        r"|^zsh: (?P<how_too>segmentation fault|bus error|abort|illegal hardware instruction|floating point exception)(?: |$)|terminated by (?P<how_old>signal (?:SIGSEGV|SIGABRT|SIGBUS|SIGILL|SIGFPE|4|6|7|8|11))\b",
         "a process crashed: {how}", "compiled code failed, not Python: the lines before it name the place", "bash 5.2", "clusterrun logs JOB -n 50",
     ),
 )  # fmt: skip

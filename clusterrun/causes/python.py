@@ -27,7 +27,12 @@ PYTHON: tuple[Row, ...] = (
         "clusterrun/worker/entry.py", "{python} -m pip install torch",
     ),
     row(
-        "import-error", "importerror: ", r"ImportError: (?P<what>.*)", "an import failed: {what}",
+        "import-error", "need to install|please install|library but it was not found|pip install",
+        r"(?:Import|ModuleNotFound|Runtime|Value|OS|Attribute)Error: (?P<what>(?=.*(?:need to install|[Pp]lease install|pip install|library but it was not found)).*)|^(?P<what_too>\w+ requires the \S+ library but it was not found.*?\.)",
+        "a package is missing: {what}", _PIP, "https://github.com/huggingface/evaluate/issues/323", "python -m pip list",
+    ),
+    row(
+        "import-error", "importerror: ", r"ImportError: (?P<what>.+)", "an import failed: {what}",
         "the package is there in another version than the code expects: compare with the login node's (pip list)", "Python 3.11",
         "python -m pip list",
     ),
@@ -36,8 +41,8 @@ PYTHON: tuple[Row, ...] = (
         "{whose} is not finite at step {step}", _NAN, "clusterrun/worker/train.py", "clusterrun submit … --set lr=LOWER",
     ),
     row(
-        "nan-loss", "nan|infinite|not finite", r"(?i)\bloss(?: value)?(?: is|=| became| was|:)? ?(?:\w+ )?(?:nan|inf|infinite|not finite)\b.{0,40}?\b(?:stop|abort|exit|terminat|quit)"
-        r"|FloatingPointError: .{0,200}(?:nan|inf|overflow|loss)|Error: .{0,120}?\b(?:nan|infinite|non-finite)\b.{0,20}\bloss|Error: .{0,120}?\bloss\b.{0,30}\b(?:nan|infinite|non-finite)\b"
+        "nan-loss", "nan|infinite|not finite|floatingpointerror", r"(?i)\bloss(?: value)?(?: is|=| became| was|:)? ?(?:\w+ )?(?:nan|inf|infinite|not finite)\b.{0,40}?\b(?:stop|abort|exit|terminat|quit)"
+        r"|FloatingPointError: .{0,200}(?:nan|inf|overflow|loss)|Error: .{0,120}?\b(?:nan|infinite|non-finite)\b.{0,20}\bloss|Error: .{0,120}?\bloss\b.{0,60}\b(?:nan|infinite|non-finite)\b|returned nan values in its \d"
         r"|outputs? (?:is|are) nan!? *stop",
         "the loss is no number any more (NaN or infinite)", _NAN, "https://github.com/Intellindust-AI-Lab/DEIM/issues/96", "clusterrun submit … --set lr=LOWER",
     ),
@@ -126,7 +131,51 @@ PYTHON: tuple[Row, ...] = (
         "Python 3.11 argparse", "python SCRIPT --help",
     ),
     row(
+        "usage", "error: no such option|error: missing option|error: missing argument|error: invalid value for|error: got unexpected extra argument",
+        r"^Error: (?P<what>(?:No such option|Missing (?:option|argument)|Invalid value for|Got unexpected extra argument).*)", "the script refused its arguments: {what}", "correct the arguments after the script's name",
+        "https://click.palletsprojects.com/en/stable/exceptions/", "python SCRIPT --help",
+    ),
+    row(
+        "process-limit", "can't start new thread|resource temporarily unavailable", r"can't start new thread|(?:fork|pthread_create).{0,80}Resource temporarily unavailable",
+        "a rank may start no more threads or processes: {0}", "fewer data-loading workers and threads (OMP_NUM_THREADS), or a higher limit (ulimit -u)",
+        "https://github.com/pytorch/pytorch/issues/4019", "clusterrun submit … --env OMP_NUM_THREADS=1 --setup 'ulimit -u'",
+    ),
+    row(
         "interrupted", "keyboardinterrupt", r"^KeyboardInterrupt\b", "a rank was interrupted (SIGINT)", "somebody sent SIGINT: scancel --signal=INT, or Ctrl-C in an interactive step",
         "Python 3.11", "clusterrun logs JOB -n 50", Strength.HINT,
     ),
 )  # fmt: skip
+
+#: For an exception that no row knows.
+EXCEPTION = row(
+    "exception",
+    "exception",
+    "exception",
+    "{error}",
+    "the script's own exception: the line named is where it was raised",
+    "Python 3.11",
+    "clusterrun logs JOB[ --rank {rank}] --stream err -n 50",
+)
+#: For the last line of a traceback whose beginning is not there: only where no other row knows the line.
+BARE = row(
+    "exception",
+    "error: |exception: |failure: |timeoutexpired: |assertionerror|notimplementederror|recursionerror",
+    r"^(?:[\w.]+\.)?(?!ChildFailedError|CalledProcessError|CommandNotFoundError)"
+    r"(?:(?:[A-Z]\w*(?:Error|Exception|Failure)|Exception|TimeoutExpired): .+"
+    r"|(?:AssertionError|NotImplementedError|RecursionError)$)",
+    "{0}",
+    "an exception whose traceback is not in the log: the lines before it may say where",
+    "Python 3.11",
+    "clusterrun logs JOB[ --rank {rank}] --stream err -n 50",
+    Strength.HINT,
+)
+#: For a script that ended itself with a status, or a command that did.
+EXIT = row(
+    "exit-status",
+    "exited",
+    "exited",
+    "{error}",
+    "the script (or what it ran) chose this status itself: what it printed before says more",
+    "clusterrun/worker/userwork.py",
+    "clusterrun logs JOB[ --rank {rank}] -n 50",
+)

@@ -26,6 +26,7 @@ class Row:
     source: str
     command: str = ""
     strength: Strength = Strength.CAUSE
+    common: bool = False  # jobs that go on print it too: told only where the job failed, or its log ends with it
 
     @property
     def general(self) -> bool:
@@ -37,9 +38,9 @@ class Row:
 
 
 def row(kind: str, needles: str, pattern: str, sentence: str, advice: str, source: str, command: str = "",
-        strength: Strength = Strength.CAUSE) -> Row:  # fmt: skip
+        strength: Strength = Strength.CAUSE, common: bool = False) -> Row:  # fmt: skip
     """A row as it stands in a table: needles separated by ``|``."""
     return Row(
         kind=kind, needles=tuple(needles.split("|")), pattern=re.compile(pattern), sentence=sentence, advice=advice,
-        source=source, command=command, strength=strength,
+        source=source, command=command, strength=strength, common=common,
     )  # fmt: skip

@@ -10,13 +10,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
-from clusterrun.causes.files import FILES
+from clusterrun.causes.files import FILES, UNRESOLVED
 from clusterrun.causes.gpu import GPU
 from clusterrun.causes.launch import LAUNCH
 from clusterrun.causes.model import Line, Strength
 from clusterrun.causes.peers import PEERS
-from clusterrun.causes.python import PYTHON
-from clusterrun.causes.rows import Row, row
+from clusterrun.causes.python import BARE, EXCEPTION, PYTHON
+from clusterrun.causes.rows import Row
+from clusterrun.causes.series import NAN, turned_nan
 from clusterrun.causes.sizes import compared
 from clusterrun.causes.slurm import SLURM
 from clusterrun.causes.tracebacks import Raised, Summary, crash_place, split_rank, summaries, tracebacks
@@ -24,37 +25,6 @@ from clusterrun.causes.tracebacks import Raised, Summary, crash_place, split_ran
 #: All rows; of two that match one line the earlier counts, where it explains as much.
 TABLE: tuple[Row, ...] = (*SLURM, *GPU, *PEERS, *PYTHON, *FILES, *LAUNCH)
 
-#: For an exception that no row knows.
-EXCEPTION = row(
-    "exception",
-    "exception",
-    "exception",
-    "{error}",
-    "the script's own exception: the line named is where it was raised",
-    "Python 3.11",
-    "clusterrun logs JOB[ --rank {rank}] --stream err -n 50",
-)
-#: For the last line of a traceback whose beginning is not there: only where no other row knows the line.
-BARE = row(
-    "exception",
-    "error: |exception: |failure: ",
-    r"^(?:[\w.]+\.)?(?!ChildFailedError|CalledProcessError)(?:[A-Z]\w*(?:Error|Exception|Failure)|Exception): .+",
-    "{0}",
-    "an exception whose traceback is not in the log: the lines before it may say where",
-    "Python 3.11",
-    "clusterrun logs JOB[ --rank {rank}] --stream err -n 50",
-    Strength.HINT,
-)
-#: For a script that ended itself with a status, or a command that did.
-EXIT = row(
-    "exit-status",
-    "exited",
-    "exited",
-    "{error}",
-    "the script (or what it ran) chose this status itself: what it printed before says more",
-    "clusterrun/worker/userwork.py",
-    "clusterrun logs JOB[ --rank {rank}] -n 50",
-)
 _MOST_OF_ONE = 2_000  # lines that one needle may name in one file: a word that stands in every line tells nothing new
 _READ = 4_096  # characters of a line that a pattern looks at: foreign lines may be long, and made to be slow
 _MOST_RANKS = 4_096  # of one line of srun's
@@ -120,8 +90,15 @@ def scan(lines: Sequence[Line]) -> list[Finding]:
         for index in [i for i, one in found.items() if "local_rank: " in one.line.text]:
             del found[index]  # the same said by local ranks only
         found[summary.index] = _of_summary(lines[summary.index], summary)
-    findings = [found[index] for index in sorted(found)]
-    return _with_survivors(findings, lines)
+    findings = _with_survivors([found[index] for index in sorted(found)], lines)
+    turned = turned_nan(lines)
+    if turned is not None:  # lines of work come after it, and are what shows it
+        index, sentence = turned
+        findings.append(
+            Finding(row=NAN, index=index, line=lines[index], rank=split_rank(lines[index])[0], sentence=sentence,
+                    advice=NAN.advice, command=NAN.command, strength=NAN.strength)
+        )  # fmt: skip
+    return findings
 
 
 def match_row(row_: Row, line: Line, index: int = 0) -> Finding | None:
@@ -233,6 +210,12 @@ def _put_raised(found: dict[int, Finding], raised: Raised, lines: Sequence[Line]
     for one in inside:
         del found[one.index]
     line = lines[raised.index]
+    text = f"{raised.text[:300]}; from {raised.cause[:120]}" if raised.cause else raised.text[:300]
+    if known is not None and known.kind == "name-resolution" and raised.online:
+        known = replace(known, row=UNRESOLVED, sentence=filled(UNRESOLVED.sentence, {"error": raised.text[:200]}),
+                        advice=UNRESOLVED.advice, command=UNRESOLVED.command)  # fmt: skip
+    if known is not None and known.kind == "peer-lost" and raised.online:
+        known = None  # a server that is not one of the ranks
     if known is None:
         name = raised.name.rpartition(".")[2]
         echo = raised.harmless or name in _REPORTS
@@ -241,11 +224,11 @@ def _put_raised(found: dict[int, Finding], raised: Raised, lines: Sequence[Line]
             index=raised.index,
             line=line,
             rank=raised.rank,
-            sentence=raised.text[:300],
+            sentence=text,
             advice=EXCEPTION.advice,
             command=filled(EXCEPTION.command, {} if raised.rank is None else {"rank": str(raised.rank)}),
             place=raised.place,
-            strength=Strength.ECHO if echo else Strength.CAUSE,
+            strength=Strength.ECHO if echo else Strength.HINT if raised.threaded else Strength.CAUSE,
         )
     else:
         strength = Strength.ECHO if raised.harmless else known.strength

@@ -73,7 +73,7 @@ SLURM: tuple[Row, ...] = (
     ),
     row(
         "host-memory", "memory limit", r"[Ee]xceeded (?:job|step) memory limit", "the job reached its memory limit", _MEMORY,
-        "https://github.com/chaos/slurm/issues/54 (harmless by itself: caches count too)", _MEMORY_COMMAND, Strength.HINT,
+        "https://github.com/chaos/slurm/issues/54 (harmless by itself: caches count too)", _MEMORY_COMMAND, Strength.HINT, common=True,
     ),
     row(
         "killed", ": killed", r"srun: error: (?P<node>\S+): tasks? (?P<ranks>[\d,-]+): Killed", "task {ranks} on {node} was killed (SIGKILL)",
@@ -95,11 +95,19 @@ SLURM: tuple[Row, ...] = (
         "https://github.com/ai4d-iasc/trixie/issues/58", "clusterrun submit … --exclude[ {node}]",
     ),
     row(
-        "launch-failed", "unable to create step|unable to confirm allocation|unable to allocate resources|batch job submission failed|: fatal: ",
-        r"(?:srun|sbatch|salloc): (?:fatal: (?!Can not execute)|error: (?=[Uu]nable to (?:create step|confirm allocation|allocate resources)|Batch job submission failed))"
+        "launch-failed", "launch failed: ", r"srun: error: (?:tasks? [\d,-]+|Application) launch failed: (?P<why>.*)", "Slurm could not start the ranks: {why}",
+        "a plug-in or a daemon on the node: try another node, and show your admins the line", "https://github.com/NVIDIA/pyxis/issues/4", "clusterrun submit … --exclude NODE",
+    ),
+    row(
+        "launch-failed", "unable to create step|unable to confirm allocation|unable to allocate resources|batch job submission failed|submit/allocate failed|: fatal: ",
+        r"(?:srun|sbatch|salloc): (?:fatal: (?!Can not execute)|error: (?=[Uu]nable to (?:create step|confirm allocation|allocate resources)|Batch job submission failed|Job submit/allocate failed))"
         r"(?P<what>.*)",
         "the scheduler refused: {what}", "the message names what does not fit: more tasks, memory or GPUs in the step than the job has, or a limit",
         "Slurm 22.05 src/srun/libsrun", "scontrol show job JOB",
+    ),
+    row(
+        "launch-failed", "specified plugin name for mpi|cannot find mpi plugin|invalid mpi type", r"srun: error: (?P<what>Couldn't find the specified plugin name for mpi/\w+|cannot find mpi plugin.*|Invalid MPI type.*)",
+        "srun could not start MPI: {what}", "this Slurm was built without that kind of MPI: take one of its list, or none (torch needs no MPI)", "https://slurm.schedmd.com/mpi_guide.html", "srun --mpi=list",
     ),
     row(
         "launch-failed", "container start failed|container_g_join failed|couldn't start container|pyxis: failed to|required plugin|task_prolog|prolog failed|failed to invoke spank",
@@ -118,7 +126,7 @@ SLURM: tuple[Row, ...] = (
         "Slurm reports: {what}", "its own words: look them up, or show them to your admins", "Slurm 22.05 src/slurmd/slurmstepd, src/srun", "clusterrun logs JOB --stream err -n 50", Strength.HINT,
     ),
     row(
-        "command-missing", "execve()", r"error: execve\(\): (?P<what>\S+): (?P<why>No such file or directory|Permission denied)",
+        "command-missing", "execve()", r"error: execve\(\): (?P<what>[^\s:]+): (?P<why>No such file or directory|Permission denied|Exec format error|bad interpreter.*)",
         "{what} cannot be run on the node: {why}", "the path must be there on the compute nodes: a shared file system, and the right environment",
         "https://github.com/SchedMD/slurm/blob/slurm-22.05/src/slurmd/slurmstepd/task.c", "clusterrun submit … --python PATH",
     ),

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from clusterrun.causes.hang import Absent, absent
 from clusterrun.causes.model import Cause, Evidence, Facts, Line, Strength
-from clusterrun.causes.scan import EXCEPTION, Finding, filled
+from clusterrun.causes.python import EXCEPTION
+from clusterrun.causes.scan import Finding, filled
 
 Logs = Sequence[Sequence[Line]]
 

@@ -7,27 +7,29 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from clusterrun.causes.model import Cause, Evidence, Facts, Line, Strength
-from clusterrun.causes.scan import BARE, Finding
+from clusterrun.causes.python import BARE
+from clusterrun.causes.scan import Finding
 from clusterrun.causes.telling import Logs, evidence_of, lines_of, rank_words, told
 
 _ERROR = re.compile(
     r"(?i)^(?!srun:|slurmstepd).*\b(?:error|fatal|exception|abort(?:ed|ing))\b(?!s?[:=] ?0)(?!.*\b(?:info|debug|warn))"
 )
-#: a script that goes on prints these too: hints only where the job is known to have failed
-_OFTEN_HARMLESS = frozenset(("command-missing", "setup", "no-gpu"))
+_WORK = re.compile(r"(?i)\b(?:step|iter(?:ation)?|epoch|batch|loss)\b\W{0,3}\d|\d+%\|")
+_GOOD_END = re.compile(r"(?i)\b(?:done|finished|completed?|success\w*|saved)\b")
+_NEAR_END = 12  # lines that launchers and clean-ups may still print
 _LAST = 5  # lines to show where none names a cause
 
 
 def weak(best: Finding | None, findings: Sequence[Finding], logs: Logs, facts: Facts) -> Cause:
     """Nothing names a cause by itself: hints, a rank that is silent, consequences, or the bare exit status."""
-    if facts.exit_status == 127:
+    if facts.exit_status in (126, 127):
         missing = [f for f in findings if f.kind == "command-missing"]
         if missing:
             return told(missing[-1], facts)
     if (
         best is not None
         and best.strength is Strength.HINT
-        and ((best.row is not BARE and best.kind not in _OFTEN_HARMLESS) or facts.state)
+        and (facts.state or not (best.row is BARE or best.row.common) or _ends_its_log(best, logs))
     ):
         return told(best, facts)
     silent = _silent(facts)
@@ -55,6 +57,23 @@ def weak(best: Finding | None, findings: Sequence[Finding], logs: Logs, facts: F
     return _unknown(findings, logs, facts)
 
 
+def _ends_its_log(found: Finding, logs: Logs) -> bool:
+    """Whether a log ends with it, and none of the others with the words of a good end."""
+    if found.row.common and found.kind != "command-missing":
+        return False
+    for lines in logs:
+        texts = [line.text[:1_000] for line in lines if line.text.strip()]
+        if found.index < len(lines) and lines[found.index] is found.line:
+            after = [line.text[:1_000] for line in lines[found.index + 1 :] if line.text.strip()]
+            if len(after) > (1 if found.row.common else _NEAR_END):
+                return False
+            if any(_WORK.search(text) or _GOOD_END.search(text) for text in after):
+                return False
+        elif any(_GOOD_END.search(text) for text in texts[-2:]) or (found.row.common and texts):
+            return False  # what printed something there went on without the command
+    return True
+
+
 def _silent(facts: Facts) -> list[int]:
     """The ranks that left no end record, where most of the others did."""
     if not facts.ends or not facts.world_size or facts.world_size > 1_000_000:
@@ -66,17 +85,19 @@ def _silent(facts: Facts) -> list[int]:
 def _unknown(findings: Sequence[Finding], logs: Logs, facts: Facts) -> Cause:
     ended = next((f for f in findings if f.kind == "task-ended" and f.value("status")), None)
     rank = facts.failure.rank if facts.failure else ended.rank if ended else None
-    status = facts.exit_status if facts.exit_status is not None else "not known"
+    # srun's own status is the highest of all ranks', mostly that of those which it ended
+    first = facts.failure.status if facts.failure is not None and facts.failure.status else facts.exit_status
+    status = first if first is not None else "not known"
     lines: list[Line] = []
     for whose in dict.fromkeys((rank, None)):  # its own, where the lines say whose they are
         for one in logs:
             lines = lines or [line for line in one if line.text.strip() and whose in (None, line.rank)][-_LAST:]
-    first = next((line for one in logs for line in one if _ERROR.search(line.text[:1_000])), None)
-    if first is not None and first not in lines:
-        lines = [first, *lines]
+    spoken = next((line for one in logs for line in one if _ERROR.search(line.text[:1_000])), None)
+    if spoken is not None and spoken not in lines:
+        lines = [spoken, *lines]
     who = f"rank {rank}" if rank is not None else "the log"
     signal = f" (signal {status - 128})" if isinstance(status, int) and 128 < status < 193 else ""
-    below = "the first line that speaks of an error and " if first is not None else ""
+    below = "the first line that speaks of an error and " if spoken is not None else ""
     tail = f"; {below}the last lines of {who} are below" if lines else "; there are no lines to show"
     return Cause(
         kind="unknown",

@@ -92,7 +92,7 @@ def _one(cluster: Cluster, state: RunState, like: Sequence[str], array: str) -> 
     job, run = state.status, state.record
     kind, data, named = _look(cluster, state, array)
     name = run.name if run else job.name
-    head: Named = [("job", [f"{handle(state)}  {name}"]), ("state", [_standing(state)])]
+    head: Named = [("job", [f"{handle(state)}  {name}"]), ("state", [_standing(state, data.get("exit_status"))])]
     head += [("alike", [some(list(like))])] if like else []
     facts = {
         "job_id": str(job.id) if run is None or run.job_id is not None else None,
@@ -122,9 +122,12 @@ def _look(cluster: Cluster, state: RunState, array: str) -> tuple[str, dict[str,
     return "ended", diagnosis.json(), diagnosis.facts()
 
 
-def _standing(state: RunState) -> str:
+def _standing(state: RunState, first: int | None) -> str:
+    """A job's state, with its exit status; ``first`` is the one of the rank that failed first, where that is known."""
     job = state.status
     status = f", exit status {job.exit_status}" if job.exit_status else ""
+    if job.exit_status and first and first != job.exit_status:
+        status = f", exit status {first} (the rank that failed first; Slurm has the highest, {job.exit_status})"
     return f"{job.state}{status}" + (f"  ({state.note})" if state.note else "")
 
 

@@ -18,7 +18,9 @@ from os import getuid
 from pathlib import Path
 from typing import Protocol
 
+from clusterrun import store
 from clusterrun.causes import Cause, Facts, first_cause
+from clusterrun.causes.frames import is_own
 from clusterrun.diagnose.again import again
 from clusterrun.diagnose.answer import Diagnosis
 from clusterrun.diagnose.longer import longer
@@ -84,6 +86,8 @@ def explain_logs(folder: Path) -> Diagnosis:
     cause = first_cause(read.logs, Facts())
     if _JOB.search(cause.command):  # no job is known here, but the file is
         cause = replace(cause, command=_to_read(cause) if cause.command.startswith("clusterrun logs") else "")
+    elif "…" in cause.command:  # nothing is known of how it was submitted
+        cause = replace(cause, command="")
     return Diagnosis(cause=replace(cause, advice=_JOB.sub("JOBID", cause.advice)), notes=read.notes)
 
 
@@ -113,7 +117,19 @@ def _answer(
     job = str(state.status.id)
     command = again(_JOB.sub(job, cause.command), state.record, shown.get("Command", ""))
     cause = replace(cause, command=command, advice=_JOB.sub(job, cause.advice))
-    return Diagnosis(cause=cause, notes=(*notes, *read.notes))
+    cause = _in_module(cause, state)
+    status = facts.failure.status if facts.failure is not None and facts.state == "FAILED" else None
+    return Diagnosis(cause=cause, notes=(*notes, *read.notes), status=status)
+
+
+def _in_module(cause: Cause, state: RunState) -> Cause:
+    """The cause with the module that was started (``-m``), where its place is in a library's code."""
+    if state.record is None or not cause.place or is_own(cause.place.rpartition(":")[0]):
+        return cause
+    work = (store.read_json(state.record.run_dir / "spec.json") or {}).get("work")
+    if not isinstance(work, dict) or work.get("kind") != "module":
+        return cause
+    return replace(cause, sentence=f"{cause.sentence}, in -m {work.get('name')}")
 
 
 def _folder_command(state: RunState, shown: dict[str, str]) -> str:
@@ -179,7 +195,11 @@ def _logs_of(state: RunState, shown: dict[str, str], search: bool = True, silenc
     if run is not None:
         again_ = bool(state.status.restarts)
         out, err = log_paths(run.logs, job)
-        return read_logs([err, out], world_size=run.world_size, run_id=run.run_id if again_ else "", search=search)
+        # the figures of a task show a loss that became NaN
+        figures = [path] if (path := run.run_dir / "metrics.jsonl").exists() else []
+        return read_logs(
+            [err, out, *figures], world_size=run.world_size, run_id=run.run_id if again_ else "", search=search
+        )
     paths = list(dict.fromkeys(Path(shown[key]) for key in ("StdErr", "StdOut") if shown.get(key, "").startswith("/")))
     if not paths:
         why = f"Slurm did not answer ({silence})" if silence else "Slurm has forgotten it"

@@ -18,6 +18,7 @@ class Diagnosis:
 
     cause: Cause
     notes: tuple[str, ...] = ()
+    status: int | None = None  # the exit status of the rank that failed first; srun's is the highest of all ranks'
 
     def headline(self) -> str:
         """The cause and who, on one line."""
@@ -52,6 +53,7 @@ class Diagnosis:
         cause = self.cause
         return {
             "kind": cause.kind,
+            "exit_status": self.status,
             "cause": cause.sentence,
             "rank": cause.rank,
             "node": cause.node or None,

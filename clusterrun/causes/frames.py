@@ -1,0 +1,38 @@
+"""The frames of a traceback: which of them is the user's own, and which one is worth a look."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+#: packages that start another's code, which is the one to look at
+_STARTERS = frozenset(("torch", "accelerate", "hydra", "click", "typer", "fire", "absl", "submitit", "ray"))
+_PACKAGE = re.compile(r"/(?:site|dist)-packages/(?P<name>\w+)")
+_WEB = re.compile(r"/(?:urllib3?|http|requests|httpx|httpcore|aiohttp|huggingface_hub|botocore)/|/torch/hub\.py$")
+
+
+def is_own(file: str) -> bool:
+    """Whether a frame is in the user's code, not in a library, a library's command or the interpreter."""
+    return not (
+        file.startswith("<")
+        or "site-packages" in file
+        or "dist-packages" in file
+        or re.search(r"/bin/[\w-]+$", file) is not None
+        or re.search(r"/lib(?:64)?/python\d", file) is not None
+        or "/clusterrun/worker/" in file
+    )
+
+
+def asks_the_web(file: str) -> bool:
+    """Whether a frame is in a library that asks servers on the web."""
+    return _WEB.search(file) is not None
+
+
+def place(frames: Sequence[tuple[str, str]]) -> str:
+    """file:line of the innermost frame of the user's own, else of the library whose module or command was started."""
+    own = [frame for frame in frames if is_own(frame[0])]
+    packages = [match["name"] if (match := _PACKAGE.search(file)) else "" for file, _ in frames]
+    started = next((name for name in packages if name and name not in _STARTERS), "")
+    its = [frame for frame, name in zip(frames, packages, strict=True) if started and name == started]
+    file, number = (own or its or frames)[-1]
+    return f"{file}:{number}"
