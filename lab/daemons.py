@@ -12,7 +12,17 @@ if TYPE_CHECKING:
     from lab.cluster import Lab
 
 PROGRAMS = ("munged", "mariadbd", "slurmdbd", "slurmctld", "slurmd", "slurmstepd")
-_NODE_START = 'hostname "$0"; exec slurmd -D -N "$0" "$@"'
+_NODE_START = 'hostname "$0"; exec slurmd -D -N "$0" -f "$1"'
+# A login shell in a job sets PATH anew, so the node's own commands must be this version's: they lie over the machine's
+# in a mount namespace of the node. And slurmd starts the slurmstepd that it was built with unless it is given another.
+_OTHER_SLURM_START = """
+hostname "$0"
+for program in "$2"/*; do
+    place=/usr/bin/${program##*/}
+    [ ! -e "$place" ] || mount --bind "$program" "$place" || exit
+done
+exec slurmd -D -N "$0" -f "$1" -d "$2/slurmstepd"
+"""
 
 
 def make_daemons(lab: Lab) -> dict[str, Daemon]:
@@ -81,10 +91,12 @@ def _slurmd(lab: Lab, node: str) -> Daemon:
         return _listens(lab.address(node), 6818) and lab.node_states().get(node, "*").endswith("*") is False
 
     # Not `ip netns exec`: it gives the process a /sys of its own without /sys/fs/cgroup, and slurmd will not start.
-    argv = ["nsenter", f"--net={net.NETNS / node}", "unshare", "--uts", "sh", "-c", _NODE_START, node]
-    argv += ["-f", str(lab.conf)]
-    if lab.slurm:  # else it would start the jobs with this machine's own slurmstepd
-        argv += ["-d", str(releases.programs(lab.slurm) / "slurmstepd")]
+    argv = ["nsenter", f"--net={net.NETNS / node}", "unshare", "--uts"]
+    if lab.slurm:
+        argv += ["--mount", "--propagation=slave", "sh", "-c", _OTHER_SLURM_START, node, str(lab.conf)]
+        argv.append(str(releases.programs(lab.slurm)))
+    else:
+        argv += ["sh", "-c", _NODE_START, node, str(lab.conf)]
 
     def prepare() -> None:
         (lab.folder / "spool" / node).mkdir(mode=0o755, exist_ok=True)
