@@ -18,7 +18,8 @@ from lab import claims, net, procs, query, releases
 from lab.daemons import PROGRAMS, make_daemons
 from lab.errors import LabError
 from lab.folder import write_folder
-from lab.install import SEARCH_PATH, available
+from lab.install import available
+from lab.releases import SEARCH_PATH
 
 # Variables that bend Slurm's commands, or make them believe they run inside another job.
 _SCRUB = ("SLURM_", "SLURMD_", "SBATCH_", "SALLOC_", "SRUN_", "SQUEUE_", "SINFO_", "SACCT_", "SCANCEL_")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from lab import releases
 from lab.errors import LabError
+from lab.releases import SEARCH_PATH
 
 # Program -> the Debian package that brings it.
 PROGRAMS = {
@@ -29,7 +30,6 @@ PROGRAMS = {
 }
 # What makes a Slurm of another version (lab/release_root.py).
 MAKERS = {"debootstrap": "debootstrap", "patchelf": "patchelf"}
-SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def missing_packages(makers: bool = False) -> list[str]:

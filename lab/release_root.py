@@ -11,7 +11,7 @@ from pathlib import Path
 
 from lab.claims import lock
 from lab.errors import LabError
-from lab.releases import CACHE, RELEASES, programs, root, version_of
+from lab.releases import CACHE, RELEASES, found, programs, root
 
 PACKAGES = ("slurmctld", "slurmd", "slurmdbd", "slurm-client", "slurm-wlm-basic-plugins", "slurm-wlm-mysql-plugin")
 PROGRAMS = (
@@ -34,10 +34,10 @@ def make(slurm: str) -> str:
             for name in PROGRAMS:
                 _take(fresh, root(slurm), name)
             fresh.rename(root(slurm))
-    found = version_of(programs(slurm) / "slurmctld")
-    if not found:
+    version = found(slurm)
+    if not version:
         raise LabError(f"{programs(slurm)}/slurmctld does not run; remove {root(slurm)} and try again")
-    return found
+    return version
 
 
 def mirror(targets: Iterable[str]) -> str:
@@ -66,7 +66,7 @@ def _fill(folder: Path, release: str) -> None:
 def _take(folder: Path, final: Path, name: str) -> None:
     """Copy a program of the folder so that it loads the libraries that will be in `final`."""
     # Debian keeps some daemons under another name, behind a link that leads out of the folder.
-    sources = [folder / place / found for place in ("usr/bin", "usr/sbin") for found in (f"{name}-wlm", name)]
+    sources = [folder / place / file for place in ("usr/bin", "usr/sbin") for file in (f"{name}-wlm", name)]
     source = next((path for path in sources if path.is_file() and not path.is_symlink()), None)
     libraries = next(folder.glob("usr/lib/*/slurm-wlm"), None)
     if source is None or libraries is None:
@@ -85,6 +85,6 @@ def _take(folder: Path, final: Path, name: str) -> None:
 
 def install(slurm: str) -> None:
     """Make the folder and say in a line which version is there."""
-    found = make(slurm)
-    other = "" if f"{found}.".startswith(f"{slurm}.") else f", not {slurm}: the version has moved there"
-    print(f"lab: Slurm {found} of Debian {RELEASES[slurm]}{other}", file=sys.stderr if other else sys.stdout)
+    version = make(slurm)
+    other = "" if f"{version}.".startswith(f"{slurm}.") else f", not {slurm}: the version has moved there"
+    print(f"lab: Slurm {version} of Debian {RELEASES[slurm]}{other}", file=sys.stderr if other else sys.stdout)

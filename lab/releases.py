@@ -16,6 +16,7 @@ from lab.errors import LabError
 CACHE = Path("/var/cache/clusterrun-lab")
 #: Slurm version -> the Debian release that ships it. Versions move in sid: what is there is said at the installation.
 RELEASES = {"24.11": "trixie", "26.05": "sid"}
+SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 #: The variable that names the version of every lab that is not given one.
 VARIABLE = "CLUSTERRUN_LAB_SLURM"
 
@@ -29,7 +30,7 @@ def checked(slurm: str) -> str:
     """The version as a lab keeps it, empty for this machine's own; raises LabError for one that no release ships."""
     if slurm in ("", *RELEASES):
         return slurm
-    own = version_of(shutil.which("slurmctld", path="/usr/sbin:/usr/local/sbin:/sbin") or "")
+    own = found("")
     if own and f"{own}.".startswith(f"{slurm}."):
         return ""
     known = ", ".join(([f"{own} (this machine's)"] if own else []) + list(RELEASES))
@@ -54,10 +55,10 @@ def plugins(slurm: str) -> Path:
     return found
 
 
-def version_of(slurmctld: str | Path) -> str:
-    """What a slurmctld says that it is, such as 24.11.5; empty where it does not run."""
-    try:
-        done = subprocess.run([slurmctld, "-V"], capture_output=True, text=True, check=False)
-    except OSError:
+def found(slurm: str) -> str:
+    """What this version's slurmctld says that it is, such as 24.11.5; empty where there is none that runs."""
+    slurmctld = shutil.which("slurmctld", path=str(programs(slurm)) if slurm else SEARCH_PATH)
+    if slurmctld is None:
         return ""
-    return done.stdout.split()[-1] if done.returncode == 0 and done.stdout.split() else ""
+    words = subprocess.run([slurmctld, "-V"], capture_output=True, text=True, check=False).stdout.split()
+    return words[-1] if words else ""
