@@ -11,7 +11,7 @@ from pathlib import Path
 
 from lab.claims import lock
 from lab.errors import LabError
-from lab.releases import CACHE, RELEASES, found, programs, root
+from lab.releases import RELEASES, found, programs, root
 
 PACKAGES = ("slurmctld", "slurmd", "slurmdbd", "slurm-client", "slurm-wlm-basic-plugins", "slurm-wlm-mysql-plugin")
 PROGRAMS = (
@@ -24,11 +24,12 @@ def make(slurm: str) -> str:
     """Make the folder unless it is there, and return the version that its slurmctld says; takes about a minute."""
     with lock(f"slurm-{slurm}", timeout=1800):
         if not root(slurm).exists():
-            CACHE.mkdir(mode=0o755, parents=True, exist_ok=True)
+            cache = root(slurm).parent
+            cache.mkdir(mode=0o755, parents=True, exist_ok=True)
             # Renamed when it is whole, so what an interrupted run left is never taken for a release.
-            for left in CACHE.glob(f"slurm-{slurm}.new-*"):
+            for left in cache.glob(f"slurm-{slurm}.new-*"):
                 shutil.rmtree(left)
-            fresh = Path(tempfile.mkdtemp(prefix=f"slurm-{slurm}.new-", dir=CACHE))
+            fresh = Path(tempfile.mkdtemp(prefix=f"slurm-{slurm}.new-", dir=cache))
             fresh.chmod(0o755)  # other users run these programs too
             _fill(fresh, RELEASES[slurm])
             for name in PROGRAMS:
@@ -54,9 +55,10 @@ def _fill(folder: Path, release: str) -> None:
     """Put the release with its Slurm into an empty folder."""
     argv = ["apt-get", "indextargets", "--format", "$(ORIGIN) $(CODENAME) $(REPO_URI)", "Created-By: Packages"]
     address = mirror(subprocess.run(argv, capture_output=True, text=True, check=False).stdout.splitlines())
-    # In mounts of its own: what debootstrap mounts in the folder goes with it, however it ends.
-    argv = ["unshare", "--mount", "debootstrap", "--variant=minbase", f"--include={','.join(PACKAGES)}"]
-    done = subprocess.run([*argv, release, folder, address], capture_output=True, text=True, check=False)
+    # In mounts and processes of its own: what debootstrap mounts and starts in the folder ends with us, however we end.
+    apart = ["setpriv", "--pdeathsig", "KILL", "unshare", "--mount", "--pid", "--fork", "--kill-child"]
+    argv = [*apart, "debootstrap", "--variant=minbase", f"--include={','.join(PACKAGES)}", release, folder, address]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         log = folder / "debootstrap" / "debootstrap.log"
         text = log.read_text(errors="replace") if log.exists() else ""
