@@ -8,7 +8,7 @@ LAB    ?= dev
 WORKERS ?= 3
 SIDE_BY_SIDE = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help run test check faults bench bench-train lab-up lab-down clean
+.PHONY: help run test check faults versions bench bench-train lab-up lab-down clean
 help:           ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
 
@@ -44,6 +44,10 @@ test: $(VENV)/.dev  ## everything, a real Slurm cluster included, which it insta
 faults: $(VENV)/.dev  ## the long fault-injection runs on the lab
 	$(BIN)/python -m lab.install
 	$(BIN)/python -m pytest -m faults
+
+versions: $(VENV)/.dev  ## what holds on Slurm 22.05, 24.11 and 26.05: the same tests on each, and a table (an hour)
+	$(BIN)/python -m lab.install --slurm 24.11 --slurm 26.05
+	$(BIN)/python -m tests.versions --workers $(WORKERS)
 
 bench: $(VENV)/.dev  ## the figures, as ratios against a peer in the same run
 	$(BIN)/python benchmarks/startup.py

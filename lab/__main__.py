@@ -8,7 +8,7 @@ import shlex
 import sys
 import time
 
-from lab import claims, config
+from lab import claims, config, releases
 from lab.cluster import Lab
 from lab.errors import LabError
 
@@ -57,6 +57,12 @@ def build_parser() -> argparse.ArgumentParser:
         "--set", action="append", default=[], metavar="KEY=VALUE", dest="settings",
         help="a setting of slurm.conf, repeatable; an empty value removes the lab's own",
     )  # fmt: skip
+    up.add_argument(
+        "--slurm",
+        default=releases.default(),
+        metavar="VERSION",
+        help=f"the version of Slurm: {', '.join(releases.RELEASES)} (default: this machine's own)",
+    )
     down = verb("down", "end every process of a lab and remove all it made")
     down.add_argument("--all", action="store_true", help="all labs on this machine")
     status = verb("status", "show the labs on this machine, or with --name one of them with daemons and nodes")
@@ -79,6 +85,8 @@ def show_env(lab: Lab) -> None:
     """Print shell lines that point Slurm's commands to the lab."""
     for key, value in lab.env.items():
         print(f"export {key}={shlex.quote(value)}")
+    if lab.slurm:
+        print(f'export PATH={shlex.quote(str(releases.programs(lab.slurm)))}:"$PATH"')
 
 
 def do_up(args: argparse.Namespace) -> None:
@@ -91,6 +99,7 @@ def do_up(args: argparse.Namespace) -> None:
     lab = Lab(
         name=args.name, nodes=args.nodes, gpus=args.gpus, cpus=args.cpus, gpu_type=args.gpu_type,
         accounting=not args.no_accounting, settings=settings,
+        slurm=args.slurm,
     ).up()  # fmt: skip
     names, option = lab.node_names, "" if lab.name == "dev" else f" --name {lab.name}"
     print(f"lab {lab.name} is up ({time.monotonic() - began:.1f} s): {names[0]} to {names[-1]}, {lab.gpus} GPUs each,")

@@ -14,11 +14,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from lab import claims, net, procs, query
+from lab import claims, net, procs, query, releases
 from lab.daemons import PROGRAMS, make_daemons
 from lab.errors import LabError
 from lab.folder import write_folder
-from lab.install import SEARCH_PATH, available
+from lab.install import available
+from lab.releases import SEARCH_PATH
 
 # Variables that bend Slurm's commands, or make them believe they run inside another job.
 _SCRUB = ("SLURM_", "SLURMD_", "SBATCH_", "SALLOC_", "SRUN_", "SQUEUE_", "SINFO_", "SACCT_", "SCANCEL_")
@@ -31,6 +32,7 @@ class Lab:
     name: tells labs apart. The nodes of the lab `dev` are node1, node2, …; those of a lab NAME are NAME-node1, ….
     settings: slurm.conf values by key, over the lab's own; an empty value removes a line.
     owner: pid of a process the lab must not outlive; the next `up` of any lab clears it away once that one is gone.
+    slurm: the version, such as 24.11; empty for this machine's own. CLUSTERRUN_LAB_SLURM is the default.
     """
 
     name: str = "dev"
@@ -42,8 +44,10 @@ class Lab:
     memory_mb: int = 64000
     gpu_type: str = ""
     owner: int | None = None
+    slurm: str = field(default_factory=releases.default)
 
     def __post_init__(self) -> None:
+        self.slurm = releases.checked(self.slurm)
         if not claims.NAME.fullmatch(self.name):
             raise LabError(f"lab name {self.name!r}: use up to 16 of a-z, 0-9 and single dashes, a letter first")
         if not 1 <= self.nodes <= 64 or not 0 <= self.gpus <= 64:
@@ -87,6 +91,11 @@ class Lab:
         """The variables that make Slurm's commands talk to this lab, to be merged into an environment."""
         return {"SLURM_CONF": str(self.conf), "CLUSTERRUN_LAB": self.name}
 
+    @property
+    def search_path(self) -> str:
+        """The PATH of the lab's daemons: this Slurm version's programs come first."""
+        return f"{releases.programs(self.slurm)}:{SEARCH_PATH}" if self.slurm else SEARCH_PATH
+
     def address(self, node: str) -> str:
         """The node's address on the bridge."""
         return net.address(self.claim, self._number(node))
@@ -99,7 +108,7 @@ class Lab:
     @property
     def spec(self) -> dict[str, Any]:
         """What the lab was asked to be, as lab.json keeps it."""
-        keys = ("name", "nodes", "gpus", "accounting", "settings", "cpus", "memory_mb", "gpu_type")
+        keys = ("name", "nodes", "gpus", "accounting", "settings", "cpus", "memory_mb", "gpu_type", "slurm")
         return {key: getattr(self, key) for key in keys}
 
     @classmethod
@@ -114,7 +123,7 @@ class Lab:
 
     def up(self) -> Lab:
         """Bring the lab up and wait until all nodes are idle; one that stands as asked is left alone."""
-        if reason := available():
+        if reason := available(self.slurm):
             raise LabError(reason)
         clear_orphans()
         with claims.lock(f"lab-{self.name}"):
@@ -220,7 +229,8 @@ class Lab:
     def full_env(self) -> dict[str, str]:
         """This process's environment without what would bend Slurm's commands, plus the lab's own variables."""
         kept = {key: value for key, value in os.environ.items() if not key.startswith(_SCRUB)}
-        return {**kept, "PATH": f"{kept.get('PATH', '')}:{SEARCH_PATH}", **self.env}
+        first = f"{releases.programs(self.slurm)}:" if self.slurm else ""
+        return {**kept, "PATH": f"{first}{kept.get('PATH', '')}:{SEARCH_PATH}", **self.env}
 
     def run(self, argv: Sequence[str], **kwargs: Any) -> subprocess.CompletedProcess[str]:
         """`subprocess.run` in the lab's environment: text, output captured, 60 s; `env` is added to it.

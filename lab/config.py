@@ -99,8 +99,6 @@ def slurm_lines(
             ("AccountingStoreFlags", "job_comment,job_script,job_env"),
         ]
         lines += [("AccountingStorageTRES", "gres/gpu")] if gpus else []
-    else:
-        lines.append(("AccountingStorageType", "accounting_storage/none"))
     gres = ""
     if gpus:
         lines.append(("GresTypes", "gpu"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from typing import TYPE_CHECKING
 
-from lab import database, net
+from lab import database, net, releases
 from lab.procs import Daemon
 
 if TYPE_CHECKING:
@@ -13,6 +13,16 @@ if TYPE_CHECKING:
 
 PROGRAMS = ("munged", "mariadbd", "slurmdbd", "slurmctld", "slurmd", "slurmstepd")
 _NODE_START = 'hostname "$0"; exec slurmd -D -N "$0" -f "$1"'
+# A login shell in a job sets PATH anew, so the node's own commands must be this version's: they lie over the machine's
+# in a mount namespace of the node. And slurmd starts the slurmstepd that it was built with unless it is given another.
+_OTHER_SLURM_START = """
+hostname "$0"
+for program in "$2"/*; do
+    place=/usr/bin/${program##*/}
+    [ ! -e "$place" ] || mount --bind "$program" "$place" || exit
+done
+exec slurmd -D -N "$0" -f "$1" -d "$2/slurmstepd"
+"""
 
 
 def make_daemons(lab: Lab) -> dict[str, Daemon]:
@@ -55,7 +65,7 @@ def _mariadbd(lab: Lab) -> Daemon:
 
 def _slurmdbd(lab: Lab) -> Daemon:
     # Slurm has no setting for the database's socket; the MariaDB client library takes it from its environment.
-    env = {"SLURM_CONF": str(lab.conf), "MYSQL_UNIX_PORT": str(lab.folder / "mysql" / "socket")}
+    env = {**_env(lab), "MYSQL_UNIX_PORT": str(lab.folder / "mysql" / "socket")}
 
     def ready() -> bool:
         if not _listens(lab.claim.gateway, lab.claim.dbd_port):
@@ -72,8 +82,7 @@ def _slurmctld(lab: Lab) -> Daemon:
         return " is UP" in lab.run(["scontrol", "ping"]).stdout
 
     argv = ["slurmctld", "-D", "-f", str(lab.conf)]
-    env = {"SLURM_CONF": str(lab.conf)}
-    return Daemon("slurmctld", argv, lab.folder, ready, env, lab.folder / "log" / "slurmctld.log")
+    return Daemon("slurmctld", argv, lab.folder, ready, _env(lab), lab.folder / "log" / "slurmctld.log")
 
 
 def _slurmd(lab: Lab, node: str) -> Daemon:
@@ -82,13 +91,21 @@ def _slurmd(lab: Lab, node: str) -> Daemon:
         return _listens(lab.address(node), 6818) and lab.node_states().get(node, "*").endswith("*") is False
 
     # Not `ip netns exec`: it gives the process a /sys of its own without /sys/fs/cgroup, and slurmd will not start.
-    argv = ["nsenter", f"--net={net.NETNS / node}", "unshare", "--uts", "sh", "-c", _NODE_START, node, str(lab.conf)]
-    env = {"SLURM_CONF": str(lab.conf)}
+    argv = ["nsenter", f"--net={net.NETNS / node}", "unshare", "--uts"]
+    if lab.slurm:
+        argv += ["--mount", "--propagation=slave", "sh", "-c", _OTHER_SLURM_START, node, str(lab.conf)]
+        argv.append(str(releases.programs(lab.slurm)))
+    else:
+        argv += ["sh", "-c", _NODE_START, node, str(lab.conf)]
 
     def prepare() -> None:
         (lab.folder / "spool" / node).mkdir(mode=0o755, exist_ok=True)
 
-    return Daemon(node, argv, lab.folder, ready, env, lab.folder / "log" / f"{node}.log", before_start=prepare)
+    return Daemon(node, argv, lab.folder, ready, _env(lab), lab.folder / "log" / f"{node}.log", before_start=prepare)
+
+
+def _env(lab: Lab) -> dict[str, str]:
+    return {"SLURM_CONF": str(lab.conf), "PATH": lab.search_path}
 
 
 def _listens(host: str, port: int) -> bool:

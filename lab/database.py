@@ -9,8 +9,8 @@ from pathlib import Path
 
 from lab.claims import lock
 from lab.errors import LabError
+from lab.releases import CACHE
 
-CACHE = Path("/var/cache/clusterrun-lab")
 # A throw-away database: durability is given up for speed, and little memory is taken.
 _TUNING = [
     "--innodb-flush-log-at-trx-commit=0", "--innodb-flush-method=nosync", "--innodb-buffer-pool-size=32M",

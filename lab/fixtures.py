@@ -3,7 +3,8 @@
 `lab` has accounting, `lab_no_accounting` has none, `any_lab` runs a test on both; each lab starts when a test first
 asks for it and goes down when the session ends. The `fresh_…` forms put the lab right again after the test, so use
 them wherever a test leaves jobs behind or breaks something. Where the lab cannot run, the test is skipped, except
-with CI=true, where it fails. CLUSTERRUN_LAB_REUSE=1 keeps the labs up for the next session.
+with CI=true, where it fails. CLUSTERRUN_LAB_REUSE=1 keeps the labs up for the next session; CLUSTERRUN_LAB_SLURM=24.11
+gives every lab that version of Slurm.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from lab import claims
+from lab import claims, releases
 from lab.cluster import Lab
 from lab.errors import LabError
 from lab.install import available
@@ -22,7 +23,7 @@ from lab.install import available
 
 def require_lab() -> None:
     """Skip the test where the lab cannot run; fail it there with CI=true, so that a broken CI does not pass."""
-    if reason := available():
+    if reason := available(releases.default()):
         if os.environ.get("CI") == "true":
             pytest.fail(reason, pytrace=False)
         pytest.skip(reason)  # not root, or no packages: `make test` promises to say in a line why, and goes on
@@ -32,7 +33,7 @@ def _session_lab(accounting: bool) -> Iterator[Lab]:
     require_lab()
     with contextlib.ExitStack() as stack:
         if os.environ.get("CLUSTERRUN_LAB_REUSE") == "1":
-            name = "reuse" if accounting else "reuse-none"
+            name = ("reuse" if accounting else "reuse-none") + releases.default().replace(".", "")
             # One session at a time has the kept lab, or two would reset each other's jobs; the other starts its own.
             try:
                 stack.enter_context(claims.lock(f"use-{name}", timeout=0))

@@ -8,7 +8,7 @@ import platform
 import stat
 from typing import TYPE_CHECKING
 
-from lab import config
+from lab import config, releases
 
 if TYPE_CHECKING:
     from lab.cluster import Lab
@@ -34,11 +34,14 @@ def write_folder(lab: Lab) -> None:
         nodes_expr=f"{lab.node_prefix}[1-{lab.nodes}]" if lab.nodes > 1 else lab.node_names[0],
         gpus=lab.gpus, gpu_type=lab.gpu_type, accounting=lab.accounting,
     )  # fmt: skip
-    lab.conf.write_text(config.override(lines, lab.settings), encoding="utf-8")
+    plugins = {"PluginDir": str(releases.plugins(lab.slurm))} if lab.slurm else {}
+    if lab.slurm:  # newer slurmds look for a cgroup even where nothing uses one
+        (folder / "cgroup.conf").write_text("CgroupPlugin=disabled\n", encoding="utf-8")
+    lab.conf.write_text(config.override([*plugins.items(), *lines], lab.settings), encoding="utf-8")
     (folder / "gres.conf").write_text(config.gres_text(folder, lab.gpus, lab.gpu_type), encoding="utf-8")
     if lab.accounting:
         path = folder / "slurmdbd.conf"
         path.touch(mode=0o600)  # slurmdbd refuses a file that others can read
         dbd = config.dbd_text(folder=folder, host=host, address=lab.claim.gateway, dbd_port=lab.claim.dbd_port)
-        path.write_text(dbd, encoding="utf-8")
+        path.write_text(dbd + "".join(f"{key}={value}\n" for key, value in plugins.items()), encoding="utf-8")
     (folder / "lab.json").write_text(json.dumps(lab.spec), encoding="utf-8")

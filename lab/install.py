@@ -1,12 +1,17 @@
-"""Install what the lab needs, or say what is missing: `python -m lab.install`."""
+"""Install what the lab needs, or say what is missing: `python -m lab.install [--slurm VERSION]`."""
 
 from __future__ import annotations
 
+import argparse
 import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+
+from lab import releases
+from lab.errors import LabError
+from lab.releases import SEARCH_PATH
 
 # Program -> the Debian package that brings it.
 PROGRAMS = {
@@ -23,16 +28,18 @@ PROGRAMS = {
     "setsid": "util-linux",
     "hostname": "hostname",
 }
-SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+# What makes a Slurm of another version (lab/release_root.py).
+MAKERS = {"debootstrap": "debootstrap", "patchelf": "patchelf"}
 
 
-def missing_packages() -> list[str]:
+def missing_packages(makers: bool = False) -> list[str]:
     """Debian packages whose programs are not on this machine, in a stable order."""
-    return list(dict.fromkeys(pkg for prog, pkg in PROGRAMS.items() if not shutil.which(prog, path=SEARCH_PATH)))
+    wanted = {**PROGRAMS, **(MAKERS if makers else {})}
+    return list(dict.fromkeys(pkg for prog, pkg in wanted.items() if not shutil.which(prog, path=SEARCH_PATH)))
 
 
-def available() -> str | None:
-    """Why the lab cannot run here, in one line, or None when it can."""
+def available(slurm: str = "") -> str | None:
+    """Why a lab of this Slurm version cannot run here, in one line, or None when it can."""
     if sys.platform != "linux":
         return "the lab needs Linux"
     if os.geteuid() != 0:
@@ -43,12 +50,14 @@ def available() -> str | None:
     probe = subprocess.run(["unshare", "--net", "--uts", "true"], capture_output=True, text=True, check=False)
     if probe.returncode != 0:
         return f"the lab needs the right to make namespaces: {probe.stderr.strip()}"
+    if slurm and not releases.root(slurm).exists():
+        return f"Slurm {slurm} is not installed: python -m lab.install --slurm {slurm}"
     return None
 
 
-def install() -> int:
+def install(makers: bool = False) -> int:
     """Install the missing packages with apt and return an exit code; never starts the packages' own services."""
-    missing = missing_packages()
+    missing = missing_packages(makers)
     if not missing:
         print("lab: all packages are there")
         return 0
@@ -72,11 +81,32 @@ def install() -> int:
     finally:
         if ours:
             policy.unlink()
-    if still := missing_packages():
+    if still := missing_packages(makers):
         print(f"lab: still missing after the installation: {' '.join(still)}", file=sys.stderr)
         return 1
     return 0
 
 
+def main(argv: list[str] | None = None) -> int:
+    """Install the packages, then each version of Slurm that was asked for, and return an exit code."""
+    parser = argparse.ArgumentParser(prog="python -m lab.install", description="Install what the lab needs.")
+    parser.add_argument(
+        "--slurm", action="append", default=[], choices=releases.RELEASES,
+        help="also this version of Slurm, from the Debian release that ships it; repeatable",
+    )  # fmt: skip
+    versions = parser.parse_args(argv).slurm
+    code = install(bool(versions))
+    if code == 0 and versions:
+        from lab import release_root  # late: it needs the locks, which need this module
+
+        try:
+            for slurm in versions:
+                release_root.install(slurm)
+        except (LabError, OSError, subprocess.CalledProcessError) as error:
+            print(f"lab: {error}", file=sys.stderr)
+            return 1
+    return code
+
+
 if __name__ == "__main__":
-    sys.exit(install())
+    sys.exit(main())

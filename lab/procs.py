@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from lab.errors import LabError
-from lab.install import SEARCH_PATH
+from lab.releases import SEARCH_PATH
 
 # Writes "PID STARTTIME" before it becomes the daemon (exec keeps both), so that the pid is on disk before the
 # daemon does anything, and a pid that the kernel gave to somebody else later is never taken for ours.

@@ -37,12 +37,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def own_surroundings(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """No test reads or writes the records of the user who runs it, or believes that it runs inside a job."""
     for name in os.environ:
-        if name.startswith(("SLURM_", "SBATCH_", "SQUEUE_", "SACCT_", "CLUSTERRUN_")) and name != REUSE:
+        if name.startswith(("SLURM_", "SBATCH_", "SQUEUE_", "SACCT_", "CLUSTERRUN_")) and name not in OF_THE_LAB:
             monkeypatch.delenv(name)
     monkeypatch.setenv("CLUSTERRUN_STATE", str(tmp_path_factory.mktemp("state")))
 
 
-REUSE = "CLUSTERRUN_LAB_REUSE"
+OF_THE_LAB = ("CLUSTERRUN_LAB_REUSE", "CLUSTERRUN_LAB_SLURM")
 
 
 @pytest.fixture

@@ -156,7 +156,8 @@ def test_licenses() -> None:
 
 
 def test_priorities() -> None:
-    assert priority_argv(["7", "3"])[:3] == ["sprio", "--noheader", "--jobs=7,3"]
+    assert priority_argv(["7"])[:3] == ["sprio", "--noheader", "--jobs=7"]
+    assert priority_argv(["7", "3"])[2].startswith("--format="), "24.11 takes no list of jobs"
     (one,) = parse_priority("7|500|1|0|499|0|0|0|0\n9|many|1|0|499|0|0|0|0\nshort|7\n")
     assert one == Priority(7, 500, (("fair share", 499), ("age", 1)))
 

@@ -21,9 +21,13 @@ class Priority:
 
 
 def priority_argv(jobs: Sequence[str]) -> list[str]:
-    """Ask for the parts of some jobs' priorities."""
+    """Ask for the parts of a job's priority; of several jobs, for those of all that wait.
+
+    24.11 says "Invalid job id" of a list of them, and sprio gets all jobs from the controller in any case.
+    """
     letters = "|".join(f"%{letter}" for letter in ("i", "Y", *_PARTS))
-    return ["sprio", "--noheader", f"--jobs={','.join(jobs)}", f"--format={letters}"]
+    which = [f"--jobs={jobs[0]}"] if len(jobs) == 1 else []
+    return ["sprio", "--noheader", *which, f"--format={letters}"]
 
 
 def parse_priority(text: str) -> list[Priority]:

@@ -28,7 +28,8 @@ def parse_show(text: str) -> list[dict[str, str]]:
     Of a key that comes twice the last counts: a job's name comes first, and may hold anything.
     """
     blocks: list[dict[str, str]] = []
-    for block in re.split(r"\n[ \t]*\n", text):
+    # 24.11 puts an empty line before a node's reason: a block begins where the line after one is not indented
+    for block in re.split(r"\n[ \t]*\n(?=\S)", text):
         found: dict[str, str] = {}
         for line in block.splitlines():
             found.update(_words(line.strip()))

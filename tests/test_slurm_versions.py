@@ -1,0 +1,84 @@
+"""What Slurm 24.11.5 and 26.05.5 print where 22.05 prints something else, as recorded (names replaced)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from clusterrun import shell
+from clusterrun.logs.places import places
+from clusterrun.scheduler.slurm_estimate import Start, parse_test_only
+from clusterrun.scheduler.slurm_hold import parse_hold
+from clusterrun.scheduler.slurm_nodes import parse_nodes, parse_partitions
+from clusterrun.scheduler.slurm_queue import parse_queue
+from clusterrun.scheduler.slurm_show import parse_show
+from clusterrun.scheduler.slurm_text import parse_sacct, parse_squeue
+
+DATA = Path(__file__).parent / "data" / "slurm"
+
+
+@pytest.fixture(params=["24.11", "26.05"])
+def version(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def recorded(name: str, version: str) -> str:
+    return shell._text((DATA / f"{name}-{version}.txt").read_bytes())
+
+
+def test_a_nodes_reason_is_read_though_an_empty_line_stands_before_it(version: str) -> None:
+    text = recorded("nodes", version)
+    busy, drained = parse_nodes(text)
+    assert (drained.name, drained.state, drained.reason, drained.reason_by) == (
+        "node4", "IDLE+DRAIN", "bad fan x=1 y", "root"
+    )  # fmt: skip
+    assert drained.reason_at and busy.reason == ""
+    assert (busy.gpus, busy.gpus_used, busy.cpus_used) == ((("", 4),), (("", 3),), 4)
+    assert [block.get("NodeName") for block in parse_show(text)] == ["node1", "node4"]
+
+
+def test_a_start_is_read_with_and_without_a_cluster(version: str) -> None:
+    found = parse_test_only(recorded("test-only", version), "")
+    assert isinstance(found, Start)
+    assert found.at and found.at > 1795348000 and (found.nodes, found.partition) == ("node1", "gpu")
+
+
+def test_accounting_gives_a_job_that_never_ran_no_start(version: str) -> None:
+    jobs = {job.name: job for job in parse_sacct(recorded("sacct", version)) if job.id.task is None}
+    cancelled = jobs["can"]
+    assert (cancelled.state, cancelled.started, cancelled.nodes, cancelled.elapsed) == ("CANCELLED", None, "", 0)
+    assert cancelled.ended and cancelled.submitted
+    assert (jobs["fails"].exit_status, jobs["runs"].node_count) == (3, 2)
+
+
+def test_the_queue_says_what_it_says_on_older_versions(version: str) -> None:
+    jobs = {(job.name, job.tasks): job for job in parse_squeue(recorded("squeue", version))}
+    assert jobs["can", ""].state == "CANCELLED" and jobs["runs", ""].nodes == "node[1-2]"
+    assert jobs["arr", "2-9%2"].reason == "JobArrayTaskLimit"
+    assert jobs["big", ""].reason.startswith("Nodes required for job are DOWN")
+    queue = parse_queue(recorded("queue", version))
+    running = next(job for job in queue if job.state == "RUNNING" and job.nodes == 2)
+    assert running.holds("gres/gpu") == 4
+
+
+def test_a_job_without_a_file_for_its_errors_has_one_file(version: str) -> None:
+    blocks = parse_show(recorded("jobs", version))
+    assert len(blocks) == 3
+    found = places(blocks)
+    assert {(str(place.out), place.err) for place in found} == {("/dev/null", None)}
+    assert [place.waiting for place in found] == [False, False, True]
+
+
+def test_a_request_and_what_was_allocated_are_two_lines(version: str) -> None:
+    running = next(block for block in parse_show(recorded("jobs", version)) if block["JobState"] == "RUNNING")
+    assert running["ReqTRES"] == running["AllocTRES"] == "cpu=2,mem=4000M,node=2,billing=2,gres/gpu=4"
+
+
+def test_a_hold_that_is_refused_names_the_job(version: str) -> None:
+    assert parse_hold(recorded("hold-theirs", version)).startswith("Invalid user id for job ")
+
+
+def test_partitions_have_their_limits(version: str) -> None:
+    found = {partition.name: partition for partition in parse_partitions(recorded("partitions", version))}
+    assert (found["gpu"].default, found["gpu"].time_limit, found["short"].time_limit) == (True, None, 60)

@@ -1,0 +1,149 @@
+"""What holds on which version of Slurm: `python -m tests.versions` runs the same tests on each and prints a table."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from xml.etree import ElementTree
+
+from lab.install import available
+from lab.releases import RELEASES, VARIABLE, found
+
+ROOT = Path(__file__).resolve().parents[1]
+#: A behaviour and the tests that show it: a pattern of `tests.slurm.test_ends::test_name`. The first that fits counts.
+BEHAVIOURS = {
+    "requeue": r"::.*requeue",
+    "arrays": r"::.*array",
+    "conformance": r"conformance\.test_contract::",
+    "jobs of others": r"conformance\.test_jobs_of_others::",
+    "a run on two nodes": r"test_runs::",
+    "ends": r"test_ends::",
+    "hostile values": r"test_hostile_lab::",
+    "logs -f": r"test_logs::",
+    "list": r"test_list::",
+    "why of pending jobs": r"test_why_waiting::",
+    "why of ended jobs": r"test_why_ended::",
+    "free": r"test_free::",
+    "refusals of sbatch": r"test_sbatch_refusals::",
+}
+FILES = (
+    "tests/slurm/test_ends.py", "tests/conformance", "tests/slurm/test_hostile_lab.py", "tests/slurm/test_logs.py",
+    "tests/slurm/test_why_waiting.py", "tests/slurm/test_why_ended.py", "tests/slurm/test_free.py",
+    "tests/slurm/test_runs.py", "tests/slurm/test_list.py", "tests/slurm/test_sbatch_refusals.py",
+)  # fmt: skip
+
+
+@dataclass
+class Count:
+    """How many tests of a behaviour passed, failed and were skipped, in how many seconds of testing."""
+
+    passed: int = 0
+    failed: int = 0
+    skipped: int = 0
+    seconds: float = 0.0
+
+    def __str__(self) -> str:
+        parts = [f"{self.passed} passed"] if self.passed else []
+        parts += [f"{self.failed} FAILED"] if self.failed else []
+        parts += [f"{self.skipped} skipped"] if self.skipped else []
+        return f"{', '.join(parts)}  {self.seconds:.0f} s" if parts else "-"
+
+
+@dataclass
+class Outcome:
+    """What one version's tests came to; `status` is pytest's exit status, `seconds` how long it took."""
+
+    counts: dict[str, Count] = field(default_factory=dict)
+    failures: list[str] = field(default_factory=list)
+    status: int = 0
+    seconds: float = 0.0
+
+
+def tally(report: str) -> Outcome:
+    """The outcome in the text of pytest's JUnit report."""
+    outcome = Outcome()
+    # A test whose tear-down fails is two cases: it failed.
+    cases: dict[str, tuple[str, float]] = {}
+    for case in ElementTree.fromstring(report).iter("testcase"):
+        name = f"{case.get('classname')}::{case.get('name')}"
+        tags = {child.tag for child in case}
+        result = "failed" if tags & {"failure", "error"} else "skipped" if "skipped" in tags else "passed"
+        before, seconds = cases.get(name, ("passed", 0.0))
+        worse = result if before == "passed" else before
+        cases[name] = (worse, seconds + float(case.get("time") or 0))
+    for name, (result, seconds) in cases.items():
+        row = next((row for row, pattern in BEHAVIOURS.items() if re.search(pattern, name)), "others")
+        count = outcome.counts.setdefault(row, Count())
+        setattr(count, result, getattr(count, result) + 1)
+        count.seconds += seconds
+        if result == "failed":
+            outcome.failures.append(name)
+    return outcome
+
+
+def table(outcomes: Mapping[str, Outcome]) -> str:
+    """A row for each behaviour, a column for each version, and below them the tests that failed."""
+    rows = [row for row in (*BEHAVIOURS, "others") if any(row in o.counts for o in outcomes.values())]
+    lines = [["", *(f"Slurm {version}" for version in outcomes)]]
+    lines += [[row, *(str(o.counts.get(row, "-")) for o in outcomes.values())] for row in rows]
+    lines.append(["in all", *(_total(outcome) for outcome in outcomes.values())])
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    text = ["   ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
+    text += [f"failed on {version}: {name}" for version, o in outcomes.items() for name in o.failures]
+    return "\n".join(text)
+
+
+def _total(outcome: Outcome) -> str:
+    if not outcome.counts:
+        return f"did not run (pytest exited with {outcome.status})"
+    whole = Count(seconds=outcome.seconds)
+    for count in outcome.counts.values():
+        whole.passed += count.passed
+        whole.failed += count.failed
+        whole.skipped += count.skipped
+    return str(whole)
+
+
+def run(slurm: str, workers: int, words: Sequence[str] = ()) -> Outcome:
+    """Run the tests on a version of Slurm, an empty text for this machine's own; what pytest prints is shown."""
+    side_by_side = ["-n", str(workers), "--dist", "loadfile", "--no-loadscope-reorder"]
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.xml"
+        argv = [sys.executable, "-m", "pytest", "-q", "-m", "not faults and not alone", f"--junitxml={report}"]
+        env = {**os.environ, VARIABLE: slurm}
+        began = time.monotonic()
+        done = subprocess.run([*argv, *side_by_side, *(words or FILES)], cwd=ROOT, env=env, check=False)
+        outcome = tally(report.read_text(encoding="utf-8")) if report.exists() else Outcome()
+        outcome.status, outcome.seconds = done.returncode, time.monotonic() - began
+    return outcome
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run every version's tests and return 0 when all of them passed, 1 when not."""
+    parser = argparse.ArgumentParser(prog="python -m tests.versions", description=__doc__)
+    parser.add_argument("--slurm", action="append", metavar="VERSION", help="only this version; own: this machine's")
+    parser.add_argument("-n", "--workers", type=int, default=3, help="test files side by side (default: 3)")
+    parser.add_argument("words", nargs="*", metavar="FILE", help="files of tests (default: all that are compared)")
+    args = parser.parse_args(argv)
+    outcomes = {}
+    for slurm in args.slurm or ("own", *RELEASES):
+        wanted = "" if slurm == "own" else slurm
+        if reason := available(wanted):
+            parser.error(reason)
+        version = found(wanted)
+        print(f"Slurm {version}", flush=True)
+        outcomes[version] = run(wanted, args.workers, args.words)
+    print(f"\n{table(outcomes)}")
+    return int(any(outcome.status for outcome in outcomes.values()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
