@@ -51,5 +51,5 @@ def town(lab: Lab, opt: Path) -> Iterator[Town]:
     finally:
         for person in people:
             person.leave()
-        lab.run(["scancel", "--quiet", f"--user={','.join(person.name for person in people)}"])
+            lab.run(["scancel", "--quiet", f"--user={person.name}"])
         shutil.rmtree(folder, ignore_errors=True)

@@ -75,6 +75,9 @@ class Crafted:
             self.put(f"claims/{self.token}/owner", self.claim)
         for name, content in self.extra.items():
             self.put(name, content)
+        for path in (self.folder, *self.folder.rglob("*")):  # whoever is lured may write here
+            if path.is_dir() and not path.is_symlink():
+                path.chmod(0o777)
         self.owner.own(self.folder)
         return self.folder
 
@@ -116,8 +119,6 @@ def submissions_lead_to_a_run_of_the_reader(crafted: Crafted, town: Town) -> Non
         crafted.submissions = own / "submissions"
         crafted.token = next(crafted.submissions.iterdir()).stem
         crafted.claim = f"{crafted.cluster} 4711 0\n"
-        crafted.extra = {"../../jobs": "", "attempts/x": ""} if crafted.folder.parent.name == "runs" else {}
-        crafted.extra = {}
 
 
 def jobs_lead_to_what_a_shell_sources(crafted: Crafted, town: Town) -> None:

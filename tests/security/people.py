@@ -45,15 +45,25 @@ class Said:
     def data(self) -> Any:
         return json.loads(self.out)["data"]
 
+    def wrong(self, allowed: tuple[int, ...] | None) -> str:
+        """What is wrong with how it ended, or nothing."""
+        if "Traceback" in self.err or "did not foresee" in self.err:
+            return f"an error that nobody foresaw: {self}"
+        return "" if allowed is None or self.status in allowed else f"none of {allowed}: {self}"
+
 
 @dataclass
 class Person:
-    """A user at a shell. `type` types a clusterrun command, `sh` a line of shell; both end within LIMIT seconds."""
+    """A user at a shell. `type` types a clusterrun command, `sh` a line of shell; both end within LIMIT seconds.
+
+    `faults` is what was wrong with the commands of `ask`: looked at when the harm that was done has been looked at.
+    """
 
     user: User
     home: Path
     env: dict[str, str]
     started: list[subprocess.Popen[str]] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
 
     @property
     def name(self) -> str:
@@ -73,11 +83,26 @@ class Person:
     ) -> Said:  # fmt: skip
         """Type `clusterrun WORDS…`; fails where it hangs, shows a traceback, or ends with another status."""
         said = self._run(("clusterrun", *words), cwd or self.project, umask, env)
-        allowed = (status,) if isinstance(status, int) else status
         assert said.status is not None, f"hangs: {said}"
-        assert "Traceback" not in said.err and "did not foresee" not in said.err, str(said)
-        assert allowed is None or said.status in allowed, str(said)
+        wrong = said.wrong((status,) if isinstance(status, int) else status)
+        assert not wrong, wrong
         return said
+
+    def ask(
+        self, *words: str, cwd: Path | None = None, status: int | tuple[int, ...] = CODES, remarks: int | None = None,
+        without: tuple[str, ...] = (),
+    ) -> None:  # fmt: skip
+        """Type a command where harm is to be expected, and note what was wrong with it in `faults`.
+
+        `remarks` is how many lines it may write beside its answer, `without` what it must not say; one that hangs fails.
+        """
+        said = self._run(("clusterrun", *words), cwd or self.project, 0o022, None)
+        assert said.status is not None, f"hangs: {said}"
+        wrong = said.wrong((status,) if isinstance(status, int) else status)
+        wrong = wrong or next((f"says {word!r}: {said}" for word in without if word in said.out + said.err), "")
+        if not wrong and remarks is not None and len([line for line in said.err.splitlines() if line.strip()]) > remarks:
+            wrong = f"more than {remarks} lines beside the answer: {said}"
+        self.faults += [wrong] if wrong else []
 
     def sh(self, line: str, *, cwd: Path | None = None, umask: int = 0o022, status: int | None = 0) -> str:
         """Run a line of bash, and return what it prints."""
@@ -208,7 +233,7 @@ def look(folder: Path, *, but: tuple[Path, ...] = ()) -> dict[str, tuple[Any, ..
     """Everything below a folder as it is now, folders included: type, mode, owner, size, content, when it was changed."""
     found = {}
     for path in (folder, *sorted(folder.rglob("*"))):
-        if any(path == left_out or left_out in path.parents for left_out in but):
+        if folder not in but and any(path == left_out or left_out in path.parents for left_out in but):
             continue
         info = path.lstat()
         content = ""
@@ -243,7 +268,3 @@ def until(condition: Callable[[], Any], seconds: float, what: str, pause: float 
         time.sleep(pause)
     return answer
 
-
-def remarks(said: Said) -> list[str]:
-    """The lines that a command wrote for people beside its answer."""
-    return [line for line in said.err.splitlines() if line.strip()]
