@@ -94,13 +94,18 @@ class Person:
     ) -> None:  # fmt: skip
         """Type a command where harm is to be expected, and note what was wrong with it in `faults`.
 
-        `remarks` is how many lines it may write beside its answer, `without` what it must not say; one that hangs fails.
+        `remarks` is how many lines it may write beside its answer,
+            `without` what it must not say; one that hangs fails.
         """
         said = self._run(("clusterrun", *words), cwd or self.project, 0o022, None)
         assert said.status is not None, f"hangs: {said}"
         wrong = said.wrong((status,) if isinstance(status, int) else status)
         wrong = wrong or next((f"says {word!r}: {said}" for word in without if word in said.out + said.err), "")
-        if not wrong and remarks is not None and len([line for line in said.err.splitlines() if line.strip()]) > remarks:
+        if (
+            not wrong
+            and remarks is not None
+            and len([line for line in said.err.splitlines() if line.strip()]) > remarks
+        ):
             wrong = f"more than {remarks} lines beside the answer: {said}"
         self.faults += [wrong] if wrong else []
 
@@ -147,6 +152,11 @@ class Person:
             os.lchown(path, self.user.uid, self.user.gid)
         return folder
 
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What makes a program run as this user, for subprocess."""
+        return {"user": self.user.uid, "group": self.user.gid, "extra_groups": list(self.user.groups)}
+
     def leave(self) -> None:
         """End what this user started."""
         for process in self.started:
@@ -171,7 +181,7 @@ class Person:
         return subprocess.Popen(
             argv, cwd=cwd, env={**self.env, **(env or {})}, umask=umask, text=True, errors="replace",
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
-            user=self.user.uid, group=self.user.gid, extra_groups=list(self.user.groups),
+            **self.identity,
         )  # fmt: skip
 
 
@@ -213,7 +223,8 @@ def make_person(user: User, folder: Path, env: Mapping[str, str], opt: Path) -> 
         "PATH": f"{opt}/bin:{SEARCH_PATH}", "VIRTUAL_ENV": str(opt), "PYTHONDONTWRITEBYTECODE": "1",
     }  # fmt: skip
     person = Person(user, home, {**own, **env})
-    (home / "project").mkdir()
+    for part in ("project", ".local/state"):
+        (home / part).mkdir(parents=True)
     person.own(home)
     return person
 
@@ -230,10 +241,11 @@ def furnish(person: Person) -> None:
 
 
 def look(folder: Path, *, but: tuple[Path, ...] = ()) -> dict[str, tuple[Any, ...]]:
-    """Everything below a folder as it is now, folders included: type, mode, owner, size, content, when it was changed."""
+    """Everything below a folder as it is now: type, mode, owner, size, content, and when a folder was changed."""
     found = {}
+    but = tuple(left_out for left_out in but if left_out not in folder.parents)
     for path in (folder, *sorted(folder.rglob("*"))):
-        if folder not in but and any(path == left_out or left_out in path.parents for left_out in but):
+        if any(path == left_out or left_out in path.parents for left_out in but):
             continue
         info = path.lstat()
         content = ""
@@ -242,7 +254,7 @@ def look(folder: Path, *, but: tuple[Path, ...] = ()) -> dict[str, tuple[Any, ..
         elif stat.S_ISLNK(info.st_mode):
             content = os.readlink(path)
         seen = (oct(info.st_mode), info.st_uid, info.st_gid, info.st_size, content)
-        # a name that came and went again shows in its folder's time alone; one that leads to what is left out does not count
+        # a name that came and went again shows in its folder's time alone
         passing = stat.S_ISDIR(info.st_mode) and not any(path in left_out.parents for left_out in but)
         found[str(path)] = (*seen, info.st_mtime_ns) if passing else seen
     return found
@@ -267,4 +279,3 @@ def until(condition: Callable[[], Any], seconds: float, what: str, pause: float 
         assert time.monotonic() < deadline, f"not within {seconds:g} s: {what}"
         time.sleep(pause)
     return answer
-

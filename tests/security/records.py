@@ -15,14 +15,17 @@ from tests.security.people import Person, Town
 
 #: What may stand in the place of any value of a record.
 VALUES: list[Any] = [
-    None, True, False, 0, -1, 1, 3.5, 10**30, -(10**400), float("nan"), float("inf"), "", "x", "5", "L1", "1_2", "0", "a/b",
-    "../../../../etc", "/etc/passwd", "\x00", "\x1b[31mred\x1b[0m", "a\nb", "\ud800", "é" * 300, "x" * 100_000, [], {}, [1],
+    None, True, False, 0, -1, 1, 3.5, 10**30, -(10**400), float("nan"), float("inf"), "", "x", "5", "L1", "1_2", "0",
+    "a/b",
+    "../../../../etc", "/etc/passwd", "\x00", "\x1b[31mred\x1b[0m", "a\nb", "\ud800", "é" * 300, "x" * 100_000, [],
+    {}, [1],
     {"a": 1}, [[]], ["", "", ""], [None, None, None], [1, 2, 3, 4], "2026-01-01", "submitting", "accepted", "RUNNING",
     "99999999999999999999999", {"state": 5}, {"state": "COMPLETED", "ended": "x", "figures": [1, "a"]},
     {"state": [], "exit_status": {}, "elapsed": 1e308, "nodes": 5, "figures": {"step": "x", "loss": None}},
 ]  # fmt: skip
 RAW: list[bytes] = [
-    b"", b"{", b"null", b"[]", b"5", b'"x"', b"\xff\xfe\x00", b"{}" * 3, b"[" * 200_000, b'{"a":' * 100_000, b"\x00" * 4096,
+    b"", b"{", b"null", b"[]", b"5", b'"x"', b"\xff\xfe\x00", b"{}" * 3, b"[" * 200_000, b'{"a":' * 100_000,
+    b"\x00" * 4096,
     b'{"at": 1e999}', b'{"at": ' + b"9" * 5000 + b"}", b"NaN", b'{"run_id": "a", "run_id": "b"}', b"\xef\xbb\xbf{}",
 ]  # fmt: skip
 FILES = (
@@ -34,7 +37,17 @@ FILES = (
     "checkpoints/latest", "checkpoints/step-00000100/meta.json",
 )  # fmt: skip
 FOLDERS = ("submissions", "claims", "claims/{token}", "attempts", "attempts/{token}.0.0", "checkpoints", "")
-NAMES = ("copy", ".hidden", "a b", "-rf", "x" * 200, "20260101-010203-abcde", "20260101-010203-ABCDEF", "\udcff\udcfe", "{0}")
+NAMES = (
+    "copy",
+    ".hidden",
+    "a b",
+    "-rf",
+    "x" * 200,
+    "20260101-010203-abcde",
+    "20260101-010203-ABCDEF",
+    "\udcff\udcfe",
+    "{0}",
+)
 
 
 class Generator:
@@ -57,7 +70,9 @@ class Generator:
             (folder / name).write_text(text)
         self.town.a.own(folder)
         for _ in range(dice.choice([0, 1, 1, 1, 2, 3])):
-            with contextlib.suppress(OSError, ValueError, TypeError, IndexError):  # what one change took away, the next cannot change
+            with contextlib.suppress(
+                OSError, ValueError, TypeError, IndexError
+            ):  # what one change took away, the next cannot change
                 dice.choice([self._value, self._value, self._raw, self._kind, self._kind, self._mode, self._owner,
                              self._folder, self._name])(folder, token)  # fmt: skip
         return run_id, job_id or run_id
@@ -67,7 +82,8 @@ class Generator:
         cluster = "local" if local else self.town.lab.cluster_name
         record = {
             "version": 1, "run_id": run_id, "root": str(folder.parents[2]), "name": "train", "what": "train.py",
-            "scheduler": "local" if local else "slurm", "cluster": cluster, "user": self.town.a.name, "at": 1_700_000_000,
+            "scheduler": "local" if local else "slurm", "cluster": cluster, "user": self.town.a.name,
+            "at": 1_700_000_000,
             "nodes": 1, "tasks_per_node": 1, "shared": False, "sources": {"nodes": [1, "flag"]},
         }  # fmt: skip
         final = self.dice.choice([None, None, {"state": "COMPLETED", "exit_status": 0, "ended": 1_700_000_100}])
@@ -84,8 +100,10 @@ class Generator:
         step = {"step": 1, "loss": 2.5, "time": 1_700_000_080, "tokens_per_s": 10}
         attempt = f"attempts/{token}.0.0"
         return {
-            "record.json": json.dumps(record), "spec.json": json.dumps({"version": 1, "workdir": "/", "sbatch_args": []}),
-            "script.sh": f"#!/bin/bash\n{self.town.mark('generated')}\n", f"submissions/{token}.json": json.dumps(submission),
+            "record.json": json.dumps(record), "spec.json": json.dumps({"version": 1, "workdir": "/",
+            "sbatch_args": []}),
+            "script.sh": f"#!/bin/bash\n{self.town.mark('generated')}\n",
+            f"submissions/{token}.json": json.dumps(submission),
             f"claims/{token}/owner": f"{cluster} {job_id or 7} 0\n", f"{attempt}/start.json": json.dumps(start),
             **({f"{attempt}/end.json": json.dumps(end)} if self.dice.random() < 0.6 else {}),
             f"{attempt}/first_failure.json": json.dumps(failure), f"{attempt}/rank-0.progress": json.dumps(step),
@@ -97,7 +115,8 @@ class Generator:
 
     def _value(self, folder: Path, token: str) -> None:
         """One value of a file that is right otherwise, or one key that is missing."""
-        name = self.dice.choice([f"submissions/{token}.json", "record.json", "record.json", f"attempts/{token}.0.0/end.json",
+        name = self.dice.choice([f"submissions/{token}.json", "record.json", "record.json",
+        f"attempts/{token}.0.0/end.json",
                                  f"attempts/{token}.0.0/start.json", f"attempts/{token}.0.0/first_failure.json",
                                  "metrics.jsonl", "spec.json", f"attempts/{token}.0.0/rank-0.progress"])  # fmt: skip
         path = folder / name
@@ -129,7 +148,8 @@ class Generator:
         elif kind == "folder":
             path.mkdir()
         elif kind == "link":
-            aims = ["/dev/zero", "/dev/tty", "/proc/self/mem", str(a / "settings.json"), str(a / "secret.txt"), str(path),
+            aims = ["/dev/zero", "/dev/tty", "/proc/self/mem", str(a / "settings.json"), str(a / "secret.txt"),
+            str(path),
                     str(b / "record.json"), "/nowhere", "..", "/proc/self/fd/0"]  # fmt: skip
             path.symlink_to(self.dice.choice(aims))
             return
@@ -161,7 +181,14 @@ class Generator:
         path.rename(away)
         kind = self.dice.choice(["none", "link", "link", "link", "file", "cycle"])
         if kind == "link":
-            aims = [away, self.town.a.home, self.town.a.home / "rc.d", self.town.b.home, folder.parent, Path("/proc/self")]
+            aims = [
+                away,
+                self.town.a.home,
+                self.town.a.home / "rc.d",
+                self.town.b.home,
+                folder.parent,
+                Path("/proc/self"),
+            ]
             path.symlink_to(self.dice.choice(aims))
         elif kind == "file":
             path.write_text("{}")

@@ -1,4 +1,4 @@
-"""A run folder that another user crafted is a stranger's data: nothing of mine changes, nothing of theirs runs as me."""
+"""What another user crafted is a stranger's data: nothing of mine changes, nothing of theirs runs as me."""
 
 from __future__ import annotations
 

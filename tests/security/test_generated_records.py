@@ -26,9 +26,8 @@ def typed(town: Town) -> Iterator[Callable[..., dict[str, Any]]]:
     script = town.a.write(town.a.home / "typist.py", TYPIST.read_text())
     process = subprocess.Popen(
         [f"{town.a.env['VIRTUAL_ENV']}/bin/python", str(script)], cwd=town.a.home, env=town.a.env, text=True,
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, user=town.a.user.uid, group=town.a.user.gid, extra_groups=list(town.a.user.groups),
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, **town.a.identity,
     )  # fmt: skip
-
     assert process.stdin is not None and process.stdout is not None
 
     def type_(*words: str) -> dict[str, Any]:
@@ -55,8 +54,11 @@ def test_no_generated_record_makes_a_verb_die_hang_or_write_outside(
         made = [generator.make(records / "runs", number) for number in range(start, min(start + BATCH, count))]
         (records.parent / "logs").mkdir(exist_ok=True)
         theirs = [path for path in (records / "runs").iterdir() if path.lstat().st_uid != town.a.user.uid]
-        with unchanged(town.a.home, town.b.home, town.folder / "away", *theirs, but=(town.a.state, records)):
-            faults += batch(typed, made, own)
+        try:
+            with unchanged(town.a.home, town.b.home, town.folder / "away", *theirs, but=(town.a.state, records)):
+                faults += batch(typed, made, own)
+        except AssertionError as error:
+            faults.insert(0, f"writes outside: {error}")
         for path in (records / "runs").iterdir():  # the next ones get a folder of their own
             if path.name != Path(own["run_dir"]).name:
                 path.rename(town.folder / f"done-{start}-{len(os.listdir(town.folder))}")
@@ -67,9 +69,16 @@ def test_no_generated_record_makes_a_verb_die_hang_or_write_outside(
 def batch(typed: Callable[..., dict[str, Any]], made: list[tuple[str, str]], own: dict[str, Any]) -> list[str]:
     """Type each verb, and return what was wrong."""
     faults = []
-    wholes = [("list",), ("list", "--all"), ("list", "--json"), ("cancel", "--all", "--dry-run"), ("status", own["job_id"])]
+    wholes = [
+        ("list",),
+        ("list", "--all"),
+        ("list", "--json"),
+        ("cancel", "--all", "--dry-run"),
+        ("status", own["job_id"]),
+    ]
     ones = [(verb, name) for run_id, job_id in made for verb, name in (
-        ("status", run_id), ("logs", run_id), ("why", run_id), ("cancel", run_id), ("status", job_id), ("why", job_id))]  # fmt: skip
+        ("status", run_id), ("logs", run_id), ("why", run_id), ("cancel", run_id), ("status", job_id), ("why",
+            job_id))]  # fmt: skip
     for words in (*wholes, *ones):
         said = typed(*words)
         told = f"{' '.join(words)}: {said['status']} after {said['took']:.1f} s\n{said['err'][-400:]}"

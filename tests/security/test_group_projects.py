@@ -1,4 +1,4 @@
-"""Several users in one project: each has a job of its own there, and a job that is shared can be looked at by the group."""
+"""Several users in one project: each has a job of its own there, and the group can look at a shared one."""
 
 from __future__ import annotations
 

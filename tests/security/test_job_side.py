@@ -86,9 +86,7 @@ def test_links_that_others_plant_in_a_shared_run_are_not_followed(town: Town) ->
     runs = town.a.project / ".clusterrun" / "runs"
     planter = town.b.start("python3", "-c", PLANTER, str(runs), str(town.a.home / "results.txt"), umask=0o002)
     assert planter.stdout is not None and planter.stdout.readline() == "ready\n"
-    ids = [
-        town.a.submit("--shared", "--", str(town.a.home / "hello.sh"), umask=0o002)["job_id"] for _ in range(2)
-    ]
+    ids = [town.a.submit("--shared", "--", str(town.a.home / "hello.sh"), umask=0o002)["job_id"] for _ in range(2)]
     for job in ids:
         until(lambda job=job: town.a.state_of(job)["outcome"] == "done", 90, f"the end of {job}", 0.5)
     assert (town.a.home / "results.txt").read_text() == "three months of work\n"
@@ -157,4 +155,3 @@ def test_an_attempt_folder_that_was_there_before_the_job_is_not_used_by_it(town:
         assert list(target.iterdir()) == []
     town.a.type("status", data["job_id"])
     town.a.type("why", data["job_id"])
-
