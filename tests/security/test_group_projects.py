@@ -52,7 +52,7 @@ def test_three_users_work_in_one_project(town: Town, project: Callable[[Town], P
         script = person.write(person.home / "work.sh", WAITS_FOR.format(flag=person.home / "flag"), 0o755)
         said = person.type("submit", "--json", *ONE_RANK, "--", str(script), cwd=where, umask=0o002, status=0)
         jobs[person.name] = said.data["job_id"]
-        told = [line for line in said.err.splitlines() if str(person.state) in line]
+        told = [line for line in said.err.splitlines() if ".local/state/clusterrun/projects/" in line]
         private = person is town.a and where == town.a.project
         assert len(told) == (0 if private else 1), f"where the records are, in a line: {said}"
     for person in people:
