@@ -1,0 +1,55 @@
+"""Fixtures for what one user can do to another: three users with homes of their own, for each test anew."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sysconfig
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lab import users
+from lab.cluster import Lab
+from lab.errors import LabError
+from tests.security.people import Town, furnish, make_person
+
+CODE = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="session")
+def opt() -> Iterator[Path]:
+    """An installation of clusterrun that every user of the machine may run."""
+    folder = Path(tempfile.mkdtemp(prefix="clusterrun-opt-", dir="/tmp"))  # pytest's own folders are closed to others
+    folder.chmod(0o755)
+    try:
+        try:
+            python = users.interpreter(users.ensure()[0])
+        except LabError as error:
+            if os.environ.get("CI") == "true":
+                pytest.fail(str(error), pytrace=False)
+            pytest.skip(str(error))
+        users.install(folder / "env", python, CODE, Path(sysconfig.get_paths()["purelib"]))
+        yield folder / "env"
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def town(lab: Lab, opt: Path) -> Iterator[Town]:
+    """Users a, b and c with homes of their own on the lab; what they started and submitted is ended afterwards."""
+    folder = Path(tempfile.mkdtemp(prefix="clusterrun-town-", dir="/tmp"))
+    folder.chmod(0o755)
+    (folder / "ran").mkdir()
+    (folder / "ran").chmod(0o1777)
+    people = [make_person(user, folder, {"SLURM_CONF": lab.env["SLURM_CONF"]}, opt) for user in users.ensure()]
+    furnish(people[0])
+    try:
+        yield Town(folder, lab, *people)
+    finally:
+        for person in people:
+            person.leave()
+            lab.run(["scancel", "--quiet", f"--user={person.name}"])
+        shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,281 @@
+"""Three real users of one cluster: each with a home, a shell and the command line, and what to look at afterwards."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import signal
+import stat
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from lab.cluster import Lab
+from lab.install import SEARCH_PATH
+from lab.users import User
+
+#: Seconds that a command may take before it counts as one that hangs.
+LIMIT = 30.0
+#: The exit codes that `clusterrun --help` lists.
+CODES = (0, 1, 2, 3, 4, 75)
+#: One rank without a GPU, which needs no more than a node.
+ONE_RANK = ("--scheduler", "slurm", "--gpus-per-node", "0", "--tasks-per-node", "1")
+WAITS = "--sbatch-arg=--begin=now+1hour"
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a command said, and how it ended; ``status`` is None for one that did not end in time."""
+
+    words: tuple[str, ...]
+    status: int | None
+    out: str
+    err: str
+
+    def __str__(self) -> str:
+        ended = "did not end" if self.status is None else f"exited with {self.status}"
+        return f"{' '.join(self.words)} {ended}\n{self.out[-2000:]}\n{self.err[-2000:]}"
+
+    @property
+    def data(self) -> Any:
+        return json.loads(self.out)["data"]
+
+    def wrong(self, allowed: tuple[int, ...] | None) -> str:
+        """What is wrong with how it ended, or nothing."""
+        if "Traceback" in self.err or "did not foresee" in self.err:
+            return f"an error that nobody foresaw: {self}"
+        return "" if allowed is None or self.status in allowed else f"none of {allowed}: {self}"
+
+
+@dataclass
+class Person:
+    """A user at a shell. `type` types a clusterrun command, `sh` a line of shell; both end within LIMIT seconds.
+
+    `faults` is what was wrong with the commands of `ask`: looked at when the harm that was done has been looked at.
+    """
+
+    user: User
+    home: Path
+    env: dict[str, str]
+    started: list[subprocess.Popen[str]] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        return self.user.name
+
+    @property
+    def project(self) -> Path:
+        return self.home / "project"
+
+    @property
+    def state(self) -> Path:
+        return self.home / ".local" / "state" / "clusterrun"
+
+    def type(
+        self, *words: str, cwd: Path | None = None, umask: int = 0o022, status: int | tuple[int, ...] | None = CODES,
+        env: Mapping[str, str] | None = None,
+    ) -> Said:  # fmt: skip
+        """Type `clusterrun WORDS…`; fails where it hangs, shows a traceback, or ends with another status."""
+        said = self._run(("clusterrun", *words), cwd or self.project, umask, env)
+        assert said.status is not None, f"hangs: {said}"
+        wrong = said.wrong((status,) if isinstance(status, int) else status)
+        assert not wrong, wrong
+        return said
+
+    def ask(
+        self, *words: str, cwd: Path | None = None, status: int | tuple[int, ...] = CODES, remarks: int | None = None,
+        without: tuple[str, ...] = (),
+    ) -> None:  # fmt: skip
+        """Type a command where harm is to be expected, and note what was wrong with it in `faults`.
+
+        `remarks` is how many lines it may write beside its answer,
+            `without` what it must not say; one that hangs fails.
+        """
+        said = self._run(("clusterrun", *words), cwd or self.project, 0o022, None)
+        assert said.status is not None, f"hangs: {said}"
+        wrong = said.wrong((status,) if isinstance(status, int) else status)
+        wrong = wrong or next((f"says {word!r}: {said}" for word in without if word in said.out + said.err), "")
+        if (
+            not wrong
+            and remarks is not None
+            and len([line for line in said.err.splitlines() if line.strip()]) > remarks
+        ):
+            wrong = f"more than {remarks} lines beside the answer: {said}"
+        self.faults += [wrong] if wrong else []
+
+    def sh(self, line: str, *, cwd: Path | None = None, umask: int = 0o022, status: int | None = 0) -> str:
+        """Run a line of bash, and return what it prints."""
+        said = self._run(("bash", "-c", line), cwd or self.home, umask, None)
+        assert status is None or said.status == status, str(said)
+        return said.out
+
+    def start(self, *argv: str, cwd: Path | None = None, umask: int = 0o022) -> subprocess.Popen[str]:
+        """Start a program that goes on; it is killed at the end of the test."""
+        self.started.append(self._popen(argv, cwd or self.home, umask, None))
+        return self.started[-1]
+
+    def submit(self, *words: str, **kwargs: Any) -> dict[str, Any]:
+        """Submit a run of one rank: the data of `submit --json`."""
+        said = self.type("submit", "--json", *ONE_RANK, *words, **{"status": 0, **kwargs})
+        return dict(said.data)
+
+    def state_of(self, job: str, **kwargs: Any) -> dict[str, Any]:
+        """How a job stands, as `status --json` has it."""
+        (state,) = self.type("status", "--json", job, **{"status": (0, 75), **kwargs}).data
+        return dict(state)
+
+    def write(self, path: Path, text: str, mode: int = 0o644) -> Path:
+        """A file of this user's."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        path.chmod(mode)
+        self.take(path)
+        return path
+
+    def take(self, *paths: Path) -> None:
+        """Make files, and the folders above them in the home, this user's."""
+        for path in paths:
+            for each in (path, *path.parents):
+                if each == self.home.parent:
+                    break
+                os.lchown(each, self.user.uid, self.user.gid)
+
+    def own(self, folder: Path) -> Path:
+        """Make a folder with all that is in it this user's."""
+        for path in (folder, *folder.rglob("*")):
+            os.lchown(path, self.user.uid, self.user.gid)
+        return folder
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What makes a program run as this user, for subprocess."""
+        return {"user": self.user.uid, "group": self.user.gid, "extra_groups": list(self.user.groups)}
+
+    def leave(self) -> None:
+        """End what this user started."""
+        for process in self.started:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+        self.started.clear()
+
+    def _run(self, argv: tuple[str, ...], cwd: Path, umask: int, env: Mapping[str, str] | None) -> Said:
+        process = self._popen(argv, cwd, umask, env)
+        try:
+            out, err = process.communicate(timeout=LIMIT)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            out, err = process.communicate()
+            return Said(argv, None, out, err)
+        return Said(argv, process.returncode, out, err)
+
+    def _popen(
+        self, argv: tuple[str, ...], cwd: Path, umask: int, env: Mapping[str, str] | None
+    ) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            argv, cwd=cwd, env={**self.env, **(env or {})}, umask=umask, text=True, errors="replace",
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+            **self.identity,
+        )  # fmt: skip
+
+
+@dataclass
+class Town:
+    """The users a, b and c on a cluster; `ran` is where code leaves a mark of who ran it."""
+
+    folder: Path
+    lab: Lab
+    a: Person
+    b: Person
+    c: Person
+
+    @property
+    def ran(self) -> Path:
+        return self.folder / "ran"
+
+    def mark(self, what: str) -> str:
+        """A line of shell that leaves a mark, owned by whoever runs it."""
+        return f": > {self.ran}/{what}.$$.$(id -un)"
+
+    def marks(self, person: Person) -> list[str]:
+        """The marks that this user's processes left."""
+        return sorted(path.name for path in self.ran.iterdir() if path.stat().st_uid == person.user.uid)
+
+    def sbatch(self, person: Person, script: Path, *options: str) -> str:
+        """Submit a script with sbatch alone; returns the job id."""
+        words = " ".join(f"'{word}'" for word in (*options, str(script)))
+        return person.sh(f"sbatch --parsable {words}", cwd=script.parent).strip().partition(";")[0]
+
+
+def make_person(user: User, folder: Path, env: Mapping[str, str], opt: Path) -> Person:
+    """A user with a home that others may enter, and an empty project in it."""
+    home = folder / user.name
+    home.mkdir()
+    home.chmod(0o755)
+    own = {
+        "HOME": str(home), "USER": user.name, "LOGNAME": user.name, "SHELL": "/bin/bash", "LC_ALL": "C.UTF-8",
+        "PATH": f"{opt}/bin:{SEARCH_PATH}", "VIRTUAL_ENV": str(opt), "PYTHONDONTWRITEBYTECODE": "1",
+    }  # fmt: skip
+    person = Person(user, home, {**own, **env})
+    for part in ("project", ".local/state"):
+        (home / part).mkdir(parents=True)
+    person.own(home)
+    return person
+
+
+def furnish(person: Person) -> None:
+    """Fill a home with what a user would miss: files of names and places that an attacker would aim at."""
+    person.write(person.home / ".bashrc", "for f in ~/rc.d/*; do . $f; done\n")
+    person.write(person.home / "rc.d" / "prompt", "PS1='$ '\n")
+    person.write(person.home / ".ssh" / "authorized_keys", "ssh-ed25519 AAAA a@home\n", 0o600)
+    person.write(person.home / "settings.json", '{"precious": true}\n')
+    person.write(person.home / "results.txt", "three months of work\n")
+    person.write(person.home / "secret.txt", "the diary\n", 0o600)
+    person.write(person.home / "hello.sh", "#!/bin/bash\necho hello of $(id -un)\n", 0o755)
+
+
+def look(folder: Path, *, but: tuple[Path, ...] = ()) -> dict[str, tuple[Any, ...]]:
+    """Everything below a folder as it is now: type, mode, owner, size, content, and when a folder was changed."""
+    found = {}
+    but = tuple(left_out for left_out in but if left_out not in folder.parents)
+    for path in (folder, *sorted(folder.rglob("*"))):
+        if any(path == left_out or left_out in path.parents for left_out in but):
+            continue
+        info = path.lstat()
+        content = ""
+        if stat.S_ISREG(info.st_mode) and info.st_size < 1 << 24:
+            content = hashlib.sha256(path.read_bytes()).hexdigest()
+        elif stat.S_ISLNK(info.st_mode):
+            content = os.readlink(path)
+        seen = (oct(info.st_mode), info.st_uid, info.st_gid, info.st_size, content)
+        # a name that came and went again shows in its folder's time alone
+        passing = stat.S_ISDIR(info.st_mode) and not any(path in left_out.parents for left_out in but)
+        found[str(path)] = (*seen, info.st_mtime_ns) if passing else seen
+    return found
+
+
+@contextlib.contextmanager
+def unchanged(*folders: Path, but: tuple[Path, ...] = ()) -> Iterator[None]:
+    """Fail where anything below the folders is another afterwards, except below those of `but`."""
+    before = {folder: look(folder, but=but) for folder in folders}
+    yield
+    for folder in folders:
+        after = look(folder, but=but)
+        changed = [path for path in {**before[folder], **after} if before[folder].get(path) != after.get(path)]
+        told = {path: (before[folder].get(path), after.get(path)) for path in changed}
+        assert not changed, f"changed: {told}"
+
+
+def until(condition: Callable[[], Any], seconds: float, what: str, pause: float = 0.05) -> Any:
+    """The first true answer of a condition; fails where none comes in time."""
+    deadline = time.monotonic() + seconds
+    while not (answer := condition()):
+        assert time.monotonic() < deadline, f"not within {seconds:g} s: {what}"
+        time.sleep(pause)
+    return answer

@@ -1,0 +1,143 @@
+"""What another user crafted is a stranger's data: nothing of mine changes, nothing of theirs runs as me."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.security.crafting import RUN_ID, TRAPS, Crafted
+from tests.security.people import WAITS, Person, Town, unchanged, until
+
+
+@pytest.fixture
+def own(town: Town) -> str:
+    """A job of a's that waits, of a's private project."""
+    return str(town.a.submit(WAITS, "--", str(town.a.home / "hello.sh"))["job_id"])
+
+
+def still_mine(person: Person, own: str, elsewhere: Path | None = None) -> None:
+    """The user's own verbs work on the user's own job, from home and from the folder in question."""
+    for cwd in filter(None, (person.project, elsewhere)):
+        assert person.state_of(own, cwd=cwd)["state"] == "PENDING"
+        rows = person.type("list", "--json", cwd=cwd, status=0).data
+        assert [row["job_id"] for row in rows] == [own]
+        assert person.type("why", own, cwd=cwd, status=0)
+
+
+def source_all(person: Person) -> None:
+    """What happens when the user's next shell starts."""
+    person.sh("for f in ~/rc.d/*; do . $f; done", status=None)
+
+
+@pytest.fixture
+def job(town: Town, request: pytest.FixtureRequest) -> Iterator[tuple[str, Path]]:
+    """A job of b's that runs until it may end: its script stands in a crafted run folder of b's."""
+    trap = TRAPS[request.param]
+    folder = town.b.home / "bait" / ".clusterrun" / "runs" / RUN_ID
+    folder.mkdir(parents=True)
+    town.b.own(town.b.home / "bait")
+    crafted = Crafted(folder, town.b, town.lab.cluster_name)
+    crafted.script = f"#!/bin/bash\n{town.mark('job')}\nuntil [ -e {folder}/may-end ]; do sleep 0.1; done\n"
+    # b knows the next job id before the record is written: the script may as well write the record itself
+    town.b.write(folder / "script.sh", crafted.script, 0o755)
+    options = ("--output=/dev/null", "--hold")
+    first = town.sbatch(town.b, folder / "script.sh", *options)
+    crafted.job_id = first
+    trap(crafted, town)
+    crafted.write()
+    town.b.sh(f"scontrol update jobid={first} jobname='train.{crafted.token[:8]}'; scontrol release {first}")
+    until(lambda: town.lab.job(first).get("JobState") == "RUNNING", 30, f"the start of {first}")
+    yield first, folder
+
+
+@pytest.mark.parametrize("job", list(TRAPS), indirect=True)
+def test_asking_about_the_job_of_another_user_changes_nothing_of_mine(
+    town: Town, own: str, job: tuple[str, Path]
+) -> None:
+    theirs, folder = job
+    town.a.type("list", status=0)
+    with unchanged(town.a.home, but=(town.a.state,)):
+        ask_all(town.a, theirs, running=True)
+        town.b.sh(f"touch {folder}/may-end")
+        until(lambda: town.lab.job(theirs).get("JobState") == "COMPLETED", 30, f"the end of {theirs}")
+        ask_all(town.a, theirs, running=False)
+        source_all(town.a)
+    assert town.marks(town.a) == []
+    assert town.a.faults == []
+    assert len([mark for mark in town.marks(town.b) if mark.startswith("job.")]) == 1
+    still_mine(town.a, own)
+
+
+def ask_all(person: Person, job: str, *, running: bool) -> None:
+    """Type every verb that takes the id of another user's job."""
+    person.ask("status", job, status=(0, 75), remarks=1)
+    person.ask("why", job, status=(0, 75), remarks=1)
+    person.ask("logs", job)
+    person.ask("cancel", job, status=4 if running else (0, 4), without=("Cancelled",))
+    if not running:
+        person.ask("wait", job, status=(0, 1, 75))
+
+
+@pytest.fixture
+def bait(town: Town, request: pytest.FixtureRequest) -> Path:
+    """A folder of b's with two crafted runs: one that was cut off, and one that was a job once."""
+    root = town.b.home / "bait"
+    for number, job_id in ((1, ""), (2, "4712")):
+        folder = root / ".clusterrun" / "runs" / f"20260101-01020{number}-abcdef"
+        folder.mkdir(parents=True)
+        crafted = Crafted(folder, town.b, town.lab.cluster_name, run_id=folder.name, job_id=job_id)
+        crafted.script = f"#!/bin/bash\n{town.mark('script')}\n"
+        shutil.rmtree(root / ".clusterrun" / "jobs", ignore_errors=True)
+        TRAPS[request.param](crafted, town)
+        crafted.write()
+        (root / "logs").mkdir(exist_ok=True)
+    return town.b.own(root)
+
+
+@pytest.mark.parametrize("bait", list(TRAPS), indirect=True)
+def test_working_in_the_folder_of_another_user_changes_nothing_of_mine(town: Town, own: str, bait: Path) -> None:
+    town.a.type("list", status=0)
+    ids = [f"20260101-01020{number}-abcdef" for number in (1, 2)]
+    with unchanged(town.a.home, but=(town.a.state,)):
+        for words in (("list",), ("list", "--all"), ("cancel", "--all", "--dry-run")):
+            town.a.ask(*words, cwd=bait, status=0, remarks=1, without=("20260101-0102", "--recover"))
+        for run_id in ids:
+            for verb in ("status", "logs", "why"):
+                town.a.ask(verb, run_id, cwd=bait)
+            town.a.ask("cancel", run_id, cwd=bait, status=4)
+            town.a.ask("submit", "--recover", run_id, cwd=bait, status=(2, 4))
+        town.a.ask("status", "4712", cwd=bait)
+        source_all(town.a)
+    assert town.marks(town.a) == []
+    assert sorted(os.listdir(bait / ".clusterrun" / "runs")) == ids, "theirs is not mine to remove"
+    assert town.a.faults == []
+    still_mine(town.a, own, bait)
+
+
+@pytest.mark.parametrize("user", ["a", "b"])
+@pytest.mark.parametrize("state", ["submitting", "not submitted"])
+def test_a_run_that_another_user_left_in_a_shared_project_is_never_mine_to_submit(
+    town: Town, user: str, state: str
+) -> None:
+    project = town.folder / "shared"
+    project.mkdir()
+    os.chown(project, town.a.user.uid, town.a.user.groups[-1])
+    os.chmod(project, 0o2775)
+    folder = project / ".clusterrun" / "runs" / RUN_ID
+    town.b.sh(f"mkdir -p {folder}", umask=0o002)
+    crafted = Crafted(folder, town.b, town.lab.cluster_name, record={"user": getattr(town, user).name})
+    crafted.submission = {"state": state}
+    crafted.script = f"#!/bin/bash\n#SBATCH --output=/dev/null\n{town.mark('script')}\n"
+    crafted.write()
+    for words in (("list",), ("list", "--all")):
+        town.a.ask(*words, cwd=project, status=0, remarks=1, without=("--recover",))
+    town.a.ask("submit", "--recover", RUN_ID, cwd=project, status=(2, 4))
+    town.a.ask("cancel", RUN_ID, cwd=project, status=4)
+    assert folder.exists()
+    assert town.lab.run(["squeue", "-h", "-t", "all", f"--user={town.a.name}"]).stdout.strip() == ""
+    assert town.marks(town.a) == []
+    assert town.a.faults == []
