@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import errno
-import grp
 import os
-import pwd
 import stat
 from pathlib import Path
+
+from clusterrun.safe_files import user_name, why_not
 
 LIMIT = 256_000
 """Bytes that a profile, job file or template may have: it is some pages of text, so more is a mistake."""
@@ -31,20 +31,6 @@ def read_plain(path: Path, *, trusted: bool = True) -> bytes:
     return data
 
 
-def why_not(info: os.stat_result, me: int) -> str:
-    """The reason in a file's owner and mode: it must be mine or root's, and nobody else's to write.
-
-    A group may write it where it is the owner's own private group (many sites' umask is 002).
-    """
-    if info.st_uid not in (me, 0):
-        return f"it belongs to {_user(info.st_uid)}"
-    if info.st_mode & stat.S_IWOTH:
-        return "others may write it (chmod o-w)"
-    if info.st_mode & stat.S_IWGRP and not _is_private(info.st_gid, info.st_uid):
-        return "its group may write it (chmod g-w)"
-    return ""
-
-
 def _open(path: Path, *, trusted: bool) -> int:
     """Open a file for reading; a FIFO or a device does not block.
 
@@ -59,20 +45,5 @@ def _open(path: Path, *, trusted: bool) -> int:
             raise
     owner = path.lstat().st_uid
     if trusted and owner not in (os.getuid(), 0):
-        raise PermissionError(errno.EPERM, f"the link belongs to {_user(owner)}", str(path))
+        raise PermissionError(errno.EPERM, f"the link belongs to {user_name(owner)}", str(path))
     return os.open(path, flags)
-
-
-def _user(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return f"user {uid}"
-
-
-def _is_private(gid: int, uid: int) -> bool:
-    try:
-        group, owner = grp.getgrgid(gid), pwd.getpwuid(uid)
-    except KeyError:
-        return False
-    return group.gr_name == owner.pw_name and owner.pw_gid == gid and set(group.gr_mem) <= {owner.pw_name}

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from clusterrun.errors import RequestError
-from clusterrun.plain_files import read_plain, why_not
+from clusterrun.plain_files import read_plain
 from clusterrun.profiles import find_root, load_job, merge
+from clusterrun.safe_files import why_not
 from tests.desks import Desk, refused
 from tests.profiling import load, make_root, project, user, write
 

@@ -18,7 +18,7 @@ from os import getuid
 from pathlib import Path
 from typing import Protocol
 
-from clusterrun import store
+from clusterrun import records
 from clusterrun.causes import Cause, Facts, first_cause
 from clusterrun.causes.frames import is_own
 from clusterrun.diagnose.again import again
@@ -126,7 +126,7 @@ def _in_module(cause: Cause, state: RunState) -> Cause:
     """The cause with the module that was started (``-m``), where its place is in a library's code."""
     if state.record is None or not cause.place or is_own(cause.place.rpartition(":")[0]):
         return cause
-    work = (store.read_json(state.record.run_dir / "spec.json") or {}).get("work")
+    work = (records.read_json(state.record.run_dir / "spec.json") or {}).get("work")
     if not isinstance(work, dict) or work.get("kind") != "module":
         return cause
     return replace(cause, sentence=f"{cause.sentence}, in -m {work.get('name')}")
