@@ -40,7 +40,7 @@ def cancel(
         if run is not None and run.job_id is None:
             store_of(run).discard(run)  # never submitted: its folder is all there is
             found[place] = Cancelled(target.status.id, done=True, said="it was never submitted; its folder is removed")
-        elif target.status.outcome is Outcome.RUNNING or target.copies:
+        elif _may_run(target) or target.copies:
             asked.setdefault(run.scheduler if run else "slurm", []).append(place)
         else:
             found[place] = Cancelled(target.status.id, done=False, said=_over(target))
@@ -74,7 +74,7 @@ def hold(target: RunState, user: str, scheduler: Scheduler, *, release: bool) ->
 
 def _jobs(target: RunState) -> list[JobId]:
     """Every job that a run has in the queue: its own, and copies of its submission."""
-    own = [target.status.id] if target.status.outcome is Outcome.RUNNING else []
+    own = [target.status.id] if _may_run(target) else []
     return [*own, *target.copies]
 
 
@@ -91,6 +91,12 @@ def _check(target: RunState, user: str, to: str = "cancel it") -> None:
         raise SchedulerError(
             "the scheduler did not answer, so nothing was done", said=target.note, hint="try again in a moment"
         )
+
+
+def _may_run(target: RunState) -> bool:
+    """Whether there is something to end; of an unknown local job the supervisor may live on another machine."""
+    outcome = target.status.outcome
+    return outcome is Outcome.RUNNING or (outcome is Outcome.UNKNOWN and target.status.id.is_local)
 
 
 def _over(target: RunState) -> str:

@@ -20,7 +20,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from clusterrun.scheduler.localjobs import write_json
+from clusterrun.scheduler import mark
+from clusterrun.scheduler.localjobs import is_given_up, is_id, write_json
 from clusterrun.scheduler.processes import Identity, Life, members
 
 _OWNER = "owner.json"
@@ -54,6 +55,7 @@ class Devices:
     """One job's share of this machine's devices; ``supervisor`` is the process whose life holds the claims."""
 
     def __init__(self, root: Path, job: str, token: str, supervisor: Identity) -> None:
+        self._root = root
         self._folder = root / "devices" / supervisor.host
         self._job = job
         self._owner = {"job": job, "token": token, "supervisor": asdict(supervisor)}
@@ -123,12 +125,15 @@ class Devices:
         """Whether a living job stands there; what a dead one left is cleared away."""
         try:
             owner = json.loads((place / _OWNER).read_text("utf-8"))
-            life = Identity(**owner["supervisor"]).life()
+            job = self._root / (owner["job"] if is_id(owner["job"]) else "")
+            life = Identity(**owner["supervisor"]).life(job / mark.NAME)
             token = str(owner["token"])
         except FileNotFoundError:
             life, token = Life.REBOOTED, ""  # nobody is there, or a folder without a name, which nobody made whole
         except (OSError, ValueError, TypeError, KeyError):
             return True  # it cannot be read, so nothing is known: leave it alone
+        if life is Life.ELSEWHERE and (is_given_up(job) or not job.exists()):
+            life = Life.GONE
         if life in (Life.ALIVE, Life.ELSEWHERE) or (life is Life.GONE and members(token)):
             return True
         shutil.rmtree(place, ignore_errors=True)

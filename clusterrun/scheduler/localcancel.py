@@ -9,11 +9,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from clusterrun.job import TERMINAL, JobId, JobStatus
-from clusterrun.scheduler import Cancelled
+from clusterrun.scheduler import Cancelled, mark
 from clusterrun.scheduler.localjobs import (
     State,
     Unreadable,
     is_id,
+    place_of,
     read_job,
     read_state,
     read_status,
@@ -22,6 +23,9 @@ from clusterrun.scheduler.localjobs import (
 )
 from clusterrun.scheduler.processes import Life, end_members, look, send
 
+#: Seconds for which a request to a place that cannot be seen from here must be unanswered before a job is given up:
+#: a network file system may show it as late as that.
+GIVE_UP = 90.0
 _START = 10.0  # seconds a submit under way may take to its first state
 _MARGIN = 5.0  # seconds beyond the grace for a supervisor to write the end
 
@@ -42,18 +46,32 @@ def _ask(folder: Path, id: JobId, grace: float) -> Cancelled | None:
     if state is None:
         return Cancelled(id, False, f"cannot be cancelled now: {_in_words(status)}")
     if not state.is_over:
-        life = state.supervisor.life()
-        if life is Life.ALIVE:
+        life = state.supervisor.life(folder / mark.NAME)
+        if life is Life.ALIVE and state.supervisor.is_here:
             supervisor = look(state.supervisor.pid)
             if supervisor is not None and supervisor.start == state.supervisor.start:
                 send(supervisor, signal.SIGTERM)
             return None
         status = read_status(folder) or status
-        if status.state not in TERMINAL and life is Life.ELSEWHERE:
-            return Cancelled(id, False, f"{_in_words(status)}: cancel it there")
+        if status.state not in TERMINAL and life in (Life.ALIVE, Life.ELSEWHERE):
+            return _ask_elsewhere(folder, id, life, place_of(state))
         if life is Life.GONE:
             return _end_orphan(folder, id, grace)
     return Cancelled(id, False, f"had already ended: {_in_words(status)}")
+
+
+def _ask_elsewhere(folder: Path, id: JobId, life: Life, place: str) -> Cancelled | None:
+    """Leave word for a supervisor that no signal reaches; count the job as ended where one long left is unanswered."""
+    try:
+        asked = mark.asked_at(folder / mark.NAME)
+        mark.ask_to_end(folder / mark.NAME)
+        if life is Life.ALIVE or asked is None or time.time() - asked < GIVE_UP:
+            return None
+        write_json(folder / "cancelled.json", {"version": 1, "at": int(time.time()), "ended": 0})
+    except OSError as error:
+        return Cancelled(id, False, f"it runs {place}, and its folder cannot be written: {error.strerror}")
+    since = time.strftime("%F %T", time.localtime(asked))
+    return Cancelled(id, True, f"it ran {place} and has not answered since {since}: it now counts as ended")
 
 
 def _state(folder: Path) -> State | None:
@@ -99,13 +117,20 @@ def _await_end(folder: Path, id: JobId, until: float) -> Cancelled:
     """Wait for the state that the supervisor writes, and say which it is."""
     while (status := read_status(folder)) is not None and status.state not in TERMINAL:
         if time.monotonic() >= until:
-            return Cancelled(id, False, f"was asked to end and has not yet: {_in_words(status)}")
+            return Cancelled(id, False, f"was asked to end and has not yet: {_in_words(status)}{_if_lost(id, status)}")
         time.sleep(0.02)
     if status is None:
         return Cancelled(id, False, f"the folder of {id} was removed")
     if status.state == "CANCELLED":
         return Cancelled(id, True)
     return Cancelled(id, False, f"ended on its own: {_in_words(status)}")
+
+
+def _if_lost(id: JobId, status: JobStatus) -> str:
+    """What to type where nobody may be there to answer."""
+    if status.state != "UNKNOWN":
+        return ""
+    return f"; if that is gone for good, `clusterrun cancel {id}` after {GIVE_UP:.0f} s counts the job as ended"
 
 
 def _in_words(status: JobStatus) -> str:

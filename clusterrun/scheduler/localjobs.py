@@ -2,6 +2,7 @@
 
     <state>/local/L7/job.json         what was asked; written once, by submit
                      state.json       how it stands; written by the job's supervisor only
+                     alive            locked by the supervisor while it lives (scheduler/mark.py)
                      cancelled.json   written by a cancel that found no supervisor to ask
                      supervisor.log   what the supervisor could not say elsewhere
 
@@ -23,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from clusterrun.job import TERMINAL, JobId, JobStatus, outcome_of
+from clusterrun.scheduler import mark
 from clusterrun.scheduler.processes import Identity, Life, is_alive, members
 
 START_LIMIT = 30.0
@@ -188,7 +190,7 @@ def read_status(folder: Path) -> JobStatus | None:
             return None
         if state is None:
             return _status(id, job, None, "PENDING", "starting") if is_starting(folder) else None
-        if state.is_over or (life := state.supervisor.life()) is Life.ALIVE:
+        if state.is_over or (life := state.supervisor.life(folder / mark.NAME)) is Life.ALIVE:
             return _status(id, job, state, state.state, state.reason)
         # it may have written its last word and left between our two looks
         state = read_state(folder) or state
@@ -201,15 +203,13 @@ def read_status(folder: Path) -> JobStatus | None:
 
 def _without_supervisor(id: JobId, folder: Path, job: Job, state: State, life: Life) -> JobStatus:
     """What is left to say where nobody keeps the state any more: the job's own record first."""
+    if is_given_up(folder):
+        return _status(id, job, state, "CANCELLED", "")
     if life is Life.ELSEWHERE:
-        host = state.supervisor.host
-        where = f"on {host}" if host != os.uname().nodename else f"in another container on {host}"
-        return _status(id, job, state, "UNKNOWN", f"runs {where}")
+        return _status(id, job, state, "UNKNOWN", f"runs {place_of(state)}, which cannot be seen from here")
     if life is Life.GONE and script_lives(state):
         why = "the supervisor was killed; the script is ending"
         return _status(id, job, state, "COMPLETING", why)
-    if (folder / "cancelled.json").exists():
-        return _status(id, job, state, "CANCELLED", "")
     if (record := end_record(job)) is not None:
         status, ended = record
         state = replace(state, exit_status=status, ended=max(ended, state.started or 0))
@@ -217,14 +217,28 @@ def _without_supervisor(id: JobId, folder: Path, job: Job, state: State, life: L
     if life is Life.REBOOTED:
         return _status(id, job, state, "NODE_FAIL", "the machine was restarted")
     why = "the supervisor was killed"
+    if not state.supervisor.is_here:
+        why = "the supervisor ended with its container, or was killed in it"
     if left := len(members(job.token)):
         why += f"; `clusterrun cancel {job.id}` ends the {left} processes it left"
     return _status(id, job, state, "NODE_FAIL", why)
 
 
 def script_lives(state: State) -> bool:
-    """Whether the job's script still runs; only for a state of this boot and host."""
-    return state.script_pid is not None and is_alive(state.script_pid, state.script_start or 0)
+    """Whether the job's script is seen to run from here."""
+    seen = state.script_pid is not None and state.supervisor.is_here
+    return seen and is_alive(state.script_pid or 0, state.script_start or 0)
+
+
+def is_given_up(folder: Path) -> bool:
+    """Whether a cancel counted the job as ended because nobody kept its state any more."""
+    return (folder / "cancelled.json").exists()
+
+
+def place_of(state: State) -> str:
+    """Where a job runs that cannot be seen from here."""
+    host = state.supervisor.host
+    return f"on {host}" if host != os.uname().nodename else f"in another container on {host}"
 
 
 def end_record(job: Job) -> tuple[int, int] | None:

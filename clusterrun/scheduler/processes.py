@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
+from clusterrun.scheduler import mark
+
 TOKEN = "CLUSTERRUN_TOKEN"
 """The variable that every process of a job inherits."""
 SUPERVISOR = "CLUSTERRUN_SUPERVISOR"
@@ -47,7 +49,7 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """One process among all machines: pid and start time mean something in this boot, host and pid namespace only."""
+    """One process among all machines: pid and start time mean something in this boot and pid namespace only."""
 
     pid: int
     start: int
@@ -62,13 +64,21 @@ class Identity:
         process = look(pid)
         return cls(pid, process.start if process else 0, boot_id(), host_name(), _namespace())
 
-    def life(self) -> Life:
-        """Whether that process still runs, as far as it can be known from here."""
-        if self.host != host_name():
-            return Life.ELSEWHERE
+    @property
+    def is_here(self) -> bool:
+        """Whether its pid means something here: the same boot and pid namespace."""
+        return self.boot == boot_id() and self.namespace == _namespace()
+
+    def life(self, alive: Path) -> Life:
+        """Whether that process still runs, as far as it can be known from here; ``alive`` is the file it keeps locked."""
+        held = mark.is_held(alive)
+        if held:
+            return Life.ALIVE
         if self.boot != boot_id():
-            return Life.REBOOTED
-        if self.namespace != _namespace():
+            return Life.REBOOTED if self.host == host_name() else Life.ELSEWHERE
+        if held is False:
+            return Life.GONE
+        if not self.is_here:
             return Life.ELSEWHERE
         return Life.ALIVE if is_alive(self.pid, self.start) else Life.GONE
 

@@ -23,7 +23,7 @@ from typing import Any, BinaryIO
 from clusterrun import shell
 from clusterrun.errors import CommandError
 from clusterrun.job import JobStatus
-from clusterrun.scheduler import dependency
+from clusterrun.scheduler import dependency, mark
 from clusterrun.scheduler.devices import Devices, visible
 from clusterrun.scheduler.localjobs import (
     Job,
@@ -41,6 +41,7 @@ from clusterrun.scheduler.signals import Signals
 READY = b"ready\n"
 """What the supervisor writes to its standard output once its first state stands."""
 _LOOK_AGAIN = (0.1, 2.0)  # seconds between looks at what a pending job waits for: from, up to
+_ASKED = 2.0  # seconds between looks whether another machine or container asks the job to end
 _LAST_WORD = 60.0  # seconds for which the final state is tried again on a full disk
 
 
@@ -58,6 +59,7 @@ class Supervisor:
 
     def first_state(self) -> None:
         """Write the state that tells the submitter that the job is there; raises OSError."""
+        mark.leave(self._folder / mark.NAME)
         verdict = self._verdict()
         self._state = replace(self._state, reason="" if verdict is dependency.Verdict.MET else verdict.value)
         write_state(self._folder, self._state)
@@ -78,7 +80,7 @@ class Supervisor:
     def _wait_for_turn(self) -> bool:
         """Wait for the dependency and the devices; False where the job is cancelled before its turn."""
         pause, most = _LOOK_AGAIN
-        while not self._signals.stop:
+        while not self._is_to_stop():
             verdict = self._verdict()
             if verdict is dependency.Verdict.MET:
                 reason = "" if self._take_devices() else "Resources"
@@ -171,14 +173,18 @@ class Supervisor:
             self._reap()
             if self._script.returncode is not None:
                 return "DONE", ""
-            if self._signals.stop:
+            if self._is_to_stop():
                 return "CANCELLED", ""
-            left = 3600.0
+            left = _ASKED
             if self._job.time_limit:  # 0 is no limit, as in Slurm
                 left = self._job.time_limit - (clock() - (self._state.started_clock or 0.0))
                 if left <= 0:
                     return "TIMEOUT", "TimeLimit"
-            self._signals.sleep(min(left, 3600.0))
+            self._signals.sleep(min(left, _ASKED))
+
+    def _is_to_stop(self) -> bool:
+        """Whether a signal, or a cancel from where signals do not reach, asks for the end."""
+        return self._signals.stop or mark.asked_at(self._folder / mark.NAME) is not None
 
     def _stop_script(self) -> None:
         """TERM to the script's process group, and up to the grace for it to write its record and go."""
