@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import os
 import re
 import shutil
@@ -21,7 +20,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 from clusterrun.scheduler import mark
-from clusterrun.scheduler.localjobs import is_given_up, is_id, write_json
+from clusterrun.scheduler.localfiles import Unreadable, read_json, write_json
+from clusterrun.scheduler.localjobs import identity_of, is_given_up, is_id
 from clusterrun.scheduler.processes import Identity, Life, members
 
 _OWNER = "owner.json"
@@ -124,13 +124,14 @@ class Devices:
     def _is_taken(self, place: Path) -> bool:
         """Whether a living job stands there; what a dead one left is cleared away."""
         try:
-            owner = json.loads((place / _OWNER).read_text("utf-8"))
+            owner = read_json(place / _OWNER)
+            if owner is None:
+                shutil.rmtree(place, ignore_errors=True)  # nobody is there, or a folder that nobody made whole
+                return place.exists()
             job = self._root / (owner["job"] if is_id(owner["job"]) else "")
-            life = Identity(**owner["supervisor"]).life(job / mark.NAME)
+            life = identity_of(owner["supervisor"]).life(job / mark.NAME)
             token = str(owner["token"])
-        except FileNotFoundError:
-            life, token = Life.REBOOTED, ""  # nobody is there, or a folder without a name, which nobody made whole
-        except (OSError, ValueError, TypeError, KeyError):
+        except (Unreadable, TypeError, KeyError, ValueError):
             return True  # it cannot be read, so nothing is known: leave it alone
         if life is Life.ELSEWHERE and (is_given_up(job) or not job.exists()):
             life = Life.GONE

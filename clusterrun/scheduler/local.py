@@ -21,9 +21,10 @@ from clusterrun.errors import Ambiguous, CommandError, Refused
 from clusterrun.job import LOCAL, JobId
 from clusterrun.scheduler import Answer, Cancelled, Submission, dependency, localcancel
 from clusterrun.scheduler.devices import visible
+from clusterrun.scheduler.localfiles import Unreadable
 from clusterrun.scheduler.localjobs import (
     Job,
-    Unreadable,
+    check_root,
     is_id,
     is_starting,
     job_folders,
@@ -88,7 +89,7 @@ class LocalScheduler:
                     f"--dependency: there is no local job {id}", hint="`clusterrun list --all` shows your jobs"
                 )
         try:
-            folder = self._take_folder()
+            folder = self._take_folder(submission.logs)
             write_job(folder, self._job(folder.name, submission))
         except OSError as error:
             raise Refused(
@@ -98,13 +99,18 @@ class LocalScheduler:
         self._start(folder, submission)
         return JobId(folder.name)
 
-    def _take_folder(self) -> Path:
-        """Make the folder of the next free id: mkdir lets one of many submitters have it."""
+    def _take_folder(self, logs: Path) -> Path:
+        """Make the folder of the next free id: mkdir lets one of many submitters have it.
+
+        An id is not free where ``logs`` holds a log of it: the state folder may have been lost, and its jobs with it.
+        """
         self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
         number = max((int(folder.name[1:]) for folder in job_folders(self._root)), default=0)
         while True:
             number += 1
             folder = self._root / f"L{number}"
+            if any(os.path.lexists(logs / f"train_{folder.name}.{stream}") for stream in ("out", "err")):
+                continue
             with contextlib.suppress(FileExistsError):
                 folder.mkdir(mode=0o700)
                 return folder
@@ -187,6 +193,7 @@ class LocalScheduler:
     def query(self, ids: Sequence[JobId] | None = None) -> Answer:
         """How this user's local jobs stand, or just those, each with its supervisor's life checked."""
         try:
+            check_root(self._root)
             if ids is None:
                 folders = list(job_folders(self._root))
             else:

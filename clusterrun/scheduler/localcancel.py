@@ -10,16 +10,15 @@ from pathlib import Path
 
 from clusterrun.job import TERMINAL, JobId, JobStatus
 from clusterrun.scheduler import Cancelled, mark
+from clusterrun.scheduler.localfiles import Unreadable, write_json
 from clusterrun.scheduler.localjobs import (
     State,
-    Unreadable,
     is_id,
     place_of,
     read_job,
     read_state,
     read_status,
     script_lives,
-    write_json,
 )
 from clusterrun.scheduler.processes import Life, end_members, look, send
 

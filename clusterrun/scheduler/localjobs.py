@@ -6,34 +6,32 @@
                      cancelled.json   written by a cancel that found no supervisor to ask
                      supervisor.log   what the supervisor could not say elsewhere
 
-Folders are 0700 and files 0600; every write replaces the file at once. Standard library only.
+Folders are 0700 and files 0600. Standard library only.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
+import errno
 import os
 import pwd
 import re
+import stat
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from clusterrun.job import TERMINAL, JobId, JobStatus, outcome_of
 from clusterrun.scheduler import mark
+from clusterrun.scheduler.localfiles import Unreadable, read_json, typed, write_json
 from clusterrun.scheduler.processes import Identity, Life, is_alive, members
 
 START_LIMIT = 30.0
 """Seconds within which a supervisor writes its first state; a folder without one that is older is not a job."""
 _ID = re.compile(r"L[1-9][0-9]{0,17}", re.ASCII)
-
-
-class Unreadable(Exception):
-    """A file of a job is there and cannot be understood."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,8 +89,17 @@ def is_id(text: str) -> bool:
     return _ID.fullmatch(text) is not None
 
 
+def check_root(root: Path) -> None:
+    """Raise OSError where ``<state>/local`` is there and another user could have filled it."""
+    with contextlib.suppress(FileNotFoundError):
+        found = root.lstat()
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
+            raise OSError(errno.EPERM, "it must be a folder of yours that nobody else can write", str(root))
+
+
 def job_folders(root: Path) -> Iterator[Path]:
     """The jobs' folders below ``<state>/local``, oldest id first; raises OSError where it cannot be listed."""
+    check_root(root)
     try:
         names = [entry.name for entry in root.iterdir() if is_id(entry.name)]
     except FileNotFoundError:
@@ -100,48 +107,16 @@ def job_folders(root: Path) -> Iterator[Path]:
     return (root / name for name in sorted(names, key=lambda name: int(name[1:])))
 
 
-def write_json(path: Path, value: dict[str, Any]) -> None:
-    """Replace a file by new content at once, on disk when this returns; on OSError the old file stays."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(json.dumps(value, indent=1) + "\n")  # ASCII, so a name that is not UTF-8 comes back whole
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            draft.unlink()
-        raise
-    with contextlib.suppress(OSError):  # some file systems cannot sync a folder
-        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-
-
-def _read(path: Path) -> dict[str, Any] | None:
-    """A file's content, None where there is no file; raises Unreadable."""
-    try:
-        value = json.loads(path.read_text("utf-8"))
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except (OSError, ValueError) as error:
-        raise Unreadable(f"{path.name} cannot be read") from error
-    if not isinstance(value, dict):
-        raise Unreadable(f"{path.name} cannot be read")
-    return value
-
-
 def read_job(folder: Path) -> Job | None:
     """What was asked, None where that was not written yet; raises Unreadable."""
-    value = _read(folder / "job.json")
+    value = read_json(folder / "job.json")
     try:
-        return Job(**_known(Job, value)) if value is not None else None
+        job = Job(**typed(Job, value)) if value is not None else None
     except TypeError as error:
         raise Unreadable("job.json cannot be understood") from error
+    if job is not None and job.id != folder.name:
+        raise Unreadable(f"job.json is that of {job.id}")
+    return job
 
 
 def write_job(folder: Path, job: Job) -> None:
@@ -151,13 +126,12 @@ def write_job(folder: Path, job: Job) -> None:
 
 def read_state(folder: Path) -> State | None:
     """How the job stands by its supervisor's word, None before the first; raises Unreadable."""
-    value = _read(folder / "state.json")
+    value = read_json(folder / "state.json")
     if value is None:
         return None
     try:
-        supervisor = Identity(**_known(Identity, value["supervisor"]))
-        known = _known(State, value) | {"supervisor": supervisor, "devices": tuple(value.get("devices", ()))}
-        return State(**known)
+        known = typed(State, value | {"supervisor": identity_of(value["supervisor"])})
+        return State(**known | {"devices": tuple(known.get("devices", ()))})
     except (TypeError, KeyError, AttributeError) as error:
         raise Unreadable("state.json cannot be understood") from error
 
@@ -167,9 +141,11 @@ def write_state(folder: Path, state: State) -> None:
     write_json(folder / "state.json", {"version": 1} | asdict(state))
 
 
-def _known(kind: type[Any], value: dict[str, Any]) -> dict[str, Any]:
-    """The fields that this version knows: a newer one may have written more."""
-    return {f.name: value[f.name] for f in fields(kind) if f.name in value}
+def identity_of(value: Any) -> Identity:
+    """The process that a file names; raises TypeError for anything else."""
+    if not isinstance(value, dict):
+        raise TypeError("not an object")
+    return Identity(**typed(Identity, value))
 
 
 def is_starting(folder: Path) -> bool:
@@ -250,7 +226,7 @@ def end_record(job: Job) -> tuple[int, int] | None:
             found.append((tuple(int(part) for part in order), path))
     for _, path in sorted(found, reverse=True):
         try:
-            value = _read(path)
+            value = read_json(path)
             if value is not None and type(value.get("status")) is int:
                 return value["status"], int(path.stat().st_mtime)
         except (Unreadable, OSError):

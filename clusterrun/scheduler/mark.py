@@ -58,7 +58,10 @@ def ask_to_end(path: Path) -> None:
 
 
 def asked_at(path: Path) -> float | None:
-    """When the maker was asked to end, in epoch seconds; opened afresh, so that a network file system asks its server."""
+    """When the maker was asked to end, in epoch seconds; None where it was not.
+
+    The file is opened afresh, so that a network file system asks its server.
+    """
     with _opened(path, os.O_RDONLY) as fd:
         asked = fd is not None and os.pread(fd, 64, 0).endswith(_END)
         return os.fstat(fd).st_mtime if asked and fd is not None else None

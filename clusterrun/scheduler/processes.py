@@ -70,7 +70,7 @@ class Identity:
         return self.boot == boot_id() and self.namespace == _namespace()
 
     def life(self, alive: Path) -> Life:
-        """Whether that process still runs, as far as it can be known from here; ``alive`` is the file it keeps locked."""
+        """Whether that process still runs, as far as that is known here; ``alive`` is the file it keeps locked."""
         held = mark.is_held(alive)
         if held:
             return Life.ALIVE

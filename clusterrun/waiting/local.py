@@ -8,7 +8,8 @@ from pathlib import Path
 from clusterrun.amounts import several
 from clusterrun.job import JobStatus, Outcome
 from clusterrun.reasons import Reason, Starts, explain
-from clusterrun.scheduler.localjobs import Job, Unreadable, job_folders, read_job, read_state, read_status
+from clusterrun.scheduler.localfiles import Unreadable
+from clusterrun.scheduler.localjobs import Job, job_folders, read_job, read_state, read_status
 from clusterrun.scheduler.slurm_queue import Queued
 from clusterrun.waiting import dependencies
 from clusterrun.waiting.found import Found
@@ -52,11 +53,13 @@ def _devices(root: Path, job: JobStatus, asked: Job, seen: Sequence[str]) -> Fou
     holders = []
     for folder in job_folders(root):
         try:
-            state = read_state(folder)
+            state, status = read_state(folder), read_status(folder)
         except (OSError, Unreadable):
             continue
-        if state is not None and state.devices and not state.is_over and folder.name != str(job.id):
-            holders.append(f"{folder.name} has {', '.join(state.devices)}")
+        if state is None or status is None or status.is_over or not state.devices or folder.name == str(job.id):
+            continue
+        unseen = f" ({status.reason})" if status.outcome is Outcome.UNKNOWN else ""
+        holders.append(f"{folder.name} has {', '.join(state.devices)}{unseen}")
     here.append(f"held by local jobs: {'; '.join(holders)}" if holders else "no local job of yours holds one")
     return Found(tuple(here), ("wait, or `clusterrun cancel` a job that holds them",))
 

@@ -101,17 +101,26 @@ def test_names_and_values_that_are_not_utf8_arrive_as_they_are(bench):
     assert (bench.logs / "train_L1.out").read_bytes() == b"caf\xe9\n" + os.fsencode(work) + b"\n"
 
 
-def test_logs_are_appended_to_and_links_are_refused(bench):
+def test_an_id_is_not_given_out_where_a_log_of_it_stands(bench):
     bench.logs.mkdir()
-    (bench.logs / "train_L1.out").write_text("before\n")
-    bench.wait(bench.submit("echo after"), "COMPLETED")
-    assert bench.out(JobId("L1")) == "before\nafter\n"
+    (bench.logs / "train_L1.out").write_text("of a run whose state folder was lost\n")
+    (bench.logs / "train_L2.err").symlink_to(bench.folder / "nothing")
+    id = bench.submit("echo mine")
+    bench.wait(id, "COMPLETED")
+    assert (str(id), bench.out(id)) == ("L3", "mine\n")
+    assert bench.out(JobId("L1")) == "of a run whose state folder was lost\n"
+
+
+def test_links_and_pipes_in_the_place_of_a_log_are_refused(bench):
+    first = bench.submit("until [ -e go ]; do sleep 0.02; done")
+    waiting = [bench.submit("echo harm >&2", dependency=f"afterany:{first}") for _ in "23"]
     target = bench.folder / "precious"
     target.write_text("as it was")
     (bench.logs / "train_L2.err").symlink_to(target)
     os.mkfifo(bench.logs / "train_L3.out")
-    for expected in ("train_L2.err", "train_L3.out"):
-        status = bench.wait(bench.submit("echo harm >&2"), "FAILED")
+    (bench.work / "go").touch()
+    for id, expected in zip(waiting, ("train_L2.err", "train_L3.out"), strict=True):
+        status = bench.wait(id, "FAILED")
         assert expected in status.reason
         assert status.started is None
     assert target.read_text() == "as it was"
@@ -187,7 +196,8 @@ def test_a_folder_that_is_not_a_job_yet_or_ever(bench):
     bench.wait(id)
     half = bench.local / "L7"
     half.mkdir(mode=0o700)
-    (half / "job.json").write_text((bench.local / "L1/job.json").read_text().replace(bench.tokens[0], "half"))
+    job = (bench.local / "L1/job.json").read_text().replace(bench.tokens[0], "half")
+    (half / "job.json").write_text(job.replace('"L1"', '"L7"'))
     assert bench.status(JobId("L7")).reason == "starting"
     answer = bench.scheduler.find("half")
     assert (answer.jobs, answer.complete) == ((), False)

@@ -32,7 +32,8 @@ time.sleep(300)
 """
 UNTIL_GO = "echo > here; until [ -e go ]; do sleep 0.02; done"
 pytestmark = pytest.mark.skipif(
-    subprocess.run([*NAMESPACE, "true"], capture_output=True).returncode != 0, reason="no pid namespace can be made here"
+    subprocess.run([*NAMESPACE, "true"], capture_output=True).returncode != 0,
+    reason="no pid namespace can be made here",
 )
 
 

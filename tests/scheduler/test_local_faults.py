@@ -163,6 +163,53 @@ def test_files_that_cannot_be_understood_are_said_to_be_so(bench):
     assert bench.status(JobId("L1")).reason == "job.json cannot be read"
 
 
+@pytest.mark.parametrize(
+    ("file", "change"),
+    [
+        ("job.json", {"dependency": 5}),
+        ("job.json", {"id": "L7"}),
+        ("job.json", {"submitted": "yesterday"}),
+        ("job.json", {"nodes": 10**400}),
+        ("state.json", {"state": ["RUNNING"]}),
+        ("state.json", {"devices": "01"}),
+        ("state.json", {"ended": 1e300}),
+        ("state.json", {"supervisor": {"pid": "1"}}),
+        ("state.json", {"supervisor": "me"}),
+    ],
+)
+def test_a_record_with_a_wrong_type_is_one_line_and_the_others_are_shown(bench, file, change):
+    first, second = bench.submit("true"), bench.submit("true")
+    bench.wait(first)
+    bench.wait(second)
+    path = bench.local / "L1" / file
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    one, other = bench.scheduler.query().jobs
+    assert (one.state, other.state) == ("UNKNOWN", "COMPLETED")
+    assert file in one.reason
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe", "folder", "large", "linked folder"])
+def test_what_is_no_small_plain_file_of_mine_is_not_read(bench, kind):
+    id = bench.submit("true")
+    bench.wait(id)
+    folder = bench.local / "L1"
+    path = folder / "state.json"
+    kept = path.rename(bench.folder / "kept.json")
+    if kind == "link":
+        path.symlink_to(kept)
+    elif kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    elif kind == "large":
+        path.write_text(kept.read_text() + " " * 2_000_000)
+    else:
+        kept.rename(path)
+        folder.symlink_to(folder.rename(bench.folder / "away"))
+    assert bench.status(id).state == "UNKNOWN"
+    assert len(bench.scheduler.query().jobs) == 1
+
+
 # submits as test_local.py does, and dies as by kill -9 where argv[4] says
 SUBMIT_AND_DIE = """
 import os, sys
@@ -225,3 +272,18 @@ def test_a_last_word_between_two_looks_is_not_taken_for_a_death(bench, monkeypat
     bench.change_state(id, state="RUNNING")
     (answer,) = bench.scheduler.cancel([id])
     assert answer.said == "had already ended: COMPLETED"
+
+
+@pytest.mark.parametrize("how", ["writable", "link"])
+def test_a_folder_of_jobs_that_another_user_could_have_filled_is_not_believed(bench, how):
+    id = bench.submit("true")
+    bench.wait(id)
+    if how == "writable":
+        bench.local.chmod(0o770)
+    else:
+        bench.local.symlink_to(bench.local.rename(bench.folder / "away"))
+    said = f"cannot read {bench.local}: it must be a folder of yours that nobody else can write"
+    for answer in (bench.scheduler.query(), bench.scheduler.query([id]), bench.scheduler.find(bench.tokens[0])):
+        assert (answer.jobs, answer.complete, answer.note) == ((), False, said)
+    with pytest.raises(Refused, match="nobody else can write"):
+        bench.submit("true")

@@ -1,0 +1,109 @@
+"""The JSON files of local jobs and their claims: replaced whole, and believed only where they are mine and well formed.
+
+Standard library only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import stat
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from clusterrun.scheduler.processes import Identity
+
+_LARGEST = 1024 * 1024  # bytes of a file; the largest seen has 2 KiB
+
+
+class Unreadable(Exception):
+    """A file of a job is there and cannot be understood."""
+
+
+def write_json(path: Path, value: dict[str, Any]) -> None:
+    """Replace a file by new content at once, on disk when this returns; on OSError the old file stays."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(json.dumps(value, indent=1) + "\n")  # ASCII, so a name that is not UTF-8 comes back whole
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            draft.unlink()
+        raise
+    with contextlib.suppress(OSError):  # some file systems cannot sync a folder
+        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """A file of mine in a folder of mine, None where there is none; raises Unreadable."""
+    try:
+        value = json.loads(_bytes_of(path))
+    except (FileNotFoundError, NotADirectoryError) as error:
+        if path.parent.is_symlink():
+            raise Unreadable(f"{path.parent} is a symbolic link") from error
+        return None
+    except (OSError, ValueError, RecursionError) as error:
+        raise Unreadable(f"{path.name} cannot be read") from error
+    if not isinstance(value, dict):
+        raise Unreadable(f"{path.name} cannot be read")
+    return value
+
+
+def _bytes_of(path: Path) -> bytes:
+    """The bytes of a plain file, whatever has been put in its place; raises OSError."""
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        handle = os.open(path.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+        with os.fdopen(handle, "rb") as file:
+            found = os.fstat(handle)
+            owners = {found.st_uid, os.fstat(folder).st_uid}
+            if owners != {os.getuid()} or not stat.S_ISREG(found.st_mode) or found.st_size > _LARGEST:
+                raise OSError(errno.EPERM, "not a small plain file of mine", str(path))
+            return file.read(_LARGEST)
+    finally:
+        os.close(folder)
+
+
+def typed(kind: type[Any], value: dict[str, Any]) -> dict[str, Any]:
+    """The fields that this version knows, as a newer one may have written more; raises TypeError for a wrong type."""
+    known = {f.name: f for f in fields(kind) if f.name in value}
+    for name, field in known.items():
+        if not _TYPES[str(field.type)](value[name]):
+            raise TypeError(f"{name} is not {field.type}")
+    return {name: value[name] for name in known}
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 2**40
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, int) and _is_number(value)
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+#: What each type of a field, as it is written above, lets pass.
+_TYPES: dict[str, Callable[[Any], bool]] = {
+    "str": _is_text,
+    "int": _is_int,
+    "float": _is_number,
+    "int | None": lambda value: value is None or _is_int(value),
+    "float | None": lambda value: value is None or _is_number(value),
+    "tuple[str, ...]": lambda value: isinstance(value, list) and all(map(_is_text, value)),
+    "Identity": lambda value: isinstance(value, Identity),
+}
