@@ -38,7 +38,8 @@ class SubmissionRecord:
     the process that was submitting is still at it. ``final`` is the end once it was seen: what of a
     :class:`clusterrun.job.JobStatus` is to be told later, by its names there, and the last ``figures`` of the training.
     ``cancel_asked`` is when our own cancel was accepted. ``cluster`` took the job, as far as it is known, and
-    ``log_start`` has the sizes in bytes of what older jobs of the same id left in the two log files.
+    ``log_start`` has the sizes in bytes of what older jobs of the same id left in the two log files, -1 where that is
+    not known.
     """
 
     token: str

@@ -262,12 +262,15 @@ def append_line(path: Path, line: str) -> None:
 
 
 def _older_logs(record: RunRecord, job: JobId) -> tuple[int, int]:
-    """The sizes of log files that were last written before this submission: those of an older job of the same id."""
+    """The sizes of log files that were last written before this submission: those of an older job of the same id.
+
+    0 where there is none, -1 where the job may have written to it already.
+    """
     sizes = []
     for kind in ("out", "err"):
         try:
             info = (record.logs / f"train_{job.base}.{kind}").lstat()
-            sizes.append(info.st_size if info.st_mtime < record.submission.at - 1 else 0)
+            sizes.append(info.st_size if info.st_mtime < record.submission.at - 1 else -1)
         except OSError:
             sizes.append(0)
     return sizes[0], sizes[1]

@@ -17,6 +17,7 @@ from clusterrun.live.feeds import LOG_LINES, Jobs, LogFeed, QueueFeed, RanksFeed
 from clusterrun.live.pace import FLOOR, LONGEST, LONGEST_SILENCE, Pace
 from clusterrun.live.source import Ranks
 from clusterrun.logs import LogLine
+from clusterrun.logs import Source as LogSource
 from clusterrun.progress import RankProgress
 from clusterrun.states import RunState
 from tests.sites import until
@@ -183,18 +184,18 @@ def test_another_job_is_read_at_once_and_a_reader_that_fails_keeps_the_last_word
 
 @pytest.fixture
 def logs(tmp_path: Path) -> Iterator[LogFeed]:
-    feed = LogFeed((tmp_path / "train_1.out", tmp_path / "train_1.err"), 8)
+    feed = LogFeed(LogSource(tmp_path / "train_1.out", tmp_path / "train_1.err", world_size=8))
     yield feed
     feed.close()
 
 
 def test_only_the_end_of_a_long_log_is_read_and_new_lines_come_once(logs: LogFeed) -> None:
-    logs.paths[0].write_text("".join(f"0: line {number}\n" for number in range(10_000)))
+    logs.source.out.write_text("".join(f"0: line {number}\n" for number in range(10_000)))
     logs.start()
     until(lambda: logs.lines and logs.lines[-1] == "0| line 9999", 10)
     assert logs.count == 200
     seen, _ = logs.new(0)
-    with logs.paths[0].open("a") as file:
+    with logs.source.out.open("a") as file:
         file.write("3: new\n4: newer\n")
     until(lambda: logs.count == 202, 10)
     assert logs.new(seen) == (202, ["3| new", "4| newer"])
@@ -202,10 +203,10 @@ def test_only_the_end_of_a_long_log_is_read_and_new_lines_come_once(logs: LogFee
 
 
 def test_a_log_that_grows_too_fast_is_shown_from_its_end_again(logs: LogFeed) -> None:
-    logs.paths[0].write_text("0: first\n")
+    logs.source.out.write_text("0: first\n")
     logs.start()
     until(lambda: logs.count, 10)
-    with logs.paths[0].open("a") as file:
+    with logs.source.out.open("a") as file:
         for number in range(20 * LOG_LINES):
             file.write(f"0: {number}\n")
     until(lambda: logs.lines[-1] == f"0| {20 * LOG_LINES - 1}", 20)
@@ -214,7 +215,7 @@ def test_a_log_that_grows_too_fast_is_shown_from_its_end_again(logs: LogFeed) ->
 
 
 def test_a_log_that_is_no_plain_file_is_told(logs: LogFeed) -> None:
-    logs.paths[0].symlink_to("/etc/passwd")
+    logs.source.out.symlink_to("/etc/passwd")
     logs.start()
     until(lambda: logs.trouble, 10)
     assert not logs.lines

@@ -10,7 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from clusterrun import records
+from clusterrun import records, runlogs
 from clusterrun.cli.watcher import Watcher
 from clusterrun.cluster import Cluster
 from clusterrun.job import LAUNCH_FAILURE, LOCAL, JobId, Outcome
@@ -45,7 +45,7 @@ def follow_to_end(
     """Print a run's lines until it is over; returns the exit code of its outcome."""
     assert run.job_id is not None
     job = job or run.job_id
-    source = source or Source(*log_paths(run.logs, job), world_size=run.world_size)
+    source = source or runlogs.source_of(run, job)
     watch = Watch([run], cluster.states, sparing=True, lately=cluster.lately)
     following = _Following(ui, run, job, source, Watcher(watch, grew=watch.grew))
     following.begin(whole=tail is None and since is None)

@@ -7,10 +7,10 @@ import pwd
 import shlex
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from clusterrun import foreign, records
+from clusterrun import foreign, records, runlogs
 from clusterrun.cluster import Cluster
 from clusterrun.errors import NoSuchJob, RequestError
 from clusterrun.job import JobId, is_run_id
@@ -49,12 +49,9 @@ class Ours:
         return choose(start, ranks, nodes, files=self.paths, labelled=True)
 
     def source(self, choice: Choice) -> Source:
-        return Source(
-            *self.paths,
-            world_size=self.run.world_size,
-            ranks=choice.tasks,
-            ticks=read_ticks(self.attempts, self.paths),
-        )
+        source = runlogs.source_of(self.run, self.job)
+        ticks = read_ticks(self.attempts, self.paths, source.begin)
+        return replace(source, ranks=choice.tasks, ticks=ticks)
 
 
 @dataclass(frozen=True)
@@ -110,8 +107,19 @@ def theirs_now(job: JobId, scheduler: Scheduler) -> Theirs:
 
 
 def source_of(place: Place, choice: Choice, *, named: bool) -> Source:
-    """The files of another tool's job; with ``named`` each line bears its task."""
-    return Source(place.out, place.err, name=str(place.job) if named else "", ranks=choice.tasks)
+    """The files of another tool's job; with ``named`` each line bears its task.
+
+    They may be the job's user's, root's or mine: a third user's was put there by somebody whose job it is not.
+    """
+    name = str(place.job) if named else ""
+    return Source(place.out, place.err, name=name, ranks=choice.tasks, owners=_owners(place.user))
+
+
+def _owners(user: str) -> frozenset[int] | None:
+    try:
+        return frozenset({pwd.getpwnam(user).pw_uid, os.getuid(), 0})
+    except (KeyError, ValueError):
+        return None  # this machine does not know who that is
 
 
 def files_of(place: Place) -> list[Path]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from functools import partial
 from typing import Any, Literal
 
 import click
@@ -16,7 +17,8 @@ from clusterrun.cluster import Cluster
 from clusterrun.errors import RequestError
 from clusterrun.ids import refuse_parts
 from clusterrun.job import Outcome
-from clusterrun.logs import Look, Source, Want, compile_grep, look_of, read_lines, show
+from clusterrun.logs import Look, Source, Want, compile_grep, look_of, show
+from clusterrun.logs.reading import line_reader, read, refused
 from clusterrun.logs.select import Choice, choose, parse_ranks, parse_since
 from clusterrun.ui import Ui
 
@@ -136,15 +138,18 @@ def _theirs(
 
 
 def _show(ui: Ui, sources: list[Source], want: Want, look: Look, *, tail: int | None, since: float | None) -> None:
+    """Show what the sources have; raises NotTheJobs where all of it belongs to somebody whose job it is not."""
+    strange = [error for source in sources for error in refused(source, want)]
+    if strange and len(strange) == sum(path.exists() for one in sources for _, path in one.files(want.stream)):
+        raise strange[0]
+    for error in strange:
+        ui.note(error.message)
     if not ui.as_json:
         print_pieces(ui, show(sources, want, look, tail=tail, since=since))
         return
     data: list[dict[str, Any]] = []
     for source in sources:
-        lines = read_lines(
-            (source.out, source.err), stream=want.stream, ranks=source.ranks, tail=tail, grep=want.grep,
-            world_size=source.world_size, errors=want.errors, ticks=source.ticks, since=since,
-        )  # fmt: skip
+        lines = read(source, want, partial(line_reader, source=source, want=want), tail=tail, since=since)
         named = {"job_id": source.name} if source.name else {}
         data += [{**named, "stream": line.stream, "rank": line.rank, "text": line.text} for line in lines]
     ui.data(data)

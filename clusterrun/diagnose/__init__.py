@@ -18,7 +18,7 @@ from os import getuid
 from pathlib import Path
 from typing import Protocol
 
-from clusterrun import records
+from clusterrun import records, runlogs
 from clusterrun.causes import Cause, Facts, first_cause
 from clusterrun.causes.frames import is_own
 from clusterrun.diagnose.again import again
@@ -194,12 +194,14 @@ def _logs_of(state: RunState, shown: dict[str, str], search: bool = True, silenc
     job, run = state.status.id, state.record
     if run is not None:
         again_ = bool(state.status.restarts)
+        source = runlogs.source_of(run, job)
         out, err = log_paths(run.logs, job)
         # the figures of a task show a loss that became NaN
         figures = [path] if (path := run.run_dir / "metrics.jsonl").exists() else []
         return read_logs(
-            [err, out, *figures], world_size=run.world_size, run_id=run.run_id if again_ else "", search=search
-        )
+            [err, out, *figures], world_size=run.world_size, run_id=run.run_id if again_ else "", search=search,
+            begin=source.begin[::-1], owners=source.owners,
+        )  # fmt: skip
     paths = list(dict.fromkeys(Path(shown[key]) for key in ("StdErr", "StdOut") if shown.get(key, "").startswith("/")))
     if not paths:
         why = f"Slurm did not answer ({silence})" if silence else "Slurm has forgotten it"

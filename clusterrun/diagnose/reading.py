@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 
 from clusterrun.causes.model import Line
@@ -43,10 +44,14 @@ class Read:
     notes: tuple[str, ...] = ()
 
 
-def read_logs(paths: Sequence[Path], *, world_size: int | None = None, run_id: str = "", search: bool = True) -> Read:
+def read_logs(
+    paths: Sequence[Path], *, world_size: int | None = None, run_id: str = "", search: bool = True,
+    begin: Sequence[int] = (), owners: Collection[int] | None = None,
+) -> Read:  # fmt: skip
     """The lines of these files, errors first; with ``run_id`` only those since the run's newest start.
 
-    With ``search`` what lies between beginning and end of a large one is searched for the first trouble.
+    ``begin`` is the offset in each file at which the job's own lines begin, ``owners`` whose files they may be. With
+    ``search`` what lies between beginning and end of a large one is searched for the first trouble.
     """
     since = (
         (f"clusterrun: {run_id}: job ".encode(), b"DUE TO JOB REQUEUE ***\n", b"Distributed environment: ")
@@ -54,10 +59,14 @@ def read_logs(paths: Sequence[Path], *, world_size: int | None = None, run_id: s
         else ()
     )
     logs, notes = [], []
-    for path in paths:
+    for path, offset in zip_longest(paths, begin, fillvalue=0):
+        assert isinstance(path, Path)
         stream: Stream = "err" if path.suffix == ".err" else "out"
         try:
-            ends = read_ends(path, stream, world_size=world_size, since=since, mention=MENTION if search else ())
+            ends = read_ends(
+                path, stream, world_size=world_size, since=since, mention=MENTION if search else (), begin=offset,
+                owners=owners,
+            )  # fmt: skip
         except FileNotFoundError:
             notes.append(f"not there: {_shown(path)}")
             continue

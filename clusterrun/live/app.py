@@ -180,16 +180,16 @@ class Top(App[int]):
     def _choose(self, key: str | None, state: RunState | None) -> None:
         """Turn to another job: its files, and its log once it has one."""
         self._ranks.choose(key or "", partial(self._source.ranks, state) if state is not None else None)
-        paths = self._source.logs(state) if state is not None else None
-        if key == self._key and (self._tail is not None or paths is None):
+        logs = self._source.logs(state) if state is not None else None
+        if key == self._key and (self._tail is not None or logs is None):
             return
         self._key = key
         if self._tail is not None:
             self._tail.close()
         self._tail, self._tail_seen = None, 0
         self._log_pane().clear()
-        if state is not None and state.record is not None and paths is not None:
-            self._tail = LogFeed(paths, state.record.world_size)
+        if logs is not None:
+            self._tail = LogFeed(logs)
             self._tail.start()
         elif state is not None and state.record is None:
             self._log_pane().write_line(f"-- another tool's job: `clusterrun logs {handle(state)}` looks for its log")

@@ -12,13 +12,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 from clusterrun.errors import ClusterrunError
 from clusterrun.job import LOCAL, Outcome
 from clusterrun.live.pace import Pace
 from clusterrun.live.source import Ranks, key_of
-from clusterrun.logs import LogLine, follow
+from clusterrun.logs import LogLine, Source, Want
+from clusterrun.logs.follow import follow_lines
 from clusterrun.logs.look import terminal_line
 from clusterrun.states import RunState
 from clusterrun.text import safe_text
@@ -205,8 +205,7 @@ class _Closed(Exception):
 class LogFeed:
     """The last lines of one job's log, as they come; ``count`` is how many have come in all."""
 
-    paths: tuple[Path, Path]
-    world_size: int
+    source: Source
     count: int = 0
     lines: deque[str] = field(default_factory=lambda: deque(maxlen=LOG_LINES))
     trouble: str = ""
@@ -237,8 +236,8 @@ class LogFeed:
     def _follow(self) -> None:
         """Show lines until they come faster than anybody could read: then begin again at the end."""
         self._began, self._in_a_second = time.monotonic(), 0
-        width = len(str(max(0, self.world_size - 1)))
-        lines = follow(self.paths, stop=lambda: False, sleep=self._sleep, tail=SHOWN_FIRST, world_size=self.world_size)
+        width = len(str(max(0, (self.source.world_size or 1) - 1)))
+        lines = follow_lines(self.source, Want(), stop=lambda: False, sleep=self._sleep, tail=SHOWN_FIRST)
         for line in lines:
             if self._closed:
                 raise _Closed

@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from clusterrun import progress, records
+from clusterrun import progress, records, runlogs
 from clusterrun.errors import RequestError
 from clusterrun.job import Outcome
 from clusterrun.listing import arrange
-from clusterrun.logs import log_paths
+from clusterrun.logs import Source as LogSource
 from clusterrun.progress import Metrics, RankProgress
 from clusterrun.records import RunRecord
 from clusterrun.scheduler import Answer
@@ -96,12 +96,12 @@ class Source:
         ended = (folders[-1] / "end.json").exists()
         return Ranks(told, progress.last_metrics(run), len(folders), ended, self._now())
 
-    def logs(self, state: RunState) -> tuple[Path, Path] | None:
-        """The two log files of a job, None where they are not known here."""
+    def logs(self, state: RunState) -> LogSource | None:
+        """The logs of a job, None where they are not known here."""
         run = state.record
         if run is None or run.job_id is None:
             return None
-        return log_paths(run.logs, replace(run.job_id, task=state.status.id.task))
+        return runlogs.source_of(run, replace(run.job_id, task=state.status.id.task))
 
     def cancel(self, state: RunState) -> str:
         """Cancel a job as it stands now; returns what became of it."""

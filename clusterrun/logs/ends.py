@@ -5,7 +5,7 @@ A log may have gigabytes. What is read is bounded, and what was left out is coun
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,25 +38,28 @@ def read_ends(
     world_size: int | None = None,
     since: Sequence[bytes] = (),
     mention: Sequence[bytes] = (),
+    begin: int = 0,
+    owners: Collection[int] | None = None,
 ) -> Ends:
     """What stands at both ends of a log, and around the first of the words ``mention`` in between.
 
     ``since`` are words of which the last one in the file begins what counts (a job that was started again appends).
-    Raises FileNotFoundError, and RequestError where it is not a plain readable file.
+    ``begin`` and ``owners`` are those of LogFile, which says what is raised.
     """
-    with closing(LogFile(path)) as file:
+    with closing(LogFile(path, begin, owners)) as file:
         size = file.size()
-        begin = _last(file, size, since) if since else 0
+        at = _last(file, size, since) if since else 0
         found = Ends(path, size)
-        if size - begin <= HEAD + TAIL:
-            _add(found, file, begin, size, stream, world_size, number=1 if begin == 0 else None)
+        first = 1 if at == 0 and file.begin == 0 else None  # the lines before it are not counted
+        if size - at <= HEAD + TAIL:
+            _add(found, file, at, size, stream, world_size, number=first)
             return found
-        middle, end = begin + HEAD, size - TAIL
-        _add(found, file, begin, middle, stream, world_size, number=1 if begin == 0 else None)
+        middle, end = at + HEAD, size - TAIL
+        _add(found, file, at, middle, stream, world_size, number=first)
         found.skipped = end - middle
-        at = _first(file, middle, end, mention) if mention else None
-        if at is not None:
-            start, stop = max(middle, at - 4096), min(end, at + AROUND)
+        named = _first(file, middle, end, mention) if mention else None
+        if named is not None:
+            start, stop = max(middle, named - 4096), min(end, named + AROUND)
             _add(found, file, start, stop, stream, world_size, number=None)
             found.skipped -= stop - start
         _add(found, file, end, size, stream, world_size, number=None)

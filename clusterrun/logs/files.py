@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import pwd
 import shlex
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 from clusterrun.errors import ClusterrunError, RequestError
@@ -21,14 +22,22 @@ def log_paths(logs: Path, job: JobId) -> tuple[Path, Path]:
     return logs / f"train_{name}.out", logs / f"train_{name}.err"
 
 
-class LogFile:
-    """An open log; ``identity`` is equal for two openings of the same file."""
+class NotTheJobs(RequestError):
+    """A log belongs to a user whose job it is not, so somebody may have planted it."""
 
-    def __init__(self, path: Path) -> None:
+
+class LogFile:
+    """An open log, from its job's first byte on; ``identity`` is equal for two openings of the same file.
+
+    ``begin`` is that byte's offset in the file, and all other offsets count from it.
+    """
+
+    def __init__(self, path: Path, begin: int = 0, owners: Collection[int] | None = None) -> None:
         """Open it for reading; raises FileNotFoundError, and RequestError for anything but a plain readable file.
 
         Log folders may be shared, so the name may have been planted: a link is not followed, and a
-        FIFO or a device is neither waited for nor read.
+        FIFO or a device is neither waited for nor read. With ``owners``, raises NotTheJobs for a file of any other uid.
+        A file that is shorter than ``begin`` was cut since, and is read from its beginning.
         """
         try:
             _check_regular(path, path.lstat())  # opening a device can already do something
@@ -41,18 +50,23 @@ class LogFile:
         try:
             status = os.fstat(self._fd)
             _check_regular(path, status)  # it may have been swapped since
+            if owners is not None and status.st_uid not in owners:
+                raise _refused(
+                    path, f"belongs to {_user(status.st_uid)}, whose job it is not, and is not read", NotTheJobs
+                )
         except BaseException:
             self.close()
             raise
         self.identity = status.st_dev, status.st_ino
+        self.begin = begin if begin <= status.st_size else 0
 
     def size(self) -> int:
-        """Bytes in it now."""
-        return os.fstat(self._fd).st_size
+        """Bytes in it now; negative where it was cut before its ``begin``."""
+        return os.fstat(self._fd).st_size - self.begin
 
     def read(self, at: int, count: int) -> bytes:
         """Up to ``count`` bytes from offset ``at``; none at the end. Raises OSError (a server may have removed it)."""
-        return os.pread(self._fd, count, at)
+        return os.pread(self._fd, count, self.begin + at)
 
     def blocks(self, start: int, end: int) -> Iterator[bytes]:
         """The bytes from ``start`` to ``end``, block by block, fewer where the file became shorter."""
@@ -78,8 +92,15 @@ def _check_regular(path: Path, status: os.stat_result) -> None:
         raise _refused(path, f"is {kind}, not a plain file, and is not read")
 
 
-def _refused(path: Path, why: str) -> RequestError:
-    return RequestError(f"the log {path} {why}", hint=f"see what it is: ls -l {shlex.quote(str(path))}")
+def _refused(path: Path, why: str, kind: type[RequestError] = RequestError) -> RequestError:
+    return kind(f"the log {path} {why}", hint=f"see what it is: ls -l {shlex.quote(str(path))}")
+
+
+def _user(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"user {uid}"
 
 
 _KINDS: list[tuple[Callable[[int], bool], str]] = [

@@ -10,11 +10,11 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from clusterrun.logs.files import BLOCK, LogFile
+from clusterrun.logs.files import BLOCK, LogFile, NotTheJobs
 from clusterrun.logs.lines import LogLine, Stream
 from clusterrun.logs.reading import Reader, begun_at, last_lines, line_reader
 from clusterrun.logs.wanted import Notice, Source, Streams, Want
@@ -35,7 +35,7 @@ T = TypeVar("T")
 class Track(Generic[T]):
     """A file to follow: what reads it; and from its end, where it is there already, what is shown of it first."""
 
-    path: Path
+    source: Source
     stream: Stream
     new_reader: Callable[[], Reader[T]]
     begin: Callable[[LogFile, int], tuple[int, Iterable[T], Reader[T]]] | None = None
@@ -64,9 +64,26 @@ def follow(
     file, also where it is replaced by one later.
     """
     source = Source(*paths, world_size=world_size, ranks=None if ranks is None else frozenset(ranks))
-    want = Want(stream, grep)
+    yield from follow_lines(
+        source, Want(stream, grep), stop=stop, sleep=sleep, now=now, poll=poll, tail=tail, reopen=reopen, grace=grace
+    )
 
-    def track(stream: Stream, path: Path) -> Track[LogLine]:
+
+def follow_lines(
+    source: Source,
+    want: Want,
+    *,
+    stop: Callable[[], bool],
+    sleep: Callable[[float], None] = time.sleep,
+    now: Callable[[], float] = time.monotonic,
+    poll: float = POLL,
+    tail: int | None = None,
+    reopen: float = REOPEN,
+    grace: float = GRACE,
+) -> Iterator[LogLine]:
+    """``follow`` of a source."""
+
+    def track(stream: Stream) -> Track[LogLine]:
         def new_reader() -> Reader[LogLine]:
             return line_reader(stream, source, want)
 
@@ -74,9 +91,9 @@ def follow(
             lines, reader, _ = last_lines(file, end, tail or 0, new_reader, finish=False)
             return end, lines, reader
 
-        return Track(path, stream, new_reader, None if tail is None else begin)
+        return Track(source, stream, new_reader, None if tail is None else begin)
 
-    tracks = [track(stream, path) for stream, path in source.files(stream)]
+    tracks = [track(stream) for stream, _ in source.files(want.stream)]
     for item in follow_tracks(tracks, stop=stop, sleep=sleep, now=now, poll=poll, reopen=reopen, grace=grace):
         yield LogLine(item.stream, None, item.text, notice=True) if isinstance(item, Notice) else item
 
@@ -150,13 +167,15 @@ class _Followed(Generic[T]):
 
     def __init__(self, track: Track[T]) -> None:
         self._track = track
-        self._path = track.path
+        self._source = track.source
+        self._path = dict(track.source.files("both"))[track.stream]
         self.reader = track.new_reader()
         self._file: LogFile | None = None
         self._identity: tuple[int, int] | None = None  # of the file that our place is in
         self._at = 0
         self._mark = b""  # the bytes just before our place
         self._gone = False
+        self._refused = False
 
     def begin(self) -> Iterator[T | Notice]:
         """Open the file if it is there, and go to the place where following it begins."""
@@ -209,15 +228,19 @@ class _Followed(Generic[T]):
 
     def _open(self) -> Sequence[T | Notice]:
         try:
-            file = LogFile(self._path)
+            file = self._source.open(self._track.stream)
         except FileNotFoundError:
             return self._vanished()
+        except NotTheJobs as error:
+            said, self._refused = self._refused, True
+            return [] if said else [Notice(error.message, self._track.stream)]
         if file.identity != self._identity and self._unread():
             file.close()  # first what was written to the old one while we slept
             return []
         # the old one is closed only now: while it was open, its number could not go to another file
         self.close()
         self._file = file
+        self._source = replace(self._source, begin=(file.begin, file.begin))  # as it was seen first
         self._gone = False
         if self._identity in (None, file.identity):
             self._identity = file.identity
@@ -241,6 +264,9 @@ class _Followed(Generic[T]):
         unfinished = self.reader.end()
         self.reader = self._track.new_reader()
         self._identity, self._at, self._mark = identity, 0, b""
+        self._source = replace(self._source, begin=(0, 0))  # what stood before the job's first byte is gone too
+        if self._file is not None:
+            self._file.begin = 0
         return [*unfinished, self._notice(what)]
 
     def _notice(self, what: str) -> Notice:

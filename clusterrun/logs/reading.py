@@ -10,7 +10,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from clusterrun.logs.files import LogFile
+from clusterrun.errors import ClusterrunError
+from clusterrun.logs.files import LogFile, NotTheJobs
 from clusterrun.logs.lines import LineReader, LogLine, Stream
 from clusterrun.logs.merge import offsets_at, turns
 from clusterrun.logs.wanted import Source, Streams, Tick, Want
@@ -66,6 +67,19 @@ def read_lines(
     return read(source, want, lambda stream: line_reader(stream, source, want), tail=tail, since=since)
 
 
+def refused(source: Source, want: Want) -> list[NotTheJobs]:
+    """Why files that are there are not read: they belong to somebody whose job it is not."""
+    found: list[NotTheJobs] = []
+    for stream, _ in source.files(want.stream):
+        try:
+            source.open(stream).close()
+        except NotTheJobs as error:
+            found.append(error)
+        except (OSError, ClusterrunError):
+            continue
+    return found
+
+
 def line_reader(stream: Stream, source: Source, want: Want) -> LineReader:
     """What reads the lines of one file that are wanted."""
     return LineReader(stream, world_size=source.world_size, ranks=source.ranks, match=want.match())
@@ -79,13 +93,16 @@ def read(
     tail: int | None = None,
     since: float | None = None,
 ) -> Iterator[T]:
-    """What new readers make of a job's files; with ``tail`` they must give an item a line."""
+    """What new readers make of a job's files; with ``tail`` they must give an item a line.
+
+    A file that ``refused`` names is left out.
+    """
     with ExitStack() as stack:
         files: dict[Stream, LogFile] = {}
-        for stream, path in source.files(want.stream):
+        for stream, _ in source.files(want.stream):
             try:
-                files[stream] = stack.enter_context(closing(LogFile(path)))
-            except FileNotFoundError:
+                files[stream] = stack.enter_context(closing(source.open(stream)))
+            except (FileNotFoundError, NotTheJobs):
                 continue
         # a file that is still written to must not keep us for ever
         sizes = {stream: file.size() for stream, file in files.items()}

@@ -78,14 +78,14 @@ class Printer:
     def tracks(self, tail: int | None, since: float | None) -> list[Track[bytes]]:
         """The files to follow, from their beginning, their last lines or a time on."""
         found: list[Track[bytes]] = []
-        for stream, path in self._source.files(self._want.stream):
+        for stream, _ in self._source.files(self._want.stream):
             new_reader = partial(self.reader, stream)
+            begin: Callable[[LogFile, int], tuple[int, Iterable[bytes], Reader[bytes]]] | None = None
             if tail is not None:
-                found.append(Track(path, stream, new_reader, partial(self._last, stream, tail)))
+                begin = partial(self._last, stream, tail)
             elif since is not None:
-                found.append(Track(path, stream, new_reader, beginning_at(new_reader, self._offset(stream, since))))
-            else:
-                found.append(Track(path, stream, new_reader))
+                begin = beginning_at(new_reader, self._offset(stream, since))
+            found.append(Track(self._source, stream, new_reader, begin))
         return found
 
     def made(self, lines: Iterable[LogLine]) -> Iterator[bytes]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from clusterrun.logs.complaints import Complaints
+from clusterrun.logs.files import LogFile
 from clusterrun.logs.lines import Match, Stream
 
 Streams = Literal["out", "err", "both"]
@@ -34,6 +35,8 @@ class Source:
 
     Without ``err`` the job writes both streams into ``out``. ``name`` stands before each line where several
     sources are shown together. ``ranks`` are srun's labels, None for all lines. ``ticks`` come oldest first.
+    ``begin`` is the offset of the job's first byte in each file: before it stands what another job of that id wrote.
+    ``owners`` are the uids whose files may be the job's logs, None for any.
     """
 
     out: Path
@@ -42,6 +45,8 @@ class Source:
     world_size: int | None = None
     ranks: frozenset[int] | None = None
     ticks: tuple[Tick, ...] = ()
+    begin: tuple[int, int] = (0, 0)
+    owners: frozenset[int] | None = None
 
     def files(self, stream: Streams) -> list[tuple[Stream, Path]]:
         """The files of the streams asked for, out first."""
@@ -51,6 +56,12 @@ class Source:
         if stream != "out" and self.err is not None:
             found.append(("err", self.err))
         return found
+
+    def open(self, stream: Stream) -> LogFile:
+        """Open the log of a stream; raises what LogFile raises."""
+        path = self.out if stream == "out" else self.err
+        assert path is not None
+        return LogFile(path, self.begin[stream == "err"], self.owners)
 
 
 @dataclass(frozen=True)

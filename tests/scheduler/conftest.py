@@ -94,7 +94,7 @@ class Bench:
         (self.local / str(id) / "state.json").write_text(json.dumps(value | changes))
 
     def unlock(self, id: JobId, *, locks: bool = True) -> None:
-        """Put a mark that nobody holds in the place of a supervisor's own; without ``locks``, one that tells nothing."""
+        """Put a mark that nobody holds in the place of a supervisor's; without ``locks``, one that tells nothing."""
         alive = self.local / str(id) / "alive"
         alive.unlink()
         alive.write_bytes(b"locked\n" if locks else b"")
