@@ -93,6 +93,8 @@ MAY_RETURN = frozenset({"PREEMPTED", "NODE_FAIL", "BOOT_FAIL", "LAUNCH_FAILED", 
 STOPPED_STATUS = 85
 #: 0:53, how Slurm says that it could not open the job's log files (22.05).
 LAUNCH_FAILURE = 181
+#: The reason that squeue shows of such a job, and of others that could not be started on their node.
+LAUNCH_REASON = "JobLaunchFailure"
 
 
 def outcome_of(state: str, exit_status: int | None = None) -> Outcome:

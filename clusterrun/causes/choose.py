@@ -18,7 +18,7 @@ from clusterrun.causes.scan import TABLE, Finding, classify, filled, scan
 from clusterrun.causes.series import NAN
 from clusterrun.causes.telling import BY_DUE, BY_STATE, Logs, in_full, lines_of, rank_words, told
 from clusterrun.causes.weak import weak
-from clusterrun.job import LAUNCH_FAILURE
+from clusterrun.job import LAUNCH_FAILURE, LAUNCH_REASON
 
 STOPPED, DUPLICATE = 85, 75
 _EXITED = re.compile(r"(?:^| )exited(?: with (?:status )?\d+|: )")  # how the worker tells sys.exit and a command's end
@@ -85,10 +85,14 @@ def _own_words(findings: Sequence[Finding], facts: Facts) -> Cause | None:
         )
     if facts.exit_status == DUPLICATE and (found := last("duplicate")) is not None:
         return told(found, facts)
-    if facts.exit_status == LAUNCH_FAILURE and not findings:
+    # where accounting is off, Slurm forgets the exit code soon, and the reason that was seen in the queue is left
+    unlaunched = facts.reason == LAUNCH_REASON and facts.exit_status is None and not facts.ends
+    if (facts.exit_status == LAUNCH_FAILURE or unlaunched) and not findings:
         return Cause(
             kind="log-unopened",
-            sentence="Slurm could not open the job's log files, so it never ran (exit code 0:53)",
+            sentence="Slurm could not start the job on its node (JobLaunchFailure), most often for want of its log folder"
+            if unlaunched
+            else "Slurm could not open the job's log files, so it never ran (exit code 0:53)",
             advice="the log folder must exist and be writable on the compute nodes; a full disk or quota does it too",
             command="ls -ld logs; df -h .; quota -s",
             source="Slurm 22.05, seen on the lab",

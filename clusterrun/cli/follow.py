@@ -13,7 +13,7 @@ from typing import Any
 from clusterrun import records, runlogs
 from clusterrun.cli.watcher import Watcher
 from clusterrun.cluster import Cluster
-from clusterrun.job import LAUNCH_FAILURE, LOCAL, JobId, Outcome
+from clusterrun.job import LAUNCH_FAILURE, LAUNCH_REASON, LOCAL, JobId, Outcome
 from clusterrun.logs import Look, Notice, Source, Want, log_paths, look_of, show_following
 from clusterrun.logs.clock import clock_ticks
 from clusterrun.records import RunRecord
@@ -221,10 +221,13 @@ def no_log(cluster: Cluster, run: RunRecord, job: JobId, state: RunState) -> str
         return f"job {job} never started, so it has no log" if over else f"no log of job {job} yet"
     # accounting's word is in the state already; only scontrol has it where there is none, and forgets it soon
     code = "0:53" if state.status.exit_status == LAUNCH_FAILURE else _exit_code(cluster, run, job)
-    if code == "0:53":
+    what = "open its logs (exit code 0:53)" if code == "0:53" else ""
+    if not code and state.status.reason == LAUNCH_REASON:
+        what = f"start it on its node ({LAUNCH_REASON})"
+    if what:
         return (
-            f"job {job} failed before its script began: Slurm could not open its logs in {run.logs} (exit code 0:53);"
-            " is the folder gone, full or not writable on the node?"
+            f"job {job} failed before its script began: Slurm could not {what};"
+            f" is {run.logs} gone, full or not writable on the node?"
         )
     return f"job {job} failed before its script began" + (f" (exit code {code})" if code else "") + ", so it has no log"
 

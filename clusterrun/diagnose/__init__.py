@@ -4,6 +4,7 @@ records.py   what the run wrote of itself -> facts
 reading.py   its logs -> lines, bounded
 again.py     the command that submits it again, with what to change
 longer.py    a longer time limit, within what a partition allows
+here.py      a local job's end, without what only Slurm has
 answer.py    Diagnosis: what is told
 """
 
@@ -23,6 +24,7 @@ from clusterrun.causes import Cause, Facts, first_cause
 from clusterrun.causes.frames import is_own
 from clusterrun.diagnose.again import again
 from clusterrun.diagnose.answer import Diagnosis
+from clusterrun.diagnose.here import here
 from clusterrun.diagnose.longer import longer
 from clusterrun.diagnose.reading import Read, read_folder, read_logs
 from clusterrun.diagnose.records import facts_of
@@ -108,6 +110,8 @@ def _answer(
     slurm: SlurmScheduler | None = None,
 ) -> Diagnosis:
     cause = first_cause(read.logs, facts)
+    if state.status.id.is_local:
+        cause = here(cause, state.status)
     if slurm is not None and cause.kind == "time-limit":
         cause = longer(cause, state.status, parse_partitions(slurm.answer(partitions_argv()).text), state.record)
     if cause.kind == "log-unopened":

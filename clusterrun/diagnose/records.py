@@ -59,6 +59,8 @@ def facts_of(state: RunState) -> Facts:
 def _canceller(run: RunRecord, status: JobStatus) -> str:
     if status.state == "CANCELLED" and run.submission.cancel_asked:
         return "`clusterrun cancel`"
+    if status.state == "CANCELLED" and status.id.is_local:
+        return "a signal to its supervisor"
     return ""
 
 
