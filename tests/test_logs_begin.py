@@ -31,13 +31,14 @@ LINES = st.lists(
 ).map(b"".join)  # fmt: skip
 
 
+LOOKS = {"pipe": Look(), "people": Look(terminal=True, fold=True), "raw": Look(raw=True)}
+WANTS = {"all": Want(), "errors": Want(errors=True), "grep": Want(grep=re.compile("a|x"))}
+
+
+@settings(max_examples=15, deadline=None)
 @given(old=LINES, new=LINES, more=LINES)
-@pytest.mark.parametrize(
-    "look", [Look(), Look(terminal=True, fold=True), Look(raw=True)], ids=["pipe", "people", "raw"]
-)
-@pytest.mark.parametrize(
-    "want", [Want(), Want(errors=True), Want(grep=re.compile("a|x"))], ids=["all", "errors", "grep"]
-)
+@pytest.mark.parametrize("look", LOOKS.values(), ids=LOOKS)
+@pytest.mark.parametrize("want", WANTS.values(), ids=WANTS)
 @pytest.mark.parametrize("how", [{}, {"tail": 2}, {"since": 1.0}], ids=["whole", "tail", "since"])
 def test_what_stands_before_a_runs_first_byte_changes_nothing(
     tmp_path_factory: pytest.TempPathFactory, old: bytes, new: bytes, more: bytes, look: Look, want: Want, how: dict
@@ -51,11 +52,12 @@ def test_what_stands_before_a_runs_first_byte_changes_nothing(
             assert path is not None
             path.write_bytes(before + new + more)
     assert b"".join(show([after], want, look, **how)) == b"".join(show([alone], want, look, **how))
-    followed = [
-        list(show_following([one], want, look, stop=lambda: True, sleep=lambda _: None, **how))
-        for one in (after, alone)
-    ]
-    assert followed[0] == followed[1]
+
+    def followed(one: Source) -> list[bytes | Notice]:
+        pieces = show_following([one], want, look, stop=lambda: True, sleep=lambda _: None, now=lambda: 0.0, **how)
+        return list(pieces)
+
+    assert followed(after) == followed(alone)
 
 
 def test_a_log_that_was_cut_below_the_first_byte_is_read_whole(tmp_path: Path) -> None:

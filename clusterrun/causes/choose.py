@@ -90,7 +90,7 @@ def _own_words(findings: Sequence[Finding], facts: Facts) -> Cause | None:
     if (facts.exit_status == LAUNCH_FAILURE or unlaunched) and not findings:
         return Cause(
             kind="log-unopened",
-            sentence="Slurm could not start the job on its node (JobLaunchFailure): is its log folder there?"
+            sentence="Slurm could not start the job on its node (JobLaunchFailure), probably for want of its log folder"
             if unlaunched
             else "Slurm could not open the job's log files, so it never ran (exit code 0:53)",
             advice="the log folder must exist and be writable on the compute nodes; a full disk or quota does it too",
