@@ -18,7 +18,7 @@ from clusterrun.logs import Look, Notice, Source, Tick, Want, show, show_followi
 from clusterrun.store import RunRecord, Store
 from tests.desks import Desk
 from tests.endings import Slurm, over
-from tests.recording import attempt, claim, end, submitted
+from tests.recording import AT, attempt, claim, end, submitted
 
 OLD_OUT = "0: of a run before\n1: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB\n"
 OLD_ERR = "0: Traceback (most recent call last):\n0: torch.OutOfMemoryError: CUDA out of memory."
@@ -82,13 +82,18 @@ def test_a_followed_log_that_is_cut_or_replaced_is_read_from_its_new_beginning(t
     assert [one for one in said if isinstance(one, bytes)] == [b"one\n", b"two\n", b"three\n" + b"x" * 200 + b"\n"]
 
 
-@pytest.fixture
-def run(desk: Desk) -> RunRecord:
-    """A run that failed, whose job id had been another run's before."""
+@pytest.fixture(params=["submitter", "script"])
+def run(request: pytest.FixtureRequest, desk: Desk) -> RunRecord:
+    """A run that failed, whose job id had been another run's before; who noted how long the logs were then."""
+    for path, text in (("logs/train_101.out", OLD_OUT), ("logs/train_101.err", OLD_ERR)):
+        desk.write(path, text)
+        if request.param == "submitter":  # to the other, the job may have written already
+            os.utime(desk.project / path, (AT - 60, AT - 60))
     run = submitted(Store(desk.project, desk.state), cluster="desk", tasks_per_node=2)
     claim(run)
     folder = attempt(run, end=end(1))
-    (folder / "log-start").write_text(f"{len(OLD_OUT)} {len(OLD_ERR)}\n")
+    noise = 10 if request.param == "submitter" else 0  # what the node wrote before the script's first act
+    (folder / "log-start").write_text(f"{len(OLD_OUT) + noise} {len(OLD_ERR) + noise}\n")
     desk.write("logs/train_101.out", OLD_OUT + OUT)
     desk.write("logs/train_101.err", OLD_ERR + ERR)
     return run
@@ -107,13 +112,16 @@ def test_why_does_not_blame_the_run_before(run: RunRecord) -> None:
     assert cause.evidence[0].number is None  # lines before it were not counted
 
 
-def test_a_run_begins_at_the_smaller_of_what_script_and_submitter_saw(run: RunRecord) -> None:
-    job = JobId("101")
-    assert runlogs.begin(run, job) == (len(OLD_OUT), len(OLD_ERR))
-    folder = run.run_dir / "attempts" / f"{run.submission.token}.0.0"
-    for words in ("", "1", "1 2 3", "-1 5", "x y", "9" * 30 + " 1"):
-        (folder / "log-start").write_text(words)
-        assert runlogs.begin(run, job) == (0, 0)
+def test_a_run_begins_where_its_submitter_saw_the_logs_end_or_where_its_script_did(run: RunRecord) -> None:
+    assert runlogs.begin(run, JobId("101")) == (len(OLD_OUT), len(OLD_ERR))
+
+
+@pytest.mark.parametrize("words", ["", "1", "1 2 3", "-1 5", "x y", "9" * 30 + " 1"])
+def test_a_note_of_the_script_that_is_damaged_hides_nothing(desk: Desk, words: str) -> None:
+    desk.write("logs/train_101.out", OUT)  # the job may have written it
+    run = submitted(Store(desk.project, desk.state), cluster="desk")
+    (attempt(run) / "log-start").write_text(words)
+    assert runlogs.begin(run, JobId("101")) == (0, 0)
 
 
 def test_a_log_of_another_user_is_named_in_one_line_and_the_rest_is_shown(desk: Desk, run: RunRecord) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pwd
 import shlex
 import stat
 from collections.abc import Callable, Collection, Iterator
@@ -11,6 +10,7 @@ from pathlib import Path
 
 from clusterrun.errors import ClusterrunError, RequestError
 from clusterrun.job import JobId
+from clusterrun.safe_files import user_name
 
 BLOCK = 64 * 1024
 """Bytes read at a time. Twice as fast as 256 KiB: from 128 KiB on, each buffer is memory fresh from the kernel."""
@@ -52,7 +52,7 @@ class LogFile:
             _check_regular(path, status)  # it may have been swapped since
             if owners is not None and status.st_uid not in owners:
                 raise _refused(
-                    path, f"belongs to {_user(status.st_uid)}, whose job it is not, and is not read", NotTheJobs
+                    path, f"belongs to {user_name(status.st_uid)}, whose job it is not, and is not read", NotTheJobs
                 )
         except BaseException:
             self.close()
@@ -94,13 +94,6 @@ def _check_regular(path: Path, status: os.stat_result) -> None:
 
 def _refused(path: Path, why: str, kind: type[RequestError] = RequestError) -> RequestError:
     return kind(f"the log {path} {why}", hint=f"see what it is: ls -l {shlex.quote(str(path))}")
-
-
-def _user(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return f"user {uid}"
 
 
 _KINDS: list[tuple[Callable[[int], bool], str]] = [

@@ -6,15 +6,14 @@ Standard library only.
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import os
-import stat
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from clusterrun import safe_files
 from clusterrun.scheduler.processes import Identity
 
 _LARGEST = 1024 * 1024  # bytes of a file; the largest seen has 2 KiB
@@ -48,32 +47,17 @@ def write_json(path: Path, value: dict[str, Any]) -> None:
 
 def read_json(path: Path) -> dict[str, Any] | None:
     """A file of mine in a folder of mine, None where there is none; raises Unreadable."""
+    if path.parent.is_symlink():
+        raise Unreadable(f"{path.parent} is a symbolic link")
     try:
-        value = json.loads(_bytes_of(path))
-    except (FileNotFoundError, NotADirectoryError) as error:
-        if path.parent.is_symlink():
-            raise Unreadable(f"{path.parent} is a symbolic link") from error
+        value = json.loads(safe_files.read(path, _LARGEST, owner=os.getuid()))
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError, RecursionError) as error:
         raise Unreadable(f"{path.name} cannot be read") from error
     if not isinstance(value, dict):
         raise Unreadable(f"{path.name} cannot be read")
     return value
-
-
-def _bytes_of(path: Path) -> bytes:
-    """The bytes of a plain file, whatever has been put in its place; raises OSError."""
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        handle = os.open(path.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
-        with os.fdopen(handle, "rb") as file:
-            found = os.fstat(handle)
-            owners = {found.st_uid, os.fstat(folder).st_uid}
-            if owners != {os.getuid()} or not stat.S_ISREG(found.st_mode) or found.st_size > _LARGEST:
-                raise OSError(errno.EPERM, "not a small plain file of mine", str(path))
-            return file.read(_LARGEST)
-    finally:
-        os.close(folder)
 
 
 def typed(kind: type[Any], value: dict[str, Any]) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from clusterrun import safe_files
 from clusterrun.job import TERMINAL, JobId, JobStatus, outcome_of
 from clusterrun.scheduler import mark
 from clusterrun.scheduler.localfiles import Unreadable, read_json, typed, write_json
@@ -93,8 +94,9 @@ def check_root(root: Path) -> None:
     """Raise OSError where ``<state>/local`` is there and another user could have filled it."""
     with contextlib.suppress(FileNotFoundError):
         found = root.lstat()
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
-            raise OSError(errno.EPERM, "it must be a folder of yours that nobody else can write", str(root))
+        why = safe_files.why_not(found, os.getuid()) if stat.S_ISDIR(found.st_mode) else "it is not a folder"
+        if why:
+            raise OSError(errno.EPERM, why, str(root))
 
 
 def job_folders(root: Path) -> Iterator[Path]:
