@@ -69,7 +69,7 @@ def read(asked: Asked, cwd: Path, environ: Mapping[str, str]) -> Request:
         if asked.job:
             raise RequestError(
                 "a job file and a script were both given",
-                hint="keep one: clusterrun submit JOB, or clusterrun submit -- SCRIPT",
+                hint="keep one: `clusterrun submit JOB`, or `clusterrun submit -- SCRIPT`",
             )
         work = recognise(asked.words, cwd, environ, notices.append)
     else:

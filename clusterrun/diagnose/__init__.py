@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Protocol
 
 from clusterrun.causes import Cause, Facts, first_cause
-from clusterrun.diagnose.again import again
+from clusterrun.diagnose.again import advised
 from clusterrun.diagnose.answer import Diagnosis
 from clusterrun.diagnose.longer import longer
 from clusterrun.diagnose.reading import Read, read_folder, read_logs
@@ -84,7 +84,7 @@ def explain_logs(folder: Path) -> Diagnosis:
     cause = first_cause(read.logs, Facts())
     if _JOB.search(cause.command):  # no job is known here, but the file is
         cause = replace(cause, command=_to_read(cause) if cause.command.startswith("clusterrun logs") else "")
-    return Diagnosis(cause=replace(cause, advice=_JOB.sub("JOBID", cause.advice)), notes=read.notes)
+    return Diagnosis(cause=advised(replace(cause, advice=_JOB.sub("JOBID", cause.advice)), None), notes=read.notes)
 
 
 def _to_read(cause: Cause) -> str:
@@ -111,9 +111,8 @@ def _answer(
     if facts.lost_nodes and cause.kind != "node-failure":  # since when is not known: it is told, not blamed
         notes = (*notes, f"of its nodes {', '.join(facts.lost_nodes)} is down or does not answer now")
     job = str(state.status.id)
-    command = again(_JOB.sub(job, cause.command), state.record, shown.get("Command", ""))
-    cause = replace(cause, command=command, advice=_JOB.sub(job, cause.advice))
-    return Diagnosis(cause=cause, notes=(*notes, *read.notes))
+    cause = replace(cause, command=_JOB.sub(job, cause.command), advice=_JOB.sub(job, cause.advice))
+    return Diagnosis(cause=advised(cause, state.record, shown.get("Command", "")), notes=(*notes, *read.notes))
 
 
 def _folder_command(state: RunState, shown: dict[str, str]) -> str:
