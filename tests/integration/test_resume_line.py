@@ -23,8 +23,8 @@ def saved(job: Job) -> list[int]:
 def test_the_pasted_line_continues_at_the_saved_step(new_site: Callable[[Lab | None], Site], ending: str) -> None:
     site = new_site(None)
     (site.project / "clusterrun.toml").touch(0o644)
-    first = site.submit(*ONE_RANK, *QUICK)
-    until(lambda: saved(first), 120, lambda: f"a checkpoint: {first.err.read_text()}")
+    first = site.submit(*ONE_RANK, *QUICK, "--env", "OMP_NUM_THREADS=1")
+    until(lambda: saved(first), 300, lambda: f"a checkpoint: {first.err.read_text()}")
     if ending == "cancel":
         site.cli("cancel", first.id)
     else:
@@ -42,6 +42,6 @@ def test_the_pasted_line_continues_at_the_saved_step(new_site: Callable[[Lab | N
     second = re.search(r"Submitted job (L\d+) ", done.stdout)
     assert done.returncode == 0 and second is not None, done
     log = site.project / "logs" / f"train_{second[1]}.out"
-    until(lambda: log.exists() and "resumed from" in log.read_text(), 120)
+    until(lambda: log.exists() and "resumed from" in log.read_text(), 300)
     site.cli("cancel", second[1])
     assert f"resumed from {first.run_dir}/checkpoints/step-{step:08} (step {step})" in log.read_text()
