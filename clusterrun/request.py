@@ -69,7 +69,7 @@ def read(asked: Asked, cwd: Path, environ: Mapping[str, str]) -> Request:
         if asked.job:
             raise RequestError(
                 "a job file and a script were both given",
-                hint="keep one: clusterrun submit JOB, or clusterrun submit -- SCRIPT",
+                hint="keep one: `clusterrun submit JOB`, or `clusterrun submit -- SCRIPT`",
             )
         work = recognise(asked.words, cwd, environ, notices.append)
     else:
@@ -103,7 +103,9 @@ def _with_precision(settings: Value, fp16: Value | None, asked: Asked) -> Value:
         raise RequestError("--fp16 and --set precision both name the precision", hint="keep one of them")
     if "precision" in settings.value and "fp16" not in asked.flags:
         return settings
-    return Value(settings.value | {"precision": "fp16" if fp16.value else "fp32"}, settings.source)
+    # a source that was typed comes first: only those are typed again
+    sources = ", ".join(dict.fromkeys([fp16.source, settings.source] if settings.value else [fp16.source]))
+    return Value(settings.value | {"precision": "fp16" if fp16.value else "fp32"}, sources)
 
 
 def specify(request: Request, *, has_gpus: bool | None, local: bool) -> tuple[JobSpec, list[str]]:

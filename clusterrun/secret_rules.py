@@ -80,8 +80,7 @@ SHAPES: tuple[Shape, ...] = (
     Shape("a URL with a password", r"\b[a-z][a-z0-9+.-]*://[^/\s:@\"']*:(?!\$)[^/\s@\"']+@", "RFC 3986, 3.2.1"),
 )  # fmt: skip
 
-_NAMES = tuple((re.compile(row.pattern), row) for row in NAMES)
-_SHAPES = tuple((re.compile(row.pattern, re.ASCII), row) for row in SHAPES)
+# the rows are compiled when they are used: most commands need none of them
 _SWITCH = re.compile(r"|0|1|true|false|yes|no|on|off|none", re.IGNORECASE)
 # NAME=value as shell assigns it: at the beginning of a word, also after export, env or a quote
 _ASSIGNMENT = re.compile(r"(?<![\w$.{-])(?P<name>[A-Za-z_]\w*)=(?P<value>'[^']*'?|\"[^\"]*\"?|[^\s;&|]*)", re.ASCII)
@@ -92,13 +91,13 @@ def named_secret(name: str, value: str) -> str:
     """Why the value of a variable of that name is a secret (``a password``), or an empty text where it is none."""
     if _SWITCH.fullmatch(value):
         return ""
-    row = next((row for pattern, row in _NAMES if pattern.fullmatch(name.upper())), None)
+    row = next((row for row in NAMES if re.fullmatch(row.pattern, name.upper())), None)
     return row.reason if row is not None and row.secret else ""
 
 
 def secret_shape(text: str) -> str:
     """What the text holds that has the form of a token or key (``a GitHub token``), or an empty text."""
-    return next((row.what for pattern, row in _SHAPES if pattern.search(text)), "")
+    return next((row.what for row in SHAPES if re.search(row.pattern, text, re.ASCII)), "")
 
 
 def refuse_named(name: str, value: str, what: str, source: str) -> None:

@@ -138,7 +138,7 @@ class Ui:
 
 
 def _folded(line: str, width: int) -> list[str]:
-    if width < 20 or line.startswith(("scontrol ", "clusterrun ")):
+    if width < 20 or line.startswith(("scontrol ", "clusterrun ", "cd ")):
         return [line]
     return textwrap.wrap(line, width, break_long_words=False, break_on_hyphens=False) or [line]
 

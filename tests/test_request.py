@@ -194,6 +194,7 @@ def test_no_fp16_is_the_precision_of_the_task_and_a_typed_one_wins_over_the_job_
     assert read(project, job="sft").work == Task("lm", (("precision", "bf16"),))
     assert read(project, job="sft", fp16=False).work == Task("lm", (("precision", "fp32"),))
     assert read(project, job="sft", fp16=True).work == Task("lm", (("precision", "fp16"),))
+    assert read(project, job="sft", fp16=True).values["set"].source.startswith("--fp16"), "it is typed again as --set"
 
 
 def test_fp16_is_refused_for_a_script_and_beside_a_typed_precision(project: Path) -> None:

@@ -23,7 +23,7 @@ FILES: tuple[Row, ...] = (
     ),
     row(
         "disk-full", "no space left on device|storagefull", r"(?i)No space left on device(?:: '?(?P<what>[^'\n]+)'?)?|StorageFull",
-        "a disk is full[: {what}]", _FULL, "https://github.com/hiyouga/LlamaFactory/issues/5155", "df -h[ {folder}]; df -i[ {folder}]   (on the node)",
+        "a disk is full[: {what}]", _FULL, "https://github.com/hiyouga/LlamaFactory/issues/5155", "df -h[ {folder}]; df -i[ {folder}]",
     ),
     row(
         "disk-full", "pytorchstreamwriter failed|inline_container", r"PytorchStreamWriter failed writing file (?P<what>\S+?): file write failed",
@@ -58,7 +58,7 @@ FILES: tuple[Row, ...] = (
         "file-system", "stale file handle|stale nfs file handle|input/output error|transport endpoint|remote i/o error|communication error on send",
         r"(?i)Stale (?:NFS )?file handle|Input/output error|Transport endpoint is not connected|Cannot send after transport endpoint shutdown|Remote I/O error|Communication error on send",
         "a file system failed: {0}", "the server or the node's mount: where it is one node, keep off it; tell your admins",
-        "https://github.com/pytorch/pytorch/issues/10577", "df -h   (on the node)", Strength.HINT,
+        "https://github.com/pytorch/pytorch/issues/10577", "df -h", Strength.HINT,
     ),
     row(
         "offline", "couldn't connect to '|max retries exceeded with url|read timed out|offline mode is enabled|localentrynotfounderror|can't load",

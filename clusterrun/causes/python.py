@@ -74,12 +74,12 @@ PYTHON: tuple[Row, ...] = (
         r"|No space left on device.*/dev/shm",
         "/dev/shm is full: data-loading workers pass their batches through it",
         "fewer workers (num_workers), or a container with a larger /dev/shm; torch.multiprocessing.set_sharing_strategy('file_system') avoids it",
-        "https://github.com/pytorch/pytorch/issues/5040", "df -h /dev/shm   (on the node)",
+        "https://github.com/pytorch/pytorch/issues/5040", "df -h /dev/shm",
     ),
     row(
         "shared-memory", "is killed by signal: bus error", r"DataLoader worker \(pid\(?s?\)? ?(?P<pid>\d+)\) is killed by signal: Bus error",
         "a data-loading worker ({pid}) had no shared memory left: /dev/shm is full", "fewer workers (num_workers), or a container with a larger /dev/shm",
-        "https://github.com/XPixelGroup/BasicSR/issues/59", "df -h /dev/shm   (on the node)",
+        "https://github.com/XPixelGroup/BasicSR/issues/59", "df -h /dev/shm",
     ),
     row(
         "crashed", "is killed by signal: ",

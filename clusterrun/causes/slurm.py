@@ -48,7 +48,7 @@ SLURM: tuple[Row, ...] = (
     ),
     row(
         "cancelled", "cancelled at", r"\*\*\* JOB \S+ (?:ON \S+ )?CANCELLED AT (?P<at>[\d:T-]+)(?: DUE TO SIGNAL \w+| on \S+)? \*\*\*",
-        "the job was cancelled at {at}", "somebody typed scancel, or a program did", SLURM_C, "sacct -j JOB -X -o JobID,State%30   (names the user)",
+        "the job was cancelled at {at}", "somebody typed scancel, or a program did; accounting names the user", SLURM_C, "sacct -j JOB -X -o JobID,State%30",
     ),
     row(
         "requeued", "due to job requeue", r"CANCELLED AT (?P<at>[\d:T-]+) DUE TO JOB REQUEUE", "the job was put back into the queue at {at}",

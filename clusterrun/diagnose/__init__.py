@@ -22,7 +22,7 @@ from typing import Protocol
 from clusterrun import records, runlogs
 from clusterrun.causes import Cause, Facts, first_cause
 from clusterrun.causes.frames import is_own
-from clusterrun.diagnose.again import again
+from clusterrun.diagnose.again import advised
 from clusterrun.diagnose.answer import Diagnosis
 from clusterrun.diagnose.here import here
 from clusterrun.diagnose.longer import longer
@@ -88,9 +88,7 @@ def explain_logs(folder: Path) -> Diagnosis:
     cause = first_cause(read.logs, Facts())
     if _JOB.search(cause.command):  # no job is known here, but the file is
         cause = replace(cause, command=_to_read(cause) if cause.command.startswith("clusterrun logs") else "")
-    elif "…" in cause.command:  # nothing is known of how it was submitted
-        cause = replace(cause, command="")
-    return Diagnosis(cause=replace(cause, advice=_JOB.sub("JOBID", cause.advice)), notes=read.notes)
+    return Diagnosis(cause=advised(replace(cause, advice=_JOB.sub("JOBID", cause.advice)), None), notes=read.notes)
 
 
 def _to_read(cause: Cause) -> str:
@@ -119,9 +117,12 @@ def _answer(
     if facts.lost_nodes and cause.kind != "node-failure":  # since when is not known: it is told, not blamed
         notes = (*notes, f"of its nodes {', '.join(facts.lost_nodes)} is down or does not answer now")
     job = str(state.status.id)
-    command = again(_JOB.sub(job, cause.command), state.record, shown.get("Command", ""))
-    cause = replace(cause, command=command, advice=_JOB.sub(job, cause.advice))
+    cause = replace(cause, command=_JOB.sub(job, cause.command), advice=_JOB.sub(job, cause.advice))
     cause = _in_module(cause, state)
+    if state.record is None or state.record.mine:  # another user's record must not put words into a command of mine
+        cause = advised(cause, state.record, shown.get("Command", ""))
+    elif cause.command.startswith("clusterrun submit"):
+        cause = replace(cause, command="")
     status = facts.failure.status if facts.failure is not None and facts.state == "FAILED" else None
     return Diagnosis(cause=cause, notes=(*notes, *read.notes), status=status)
 

@@ -24,12 +24,14 @@ def longer(cause: Cause, job: JobStatus, partitions: Sequence[Partition], run: R
     """
     name = job.partition or _asked(run, "partition")
     own = next((one for one in partitions if (one.name == name if name else one.default)), None)
-    if own is None or own.time_limit is None:
+    if own is None:
         return cause
     most, had = own.time_limit, job.time_limit or _seconds(_asked(run, "time")) or own.given_time
-    if not had or 2 * had <= most:
+    if not had:
         return cause
     wanted = 2 * had
+    if most is None or wanted <= most:
+        return replace(cause, command=cause.command.replace("--time LONGER", f"--time {_words(wanted)}"))
     bound = f"partition {own.name} allows no more than {_words(most)}"
     me = Me(user=_user())
     other = next(

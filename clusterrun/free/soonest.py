@@ -151,7 +151,7 @@ def place(asker: Asker, user: str) -> Request:
                 said=said, hint="try again, or name one: --partition NAME",
             )  # fmt: skip
         error = Refused if any(isinstance(t.said, No) for t in found.tried) else RequestError
-        raise error("no partition takes this job", said=said, hint="clusterrun free shows what there is")
+        raise error("no partition takes this job", said=said, hint="`clusterrun free` shows what there is")
     best = found.starts[0]
     assert isinstance(best.said, Start)
     words = when(best.said.at, time.time())

@@ -158,7 +158,7 @@ class LocalScheduler:
         if not answered:
             raise Ambiguous(
                 f"the supervisor of {folder.name} did not answer within {START_TIMEOUT:.0f} s",
-                hint=f"clusterrun submit --recover {submission.run_id} tells whether it runs",
+                hint=f"`clusterrun submit --recover {submission.run_id}` tells whether it runs",
             )
         process.wait()  # it forked and left
         if not word:

@@ -22,9 +22,9 @@ STATES = {
     "SIGNALING": "a signal is on its way to it",
     "STAGE_OUT": "its files are being copied out of the burst buffer",
     "REQUEUED": "it is going back into the queue",
-    "REQUEUE_HOLD": "it is going back into the queue, on hold: `scontrol release` lets it start",
+    "REQUEUE_HOLD": "it is going back into the queue, on hold: `scontrol release {job}` lets it start",
     "REQUEUE_FED": "it is going back into the queue of another cluster of the federation",
-    "SPECIAL_EXIT": "it went back into the queue, on hold, in a special state: `scontrol release` lets it start",
+    "SPECIAL_EXIT": "it went back into the queue, on hold, in a special state: `scontrol release {job}` lets it start",
     "RESV_DEL_HOLD": "it is on hold, as its reservation was deleted",
 }
 #: Seconds without a step after which a rank that still writes is said to stand still; an evaluation takes minutes.
@@ -35,7 +35,7 @@ def lines(job: JobStatus, run: RunRecord | None, now: float) -> list[str]:
     """What is known of a job that is neither waiting nor over, a sentence each."""
     said = [_since(job, now)]
     if job.state in STATES:
-        said.append(STATES[job.state])
+        said.append(STATES[job.state].replace("{job}", str(job.id)))
     elif job.state != "RUNNING":
         said.append(f"{job.state} is Slurm's own word; clusterrun does not know it")
     if run is None:
