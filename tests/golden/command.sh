@@ -153,9 +153,9 @@ on_exit() {
 on_term() {
     CR_STOPPED_BY=TERM
     [ -n "$CR_STEP" ] || exit 143
-    local tries=0
+    local tries=0 step=''
     until [ -s "$CR_ATTEMPT_DIR/step.pid" ] || [ "$((tries += 1))" -gt 50 ]; do sleep 0.1; done
-    kill -TERM "$(<"$CR_ATTEMPT_DIR/step.pid")" 2>/dev/null
+    { read -r step <"$CR_ATTEMPT_DIR/step.pid" && kill -TERM "$step"; } 2>/dev/null
 }
 
 attempt_dir() {
@@ -234,7 +234,8 @@ launch() {
         wait "$CR_STEP"
         CR_STATUS=$?
     done
-    CR_STATUS=$(cat "$CR_ATTEMPT_DIR/step.status" 2>/dev/null || echo "$CR_STATUS")
+    # `read` and not $(cat …): a TERM to all processes of the step would end the cat, and a status would be lost.
+    [ ! -s "$CR_ATTEMPT_DIR/step.status" ] || read -r CR_STATUS <"$CR_ATTEMPT_DIR/step.status"
     CR_STEP=
     # It holds nothing but memory. It is deaf to TERM, which scancel and a requeue send to every process here while ranks
     # that save first still meet at its store.
@@ -247,8 +248,8 @@ launch() {
     # The step's 0 is not yet a success (srun ends 0 after a node failure): every rank leaves a mark of its own end. A
     # shared file system may show those of other nodes late.
     if [ "$CR_STATUS" = 0 ]; then
-        local deadline=$((SECONDS + CR_SHOWN_LATE))
-        while CR_UNMARKED=$((WORLD_SIZE - $(listed "$CR_ATTEMPT_DIR" 'rank-*.end' | wc -l))); [ "$CR_UNMARKED" -gt 0 ] && [ "$SECONDS" -lt "$deadline" ]; do
+        local marks deadline=$((SECONDS + CR_SHOWN_LATE))
+        while marks=$(listed "$CR_ATTEMPT_DIR" 'rank-*.end' | wc -l); CR_UNMARKED=$((WORLD_SIZE - ${marks:-0})); [ "$CR_UNMARKED" -gt 0 ] && [ "$SECONDS" -lt "$deadline" ]; do
             sleep 1
         done
         if [ "$CR_UNMARKED" -gt 0 ]; then
