@@ -59,8 +59,10 @@ def train(
     try:
         done = _train(work, config, dist, run, device, agreement, stop, keeper, judge)
     finally:
-        keeper.close()  # also on the way out of an error: what is being written is the last good state
-        stop.release()
+        try:
+            keeper.close()  # also on the way out of an error: what is being written is the last good state
+        finally:
+            stop.release()
     agreement.close()
     return done
 

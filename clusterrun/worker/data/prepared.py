@@ -139,9 +139,9 @@ def _make(folder: Path, key: dict[str, Any], build: Build) -> dict[str, int]:
                 if path.is_file()
             }
             (temporary / KEY).write_text(json.dumps({"key": key, "files": files}))
-            for path in temporary.rglob("*"):
+            for path in [temporary, *temporary.rglob("*")]:
+                path.chmod(stat.S_IMODE(path.stat().st_mode) & ~0o022)  # a default ACL goes before the umask
                 _sync(path)
-            _sync(temporary)
             files = _publish(temporary, folder, key) or files
             _sync(folder.parent)
             return files
