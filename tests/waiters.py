@@ -36,17 +36,19 @@ SETTINGS = {
     "PriorityWeightPartition": "500",
     "PrivateData": "accounts,jobs,reservations,usage,users",  # from all but root
 }
+#: Another user. Not `nobody`, whose account 26.05 does not count as a user's.
+OTHER = "daemon"
 ACCOUNTS = (
     ("add", "account", "physics"),
     ("add", "account", "chem"),
     ("add", "user", "root", "account=physics"),
     ("add", "user", "root", "account=chem"),
-    ("add", "user", "nobody", "account=physics"),
+    ("add", "user", OTHER, "account=physics"),
     ("add", "qos", "tight"),
     ("add", "qos", "short"),
     ("modify", "qos", "tight", "set", "MaxTRESPerUser=gres/gpu=2"),
     ("modify", "qos", "short", "set", "MaxWall=10"),
-    ("modify", "user", "root,nobody", "set", "qos+=tight,short"),
+    ("modify", "user", f"root,{OTHER}", "set", "qos+=tight,short"),
     ("modify", "account", "chem", "set", "GrpTRES=cpu=2"),
 )
 
@@ -119,8 +121,8 @@ def submit_all(lab: Lab) -> dict[str, str]:
     made["reserved"] = submit("--reservation=later")
     made["licensed"] = submit("--licenses=matlab:1")
     made["resources"] = submit("--nodes=2", "--gpus-per-node=4")
-    made["priority"] = submit("--nodes=2", "--gpus-per-node=4", user="nobody")
-    made["nobody's"] = submit("--qos=short", "--time=15", user="nobody")
+    made["priority"] = submit("--nodes=2", "--gpus-per-node=4", user=OTHER)
+    made["other's"] = submit("--qos=short", "--time=15", user=OTHER)
     until(lambda: not missing(lab, made), 45, lambda: f"{missing(lab, made)}\n{squeue(lab)}", pause=0.3)
     return made
 

@@ -141,7 +141,7 @@ def test_a_qos_that_limits_the_time(why: Callable[[str], Explained], jobs: dict[
 
 def test_a_drained_node(why: Callable[[str], Explained], jobs: dict[str, str], strict_lab: Lab) -> None:
     found, node = why("drained"), strict_lab.node_names[2]
-    assert found["reason"] == f"ReqNodeNotAvail, UnavailableNodes:{node}"
+    assert found["reason"].startswith("ReqNodeNotAvail, ")  # 24.11 adds that another job may have reserved it
     assert found["here"][0] == f"it asks for {node}"
     assert any(line.startswith(f"{node} is drained: bad fan, by root, ") for line in found["here"])
     assert found["do"] == [f"scontrol update JobId={jobs['drained']} ReqNodeList="]
@@ -223,30 +223,30 @@ def test_a_run_of_ours_few_questions_and_no_such_job(site: Site, strict_lab: Lab
 
 
 @pytest.fixture
-def nobody(site: Site, tmp_path: Path) -> dict[str, str]:
+def other(site: Site, tmp_path: Path) -> dict[str, str]:
     """The environment in which Slurm's commands ask as another user, to whom this cluster shows little."""
     for name in ("squeue", "scontrol", "sacct"):
         real = shutil.which(name, path=site.env["PATH"])
         wrapper = tmp_path / name
-        wrapper.write_text(f'#!/bin/sh\nexec setpriv --reuid=nobody --regid=nogroup --clear-groups {real} "$@"\n')
+        wrapper.write_text(f'#!/bin/sh\nexec setpriv --reuid=daemon --regid=daemon --clear-groups {real} "$@"\n')
         wrapper.chmod(0o755)
     return {"PATH": f"{tmp_path}:{site.env['PATH']}"}
 
 
-def test_another_user_is_told_what_may_be_seen(site: Site, jobs: dict[str, str], nobody: dict[str, str]) -> None:
-    (found,) = site.json("why", jobs["priority"], env=nobody)
+def test_another_user_is_told_what_may_be_seen(site: Site, jobs: dict[str, str], other: dict[str, str]) -> None:
+    (found,) = site.json("why", jobs["priority"], env=other)
     assert found["waiting"]["word"] == "Priority"
     assert found["waiting"]["ahead"]["jobs"] == [], "the jobs of others are private here"
-    text = site.cli("why", jobs["priority"], env=nobody).stdout
+    text = site.cli("why", jobs["priority"], env=other).stdout
     assert "0 jobs in partition gpu, of those that you may see" in text
     assert "no job that you may see runs in partition gpu" in text
-    hidden = site.cli("why", jobs["stopped"], env=nobody).stdout
+    hidden = site.cli("why", jobs["stopped"], env=other).stdout
     assert "means  Slurm gives no reason yet" in hidden
     assert "the job's request (scontrol: slurm_load_jobs error: Invalid job id specified)" in hidden
     assert "only accounting tells of it" in hidden
 
 
-def test_a_limit_of_another_users_own(site: Site, jobs: dict[str, str], nobody: dict[str, str]) -> None:
-    (found,) = site.json("why", jobs["nobody's"], env=nobody)
+def test_a_limit_of_another_users_own(site: Site, jobs: dict[str, str], other: dict[str, str]) -> None:
+    (found,) = site.json("why", jobs["other's"], env=other)
     assert found["waiting"]["word"] == "QOSMaxWallDurationPerJobLimit"
     assert found["waiting"]["here"][0] == "QOS short, for each job, allows 10:00 (MaxWallDurationPerJob)"
