@@ -279,3 +279,13 @@ def until(condition: Callable[[], Any], seconds: float, what: str, pause: float 
         assert time.monotonic() < deadline, f"not within {seconds:g} s: {what}"
         time.sleep(pause)
     return answer
+
+
+def queued(town: Town, person: Person) -> list[str]:
+    """The ids of all the user's jobs that Slurm knows."""
+    return town.lab.run(["squeue", "-h", "-t", "all", "-o", "%i", f"--user={person.name}"]).stdout.split()
+
+
+def running(town: Town, person: Person) -> list[str]:
+    """The ids of the user's jobs that are not over."""
+    return town.lab.run(["squeue", "-h", "-o", "%i", f"--user={person.name}"]).stdout.split()

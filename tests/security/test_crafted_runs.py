@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.security.crafting import RUN_ID, TRAPS, Crafted
-from tests.security.people import WAITS, Person, Town, unchanged, until
+from tests.security.people import WAITS, Person, Town, queued, running, unchanged, until
 
 
 @pytest.fixture
@@ -133,11 +133,14 @@ def test_a_run_that_another_user_left_in_a_shared_project_is_never_mine_to_submi
     crafted.submission = {"state": state}
     crafted.script = f"#!/bin/bash\n#SBATCH --output=/dev/null\n{town.mark('script')}\n"
     crafted.write()
+    before = queued(town, town.a)
     for words in (("list",), ("list", "--all")):
         town.a.ask(*words, cwd=project, status=0, remarks=1, without=("--recover",))
     town.a.ask("submit", "--recover", RUN_ID, cwd=project, status=(2, 4))
     town.a.ask("cancel", RUN_ID, cwd=project, status=4)
     assert folder.exists()
-    assert town.lab.run(["squeue", "-h", "-t", "all", f"--user={town.a.name}"]).stdout.strip() == ""
+    more = set(queued(town, town.a)) - set(before)
+    until(lambda: not more.intersection(running(town, town.a)), 60, "the end of what was submitted")
     assert town.marks(town.a) == []
+    assert not more, "a job was submitted"
     assert town.a.faults == []

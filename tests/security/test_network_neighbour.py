@@ -27,7 +27,7 @@ for prefix in ("", "clusterrun/"):
     store.add(prefix + "join/count", 7)
 print(*seen)
 """
-#: Asks the store for the names of all keys, which torch has offered since 2.11, and gives each another value.
+#: Asks the store for the names of all keys, which newer versions of torch offer, and gives each another value.
 LISTER = """
 import sys
 from datetime import timedelta

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.security.people import ONE_RANK, WAITS, Person, Town, unchanged, until
+from tests.security.people import ONE_RANK, WAITS, Town, queued, running, unchanged, until
 
 #: Takes each new run folder away and puts one of its own in its place: the same names, another script.
 SWAPPER = """
@@ -70,11 +70,6 @@ def open_to_group(town: Town, path: Path, mode: int) -> None:
     path.chmod(mode)
 
 
-def queued(town: Town, person: Person) -> list[str]:
-    """The ids of all the user's jobs that Slurm knows."""
-    return town.lab.run(["squeue", "-h", "-t", "all", "-o", "%i", f"--user={person.name}"]).stdout.split()
-
-
 @pytest.mark.parametrize("mode", [0o2775, 0o777], ids=["group", "everybody"])
 @pytest.mark.parametrize("part", [".clusterrun", ".clusterrun/runs", ".clusterrun/jobs", "logs"])
 def test_submit_refuses_a_records_or_log_folder_that_others_can_change(town: Town, part: str, mode: int) -> None:
@@ -114,10 +109,6 @@ def test_a_run_folder_that_is_swapped_as_it_appears_never_runs_as_me(town: Town,
     until(lambda: not running(town, town.a), 90, "the end of a's jobs", 0.5)
     assert town.marks(town.a) == []
     assert ended == [2 if where == "open runs folder" else 0] * 5
-
-
-def running(town: Town, person: Person) -> list[str]:
-    return town.lab.run(["squeue", "-h", "-o", "%i", f"--user={person.name}"]).stdout.split()
 
 
 @pytest.mark.parametrize("plant", ["link", "hard link", "file of their own"])
