@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.security.crafting import RUN_ID, TRAPS, Crafted
-from tests.security.people import WAITS, Person, Town, queued, running, unchanged, until
+from tests.security.people import WAITS, Person, Town, queued, running, until
+from tests.security.unchanged import unchanged
 
 
 @pytest.fixture
@@ -104,7 +105,10 @@ def test_working_in_the_folder_of_another_user_changes_nothing_of_mine(town: Tow
     ids = [f"20260101-01020{number}-abcdef" for number in (1, 2)]
     with unchanged(town.a.home, but=(town.a.state,)):
         for words in (("list",), ("list", "--all"), ("cancel", "--all", "--dry-run")):
-            town.a.ask(*words, cwd=bait, status=0, remarks=1, without=("20260101-0102", "--recover"))
+            limit = 2 if "--dry-run" in words else 1  # how many it would cancel is a line of its own
+            town.a.ask(
+                *words, cwd=bait, status=0, remarks=limit, without=("--recover",), rows_without=("20260101-0102",)
+            )
         for run_id in ids:
             for verb in ("status", "logs", "why"):
                 town.a.ask(verb, run_id, cwd=bait)
