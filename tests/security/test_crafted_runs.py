@@ -105,9 +105,9 @@ def test_working_in_the_folder_of_another_user_changes_nothing_of_mine(town: Tow
     ids = [f"20260101-01020{number}-abcdef" for number in (1, 2)]
     with unchanged(town.a.home, but=(town.a.state,)):
         for words in (("list",), ("list", "--all"), ("cancel", "--all", "--dry-run")):
-            limit = 2 if "--dry-run" in words else 1  # how many it would cancel is a line of its own
+            lines = 2 if "--dry-run" in words else 1  # how many it would cancel is a line of its own
             town.a.ask(
-                *words, cwd=bait, status=0, remarks=limit, without=("--recover",), rows_without=("20260101-0102",)
+                *words, cwd=bait, status=0, remarks=lines, without=("--recover",), rows_without=("20260101-0102",)
             )
         for run_id in ids:
             for verb in ("status", "logs", "why"):
