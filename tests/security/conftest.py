@@ -50,6 +50,6 @@ def town(lab: Lab, opt: Path) -> Iterator[Town]:
         yield Town(folder, lab, *people)
     finally:
         for person in people:
-            person.leave()
+            person.go()
             lab.run(["scancel", "--quiet", f"--user={person.name}"])
         shutil.rmtree(folder, ignore_errors=True)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 import signal
-import stat
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +17,7 @@ from lab.cluster import Lab
 from lab.install import SEARCH_PATH
 from lab.users import User
 
+TYPIST = Path(__file__).with_name("typist.py")
 #: Seconds that a command may take before it counts as one that hangs.
 LIMIT = 30.0
 #: The exit codes that `clusterrun --help` lists.
@@ -36,6 +35,7 @@ class Said:
     status: int | None
     out: str
     err: str
+    took: float = 0.0
 
     def __str__(self) -> str:
         ended = "did not end" if self.status is None else f"exited with {self.status}"
@@ -64,6 +64,7 @@ class Person:
     env: dict[str, str]
     started: list[subprocess.Popen[str]] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
+    _typist: subprocess.Popen[str] | None = None
 
     @property
     def name(self) -> str:
@@ -82,7 +83,7 @@ class Person:
         env: Mapping[str, str] | None = None,
     ) -> Said:  # fmt: skip
         """Type `clusterrun WORDS…`; fails where it hangs, shows a traceback, or ends with another status."""
-        said = self._run(("clusterrun", *words), cwd or self.project, umask, env)
+        said = self._typed(words, cwd or self.project, umask, env)
         assert said.status is not None, f"hangs: {said}"
         wrong = said.wrong((status,) if isinstance(status, int) else status)
         assert not wrong, wrong
@@ -90,17 +91,18 @@ class Person:
 
     def ask(
         self, *words: str, cwd: Path | None = None, status: int | tuple[int, ...] = CODES, remarks: int | None = None,
-        without: tuple[str, ...] = (),
+        without: tuple[str, ...] = (), rows_without: tuple[str, ...] = (),
     ) -> None:  # fmt: skip
         """Type a command where harm is to be expected, and note what was wrong with it in `faults`.
 
         `remarks` is how many lines it may write beside its answer,
             `without` what it must not say; one that hangs fails.
         """
-        said = self._run(("clusterrun", *words), cwd or self.project, 0o022, None)
+        said = self._typed(words, cwd or self.project)
         assert said.status is not None, f"hangs: {said}"
         wrong = said.wrong((status,) if isinstance(status, int) else status)
         wrong = wrong or next((f"says {word!r}: {said}" for word in without if word in said.out + said.err), "")
+        wrong = wrong or next((f"answers {word!r}: {said}" for word in rows_without if word in said.out), "")
         if (
             not wrong
             and remarks is not None
@@ -164,6 +166,31 @@ class Person:
                 os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
         self.started.clear()
+
+    def go(self) -> None:
+        """End all that this user has."""
+        self.leave()
+        if self._typist is not None:
+            self._typist.communicate()
+
+    def tries(self, *words: str, limit: float) -> Said:
+        """Type a command that may do anything within a number of seconds."""
+        return self._typed(words, self.project, limit=limit)
+
+    def _typed(
+        self, words: tuple[str, ...], cwd: Path, umask: int = 0o022, env: Mapping[str, str] | None = None,
+        limit: float = LIMIT,
+    ) -> Said:  # fmt: skip
+        if self._typist is None:
+            script = self.write(self.home.parent / "typists" / f"{self.name}.py", TYPIST.read_text())
+            self._typist = subprocess.Popen(
+                [f"{self.env['VIRTUAL_ENV']}/bin/python", str(script)], cwd="/", env=self.env, text=True,
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, **self.identity,
+            )  # fmt: skip
+        assert self._typist.stdin is not None and self._typist.stdout is not None
+        order = {"words": words, "cwd": str(cwd), "env": {**self.env, **(env or {})}, "umask": umask, "limit": limit}
+        print(json.dumps(order), file=self._typist.stdin, flush=True)
+        return Said(words=("clusterrun", *words), **json.loads(self._typist.stdout.readline()))
 
     def _run(self, argv: tuple[str, ...], cwd: Path, umask: int, env: Mapping[str, str] | None) -> Said:
         process = self._popen(argv, cwd, umask, env)
@@ -240,38 +267,6 @@ def furnish(person: Person) -> None:
     person.write(person.home / "hello.sh", "#!/bin/bash\necho hello of $(id -un)\n", 0o755)
 
 
-def look(folder: Path, *, but: tuple[Path, ...] = ()) -> dict[str, tuple[Any, ...]]:
-    """Everything below a folder as it is now: type, mode, owner, size, content, and when a folder was changed."""
-    found = {}
-    but = tuple(left_out for left_out in but if left_out not in folder.parents)
-    for path in (folder, *sorted(folder.rglob("*"))):
-        if any(path == left_out or left_out in path.parents for left_out in but):
-            continue
-        info = path.lstat()
-        content = ""
-        if stat.S_ISREG(info.st_mode) and info.st_size < 1 << 24:
-            content = hashlib.sha256(path.read_bytes()).hexdigest()
-        elif stat.S_ISLNK(info.st_mode):
-            content = os.readlink(path)
-        seen = (oct(info.st_mode), info.st_uid, info.st_gid, info.st_size, content)
-        # a name that came and went again shows in its folder's time alone
-        passing = stat.S_ISDIR(info.st_mode) and not any(path in left_out.parents for left_out in but)
-        found[str(path)] = (*seen, info.st_mtime_ns) if passing else seen
-    return found
-
-
-@contextlib.contextmanager
-def unchanged(*folders: Path, but: tuple[Path, ...] = ()) -> Iterator[None]:
-    """Fail where anything below the folders is another afterwards, except below those of `but`."""
-    before = {folder: look(folder, but=but) for folder in folders}
-    yield
-    for folder in folders:
-        after = look(folder, but=but)
-        changed = [path for path in {**before[folder], **after} if before[folder].get(path) != after.get(path)]
-        told = {path: (before[folder].get(path), after.get(path)) for path in changed}
-        assert not changed, f"changed: {told}"
-
-
 def until(condition: Callable[[], Any], seconds: float, what: str, pause: float = 0.05) -> Any:
     """The first true answer of a condition; fails where none comes in time."""
     deadline = time.monotonic() + seconds
@@ -279,3 +274,13 @@ def until(condition: Callable[[], Any], seconds: float, what: str, pause: float 
         assert time.monotonic() < deadline, f"not within {seconds:g} s: {what}"
         time.sleep(pause)
     return answer
+
+
+def queued(town: Town, person: Person) -> list[str]:
+    """The ids of all the user's jobs that Slurm knows."""
+    return town.lab.run(["squeue", "-h", "-t", "all", "-o", "%i", f"--user={person.name}"]).stdout.split()
+
+
+def running(town: Town, person: Person) -> list[str]:
+    """The ids of the user's jobs that are not over."""
+    return town.lab.run(["squeue", "-h", "-o", "%i", f"--user={person.name}"]).stdout.split()

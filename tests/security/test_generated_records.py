@@ -2,49 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.security.people import CODES, WAITS, Town, unchanged
+from tests.security.people import CODES, WAITS, Person, Town
 from tests.security.records import Generator
+from tests.security.unchanged import unchanged
 
 #: Seconds that a verb may take, on however many records.
 LIMIT = 10.0
-TYPIST = Path(__file__).with_name("typist.py")
 BATCH = 20
 
 
-@pytest.fixture
-def typed(town: Town) -> Iterator[Callable[..., dict[str, Any]]]:
-    """Type a command as a, in a process that has clusterrun loaded."""
-    script = town.a.write(town.a.home / "typist.py", TYPIST.read_text())
-    process = subprocess.Popen(
-        [f"{town.a.env['VIRTUAL_ENV']}/bin/python", str(script)], cwd=town.a.home, env=town.a.env, text=True,
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, **town.a.identity,
-    )  # fmt: skip
-    assert process.stdin is not None and process.stdout is not None
-
-    def type_(*words: str) -> dict[str, Any]:
-        order = {"words": words, "cwd": str(town.a.project), "limit": LIMIT}
-        process.stdin.write(json.dumps(order) + "\n")
-        process.stdin.flush()
-        return dict(json.loads(process.stdout.readline()))
-
-    yield type_
-    process.stdin.close()
-    process.wait()
-
-
 @pytest.mark.parametrize("count", [60, pytest.param(1000, marks=[pytest.mark.faults, pytest.mark.timeout(1800)])])
-def test_no_generated_record_makes_a_verb_die_hang_or_write_outside(
-    town: Town, typed: Callable[..., dict[str, Any]], count: int
-) -> None:
+def test_no_generated_record_makes_a_verb_die_hang_or_write_outside(town: Town, count: int) -> None:
     own = town.a.submit(WAITS, "--", str(town.a.home / "hello.sh"))
     records = town.a.project / ".clusterrun"
     generator = Generator(town, seed=20260101)
@@ -56,7 +30,7 @@ def test_no_generated_record_makes_a_verb_die_hang_or_write_outside(
         theirs = [path for path in (records / "runs").iterdir() if path.lstat().st_uid != town.a.user.uid]
         try:
             with unchanged(town.a.home, town.b.home, town.folder / "away", *theirs, but=(town.a.state, records)):
-                faults += batch(typed, made, own)
+                faults += batch(town.a, made, own)
         except AssertionError as error:
             faults.insert(0, f"writes outside: {error}")
         for path in (records / "runs").iterdir():  # the next ones get a folder of their own
@@ -66,7 +40,7 @@ def test_no_generated_record_makes_a_verb_die_hang_or_write_outside(
     assert not faults, f"{len(faults)} faults, the first:\n" + "\n\n".join(faults[:8])
 
 
-def batch(typed: Callable[..., dict[str, Any]], made: list[tuple[str, str]], own: dict[str, Any]) -> list[str]:
+def batch(person: Person, made: list[tuple[str, str]], own: dict[str, Any]) -> list[str]:
     """Type each verb, and return what was wrong."""
     faults = []
     wholes = [
@@ -80,16 +54,16 @@ def batch(typed: Callable[..., dict[str, Any]], made: list[tuple[str, str]], own
         ("status", run_id), ("logs", run_id), ("why", run_id), ("cancel", run_id), ("status", job_id), ("why",
             job_id))]  # fmt: skip
     for words in (*wholes, *ones):
-        said = typed(*words)
-        told = f"{' '.join(words)}: {said['status']} after {said['took']:.1f} s\n{said['err'][-400:]}"
-        if said["status"] is None:
+        said = person.tries(*words, limit=LIMIT)
+        told = f"{' '.join(words)}: {said.status} after {said.took:.1f} s\n{said.err[-400:]}"
+        if said.status is None:
             faults.append(f"hangs: {told}")
-        elif said["status"] not in CODES or "Traceback" in said["err"] or "did not foresee" in said["err"]:
+        elif said.status not in CODES or "Traceback" in said.err or "did not foresee" in said.err:
             faults.append(f"dies: {told}")
-        elif words in wholes and said["status"] != 0:
+        elif words in wholes and said.status != 0:
             faults.append(f"serves nothing of the rest: {told}")
-        elif words == ("list",) and own["job_id"] not in said["out"].split():
-            faults.append(f"does not show my own job: {told}\n{said['out'][-400:]}")
-        elif words in wholes[:2] and len(said["err"].splitlines()) > 3:
+        elif words == ("list",) and own["job_id"] not in said.out.split():
+            faults.append(f"does not show my own job: {told}\n{said.out[-400:]}")
+        elif words in wholes[:2] and len(said.err.splitlines()) > 3:
             faults.append(f"says too much: {told}")
     return faults

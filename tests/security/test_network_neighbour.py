@@ -27,7 +27,7 @@ for prefix in ("", "clusterrun/"):
     store.add(prefix + "join/count", 7)
 print(*seen)
 """
-#: Asks the store for the names of all keys, which torch has offered since 2.11, and gives each another value.
+#: Asks the store for the names of all keys, which newer versions of torch offer, and gives each another value.
 LISTER = """
 import sys
 from datetime import timedelta
@@ -39,6 +39,7 @@ for key in [prefix + word for prefix in prefixes for word in ("done/all", "done/
     store.set(key, "2")
 print(len(keys))
 """
+OVER = ("COMPLETED", "FAILED", "CANCELLED")
 RANK = """
 import os, pathlib, time
 if os.environ["RANK"] == "1":
@@ -52,7 +53,7 @@ if os.environ["RANK"] == "1":
 @pytest.mark.parametrize("stranger", [STRANGER, LISTER], ids=["by known names", "by listed names"])
 def test_a_stranger_at_the_port_learns_nothing_and_ends_no_rank(town: Town, stranger: str) -> None:
     script = town.a.write(town.a.home / "rank.py", RANK)
-    may_end = town.a.home / "may-end"
+    may_end, late = town.a.home / "may-end", town.a.home / "may-end.late"
     data = town.a.type(
         "submit", "--json", "--scheduler", "slurm", "--gpus-per-node", "0", "--tasks-per-node", "2", "--env",
         f"MAY_END={may_end}", "--", str(script), status=0,
@@ -62,11 +63,9 @@ def test_a_stranger_at_the_port_learns_nothing_and_ends_no_rank(town: Town, stra
     until(lambda: list(town.a.home.rglob("start.json")), 120, "the ranks' meeting", 0.5)
     seen = town.b.sh(f"{town.b.env['VIRTUAL_ENV']}/bin/python -c '{stranger}' {said[1]} {said[2]}")
     town.a.sh(f"touch {may_end}")
-    until(lambda: town.lab.job(job).get("JobState") in ("COMPLETED", "FAILED"), 90, "the end", 0.5)
-    late, outcome = (town.a.home / "may-end.late").exists(), town.a.state_of(job)["outcome"]
-    if stranger is STRANGER:
-        assert late, "the rank that was at work was cut off"
-        assert seen.split() == [], "keys that need no token"
-        assert outcome == "done"
-    else:  # torch lets anybody list and overwrite keys: a run may fail of it, but it never looks like one that is done
-        assert late or outcome == "failed"
+    until(late.exists, 60, "the rank that was at work was cut off")
+    if stranger is LISTER:  # torch lets anybody list, overwrite and delete keys: a run may never end by itself of it
+        town.a.type("cancel", job, status=0)
+    until(lambda: town.lab.job(job).get("JobState") in OVER, 90, "the end", 0.5)
+    assert stranger is LISTER or town.a.state_of(job)["outcome"] == "done"
+    assert stranger is LISTER or seen.split() == [], "keys that need no token"

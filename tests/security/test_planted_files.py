@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.security.people import ONE_RANK, WAITS, Person, Town, unchanged, until
+from tests.security.people import ONE_RANK, WAITS, Town, queued, running, until
+from tests.security.unchanged import unchanged
 
 #: Takes each new run folder away and puts one of its own in its place: the same names, another script.
 SWAPPER = """
@@ -70,13 +71,8 @@ def open_to_group(town: Town, path: Path, mode: int) -> None:
     path.chmod(mode)
 
 
-def queued(town: Town, person: Person) -> list[str]:
-    """The ids of all the user's jobs that Slurm knows."""
-    return town.lab.run(["squeue", "-h", "-t", "all", "-o", "%i", f"--user={person.name}"]).stdout.split()
-
-
 @pytest.mark.parametrize("mode", [0o2775, 0o777], ids=["group", "everybody"])
-@pytest.mark.parametrize("part", [".clusterrun", ".clusterrun/runs", ".clusterrun/jobs", "logs"])
+@pytest.mark.parametrize("part", [".clusterrun", ".clusterrun/runs", "logs"])
 def test_submit_refuses_a_records_or_log_folder_that_others_can_change(town: Town, part: str, mode: int) -> None:
     folder = town.a.project / part
     (town.a.project / ".clusterrun").mkdir()
@@ -91,6 +87,16 @@ def test_submit_refuses_a_records_or_log_folder_that_others_can_change(town: Tow
     assert "chmod" in hint and str(folder) in hint
     town.a.sh(hint.removeprefix("  hint: ").partition("   ")[0])
     town.a.submit(WAITS, "--", hello)
+
+
+def test_the_short_cuts_to_runs_are_written_through_no_link_of_another_user(town: Town) -> None:
+    for part, mode in ((".clusterrun", 0o755), (".clusterrun/jobs", 0o2775)):
+        open_to_group(town, town.a.project / part, mode)
+    town.b.sh(f"ln -s {town.a.home}/rc.d {town.a.project}/.clusterrun/jobs/{town.lab.cluster_name}")
+    with unchanged(town.a.home, but=(town.a.state, town.a.project)):
+        said = town.a.type("submit", "--json", *ONE_RANK, WAITS, "--", str(town.a.home / "hello.sh"), status=(0, 2))
+    if said.status == 0:
+        assert town.a.state_of(said.data["job_id"])["state"] == "PENDING"
 
 
 @pytest.mark.parametrize("where", ["group project", "open runs folder"])
@@ -114,10 +120,6 @@ def test_a_run_folder_that_is_swapped_as_it_appears_never_runs_as_me(town: Town,
     until(lambda: not running(town, town.a), 90, "the end of a's jobs", 0.5)
     assert town.marks(town.a) == []
     assert ended == [2 if where == "open runs folder" else 0] * 5
-
-
-def running(town: Town, person: Person) -> list[str]:
-    return town.lab.run(["squeue", "-h", "-o", "%i", f"--user={person.name}"]).stdout.split()
 
 
 @pytest.mark.parametrize("plant", ["link", "hard link", "file of their own"])

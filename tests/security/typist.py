@@ -17,7 +17,7 @@ from clusterrun import diagnose, finished, foreign, waiting  # noqa: F401  loade
 from clusterrun.cli import cancel, follow, jobs, logs, main, why  # noqa: F401
 
 
-def run(words: list[str], cwd: str, limit: float) -> dict[str, object]:
+def run(words: list[str], cwd: str, env: dict[str, str], umask: int, limit: float) -> dict[str, object]:
     """One command: its status (None where it was killed), its two outputs and the seconds it took."""
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         began = time.monotonic()
@@ -29,6 +29,9 @@ def run(words: list[str], cwd: str, limit: float) -> dict[str, object]:
             os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
             code = 70
             try:
+                os.environ.clear()
+                os.environ.update(env)
+                os.umask(umask)
                 os.chdir(cwd)
                 main(words)
             except SystemExit as stop:
@@ -56,11 +59,11 @@ def run(words: list[str], cwd: str, limit: float) -> dict[str, object]:
         texts = []
         for file in (out, err):
             file.seek(0)
-            texts.append(file.read(20_000).decode(errors="replace"))
+            texts.append(file.read(200_000).decode(errors="replace"))
         return {"status": status, "out": texts[0], "err": texts[1], "took": took}
 
 
 if __name__ == "__main__":
     for line in sys.stdin:
         order = json.loads(line)
-        print(json.dumps(run(order["words"], order["cwd"], order["limit"])), flush=True)
+        print(json.dumps(run(**order)), flush=True)
