@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from clusterrun import diagnose, runlogs
 from clusterrun.job import JobId
 from clusterrun.logs import Look, Notice, Source, Tick, Want, show, show_following
-from clusterrun.store import RunRecord, Store
+from clusterrun.records import RunRecord
+from clusterrun.store import Store
 from tests.desks import Desk
 from tests.endings import Slurm, over
 from tests.recording import AT, attempt, claim, end, submitted
