@@ -23,7 +23,7 @@ VARIABLE = "CLUSTERRUN_LAB_SLURM"
 
 def default() -> str:
     """The version that the environment names; an empty text is this machine's own."""
-    return os.environ.get(VARIABLE, "")
+    return checked(os.environ.get(VARIABLE, ""))
 
 
 def checked(slurm: str) -> str:

@@ -56,7 +56,7 @@ def test_a_real_refusal(
     strict_lab: Lab, desk: Desk, options: list[str], words: str, hint: str
 ) -> None:  # fmt: skip
     path = os.environ["PATH"].partition(":")[2]
-    desk.set(PATH=f"{path}:{strict_lab.full_env()['PATH']}", SLURM_CONF=strict_lab.env["SLURM_CONF"])
+    desk.set(PATH=f"{strict_lab.search_path}:{path}", SLURM_CONF=strict_lab.env["SLURM_CONF"])
     said = desk.type("submit", *LIGHT, *options, "--", "train.py")
     assert said.status == 3, said
     assert said.err.count(words) == 1 and f"  | sbatch: {'error: ' * ('error: ' in said.err)}" in said.err, said.err
