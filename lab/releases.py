@@ -47,6 +47,11 @@ def programs(slurm: str) -> Path:
     return root(slurm) / "lab" / "bin"
 
 
+def search_path(slurm: str, rest: str = SEARCH_PATH) -> str:
+    """A PATH on which this version's programs come first."""
+    return f"{programs(slurm)}:{rest}" if slurm else rest
+
+
 def plugins(slurm: str) -> Path:
     """The folder with this version's plugins."""
     found = next(root(slurm).glob("usr/lib/*/slurm-wlm"), None)
