@@ -59,7 +59,7 @@ def build_parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     up.add_argument(
         "--slurm",
-        default=releases.default(),
+        default="",
         metavar="VERSION",
         help=f"the version of Slurm: {', '.join(releases.RELEASES)} (default: this machine's own)",
     )
@@ -99,7 +99,7 @@ def do_up(args: argparse.Namespace) -> None:
     lab = Lab(
         name=args.name, nodes=args.nodes, gpus=args.gpus, cpus=args.cpus, gpu_type=args.gpu_type,
         accounting=not args.no_accounting, settings=settings,
-        slurm=args.slurm,
+        slurm=args.slurm or releases.default(),
     ).up()  # fmt: skip
     names, option = lab.node_names, "" if lab.name == "dev" else f" --name {lab.name}"
     print(f"lab {lab.name} is up ({time.monotonic() - began:.1f} s): {names[0]} to {names[-1]}, {lab.gpus} GPUs each,")

@@ -19,7 +19,6 @@ from lab.daemons import PROGRAMS, make_daemons
 from lab.errors import LabError
 from lab.folder import write_folder
 from lab.install import available
-from lab.releases import SEARCH_PATH
 
 # Variables that bend Slurm's commands, or make them believe they run inside another job.
 _SCRUB = ("SLURM_", "SLURMD_", "SBATCH_", "SALLOC_", "SRUN_", "SQUEUE_", "SINFO_", "SACCT_", "SCANCEL_")
@@ -91,11 +90,6 @@ class Lab:
         """The variables that make Slurm's commands talk to this lab, to be merged into an environment."""
         return {"SLURM_CONF": str(self.conf), "CLUSTERRUN_LAB": self.name}
 
-    @property
-    def search_path(self) -> str:
-        """The PATH of the lab's daemons: this Slurm version's programs come first."""
-        return f"{releases.programs(self.slurm)}:{SEARCH_PATH}" if self.slurm else SEARCH_PATH
-
     def address(self, node: str) -> str:
         """The node's address on the bridge."""
         return net.address(self.claim, self._number(node))
@@ -130,7 +124,7 @@ class Lab:
             if self._standing():
                 return self
             self._clear()
-            if others := self._namespaces():
+            if others := net.namespaces(self.node_prefix):
                 raise LabError(f"network namespaces {', '.join(others)} exist and are not this lab's")
             try:
                 self._start()
@@ -202,7 +196,7 @@ class Lab:
         claim = claims.claims().get(self.name)
         if self.folder.exists() and (self.folder.is_symlink() or self.folder.stat().st_uid != os.geteuid()):
             raise LabError(f"{self.folder} is not ours: remove it first")
-        nodes = self._namespaces() if claim else []
+        nodes = net.namespaces(self.node_prefix) if claim else []
         victims = {pid for path in self.folder.glob("pid/*") if (pid := procs.pid_of_file(path))}
         victims.update(procs.daemons_of_folder(self.folder, PROGRAMS))
         for node in nodes:
@@ -217,20 +211,13 @@ class Lab:
         claims.release(self.name)
         self._claim, self._daemons = None, {}
 
-    def _namespaces(self) -> list[str]:
-        """Network namespaces with the name of a node of this lab, whatever number of nodes it was started with."""
-        if not net.NETNS.exists():
-            return []
-        numbered = ((p.name, p.name.removeprefix(self.node_prefix)) for p in net.NETNS.iterdir())
-        return [name for name, rest in numbered if name.startswith(self.node_prefix) and rest.isdigit()]
-
     # --- use ----------------------------------------------------------------------------------------------------
 
     def full_env(self) -> dict[str, str]:
         """This process's environment without what would bend Slurm's commands, plus the lab's own variables."""
         kept = {key: value for key, value in os.environ.items() if not key.startswith(_SCRUB)}
-        first = f"{releases.programs(self.slurm)}:" if self.slurm else ""
-        return {**kept, "PATH": f"{first}{kept.get('PATH', '')}:{SEARCH_PATH}", **self.env}
+        path = releases.search_path(self.slurm, f"{kept.get('PATH', '')}:{releases.SEARCH_PATH}")
+        return {**kept, "PATH": path, **self.env}
 
     def run(self, argv: Sequence[str], **kwargs: Any) -> subprocess.CompletedProcess[str]:
         """`subprocess.run` in the lab's environment: text, output captured, 60 s; `env` is added to it.

@@ -105,7 +105,7 @@ def _slurmd(lab: Lab, node: str) -> Daemon:
 
 
 def _env(lab: Lab) -> dict[str, str]:
-    return {"SLURM_CONF": str(lab.conf), "PATH": lab.search_path}
+    return {"SLURM_CONF": str(lab.conf), "PATH": releases.search_path(lab.slurm)}
 
 
 def _listens(host: str, port: int) -> bool:

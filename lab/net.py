@@ -68,6 +68,14 @@ def exists(claim: Claim, nodes: Sequence[str]) -> bool:
     return Path(f"/sys/class/net/{claim.bridge}").exists() and all((NETNS / node).exists() for node in nodes)
 
 
+def namespaces(prefix: str) -> list[str]:
+    """The network namespaces whose names are this prefix and a number."""
+    if not NETNS.exists():
+        return []
+    numbered = ((path.name, path.name.removeprefix(prefix)) for path in NETNS.iterdir())
+    return [name for name, rest in numbered if name.startswith(prefix) and rest.isdigit()]
+
+
 def inode(node: str) -> int | None:
     """The inode number by which the kernel knows the node's namespace; None when there is none."""
     try:

@@ -23,7 +23,7 @@ VARIABLE = "CLUSTERRUN_LAB_SLURM"
 
 def default() -> str:
     """The version that the environment names; an empty text is this machine's own."""
-    return os.environ.get(VARIABLE, "")
+    return checked(os.environ.get(VARIABLE, ""))
 
 
 def checked(slurm: str) -> str:
@@ -45,6 +45,11 @@ def root(slurm: str) -> Path:
 def programs(slurm: str) -> Path:
     """The folder with this version's programs, to be first on PATH."""
     return root(slurm) / "lab" / "bin"
+
+
+def search_path(slurm: str, rest: str = SEARCH_PATH) -> str:
+    """A PATH on which this version's programs come first."""
+    return f"{programs(slurm)}:{rest}" if slurm else rest
 
 
 def plugins(slurm: str) -> Path:

@@ -117,10 +117,12 @@ def run(slurm: str, workers: int, words: Sequence[str] = ()) -> Outcome:
     side_by_side = ["-n", str(workers), "--dist", "loadfile", "--no-loadscope-reorder"]
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
-        argv = [sys.executable, "-m", "pytest", "-q", "-m", "not faults and not alone", f"--junitxml={report}"]
+        argv = [sys.executable, "-m", "pytest", "-q", "-m", "not faults and not alone", "--timeout=600"]
         env = {**os.environ, VARIABLE: slurm}
         began = time.monotonic()
-        done = subprocess.run([*argv, *side_by_side, *(words or FILES)], cwd=ROOT, env=env, check=False)
+        done = subprocess.run(
+            [*argv, f"--junitxml={report}", *side_by_side, *(words or FILES)], cwd=ROOT, env=env, check=False
+        )
         outcome = tally(report.read_text(encoding="utf-8")) if report.exists() else Outcome()
         outcome.status, outcome.seconds = done.returncode, time.monotonic() - began
     return outcome

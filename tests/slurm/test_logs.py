@@ -102,6 +102,8 @@ class Scene:
         self.by["held"] = follow(self.site, held.id)
         no_folder = self.unwritable.submit(*ONE_RANK, HOLD, "--", "true")
         shutil.rmtree(self.unwritable.project / "logs")
+        # newer versions make a folder that is missing: this name is taken, and leads nowhere
+        (self.unwritable.project / "logs").symlink_to(self.unwritable.home / "gone" / "logs")
         lab.run(["scontrol", "release", no_folder.id])
         self.by["launch"] = follow(self.unwritable, no_folder.id)
         each = 'for i in 1 2 3; do echo "step $i"; sleep 0.2; done; exit $((SLURM_ARRAY_TASK_ID == 7))'

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from lab import releases
 from lab.cluster import Lab
 from tests.desks import Desk
 
@@ -56,7 +57,8 @@ def test_a_real_refusal(
     strict_lab: Lab, desk: Desk, options: list[str], words: str, hint: str
 ) -> None:  # fmt: skip
     path = os.environ["PATH"].partition(":")[2]
-    desk.set(PATH=f"{path}:{strict_lab.full_env()['PATH']}", SLURM_CONF=strict_lab.env["SLURM_CONF"])
+    path = releases.search_path(strict_lab.slurm, f"{releases.SEARCH_PATH}:{path}")
+    desk.set(PATH=path, SLURM_CONF=strict_lab.env["SLURM_CONF"])
     said = desk.type("submit", *LIGHT, *options, "--", "train.py")
     assert said.status == 3, said
     assert said.err.count(words) == 1 and f"  | sbatch: {'error: ' * ('error: ' in said.err)}" in said.err, said.err
