@@ -15,7 +15,8 @@ def look(folder: Path, *, but: tuple[Path, ...] = ()) -> dict[str, tuple[Any, ..
     """Everything below a folder as it is now: type, mode, owner, size, content, and when a folder was changed."""
     found = {}
     but = tuple(left_out for left_out in but if left_out not in folder.parents)
-    for path in (folder, *sorted(folder.rglob("*"))):
+    below = [] if folder.is_symlink() else sorted(folder.rglob("*"))  # a link is looked at, not what it leads to
+    for path in (folder, *below):
         if any(path == left_out or left_out in path.parents for left_out in but):
             continue
         info = path.lstat()
