@@ -82,7 +82,7 @@ class Store:
         """
         base = self.base.folder
         mode = 0o750 if shared else 0o700
-        if self.base.why:
+        if base.parent == self.index.parent / "projects":
             for folder in (base.parent.parent, base.parent, base):
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         for folder in (base, base / RECORDS, self.runs, base / "logs"):

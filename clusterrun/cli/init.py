@@ -30,7 +30,7 @@ def init(force: bool, only_print: bool, as_json: bool) -> None:
     ui = Ui("init", as_json=as_json)
     cluster = Cluster(tell=ui.note)
     path = cluster.cwd / "clusterrun.toml"
-    if path.exists() and not (force or only_print):
+    if os.path.lexists(path) and not (force or only_print):
         raise RequestError(
             f"{path.name} is there already", hint="--force replaces it, --print shows what would be written"
         )
@@ -47,8 +47,11 @@ def init(force: bool, only_print: bool, as_json: bool) -> None:
     text = config_text(facts)
     if not only_print:
         try:
-            path.write_text(text, "utf-8")
-            path.chmod(0o644)  # writable by others it would not be trusted, and a group may want to read it
+            # no link is followed: in a folder of several users it may lead to any file of mine
+            flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | (os.O_TRUNC if force else os.O_EXCL)
+            with open(path, "w", encoding="utf-8", opener=lambda name, _: os.open(name, flags, 0o644)) as file:
+                os.fchmod(file.fileno(), 0o644)  # writable by others it would not be trusted
+                file.write(text)
         except OSError as error:
             raise RequestError(f"{path} cannot be written: {error.strerror}", hint="go to a folder of yours") from error
     ui.data({"path": None if only_print else os.fspath(path), "text": text})
