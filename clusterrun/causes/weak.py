@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
+from clusterrun.causes.context import with_reason
 from clusterrun.causes.model import Cause, Evidence, Facts, Line, Strength
 from clusterrun.causes.python import BARE
 from clusterrun.causes.scan import Finding
@@ -15,8 +16,9 @@ _ERROR = re.compile(
     r"(?i)^(?!srun:|slurmstepd).*\b(?:error|fatal|exception|abort(?:ed|ing))\b(?!s?[:=] ?0)(?!.*\b(?:info|debug|warn))"
 )
 _WORK = re.compile(r"(?i)\b(?:step|iter(?:ation)?|epoch|batch|loss)\b\W{0,3}\d|\d+%\|")
-_GOOD_END = re.compile(r"(?i)\b(?:done|finished|completed?|success\w*|saved)\b")
+_GOOD_END = re.compile(r"(?i)\b(?:done|finished|completed?(?! stack)|success\w*|saved)\b")
 _NEAR_END = 12  # lines that launchers and clean-ups may still print
+_SHORT = 40  # lines of logs that show no work
 _LAST = 5  # lines to show where none names a cause
 
 
@@ -31,7 +33,7 @@ def weak(best: Finding | None, findings: Sequence[Finding], logs: Logs, facts: F
         and best.strength is Strength.HINT
         and (facts.state or not (best.row is BARE or best.row.common) or _ends_its_log(best, logs))
     ):
-        return told(best, facts)
+        return told(with_reason(best, findings, logs), facts)
     silent = _silent(facts)
     if silent and (best is not None or facts.failure is not None):
         first, many = silent[0], len(silent) > 1
@@ -47,8 +49,9 @@ def weak(best: Finding | None, findings: Sequence[Finding], logs: Logs, facts: F
             command=f"clusterrun logs JOB --rank {first} -n 50",
         )
     if best is not None and best.strength is Strength.CONSEQUENCE:
+        peer = best.value("peer") or "another one"
         return replace(
-            told(best, facts), sentence="a rank lost the connection to another one; no line says why that one ended"
+            told(best, facts), sentence=f"a rank lost the connection to {peer}; no line says why that one ended"
         )
     if not facts.state and facts.exit_status is None:
         return Cause(
@@ -59,6 +62,8 @@ def weak(best: Finding | None, findings: Sequence[Finding], logs: Logs, facts: F
 
 def _ends_its_log(found: Finding, logs: Logs) -> bool:
     """Whether a log ends with it, and none of the others with the words of a good end."""
+    if found.row.common and found.kind == "setup":
+        return _stops_there(found, logs)
     if found.row.common and found.kind != "command-missing":
         return False
     for lines in logs:
@@ -72,6 +77,12 @@ def _ends_its_log(found: Finding, logs: Logs) -> bool:
         elif any(_GOOD_END.search(text) for text in texts[-2:]) or (found.row.common and texts):
             return False  # what printed something there went on without the command
     return True
+
+
+def _stops_there(found: Finding, logs: Logs) -> bool:
+    """Whether short logs show no work at all beside an environment that could not be set up and its own advice."""
+    texts = [line.text[:1_000] for lines in logs for line in lines if line.text.strip()]
+    return len(texts) <= _SHORT and not any(_WORK.search(text) or _GOOD_END.search(text) for text in texts)
 
 
 def _silent(facts: Facts) -> list[int]:
