@@ -30,9 +30,7 @@ _REPORT = re.compile(
     r"|no such file|(?:can(?:no|')t|could not|couldn't|unable to|failed to)(?: be)? (?:open|find|read|load|locate)"
     r"|no \w+ (?:was |were )?found|found 0\b|\b0 \w+ (?:were )?found)"
 )
-_CARRIED_ON = re.compile(
-    r"(?i)using|skip|fall(?:ing|s)? ?back|ignor|instead|scratch|creat|download|generat|default|without"
-)
+_CARRIED_ON = re.compile(r"(?i)using|skip|fall(?:ing|s)? ?back|ignor|instead|scratch|creat|downlo|default|without")
 _LAST_ERROR = re.compile(r"NCCL WARN (?P<what>(?!.*Missing|.*NCCL_).{8,200})")
 
 
@@ -48,10 +46,8 @@ def reported(found: Finding, logs: Sequence[Sequence[Line]]) -> Finding:
                 break
             if text.startswith(("File ", found.sentence[:20])) or not _REPORT.match(text) or _CARRIED_ON.search(text):
                 continue
-            return replace(
-                found, row=_REPORTED, line=line, sentence=f"{text}; then {found.sentence}", advice=_REPORTED.advice,
-                command=_REPORTED.command,
-            )  # fmt: skip
+            words = f"{text}; then {found.sentence}"
+            return replace(found, row=_REPORTED, line=line, sentence=words, advice=_REPORTED.advice)
     return found
 
 

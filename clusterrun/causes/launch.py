@@ -80,7 +80,7 @@ LAUNCH: tuple[Row, ...] = (
     ),
     row(
         "setup", "unbound variable|syntax error near|looking for matching", r"^\S+: (?:line )?\d+: (?P<what>\w+: unbound variable|syntax error near .*|unexpected EOF while looking for matching .*)",
-        "the batch script stopped: {what}", "a variable that nobody set (set -u), or a quote that is not closed: bash -n SCRIPT finds the latter", "bash 5.2", "clusterrun logs JOB -n 50", Strength.HINT,
+        "the shell refused a line: {what}", "a variable that nobody set (set -u), or a quote that is not closed: bash -n SCRIPT finds the latter", "bash 5.2", "clusterrun logs JOB -n 50", Strength.HINT, common=True,
     ),
     row(
         "crashed", "assertion `|assertion '", r"^[^:\s]+: [^:\s]+:\d+: .*Assertion [`'](?P<what>.+)' failed\.?$", "a process aborted in compiled code: its check failed ({what})",
@@ -134,9 +134,9 @@ LAUNCH: tuple[Row, ...] = (
         "https://github.com/deepseek-ai/DeepEP/issues/150", "clusterrun logs JOB -n 50",
     ),
     row(
-        "setup", "lmod has detected|unable to locate a modulefile|could not find conda environment|environmentnamenotfound|properly configured to use 'conda |run 'conda init' before",
+        "setup", "lmod has detected|unable to locate a modulefile|could not find conda environment|environmentnamenotfound|properly configured to use 'conda activate'|run 'conda init' before",
         r"Lmod has detected the following error: +(?P<what>.*)|(?P<what_too>Unable to locate a modulefile for '[^']+'|(?:EnvironmentNameNotFound: )?Could not find conda environment: \S+)"
-        r"|(?P<what_old>[Yy]our shell has not been properly configured to use 'conda \w+'|Run 'conda init' before 'conda \w+')",
+        r"|(?P<what_old>[Yy]our shell has not been properly configured to use 'conda activate'|Run 'conda init' before 'conda activate')",
         "the job's environment could not be set up[: {what}]", "try the line on a compute node; module names and conda's set-up can differ there from the login node's",
         "https://github.com/conda/conda/issues/8536", "srun --pty bash -l", Strength.HINT, common=True,
     ),

@@ -10,9 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
+from clusterrun.causes.aborts import put_aborted
 from clusterrun.causes.files import FILES, UNRESOLVED
 from clusterrun.causes.gpu import GPU
-from clusterrun.causes.launch import LAUNCH, TERMINATE
+from clusterrun.causes.launch import LAUNCH
 from clusterrun.causes.model import Line, Strength
 from clusterrun.causes.peers import PEERS
 from clusterrun.causes.python import BARE, EXCEPTION, PYTHON
@@ -36,8 +37,6 @@ _WARNING = re.compile(r":\d+: [A-Z]\w*Warning: ")
 #: exceptions that only report another process's end
 _REPORTS = frozenset(("ChildFailedError", "SystemExit", "CalledProcessError", "ProcessExitedException"))
 _REPR = re.compile(r"^(\w+(?:Error|Exception))\((['\"])(.*)\2,?\)$")
-_ABORT = re.compile(r"(?i)\babort|signal 6|SIGABRT")
-_WHAT = re.compile(r"^\s*what\(\):\s+(?P<what>\S.{0,300})")
 _WORD, _PART = re.compile(r"\{(\w+)\}"), re.compile(r"\[([^\]]*)\]")
 PROGRESS = re.compile(r"(?i)\b(?:step|iter(?:ation)?|epoch|batch|loss|it/s|s/it|tokens?/s)\b\W{0,3}\d|\d+%\|")
 
@@ -93,7 +92,7 @@ def scan(lines: Sequence[Line]) -> list[Finding]:
         for index in [i for i, one in found.items() if "local_rank: " in one.line.text]:
             del found[index]  # the same said by local ranks only
         found[summary.index] = _of_summary(lines[summary.index], summary)
-    _put_aborted(found, lines)
+    put_aborted(found, lines)
     findings = _with_survivors([found[index] for index in sorted(found)], lines)
     turned = turned_nan(lines)
     if turned is not None:  # lines of work come after it, and are what shows it
@@ -240,23 +239,6 @@ def _put_raised(found: dict[int, Finding], raised: Raised, lines: Sequence[Line]
         if finding.rank is None:
             finding = replace(finding, rank=raised.rank)
     found[raised.index] = finding
-
-
-def _put_aborted(found: dict[int, Finding], lines: Sequence[Line]) -> None:
-    """Let what a process aborted with speak: its ``what()``, and not who reports the abort afterwards."""
-    aborted = [index for index in sorted(found) if found[index].row is TERMINATE]
-    if not aborted:
-        return
-    for index, one in list(found.items()):
-        if index > aborted[0] and one.kind == "crashed" and one.row is not TERMINATE and _ABORT.search(one.sentence):
-            found[index] = replace(one, strength=Strength.ECHO)
-    for index in aborted:
-        near = range(index + 1, min(index + 4, len(lines)))
-        said = next(((at, m["what"]) for at in near if (m := _WHAT.match(split_rank(lines[at])[1]))), None)
-        if said is not None and said[0] in found:
-            del found[index]  # a row knows what it says
-        elif said is not None:
-            found[index] = replace(found[index], sentence=f"{found[index].sentence}: {said[1]}")
 
 
 def _of_summary(line: Line, summary: Summary) -> Finding:

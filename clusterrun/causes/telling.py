@@ -68,7 +68,8 @@ def _with_task(best: Finding, findings: Sequence[Finding]) -> Finding:
 
 
 def _says_killed(text: str) -> bool:
-    return "SIGKILL" in text or "exit code -9" in text or "signal: Killed" in text
+    words = ("SIGKILL", "exit code -9", "signal: Killed", "was terminated abruptly", "exited unexpectedly")
+    return any(word in text for word in words)
 
 
 def _hang(best: Finding, missing: Absent | None, facts: Facts) -> Cause:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import islice
 
 from clusterrun.causes.context import with_reason
 from clusterrun.causes.model import Cause, Evidence, Facts, Line, Strength
 from clusterrun.causes.python import BARE
 from clusterrun.causes.scan import Finding
 from clusterrun.causes.telling import Logs, evidence_of, lines_of, rank_words, told
+from clusterrun.causes.tracebacks import split_rank
 
 _ERROR = re.compile(
     r"(?i)^(?!srun:|slurmstepd).*\b(?:error|fatal|exception|abort(?:ed|ing))\b(?!s?[:=] ?0)(?!.*\b(?:info|debug|warn))"
@@ -32,6 +34,7 @@ def weak(best: Finding | None, findings: Sequence[Finding], logs: Logs, facts: F
         best is not None
         and best.strength is Strength.HINT
         and (facts.state or not (best.row is BARE or best.row.common) or _ends_its_log(best, logs))
+        and (facts.state or not _went_on(best, logs))
     ):
         return told(with_reason(best, findings, logs), facts)
     silent = _silent(facts)
@@ -50,9 +53,8 @@ def weak(best: Finding | None, findings: Sequence[Finding], logs: Logs, facts: F
         )
     if best is not None and best.strength is Strength.CONSEQUENCE:
         peer = best.value("peer") or "another one"
-        return replace(
-            told(best, facts), sentence=f"a rank lost the connection to {peer}; no line says why that one ended"
-        )
+        bare = f"a rank lost the connection to {peer}; no line says why that one ended"
+        return replace(told(best, facts), sentence=bare if best.kind == "peer-lost" else best.sentence)
     if not facts.state and facts.exit_status is None:
         return Cause(
             kind="none", sentence="no line names a cause, and whether the job failed is not known from its logs"
@@ -77,6 +79,12 @@ def _ends_its_log(found: Finding, logs: Logs) -> bool:
         elif any(_GOOD_END.search(text) for text in texts[-2:]) or (found.row.common and texts):
             return False  # what printed something there went on without the command
     return True
+
+
+def _went_on(found: Finding, logs: Logs) -> bool:
+    """Whether it is a warning of C++ code (``[W…``), which tries again, and some log shows work."""
+    work = (line for lines in logs for line in lines if _WORK.search(line.text[:1_000]))
+    return split_rank(found.line)[1].startswith("[W") and len(list(islice(work, 3))) == 3
 
 
 def _stops_there(found: Finding, logs: Logs) -> bool:
