@@ -37,3 +37,28 @@ def test_missing_file_gets_its_exact_path_and_a_command_to_paste() -> None:
     assert cause.command == "srun ls -ld '/home/u/my train.py'"
     assert judge("0: FileNotFoundError: [Errno 2] No such file or directory: 'a.txt'").command == "srun ls -ld a.txt"
     assert judge("0: FileNotFoundError: no data here").command == ""
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("[W220 15:04:41.611 socket.cpp:464] bind to [::]:29511 (errno: 98 - Address already in use).", "29511"),
+        ("[W220 15:04:41.611 socket.cpp:464] bind (errno: 98 - Address already in use).", "is taken"),
+        ("OSError: [Errno 98] attempting to bind on address ('0.0.0.0', 8000): address already in use", "8000"),
+        ("The client socket has timed out after 60s while trying to connect to (n1, 1234).", "(n1, 1234)"),
+        ("RuntimeError: [x/tcp/pair.cc:799] connect [10.0.0.7]:13195: Connection refused", "10.0.0.7:13195"),
+        ("RuntimeError: [x/tcp/pair.cc:525] Connection closed by peer [10.3.0.9]:45123", "[10.3.0.9]:45123"),
+        ("MisconfigurationException('No supported gpu backend found!')", "No supported gpu backend found"),
+    ],
+)  # fmt: skip
+def test_figures_of_an_answer_are_those_of_the_words_that_it_tells(line: str, words: str) -> None:
+    sentence = judge(line).sentence
+    assert words in sentence and "(port" not in sentence.replace(f"(port {words})", "")
+
+
+def test_exception_that_follows_from_a_printed_line_is_told_with_that_line() -> None:
+    follower = "AttributeError: 'NoneType' object has no attribute 'sizes'"
+    trace = f'Traceback (most recent call last):\n  File "/p/a.py", line 3, in <module>\n    f()\n{follower}'
+    assert judge(f"no such file: /data/x.idx\n{trace}").sentence == f"no such file: /data/x.idx; then {follower}"
+    assert judge(f"no such file: /data/x.idx\nstep 5 loss 2\n{trace}").sentence == follower
+    assert judge(f"no such file: /data/x.idx, using defaults\n{trace}").sentence == follower

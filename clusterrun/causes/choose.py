@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
 
+from clusterrun.causes.context import reported
 from clusterrun.causes.model import Cause, Facts, Line, Strength
 from clusterrun.causes.python import BARE, EXCEPTION, EXIT
 from clusterrun.causes.scan import TABLE, Finding, classify, filled, scan
@@ -41,7 +42,7 @@ def first_cause(logs: Logs, facts: Facts) -> Cause:
         return _of_job(kind, by_file, logs, facts)
     best = _of_record(by_file, logs, facts) or _earliest(by_file, facts)
     if best is not None:
-        best = _instead(best, by_file, findings, facts)
+        best = reported(_instead(best, by_file, findings, facts), logs)
     if best is not None and best.strength in (Strength.CAUSE, Strength.HANG):
         return in_full(best, findings, logs, facts)
     return weak(best, findings, logs, facts)

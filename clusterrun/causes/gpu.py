@@ -18,6 +18,18 @@ _DRIVER = (
     "the job's Python and the node do not fit: a torch built for the node's driver, or the module loaded that it needs"
 )
 
+#: code that could not be built; what is missing stands before it
+BUILD = row(
+    "library-mismatch", "cuda setup failed|error building extension|cuda_home environment variable is not set|mismatches the version that was used to compile|find c compiler|error compiling objects|nvcc fatal|working triton installation|ninja is required|command '['",
+    r"(?P<what>CUDA Setup failed despite GPU being available|Error building extension '[\w.]+'|CUDA_HOME environment variable is not set"
+    r"|detected CUDA version \(\S+\) mismatches the version that was used to compile\s+PyTorch|Failed to find C compiler|Error compiling objects for extension"
+    r"|nvcc fatal +: .*|Cannot find a working triton installation|Ninja is required to load C\+\+ extensions)"
+    r"|CalledProcessError: Command '\['(?P<what_too>[^']*(?:gcc|g\+\+|clang|cc|c\+\+|nvcc|ninja|ptxas))'.*returned non-zero",
+    "compiled code cannot be loaded or built on the node: {what}",
+    "a compiler and a CUDA toolkit of torch's version are needed there (module load, CUDA_HOME), or build and test it once before the job;"
+    " the lines before it name what is missing",
+    "https://github.com/deepspeedai/DeepSpeed/issues/694", "clusterrun submit … --setup 'module load cuda'",
+)  # fmt: skip
 GPU: tuple[Row, ...] = (
     row(
         "cuda-memory", "tried to allocate",
@@ -142,20 +154,10 @@ GPU: tuple[Row, ...] = (
         "a library does not fit or is missing on the node: {what}", _DRIVER, "https://github.com/pytorch/pytorch/issues/119932",
         "clusterrun submit … --setup 'module load NAME'",
     ),
-    row(
-        "library-mismatch", "cuda setup failed|error building extension|cuda_home environment variable is not set|mismatches the version that was used to compile|find c compiler|error compiling objects|nvcc fatal|working triton installation|ninja is required|command '['",
-        r"(?P<what>CUDA Setup failed despite GPU being available|Error building extension '[\w.]+'|CUDA_HOME environment variable is not set"
-        r"|detected CUDA version \(\S+\) mismatches the version that was used to compile\s+PyTorch|Failed to find C compiler|Error compiling objects for extension"
-        r"|nvcc fatal +: .*|Cannot find a working triton installation|Ninja is required to load C\+\+ extensions)"
-        r"|CalledProcessError: Command '\['(?P<what_too>[^']*(?:gcc|g\+\+|clang|cc|c\+\+|nvcc|ninja|ptxas))'.*returned non-zero",
-        "compiled code cannot be loaded or built on the node: {what}",
-        "a compiler and a CUDA toolkit of torch's version are needed there (module load, CUDA_HOME), or build and test it once before the job;"
-        " the lines before it name what is missing",
-        "https://github.com/deepspeedai/DeepSpeed/issues/694", "clusterrun submit … --setup 'module load cuda'",
-    ),
+    BUILD,
     row(  # an extension that cannot be built is often left out, and the program goes on
         "library-mismatch", "fatal error: |ninja: build stopped|unsupported gnu version|nvrtc: error",
-        r"(?P<what>fatal error: \S+\.h(?:pp)?: No such file or directory|unsupported GNU version!.*|ninja: build stopped: .*|nvrtc: error: .*)",
+        r"(?P<what>fatal error: \S+\.(?:h|hpp|cuh): No such file or directory|unsupported GNU version!.*|ninja: build stopped: .*|nvrtc: error: .*)",
         "compiled code cannot be built on the node: {what}", "a compiler, a CUDA toolkit of torch's version and Python's headers are needed there (module load), or build it once before the job",
         "https://github.com/NVlabs/denoising-diffusion-gan/issues/25", "clusterrun submit … --setup 'module load cuda gcc'", Strength.HINT,
     ),

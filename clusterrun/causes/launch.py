@@ -7,6 +7,12 @@ from __future__ import annotations
 from clusterrun.causes.model import Strength
 from clusterrun.causes.rows import Row, row
 
+#: what C++ prints as it gives up; ``what():`` after it says why
+TERMINATE = row(
+    "crashed", "terminate called", r"terminate called (?:after throwing an instance of '(?P<what>[^']+)'|without an active exception)", "a process aborted in compiled code[: {what}]",
+    "the lines below it (what():, the frames) name the call; an error of the GPU or of another rank may stand before it", "https://github.com/kakaobrain/fast-autoaugment/issues/27",
+    "clusterrun logs JOB -n 50", Strength.HINT,
+)  # fmt: skip
 LAUNCH: tuple[Row, ...] = (
     row(
         "setup", "clusterrun: setup line", r"clusterrun: setup line (?P<number>\d+) failed with status (?P<status>\d+): (?P<line>.*)",
@@ -73,6 +79,14 @@ LAUNCH: tuple[Row, ...] = (
         "a compute node often has no way to the internet: install it before, on the login node", "https://github.com/pypa/pip/issues/6221", "python -m pip install[ {what}]", Strength.HINT, common=True,
     ),
     row(
+        "setup", "unbound variable|syntax error near|looking for matching", r"^\S+: (?:line )?\d+: (?P<what>\w+: unbound variable|syntax error near .*|unexpected EOF while looking for matching .*)",
+        "the shell refused a line: {what}", "a variable that nobody set (set -u), or a quote that is not closed: bash -n SCRIPT finds the latter", "bash 5.2", "clusterrun logs JOB -n 50", Strength.HINT, common=True,
+    ),
+    row(
+        "crashed", "assertion `|assertion '", r"^[^:\s]+: [^:\s]+:\d+: .*Assertion [`'](?P<what>.+)' failed\.?$", "a process aborted in compiled code: its check failed ({what})",
+        "compiled code failed, not Python: that line names its file", "glibc 2.36 assert", "clusterrun logs JOB -n 50",
+    ),
+    row(
         "killed", "failed (exitcode: -9)", r"failed \(exitcode: -9\) local_rank: (?P<local>\d+)(?: \(pid: (?P<pid>\d+)\))?", "local rank {local}[ (process {pid})] was killed (SIGKILL)",
         "nobody in the log says who: mostly the kernel, for want of host memory", "https://github.com/showlab/EgoVLP/issues/21", "clusterrun submit … --mem SIZE",
     ),
@@ -120,9 +134,9 @@ LAUNCH: tuple[Row, ...] = (
         "https://github.com/deepseek-ai/DeepEP/issues/150", "clusterrun logs JOB -n 50",
     ),
     row(
-        "setup", "lmod has detected|unable to locate a modulefile|could not find conda environment|properly configured to use 'conda activate'|run 'conda init' before",
-        r"Lmod has detected the following error: +(?P<what>.*)|(?P<what_too>Unable to locate a modulefile for '[^']+'|Could not find conda environment: \S+)"
-        r"|not been properly configured to use 'conda activate'|Run 'conda init' before 'conda activate'",
+        "setup", "lmod has detected|unable to locate a modulefile|could not find conda environment|environmentnamenotfound|properly configured to use 'conda activate'|run 'conda init' before",
+        r"Lmod has detected the following error: +(?P<what>.*)|(?P<what_too>Unable to locate a modulefile for '[^']+'|(?:EnvironmentNameNotFound: )?Could not find conda environment: \S+)"
+        r"|(?P<what_old>[Yy]our shell has not been properly configured to use 'conda activate'|Run 'conda init' before 'conda activate')",
         "the job's environment could not be set up[: {what}]", "try the line on a compute node; module names and conda's set-up can differ there from the login node's",
         "https://github.com/conda/conda/issues/8536", "srun --pty bash -l", Strength.HINT, common=True,
     ),
@@ -160,11 +174,7 @@ LAUNCH: tuple[Row, ...] = (
         "MPI could not start: {0}", "the MPI library and the launcher do not fit: srun --mpi=list shows what Slurm has; torch needs no MPI",
         "https://github.com/deepspeedai/DeepSpeed/issues/935", "srun --mpi=list",
     ),
-    row(
-        "crashed", "terminate called", r"terminate called (?:after throwing an instance of '(?P<what>[^']+)'|without an active exception)", "a process aborted in compiled code[: {what}]",
-        "the lines below it (what():, the frames) name the call; an error of the GPU or of another rank may stand before it", "https://github.com/kakaobrain/fast-autoaugment/issues/27",
-        "clusterrun logs JOB -n 50", Strength.HINT,
-    ),
+    TERMINATE,
     row(
         "interrupted", "user defined signal|hangup|cpu time limit exceeded|file size limit exceeded",
         r"(?:line \d+: +\d+ |^|tasks? [\d,-]+: )(?P<how>User defined signal [12]|Hangup|CPU time limit exceeded|File size limit exceeded)(?: |$)", "a process was ended by a signal that it does not take: {how}",

@@ -80,7 +80,7 @@ PEERS: tuple[Row, ...] = (
     ),
     row(
         "address-in-use", "address already in use|eaddrinuse|no free port on",
-        r"(?:port: |\]:|\d:)(?P<port>\d{2,5})\b.*(?:EADDRINUSE|[Aa]ddress already in use)|EADDRINUSE|[Aa]ddress already in use|rendezvous: no free port on .*",
+        r"(?:\bport:? |\]:|\d\.\d{1,3}:|localhost:|\*:|', )(?P<port>\d{2,5})\b(?!\.\d).*(?:EADDRINUSE|[Aa]ddress already in use)|EADDRINUSE|[Aa]ddress already in use|rendezvous: no free port on .*",
         "a port that was to be listened on is taken[ (port {port})]", _PORT + "; a script of your own should listen on port 0",
         "https://github.com/vllm-project/vllm-omni/issues/6425", "clusterrun submit … (without --master-port)",
     ),
@@ -116,7 +116,7 @@ PEERS: tuple[Row, ...] = (
     ),
     row(
         "network", "client socket has timed out|client socket has failed to connect",
-        r"client socket has (?:timed out after (?P<seconds>\d+)(?: ?s|ms) while trying to connect to|failed to connect to) (?P<what>\S+)",
+        r"client socket has (?:timed out after (?P<seconds>\d+)(?: ?s|ms) while trying to connect to|failed to connect to) (?P<what>\([^)]*\)|[^\s,]+)",
         "the first node's port cannot be reached[: {what}]", "MASTER_ADDR or --rdzv-endpoint must be an address of the first node that the others reach, its port open between nodes",
         "https://github.com/pytorch/pytorch/issues/107021", "srun -N 2 getent hosts NODE", Strength.HINT,
     ),
@@ -124,6 +124,11 @@ PEERS: tuple[Row, ...] = (
         "network", "cannot reach the run's store|the run's store at", r"(?P<what>(?:cannot reach the run's store at|the run's store at) .*)",
         "{what}", "the ranks' nodes cannot reach the first node's port: a firewall between nodes, or the batch script was gone already",
         "clusterrun/worker/join.py", "clusterrun logs JOB -n 50", Strength.HINT,
+    ),
+    row(
+        "network", "connection refused|connection timed out", r"pair\.cc:\d+\] (?:connect|SO_ERROR) \[(?P<host>[^\]]+)\]:(?P<port>\d+): (?P<why>Connection (?:refused|timed out))",
+        "gloo could not connect to {host}:{port}: {why}", "the rank that listens there had ended or its port is closed between nodes; GLOO_SOCKET_IFNAME names the interface that all nodes reach",
+        "https://github.com/pytorch/pytorch/issues/108732", "clusterrun submit … --env GLOO_SOCKET_IFNAME=NAME", Strength.CONSEQUENCE,
     ),
     row(
         "nccl-error", "nccl error in|ncclsystemerror|ncclunhandledcudaerror|ncclinternalerror|ncclinvalid|unhandled system error|unhandled cuda error|nccl error |rank failed: ",
@@ -135,7 +140,7 @@ PEERS: tuple[Row, ...] = (
     row(
         "peer-lost", "closed by peer|closed by remote peer|reset by peer|broken pipe|remote process exited|ncclremoteerror|lost the connection to another rank|run's store is gone"
         "|nccl communicator was aborted|taking the entire process down|operations have failed or timed out|0 bytes from the|recvvalue failed|failed to recv, got 0 bytes|connection refused|rendezvousconnectionerror|rendezvousclosederror|horovod has been shut down|application crash on rank",
-        r"(?i)Connection (?:closed|reset) by (?:remote )?peer|Broken pipe|remote process exited|ncclRemoteError|lost the connection to another rank|run's store is gone"
+        r"(?i)Connection (?:closed|reset) by (?:remote )?peer(?:,? (?P<peer>\[?[\w.-]+[]:<]+\d+>?))?|Broken pipe|remote process exited|ncclRemoteError|lost the connection to another rank|run's store is gone"
         r"|NCCL communicator was aborted|taking the entire process down|NCCL operations have failed or timed out|recvValue failed|failed to recv, got 0 bytes"
         r"|Connection refused|Rendezvous(?:Connection|Closed)Error|Horovod has been shut down|possible application crash on rank \d+",
         "the connection to another rank was lost", _PEER, "https://github.com/meta-pytorch/torchrec/issues/3560", "clusterrun logs JOB --errors",

@@ -15,6 +15,27 @@ _HOST = "less in host memory: fewer data-loading workers, smaller batches, memor
 
 PYTHON: tuple[Row, ...] = (
     row(
+        "import-error", "modulenotfounderror", r"ModuleNotFoundError: No module named '?(?P<module>(?:src|utils?|models?|modules|data|lib|libs|configs?|common|core|tools|scripts|networks?|helpers|misc|engine|trainers?|options|losses)(?:\.\w+)*)'?",
+        "a module of the project's own cannot be imported: {module}", "the folder it is in must be on the path (PYTHONPATH, or start in it), and its file must be there: see that the checkout is whole",
+        "https://github.com/iedwardwangi/MetaAdapter/issues/2", "clusterrun submit … --env PYTHONPATH=FOLDER",
+    ),
+    row(
+        "library-mismatch", "did not match any variant of untagged enum", r"data did not match any variant of untagged enum \w*(?:Wrapper|Tokenizer)\w*.*", "the tokenizer's file is newer than the installed tokenizers and transformers can read: {0}",
+        "a newer transformers (with its tokenizers) in the Python that the job uses", "https://github.com/allenai/open-instruct/issues/738", "python -m pip install --upgrade transformers tokenizers",
+    ),
+    row(
+        "exception", "pytorchstreamreader|unexpected eof, expected|metadataincompletebuffer|invalidheaderdeserialization|headertoolarge|ran out of input|invalid load key",
+        r"(?:Error|Exception): (?P<what>.*(?:PytorchStreamReader failed (?:reading zip archive|finding central directory|locating).*|unexpected EOF, expected.*|MetadataIncompleteBuffer|InvalidHeaderDeserialization|HeaderTooLarge|Ran out of input|invalid load key.*))",
+        "a checkpoint or other saved file is incomplete or damaged: {what}", "a file cut short as it was written (full disk, a job that ended), half downloaded, or a pointer of Git LFS (key 'v'): take the one before it, or fetch it again",
+        "https://github.com/sml2h3/dddd_trainer/issues/36", "clusterrun logs JOB[ --rank {rank}] --stream err -n 50",
+    ),
+    row(
+        "usage", "could not override '|cannot find primary config|could not find '|you must specify '|error locating target|in 'con|missing mandatory value|is not in struct",
+        r"^(?P<what>Could not override '.*|Cannot find primary config .*|(?:In '[^']+': )?Could not find '[\w-]+/[^']+'.*|You must specify '.*|Error locating target '[^']+'|Missing mandatory value: .*|Key '[^']+' is not in struct)",
+        "hydra refused the configuration: {what}", "the option, or the file or class that the configuration names, must be there: HYDRA_FULL_ERROR=1 shows the whole stack",
+        "https://hydra.cc/docs/advanced/override_grammar/basic/", "clusterrun submit … --env HYDRA_FULL_ERROR=1", Strength.HINT,
+    ),
+    row(
         "import-error", "modulenotfounderror", r"ModuleNotFoundError: No module named '?(?P<module>[\w.]+)'?", "the module {module} is not installed",
         _PIP, "Python 3.11", "python -m pip install {module}",
     ),
@@ -69,8 +90,8 @@ PYTHON: tuple[Row, ...] = (
         "clusterrun submit … --mem SIZE", Strength.HINT,
     ),
     row(
-        "shared-memory", "out of shared memory|insufficient shared memory|</?torch_|/dev/shm|</torch_",
-        r"out of shared memory|insufficient shared memory|unable to (?:open|write|mmap|resize|allocate).*(?:</?torch_|/dev/shm).*|/dev/shm\S*'?.*No space left"
+        "shared-memory", "out of shared memory|insufficient shared memory|posix_fallocate|shared memory segment|</?torch_|/dev/shm|</torch_",
+        r"out of shared memory|insufficient shared memory|posix_fallocate.*No space left|[Ee]rror while (?:creating|attaching to) shared memory segment|unable to (?:open|write|mmap|resize|allocate).*(?:</?torch_|/dev/shm).*|/dev/shm\S*'?.*No space left"
         r"|No space left on device.*/dev/shm",
         "/dev/shm is full: data-loading workers pass their batches through it",
         "fewer workers (num_workers), or a container with a larger /dev/shm; torch.multiprocessing.set_sharing_strategy('file_system') avoids it",
@@ -159,7 +180,7 @@ EXCEPTION = row(
 #: For the last line of a traceback whose beginning is not there: only where no other row knows the line.
 BARE = row(
     "exception",
-    "error: |exception: |failure: |timeoutexpired: |assertionerror|notimplementederror|recursionerror",
+    "error: |exception: |error(|exception(|failure: |timeoutexpired: |assertionerror|notimplementederror|recursionerror",
     r"^(?:[\w.]+\.)?(?!ChildFailedError|CalledProcessError|CommandNotFoundError)"
     r"(?:(?:[A-Z]\w*(?:Error|Exception|Failure)|Exception|TimeoutExpired): .+"
     r"|(?:AssertionError|NotImplementedError|RecursionError)$)",

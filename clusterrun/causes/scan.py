@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
+from clusterrun.causes.aborts import put_aborted
 from clusterrun.causes.files import FILES, UNRESOLVED
 from clusterrun.causes.gpu import GPU
 from clusterrun.causes.launch import LAUNCH
@@ -35,8 +36,9 @@ _SKIPPED = re.compile(r"(?i)\bskip(?:s|ped|ping)? (?:this |the |a )?batch\b")
 _WARNING = re.compile(r":\d+: [A-Z]\w*Warning: ")
 #: exceptions that only report another process's end
 _REPORTS = frozenset(("ChildFailedError", "SystemExit", "CalledProcessError", "ProcessExitedException"))
+_REPR = re.compile(r"^(\w+(?:Error|Exception))\((['\"])(.*)\2,?\)$")
 _WORD, _PART = re.compile(r"\{(\w+)\}"), re.compile(r"\[([^\]]*)\]")
-_PROGRESS = re.compile(r"(?i)\b(?:step|iter(?:ation)?|epoch|batch|loss|it/s|s/it|tokens?/s)\b\W{0,3}\d|\d+%\|")
+PROGRESS = re.compile(r"(?i)\b(?:step|iter(?:ation)?|epoch|batch|loss|it/s|s/it|tokens?/s)\b\W{0,3}\d|\d+%\|")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +92,7 @@ def scan(lines: Sequence[Line]) -> list[Finding]:
         for index in [i for i, one in found.items() if "local_rank: " in one.line.text]:
             del found[index]  # the same said by local ranks only
         found[summary.index] = _of_summary(lines[summary.index], summary)
+    put_aborted(found, lines)
     findings = _with_survivors([found[index] for index in sorted(found)], lines)
     turned = turned_nan(lines)
     if turned is not None:  # lines of work come after it, and are what shows it
@@ -104,7 +107,7 @@ def scan(lines: Sequence[Line]) -> list[Finding]:
 def match_row(row_: Row, line: Line, index: int = 0) -> Finding | None:
     """What a row finds in one line, None where it finds nothing."""
     rank, text = split_rank(line)
-    text = text[:_READ]
+    text = _REPR.sub(r"\1: \3", text[:_READ])  # hydra prints an exception as its repr
     match = row_.pattern.search(text)
     if match is None or " NCCL INFO " in text:  # what NCCL tries again, or does without
         return None
@@ -271,7 +274,7 @@ def _with_survivors(findings: list[Finding], lines: Sequence[Line]) -> list[Find
         if len(everybody) >= 3 and len(after) > 64:
             break
         line = lines[index]
-        if _PROGRESS.search(line.text) is None:
+        if PROGRESS.search(line.text) is None:
             continue
         everybody.append(index)
         mine = after.setdefault(split_rank(line)[0], [])

@@ -99,6 +99,16 @@ SLURM: tuple[Row, ...] = (
         "a plug-in or a daemon on the node: try another node, and show your admins the line", "https://github.com/NVIDIA/pyxis/issues/4", "clusterrun submit … --exclude NODE",
     ),
     row(
+        "launch-failed", "invalid account or|invalid qos", r"(?:srun|sbatch|salloc): error: (?P<what>.*Invalid (?:account or account/partition combination specified|qos specification))",
+        "the scheduler refused: {what}", "you may not use that account, partition or QOS together: sacctmgr -n show assoc user=$USER format=account,partition,qos lists yours",
+        "https://github.com/ecmwf/WeatherGenerator/issues/2249", "sacctmgr -n show assoc user=$USER format=account,partition,qos",
+    ),
+    row(
+        "launch-failed", "pyxis: ", r"slurmstepd\S*: error: pyxis: +\[ERROR\] (?P<why>.*)", "the container could not be started: {why}",
+        "enroot's own words: a registry's 401 needs a login (enroot's .credentials) or a name written HOST#PATH:TAG, its 404 another tag; a file must be there on the nodes",
+        "https://github.com/NVIDIA/pyxis/issues/168", "clusterrun logs JOB --stream err -n 30", Strength.HINT,
+    ),
+    row(
         "launch-failed", "unable to create step|unable to confirm allocation|unable to allocate resources|batch job submission failed|submit/allocate failed|: fatal: ",
         r"(?:srun|sbatch|salloc): (?:fatal: (?!Can not execute)|error: (?=[Uu]nable to (?:create step|confirm allocation|allocate resources)|Batch job submission failed|Job submit/allocate failed))"
         r"(?P<what>.*)",

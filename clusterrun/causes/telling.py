@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from clusterrun.causes.context import with_reason
 from clusterrun.causes.hang import Absent, absent
 from clusterrun.causes.model import Cause, Evidence, Facts, Line, Strength
 from clusterrun.causes.python import EXCEPTION
@@ -50,19 +51,12 @@ def in_full(best: Finding, findings: Sequence[Finding], logs: Logs, facts: Facts
         return _hang(best, absent(findings, logs, facts), facts)
     if best.kind == "worker" and not best.advice:
         return replace(told(best, facts), kind="refused" if facts.exit_status == 2 else "worker")
-    return told(_with_task(_of_container(best, findings), findings), facts)
+    return told(_with_task(with_reason(best, findings, logs), findings), facts)
 
 
 def _may_be(task: Finding, memory: Finding) -> bool:
     """Whether that task can be the one that a line on memory is about: a line names its node, and only that."""
     return not memory.node or (task.node in ("", memory.node) and len(task.ranks) < 2)
-
-
-def _of_container(best: Finding, findings: Sequence[Finding]) -> Finding:
-    """A container that pyxis could not make, by what was printed while it was made, where that says more."""
-    if best.kind != "launch-failed" or "pyxis:" not in best.line.text:
-        return best
-    return next((f for f in findings if "pyxis:" in f.line.text and f.kind in ("disk-full", "quota")), best)
 
 
 def _with_task(best: Finding, findings: Sequence[Finding]) -> Finding:
@@ -74,7 +68,8 @@ def _with_task(best: Finding, findings: Sequence[Finding]) -> Finding:
 
 
 def _says_killed(text: str) -> bool:
-    return "SIGKILL" in text or "exit code -9" in text or "signal: Killed" in text
+    words = ("SIGKILL", "exit code -9", "signal: Killed", "was terminated abruptly", "exited unexpectedly")
+    return any(word in text for word in words)
 
 
 def _hang(best: Finding, missing: Absent | None, facts: Facts) -> Cause:

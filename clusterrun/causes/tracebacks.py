@@ -14,7 +14,7 @@ _HEADER = re.compile(r"Traceback \(most recent call last\)(?::| ─)")
 SUMMARY = "Root Cause (first observed failure):"
 _PREFIX = re.compile(
     r"^(?:(?:\[?(?:rank|default|RANK) ?(?P<rank>\d+)\]?:\s?)+|[^\[\]]{1,64}?\[rank(?P<late>\d+)\]:\s?"
-    r"|\[\d+,(?:mpirank:)?(?P<mpi>\d+)[^\]]{0,64}\]<std(?:err|out)>:)"
+    r"|(?:\d{4}-\d\d-\d\dT[\d:.]{8,20}Z?:? )?\[\d+,(?:mpirank:)?(?P<mpi>\d+)[^\]]{0,64}\]<std(?:err|out)>:)"
 )  # the second after a time or a host's name, the third mpirun's
 _FRAME = re.compile(r'\s*File "(?P<file>.+?)", line (?P<line>\d+)|\s*│ (?P<boxed>/[^:│]+):(?P<number>\d+) in ')
 _HEADLESS = re.compile(r'\s*File ".+?", line \d+(?:, in \S|$)')  # not faulthandler's, which has no comma
@@ -38,7 +38,7 @@ _MESSAGE_LINES = 8  # a message may go on over several lines
 _ANOTHER = re.compile(
     r"(?:[a-z_]\w*\.)+[A-Z]\w*(?:Error|Exception): |srun: |slurmstepd|terminate called|\s+what\(\):|wandb: "
     r"|(?:Aborted|Killed|Segmentation fault|Terminated|ERROR|WARNING|INFO|CRITICAL)\b|Exception ignored"
-    r"|\[?\d{4}-\d\d-\d\d|\[[WEFI]\d*[ \]]|[WEFI]\d{4} "
+    r"|\S+: line \d+: |-{20}|mpirun |\[?\d{4}-\d\d-\d\d|\[[WEFI]\d*[ \]]|[WEFI]\d{4} "
 )
 
 
@@ -146,9 +146,9 @@ def _opened(
         _read(raised, index, text)
         return raised
     if current is None or current._frames:
-        chained = _chains(before) or text[: header.start()].strip() == "Original"  # a data-loading worker's
+        chained = _chains(before) or text[: header.start()].endswith("Original ")  # a data-loading worker's
         current = _begin(rank, index, last if chained else None, before)
-    current._prefix = _prefix(text[: header.start()])
+    current._prefix = _prefix(text[: header.start()].removesuffix("Original "))
     return current
 
 

@@ -5,18 +5,22 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import islice
 
+from clusterrun.causes.context import with_reason
 from clusterrun.causes.model import Cause, Evidence, Facts, Line, Strength
 from clusterrun.causes.python import BARE
 from clusterrun.causes.scan import Finding
 from clusterrun.causes.telling import Logs, evidence_of, lines_of, rank_words, told
+from clusterrun.causes.tracebacks import split_rank
 
 _ERROR = re.compile(
     r"(?i)^(?!srun:|slurmstepd).*\b(?:error|fatal|exception|abort(?:ed|ing))\b(?!s?[:=] ?0)(?!.*\b(?:info|debug|warn))"
 )
 _WORK = re.compile(r"(?i)\b(?:step|iter(?:ation)?|epoch|batch|loss)\b\W{0,3}\d|\d+%\|")
-_GOOD_END = re.compile(r"(?i)\b(?:done|finished|completed?|success\w*|saved)\b")
+_GOOD_END = re.compile(r"(?i)\b(?:done|finished|completed?(?! stack)|success\w*|saved)\b")
 _NEAR_END = 12  # lines that launchers and clean-ups may still print
+_SHORT = 40  # lines of logs that show no work
 _LAST = 5  # lines to show where none names a cause
 
 
@@ -30,8 +34,9 @@ def weak(best: Finding | None, findings: Sequence[Finding], logs: Logs, facts: F
         best is not None
         and best.strength is Strength.HINT
         and (facts.state or not (best.row is BARE or best.row.common) or _ends_its_log(best, logs))
+        and (facts.state or not _went_on(best, logs))
     ):
-        return told(best, facts)
+        return told(with_reason(best, findings, logs), facts)
     silent = _silent(facts)
     if silent and (best is not None or facts.failure is not None):
         first, many = silent[0], len(silent) > 1
@@ -47,9 +52,9 @@ def weak(best: Finding | None, findings: Sequence[Finding], logs: Logs, facts: F
             command=f"clusterrun logs JOB --rank {first} -n 50",
         )
     if best is not None and best.strength is Strength.CONSEQUENCE:
-        return replace(
-            told(best, facts), sentence="a rank lost the connection to another one; no line says why that one ended"
-        )
+        peer = best.value("peer") or "another one"
+        bare = f"a rank lost the connection to {peer}; no line says why that one ended"
+        return replace(told(best, facts), sentence=bare if best.kind == "peer-lost" else best.sentence)
     if not facts.state and facts.exit_status is None:
         return Cause(
             kind="none", sentence="no line names a cause, and whether the job failed is not known from its logs"
@@ -59,6 +64,8 @@ def weak(best: Finding | None, findings: Sequence[Finding], logs: Logs, facts: F
 
 def _ends_its_log(found: Finding, logs: Logs) -> bool:
     """Whether a log ends with it, and none of the others with the words of a good end."""
+    if found.row.common and found.kind == "setup":
+        return _stops_there(found, logs)
     if found.row.common and found.kind != "command-missing":
         return False
     for lines in logs:
@@ -72,6 +79,18 @@ def _ends_its_log(found: Finding, logs: Logs) -> bool:
         elif any(_GOOD_END.search(text) for text in texts[-2:]) or (found.row.common and texts):
             return False  # what printed something there went on without the command
     return True
+
+
+def _went_on(found: Finding, logs: Logs) -> bool:
+    """Whether it is a warning of C++ code (``[W…``), which tries again, and some log shows work."""
+    work = (line for lines in logs for line in lines if _WORK.search(line.text[:1_000]))
+    return split_rank(found.line)[1].startswith("[W") and len(list(islice(work, 3))) == 3
+
+
+def _stops_there(found: Finding, logs: Logs) -> bool:
+    """Whether short logs show no work at all beside an environment that could not be set up and its own advice."""
+    texts = [line.text[:1_000] for lines in logs for line in lines if line.text.strip()]
+    return len(texts) <= _SHORT and not any(_WORK.search(text) or _GOOD_END.search(text) for text in texts)
 
 
 def _silent(facts: Facts) -> list[int]:

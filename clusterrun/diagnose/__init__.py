@@ -19,7 +19,7 @@ from os import getuid
 from pathlib import Path
 from typing import Protocol
 
-from clusterrun import records, runlogs
+from clusterrun import runlogs
 from clusterrun.causes import Cause, Facts, first_cause
 from clusterrun.causes.frames import is_own
 from clusterrun.diagnose.again import advised
@@ -31,6 +31,7 @@ from clusterrun.diagnose.records import facts_of
 from clusterrun.errors import SchedulerError
 from clusterrun.job import Outcome
 from clusterrun.logs import log_paths
+from clusterrun.records import read_json
 from clusterrun.scheduler import Scheduler
 from clusterrun.scheduler.slurm import SlurmScheduler
 from clusterrun.scheduler.slurm_ended import ended_argv, lost_nodes, parse_canceller
@@ -131,7 +132,7 @@ def _in_module(cause: Cause, state: RunState) -> Cause:
     """The cause with the module that was started (``-m``), where its place is in a library's code."""
     if state.record is None or not cause.place or is_own(cause.place.rpartition(":")[0]):
         return cause
-    work = (records.read_json(state.record.run_dir / "spec.json") or {}).get("work")
+    work = (read_json(state.record.run_dir / "spec.json") or {}).get("work")
     if not isinstance(work, dict) or work.get("kind") != "module":
         return cause
     return replace(cause, sentence=f"{cause.sentence}, in -m {work.get('name')}")
