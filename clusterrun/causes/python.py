@@ -98,6 +98,11 @@ PYTHON: tuple[Row, ...] = (
         "https://github.com/pytorch/pytorch/issues/5040", "df -h /dev/shm",
     ),
     row(
+        "exception", "background workers are no longer alive", r"(?:One or more|Some) background workers are no longer alive",
+        "the processes that prepare the data had ended", "the first error above that line names the cause",
+        "https://github.com/MIC-DKFZ/nnUNet/issues/1546", "clusterrun logs JOB -n 50", Strength.CONSEQUENCE,
+    ),
+    row(
         "shared-memory", "is killed by signal: bus error", r"DataLoader worker \(pid\(?s?\)? ?(?P<pid>\d+)\) is killed by signal: Bus error",
         "a data-loading worker ({pid}) had no shared memory left: /dev/shm is full", "fewer workers (num_workers), or a container with a larger /dev/shm",
         "https://github.com/XPixelGroup/BasicSR/issues/59", "df -h /dev/shm",
