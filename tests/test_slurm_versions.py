@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from clusterrun import shell
+from clusterrun import render, shell
+from clusterrun.causes import Facts, Line, first_cause
 from clusterrun.logs.places import places
 from clusterrun.scheduler.slurm_estimate import Start, parse_test_only
 from clusterrun.scheduler.slurm_hold import parse_hold
@@ -82,3 +85,32 @@ def test_a_hold_that_is_refused_names_the_job(version: str) -> None:
 def test_partitions_have_their_limits(version: str) -> None:
     found = {partition.name: partition for partition in parse_partitions(recorded("partitions", version))}
     assert (found["gpu"].default, found["gpu"].time_limit, found["short"].time_limit) == (True, None, 60)
+
+
+#: What a batch script's own log says of its end, and the word of it that the end record keeps.
+DUE = {"limit": "TIME LIMIT", "lost": "NODE FAILURE", "requeue": "JOB REQUEUE", "sigterm": "", "preempt": ""}
+
+
+def logged(version: str) -> dict[str, str]:
+    """The log of a job that ended in each way."""
+    _, *parts = re.split(r"^== (\w+)\n", recorded("ended", version), flags=re.MULTILINE)
+    return dict(zip(parts[::2], parts[1::2], strict=True))
+
+
+@pytest.mark.parametrize("way", DUE)
+def test_the_script_reads_in_its_log_why_it_was_ended(version: str, way: str) -> None:
+    template = (Path(render.__file__).parent / "templates" / "sbatch.j2").read_text()
+    (program,) = re.findall(r"sed -nE '(s/\^\(slurmstepd.*/p)'", template)
+    text = logged(version)[way]
+    done = subprocess.run(["sed", "-nE", program], input=text, text=True, capture_output=True, check=True)
+    assert done.stdout.splitlines()[-1] == DUE[way]
+    labelled = "".join(f"0: {line}\n" for line in text.splitlines())
+    done = subprocess.run(["sed", "-nE", program], input=labelled, text=True, capture_output=True, check=True)
+    assert done.stdout == "", "what a rank prints is not Slurm's word"
+
+
+@pytest.mark.parametrize(("way", "kind"), [("limit", "time-limit"), ("lost", "node-failure"), ("sigterm", "cancelled")])
+def test_why_reads_slurms_own_line(version: str, way: str, kind: str) -> None:
+    lines = [Line("train_1.err", number, None, text) for number, text in enumerate(logged(version)[way].splitlines())]
+    cause = first_cause([lines], Facts(state="FAILED", exit_status=143))
+    assert (cause.kind, len(cause.evidence) > 0) == (kind, True)

@@ -15,7 +15,7 @@ from itertools import chain
 from clusterrun.causes.context import reported
 from clusterrun.causes.model import Cause, Facts, Line, Strength
 from clusterrun.causes.python import BARE, EXCEPTION, EXIT
-from clusterrun.causes.scan import TABLE, Finding, classify, filled, scan
+from clusterrun.causes.scan import BY_STEPD, TABLE, Finding, classify, filled, scan
 from clusterrun.causes.series import NAN
 from clusterrun.causes.telling import BY_DUE, BY_STATE, Logs, in_full, lines_of, rank_words, told
 from clusterrun.causes.weak import weak
@@ -58,11 +58,7 @@ def _completed(logs: Logs) -> Cause:
             if found.row is NAN:
                 sentence = f"it is COMPLETED, but {found.sentence}"
                 return replace(told(found, Facts()), sentence=sentence)
-            if (
-                found.kind == "host-memory"
-                and found.strength is Strength.CAUSE
-                and found.line.text.startswith("slurmstepd")
-            ):
+            if found.kind == "host-memory" and found.strength is Strength.CAUSE and BY_STEPD.match(found.line.text):
                 sentence = f"it is COMPLETED, but not all of it ran: {found.sentence}"
                 return Cause(kind="none", sentence=sentence, evidence=lines_of(found), advice=found.advice)
     return Cause(kind="none", sentence="nothing went wrong")

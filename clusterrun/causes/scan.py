@@ -32,6 +32,8 @@ _MOST_RANKS = 4_096  # of one line of srun's
 _SIGNALS = {4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL", 11: "SIGSEGV"}
 _OTHER = ("_too", "_old")
 _STEPD = re.compile(r"slurmstepd-([\w.-]+): ")
+#: How a line of slurmstepd's begins: by its name, in 26.05 by the time, which other programs' lines may begin with too.
+BY_STEPD = re.compile(r"slurmstepd|\[\d{4}-[\dT:.-]+\] error: (?:\*\*\* |Detected \d+ oom|StepId=)")
 _SKIPPED = re.compile(r"(?i)\bskip(?:s|ped|ping)? (?:this |the |a )?batch\b")
 _WARNING = re.compile(r":\d+: [A-Z]\w*Warning: ")
 #: exceptions that only report another process's end
@@ -126,7 +128,7 @@ def match_row(row_: Row, line: Line, index: int = 0) -> Finding | None:
         words["folder"] = shlex.quote(words["what"].strip("'\"").rpartition("/")[0] or "/")
     ranks = spans(words.get("ranks", ""))
     told = words.get("rank") or (words.get("reporter") if rank is None else None)  # a reporter counts within its group
-    if text.startswith("slurmstepd"):
+    if BY_STEPD.match(text):
         rank = None  # the label is the task's whose stream it came through; what it says is of the whole step
         speaker = _STEPD.match(text)
         if speaker is not None and row_.kind == "host-memory":
@@ -283,7 +285,7 @@ def _with_survivors(findings: list[Finding], lines: Sequence[Line]) -> list[Find
     marked = []
     for finding in findings:
         work = after.get(finding.rank, []) if finding.rank is not None else everybody[:3]
-        if finding.line.text.startswith(("srun:", "slurmstepd")):
+        if finding.line.text.startswith("srun:") or BY_STEPD.match(finding.line.text):
             work = []
         survived = len(work) == 3 and work[2] > finding.index
         if finding.kind == "cuda-memory":

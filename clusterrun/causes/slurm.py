@@ -47,7 +47,7 @@ SLURM: tuple[Row, ...] = (
         "https://github.com/nebius/soperator/issues/854", "clusterrun submit … --exclude[ {node}] --requeue",
     ),
     row(
-        "cancelled", "cancelled at", r"\*\*\* JOB \S+ (?:ON \S+ )?CANCELLED AT (?P<at>[\d:T-]+)(?: DUE TO SIGNAL \w+| on \S+)? \*\*\*",
+        "cancelled", "cancelled at", r"\*\*\* JOB \S+ (?:ON \S+ )?CANCELLED AT (?P<at>[\d:T-]+)(?: DUE [Tt][Oo] SIGNAL [\w ]+| on \S+)? \*\*\*",
         "the job was cancelled at {at}", "somebody typed scancel, or a program did; accounting names the user", SLURM_C, "sacct -j JOB -X -o JobID,State%30",
     ),
     row(
@@ -121,7 +121,7 @@ SLURM: tuple[Row, ...] = (
     ),
     row(
         "launch-failed", "container start failed|container_g_join failed|couldn't start container|pyxis: failed to|required plugin|task_prolog|prolog failed|failed to invoke spank",
-        r"slurmstepd\S*: error: (?P<what>(?:pyxis: (?:container start failed|couldn't start container|failed to (?:import|create|start)\b)|container_g_join failed|spank: required plugin|Failed to invoke spank"
+        r"(?:slurmstepd\S*:|\[[\dT:.-]+\]) error: (?P<what>(?:pyxis: (?:container start failed|couldn't start container|failed to (?:import|create|start)\b)|container_g_join failed|spank: required plugin|Failed to invoke spank"
         r"|run_command: slurm task_prolog|.*[Pp]rolog failed).*)",
         "the step could not be started on the node: {what}", "a container image, a plug-in or the node's prolog failed: the lines around it say which; try another node, or tell your admins",
         "https://github.com/NVIDIA/pyxis/issues/61", "clusterrun submit … --exclude[ {node}]",

@@ -10,12 +10,13 @@ from itertools import islice
 from clusterrun.causes.context import with_reason
 from clusterrun.causes.model import Cause, Evidence, Facts, Line, Strength
 from clusterrun.causes.python import BARE
-from clusterrun.causes.scan import Finding
+from clusterrun.causes.scan import BY_STEPD, Finding
 from clusterrun.causes.telling import Logs, evidence_of, lines_of, rank_words, told
 from clusterrun.causes.tracebacks import split_rank
 
 _ERROR = re.compile(
-    r"(?i)^(?!srun:|slurmstepd).*\b(?:error|fatal|exception|abort(?:ed|ing))\b(?!s?[:=] ?0)(?!.*\b(?:info|debug|warn))"
+    rf"(?i)^(?!srun:|{BY_STEPD.pattern})"
+    r".*\b(?:error|fatal|exception|abort(?:ed|ing))\b(?!s?[:=] ?0)(?!.*\b(?:info|debug|warn))"
 )
 _WORK = re.compile(r"(?i)\b(?:step|iter(?:ation)?|epoch|batch|loss)\b\W{0,3}\d|\d+%\|")
 _GOOD_END = re.compile(r"(?i)\b(?:done|finished|completed?(?! stack)|success\w*|saved)\b")

@@ -133,12 +133,13 @@ record_end() {
     umask 077  # a setup line that exits leaves the submitter's
     if [ -n "$CR_STOPPED_BY" ]; then
         # TERM alone does not say why it came. Slurm knows a time limit; its line in this script's own log also tells a
-        # requeue, a preemption and a node failure.
+        # requeue, a preemption and a node failure. Up to 24.11 it begins with slurmstepd's name, in 26.05 with the time.
         reason=$(timeout 3 scontrol show job -o "$SLURM_JOB_ID" 2>/dev/null | sed -n 's/.* Reason=\([A-Za-z_]*\).*/\1/p')
         # (The shell's own descriptor must still be the log here: a redirection of this whole function would be read instead.)
         # Only what came since this attempt began: the log also holds the attempts before.
         due=$(tail -c "+$((CR_ERR_START + 1))" "/proc/$$/fd/2" 2>/dev/null | tail -c 16384 |
-            sed -n 's/^slurmstepd.* CANCELLED AT [^ ]*\( DUE TO \([A-Z ]*\)\)\{0,1\} \*\*\*$/\2/p' | tail -n 1)
+            sed -nE 's/^(slurmstepd|\[[^]]*\] error: ).* CANCELLED AT [^ ]*( DUE TO ([A-Z ]*)(, SEE .*)?| DUE to SIGNAL .*)? \*\*\*$/\3/p' |
+            tail -n 1)
     fi
     {
         printf '{"version": 1, "status": %d, "signal": "%s", "reason": "%s", "due": "%s", "unmarked": %d, ' \

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -157,7 +158,7 @@ def three(lab: Lab, new_site: MakeSite) -> tuple[Site, list[Job]]:
 
 
 def states(lab: Lab, jobs: list[Job]) -> list[str]:
-    return [lab.job(job.id)["JobState"] for job in jobs]
+    return [lab.job(job.id).get("JobState", "") for job in jobs]  # none of one that Slurm has forgotten by now
 
 
 def test_cancel_touches_what_is_meant_and_no_more(lab: Lab, three: tuple[Site, list[Job]]) -> None:
@@ -265,7 +266,8 @@ def test_state_outlives_slurms_memory(ends: Ends, way: str) -> None:
     expected = WAYS[way]
     assert (state["state"], state["outcome"], state["exit_status"]) == expected[:3]
     assert state["source"] == "record"
-    assert state["nodes"] == f"{ends.lab.node_prefix}1"
+    *_, where = re.findall(r" ranks on (\S+),", job.err.read_text())  # a requeued job may start on another node
+    assert state["nodes"] == where and where in ends.lab.node_names
     assert state["elapsed"] is not None and state["elapsed"] >= (50 if way == "timed out" else 0)
     ends.site.cli("wait", job.id, status=expected[3])
     ends.site.cli("logs", job.id, "-f", status=expected[3])
