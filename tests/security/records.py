@@ -120,6 +120,8 @@ class Generator:
                                  f"attempts/{token}.0.0/start.json", f"attempts/{token}.0.0/first_failure.json",
                                  "metrics.jsonl", "spec.json", f"attempts/{token}.0.0/rank-0.progress"])  # fmt: skip
         path = folder / name
+        if path.is_symlink() or not path.is_file() or path.stat().st_size > 1 << 20:
+            return  # an earlier change made it something else
         data = json.loads(path.read_text())
         key = self.dice.choice(list(data))
         if self.dice.random() < 0.1:
@@ -130,6 +132,7 @@ class Generator:
 
     def _raw(self, folder: Path, token: str) -> None:
         path = self._path(folder, token)
+        path.unlink(missing_ok=True)  # an earlier change may have made it a FIFO, or a link
         path.write_bytes(self.dice.choice(RAW))
         self.town.a.own(path)
 
