@@ -19,6 +19,7 @@ from clusterrun.logs.clock import read_ticks
 from clusterrun.logs.places import Place, from_submit_line, place_of, places
 from clusterrun.logs.select import Choice, choose
 from clusterrun.records import RunRecord
+from clusterrun.safe_files import user_name
 from clusterrun.scheduler import Scheduler
 from clusterrun.scheduler.hostlist import expand
 from clusterrun.scheduler.slurm import SlurmScheduler
@@ -132,7 +133,7 @@ def check_readable(path: Path, job: JobId) -> None:
     if closed is None:
         return
     try:
-        owner = _name(closed.stat().st_uid)
+        owner = user_name(closed.stat().st_uid)
     except OSError:
         owner = "another user"
     what = "it" if closed == path else str(closed)
@@ -201,10 +202,3 @@ def _exists(path: Path) -> bool:
     except OSError:
         return True  # closed to us: whose, is said when it is read
     return True
-
-
-def _name(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return f"user {uid}"
