@@ -321,9 +321,9 @@ def test_any_log_has_a_cause_or_says_that_it_shows_none(log: list[tuple[int | No
      "NCCL WARN Connect to a failed ", "Error: found NaN in the a ", "ucp_ep_create failed "],
 )  # fmt: skip
 def test_line_made_to_be_slow_is_not(piece: str) -> None:
-    began = time.perf_counter()
+    began = time.process_time()
     judge("\n".join([piece * (65_536 // len(piece))] * 20))
-    assert time.perf_counter() - began < 5
+    assert time.process_time() - began < 5
 
 
 def test_ranges_of_foreign_numbers_stay_small() -> None:
