@@ -125,7 +125,7 @@ def test_a_note_of_the_script_that_is_damaged_hides_nothing(desk: Desk, words: s
     assert runlogs.begin(run, JobId("101")) == (0, 0)
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="only root gives files away")
+@pytest.mark.skipif(os.getuid() != 0, reason="only root gives files away")  # chown refuses; CI is root
 def test_a_log_of_another_user_is_named_in_one_line_and_the_rest_is_shown(desk: Desk, run: RunRecord) -> None:
     os.chown(desk.project / "logs/train_101.err", STRANGER, -1)
     for words in ([], ["-n", "5"], ["--raw"], ["-f"]):

@@ -11,6 +11,7 @@ import pytest
 from lab import release_root, releases
 from lab.cluster import Lab
 from lab.errors import LabError
+from lab.fixtures import require_lab
 from lab.install import available
 
 SOURCES = """Docker bookworm https://download.example/linux/debian/
@@ -38,14 +39,13 @@ def test_a_version_that_no_release_ships_is_refused_with_those_there_are() -> No
 def test_a_version_that_is_not_installed_says_how_to_install_it(
     slurm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if reason := available():
-        pytest.skip(reason)
+    require_lab()
     monkeypatch.setattr(releases, "CACHE", tmp_path)
     with pytest.raises(LabError, match=f"python -m lab.install --slurm {slurm}"):
         Lab(name=f"r{os.getpid()}", slurm=slurm).up()
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="the locks of labs are root's")
+@pytest.mark.skipif(os.geteuid() != 0, reason="the locks of labs are root's")  # in a folder of root; CI is root
 def test_what_an_interrupted_installation_left_is_never_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(releases, "CACHE", tmp_path)
     monkeypatch.setattr(release_root, "PROGRAMS", ())
@@ -79,7 +79,7 @@ def test_another_version_than_the_one_asked_for_is_said_in_a_line(
 def other(request: pytest.FixtureRequest) -> Iterator[Lab]:
     """A lab of each other version that is installed here."""
     if reason := available(request.param):
-        pytest.skip(reason)
+        pytest.skip(reason)  # `make versions` installs the other releases, 700 MB each; `make test` does not
     with Lab(name=f"t{os.getpid()}r", nodes=2, slurm=request.param) as lab:
         yield lab
 

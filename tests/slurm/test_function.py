@@ -58,7 +58,7 @@ def test_a_callable_runs_once_per_rank_and_its_values_come_back(submit, tmp_path
     assert oct(folder.stat().st_mode & 0o777) == "0o700"
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="gives a file to another user")
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives a file to another user")  # chown refuses; CI is root
 def test_a_pickle_of_another_user_is_not_opened_by_the_ranks(submit, tmp_path):
     plant = "P=$CR_RUN_DIR/submitit; until ls $P/*_submitted.pkl; do sleep 0.1; done; chown nobody $P/*_submitted.pkl"
     job = submit(plant)
@@ -85,7 +85,7 @@ def test_a_file_that_another_user_could_have_written_is_not_unpickled(load, how,
     path.chmod({"group": 0o620, "others": 0o602}.get(how, 0o600))
     if how == "owner":
         if os.geteuid() != 0:
-            pytest.skip("gives a file to another user")
+            pytest.skip("gives a file to another user")  # chown refuses; CI is root
         os.chown(path, 65534, 65534)
     elif how == "link":
         path.rename(tmp_path / "other")
