@@ -49,9 +49,7 @@ def cancel(
         wanted = [(place, job) for place in places for job in _jobs(targets[place])]
         results = schedulers[name].cancel([job for _, job in wanted])
         for (place, _), result in zip(wanted, results, strict=True):
-            if (
-                place not in found or found[place].done
-            ):  # one failure is the result of the whole run
+            if place not in found or found[place].done:  # one failure is the result of the whole run
                 found[place] = result
         for place in places:
             run, result = targets[place].record, found[place]
