@@ -175,7 +175,7 @@ def test_ctrl_c_takes_the_sessions_lab_down(tmp_path):
 def test_where_the_lab_cannot_run_a_test_is_skipped_but_fails_in_ci(monkeypatch):
     import lab.fixtures
 
-    monkeypatch.setattr(lab.fixtures, "available", lambda: "the lab needs root")
+    monkeypatch.setattr(lab.fixtures, "available", lambda release: "the lab needs root")
     monkeypatch.delenv("CI", raising=False)
     with pytest.raises(pytest.skip.Exception, match="needs root"):
         lab.fixtures.require_lab()

@@ -67,7 +67,7 @@ def jobs(desk: Desk) -> list[str]:
         r"made; printf '\e]0;7\a\e]8;;http://site/7\e\\%s\e]8;;\e\\\n' $id",
         "yes 'job 7 of 8' | head -c 1000000; made; echo $id; yes 7 | head -c 1000000",
         r"made; printf 'hello\r\n%s\r\n' $id",
-        "made; echo \"$id;site\"",
+        "made; echo \"$id;desk\"",
         "made; echo 7 >&2; yes noise | head -c 200000 >&2; echo $id",
         "made; echo Submitted batch job 7",
         "made",
@@ -88,6 +88,14 @@ def test_the_command_line_names_the_right_job(desk: Desk, body: str) -> None:
     assert said.data["job_id"] == job
     (state,) = (row for row in desk.type("list", "--json").data if row["run_id"])
     assert (state["job_id"], state["state"]) == (job, "PENDING")
+
+
+def test_a_job_that_sbatch_sent_to_another_cluster_is_listed_as_that_clusters(desk: Desk) -> None:
+    place(desk, "sbatch", SBATCH + 'made; echo "$id;site"')
+    assert desk.type("submit", "--json", *LIGHT, "--", "train.py").data["job_id"] == "41"
+    assert not [row for row in desk.type("list", "--json").data if row["run_id"]]
+    (state,) = (row for row in desk.type("list", "--all-clusters", "--json").data if row["run_id"])
+    assert (state["job_id"], state["cluster"]) == ("41", "site")
 
 
 def test_a_refusal_is_shown_once_word_for_word_with_a_hint(desk: Desk) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
@@ -61,7 +62,7 @@ def ask(site: Site, order: Submission) -> JobId | ClusterrunError | None:
     try:
         return scheduler.submit(order)
     except Ambiguous:
-        found = scheduler.find(TOKEN, 0)
+        found = scheduler.find(TOKEN, 0, order.script)
         return submission.adopt(scheduler, found.jobs, None, str)
     except ClusterrunError as error:
         return error
@@ -107,7 +108,7 @@ def test_an_open_row_of_accounting_is_no_job(state: str, found: int) -> None:
         return Completed(0, "\x1f".join(cells) + "\n" if argv[0] == "sacct" else "", "")
 
     scheduler = SlurmScheduler(ClusterFacts("site", accounting=True, gpus=False), {}, run=run)
-    assert len(scheduler.find(TOKEN, 0).jobs) == found
+    assert len(scheduler.find(TOKEN, 0, Path("/run/script.sh")).jobs) == found
 
 
 FAILED = "sbatch: error: Batch job submission failed: "
