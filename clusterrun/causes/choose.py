@@ -247,12 +247,16 @@ def _earliest(by_file: Sequence[Sequence[Finding]], facts: Facts) -> Finding | N
         if lasting:
             chosen.append(min(lasting, key=lambda f: f.index))
         elif weak := [f for f in found if not f.survived or facts.state]:
-            chosen.append(min(weak, key=lambda f: (f.strength, _LATER.get(f.kind, 0), f.index)))
-    return min(chosen, key=lambda f: (f.strength, f.row is EXCEPTION), default=None)
+            chosen.append(min(weak, key=lambda f: (f.strength, _later(f), f.index)))
+    return min(chosen, key=lambda f: (f.strength, f.row is EXCEPTION, _later(f)), default=None)
 
 
 #: hints that follow from what another hint names, or go on beside it
 _LATER = {"nan-loss": 1, "crashed": 1, "interrupted": 2}
+
+
+def _later(found: Finding) -> int:
+    return _LATER.get(found.kind, 0) if found.strength >= Strength.HINT else 0
 
 
 def _named(finding: Finding, facts: Facts) -> Finding:

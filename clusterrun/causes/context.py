@@ -31,6 +31,7 @@ _REPORT = re.compile(
     r"|no \w+ (?:was |were )?found|found 0\b|\b0 \w+ (?:were )?found)"
 )
 _CARRIED_ON = re.compile(r"(?i)using|skip|fall(?:ing|s)? ?back|ignor|instead|scratch|creat|downlo|default|without")
+_COMPILER = re.compile(r"fatal error: |unsupported GNU version")  # what stopped the build, printed before ninja's status
 _LAST_ERROR = re.compile(r"NCCL WARN (?P<what>(?!.*Missing|.*NCCL_).{8,200})")
 
 
@@ -57,7 +58,7 @@ def with_reason(best: Finding, findings: Sequence[Finding], logs: Sequence[Seque
         inner = [f for f in findings if "pyxis:" in f.line.text and f.kind in ("disk-full", "quota", "launch-failed")]
         return next((f for f in inner if f.kind != "launch-failed"), next((f for f in inner if f.value("why")), best))
     if best.row is BUILD:
-        header = next((f for f in findings if "fatal error: " in f.sentence), None)
+        header = next((f for f in findings if _COMPILER.search(f.sentence)), None)
         return best if header is None else replace(header, place=best.place, rank=best.rank)
     if best.kind in ("import-error", "command-missing"):
         setup = next((f for f in findings if f.kind == "setup" and f.row.common and f.line is not best.line), None)

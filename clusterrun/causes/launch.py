@@ -91,7 +91,7 @@ LAUNCH: tuple[Row, ...] = (
         "nobody in the log says who: mostly the kernel, for want of host memory", "https://github.com/showlab/EgoVLP/issues/21", "clusterrun submit … --mem SIZE",
     ),
     row(
-        "crashed", "failed (exitcode: -", r"failed \(exitcode: -(?P<signal>4|6|7|8|11)\) local_rank: (?P<local>\d+)(?: \(pid: (?P<pid>\d+)\))?", "local rank {local}[ (process {pid})] was ended by signal {signal}",
+        "crashed", "failed (exitcode: -", r"failed \(exitcode: -(?P<signal>4|6|8|11)\) local_rank: (?P<local>\d+)(?: \(pid: (?P<pid>\d+)\))?", "local rank {local}[ (process {pid})] was ended by signal {signal}",
         "compiled code failed, not Python: the lines before it name the place", "https://github.com/FlagOpen/FlagEmbedding/issues/1549", "clusterrun logs JOB -n 50",
     ),
     row(
@@ -127,6 +127,12 @@ LAUNCH: tuple[Row, ...] = (
         r"free\(\): (?:invalid|double free)[\w ]*|double free or corruption|malloc\(\): (?:invalid|corrupted|unsorted)[\w ]*|corrupted (?:double-linked list|size vs)[\w. ]*",
         "a process crashed: its memory was damaged ({0})", "compiled code failed, not Python: two libraries that bring one another's code (allocators, OpenMP), or one of another version",
         "https://github.com/pytorch/pytorch/issues/50137", "clusterrun logs JOB -n 50",
+    ),
+    row(
+        "crashed", "caught signal 7|signal: bus error|exitcode: -7)",
+        r"Caught signal 7 \(|\] Signal: Bus error|failed \(exitcode: -7\) local_rank: (?P<local>\d+)", "a process crashed: bus error (signal 7)",
+        "mostly shared memory: /dev/shm is full or small in a container (df -h /dev/shm on the node; --shm-size), or a file was cut while it was mapped",
+        "https://github.com/msr-fiddle/pipedream/issues/76", "srun df -h /dev/shm",
     ),
     row(
         "crashed", "caught signal|signal: ", r"Caught signal (?:4|6|7|8|11) \((?P<how>[^):]*)|\] Signal: (?P<how_too>[A-Z][a-z ]+) \((?:4|6|7|8|11)\)",

@@ -98,9 +98,13 @@ PEERS: tuple[Row, ...] = (
         "name-resolution", "cannot be retrieved (gai error", r"network addresses of \((?P<name>[^,]+), (?P<port>\d+)\) cannot be retrieved \(gai error",
         "the name {name} does not resolve", _NAME, "https://github.com/hpcaitech/ColossalAI/issues/2841", "srun -N 2 getent hosts NODE", Strength.HINT,
     ),
+    row(  # IBV_WC_WR_FLUSH_ERR: what was queued when the connection had failed already
+        "network", "got completion ", r"NET/IB ?P?[ :]+Got completion (?:from peer (?P<peer>\S+) )?with (?:status=|error )5\b",
+        "the network between nodes failed before this: {0}", _IB, "https://github.com/NVIDIA/nccl/issues/1814", "clusterrun submit … --exclude NODE", Strength.CONSEQUENCE,
+    ),
     row(
         "network", "got completion |got async event|got fatal event|call to ibv_|connect to |no route to host|network is unreachable",
-        r"NET/IB ?P?[ :]+Got completion (?:from peer (?P<peer>\S+) )?with (?:status=|error )(?P<status>\d+)"
+        r"NET/IB ?P?[ :]+Got completion (?:from peer (?P<peer>\S+) )?with (?:status=|error )(?!5\b)(?P<status>\d+)"
         r"|NET/IB.* Got (?:async|fatal) event ?: .*error|Call to ibv_(?!open_device|get_|query_)\w+ failed|NCCL WARN .*Connect to \S+ failed ?: (?!Connection re(?:fused|set)).*|No route to host"
         r"|Network is unreachable",
         "the network between nodes failed: {0}", _IB, "https://github.com/NVIDIA/nccl/issues/1664", "clusterrun submit … --exclude NODE", Strength.HINT,

@@ -20,6 +20,7 @@ _ERROR = re.compile(
 )
 _WORK = re.compile(r"(?i)\b(?:step|iter(?:ation)?|epoch|batch|loss)\b\W{0,3}\d|\d+%\|")
 _GOOD_END = re.compile(r"(?i)\b(?:done|finished|completed?(?! stack)|success\w*|saved)\b")
+_BROKEN = re.compile("bad interpreter|Driver/library version mismatch")  # an environment in which little can work
 _NEAR_END = 12  # lines that launchers and clean-ups may still print
 _SHORT = 40  # lines of logs that show no work
 _LAST = 5  # lines to show where none names a cause
@@ -65,7 +66,7 @@ def weak(best: Finding | None, findings: Sequence[Finding], logs: Logs, facts: F
 
 def _ends_its_log(found: Finding, logs: Logs) -> bool:
     """Whether a log ends with it, and none of the others with the words of a good end."""
-    if found.row.common and found.kind == "setup":
+    if found.row.common and (found.kind == "setup" or _BROKEN.search(found.sentence)):
         return _stops_there(found, logs)
     if found.row.common and found.kind != "command-missing":
         return False
@@ -89,7 +90,7 @@ def _went_on(found: Finding, logs: Logs) -> bool:
 
 
 def _stops_there(found: Finding, logs: Logs) -> bool:
-    """Whether short logs show no work at all beside an environment that could not be set up and its own advice."""
+    """Whether short logs show no work at all beside an environment that does not work and its own advice."""
     texts = [line.text[:1_000] for lines in logs for line in lines if line.text.strip()]
     return len(texts) <= _SHORT and not any(_WORK.search(text) or _GOOD_END.search(text) for text in texts)
 
