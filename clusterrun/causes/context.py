@@ -31,7 +31,7 @@ _REPORT = re.compile(
     r"|no \w+ (?:was |were )?found|found 0\b|\b0 \w+ (?:were )?found)"
 )
 _CARRIED_ON = re.compile(r"(?i)using|skip|fall(?:ing|s)? ?back|ignor|instead|scratch|creat|downlo|default|without")
-_COMPILER = re.compile(r"fatal error: |unsupported GNU version")  # what stopped the build, printed before ninja's status
+_COMPILER = re.compile(r"fatal error: |unsupported GNU version")  # printed before ninja's own status
 _LAST_ERROR = re.compile(r"NCCL WARN (?P<what>(?!.*Missing|.*NCCL_).{8,200})")
 
 
