@@ -206,6 +206,10 @@ def _of_record(by_file: Sequence[Sequence[Finding]], logs: Logs, facts: Facts) -
 
 def _instead(best: Finding, by_file: Sequence[Sequence[Finding]], findings: Sequence[Finding], facts: Facts) -> Finding:
     """What says more than a bare exit status, or came before an exception that complains of NaN; else the same."""
+    if best.strength is Strength.HANG and (known := _behind_the_hang(by_file)) is not None:
+        return known
+    if best.kind == "file-missing" and (launcher := _no_launcher(by_file)) is not None:
+        return launcher
     turned = next((f for f in findings if f.row is NAN), None)
     if best.row is EXIT:
         hint = _earliest(by_file, facts)
@@ -218,6 +222,24 @@ def _instead(best: Finding, by_file: Sequence[Sequence[Finding]], findings: Sequ
     return best
 
 
+def _behind_the_hang(by_file: Sequence[Sequence[Finding]]) -> Finding | None:
+    """What no waiting rank can bring about: it made them wait, even where its line comes after their time-outs."""
+    found = [f for f in chain(*by_file) if not f.survived and not f.warned]
+    able = [f for f in found if f.kind in _ROOTS and f.strength is Strength.CAUSE]
+    broken = [f for f in found if f.kind == "network" and f.strength is Strength.HINT and f.value("status")]
+    return next(iter(able or broken), None)
+
+
+_ROOTS = frozenset({"gpu-fault", "node-failure", "cuda-memory", "host-memory", "quota", "disk-full"})
+
+
+def _no_launcher(by_file: Sequence[Sequence[Finding]]) -> Finding | None:
+    """A launcher that the shell did not find, where a file is missing that its ranks would have written."""
+    missing = (f for f in chain(*by_file) if f.kind == "command-missing" and _LAUNCHER.search(f.sentence))
+    return next(missing, None)
+
+
+_LAUNCHER = re.compile(r"\b(?:torchrun|accelerate|deepspeed|mpirun|mpiexec|horovodrun|srun|python\d?(?:\.\d+)?)\b")
 _OF_NAN = re.compile(r"(?i)\b(?:nan|inf|infinity|infinite)\b")
 
 

@@ -31,7 +31,8 @@ _REPORT = re.compile(
     r"|no \w+ (?:was |were )?found|found 0\b|\b0 \w+ (?:were )?found)"
 )
 _CARRIED_ON = re.compile(r"(?i)using|skip|fall(?:ing|s)? ?back|ignor|instead|scratch|creat|downlo|default|without")
-_COMPILER = re.compile(r"fatal error: |unsupported GNU version")  # printed before ninja's own status
+_COMPILER = re.compile(r"fatal error: |unsupported GNU version|nvcc fatal")  # printed before ninja's own status
+_NCCL_FAILED = re.compile(r"NCCL WARN (?P<what>(?:Cuda failure|Call to \w+ failed).{0,200})")
 _LAST_ERROR = re.compile(r"NCCL WARN (?P<what>(?!.*Missing|.*NCCL_).{8,200})")
 
 
@@ -66,6 +67,9 @@ def with_reason(best: Finding, findings: Sequence[Finding], logs: Sequence[Seque
             return replace(best, sentence=f"{best.sentence}; before that, {setup.sentence}", advice=setup.advice)
     if best.kind == "nccl-error":
         reason = next((why for lines in logs if _holds(lines, best) if (why := _nccl_reason(lines, best))), "")
+        if not reason:  # NCCL warns in the other stream
+            warned = (_NCCL_FAILED.search(line.text[:_READ]) for lines in logs for line in lines)
+            reason = next((match["what"] for match in warned if match), "")
         return replace(best, sentence=f"{best.sentence}: {reason}") if reason else best
     return best
 

@@ -90,10 +90,15 @@ PYTHON: tuple[Row, ...] = (
         "clusterrun submit … --mem SIZE", Strength.HINT,
     ),
     row(
+        "shared-memory", "call to shm_open failed", r"Call to shm_open failed ?: (?P<why>(?!File exists).+)",
+        "NCCL could not make a segment of shared memory (/dev/shm): {why}", "\"Permission denied\": another user's segment of that name, or the rights of /dev/shm (1777); \"No space\": it is full",
+        "https://github.com/NVIDIA/nccl/issues/312", "srun ls -ld /dev/shm",
+    ),
+    row(
         "shared-memory", "out of shared memory|insufficient shared memory|posix_fallocate|shared memory segment|</?torch_|/dev/shm|</torch_",
         r"out of shared memory|insufficient shared memory|posix_fallocate.*No space left|[Ee]rror while (?:creating|attaching to) shared memory segment|unable to (?:open|write|mmap|resize|allocate).*(?:</?torch_|/dev/shm).*|/dev/shm\S*'?.*No space left"
         r"|No space left on device.*/dev/shm",
-        "/dev/shm is full: data-loading workers pass their batches through it",
+        "/dev/shm is full: data-loading workers and NCCL pass their data through it",
         "fewer workers (num_workers), or a container with a larger /dev/shm; torch.multiprocessing.set_sharing_strategy('file_system') avoids it",
         "https://github.com/pytorch/pytorch/issues/5040", "df -h /dev/shm",
     ),

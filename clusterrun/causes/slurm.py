@@ -27,7 +27,7 @@ SLURM: tuple[Row, ...] = (
         "https://github.com/SystemsGenetics/GEMmaker/issues/233", "clusterrun submit … --requeue",
     ),
     row(
-        "preemption", "this job is preempted", r"Caught signal \w+ on \S+: this job is preempted", "the job was preempted: a job of higher priority took its nodes",
+        "preemption", "this job is preempted", r"Caught signal \w+ on \S+: this job is preempted", "submitit took the signal for a preemption: a job of higher priority took the nodes, or somebody requeued the job",
         "submitit queues it again by itself where the job has a checkpoint function", "https://github.com/facebookincubator/submitit/pull/1701",
         "clusterrun submit … --requeue",
     ),

@@ -64,7 +64,8 @@ def test_a_pickle_of_another_user_is_not_opened_by_the_ranks(submit, tmp_path):
     job = submit(plant)
     job.wait()
     assert "not unpickled" in job.paths.stderr.read_text()
-    assert "PermissionError" in str(job.exception())
+    # the first rank to fail ends the others, which may then leave no result
+    assert any("PermissionError" in str(error) for error in job.exceptions())
 
 
 class Planted:
