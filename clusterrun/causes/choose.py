@@ -236,7 +236,7 @@ _ROOTS = frozenset({"gpu-fault", "node-failure", "cuda-memory", "host-memory", "
 def _no_launcher(by_file: Sequence[Sequence[Finding]]) -> Finding | None:
     """A launcher that the shell did not find, where a file is missing that its ranks would have written."""
     missing = (f for f in chain(*by_file) if f.kind == "command-missing" and _LAUNCHER.search(f.sentence))
-    return next(missing, None)
+    return next((replace(f, row=replace(f.row, strength=Strength.CAUSE)) for f in missing), None)
 
 
 _LAUNCHER = re.compile(r"\b(?:torchrun|accelerate|deepspeed|mpirun|mpiexec|horovodrun|srun|python\d?(?:\.\d+)?)\b")
