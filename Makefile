@@ -30,7 +30,7 @@ check: $(VENV)/.dev  ## style, types, layers, rendered scripts, unit tests: some
 	$(BIN)/lint-imports
 	$(BIN)/clusterrun render --nodes 2 --gpus-per-node 4 | $(BIN)/shellcheck -
 	$(BIN)/clusterrun render --scheduler local --env A=b --setup 'module load x' -- /bin/true | $(BIN)/shellcheck -
-	$(BIN)/python -m pytest -q -x -m "not faults" tests/test_*.py
+	$(BIN)/python -m pytest -q -x -m "not faults" tests/unit
 
 test: $(VENV)/.dev  ## everything, a real Slurm cluster included, which it installs where it is root
 	$(BIN)/python -m lab.install || [ "$${CI:-}" != true ]

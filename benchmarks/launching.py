@@ -38,7 +38,7 @@ def ours(project: Path, name: str, arguments: list[str], ranks: int = 2) -> Ran:
     try:
         assert helper.stdout is not None
         store = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": helper.stdout.readline().strip()}
-        local = [str(WORKER / "localstep.py"), "--devices", "cpu", "--nodes", "1", "--tasks-per-node", str(ranks)]
+        local = [str(WORKER / "local_launcher.py"), "--devices", "cpu", "--nodes", "1", "--tasks-per-node", str(ranks)]
         worker = [sys.executable, "-u", str(WORKER / "__main__.py"), *arguments]
         _run([sys.executable, *local, "--", *worker], project, variables | store)
     finally:

@@ -15,10 +15,10 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from clusterrun import records
 from clusterrun.job import JobId
-from clusterrun.records import RunRecord, SubmissionRecord
-from clusterrun.store import Store
+from clusterrun.records import run_record
+from clusterrun.records.run_record import RunRecord, SubmissionRecord
+from clusterrun.records.store import Store
 from lab.cluster import Lab
 
 TASKS, FINISHED, ROUNDS = 10_000, 1_000, 15
@@ -89,7 +89,7 @@ def report(found: dict[str, tuple[list[float], float, int]]) -> None:
 def finished(project: Path, state: Path, cluster: str) -> None:
     """Runs whose end was seen weeks ago, each with figures of its training."""
     (project / "logs").mkdir(parents=True)
-    records.os.fsync = lambda _: None  # type: ignore[attr-defined]  # the disk is not what is measured
+    run_record.os.fsync = lambda _: None  # type: ignore[attr-defined]  # the disk is not what is measured
     store = Store(project, state)
     at = int(time.time()) - 30 * 86_400
     for number in range(FINISHED):

@@ -20,9 +20,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from clusterrun.job import JobId
-from clusterrun.logs import Look, Source, Want, show
-from clusterrun.records import RunRecord, SubmissionRecord
-from clusterrun.store import Store
+from clusterrun.logs import LineFilter, Look, Source, show
+from clusterrun.records.run_record import RunRecord, SubmissionRecord
+from clusterrun.records.store import Store
 
 JOB, WORLD = "101", 16
 OURS = f"'{sys.executable}' -m clusterrun"
@@ -32,7 +32,7 @@ import sys
 from pathlib import Path
 import clusterrun.cli.logs
 from clusterrun.logs import Look, Notice, Source, Want, show_following
-from clusterrun.ui import Ui
+from clusterrun.terminal.ui import Ui
 out, over, ranks = Path(sys.argv[1]), Path(sys.argv[2]), frozenset(map(int, sys.argv[3:])) or None
 ui = Ui("logs")
 for piece in show_following([Source(out, out.with_suffix(".err"), world_size=16, ranks=ranks)], Want(), Look(),
@@ -162,7 +162,8 @@ def fold(folder: Path, scale: float, rounds: int) -> None:
         for folds in (True, False):
             began = time.perf_counter()
             shown = sum(
-                chunk.count(b"\n") for chunk in show([Source(log, world_size=WORLD)], Want(), Look(True, True, folds))
+                chunk.count(b"\n")
+                for chunk in show([Source(log, world_size=WORLD)], LineFilter(), Look(True, True, folds))
             )
             rates.append(int(scale * 60_000) * WORLD / (time.perf_counter() - began))
             print(f"{'folded' if folds else 'not folded'}: {rates[-1]:,.0f} lines/s, {shown:,} shown", end="; ")

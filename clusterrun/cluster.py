@@ -16,25 +16,31 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from clusterrun import cancelling, finished, foreign, ids, listing, recovering, standing, states, submission
-from clusterrun.amounts import several
+from clusterrun.config.files import find_root
 from clusterrun.errors import NoSuchJob, RequestError, SchedulerError
 from clusterrun.job import LOCAL, JobId, Outcome, is_run_id
-from clusterrun.profile_files import find_root
-from clusterrun.records import RunRecord
-from clusterrun.scheduler import Answer, Cancelled, Scheduler, lately
-from clusterrun.scheduler.reach import Reach
-from clusterrun.scheduler.slurm import ClusterFacts
-from clusterrun.states import RunState
-from clusterrun.store import Store, state_folder
-from clusterrun.watch import Watch, changed_at, until_over
+from clusterrun.records import open_runs
+from clusterrun.records.run_record import RunRecord
+from clusterrun.records.store import Store, state_folder
+from clusterrun.scheduler import Answer, Cancelled, Scheduler
+from clusterrun.scheduler.factory import Reach
+from clusterrun.scheduler.slurm import cache
+from clusterrun.scheduler.slurm.scontrol import ClusterFacts
+from clusterrun.state import cancel as cancelling
+from clusterrun.state import external, filters, query, reconcile
+from clusterrun.state.external_watch import ExternalWatch
+from clusterrun.state.reconcile import RunState
+from clusterrun.state.watch import Watch, changed_at, until_over
+from clusterrun.submit import protocol
+from clusterrun.submit import recover as recovering
+from clusterrun.terminal.units import plural
 
 if TYPE_CHECKING:  # asking about jobs needs none of them, and starts sooner without
-    from clusterrun.fields import Value
-    from clusterrun.free.seen import Seen
-    from clusterrun.free.soonest import Asker, Soonest
-    from clusterrun.planning import Plan
-    from clusterrun.request import Asked
+    from clusterrun.free.estimate import Asker, Soonest
+    from clusterrun.free.snapshot import ClusterSnapshot
+    from clusterrun.spec.fields import Value
+    from clusterrun.submit.plan import Plan
+    from clusterrun.submit.request import SubmitArgs
 
 
 class Cluster:
@@ -87,30 +93,30 @@ class Cluster:
 
     # -- submitting ------------------------------------------------------------------------------------------------
 
-    def plan(self, asked: Asked, *, named: bool = True) -> Plan:
+    def plan(self, asked: SubmitArgs, *, named: bool = True) -> Plan:
         """Decide everything about a run and write nothing.
 
         With ``named`` False it is called RUN_ID and TOKEN, as ``render`` prints it, and no cluster is needed.
         """
-        from clusterrun.free.soonest import plan
+        from clusterrun.free.estimate import plan
 
         return plan(self._asker(asked, named=named), self.user, named=named)
 
-    def soonest(self, asked: Asked) -> Soonest:
+    def soonest(self, asked: SubmitArgs) -> Soonest:
         """Where a job would start soonest: asked of Slurm by partition and shape, nothing submitted or written."""
-        from clusterrun.free.soonest import soonest
+        from clusterrun.free.estimate import soonest
 
         return soonest(self._asker(asked, scheduler="slurm"), self.free())
 
-    def free(self) -> Seen:
+    def free(self) -> ClusterSnapshot:
         """What the cluster has free, and this user's limits; raises SchedulerError where Slurm does not answer."""
-        from clusterrun.free import seen
+        from clusterrun.free import snapshot
 
-        return seen.look(self.scheduler("slurm"), self.user)
+        return snapshot.look(self.scheduler("slurm"), self.user)
 
     def check(self, plan: Plan) -> None:
         """What can be known before queueing: the Python has torch, the script is bash; raises RequestError."""
-        from clusterrun import request
+        from clusterrun.submit import request
 
         request.check_python(plan.spec, self.environ)
         request.check_setup(plan.spec, plan.script, self.environ)
@@ -126,7 +132,7 @@ class Cluster:
         scheduler = self.scheduler(plan.record.scheduler)
         store.stage(plan.record, plan.spec_json(), plan.script)
         with store.submitting(plan.record):
-            return submission.submit(store, scheduler, plan.record, plan.order, tell=self.tell)
+            return protocol.submit(store, scheduler, plan.record, plan.order, tell=self.tell)
 
     def submit_function(
         self, function: Callable[..., Any], *args: Any, flags: Mapping[str, Value], **kwargs: Any
@@ -136,10 +142,10 @@ class Cluster:
         ``flags`` are as in :class:`Asked`. Returns submitit's job, whose ``results()`` holds a value per rank. The
         callable must be importable by the job's Python, or small enough to pickle by value.
         """
-        from clusterrun.request import Asked
-        from clusterrun.scheduler.submitit_executor import TrainExecutor
+        from clusterrun.scheduler.slurm.executor import TrainExecutor
+        from clusterrun.submit.request import SubmitArgs
 
-        plan = self.plan(Asked(function=getattr(function, "__name__", "function"), flags=flags))
+        plan = self.plan(SubmitArgs(function=getattr(function, "__name__", "function"), flags=flags))
         scheduler = self.scheduler(plan.record.scheduler)
         if scheduler.name == LOCAL:
             raise RequestError("a callable needs Slurm", hint="submit a script on the local scheduler")
@@ -152,14 +158,15 @@ class Cluster:
         def send(argv: Sequence[str]) -> str:
             # the whole protocol stands where submitit would run sbatch once and believe what it prints
             with store.submitting(plan.record):
-                return str(submission.submit(store, scheduler, plan.record, order, tell=self.tell).job_id)
+                return str(protocol.submit(store, scheduler, plan.record, order, tell=self.tell).job_id)
 
         return TrainExecutor(order, send).submit(function, *args, **kwargs)
 
     def recover(self, run_id: str) -> RunRecord:
         """Settle a run whose submission was cut off: find its job, or submit it now with the same token.
 
-        Raises RequestError or NoSuchJob for what is no run here, and what :func:`clusterrun.recovering.recover` raises.
+        Raises RequestError or NoSuchJob for what is no run here, and what :func:`clusterrun.submit.recover.recover`
+        raises.
         """
         if not is_run_id(run_id):
             raise RequestError(f"not a run id: {run_id[:40]!r}", hint="it looks like 20261121-034501-k3v7qa")
@@ -183,7 +190,7 @@ class Cluster:
         # one id on two clusters is two jobs: without a cluster's name the one this shell is configured for is meant
         here = [run for run in known if job.is_local or job.cluster or self._is_at_hand(run)]
         if not here and self._reach.may_know(job):
-            folders, exists = foreign.run_folders(job, self.scheduler("slurm"))
+            folders, exists = external.run_folders(job, self.scheduler("slurm"))
             here = store.by_job(job, hint=folders) if folders else []
             if exists and not any(run.run_dir in folders for run in here):
                 return None  # Slurm has a job of that id, and no run here is that job's
@@ -198,13 +205,13 @@ class Cluster:
 
         ``answer`` is Slurm's of this moment, where it is at hand.
         """
-        return standing.read(runs, self._reach, self.store(), answer)
+        return query.read(runs, self._reach, self.store(), answer)
 
     def lately(self, runs: Sequence[RunRecord]) -> tuple[list[RunState], float]:
         """The same for a command that goes on: what another of my windows heard some seconds ago will do, where it is
         as good; and how many seconds (0: of this moment)."""
-        asked = [run for run in runs if run.scheduler != LOCAL and states.worth_asking(run, time.time())]
-        if not asked or self.facts() is None or not any(standing.is_on(run, self.scheduler("slurm")) for run in asked):
+        asked = [run for run in runs if run.scheduler != LOCAL and reconcile.worth_asking(run, time.time())]
+        if not asked or self.facts() is None or not any(query.is_on(run, self.scheduler("slurm")) for run in asked):
             self.heard_ago = 0.0
             return self.states(runs), 0.0
         answer, self.heard_ago = self._heard(runs)
@@ -218,7 +225,7 @@ class Cluster:
         texts = list(texts)
         runs = {text: self.run(text) for text in texts}
         ours = self.states([run for run in runs.values() if run is not None])
-        ids.refuse_parts(texts, ours)
+        filters.refuse_parts(texts, ours)
         mine = {state.record.run_id: state for state in ours if state.record is not None}
         others = self._foreign([JobId.parse(text) for text, run in runs.items() if run is None])
         found = {text: [mine[run.run_id]] if run else others[JobId.parse(text)] for text, run in runs.items()}
@@ -234,7 +241,7 @@ class Cluster:
         Raises SchedulerError where Slurm is silent and nothing is known to show.
         """
         store = self.store()
-        known = store.all() if everything else finished.open_runs(store)
+        known = store.all() if everything else open_runs.open_runs(store)
         known = known if all_clusters else self._at_hand(known)
         answer = Answer()
         if self.facts() is None:
@@ -243,13 +250,13 @@ class Cluster:
             slurm = self.scheduler("slurm")
             anew = everything or not self._sparing
             answer, self.heard_ago = (slurm.query(), 0.0) if anew else self._heard(known)
-            more, others = foreign.others(known, answer, everything=everything)
+            more, others = external.others(known, answer, everything=everything)
             if more and self.heard_ago:  # it may have ended since then, and what was heard would bring it back
                 answer, self.heard_ago = slurm.query(), 0.0
-                more, others = foreign.others(known, answer)
+                more, others = external.others(known, answer)
             self.listed = answer if not self.heard_ago else None
             found = [*self.states([*known, *more], answer), *others]
-        shown = [s for s in found if everything or s.status.outcome in listing.OPEN]
+        shown = [s for s in found if everything or s.status.outcome in filters.OPEN]
         if not (answer.complete or shown):
             raise SchedulerError(
                 "Slurm did not answer, and nothing is known here of jobs that are not over", said=answer.note,
@@ -259,14 +266,14 @@ class Cluster:
             self.tell(f"Slurm did not answer: {answer.note}")
         return shown
 
-    def watches(self, runs: Sequence[RunRecord], ids: Sequence[JobId] = ()) -> list[Watch | foreign.Watch]:
+    def watches(self, runs: Sequence[RunRecord], ids: Sequence[JobId] = ()) -> list[Watch | ExternalWatch]:
         """Watches over runs, and over jobs without a record, whom Slurm is asked for now.
 
         Raises NoSuchJob for an id that nobody knows.
         """
         how = self.lately if self._sparing else None
-        watches: list[Watch | foreign.Watch] = [Watch(runs, self.states, lately=how)] if runs else []
-        return [*watches, foreign.Watch(ids, self._reach.slurm_for(ids))] if ids else watches
+        watches: list[Watch | ExternalWatch] = [Watch(runs, self.states, lately=how)] if runs else []
+        return [*watches, ExternalWatch(ids, self._reach.slurm_for(ids))] if ids else watches
 
     def wait(
         self, runs: Sequence[RunRecord], ids: Sequence[JobId] = (), *, sleep: Callable[[float], None] = time.sleep
@@ -281,15 +288,15 @@ class Cluster:
 
     def select(self, *, name: str = "", state: str = "") -> list[RunState]:
         """My runs that are not over and known by their records, by glob over the name's user part and by state."""
-        wanted = listing.Wanted(states=frozenset({state.upper()} if state else ()), name=name)
-        mine = self.states(self._at_hand(finished.open_runs(self.store())))
-        asked = listing.choose(mine, listing.Wanted(name=name))
+        wanted = filters.JobFilter(states=frozenset({state.upper()} if state else ()), name=name)
+        mine = self.states(self._at_hand(open_runs.open_runs(self.store())))
+        asked = filters.choose(mine, filters.JobFilter(name=name))
         silent = next((s for s in asked if s.note and s.status.outcome is Outcome.UNKNOWN), None)
         if silent is not None:
             raise SchedulerError(
                 "the scheduler did not answer, so nothing was done", said=silent.note, hint="try again in a moment"
             )
-        found = [s for s in listing.choose(mine, wanted) if s.status.outcome is Outcome.RUNNING]
+        found = [s for s in filters.choose(mine, wanted) if s.status.outcome is Outcome.RUNNING]
         return [s for s in found if s.record is not None and s.record.mine]
 
     def cancel(self, targets: Sequence[RunState]) -> list[tuple[RunState, Cancelled]]:
@@ -306,29 +313,30 @@ class Cluster:
         """Whether the scheduler that a run went to can be asked from this shell."""
         if run.scheduler == LOCAL:
             return True
-        return self.facts() is not None and standing.is_on(run, self.scheduler("slurm"))
+        return self.facts() is not None and query.is_on(run, self.scheduler("slurm"))
 
     def _at_hand(self, runs: Sequence[RunRecord]) -> list[RunRecord]:
         """The runs whose scheduler can be asked from this shell; the others are counted in a line."""
         here = [run for run in runs if self._is_at_hand(run)]
         away = sorted({run.cluster or "(not known)" for run in runs if not self._is_at_hand(run)})
         if away:
-            count = several(len(runs) - len(here), "job")
+            count = plural(len(runs) - len(here), "job")
             self.tell(f"not shown: {count} of other clusters ({', '.join(away)}); see them with --all-clusters")
         return here
 
     def _heard(self, runs: Sequence[RunRecord]) -> tuple[Answer, float]:
         slurm = self.scheduler("slurm")
-        here = [run for run in runs if run.scheduler != LOCAL and standing.is_on(run, slurm)]
+        here = [run for run in runs if run.scheduler != LOCAL and query.is_on(run, slurm)]
         since = max(map(changed_at, here), default=0.0)
-        return lately.ask(slurm, [run.job_id for run in here if run.job_id is not None], since)
+        return cache.cached_query(slurm, [run.job_id for run in here if run.job_id is not None], since)
 
     def _foreign(self, ids: Sequence[JobId]) -> dict[JobId, list[RunState]]:
-        return foreign.states(ids, self._reach.slurm_for(ids), time.time()) if ids else {}
+        return external.states(ids, self._reach.slurm_for(ids), time.time()) if ids else {}
 
-    def _asker(self, asked: Asked, *, named: bool = True, scheduler: str = "") -> Asker:
-        from clusterrun import planning, request
-        from clusterrun.free.soonest import Asker
+    def _asker(self, asked: SubmitArgs, *, named: bool = True, scheduler: str = "") -> Asker:
+        from clusterrun.free.estimate import Asker
+        from clusterrun.submit import plan as planning
+        from clusterrun.submit import request
 
         typed, found = request.read(asked, self.cwd, self.environ), None
         if named or typed.scheduler == LOCAL or self.facts() is not None:
@@ -337,4 +345,4 @@ class Cluster:
         return Asker(typed, found, here, self._reach.has_gpus(found), asked)
 
     def _scheduler_of(self, run: RunRecord | None) -> Scheduler:
-        return standing.scheduler_of(run, self._reach)
+        return query.scheduler_of(run, self._reach)

@@ -25,7 +25,7 @@ from typing import Any
 
 from clusterrun.cli import VERBS
 from lab.cluster import Lab
-from tests.sites import CLUSTERRUN, Job, Site, until
+from tests.installed_command import CLUSTERRUN, Job, Site, until
 
 HOME = Path("/tmp/demo")  # stands in the captures: a neutral place
 OUT = Path(__file__).resolve().parents[1] / "docs" / "screens"
@@ -123,8 +123,8 @@ def typed(site: Site, words: tuple[str, ...], width: int, height: int, colours: 
 def top(site: Site, job: Job, size: tuple[int, int], theme: str) -> dict[str, str]:
     """The live view: of all jobs, and of one."""
     from clusterrun.cluster import Cluster
-    from clusterrun.live.app import Top
-    from clusterrun.live.source import Source
+    from clusterrun.top.app import Top
+    from clusterrun.top.source import Source
 
     async def look() -> dict[str, str]:
         cluster = Cluster(cwd=site.project, environ=site.env)

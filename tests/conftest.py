@@ -11,8 +11,8 @@ import hypothesis
 import pytest
 
 from lab.cluster import Lab
-from tests.desks import Desk
-from tests.sites import Site
+from tests.command_desk import Desk
+from tests.installed_command import Site
 
 pytest_plugins = ["lab.fixtures"]
 

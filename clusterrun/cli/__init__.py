@@ -178,7 +178,7 @@ def _options(ctx: click.Context | None) -> list[str]:
 
 
 def _report(error: ClusterrunError, command: str, as_json: bool) -> int:
-    from clusterrun.ui import Ui
+    from clusterrun.terminal.ui import Ui
 
     Ui(command, as_json=as_json).error(error)
     return error.exit_code

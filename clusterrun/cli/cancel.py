@@ -6,15 +6,15 @@ import sys
 
 import click
 
-from clusterrun import listing
-from clusterrun.amounts import several
 from clusterrun.cli.options import json_option
 from clusterrun.cluster import Cluster
 from clusterrun.errors import RequestError
 from clusterrun.job import Outcome
-from clusterrun.states import RunState
-from clusterrun.states_shown import COLUMNS, handle, state_json, state_row
-from clusterrun.ui import Ui
+from clusterrun.state import filters
+from clusterrun.state.reconcile import RunState
+from clusterrun.state.show import COLUMNS, handle, state_json, state_row
+from clusterrun.terminal.ui import Ui
+from clusterrun.terminal.units import plural
 
 
 @click.command()
@@ -40,7 +40,7 @@ def cancel(
     ui = Ui("cancel", as_json=as_json)
     if bool(job_ids) == bool(name or state or everything):
         raise RequestError("say which jobs: ids, or --name, --state or --all", hint="clusterrun cancel JOBID")
-    words = listing.read_states(state) if state else frozenset()
+    words = filters.read_states(state) if state else frozenset()
     cluster = Cluster(tell=ui.note)
     targets = _typed(cluster, job_ids) if job_ids else cluster.select(name=name or "")
     targets = [target for target in targets if not words or target.status.state in words]
@@ -53,7 +53,7 @@ def cancel(
     if not job_ids and not yes:
         if not sys.stdin.isatty():
             raise RequestError(
-                f"not asked whether to cancel {several(len(targets), 'job')}",
+                f"not asked whether to cancel {plural(len(targets), 'job')}",
                 hint="add --yes, or look first with --dry-run",
             )
         ui.table(COLUMNS, [state_row(target) for target in targets])

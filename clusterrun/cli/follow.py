@@ -10,17 +10,16 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from clusterrun import records, runlogs
-from clusterrun.cli.watcher import Watcher
 from clusterrun.cluster import Cluster
 from clusterrun.job import LAUNCH_FAILURE, LAUNCH_REASON, LOCAL, JobId, Outcome
-from clusterrun.logs import Look, Notice, Source, Want, log_paths, look_of, show_following
+from clusterrun.logs import LineFilter, Look, Notice, Source, log_paths, look_of, show_following
 from clusterrun.logs.clock import clock_ticks
-from clusterrun.records import RunRecord
-from clusterrun.states import RunState
-from clusterrun.states_shown import state_json
-from clusterrun.ui import Ui
-from clusterrun.watch import Watch
+from clusterrun.records import run_logs, run_record
+from clusterrun.records.run_record import RunRecord
+from clusterrun.state.reconcile import RunState
+from clusterrun.state.show import state_json
+from clusterrun.state.watch import Watch, Watcher
+from clusterrun.terminal.ui import Ui
 
 LATE = 75.0
 """Seconds after the end of a job for which its logs may still be on their way: a network file system keeps what it
@@ -40,16 +39,16 @@ def exit_code(states: Sequence[RunState]) -> int:
 
 def follow_to_end(
     ui: Ui, cluster: Cluster, run: RunRecord, *, job: JobId | None = None, source: Source | None = None,
-    want: Want | None = None, look: Look | None = None, tail: int | None = None, since: float | None = None,
+    want: LineFilter | None = None, look: Look | None = None, tail: int | None = None, since: float | None = None,
 ) -> int:  # fmt: skip
     """Print a run's lines until it is over; returns the exit code of its outcome."""
     assert run.job_id is not None
     job = job or run.job_id
-    source = source or runlogs.source_of(run, job)
+    source = source or run_logs.source_of(run, job)
     watch = Watch([run], cluster.states, sparing=True, lately=cluster.lately)
     following = _Following(ui, run, job, source, Watcher(watch, grew=watch.grew))
     following.begin(whole=tail is None and since is None)
-    how = want or Want(), look or usual_look()
+    how = want or LineFilter(), look or usual_look()
     pieces = show_following([source], *how, stop=following.over, tail=tail, since=since)
     try:
         print_pieces(ui, pieces, following.watcher)
@@ -104,7 +103,7 @@ def attempt_lines(folders: Sequence[Path]) -> list[str]:
         if launch != "0":
             lines.append(f"attempt {restart}, launch {launch}")
             continue
-        ended = records.read_json(before / "end.json") or {}
+        ended = run_record.read_json(before / "end.json") or {}
         when = _clock(ended.get("time"))
         words = " ".join(word for word in ("requeued", _BACK.get(str(ended.get("due")), ""), when) if word)
         lines.append(f"attempt {restart} ({words})")
@@ -145,7 +144,7 @@ class _Following:
 
     def begin(self, *, whole: bool) -> None:
         """Say which start this is, where it is not the first; later ones are marked where they come."""
-        marks = attempt_lines(records.attempts(self._run, self._job.task))
+        marks = attempt_lines(run_record.attempts(self._run, self._job.task))
         self._marked = len(marks)
         if marks:
             self._ui.note(f"this is {marks[-1]}" + ("; its log begins with attempt 0" if whole else ""))
@@ -186,7 +185,7 @@ class _Following:
 
     def _look_at_files(self) -> None:
         self._seen.update(path for path in self._paths if path not in self._seen and path.exists())
-        marks = attempt_lines(records.attempts(self._run, self._job.task))
+        marks = attempt_lines(run_record.attempts(self._run, self._job.task))
         for line in marks[self._marked :]:
             self._ui.note(line)
         self._marked = max(self._marked, len(marks))
@@ -194,7 +193,7 @@ class _Following:
     def _arrived(self, state: RunState, now: float) -> bool:
         """Whether the logs are as long as the clock beside the job saw them; or it is too late for that."""
         assert self._over_at is not None
-        folders = records.attempts(self._run, self._job.task)
+        folders = run_record.attempts(self._run, self._job.task)
         ended = state.status.ended
         if not folders or now - self._over_at >= LATE or (ended is not None and time.time() - ended >= LATE):
             return True
@@ -214,7 +213,7 @@ class _Following:
 def no_log(cluster: Cluster, run: RunRecord, job: JobId, state: RunState) -> str:
     """Why there is no log of a run."""
     out = log_paths(run.logs, job)[0]
-    if records.attempts(run, job.task):
+    if run_record.attempts(run, job.task):
         return f"no log of job {job} is here: {out} does not exist; was it removed?"
     if state.status.outcome is not Outcome.FAILED or run.scheduler == LOCAL:
         over = state.status.is_over and state.status.outcome is not Outcome.UNKNOWN
@@ -233,8 +232,8 @@ def no_log(cluster: Cluster, run: RunRecord, job: JobId, state: RunState) -> str
 
 
 def _exit_code(cluster: Cluster, run: RunRecord, job: JobId) -> str:
-    from clusterrun.scheduler.slurm import SlurmScheduler
-    from clusterrun.scheduler.slurm_show import parse_show, show_argv
+    from clusterrun.scheduler.slurm.client import SlurmScheduler
+    from clusterrun.scheduler.slurm.scontrol import parse_show, show_argv
 
     scheduler = cluster.scheduler(run.scheduler)
     if not isinstance(scheduler, SlurmScheduler):
@@ -276,7 +275,7 @@ def wait_to_end(ui: Ui, cluster: Cluster, runs: Sequence[RunRecord], *, one: boo
 
 def report_end(ui: Ui, states: Sequence[RunState]) -> int:
     """One line on how each run ended, with the first cause where its files show one."""
-    from clusterrun import diagnose  # and not above: most commands end without it
+    from clusterrun.why import ended as diagnose  # and not above: most commands end without it
 
     for state in states:
         job = state.status

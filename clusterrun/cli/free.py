@@ -13,17 +13,17 @@ from clusterrun.cli.options import asked, json_option, spec_options
 from clusterrun.cli.submit import job_and_script
 from clusterrun.cluster import Cluster
 from clusterrun.errors import RequestError
-from clusterrun.free.seen import Seen
-from clusterrun.free.soonest import AUTO, MOST_QUESTIONS, Soonest, named
+from clusterrun.free.estimate import AUTO, MOST_QUESTIONS, Soonest, named
+from clusterrun.free.snapshot import ClusterSnapshot
 from clusterrun.free.summary import NodeRow, PartitionSum, node_rows, partition_sums
 from clusterrun.free.text import estimates, summary
 from clusterrun.job import LOCAL
-from clusterrun.scheduler import devices
-from clusterrun.scheduler.slurm_estimate import No, Silence, Start
-from clusterrun.ui import Ui
+from clusterrun.scheduler.local import devices
+from clusterrun.scheduler.slurm.sbatch import No, Silence, Start
+from clusterrun.terminal.ui import Ui
 
 if TYPE_CHECKING:
-    from clusterrun.request import Asked
+    from clusterrun.submit.request import SubmitArgs
 
 
 @click.command()
@@ -73,7 +73,7 @@ def free(ctx: click.Context, /, words: tuple[str, ...], profile: str | None, as_
             ui.note(note)
 
 
-def _asked_where(cluster: Cluster, request: Asked) -> Soonest:
+def _asked_where(cluster: Cluster, request: SubmitArgs) -> Soonest:
     try:
         return cluster.soonest(request)
     except RequestError as error:
@@ -129,7 +129,7 @@ def _soonest_json(found: Soonest) -> dict[str, Any]:
     }
 
 
-def _summary_json(seen: Seen) -> dict[str, Any]:
+def _summary_json(seen: ClusterSnapshot) -> dict[str, Any]:
     return {
         "partitions": [_partition_json(row) for row in partition_sums(seen)],
         "nodes": [_nodes_json(row) for row in node_rows(seen.nodes)],

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 
 import click
 
-from clusterrun import shell
 from clusterrun.cli.options import json_option
 from clusterrun.cluster import Cluster
+from clusterrun.config.init_file import config_text
+from clusterrun.config.survey import run_survey
 from clusterrun.errors import RequestError, SchedulerError
-from clusterrun.survey import look
-from clusterrun.survey_text import config_text
-from clusterrun.ui import Ui
+from clusterrun.system import shell
+from clusterrun.terminal.ui import Ui
 
 
 @click.command()
@@ -39,7 +39,7 @@ def init(force: bool, only_print: bool, as_json: bool) -> None:
     def run(argv: Sequence[str]) -> shell.Completed:
         return shell.run(argv, env=env)
 
-    facts = look(run, cluster.user)
+    facts = run_survey(run, cluster.user)
     if facts.slurm == "silent":
         raise SchedulerError(
             "Slurm is here but does not answer", said=facts.said, hint="ask `scontrol ping`, then try again"

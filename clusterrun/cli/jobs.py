@@ -7,15 +7,15 @@ from collections.abc import Callable, Sequence
 
 import click
 
-from clusterrun import ids, listing
 from clusterrun.cli.options import json_option
 from clusterrun.cluster import Cluster
 from clusterrun.errors import RequestError
 from clusterrun.job import JobId, Outcome
-from clusterrun.listing import Wanted
-from clusterrun.states import RunState
-from clusterrun.states_shown import LIST_COLUMNS, list_row, state_json, state_lines, status_json
-from clusterrun.ui import Ui
+from clusterrun.state import filters
+from clusterrun.state.filters import JobFilter
+from clusterrun.state.reconcile import RunState
+from clusterrun.state.show import LIST_COLUMNS, list_row, state_json, state_lines, status_json
+from clusterrun.terminal.ui import Ui
 
 
 @click.command()
@@ -46,7 +46,7 @@ def status(ctx: click.Context, job_ids: tuple[str, ...], explain: bool, watch: b
     if as_json:
         ui.data([status_json(state) for state in states])
     else:
-        ui.say(*status_lines(listing.collapse(states), explain=explain, first=first_cause))
+        ui.say(*status_lines(filters.collapse(states), explain=explain, first=first_cause))
     if not is_certain(states):
         ctx.exit(75)
 
@@ -66,9 +66,9 @@ def first_cause(state: RunState) -> str:
     """Why a run ended, in a line; empty where it has not, or well, or it is no run of ours."""
     if state.record is None or state.status.outcome in (Outcome.DONE, Outcome.RUNNING):
         return ""
-    from clusterrun import diagnose  # and not above: most commands end without it
+    from clusterrun.why import ended  # and not above: most commands end without it
 
-    return diagnose.in_one_line(state)
+    return ended.in_one_line(state)
 
 
 @click.command(name="list")
@@ -99,10 +99,10 @@ def list_(
     ui = Ui("list", as_json=as_json)
     if watch:
         _refuse_json(as_json, "list")
-    wanted = Wanted(
-        states=listing.read_states(state) if state else frozenset(),
+    wanted = JobFilter(
+        states=filters.read_states(state) if state else frozenset(),
         name=name or "",
-        since=listing.read_since(since, time.time()) if since else None,
+        since=filters.read_since(since, time.time()) if since else None,
         everything=everything,
         all_clusters=all_clusters,
     )
@@ -127,13 +127,13 @@ def _refuse_json(as_json: bool, command: str) -> None:
         )
 
 
-def rows(cluster: Cluster, wanted: Wanted, *, expand: bool) -> list[RunState]:
+def rows(cluster: Cluster, wanted: JobFilter, *, expand: bool) -> list[RunState]:
     """The jobs that are wanted, as rows in their order."""
-    found = listing.choose(cluster.listing(everything=wanted.history, all_clusters=wanted.all_clusters), wanted)
-    return listing.arrange(found, expand=expand)
+    found = filters.choose(cluster.listing(everything=wanted.history, all_clusters=wanted.all_clusters), wanted)
+    return filters.arrange(found, expand=expand)
 
 
-def nothing(wanted: Wanted) -> str:
+def nothing(wanted: JobFilter) -> str:
     """What is said instead of an empty table."""
     asked = [f"in state {', '.join(sorted(wanted.states))}"] if wanted.states else []
     asked += [f"named {wanted.name}"] if wanted.name else []
@@ -163,12 +163,12 @@ def wait(ctx: click.Context, job_ids: tuple[str, ...], as_json: bool) -> None:
     found = {job_id: cluster.run(job_id) for job_id in job_ids}
     runs = {run.run_id: run for run in found.values() if run is not None}
     others = [JobId.parse(job_id) for job_id, run in found.items() if run is None]
-    parts = [job_id for job_id, run in found.items() if run is not None and ids.is_part(job_id)]
+    parts = [job_id for job_id, run in found.items() if run is not None and filters.is_part(job_id)]
     if parts:
         cluster.status(parts)  # a part of a run that has none is refused, not waited for as all of it
     states = cluster.wait([*runs.values()], others)
     ui.data([state_json(state) for state in states])
-    ctx.exit(report_end(ui, listing.collapse(states)))
+    ctx.exit(report_end(ui, filters.collapse(states)))
 
 
 globals()["list"] = list_

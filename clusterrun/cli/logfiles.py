@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from clusterrun import foreign, records, runlogs
 from clusterrun.cluster import Cluster
 from clusterrun.errors import NoSuchJob, RequestError
 from clusterrun.job import JobId, is_run_id
@@ -18,13 +17,15 @@ from clusterrun.logs import Source, log_paths
 from clusterrun.logs.clock import read_ticks
 from clusterrun.logs.places import Place, from_submit_line, place_of, places
 from clusterrun.logs.select import Choice, choose
-from clusterrun.records import RunRecord
-from clusterrun.safe_files import user_name
+from clusterrun.records import run_logs, run_record
+from clusterrun.records.run_record import RunRecord
 from clusterrun.scheduler import Scheduler
-from clusterrun.scheduler.hostlist import expand
-from clusterrun.scheduler.slurm import SlurmScheduler
-from clusterrun.scheduler.slurm_past import NEW, OLD, files_argv, parse_files
-from clusterrun.scheduler.slurm_show import parse_show, show_argv
+from clusterrun.scheduler.slurm.client import SlurmScheduler
+from clusterrun.scheduler.slurm.hostlist import expand
+from clusterrun.scheduler.slurm.sacct import NEW, OLD, files_argv, parse_files
+from clusterrun.scheduler.slurm.scontrol import parse_show, show_argv
+from clusterrun.state import external
+from clusterrun.system.safe_files import user_name
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class Ours:
 
     @property
     def attempts(self) -> list[Path]:
-        return records.attempts(self.run, self.job.task)
+        return run_record.attempts(self.run, self.job.task)
 
     @property
     def paths(self) -> tuple[Path, Path]:
@@ -44,13 +45,15 @@ class Ours:
 
     def choice(self, ranks: frozenset[int], nodes: Sequence[str]) -> Choice:
         """The lines of those ranks on those nodes; raises RequestError."""
-        start = next((s for folder in reversed(self.attempts) if (s := records.read_json(folder / "start.json"))), None)
+        start = next(
+            (s for folder in reversed(self.attempts) if (s := run_record.read_json(folder / "start.json"))), None
+        )
         if start is None and ranks and max(ranks) >= self.run.world_size:
             raise RequestError(f"there is no rank {max(ranks)}", hint=f"the ranks are 0 to {self.run.world_size - 1}")
         return choose(start, ranks, nodes, files=self.paths, labelled=True)
 
     def source(self, choice: Choice) -> Source:
-        source = runlogs.source_of(self.run, self.job)
+        source = run_logs.source_of(self.run, self.job)
         ticks = read_ticks(self.attempts, self.paths, source.begin)
         return replace(source, ranks=choice.tasks, ticks=ticks)
 
@@ -144,7 +147,7 @@ def check_readable(path: Path, job: JobId) -> None:
 
 
 def _past(job: JobId, scheduler: SlurmScheduler) -> list[Place]:
-    since = int(time.time()) - foreign.WINDOW
+    since = int(time.time()) - external.WINDOW
     for columns in (NEW, OLD):
         rows = parse_files(scheduler.answer(files_argv(job, since, columns, job.cluster)).text, columns)
         found = [place for row in rows if (place := _of_row(row)) is not None]

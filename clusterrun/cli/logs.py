@@ -15,12 +15,12 @@ from clusterrun.cli.logfiles import Ours, Theirs, check_readable, files_of, logs
 from clusterrun.cli.options import json_option
 from clusterrun.cluster import Cluster
 from clusterrun.errors import RequestError
-from clusterrun.ids import refuse_parts
 from clusterrun.job import Outcome
-from clusterrun.logs import Look, Source, Want, compile_grep, look_of, show
+from clusterrun.logs import LineFilter, Look, Source, compile_grep, look_of, show
 from clusterrun.logs.reading import line_reader, read, refused
 from clusterrun.logs.select import Choice, choose, parse_ranks, parse_since
-from clusterrun.ui import Ui
+from clusterrun.state.filters import refuse_parts
+from clusterrun.terminal.ui import Ui
 
 
 @click.command()
@@ -58,7 +58,7 @@ def logs(
         raise RequestError("--json and -f do not go together", hint="leave one of them out")
     if as_json and raw:
         raise RequestError("--json and --raw do not go together", hint="leave one of them out")
-    want = Want(stream, compile_grep(grep) if grep is not None else None, errors)
+    want = LineFilter(stream, compile_grep(grep) if grep is not None else None, errors)
     wanted = parse_ranks(ranks)
     begin = parse_since(since, time.time()) if since is not None else None
     look = look_of(sys.stdout.isatty(), os.environ, fold=not no_fold, raw=raw)
@@ -70,7 +70,8 @@ def logs(
 
 
 def _ours(
-    ui: Ui, cluster: Cluster, ours: Ours, ranks: frozenset[int], nodes: tuple[str, ...], want: Want, look: Look, *,
+    ui: Ui, cluster: Cluster, ours: Ours, ranks: frozenset[int], nodes: tuple[str, ...], want: LineFilter, look: Look,
+    *,
     follow: bool, tail: int | None, since: float | None,
 ) -> int:  # fmt: skip
     for path in ours.paths:
@@ -101,7 +102,8 @@ def _ours(
 
 
 def _theirs(
-    ui: Ui, cluster: Cluster, theirs: Theirs, ranks: frozenset[int], nodes: tuple[str, ...], want: Want, look: Look, *,
+    ui: Ui, cluster: Cluster, theirs: Theirs, ranks: frozenset[int], nodes: tuple[str, ...], want: LineFilter,
+    look: Look, *,
     follow: bool, tail: int | None, since: float | None,
 ) -> int:  # fmt: skip
     if since is not None:
@@ -123,7 +125,7 @@ def _theirs(
     choice = choose(None, ranks, nodes, files=files)
     want = _with_prefix(ui, want, choice)
     if follow:
-        from clusterrun.cli.follow_array import follow_theirs
+        from clusterrun.cli.follow_external import follow_theirs
 
         scheduler = cluster.scheduler("slurm")
         return follow_theirs(ui, scheduler, theirs, choice, want, look, tail=tail)
@@ -137,7 +139,9 @@ def _theirs(
     return exit_code(states) if all(state.status.outcome is not Outcome.RUNNING for state in states) else 0
 
 
-def _show(ui: Ui, sources: list[Source], want: Want, look: Look, *, tail: int | None, since: float | None) -> None:
+def _show(
+    ui: Ui, sources: list[Source], want: LineFilter, look: Look, *, tail: int | None, since: float | None
+) -> None:
     """Show what the sources have; raises NotTheJobs where all of it belongs to somebody whose job it is not."""
     strange = [error for source in sources for error in refused(source, want)]
     if strange and len(strange) == sum(path.exists() for one in sources for _, path in one.files(want.stream)):
@@ -155,7 +159,7 @@ def _show(ui: Ui, sources: list[Source], want: Want, look: Look, *, tail: int | 
     ui.data(data)
 
 
-def _with_prefix(ui: Ui, want: Want, choice: Choice) -> Want:
+def _with_prefix(ui: Ui, want: LineFilter, choice: Choice) -> LineFilter:
     """What is wanted where ranks are told by the text of their lines."""
     if choice.prefix is None:
         return want
@@ -165,7 +169,7 @@ def _with_prefix(ui: Ui, want: Want, choice: Choice) -> Want:
             hint=r"put it into the pattern: --grep '^\[rank3\]:.*RE'",
         )
     ui.note("one label stands for several ranks here: shown are the lines that begin with [rankN]:")
-    return Want(want.stream, choice.prefix, want.errors)
+    return LineFilter(want.stream, choice.prefix, want.errors)
 
 
 def _timeless(job: str) -> RequestError:

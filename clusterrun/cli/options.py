@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from clusterrun.errors import RequestError
-from clusterrun.fields import FIELDS, Field, Value
+from clusterrun.spec.fields import FIELDS, Field, Value
 
 if TYPE_CHECKING:
-    from clusterrun.request import Asked
+    from clusterrun.submit.request import SubmitArgs
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -25,9 +25,9 @@ def spec_options(command: F) -> F:
     return click.option("--profile", metavar="NAME", help="Use [profile.NAME] of clusterrun.toml.")(command)
 
 
-def asked(job: str | None, words: tuple[str, ...], profile: str | None, options: dict[str, Any]) -> Asked:
+def asked(job: str | None, words: tuple[str, ...], profile: str | None, options: dict[str, Any]) -> SubmitArgs:
     """What was typed as one value; an option that was not given is left out."""
-    from clusterrun.request import Asked
+    from clusterrun.submit.request import SubmitArgs
 
     flags = {}
     for one in FIELDS:
@@ -39,7 +39,7 @@ def asked(job: str | None, words: tuple[str, ...], profile: str | None, options:
         elif one.kind == "list":
             value = list(value)
         flags[one.name] = Value(value, f"--{one.name}")
-    return Asked(job=job, words=words, flags=flags, profile=profile)
+    return SubmitArgs(job=job, words=words, flags=flags, profile=profile)
 
 
 def _option(one: Field) -> Callable[[F], F]:

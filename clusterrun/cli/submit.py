@@ -10,15 +10,15 @@ from typing import Any
 
 import click
 
-from clusterrun.amounts import several
 from clusterrun.cli.follow import follow_to_end, wait_to_end
 from clusterrun.cli.options import asked, json_option, spec_options
 from clusterrun.cluster import Cluster
 from clusterrun.errors import RequestError
 from clusterrun.job import LOCAL
 from clusterrun.logs import log_paths
-from clusterrun.records import RunRecord
-from clusterrun.ui import Ui
+from clusterrun.records.run_record import RunRecord
+from clusterrun.terminal.ui import Ui
+from clusterrun.terminal.units import plural
 
 MOMENT = 2.0
 """Seconds for which a repeated Ctrl-C is the same impatience as the first."""
@@ -133,7 +133,7 @@ def _announce(ui: Ui, run: RunRecord, *, data: bool) -> None:
     out, err = log_paths(run.logs, job)
     where = "on this machine" if run.scheduler == LOCAL else f"on {run.cluster}"
     ui.say(
-        f"Submitted job {job} ({run.name}) {where}: {several(run.world_size, 'rank')} on {several(run.nodes, 'node')}",
+        f"Submitted job {job} ({run.name}) {where}: {plural(run.world_size, 'rank')} on {plural(run.nodes, 'node')}",
         f"  logs    {out}",
         f"          {err}",
         f"  next    clusterrun logs {job} -f     clusterrun status {job}     clusterrun cancel {job}",

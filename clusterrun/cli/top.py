@@ -13,12 +13,12 @@ import click
 from clusterrun.cli.options import json_option
 from clusterrun.cluster import Cluster
 from clusterrun.errors import NoSuchJob, RequestError
-from clusterrun.states import RunState
-from clusterrun.states_shown import state_json
-from clusterrun.ui import Ui
+from clusterrun.state.reconcile import RunState
+from clusterrun.state.show import state_json
+from clusterrun.terminal.ui import Ui
 
 if TYPE_CHECKING:
-    from clusterrun.live.source import Source
+    from clusterrun.top.source import Source
 
 
 @click.command()
@@ -41,7 +41,7 @@ def top(ctx: click.Context, job_id: str | None, theme: str | None, as_json: bool
         raise RequestError("top needs a terminal", hint="`clusterrun list` prints a table, `top --json` what top knows")
     notes: list[str] = []
     cluster = Cluster(tell=ui.note if as_json else notes.append)  # a line on standard error would spoil the screen
-    from clusterrun.live.source import Source, key_of
+    from clusterrun.top.source import Source, key_of
 
     state = _asked(cluster, job_id) if job_id else None
     pinned, chosen = (state.record, key_of(state)) if state is not None else (None, "")
@@ -50,7 +50,7 @@ def top(ctx: click.Context, job_id: str | None, theme: str | None, as_json: bool
     if as_json:
         ui.data(_snapshot(source, chosen))
         return
-    from clusterrun.live.app import Top
+    from clusterrun.top.app import Top
 
     app = Top(source, theme=theme or theme_of(os.environ), chosen=chosen, notes=notes)
     ctx.exit(app.run() or 0)
@@ -72,7 +72,7 @@ def _asked(cluster: Cluster, job_id: str) -> RunState:
 
 
 def _snapshot(source: Source, chosen: str) -> list[dict[str, Any]]:
-    from clusterrun.live.source import key_of
+    from clusterrun.top.source import key_of
 
     states = [state for state in source.jobs() if chosen in ("", key_of(state))]
     return [{**state_json(s), "ranks": [dataclasses.asdict(rank) for rank in source.ranks(s).ranks]} for s in states]

@@ -7,20 +7,21 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from clusterrun import foreign, listing
-from clusterrun.amounts import ago
 from clusterrun.cli.jobs import first_cause, is_certain, nothing, rows, status_lines
 from clusterrun.cluster import Cluster
 from clusterrun.errors import ClusterrunError
 from clusterrun.job import JobId, JobStatus
-from clusterrun.listing import Wanted
-from clusterrun.live.pace import Pace
-from clusterrun.states import RunState
-from clusterrun.states_shown import LIST_COLUMNS, list_row
-from clusterrun.tables import fit
-from clusterrun.text import safe_line
-from clusterrun.ui import Ui
-from clusterrun.watch import Watch
+from clusterrun.state import filters
+from clusterrun.state.external_watch import ExternalWatch
+from clusterrun.state.filters import JobFilter
+from clusterrun.state.pace import Pace
+from clusterrun.state.reconcile import RunState
+from clusterrun.state.show import LIST_COLUMNS, list_row
+from clusterrun.state.watch import Watch
+from clusterrun.terminal.safe_text import safe_line
+from clusterrun.terminal.tables import fit
+from clusterrun.terminal.ui import Ui
+from clusterrun.terminal.units import format_age
 
 #: Seconds between two drawings on a terminal: times and steps go on from our own files, Slurm is not asked for them.
 REDRAW = 2.0
@@ -81,7 +82,7 @@ def watch(
                 ui.say(*[""][: before is not None], *shown.lines(found, None), *shown.told)
         over, began, passed = shown.is_over(found), now(), now() - answered
         if ui.on_terminal:
-            trouble = [f"{shown.told[-1]} (last answer {ago(passed)} ago)"] if shown.told else []
+            trouble = [f"{shown.told[-1]} (last answer {format_age(passed)} ago)"] if shown.told else []
             width = shutil.get_terminal_size().columns
             drawn = ui.screen([*shown.lines([s.aged(passed) for s in found], width), *trouble], drawn)
         if over:
@@ -97,7 +98,7 @@ def watch(
 class Listed:
     """The list; it is never over."""
 
-    def __init__(self, wanted: Wanted, *, expand: bool) -> None:
+    def __init__(self, wanted: JobFilter, *, expand: bool) -> None:
         self.told: list[str] = []
         self._cluster = Cluster(tell=self.told.append, sparing=True)
         self._wanted, self._expand = wanted, expand
@@ -133,7 +134,7 @@ class Named:
         self._order = [run.run_id if run is not None else JobId.parse(name) for name, run in known.items()]
         self._watches = cluster.watches([*runs.values()], self._others)
         self._explain = explain
-        self._found: list[tuple[Watch | foreign.Watch, RunState]] = []
+        self._found: list[tuple[Watch | ExternalWatch, RunState]] = []
         self._causes: dict[JobStatus, str] = {}
 
     @property
@@ -143,7 +144,7 @@ class Named:
     def ask(self) -> Sequence[RunState]:
         # the first look takes what was heard a moment ago, when the watches were made
         self._found = [(one, state) for one in self._watches for state in one.look(due=bool(self._found))]
-        return listing.collapse(sorted((state for _, state in self._found), key=self._place))
+        return filters.collapse(sorted((state for _, state in self._found), key=self._place))
 
     def has_news(self) -> bool:
         return any(one.has_news() for one in self._watches)

@@ -8,15 +8,15 @@ from typing import Any
 
 import click
 
-from clusterrun import waiting
 from clusterrun.cli.options import json_option
 from clusterrun.cluster import Cluster
 from clusterrun.errors import RequestError, SchedulerError
 from clusterrun.job import JobStatus, Outcome
-from clusterrun.states import RunState
-from clusterrun.states_shown import handle
-from clusterrun.ui import Ui
-from clusterrun.waiting.words import some
+from clusterrun.state.reconcile import RunState
+from clusterrun.state.show import handle
+from clusterrun.terminal.ui import Ui
+from clusterrun.terminal.units import first_few
+from clusterrun.why import pending
 
 Named = list[tuple[str, Sequence[str]]]
 
@@ -93,7 +93,7 @@ def _one(cluster: Cluster, state: RunState, like: Sequence[str], array: str) -> 
     kind, data, named = _look(cluster, state, array)
     name = run.name if run else job.name
     head: Named = [("job", [f"{handle(state)}  {name}"]), ("state", [_standing(state, data.get("exit_status"))])]
-    head += [("alike", [some(list(like))])] if like else []
+    head += [("alike", [first_few(list(like))])] if like else []
     facts = {
         "job_id": str(job.id) if run is None or run.job_id is not None else None,
         "run_id": run.run_id if run else None,
@@ -111,14 +111,14 @@ def _one(cluster: Cluster, state: RunState, like: Sequence[str], array: str) -> 
 def _look(cluster: Cluster, state: RunState, array: str) -> tuple[str, dict[str, Any], Named]:
     job, run = state.status, state.record
     if job.state == "PENDING":
-        found = waiting.explain(cluster.scheduler(run.scheduler if run else "slurm"), state, array=array)
+        found = pending.explain(cluster.scheduler(run.scheduler if run else "slurm"), state, array=array)
         return "waiting", found.json(), found.facts()
     if job.outcome is Outcome.RUNNING:
-        lines = waiting.running(state)
+        lines = pending.running(state)
         return "running", {"lines": lines}, [("here", lines)]
-    from clusterrun import diagnose  # and not above: a job that waits needs none of it
+    from clusterrun.why import ended  # and not above: a job that waits needs none of it
 
-    diagnosis = diagnose.explain(cluster, state)
+    diagnosis = ended.explain(cluster, state)
     return "ended", diagnosis.json(), diagnosis.facts()
 
 
@@ -132,8 +132,8 @@ def _standing(state: RunState, first: int | None) -> str:
 
 
 def _logs(ui: Ui, folder: Path) -> None:
-    from clusterrun import diagnose
+    from clusterrun.why import ended
 
-    diagnosis = diagnose.explain_logs(folder)
+    diagnosis = ended.explain_logs(folder)
     ui.data([{"logs": str(folder), "kind": "ended", "ended": diagnosis.json()}])
     ui.say(*diagnosis.lines())

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from clusterrun.scheduler.slurm_limits import Holder
-from clusterrun.scheduler.slurm_qos import Limits
+from clusterrun.scheduler.slurm.limits import LimitScope
+from clusterrun.scheduler.slurm.sacctmgr import Limits
 
 Key = tuple[str, str]
 Pair = tuple[float | None, float | None]
@@ -52,7 +52,7 @@ class Limit:
         return WORDS[self.name].format(_TRES.get(self.tres, self.tres.removeprefix("gres/").replace("gpu:", "GPUs ")))
 
 
-def groups_of(holders: Iterable[Holder], user: str) -> list[Holder]:
+def groups_of(holders: Iterable[LimitScope], user: str) -> list[LimitScope]:
     """The accounts a user is in and those above them, each as a whole."""
     rows = [h for h in holders if h.kind == "association"]
     groups = {h.account: h for h in rows if not h.user}
@@ -60,15 +60,15 @@ def groups_of(holders: Iterable[Holder], user: str) -> list[Holder]:
     return list(found.values())
 
 
-def above(holders: Iterable[Holder], account: str) -> frozenset[str]:
+def above(holders: Iterable[LimitScope], account: str) -> frozenset[str]:
     """An account and all that it belongs to, by name."""
     groups = {h.account: h for h in holders if h.kind == "association" and not h.user}
     return frozenset({account, *(group.account for group in _above(groups, account))})
 
 
-def _above(groups: Mapping[str, Holder], account: str) -> list[Holder]:
+def _above(groups: Mapping[str, LimitScope], account: str) -> list[LimitScope]:
     """An account, its parent, and so on to the root."""
-    found: list[Holder] = []
+    found: list[LimitScope] = []
     while (group := groups.get(account)) is not None and group not in found:
         found.append(group)
         account = group.parent
@@ -76,7 +76,7 @@ def _above(groups: Mapping[str, Holder], account: str) -> list[Holder]:
 
 
 def limits_of(
-    holders: Sequence[Holder], by_qos: Mapping[str, Limits], user: str, uid: int, names: Mapping[str, str]
+    holders: Sequence[LimitScope], by_qos: Mapping[str, Limits], user: str, uid: int, names: Mapping[str, str]
 ) -> list[Limit]:
     """The limits that are set on a user: of the associations, the accounts above them and these QOS.
 
@@ -111,13 +111,13 @@ def limits_of(
     return found
 
 
-def _joined(values: Mapping[Key, Pair], holder: Holder) -> dict[Key, Pair]:
+def _joined(values: Mapping[Key, Pair], holder: LimitScope) -> dict[Key, Pair]:
     """The values with a holder's own in their place, where it has a limit or nothing stands there yet."""
     own = {key: pair for key, pair in _values(holder).items() if pair[0] is not None or key not in values}
     return {**values, **own}
 
 
-def _values(holder: Holder) -> dict[Key, Pair]:
+def _values(holder: LimitScope) -> dict[Key, Pair]:
     return {(name, bound.tres): (bound.limit, bound.used) for name in WORDS for bound in holder.bounds(name)}
 
 
@@ -127,5 +127,5 @@ def _set(by: str, values: Mapping[Key, Pair], *, qos: str = "", accounts: tuple[
             yield Limit(by, name, tres, limit, None if name in _PER_JOB else used, qos, accounts)
 
 
-def _place(holder: Holder) -> str:
+def _place(holder: LimitScope) -> str:
     return f"you in account {holder.account}" + (f", partition {holder.partition}" if holder.partition else "")

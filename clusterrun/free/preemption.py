@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from clusterrun.scheduler.slurm_nodes import Node
-from clusterrun.scheduler.slurm_show import parse_show
+from clusterrun.scheduler.slurm.nodes import Node
+from clusterrun.scheduler.slurm.scontrol import parse_show
 
 BY_PARTITION = "preempt/partition_prio"
 """The PreemptType with which this is so; with another one the partitions' tiers end no job."""

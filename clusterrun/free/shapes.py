@@ -7,10 +7,10 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from clusterrun.fields import FIELDS, Value, gres_gpus
-from clusterrun.request import Asked
-from clusterrun.spec import JobSpec
-from clusterrun.survey import parse_gpus
+from clusterrun.scheduler.slurm.sinfo import parse_gpus
+from clusterrun.spec.fields import FIELDS, Value, gres_gpus
+from clusterrun.spec.job_spec import JobSpec
+from clusterrun.submit.request import SubmitArgs
 
 MOST_SHAPES = 4
 _GPU_COUNT = re.compile(r"((?:^|,)gpu(?::[^:,()]+)?:)([0-9]+)(?=$|[,(])")
@@ -92,7 +92,7 @@ def reshaped(values: Mapping[str, Value], asked: Shape, shape: Shape, need: Need
     return changed
 
 
-def command(asked: Asked, changed: Mapping[str, Value]) -> str:
+def command(asked: SubmitArgs, changed: Mapping[str, Value]) -> str:
     """The line to type for it: what was typed, with these values in place of its own."""
     words = ["clusterrun", "submit", *([asked.job] if asked.job else [])]
     words += ["--profile", asked.profile] if asked.profile else []

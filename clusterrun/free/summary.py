@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from clusterrun.free.preemption import Preemption
-from clusterrun.free.seen import Seen
-from clusterrun.scheduler.hostlist import fold
-from clusterrun.scheduler.slurm_nodes import OPEN, OUT, Node, Partition
+from clusterrun.free.snapshot import ClusterSnapshot
+from clusterrun.scheduler.slurm.hostlist import fold
+from clusterrun.scheduler.slurm.nodes import OPEN, OUT, Node, Partition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,13 +54,13 @@ class NodeRow:
         return fold(self.names)
 
 
-def partition_sums(seen: Seen) -> list[PartitionSum]:
+def partition_sums(seen: ClusterSnapshot) -> list[PartitionSum]:
     """All partitions, those with something free first as Slurm lists them, those that are closed last."""
     rows = [_sum(seen, partition) for partition in seen.partitions]
     return sorted(rows, key=lambda row: bool(row.closed))
 
 
-def _sum(seen: Seen, partition: Partition) -> PartitionSum:
+def _sum(seen: ClusterSnapshot, partition: Partition) -> PartitionSum:
     nodes = seen.nodes_of(partition.name)
     gpus = any(node.gpus for node in nodes)
     free: Counter[str] = Counter()

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from clusterrun.amounts import clock, several
+from clusterrun.free.estimate import Soonest, Tried, reasons
 from clusterrun.free.limits import Limit
-from clusterrun.free.seen import Seen
-from clusterrun.free.soonest import Soonest, Tried, reasons
+from clusterrun.free.snapshot import ClusterSnapshot
 from clusterrun.free.summary import NodeRow, PartitionSum, node_rows, partition_sums
-from clusterrun.free.words import moment, when
-from clusterrun.scheduler.slurm_estimate import Start
-from clusterrun.scheduler.slurm_nodes import OPEN, OUT
-from clusterrun.text import safe_line
+from clusterrun.scheduler.slurm.nodes import OPEN, OUT
+from clusterrun.scheduler.slurm.sbatch import Start
+from clusterrun.terminal.safe_text import safe_line
+from clusterrun.terminal.units import format_duration, format_time, format_when, plural
 
 #: Rows of nodes of each kind that are shown; the others are counted.
 MOST_ROWS = 24
@@ -20,7 +19,7 @@ MOST_ROWS = 24
 MOST_NAMES = 44
 
 
-def summary(seen: Seen, now: float) -> list[str]:
+def summary(seen: ClusterSnapshot, now: float) -> list[str]:
     """What is free by partition and node, what is out and why, and the user's limits."""
     lines = aligned(
         [["PARTITION", "FREE", "OF", "", "NODES"], *(r for row in partition_sums(seen) for r in _partition_rows(row))],
@@ -73,7 +72,7 @@ def _free_cells(row: NodeRow, one_partition: bool) -> list[str]:
 
 
 def _out_cells(row: NodeRow, now: float) -> list[str]:
-    who = ", ".join(filter(None, [row.by, f"since {moment(row.since, now)}" if row.since else ""]))
+    who = ", ".join(filter(None, [row.by, f"since {format_time(row.since, now)}" if row.since else ""]))
     reason = (row.reason or "no reason given") + (f" ({who})" if who else "")
     return [_names(row.names, row.folded), row.standing, reason]
 
@@ -83,7 +82,7 @@ def _rows(title: str, rows: Sequence[NodeRow], cells: list[list[str]]) -> list[s
         return []
     lines = ["", title, *(f"  {line}" for line in aligned(cells[:MOST_ROWS]))]
     if more := sum(len(row.names) for row in rows[MOST_ROWS:]):
-        lines.append(f"  and {several(more, 'node')} more: --partition shows one partition, --json all")
+        lines.append(f"  and {plural(more, 'node')} more: --partition shows one partition, --json all")
     return lines
 
 
@@ -93,7 +92,7 @@ def _names(names: Sequence[str], folded: str) -> str:
     return f"{folded[: MOST_NAMES - 14].rstrip(',-')}… ({len(names)} nodes)"
 
 
-def _limits(seen: Seen) -> list[str]:
+def _limits(seen: ClusterSnapshot) -> list[str]:
     if seen.limits is None:
         return []
     if not seen.limits:
@@ -110,13 +109,13 @@ def _limit_cells(limit: Limit) -> list[str]:
 
 
 def _amount(limit: Limit, number: float) -> str:
-    return clock(int(number * 60)) if limit.name == "MaxWallPJ" else f"{number:.0f}"
+    return format_duration(int(number * 60)) if limit.name == "MaxWallPJ" else f"{number:.0f}"
 
 
 def estimates(found: Soonest, now: float) -> list[str]:
     """Where the job would start soonest: an answer and the line to type for it, then what cannot be and why."""
     shape, unit = found.shape, found.need.unit
-    total = several(shape.nodes * shape.each, unit)
+    total = plural(shape.nodes * shape.each, unit)
     lines = []
     if found.starts:
         lines = [f"{total}, asked of Slurm (sbatch --test-only: an estimate, no job is made)"]
@@ -135,10 +134,10 @@ def estimates(found: Soonest, now: float) -> list[str]:
 
 def _start_cells(tried: Tried, now: float) -> list[str]:
     assert isinstance(tried.said, Start)
-    notes = [f"time limit {clock(tried.given_time)}"] if tried.given_time else []
+    notes = [f"time limit {format_duration(tried.given_time)}"] if tried.given_time else []
     notes += [f"preempts job {', '.join(tried.said.preempts)}"] if tried.said.preempts else []
     notes += [tried.preemption.words] if tried.preemption else []
-    return [when(tried.said.at, now), str(tried.shape), tried.partition, tried.said.nodes, ", ".join(notes)]
+    return [format_when(tried.said.at, now), str(tried.shape), tried.partition, tried.said.nodes, ", ".join(notes)]
 
 
 def aligned(rows: Iterable[Sequence[str]], right: frozenset[int] | set[int] = frozenset()) -> list[str]:

@@ -24,9 +24,10 @@ from clusterrun.logs.look import Look, look_of
 from clusterrun.logs.reading import read_lines
 from clusterrun.logs.select import compile_grep, node_ranks, select_tasks
 from clusterrun.logs.show import show, show_following
-from clusterrun.logs.wanted import Notice, Source, Tick, Want
+from clusterrun.logs.wanted import LineFilter, Notice, Source, Tick
 
 __all__ = [
+    "LineFilter",
     "LineReader",
     "LogFile",
     "LogLine",
@@ -35,7 +36,6 @@ __all__ = [
     "Source",
     "Stream",
     "Tick",
-    "Want",
     "compile_grep",
     "follow",
     "log_paths",

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from clusterrun.errors import ClusterrunError, RequestError
 from clusterrun.job import JobId
-from clusterrun.safe_files import user_name
+from clusterrun.system.safe_files import user_name
 
 BLOCK = 64 * 1024
 """Bytes read at a time. Twice as fast as 256 KiB: from 128 KiB on, each buffer is memory fresh from the kernel."""

@@ -17,7 +17,7 @@ from typing import Generic, TypeVar
 from clusterrun.logs.files import BLOCK, LogFile, NotTheJobs
 from clusterrun.logs.lines import LogLine, Stream
 from clusterrun.logs.reading import Reader, begun_at, last_lines, line_reader
-from clusterrun.logs.wanted import Notice, Source, Streams, Want
+from clusterrun.logs.wanted import LineFilter, Notice, Source, Streams
 
 POLL = 0.1
 """Seconds between looks at files in which nothing more is to be read."""
@@ -65,13 +65,21 @@ def follow(
     """
     source = Source(*paths, world_size=world_size, ranks=None if ranks is None else frozenset(ranks))
     yield from follow_lines(
-        source, Want(stream, grep), stop=stop, sleep=sleep, now=now, poll=poll, tail=tail, reopen=reopen, grace=grace
+        source,
+        LineFilter(stream, grep),
+        stop=stop,
+        sleep=sleep,
+        now=now,
+        poll=poll,
+        tail=tail,
+        reopen=reopen,
+        grace=grace,
     )
 
 
 def follow_lines(
     source: Source,
-    want: Want,
+    want: LineFilter,
     *,
     stop: Callable[[], bool],
     sleep: Callable[[float], None] = time.sleep,

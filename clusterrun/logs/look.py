@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from clusterrun.logs.fold import Folded
 from clusterrun.logs.lines import LogLine
-from clusterrun.text import safe_text
+from clusterrun.terminal.safe_text import safe_text
 
 _COLOURS = ("36", "32", "33", "35", "34")  # readable on light and dark; red is for err
 _ERR, _FAINT = "31", "2"

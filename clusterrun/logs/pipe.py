@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable
 from clusterrun.logs.complaints import Complaints
 from clusterrun.logs.grep import Finder
 from clusterrun.logs.lines import LINE_CAP, PIECE, LineReader, LogLine, Stream
-from clusterrun.logs.wanted import Source, Want
-from clusterrun.text import is_safe, safe_text
+from clusterrun.logs.wanted import LineFilter, Source
+from clusterrun.terminal.safe_text import is_safe, safe_text
 
 _SHORTER = len("0: ") + PIECE
 """Lines of fewer bytes than this are no pieces."""
@@ -34,7 +34,7 @@ def pipe_line(line: LogLine) -> bytes:
 class PipeReader:
     """Turns the bytes of one file, in blocks of any size, into chunks of whole lines for a pipe."""
 
-    def __init__(self, stream: Stream, source: Source, want: Want, lines: LineReader) -> None:
+    def __init__(self, stream: Stream, source: Source, want: LineFilter, lines: LineReader) -> None:
         """``lines`` reads what has to be changed; where it has begun with the file, this goes on from there."""
         self._lines = lines
         self._name = f"{source.name} ".encode() if source.name else b""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from clusterrun.logs.lines import LINE_CAP, LineReader, LogLine, Stream
-from clusterrun.logs.wanted import Source, Want
+from clusterrun.logs.wanted import LineFilter, Source
 
 
 class RawReader:
@@ -12,7 +12,7 @@ class RawReader:
     Each line is judged as it stands in the file: pieces of a long one are not joined, states of a bar not replaced.
     """
 
-    def __init__(self, stream: Stream, source: Source, want: Want, *, by_line: bool = False) -> None:
+    def __init__(self, stream: Stream, source: Source, want: LineFilter, *, by_line: bool = False) -> None:
         self._stream, self._ranks, self._match = stream, source.ranks, want.match()
         self._labels = LineReader(stream, world_size=source.world_size)
         self._whole = not by_line and self._ranks is None and self._match is None

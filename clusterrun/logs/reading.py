@@ -14,7 +14,7 @@ from clusterrun.errors import ClusterrunError
 from clusterrun.logs.files import LogFile, NotTheJobs
 from clusterrun.logs.lines import LineReader, LogLine, Stream
 from clusterrun.logs.merge import offsets_at, turns
-from clusterrun.logs.wanted import Source, Streams, Tick, Want
+from clusterrun.logs.wanted import LineFilter, Source, Streams, Tick
 
 BEFORE = 256 * 1024  # bytes read before a place for what they leave unfinished there: a long line's pieces
 _COUNTED = 10_000  # more last lines than this are counted first and read again instead of kept in memory
@@ -63,11 +63,11 @@ def read_lines(
     """
     chosen = None if ranks is None else frozenset(ranks)
     source = Source(*paths, world_size=world_size, ranks=chosen, ticks=tuple(ticks))
-    want = Want(stream, grep, errors)
+    want = LineFilter(stream, grep, errors)
     return read(source, want, lambda stream: line_reader(stream, source, want), tail=tail, since=since)
 
 
-def refused(source: Source, want: Want) -> list[NotTheJobs]:
+def refused(source: Source, want: LineFilter) -> list[NotTheJobs]:
     """Why files that are there are not read: they belong to somebody whose job it is not."""
     found: list[NotTheJobs] = []
     for stream, _ in source.files(want.stream):
@@ -80,14 +80,14 @@ def refused(source: Source, want: Want) -> list[NotTheJobs]:
     return found
 
 
-def line_reader(stream: Stream, source: Source, want: Want) -> LineReader:
+def line_reader(stream: Stream, source: Source, want: LineFilter) -> LineReader:
     """What reads the lines of one file that are wanted."""
     return LineReader(stream, world_size=source.world_size, ranks=source.ranks, match=want.match())
 
 
 def read(
     source: Source,
-    want: Want,
+    want: LineFilter,
     new_reader: Callable[[Stream], Reader[T]],
     *,
     tail: int | None = None,

@@ -15,14 +15,14 @@ from clusterrun.logs.merge import offsets_at
 from clusterrun.logs.pipe import PipeReader, pipe_line
 from clusterrun.logs.raw import RawReader
 from clusterrun.logs.reading import Reader, last_lines, line_reader, read
-from clusterrun.logs.wanted import Notice, Source, Want
+from clusterrun.logs.wanted import LineFilter, Notice, Source
 
 Now = Callable[[], float]
 _BATCH = 256  # lines made into one chunk
 
 
 def show(
-    sources: Sequence[Source], want: Want, look: Look, *, tail: int | None = None, since: float | None = None
+    sources: Sequence[Source], want: LineFilter, look: Look, *, tail: int | None = None, since: float | None = None
 ) -> Iterator[bytes]:
     """The logs of jobs, one after the other, as they are now; ``tail`` and ``since`` as in ``read_lines``."""
     for source in sources:
@@ -37,7 +37,7 @@ def show(
 
 def show_following(
     sources: Sequence[Source],
-    want: Want,
+    want: LineFilter,
     look: Look,
     *,
     stop: Callable[[], bool],
@@ -58,7 +58,7 @@ def show_following(
 class Printer:
     """Makes the lines of one job's files look as asked; with ``now`` lines wait for their like by time."""
 
-    def __init__(self, source: Source, want: Want, look: Look, now: Now | None = None) -> None:
+    def __init__(self, source: Source, want: LineFilter, look: Look, now: Now | None = None) -> None:
         self._source, self._want, self._look, self._now = source, want, look, now
         self._name = f"{source.name} " if source.name else ""
         self._width = len(str(source.world_size - 1)) if source.world_size else 1

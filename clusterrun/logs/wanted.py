@@ -65,7 +65,7 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Want:
+class LineFilter:
     """Which lines: of which stream, holding a pattern, looking like an error."""
 
     stream: Streams = "both"

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from . import distenv, userwork
+from . import distenv, user_code
 from .distenv import DistEnv, RunEnv
-from .ending import Ending
+from .end_records import describe_error
 from .errors import WorkerError, nearest
-from .markers import describe_error
+from .exit import Ending
 from .progress import Recorder, here
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def main(argv: Sequence[str]) -> int:
     return ending.fail(outcome.status, outcome.error, outcome.trace)
 
 
-def _work(request: Request, dist: DistEnv, run: RunEnv, ending: Ending) -> userwork.Outcome:
+def _work(request: Request, dist: DistEnv, run: RunEnv, ending: Ending) -> user_code.Outcome:
     # what is wrong with the request must not cost a start-up
     if request.mode == "script" and not os.path.exists(request.target):
         raise WorkerError(f"no such script: {request.target} (in {os.getcwd()})", status=2)
@@ -104,7 +104,7 @@ def _work(request: Request, dist: DistEnv, run: RunEnv, ending: Ending) -> userw
         here.enter("loading")
         task(dist, run, device)
         group.stop()
-        return userwork.Outcome(0)
+        return user_code.Outcome(0)
     # the user's script opens its own group, and a second one in the same process is refused
     group.stop()
     gc.freeze()
@@ -113,10 +113,10 @@ def _work(request: Request, dist: DistEnv, run: RunEnv, ending: Ending) -> userw
     os.environ.update(distenv.torch_variables(dist, run.run_id))
     here.enter("script")
     if request.mode == "script":
-        return userwork.run_script(request.target, request.arguments)
+        return user_code.run_script(request.target, request.arguments)
     if request.mode == "module":
-        return userwork.run_module(request.target, request.arguments)
-    return userwork.run_command([request.target, *request.arguments])
+        return user_code.run_module(request.target, request.arguments)
+    return user_code.run_command([request.target, *request.arguments])
 
 
 def _watch_gpu(device: torch.device, run: RunEnv, mode: str) -> None:

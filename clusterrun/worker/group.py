@@ -15,10 +15,10 @@ from typing import Any
 import torch
 import torch.distributed as torch_dist
 
-from . import join
+from . import barriers
 from .distenv import DistEnv, RunEnv
+from .end_records import write_json
 from .errors import WorkerError
-from .markers import write_json
 
 SIOCGIFADDR = 0x8915
 
@@ -36,10 +36,10 @@ def start(dist: DistEnv, run: RunEnv, cuda_check: bool = True) -> torch.device:
         )
     facts = _facts(dist, ask_uuid=cuda_check)
     if dist.master is None:
-        plan = join.draw_plan([facts])
+        plan = barriers.draw_plan([facts])
     else:
-        board = join.connect(dist, run, run.join_timeout)
-        plan = join.join(board, dist, facts, run.join_timeout, run.node_names)
+        board = barriers.connect(dist, run, run.join_timeout)
+        plan = barriers.join(board, dist, facts, run.join_timeout, run.node_names)
     on_cuda = plan["device_type"] == "cuda"
     device = torch.device("cuda", facts["device"]) if on_cuda else torch.device("cpu")
     if not torch.cuda.is_available() or not on_cuda:

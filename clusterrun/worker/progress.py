@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from .distenv import DistEnv
-from .markers import create
+from .end_records import create
 
 VERSION = 1
 MOST_WRITES_PER_S = 200  # of all ranks together, as they share one folder: more of them tell less often

@@ -15,12 +15,9 @@ import torch
 from .distenv import DistEnv, RunEnv
 from .progress import here
 from .training import memory, schedule
-from .training.agreement import Agreement
-from .training.evaluation import evaluate
-from .training.judging import Judge, Taken
-from .training.keeping import Keeper
-from .training.order import Order, reseed, seed_of
-from .training.placing import (
+from .training.checkpointing import Keeper
+from .training.consensus import Agreement
+from .training.ddp import (
     WithLoss,
     accumulating,
     averaged,
@@ -30,11 +27,14 @@ from .training.placing import (
     settle_buckets,
     to_device,
 )
+from .training.evaluation import evaluate
+from .training.judging import Judge, Taken
 from .training.precision import Precision, choose
 from .training.report import Report, flops_per_token, peak_flops
+from .training.sampler import Order, reseed, seed_of
 from .training.sizes import BatchSizes, solve
 from .training.stopping import StopRequest, stop_reason
-from .training.window import Window
+from .training.throughput import Window
 from .work import Batch, Work
 
 Mine = list[tuple[int, list[int], Batch]]  # this rank's part of a step: slot, sample indices, micro batch

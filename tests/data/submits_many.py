@@ -9,8 +9,8 @@ from typing import Any
 
 from clusterrun.cluster import Cluster
 from clusterrun.errors import Ambiguous, ClusterrunError
-from clusterrun.fields import Value
-from clusterrun.request import Asked
+from clusterrun.spec.fields import Value
+from clusterrun.submit.request import SubmitArgs
 
 
 def say(**what: Any) -> None:
@@ -24,7 +24,7 @@ for number in range(int(count)):
         "scheduler": "slurm", "job-name": f"{name},{number},of,{count}", "template": template, "gpus-per-node": 0,
         "tasks-per-node": 1, "sbatch-arg": sbatch_args, "requeue": True,
     }  # fmt: skip
-    plan = cluster.plan(Asked(words=("true",), flags={key: Value(value, "test") for key, value in flags.items()}))
+    plan = cluster.plan(SubmitArgs(words=("true",), flags={key: Value(value, "test") for key, value in flags.items()}))
     run = plan.record
     told = {"run_id": run.run_id, "run_dir": str(run.run_dir), "name": f"{run.name}.{plan.order.token[:8]}"}
     say(begun=run.run_id)

@@ -222,7 +222,7 @@ launch() {
             CR_STEP=$BASHPID
             echo "$CR_STEP" | put "$CR_ATTEMPT_DIR" step.pid
             umask "$CR_UMASK"
-            exec "$CR_PYTHON" -u "${CR_WORKER%/*}/localstep.py" --nodes 1 --tasks-per-node "$CR_TASKS_PER_NODE" \
+            exec "$CR_PYTHON" -u "${CR_WORKER%/*}/local_launcher.py" --nodes 1 --tasks-per-node "$CR_TASKS_PER_NODE" \
                 --devices "${CLUSTERRUN_LOCAL_DEVICES:-cpu}" -- "$CR_PYTHON" -u "$CR_WORKER" "${CR_WORK[@]}"
         )
         CR_STATUS=$?

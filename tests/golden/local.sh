@@ -225,7 +225,7 @@ launch() {
             echo "$CR_STEP" | put "$CR_ATTEMPT_DIR" step.pid
             umask "$CR_UMASK"
             umask go-w  # our own tasks write into the run's folder
-            exec "$CR_PYTHON" -u "${CR_WORKER%/*}/localstep.py" --nodes 2 --tasks-per-node "$CR_TASKS_PER_NODE" \
+            exec "$CR_PYTHON" -u "${CR_WORKER%/*}/local_launcher.py" --nodes 2 --tasks-per-node "$CR_TASKS_PER_NODE" \
                 --devices "${CLUSTERRUN_LOCAL_DEVICES:-cpu}" -- "$CR_PYTHON" -u "$CR_WORKER" "${CR_WORK[@]}"
         )
         CR_STATUS=$?

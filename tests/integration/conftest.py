@@ -89,7 +89,7 @@ def step(tmp_path: Path) -> Iterator[Starter]:
             "MASTER_PORT": helper.stdout.readline().strip(),
             "OMP_NUM_THREADS": "1",
         }
-        local = [sys.executable, str(WORKER / "localstep.py"), "--devices", "cpu"]
+        local = [sys.executable, str(WORKER / "local_launcher.py"), "--devices", "cpu"]
         local += ["--nodes", str(nodes), "--tasks-per-node", str(tasks)]
         process = subprocess.Popen(
             [*local, "--", sys.executable, "-u", str(WORKER / "__main__.py"), *arguments],

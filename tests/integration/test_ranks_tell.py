@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterrun.progress import RankProgress, read_ranks
+from clusterrun.records.progress import RankProgress, read_ranks
 
 from .conftest import Starter
 

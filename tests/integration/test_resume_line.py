@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from lab.cluster import Lab
-from tests.sites import CLUSTERRUN, ONE_RANK, Job, Site, until
+from tests.installed_command import CLUSTERRUN, ONE_RANK, Job, Site, until
 
 QUICK = ("--set", "steps=100000", "--set", "save_every=5", "--set", "eval_every=0")
 

@@ -13,8 +13,8 @@ import sys
 import tempfile
 import time
 
-from clusterrun import diagnose, finished, foreign, waiting  # noqa: F401  loaded once, for all forks
 from clusterrun.cli import cancel, follow, jobs, logs, main, why  # noqa: F401
+from clusterrun.why import ended, pending  # noqa: F401  loaded once, for all forks
 
 
 def run(words: list[str], cwd: str, env: dict[str, str], umask: int, limit: float) -> dict[str, object]:

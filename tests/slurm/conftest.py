@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.submitting import Fleet, light_template
+from tests.submit_tools import Fleet, light_template
 
 
 @pytest.fixture(scope="module")

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from lab.cluster import Lab
-from tests.sites import Site, until
-from tests.submitting import runs_of, wrap_sbatch
+from tests.installed_command import Site, until
+from tests.submit_tools import runs_of, wrap_sbatch
 
 ENFORCED = {
     "AccountingStorageEnforce": "associations,limits,qos",

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from lab.cluster import Lab
-from tests.sites import SCRIPTS, Site, until
-from tests.submitting import NEVER, light, wrap_sbatch
+from tests.installed_command import SCRIPTS, Site, until
+from tests.submit_tools import NEVER, light, wrap_sbatch
 
 MakeSite = Callable[[Lab | None], Site]
 

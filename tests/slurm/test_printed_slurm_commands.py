@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 import shlex
 
-from clusterrun.causes.choose import TABLE
 from clusterrun.reasons import words
+from clusterrun.why.causes.select import TABLE
 from lab.cluster import Lab
-from tests.printed import SLURM, in_code, in_documents
+from tests.printed_commands import SLURM, in_code, in_documents
 from tests.slurm.test_list import sbatch
 
 #: What stands for a value, and one that the lab has.

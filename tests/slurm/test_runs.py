@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import pytest
 
 from lab.cluster import Lab
-from tests.sites import ALLREDUCE, Job, Site
+from tests.installed_command import ALLREDUCE, Job, Site
 
 
 @dataclass(frozen=True)

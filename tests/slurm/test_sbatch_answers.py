@@ -8,16 +8,17 @@ import time
 
 import pytest
 
-from clusterrun import shell, submission
 from clusterrun.cluster import Cluster
 from clusterrun.errors import Ambiguous, Refused
-from clusterrun.fields import Value
-from clusterrun.planning import Plan
-from clusterrun.records import RunRecord
-from clusterrun.request import Asked
-from clusterrun.scheduler.slurm import SlurmScheduler
-from tests.desks import Desk
-from tests.submitting import fast
+from clusterrun.records.run_record import RunRecord
+from clusterrun.scheduler.slurm.client import SlurmScheduler
+from clusterrun.spec.fields import Value
+from clusterrun.submit import protocol
+from clusterrun.submit.plan import Plan
+from clusterrun.submit.request import SubmitArgs
+from clusterrun.system import shell
+from tests.command_desk import Desk
+from tests.submit_tools import fast
 
 LIGHT = ("--gpus-per-node", "0", "--tasks-per-node", "1")
 SBATCH = """#!/bin/bash
@@ -118,7 +119,7 @@ def staged(desk: Desk, timeout: float = 1.0) -> tuple[Cluster, SlurmScheduler, P
     """A run written down, and a scheduler whose commands have `timeout` seconds."""
     cluster = Cluster()
     flags = {"scheduler": "slurm", "gpus-per-node": 0, "tasks-per-node": 1}
-    plan = cluster.plan(Asked(words=("train.py",), flags={k: Value(v, "test") for k, v in flags.items()}))
+    plan = cluster.plan(SubmitArgs(words=("train.py",), flags={k: Value(v, "test") for k, v in flags.items()}))
     cluster.store().prepare(False)
     cluster.store().stage(plan.record, plan.spec_json(), plan.script)
     facts = cluster.facts()
@@ -130,7 +131,7 @@ def staged(desk: Desk, timeout: float = 1.0) -> tuple[Cluster, SlurmScheduler, P
 
 def send(desk: Desk, timeout: float = 1.0, factor: float = 5.0) -> RunRecord:
     cluster, scheduler, plan = staged(desk, timeout)
-    return submission.submit(cluster.store(), scheduler, plan.record, plan.order, tell=str, clock=fast(factor))
+    return protocol.submit(cluster.store(), scheduler, plan.record, plan.order, tell=str, clock=fast(factor))
 
 
 @pytest.mark.parametrize(

@@ -10,13 +10,14 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from clusterrun import submission
 from clusterrun.errors import Ambiguous, ClusterrunError, NotDelivered, Refused
 from clusterrun.job import JobId
 from clusterrun.scheduler import Submission
-from clusterrun.scheduler.slurm import ClusterFacts, SlurmScheduler
-from clusterrun.scheduler.slurm_text import sbatch_error
-from clusterrun.shell import Completed
+from clusterrun.scheduler.slurm.client import SlurmScheduler
+from clusterrun.scheduler.slurm.sbatch import sbatch_error
+from clusterrun.scheduler.slurm.scontrol import ClusterFacts
+from clusterrun.submit import protocol
+from clusterrun.system.shell import Completed
 
 TOKEN = "abcdefgh22345672"
 numbers = st.integers(0, 10**20).map(str)
@@ -63,7 +64,7 @@ def ask(site: Site, order: Submission) -> JobId | ClusterrunError | None:
         return scheduler.submit(order)
     except Ambiguous:
         found = scheduler.find(TOKEN, 0, order.script)
-        return submission.adopt(scheduler, found.jobs, None, str)
+        return protocol.adopt(scheduler, found.jobs, None, str)
     except ClusterrunError as error:
         return error
 

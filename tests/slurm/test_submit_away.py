@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from clusterrun import submission
 from clusterrun.cluster import Cluster
 from clusterrun.errors import Ambiguous, NotDelivered
-from clusterrun.fields import Value
-from clusterrun.planning import Plan
-from clusterrun.request import Asked
+from clusterrun.spec.fields import Value
+from clusterrun.submit import protocol
+from clusterrun.submit.plan import Plan
+from clusterrun.submit.request import SubmitArgs
 from lab.cluster import Lab
-from tests.sites import Site, until
-from tests.submitting import NEVER, begin, fast, held_by_slurm, light, runs_of
+from tests.installed_command import Site, until
+from tests.submit_tools import NEVER, begin, fast, held_by_slurm, light, runs_of
 
 MakeSite = Callable[[Lab | None], Site]
 
@@ -30,7 +30,7 @@ def plan(site: Site, template: Path, name: str) -> tuple[Cluster, Plan]:
     """A plan as the command line makes it, to be submitted with a clock of the test's own."""
     cluster = Cluster(cwd=site.project, environ=site.env)
     flags = {"scheduler": "slurm", "job-name": name, "template": str(template), "gpus-per-node": 0, "tasks-per-node": 1}
-    made = cluster.plan(Asked(words=("true",), flags={k: Value(v, "test") for k, v in flags.items()}))
+    made = cluster.plan(SubmitArgs(words=("true",), flags={k: Value(v, "test") for k, v in flags.items()}))
     store = cluster.store()
     store.prepare(False)
     store.stage(made.record, made.spec_json(), made.script)
@@ -51,7 +51,7 @@ def test_with_no_controller_nothing_is_submitted_then_or_later(fresh_lab: Lab, s
     fresh_lab.daemon("slurmctld").kill()
     said: list[str] = []
     with pytest.raises(NotDelivered, match="nothing was submitted") as caught:
-        submission.submit(
+        protocol.submit(
             cluster.store(), cluster.scheduler("slurm"), made.record, made.order, tell=said.append, clock=fast(20)
         )
     assert "connect failure" in caught.value.said and "scontrol ping" in caught.value.hint
@@ -70,9 +70,7 @@ def test_with_a_silent_controller_it_is_not_known_and_recover_settles_it(
     ctld = fresh_lab.daemon("slurmctld")
     ctld.stop()
     with pytest.raises(Ambiguous, match="not known whether") as caught:
-        submission.submit(
-            cluster.store(), cluster.scheduler("slurm"), made.record, made.order, tell=str, clock=fast(20)
-        )
+        protocol.submit(cluster.store(), cluster.scheduler("slurm"), made.record, made.order, tell=str, clock=fast(20))
     assert caught.value.hint == f"settle it later: clusterrun submit --recover {made.record.run_id}"
     ctld.cont()
     ctld.wait_ready()

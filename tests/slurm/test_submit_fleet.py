@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from clusterrun import records
+from clusterrun.records import run_record
 from lab.cluster import Lab
-from tests.sites import Site, until
-from tests.submitting import Fleet, all_over, held_by_slurm, runs_of
+from tests.installed_command import Site, until
+from tests.submit_tools import Fleet, all_over, held_by_slurm, runs_of
 
 MakeSite = Callable[[Lab | None], Site]
 FROZEN = 12.0  # seconds: longer than Slurm's MessageTimeout, so that each sbatch under way is cut off
@@ -49,7 +49,7 @@ def submit_under_faults(
     for one in told:
         if one.get("job_id") is None and "run_id" in one:  # honest: it could not be known then
             site.cli("submit", "--recover", one["run_id"])
-            record = records.load(Path(one["run_dir"]))
+            record = run_record.load(Path(one["run_dir"]))
             assert record is not None
             one["job_id"] = str(record.job_id)
     seconds = time.monotonic() - began

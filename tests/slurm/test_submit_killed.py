@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from clusterrun import records
+from clusterrun.records import run_record
 from lab.cluster import Lab
-from tests.sites import Site, until
-from tests.submitting import NEVER, age, all_over, begin, held_by_slurm, light, runs_of, wrap_sbatch
+from tests.installed_command import Site, until
+from tests.submit_tools import NEVER, age, all_over, begin, held_by_slurm, light, runs_of, wrap_sbatch
 
 MakeSite = Callable[[Lab | None], Site]
 
@@ -50,7 +50,7 @@ def test_killed_after_sbatch_the_next_command_adopts_the_job(fresh_lab: Lab, sit
         assert dying.returncode == -signal.SIGKILL
         job = (site.home / "id").read_text().strip()
         run = runs_of(site)[-1]
-        known = records.load(run)
+        known = run_record.load(run)
         assert known is not None and known.job_id is None
         (state,) = (s for s in site.listed("--all") if s["run_id"] == run.name)
         assert state["job_id"] == job and state["outcome"] in ("running", "done")

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from lab.cluster import Lab
-from tests.sites import Site, until
-from tests.submitting import NEVER, age, light, wrap_sbatch
+from tests.installed_command import Site, until
+from tests.submit_tools import NEVER, age, light, wrap_sbatch
 
 MakeSite = Callable[[Lab | None], Site]
 

@@ -17,10 +17,10 @@ import pytest
 
 from clusterrun.cluster import Cluster
 from clusterrun.errors import RequestError
-from clusterrun.live.source import Source
-from clusterrun.states import RunState
+from clusterrun.state.reconcile import RunState
+from clusterrun.top.source import Source
 from lab.cluster import Lab
-from tests.sites import CLUSTERRUN, Job, Site, until
+from tests.installed_command import CLUSTERRUN, Job, Site, until
 
 NEVER = "--sbatch-arg=--begin=now+1hour"
 ESCAPES = re.compile(r"\x1b\[[0-9;?<>=]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-_=>]|\x1bP[^\x1b]*\x1b\\")

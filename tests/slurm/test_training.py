@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from lab.cluster import Lab
-from tests.sites import Job, Site, read_json, until
+from tests.installed_command import Job, Site, read_json, until
 
 QUICK = ("vocab=300", "seq_len=16", "global_batch_size=8", "eval_every=0", "log_every=5")
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from lab.cluster import Lab
-from tests.sites import SCRIPTS, Job, Site, until
+from tests.installed_command import SCRIPTS, Job, Site, until
 
 SCRIPT = "fails_as.py"
 PORT = 29_511

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from clusterrun.scheduler.lately import FRESH
+from clusterrun.scheduler.slurm.cache import FRESH
 from lab.cluster import Lab
-from tests.sites import CLUSTERRUN, Job, Site, until
-from tests.submitting import light
+from tests.installed_command import CLUSTERRUN, Job, Site, until
+from tests.submit_tools import light
 
 HOLD = "--sbatch-arg=--hold"
 WINDOWS = 5

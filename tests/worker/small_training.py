@@ -13,11 +13,10 @@ import torch
 
 from clusterrun.worker import distenv
 from clusterrun.worker.distenv import RunEnv
-from clusterrun.worker.losses import next_token
 from clusterrun.worker.train import train
 from clusterrun.worker.training import stopping
 from clusterrun.worker.training.settings import Training
-from clusterrun.worker.work import Batch, Tensors, Work
+from clusterrun.worker.work import Batch, Tensors, Work, next_token
 
 
 @dataclasses.dataclass(frozen=True)

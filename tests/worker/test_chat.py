@@ -12,7 +12,7 @@ from clusterrun.worker.data.chat import Encoded, encode, with_template
 from clusterrun.worker.data.conversations import Chat
 from clusterrun.worker.data.tokenizer import train_bpe
 from clusterrun.worker.errors import WorkerError
-from clusterrun.worker.losses import IGNORED
+from clusterrun.worker.work import IGNORED
 from tests.worker.small_models import make_tokenizer
 
 SPECIAL = ("<|end|>", "<s>", "</s>", "<|user|>", "<|assistant|>", "<|eot|>")

@@ -19,7 +19,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clusterrun.worker.training import checkpoint, durable
+from clusterrun.worker.training import atomic_files, checkpoint
 from clusterrun.worker.training.checkpoint import Snapshot
 
 HOST = socket.gethostname()
@@ -127,7 +127,7 @@ def leftover(folder: Path, name: str, age_s: float = 0.0) -> Path:
 
 
 def test_leftovers_of_dead_writers_go_and_those_of_live_ones_stay(tmp_path: Path, ended_pid: int) -> None:
-    hour = durable.STRANGER_IS_DEAD_S
+    hour = atomic_files.STRANGER_IS_DEAD_S
     dead = [
         leftover(tmp_path, f".tmp-step-00000001-{HOST}-{ended_pid}"),
         leftover(tmp_path, f".tmp-step-00000002.replaced-{HOST}-{ended_pid}"),
@@ -141,15 +141,15 @@ def test_leftovers_of_dead_writers_go_and_those_of_live_ones_stay(tmp_path: Path
     ]
     pointer = tmp_path / f".tmp-latest-{HOST}-{ended_pid}"
     pointer.write_text("step-")
-    durable.sweep(tmp_path)
+    atomic_files.sweep(tmp_path)
     assert [path.exists() for path in [*dead, pointer]] == [False] * 5
     assert [path.exists() for path in alive] == [True] * 3
 
 
 def test_a_stranger_whose_folder_is_old_but_whose_file_grows_is_alive(tmp_path: Path) -> None:
-    path = leftover(tmp_path, ".tmp-step-00000001-node-17-5", age_s=2 * durable.STRANGER_IS_DEAD_S)
+    path = leftover(tmp_path, ".tmp-step-00000001-node-17-5", age_s=2 * atomic_files.STRANGER_IS_DEAD_S)
     os.utime(path / "model.safetensors")
-    durable.sweep(tmp_path)
+    atomic_files.sweep(tmp_path)
     assert path.exists()
 
 

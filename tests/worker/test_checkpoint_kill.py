@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 import torch
 
-from clusterrun.worker.training import checkpoint, durable, resume
+from clusterrun.worker.training import atomic_files, checkpoint, resume
 from clusterrun.worker.training.checkpoint import Snapshot
 
-WRITER = {checkpoint.__file__, durable.__file__}
+WRITER = {checkpoint.__file__, atomic_files.__file__}
 
 
 def numbered(step: int, size: int = 8) -> Snapshot:

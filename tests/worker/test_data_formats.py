@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from clusterrun.worker.data.sources import Rows, read_rows, read_texts
 from clusterrun.worker.errors import WorkerError
-from tests.hostile import NASTY
+from tests.hostile_texts import NASTY
 
 often = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 SUFFIXES = (".jsonl", ".json", ".csv", ".tsv", ".csv.gz", ".jsonl.gz")

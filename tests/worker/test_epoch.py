@@ -15,9 +15,9 @@ from clusterrun.worker.distenv import RunEnv
 from clusterrun.worker.epoch import Superseded
 from clusterrun.worker.models.export import export
 from clusterrun.worker.training import checkpoint
+from clusterrun.worker.training.background_writer import Saver
 from clusterrun.worker.training.checkpoint import Snapshot
 from clusterrun.worker.training.report import Report
-from clusterrun.worker.training.saver import Saver
 from clusterrun.worker.training.settings import Training
 from tests.worker.small_models import make_model
 from tests.worker.small_training import Counting, go

@@ -23,7 +23,7 @@ from clusterrun.worker.errors import WorkerError
 from clusterrun.worker.models import gguf, load
 from clusterrun.worker.training import checkpoint, resume
 from clusterrun.worker.training.checkpoint import Snapshot
-from clusterrun.worker.training.placing import compiled
+from clusterrun.worker.training.ddp import compiled
 from tests.worker.small_models import make_model, make_tokenizer
 from tests.worker.small_training import go
 

@@ -15,8 +15,8 @@ from clusterrun.worker.distenv import RunEnv
 from clusterrun.worker.epoch import Superseded
 from clusterrun.worker.errors import WorkerError
 from clusterrun.worker.training import checkpoint, holding
+from clusterrun.worker.training.background_writer import Saver
 from clusterrun.worker.training.checkpoint import Snapshot
-from clusterrun.worker.training.saver import Saver
 from tests.worker.small_training import go, run_env
 
 pytestmark = pytest.mark.usefixtures("signals_as_before")

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from clusterrun.progress import Gpu, read_ranks
+from clusterrun.records.progress import Gpu, read_ranks
 from clusterrun.worker import nvml
 from clusterrun.worker.distenv import DistEnv
 from clusterrun.worker.progress import Progress, Recorder, resident_gib

@@ -16,10 +16,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, OPTConfig
 from clusterrun.worker import distenv
 from clusterrun.worker.distenv import RunEnv
 from clusterrun.worker.errors import WorkerError
-from clusterrun.worker.losses import IGNORED, next_token
 from clusterrun.worker.tasks import prepare, sft
 from clusterrun.worker.tasks.sft import Config, Packed, Padded
 from clusterrun.worker.training import stopping
+from clusterrun.worker.work import IGNORED, next_token
 from tests.worker.small_models import make_model, make_tokenizer
 
 HELLO = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello!"}]

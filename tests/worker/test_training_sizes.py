@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterrun.worker.errors import WorkerError
-from clusterrun.worker.training.order import Order
+from clusterrun.worker.training.sampler import Order
 from clusterrun.worker.training.schedule import learning_rate, scaled
 from clusterrun.worker.training.sizes import BatchSizes, solve
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from ..errors import WorkerError
-from ..losses import IGNORED
+from ..work import IGNORED
 from .conversations import Chat, Malformed, Messages, refuse
 from .formats import excerpt
 from .packing import Documents

@@ -11,7 +11,7 @@ import torch
 
 from ..distenv import DistEnv
 from ..errors import WorkerError
-from ..training.order import seed_of
+from ..training.sampler import seed_of
 from ..work import Batch
 from . import prepared, targets
 from .formats import shown

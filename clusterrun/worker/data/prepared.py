@@ -23,7 +23,7 @@ from safetensors.torch import load_file, save_file
 
 from ..distenv import DistEnv
 from ..errors import WorkerError
-from ..training.agreement import broadcast
+from ..training.consensus import broadcast
 
 TENSORS = "tensors.safetensors"
 KEY = "key.json"

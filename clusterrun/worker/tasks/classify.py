@@ -122,7 +122,7 @@ def sum_of_losses(model: torch.nn.Module, tensors: Tensors, groups: Sequence[tar
     """Sum of the cross-entropies (nats) of all labelled (text, group) pairs."""
     from torch.nn.functional import cross_entropy
 
-    from ..losses import IGNORED
+    from ..work import IGNORED
 
     outputs = logits(model, tensors)
     labels = tensors["labels"].masked_fill(tensors["labels"] < 0, IGNORED)

@@ -50,9 +50,8 @@ def run(config: Config, dist: DistEnv, run: RunEnv, device: torch.device) -> Non
     """Train on all ranks of the open process group (or on one process alone)."""
     from ..data import texts
     from ..finish import cache_folder, train_and_leave
-    from ..losses import next_token
     from ..models import generate, load
-    from ..work import Work
+    from ..work import Work, next_token
 
     source = load.resolve(config.model)
     corpus = texts.prepare(config, load.tokenizer(source), cache_folder(run), dist)

@@ -67,8 +67,7 @@ class Packed:
 
     def batch(self, indices: Sequence[int]) -> Batch:
         """(rows, seq_len) of input ids, position ids that restart with each conversation, and labels."""
-        from ..losses import IGNORED
-        from ..work import Batch
+        from ..work import IGNORED, Batch
 
         chosen = list(indices)
         tensors = {name: tensor[chosen].long() for name, tensor in self._rows.items()}
@@ -90,8 +89,7 @@ class Padded:
         """(conversations, longest) of input ids, attention mask and labels."""
         import torch
 
-        from ..losses import IGNORED
-        from ..work import Batch
+        from ..work import IGNORED, Batch
 
         lengths = [self._lengths[i] for i in indices]
         shape = (len(lengths), max(lengths))
@@ -112,9 +110,8 @@ def run(config: Config, dist: DistEnv, run: RunEnv, device: torch.device) -> Non
     from ..data.marks import marks
     from ..data.tokenizer import digest
     from ..finish import cache_folder, train_and_leave
-    from ..losses import next_token
     from ..models import generate, load
-    from ..work import Work
+    from ..work import Work, next_token
 
     source = load.resolve(config.model)
     own = load.tokenizer(source)

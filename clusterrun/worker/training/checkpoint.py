@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from .. import epoch
-from . import durable
+from . import atomic_files
 
 WEIGHTS, TRAINER, STATE, CONFIG = "model.safetensors", "trainer.pt", "state.json", "config.json"
 MANIFEST, LATEST = "manifest.json", "latest"
@@ -70,7 +70,7 @@ def place(tensor: torch.Tensor) -> tuple[Any, ...] | None:
     return start, tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype
 
 
-def write(folder: Path, snapshot: Snapshot, check: durable.Check = epoch.check) -> Path:
+def write(folder: Path, snapshot: Snapshot, check: atomic_files.Check = epoch.check) -> Path:
     """Write a checkpoint into `folder` and return its path once it is durable.
 
     Raises OSError, and Superseded where `check` does, before each rename. Then it has left nothing behind and touched
@@ -78,11 +78,11 @@ def write(folder: Path, snapshot: Snapshot, check: durable.Check = epoch.check) 
     """
     check()
     folder.mkdir(parents=True, exist_ok=True)
-    durable.sweep(folder)
+    atomic_files.sweep(folder)
     target = folder / f"step-{snapshot.step:08d}"
-    temporary, pointer = durable.temporary(target), durable.temporary(folder / LATEST)
-    parts: dict[str, Callable[[durable.Hashed], Any]] = {
-        WEIGHTS: lambda out: durable.write_safetensors(snapshot.tensors, out),
+    temporary, pointer = atomic_files.temporary(target), atomic_files.temporary(folder / LATEST)
+    parts: dict[str, Callable[[atomic_files.Hashed], Any]] = {
+        WEIGHTS: lambda out: atomic_files.write_safetensors(snapshot.tensors, out),
         TRAINER: lambda out: torch.save(snapshot.trainer, out),
         STATE: lambda out: out.write(json.dumps(snapshot.state | {"step": snapshot.step}).encode()),
     }
@@ -91,15 +91,15 @@ def write(folder: Path, snapshot: Snapshot, check: durable.Check = epoch.check) 
     try:
         temporary.mkdir()
         manifest = json.dumps(
-            {"files": {name: durable.write_file(temporary / name, part) for name, part in parts.items()}}
+            {"files": {name: atomic_files.write_file(temporary / name, part) for name, part in parts.items()}}
         )
-        durable.write_file(temporary / MANIFEST, lambda out: out.write(manifest.encode()))
-        durable.sync(temporary)
+        atomic_files.write_file(temporary / MANIFEST, lambda out: out.write(manifest.encode()))
+        atomic_files.sync(temporary)
         # all that needs room on the disk is written before the first name changes
-        durable.write_file(pointer, lambda out: out.write(f"{target.name}\n".encode()))
+        atomic_files.write_file(pointer, lambda out: out.write(f"{target.name}\n".encode()))
         _put_in_place(temporary, target, check)
-        durable.publish(pointer, folder / LATEST, check)
-        durable.sync(folder)
+        atomic_files.publish(pointer, folder / LATEST, check)
+        atomic_files.sync(folder)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         pointer.unlink(missing_ok=True)
@@ -153,7 +153,7 @@ def found(folder: Path) -> list[tuple[int, Path]]:
 def run_of(path: Path) -> str | None:
     """The run that wrote a checkpoint; None if it does not say."""
     try:
-        return str(json.loads(durable.read_small(path / STATE))["run_id"])
+        return str(json.loads(atomic_files.read_small(path / STATE))["run_id"])
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return None
 
@@ -164,7 +164,7 @@ def prune(
     best: int | None = None,
     in_use: Path | None = None,
     run_id: str | None = None,
-    check: durable.Check = epoch.check,
+    check: atomic_files.Check = epoch.check,
 ) -> None:
     """Delete all but the newest `keep_last` checkpoints, step `best` and `in_use`; raises OSError and Superseded.
 
@@ -180,23 +180,23 @@ def prune(
     for step, path in there:
         superseded = path.suffix == ".replaced" and path.with_suffix("") in paths
         if (superseded or step not in kept) and not (in_use and path.resolve() == in_use.resolve()):
-            durable.discard(path, check)
+            atomic_files.discard(path, check)
 
 
-def _put_in_place(temporary: Path, target: Path, check: durable.Check) -> None:
+def _put_in_place(temporary: Path, target: Path, check: atomic_files.Check) -> None:
     aside = target.with_suffix(".replaced")  # found() knows this name: no moment is without one of the two
     if target.exists():
         check()
         shutil.rmtree(aside, ignore_errors=True)
-        durable.publish(target, aside, check)
-    durable.publish(temporary, target, check)
-    durable.sync(target.parent)
+        atomic_files.publish(target, aside, check)
+    atomic_files.publish(temporary, target, check)
+    atomic_files.sync(target.parent)
     shutil.rmtree(aside, ignore_errors=True)
 
 
 def _read_manifest(path: Path) -> dict[str, tuple[int, str]]:
     try:
-        listed = json.loads(durable.read_small(path / MANIFEST))["files"]
+        listed = json.loads(atomic_files.read_small(path / MANIFEST))["files"]
         files = {str(name): (entry["size"], entry["sha256"]) for name, entry in listed.items()}
     except FileNotFoundError:
         raise BadCheckpoint(f"{MANIFEST} is missing") from None
@@ -212,7 +212,7 @@ def _read_manifest(path: Path) -> dict[str, tuple[int, str]]:
 
 def _latest(folder: Path) -> int | None:
     try:
-        match = _NAME.fullmatch(durable.read_small(folder / LATEST).decode(errors="replace").strip())
+        match = _NAME.fullmatch(atomic_files.read_small(folder / LATEST).decode(errors="replace").strip())
     except OSError:
         return None
     return int(match["step"]) if match else None

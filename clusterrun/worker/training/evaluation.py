@@ -7,10 +7,10 @@ from typing import Any
 import torch
 
 from ..work import Work
-from .agreement import Agreement
-from .order import seed_of
-from .placing import to_device
+from .consensus import Agreement
+from .ddp import to_device
 from .precision import Precision
+from .sampler import seed_of
 from .sizes import BatchSizes
 
 

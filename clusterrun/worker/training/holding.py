@@ -12,7 +12,7 @@ from typing import Any
 from .. import epoch
 from ..distenv import RunEnv
 from ..errors import WorkerError
-from . import durable
+from . import atomic_files
 
 OWNER = "owner.json"
 SILENT_S = 300.0  # rank 0 writes its progress record every 10 s; NFS may show it a minute late
@@ -61,14 +61,14 @@ def take(folder: Path, run: RunEnv) -> tuple[Hold, list[str]]:
             f" (resume={folder} only reads it)",
             status=2,
         )
-    durable.put(folder / OWNER, json.dumps(document), epoch.check)
+    atomic_files.put(folder / OWNER, json.dumps(document), epoch.check)
     return hold, [f"checkpoint_dir: taken over from {_named(owner)}, which has ended"] if owner and others else []
 
 
 def _read(folder: Path) -> dict[str, Any] | None:
     """The owner of a folder; None if there is none, or its file is damaged. Raises OSError."""
     try:
-        owner = json.loads(durable.read_small(folder / OWNER))
+        owner = json.loads(atomic_files.read_small(folder / OWNER))
         return {
             "run_id": str(owner["run_id"]),
             "job_id": str(owner["job_id"]),
@@ -82,8 +82,8 @@ def _read(folder: Path) -> dict[str, Any] | None:
 
 def _create(path: Path, text: str) -> bool:
     """Create the file unless it exists; a hard link is the exclusive create that holds on NFS."""
-    temporary = durable.temporary(path)
-    durable.write_file(temporary, lambda out: out.write(text.encode()))
+    temporary = atomic_files.temporary(path)
+    atomic_files.write_file(temporary, lambda out: out.write(text.encode()))
     try:
         epoch.check()
         os.link(temporary, path)

@@ -9,7 +9,7 @@ import torch
 
 from ..distenv import DistEnv
 from ..errors import WorkerError
-from .agreement import Agreement
+from .consensus import Agreement
 
 MOST_SKIPPED = 20  # steps in a row without a finite gradient, even where on_nan=skip
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 
 from ..errors import WorkerError
-from .agreement import Agreement
+from .consensus import Agreement
 from .sizes import BatchSizes
 
 GIB = 2**30

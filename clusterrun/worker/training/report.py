@@ -14,7 +14,7 @@ from typing import Any
 from .. import epoch
 from ..distenv import RunEnv
 from ..errors import WorkerError
-from . import durable
+from . import atomic_files
 
 #: Dense 16-bit FLOP/s of a device by a part of its name, from the makers' data sheets; the first match counts.
 PEAK_FLOPS = (
@@ -186,7 +186,7 @@ def _forget_after(file: Path, step: int) -> None:
         # what was measured at step 0 of a run that starts anew is measured again
         if isinstance(row, dict) and row.get("step", 0) <= step and step > 0:
             kept.append(line)
-    durable.put(file, "".join(line + "\n" for line in kept), epoch.check)
+    atomic_files.put(file, "".join(line + "\n" for line in kept), epoch.check)
 
 
 def _open_tensorboard(folder: Path, step: int) -> Any:

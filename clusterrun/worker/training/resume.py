@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from ..errors import WorkerError, nearest
-from . import checkpoint, durable
+from . import atomic_files, checkpoint
 
 FILES = (".pt", ".pth")
 DATA_ORDER = ("seed", "global_batch_size", "micro_batch_size", "seq_len", "drop_last", "data")
@@ -148,7 +148,7 @@ def _load_folder(path: Path) -> Loaded:
     from safetensors.torch import load_file
 
     try:
-        state = json.loads(durable.read_small(path / checkpoint.STATE))
+        state = json.loads(atomic_files.read_small(path / checkpoint.STATE))
         trainer = torch.load(path / checkpoint.TRAINER, map_location="cpu", weights_only=True)
         return Loaded(int(state["step"]), state, load_file(path / checkpoint.WEIGHTS), trainer)
     except Exception as error:  # what safetensors, torch and json make of a damaged file has no common class

@@ -1,0 +1,262 @@
+"""Settings from files and the environment: profiles, job files, and how they are merged with flags.
+
+Everything is data: nothing read here is ever executed or imported. A file has the keys of ``fields.FIELDS`` at
+its top, named as the flags are (``gpus-per-node = 4``), and each value knows where it came from.
+
+The order, highest first: flag, job file, project profile (``clusterrun.toml``), user profile
+(``~/.config/clusterrun/config.toml``), environment (``SBATCH_ACCOUNT`` …), default. In a profile file the
+selected ``[profile.NAME]`` stands above the top of the same file.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import resources
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from clusterrun.config.files import PROJECT_FILE, distrust, find_root, home_of, is_file, read, search, short, user_file
+from clusterrun.config.toml_lines import Document, nearest, parse
+from clusterrun.config.toml_values import read_values, resolve, text_at, unknown_key
+from clusterrun.errors import RequestError
+from clusterrun.spec.fields import FIELD, Value, gres_gpus
+
+__all__ = ["JobFile", "Profiles", "find_root", "list_jobs", "load_job", "load_profiles", "merge", "nearest"]
+
+DEFAULT_JOB = "lm"
+WorkKind = Literal["task", "script", "module", "command"]
+WORK_KEYS: tuple[str, ...] = ("task", "script", "module", "command")
+_JOB_KEYS = (*WORK_KEYS, "args")
+_PROFILE_KEYS = ("job", "default-profile", "profile")
+
+#: sbatch's own variables that many people have set and nothing else (run-model 6), and our names for them.
+#: An earlier one wins: sbatch itself reads SBATCH_ACCOUNT; SLURM_ACCOUNT is salloc's and srun's word for the same.
+ENVIRONMENT: tuple[tuple[str, str], ...] = (
+    ("SBATCH_ACCOUNT", "account"),
+    ("SLURM_ACCOUNT", "account"),
+    ("SBATCH_PARTITION", "partition"),
+    ("SBATCH_QOS", "qos"),
+    ("SBATCH_RESERVATION", "reservation"),
+    ("SBATCH_CONSTRAINT", "constraint"),
+    ("SBATCH_TIMELIMIT", "time"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Profiles:
+    """What the profile files and the environment say; ``levels`` are ready for :func:`merge`, highest first."""
+
+    root: Path
+    default_job: Value
+    levels: list[dict[str, Value]] = field(default_factory=list)
+    notices: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobFile:
+    """A job file: its values and what it runs.
+
+    ``source`` is its short name for people; ``path`` is None for a shipped one. ``target`` is the task's or
+    module's name, the script's absolute path, or the command: an absolute path, or a bare name to be found on PATH.
+    """
+
+    source: str
+    path: Path | None
+    values: dict[str, Value]
+    kind: WorkKind
+    target: str
+    args: tuple[str, ...] = ()
+
+
+def load_profiles(cwd: Path | None, environ: Mapping[str, str], profile: str | None = None) -> Profiles:
+    """Read the project's and the user's profile and the environment.
+
+    ``profile`` selects ``[profile.NAME]`` in both files, else ``default-profile`` does, the project's first. A file
+    that belongs to another user or that others may write is passed over with a notice. Raises ConfigError for a
+    wrong file, RequestError for a profile that neither file has.
+    """
+    root, notices = search(cwd)
+    home = home_of(environ)
+    files = []
+    if is_file(root / PROJECT_FILE) and not distrust(root / PROJECT_FILE):
+        files.append(_read_profile(parse(PROJECT_FILE, read(root / PROJECT_FILE, PROJECT_FILE)), base=root, home=home))
+    user = user_file(environ, home)
+    if user and is_file(user):
+        source = short(user, home)
+        if why := distrust(user):
+            notices.append(f"{source} is not used: {why}")
+        else:
+            files.append(_read_profile(parse(source, read(user, source)), base=user.parent, home=home))
+    chosen = Value(profile, "--profile") if profile else _first("default-profile", (f.top for f in files))
+    if chosen and not any(chosen.value in f.tables for f in files):
+        names = sorted({name for f in files for name in f.tables})
+        raise RequestError(
+            f"no profile {chosen.value!r} ({chosen.source})",
+            hint=f"{nearest(chosen.value, names)} there are: {', '.join(names)}".strip()
+            if names
+            else f"write a table [profile.{chosen.value}] in {PROJECT_FILE}",
+        )
+    levels = [t for f in files for t in ((f.tables.get(chosen.value) if chosen else None), f.top) if t is not None]
+    job = _first("job", levels) or Value(DEFAULT_JOB, "default")
+    settings = [{k: v for k, v in level.items() if k in FIELD} for level in levels]
+    return Profiles(root, job, [*settings, environment_level(environ)], notices)
+
+
+def environment_level(environ: Mapping[str, str]) -> dict[str, Value]:
+    """The lowest level that a user sets: sbatch's own variables; an empty one counts as not set."""
+    return {key: Value(environ[name], name) for name, key in reversed(ENVIRONMENT) if environ.get(name)}
+
+
+def load_job(name: str, root: Path, *, cwd: Path | None = None, environ: Mapping[str, str] | None = None) -> JobFile:
+    """Read a job file, given as a path (``jobs/sft.toml``, from ``cwd`` or the root) or a bare name (``sft``).
+
+    A bare name is looked up in the project's ``jobs/``, then among the shipped ones. A file of another user's is
+    only read by its path: a name must not run what somebody put into a shared folder.
+    """
+    home, here = home_of(os.environ if environ is None else environ), cwd or root
+    if "/" in name or name.endswith(".toml"):
+        places = [Path(resolve(name, here, home)), root / name, root / "jobs" / name]
+    else:
+        places = [root / "jobs" / f"{name}.toml"]
+    path = next((p for p in places if is_file(p)), None)
+    if path is not None and path.suffix == ".toml":
+        source = str(path.relative_to(root)) if path.is_relative_to(root) else short(path, home)
+        named_by_path = "/" in name
+        if not named_by_path and (why := distrust(path)):
+            raise RequestError(
+                f"{source} is not used by its name alone: {why}", hint=f"read it, then give its path: {path}"
+            )
+        return _read_job(parse(source, read(path, source, trusted=not named_by_path)), path, root, home)
+    if (stem := name.removesuffix(".toml")) in (shipped := _shipped()):
+        return _read_job(parse(f"{stem} (shipped)", shipped[stem].read_bytes()), None, root, home)
+    raise _no_job(name, root, path)
+
+
+def list_jobs(root: Path) -> list[str]:
+    """The bare names that :func:`load_job` finds: the project's and the shipped ones."""
+    try:
+        own = {p.stem for p in (root / "jobs").glob("*.toml")}
+    except OSError:
+        own = set()
+    return sorted(own | set(_shipped()))
+
+
+def merge(levels: Sequence[Mapping[str, Value]]) -> dict[str, Value]:
+    """One value for each key out of levels, highest first.
+
+    A text, number, flag or list (``setup``, ``sbatch-arg``) is taken whole from the highest level that has it. The
+    tables ``env`` and ``set`` are joined key by key, the highest winning; their source names each level that
+    contributed. ``gres`` and ``gpus-per-node`` ask for the same thing, so the one at a higher level drops the other
+    below it, unless that ``gres`` asks for no GPU.
+    """
+    merged: dict[str, Value] = {}
+    rival = {"gres": "gpus-per-node", "gpus-per-node": "gres"}
+    for level in levels:
+        above = dict(merged)
+        for name, value in level.items():
+            if FIELD[name].kind == "map" and name in merged:
+                merged[name] = _join(merged[name], value)
+            elif name not in merged and not (name in rival and _displaces(rival[name], above, name, value)):
+                merged[name] = value
+    return merged
+
+
+def _displaces(upper: str, above: Mapping[str, Value], lower: str, value: Value) -> bool:
+    if upper not in above:
+        return False
+    gres = above[upper].value if upper == "gres" else value.value
+    return isinstance(gres, str) and gres_gpus(gres) is not None
+
+
+def _join(upper: Value, lower: Value) -> Value:
+    new = {k: v for k, v in lower.value.items() if k not in upper.value}
+    sources = [s for s, counts in ((upper.source, bool(upper.value)), (lower.source, bool(new))) if counts]
+    return Value({**upper.value, **new}, ", ".join(sources) or upper.source)
+
+
+@dataclass(frozen=True, slots=True)
+class _ProfileFile:
+    top: dict[str, Value]
+    tables: dict[str, dict[str, Value]]
+
+
+def _read_profile(document: Document, *, base: Path, home: Path | None) -> _ProfileFile:
+    """A profile file's top and its tables, each with the keys of FIELDS and ours (``job``, ``default-profile``)."""
+    tables = document.data.get("profile", {})
+    if not isinstance(tables, dict) or not all(isinstance(t, dict) for t in tables.values()):
+        raise document.error(
+            ["profile"], "profile is not a set of tables",
+            hint='write [profile.NAME] with keys below it; default-profile = "NAME" selects one',
+        )  # fmt: skip
+    top = {k: v for k, v in document.data.items() if k != "profile"}
+    return _ProfileFile(
+        _profile_level(document, (), top, base=base, home=home),
+        {n: _profile_level(document, ("profile", n), table, base=base, home=home) for n, table in tables.items()},
+    )
+
+
+def _profile_level(
+    document: Document, path: tuple[str, ...], table: Mapping[str, Any], *, base: Path, home: Path | None
+) -> dict[str, Value]:
+    source = f"{document.source} [{'.'.join(path)}]" if path else document.source
+    own = ("job",) if path else ("job", "default-profile")
+    spelled = {key.replace("_", "-"): key for key in table}
+    for name in (*_JOB_KEYS, *_PROFILE_KEYS):
+        if name in spelled and name not in own:
+            if name in _JOB_KEYS:
+                message, hint = f"{name} belongs in a job file", 'write it in jobs/NAME.toml, and job = "NAME" here'
+            else:
+                message, hint = f"{name} stands at the top of the file", "not in a profile's table"
+            raise document.error([*path, spelled[name]], message, hint=hint)
+    values = read_values(document, path, table, source, base=base, home=home, own=own)
+    return values | {name: Value(text_at(document, (*path, spelled[name])), source) for name in own if name in spelled}
+
+
+def _read_job(document: Document, path: Path | None, root: Path, home: Path | None) -> JobFile:
+    data = document.data
+    for name in _PROFILE_KEYS:
+        if key := next((k for k in data if k.replace("_", "-") == name), None):
+            raise document.error([key], f"{key} belongs in {PROJECT_FILE}", hint="a job file holds one job")
+    given = [k for k in WORK_KEYS if k in data]
+    if len(given) != 1:
+        message = f"{given[0]} and {given[1]} both say what to run" if given else "nothing says what to run"
+        hint = "keep one of them" if given else 'write one of task = "lm", script = "train.py", module, command'
+        # the others may be misspelled: that is the better message
+        if not given and (unknown := unknown_key(document, (), data, own=_JOB_KEYS)):
+            raise unknown
+        raise document.error(given[1:2], message, hint=hint)
+    kind = cast("WorkKind", given[0])
+    target = text_at(document, (kind,))
+    args = data.get("args", [])
+    if not isinstance(args, list) or not all(isinstance(a, str) for a in args):
+        raise document.error(["args"], "args must be a list of texts", hint='write args = ["--lr", "1e-4"]')
+    if args and kind == "task":
+        raise document.error(["args"], "a task takes no args", hint="its settings stand in [set]: steps = 300")
+    if kind == "script" or (kind == "command" and "/" in target):
+        target = resolve(target, root, home)
+    values = read_values(document, (), data, document.source, base=root, home=home, own=_JOB_KEYS)
+    if "set" in values and kind != "task":
+        raise document.error(["set"], f"[set] is for a task, and this job has a {kind}", hint="use args, or [env]")
+    return JobFile(source=document.source, path=path, values=values, kind=kind, target=target, args=tuple(args))
+
+
+def _shipped() -> dict[str, Traversable]:
+    files = resources.files("clusterrun").joinpath("jobs").iterdir()
+    return {f.name.removesuffix(".toml"): f for f in files if f.name.endswith(".toml")}
+
+
+def _first(name: str, levels: Iterable[Mapping[str, Value]]) -> Value | None:
+    return next((level[name] for level in levels if name in level), None)
+
+
+def _no_job(name: str, root: Path, found: Path | None) -> RequestError:
+    known = list_jobs(root)
+    if found or name.endswith((".py", ".sh")):
+        hint = f"to run a script, put it after two dashes: clusterrun submit -- {name}"
+    else:
+        near = nearest(Path(name).name.removesuffix(".toml"), known)
+        hint = f"{near} there are: {', '.join(known) or 'none'}".strip()
+    return RequestError(f"no job {name[:80]!r}", hint=hint)

@@ -1,0 +1,62 @@
+"""Limits of accounting that a job would be beyond: ``sbatch --test-only`` does not look at them (22.05: seen). Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from clusterrun.free.limits import Limit
+from clusterrun.free.shapes import Need
+from clusterrun.free.snapshot import ClusterSnapshot
+from clusterrun.spec.job_spec import JobSpec
+from clusterrun.terminal.units import plural
+
+_TRES = ("MaxTRESPJ", "MaxTRESPU", "MaxTRESPA", "GrpTRES")
+_RUNNING = ("MaxJobs", "MaxJobsPU", "MaxJobsPA", "GrpJobs")
+_QUEUED = ("MaxSubmitJobs", "MaxSubmitJobsPU", "MaxSubmitJobsPA", "GrpSubmitJobs")
+
+
+def beyond(seen: ClusterSnapshot, spec: JobSpec, need: Need, gpus: int, partitions: Iterable[str]) -> list[str]:
+    """What stands in the way of a job of so many GPUs in any of those partitions, a line each.
+
+    Only limits that surely hold for the job count: of the QOS and account it names, or of the user's defaults.
+    """
+    account = spec.directive("account") or seen.default_account
+    qualities = {spec.directive("qos") or seen.default_qos(account)}
+    qualities |= {p.qos for p in seen.partitions if p.name in set(partitions)}
+    lines = []
+    for limit in seen.limits or ():
+        if (not limit.qos or limit.qos in qualities) and (not limit.accounts or account in limit.accounts):
+            why = _why(limit, spec, need, gpus)
+            lines += [f"{limit.by}: {why} ({limit.name})"] if why else []
+    return lines
+
+
+def _why(limit: Limit, spec: JobSpec, need: Need, gpus: int) -> str:
+    left = limit.limit if limit.left is None else limit.left
+    if limit.name in _TRES:
+        return _too_much(limit, left, *_asked(limit.tres, spec, need, gpus))
+    if limit.name == "MaxWallPJ" and spec.time_limit and spec.time_limit > limit.limit * 60:
+        return "the time limit is over its own: the job would wait for ever"
+    if limit.name in _RUNNING and left == 0:
+        return f"all of its {limit.limit:.0f} running jobs are in use: the job would wait for others"
+    if limit.name in _QUEUED and left == 0:
+        return f"all of its {limit.limit:.0f} jobs are in use: Slurm would refuse another"
+    return ""
+
+
+def _too_much(limit: Limit, left: float, count: int, noun: str) -> str:
+    if count > limit.limit:
+        more = f"{plural(count, noun)} {'is' if count == 1 else 'are'} more than the {limit.limit:.0f} that it allows"
+        return f"{more}: the job would wait for ever"
+    if count > left:
+        return f"of {plural(int(limit.limit), noun)} {left:.0f} are left: the job would wait for others"
+    return ""
+
+
+def _asked(tres: str, spec: JobSpec, need: Need, gpus: int) -> tuple[int, str]:
+    """How much of a limited resource the job asks for, as far as its options tell: of CPUs at least so many."""
+    if need.gpus and tres in ("gres/gpu", f"gres/gpu:{need.kind}"):
+        return gpus, "GPU"
+    if tres == "cpu":
+        return spec.nodes * spec.tasks_per_node * (spec.cpus_per_task or 1), "CPU"
+    return (spec.nodes, "node") if tres == "node" else (0, "")

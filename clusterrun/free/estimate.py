@@ -1,0 +1,267 @@
+"""Where a job would start soonest: the same job asked of each partition and shape by ``sbatch --test-only``.
+
+The job goes through the planning that ``submit`` uses, so the answer is about the job one would submit. No job is made
+and nothing is written. Slurm is asked a bounded number of times, one after the other, the most promising first.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from clusterrun.config.profiles import nearest
+from clusterrun.errors import Refused, RequestError, SchedulerError
+from clusterrun.free.account_limits import beyond
+from clusterrun.free.fits import most_of, room
+from clusterrun.free.preemption import Preemption
+from clusterrun.free.shapes import Need, Shape, alike, command, reshaped, shape_of
+from clusterrun.free.snapshot import ClusterSnapshot, look
+from clusterrun.scheduler import Scheduler
+from clusterrun.scheduler.slurm.client import SlurmScheduler
+from clusterrun.scheduler.slurm.nodes import Partition
+from clusterrun.scheduler.slurm.sbatch import Estimate, No, Silence, Start
+from clusterrun.spec.fields import Value
+from clusterrun.spec.job_spec import JobSpec
+from clusterrun.submit import plan as planning
+from clusterrun.submit.request import Request, SubmitArgs
+from clusterrun.terminal.units import format_duration, format_when, plural
+
+AUTO = "auto"
+MOST_QUESTIONS = 12
+#: Seconds for one question, and for all of them: a busy controller must not keep anybody at a prompt.
+ONE, ALL = 15.0, 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """One shape in one partition, what Slurm said of it, and the line to type for it.
+
+    ``given_time`` is the time limit in seconds that a job gets there which asks for none, as this one does.
+    ``preemption`` is set where jobs have to leave that partition for those of others.
+    """
+
+    shape: Shape
+    partition: str
+    said: Estimate
+    command: str
+    given_time: int | None = None
+    preemption: Preemption | None = None
+
+    @property
+    def at(self) -> float:
+        """When it would start, for sorting: an unknown time is after all known ones."""
+        return float("inf") if not isinstance(self.said, Start) or self.said.at is None else self.said.at
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Soonest:
+    """What came of it: ``tried`` soonest first, then what Slurm refused; ``no`` are (shape, partition, why) not asked.
+
+    ``unasked`` counts questions that were left out, being too many or after a silence. ``beyond`` are limits of
+    accounting in the job's way, which Slurm's answers leave out.
+    """
+
+    shape: Shape
+    need: Need
+    tried: tuple[Tried, ...]
+    no: tuple[tuple[Shape, str, str], ...]
+    unasked: int = 0
+    dependency: str = ""
+    beyond: tuple[str, ...] = ()
+
+    @property
+    def starts(self) -> list[Tried]:
+        return [t for t in self.tried if isinstance(t.said, Start)]
+
+    @property
+    def silence(self) -> str:
+        """How Slurm failed to answer, empty where it did not fail."""
+        return next((t.said.words for t in self.tried if isinstance(t.said, Silence)), "")
+
+
+@dataclass(frozen=True, slots=True)
+class Asker:
+    """What a question needs: the request, and how it is planned and asked; without Slurm nothing can be."""
+
+    request: Request
+    scheduler: Scheduler | None
+    here: planning.Here
+    has_gpus: bool | None
+    asked: SubmitArgs = field(default_factory=SubmitArgs)
+    now: Callable[[], float] = time.monotonic
+
+    @property
+    def slurm(self) -> SlurmScheduler:
+        assert isinstance(self.scheduler, SlurmScheduler)
+        return self.scheduler
+
+    def plan(self, changed: Mapping[str, Value]) -> planning.Plan:
+        """The job with some values changed, planned as ``submit`` would, without a name of its own."""
+        request = replace(self.request, values={**self.request.values, **changed})
+        return planning.plan(request, self.scheduler, self.has_gpus, self.here, named=False)
+
+
+def soonest(asker: Asker, seen: ClusterSnapshot) -> Soonest:
+    """Ask for the shape that was asked for and those like it, in the partitions that were typed or in all.
+
+    Raises RequestError for a partition that is not there.
+    """
+    typed = asker.asked.flags.get("partition")
+    partitions = named(seen, str(typed.value)) if typed else list(seen.partitions)
+    spec = asker.plan({}).spec
+    shape, need = shape_of(spec)
+    most = max((most_of(node, need) for node in seen.nodes), default=shape.each)
+    found = _ask(asker, seen, spec, alike(shape, most), partitions, first_now=False)
+    gpus = shape.nodes * shape.each if need.gpus else 0
+    return replace(found, beyond=tuple(beyond(seen, spec, need, gpus, (t.partition for t in found.starts))))
+
+
+def plan(asker: Asker, user: str, *, named: bool = True) -> planning.Plan:
+    """The plan of the request, its partition chosen where that was left to us; see :func:`place` for errors."""
+    return planning.plan(place(asker, user), asker.scheduler, asker.has_gpus, asker.here, named=named)
+
+
+def place(asker: Asker, user: str) -> Request:
+    """The request with ``partition = auto`` replaced by the partition in which it starts soonest.
+
+    Where a partition is called ``auto``, that one is meant. Raises RequestError or Refused where none takes the job,
+    SchedulerError where Slurm did not answer.
+    """
+    request, value = asker.request, asker.request.values.get("partition")
+    if value is None or value.value != AUTO or not isinstance(asker.scheduler, SlurmScheduler | None):
+        return request
+    if asker.scheduler is None:  # a script rendered far from the cluster
+        line = "partition auto: no Slurm answers here to choose one, so the script names none"
+        values = {name: v for name, v in request.values.items() if name != "partition"}
+        return replace(request, values=values, notices=[*request.notices, line])
+    seen = look(asker.slurm, user, limits=False)
+    if any(p.name == AUTO for p in seen.partitions):
+        return request
+    spec = asker.plan({}).spec
+    partitions, short = _as_long(seen, spec)
+    found = _ask(asker, seen, spec, [shape_of(spec)[0]], partitions, first_now=True)
+    found = replace(found, no=(*found.no, *((found.shape, p.name, why) for p, why in short)))
+    if not found.starts:
+        said = "\n".join(f"{where}: {why}" for where, why in reasons(found))
+        if found.silence:
+            raise SchedulerError(
+                "Slurm did not say where the job would start, so nothing was submitted",
+                said=said, hint="try again, or name one: --partition NAME",
+            )  # fmt: skip
+        error = Refused if any(isinstance(t.said, No) for t in found.tried) else RequestError
+        raise error("no partition takes this job", said=said, hint="`clusterrun free` shows what there is")
+    best = found.starts[0]
+    assert isinstance(best.said, Start)
+    words = format_when(best.said.at, time.time())
+    asked = plural(len(found.tried), "partition")
+    line = f"partition {best.partition}: by Slurm's estimate it starts soonest there, {words} ({asked} asked)"
+    if best.given_time:
+        line += f"; without --time its time limit there is {format_duration(best.given_time)}"
+    if best.preemption:
+        line += f"; {best.preemption.words}"
+    placed = Value(best.partition, f"{value.source}: auto, soonest by Slurm's estimate: {words}")
+    return replace(request, values={**request.values, "partition": placed}, notices=[*request.notices, line])
+
+
+def _as_long(seen: ClusterSnapshot, spec: JobSpec) -> tuple[list[Partition], list[tuple[Partition, str]]]:
+    """The partitions that may be chosen for a job, and the others with why not.
+
+    A job without --time must not land where it gets less time than in the cluster's default partition.
+    """
+    least = next((p.given_time for p in seen.partitions if p.default), 0)
+    chosen, short = [], []
+    for partition in seen.partitions:
+        given = partition.given_time
+        if "time" not in spec.sources and given is not None and (least is None or given < least):
+            short.append((partition, f"without --time its time limit there is only {format_duration(given)}"))
+        else:
+            chosen.append(partition)
+    return chosen, short
+
+
+def reasons(found: Soonest) -> list[tuple[str, str]]:
+    """Where it was refused and why, each reason once: ``gpu, low (2x4, 1x8)`` and Slurm's words or ours."""
+    places: dict[str, dict[str, list[str]]] = {}
+    refused = [(t.shape, t.partition, t.said.words) for t in found.tried if not isinstance(t.said, Start)]
+    for shape, partition, why in [*refused, *found.no]:
+        places.setdefault(why, {}).setdefault(partition, []).append(str(shape))
+    many = len({t.shape for t in found.tried} | {shape for shape, _, _ in found.no}) > 1
+    lines = []
+    for why, by_partition in places.items():
+        by_shapes: dict[str, list[str]] = {}
+        for partition, shapes in by_partition.items():
+            by_shapes.setdefault(", ".join(dict.fromkeys(shapes)), []).append(partition)
+        where = "; ".join(f"{', '.join(p)}{f' ({s})' if many else ''}" for s, p in by_shapes.items())
+        lines.append((where, why))
+    return lines
+
+
+def _ask(
+    asker: Asker, seen: ClusterSnapshot, spec: JobSpec, shapes: Sequence[Shape], partitions: Sequence[Partition], *,
+    first_now: bool,
+) -> Soonest:  # fmt: skip
+    """Ask, the most promising first; with ``first_now`` stop at one that starts now, as nothing is sooner.
+
+    One where the job may have to leave for others is not that good: those where it may stay are still asked.
+    """
+    asked, need = shape_of(spec)
+    own = spec.directive("partition")
+    questions: list[tuple[tuple[bool, int, bool, bool, int], Shape, Partition]] = []
+    no: list[tuple[Shape, str, str]] = []
+    for number, shape in enumerate(shapes):
+        for partition in partitions:
+            why, now = room(seen, partition, spec, shape, need)
+            if why:
+                no.append((shape, partition.name, why))
+                continue
+            mine = partition.name == own or (own in ("", AUTO) and partition.default)
+            size = sum(most_of(node, need) for node in seen.nodes_of(partition.name))
+            leaves = partition.name in seen.preempted
+            questions.append(((not now, number, leaves, not mine, -size), shape, partition))
+    tried: list[Tried] = []
+    began = asker.now()
+    questions.sort(key=lambda question: question[0])
+    for _, shape, partition in questions:
+        left = ALL - (asker.now() - began)
+        silent = bool(tried) and isinstance(tried[-1].said, Silence)
+        if len(tried) >= MOST_QUESTIONS or left <= 0 or silent:
+            break
+        preemption = seen.preempted.get(partition.name)
+        if first_now and preemption and any(_is_now(t) for t in tried):
+            continue
+        changed = reshaped(asker.request.values, asked, shape, need)
+        if changed is None:
+            no.append((shape, partition.name, "the job cannot be cut that way: its nodes or ranks are fixed"))
+            continue
+        changed["partition"] = Value(partition.name, AUTO)
+        plan = asker.plan(changed)
+        said = asker.slurm.estimate(plan.order, plan.script, timeout=min(ONE, left))
+        given = None if "time" in asker.request.values else partition.given_time
+        tried.append(Tried(shape, partition.name, said, command(asker.asked, changed), given, preemption))
+        if first_now and preemption is None and _is_now(tried[-1]):
+            break
+    tried.sort(key=lambda t: (0.0 if _is_now(t) else t.at, t.preemption is not None, t.at, t.shape != asked))
+    known = len(tried) + len(no)
+    return Soonest(
+        shape=asked, need=need, tried=tuple(tried), no=tuple(no),
+        unasked=0 if first_now else max(0, len(shapes) * len(partitions) - known),
+        dependency=spec.directive("dependency"),
+    )  # fmt: skip
+
+
+def _is_now(tried: Tried) -> bool:
+    return isinstance(tried.said, Start) and format_when(tried.said.at, time.time()) == "now"
+
+
+def named(seen: ClusterSnapshot, names: str) -> list[Partition]:
+    """The partitions of a list as ``--partition`` takes it; raises RequestError with the nearest one."""
+    known = {p.name: p for p in seen.partitions}
+    if names == AUTO and AUTO not in known:
+        return list(seen.partitions)
+    wanted = [name for name in names.split(",") if name]
+    wrong = next((name for name in wanted if name not in known), None)
+    if wrong is not None or not wanted:
+        hint = f"{nearest(wrong or '', list(known))} there are: {', '.join(known)}".strip()
+        raise RequestError(f"no partition {wrong or names!r} to be seen here", hint=hint)
+    return [known[name] for name in wanted]

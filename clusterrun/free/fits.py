@@ -1,0 +1,58 @@
+"""Which partitions could hold a job at all, and which have room for it now: pure, from what was seen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from clusterrun.free.shapes import Need, Shape
+from clusterrun.free.snapshot import ClusterSnapshot
+from clusterrun.scheduler.slurm.nodes import Node, Partition
+from clusterrun.spec.job_spec import JobSpec
+from clusterrun.terminal.units import format_duration, plural
+
+
+def room(seen: ClusterSnapshot, partition: Partition, spec: JobSpec, shape: Shape, need: Need) -> tuple[str, bool]:
+    """Why a partition could never hold the job, or nothing; and whether there is room for it now.
+
+    Slurm takes some such jobs all the same and lets them wait for ever (EnforcePartLimits=NO: seen on 22.05).
+    """
+    why = next(_never(seen, partition, spec, shape, need), "")
+    now = sum(_now(node, need) >= shape.each for node in seen.nodes_of(partition.name)) >= shape.nodes
+    return why, now and not why
+
+
+def _never(seen: ClusterSnapshot, partition: Partition, spec: JobSpec, shape: Shape, need: Need) -> Iterator[str]:
+    if why := seen.closed_to(partition, spec.directive("account"), spec.directive("qos")):
+        yield why
+    if partition.needs_reservation and not spec.directive("reservation"):
+        yield "ReqResv=YES: only with --reservation"
+    if partition.time_limit and spec.time_limit and spec.time_limit > partition.time_limit:
+        yield f"the time limit is over the partition's {format_duration(partition.time_limit)}"
+    if shape.nodes < partition.min_nodes:
+        yield f"a job has at least {plural(partition.min_nodes, 'node')} there"
+    if partition.max_nodes is not None and shape.nodes > partition.max_nodes:
+        yield f"a job has at most {plural(partition.max_nodes, 'node')} there"
+    nodes = seen.nodes_of(partition.name)
+    fit = sum(most_of(node, need) >= shape.each for node in nodes)
+    most = max((most_of(node, need) for node in nodes), default=0)
+    kind = f" of type {need.kind}" if need.kind else ""
+    what = plural(shape.each, "GPU") + kind if need.gpus else f"CPUs for {plural(shape.each, 'rank')}"
+    if not most:
+        yield f"it has no GPUs{kind}" if need.gpus else "no node has CPUs enough for a rank"
+    if not fit:
+        yield f"no node has {what} (at most {most})"
+    if fit < shape.nodes:
+        yield f"it has only {plural(fit, 'node')} with {what} or more"
+
+
+def most_of(node: Node, need: Need) -> int:
+    """How many ranks or GPUs of a kind a node could ever hold."""
+    if not need.gpus:
+        return node.cpus // need.cpus
+    return sum(number for kind, number in node.gpus if need.kind in ("", kind))
+
+
+def _now(node: Node, need: Need) -> int:
+    if not need.gpus:
+        return node.cpus_free // need.cpus
+    return sum(number for kind, number in node.gpus_free if need.kind in ("", kind))

@@ -1,0 +1,173 @@
+"""What the cluster has and what of it a user may have: a handful of calls, whatever the cluster's size."""
+
+from __future__ import annotations
+
+import grp
+import os
+import re
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+
+from clusterrun.errors import SchedulerError
+from clusterrun.free.limits import Limit, above, groups_of, limits_of
+from clusterrun.free.preemption import BY_PARTITION, Preemption, preempted
+from clusterrun.scheduler import Scheduler
+from clusterrun.scheduler.slurm import nodes as slurm_nodes
+from clusterrun.scheduler.slurm import sacctmgr, scontrol
+from clusterrun.scheduler.slurm.client import Reply, SlurmScheduler
+from clusterrun.scheduler.slurm.limits import parse_limits
+from clusterrun.scheduler.slurm.nodes import Node, Partition, UserContext
+from clusterrun.scheduler.slurm.sacctmgr import Association, parse_qos, qos_argv
+
+#: Seconds that accounting may take to tell of this user's limits; without them the rest is shown.
+TIMEOUT = 15.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterSnapshot:
+    """The cluster as this user sees it; ``notes`` say in a line each what could not be seen.
+
+    ``above`` has for each account of this user the accounts that count as it does: itself and those that it belongs to.
+    ``preempted`` are the partitions whose jobs leave for those of others.
+    ``limits`` is None where there are none to know of: no accounting, none that answered, none that is enforced.
+    """
+
+    nodes: tuple[Node, ...]
+    partitions: tuple[Partition, ...]
+    me: UserContext
+    associations: tuple[Association, ...] = ()
+    default_account: str = ""
+    above: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    limits: tuple[Limit, ...] | None = None
+    preempted: Mapping[str, Preemption] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    def nodes_of(self, partition: str) -> list[Node]:
+        return [node for node in self.nodes if partition in node.partitions]
+
+    def closed(self, partition: Partition) -> str:
+        """Why jobs of this user are not taken there; empty where nothing says so."""
+        return slurm_nodes.closed(partition, self.me)
+
+    def closed_to(self, partition: Partition, account: str, qos: str) -> str:
+        """The same for one job: with the account and the QOS that it names (or "", for the user's defaults).
+
+        Slurm may take a job whose account or QOS the partition refuses, and let it wait for ever (EnforcePartLimits).
+        """
+        if why := self.closed(partition):
+            return why
+        me, account, qos = self.me, account or self.default_account, qos or self.default_qos(account)
+        if account and me.accounts is not None:
+            me = replace(me, accounts=frozenset({account}), above=self.above.get(account, frozenset({account})))
+        if qos and me.qos is not None:
+            me = replace(me, qos=frozenset({qos}))
+        if why := slurm_nodes.closed(partition, me):
+            account_rule = why.partition("=")[0].endswith("Accounts")
+            return f"{why}; this job's {'account' if account_rule else 'QOS'} is {account if account_rule else qos}"
+        return ""
+
+    def default_qos(self, account: str) -> str:
+        """The QOS of a job that names none, with that account or with the default one; "" where it is not known."""
+        account = account or self.default_account
+        found = {row.default_qos for row in self.associations if row.account == account}
+        return found.pop() if len(found) == 1 else ""
+
+
+def look(slurm: Scheduler, user: str, *, limits: bool = True) -> ClusterSnapshot:
+    """Ask Slurm for its nodes, partitions and this user's limits; raises SchedulerError where it does not answer.
+
+    Two calls, a third for the configuration where a partition's jobs may have to leave for others', and where there is
+    accounting up to four more at once: configuration, associations, QOS and what is used.
+    """
+    assert isinstance(slurm, SlurmScheduler)
+    nodes = slurm_nodes.parse_nodes(_must(slurm, slurm_nodes.nodes_argv(), "nodes"))
+    told = _must(slurm, slurm_nodes.partitions_argv(), "partitions")
+    leaving, config = preempted(told, nodes), None
+    if leaving:
+        config = slurm.answer(scontrol.config_argv(), TIMEOUT)
+        kind = scontrol.parse_config(config.text).get("PreemptType", BY_PARTITION)
+        leaving = leaving if kind == BY_PARTITION else {}
+    partitions = tuple(slurm_nodes.parse_partitions(told))
+    seen = ClusterSnapshot(
+        nodes=tuple(nodes), partitions=partitions, me=UserContext(user, _groups()), preempted=leaving
+    )
+    if not slurm.facts.accounting:
+        return replace(seen, notes=("this cluster keeps no accounts: it has no QOS and no limits of yours",))
+    return _accounted(slurm, seen, limits, config)
+
+
+def _accounted(
+    slurm: SlurmScheduler, seen: ClusterSnapshot, with_limits: bool, config_told: Reply | None
+) -> ClusterSnapshot:
+    """The same with who this is to accounting, and the limits that are set on them."""
+    user = seen.me.user
+    questions = [sacctmgr.associations_argv(user, slurm.facts.cluster), used_argv(user)]
+    questions += [qos_argv()] if with_limits else []
+    questions += [scontrol.config_argv()] if config_told is None else []
+    with ThreadPoolExecutor(max_workers=len(questions)) as pool:  # accounting that hangs is waited for once
+        replies = list(pool.map(lambda argv: slurm.answer(argv, TIMEOUT), questions))
+    config = scontrol.parse_config((config_told or replies[-1]).text)
+    enforced = set(re.split(r"[,\s]+", config.get("AccountingStorageEnforce", "unknown").lower()))
+    if not enforced - {"", "none", "0"}:
+        return replace(seen, notes=("this cluster enforces no accounts and no limits (AccountingStorageEnforce)",))
+    associations, used = replies[:2]
+    rows = sacctmgr.parse_associations(associations.text) if not associations.note else ()
+    holders = parse_limits(used.text)
+    if rows:
+        accounts, qualities = frozenset(row.account for row in rows), frozenset(q for row in rows for q in row.qos)
+        trees = {account: above(holders, account) for account in accounts}
+        all_above = frozenset(group.account for group in groups_of(holders, user))
+        seen = replace(
+            seen, me=UserContext(user, seen.me.groups, accounts, qualities, all_above), associations=rows, above=trees
+        )
+    default = [h.account for h in holders if h.user == user and "Yes" in h.values.get("DefAssoc", "")]
+    seen = replace(seen, default_account=default[0] if len(default) == 1 else "")
+    if not with_limits:
+        return seen
+    if not enforced & {"limits", "safe", "all", "unknown"}:
+        return replace(seen, notes=("this cluster enforces no limits (AccountingStorageEnforce)",))
+    set_by_qos = replies[2]
+    unseen: dict[str, list[str]] = {}
+    for reply, what in (
+        (associations, "your accounts and QOS"),
+        (set_by_qos, "the limits of a QOS on each user"),
+        (used, "how much of your limits is used"),
+    ):
+        if reply.note:
+            unseen.setdefault(re.sub(r"^(\w+): \1: (error: )?", r"\1: ", reply.note), []).append(what)
+    notes = [f"not seen: {' and '.join(whats)} ({why})" for why, whats in unseen.items()]
+    if not rows and not associations.note and enforced & {"associations", "limits", "safe", "all"}:
+        notes.append("accounting has no account for you, and this cluster asks for one: the site's support adds you")
+    names = {p.qos: f"QOS {p.qos} of partition {p.name}" for p in seen.partitions if p.qos}
+    # which of them are the user's own may not have been seen: then all that slurmctld tells of
+    mine = [holder.qos for holder in holders] if associations.note else [q for row in rows for q in row.qos]
+    names |= {name: f"QOS {name}" for name in mine if name}
+    found = limits_of(holders, parse_qos(set_by_qos.text), user, os.getuid(), names)
+    limits = None if used.note and set_by_qos.note else tuple(found)
+    return replace(seen, limits=limits, notes=tuple(notes))
+
+
+def used_argv(user: str) -> list[str]:
+    """Ask slurmctld for a user's associations, the accounts as wholes, and every QOS, each with what is used of it."""
+    return ["scontrol", "show", "assoc_mgr", "flags=assoc,qos", f"users={user}"]
+
+
+def _must(slurm: SlurmScheduler, argv: list[str], what: str) -> str:
+    reply = slurm.answer(argv)
+    if reply.note:
+        raise SchedulerError(
+            f"Slurm did not tell its {what}", said=reply.stderr.strip() or reply.note, hint="ask `scontrol ping`"
+        )
+    return reply.text
+
+
+def _groups() -> frozenset[str]:
+    """The names of this process's groups; one that has no name here counts for nothing."""
+    names = set()
+    for number in {os.getgid(), *os.getgroups()}:
+        try:
+            names.add(grp.getgrgid(number).gr_name)
+        except KeyError:
+            continue
+    return frozenset(names)

@@ -1,0 +1,55 @@
+"""Which runs are over, kept in a file, so that nobody who wants the others reads the records of these many again.
+
+A cache of the user's: run folder, and when its submissions were last written once its end had been seen. It is
+believed while that folder has not been touched since; a run that Slurm has started again is found by the queue.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from pathlib import Path
+
+from clusterrun.records import run_record
+from clusterrun.records.run_record import RunRecord
+from clusterrun.records.store import Store, append_line
+from clusterrun.system import safe_files
+
+
+def open_runs(store: Store) -> list[RunRecord]:
+    """Every run known from here whose end was not seen yet, oldest first."""
+    cache = store.index.with_name("over")
+    over = _read(cache)
+    written = {folder: _written(folder) for folder in store.folders()}
+    found, new = [], []
+    for run in store.load_all(f for f, at in written.items() if at is None or over.get(str(f)) != at):
+        if run.submission.final is None:
+            found.append(run)
+        elif (at := written[run.run_dir]) is not None:
+            new.append(json.dumps([str(run.run_dir), at]))
+    if new:
+        with contextlib.suppress(OSError):
+            cache.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            append_line(cache, "\n".join(new))
+    return sorted(found, key=run_record.age_key)
+
+
+def _written(folder: Path) -> int | None:
+    try:
+        return (folder / "submissions").stat().st_mtime_ns  # a file that is replaced in it touches the folder
+    except OSError:
+        return None
+
+
+def _read(cache: Path) -> dict[str, int]:
+    try:
+        data = safe_files.read(cache, limit=1 << 30, owner=os.getuid())
+    except OSError:
+        return {}
+    found = {}
+    for line in data.decode("utf-8", "surrogateescape").splitlines():
+        with contextlib.suppress(ValueError, TypeError):  # a torn line of a cache
+            folder, written = json.loads(line)
+            found[str(folder)] = int(written)
+    return found

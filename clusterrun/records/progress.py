@@ -1,0 +1,179 @@
+"""What a run's ranks tell while they run: the last figures of its training, and where each rank is.
+
+Two files of the worker's, each with one writer: ``metrics.jsonl`` (rank 0, a line at every logged step) and
+``rank-N.progress`` in the attempt's folder (every rank, replaced every few seconds). They may be missing, torn or
+late, and are another program's: what is not as it should be is left out.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from clusterrun.records import run_record
+from clusterrun.records.run_record import RunRecord
+from clusterrun.system import safe_files
+
+_TAIL = 16 * 1024  # bytes: more than a line of metrics has
+USUAL_INTERVAL = 10.0
+"""Seconds between a rank's words where it does not say what it means to keep."""
+MISSED = 3
+"""So many intervals without a word, and a rank counts as silent."""
+_FIGURES = ("time", "loss", "val_loss", "tokens_per_second", "mfu")
+_HUGE = 2**63  # no figure of ours is: a longer one could not even be printed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metrics:
+    """The newest figures of a training; times are seconds since the epoch, None where the worker said nothing."""
+
+    step: int
+    time: float | None = None
+    loss: float | None = None
+    val_loss: float | None = None
+    tokens_per_second: float | None = None
+    mfu: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """One rank's device as NVML last told: use in percent, memory in GiB, temperature in °C."""
+
+    name: str = ""
+    use: float | None = None
+    memory_gib: float | None = None
+    memory_total_gib: float | None = None
+    temperature: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankProgress:
+    """Where one rank is: its phase since when, its step of how many, and when it last said so.
+
+    ``phase`` is one of starting, joining, loading, training, evaluating, saving, script, ending. The rank means to
+    write every ``interval`` seconds; ``stepped`` is when its step was last seen to move. ``tokens_per_second`` is that
+    of all ranks together, and rank 0 alone tells it.
+    """
+
+    rank: int
+    node: str
+    time: float
+    interval: float | None = None
+    phase: str = ""
+    since: float | None = None
+    local_rank: int | None = None
+    pid: int | None = None
+    step: int | None = None
+    steps: int | None = None
+    stepped: float | None = None
+    tokens_per_second: float | None = None
+    memory_gib: float | None = None  # of the host, resident
+    gpu: Gpu | None = None
+
+    def is_silent(self, now: float) -> bool:
+        """Whether it has not told for much longer than it means to: stopped, ended, or its folder takes no files."""
+        return now - self.time > MISSED * (self.interval or USUAL_INTERVAL)
+
+
+def last_metrics(run: RunRecord) -> Metrics | None:
+    """The newest row of a run's metrics, with the newest of each figure in its last rows; None where there is none."""
+    rows = _last_rows(run.run_dir / "metrics.jsonl")
+    step = next((s for row in reversed(rows) if (s := _int(row.get("step"))) is not None), None)
+    if step is None:
+        return None
+    newest: dict[str, float | None] = {}
+    for name in _FIGURES:
+        newest[name] = next((v for row in reversed(rows) if (v := _number(row.get(name))) is not None), None)
+    return Metrics(step=step, **newest)
+
+
+def as_metrics(data: object) -> Metrics | None:
+    """Figures that were written down, as a mapping of their names; None for anything else."""
+    if not isinstance(data, Mapping) or (step := _int(data.get("step"))) is None:
+        return None
+    return Metrics(step=step, **{name: _number(data.get(name)) for name in _FIGURES})
+
+
+def ranks(run: RunRecord, task: int | None = None) -> list[RankProgress]:
+    """Where the ranks of a run's newest attempt are, by rank; none where the worker keeps no progress."""
+    folders = run_record.attempts(run, task)
+    return read_ranks(folders[-1]) if folders else []
+
+
+def read_ranks(attempt: Path) -> list[RankProgress]:
+    """The progress records in an attempt's folder, by rank."""
+    names = run_record.names(attempt)
+    wanted = (attempt / name for name in names if name.startswith("rank-") and name.endswith(".progress"))
+    found = (_rank(data) for path in wanted if (data := run_record.read_json(path)) is not None)
+    return sorted((one for one in found if one is not None), key=lambda one: one.rank)
+
+
+def _rank(data: Mapping[str, Any]) -> RankProgress | None:
+    rank, at = _int(data.get("rank")), _number(data.get("time"))
+    if rank is None or at is None:
+        return None
+    gpu = data.get("gpu")
+    return RankProgress(
+        rank=rank,
+        node=_text(data.get("node")),
+        time=at,
+        interval=_number(data.get("interval")),
+        phase=_text(data.get("phase")),
+        since=_number(data.get("since")),
+        local_rank=_int(data.get("local_rank")),
+        pid=_int(data.get("pid")),
+        step=_int(data.get("step")),
+        steps=_int(data.get("steps")),
+        stepped=_number(data.get("stepped")),
+        tokens_per_second=_number(data.get("tokens_per_second")),
+        memory_gib=_number(data.get("memory_gib")),
+        gpu=_gpu(gpu) if isinstance(gpu, Mapping) else None,
+    )
+
+
+def _gpu(data: Mapping[str, Any]) -> Gpu:
+    return Gpu(
+        name=_text(data.get("name")),
+        use=_number(data.get("use")),
+        memory_gib=_number(data.get("memory_gib")),
+        memory_total_gib=_number(data.get("memory_total_gib")),
+        temperature=_number(data.get("temperature")),
+    )
+
+
+def _last_rows(path: Path) -> list[dict[str, Any]]:
+    """The whole rows at the end of a file of JSON lines, oldest first."""
+    try:
+        with safe_files.open_file(path) as file:
+            size = os.fstat(file).st_size
+            data = os.pread(file, _TAIL, max(0, size - _TAIL))
+    except OSError:
+        return []
+    lines = data.split(b"\n")[:-1]  # the last may be half written
+    rows = []
+    for line in lines if size <= _TAIL else lines[1:]:
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(row, dict):
+            rows.append(row)
+    return rows
+
+
+def _number(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < _HUGE:
+        return None
+    return float(value)
+
+
+def _int(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < _HUGE else None
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""

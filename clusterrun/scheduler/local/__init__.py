@@ -1,0 +1,1 @@
+"""The local scheduler: jobs as processes of this machine."""

@@ -1,0 +1,136 @@
+"""The one home of submitit: an executor that submits our staged script.
+
+Every name overridden here is pinned by a contract test against the installed release; what that release
+does otherwise, and why it is not used, is said at each.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import shutil
+import stat
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+# submitit's import sets up logging that writes to standard output, which is ours for --json
+os.environ.setdefault("SUBMITIT_LOG_LEVEL", "NOCONFIG")
+
+from submitit.core import utils
+from submitit.slurm import slurm
+
+from clusterrun.errors import RequestError
+from clusterrun.scheduler import Submission
+from clusterrun.spec.render import PICKLES
+
+
+class TrainPaths(utils.JobPaths):
+    """Where a job of ours writes: ``logs/train_<id>.out|err`` instead of a file per task."""
+
+    logs: Path
+
+    @property
+    def stdout(self) -> Path:
+        return self.logs / f"train_{self.job_id}.out"
+
+    @property
+    def stderr(self) -> Path:
+        return self.logs / f"train_{self.job_id}.err"
+
+
+class TrainJob(slurm.SlurmJob[Any]):
+    """submitit's job with our log files."""
+
+    @property
+    def paths(self) -> TrainPaths:
+        paths = TrainPaths(self._paths.folder, job_id=self.job_id, task_id=self.task_id)
+        paths.logs = self.logs
+        return paths
+
+    logs = Path("logs")
+
+    def _get_outcome_and_result(self) -> tuple[str, Any]:
+        """submitit unpickles a result whoever wrote it; raises UncompletedJobError where there is none."""
+        path, until = self.paths.result_pickle, time.monotonic() + self._results_timeout_s
+        while path not in path.parent.iterdir():  # not a look-up: its "no" may be a minute old on NFS
+            if time.monotonic() > until:
+                raise utils.UncompletedJobError(
+                    f"rank {self.task_id} of job {self.job_id} left no result ({self.state}): see {self.paths.stderr}"
+                )
+            time.sleep(1)
+        outcome, result = load_own(path)
+        return str(outcome), result
+
+
+def load_own(path: Path) -> Any:
+    """Unpickle a file, which may run anything: only one of this user's that nobody else could write.
+
+    Raises RequestError for any other, before reading it.
+    """
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        found = os.fstat(file.fileno())
+        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
+            raise RequestError(
+                f"not a file that only you can write, so it was not unpickled: {path}",
+                hint=f"see who wrote it: ls -l {path}",
+            )
+        return pickle.load(file)
+
+
+class TrainExecutor(slurm.SlurmExecutor):
+    """Submits a staged run: the script exists already, is never renamed, and no pickle stands behind it.
+
+    ``send`` runs sbatch in our own environment, with our time-out, and returns the id or raises one of our errors.
+    Python callables go submitit's pickling way (``submit``) through the same script.
+    """
+
+    job_class = TrainJob
+
+    def __init__(self, submission: Submission, send: Callable[[Sequence[str]], str]) -> None:
+        self._submission = submission
+        self._send = send
+        super().__init__(submission.run_dir / PICKLES)
+        self.parameters.update(nodes=submission.nodes, ntasks_per_node=submission.tasks_per_node)
+        if submission.time_limit is not None:
+            # whole minutes: submitit multiplies the value, and a text breaks its handler when the job is preempted
+            self.parameters["time"] = max(1, submission.time_limit // 60)
+
+    @classmethod
+    def affinity(cls) -> int:
+        """submitit looks for srun, which a login node need not have."""
+        return 2 if shutil.which("sbatch") else -1
+
+    def submit_script(self) -> TrainJob:
+        """Submit the staged script; a plain command, so a requeue cannot replay stale arguments."""
+        return self._submit_command("")
+
+    def _make_submission_file_text(self, command: str, uid: str) -> str:
+        return self._submission.script.read_text("utf-8", "surrogateescape")
+
+    def _make_submission_command(self, submission_file_path: Path) -> list[str]:
+        return ["sbatch", "--parsable", *self._submission.argv, "--", str(submission_file_path)]
+
+    @staticmethod
+    def _get_job_id_from_submission_command(string: bytes | str) -> str:
+        """Ours comes checked from ``send``; submitit would take ``job 7`` from a site's banner."""
+        return string if isinstance(string, str) else string.decode()
+
+    def _submit_command(self, command: str) -> TrainJob:
+        """submitit inherits the whole environment, waits for ever and renames the script after sbatch."""
+        answer = self._send(self._make_submission_command(self._submission.script))
+        job_id = self._get_job_id_from_submission_command(answer).split(";")[0]
+        job = self.job_class(folder=self.folder, job_id=job_id, tasks=list(range(self._num_tasks())))
+        job.logs = self._submission.logs
+        return job
+
+    def _internal_process_submissions(self, delayed_submissions: list[Any]) -> list[Any]:
+        """submitit builds arrays with its own class, which loses our script."""
+        if len(delayed_submissions) != 1:
+            raise RequestError("several callables at once are not offered", hint="submit them one by one")
+        before = os.umask(0o077)  # submitit makes its folder and the pickle with whatever it finds
+        try:
+            return list(super()._internal_process_submissions(delayed_submissions))
+        finally:
+            os.umask(before)

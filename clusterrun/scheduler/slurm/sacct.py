@@ -1,0 +1,123 @@
+"""sacct: jobs that have ended, and who cancelled one: the arguments of a command, and what its answer says."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Literal
+
+from clusterrun.job import JobId, JobStatus, clean_state, outcome_of
+from clusterrun.scheduler.slurm.values import SEP, parse_int, parse_job_id, query_id
+from clusterrun.system.shell import Completed
+
+_LOST = re.compile(r"\b(?:DOWN|FAIL|NO_RESPOND|NOT_RESPONDING|REBOOT\w*|POWERED_DOWN)|\*")
+
+
+def ended_argv(job: JobId) -> list[str]:
+    """``sacct`` for one job: its state with who cancelled it."""
+    return ["sacct", "--allocations", "--noheader", "--parsable2", f"--jobs={job}", "--format=JobID,State"]
+
+
+def parse_canceller(text: str) -> int | None:
+    """The user id in ``CANCELLED by 1000`` of the job's newest row; None where it does not say."""
+    found = re.findall(r"^[^|\n]*\|CANCELLED by (\d{1,10})\s*$", text, re.MULTILINE)
+    return int(found[-1]) if found else None
+
+
+def lost_nodes(nodes: Iterable[Mapping[str, str]]) -> list[str]:
+    """The names of the nodes that are down or do not answer, of ``scontrol show node``."""
+    return [node["NodeName"] for node in nodes if node.get("NodeName") and _LOST.search(node.get("State", ""))]
+
+
+_WHO = ("JobID", "JobIDRaw", "User", "NodeList")
+# free text last
+NEW = (*_WHO, "JobName", "WorkDir", "StdOut", "StdErr")
+OLD = (*_WHO, "JobName", "WorkDir", "SubmitLine")
+
+
+def files_argv(job: JobId, since: int, columns: Sequence[str], cluster: str = "") -> list[str]:
+    """sacct for a job or a task, whoever's it is, from epoch second ``since`` on."""
+    start = datetime.fromtimestamp(since, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+    where = [f"--clusters={cluster}"] if cluster else []
+    return ["sacct", "--allocations", "--allusers", "--noheader", "--parsable2", f"--delimiter={SEP}", *where,
+            f"--jobs={job}", f"--starttime={start}", f"--format={','.join(columns)}"]  # fmt: skip
+
+
+def parse_files(text: str, columns: Sequence[str]) -> list[dict[str, str]]:
+    """A row a job or task, by column; rows that do not parse are left out."""
+    rows = (line.split(SEP, len(columns) - 1) for line in text.split("\n"))
+    return [dict(zip(columns, cells, strict=True)) for cells in rows if len(cells) == len(columns)]
+
+
+_SACCT = ("JobID", "JobIDRaw", "State", "ExitCode", "User", "Partition", "NodeList", "AllocNodes", "ElapsedRaw",
+          "TimelimitRaw", "Submit", "Start", "End", "JobName")  # fmt: skip
+
+
+def sacct_argv(ids: Sequence[JobId], since: int, cluster: str = "") -> list[str]:
+    """One sacct for those ids from epoch second ``since`` on; without ids, for all of my jobs."""
+    start = datetime.fromtimestamp(since, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+    which = [f"--jobs={','.join(dict.fromkeys(map(query_id, ids)))}", "--allusers"] if ids else []
+    where = [f"--clusters={cluster}"] if cluster else []
+    # --duplicates: after a controller crash one id may stand for two jobs, and only the name tells them apart
+    return ["sacct", "--allocations", "--duplicates", "--noheader", "--parsable2", f"--delimiter={SEP}",
+            f"--starttime={start}", f"--format={','.join(_SACCT)}", *which, *where]  # fmt: skip
+
+
+def parse_sacct(text: str) -> list[JobStatus]:
+    """The jobs of sacct's answer, in its order; a row without an end is one that accounting believes open."""
+    jobs = []
+    for line in text.split("\n"):
+        cells = line.split(SEP, len(_SACCT) - 1)
+        found = parse_job_id(cells[0]) if len(cells) == len(_SACCT) else None
+        if found is None:
+            continue
+        _, _, state, code, user, partition, nodes, count, elapsed, limit, submitted, started, ended, name = cells
+        state = clean_state(state)
+        status = exit_status(code)
+        jobs.append(
+            JobStatus(
+                id=found[0],
+                tasks=found[1],
+                state=state,
+                outcome=outcome_of(state, status),
+                name=name,
+                user=user,
+                partition=partition,
+                nodes="" if nodes == "None assigned" else nodes,
+                node_count=parse_int(count),
+                elapsed=parse_int(elapsed),
+                time_limit=minutes * 60 if (minutes := parse_int(limit)) is not None else None,
+                submitted=parse_int(submitted),
+                started=parse_int(started),
+                ended=parse_int(ended),
+                exit_status=status,
+                source="sacct",
+            )
+        )
+    return jobs
+
+
+def exit_status(code: str) -> int | None:
+    """Slurm's ``ExitCode`` (``3:0``, ``0:15``) as a shell would say it: 3, 143; None where it is neither."""
+    match = re.fullmatch(r"(\d{1,9}):(\d{1,9})", code, re.ASCII)
+    if match is None:
+        return None
+    status, signal = int(match[1]), int(match[2])
+    return status or (128 + signal if signal else 0)
+
+
+Presence = Literal["yes", "silent", "none"]
+"""Whether accounting answers; ``silent`` where it is on and does not."""
+
+
+def accounting_argv() -> list[str]:
+    """Ask accounting for nothing much, to see whether it answers."""
+    return ["sacct", "-n", "-X", "-P", "--starttime", "now", "-o", "JobID"]
+
+
+def parse_accounting(answer: Completed) -> Presence:
+    """``none`` where accounting is switched off, ``silent`` where it is on but did not answer."""
+    if answer.status == 0:
+        return "yes"
+    return "none" if "accounting storage is disabled" in (answer.stderr + answer.stdout).lower() else "silent"

@@ -1,0 +1,84 @@
+"""sacctmgr: the limits of every QOS, and a user's associations: the arguments of a command, and what its answer says.
+
+slurmctld (:mod:`clusterrun.scheduler.slurm.limits`) tells what is used as well, but the limits of a QOS on each user
+and account only for those who have run in it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from clusterrun.scheduler.slurm.values import parse_duration
+
+Limits = dict[tuple[str, str], float]
+"""Limits by slurmctld's name and the TRES they are on, empty where that is jobs or time: ``("GrpTRES", "gres/gpu")``.
+
+In slurmctld's units: MB and minutes.
+"""
+
+#: sacctmgr's columns, and slurmctld's names for them (22.05 to 26.05).
+_COLUMNS = {"GrpJobs": "GrpJobs", "GrpSubmit": "GrpSubmitJobs", "GrpTRES": "GrpTRES", "MaxJobsPU": "MaxJobsPU",
+            "MaxSubmitPU": "MaxSubmitJobsPU", "MaxTRESPU": "MaxTRESPU", "MaxJobsPA": "MaxJobsPA",
+            "MaxSubmitPA": "MaxSubmitJobsPA", "MaxTRESPA": "MaxTRESPA", "MaxTRES": "MaxTRESPJ",
+            "MaxTRESPerNode": "MaxTRESPN", "MaxWall": "MaxWallPJ"}  # fmt: skip
+_SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,6})?)([MGTP]?)", re.ASCII)
+
+
+def qos_argv() -> list[str]:
+    """Ask for all of them."""
+    return ["sacctmgr", "-nP", "show", "qos", f"format=Name,{','.join(_COLUMNS)}"]
+
+
+def parse_qos(text: str) -> dict[str, Limits]:
+    """The limits that are set, by QOS."""
+    found: dict[str, Limits] = {}
+    for line in text.split("\n"):
+        cells = line.split("|")
+        if len(cells) != len(_COLUMNS) + 1 or not cells[0]:
+            continue
+        limits: Limits = {}
+        for name, cell in zip(_COLUMNS.values(), cells[1:], strict=True):
+            if "TRES" in name:
+                limits |= {(name, tres): limit for tres, limit in _tres(cell).items()}
+            elif name == "MaxWallPJ":
+                limits |= {(name, ""): seconds / 60} if (seconds := parse_duration(cell)) is not None else {}
+            elif (number := _size(cell)) is not None:
+                limits[name, ""] = number
+        found[cells[0]] = limits
+    return found
+
+
+def _tres(text: str) -> dict[str, float]:
+    pairs = ((tres, _size(value)) for tres, _, value in (item.rpartition("=") for item in text.split(",")))
+    return {tres: value for tres, value in pairs if tres and value is not None}
+
+
+def _size(text: str) -> float | None:
+    """A number; with a letter it is memory, in MB: ``62.50G``."""
+    match = _SIZE.fullmatch(text)
+    return None if match is None else float(match[1]) * (1024 ** "MGTP".index(match[2]) if match[2] else 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Association:
+    """An account the user may charge, and with it perhaps a partition and qualities of service."""
+
+    account: str
+    partition: str
+    qos: tuple[str, ...]
+    default_qos: str
+
+
+def associations_argv(user: str, cluster: str) -> list[str]:
+    """Ask which accounts a user may charge on this cluster (a database may serve several)."""
+    where = [f"user={user}", *([f"cluster={cluster}"] if cluster else [])]
+    return ["sacctmgr", "-nP", "show", "assoc", *where, "format=account,partition,qos,defaultqos"]
+
+
+def parse_associations(text: str) -> tuple[Association, ...]:
+    """The user's associations in Slurm's order."""
+    rows = (line.split("|") for line in text.split("\n"))
+    return tuple(
+        Association(r[0], r[1], tuple(q for q in r[2].split(",") if q), r[3]) for r in rows if len(r) == 4 and r[0]
+    )

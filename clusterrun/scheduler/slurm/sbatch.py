@@ -1,0 +1,196 @@
+"""sbatch: what its answer says of a submission, and when a job would start (``--test-only``).
+
+For ``--test-only`` the script goes to standard input, so that nothing is written. slurmctld uses up a job id for each
+question and keeps no job. Its answer supposes that running jobs use their whole time limit and adds the waiting
+ones of higher priority roughly (src/slurmctld/job_scheduler.c, _delayed_job_start_time).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from clusterrun.errors import Ambiguous, ClusterrunError, NotDelivered, Refused
+from clusterrun.job import JobId
+from clusterrun.system.shell import Completed
+
+# 22.05, 24.11: "Job 5 to start at T using 8 processors on nodes node[1-2] in partition gpu"; of a federation and
+# since 25.05 "… at T on cluster C a using …" (src/api/allocate.c); before 17.11 there was no partition.
+_ACCEPTED = re.compile(
+    r"Job \d+ to start at (?P<at>\S+)(?: on cluster \S+)?(?: a)? using (?P<cpus>\d+) processors on (?:nodes )?"
+    r"(?P<nodes>\S+)(?: in partition (?P<partition>\S+))?"
+)
+_PREEMPTS = re.compile(r"Preempts: ([0-9,]+)")
+_FAILED = "allocation failure: "
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """When and where a job would start; ``at`` in epoch seconds, None where Slurm could not tell.
+
+    ``preempts`` are the jobs that would have to leave for it.
+    """
+
+    at: int | None
+    nodes: str
+    partition: str
+    preempts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class No:
+    """Slurm takes no such job, in its own ``words``."""
+
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class Silence:
+    """Slurm did not answer; ``words`` say how."""
+
+    words: str
+
+
+Estimate = Start | No | Silence
+
+
+def test_only_argv(arguments: Sequence[str]) -> list[str]:
+    """Ask about the script on standard input; ``arguments`` are the user's own sbatch arguments."""
+    return ["sbatch", "--test-only", *arguments]
+
+
+def parse_test_only(stderr: str, note: str) -> Estimate:
+    """What it said, on standard error in any case; ``note`` is why it failed in a line, empty if it did not."""
+    found = list(_ACCEPTED.finditer(stderr))
+    if found and not note:
+        one, preempts = found[-1], _PREEMPTS.search(stderr)
+        at = int(one["at"]) if one["at"].isascii() and one["at"].isdigit() and len(one["at"]) < 12 else None
+        return Start(
+            at or None, one["nodes"], one["partition"] or "", tuple(preempts[1].split(",")) if preempts else ()
+        )
+    wire = any(said.text in stderr for said in SBATCH_ERRORS if not issubclass(said.kind, Refused))
+    if wire or not note or not stderr.strip():  # an answer without an error that cannot be read is none either
+        return Silence(_words(stderr) or note or "sbatch --test-only said nothing")
+    return No(_words(stderr))
+
+
+def _words(stderr: str) -> str:
+    """Slurm's reason: what follows ``allocation failure``, else the last line, without sbatch's own name."""
+    lines = [line.strip() for line in stderr.splitlines() if line.strip()]
+    final = next((line for line in reversed(lines) if _FAILED in line), lines[-1] if lines else "")
+    return re.sub(rf"^(sbatch: )?(error: |fatal: )?({_FAILED})?", "", final)
+
+
+_ID_LINE = re.compile(r"[1-9][0-9]{0,17}(;[A-Za-z0-9_.-]{1,64})?", re.ASCII)
+
+
+_ESCAPES = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-_]")
+
+
+@dataclass(frozen=True, slots=True)
+class SbatchError:
+    """A text that Slurm says when it cannot submit, what kind of answer that is, and what to try."""
+
+    text: str
+    kind: type[ClusterrunError]
+    hint: str
+
+
+#: What sbatch says on failure, most particular first. The first group are texts of ``slurm_strerror`` for errors of
+#: the wire (src/common/slurm_errno.c): they alone leave open whether the controller took the job. Any other answer
+#: behind "Batch job submission failed" comes from the controller, so it is a refusal. Seen on 22.05 unless said.
+SBATCH_ERRORS: tuple[SbatchError, ...] = (
+    SbatchError(
+        "Unable to contact slurm controller (connect failure)", NotDelivered, "ask `scontrol ping`; try again later"
+    ),
+    SbatchError("Unable to contact slurm controller", Ambiguous, ""),
+    SbatchError("Socket timed out on send/recv operation", Ambiguous, ""),
+    SbatchError("send/receive failure", Ambiguous, ""),
+    SbatchError("Zero Bytes were transmitted or received", Ambiguous, ""),
+    SbatchError("Transport endpoint is not connected", Ambiguous, ""),
+    SbatchError("Message receive failure", Ambiguous, ""),
+    SbatchError("Message send failure", Ambiguous, ""),
+    SbatchError("Connection reset by peer", Ambiguous, ""),
+    SbatchError("Connection timed out", Ambiguous, ""),
+    SbatchError("Resource temporarily unavailable", Ambiguous, ""),
+    SbatchError("Slurm backup controller in standby mode", NotDelivered, "ask `scontrol ping`; try again later"),
+    SbatchError("Invalid partition name specified", Refused, "see the partitions with `sinfo -s`"),
+    SbatchError("Invalid account", Refused, "see yours with `sacctmgr show assoc user=$USER format=account`"),
+    SbatchError(
+        "Invalid qos specification", Refused, "see yours with `sacctmgr show assoc user=$USER format=account,qos`"
+    ),
+    SbatchError("Memory specification can not be satisfied", Refused, "ask for less --mem: see `sinfo -o '%P %m'`"),
+    SbatchError("Requested node configuration is not available", Refused,
+         "no node has that many GPUs, cores or that much memory: compare with `sinfo -o '%P %D %c %m %G'`"),
+    SbatchError("Requested time limit is invalid", Refused, "the partition allows less: see `sinfo -o '%P %l'`"),
+    SbatchError("Node count specification invalid", Refused, "the partition has fewer nodes: see `sinfo -s`"),
+    SbatchError("More processors requested than permitted", Refused, "ask for fewer --nodes, ranks or --cpus-per-task"),
+    SbatchError(
+        "Invalid generic resource (gres) specification", Refused, "see the cluster's names with `sinfo -o '%P %G'`"
+    ),
+    SbatchError("Invalid node name specified", Refused, "see the nodes with `sinfo -N`"),
+    SbatchError("Invalid feature specification", Refused, "see the features with `sinfo -o '%P %f'`"),
+    SbatchError("Requested reservation is invalid", Refused, "see `scontrol show reservation`"),
+    SbatchError("Job dependency problem", Refused, "the dependency names a job that Slurm does not know"),
+    SbatchError(
+        "Job violates accounting/QOS policy", Refused, "a limit of your account or QOS: see `sacctmgr show qos`"
+    ),
+    SbatchError("Batch job submission failed", Refused, "Slurm said no; the line above is its reason"),
+    # said by sbatch itself, before anything is sent
+    SbatchError("unrecognized option", Refused, "see `sbatch --help` for what --sbatch-arg may pass"),
+    SbatchError("unrecognised option", Refused, "see `sbatch --help` for what --sbatch-arg may pass"),
+    SbatchError("Invalid --", Refused, "see `man sbatch` for the option's form"),
+    SbatchError("Invalid numeric value", Refused, "see `man sbatch` for the option's form"),
+    SbatchError("Could not establish a configuration source", Refused,
+         "no slurm.conf was found: set SLURM_CONF, or use --scheduler local"),
+)  # fmt: skip
+
+
+#: More of them, rarer, for which asking again would not help: looked up, then taken for a refusal.
+_DOUBTFUL = ("Communication connection failure", "Communication shutdown failure", "Protocol authentication error",
+             "Unexpected message received", "Unexpected missing socket error", "Insane message length", "Broken pipe",
+             "Interrupted system call")  # fmt: skip
+
+
+_NOT_CONNECTED = "Unable to contact slurm controller (connect failure)"
+
+
+def sbatch_id(stdout: str) -> tuple[JobId | None, bool]:
+    """The id that ``sbatch --parsable`` printed, and whether it printed nothing else.
+
+    A site's wrapper may print a banner around it, so only a whole line that is an id counts, colours aside;
+    two different ones are none. With anything else printed, the caller looks the id up by the token.
+    """
+    plain = _ESCAPES.sub("", stdout)
+    lines = [line.strip() for line in plain.splitlines()]
+    found = dict.fromkeys(line for line in lines if _ID_LINE.fullmatch(line))
+    if len(found) != 1:
+        return None, False
+    text = next(iter(found))
+    return JobId.parse(text), stdout.strip() == text
+
+
+def sbatch_error(done: Completed) -> ClusterrunError:
+    """What a failed sbatch means: refused, not delivered, or (every text we do not know) ambiguous.
+
+    A certain answer is believed only in sbatch's own lines and from an sbatch that ended by itself: a banner may say
+    anything. Doubt is believed from anywhere.
+    """
+    words = f"{done.stderr}\n{done.stdout}"
+    said = _tail(done.stderr.strip() or done.stdout.strip())
+    doubts = [s for s in SBATCH_ERRORS if s.kind is Ambiguous and s.text in words.replace(_NOT_CONNECTED, "")]
+    killed = 128 < done.status <= 128 + 64  # its own fatal errors end it with 255
+    own = "\n".join(line for line in words.splitlines() if "sbatch" in line and not killed)
+    known = next(iter(doubts), None) or next((s for s in SBATCH_ERRORS if s.text in own), None)
+    if known and known.kind is Refused and any(text in words for text in _DOUBTFUL):
+        known = None
+    if known is None or known.kind is Ambiguous:
+        return Ambiguous("sbatch did not say whether it submitted the job", said=said, wire=known is not None)
+    what = "Slurm did not get the request" if known.kind is NotDelivered else "Slurm refused the job"
+    return known.kind(what, hint=known.hint, said=said)
+
+
+def _tail(text: str, limit: int = 2000) -> str:
+    """The end of a long answer: Slurm's own words come last, after any banner."""
+    return text if len(text) <= limit else "…" + text[-limit:]

@@ -1,0 +1,102 @@
+"""sinfo: the partitions and the kinds of their nodes: the arguments of a command, and what its answer says."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass
+
+from clusterrun.scheduler.slurm.values import SEP, parse_count
+
+_SINFO_FIELDS = ("%P", "%a", "%l", "%L", "%D", "%c", "%m", "%G", "%T")
+_UNUSABLE = ("down", "drain", "fail", "inval", "unk", "error", "future", "reboot")
+
+
+@dataclass(frozen=True, slots=True)
+class NodeGroup:
+    """Nodes of a partition that are alike: how many, what each has, and their state as Slurm says it.
+
+    ``memory`` is in MB; ``gpus`` are (type, number) pairs per node, the type empty where the site names none.
+    """
+
+    count: int
+    cpus: int
+    memory: int
+    gpus: tuple[tuple[str, int], ...]
+    state: str
+
+    @property
+    def gpu_count(self) -> int:
+        return sum(n for _, n in self.gpus)
+
+    @property
+    def usable(self) -> bool:
+        """Whether a job could ever start there as things stand; ``*`` marks a node that does not respond."""
+        return not self.state.endswith("*") and not self.state.startswith(_UNUSABLE)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionSummary:
+    """A partition; times as Slurm writes them (``infinite``, ``n/a`` where there is no default)."""
+
+    name: str
+    default: bool
+    up: bool
+    time_limit: str
+    default_time: str
+    nodes: tuple[NodeGroup, ...]
+
+    @property
+    def node_count(self) -> int:
+        return sum(n.count for n in self.nodes)
+
+    @property
+    def gpu_total(self) -> int:
+        return sum(n.count * n.gpu_count for n in self.nodes)
+
+    @property
+    def typical(self) -> NodeGroup | None:
+        """The kind of node there is most of, among those with GPUs where there are any; the larger one of equals."""
+        counts: Counter[tuple[int, int, int, tuple[tuple[str, int], ...]]] = Counter()
+        for n in self.nodes:
+            if n.gpu_count or not self.gpu_total:
+                counts[(n.gpu_count, n.cpus, n.memory, n.gpus)] += n.count
+        best = max(counts, key=lambda kind: (counts[kind], kind), default=None)
+        return NodeGroup(counts[best], best[1], best[2], best[3], "") if best else None
+
+
+def sinfo_argv() -> list[str]:
+    """Ask for every partition, a line for each kind and state of its nodes (``-e``: no rounding with ``+``)."""
+    return ["sinfo", "-h", "-e", "-o", SEP.join(_SINFO_FIELDS)]
+
+
+def parse_sinfo(text: str) -> tuple[PartitionSummary, ...]:
+    """The partitions in Slurm's order."""
+    heads: dict[str, tuple[bool, bool, str, str]] = {}
+    kinds: dict[str, list[NodeGroup]] = {}
+    for line in text.split("\n"):
+        parts = [p.strip() for p in line.split(SEP)]
+        if len(parts) != len(_SINFO_FIELDS) or not parts[0].rstrip("*"):
+            continue
+        name, avail, limit, default_time, count, cpus, memory, gres, state = parts
+        plain = name.removesuffix("*")
+        heads.setdefault(plain, (name != plain, avail == "up", limit, default_time))
+        nodes = NodeGroup(parse_count(count), parse_count(cpus), parse_count(memory), parse_gpus(gres), state)
+        kinds.setdefault(plain, []).extend([nodes] if nodes.count else [])
+    return tuple(PartitionSummary(name, *head, tuple(kinds[name])) for name, head in heads.items())
+
+
+def parse_gpus(gres: str) -> tuple[tuple[str, int], ...]:
+    """The GPUs in a gres list: ``gpu:a100:4(S:0-1),nvme:1`` is one kind, ``(null)`` none.
+
+    The form is ``name[:type][:no_consume][:number]`` (man slurm.conf 22.05, Gres).
+    """
+    found = []
+    for item in re.sub(r"\([^)]*\)", "", gres).split(","):
+        name, *rest = item.strip().split(":")
+        if name != "gpu":
+            continue
+        rest = [r for r in rest if r != "no_consume"]
+        number = int(rest.pop()) if rest and re.fullmatch(r"[0-9]{1,9}", rest[-1]) else 1
+        found.append((":".join(rest), number))
+    return tuple(found)

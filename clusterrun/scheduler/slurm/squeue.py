@@ -1,0 +1,185 @@
+"""squeue: a user's own jobs, and the whole queue: the arguments of a command, and what its answer says.
+
+squeue asks slurmctld for all jobs whatever it is to show, so the whole queue costs no more than one job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from clusterrun.job import JobId, JobStatus, clean_state, outcome_of
+from clusterrun.scheduler.slurm.values import SEP, parse_duration, parse_int, parse_job_id, query_id
+
+# The long format has what the short one lacks: the resources allocated. The widths are limits, so they are generous;
+# all but the id of an array (its tasks may be thousands) fit.
+_COLUMNS = (("JobArrayID", 48), ("JobID", 20), ("State", 24), ("Reason", 100), ("UserName", 64), ("Account", 100),
+            ("QOS", 64), ("Partition", 200), ("PriorityLong", 20), ("NumNodes", 12), ("TimeLeft", 20),
+            ("StartTime", 20), ("tres-alloc", 300), ("Licenses", 100))  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Queued:
+    """A job of the queue; ``tres`` is what it holds, or asks for while it waits. Memory is in MB.
+
+    ``id`` is the task's or the array's, ``raw`` the number that orders jobs of one priority. ``left`` is seconds to
+    its time limit.
+    """
+
+    id: str
+    raw: int
+    state: str
+    reason: str = ""
+    user: str = ""
+    account: str = ""
+    qos: str = ""
+    partitions: tuple[str, ...] = ()
+    priority: int = 0
+    nodes: int = 0
+    left: int | None = None
+    start: int | None = None
+    tres: tuple[tuple[str, float], ...] = ()
+    licenses: tuple[tuple[str, int], ...] = ()
+
+    def holds(self, name: str) -> float:
+        """How much of a resource it holds or asks for: ``cpu``, ``gres/gpu``."""
+        return dict(self.tres).get(name, 0)
+
+
+def queue_argv() -> list[str]:
+    """Every job that may be seen, those included that have just ended."""
+    columns = ",".join(f"{name}:{width}{SEP}" for name, width in _COLUMNS)
+    return ["squeue", "--noheader", "--states=all", "--all", f"--Format={columns}"]
+
+
+def parse_queue(text: str) -> list[Queued]:
+    """The jobs of the answer; a line that does not read is left out."""
+    jobs = []
+    for line in text.split("\n"):
+        cells = [cell.strip() for cell in line.split(SEP)]
+        if len(cells) != len(_COLUMNS) + 1 or not cells[1].isascii() or not cells[1].isdigit():
+            continue
+        row = dict(zip((name for name, _ in _COLUMNS), cells, strict=False))
+        jobs.append(
+            Queued(
+                id=row["JobArrayID"].partition("[")[0].rstrip("_"),
+                raw=int(row["JobID"]),
+                state=row["State"],
+                reason="" if row["Reason"] == "None" else row["Reason"],
+                user=row["UserName"],
+                account=_plain(row["Account"]),
+                qos=_plain(row["QOS"]),
+                partitions=tuple(row["Partition"].split(",")),
+                priority=parse_int(row["PriorityLong"]) or 0,
+                nodes=parse_int(row["NumNodes"]) or 0,
+                left=parse_duration(row["TimeLeft"]),
+                start=parse_int(row["StartTime"]),
+                tres=parse_tres(row["tres-alloc"]),
+                licenses=parse_licenses(row["Licenses"]),
+            )
+        )
+    return jobs
+
+
+_UNITS = {"": 1.0, "K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2, "P": 1024.0**3}
+
+
+def parse_tres(text: str) -> tuple[tuple[str, float], ...]:
+    """A TRES list, ``cpu=8,mem=2000M,gres/gpu=4``; memory in MB, what is no number left out."""
+    found = []
+    for part in text.split(","):
+        name, _, amount = part.partition("=")
+        value = _amount(amount, name.startswith(("mem", "bb/")))
+        if name and value is not None:
+            found.append((name, value))
+    return tuple(found)
+
+
+def parse_licenses(text: str) -> tuple[tuple[str, int], ...]:
+    """``matlab:2,ansys`` as pairs; one without a number counts as one."""
+    pairs = []
+    for part in "" if text in ("(null)", "N/A") else text.replace("|", ",").replace(";", ",").split(","):
+        name, _, count = part.partition(":")
+        if name:
+            pairs.append((name, parse_int(count) or 1))
+    return tuple(pairs)
+
+
+def _amount(text: str, sized: bool) -> float | None:
+    unit = text[-1:].upper() if text[-1:].isalpha() else ""
+    number = text[: len(text) - len(unit)]
+    if unit not in _UNITS or not number.isascii() or not number.replace(".", "", 1).isdigit() or len(number) > 30:
+        return None
+    return float(number) * (_UNITS[unit] if sized else {"K": 1e3, "M": 1e6, "G": 1e9}.get(unit, 1.0))
+
+
+def _plain(text: str) -> str:
+    return "" if text in ("(null)", "N/A") else text
+
+
+# free text last, and the name after the path: a name is the likelier to hold anything at all
+_SQUEUE = ("%i", "%A", "%T", "%r", "%u", "%P", "%N", "%D", "%M", "%l", "%V", "%S", "%e", "%o", "%j")
+
+
+T = TypeVar("T")
+
+
+class _Known(dict[str, T]):
+    """What a function makes of a text, kept."""
+
+    def __init__(self, read: Callable[[str], T]) -> None:
+        super().__init__()
+        self._read = read
+
+    def __missing__(self, text: str) -> T:
+        self[text] = self._read(text)
+        return self[text]
+
+
+def squeue_argv(ids: Sequence[JobId] | None, cluster: str = "") -> list[str]:
+    """One squeue for all of my jobs, or for those ids, finished ones that it still holds included."""
+    who = ["--me"] if ids is None else [f"--jobs={','.join(dict.fromkeys(map(query_id, ids)))}"]
+    # a row for each waiting task, where one was asked for: else they share the row of the array
+    alone = ["--array"] if any(i.task is not None for i in ids or ()) else []
+    where = [f"--clusters={cluster}"] if cluster else []
+    return ["squeue", "--noheader", "--states=all", *who, *alone, *where, f"--format={SEP.join(_SQUEUE)}"]
+
+
+def parse_squeue(text: str) -> list[JobStatus]:
+    """The jobs of squeue's answer; tasks that wait share a row: the array's id, and ``tasks`` names them."""
+    jobs = []
+    # an array's ten thousand tasks say the same few things: each is read once
+    seconds, words = _Known(parse_duration), _Known(clean_state)
+    for line in text.split("\n"):
+        cells = line.split(SEP, len(_SQUEUE) - 1)
+        found = parse_job_id(cells[0]) if len(cells) == len(_SQUEUE) else None
+        if found is None:
+            continue
+        _, _, state, reason, user, partition, nodes, count, elapsed, limit, submitted, started, ended, script, name = (
+            cells
+        )
+        state = words[state]
+        outcome = outcome_of(state)
+        jobs.append(
+            JobStatus(
+                id=found[0],
+                tasks=found[1],
+                state=state,
+                outcome=outcome,
+                reason="" if reason == "None" else reason,
+                name=name,
+                user=user,
+                partition=partition,
+                nodes=nodes,
+                node_count=parse_int(count),
+                elapsed=seconds[elapsed],
+                time_limit=seconds[limit],
+                submitted=parse_int(submitted),
+                started=parse_int(started),
+                ended=parse_int(ended) if outcome != "running" else None,
+                script=script,
+                source="squeue",
+            )
+        )
+    return jobs

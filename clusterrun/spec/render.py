@@ -1,0 +1,222 @@
+"""From a specification and its places to the text of an sbatch script: pure, and the same on a laptop.
+
+Two quotings exist and neither can be forgotten: ``directive`` for ``#SBATCH`` lines, which sbatch reads
+with a tokenizer of its own, and ``sh`` for the body. A bare text in a template's output is an error.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from clusterrun.errors import RequestError, TemplateError
+from clusterrun.spec.job_spec import Command, Function, JobSpec, Module, Script, Task
+from clusterrun.system.plain_files import read_plain
+
+TEMPLATE = "sbatch.j2"
+PICKLES = "submitit"
+"""The folder of a run that submitit keeps a callable and its results in."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Which run a script belongs to: the lines in which ``render`` and ``submit`` differ."""
+
+    run_id: str
+    run_dir: Path
+    token: str
+
+    @property
+    def job_name_suffix(self) -> str:
+        return self.token[:8]
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """The absolute paths a script refers to, and the submitter's umask (an int, 0o022)."""
+
+    workdir: Path
+    logs: Path
+    worker: Path
+    umask: int
+
+
+class Quoted(str):
+    """A text that has been through one of the two quotings."""
+
+    __slots__ = ()
+
+
+def directive(value: object) -> Quoted:
+    """Quote a value for a ``#SBATCH`` line.
+
+    sbatch's tokenizer (``get_argument`` in its opt.c) takes ``\\`` as an escape even inside single quotes and
+    ``#`` as a comment outside quotes, so shlex.quote changes or even injects there; double quotes with
+    ``\\`` and ``"`` escaped arrive byte for byte.
+    """
+    text = _one_line(str(value))
+    return Quoted('"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"')
+
+
+def sh(value: object) -> Quoted:
+    """Quote a value for the shell."""
+    return Quoted(shlex.quote(_one_line(str(value))))
+
+
+def code(value: object) -> Quoted:
+    """Let a setup line through as it is: the one field that is code."""
+    return Quoted(_one_line(str(value)))
+
+
+def pattern(path: Path) -> str:
+    """A folder as the beginning of a Slurm file name pattern: ``%`` is doubled.
+
+    A backslash switches patterns off and cannot be escaped, so such a path is refused.
+    """
+    text = str(path)
+    if "\\" in text:
+        raise RequestError(
+            f"the log folder's path holds a backslash: {text!r}",
+            hint="Slurm cannot write logs there: use another folder",
+        )
+    return text.replace("%", "%%")
+
+
+def render(spec: JobSpec, identity: Identity, places: Places, *, local: bool = False) -> str:
+    """The script that runs ``spec`` as the run ``identity``.
+
+    ``local`` chooses the launch line of the local scheduler. Raises TemplateError, which names the line, for
+    a template that is missing, does not render, or leaves out what the run is known by.
+    """
+    import jinja2
+    import jinja2.sandbox
+
+    source, name = _template(spec)
+    values = variables(spec, identity, places, local=local)
+    environment = jinja2.sandbox.SandboxedEnvironment(
+        undefined=jinja2.StrictUndefined,
+        finalize=_only_quoted,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        comment_start_string="{##",  # "{#" is bash's ${#array[@]}
+        comment_end_string="##}",
+        autoescape=False,  # shell and sbatch, not HTML: finalize refuses what no filter has quoted
+    )
+    environment.filters.update(directive=directive, sh=sh, code=code)
+    try:
+        text = environment.from_string(source).render(**values)
+    except jinja2.TemplateSyntaxError as error:
+        raise TemplateError(
+            f"{name}:{error.lineno}: {error.message}", hint="see the shipped template: `clusterrun render`"
+        ) from error
+    except Exception as error:  # a template is an expression language: it may divide by zero
+        raise TemplateError(
+            f"{name}:{_line_of(error)}: {error}", hint="the variables are listed in docs/template.md"
+        ) from error
+    if identity.token not in text:
+        raise TemplateError(
+            f"{name}: the script it renders does not carry the run's token",
+            hint="keep the job-name and identity lines of the shipped template",
+        )
+    return text
+
+
+def variables(spec: JobSpec, identity: Identity, places: Places, *, local: bool) -> dict[str, Any]:
+    """What a template can use; documented in docs/template.md."""
+    return {
+        "spec": spec,
+        "local": local,
+        "job_name": f"{spec.job_name}.{identity.job_name_suffix}",
+        "comment": spec.comment,
+        "requests": tuple((name, value) for name, value in spec.directives if name != "gpus-per-node"),
+        "output": f"{pattern(places.logs)}/train_%j.out",
+        "error": f"{pattern(places.logs)}/train_%j.err",
+        "run_id": identity.run_id,
+        "run_dir": str(identity.run_dir),
+        "token": identity.token,
+        "workdir": str(places.workdir),
+        "worker": str(places.worker),
+        "umask": f"{places.umask:04o}",
+        "work": work_argv(spec, identity.run_dir, places.worker.parent),
+        "what": describe(spec),
+    }
+
+
+def work_argv(spec: JobSpec, run_dir: Path = Path(), worker: Path = Path()) -> Sequence[str]:
+    """The worker's arguments: which kind of work, and the work itself; ``worker`` is the folder of its files."""
+    match spec.work:
+        case Task(name, settings):
+            return (
+                "task",
+                name,
+                *(f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in settings),
+            )
+        case Script(path, args):
+            return ("script", "--", path, *args)
+        case Module(name, args):
+            return ("module", "--", name, *args)
+        case Command(path, args):
+            return ("command", "--", path, *args)
+        case Function(_):
+            return ("command", "--", spec.python, "-u", str(worker / "callable.py"), str(run_dir / PICKLES))
+
+
+def describe(spec: JobSpec) -> str:
+    """What the job runs, as one would type it; for people, safe in a comment line."""
+    if isinstance(spec.work, Function):
+        return spec.work.name
+    argv = work_argv(spec)
+    words = argv[1:] if isinstance(spec.work, Task) else argv[2:]
+    return shlex.join(words).replace("\n", " ").replace("\r", " ")
+
+
+def _template(spec: JobSpec) -> tuple[str, str]:
+    if not spec.template:
+        return (resources.files("clusterrun") / "templates" / TEMPLATE).read_text("utf-8"), TEMPLATE
+    path = Path(spec.template)
+    try:
+        return read_plain(path).decode(), str(path)
+    except PermissionError as error:
+        raise TemplateError(
+            f"--template: {path}: {error.strerror}",
+            hint=f"read it, then chmod go-w {shlex.quote(str(path))}, or use a copy of your own",
+        ) from error
+    except OSError as error:
+        raise TemplateError(
+            f"--template: {path}: {error.strerror}", hint="give the path of a Jinja template"
+        ) from error
+    except UnicodeDecodeError as error:
+        raise TemplateError(f"--template: {path}: not a text file", hint="give the path of a Jinja template") from error
+
+
+def _only_quoted(value: Any) -> Any:
+    if isinstance(value, Quoted) or (isinstance(value, int) and not isinstance(value, bool)):
+        return value
+    import jinja2
+
+    if isinstance(value, jinja2.Undefined):
+        return str(value)  # StrictUndefined raises here, and names the variable
+    raise TypeError(f"{value!r} has been through no quoting: use the filter `sh`, or `directive` in an #SBATCH line")
+
+
+def _one_line(text: str) -> str:
+    if "\n" in text or "\0" in text:
+        raise ValueError(f"a newline or NUL in {text[:40]!r}")
+    return text
+
+
+def _line_of(error: BaseException) -> int | str:
+    """The template's line that an error came from: jinja's frames carry the template's own line numbers."""
+    line: int | str = "?"
+    trace = error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == "<template>":
+            line = trace.tb_lineno
+        trace = trace.tb_next
+    return line

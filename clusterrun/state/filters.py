@@ -1,0 +1,181 @@
+"""Ids as they are typed: what names a part of a run names nothing."""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from clusterrun.errors import NoSuchJob, RequestError
+from clusterrun.job import TERMINAL, JobId, Outcome, each_task, is_run_id, read_tasks, write_tasks
+from clusterrun.state.reconcile import RunState
+
+
+def is_part(text: str) -> bool:
+    """Whether a task (``5_2``) or a component (``5+1``) was typed."""
+    job = None if is_run_id(text) else JobId.parse(text)
+    return job is not None and (job.task is not None or job.part is not None)
+
+
+def refuse_parts(texts: Iterable[str], states: Sequence[RunState]) -> None:
+    """Raise NoSuchJob for a task (``5_2``) or a component (``5+1``) of a run, which is one job and has none.
+
+    A run's record is found by the number alone, so that all of the run would be taken for the part that was typed.
+    """
+    whole = {state.status.id.raw: state.status for state in states if state.record is not None}
+    for job in (JobId.parse(text) for text in texts if not is_run_id(text)):
+        status = whole.get(job.raw)
+        if status is None:
+            continue
+        if job.task is not None and status.id.task is None and not status.tasks:
+            raise NoSuchJob(f"no such job: {job}, as {job.raw} is no array", hint=f"the whole job is {job.raw}")
+        if job.part is not None and status.id.part is None:
+            raise NoSuchJob(f"no such job: {job}, as {job.raw} is one job", hint=f"the whole job is {job.raw}")
+
+
+#: Slurm's short words (man squeue 22.05, JOB STATE CODES), as `squeue -t` takes them.
+SHORT: dict[str, str] = {
+    "BF": "BOOT_FAIL", "CA": "CANCELLED", "CD": "COMPLETED", "CF": "CONFIGURING", "CG": "COMPLETING",
+    "DL": "DEADLINE", "F": "FAILED", "NF": "NODE_FAIL", "OOM": "OUT_OF_MEMORY", "PD": "PENDING", "PR": "PREEMPTED",
+    "R": "RUNNING", "RD": "RESV_DEL_HOLD", "RF": "REQUEUE_FED", "RH": "REQUEUE_HOLD", "RQ": "REQUEUED",
+    "RS": "RESIZING", "RV": "REVOKED", "S": "SUSPENDED", "SE": "SPECIAL_EXIT", "SI": "SIGNALING",
+    "SO": "STAGE_OUT", "ST": "STOPPED", "TO": "TIMEOUT",
+}  # fmt: skip
+#: Our own words beside Slurm's, as the table shows them.
+_OURS = {"LOST": Outcome.LOST, "STOPPED": Outcome.STOPPED}
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
+OPEN = frozenset({Outcome.RUNNING, Outcome.UNKNOWN, Outcome.LOST})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobFilter:
+    """What a list is to show: jobs in one of ``states`` (none: any), whose name matches ``name``, submitted from epoch
+    second ``since`` on; with ``everything`` also those that are over, with ``all_clusters`` those of other
+    clusters."""
+
+    states: frozenset[str] = frozenset()
+    name: str = ""
+    since: int | None = None
+    everything: bool = False
+    all_clusters: bool = False
+
+    @property
+    def history(self) -> bool:
+        """Whether jobs that are over are asked for, by their state or as such."""
+        return self.everything or any(word in TERMINAL or word in _OURS for word in self.states)
+
+
+def read_states(text: str) -> frozenset[str]:
+    """The state words of ``PENDING,R``, in capitals; one that is nearly a word we know is refused with that word.
+
+    Another word that nobody knows is kept, as Slurm may know it.
+    """
+    words = [word.strip().upper() for word in text.split(",")]
+    if not all(re.fullmatch(r"[A-Z_]{1,40}", word) for word in words):
+        raise RequestError(f"--state: not a list of states: {text[:60]!r}", hint="for example --state PENDING,RUNNING")
+    known = {*SHORT.values(), *TERMINAL, *_OURS, "UNKNOWN"}
+    for word in words:
+        if word not in SHORT and word not in known and (near := difflib.get_close_matches(word, known, 1, 0.8)):
+            raise RequestError(f"--state: no jobs are ever {word}", hint=f"did you mean {near[0]}?")
+    return frozenset(SHORT.get(word, word) for word in words)
+
+
+def read_since(text: str, now: float) -> int:
+    """The epoch second that was ``30m``, ``12h``, ``2d`` or ``1w`` ago."""
+    match = re.fullmatch(r"(\d{1,6})([smhdw])", text.strip(), re.ASCII)
+    if match is None:
+        raise RequestError(f"--since: not a time: {text[:40]!r}", hint="for example --since 2d, 12h or 30m")
+    return int(now) - int(match[1]) * _UNITS[match[2]]
+
+
+def choose(states: Iterable[RunState], wanted: JobFilter) -> list[RunState]:
+    """The jobs that are wanted."""
+    return [state for state in states if _is_wanted(state, wanted)]
+
+
+def arrange(states: Sequence[RunState], *, expand: bool = False) -> list[RunState]:
+    """Rows in the order of their submission, the newest last; an array has one for each state, or for each task."""
+    rows = [each for state in states for each in _each(state)] if expand else collapse(states)
+    return sorted(rows, key=_order)
+
+
+def collapse(states: Sequence[RunState]) -> list[RunState]:
+    """The tasks of an array that are in one state as one row; everything else as it is, in its order."""
+    rows: list[RunState] = []
+    groups: dict[tuple[str, str, str, bool], list[RunState]] = {}
+    for state in states:
+        job = state.status
+        if job.id.task is None and not job.tasks:
+            rows.append(state)
+        else:
+            groups.setdefault((job.id.cluster, job.id.raw, job.state, state.as_of is None), []).append(state)
+    for group in groups.values():
+        rows += group if len(group) == 1 else _merged(group)
+    return rows
+
+
+def submitted(state: RunState) -> int | None:
+    """When a job was submitted, in seconds since the epoch, as far as is known."""
+    return state.record.at if state.record is not None else state.status.submitted
+
+
+def _is_wanted(state: RunState, wanted: JobFilter) -> bool:
+    job, run = state.status, state.record
+    if not wanted.history and job.outcome not in OPEN:
+        return False
+    if wanted.states and not (
+        job.state in wanted.states or any(_OURS.get(word) is job.outcome for word in wanted.states)
+    ):
+        return False
+    if wanted.since is not None and (at := submitted(state)) is not None and at < wanted.since:
+        return False
+    return not wanted.name or fnmatch.fnmatchcase(run.name if run is not None else job.name, wanted.name)
+
+
+def _each(state: RunState) -> list[RunState]:
+    if not state.status.tasks:
+        return [state]
+    return [RunState(state.record, job, state.note, state.as_of) for job in each_task(state.status)]
+
+
+def _merged(group: Sequence[RunState]) -> list[RunState]:
+    """Tasks of one array in one state as one row; what they do not share is left out of it."""
+    tasks: list[int] = []
+    together, apart, limit = [], [], ""
+    for state in group:
+        job = state.status
+        found = [job.id.task] if job.id.task is not None else read_tasks(job.tasks)
+        if found is None:
+            apart.append(state)  # a list that cannot be read stands as it is
+            continue
+        tasks += found
+        together.append(state)
+        limit = limit or "".join(job.tasks.partition("%")[1:])
+    jobs = [state.status for state in together]
+    if len(jobs) < 2:
+        return list(group)
+    first = jobs[0]
+    counts = [job.node_count or 0 for job in jobs]
+    merged = replace(
+        first,
+        id=JobId(first.id.raw, None, None, first.id.cluster),
+        tasks=write_tasks(tasks) + limit,
+        reason=first.reason if len({job.reason for job in jobs}) == 1 else "",
+        nodes=first.nodes if len({job.nodes for job in jobs}) == 1 else "",
+        node_count=sum(counts) if first.state != "PENDING" else first.node_count,
+        elapsed=max(job.elapsed or 0 for job in jobs),
+        started=min((job.started for job in jobs if job.started), default=None),
+        ended=max((job.ended for job in jobs if job.ended), default=None),
+        exit_status=first.exit_status if len({job.exit_status for job in jobs}) == 1 else None,
+    )
+    return [replace(together[0], status=merged), *apart]
+
+
+def _order(state: RunState) -> tuple[int, int, int]:
+    job = state.status
+    task = job.id.task
+    if task is None and job.tasks:  # of an array's rows, the one that waits comes last
+        task = 10**10 if job.state == "PENDING" else -1
+    return submitted(state) or 0, int(job.id.raw.lstrip("L") or 0), -1 if task is None else task

@@ -1,0 +1,292 @@
+"""How jobs stand, as a row, as JSON and in words. What is foreign in it is made safe by ``ui``, which prints it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from functools import lru_cache
+from pathlib import Path
+from pwd import getpwuid
+from typing import Any
+
+from clusterrun.job import JobStatus, Outcome, task_count
+from clusterrun.records import progress, run_record
+from clusterrun.records.progress import Metrics, RankProgress
+from clusterrun.state import reconcile
+from clusterrun.state.filters import submitted
+from clusterrun.state.reconcile import RunState
+from clusterrun.terminal.tables import Column
+from clusterrun.terminal.units import format_age, format_duration, plural
+
+COLUMNS = ("JOBID", "NAME", "STATE", "TIME", "LIMIT", "NODES", "REASON")
+#: What `list` shows; the rank of what is left out first where a terminal is narrow.
+LIST_COLUMNS = (
+    Column("JOBID", least=17), Column("NAME", least=8), Column("STATE"), Column("TIME", leaves=9, right=True),
+    Column("LIMIT", leaves=5, right=True), Column("NODES", least=8, leaves=8),
+    Column("RESTARTS", leaves=4, right=True), Column("STEP", leaves=7, right=True),
+    Column("LOSS", leaves=6, right=True), Column("TOKENS/S", leaves=3, right=True), Column("PARTITION", leaves=2),
+    Column("SUBMITTED", leaves=1), Column("REASON", least=10),
+)  # fmt: skip
+#: An array's list of tasks that is longer is shown as their number.
+_LONGEST_LIST = 16
+
+
+def state_json(state: RunState) -> dict[str, Any]:
+    """A job's state as ``--json`` shows it; times in seconds since the epoch, durations in seconds."""
+    job, run = state.status, state.record
+    known = run is None or run.job_id is not None
+    figures = reconcile.figures(run) if run is not None else None
+    return {
+        "job_id": str(job.id) if known else None,
+        "run_id": run.run_id if run else None,
+        "name": run.name if run else job.name,
+        "state": job.state,
+        "outcome": job.outcome.value,
+        "reason": job.reason,
+        "exit_status": job.exit_status,
+        "cluster": run.cluster if run else job.id.cluster,
+        "scheduler": run.scheduler if run else "slurm",
+        "user": run.user if run else job.user,
+        "partition": job.partition,
+        "nodes": job.nodes,
+        "node_count": job.node_count,
+        "restarts": job.restarts,
+        "tasks": job.tasks or None,
+        "task_count": task_count(job),
+        "submitted": job.submitted,
+        "started": job.started if job.state != "PENDING" else None,
+        "ended": job.ended,
+        "elapsed": job.elapsed,
+        "time_limit": job.time_limit,
+        "source": job.source,
+        "as_of": state.as_of,
+        "note": state.note,
+        "metrics": _metrics_json(figures),
+        "run_dir": str(run.run_dir) if run else None,
+        "logs": [str(path) for path in _logs(state)],
+        "sources": {k: {"value": v, "source": s} for k, (v, s) in run.sources.items()} if run else {},
+    }
+
+
+def status_json(state: RunState) -> dict[str, Any]:
+    """The same with what takes a look at the run's files: its ranks, its first failure; and the reason in words."""
+    told = _ranks(state)
+    meaning = _meaning(state.status)
+    return {
+        **state_json(state),
+        "reason_meaning": meaning[0] if meaning else None,
+        "reason_action": meaning[1] if meaning else None,
+        "ranks": [
+            {"rank": r.rank, "node": r.node, "phase": r.phase, "step": r.step, "steps": r.steps, "time": r.time}
+            for r in told
+        ],
+        "first_failure": _first_failure(state),
+    }
+
+
+def state_row(state: RunState) -> list[str]:
+    """A job's state as a row of ``COLUMNS``."""
+    job, run = state.status, state.record
+    return [
+        handle(state),
+        run.name if run else job.name,
+        _word(job),
+        format_duration(job.elapsed) if job.elapsed is not None else "",
+        format_duration(job.time_limit) if job.time_limit else "",
+        job.nodes or (f"({job.node_count})" if job.node_count else ""),
+        _why(state),
+    ]
+
+
+def list_row(state: RunState) -> list[str]:
+    """A job's state as a row of ``LIST_COLUMNS``."""
+    *first, reason = state_row(state)
+    figures = reconcile.figures(state.record) if state.record is not None else None
+    at = submitted(state)
+    return [
+        *first,
+        str(state.status.restarts or ""),
+        str(figures.step) if figures else "",
+        _figure(figures.loss) if figures else "",
+        f"{figures.tokens_per_second:,.0f}" if figures and figures.tokens_per_second is not None else "",
+        state.status.partition,
+        _day(at) if at else "",
+        reason,
+    ]
+
+
+def handle(state: RunState) -> str:
+    """What to type for a job: its id, or its run id while it has none; of tasks of an array which, or how many."""
+    run, job = state.record, state.status
+    if run is not None and run.job_id is None:
+        return run.run_id
+    if not job.tasks:
+        return str(job.id)
+    count = task_count(job)
+    several = job.tasks if len(job.tasks) <= _LONGEST_LIST or count is None else f"{count} tasks"
+    return f"{job.id}_[{several}]"
+
+
+def state_lines(state: RunState, *, explain: bool = False, first: str = "") -> list[str]:
+    """A job's state in full, a line a fact; with ``explain`` each asked value and where it came from.
+
+    ``first`` is the first cause of an end, where it is known.
+    """
+    job, run, now = state.status, state.record, time.time()
+    row = dict(zip(COLUMNS, state_row(state), strict=True))
+    meaning = _meaning(job)
+    over = job.outcome is not Outcome.RUNNING
+    seen = f", as of {format_age(now - state.as_of)} ago: {state.note}" if state.as_of is not None else ""
+    facts = {
+        "job": f"{row['JOBID']}  {row['NAME']}",
+        "state": row["STATE"] + (f"  exit status {job.exit_status}" if job.exit_status else ""),
+        "outcome": job.outcome.value if over else "",
+        "reason": (job.reason if seen else row["REASON"]) + (f": {meaning[0]}" if meaning else ""),
+        "nodes": row["NODES"],
+        "attempt": f"{job.restarts + 1} ({plural(job.restarts, 'restart')})" if job.restarts else "",
+        "time": row["TIME"] + (f" of {row['LIMIT']}" if row["LIMIT"] else ""),
+        "submitted": _moment(submitted(state), now),
+        "started": _moment(job.started, now) if job.state != "PENDING" else "",
+        "start": _expected(job, now),
+        "ended": _moment(job.ended, now) if over else "",
+        "training": _training(reconcile.figures(run), now) if run else "",
+        "ranks": ranks_line(_ranks(state), now),
+        "told by": job.source + seen,
+        "run": str(run.run_dir) if run else "",
+        "logs": ", ".join(str(path) for path in _logs(state)),
+        "first": first,
+    }
+    lines = [f"{name:>9}  {value}" for name, value in facts.items() if value.strip()]
+    lines += [f"{'next' if not n else '':>9}  {command}" for n, command in enumerate(next_commands(state))]
+    if explain and run:
+        lines += [f"{name:>16} = {value!r}  ({source})" for name, (value, source) in run.sources.items()]
+    return lines
+
+
+def next_commands(state: RunState) -> list[str]:
+    """What one types next, most useful first."""
+    job, run = state.status, state.record
+    if run is not None and run.job_id is None:
+        return []  # the reason says how to settle it
+    name, ours = str(job.id), run is not None
+    if job.outcome is Outcome.DONE:
+        return [f"clusterrun logs {name}"] if ours else []
+    if job.outcome is not Outcome.RUNNING:
+        return [f"clusterrun why {name}", *([f"clusterrun logs {name} -n 50"] if ours else [])]
+    first = f"clusterrun why {name}" if job.state == "PENDING" else f"clusterrun logs {name} -f" if ours else ""
+    mine = (run.user if run else job.user) in ("", getpwuid(os.getuid()).pw_name)
+    return [command for command in (first, f"clusterrun cancel {name}" if mine else "") if command]
+
+
+def ranks_line(told: list[RankProgress], now: float) -> str:
+    """Where the ranks are, in one line; empty where none tells."""
+    if not told:
+        return ""
+    phases = Counter(one.phase or "unknown" for one in told)
+    parts = [", ".join(f"{plural(count, 'rank')} {phase}" for phase, count in phases.most_common())]
+    # each writes every few seconds at a moment of its own, so that their steps differ while they go in step
+    newest = max((one for one in told if one.step is not None), key=lambda one: one.step or 0, default=None)
+    if newest is not None:
+        parts.append(f"step {newest.step}" + (f"/{newest.steps}" if newest.steps is not None else ""))
+    oldest = min(told, key=lambda one: one.time)
+    age = format_age(now - oldest.time)
+    parts.append(f"rank {oldest.rank} silent for {age}" if oldest.is_silent(now) else f"all heard in the last {age}")
+    return ", ".join(parts)
+
+
+@lru_cache(maxsize=1024)
+def _day(at: int) -> str:
+    try:
+        return time.strftime("%m-%d %H:%M", time.localtime(at))
+    except (OverflowError, ValueError, OSError):
+        return str(at)
+
+
+def _word(job: JobStatus) -> str:
+    return job.state if job.outcome not in (Outcome.LOST, Outcome.STOPPED) else f"{job.state} ({job.outcome.value})"
+
+
+def _why(state: RunState) -> str:
+    if state.as_of is not None:
+        return f"as of {format_age(time.time() - state.as_of)} ago" + (
+            f": {state.status.reason}" if state.status.reason else ""
+        )
+    return state.note or state.status.reason
+
+
+def _meaning(job: JobStatus) -> tuple[str, str] | None:
+    """A waiting job's reason in plain words, and what to do; None for one that is not in the tables."""
+    if job.state != "PENDING" or not job.reason:
+        return None
+    from clusterrun.reasons import explain
+
+    found = explain(job.reason)
+    return (found.meaning, found.what_to_do(str(job.id))) if found is not None else None
+
+
+def _expected(job: JobStatus, now: float) -> str:
+    """Slurm's estimate of a waiting job's start, which it has of one on hold too; nothing of one that needs a hand."""
+    if job.state != "PENDING" or job.started is None or job.started <= now:
+        return ""
+    from clusterrun.reasons import Starts, explain
+
+    found = explain(job.reason)
+    return f"Slurm expects {_moment(job.started, now)}" if found is None or found.starts is Starts.ALONE else ""
+
+
+def _training(figures: Metrics | None, now: float) -> str:
+    if figures is None:
+        return ""
+    parts = [f"step {figures.step}"]
+    if figures.loss is not None:
+        parts.append(f"loss {_figure(figures.loss)}")
+    if figures.val_loss is not None:
+        parts.append(f"held-out loss {_figure(figures.val_loss)}")
+    if figures.tokens_per_second is not None:
+        parts.append(f"{figures.tokens_per_second:,.0f} tokens/s")
+    if figures.time is not None:
+        parts.append(f"{format_age(now - figures.time)} ago")
+    return ", ".join(parts)
+
+
+def _figure(value: float | None) -> str:
+    return "" if value is None else f"{value:.4g}"
+
+
+def _moment(at: int | None, now: float) -> str:
+    if not at:
+        return ""
+    try:
+        written = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
+    except (OverflowError, ValueError, OSError):
+        return str(at)
+    return f"{written}, {format_age(now - at)} ago" if at <= now else f"{written}, in {format_age(at - now)}"
+
+
+def _metrics_json(figures: Metrics | None) -> dict[str, Any] | None:
+    if figures is None:
+        return None
+    return {name: getattr(figures, name) for name in ("step", "time", "loss", "val_loss", "tokens_per_second", "mfu")}
+
+
+def _ranks(state: RunState) -> list[RankProgress]:
+    """Where the ranks of a job that runs are; its files tell nothing of this moment before and after."""
+    if state.record is None or state.status.outcome is not Outcome.RUNNING or state.status.state == "PENDING":
+        return []
+    return progress.ranks(state.record)
+
+
+def _first_failure(state: RunState) -> dict[str, Any] | None:
+    if state.record is None or state.status.outcome is Outcome.DONE:
+        return None
+    folders = run_record.attempts(state.record)
+    return run_record.read_json(folders[-1] / "first_failure.json") if folders else None
+
+
+def _logs(state: RunState) -> list[Path]:
+    from clusterrun.logs import log_paths
+
+    if state.record is None or state.record.job_id is None:
+        return []
+    return list(log_paths(state.record.logs, state.status.id))

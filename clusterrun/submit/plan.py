@@ -1,0 +1,129 @@
+"""From a request to a plan: the script, the record and the order to the scheduler, all decided, nothing written."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from base64 import b32encode
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from clusterrun.config.profiles import ENVIRONMENT
+from clusterrun.job import LOCAL
+from clusterrun.records.ownership import one_cluster
+from clusterrun.records.run_record import RunRecord, SubmissionRecord
+from clusterrun.records.store import base_of, state_folder
+from clusterrun.scheduler import Scheduler, Submission
+from clusterrun.spec.job_spec import JobSpec, Task
+from clusterrun.submit import protocol
+from clusterrun.submit import request as requests
+from clusterrun.submit.request import Request
+from clusterrun.system import shell
+from clusterrun.system.safe_files import RECORDS
+
+WORKER = Path(__file__).parents[1] / "worker" / "__main__.py"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A run that could be submitted: ``order`` is what the scheduler gets, ``notices`` what people should know."""
+
+    spec: JobSpec
+    record: RunRecord
+    order: Submission
+    script: str
+    notices: tuple[str, ...]
+
+    def spec_json(self) -> dict[str, Any]:
+        """The specification as the run's ``spec.json`` holds it."""
+        data = asdict(self.spec)
+        data["work"] = {"kind": type(self.spec.work).__name__.lower(), **asdict(self.spec.work)}
+        return {"version": 1, "workdir": str(self.order.workdir), **data}
+
+
+@dataclass(frozen=True, slots=True)
+class Here:
+    """Where and by whom a plan is made."""
+
+    cwd: Path
+    environ: Mapping[str, str]
+    user: str
+
+
+def plan(
+    request: Request, scheduler: Scheduler | None, has_gpus: bool | None, here: Here, *, named: bool = True
+) -> Plan:
+    """Plan a request for a scheduler; None stands for a Slurm that is not at hand.
+
+    With ``named`` False the run's identity is the words RUN_ID and TOKEN.
+    """
+    from clusterrun.spec.render import Identity, Places, render
+
+    local = scheduler is not None and scheduler.name == LOCAL
+    spec, notices = requests.specify(request, has_gpus=has_gpus, local=local)
+    clean, dropped = shell.scrub(here.environ)
+    if request.scheduler == "auto" and local:
+        notices.insert(0, "no Slurm answers here: using the local scheduler, processes of this machine")
+    used = {name for name, _ in ENVIRONMENT}  # read as settings: nothing of them is lost
+    foreign = [name for name in dropped if not name.startswith("CLUSTERRUN_") and name not in used]
+    if foreign:
+        notices.append(f"left out of the job's environment: {', '.join(foreign)}")
+    at = time.time()
+    token = b32encode(secrets.token_bytes(10)).decode().lower() if named else "TOKEN"
+    run_id = f"{datetime.fromtimestamp(at, UTC):%Y%m%d-%H%M%S}-{token[:6]}" if named else "RUN_ID"
+    base = base_of(request.root, state_folder(here.environ))
+    if base.why:
+        notices.append(f"records and logs are kept in {base.folder}: other users can change {base.why}")
+    run_dir = base.folder / RECORDS / "runs" / run_id
+    logs = base.folder / "logs"
+    record = RunRecord(
+        run_id=run_id,
+        run_dir=run_dir,
+        root=base.folder,
+        name=spec.job_name,
+        what=_what(spec),
+        scheduler=scheduler.name if scheduler else "slurm",
+        cluster=one_cluster(scheduler.cluster) if scheduler else "",
+        user=here.user,
+        at=int(at),
+        nodes=spec.nodes,
+        tasks_per_node=spec.tasks_per_node,
+        shared=spec.shared,
+        sources={name: (value.value, value.source) for name, value in spec.sources.items()},
+        submissions=(SubmissionRecord(token=token, at=int(at), submitter=protocol.submitter()),),
+    )
+    order = Submission(
+        run_id=run_id,
+        run_dir=run_dir,
+        token=token,
+        script=run_dir / "script.sh",
+        workdir=here.cwd,
+        logs=logs,
+        env=clean,
+        umask=0o027 if spec.shared else 0o077,
+        argv=spec.sbatch_args,
+        nodes=spec.nodes,
+        tasks_per_node=spec.tasks_per_node,
+        gpus_per_node=spec.gpus_per_node or 0,
+        time_limit=spec.time_limit,
+        dependency=spec.directive("dependency"),
+    )
+    script = render(spec, Identity(run_id, run_dir, token), Places(here.cwd, logs, WORKER, _umask()), local=local)
+    return Plan(spec, record, order, script, (*request.notices, *notices))
+
+
+def _what(spec: JobSpec) -> str:
+    from clusterrun.spec.render import describe
+
+    return spec.work.name if isinstance(spec.work, Task) else describe(spec)
+
+
+def _umask() -> int:
+    """The submitter's umask; it can only be read by setting it."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,67 @@
+"""Settling a run whose submission was cut off: its job is found, or it is submitted now with the same token."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from clusterrun.errors import Ambiguous, NoSuchJob
+from clusterrun.records import run_record
+from clusterrun.records.ownership import one_cluster
+from clusterrun.records.run_record import RunRecord
+from clusterrun.records.store import Store
+from clusterrun.scheduler import Scheduler, Submission
+from clusterrun.submit import protocol
+from clusterrun.system import shell
+
+
+def recover(
+    run: RunRecord, store: Store, scheduler_of: Callable[[RunRecord], Scheduler], environ: Mapping[str, str],
+    tell: Callable[[str], None],
+) -> RunRecord:  # fmt: skip
+    """The run with its job's id; ``store`` is that of its own project.
+
+    Raises Ambiguous where somebody is submitting it or the scheduler stays silent, and what ``scheduler_of`` and
+    ``submission.submit`` raise.
+    """
+    if not run.mine:
+        raise NoSuchJob(f"run {run.run_id} belongs to {run.user}, not to you", hint="only its owner can submit it")
+    if run.submission.state == run_record.ACCEPTED:
+        return run
+    if protocol.submitter_lives(run.submission.submitter):
+        raise Ambiguous(f"run {run.run_id} is being submitted this moment", hint="wait for the command that submits it")
+    scheduler = scheduler_of(run)
+    logs = store.prepare(run.shared)
+    with store.submitting(run):
+        run = run_record.load(run.run_dir) or run  # another command may have settled it since
+        if run.submission.state == run_record.ACCEPTED:
+            return run
+        job = protocol.look_up(scheduler, run, protocol.Clock(), tell)
+        if job is not None:
+            return store.commit(run, job, one_cluster(scheduler.cluster))
+        mine = replace(run.submission, state=run_record.SUBMITTING, submitter=protocol.submitter())
+        run = store.save_submission(run, mine)
+        return protocol.submit(store, scheduler, run, _order_again(run, logs, environ), tell=tell)
+
+
+def _order_again(run: RunRecord, logs: Path, environ: Mapping[str, str]) -> Submission:
+    """The order of a staged run, rebuilt of its files: the same script, the same token."""
+    spec = run_record.read_json(run.run_dir / "spec.json") or {}
+    clean, _ = shell.scrub(environ)
+    return Submission(
+        run_id=run.run_id,
+        run_dir=run.run_dir,
+        token=run.submission.token,
+        script=run.run_dir / "script.sh",
+        workdir=Path(spec.get("workdir") or run.root),
+        logs=logs,
+        env=clean,
+        umask=0o027 if run.shared else 0o077,
+        argv=tuple(spec.get("sbatch_args", ())),
+        nodes=run.nodes,
+        tasks_per_node=run.tasks_per_node,
+        gpus_per_node=spec.get("gpus_per_node") or 0,
+        time_limit=spec.get("time_limit"),
+        dependency=dict(spec.get("directives", ())).get("dependency", ""),
+    )

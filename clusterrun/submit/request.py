@@ -1,0 +1,256 @@
+"""From what was typed to a specification: job file, profiles and flags merged, the work recognised.
+
+Reads files and asks the job's Python whether it has torch; writes nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import os
+import re
+import shlex
+import shutil
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from clusterrun.config import profiles
+from clusterrun.config.files import is_file
+from clusterrun.config.profiles import JobFile
+from clusterrun.errors import CommandError, RequestError
+from clusterrun.spec.fields import FIELD, Value, check_text, check_value, gres_gpus
+from clusterrun.spec.job_spec import Command, Function, JobSpec, Module, Script, Task, Work, build_spec
+from clusterrun.spec.secrets import refuse_shapes
+from clusterrun.system import shell
+
+#: Programs that start ranks themselves; clusterrun starts one rank per GPU, so they would multiply.
+_LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "mpirun", "mpiexec", "srun", "torch.distributed.run",
+              "torch.distributed.launch")  # fmt: skip
+#: What the local scheduler has no use for; ``time``, ``env``, ``cpus-per-task`` and ``dependency`` count there.
+_SLURM_ONLY = ("mem", "partition", "account", "qos", "constraint", "gres", "reservation", "exclude", "nodelist",
+               "mail-type", "sbatch-arg", "requeue")  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubmitArgs:
+    """What was typed: a job file's name, the words after ``--``, and the flags (names of ``FIELDS``)."""
+
+    job: str | None = None
+    words: tuple[str, ...] = ()
+    flags: Mapping[str, Value] = field(default_factory=dict)
+    profile: str | None = None
+    function: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What was asked, merged: values with their sources, the work, and what people should be told."""
+
+    root: Path
+    values: dict[str, Value]
+    work: Work
+    notices: list[str]
+
+    @property
+    def scheduler(self) -> str:
+        return str(self.values["scheduler"].value) if "scheduler" in self.values else "auto"
+
+
+def read(asked: SubmitArgs, cwd: Path, environ: Mapping[str, str]) -> Request:
+    """Merge job file, profiles and flags (flag > job file > project > user > environment); raises RequestError."""
+    known = profiles.load_profiles(cwd, environ, asked.profile)
+    notices = list(known.notices)
+    job: JobFile | None = None
+    work: Work
+    if asked.function:
+        work = Function(asked.function)
+    elif asked.words:
+        if asked.job:
+            raise RequestError(
+                "a job file and a script were both given",
+                hint="keep one: `clusterrun submit JOB`, or `clusterrun submit -- SCRIPT`",
+            )
+        work = recognise(asked.words, cwd, environ, notices.append)
+    else:
+        job = profiles.load_job(asked.job or known.default_job.value, known.root, cwd=cwd, environ=environ)
+        work = _work_of(job, known.root, environ, notices.append)
+    levels = [asked.flags, job.values if job else {}, *known.levels]
+    values = profiles.merge(levels)
+    settings, fp16 = values.pop("set", None), values.pop("fp16", None)
+    if isinstance(work, Task):
+        values["set"] = _with_precision(settings or Value({}, "default"), fp16, asked)
+        work = Task(work.name, tuple(values["set"].value.items()))
+        if job and not job.path and "job-name" not in values:
+            values["job-name"] = Value(work.name, "default")
+    for name in ("set", "fp16"):
+        if name in asked.flags and not isinstance(work, Task):
+            raise RequestError(
+                f"--{name} is for our own tasks", hint="pass your script's arguments after it: -- train.py --lr 1e-4"
+            )
+    if "template" in asked.flags:
+        values["template"] = Value(str(cwd / asked.flags["template"].value), "--template")
+    values["python"] = _python(values.get("python"), environ)
+    return Request(known.root, values, work, notices)
+
+
+def _with_precision(settings: Value, fp16: Value | None, asked: SubmitArgs) -> Value:
+    """The task's settings, with --fp16 or --no-fp16 as its precision."""
+    if fp16 is None:
+        return settings
+    check_value(FIELD["fp16"], fp16)
+    if "fp16" in asked.flags and "precision" in (asked.flags["set"].value if "set" in asked.flags else {}):
+        raise RequestError("--fp16 and --set precision both name the precision", hint="keep one of them")
+    if "precision" in settings.value and "fp16" not in asked.flags:
+        return settings
+    # a source that was typed comes first: only those are typed again
+    sources = ", ".join(dict.fromkeys([fp16.source, settings.source] if settings.value else [fp16.source]))
+    return Value(settings.value | {"precision": "fp16" if fp16.value else "fp32"}, sources)
+
+
+def specify(request: Request, *, has_gpus: bool | None, local: bool) -> tuple[JobSpec, list[str]]:
+    """The specification for a scheduler, and notices about what it has no use for.
+
+    ``has_gpus`` says whether the cluster (or this machine) has GPUs, None where nobody could be asked.
+    """
+    values, notices = dict(request.values), []
+    if local and not {"gres", "gpus-per-node"} <= values.keys():  # both: build_spec says so
+        gres = values.get("gres")
+        if gres is not None:
+            values["gpus-per-node"] = Value(gres_gpus(str(gres.value)) or 0, gres.source)
+        ignored = [name for name in _SLURM_ONLY if name in values]
+        told = [f"--{name}" for name in ignored if not values[name].source.startswith(("SBATCH_", "SLURM_"))]
+        if told:
+            notices.append(f"the local scheduler has no use for {', '.join(told)}")
+        for name in ignored:
+            del values[name]
+    if "gpus-per-node" not in values and ("gres" not in values or gres_gpus(str(values["gres"].value)) is None):
+        why = {
+            True: "default: there are GPUs",
+            False: "default: there are no GPUs",
+            None: "default: no cluster to ask",
+        }[has_gpus]
+        values["gpus-per-node"] = Value(1 if has_gpus else 0, why)
+    return build_spec(values, request.work), notices
+
+
+def recognise(words: Sequence[str], cwd: Path, environ: Mapping[str, str], tell: Callable[[str], None]) -> Work:
+    """What the words after ``--`` are: a script, ``-m MODULE``, or another executable; launchers are refused."""
+    refuse_shapes(" ".join(words), "the script's arguments", "after --")
+    for word in words:
+        check_text(word, "the script's arguments", "after --")
+    if ":" in words:  # srun reads it as the beginning of another job's command, wherever it stands (22.05: seen)
+        raise RequestError(
+            "a lone : among the script's arguments would be srun's, not the script's",
+            hint="join it to another word, or pass it in a variable: --env",
+        )
+    first, rest = words[0], tuple(words[1:])
+    if re.fullmatch(r"python[0-9.]*", Path(first).name):
+        while rest and rest[0] in ("-u", "-B", "-s"):
+            rest = rest[1:]
+        if not rest or (rest[0].startswith("-") and rest[0] != "-m"):
+            raise RequestError(
+                f"no script to run in: {shlex.join(words)}", hint="clusterrun submit -- train.py --lr 1e-4"
+            )
+        what = shlex.join(rest[:2] if rest[0] == "-m" else rest[:1])
+        tell(f"{first} is left out: each rank runs {what} with --python, or the active environment's")
+        first, rest = rest[0], rest[1:]
+    module = rest[0] if first == "-m" and rest else None
+    if first == "-m" and module is None:
+        raise RequestError("-m needs the name of a module", hint="clusterrun submit -- -m package.train")
+    launcher = module or Path(first).name
+    if launcher in _LAUNCHERS:
+        raise RequestError(
+            f"{launcher} starts ranks itself; clusterrun starts one per GPU already", hint=_without_launcher(rest)
+        )
+    if module is not None:
+        return Module(module, rest[1:])
+    path = cwd / first
+    if is_file(path):
+        full = os.path.abspath(path)  # noqa: PTH100 - resolve() would follow links that name another place tomorrow
+        if first.endswith(".py"):
+            return Script(full, rest)
+        if os.access(full, os.X_OK):
+            return Command(full, rest)
+        raise RequestError(
+            f"not a Python script and not executable: {first}",
+            hint=f"chmod +x {shlex.quote(first)}, or give a .py file",
+        )
+    found = shutil.which(first, path=environ.get("PATH")) if "/" not in first else None
+    if found:
+        return Command(str(Path(found).absolute()), rest)
+    near = difflib.get_close_matches(first, [p.name for p in cwd.glob("*.py")], n=1)
+    raise RequestError(f"no such script: {first}", hint=f"did you mean {near[0]}?" if near else f"looked in {cwd}")
+
+
+_NEEDS: dict[type[Work], tuple[str, ...]] = {Task: ("transformers",), Function: ("submitit",)}
+
+
+def check_python(spec: JobSpec, environ: Mapping[str, str]) -> None:
+    """Ask the job's Python whether it has what the ranks need; raises RequestError that says what to install."""
+    needs = ["torch", *_NEEDS.get(type(spec.work), ())]
+    probe = "import sys, importlib.util as u; print('\\n'.join(m for m in sys.argv[1:] if u.find_spec(m) is None))"
+    clean, _ = shell.scrub(environ)
+    try:
+        # not in the current folder: a torch.py there must not count
+        missing = shell.check([spec.python, "-c", probe, *needs], env=clean, cwd=Path("/")).split()
+    except CommandError as error:
+        raise RequestError(
+            f"--python: {spec.python} does not run", said=error.said, hint="give a Python that does"
+        ) from error
+    if missing:
+        raise RequestError(
+            f"{spec.python} has no {' and no '.join(missing)}",
+            hint=f"{shlex.quote(spec.python)} -m pip install {' '.join(missing)}   (or choose another with --python)",
+        )
+
+
+def check_setup(spec: JobSpec, script: str, environ: Mapping[str, str]) -> None:
+    """Let bash read the setup lines, each alone, then the whole script; raises RequestError that names the line."""
+    refuse_shapes(script, "the rendered script", spec.template or "paths and names")
+    clean, _ = shell.scrub(environ)
+    for number, line in enumerate(spec.setup, 1):
+        # alone, or a line that opens a quote or a here-document would swallow the script behind it
+        done = shell.run(["bash", "-n"], env=clean, stdin=line + "\n")
+        if done.status != 0 or done.stderr:
+            raise RequestError(
+                f"--setup: line {number} is not shell: {line}",
+                said=done.stderr.strip(),
+                hint="each line must be complete by itself",
+            )
+    done = shell.run(["bash", "-n"], env=clean, stdin=script)
+    if done.status != 0:
+        raise RequestError(
+            "the rendered script is not shell", said=done.stderr.strip(), hint="look at --template and --setup"
+        )
+
+
+def _work_of(job: JobFile, root: Path, environ: Mapping[str, str], tell: Callable[[str], None]) -> Work:
+    if job.kind == "task":
+        return Task(job.target)
+    words = ("-m", job.target, *job.args) if job.kind == "module" else (job.target, *job.args)
+    return recognise(words, root, environ, tell)
+
+
+def _python(asked: Value | None, environ: Mapping[str, str]) -> Value:
+    """The job's Python, an absolute path; a link is kept, since a virtual environment's Python is one."""
+    if asked is not None:
+        text = str(asked.value)
+        found = shutil.which(text, path=environ.get("PATH"))
+        if found is None:
+            raise RequestError(f"--python: no such program: {text} ({asked.source})", hint="give the path of a Python")
+        return Value(str(Path(found).absolute()), asked.source)
+    for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
+        path = Path(environ.get(variable) or "/nowhere") / "bin" / "python"
+        with contextlib.suppress(PermissionError):  # of a folder that this user may not enter
+            if path.is_file():
+                return Value(str(path), variable)
+    return Value(sys.executable, "default: clusterrun's own")
+
+
+def _without_launcher(words: Sequence[str]) -> str:
+    start = next((i for i, word in enumerate(words) if word.endswith(".py") or word == "-m"), None)
+    if start is None:
+        return "clusterrun submit --nodes 2 --gpus-per-node 4 -- train.py"
+    return f"clusterrun submit --nodes 2 --gpus-per-node 4 -- {shlex.join(words[start:])}"

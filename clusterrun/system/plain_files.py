@@ -1,0 +1,49 @@
+"""Read settings and templates: plain files up to a size, written by nobody but the user or root."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+
+from clusterrun.system.safe_files import user_name, why_not
+
+LIMIT = 256_000
+"""Bytes that a profile, job file or template may have: it is some pages of text, so more is a mistake."""
+
+
+def read_plain(path: Path, *, trusted: bool = True) -> bytes:
+    """Return the bytes of a plain file of at most ``LIMIT`` bytes.
+
+    With ``trusted`` it must also be one that no other user could have written. Raises OSError, whose ``strerror``
+    says why a file is refused.
+    """
+    with open(path, "rb", opener=lambda name, _: _open(Path(name), trusted=trusted)) as file:
+        info = os.fstat(file.fileno())
+        if not stat.S_ISREG(info.st_mode):
+            raise OSError(errno.EINVAL, "not a plain file", str(path))
+        if trusted and (why := why_not(info, os.getuid())):
+            raise PermissionError(errno.EPERM, why, str(path))
+        data = file.read(LIMIT + 1)
+    if len(data) > LIMIT:
+        raise OSError(errno.EFBIG, f"larger than {LIMIT // 1000} kB", str(path))
+    return data
+
+
+def _open(path: Path, *, trusted: bool) -> int:
+    """Open a file for reading; a FIFO or a device does not block.
+
+    A link is followed where its owner could have written the file as well: configuration is often linked from a folder
+    under version control. The link of another user may name any file of mine.
+    """
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+    try:
+        return os.open(path, flags | os.O_NOFOLLOW)
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+    owner = path.lstat().st_uid
+    if trusted and owner not in (os.getuid(), 0):
+        raise PermissionError(errno.EPERM, f"the link belongs to {user_name(owner)}", str(path))
+    return os.open(path, flags)

@@ -1,0 +1,1 @@
+"""Printing: tables, units, and text made safe for a terminal."""

@@ -1,0 +1,153 @@
+"""The only printer: people's text on standard output, progress and warnings on standard error, or one JSON envelope.
+
+Every text that is not ours (names, reasons, logs, Slurm's words) passes through ``safe_text`` here and is never read
+as markup.
+"""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, TextIO
+
+from clusterrun.errors import ClusterrunError
+from clusterrun.terminal.safe_text import safe_line, safe_text
+from clusterrun.terminal.tables import Column, cut, fit
+
+#: Of the JSON envelope.
+VERSION = 1
+
+
+class Ui:
+    """Prints the result of one command, as text or as JSON."""
+
+    def __init__(self, command: str, *, as_json: bool = False, out: TextIO | None = None) -> None:
+        self.command, self.as_json = command, as_json
+        self._out, self._err = out or sys.stdout, sys.stderr
+        self._wide = False
+
+    def say(self, *lines: str) -> None:
+        """A result for people; nothing when JSON is asked for."""
+        if not self.as_json:
+            for line in lines:
+                print(safe_text(line), file=self._out)
+            self._out.flush()
+
+    def facts(self, named: Iterable[tuple[str, Sequence[str]]]) -> None:
+        """Names and their lines; on a terminal a long line is folded under its own beginning.
+
+        A line that is a command is to be copied, so it stays whole.
+        """
+        width = shutil.get_terminal_size().columns - 11 if self._out.isatty() else 0
+        for name, lines in named:
+            parts = [part for line in lines for part in _folded(safe_line(line), width)]
+            self.say(*(f"{'' if n else name:>9}  {part}".rstrip() for n, part in enumerate(parts)))
+
+    def note(self, line: str) -> None:
+        """Progress or a warning, on standard error in both modes."""
+        print(f"clusterrun: {safe_line(line)}", file=self._err, flush=True)
+
+    def raw(self, text: str) -> None:
+        """A text that is printed byte for byte: a rendered script."""
+        self._out.flush()
+        self._out.buffer.write(text.encode("utf-8", "surrogateescape"))
+        self._out.flush()
+
+    def data(self, data: Any) -> None:
+        """The JSON envelope of a command that worked; nothing in text mode."""
+        if self.as_json:
+            self._envelope(data, None)
+
+    def error(self, error: ClusterrunError) -> None:
+        """What failed, what the scheduler said, what to try."""
+        if self.as_json:
+            self._envelope(None, {
+                "message": error.message, "hint": error.hint, "said": error.said, "exit_code": error.exit_code,
+            })  # fmt: skip
+            return
+        print(f"clusterrun: {safe_line(error.message)}", file=self._err)
+        for line in error.said.splitlines():
+            print(f"  | {safe_text(line)}", file=self._err)
+        if error.hint:
+            print(f"  hint: {safe_line(error.hint)}", file=self._err)
+        self._err.flush()
+
+    def table(self, columns: Sequence[str] | Sequence[Column], rows: Iterable[Sequence[str]]) -> None:
+        """Print a table: aligned and as wide as the terminal, or tab-separated lines in a pipe, the heading first."""
+        if self.as_json:
+            return
+        safe = lru_cache(maxsize=4096)(safe_line)  # the rows of an array differ in little
+        cells = [[safe(cell) for cell in row] for row in rows]
+        if self._out.isatty():
+            lines = fit(_as_columns(columns), cells, shutil.get_terminal_size().columns)
+            if lines and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb":
+                lines[0] = f"\x1b[1m{lines[0]}\x1b[0m"
+        else:
+            lines = ["\t".join(row) for row in ([one.name for one in _as_columns(columns)], *cells)]
+        self._lines(lines)
+
+    def screen(self, lines: Sequence[str], before: int) -> int:
+        """Draw lines in place of the ``before`` lines drawn last: the first, and the last that there is room for.
+
+        The newest job stands last, and so does what could not be asked. Returns how many were drawn: what to hand in
+        next time.
+        """
+        size = shutil.get_terminal_size()
+        shown = [cut(safe_line(line), size.columns) for line in lines]
+        if len(shown) >= size.lines:
+            room = max(1, size.lines - 3)
+            left_out = cut(f"… {len(shown) - room - 1} more lines …", size.columns)
+            shown = [shown[0], left_out, *shown[-room:]]
+        self._out.write(f"\x1b[{before}A" * (before > 0) + "\r\x1b[J")
+        self._lines(shown)
+        return len(shown)
+
+    @property
+    def on_terminal(self) -> bool:
+        """Whether what is said can be drawn over."""
+        return not self.as_json and self._out.isatty()
+
+    def _lines(self, lines: Sequence[str]) -> None:
+        if lines:
+            print("\n".join(lines), file=self._out)  # at once: a print for each takes longer than all the rest
+        self._out.flush()
+
+    def log_bytes(self, data: bytes) -> None:
+        """What ``logs.show`` made: bytes that are ready to be written, and are seen at once."""
+        if not self._wide:
+            self._wide = True
+            _widen(self._out)
+        self._out.flush()
+        encoding = codecs.lookup(self._out.encoding or "utf-8").name
+        if encoding != "utf-8" and self._out.isatty():
+            data = data.decode("utf-8", "replace").encode(encoding, "backslashreplace")
+        self._out.buffer.write(data)
+        self._out.buffer.flush()
+
+    def _envelope(self, data: Any, error: Mapping[str, Any] | None) -> None:
+        envelope = {"version": VERSION, "command": self.command, "data": data, "error": error}
+        print(json.dumps(envelope), file=self._out, flush=True)
+
+
+def _folded(line: str, width: int) -> list[str]:
+    if width < 20 or line.startswith(("scontrol ", "clusterrun ", "cd ")):
+        return [line]
+    return textwrap.wrap(line, width, break_long_words=False, break_on_hyphens=False) or [line]
+
+
+def _widen(out: TextIO) -> None:
+    """Let a pipe hold as much as Linux gives everybody: fewer turns between the two programs, a tenth of the time."""
+    with contextlib.suppress(OSError, AttributeError):
+        fcntl.fcntl(out.fileno(), fcntl.F_SETPIPE_SZ, 1024 * 1024)  # fails where it is no pipe
+
+
+def _as_columns(columns: Sequence[str] | Sequence[Column]) -> list[Column]:
+    return [one if isinstance(one, Column) else Column(one, least=10 * (one == columns[-1])) for one in columns]

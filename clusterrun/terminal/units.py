@@ -1,0 +1,78 @@
+"""Durations, times and amounts as sentences and tables show them."""
+
+from __future__ import annotations
+
+import time
+from functools import lru_cache
+
+
+@lru_cache(maxsize=1024)
+def format_duration(seconds: float | None) -> str:
+    """Return seconds as Slurm writes a duration: ``1-02:03:04``, ``2:03:04``, ``3:04``; a negative time is ``0:00``."""
+    if seconds is None:
+        return "an unknown time"
+    minutes, second = divmod(max(0, int(seconds)), 60)
+    hours, minute = divmod(minutes, 60)
+    days, hour = divmod(hours, 24)
+    if days:
+        return f"{days}-{hour:02}:{minute:02}:{second:02}"
+    return f"{hour}:{minute:02}:{second:02}" if hour else f"{minute}:{second:02}"
+
+
+def format_age(seconds: float) -> str:
+    """An age in one unit: ``4 s``, ``3 min``, ``2 h``, ``5 d``; of a clock that is ahead of ours, ``0 s``."""
+    for unit, size in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds // size:.0f} {unit}"
+    return f"{max(0, int(seconds))} s"
+
+
+def plural(count: int, noun: str) -> str:
+    """``1 node``, ``3 nodes``."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def format_when(at: float | None, now: float) -> str:
+    """A moment as people say it, in this machine's time: ``now``, ``in 25 min``, ``today 18:05``, ``Sat 14:20``."""
+    if at is None:
+        return "at a time Slurm cannot tell"
+    if at - now <= 60:
+        return "now"
+    if at - now < 90 * 60:
+        return f"in {round((at - now) / 60)} min"
+    return format_time(at, now)
+
+
+def format_time(at: float, now: float) -> str:
+    """A moment by the clock, of the past or the future; the weekday alone within a week, else the date."""
+    there, here = time.localtime(at), time.localtime(now)
+    if there[:3] == here[:3]:
+        return time.strftime("today %H:%M", there)
+    if abs(at - now) < 6 * 86_400:
+        return time.strftime("%a %H:%M", there)
+    return time.strftime("%-d %b %Y %H:%M", there)
+
+
+def format_time_and_offset(epoch: float, now: float) -> str:
+    """A time to come or past, in this machine's time zone, and how far off it is: ``11:30:05, in 59:12``."""
+    far = "%Y-%m-%d %H:%M" if abs(epoch - now) > 20 * 3600 else "%H:%M:%S"
+    off = f"in {format_duration(epoch - now)}" if epoch >= now else f"{format_duration(now - epoch)} ago"
+    return f"{time.strftime(far, time.localtime(epoch))}, {off}"
+
+
+def format_tres(tres: str, value: float) -> str:
+    """So much of a resource: ``4 gres/gpu``, ``62.5G mem``."""
+    name = tres or "of it"
+    if tres == "mem" or tres.startswith("bb/"):
+        return f"{_format_memory(value)} {name}"
+    return f"{value:g} {name}"
+
+
+def first_few(names: list[str], most: int = 6) -> str:
+    """The first few names and how many more there are."""
+    shown = ", ".join(names[:most])
+    return f"{shown} and {len(names) - most} more" if len(names) > most else shown
+
+
+def _format_memory(megabytes: float) -> str:
+    return f"{megabytes / 1024:g}G" if megabytes >= 1024 and megabytes % 512 == 0 else f"{megabytes:g}M"

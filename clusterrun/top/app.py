@@ -1,0 +1,302 @@
+"""The screen of ``top``: my jobs, the ranks of the one under the cursor, its log, and what can be done about it."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from queue import Empty, SimpleQueue
+from typing import ClassVar
+
+from textual import on
+from textual.app import App, ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Container
+from textual.widgets import DataTable, Footer, Static
+
+from clusterrun.errors import ClusterrunError
+from clusterrun.state.pace import Pace
+from clusterrun.state.reconcile import RunState
+from clusterrun.state.show import LIST_COLUMNS, handle
+from clusterrun.terminal.safe_text import safe_line
+from clusterrun.terminal.tables import fit
+from clusterrun.top import shown
+from clusterrun.top.dialogs import KEYS, Question, Reading
+from clusterrun.top.feeds import LOG_LINES, Jobs, LogFeed, QueueFeed, RanksFeed, Rows, RowsFeed
+from clusterrun.top.grid import Grid, Tail
+from clusterrun.top.source import Ranks, Source, is_over
+
+TICK = 0.5
+MANY = 500
+"""Ranks above which their ages are brought up to date with new answers only."""
+THEMES = {"dark": "textual-dark", "light": "textual-light"}
+
+
+class Top(App[int]):
+    """Shows what the feeds have; asks nothing itself. Returns 0 for ``q``, 130 for Ctrl-C, 128+n for a signal."""
+
+    ENABLE_COMMAND_PALETTE = False
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (150, "-wide")]  # noqa: RUF012
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("q", "leave(0)", "Quit"),
+        Binding("ctrl+c", "leave(130)", "Quit", show=False, priority=True),
+        Binding("escape", "whole", "Back", show=False),
+        Binding("enter", "job", "Job"),
+        Binding("f", "log", "Log"),
+        Binding("e", "explain", "Explain"),
+        Binding("c", "cancel", "Cancel"),
+        Binding("h", "hold", "Hold"),
+        Binding("r", "ask", "Ask now"),
+        Binding("t", "theme", "Theme"),
+        Binding("question_mark", "keys", "Keys"),
+    ]
+    CSS = """
+    #line, #job, #said { height: 1; padding: 0 1; }
+    #line { background: $primary; color: $text; }
+    #job { background: $panel; }
+    #said { background: $panel; display: none; }
+    #said.-some { display: block; }
+    Grid { height: 1fr; }
+    #below { height: 2fr; layout: vertical; }
+    #log { height: 1fr; scrollbar-size-horizontal: 0; }
+    Grid { scrollbar-size-horizontal: 0; }
+    .-wide #below { layout: horizontal; }
+    .-wide #ranks { width: 1fr; height: 100%; }
+    .-wide #log { width: 1fr; height: 100%; padding: 0 1; }
+    .-job #jobs, .-log #jobs, .-log #ranks { display: none; }
+    .-job #below, .-log #below { height: 1fr; }
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        *,
+        theme: str = "dark",
+        chosen: str = "",
+        pace: Pace | None = None,
+        notes: list[str] | None = None,
+    ) -> None:
+        super().__init__()
+        self.theme = THEMES[theme]
+        self._source, self._notes = source, notes if notes is not None else []
+        self._queue = QueueFeed(source.jobs, pace, heard_ago=lambda: source.heard_ago)
+        self._rows = RowsFeed(self._queue, shown.job_rows)
+        self._ranks = RanksFeed()
+        self._tail: LogFeed | None = None
+        self._tail_seen = 0
+        self._first = chosen  # the key of the row to begin on
+        self._states: dict[str, RunState] = {}
+        self._key: str | None = None
+        self._jobs_shown: tuple[Rows | None, int] = (None, 0)
+        self._ranks_shown: tuple[Ranks | None, int, bool] = (None, 0, False)
+        self._hurried: tuple[str, int] = ("", 0)
+        self._answers: SimpleQueue[Callable[[], None]] = SimpleQueue()
+
+    # -- the screen ------------------------------------------------------------------------------------------------
+
+    def compose(self) -> ComposeResult:
+        yield Static(id="line", markup=False)
+        yield Grid(["JOBID"], id="jobs")
+        yield Static(id="job", markup=False)
+        with Container(id="below"):
+            yield Grid(shown.RANK_COLUMNS, id="ranks")
+            yield Tail(id="log", max_lines=LOG_LINES)
+        yield Static(id="said", markup=False)
+        yield Footer(show_command_palette=False)
+
+    def on_mount(self) -> None:
+        if threading.current_thread() is threading.main_thread():  # the only one that is told of signals
+            for number in (signal.SIGTERM, signal.SIGHUP):  # ended from outside, it leaves the terminal as it found it
+                asyncio.get_running_loop().add_signal_handler(number, self.action_leave, 128 + number)
+        self.query_one("#jobs", Grid).focus()
+        self._queue.start()
+        self._rows.start()
+        self._ranks.start()
+        self.set_interval(TICK, self.tick)
+        if self._first:
+            self.screen.add_class("-job")
+        self.tick()
+
+    def on_unmount(self) -> None:
+        self._queue.close()
+        self._rows.close()
+        self._ranks.close()
+        if self._tail is not None:
+            self._tail.close()
+
+    def tick(self) -> None:
+        """Show what is new, and how old the rest is."""
+        if not self.is_running:  # it closes: the timer goes on for a moment after the widgets are gone
+            return
+        jobs, now = self._queue.latest, time.monotonic()
+        self.screen_stack[0].query_one("#line", Static).update(shown.top_line(jobs, self._source.user, now))
+        self._show_jobs(self._rows.latest)
+        self._show_job(jobs)
+        self._show_log()
+        if self._notes:
+            self._said(self._notes.pop(0))
+        while True:
+            try:
+                self._answers.get_nowait()()
+            except Empty:
+                break
+
+    def _show_jobs(self, rows: Rows) -> None:
+        grid = self._grid("jobs")
+        width = (grid.scrollable_content_region.width or self.size.width) - 2  # none while it hides
+        if self._jobs_shown == (rows, width):
+            return
+        self._jobs_shown = (rows, width)
+        self._states = dict(zip(rows.cells, rows.jobs.states, strict=True))
+        # laid out as `list` does it, each row one cell: what matters least goes first where the terminal is narrow
+        heading, *lines = fit(LIST_COLUMNS, list(rows.cells.values()), width)
+        grid.show([(key, [line]) for key, line in zip(rows.cells, lines, strict=True)], [heading])
+        if self._first in self._states:
+            grid.choose(self._first)
+            self._first = ""
+
+    def _show_job(self, jobs: Jobs) -> None:
+        key = self._grid("jobs").chosen
+        state = self._states.get(key) if key is not None else None
+        self._choose(key, state)
+        of, told = self._ranks.latest
+        if of != key:
+            told = Ranks()
+        now, over = time.time(), state is not None and is_over(state)
+        line = self.screen_stack[0].query_one("#job", Static)
+        nothing = jobs.at is not None and not jobs.states
+        line.update("no jobs; `clusterrun submit` starts one" if nothing else shown.job_line(state, told, now, over))
+        second = int(now) if len(told.ranks) <= MANY else 0
+        if self._ranks_shown != (told, second, over):
+            self._ranks_shown = (told, second, over)
+            self._grid("ranks").show([(str(rank.rank), shown.rank_row(rank, now, over)) for rank in told.ranks])
+        if told.ended and not over and self._hurried != (of, told.attempt):
+            self._hurried = (of, told.attempt)  # its own word that it has ended: time to ask
+            self._queue.hurry()
+
+    def _choose(self, key: str | None, state: RunState | None) -> None:
+        """Turn to another job: its files, and its log once it has one."""
+        self._ranks.choose(key or "", partial(self._source.ranks, state) if state is not None else None)
+        logs = self._source.logs(state) if state is not None else None
+        if key == self._key and (self._tail is not None or logs is None):
+            return
+        self._key = key
+        if self._tail is not None:
+            self._tail.close()
+        self._tail, self._tail_seen = None, 0
+        self._log_pane().clear()
+        if logs is not None:
+            self._tail = LogFeed(logs)
+            self._tail.start()
+        elif state is not None and state.record is None:
+            self._log_pane().write_line(f"-- another tool's job: `clusterrun logs {handle(state)}` looks for its log")
+
+    def _show_log(self) -> None:
+        if self._tail is None:
+            return
+        self._tail_seen, lines = self._tail.new(self._tail_seen)
+        if self._tail.trouble:
+            lines.append(f"-- {safe_line(self._tail.trouble)}")
+            self._tail.trouble = ""
+        if lines:
+            self._log_pane().write_lines(lines)
+
+    def _log_pane(self) -> Tail:
+        return self.screen_stack[0].query_one("#log", Tail)
+
+    def _grid(self, name: str) -> Grid:
+        return self.screen_stack[0].query_one(f"#{name}", Grid)  # a dialog may stand before it
+
+    # -- the keys --------------------------------------------------------------------------------------------------
+
+    def action_leave(self, status: int) -> None:
+        self.exit(status)
+
+    def action_whole(self) -> None:
+        self.screen.remove_class("-job", "-log")
+        self._grid("jobs").focus()
+
+    def action_job(self) -> None:
+        self.screen.remove_class("-log")
+        self.screen.add_class("-job")
+        self._grid("ranks").focus()
+
+    @on(DataTable.RowSelected, "#jobs")
+    def _row_selected(self) -> None:
+        self.action_job()  # the table keeps the enter key to itself
+
+    def action_log(self) -> None:
+        self.screen.remove_class("-job")
+        if self.screen.toggle_class("-log").has_class("-log"):
+            self.query_one("#log", Tail).focus()
+        else:
+            self._grid("jobs").focus()
+
+    def action_ask(self) -> None:
+        self._queue.hurry()
+
+    def action_theme(self) -> None:
+        self.theme = THEMES["light" if self.theme == THEMES["dark"] else "dark"]
+
+    def action_keys(self) -> None:
+        window = Reading("keys")
+        window.show(KEYS)
+        self.push_screen(window)
+
+    def action_explain(self) -> None:
+        if (state := self._chosen()) is None:
+            return
+        window = Reading(handle(state))
+        self.push_screen(window)
+        self._do(lambda: "\n".join(self._source.explain(state)), window.show)
+
+    def action_cancel(self) -> None:
+        if (state := self._chosen()) is not None:
+            self._ask_first(f"Cancel {_named(state)}?", lambda: self._source.cancel(state))
+
+    def action_hold(self) -> None:
+        if (state := self._chosen()) is not None:
+            self._said(f"asking Slurm about {handle(state)} …")
+            self._do(lambda: self._source.hold(state), self._done)
+
+    def _ask_first(self, question: str, act: Callable[[], str]) -> None:
+        def answered(yes: bool | None) -> None:
+            if yes:
+                self._said("…")
+                self._do(act, self._done)
+
+        self.push_screen(Question(question), answered)
+
+    def _chosen(self) -> RunState | None:
+        key = self._grid("jobs").chosen
+        return self._states.get(key) if key is not None else None
+
+    def _do(self, act: Callable[[], str], then: Callable[[str], None]) -> None:
+        """Have something done in a thread, and its word shown at a later tick."""
+
+        def work() -> None:
+            try:
+                text = act()
+            except ClusterrunError as error:
+                text = "  ".join(part for part in (error.message, error.said, error.hint) if part)
+            except Exception as error:  # a part that is missing or broken is told, and the view goes on
+                text = f"{type(error).__name__}: {error}"
+            self._answers.put(lambda: then(text))
+
+        threading.Thread(target=work, name="top-act", daemon=True).start()
+
+    def _done(self, text: str) -> None:
+        self._said(text)
+        self._queue.hurry()
+
+    def _said(self, text: str) -> None:
+        line = self.screen_stack[0].query_one("#said", Static)
+        line.update(safe_line(" ".join(text.split())))
+        line.add_class("-some")
+
+
+def _named(state: RunState) -> str:
+    return f"{handle(state)} ({state.record.name})" if state.record is not None else handle(state)

@@ -1,0 +1,1 @@
+"""Why a job is pending, and why a job ended."""

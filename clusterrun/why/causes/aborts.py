@@ -1,0 +1,35 @@
+"""A process that aborted in C++: what it printed as it gave up goes before who reports its signal."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from clusterrun.why.causes.model import Line, Strength
+from clusterrun.why.causes.table_launch import TERMINATE
+from clusterrun.why.causes.tracebacks import split_rank
+
+if TYPE_CHECKING:
+    from clusterrun.why.causes.match import Finding
+
+_ABORT = re.compile(r"(?i)\babort|signal 6|SIGABRT")
+_WHAT = re.compile(r"^\s*what\(\):\s+(?P<what>\S.{0,300})")
+
+
+def put_aborted(found: dict[int, Finding], lines: Sequence[Line]) -> None:
+    """Let what a process aborted with speak: its ``what()``, and not who reports the abort afterwards."""
+    aborted = [index for index in sorted(found) if found[index].row is TERMINATE]
+    if not aborted:
+        return
+    for index, one in list(found.items()):
+        if index > aborted[0] and one.kind == "crashed" and one.row is not TERMINATE and _ABORT.search(one.sentence):
+            found[index] = replace(one, strength=Strength.ECHO)
+    for index in aborted:
+        near = range(index + 1, min(index + 4, len(lines)))
+        said = next(((at, m["what"]) for at in near if (m := _WHAT.match(split_rank(lines[at])[1]))), None)
+        if said is not None and said[0] in found:
+            del found[index]  # a row knows what it says
+        elif said is not None:
+            found[index] = replace(found[index], sentence=f"{found[index].sentence}: {said[1]}")

@@ -1,0 +1,88 @@
+"""What other lines add to a finding: the report that an exception follows from, the reason behind a general word."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+from clusterrun.why.causes.match import PROGRESS, Finding
+from clusterrun.why.causes.model import Line, row
+from clusterrun.why.causes.table_gpu import BUILD
+from clusterrun.why.causes.table_python import EXCEPTION
+from clusterrun.why.causes.tracebacks import split_rank
+
+_NEAR = 25  # lines before an exception, or at the end of another stream, where its reason may be printed
+_READ = 500  # characters of a line that are looked at
+_REPORTED = row(
+    "file-missing", "exist", "exist", "{report}; then {error}",
+    "the script printed that line and went on: the path must exist on the compute nodes, and hold what is read from it",
+    "https://github.com/NVIDIA/Megatron-LM/blob/main/megatron/data/indexed_dataset.py", "clusterrun logs JOB -n 50",
+)  # fmt: skip
+#: exceptions that are raised where something had not been found before
+_FOLLOWER = re.compile(
+    r"NoneType|^UnboundLocalError|list index out of range|max\(\) arg is an empty|empty sequence|^ZeroDivisionError"
+    r"|^StopIteration|!_src\.empty\(\)|!ssize\.empty\(\)|need at least one array|non-empty (?:list|TensorList)"
+)
+_REPORT = re.compile(
+    r"(?i)^(?=.*(?:/[\w.]+/|\w\.[a-z]\w{1,6}\b|\bdir|\bfolder)).*(?:does ?n[o']t exist|not exist|\bnot found"
+    r"|no such file|(?:can(?:no|')t|could not|couldn't|unable to|failed to)(?: be)? (?:open|find|read|load|locate)"
+    r"|no \w+ (?:was |were )?found|found 0\b|\b0 \w+ (?:were )?found)"
+)
+_CARRIED_ON = re.compile(r"(?i)using|skip|fall(?:ing|s)? ?back|ignor|instead|scratch|creat|downlo|default|without")
+_COMPILER = re.compile(r"fatal error: |unsupported GNU version|nvcc fatal")  # printed before ninja's own status
+_NCCL_FAILED = re.compile(r"NCCL WARN (?P<what>(?:Cuda failure|Call to \w+ failed).{0,200})")
+_LAST_ERROR = re.compile(r"NCCL WARN (?P<what>(?!.*Missing|.*NCCL_).{8,200})")
+
+
+def reported(found: Finding, logs: Sequence[Sequence[Line]]) -> Finding:
+    """An exception that only follows from what the script had printed, in the words of both; else the same."""
+    if found.row is not EXCEPTION or _FOLLOWER.search(found.sentence) is None:
+        return found
+    for lines in logs:
+        end = found.index + 1 if _holds(lines, found) else len(lines)
+        for line in reversed(lines[max(0, end - (2 * _NEAR if end < len(lines) else _NEAR)) : end]):
+            text = split_rank(line)[1][:_READ].strip()
+            if PROGRESS.search(text):
+                break
+            if text.startswith(("File ", found.sentence[:20])) or not _REPORT.match(text) or _CARRIED_ON.search(text):
+                continue
+            words = f"{text}; then {found.sentence}"
+            return replace(found, row=_REPORTED, line=line, sentence=words, advice=_REPORTED.advice)
+    return found
+
+
+def with_reason(best: Finding, findings: Sequence[Finding], logs: Sequence[Sequence[Line]]) -> Finding:
+    """A container, a build, an import or NCCL's error, by what was printed about it, where that says more."""
+    if best.kind == "launch-failed" and "pyxis:" in best.line.text:
+        inner = [f for f in findings if "pyxis:" in f.line.text and f.kind in ("disk-full", "quota", "launch-failed")]
+        return next((f for f in inner if f.kind != "launch-failed"), next((f for f in inner if f.value("why")), best))
+    if best.row is BUILD:
+        header = next((f for f in findings if _COMPILER.search(f.sentence)), None)
+        return best if header is None else replace(header, place=best.place, rank=best.rank)
+    if best.kind in ("import-error", "command-missing"):
+        setup = next((f for f in findings if f.kind == "setup" and f.row.common and f.line is not best.line), None)
+        if setup is not None:
+            return replace(best, sentence=f"{best.sentence}; before that, {setup.sentence}", advice=setup.advice)
+    if best.kind == "nccl-error":
+        reason = next((why for lines in logs if _holds(lines, best) if (why := _nccl_reason(lines, best))), "")
+        if not reason:  # NCCL warns in the other stream
+            warned = (_NCCL_FAILED.search(line.text[:_READ]) for lines in logs for line in lines)
+            reason = next((match["what"] for match in warned if match), "")
+        return replace(best, sentence=f"{best.sentence}: {reason}") if reason else best
+    return best
+
+
+def _nccl_reason(lines: Sequence[Line], best: Finding) -> str:
+    """NCCL's own word of what failed: the line after ``Last error:``, else its last warning before the error."""
+    after = [split_rank(line)[1].strip() for line in lines[best.index : best.index + 8]]
+    if "Last error:" in after[:-1]:
+        return after[after.index("Last error:") + 1][:200]
+    before = (
+        _LAST_ERROR.search(line.text[:_READ]) for line in reversed(lines[max(0, best.index - _NEAR) : best.index])
+    )
+    return next((match["what"] for match in before if match), "")
+
+
+def _holds(lines: Sequence[Line], found: Finding) -> bool:
+    return found.index < len(lines) and lines[found.index] is found.line

@@ -1,0 +1,129 @@
+"""A finding in full: a kill with its reason, a hang with the rank that did not come, and the words for all of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from clusterrun.why.causes.context import with_reason
+from clusterrun.why.causes.hang import Absent, absent
+from clusterrun.why.causes.match import Finding, filled
+from clusterrun.why.causes.model import Cause, EndFacts, Evidence, Line, Strength
+from clusterrun.why.causes.table_python import EXCEPTION
+
+Logs = Sequence[Sequence[Line]]
+
+#: Slurm's word for the end of a job -> our kind.
+BY_STATE = {
+    "TIMEOUT": "time-limit",
+    "PREEMPTED": "preemption",
+    "NODE_FAIL": "node-failure",
+    "CANCELLED": "cancelled",
+    "OUT_OF_MEMORY": "host-memory",
+    "BOOT_FAIL": "node-failure",
+    "DEADLINE": "deadline",
+    "LAUNCH_FAILED": "launch-failed",
+}
+BY_DUE = {"TIME LIMIT": "time-limit", "PREEMPTION": "preemption", "NODE FAILURE": "node-failure"}
+
+
+def in_full(best: Finding, findings: Sequence[Finding], logs: Logs, facts: EndFacts) -> Cause:
+    """A finding in full: a kill or a container with its reason, a hang with the rank that did not come."""
+    if best.kind == "killed" or (best.row is EXCEPTION and _says_killed(best.sentence)):
+        memory = next((f for f in findings if f.kind == "host-memory" and f.strength <= Strength.HINT), None)
+        if memory is not None:
+            cause = told(memory, facts)
+            who = best if best.rank is not None and _may_be(best, memory) else memory
+            return replace(
+                cause, rank=who.rank, node=who.node or cause.node, evidence=(*lines_of(memory), *lines_of(best))
+            )
+    if best.kind == "host-memory" and best.rank is None:
+        killed = [f for f in findings if f.kind in ("host-memory", "killed") and f.rank is not None]
+        task = next((f for f in killed if _may_be(f, best)), None)
+        if task is not None:
+            return replace(
+                told(best, facts), rank=task.rank, node=task.node, evidence=(*lines_of(best), *lines_of(task))
+            )
+    if best.kind == "crashed" and best.rank is not None:
+        inner = next((f for f in findings if f.kind == "crashed" and f is not best and f.rank == best.rank), None)
+        return replace(told(best, facts), evidence=(*lines_of(inner), *lines_of(best)))
+    if best.kind == "collective-timeout":
+        return _hang(best, absent(findings, logs, facts), facts)
+    if best.kind == "worker" and not best.advice:
+        return replace(told(best, facts), kind="refused" if facts.exit_status == 2 else "worker")
+    return told(_with_task(with_reason(best, findings, logs), findings), facts)
+
+
+def _may_be(task: Finding, memory: Finding) -> bool:
+    """Whether that task can be the one that a line on memory is about: a line names its node, and only that."""
+    return not memory.node or (task.node in ("", memory.node) and len(task.ranks) < 2)
+
+
+def _with_task(best: Finding, findings: Sequence[Finding]) -> Finding:
+    """A cause that no rank's label stands before, with the task that srun says went first."""
+    if best.rank is not None or best.strength is not Strength.CAUSE or best.kind in BY_STATE.values():
+        return best
+    task = next((f for f in findings if f.kind == "task-ended" and f.value("status") and f.index > best.index), None)
+    return best if task is None or len(task.ranks) != 1 else replace(best, rank=task.rank, node=task.node)
+
+
+def _says_killed(text: str) -> bool:
+    words = ("SIGKILL", "exit code -9", "signal: Killed", "was terminated abruptly", "exited unexpectedly")
+    return any(word in text for word in words)
+
+
+def _hang(best: Finding, missing: Absent | None, facts: EndFacts) -> Cause:
+    cause = told(best, facts)
+    waited = f"; the others waited at {cause.place}" if cause.place else ""
+    if missing is None:
+        return replace(
+            cause,
+            rank=None,
+            node="",
+            place="",
+            sentence=f"{cause.sentence}; which rank did not come cannot be seen{waited}",
+            command="clusterrun logs JOB -n 50",
+        )
+    first = missing.ranks[0]
+    who = ", ".join(rank_words(rank, facts) for rank in missing.ranks[:4]) + (" …" if len(missing.ranks) > 4 else "")
+    return replace(
+        cause,
+        rank=first,
+        node=facts.nodes.get(first, ""),
+        place="",
+        sentence=f"{cause.sentence}: {who} did not come ({missing.how}){waited}",
+        command=f"clusterrun logs JOB --rank {first} -n 50",
+    )
+
+
+def told(finding: Finding, facts: EndFacts) -> Cause:
+    node = finding.node or (facts.nodes.get(finding.rank, "") if finding.rank is not None else "")
+    command = finding.command
+    if "{node}" in finding.row.command and not finding.value("node"):
+        command = filled(finding.row.command, dict(finding.values) | {"node": node or "NODE"})
+    elif node:
+        command = command.replace("NODE", node)
+    return Cause(
+        kind=finding.kind,
+        sentence=finding.sentence,
+        rank=finding.rank,
+        node=node,
+        place=finding.place,
+        evidence=lines_of(finding),
+        advice=finding.advice,
+        command=command,
+        source=finding.row.source,
+    )
+
+
+def lines_of(finding: Finding | None) -> tuple[Evidence, ...]:
+    return () if finding is None or not finding.line.text else (evidence_of(finding.line),)
+
+
+def evidence_of(line: Line) -> Evidence:
+    return Evidence(line.file, line.number, line.text)
+
+
+def rank_words(rank: int, facts: EndFacts) -> str:
+    node = facts.nodes.get(rank, "")
+    return f"rank {rank} on {node}" if node else f"rank {rank}"

@@ -1,0 +1,74 @@
+"""Which rank did not come to a collective: from those that waited, from what is known of each, never guessed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from clusterrun.why.causes.match import Finding
+from clusterrun.why.causes.model import EndFacts, Line
+from clusterrun.why.causes.tracebacks import split_rank
+
+_ENQUEUED = re.compile(
+    r"(?:\[PG (?P<group>[^\]]*?) )?Rank (?P<rank>\d+)\].*?last enqueued (?:NCCL )?work: (?P<seq>-?\d+)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """The ranks that did not come, and how that is known."""
+
+    ranks: tuple[int, ...]
+    how: str
+
+
+def absent(findings: Sequence[Finding], logs: Sequence[Sequence[Line]], facts: EndFacts) -> Absent | None:
+    """The ranks that did not come to the collective that timed out, None where that cannot be seen."""
+    if facts.behind:
+        ranks = tuple(sorted(facts.behind))
+        return Absent(ranks, facts.behind[ranks[0]])
+    hangs = [f for f in findings if f.kind == "collective-timeout"]
+    named = next((f for f in hangs if f.ranks), None)
+    if named is not None:  # a monitored barrier says it itself
+        return Absent(named.ranks, "the barrier names it")
+    behind = _behind(_last_enqueued(logs), "had not started the collective that the others waited in")
+    if behind is not None:
+        return behind
+    waited = {f.rank for f in hangs if f.rank is not None}
+    world = facts.world_size or (max(facts.nodes) + 1 if facts.nodes else 0)
+    rest = tuple(rank for rank in range(world) if rank not in waited)
+    if waited and rest and len(rest) <= max(1, world // 2) and world <= 1_000_000:
+        return Absent(rest, "every other rank says that it waited")
+    ended = {end.rank for end in facts.ends}
+    silent = tuple(rank for rank in range(world) if rank not in ended)
+    if ended and silent and len(silent) <= max(1, world // 2):
+        return Absent(silent, "it left no end record, as the others did")
+    return None
+
+
+def _last_enqueued(logs: Sequence[Sequence[Line]]) -> dict[int, int]:
+    """What each rank's watchdog says it had started last, in the process group of which most ranks say so.
+
+    Each group counts its collectives, and its ranks, by itself: the label before the line has the rank of the job.
+    """
+    seen: dict[str, dict[int, int]] = {}
+    for lines in logs:
+        for line in lines:
+            if "last enqueued" not in line.text:
+                continue
+            rank, text = split_rank(line)
+            match = _ENQUEUED.search(text)
+            if match is not None:
+                who = rank if rank is not None else int(match["rank"])
+                seen.setdefault(match["group"] or "", {})[who] = int(match["seq"])
+    return max(seen.values(), key=len, default={})
+
+
+def _behind(seen: dict[int, int], how: str) -> Absent | None:
+    """The ranks that stand before the others, where they are the fewer."""
+    if len(seen) < 2:
+        return None
+    least = min(seen.values())
+    ranks = tuple(sorted(rank for rank, seq in seen.items() if seq == least))
+    return Absent(ranks, how) if 2 * len(ranks) < len(seen) or (len(seen) == 2 and len(ranks) == 1) else None

@@ -1,0 +1,96 @@
+"""A loss that became NaN and stayed so, from the figures that a log prints, with the step where it began."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from clusterrun.why.causes.model import Line, Strength, row
+from clusterrun.why.causes.tracebacks import split_rank
+
+NAN = row(
+    "nan-loss",
+    "nan",
+    "nan",
+    "{told}",
+    "a lower learning rate, a longer warm-up, clipped gradients, bf16, not fp16; look at the samples of that step",
+    "https://github.com/vpetren/gradnorm_tf/issues/17",
+    "clusterrun logs JOB --grep loss",
+    Strength.HINT,
+)
+_ENOUGH = 3  # values in a row, up to the end of the log: one alone is often a step that was left out
+_READ = 4_096  # characters of a line that are looked at
+_NEAR = 4  # lines around it that may have the step
+_NUMBER = r"[-+]?(?:nan|inf(?:inity)?|\d[\d.]{0,30}(?:e[-+]?\d{1,3})?)"
+# the loss that is trained on, not one of a validation or of a part of the model
+_LOSS = re.compile(
+    r"(?i)(?<![\w./-])(?P<key>(?:(?:train|training|total|lm|avg|avr|mean|nll)[ _/]?)?loss(?:_(?:total|avg|mean))?)"
+    rf"[\"']?\s{{0,20}}[:=|]?\s{{0,20}}[\"']?(?:tensor\()?(?P<value>{_NUMBER})(?:\b|(?=Epoch))"
+)
+_TABLE = re.compile(rf"\s{{0,20}}\d+/\d+\s+[\d.]{{1,10}}G\s+(?P<value>{_NUMBER})\s")  # ultralytics prints columns
+_OTHERS = re.compile(
+    r"(?i)\b(?:val|valid|validation|eval|evaluation|test|testing|dev|best|min|lowest)\b(?!.{0,40}train).{0,30}$"
+)
+_GRADIENT = re.compile(r"(?i)\bgrad[ _]?norm[\"']?\s?[:=]\s?[\"']?nan\b")
+_UNIT = r"(?i)(?<![a-z]){}s?[\"']?\]?\s{{0,8}}[:=#|\[(]?\s{{0,8}}(?P<number>\d+(?:\.\d+)?)"
+_STEPS = (
+    ("step", re.compile(_UNIT.format("step"))),
+    ("iteration", re.compile(_UNIT.format("(?:iteration|iter)"))),
+    ("step", re.compile(r"\|\s{0,4}(?P<number>\d+)/\d+ \[")),  # tqdm's
+    ("epoch", re.compile(_UNIT.format("epoch"))),
+    ("epoch", re.compile(r"\s*(?P<number>\d+)/\d+\s")),
+)
+
+
+def turned_nan(lines: Sequence[Line]) -> tuple[int, str] | None:
+    """Where the loss became NaN for good: the index of the first such line, and the sentence that says so."""
+    if not any("nan" in line.text[:_READ].lower() for line in lines):
+        return None
+    begins: dict[tuple[int | None, str], tuple[int, int]] = {}  # rank and name -> first index, how many since
+    finite: set[tuple[int | None, str]] = set()
+    for index, rank, key, bad in _values(lines):
+        if not bad:
+            begins.pop((rank, key), None)
+            finite.add((rank, key))
+            continue
+        first, count = begins.get((rank, key), (index, 0))
+        begins[rank, key] = first, count + 1
+    lasting = [(first, whose) for whose, (first, count) in begins.items() if count >= _ENOUGH]
+    if not lasting:
+        return None
+    first, whose = min(lasting, key=lambda one: one[0])
+    step = _step(lines, first)
+    if whose in finite:
+        return first, f"the loss became NaN{f' at {step}' if step else ''} and stayed so"
+    return first, f"the loss is NaN from the first value in the log{f' ({step})' if step else ''}"
+
+
+def _values(lines: Sequence[Line]) -> Iterator[tuple[int, int | None, str, bool]]:
+    """The losses that are printed: index of the line, its rank, the loss's name, whether it is no finite number."""
+    for index, line in enumerate(lines):
+        rank, text = split_rank(line)
+        text = text[:_READ]
+        if (row_ := _TABLE.match(text)) is not None:
+            yield index, rank, "", row_["value"].lower() == "nan"
+        if "loss" not in text.lower():
+            continue
+        for match in _LOSS.finditer(text):
+            if _OTHERS.search(text[max(0, match.start() - 40) : match.start()]):
+                continue
+            value = match["value"].lower().lstrip("+-")
+            bad = value.startswith(("nan", "inf"))
+            if not bad and not value.strip("0."):  # a loss of zero beside a gradient that is NaN is no loss
+                bad = _GRADIENT.search(text) is not None
+            yield index, rank, match["key"].lower(), bad
+            break
+
+
+def _step(lines: Sequence[Line], index: int) -> str:
+    """The step, iteration or epoch of a line of figures, which may stand on a line near it."""
+    around = [index, *range(index - 1, index - _NEAR, -1), *range(index + 1, index + _NEAR)]
+    texts = [lines[n].text[:_READ] for n in around if 0 <= n < len(lines)]
+    for text in texts:
+        for unit, pattern in _STEPS:
+            if (match := pattern.search(text)) is not None:
+                return f"{unit} {match['number']}"
+    return ""

@@ -1,0 +1,145 @@
+"""A job's logs as lines for the tables of causes, bounded, and what of them was not read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from pathlib import Path
+
+from clusterrun.errors import ClusterrunError, RequestError
+from clusterrun.logs.ends import Ends, read_ends
+from clusterrun.logs.lines import Stream
+from clusterrun.records.run_record import written_at
+from clusterrun.why.causes.model import Line
+
+#: Words that begin trouble: where one stands between a log's beginning and end, its surroundings are read too.
+MENTION = (
+    b"Traceback (most recent call last)",
+    b"srun: error:",
+    b"slurmstepd: error:",
+    b"CUDA out of memory",
+    b"oom_kill",
+    b"oom-kill",
+    b"Watchdog caught collective",
+    b"NVRM: Xid",
+    b"failed first",
+    b"Fatal Python error",
+    b"thread terminated with exception",
+    b"terminate called after",
+    b"exited on signal",
+    b"(first observed failure)",
+)
+_MOST_FILES = 64
+_LOGS = re.compile(r"\.(?:out|err|log|txt|stdout|stderr)(?:\.\d+)?$|^(?:slurm-|stdout|stderr)|^(?:out|err|log)$")
+_RANK = re.compile(r"(?:rank|task|proc)[_.-]?(\d{1,6})(?!\d)|(?:^|[_/])(\d{1,6})/(?:std(?:out|err)|out|err)")
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """The lines of each log, the ones to believe first in front, and what was not read."""
+
+    logs: tuple[tuple[Line, ...], ...]
+    notes: tuple[str, ...] = ()
+
+
+def read_logs(
+    paths: Sequence[Path], *, world_size: int | None = None, run_id: str = "", search: bool = True,
+    begin: Sequence[int] = (), owners: Collection[int] | None = None,
+) -> Read:  # fmt: skip
+    """The lines of these files, errors first; with ``run_id`` only those since the run's newest start.
+
+    ``begin`` is the offset in each file at which the job's own lines begin, ``owners`` whose files they may be. With
+    ``search`` what lies between beginning and end of a large one is searched for the first trouble.
+    """
+    since = (
+        (f"clusterrun: {run_id}: job ".encode(), b"DUE TO JOB REQUEUE ***\n", b"Distributed environment: ")
+        if run_id
+        else ()
+    )
+    logs, notes = [], []
+    for path, offset in zip_longest(paths, begin, fillvalue=0):
+        assert isinstance(path, Path)
+        stream: Stream = "err" if path.suffix == ".err" else "out"
+        try:
+            ends = read_ends(
+                path, stream, world_size=world_size, since=since, mention=MENTION if search else (), begin=offset,
+                owners=owners,
+            )  # fmt: skip
+        except FileNotFoundError:
+            notes.append(f"not there: {_shown(path)}")
+            continue
+        except ClusterrunError as error:
+            notes.append(error.message)
+            continue
+        logs.append(_lines(ends))
+        if ends.skipped:
+            notes.append(
+                f"of {_shown(path)} ({ends.size / 1e6:,.0f} MB) its beginning, end and first trouble between were"
+                f" read; {ends.skipped / 1e6:,.0f} MB were not"
+            )
+    return Read(tuple(logs), tuple(notes))
+
+
+def read_folder(folder: Path) -> Read:
+    """The lines of all logs in a folder and the folders in it; raises RequestError where there are none.
+
+    Streams of errors come first, of those the one that was written to last comes last: who ended first is silent
+    first.
+    """
+    if not folder.is_dir():
+        raise RequestError(f"not a folder: {folder}", hint="clusterrun why --logs DIR   (the folder of a job's logs)")
+    found = [path for path in _walk(folder) if _LOGS.search(path.name)]
+    if not found:
+        raise RequestError(f"no log in {folder}", hint="logs are files named *.out, *.err, *.log or slurm-*")
+    found.sort(key=lambda path: (not _is_err(path), written_at(path)))
+    read = read_logs(found[:_MOST_FILES])
+    notes = list(read.notes)
+    if len(found) > _MOST_FILES:
+        notes.append(f"{len(found) - _MOST_FILES} more logs in {folder} were not read")
+    return Read(read.logs, tuple(notes))
+
+
+def _lines(ends: Ends) -> tuple[Line, ...]:
+    name, rank = _shown(ends.path), rank_of_name(ends.path)
+    return tuple(
+        Line(name, number, line.rank if line.rank is not None else rank, line.text) for number, line in ends.lines
+    )
+
+
+def rank_of_name(path: Path) -> int | None:
+    """The rank whose own log this is, by its name (``rank3.err``, ``…/3/stderr.log``); None where it does not say."""
+    match = _RANK.search("/".join(path.parts[-2:]))
+    return int(match[1] or match[2]) if match else None
+
+
+def _is_err(path: Path) -> bool:
+    return "err" in path.name.lower().rpartition(".")[2] or "stderr" in path.name.lower()
+
+
+def _walk(folder: Path) -> list[Path]:
+    """The plain files below a folder, three deep, no links, at most some thousands."""
+    found: list[Path] = []
+    level = [folder]
+    for _ in range(3):
+        below: list[Path] = []
+        for one in level:
+            try:
+                entries = sorted(one.iterdir())
+            except OSError:
+                continue
+            found += [entry for entry in entries if entry.is_file() and not entry.is_symlink()]
+            below += [entry for entry in entries if entry.is_dir() and not entry.is_symlink()]
+            if len(found) > 10_000:
+                return found
+        level = below
+    return found
+
+
+def _shown(path: Path) -> str:
+    """A path as it is typed from here, where that is shorter."""
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except (ValueError, OSError):
+        return str(path)

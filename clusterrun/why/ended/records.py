@@ -1,0 +1,170 @@
+"""What a run wrote of its own end, as facts: who failed first, which ranks ended how, which stood still."""
+
+from __future__ import annotations
+
+import re
+import statistics
+from collections.abc import Iterable, Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from clusterrun.errors import ClusterrunError
+from clusterrun.job import JobStatus
+from clusterrun.logs import LogFile
+from clusterrun.records import progress, run_record
+from clusterrun.records.progress import RankProgress
+from clusterrun.records.run_record import RunRecord
+from clusterrun.state.reconcile import RunState
+from clusterrun.why.causes.flight_recorder import LARGEST, Reached, behind, read_dump
+from clusterrun.why.causes.model import EndFacts, RankEnd, RankFailure
+
+_DUMP = re.compile(r"flight_recorder_(\d{1,7})")
+_DUMPS_READ = 256 * 1024 * 1024  # bytes of flight recorder dumps altogether
+
+
+def facts_of(state: RunState) -> EndFacts:
+    """The facts of a job's end; those of a job that is not ours are its state and exit status alone."""
+    status, run = state.status, state.record
+    base = EndFacts(state=status.state, exit_status=status.exit_status, reason=status.reason)
+    if run is None:
+        return base
+    folders = run_record.attempts(run, status.id.task)
+    if not folders:
+        return EndFacts(
+            state=status.state,
+            exit_status=status.exit_status,
+            reason=status.reason,
+            world_size=run.world_size,
+            cancelled_by=_canceller(run, status),
+        )
+    folder = folders[-1]
+    end = run_record.read_json(folder / "end.json") or {}
+    nodes = _nodes(run_record.read_json(folder / "start.json") or {})
+    ends = _ends(folder)
+    return EndFacts(
+        state=status.state,
+        exit_status=status.exit_status,
+        reason=status.reason,
+        due=str(end.get("due") or ""),
+        world_size=run.world_size,
+        nodes=nodes,
+        failure=_failure(folder),
+        ends=ends,
+        cancelled_by=_canceller(run, status),
+        behind=_behind(folder),
+    )
+
+
+def _canceller(run: RunRecord, status: JobStatus) -> str:
+    if status.state == "CANCELLED" and run.submission.cancel_asked:
+        return "`clusterrun cancel`"
+    if status.state == "CANCELLED" and status.id.is_local:
+        return "a signal to its supervisor"
+    return ""
+
+
+def _nodes(start: Mapping[str, Any]) -> dict[int, str]:
+    ranks = start.get("ranks")
+    return {
+        rank["rank"]: rank["node"]
+        for rank in (ranks if isinstance(ranks, list) else ())
+        if isinstance(rank, dict) and type(rank.get("rank")) is int and isinstance(rank.get("node"), str)
+    }
+
+
+def _failure(folder: Path) -> RankFailure | None:
+    told = run_record.read_json(folder / "first_failure.json")
+    if told is None or type(told.get("rank")) is not int:
+        return None
+    place = f"{told['file']}:{told.get('line')}" if isinstance(told.get("file"), str) else ""
+    status = told.get("status")
+    return RankFailure(
+        rank=told["rank"],
+        node=str(told.get("node") or ""),
+        status=status if type(status) is int else None,
+        error=str(told.get("error") or ""),
+        place=place,
+        file=str(folder / "first_failure.json"),
+    )
+
+
+def _ends(folder: Path) -> tuple[RankEnd, ...]:
+    """The ranks' end records, by rank."""
+    found = []
+    for path in _files(folder):
+        told = run_record.read_json(path) if re.fullmatch(r"rank-\d{1,7}\.end", path.name) else None
+        if told is None or type(told.get("rank")) is not int:
+            continue
+        status, at = told.get("status"), told.get("time")
+        found.append(
+            RankEnd(
+                rank=told["rank"],
+                node=str(told.get("node") or ""),
+                status=status if type(status) is int else None,
+                time=float(at) if isinstance(at, int | float) else None,
+                error=str(told.get("error") or ""),
+            )
+        )
+    return tuple(sorted(found, key=lambda end: end.rank))
+
+
+def _behind(folder: Path) -> dict[int, str]:
+    """The ranks that stood still: by their flight recorders, else by their progress records."""
+    return behind(_dumps(folder)) or still(progress.read_ranks(folder))
+
+
+def still(ranks: Iterable[RankProgress]) -> dict[int, str]:
+    """The ranks, fewer than half, that were silent or at an earlier step when the others last spoke."""
+    known = list(ranks)
+    if len(known) < 2:
+        return {}
+    newest = max(one.time for one in known)
+    silent = {
+        one.rank: f"its last progress record is {newest - one.time:.0f} s older than the others'" + _at(one)
+        for one in known
+        if newest - one.time > 3 * (one.interval or 10)
+    }
+    if silent and 2 * len(silent) <= len(known):
+        return silent
+    steps = [one.step for one in known if one.step is not None]
+    if len(steps) < len(known) or max(steps) == min(steps):
+        return {}
+    usual = statistics.mode(steps)
+    late = {
+        one.rank: f"it stands at step {one.step}, the others at {usual}" for one in known if (one.step or 0) < usual
+    }
+    return late if 2 * len(late) <= len(known) else {}
+
+
+def _at(one: RankProgress) -> str:
+    return f", at step {one.step}" if one.step is not None else ""
+
+
+def _dumps(folder: Path) -> dict[int, Reached]:
+    """The flight recorder dumps in an attempt's folder, by rank, as many as may be read."""
+    found: dict[int, Reached] = {}
+    left = _DUMPS_READ
+    for path in _files(folder):
+        match = _DUMP.fullmatch(path.name)
+        if match is None:
+            continue
+        try:
+            with closing(LogFile(path)) as file:  # a plain file, no link
+                size = file.size()
+                if size > min(left, LARGEST):
+                    continue
+                reached = read_dump(b"".join(file.blocks(0, size)))
+        except (OSError, ClusterrunError):
+            continue
+        left -= size
+        if reached is not None:
+            found[int(match[1])] = reached
+    return found
+
+
+def _files(folder: Path) -> list[Path]:
+    try:
+        return sorted(folder.iterdir())
+    except OSError:
+        return []

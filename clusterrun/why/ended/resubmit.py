@@ -1,0 +1,207 @@
+"""The command that submits a run again: what was asked then, with what is to be different now. It can be pasted."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from clusterrun.config.files import PROJECT_FILE, USER_FILE
+from clusterrun.records import run_record
+from clusterrun.records.run_record import RunRecord
+from clusterrun.why.causes import Cause
+
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)([KMGT]?)B?", re.IGNORECASE)
+_WITHOUT = re.compile(r"\(without --([\w-]+)\)")
+_SBATCH = ("--mem", "--time", "--exclude", "--requeue", "--gpus-per-node")
+_PLACEHOLDER = re.compile(r"(?<![\w$./-])(?:SIZE|LONGER|LOWER|NODE|NAME|PATH|SCRIPT|N)(?![\w./])|(?<!\S)\?(?!\S)")
+"""What a row leaves to the reader, or could not be read from the log (?)."""
+_STEP = re.compile(r"step-(\d{1,12})")
+_PROFILE = re.compile(r"\[profile\.([^]]+)\]")
+
+
+def advised(cause: Cause, run: RunRecord | None, script: str = "") -> Cause:
+    """The cause with a command that works when it is pasted, or none.
+
+    A command in which the reader has to fill in a value becomes part of the advice. Where the run saved a checkpoint,
+    the command resumes from it and the advice names it.
+    """
+    command, advice = cause.command, cause.advice
+    if command.startswith("clusterrun submit"):
+        options = _options(command, run)
+        command = again(command, run, script)
+        if _PLACEHOLDER.search(options):
+            told = command if run is None and command else f"clusterrun submit … {options}"
+            return replace(cause, command="", advice=f"{advice}: `{told}`" if advice else f"`{told}`")
+        saved = _checkpoint(run) if run is not None and command else None
+        if saved is not None:
+            first = f"{advice}; " if advice and cause.kind != "stopped" else ""
+            advice = f"{first}this command resumes from the checkpoint of step {saved[0]}"
+    elif _PLACEHOLDER.search(command):
+        advice, command = f"{advice}: `{command}`" if advice else f"`{command}`", ""
+    return replace(cause, command=command, advice=advice)
+
+
+def again(command: str, run: RunRecord | None, script: str = "") -> str:
+    """A row's command with ``clusterrun submit …`` written out for this run.
+
+    ``SIZE``, ``LONGER`` and the like become twice what was asked for, where that is known. For a job of another tool
+    it is sbatch with the same option, as far as sbatch has it, else nothing. ``(without --NAME)`` takes an option away.
+    """
+    if not command.startswith("clusterrun submit"):
+        return command
+    options = _options(command, run)
+    if run is None:
+        first = options.split(" ", 1)[0]
+        if not script or (first and first not in _SBATCH):
+            return ""
+        return " ".join(word for word in ("sbatch", options, shlex.quote(script)) if word)
+    spec = run_record.read_json(run.run_dir / "spec.json") or {}
+    work = _work(run, spec)
+    if not work:
+        return ""
+    named = set(re.findall(r"--([\w-]+)", options)) - {"set", "env", "setup"} | set(_WITHOUT.findall(command))
+    if "--exclude " in options:
+        named.add("nodelist")
+    saved = _checkpoint(run, spec)
+    resume = f"--set {shlex.quote(f'resume={saved[1]}')}" if saved is not None and saved[1] else ""
+    profile = next((m[1] for _, source in run.sources.values() if (m := _PROFILE.search(str(source)))), "")
+    words = (
+        f"--profile {shlex.quote(profile)}" if profile else "",
+        *_asked(run, named, without_key="resume" if resume else ""),
+    )
+    line = " ".join(word for word in ("clusterrun submit", *words, options, resume, work) if word)
+    workdir = spec.get("workdir")
+    here = not isinstance(workdir, str) or not workdir.startswith("/") or workdir == _here()
+    return line if here else f"cd {shlex.quote(str(workdir))} && {line}"
+
+
+def _options(command: str, run: RunRecord | None) -> str:
+    """The options of a row's command, as the shell reads them: words from a log are in them."""
+    options = _WITHOUT.sub("", command.removeprefix("clusterrun submit").replace("…", "")).strip()
+    options = re.sub(r"--exclude(?= --|$)", "", options)  # the log names no node
+    try:
+        options = shlex.join(shlex.split(options))
+    except ValueError:
+        return ""
+    if run is None:
+        return options
+    options = _doubled(options, run)
+    excluded = re.search(r"--exclude (\S+)", options)
+    if excluded is not None:
+        options = options.replace(excluded[0], f"--exclude {_and(run, 'exclude', excluded[1])}")
+    return options
+
+
+def _asked(run: RunRecord, without: Collection[str], without_key: str = "") -> list[str]:
+    """The options that were typed then; what a file or a profile said will be said again by itself."""
+    words: list[str] = []
+    for name, (value, source) in run.sources.items():
+        if not str(source).startswith("--") or name in without:
+            continue
+        if isinstance(value, bool):
+            words.append(f"--{name}" if value else f"--no-{name}")
+        elif isinstance(value, Mapping):
+            pairs = [(k, v if isinstance(v, str) else json.dumps(v)) for k, v in value.items()]
+            words += [f"--{name} {shlex.quote(f'{k}={v}')}" for k, v in pairs if (name, k) != ("set", without_key)]
+        else:
+            words += [f"--{name} {shlex.quote(str(one))}" for one in (value if isinstance(value, list) else [value])]
+    return words
+
+
+def _and(run: RunRecord, name: str, more: str) -> str:
+    """What was asked for then, and more of it."""
+    before = run.sources.get(name, ("", ""))[0]
+    return shlex.quote(",".join(dict.fromkeys([*filter(None, str(before or "").split(",")), *shlex.split(more)])))
+
+
+def _doubled(options: str, run: RunRecord) -> str:
+    def asked(name: str) -> str:
+        return str(run.sources.get(name, ("", ""))[0])
+
+    options = options.replace("--mem SIZE", f"--mem {_twice(asked('mem'))}")
+    return options.replace("--time LONGER", f"--time {_longer(asked('time'))}")
+
+
+def _twice(size: str) -> str:
+    match = _SIZE.fullmatch(size)
+    return f"{float(match[1]) * 2:g}{match[2].upper()}" if match else "SIZE"
+
+
+def _longer(limit: str) -> str:
+    """Twice a time limit, as sbatch takes it (90, 2:00:00, 1-12)."""
+    days, dash, rest = limit.rpartition("-")
+    parts = rest.split(":")
+    if not all(part.isdigit() for part in parts) or not limit or (dash and not days.isdigit()):
+        return "LONGER"
+    numbers = [int(part) for part in parts]
+    if dash:
+        hours, minutes, seconds = (*numbers, 0, 0)[:3]
+    elif len(numbers) == 3:
+        hours, minutes, seconds = numbers[0], numbers[1], numbers[2]
+    else:
+        hours, minutes, seconds = 0, numbers[0], numbers[1] if len(numbers) > 1 else 0
+    total = 2 * (((int(days) if dash else 0) * 24 + hours) * 3600 + minutes * 60 + seconds)
+    return f"{total // 3600}:{total % 3600 // 60:02}:{total % 60:02}"
+
+
+def _work(run: RunRecord, spec: Mapping[str, Any]) -> str:
+    """What is to be run, as one would type it; empty for a Python callable, which has no command."""
+    work = spec.get("work")
+    work = work if isinstance(work, dict) else {}
+    kind, args = work.get("kind"), work.get("args")
+    words = [str(one) for one in args] if isinstance(args, list) else []
+    job = _job_file(run)
+    if kind == "function":
+        return ""
+    if job or kind == "task":
+        return shlex.quote(job or str(work.get("name") or run.what))
+    if kind == "module" and work.get("name"):
+        return f"-- {shlex.join(['-m', str(work['name']), *words])}"
+    if kind in ("script", "command") and work.get("path"):
+        return f"-- {shlex.join([str(work['path']), *words])}"
+    return f"-- {run.what}" if run.what else ""
+
+
+def _job_file(run: RunRecord) -> str:
+    """The job file that was named, by the values that came from it."""
+    for _, sources in run.sources.values():
+        for source in str(sources).split(", "):
+            if source.endswith(" (shipped)"):
+                return source.removesuffix(" (shipped)")
+            if source.endswith(".toml") and source != PROJECT_FILE and not source.endswith(USER_FILE):
+                return source
+    return ""
+
+
+def _checkpoint(run: RunRecord, spec: Mapping[str, Any] | None = None) -> tuple[int, str] | None:
+    """The newest step that a task saved, and the folder to name as ``resume``: empty where the task looks there itself.
+
+    None where nothing is saved, or what runs is not one of clusterrun's own tasks.
+    """
+    spec = spec if spec is not None else run_record.read_json(run.run_dir / "spec.json") or {}
+    work = spec.get("work")
+    if not isinstance(work, dict) or work.get("kind") != "task":
+        return None
+    settings = work.get("settings")
+    pairs = settings if isinstance(settings, list) else []
+    own = next((pair[1] for pair in pairs if isinstance(pair, list) and pair[:1] == ["checkpoint_dir"]), "")
+    folder = run.run_dir / "checkpoints"
+    if isinstance(own, str) and own:
+        folder = Path(str(spec.get("workdir") or run.root)) / Path(own).expanduser()
+    try:
+        steps = [int(m[1]) for one in folder.iterdir() if (m := _STEP.fullmatch(one.name))]
+    except (OSError, ValueError):
+        return None
+    return (max(steps), "" if own else str(folder)) if steps else None
+
+
+def _here() -> str:
+    try:
+        return str(Path.cwd())
+    except OSError:
+        return ""

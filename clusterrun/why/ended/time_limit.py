@@ -1,0 +1,78 @@
+"""A longer time limit after one ended a job: within what its partition allows, else in another that allows it."""
+
+from __future__ import annotations
+
+import os
+import pwd
+from collections.abc import Sequence
+from dataclasses import replace
+
+from clusterrun.errors import ClusterrunError
+from clusterrun.job import JobStatus
+from clusterrun.records.run_record import RunRecord
+from clusterrun.scheduler.slurm.nodes import Partition, UserContext, closed
+from clusterrun.spec.fields import parse_time_limit
+from clusterrun.why.causes import Cause
+
+_SAVE = "save and go on in another job: tasks of clusterrun save before the limit and resume (--requeue)"
+
+
+def longer(cause: Cause, job: JobStatus, partitions: Sequence[Partition], run: RunRecord | None = None) -> Cause:
+    """The cause with a time limit that can start; unchanged where the job's own partition allows twice what it had.
+
+    Where it does not: another open partition that does, else the most that its own allows, else words alone.
+    """
+    name = job.partition or _asked(run, "partition")
+    own = next((one for one in partitions if (one.name == name if name else one.default)), None)
+    if own is None:
+        return cause
+    most, had = own.time_limit, job.time_limit or _seconds(_asked(run, "time")) or own.given_time
+    if not had:
+        return cause
+    wanted = 2 * had
+    if most is None or wanted <= most:
+        return replace(cause, command=cause.command.replace("--time LONGER", f"--time {_words(wanted)}"))
+    bound = f"partition {own.name} allows no more than {_words(most)}"
+    me = UserContext(user=_user())
+    other = next(
+        (
+            one
+            for one in sorted(partitions, key=lambda one: not one.default)
+            if one is not own
+            and (one.time_limit is None or one.time_limit >= wanted)
+            and not (one.needs_reservation or closed(one, me))
+        ),
+        None,
+    )
+    if other is not None:
+        allows = f"allows {_words(other.time_limit)}" if other.time_limit is not None else "has no limit"
+        command = cause.command.replace("--time LONGER", f"--time {_words(wanted)} --partition {other.name}")
+        advice = f"{bound}, {other.name} {allows}: ask for more time there, or {_SAVE}"
+        return replace(cause, advice=advice, command=command)
+    if most > had:
+        command = cause.command.replace("--time LONGER", f"--time {_words(most)}")
+        return replace(cause, advice=f"{bound}: ask for that, or {_SAVE}", command=command)
+    return replace(cause, advice=f"{bound}, and no other that you may use allows {_words(wanted)}: {_SAVE}", command="")
+
+
+def _asked(run: RunRecord | None, name: str) -> str:
+    """What was asked for, by an option or a file: the end of a run of ours may be known without Slurm's words."""
+    return str(run.sources.get(name, ("", ""))[0] or "") if run is not None else ""
+
+
+def _seconds(limit: str) -> int | None:
+    try:
+        return parse_time_limit(limit) if limit else None
+    except ClusterrunError:
+        return None
+
+
+def _words(seconds: int) -> str:
+    return f"{seconds // 3600}:{seconds % 3600 // 60:02}:{seconds % 60:02}"
+
+
+def _user() -> str:
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())

@@ -1,0 +1,238 @@
+"""Why a job waits: Slurm's reason, what it means here with the evidence, what to do, who is ahead, when it starts.
+
+Slurm is asked a few commands at once (:mod:`asking`); every piece of evidence is a pure function of the answers, and
+what could not be seen is said. A local job waits for a dependency or for devices, and its own files tell.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from clusterrun.errors import SchedulerError
+from clusterrun.job import JobStatus
+from clusterrun.reasons import Reason, Starts
+from clusterrun.scheduler import Scheduler
+from clusterrun.scheduler.local.client import LocalScheduler
+from clusterrun.scheduler.slurm.client import SlurmScheduler
+from clusterrun.state.reconcile import RunState
+from clusterrun.terminal.units import format_duration, format_time_and_offset
+from clusterrun.why.pending import dependencies, limits, local, partition_rules, queue_position, running_job
+from clusterrun.why.pending import nodes as places
+from clusterrun.why.pending.facts import Finding, PendingFacts
+from clusterrun.why.pending.queries import ask
+from clusterrun.why.pending.queue_position import Ahead
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """Why one job waits. ``said`` is Slurm's reason as Slurm wrote it; ``reason`` its row, None for an unknown word.
+
+    ``start`` is Slurm's estimate in seconds since the epoch, None where it has none.
+    """
+
+    id: str
+    said: str
+    reason: Reason | None
+    here: tuple[str, ...] = ()
+    do: tuple[str, ...] = ()
+    starts: Starts | None = None
+    ahead: Ahead | None = None
+    ahead_line: str = ""
+    start: int | None = None
+    start_nodes: str = ""
+    start_line: str = ""
+    unseen: tuple[str, ...] = ()
+    is_local: bool = False
+    hearsay: bool = False
+
+    @property
+    def meaning(self) -> str:
+        """The reason in plain words."""
+        if self.reason is not None:
+            return self.reason.meaning
+        if self.is_local:
+            return "It has just been submitted, or starts this moment."
+        if not self.said and self.hearsay:
+            return "Slurm gives no reason yet that could be seen: only accounting tells that it waits."
+        return (
+            "Slurm gives no reason yet" if not self.said else "clusterrun does not know this reason; it is Slurm's own"
+        )
+
+    def facts(self) -> list[tuple[str, Sequence[str]]]:
+        """What to show, a name and its lines each, in the order of reading."""
+        starts = f"It starts {self.starts.value}." if self.starts else ""
+        if self.starts is Starts.NEVER:
+            starts = "It never starts as it stands."
+        return [
+            ("reason", (self.said or "none given",)),
+            ("means", (f"{self.meaning} {starts}".strip(),)),
+            ("here", self.here),
+            ("do", self.do),
+            ("ahead", (self.ahead_line,) if self.ahead_line else ()),
+            ("start", (self.start_line,) if self.start_line else ()),
+            ("not seen", self.unseen),
+        ]
+
+    def lines(self) -> list[str]:
+        """The same as plain lines, each fact named once."""
+        return [f"{'' if n else name:>9}  {line}" for name, lines in self.facts() for n, line in enumerate(lines)]
+
+    def json(self) -> dict[str, Any]:
+        """The same as plain values; times in seconds since the epoch."""
+        row = self.reason
+        return {
+            "reason": self.said,
+            "word": row.word if row else None,
+            "meaning": row.meaning if row else None,
+            "source": row.source if row else None,
+            "starts": self.starts.name.lower() if self.starts else None,
+            "here": list(self.here),
+            "do": list(self.do),
+            "ahead": asdict(self.ahead) if self.ahead else None,
+            "estimated_start": self.start,
+            "estimated_nodes": self.start_nodes or None,
+            "not_seen": list(self.unseen),
+        }
+
+
+def explain(scheduler: Scheduler, state: RunState, now: float | None = None, *, array: str = "") -> Waiting:
+    """Ask the scheduler about a job that waits; what it told, in sentences.
+
+    Raises SchedulerError, and asks nothing, where Slurm was silent a moment ago and the state is an older one: what
+    was true then may not be what the job waits for now. A silence that begins later hides only what it hides.
+    ``array`` is the id of the whole array where the job is a task that stands for all of it: commands are for that.
+    """
+    now = time.time() if now is None else now
+    if isinstance(scheduler, SlurmScheduler):
+        if state.as_of is not None:
+            raise _silence(state, now)
+        facts = ask(scheduler, state.status, now)
+        return judge(replace(facts, id=array) if array else facts, state.status)
+    assert isinstance(scheduler, LocalScheduler)
+    return _local(scheduler, state.status)
+
+
+def _silence(state: RunState, now: float) -> SchedulerError:
+    job = state.status
+    last = f"{job.state}{f' ({job.reason})' if job.reason else ''} {format_duration(now - (state.as_of or now))} ago"
+    return SchedulerError(
+        f"Slurm did not answer, so why job {job.id} waits could not be seen (last seen: {last})",
+        said=state.note, hint="ask `scontrol ping`, then try again",
+    )  # fmt: skip
+
+
+def running(state: RunState, now: float | None = None) -> list[str]:
+    """How a job stands that is neither waiting nor over, a sentence each."""
+    return running_job.lines(state.status, state.record, time.time() if now is None else now)
+
+
+def _local(scheduler: LocalScheduler, job: JobStatus) -> Waiting:
+    """A job of this machine, by its own files."""
+    reason, found = local.look(scheduler.folder, job, scheduler.devices)
+    return Waiting(
+        id=str(job.id),
+        said=job.reason,
+        reason=reason,
+        here=found.here,
+        do=found.do,
+        starts=found.starts or (reason.starts if reason else None),
+        unseen=found.unseen,
+        is_local=True,
+    )
+
+
+def judge(facts: PendingFacts, job: JobStatus) -> Waiting:
+    """The pure part of :func:`explain`: from what was told to what is shown."""
+    found = Finding()
+    for look in _LOOKS.get(_word(facts), _ANY):
+        found += look(facts)
+    row = facts.reason
+    starts = found.starts or (row.starts if row else None)
+    do = found.do or ((row.what_to_do(facts.id),) if row else ())
+    ahead = queue_position.ahead(facts)
+    return Waiting(
+        id=str(job.id),
+        said=job.reason,
+        reason=row,
+        here=found.here,
+        do=do,
+        starts=starts,
+        ahead=ahead,
+        ahead_line=ahead.sentence(facts.partition_names) if ahead else "",
+        start=facts.epoch("StartTime") if _counts(starts) else None,
+        start_nodes=facts.job.get("SchedNodeList", "") if _counts(starts) else "",
+        start_line=_start(facts, starts) if facts.job else "",
+        hearsay=job.source == "sacct",
+        unseen=tuple(dict.fromkeys((*facts.unseen, *found.unseen, *_hearsay(job)))),
+    )
+
+
+def _counts(starts: Starts | None) -> bool:
+    """Whether Slurm's estimate means something: for a job that something else holds back it may name this moment."""
+    return starts in (None, Starts.ALONE)
+
+
+def _start(facts: PendingFacts, starts: Starts | None) -> str:
+    """Slurm's estimate in words."""
+    at, nodes = facts.epoch("StartTime"), facts.job.get("SchedNodeList", "")
+    if at is None or not _counts(starts):
+        return "Slurm has no estimate" + ("" if starts is Starts.ALONE else " for a job that is not in line")
+    late = ", so it is due" if at < facts.now else ""
+    return f"Slurm expects {format_time_and_offset(at, facts.now)}{late}{f' on {nodes}' if nodes else ''}"
+
+
+def _hearsay(job: JobStatus) -> tuple[str, ...]:
+    return ("the job in the queue (only accounting tells of it, and that lags)",) if job.source == "sacct" else ()
+
+
+def _word(facts: PendingFacts) -> str:
+    row = facts.reason
+    return "limit" if row and row.limit else row.word if row else ""
+
+
+def _dependency(facts: PendingFacts) -> Finding:
+    text = facts.job.get("Dependency", "")
+    if not text:
+        return Finding(unseen=("the condition it waits for",))
+    lines, never = dependencies.sentences(text, facts.queue, facts.past)
+    do = (f"scontrol update JobId={facts.id} Dependency=", f"clusterrun cancel {facts.id}") if never else ()
+    return Finding(tuple(lines) or (f"it waits for {text}",), do, starts=Starts.NEVER if never else None)
+
+
+def _misfit(facts: PendingFacts) -> Finding:
+    """A rule of the partition that the job breaks; where it breaks none, nodes are missing that will come back."""
+    broken = partition_rules.rules(facts)
+    if broken.here:
+        return broken
+    return broken + places.asked_nodes(facts) + places.room(facts) + Finding(starts=Starts.ALONE)
+
+
+#: Reason word -> where to look, in the order in which it is told. A job without a known reason gets ``_ANY``.
+_ANY: tuple[Callable[[PendingFacts], Finding], ...] = (places.asked_nodes, places.room, queue_position.next_ends)
+_LOOKS: dict[str, tuple[Callable[[PendingFacts], Finding], ...]] = {
+    "limit": (limits.evidence,),
+    "Priority": (queue_position.parts, places.room, queue_position.next_ends, queue_position.gap),
+    "Dependency": (_dependency,),
+    "DependencyNeverSatisfied": (_dependency,),
+    "BeginTime": (queue_position.begin,),
+    "JobHeldUser": (queue_position.hold,),
+    "JobHeldAdmin": (queue_position.hold,),
+    "JobArrayTaskLimit": (queue_position.throttle,),
+    "Licenses": (queue_position.licenses,),
+    "PartitionTimeLimit": (partition_rules.rules,),
+    "PartitionNodeLimit": (_misfit,),
+    "PartitionConfig": (partition_rules.rules,),
+    "PartitionDown": (partition_rules.rules,),
+    "PartitionInactive": (partition_rules.rules,),
+    "Reservation": (places.reservations,),
+    "ReservationDeleted": (places.reservations,),
+    "ReqNodeNotAvail": (places.asked_nodes, places.reservations, places.room),
+    "BadConstraints": (partition_rules.rules, places.room),
+    "MaxMemPerLimit": (partition_rules.rules,),
+    "AccountNotAllowed": (partition_rules.rules,),
+    "QOSNotAllowed": (partition_rules.rules,),
+    **dict.fromkeys(("JobHoldMaxRequeue", "InvalidAccount", "InvalidQOS"), ()),
+}

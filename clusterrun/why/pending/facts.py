@@ -1,0 +1,111 @@
+"""What Slurm told of a waiting job and what is around it: what every look at it starts from."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from clusterrun.job import JobStatus
+from clusterrun.reasons import Reason, Starts
+from clusterrun.scheduler.slurm.limits import LimitScope
+from clusterrun.scheduler.slurm.nodes import Node
+from clusterrun.scheduler.slurm.sacctmgr import Association
+from clusterrun.scheduler.slurm.sprio import Priority
+from clusterrun.scheduler.slurm.squeue import Queued, parse_tres
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingFacts:
+    """What Slurm told of a waiting job and what is around it; None is what was not asked or not answered.
+
+    ``job`` and ``partitions`` hold Slurm's own keys. ``unseen`` says, a line each, what could not be seen.
+    """
+
+    id: str
+    reason: Reason | None
+    now: float
+    job: dict[str, str] = field(default_factory=dict)
+    queue: Sequence[Queued] | None = None
+    partitions: Sequence[dict[str, str]] | None = None
+    nodes: Sequence[Node] | None = None
+    features: Mapping[str, frozenset[str]] | None = None
+    reservations: Sequence[dict[str, str]] | None = None
+    licenses: Sequence[dict[str, str]] | None = None
+    holders: Sequence[LimitScope] | None = None
+    past: Sequence[JobStatus] | None = None
+    associations: Sequence[Association] | None = None
+    priorities: Sequence[Priority] | None = None
+    unseen: tuple[str, ...] = ()
+
+    @property
+    def partition_names(self) -> tuple[str, ...]:
+        return tuple(name for name in self.job.get("Partition", "").split(",") if name)
+
+    @property
+    def own_partitions(self) -> list[dict[str, str]]:
+        """The partitions that the job may run in."""
+        return [p for p in self.partitions or () if p.get("PartitionName") in self.partition_names]
+
+    @property
+    def own_qos(self) -> list[str]:
+        """The QOS that hold for the job: its own, and those of its partitions."""
+        names = [self.job.get("QOS", ""), *(p.get("QoS", "") for p in self.own_partitions)]
+        return [name for name in dict.fromkeys(names) if name]
+
+    @property
+    def own_accounts(self) -> list[str]:
+        """The job's account and those above it, as far as they were told."""
+        parents = {row.account: row.parent for row in self.holders or () if row.kind == "association" and not row.user}
+        chain = [self.job.get("Account", "")]
+        while (parent := parents.get(chain[-1], "")) and parent not in chain:
+            chain.append(parent)
+        return chain
+
+    @property
+    def asked(self) -> dict[str, float]:
+        """What the job asks for, by resource; memory in MB."""
+        return dict(parse_tres(self.job.get("ReqTRES") or self.job.get("TRES", "")))
+
+    @property
+    def user(self) -> str:
+        return self.job.get("UserId", "").partition("(")[0]
+
+    @property
+    def uid(self) -> str:
+        """The user's number as text."""
+        return self.job.get("UserId", "").partition("(")[2].rstrip(")")
+
+    @property
+    def nodes_asked(self) -> tuple[int, int]:
+        """The least and the most nodes that it asks for, (0, 0) where that is not known."""
+        match = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", self.job.get("NumNodes", ""), re.ASCII)
+        return (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
+
+    def epoch(self, key: str) -> int | None:
+        """A time of the job's, in seconds since the epoch."""
+        text = self.job.get(key, "")
+        return int(text) if text.isascii() and text.isdigit() and len(text) < 12 else None
+
+
+def whole(text: str) -> int | None:
+    """A whole number of Slurm's; None for a word in its place."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else None
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """``here`` is what the reason means for this job, a sentence each; ``do`` are commands, or advice, for it.
+
+    ``starts`` is set where this job's case is not the reason's usual one; ``unseen`` is what could not be seen.
+    """
+
+    here: tuple[str, ...] = ()
+    do: tuple[str, ...] = ()
+    unseen: tuple[str, ...] = ()
+    starts: Starts | None = None
+
+    def __add__(self, other: Finding) -> Finding:
+        return Finding(
+            self.here + other.here, self.do + other.do, self.unseen + other.unseen, self.starts or other.starts
+        )

@@ -1,0 +1,46 @@
+"""What a job asks for in the unit of a limit, and how such an amount is said. Pure."""
+
+from __future__ import annotations
+
+from clusterrun.reasons import Limit
+from clusterrun.scheduler.slurm.limits import LimitValue
+from clusterrun.scheduler.slurm.values import parse_duration
+from clusterrun.terminal.units import format_duration, format_tres, plural
+from clusterrun.why.pending.facts import PendingFacts
+
+#: Bounds on a count of jobs, by field: of those that run, and of those that wait too.
+_JOBS = {"GrpJobs", "MaxJobs", "MaxJobsPU", "MaxJobsPA"}
+QUEUED = {"GrpSubmitJobs", "MaxSubmitJobs", "MaxSubmitJobsPU", "MaxSubmitJobsPA"}
+_MINUTES = ("GrpTRESMins", "GrpTRESRunMins", "MaxTRESMinsPJ", "MaxTRESRunMinsPA", "MaxTRESRunMinsPU")
+
+
+def per_job(limit: Limit) -> bool:
+    """Whether it is on each job, so that nothing is in use of it."""
+    return limit.field in ("MaxTRESPJ", "MaxTRESPN", "MaxTRESMinsPJ", "MinTRESPJ", "MaxWallPJ")
+
+
+def value(limit: Limit, bound: LimitValue, value: float) -> str:
+    """So much of what is limited, in words."""
+    if limit.field in _JOBS:
+        return plural(int(value), "running job")
+    if limit.field in QUEUED:
+        return f"{plural(int(value), 'job')} waiting or running"
+    if limit.field in ("MaxWallPJ", "GrpWall"):
+        return format_duration(value * 60)
+    if limit.field in _MINUTES:
+        return f"{value:g} minutes of {bound.tres}"
+    return format_tres(bound.tres, value)
+
+
+def wanted(facts: PendingFacts, limit: Limit, bound: LimitValue) -> float | None:
+    """What the job asks for, in the limit's unit; None where that is not known, or jobs are counted."""
+    time_limit = parse_duration(facts.job.get("TimeLimit", ""))
+    minutes = time_limit / 60 if time_limit is not None else None
+    if limit.field in ("MaxWallPJ", "GrpWall"):
+        return minutes
+    asked = facts.asked.get(bound.tres)
+    if limit.field in _MINUTES:
+        return asked * minutes if asked is not None and minutes is not None else None
+    if limit.field == "MaxTRESPN" and asked is not None:
+        return asked / max(1.0, facts.asked.get("node", 1.0))
+    return asked if bound.tres else None

@@ -1,0 +1,77 @@
+"""Why a job of this machine waits: for another local job, or for devices that other local jobs have."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from clusterrun.job import JobStatus, Outcome
+from clusterrun.reasons import Reason, Starts, explain
+from clusterrun.scheduler.local.jobfiles import Job, job_folders, read_job, read_state, read_status
+from clusterrun.scheduler.local.safe_files import Unreadable
+from clusterrun.scheduler.slurm.squeue import Queued
+from clusterrun.terminal.units import plural
+from clusterrun.why.pending import dependencies
+from clusterrun.why.pending.facts import Finding
+
+
+def look(root: Path, job: JobStatus, seen: Sequence[str]) -> tuple[Reason | None, Finding]:
+    """The reason of a local job and what it means here.
+
+    ``root`` is the folder of the local jobs, ``seen`` the devices that this machine shows.
+    """
+    reason = explain(job.reason) if job.reason else None
+    try:
+        asked = read_job(root / str(job.id))
+    except (OSError, Unreadable):
+        asked = None
+    if asked is None:
+        return reason, Finding(unseen=("what the job asked for",))
+    if job.reason.startswith("Dependency"):
+        return reason, _dependency(root, job, asked)
+    return reason, _devices(root, job, asked, seen) if job.reason == "Resources" else Finding()
+
+
+def _dependency(root: Path, job: JobStatus, asked: Job) -> Finding:
+    statuses = _statuses(root)
+    queue = [
+        Queued(id=str(s.id), raw=-1, state=s.state, reason=s.reason, left=_left(s))
+        for s in statuses
+        if s.outcome is Outcome.RUNNING
+    ]
+    lines, never = dependencies.sentences(asked.dependency, queue, [s for s in statuses if s.is_over])
+    give_up = f"clusterrun cancel {job.id}"
+    return Finding(
+        tuple(lines),
+        (give_up if never else f"wait, or give it up: `{give_up}`",),
+        starts=Starts.NEVER if never else None,
+    )
+
+
+def _devices(root: Path, job: JobStatus, asked: Job, seen: Sequence[str]) -> Finding:
+    here = [f"it asks for {plural(asked.nodes * asked.gpus_per_node, 'GPU')}; this machine shows {len(seen)}"]
+    holders = []
+    for folder in job_folders(root):
+        try:
+            state, status = read_state(folder), read_status(folder)
+        except (OSError, Unreadable):
+            continue
+        if state is None or status is None or status.is_over or not state.devices or folder.name == str(job.id):
+            continue
+        unseen = f" ({status.reason})" if status.outcome is Outcome.UNKNOWN else ""
+        holders.append(f"{folder.name} has {', '.join(state.devices)}{unseen}")
+    here.append(f"held by local jobs: {'; '.join(holders)}" if holders else "no local job of yours holds one")
+    return Finding(tuple(here), ("wait, or `clusterrun cancel` a job that holds them",))
+
+
+def _statuses(root: Path) -> list[JobStatus]:
+    try:
+        return [status for folder in job_folders(root) if (status := read_status(folder)) is not None]
+    except OSError:
+        return []
+
+
+def _left(job: JobStatus) -> int | None:
+    if job.time_limit is None or job.elapsed is None:
+        return None
+    return max(0, job.time_limit - job.elapsed)

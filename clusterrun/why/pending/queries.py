@@ -1,0 +1,220 @@
+"""What is asked about a job that waits: a few commands side by side, any of which may fail and hide no other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import TypeVar
+
+from clusterrun.errors import Refused
+from clusterrun.job import JobId, JobStatus
+from clusterrun.reasons import Limit, explain
+from clusterrun.scheduler.slurm.client import SlurmScheduler
+from clusterrun.scheduler.slurm.limits import LimitScope, limits_argv, parse_limits
+from clusterrun.scheduler.slurm.nodes import Node, nodes_argv, parse_nodes
+from clusterrun.scheduler.slurm.sacctmgr import Association, associations_argv, parse_associations
+from clusterrun.scheduler.slurm.sbatch import SBATCH_ERRORS
+from clusterrun.scheduler.slurm.scontrol import parse_features, parse_show, show_argv
+from clusterrun.scheduler.slurm.sprio import NO_PARTS, Priority, parse_priority, priority_argv
+from clusterrun.scheduler.slurm.squeue import parse_queue, queue_argv
+from clusterrun.why.pending import queue_position
+from clusterrun.why.pending.dependencies import conditions
+from clusterrun.why.pending.facts import PendingFacts
+
+#: Seconds that one question may take; all of them are asked at once.
+TIMEOUT = 15.0
+#: slurmctld's silence in the words of Slurm's commands.
+_UNREACHABLE = tuple(said.text for said in SBATCH_ERRORS if not issubclass(said.kind, Refused))
+#: Reasons that have nothing to do with nodes, so that they are not asked for (a big cluster's answer has megabytes).
+_NOT_ABOUT_NODES = frozenset({
+    "Dependency", "DependencyNeverSatisfied", "BeginTime", "JobHeldUser", "JobHeldAdmin", "JobArrayTaskLimit",
+    "Licenses", "PartitionTimeLimit", "JobHoldMaxRequeue", "InvalidAccount", "InvalidQOS", "AccountNotAllowed",
+    "QOSNotAllowed", "MaxMemPerLimit",
+})  # fmt: skip
+#: Reasons that another account or QOS of its user's may mend.
+_ABOUT_ACCOUNTS = frozenset({"AccountNotAllowed", "QOSNotAllowed"})
+#: Reasons that another partition, account or QOS may mend.
+_ABOUT_RULES = _ABOUT_ACCOUNTS | {
+    "PartitionTimeLimit", "PartitionNodeLimit", "PartitionConfig", "PartitionDown", "PartitionInactive",
+    "MaxMemPerLimit", "BadConstraints",
+}  # fmt: skip
+#: How many QOS or accounts to which the job could be moved are asked about.
+_TARGETS = 12
+#: How many accounts up the tree are asked about: a limit may be set on any of them.
+_LEVELS = 3
+
+T = TypeVar("T")
+Answer = Callable[[], T | None]
+
+
+class _Desk:
+    """Asks side by side, and keeps a line of everything that was not answered.
+
+    Where slurmctld could not be reached once, nothing more is asked: each question would wait for as long.
+    """
+
+    def __init__(self, scheduler: SlurmScheduler, pool: ThreadPoolExecutor) -> None:
+        self._scheduler, self._pool = scheduler, pool
+        self._gone = False
+        self.unseen: list[str] = []
+
+    def ask(self, what: str, argv: Sequence[str], parse: Callable[[str], T]) -> Answer[T]:
+        """Ask, and go on; what comes back waits for the answer, which is None where there is none."""
+        if self._gone:
+            self.unseen.append(f"{what} (not asked: Slurm did not answer)")
+            return _nothing
+        asked = self._pool.submit(self._scheduler.answer, argv, TIMEOUT)
+
+        def answer() -> T | None:
+            reply = asked.result()
+            # where priority is the order of arrival it has no parts: nothing is hidden
+            if reply.note and NO_PARTS not in reply.stderr:
+                self.unseen.append(f"{what} ({reply.note})")
+                self._gone = self._gone or any(words in reply.stderr for words in _UNREACHABLE)
+            return None if reply.note else parse(reply.text)
+
+        return answer
+
+
+def ask(scheduler: SlurmScheduler, job: JobStatus, now: float) -> PendingFacts:
+    """Everything that bears on why a job waits: three to five commands at once, and at most a few more."""
+    with ThreadPoolExecutor(max_workers=6) as pool:
+        return _ask(_Desk(scheduler, pool), scheduler, job, now)
+
+
+def _ask(desk: _Desk, scheduler: SlurmScheduler, job: JobStatus, now: float) -> PendingFacts:
+    # squeue's "None" is a word of its own; accounting, which may be all that tells of a job, has no reasons
+    reason = explain(job.reason or ("None" if job.source == "squeue" else ""))
+    word, limit = (reason.word, reason.limit) if reason else ("", None)
+    on_nodes = word not in _NOT_ABOUT_NODES and limit is None
+    request = desk.ask("the job's request", show_argv("job", [str(job.id)]), parse_show)
+    queue = desk.ask("the queue", queue_argv(), parse_queue)
+    partitions = desk.ask("the partitions", show_argv("partition"), parse_show)
+    nodes = desk.ask("the nodes", nodes_argv(), _nodes_and_features) if on_nodes else _nothing
+    kept = desk.ask("the reservations", show_argv("reservation"), parse_show) if on_nodes else _nothing
+    licenses = desk.ask("the licenses", show_argv("license"), parse_show) if word == "Licenses" else _nothing
+    seen = nodes()
+    known = PendingFacts(
+        id=str(job.id),
+        reason=reason,
+        now=now,
+        job=_block(request(), job.id),
+        queue=queue(),
+        partitions=partitions(),
+        nodes=seen[0] if seen else None,
+        features=seen[1] if seen else None,
+        reservations=_reservations(kept()),
+        licenses=licenses(),
+    )
+    associations = _associations(desk, scheduler, known) if limit or word in _ABOUT_ACCOUNTS else None
+    known = replace(known, associations=associations)
+    holders = _holders(desk, known, limit) if limit else _of_targets(desk, known) if word in _ABOUT_RULES else None
+    priorities = _priorities(desk, known) if word == "Priority" else None
+    past = _past(desk, scheduler, known) if word.startswith("Dependency") else None
+    return replace(known, holders=holders, priorities=priorities, past=past, unseen=tuple(desk.unseen))
+
+
+def _nodes_and_features(text: str) -> tuple[list[Node], dict[str, frozenset[str]]]:
+    return parse_nodes(text), parse_features(text)
+
+
+def _nothing() -> None:
+    """The answer to what was not asked."""
+
+
+def _block(blocks: Sequence[dict[str, str]] | None, id: JobId) -> dict[str, str]:
+    """Of an array's blocks that of the task, else the one that stands for all tasks that wait."""
+    if not blocks:
+        return {}
+    exact = [b for b in blocks if id.task is not None and b.get("ArrayTaskId") == str(id.task)]
+    waiting = [b for b in blocks if b.get("JobState") == "PENDING"]
+    return (exact or waiting or list(blocks))[0]
+
+
+def _reservations(blocks: Sequence[dict[str, str]] | None) -> list[dict[str, str]] | None:
+    return None if blocks is None else [block for block in blocks if block.get("ReservationName")]
+
+
+def _holders(desk: _Desk, facts: PendingFacts, limit: Limit) -> list[LimitScope] | None:
+    """The limits of the job's QOS and its partition's, or of its account and those above it.
+
+    In the same questions those of the other QOS or accounts of its user, to which it could be moved.
+    """
+    account = facts.job.get("Account", "")
+    rows = facts.associations or ()
+    if limit.owner == "qos":
+        more = [name for row in rows if row.account == account for name in row.qos]
+        names = list(dict.fromkeys([*facts.own_qos, *more[:_TARGETS]]))
+        return _limits(desk, names, ()) if facts.own_qos else None
+    more = [row.account for row in rows if row.account != account][:_TARGETS]
+    found: list[LimitScope] = []
+    for _ in range(_LEVELS):
+        told = _limits(desk, facts.own_qos if more else (), [account, *more]) if account else None
+        if told is None:
+            break
+        found += told
+        level = [row for row in told if row.kind == "association" and row.account == account]
+        more = []
+        account = next((row.parent for row in level if row.parent and not row.user), "")
+        if not account or any(_set(row, limit, facts) for row in level):
+            break
+    return found or None
+
+
+def _of_targets(desk: _Desk, facts: PendingFacts) -> list[LimitScope] | None:
+    """The limits of where a job could be moved that its partition does not take: none that lets it wait there again."""
+    own = facts.job.get("Account", "")
+    rows = facts.associations or ()
+    of_partitions = [p.get("QoS", "") for p in facts.partitions or ()]
+    more = [name for row in rows if row.account == own for name in row.qos]
+    accounts = [row.account for row in rows if row.account != own]
+    names = [name for name in dict.fromkeys([*of_partitions, *more]) if name][:_TARGETS]
+    if not (names or accounts):
+        return None
+    # its own account too: what a QOS allows that account is told with it
+    return _limits(
+        desk, list(dict.fromkeys([*facts.own_qos, *names])), [own, *accounts][:_TARGETS] if own else accounts
+    )
+
+
+def _associations(desk: _Desk, scheduler: SlurmScheduler, facts: PendingFacts) -> tuple[Association, ...] | None:
+    """The accounts and QOS that the job's user has: where else the job could go."""
+    if not scheduler.facts.accounting or not facts.user:
+        return None
+    argv = associations_argv(facts.user, scheduler.facts.cluster)
+    return desk.ask("the accounts and QOS of its user", argv, parse_associations)()
+
+
+def _limits(desk: _Desk, qos: Sequence[str], accounts: Sequence[str]) -> list[LimitScope] | None:
+    return desk.ask("the limits", limits_argv(qos, accounts), parse_limits)()
+
+
+def _set(row: LimitScope, limit: Limit, facts: PendingFacts) -> bool:
+    mine = row.user in ("", facts.user)
+    return mine and any(bound.limit is not None for bound in row.bounds(limit.field, limit.tres))
+
+
+def _priorities(desk: _Desk, facts: PendingFacts) -> list[Priority] | None:
+    """What the priority of the job is made of, and that of the first in line."""
+    ahead = queue_position.ahead(facts)
+    first = [id.partition("_")[0] for id in ahead.jobs[:1]] if ahead else []
+    if not facts.job.get("JobId"):
+        return None
+    return desk.ask("the parts of its priority", priority_argv([facts.job["JobId"], *first]), parse_priority)()
+
+
+def _past(desk: _Desk, scheduler: SlurmScheduler, facts: PendingFacts) -> list[JobStatus] | None:
+    """The jobs of the dependency that have left the queue, by accounting."""
+    here = {str(row.raw) for row in facts.queue or ()} | {row.id for row in facts.queue or ()}
+    wanted = {one.job for one in conditions(facts.job.get("Dependency", "")) if one.job}
+    gone = [JobId.parse(text) for text in wanted - here if text.replace("_", "").isdigit()]
+    if not gone:
+        return []
+    if not scheduler.facts.accounting:
+        desk.unseen.append("how jobs ended that have left the queue (this cluster keeps no accounts)")
+        return None
+    answer = scheduler.account(gone, int(facts.now) - 30 * 86_400)
+    if not answer.complete:
+        desk.unseen.append(f"how jobs ended that have left the queue ({answer.note})")
+    return list(answer.jobs)

@@ -1,0 +1,132 @@
+"""The model, its optimizer and its batches on their device, under DDP where there are ranks to average with."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import os
+import stat
+import tempfile
+from typing import Any
+
+import torch
+import torch.distributed as torch_dist
+from torch.nn.parallel import DistributedDataParallel
+
+from ..work import Tensors, Work
+from . import memory
+from .consensus import Agreement
+from .precision import Precision
+from .sizes import BatchSizes
+
+
+class WithLoss(torch.nn.Module):
+    """The model and its loss as one forward pass, so that DDP and the compiler see all of it."""
+
+    def __init__(self, work: Work) -> None:
+        super().__init__()
+        self.model = work.model
+        self._loss = work.loss
+
+    def forward(self, tensors: Tensors) -> torch.Tensor:
+        """Return the sum of losses of a micro batch."""
+        return self._loss(self.model, tensors)
+
+
+def compiled(whole: torch.nn.Module) -> torch.nn.Module:
+    """Compile a module, with a cache folder that no other user of this machine can have prepared.
+
+    torch's own default is a fixed name in /tmp, and it unpickles and runs what it finds there.
+    """
+    if not os.environ.get("TORCHINDUCTOR_CACHE_DIR"):
+        folder = os.path.join(tempfile.gettempdir(), f"clusterrun-compiled-{os.geteuid()}")
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(folder, 0o700)
+        found = os.lstat(folder)
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
+            folder = tempfile.mkdtemp(prefix="clusterrun-compiled-")
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder
+    return torch.compile(whole)  # type: ignore[return-value]
+
+
+def averaged(whole: torch.nn.Module, world_size: int, device: torch.device) -> torch.nn.Module:
+    """Wrap a module in DDP where there is more than one rank."""
+    if world_size == 1:
+        return whole
+    # no buffer of our models changes in training; torch 2.13 gave the option that says so another name
+    known = inspect.signature(DistributedDataParallel).parameters
+    buffers = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
+    return DistributedDataParallel(
+        whole,
+        device_ids=[device.index] if device.type == "cuda" else None,
+        gradient_as_bucket_view=True,  # one copy of the gradients less
+        **{buffers: False},
+    )
+
+
+def make_optimizer(model: torch.nn.Module, config: Any) -> torch.optim.Optimizer:
+    """AdamW, fused where the device has it; weight decay on matrices only."""
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    groups = [
+        {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": config.weight_decay},
+        {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0},
+    ]
+    groups = [g for g in groups if g["params"]]
+    try:
+        return torch.optim.AdamW(groups, lr=config.lr, betas=(0.9, 0.95), fused=True)
+    except RuntimeError:  # a device without the fused kernel
+        return torch.optim.AdamW(groups, lr=config.lr, betas=(0.9, 0.95))
+
+
+def to_device(tensors: Tensors, device: torch.device) -> Tensors:
+    """Move a micro batch; to a GPU without waiting for it."""
+    if device.type == "cpu":
+        return tensors
+    return {name: tensor.pin_memory().to(device, non_blocking=True) for name, tensor in tensors.items()}
+
+
+def accumulating(net: torch.nn.Module) -> contextlib.AbstractContextManager[Any]:
+    """The context of a micro batch that is not the last of its step: no gradient is sent yet."""
+    return net.no_sync() if isinstance(net, DistributedDataParallel) else contextlib.nullcontext()
+
+
+def fit_memory(
+    net: torch.nn.Module,
+    work: Work,
+    sizes: BatchSizes,
+    precision: Precision,
+    device: torch.device,
+    optimizer: torch.optim.Optimizer,
+    agreement: Agreement,
+) -> BatchSizes:
+    """Halve the micro batch until a step fits on every rank, with what the optimizer will take set aside."""
+
+    def attempt(sizes: BatchSizes) -> None:
+        aside = [torch.empty_like(p) for g in optimizer.param_groups for p in g["params"] for _ in (1, 2)]
+        samples = [i % len(work.train) for i in range(sizes.micro_batch_size)]
+        try:
+            with accumulating(net):
+                with precision.autocast():
+                    loss = net(to_device(work.train.batch(samples).tensors, device))
+                (loss * 0).backward()
+        finally:
+            optimizer.zero_grad(set_to_none=True)
+            del aside
+
+    fits = memory.fitting(sizes, attempt, agreement)
+    if fits is None:
+        raise memory.explain(device, BatchSizes(sizes.global_batch_size, 1, 1, sizes.world_size), precision.name)
+    return fits
+
+
+def settle_buckets(net: torch.nn.Module, work: Work, device: torch.device, optimizer: torch.optim.Optimizer) -> None:
+    """Let DDP rebuild its buckets before the first step.
+
+    It does so once, in the order in which gradients arrive, and the all-reduce then adds up in another order: with
+    three ranks or more a resumed run's first step would differ from the uninterrupted one in the last bits.
+    """
+    if not torch_dist.is_initialized() or torch_dist.get_world_size() < 3:  # a + b = b + a
+        return
+    for _ in range(2):
+        (net(to_device(work.train.batch([0]).tensors, device)) * 0).backward()
+        optimizer.zero_grad(set_to_none=True)

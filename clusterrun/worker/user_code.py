@@ -1,0 +1,138 @@
+"""Run the user's own script, module or command in this rank, as Python or the shell would run it alone."""
+
+from __future__ import annotations
+
+import builtins
+import io
+import os
+import runpy
+import signal
+import subprocess
+import sys
+import traceback
+import types
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType, TracebackType
+
+from .end_records import describe_error
+from .errors import WorkerError
+from .local_launcher import die_with_parent
+from .progress import here
+
+PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How the user's work ended: exit status, and for a failure one line and the place."""
+
+    status: int
+    error: str = ""
+    trace: TracebackType | None = None
+
+
+def run_script(file: str, arguments: list[str]) -> Outcome:
+    """Run `python FILE ARGS…` in this process: same __main__, sys.argv and sys.path; prints tracebacks like it."""
+    sys.argv = [file, *arguments]
+    if os.path.isdir(file) or not _readable(file):
+        return _guard(lambda: runpy.run_path(file, run_name="__main__"))  # a folder or archive with a __main__.py
+    if not getattr(sys.flags, "safe_path", False):
+        sys.path.insert(0, os.path.dirname(os.path.realpath(file)))
+    # not runpy.run_path: it takes the module away when the script returns, while threads, atexit handlers and
+    # pickle may still look for it
+    main = types.ModuleType("__main__")
+    main.__dict__.update(__file__=os.path.abspath(file), __builtins__=builtins, __cached__=None)
+    sys.modules["__main__"] = main
+
+    def work() -> None:
+        with io.open_code(os.path.abspath(file)) as source:
+            code = compile(source.read(), os.path.abspath(file), "exec", dont_inherit=True)
+        exec(code, main.__dict__)
+
+    return _guard(work)
+
+
+def run_module(module: str, arguments: list[str]) -> Outcome:
+    """Run `python -m MODULE ARGS…` in this process."""
+    sys.argv = [module, *arguments]
+    if not getattr(sys.flags, "safe_path", False):
+        sys.path.insert(0, os.getcwd())
+    return _guard(lambda: runpy.run_module(module, run_name="__main__", alter_sys=True))
+
+
+def run_command(argv: list[str]) -> Outcome:
+    """Run an executable as a child, pass TERM, INT, USR1 and USR2 on to it, and keep its exit status."""
+    child: subprocess.Popen[bytes] | None = None
+    early: list[int] = []
+
+    def pass_on(signum: int, frame: FrameType | None) -> None:
+        if child is None:
+            early.append(signum)
+        elif child.poll() is None:
+            child.send_signal(signum)
+
+    for signum in PASSED_ON:
+        signal.signal(signum, pass_on)
+    try:
+        child = subprocess.Popen(argv, preexec_fn=die_with_parent(os.getpid()))
+    except OSError as error:
+        status = 127 if isinstance(error, FileNotFoundError) else 126
+        raise WorkerError(f"cannot run {argv[0]}: {error.strerror or error}", status=status) from None
+    here.process = child.pid
+    for signum in early:
+        child.send_signal(signum)
+    status = child.wait()
+    if status == 0:
+        return Outcome(0)
+    if status < 0:
+        return Outcome(128 - status, f"{argv[0]} was ended by {signal.Signals(-status).name}")
+    return Outcome(status, f"{argv[0]} exited with {status}")
+
+
+def _guard(work: Callable[[], object]) -> Outcome:
+    """Turn every way out of the user's code into an Outcome, with the output and status that Python gives it."""
+    try:
+        work()
+    except SystemExit as error:
+        if error.code is None:
+            return Outcome(0)
+        if isinstance(error.code, int):
+            status = error.code & 0xFF
+            return Outcome(status, f"exited with status {status}" if status else "", error.__traceback__)
+        print(error.code, file=sys.stderr)
+        return Outcome(1, f"exited: {(str(error.code).splitlines() or [''])[0][:300]}", error.__traceback__)
+    except BaseException as error:
+        trace = _without_our_frames(error.__traceback__)
+        status = 130 if isinstance(error, KeyboardInterrupt) else 1
+        _show(error.with_traceback(trace))
+        return Outcome(status, describe_error(error), trace)
+    return Outcome(0)
+
+
+def _show(error: BaseException) -> None:
+    """Print a traceback the way the interpreter would: through the hook that the user may have set."""
+    try:
+        sys.excepthook(type(error), error, error.__traceback__)
+    except BaseException:
+        traceback.print_exception(error)
+
+
+def _without_our_frames(trace: TracebackType | None) -> TracebackType | None:
+    """Drop the frames above the user's own code: the worker's, and runpy's."""
+    ours = str(Path(__file__).parent)
+    while trace is not None:
+        filename = trace.tb_frame.f_code.co_filename
+        if not filename.startswith((ours, "<frozen runpy>")):
+            break
+        trace = trace.tb_next
+    return trace
+
+
+def _readable(file: str) -> bool:
+    try:
+        with open(file, "rb") as source:
+            return not source.read(4).startswith(b"PK\x03\x04")
+    except OSError:
+        return False

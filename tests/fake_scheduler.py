@@ -1,0 +1,155 @@
+"""A scheduler of our own making that does what it is told, on a clock that only it moves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from clusterrun.errors import Ambiguous, ClusterrunError, NoScheduler, NotDelivered, Refused, SchedulerError
+from clusterrun.job import JobId, JobStatus, outcome_of
+from clusterrun.records.run_record import RunRecord, SubmissionRecord
+from clusterrun.records.store import Store
+from clusterrun.scheduler import Answer, Cancelled, Submission
+from clusterrun.state import reconcile
+from clusterrun.submit import protocol
+from clusterrun.submit.protocol import Clock
+
+NOW = 1_800_000_000
+TOKEN = "abcdefgh22345672"
+#: a submitter that is no process of any host
+GONE = ("", 0, 0)
+
+
+class Time:
+    """A clock that only sleeping and asking move on."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def sleep(self, seconds: float) -> None:
+        self.seconds += seconds
+
+    @property
+    def clock(self) -> Clock:
+        return Clock(now=lambda: self.seconds, sleep=self.sleep, jitter=lambda: 0.5)
+
+
+class FakeSlurm:
+    """A scheduler that does what it is told: `plan` holds what becomes of each sbatch, and `deaf` when it is silent.
+
+    Plan words: accept, refuse, undelivered; "made" and "unmade": cut off, with a job or without; "late": cut off, with
+    a job some seconds later; "strange": rc 1 and a text nobody knows; "yes": rc 0, job made, no id; "no job": rc 0, no
+    job; "gone": there is no sbatch.
+    """
+
+    name, cluster = "slurm", "fake"
+
+    def __init__(self, time: Time, plan: Sequence[str] = (), deaf: Sequence[tuple[float, float]] = ()) -> None:
+        self.time, self.plan, self.deaf = time, list(plan), deaf
+        self.jobs: list[tuple[float, JobStatus]] = []  # each from its second on
+        self.past = Answer()
+        self.sent, self.asked, self.cancelled = 0, 0, list[JobId]()
+        self.cancel_fails = False
+
+    def make(self, token: str, late: float = 0.0, **changes: object) -> JobId:
+        id = JobId(str(100 + len(self.jobs)))
+        self.jobs.append((self.time.seconds + late, status(id, token, **changes)))
+        return id
+
+    def submit(self, order: Submission) -> JobId:
+        self.sent += 1
+        word = self.plan.pop(0) if self.plan else "accept"
+        self.time.sleep(10 if word in ("made", "unmade", "late") else 9 if word == "undelivered" else 0.01)
+        match word:
+            case "accept":
+                return self.make(order.token)
+            case "refuse":
+                raise Refused("Slurm refused the job", said="sbatch: error: no")
+            case "undelivered":
+                raise NotDelivered("Slurm did not get the request", said="connect failure")
+            case "gone":
+                raise NoScheduler("sbatch could not be started")
+            case "strange" | "no job":
+                raise Ambiguous("?", said="what?", wire=False, yes=word == "no job")
+            case "late":
+                self.make(order.token, late=9.0)
+            case "made" | "yes":
+                self.make(order.token)
+        raise Ambiguous("cut off", said="Socket timed out", yes=word == "yes")
+
+    def _silent(self) -> bool:
+        self.asked += 1
+        return any(first <= self.time.seconds < last for first, last in self.deaf)
+
+    def query(self, ids: Sequence[JobId] | None = None) -> Answer:
+        self.time.sleep(0.01)
+        if self._silent():
+            self.time.sleep(10)
+            return Answer(complete=False, note="squeue: Socket timed out")
+        return Answer([job for since, job in self.jobs if since <= self.time.seconds])
+
+    def find(self, token: str, since: int, script: Path) -> Answer:
+        live = self.query()
+        return replace(live, jobs=[job for job in live.jobs if job.name.endswith("." + token[:8])])
+
+    def account(self, ids: Sequence[JobId], since: int) -> Answer:
+        return self.past
+
+    def cancel(self, ids: Sequence[JobId]) -> Sequence[Cancelled]:
+        if self.cancel_fails:
+            raise SchedulerError("scancel failed")
+        self.cancelled += ids
+        return [Cancelled(id, done=True) for id in ids]
+
+
+def status(id: JobId, token: str, state: str = "PENDING", **changes: object) -> JobStatus:
+    job = JobStatus(id=id, state=state, outcome=outcome_of(state), name=f"a,b.{token[:8]}", source="squeue")
+    return replace(job, **changes)
+
+
+def staged(root: Path, token: str = TOKEN, **changes: object) -> tuple[Store, RunRecord, Submission]:
+    """A run written down and about to be sent, by this process."""
+    store = Store(root, root / "state")
+    run_id = f"20261121-034501-{token[:6]}"
+    one = SubmissionRecord(token=token, at=NOW, submitter=protocol.submitter())
+    record = RunRecord(
+        run_id=run_id, run_dir=store.runs / run_id, root=root, name="a,b", what="train.py", scheduler="slurm",
+        cluster="fake", user="me", at=NOW, nodes=2, tasks_per_node=4, shared=False, sources={},
+        submissions=(replace(one, **changes),),
+    )  # fmt: skip
+    store.stage(record, {}, "#!/bin/bash\n")
+    order = Submission(
+        run_id=run_id, run_dir=record.run_dir, token=token, script=record.run_dir / "script.sh", workdir=root,
+        logs=root / "logs", env={},
+    )  # fmt: skip
+    return store, record, order
+
+
+def claim(record: RunRecord, job: str, restart: int = 0) -> None:
+    folder = record.run_dir / "claims" / record.submission.token
+    folder.mkdir()
+    (folder / "owner").write_text(f"fake {job} {restart}\n")
+
+
+def send(
+    root: Path, plan: Sequence[str], deaf: Sequence[tuple[float, float]] = (), tell: Callable[[str], None] = str
+) -> tuple[FakeSlurm, RunRecord | ClusterrunError]:
+    """Submit a fresh run to a scheduler with that plan; what came of it, an error included."""
+    time = Time()
+    slurm = FakeSlurm(time, plan, deaf)
+    store, record, order = staged(root)
+    try:
+        return slurm, protocol.submit(store, slurm, record, order, tell=tell, clock=time.clock)
+    except ClusterrunError as error:
+        return slurm, error
+
+
+def left(root: Path) -> list[RunRecord]:
+    """The runs on disk."""
+    return Store(root, root / "state").all()
+
+
+def ask(slurm: FakeSlurm, root: Path, now: float = NOW + 30) -> reconcile.RunState:
+    (state,) = reconcile.read(Store(root, root / "state"), slurm, left(root), now=now)
+    return state

@@ -1,0 +1,115 @@
+"""A local scheduler in a folder of its own, with real scripts, and nothing of it left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clusterrun.job import TERMINAL, JobId, JobStatus
+from clusterrun.scheduler import Submission
+from clusterrun.scheduler.local.client import LocalScheduler
+from clusterrun.scheduler.local.processes import end_members, members
+
+
+def until(condition: Callable[[], Any], seconds: float = 20.0) -> Any:
+    """The first true answer of a condition; fails where none comes in time."""
+    end = time.monotonic() + seconds
+    while not (answer := condition()):
+        assert time.monotonic() < end, f"not within {seconds} s"
+        time.sleep(0.01)
+    return answer
+
+
+class Bench:
+    """Submits bash scripts, which stand in for rendered ones, and waits for what becomes of them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.state = folder / "state"
+        self.local = self.state / "local"
+        self.logs = folder / "logs"
+        self.work = folder / "work"
+        self.work.mkdir()
+        self.scheduler = LocalScheduler(self.state, os.environ, grace=1.0)
+        self.tokens: list[str] = []
+        self.until = until
+
+    def submission(self, body: str, **changes: Any) -> Submission:
+        number = len(self.tokens)
+        run = self.folder / f"run{number}"
+        run.mkdir()
+        (run / "script.sh").write_text("#!/bin/bash -l\n" + body)
+        self.tokens.append(os.urandom(10).hex())
+        env = {k: v for k, v in os.environ.items() if not k.startswith(("CLUSTERRUN_", "CUDA_"))}
+        given: dict[str, Any] = {
+            "run_id": f"run{number}",
+            "run_dir": run,
+            "token": self.tokens[-1],
+            "script": run / "script.sh",
+            "workdir": self.work,
+            "logs": self.logs,
+            "env": env | {"HOME": str(self.folder)} | changes.pop("env", {}),  # no profile of the user that runs this
+        }
+        return Submission(**given | changes)
+
+    def submit(self, body: str, **changes: Any) -> JobId:
+        return self.scheduler.submit(self.submission(body, **changes))
+
+    def status(self, id: JobId) -> JobStatus:
+        (status,) = self.scheduler.query([id]).jobs
+        return status
+
+    def wait(self, id: JobId, *states: str) -> JobStatus:
+        """The job's status once it has one of those states, or any last one."""
+
+        def there() -> JobStatus | None:
+            status = self.status(id)
+            assert not states or status.state in states or status.state not in TERMINAL, status
+            return status if status.state in (states or TERMINAL) else None
+
+        return until(there)
+
+    def wait_file(self, name: str) -> str:
+        """What a script wrote to a file in its working folder, once it stands there."""
+        path = self.work / name
+        until(lambda: path.exists() and path.read_text().endswith("\n"))
+        return path.read_text()
+
+    def out(self, id: JobId, stream: str = "out") -> str:
+        return (self.logs / f"train_{id}.{stream}").read_text()
+
+    def state_of(self, id: JobId) -> dict[str, Any]:
+        return json.loads((self.local / str(id) / "state.json").read_text())
+
+    def change_state(self, id: JobId, **changes: Any) -> None:
+        """Rewrite a state file as if another machine or boot had written it."""
+        value = self.state_of(id)
+        value["supervisor"] |= changes.pop("supervisor", {})
+        (self.local / str(id) / "state.json").write_text(json.dumps(value | changes))
+
+    def unlock(self, id: JobId, *, locks: bool = True) -> None:
+        """Put a mark that nobody holds in the place of a supervisor's; without ``locks``, one that tells nothing."""
+        alive = self.local / str(id) / "alive"
+        alive.unlink()
+        alive.write_bytes(b"locked\n" if locks else b"")
+
+    def close(self) -> list[int]:
+        """End what still runs; the processes that were left although their job was over."""
+        self.scheduler.cancel([status.id for status in self.scheduler.query().jobs])
+        left = [process.pid for token in self.tokens for process in members(token)]
+        for token in self.tokens:
+            end_members(token)
+        return left
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    bench = Bench(tmp_path)
+    yield bench
+    assert bench.close() == []

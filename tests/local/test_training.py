@@ -1,0 +1,56 @@
+"""Training on the local scheduler: stopped before its time limit, told as stopped, and gone on with by another job."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from lab.cluster import Lab
+from tests.installed_command import Job, Site, until
+
+QUICK = ("vocab=300", "seq_len=16", "global_batch_size=8", "eval_every=0", "log_every=5")
+
+
+@pytest.fixture(scope="module")
+def site(new_site: Callable[[Lab | None], Site]) -> Site:
+    return new_site(None)
+
+
+def train(site: Site, *options: str, settings: tuple[str, ...]) -> Job:
+    chosen = [word for setting in (*QUICK, *settings) for word in ("--set", setting)]
+    return site.submit("--nodes", "1", "--tasks-per-node", "2", *options, *chosen, "lm")
+
+
+def reached(job: Job) -> int:
+    metrics = job.run_dir / "metrics.jsonl"
+    lines = metrics.read_text().splitlines() if metrics.exists() else []
+    return max((json.loads(line)["step"] for line in lines), default=0)
+
+
+def test_a_run_stops_before_its_time_limit_and_another_goes_on_from_its_checkpoint(site: Site, tmp_path: Path) -> None:
+    kept = f"checkpoint_dir={tmp_path}"
+    job = train(site, "--time", "2:00", settings=("steps=1000000", "time_margin=60", kept))
+    done = site.cli("wait", job.id, status=1, timeout=200)
+    assert "stopped" in done.stdout + done.stderr
+    state = site.state(job)
+    assert (state["outcome"], state["exit_status"]) == ("stopped", 85)
+    stopped = json.loads((job.attempts()[0] / "stopped").read_text())
+    assert stopped["reason"] == "the time limit"
+    assert not (job.run_dir / "model").exists(), "a model that is not finished must not look like one"
+    goes_on = train(site, settings=(f"steps={stopped['step'] + 5}", kept))
+    site.wait_state(goes_on, "COMPLETED", timeout=120)
+    assert f"(step {stopped['step']})" in goes_on.out.read_text()
+    assert reached(goes_on) == stopped["step"] + 5
+
+
+def test_cancel_saves_before_it_ends(site: Site) -> None:
+    job = train(site, settings=("steps=1000000",))
+    until(lambda: reached(job) >= 5, 120, lambda: f"{job} does not train")
+    site.cli("cancel", job.id, "--yes")
+    state = site.wait_state(job, "CANCELLED")
+    assert state["outcome"] == "cancelled"
+    stopped = json.loads((job.attempts()[0] / "stopped").read_text())
+    assert (job.run_dir / "checkpoints" / "latest").read_text().strip() == f"step-{stopped['step']:08d}"

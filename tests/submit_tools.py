@@ -1,0 +1,149 @@
+"""Means to test submitting: a light job, a clock that runs fast, another sbatch in front of Slurm's own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from clusterrun.submit.protocol import Clock
+from lab.cluster import Lab
+from tests.installed_command import ONE_RANK, ROOT, Job, Site, until
+
+SHIPPED = ROOT / "clusterrun" / "templates" / "sbatch.j2"
+MANY = ROOT / "tests" / "data" / "submits_many.py"
+NEVER = "--sbatch-arg=--begin=now+1hour"
+
+
+def light_template(folder: Path) -> Path:
+    """The shipped template without its ranks: the same identity, claim and end record; `ran` counts the real runs."""
+    text = SHIPPED.read_text()
+    launch = "\nlaunch 0\n"
+    assert text.count(launch) == 1, "the template has no one line that launches the ranks"
+    path = folder / "light.j2"
+    path.write_text(text.replace(launch, '\necho "$CR_JOB_ID" >>"$CR_RUN_DIR/ran"\nCR_STATUS=0\n'))
+    return path
+
+
+def fast(factor: float) -> Clock:
+    """A clock on which limits and pauses pass `factor` times as fast."""
+    return Clock(now=lambda: time.monotonic() * factor, sleep=lambda seconds: time.sleep(seconds / factor))
+
+
+def wrap_sbatch(folder: Path, body: str, path: str) -> str:
+    """A PATH with an sbatch of ours in front, a shell script in which `real` is Slurm's own."""
+    bin = folder / "bin"
+    bin.mkdir(exist_ok=True)
+    wrapper = bin / "sbatch"
+    wrapper.write_text(f'#!/bin/bash\nreal() {{ PATH={path} command sbatch "$@"; }}\n{body}\n')
+    wrapper.chmod(0o755)
+    return f"{bin}:{path}"
+
+
+def runs_of(site: Site) -> list[Path]:
+    """The run folders of a site's project."""
+    return sorted((site.project / ".clusterrun" / "runs").glob("*"))
+
+
+def held_by_slurm(lab: Lab, since: str = "") -> dict[str, list[str]]:
+    """Slurm's own account: job name -> ids, by squeue and, where there is accounting, by sacct."""
+    found: dict[str, set[str]] = {}
+    # no name here holds a |
+    asked = [["squeue", "--noheader", "--states=all", "--format=%A|%j"]]
+    if lab.accounting:
+        asked.append(["sacct", "--allocations", "--duplicates", "--noheader", "--parsable2", "--allusers",
+                      f"--starttime={since or 'now-1hour'}", "--format=JobIDRaw,JobName"])  # fmt: skip
+    for argv in asked:
+        done = lab.run(argv, errors="surrogateescape")  # a lab that tests share may hold any name
+        assert done.returncode == 0, done.stderr
+        for line in done.stdout.splitlines():
+            job, _, name = line.partition("|")
+            found.setdefault(name, set()).add(job)
+    return {name: sorted(ids, key=int) for name, ids in found.items()}
+
+
+def light(site: Site, template: Path, *options: str, **kwargs: Any) -> Job:
+    """Submit one light job."""
+    return site.submit(*ONE_RANK, "--template", str(template), *options, "--", "true", **kwargs)
+
+
+def begin(site: Site, template: Path, *options: str, env: dict[str, str] | None = None) -> subprocess.Popen[str]:
+    words = (*site.scheduler, *ONE_RANK, "--template", str(template), *options, "--", "true")
+    return site.start("submit", *words, env=env)
+
+
+def all_over(lab: Lab, seconds: float = 90) -> None:
+    until(lambda: not lab.run(["squeue", "-h"]).stdout.strip(), seconds, lambda: lab.run(["squeue"]).stdout, pause=0.3)
+
+
+def age(run_dir: Path, seconds: int) -> None:
+    """Let a submission be that much older."""
+    (file,) = (run_dir / "submissions").glob("*.json")
+    data = json.loads(file.read_text())
+    file.write_text(json.dumps(data | {"at": data["at"] - seconds}))
+
+
+class Fleet:
+    """Several processes of one user that submit at once; `told` is what they said, a dict for each submission."""
+
+    def __init__(self, site: Site, template: Path, names: dict[str, int], *sbatch_args: str) -> None:
+        self.told: list[dict[str, Any]] = []
+        self.begun = 0
+        self.errors: list[str] = []
+        self._lock = threading.Lock()
+        self._processes = [
+            subprocess.Popen(
+                [sys.executable, str(MANY), name, str(count), str(template), *sbatch_args],
+                cwd=site.project, env=site.env | {"PYTHONPATH": str(ROOT)}, text=True,
+                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            )
+            for name, count in names.items()
+        ]  # fmt: skip
+        streams = [(p.stdout, self._hear) for p in self._processes] + [(p.stderr, self._note) for p in self._processes]
+        self._threads = [threading.Thread(target=self._read, args=each, daemon=True) for each in streams]
+        for thread in self._threads:
+            thread.start()
+
+    def _read(self, stream: Any, take: Any) -> None:
+        for line in stream:
+            take(line)
+
+    def _hear(self, line: str) -> None:
+        said = json.loads(line)
+        with self._lock:
+            if "begun" in said:
+                self.begun += 1
+            else:
+                self.told.append(said)
+
+    def _note(self, line: str) -> None:
+        with self._lock:
+            self.errors.append(line.rstrip())
+
+    @property
+    def busy(self) -> bool:
+        return any(process.poll() is None for process in self._processes)
+
+    def join(self, timeout: float) -> list[dict[str, Any]]:
+        """Wait for the last submission; what was said, in no order."""
+        end = time.monotonic() + timeout
+        for process in self._processes:
+            process.wait(max(1.0, end - time.monotonic()))
+        for thread in self._threads:
+            thread.join(10)
+        assert not any(p.returncode for p in self._processes), self.errors
+        return self.told
+
+    def heard(self) -> dict[str, int]:
+        """The lines that the submitters told their user, counted."""
+        return dict(Counter(self.errors))
+
+    def close(self) -> None:
+        for process in self._processes:
+            process.kill()
+            process.wait()

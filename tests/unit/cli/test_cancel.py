@@ -1,0 +1,68 @@
+"""`cancel`: what is meant by what is typed, and no more than that."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from pwd import getpwuid
+
+import pytest
+
+from clusterrun.records.run_record import RunRecord
+from clusterrun.records.store import Store
+from tests.command_desk import Desk
+from tests.listed_jobs import rows, run_row
+from tests.run_records import attempt, claim, end, submitted
+
+ME = getpwuid(os.getuid()).pw_name
+
+
+@pytest.fixture
+def run(desk: Desk) -> RunRecord:
+    """A run that Slurm tells to be running."""
+    run = submitted(Store(desk.project, desk.state), cluster="desk", user=ME)
+    desk.slurm.answer("squeue", rows(run_row(run, u=ME)))
+    return run
+
+
+@pytest.mark.parametrize("part", ["101_3", "101+1"])
+def test_a_part_of_a_run_that_has_none_cancels_nothing(desk: Desk, run: RunRecord, part: str) -> None:
+    said = desk.type("cancel", part)
+    assert said.status == 4 and said.err.splitlines()[0].startswith(f"clusterrun: no such job: {part}, as 101 is ")
+    assert desk.slurm.count("scancel") == 0
+    assert desk.type("cancel", "101").out == "Cancelled 101\n"
+
+
+def test_a_job_that_is_typed_twice_is_cancelled_once(desk: Desk, run: RunRecord) -> None:
+    assert desk.type("cancel", "101", run.run_id, "101").out == "Cancelled 101\n"
+
+
+@pytest.mark.parametrize("word", ["R", "running", "PD,R"])
+def test_states_are_typed_as_for_list(desk: Desk, run: RunRecord, word: str) -> None:
+    assert "would cancel 1;" in desk.type("cancel", "--state", word, "--dry-run").err
+    assert "no such jobs" in desk.type("cancel", "--state", "PD", "--dry-run").err
+
+
+def test_a_dry_run_counts_what_a_cancel_would_cancel(desk: Desk, run: RunRecord) -> None:
+    claim(run)
+    attempt(run, end=end())
+    desk.slurm.answer("squeue", rows({"i": "7", "u": "mallory"}))
+    assert "would cancel 0;" in desk.type("cancel", "7", "101", "--dry-run").err
+
+
+class Keyboard(io.StringIO):
+    """A terminal on which something was typed."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(("typed", "count"), [("n\n", 0), ("\n", 0), ("y\n", 1)])
+def test_who_says_no_is_told_that_nothing_was_cancelled(
+    desk: Desk, run: RunRecord, monkeypatch: pytest.MonkeyPatch, typed: str, count: int
+) -> None:
+    monkeypatch.setattr(sys, "stdin", Keyboard(typed))
+    said = desk.type("cancel", "--all")
+    assert (said.status, desk.slurm.count("scancel")) == (0, count)
+    assert ("nothing was cancelled" in said.err) == (count == 0)

@@ -1,0 +1,190 @@
+"""`list`, `status` and `wait` over answers that a test sets: what is shown, and how often Slurm is asked."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+
+import pytest
+
+from clusterrun.records.run_record import RunRecord
+from clusterrun.records.store import Store
+from clusterrun.scheduler.slurm.sacct import _SACCT
+from clusterrun.scheduler.slurm.values import SEP
+from clusterrun.state import reconcile
+from clusterrun.state.show import LIST_COLUMNS
+from tests.command_desk import Desk
+from tests.listed_jobs import SILENT, rows, run, run_row
+from tests.run_records import attempt, claim, end, with_submission
+
+
+@pytest.fixture
+def store(desk: Desk) -> Store:
+    return Store(desk.project, desk.state)
+
+
+def trained(one: RunRecord) -> None:
+    claim(one)
+    folder = attempt(one)
+    now = time.time()
+    for rank in range(8):
+        told = {
+            "rank": rank,
+            "node": "n1",
+            "time": now - rank,
+            "phase": "training",
+            "step": 120 - (rank == 3),
+            "steps": 1000,
+        }
+        (folder / f"rank-{rank}.progress").write_text(json.dumps(told))
+    row = {"step": 120, "time": now - 4, "loss": 2.34567, "tokens_per_second": 45_100.4}
+    (one.run_dir / "metrics.jsonl").write_text(json.dumps(row) + "\n")
+
+
+def test_runs_and_other_jobs_in_one_table_by_one_squeue(desk: Desk, store: Store) -> None:
+    one = run(store)
+    trained(one)
+    now = str(int(time.time()))
+    desk.slurm.answer("squeue", rows(run_row(one), {"i": "7", "j": "theirs", "V": now}, {"i": "8", "T": "COMPLETED"}))
+    said = desk.type("list")
+    assert said.status == 0, said
+    heading, ours, other = (line.split("\t") for line in said.out.splitlines())
+    assert heading == [column.name for column in LIST_COLUMNS], "in a pipe too, as squeue does"
+    assert len(ours) == len(other) == len(heading)
+    assert ours[:3] == ["101", "train1", "RUNNING"] and ours[7:10] == ["120", "2.346", "45,100"]
+    assert other[:3] == ["7", "theirs", "RUNNING"] and other[7] == ""
+    data = desk.type("list", "--json").data
+    assert [row["run_id"] for row in data] == [one.run_id, None]
+    assert data[0]["metrics"]["step"] == 120 and data[1]["metrics"] is None
+    assert [call[0] for call in desk.slurm.calls if call[0] != "scontrol"] == ["squeue", "squeue"]
+
+
+def test_arrays_are_collapsed_or_by_task(desk: Desk) -> None:
+    desk.slurm.answer("squeue", rows({"i": "5_[2-99%4]", "T": "PENDING"}, {"i": "5_0"}, {"i": "5_1"}))
+    assert [line.split("\t")[0] for line in desk.type("list").out.splitlines()[1:]] == ["5_[0-1]", "5_[2-99%4]"]
+    assert [line.split("\t")[0] for line in desk.type("list", "--expand").out.splitlines()[1:]] == [
+        f"5_{task}" for task in range(100)
+    ]
+    data = desk.type("list", "--json").data
+    assert [(row["job_id"], row["tasks"], row["task_count"]) for row in data] == [("5", "0-1", 2), ("5", "2-99%4", 98)]
+
+
+def test_a_finished_run_is_asked_of_no_accounting_again(desk: Desk, store: Store) -> None:
+    one = run(store)
+    name = f"{one.name}.{one.submission.token[:8]}"
+    cells = {"JobID": "101", "State": "FAILED", "ExitCode": "3:0", "End": str(int(time.time())), "JobName": name}
+    desk.slurm.answer("sacct", SEP.join(cells.get(column, "1") for column in _SACCT) + "\n")
+    (row,) = desk.type("list", "--all", "--json").data
+    assert (row["state"], row["exit_status"]) == ("FAILED", 3) and desk.slurm.count("sacct") == 1
+    for words in (["list"], ["list", "--all"], ["list", "--state", "F"], ["status", "101"], ["wait", "101"]):
+        desk.type(*words)
+    assert desk.slurm.count("sacct") == 1 and desk.slurm.count("squeue") == 6
+    assert desk.type("list").out == "" and "\n101\ttrain1\tFAILED" in desk.type("list", "--state", "F").out
+
+
+def test_a_finished_run_that_was_started_again_is_listed(desk: Desk, store: Store) -> None:
+    one = run(store)
+    claim(one)
+    attempt(one, end=end(1))
+    assert desk.type("list").out == ""
+    assert desk.type("list").out == ""
+    desk.slurm.answer("squeue", rows(run_row(one, o=f"{one.run_dir}/script.sh")))
+    (row,) = desk.type("list", "--json").data
+    assert (row["run_id"], row["state"]) == (one.run_id, "RUNNING")
+
+
+def test_a_job_that_waits_has_not_started(desk: Desk) -> None:
+    later = {"i": "7", "T": "PENDING", "S": str(int(time.time()) + 600)}
+    desk.slurm.answer("squeue", rows({**later, "r": "Priority"}))
+    said = desk.type("status", "7")
+    assert "  started" not in said.out and re.search(r"^    start  Slurm expects 20.*, in \d+ min$", said.out, re.M)
+    assert desk.type("status", "7", "--json").data[0]["started"] is None
+    desk.slurm.answer("squeue", rows({**later, "r": "JobHeldUser"}))
+    assert "expects" not in desk.type("status", "7").out, "it starts when somebody releases it, and not then"
+
+
+def test_a_silent_controller_changes_no_state(desk: Desk, store: Store) -> None:
+    one, never_seen = run(store, 1), run(store, 2)
+    desk.slurm.answer("squeue", rows(run_row(one), {"i": "7", "T": "PENDING", "r": "Priority"}))
+    desk.type("list")
+    desk.slurm.answer("squeue", **SILENT)
+    said = desk.type("list", "--json")
+    assert said.status == 0 and said.err.count("Unable to contact") == 1
+    told = {row["job_id"]: row for row in said.data}
+    assert {job: row["state"] for job, row in told.items()} == {"101": "RUNNING", "102": "UNKNOWN", "7": "PENDING"}
+    assert time.time() - told["101"]["as_of"] < 60 and told["102"]["as_of"] is None
+    said = desk.type("status", "101", "7")
+    assert said.status == 75 and said.out.count("s ago: squeue: slurm_load_jobs error: Unable to contact") == 2
+    assert "as of" in desk.type("list").out
+    refused = desk.type("cancel", "101")
+    assert refused.status == 3 and desk.slurm.count("scancel") == 0, "what may have changed is not cancelled"
+    assert never_seen.submission.final is None
+
+
+def test_what_was_last_known_is_kept_for_its_owner_alone(desk: Desk) -> None:
+    desk.slurm.answer("squeue", rows({"i": "7"}))
+    desk.type("list")
+    (kept,) = (desk.state / "clusters").glob("*.squeue")
+    assert kept.stat().st_mode & 0o777 == 0o600
+
+
+def test_status_in_full(desk: Desk, store: Store) -> None:
+    one = run(store)
+    trained(one)
+    desk.slurm.answer("squeue", rows(run_row(one, N="n[1-2]")))
+    said = desk.type("status", "101")
+    assert said.status == 0 and "step 120, loss 2.346, 45,100 tokens/s, 4 s ago" in said.out
+    assert "8 ranks training, step 120/1000, all heard in the last 7 s" in said.out
+    assert "next  clusterrun logs 101 -f" in said.out and "submitted  " in said.out
+    (data,) = desk.type("status", "101", "--json").data
+    assert len(data["ranks"]) == 8 and data["first_failure"] is None and data["metrics"]["loss"] == 2.34567
+
+
+def test_status_says_a_reason_in_words(desk: Desk, store: Store) -> None:
+    one = run(store)
+    desk.slurm.answer("squeue", rows(run_row(one, T="PENDING", r="Dependency", N="")))
+    said = desk.type("status", "101")
+    (line,) = [line for line in said.out.splitlines() if line.startswith("   reason")]
+    assert line.startswith("   reason  Dependency: ") and "clusterrun why 101" in said.out
+    (data,) = desk.type("status", "101", "--json").data
+    assert data["reason"] == "Dependency" and data["reason_meaning"]
+    desk.slurm.answer("squeue", rows(run_row(one, T="PENDING", r="Bogus\x1b[31m", N="")))
+    assert "   reason  Bogus\\x1b[31m\n" in desk.type("status", "101").out
+
+
+def test_odd_bytes_in_the_queue_harm_nobody(desk: Desk) -> None:
+    path = desk.slurm.folder / "squeue.out"
+    good = rows({"i": "7", "j": "x\x1b]0;t\x07|é"}).encode()
+    path.write_bytes(b"\xff\xfe\x00 noise\n" + good.replace("é".encode(), b"\xff") + b"8" + b"\x1f" * 30 + b"\n\x1b[2J")
+    (desk.slurm.folder / "squeue").write_text(f'#!/bin/sh\ncat "{path}"\n')
+    said = desk.type("list")
+    assert said.status == 0 and "\x1b" not in said.out and r"x\x1b]0;t\x07|\xff" in said.out
+
+
+@pytest.mark.parametrize(
+    "words", [["list", "--watch", "--json"], ["list", "--since", "x"], ["list", "--state", "a b"],
+              ["status", "7", "--watch", "--json"]],
+)  # fmt: skip
+def test_what_is_refused(desk: Desk, words: list[str]) -> None:
+    said = desk.type(*words)
+    assert said.status == 2 and desk.slurm.calls == []
+
+
+def test_wait_for_a_job_of_another_tool(desk: Desk) -> None:
+    desk.slurm.answer("squeue", rows({"i": "7", "T": "COMPLETED"}))
+    assert desk.type("wait", "7").status == 0
+    desk.slurm.answer("squeue", rows({"i": "7_1", "T": "COMPLETED"}, {"i": "7_2", "T": "FAILED"}))
+    said = desk.type("wait", "7", "--json")
+    assert said.status == 1 and [row["state"] for row in said.data] == ["COMPLETED", "FAILED"]
+
+
+def test_figures_of_a_run_that_is_over_are_kept_with_its_end(desk: Desk, store: Store) -> None:
+    one = run(store)
+    trained(one)
+    attempt(one, end=end(0))
+    desk.type("list", "--all")
+    (one.run_dir / "metrics.jsonl").unlink()
+    (data,) = desk.type("list", "--all", "--json").data
+    assert data["metrics"]["step"] == 120 and data["outcome"] == "done"
+    assert reconcile.figures(with_submission(one, final={"figures": {"step": "x"}})) is None

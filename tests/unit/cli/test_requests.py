@@ -1,0 +1,147 @@
+"""A wrong request gets one line and a hint, exit 2, and nothing written."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.command_desk import Desk, refused
+
+
+@pytest.mark.parametrize(
+    ("words", "message", "hint"),
+    [
+        (["sumbit"], "no such command: sumbit", "did you mean submit?"),
+        (["zzz"], "no such command: zzz", "clusterrun --help"),
+        (["submit", "--node", "2"], "no such option: --node", "did you mean --nodes?"),
+        (["submit", "--gpus-per-nodes=2"], "no such option: --gpus-per-nodes", "did you mean --gpus-per-node?"),
+        (["render", "--no-requeu"], "no such option: --no-requeu", "did you mean --no-requeue?"),
+        (["status", "--jason", "1"], "no such option: --jason", "did you mean --json?"),
+        (["submit", "--zzzzzzzzz"], "no such option: --zzzzzzzzz", "clusterrun submit --help"),
+        (["status"], "missing argument 'JOBID...'", "clusterrun status --help"),
+        (["logs", "1", "2"], "got unexpected extra argument (2)", "clusterrun logs --help"),
+        (["logs", "1", "--stream", "x"], "'x' is not one of 'out', 'err', 'both'", "clusterrun logs --help"),
+        (["logs", "1", "--rank", "-1"], "--rank: not a rank: '-1'", "--rank 0-3,8"),
+        (["logs", "1", "-n", "x"], "'x' is not a valid integer", "clusterrun logs --help"),
+        (["cancel"], "say which jobs", "clusterrun cancel JOBID"),
+        (["cancel", "1", "--all"], "say which jobs", "clusterrun cancel JOBID"),
+        (["submit", "--nodes"], "option '--nodes' requires an argument", "clusterrun submit --help"),
+        (["submit", "--follow=yes"], "option '--follow' does not take a value", "clusterrun submit --help"),
+        (["submit", "a", "b"], "more than one job: a b", "clusterrun submit -- a b"),
+        (["submit", "train.py"], "train.py is a script, not a job file", "clusterrun submit -- train.py"),
+        (["submit", "--"], "nothing comes after --", "clusterrun submit -- train.py"),
+        (["submit", "lm", "--", "train.py"], "a job file and a script were both given", "keep one"),
+        (["submit", "--json", "--follow"], "--json and --follow do not go together", "--wait"),
+    ],
+)
+def test_usage(desk: Desk, words: list[str], message: str, hint: str) -> None:
+    if "--json" in words:
+        said = desk.type(*words)
+        error = json.loads(said.out)["error"]
+        assert (said.status, error["message"]) == (2, message) and hint in error["hint"] and said.err == ""
+        return
+    line, told = refused(desk, *words)
+    assert message in line and hint in told
+
+
+def test_a_request_that_is_wrong(desk: Desk) -> None:
+    desk.write("jobs/sft.toml", 'task = "lm"\n')
+    cases: list[tuple[list[str], str, str]] = [
+        (["sfft"], "no job 'sfft'", "did you mean sft?"),
+        (["jobs/none.toml"], "no job 'jobs/none.toml'", "there are: classify, diffusion, lm, sft"),
+        (["../../etc/passwd"], "no job", ""),
+        (["--nodes", "0"], "--nodes: 0 is not a whole number, 1 or more", ""),
+        (["--nodes", "-1"], "--nodes: -1 is not a whole number, 1 or more", ""),
+        (["--nodes", "two"], "'two' is not a valid integer", ""),
+        (["--nodes", "9" * 5000], "not a valid integer", ""),
+        (["--gpus-per-node", "-1"], "--gpus-per-node: -1 is not a whole number, 0 or more", ""),
+        (["--tasks-per-node", "0"], "--tasks-per-node", ""),
+        (["--master-port", "80"], "--master-port: 80 is not a port between 1024 and 65535", ""),
+        (["--mem", "lots"], "--mem: 'lots' is not a size such as 64G", ""),
+        (["--time", "soon"], "--time: not a time limit: 'soon'", "2:00:00"),
+        (["--time", ""], "--time", ""),
+        (["--scheduler", "pbs"], "--scheduler: 'pbs' is not slurm, local or auto", ""),
+        (["--job-name", "n" * 41], "longer than 40 bytes", "shorten"),
+        (["--job-name", "é" * 21], "longer than 40 bytes", "shorten"),
+        (["--gres", "gpu:2", "--gpus-per-node", "2"], "--gres and --gpus-per-node both ask for GPUs", "keep one"),
+        (["--env", "A"], "--env: not KEY=VALUE: 'A'", "--env NAME=value"),
+        (["--env", "=b"], "--env: not KEY=VALUE: '=b'", "--env NAME=value"),
+        (["--env", "a-b=c"], "--env: 'a-b' is not the name of a variable", ""),
+        (["--env", "1A=c"], "--env: '1A' is not the name of a variable", ""),
+        (["--env", "é=c"], "is not the name of a variable", ""),
+        (["--env", "RANK=1"], "--env: RANK is set by clusterrun itself", "leave it out"),
+        (["--env", "MASTER_ADDR=x"], "--env: MASTER_ADDR is set by clusterrun itself", ""),
+        (["--env", "SLURM_JOB_ID=1"], "--env: SLURM_JOB_ID is set by clusterrun itself", ""),
+        (["--env", "CR_TOKEN=1"], "--env: CR_TOKEN is set by clusterrun itself", ""),
+        (
+            ["--env", "HF_TOKEN=hf_x"],
+            "--env: HF_TOKEN looks like a token; the script",
+            "export HF_TOKEN in your",
+        ),
+        (["--env", "WANDB_API_KEY=x"], "--env: WANDB_API_KEY looks like an API key", "export WANDB_API_KEY"),
+        (["--env", "UID=1"], "--env: UID is bash's own", ""),
+        (["--python", "/nowhere/python"], "--python: no such program: /nowhere/python", "path of a Python"),
+        (["--template", "none.j2"], "none.j2: No such file or directory", "Jinja"),
+        (["--profile", "none"], "no profile 'none' (--profile)", "[profile.none]"),
+        (["--", "none.py"], "no such script: none.py", "looked in"),
+        (["--", "trian.py"], "no such script: trian.py", "did you mean train.py?"),
+        (["--", "./none"], "no such script: ./none", ""),
+        (["--", ""], "no such script", ""),
+        (["--", "train.py", "a", ":", "b"], "a lone : among the script's arguments", "--env"),
+        (["--", "-m"], "-m needs the name of a module", "-m package.train"),
+        (["--", "python"], "no script to run in: python", ""),
+        (["--", "python", "-c", "1"], "no script to run in", ""),
+        (["--set", "steps=1", "--", "train.py"], "--set is for our own tasks", "after it"),
+        (["--recover", "x"], "not a run id: 'x'", "20261121"),
+    ]
+    for words, message, hint in cases:
+        line, told = refused(desk, "submit", *words)
+        assert message in line and hint in told, (words, line, told)
+        if "--recover" not in words:
+            line, told = refused(desk, "render", *words)
+            assert message in line, words
+
+
+@pytest.mark.parametrize("option", ["--partition", "--comment", "--job-name", "--mail-type", "--nodelist", "--setup",
+                                    "--sbatch-arg", "--env", "--gres", "--constraint"])  # fmt: skip
+def test_a_newline_is_refused_in_any_value(desk: Desk, option: str) -> None:
+    value = {"--env": "A=a\nb", "--sbatch-arg": "--mcs-label=a\nb"}.get(option, "a\nb")
+    line, _ = refused(desk, "submit", option, value)
+    assert f"{option}: a newline is not allowed" in line
+
+
+def test_a_newline_is_refused_in_the_scripts_arguments(desk: Desk) -> None:
+    line, _ = refused(desk, "submit", "--", "train.py", "a\nb")
+    assert line.startswith("the script's arguments: a newline is not allowed")
+    refused(desk, "submit", "--", "tr\nain.py")
+    refused(desk, "submit", "jo\nb")
+    refused(desk, "submit", "--sc\nheduler")
+    refused(desk, "sub\nmit")
+
+
+@pytest.mark.parametrize(
+    ("argument", "instead"),
+    [
+        ("--output=x", "logs/train_JOBID.out"), ("--output", "logs/train_JOBID.out"), ("--outp=x", "logs/"),
+        ("-o x", "logs/"), ("-ox", "logs/"), ("-e/x", "logs/"), ("-Jname", "--job-name"), ("-HJname", "--job-name"),
+        ("--job-name=x", "--job-name"), ("--comment=x", "--comment"), ("--wait", "--wait"), ("-W", "--wait"),
+        ("--wrap=x", "-- SCRIPT"), ("--test-only", "--dry-run"), ("--array=0-3", "one submit per job"),
+        ("-a0-3", "one submit per job"), ("-N4", "--nodes"), ("--ntasks=4", "--tasks-per-node"),
+        ("-n4", "--tasks-per-node"), ("--ntasks-per-node=4", "--tasks-per-node"), ("--gpus=4", "--gpus-per-node"),
+        ("-G4", "--gpus-per-node"), ("-D/tmp", "cd to the folder"), ("--export=NONE", "--env"),
+        ("--export-file=x", "--env"), ("--no-requeue", "--no-requeue"), ("--requeue", "--requeue"),
+        ("--open-mode=truncate", "appended"), ("--parsable", "reads the id"), ("--clusters=b", "SLURM_CLUSTERS"),
+        ("-Mb", "SLURM_CLUSTERS"), ("--help", "man sbatch"), ("-V", "sbatch --version"),
+        ("value", "--sbatch-arg=--switches=1"), ("-", "--sbatch-arg=--switches=1"), ("", "--sbatch-arg=--switches=1"),
+        ("--", "--sbatch-arg=--switches=1"),
+    ],
+)  # fmt: skip
+def test_sbatch_arguments_that_would_undo_us(desk: Desk, argument: str, instead: str) -> None:
+    line, hint = refused(desk, "submit", f"--sbatch-arg={argument}")
+    assert line.startswith(f"--sbatch-arg: {argument!r}") and instead in hint
+
+
+def test_sbatch_arguments_that_do_no_harm_go_through(desk: Desk) -> None:
+    for argument in ("--switches=1", "--exclusive", "-s", "--nice=10", "--deadline=now+1hour", "--hint=nomultithread"):
+        assert desk.type("render", "--sbatch-arg", argument).status == 0, argument

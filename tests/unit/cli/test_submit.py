@@ -1,0 +1,61 @@
+"""What submit sends is what render prints, and says where each value comes from."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from tests.command_desk import Desk
+
+SUBMITTED = ["--nodes", "2", "--gpus-per-node", "4", "--time", "1:00", "--env", "A=it's", "--setup", "true"]
+SUBMITTED += ["--comment", "hello", "--", "train.py", "--lr", "1"]
+
+
+def test_submit_sends_what_render_prints(desk: Desk) -> None:
+    desk.slurm.answer("sbatch", "123\n")
+    printed = desk.type("render", *SUBMITTED)
+    assert desk.files().keys() == {"train.py"}, "render writes nothing"
+    sent = desk.type("submit", "--json", *SUBMITTED)
+    assert sent.status == 0, sent.err
+    script = (Path(sent.data["run_dir"]) / "script.sh").read_text().split("\n")
+    different = [
+        (one, two) for one, two in zip(printed.out.split("\n"), script, strict=True) if one != two
+    ]  # fmt: skip
+    assert [one.partition("=")[0] for one, _ in different] == [
+        "#SBATCH --job-name", "CR_RUN_ID", "CR_RUN_DIR", "CR_TOKEN",
+    ]  # fmt: skip
+    (call,) = [call for call in desk.slurm.calls if call[0] == "sbatch"]
+    assert call[1:] == ["--parsable", "--", f"{sent.data['run_dir']}/script.sh"]
+    assert sent.data["logs"] == [f"{desk.project}/logs/train_123.{end}" for end in ("out", "err")]
+
+
+def test_dry_run_prints_the_script_and_writes_nothing(desk: Desk) -> None:
+    said = desk.type("submit", "--dry-run", *SUBMITTED)
+    assert said.status == 0 and said.out.startswith("#!/bin/bash -l\n") and "nothing was written" in said.err
+    assert desk.files().keys() == {"train.py"} and desk.slurm.count("sbatch") == 0
+
+
+def test_render_explains_where_values_come_from(desk: Desk) -> None:
+    desk.write("clusterrun.toml", 'partition = "gpu"\n[profile.big]\nnodes = 8\n')
+    desk.write("jobs/sft.toml", 'task = "lm"\ntime = "1:00"\nset.steps = 7\n')
+    desk.set(SBATCH_ACCOUNT="ours", SBATCH_PARTITION="other")
+    said = desk.type("render", "sft", "--explain", "--profile", "big", "--qos", "q", "--set", "lr=1")
+    lines = {line.split(" = ")[0]: line for line in said.err.splitlines()}
+    told = {
+        "partition": "'gpu'  (clusterrun.toml)",
+        "nodes": "8  (clusterrun.toml [profile.big])",
+        "time": "'1:00'  (jobs/sft.toml)",
+        "account": "'ours'  (SBATCH_ACCOUNT)",
+        "qos": "'q'  (--qos)",
+        "gpus-per-node": "1  (default: there are GPUs)",
+    }
+    for name, words in told.items():
+        assert lines[f"clusterrun: {name}"] == f"clusterrun: {name} = {words}"
+    assert re.search(r"set = .*\(--set, jobs/sft.toml\)", said.err)
+
+
+def test_what_only_slurm_understands_is_named_once(desk: Desk) -> None:
+    said = desk.type(
+        "render", "--scheduler", "local", "--partition", "x", "--qos", "y", "--time", "1:00", "--", "train.py"
+    )
+    assert said.status == 0 and said.err == "clusterrun: the local scheduler has no use for --partition, --qos\n"

@@ -1,0 +1,166 @@
+"""Files that others may write are not used by themselves, and a notice says why."""
+
+from __future__ import annotations
+
+import os
+import resource
+import socket
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from clusterrun.config.profiles import find_root, load_job, merge
+from clusterrun.errors import RequestError
+from clusterrun.system.plain_files import read_plain
+from clusterrun.system.safe_files import why_not
+from tests.command_desk import Desk, refused
+from tests.profile_folders import load, make_root, project, user, write
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return make_root(tmp_path)
+
+
+def owned(uid: int, mode: int, gid: int = 54321) -> os.stat_result:
+    return os.stat_result((stat.S_IFREG | mode, 0, 0, 1, uid, gid, 0, 0, 0, 0))
+
+
+@pytest.mark.parametrize(
+    ("info", "why"),
+    [
+        (owned(1000, 0o644), ""),
+        (owned(0, 0o644), ""),
+        (owned(1000, 0o600), ""),
+        (owned(54321, 0o644), "it belongs to user 54321"),
+        (owned(1000, 0o666), "others may write it (chmod o-w)"),
+        (owned(1000, 0o664), "its group may write it (chmod g-w)"),
+        (owned(0, 0o664, gid=0), ""),  # the owner's own private group
+    ],
+)
+def test_trust(info: os.stat_result, why: str) -> None:
+    assert why_not(info, 1000) == why
+
+
+def test_an_untrusted_profile_is_ignored_with_a_notice(root: Path) -> None:
+    project(root, "nodes = 9", mode=0o666)
+    known = load(root)
+    assert known.notices == [f"{root}/clusterrun.toml is not used: others may write it (chmod o-w)"]
+    assert merge(known.levels) == {}
+    (root / "a").mkdir()
+    assert find_root(root / "a") == root / "a"  # nor does it say where our records stand
+    assert load(root / "a").notices == known.notices
+    user(root, "nodes = 8").chmod(0o666)
+    assert load(root).notices[1].startswith("~/.config/clusterrun/config.toml is not used")
+
+
+# chown to another user needs root; the rule itself (`why_not`) is tested above for everybody
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file away")  # chown refuses; CI is root
+def test_a_foreign_profile_is_ignored(root: Path) -> None:
+    os.chown(project(root, "setup = ['evil']"), 54321, 54321)
+    known = load(root)
+    assert merge(known.levels) == {}
+    assert "it belongs to user 54321" in known.notices[0]
+
+
+def test_a_job_others_may_write_runs_by_its_path_only(root: Path) -> None:
+    write(root / "jobs" / "lm.toml", 'command = "evil"', 0o666)
+    with pytest.raises(RequestError, match="not used by its name alone: others may write it") as caught:
+        load_job("lm", root)
+    assert f"{root}/jobs/lm.toml" in caught.value.hint
+    assert load_job("jobs/lm.toml", root).target == "evil"
+
+
+def test_a_link_of_mine_is_followed_and_the_file_behind_it_is_judged(root: Path) -> None:
+    (root / "dotfiles").mkdir()
+    kept = write(root / "dotfiles" / "config.toml", "nodes = 7")
+    (root / "clusterrun.toml").symlink_to(kept)
+    assert merge(load(root).levels)["nodes"].value == 7
+    kept.chmod(0o666)
+    assert load(root).notices == [f"{root}/clusterrun.toml is not used: others may write it (chmod o-w)"]
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a link away")
+def test_a_link_of_another_user_is_not_followed(root: Path) -> None:
+    (root / "other").mkdir()
+    mine = write(root / "other" / "clusterrun.toml", "setup = ['meant for another project']")
+    (root / "clusterrun.toml").symlink_to(mine)
+    os.chown(root / "clusterrun.toml", 54321, 54321, follow_symlinks=False)
+    assert load(root).notices == [f"{root}/clusterrun.toml is not used: the link belongs to user 54321"]
+
+
+def special(folder: Path, kind: str) -> Path:
+    """Make something that is no settings file, and that a careless open would hang on or read for ever."""
+    path = folder / "special.toml"
+    if kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    elif kind == "huge":
+        path.touch(0o644)
+        os.truncate(path, 1 << 40)
+    elif kind == "socket":
+        socket.socket(socket.AF_UNIX).bind(str(path))
+    else:
+        path.symlink_to({"zero": "/dev/zero", "loop": "special.toml", "gone": "nowhere"}[kind])
+    return path
+
+
+KINDS = {
+    "fifo": "not a plain file", "folder": "Is a directory", "huge": "larger than 256 kB",
+    "zero": "not a plain file", "socket": "No such device or address", "loop": "Too many levels of symbolic links",
+    "gone": "No such file or directory",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "why"), KINDS.items())
+def test_what_is_not_a_plain_file_is_refused_at_once(kind: str, why: str, tmp_path: Path) -> None:
+    with pytest.raises(OSError, match=why):
+        read_plain(special(tmp_path, kind))
+    with pytest.raises(OSError, match=why):
+        read_plain(tmp_path / "special.toml", trusted=False)
+
+
+@pytest.mark.parametrize(("kind", "why"), KINDS.items())
+def test_a_template_that_is_not_a_plain_file_is_one_line(kind: str, why: str, desk: Desk) -> None:
+    path = special(desk.project, kind)
+    done = subprocess.run(
+        [sys.executable, "-m", "clusterrun", "submit", "--template", path.name, "--", "train.py"],
+        capture_output=True, text=True, timeout=60,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (1 << 30,) * 2),
+    )  # fmt: skip
+    assert done.returncode == 2 and done.stdout == ""
+    assert done.stderr == f"clusterrun: --template: {path}: {why}\n  hint: give the path of a Jinja template\n"
+
+
+@pytest.mark.parametrize(
+    ("mode", "why"), [(0o666, "others may write it (chmod o-w)"), (0o664, "its group may write it (chmod g-w)")]
+)
+def test_a_template_that_others_may_write_is_refused_by_its_path_too(mode: int, why: str, desk: Desk) -> None:
+    path = desk.write("my.j2", "evil")
+    if os.getuid() == 0:
+        os.chown(path, 0, 54321)  # root's own group is private
+    path.chmod(mode)
+    for words in (["--template", "my.j2"], ["--template", str(path)], []):
+        desk.write("clusterrun.toml", "" if words else 'template = "my.j2"').chmod(0o644)
+        line, hint = refused(desk, "submit", *words, "--", "train.py")
+        assert line == f"--template: {path}: {why}"
+        assert hint == f"read it, then chmod go-w {path}, or use a copy of your own"
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file away")
+def test_a_template_of_another_user_is_refused(desk: Desk) -> None:
+    os.chown(desk.write("my.j2", "evil"), 54321, 54321)
+    assert "my.j2: it belongs to user 54321" in refused(desk, "render", "--template", "my.j2")[0]
+
+
+@pytest.mark.parametrize(
+    ("kind", "line"),
+    [("zero", "no job '../home/special.toml'"), ("huge", "../home/special.toml: larger than 256 kB")],
+)
+def test_a_named_job_file_that_is_no_plain_file_is_one_line(kind: str, line: str, desk: Desk) -> None:
+    special(desk.project.parent / "home", kind)
+    assert refused(desk, "submit", "../home/special.toml")[0] == line

@@ -1,0 +1,59 @@
+"""The line on which a key was set, in any TOML text."""
+
+from __future__ import annotations
+
+import tomllib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clusterrun.config.toml_lines import line_of, parse
+from clusterrun.errors import ConfigError
+
+
+@given(st.text())
+def test_free_text_never_breaks_the_reader(text: str) -> None:
+    try:
+        parse("f.toml", text.encode("utf-8", "replace"))
+    except ConfigError as error:
+        assert error.message.startswith("f.toml")
+
+
+@given(
+    st.lists(
+        st.sampled_from(["", "# nodes = 3", "a.nodes = 1", "b = '''", "nodes", "'''", "c = 'nodes'", "[t]"]), max_size=8
+    )
+)
+def test_the_line_is_where_the_key_is_set(before: list[str]) -> None:
+    text = "\n".join([*before, "nodes = 2", ""])
+    try:
+        data = tomllib.loads(text)
+    except ValueError:
+        return
+    path = next((p for p in (["nodes"], ["t", "nodes"]) if _at(data, p) == 2), None)
+    if path:
+        assert line_of(text, path) == len(before) + 1
+
+
+def _at(data: dict[str, object], path: list[str]) -> object:
+    value: object = data
+    for key in path:
+        value = value.get(key) if isinstance(value, dict) else None
+    return value
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "line"),
+    [
+        ("x = [\n 1,\n]\n", ["x"], 1),
+        ("[set]\nsteps = 1\n[profile.a.set]\nsteps = 2", ["profile", "a", "set", "steps"], 4),
+        ("[profile.a]", ["profile", "a"], 1),
+        ("a = {b = 1}", ["a", "b"], 1),
+        ("a = 1", ["b"], None),
+        ('"\\u0061" = 1', ["a"], None),
+        ("a = 1", [], None),
+    ],
+)
+def test_line_of(text: str, path: list[str], line: int | None) -> None:
+    assert line_of(text, path) == line

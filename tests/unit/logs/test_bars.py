@@ -1,0 +1,95 @@
+"""Progress bars in the pieces that srun --unbuffered makes of them: the last state, some on the way, none lost."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clusterrun.logs import LineReader
+from clusterrun.logs.bars import EVERY, SETTLED
+from tests.log_texts import pieces, texts
+
+
+def state(rank, count, total=100):
+    return b"%d: \r%3d%%|####   | %d/%d\n" % (rank, count * 100 // total, count, total)
+
+
+def read(data):
+    reader = LineReader("err", world_size=8)
+    return [*reader.feed(data), *reader.end()]
+
+
+def test_of_many_states_of_many_ranks_the_last_of_each_is_shown():
+    data = b"".join(state(rank, i, 10_000) for i in range(10_001) for rank in range(8))
+    assert [(x.rank, x.text) for x in read(data)] == [(rank, "100%|####   | 10000/10000") for rank in range(8)]
+
+
+def test_the_last_state_comes_before_the_next_line_of_its_rank_and_not_before_another_s():
+    data = state(0, 1) + state(0, 2) + b"1: other\n0: next\n"
+    assert texts(read(data)) == ["other", "  2%|####   | 2/100", "next"]
+
+
+def test_the_newline_that_ends_a_bar_is_no_line():
+    assert texts(read(state(0, 100) + b"0: \n0: next\n")) == ["100%|####   | 100/100", "next"]
+
+
+def test_a_bar_that_wipes_itself_leaves_what_it_showed():
+    assert texts(read(state(0, 50) + b"0: \r          \r\n")) == [" 50%|####   | 50/100"]
+
+
+def test_two_bars_after_each_other_are_two():
+    data = b"".join(state(0, i) for i in range(101)) * 2
+    assert texts(read(data)) == ["100%|####   | 100/100"] * 2
+
+
+@pytest.mark.parametrize("name", [b"", b"Epoch 1/3: ", b"Epoch %d/3: "])
+@pytest.mark.parametrize("whole", [True, False])
+def test_the_bars_of_epochs_are_all_shown_whole_lines_or_states(name, whole):
+    data = b""
+    for epoch in range(1, 4):
+        states = [b"\r" + (name % epoch if b"%" in name else name) + b"%3d%%|###" % i for i in range(0, 101, 2)]
+        lines = [b"".join(states)] if whole else states
+        data += b"".join(piece for line in lines for piece in pieces(0, line, 8))
+    assert [text[-7:] for text in texts(read(data))] == ["100%|###"[-7:]] * 3
+
+
+def test_what_counts_nothing_is_no_bar():
+    assert texts(read(b"0: \rloading\n0: \rsaving\rsaved\n")) == ["loading", "saved"]
+
+
+@pytest.mark.parametrize("line", [b"0: windows\r\n", b"0: step 1\r\n"])
+def test_a_line_that_ends_in_a_carriage_return_is_a_line(line):
+    assert len(read(line * 3)) == 3
+
+
+def test_a_follower_is_shown_a_state_now_and_then():
+    reader = LineReader("err", world_size=8)
+    shown = []
+    for i in range(1000):  # 100 seconds, ten states in each
+        shown += reader.feed(state(0, i, 1000))
+        shown += reader.late(i / 10)
+    assert len(shown) == pytest.approx(100 / EVERY, abs=1)
+
+
+def test_a_state_that_stands_still_is_shown_once():
+    reader = LineReader("err", world_size=8)
+    reader.feed(state(0, 1))
+    assert len(reader.late(0.0)) == 1
+    reader.feed(state(0, 2))
+    assert reader.late(0.1) == []
+    assert texts(reader.late(0.1 + SETTLED)) == ["  2%|####   | 2/100"]
+    assert reader.late(100.0) == [] and reader.feed(b"0: next\n")[0].text == "next" and reader.end() == []
+
+
+@given(
+    said=st.lists(st.tuples(st.integers(0, 2), st.sampled_from([b"\r 5%", b"\r 9%", b"word", b"", b"\r  ", b"x\r"]))),
+    late=st.booleans(),
+)
+def test_lines_of_words_are_never_lost_or_moved_for_a_bar(said, late):
+    reader, lines = LineReader("out", world_size=3), []
+    for i, (rank, text) in enumerate(said):
+        lines += reader.feed(b"%d: %s\n" % (rank, text))
+        lines += reader.late(float(i)) if late else []
+    lines += reader.end()
+    for rank in range(3):
+        words = [text.decode().rstrip("\r") for r, text in said if r == rank and text in (b"word", b"x\r")]
+        assert [x.text for x in lines if x.rank == rank and x.text in ("word", "x")] == words

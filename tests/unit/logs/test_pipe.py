@@ -1,0 +1,138 @@
+"""What reaches a pipe is the same whether its blocks pass whole or are taken apart line by line."""
+
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from clusterrun.logs.lines import LineReader
+from clusterrun.logs.pipe import PipeReader, pipe_line
+from clusterrun.logs.wanted import LineFilter, Source
+
+
+def lines(stream, source, want):
+    return LineReader(stream, world_size=source.world_size, ranks=source.ranks, match=want.match())
+
+
+def slowly(data, stream, source, want):
+    """The reference: each line taken apart, then put together."""
+    reader = lines(stream, source, want)
+    name = f"{source.name} ".encode() if source.name else b""
+    return b"".join(name + pipe_line(line) + b"\n" for line in [*reader.feed(data), *reader.end()])
+
+
+def fast(data, stream, source, want, sizes=()):
+    reader, chunks, at = PipeReader(stream, source, want, lines(stream, source, want)), [], 0
+    for size in (*sizes, len(data)):
+        chunks += reader.feed(data[at : at + size])
+        at += size
+    return b"".join([*chunks, *reader.end()])
+
+
+PATTERNS = [
+    "loss|7", r"^\s*$", "ö", "(?i)LOSS", "loss 0.5", "3", ": ", r"\bstep\b", r"\Bte", "x{3,}", r"[l-s]+ \d", "[^x]*y",
+    r"s\s+7", "a*", r"\d\S*$", "e++p", "(?:lo|st)(ss|ep)", "(?<=s)s", "–", r"\x1b", "(?s)s.", "Error", r"(lo)ss.*\1",
+]  # fmt: skip
+PART = st.sampled_from([
+    b" 3: ", b"3: ", b"15: ", b"16: ", b" 0: ", b"03: ", b"\n", b"\n", b"\n", b"\r", b"\t", b"\x1b[31m", b"\0", b"\x7f",
+    b"loss 0.5", b"step 7", b"50%|x", b"9%", "größer".encode(), "█▌–".encode(), b"\xe2\x80\x8b", b"\xc2\x85", b"\xff",
+    b"\xe2\x96", b"x" * 1020, b"y" * 1024, b"y" * 1024 + b"\n", b"z" * 5000, b" " * 9, b": ",
+])  # fmt: skip
+HOSTILE = st.lists(PART, max_size=40).map(b"".join) | st.binary(max_size=200)
+SAID = st.sampled_from([
+    *[b"Traceback (most recent call last):", b"  File x", b"all is well"] * 3, b"loss 0.5", b"step 7", b"xx", b"",
+    b"ValueError: y", b"[rank3]: ", b"[rank3]:   at z", b"ERROR", b"error 0.5", b"srun: error: z", b"Xid 31", b"\xff",
+    b"During handling of the above exception", "größer –".encode(), b"\xe2\x80\x8b", b"\x1b[31m", b"\r", b"50%|", b"9%",
+    b"y" * 900,
+])  # fmt: skip
+LABEL = st.sampled_from([b" 3: ", b" 3: ", b" 3: ", b"15: ", b" 0: ", b"", b"16: ", b"3: "])
+END = st.sampled_from([*[b"\n"] * 9, b"\r\n", b""])
+TEXT = st.lists(SAID, max_size=2).map(b"".join)
+LINE = st.tuples(LABEL, TEXT | TEXT | TEXT | st.just(b"y" * 1024), END).map(b"".join)
+LOG = st.lists(LINE, min_size=5, max_size=40).map(b"".join)
+SOURCE = st.builds(
+    Source,
+    out=st.none(),
+    name=st.sampled_from(["", "123_4"]),
+    world_size=st.sampled_from([None, 1, 10, 16, 4000]),
+    ranks=st.sampled_from([None, frozenset({3}), frozenset({0, 3, 15}), frozenset(range(40)), frozenset()]),
+)
+WANT = st.builds(LineFilter, grep=st.sampled_from([None, None, *map(re.compile, PATTERNS)]))
+ERRORS = st.builds(LineFilter, grep=st.sampled_from([None, None, re.compile("r")]), errors=st.just(True))
+STREAM = st.sampled_from(["out", "err"])
+SIZES = st.lists(st.integers(1, 3000)) | st.lists(st.integers(1, 200))
+
+
+@given(data=HOSTILE | LOG, source=SOURCE, want=WANT | ERRORS, stream=STREAM, sizes=SIZES)
+def test_fast_is_slow_for_any_bytes_in_any_blocks(data, source, want, stream, sizes):
+    assert fast(data, stream, source, want, sizes) == slowly(data, stream, source, want)
+
+
+@given(data=LOG, want=st.just(LineFilter()) | WANT | ERRORS, stream=STREAM, sizes=SIZES)
+@settings(max_examples=500)
+def test_fast_is_slow_for_what_logs_say(monkeypatch_module, data, want, stream, sizes):
+    source = Source(Path(), world_size=16)
+    assert fast(data, stream, source, want, sizes) == slowly(data, stream, source, want)
+
+
+@given(data=LOG | HOSTILE, source=SOURCE, want=ERRORS, stream=STREAM, sizes=SIZES)
+def test_fast_is_slow_where_errors_are_looked_for(monkeypatch_module, data, source, want, stream, sizes):
+    assert fast(data, stream, source, want, sizes) == slowly(data, stream, source, want)
+
+
+def test_fast_is_slow_where_most_lines_are_errors():
+    data = b" 3: ValueError: x\n 3: at y\n" * 20
+    source, want = Source(Path(), world_size=16), LineFilter(errors=True)
+    assert fast(data, "out", source, want) == slowly(data, "out", source, want) == b" 3: ValueError: x\n" * 20
+
+
+@given(data=HOSTILE, sizes=st.lists(st.integers(1, 200)))
+def test_fast_is_slow_where_lines_are_cut(monkeypatch_module, data, sizes):
+    assert fast(data, "out", Source(Path(), world_size=16), LineFilter(), sizes) == slowly(
+        data, "out", Source(Path(), world_size=16), LineFilter()
+    )
+
+
+PAYLOAD = st.sampled_from([
+    b"", b"abcdefgh", b"abcdefgh", b"abcdefgh", b"abc", "öäü€ß".encode()[:8], "öäü€ß".encode()[8:], b"\x1b[31mabc",
+    b"\xff", b"\r 5/9|##", b"\r 6/9|#", b"ab\r 7/9|", b"  \r 7/9 ", b"0123456789abcdef" * 4,
+])  # fmt: skip
+LINE = st.builds(b"".join, st.tuples(st.sampled_from([b" 0: ", b" 3: ", b"15: ", b"", b"16: "]), PAYLOAD))
+
+
+@settings(max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    written=st.lists(LINE, max_size=60).map(b"\n".join),
+    stream=st.sampled_from(["out", "err"]),
+    ranks=st.sampled_from([None, None, frozenset({3, 15})]),
+    sizes=st.lists(st.integers(1, 300)),
+)
+def test_pieces_of_many_ranks_are_joined_the_same(small_bounds, written, stream, ranks, sizes):
+    source = Source(Path(), world_size=16, ranks=ranks)
+    assert fast(written, stream, source, LineFilter(), sizes) == slowly(written, stream, source, LineFilter())
+
+
+@pytest.fixture
+def small_bounds():
+    """Pieces of eight bytes, so that short texts come to every bound."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, size in {"lines.PIECE": 8, "lines.LINE_CAP": 40, "lines.HELD_CAP": 30}.items():
+            patch.setattr(f"clusterrun.logs.{name}", size)
+        for name, size in {"pipe._SHORTER": 11, "pipe.LINE_CAP": 40, "pipe._SMALL": 64}.items():
+            patch.setattr(f"clusterrun.logs.{name}", size)
+        yield
+
+
+@pytest.fixture(scope="module")
+def monkeypatch_module():
+    with pytest.MonkeyPatch.context() as patch:
+        for module in ("clusterrun.logs.lines", "clusterrun.logs.pipe"):
+            patch.setattr(f"{module}.LINE_CAP", 1500)
+        patch.setattr("clusterrun.logs.pipe._SMALL", 64)
+        patch.setattr("clusterrun.logs.grep._LOOKED_AT", 2)
+        patch.setattr("clusterrun.logs.grep._DENSE", 10)
+        patch.setattr("clusterrun.logs.complaints._SHAPES_KEPT", 5)
+        patch.setattr("clusterrun.logs.complaints._MANY", 1)
+        yield

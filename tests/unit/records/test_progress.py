@@ -1,0 +1,130 @@
+"""Reading what ranks tell: whole records come back, and nothing that stands in such a file does harm."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from clusterrun.records.progress import Gpu, Metrics, RankProgress, last_metrics, ranks, read_ranks
+from clusterrun.records.run_record import RunRecord, SubmissionRecord
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=6,
+)
+KEYS = ("rank", "node", "local_rank", "pid", "time", "interval", "phase", "since", "step", "steps", "stepped",
+        "tokens_per_second", "memory_gib", "gpu")  # fmt: skip
+GPU_KEYS = ("name", "use", "memory_gib", "memory_total_gib", "temperature")
+
+
+def record(folder: Path, token: str = "tok") -> RunRecord:
+    """A run whose folder is this one."""
+    return RunRecord(
+        run_id="20261121-034501-k3v7qa", run_dir=folder, root=folder, name="lm", what="lm", scheduler="slurm",
+        cluster="c", user="me", at=0, nodes=1, tasks_per_node=1, shared=False, sources={},
+        submissions=(SubmissionRecord(token=token),),
+    )  # fmt: skip
+
+
+def write(folder: Path, rank: int, **values: Any) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"rank-{rank}.progress").write_text(json.dumps({"version": 1, "rank": rank, "time": 5.0, **values}))
+
+
+def test_ranks_come_in_their_order_of_number(tmp_path: Path) -> None:
+    for rank in (10, 2, 0):
+        write(tmp_path, rank, node=f"n{rank}")
+    assert [(one.rank, one.node) for one in read_ranks(tmp_path)] == [(0, "n0"), (2, "n2"), (10, "n10")]
+
+
+def test_the_newest_attempt_counts(tmp_path: Path) -> None:
+    write(tmp_path / "attempts" / "tok.0.0", 0, step=90)
+    write(tmp_path / "attempts" / "tok.1.0", 0, step=3)
+    write(tmp_path / "attempts" / "tok_4.0.0", 0, step=44)
+    assert [one.step for one in ranks(record(tmp_path))] == [3]
+    assert [one.step for one in ranks(record(tmp_path), 4)] == [44]
+    assert ranks(record(tmp_path / "none")) == []
+
+
+def test_a_torn_record_and_other_files_are_left_out(tmp_path: Path) -> None:
+    write(tmp_path, 0)
+    whole = (tmp_path / "rank-0.progress").read_bytes()
+    for cut in range(len(whole)):
+        (tmp_path / "rank-1.progress").write_bytes(whole[:cut])
+        assert [one.rank for one in read_ranks(tmp_path)] == [0]
+    (tmp_path / ".rank-1.progress.tmp").write_bytes(whole)
+    (tmp_path / "rank-1.end").write_bytes(whole)
+    (tmp_path / "rank-2.progress").mkdir()
+    (tmp_path / "rank-3.progress").symlink_to("/nonexistent")
+    assert [one.rank for one in read_ranks(tmp_path)] == [0]
+
+
+def test_a_folder_that_cannot_be_read_is_no_ranks(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    assert read_ranks(tmp_path / "file") == read_ranks(tmp_path / "none") == []
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(values=st.dictionaries(st.sampled_from(KEYS), JSON), gpu=st.dictionaries(st.sampled_from(GPU_KEYS), JSON) | JSON)
+def test_whatever_a_record_holds_it_is_read_into_its_types_or_left_out(
+    tmp_path: Path, values: dict[str, Any], gpu: object
+) -> None:
+    (tmp_path / "rank-0.progress").write_text(json.dumps({"rank": 0, "time": 1.0, "gpu": gpu, **values}))
+    for one in read_ranks(tmp_path):
+        assert isinstance(one.rank, int) and isinstance(one.time, float) and isinstance(one.node, str)
+        assert isinstance(one.phase, str) and isinstance(one.gpu, Gpu | None)
+        for figure in (one.since, one.stepped, one.interval, one.tokens_per_second, one.memory_gib):
+            assert figure is None or (isinstance(figure, float) and abs(figure) < float("inf"))
+        assert isinstance(one.step, int | None) and isinstance(one.steps, int | None)
+        replace(one)
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.binary(max_size=200))
+def test_no_bytes_in_place_of_a_record_or_of_metrics_do_harm(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "rank-0.progress").write_bytes(data)
+    (tmp_path / "metrics.jsonl").write_bytes(data)
+    assert all(isinstance(one, RankProgress) for one in read_ranks(tmp_path))
+    assert isinstance(last_metrics(record(tmp_path)), Metrics | None)
+
+
+def metrics(folder: Path, *rows: dict[str, Any], end: str = "\n") -> None:
+    (folder / "metrics.jsonl").write_text("\n".join(json.dumps(row) for row in rows) + end)
+
+
+def test_the_newest_of_each_figure_is_told(tmp_path: Path) -> None:
+    metrics(
+        tmp_path,
+        {"step": 10, "loss": 2.0, "val_loss": 2.5, "tokens_per_second": 900.0, "time": 5.0},
+        {"step": 20, "loss": 1.5, "tokens_per_second": 1000.0, "mfu": 0.4, "time": 6.0},
+    )
+    expected = Metrics(step=20, time=6.0, loss=1.5, val_loss=2.5, tokens_per_second=1000.0, mfu=0.4)
+    assert last_metrics(record(tmp_path)) == expected
+
+
+def test_a_half_written_last_row_is_not_told_yet(tmp_path: Path) -> None:
+    metrics(tmp_path, {"step": 10, "loss": 2.0}, {"step": 20, "loss": 1.0}, end="")
+    found = last_metrics(record(tmp_path))
+    assert found is not None and (found.step, found.loss) == (10, 2.0)
+
+
+def test_a_loss_that_is_not_a_number_is_not_told_as_one(tmp_path: Path) -> None:
+    metrics(tmp_path, {"step": 10, "loss": "nan"}, {"step": True}, {"step": 30.5})
+    assert last_metrics(record(tmp_path)) == Metrics(step=10)
+
+
+@pytest.mark.parametrize("before", [0, 100_000])
+def test_only_the_end_of_long_metrics_is_read(tmp_path: Path, before: int) -> None:
+    metrics(tmp_path, *({"step": step, "loss": 1.0} for step in range(before, before + 5000)))
+    found = last_metrics(record(tmp_path))
+    assert found is not None and found.step == before + 4999
+    os.truncate(tmp_path / "metrics.jsonl", 0)
+    assert last_metrics(record(tmp_path)) is None

@@ -1,0 +1,19 @@
+"""The file with Slurm's last answer, where it cannot be written."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from clusterrun.scheduler.slurm.cache import QueueCache
+
+
+def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(path: Path, target: Path) -> Path:
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    monkeypatch.setattr(Path, "rename", full)
+    QueueCache(tmp_path / "clusters", "default", "desk").keep("1|RUNNING\n", 0.0)
+    assert list((tmp_path / "clusters").iterdir()) == []

@@ -1,0 +1,335 @@
+"""What may be asked, what is refused, and what a request turns into."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import Any
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from clusterrun.errors import RequestError
+from clusterrun.spec.fields import (
+    FIELD,
+    FIELDS,
+    NAME_BYTES,
+    TAKEN_SBATCH_OPTIONS,
+    Value,
+    check_value,
+    gres_gpus,
+    parse_time_limit,
+    sbatch_option,
+)
+from clusterrun.spec.job_spec import Command, JobSpec, Module, Script, Task, Work, build_spec, default_name
+
+SCRIPT = Script("/home/me/train.py")
+TASK = Task("lm")
+
+
+def spec(work: Work = SCRIPT, /, **asked: Any) -> JobSpec:
+    given_values = {"python": "/usr/bin/python3", **{k.replace("_", "-"): v for k, v in asked.items()}}
+    return build_spec({k: Value(v, f"--{k}") for k, v in given_values.items()}, work)
+
+
+def refused(name: str, value: object) -> RequestError:
+    with pytest.raises(RequestError) as caught:
+        check_value(FIELD[name], Value(value, "jobs/x.toml"))
+    assert caught.value.exit_code == 2
+    return caught.value
+
+
+def test_the_table() -> None:
+    assert len(FIELD) == len(FIELDS)
+    for field in FIELDS:
+        assert re.fullmatch(r"[a-z][a-z0-9]*(-[a-z]+)*", field.name)
+        assert field.help.endswith(".") or "default" in field.help
+        assert (field.metavar == "") == (field.kind == "flag")
+        assert not field.directive or field.kind in ("int", "text")
+
+
+def test_defaults() -> None:
+    plain = spec(gpus_per_node=4)
+    assert (plain.nodes, plain.tasks_per_node, plain.world_size, plain.requeue) == (1, 4, 4, False)
+    assert (plain.job_name, plain.time_limit, plain.directives) == ("train", None, ())
+    assert spec(TASK, gpus_per_node=0).requeue  # our own tasks resume
+    assert not spec(TASK, gpus_per_node=0, requeue=False).requeue
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        plain.nodes = 2  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("asked", "ranks"),
+    [
+        ({"gpus_per_node": 4}, 4),
+        ({"gpus_per_node": 0}, 1),
+        ({}, 1),
+        ({"gpus_per_node": 0, "tasks_per_node": 3}, 3),
+        ({"gpus_per_node": 4, "tasks_per_node": 1}, 1),
+        ({"gres": "gpu:a100:4"}, 4),
+        ({"gres": "gpu:2,gpu:h100:1"}, 3),
+        ({"gres": "nvme:1"}, 1),
+        ({"gres": "nvme:1", "gpus_per_node": 4}, 4),  # that gres asks for no GPU
+    ],
+)
+def test_ranks_on_a_node(asked: dict[str, Any], ranks: int) -> None:
+    made = spec(nodes=2, **asked)
+    assert (made.tasks_per_node, made.world_size) == (ranks, 2 * ranks)
+
+
+def test_gpus_are_asked_for_once() -> None:
+    with pytest.raises(RequestError, match="both ask for GPUs"):
+        spec(gres="gpu:4", gpus_per_node=4)
+
+
+def test_directives_keep_the_order_of_the_table() -> None:
+    made = spec(qos="q", time="1:00:00", cpus_per_task=3, partition="p", gpus_per_node=1)
+    assert made.directives == (("cpus-per-task", "3"), ("time", "1:00:00"), ("partition", "p"), ("qos", "q"))
+    assert (made.directive("qos"), made.directive("mem"), made.time_limit, made.cpus_per_task) == ("q", "", 3600, 3)
+
+
+def test_sources_are_kept() -> None:
+    assert spec(nodes=2).sources["nodes"] == Value(2, "--nodes")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("nodes", 0),
+        ("nodes", True),
+        ("nodes", 2.0),
+        ("nodes", "2"),
+        ("gpus-per-node", -1),
+        ("partition", ""),
+        ("partition", 3),
+        ("requeue", 1),
+        ("setup", "module load x"),
+        ("setup", ["a", 1]),
+        ("env", ["A=1"]),
+        ("env", {"A": 1}),
+        ("env", {"1A": "x"}),
+        ("env", {"A B": "x"}),
+        ("env", {"": "x"}),
+        ("env", {"Ä": "x"}),
+        ("env", {"A\n": "x"}),
+        ("env", {"RANK": "0"}),
+        ("env", {"MASTER_ADDR": "x"}),
+        ("env", {"SLURM_NTASKS": "1"}),
+        ("env", {"CLUSTERRUN_TOKEN": "x"}),
+        ("mem", "lots"),
+        ("mem", "-1"),
+        ("mem", "64 G"),
+        ("master-port", 80),
+        ("master-port", 65536),
+        ("scheduler", "pbs"),
+        ("job-name", "x" * 41),
+        ("job-name", "é" * 21),
+        ("time", "1 day"),
+    ],
+)
+def test_refused(name: str, value: object) -> None:
+    assert "jobs/x.toml" in refused(name, value).message or name == "time"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("mem", "0"),
+        ("mem", "64G"),
+        ("mem", "64GB"),  # sbatch takes it: seen on 22.05
+        ("mem", "512m"),
+        ("env", {"_A1": ""}),
+        ("env", {"NCCL_DEBUG": "INFO", "MY_RANK": "1"}),
+        ("job-name", "x" * 40),
+        ("job-name", "--wrap=rm"),
+        ("comment", "a 'comment' with $(things) in it"),
+        ("set", {"steps": 3, "lr": 1e-4, "x": True, "name": "a"}),
+        ("master-port", 1024),
+    ],
+)
+def test_taken(name: str, value: object) -> None:
+    check_value(FIELD[name], Value(value, "x"))
+
+
+@given(st.sampled_from(FIELDS), st.text(), st.sampled_from("\n\0"), st.text())
+def test_no_newline_or_nul_comes_in(field: Any, left: str, bad: str, right: str) -> None:
+    text = left + bad + right
+    value = {"text": text, "list": ["fine", text], "map": {"A": text}}.get(field.kind)
+    assume(value is not None)
+    assert ("newline" in (message := refused(field.name, value).message)) or "NUL" in message
+    if field.kind == "map":
+        refused(field.name, {text: "x"})
+
+
+_ANY = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@given(st.sampled_from(FIELDS), _ANY)
+def test_any_value_is_taken_or_refused(field: Any, value: object) -> None:
+    try:
+        check_value(field, Value(value, "x"))
+    except RequestError as error:
+        assert field.name in error.message
+        return
+    kinds = {"int": int, "text": str, "flag": bool, "list": list, "map": dict}
+    assert isinstance(value, kinds[field.kind])
+
+
+# time limits
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("90", 5400),
+        ("90:30", 5430),
+        ("2:00:00", 7200),
+        ("1-12", 129_600),
+        ("1-12:30", 131_400),
+        ("1-12:30:15", 131_415),
+        ("0:30", 30),
+        ("UNLIMITED", None),
+        ("infinite", None),
+        ("0", None),  # no time limit: squeue says UNLIMITED (22.05: seen)
+        ("00:00:00", None),
+    ],
+)
+def test_time_limits(text: str, seconds: int | None) -> None:
+    assert parse_time_limit(text) == seconds
+
+
+@pytest.mark.parametrize(
+    "text", ["", " ", "1d", "-1", "1-", "-", "1:2:3:4", "1-2:3:4:5", "1.5", "٣", "90\n", "1 2", "9" * 12, "9" * 5000]
+)
+def test_no_time_limits(text: str) -> None:
+    with pytest.raises(RequestError, match="--time"):
+        parse_time_limit(text)
+
+
+@given(st.integers(0, 999), st.integers(0, 23), st.integers(0, 59), st.integers(0, 59))
+def test_time_limits_add_up(d: int, h: int, m: int, s: int) -> None:
+    total = ((d * 24 + h) * 60 + m) * 60 + s
+    assert parse_time_limit(f"{d}-{h:02}:{m:02}:{s:02}") == (total or None)
+    assert parse_time_limit(f"{d * 24 + h}:{m}:{s}") == (total or None)
+
+
+# gres
+
+
+@pytest.mark.parametrize(
+    ("gres", "gpus"),
+    [
+        ("gpu", 1),
+        ("gpu:4", 4),
+        ("gpu:a100", 1),
+        ("gpu:a100:4", 4),
+        ("gpu:1g.5gb:2", 2),
+        ("gres/gpu:4", 4),
+        ("gres:gpu:4", 4),
+        ("gpu:a100:4(S:0,1),nvme:1", 4),
+        ("gpu:a:1,gpu:b:2", 3),
+        ("nvme:1", None),
+        ("none", None),
+        ("gpux:4", None),
+        ("gpu:" + "9" * 5000, None),  # int() refuses it
+        ("", None),
+    ],
+)
+def test_gres_gpus(gres: str, gpus: int | None) -> None:
+    assert gres_gpus(gres) == gpus
+
+
+@given(st.text(alphabet="gpu:,a0123()/S", max_size=40) | st.text())
+def test_gres_takes_any_text(text: str) -> None:
+    found = gres_gpus(text)
+    assert found is None or found >= 0
+
+
+# names
+
+
+@pytest.mark.parametrize(
+    ("work", "name"),
+    [
+        (Task("lm"), "lm"),
+        (Script("/a/b/train.py"), "train"),
+        (Script("/a/b/.py"), "job"),
+        (Script("/a/b/run me.py"), "run me"),
+        (Script("/a/b/x\ny.py"), "x_y"),
+        (Module("pkg.train"), "pkg.train"),
+        (Module("experiments.scripts.evaluation.test_distributed"), "scripts.evaluation.test_distributed"),
+        (Module("pkg." + "m" * 50), "m" * 40),
+        (Command("/usr/bin/prog"), "prog"),
+        (Script("/a/" + "é" * 30 + ".py"), "é" * 20),
+        (Script("/a/bad\udcff.py"), "bad"),
+    ],
+)
+def test_default_names(work: Work, name: str) -> None:
+    assert default_name(work) == name
+
+
+@given(st.text(alphabet=st.characters(codec="utf-8")))
+def test_a_default_name_can_be_asked_for(path: str) -> None:
+    for work in (Script(f"/{path}"), Module(path), Task(path)):
+        check_value(FIELD["job-name"], Value(name := default_name(work), "default"))
+        assert len(name.encode()) <= NAME_BYTES
+
+
+# sbatch's own options
+
+
+@pytest.mark.parametrize("option", TAKEN_SBATCH_OPTIONS)
+def test_taken_options_are_refused(option: str) -> None:
+    for argument in (f"--{option}", f"--{option}=3", f"--{option[:-1]}" if len(option) > 4 else f"--{option}"):
+        error = refused("sbatch-arg", [argument])
+        assert "would undo" in error.message
+        assert error.hint.startswith("use ")
+
+
+@pytest.mark.parametrize(
+    "argument",
+    [
+        "-Jx",
+        "-o/x",
+        "-e/x",
+        "-W",
+        "-a1-3",
+        "-N2",
+        "-n8",
+        "-G4",
+        "-D/",
+        "-Mother",
+        "-h",
+        "-V",
+        "-HJx",
+        "-QHN2",
+        "-HW",
+        "-sHn4",
+    ],
+)
+def test_short_options_are_refused(argument: str) -> None:
+    assert "would undo" in refused("sbatch-arg", [argument]).message
+
+
+@pytest.mark.parametrize("argument", ["", "x", "2", "-", "--", "job.sh", "="])
+def test_bare_words_are_refused(argument: str) -> None:
+    refused("sbatch-arg", [argument])
+
+
+@pytest.mark.parametrize(
+    "argument",
+    ["--switches=1", "--exclusive", "--begin=now+1hour", "-H", "-Q", "-wnode1", "-C gpu", "--nice=5", "--hint=x",
+     "--no-kill", "--wait-all-nodes=1", "--gpu-bind=none", "--signal=B:USR1@60", "--nodefile=x", "--export-thing"],
+)  # fmt: skip
+def test_other_options_pass(argument: str) -> None:
+    check_value(FIELD["sbatch-arg"], Value([argument], "x"))
+
+
+@given(st.text())
+def test_any_argument_has_an_option_or_none(text: str) -> None:
+    assert sbatch_option(text) == "" or text.startswith("-")

@@ -1,0 +1,251 @@
+"""What the job's script does around the ranks: its files, its claim and epoch, and what a file system shows late."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import stat
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from clusterrun.spec.job_spec import Command
+from tests.staged_script import LAUNCH, TOKEN, Staged, stage
+from tests.submit_tools import SHIPPED
+
+SLURM = {"SLURM_JOB_ID": "7", "SLURM_CLUSTER_NAME": "lab", "SLURM_RESTART_COUNT": "0"}
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="gives a folder to another user")
+
+
+def modes(folder: Path) -> dict[str, str]:
+    """Path -> mode of all below a folder."""
+    return {
+        str(path.relative_to(folder)): oct(stat.S_IMODE(path.lstat().st_mode) & 0o777) for path in folder.rglob("*")
+    }
+
+
+def test_the_template_has_one_line_that_launches_the_ranks() -> None:
+    assert SHIPPED.read_text().count(LAUNCH) == 1
+
+
+# -- files -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("shared", "folder", "file"), [(False, "0o700", "0o600"), (True, "0o750", "0o640")])
+def test_what_the_job_makes_is_closed_and_what_the_users_code_makes_has_their_umask(
+    tmp_path: Path, shared: bool, folder: str, file: str
+) -> None:
+    tmp_path.chmod(0o2775)
+    run = stage(tmp_path, Command("touch", (str(tmp_path / "by_rank"),)), setup=["touch by_setup"], umask=0o002,
+                shared=shared)  # fmt: skip
+    before = set(modes(run.run_dir))
+    with (tmp_path / "out").open("a") as out, (tmp_path / "err").open("a") as err:
+        assert run.start(stdout=out, stderr=err).wait(90) == 0, (tmp_path / "err").read_text()
+    made = {name: mode for name, mode in modes(run.run_dir).items() if name not in before}
+    here = f"attempts/{TOKEN}.0.0"
+    assert {Path(name).name for name in made} >= {
+        TOKEN, "owner", "epoch", "log-start", "log-clock", "step.pid", "step.status", "start.json", "rank-0.end",
+        "rank-0.progress", "end.json",
+    }  # fmt: skip
+    for name, mode in made.items():
+        assert mode == (folder if name in (here, f"claims/{TOKEN}") else file), f"{name} has {mode}"
+    assert {oct((tmp_path / name).stat().st_mode & 0o777) for name in ("by_rank", "by_setup")} == {"0o664"}
+
+
+def test_a_umask_set_by_a_setup_line_reaches_the_ranks_and_not_our_files(tmp_path: Path) -> None:
+    run = stage(tmp_path, Command("touch", (str(tmp_path / "by_rank"),)), setup=["umask 000"])
+    run.run()
+    assert oct((tmp_path / "by_rank").stat().st_mode & 0o777) == "0o666"
+    assert modes(run.attempt)["end.json"] == "0o600"
+
+
+def test_a_setup_line_that_exits_leaves_a_closed_end_record(tmp_path: Path) -> None:
+    run = stage(tmp_path, setup=["umask 000; exit 4"])
+    run.run(status=4)
+    assert (run.end()["status"], run.end()["unmarked"]) == (4, 0)
+    assert modes(run.attempt)["end.json"] == "0o600"
+
+
+def test_links_in_the_way_of_our_files_are_replaced_and_not_followed(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    names = [".end.json", "end.json", "step.pid", "step.status", "rank-0.end", "start.json"]
+    names += ["rank-0.progress", ".rank-0.progress.tmp"]
+    plant = [f'ln -sf {victim} "$CR_ATTEMPT_DIR/{name}"' for name in names]
+    run = stage(tmp_path, Command("true"), setup=plant)
+    run.run()
+    assert victim.read_text() == "mine"
+    assert run.end()["status"] == 0
+    assert [path.name for path in run.attempt.iterdir() if path.is_symlink()] == [".end.json"], "which nobody writes"
+
+
+@needs_root
+@pytest.mark.parametrize("which", ["", "claims", "attempts", f"attempts/{TOKEN}.0.0"])
+def test_a_folder_of_another_user_is_not_worked_in(tmp_path: Path, which: str) -> None:
+    run = stage(tmp_path, body="touch started")
+    (run.run_dir / which).mkdir(exist_ok=True)
+    os.chown(run.run_dir / which, 65534, 65534)
+    said = run.run(status=1)
+    assert "another user" in said or "cannot write" in said
+    assert not (tmp_path / "started").exists()
+
+
+@pytest.mark.parametrize("which", ["claims", "attempts"])
+def test_a_folder_that_is_a_link_is_not_worked_in(tmp_path: Path, which: str) -> None:
+    run = stage(tmp_path, body="touch started")
+    (run.run_dir / which).rmdir()
+    (tmp_path / "elsewhere").mkdir()
+    (run.run_dir / which).symlink_to(tmp_path / "elsewhere")
+    assert "is a link" in run.run(status=1)
+    assert not list((tmp_path / "elsewhere").iterdir()) and not (tmp_path / "started").exists()
+
+
+# -- epoch and log-start ---------------------------------------------------------------------------------------------
+
+TELL = 'echo "epoch $CLUSTERRUN_EPOCH in $CLUSTERRUN_EPOCH_FILE"'
+
+
+def test_each_start_of_a_run_raises_its_epoch(tmp_path: Path) -> None:
+    run = stage(tmp_path, body=TELL)
+    for restart in range(3):
+        said = run.run({"SLURM_RESTART_COUNT": str(restart)})
+        assert f"epoch {restart + 1} in {run.run_dir}/epoch" in said
+        assert (run.run_dir / "epoch").read_text() == f"{restart + 1}\n"
+
+
+def test_a_copy_that_leaves_does_not_raise_the_epoch(tmp_path: Path) -> None:
+    run = stage(tmp_path, body=TELL)
+    run.run()
+    assert "already runs" in run.run({"CLUSTERRUN_LOCAL_JOB_ID": "L2"}, status=75)
+    assert (run.run_dir / "epoch").read_text() == "1\n"
+
+
+def test_each_task_of_an_array_has_its_own_epoch(tmp_path: Path) -> None:
+    run = stage(tmp_path, body=TELL)
+    for task in "38":
+        assert f"epoch 1 in {run.run_dir}/epoch_{task}" in run.run({"SLURM_ARRAY_TASK_ID": task})
+
+
+def test_an_epoch_that_is_no_number_stops_the_job(tmp_path: Path) -> None:
+    run = stage(tmp_path, body="touch started")
+    (run.run_dir / "epoch").write_text("-1; x\n")
+    assert "no number stands in" in run.run(status=1)
+    assert not (tmp_path / "started").exists()
+
+
+def test_a_start_that_was_taken_over_before_its_epoch_leaves(tmp_path: Path) -> None:
+    """A node stops between claim and epoch, the job starts again elsewhere, and the node comes back."""
+    marker = "    export CLUSTERRUN_EPOCH=$((10#$epoch + 1))\n"
+    run = stage(
+        tmp_path,
+        body=TELL,
+        change=(marker, marker + '    [ -z "$STALL" ] || until [ -e "$STALL" ]; do sleep 0.05; done\n'),
+    )
+    stalled = run.start({"STALL": str(tmp_path / "go")})
+    while not (run.run_dir / "claims" / TOKEN).exists():
+        time.sleep(0.02)
+    assert "epoch 1 in" in run.run({"SLURM_RESTART_COUNT": "1", "STALL": ""})
+    (tmp_path / "go").touch()
+    _, said = stalled.communicate(timeout=30)
+    assert stalled.returncode == 75 and "started again meanwhile" in said
+    assert (run.run_dir / "epoch").read_text() == "1\n"
+
+
+def test_log_start_holds_the_sizes_of_both_logs_as_the_job_found_them(tmp_path: Path) -> None:
+    run = stage(tmp_path, body="echo more; echo more >&2")
+    out, err = tmp_path / "out", tmp_path / "err"
+    out.write_text("x" * 100)
+    err.write_text("y" * 30)
+    with out.open("a") as one, err.open("a") as two:
+        assert run.start(stdout=one, stderr=two).wait(60) == 0
+    assert (run.attempt / "log-start").read_text() == "100 30\n"
+
+
+# -- what a file system shows late, and what it never shows ----------------------------------------------------------
+
+
+def test_a_submission_record_that_is_shown_late_is_waited_for_in_a_slurm_job(tmp_path: Path) -> None:
+    run = stage(tmp_path, body="touch started", local=False)
+    hidden = run.submission.rename(tmp_path / "hidden")
+    process = run.start(SLURM)
+    time.sleep(11)
+    assert process.poll() is None
+    hidden.rename(run.submission)
+    assert process.wait(30) == 0 and (tmp_path / "started").exists()
+
+
+@pytest.mark.parametrize("environ", [{}, {"CLUSTERRUN_LOCAL_JOB_ID": ""}])
+def test_a_script_run_by_hand_answers_at_once(tmp_path: Path, environ: dict[str, str]) -> None:
+    run = stage(tmp_path, body="touch started", local=False)
+    run.submission.unlink()
+    begun = time.monotonic()
+    assert "was not submitted by clusterrun" in run.run(environ, status=2)
+    assert time.monotonic() - begun < 4 and not (tmp_path / "started").exists()
+
+
+def test_a_slurm_job_without_a_submission_says_so_in_the_end(tmp_path: Path) -> None:
+    run = stage(tmp_path, body="touch started", local=False, change=("CR_SHOWN_LATE=90", "CR_SHOWN_LATE=2"))
+    run.submission.unlink()
+    assert "was not submitted by clusterrun" in run.run(SLURM, status=2)
+
+
+def test_the_command_that_a_script_run_by_hand_prints_works_when_pasted(tmp_path: Path) -> None:
+    folder = tmp_path / "a b"
+    folder.mkdir()
+    run = stage(folder, body="touch started", local=False)
+    run.submission.unlink()
+    said = run.run(status=2)
+    command = said.split("all the same: ")[1].strip()
+    assert shlex.split(command)[1:] == ["bash", str(run.script)]
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("SLURM")}
+    done = subprocess.run(command, shell=True, cwd=folder, env=clean, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and (folder / "started").exists(), done.stderr
+
+
+LATE = """
+import os, subprocess
+real = os.replace
+def replace(source, target, **more):
+    if str(target).endswith("rank-1.end"):
+        subprocess.Popen(["sh", "-c", "sleep %s; mv $0 $1", source, target], start_new_session=True,
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    else:
+        real(source, target, **more)
+os.replace = replace
+"""
+
+
+def marked_late(tmp_path: Path, seconds: int, change: tuple[str, str] = ("", "")) -> tuple[Staged, dict[str, str]]:
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "sitecustomize.py").write_text(LATE % seconds)
+    return stage(tmp_path, nodes=2, change=change), {"PYTHONPATH": str(tmp_path / "site")}
+
+
+def test_end_marks_that_are_shown_31_seconds_late_are_waited_for(tmp_path: Path) -> None:
+    run, environ = marked_late(tmp_path, 31)
+    run.run(environ)
+    assert (run.end()["status"], run.end()["unmarked"]) == (0, 0)
+
+
+def test_ranks_without_an_end_mark_are_counted_in_the_end_record(tmp_path: Path) -> None:
+    run, environ = marked_late(tmp_path, 60, ("CR_SHOWN_LATE=90", "CR_SHOWN_LATE=2"))
+    assert "only 1 of 2 ranks say that they ended" in run.run(environ, status=1)
+    assert (run.end()["status"], run.end()["unmarked"]) == (1, 1)
+
+
+def test_the_rendezvous_killed_while_the_ranks_run_does_not_fail_the_run(tmp_path: Path) -> None:
+    work = Command("bash", ("-c", "touch up.$RANK; until [ -e go ]; do sleep 0.1; done"))
+    run = stage(tmp_path, work, nodes=2)
+    process = run.start()
+    while not ((tmp_path / "up.0").exists() and (tmp_path / "up.1").exists()):
+        assert process.poll() is None
+        time.sleep(0.1)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    (helper,) = [pid for pid in children if b"rendezvous.py" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    os.kill(int(helper), 9)
+    (tmp_path / "go").touch()
+    _, err = process.communicate(timeout=90)
+    assert process.returncode == 0, err
+    assert (run.end()["status"], run.end()["unmarked"]) == (0, 0)

@@ -1,0 +1,318 @@
+"""How jobs stand: the queue, accounting and the run's own files, joined; nothing is guessed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clusterrun.job import JobId, JobStatus, Outcome, outcome_of
+from clusterrun.records import run_record
+from clusterrun.records import store as stores
+from clusterrun.records.run_record import RunRecord
+from clusterrun.records.store import Store
+from clusterrun.scheduler import Answer, Cancelled, Submission
+from clusterrun.state import reconcile
+from clusterrun.state.reconcile import RunState
+from clusterrun.submit.protocol import submitter
+from tests.run_records import AT, attempt, claim, end, make_run, submitted, with_submission
+
+NOW = AT + 1000.0
+
+
+class Said:
+    """A scheduler that says what it is told to, and counts how often it is asked."""
+
+    name, cluster = "slurm", "lab"
+
+    def __init__(self, queue: Answer | None = None, past: Answer | None = None) -> None:
+        self.queue, self.past = queue or Answer(), past or Answer()
+        self.asked: list[str] = []
+
+    def query(self, ids: Sequence[JobId] | None = None) -> Answer:
+        self.asked.append("query")
+        return self.queue
+
+    def account(self, ids: Sequence[JobId], since: int) -> Answer:
+        self.asked.append(f"account {','.join(map(str, ids))}")
+        return self.past
+
+    def find(self, token: str, since: int, script: Path) -> Answer:
+        raise AssertionError("not for reading")
+
+    def submit(self, submission: Submission) -> JobId:
+        raise AssertionError("not for reading")
+
+    def cancel(self, ids: Sequence[JobId]) -> Sequence[Cancelled]:
+        raise AssertionError("not for reading")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path, tmp_path / "state")
+
+
+def row(run: RunRecord, state: str, job: str = "", **more: Any) -> JobStatus:
+    status = JobStatus(id=JobId(job or run.submission.job_id), state=state, outcome=outcome_of(state),
+                       name=f"{run.name}.{run.submission.token[:8]}", source="squeue")  # fmt: skip
+    return replace(status, **more)
+
+
+def ask(store: Store, run: RunRecord, scheduler: Said, now: float = NOW) -> RunState:
+    (state,) = reconcile.read(store, scheduler, [run], now=now)
+    return state
+
+
+SILENT = Answer(complete=False, note="squeue: Unable to contact slurm controller")
+
+
+def test_the_queue_tells(store: Store) -> None:
+    run = submitted(store)
+    scheduler = Said(Answer([row(run, "RUNNING", elapsed=5)]))
+    state = ask(store, run, scheduler)
+    assert (state.status.state, state.status.outcome, state.status.elapsed) == ("RUNNING", Outcome.RUNNING, 5)
+    assert scheduler.asked == ["query"]
+
+
+def test_a_job_with_our_id_and_another_name_is_not_ours(store: Store) -> None:
+    run = submitted(store)
+    stranger = replace(row(run, "RUNNING"), name="theirs.zzzzzzzz")
+    state = ask(store, run, Said(Answer([stranger])))
+    assert state.status.state == "UNKNOWN" and state.status.outcome is Outcome.LOST
+
+
+@pytest.mark.parametrize(
+    ("record", "state", "outcome"),
+    [
+        (end(0), "COMPLETED", Outcome.DONE),
+        (end(3), "FAILED", Outcome.FAILED),
+        (end(85), "FAILED", Outcome.STOPPED),
+        (end(143, signal="TERM"), "CANCELLED", Outcome.CANCELLED),
+        (end(143, signal="TERM", due="TIME LIMIT"), "TIMEOUT", Outcome.FAILED),
+        (end(143, signal="TERM", reason="TimeLimit"), "TIMEOUT", Outcome.FAILED),
+        ({"status": "x"}, "FAILED", Outcome.FAILED),
+        ({}, "FAILED", Outcome.FAILED),
+    ],
+)
+@pytest.mark.parametrize("answer", [Answer(), SILENT], ids=["answering", "silent"])
+def test_the_end_record_tells(
+    store: Store, answer: Answer, record: dict[str, Any], state: str, outcome: Outcome
+) -> None:
+    run = submitted(store)
+    claim(run)
+    attempt(run, end=record, start={"time": AT + 100, "ranks": [{"node": "n1"}, {"node": "n2"}, {"node": "n1"}, 7]})
+    scheduler = Said(answer)
+    found = ask(store, run, scheduler)
+    assert (found.status.state, found.status.outcome, found.status.source) == (state, outcome, "record")
+    if record.get("time"):
+        assert (found.status.elapsed, found.status.nodes, found.status.ended) == (500, "n1,n2", AT + 600)
+        assert found.status.exit_status == record["status"]
+    assert scheduler.asked == ["query"], "accounting is asked where the run itself says nothing"
+
+
+@pytest.mark.parametrize("due", ["JOB REQUEUE", "PREEMPTION", "NODE FAILURE"])
+def test_an_attempt_that_slurm_will_start_again_is_no_end(store: Store, due: str) -> None:
+    run = submitted(store)
+    claim(run)
+    attempt(run, end=end(143, signal="TERM", due=due))
+    assert ask(store, run, Said()).status.outcome is Outcome.UNKNOWN
+
+
+def test_the_newest_attempt_counts(store: Store) -> None:
+    run = submitted(store)
+    attempt(run, 0, end=end(1))
+    attempt(run, 1, end=end(0, restart=1))
+    claim(run, restart=1)
+    state = ask(store, run, Said())
+    assert state.status.state == "COMPLETED" and state.status.restarts == 1
+    claim(run, restart=2)  # a third has begun and has no folder yet
+    assert reconcile.end_of(run) is None
+
+
+def test_an_attempt_began_with_its_claim_not_when_its_ranks_had_met(store: Store) -> None:
+    run = submitted(store)
+    claim(run)
+    os.utime(run.run_dir / "claims" / run.submission.token / "owner", (AT + 60, AT + 60))
+    attempt(run, end=end(), start={"time": AT + 100})
+    ended = reconcile.end_of(run)
+    assert ended is not None and (ended.started, ended.elapsed) == (AT + 60, 540)
+
+
+def test_a_requeue_takes_an_end_back(store: Store) -> None:
+    run = submitted(store)
+    claim(run)
+    attempt(run, end=end(1))
+    ended = ask(store, run, Said()).record
+    assert ended is not None and ended.submission.final is not None
+    again = ask(store, ended, Said(Answer([row(run, "PENDING")])))
+    assert again.status.state == "PENDING"
+    found = run_record.load(run.run_dir)
+    assert found is not None and found.submission.final is None
+
+
+def test_a_seen_end_is_remembered(store: Store) -> None:
+    run = submitted(store)
+    done = ask(store, run, Said(Answer([row(run, "COMPLETED", ended=AT + 50, nodes="n1")])))
+    assert done.record is not None and done.record.submission.final is not None
+    later = ask(store, done.record, Said(SILENT))
+    assert (later.status.state, later.status.source, later.status.nodes, later.status.ended) == (
+        "COMPLETED", "record", "n1", AT + 50,
+    )  # fmt: skip
+    quiet = Said()
+    ask(store, done.record, quiet, now=AT + 10 * 86_400)
+    assert quiet.asked == [], "an old end is not asked for again"
+
+
+@pytest.mark.parametrize("state", ["PREEMPTED", "NODE_FAIL", "BOOT_FAIL"])
+def test_what_may_return_is_not_written_down(store: Store, state: str) -> None:
+    run = submitted(store)
+    seen = ask(store, run, Said(Answer([row(run, state)])))
+    assert seen.status.state == state and seen.record is not None and seen.record.submission.final is None
+
+
+def test_accounting_is_asked_last(store: Store) -> None:
+    run = submitted(store)
+    past = row(run, "FAILED", exit_status=3, ended=AT + 9, source="sacct")
+    scheduler = Said(past=Answer([past]))
+    state = ask(store, run, scheduler)
+    assert (state.status.state, state.status.exit_status, state.status.source) == ("FAILED", 3, "sacct")
+    assert scheduler.asked == ["query", "account 101"]
+
+
+def test_accounting_of_an_id_given_out_twice(store: Store) -> None:
+    run = submitted(store)
+    other = replace(row(run, "COMPLETED", ended=AT + 99), name="other.zzzzzzzz")
+    mine = row(run, "FAILED", ended=AT + 9)
+    assert ask(store, run, Said(past=Answer([mine, other]))).status.state == "FAILED"
+    assert ask(store, submitted(store, 2, "101"), Said(past=Answer([other]))).status.outcome is Outcome.LOST
+
+
+def test_an_open_row_of_accounting_is_not_life(store: Store) -> None:
+    run = submitted(store)
+    assert ask(store, run, Said(past=Answer([row(run, "RUNNING")]))).status.outcome is Outcome.LOST
+
+
+def test_lost_unknown_and_just_submitted(store: Store) -> None:
+    run = submitted(store)
+    young = ask(store, run, Said(), now=run.submission.at + 3)
+    assert young.status.outcome is Outcome.UNKNOWN and "just submitted" in young.status.reason
+    lost = ask(store, run, Said())
+    assert lost.status.outcome is Outcome.LOST and "never started" in lost.status.reason
+    claim(run)
+    gone = ask(store, run, Said())
+    assert gone.status.outcome is Outcome.UNKNOWN and "without an end record" in gone.status.reason
+
+
+def test_a_silent_scheduler_is_not_an_answer(store: Store) -> None:
+    run = submitted(store)
+    scheduler = Said(SILENT)
+    state = ask(store, run, scheduler)
+    assert state.status.outcome is Outcome.UNKNOWN and state.note == SILENT.note
+    assert scheduler.asked == ["query"]
+
+
+def test_silent_accounting_is_not_an_answer_either(store: Store) -> None:
+    run = submitted(store)
+    state = ask(store, run, Said(past=Answer(complete=False, note="sacct: Connection refused")))
+    assert state.status.outcome is Outcome.UNKNOWN and state.note == "sacct: Connection refused"
+
+
+def test_cancelled_while_it_waited(store: Store) -> None:
+    run = reconcile.cancelled(store, submitted(store), NOW)
+    state = ask(store, run, Said())
+    assert (state.status.state, state.status.outcome) == ("CANCELLED", Outcome.CANCELLED)
+
+
+def test_a_state_nobody_knows_is_shown_and_not_over(store: Store) -> None:
+    run = submitted(store)
+    state = ask(store, run, Said(Answer([row(run, "PROWLING")])))
+    assert state.status.state == "PROWLING" and not state.status.is_over
+
+
+def test_stopped_is_told_by_the_runs_own_record(store: Store) -> None:
+    run = submitted(store)
+    claim(run)
+    attempt(run, end=end(85))
+    state = ask(store, run, Said(Answer([row(run, "FAILED")])))
+    assert state.status.outcome is Outcome.STOPPED and state.status.exit_status == 85
+
+
+def test_an_id_that_was_a_banners_is_put_right(store: Store) -> None:
+    run = submitted(store, 1, "7")
+    state = ask(store, run, Said(Answer([row(run, "RUNNING", "123")])))
+    assert state.record is not None and state.record.job_id == JobId("123")
+    assert store.by_job(JobId("123"))
+
+
+def half(store: Store, pid_lives: bool) -> RunRecord:
+    who = submitter() if pid_lives else ("elsewhere", 1, 1)
+    run = with_submission(make_run(store.root), submitter=who)
+    store.stage(run, {}, "")
+    return run
+
+
+def test_half_written_submissions_are_healed(store: Store) -> None:
+    run = half(store, pid_lives=False)
+    state = ask(store, run, Said(Answer([row(run, "RUNNING", "500")])))
+    assert state.status.state == "RUNNING" and state.record is not None and state.record.job_id == JobId("500")
+    run = half(store, pid_lives=False)
+    claim(run, "501")
+    state = ask(store, run, Said())
+    assert state.record is not None and state.record.job_id == JobId("501")
+
+
+def test_one_that_is_being_submitted_is_left_alone(store: Store) -> None:
+    run = half(store, pid_lives=True)
+    state = ask(store, run, Said(Answer([row(run, "RUNNING", "500")])))
+    assert state.record is not None and state.record.job_id is None and state.status.reason == "being submitted"
+
+
+def test_one_that_never_arrived(store: Store) -> None:
+    run = half(store, pid_lives=False)
+    state = ask(store, run, Said(SILENT), now=NOW)
+    assert "--recover" in state.status.reason and "not known whether" in state.status.reason
+    state = ask(store, run, Said(), now=run.submission.at + 5)
+    assert "not known whether" in state.status.reason
+    state = ask(store, run, Said(), now=run.submission.at + 3600)
+    assert "never submitted" in state.status.reason and f"--recover {run.run_id}" in state.status.reason
+
+
+def test_many_runs_are_two_questions(store: Store) -> None:
+    runs = [submitted(store, number) for number in range(1, 10)]
+    scheduler = Said(Answer([row(run, "RUNNING") for run in runs[:4]]))
+    found = reconcile.read(store, scheduler, runs, now=NOW)
+    assert [state.record.run_id for state in found if state.record] == [run.run_id for run in runs]
+    assert len(scheduler.asked) == 2 and scheduler.asked[1] == "account 105,106,107,108,109"
+
+
+def test_reading_works_where_nothing_can_be_written(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = submitted(store)
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(stores, "write", full)
+    assert ask(store, run, Said(Answer([row(run, "COMPLETED")]))).status.state == "COMPLETED"
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"status": 1e999}', '{"status": null, "time": "x", "restart": []}'])
+def test_what_a_job_wrote_by_half_breaks_nothing(store: Store, text: str) -> None:
+    run = submitted(store)
+    claim(run)
+    attempt(run, end=text, start='{"ranks": 7, "time": "x"}')
+    ask(store, run, Said())
+    reconcile.end_of(run)
+
+
+def test_out_of_reach(store: Store) -> None:
+    run = submitted(store)
+    state = reconcile.offline(store, run, "there is no Slurm here")
+    assert state.status.outcome is Outcome.UNKNOWN and state.note == "there is no Slurm here"
+    kept = with_submission(run, final={"state": "TIMEOUT", "ended": AT + 5})
+    assert (
+        reconcile.offline(store, kept, "x").status.state == "TIMEOUT" and reconcile.offline(store, kept, "x").note == ""
+    )

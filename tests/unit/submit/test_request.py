@@ -1,0 +1,204 @@
+"""From what was typed to a specification: levels merged, the work recognised, the job's Python asked."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clusterrun.errors import RequestError
+from clusterrun.spec.fields import Value
+from clusterrun.spec.job_spec import Command, Module, Script, Task
+from clusterrun.submit import request
+from clusterrun.submit.request import SubmitArgs
+from tests.rendered_scripts import make_script, make_spec
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    root = tmp_path / "project"
+    (root / "sub").mkdir(parents=True)
+    (root / "train.py").write_text("")
+    (root / "run.sh").write_text("#!/bin/sh\n")
+    (root / "run.sh").chmod(0o755)
+    (root / "data.txt").write_text("")
+    return root
+
+
+def environ(project: Path, **more: str) -> dict[str, str]:
+    return {"PATH": "/usr/bin:/bin", "HOME": str(project.parent), **more}
+
+
+def read(
+    project: Path, *words: str, job: str | None = None, cwd: Path | None = None, env: Any = None, **flags: Any
+) -> Any:
+    values = {name.replace("_", "-"): Value(value, f"--{name}") for name, value in flags.items()}
+    return request.read(SubmitArgs(job=job, words=words, flags=values), cwd or project, env or environ(project))
+
+
+@pytest.mark.parametrize(
+    ("words", "work"),
+    [
+        (["train.py", "--lr", "1"], Script("{}/train.py", ("--lr", "1"))),
+        (["./train.py"], Script("{}/train.py")),
+        (["sub/../train.py"], Script("{}/train.py")),
+        (["{}/train.py"], Script("{}/train.py")),
+        (["-m", "pkg.mod", "-m", "x"], Module("pkg.mod", ("-m", "x"))),
+        (["./run.sh", "a"], Command("{}/run.sh", ("a",))),
+        (["run.sh"], Command("{}/run.sh")),
+        (["env", "true"], Command("/usr/bin/env", ("true",))),
+        (["python", "train.py", "x"], Script("{}/train.py", ("x",))),
+        (["python3.11", "-u", "-B", "-m", "pkg"], Module("pkg")),
+    ],
+)
+def test_the_work_is_recognised(project: Path, words: list[str], work: Any) -> None:
+    found = request.recognise(
+        [w.replace("{}", str(project)) for w in words], project, environ(project), lambda line: None
+    )
+    where = "name" if isinstance(work, Module) else "path"
+    assert type(found) is type(work) and found.args == work.args
+    assert getattr(found, where) == getattr(work, where).replace("{}", str(project))
+
+
+def test_a_link_keeps_its_name(project: Path) -> None:
+    (project / "latest.py").symlink_to("train.py")
+    found = request.recognise(["latest.py"], project, environ(project), lambda line: None)
+    assert found == Script(f"{project}/latest.py")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["data.txt"], "not a Python script and not executable: data.txt"),
+        (["sub"], "no such script: sub"),
+        (["./sub"], "no such script: ./sub"),
+        (["train.py/x"], "no such script"),
+        (["x" * 5000], "no such script"),
+        (["train.py", ":"], "a lone :"),
+        (["deepspeed", "train.py"], "deepspeed starts ranks itself"),
+    ],
+)
+def test_what_is_no_work(project: Path, words: list[str], message: str) -> None:
+    with pytest.raises(RequestError, match=message):
+        request.recognise(words, project, environ(project), lambda line: None)
+
+
+def test_levels(project: Path) -> None:
+    (project / "clusterrun.toml").write_text('job = "sft"\nnodes = 2\npartition = "p"\nenv.A = "1"\nenv.B = "1"\n')
+    (project / "jobs").mkdir()
+    (project / "jobs" / "sft.toml").write_text('task = "lm"\nnodes = 3\nenv.B = "2"\nset.steps = 5\nset.lr = 1.5\n')
+    found = read(
+        project, cwd=project / "sub", env=environ(project, SBATCH_QOS="q", SLURM_ACCOUNT="a"), set={"steps": "9"}
+    )
+    assert found.root == project
+    assert found.work == Task("lm", (("steps", "9"), ("lr", 1.5)))
+    assert found.values["nodes"] == Value(3, "jobs/sft.toml")
+    assert found.values["env"].value == {"A": "1", "B": "2"}
+    assert found.values["qos"] == Value("q", "SBATCH_QOS") and found.values["account"] == Value("a", "SLURM_ACCOUNT")
+    assert read(project, "train.py", nodes=7).values["nodes"] == Value(7, "--nodes")
+    assert "set" not in read(project, "train.py").values
+
+
+def test_a_job_file_may_name_a_script(project: Path) -> None:
+    (project / "clusterrun.toml").write_text("")
+    (project / "jobs").mkdir()
+    (project / "jobs" / "mine.toml").write_text('script = "train.py"\nargs = ["--x", "a b"]\n')
+    assert read(project, job="mine", cwd=project / "sub").work == Script(f"{project}/train.py", ("--x", "a b"))
+
+
+def test_the_default_job(project: Path) -> None:
+    found = read(project)
+    assert found.work == Task("lm") and found.values["job-name"].value == "lm" and found.scheduler == "auto"
+
+
+def test_the_jobs_python(project: Path) -> None:
+    assert read(project).values["python"] == Value(sys.executable, "default: clusterrun's own")
+    venv = project / "venv"
+    (venv / "bin").mkdir(parents=True)
+    (venv / "bin" / "python").symlink_to("/bin/sh")
+    assert read(project, env=environ(project, VIRTUAL_ENV=str(venv))).values["python"] == Value(
+        f"{venv}/bin/python", "VIRTUAL_ENV"
+    )
+    assert read(project, env=environ(project, CONDA_PREFIX=str(venv))).values["python"].source == "CONDA_PREFIX"
+    assert read(project, env=environ(project, VIRTUAL_ENV="/gone")).values["python"].value == sys.executable
+    assert read(project, python="sh").values["python"] == Value("/usr/bin/sh", "--python")
+    with pytest.raises(RequestError, match="no such program: none"):
+        read(project, python="none")
+
+
+def test_an_environment_in_a_folder_that_may_not_be_entered_counts_for_nothing(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path) -> bool:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(request, "Path", type("Closed", (type(Path()),), {"is_file": refuse}))
+    assert request._python(None, {"VIRTUAL_ENV": "/closed"}).value == sys.executable
+
+
+@pytest.mark.parametrize(
+    ("has_gpus", "gpus", "why"), [(True, 1, "there are GPUs"), (False, 0, "no GPUs"), (None, 0, "no cluster")]
+)
+def test_gpus_by_default(project: Path, has_gpus: bool | None, gpus: int, why: str) -> None:
+    spec, notices = request.specify(read(project, "train.py"), has_gpus=has_gpus, local=False)
+    assert (spec.gpus_per_node, notices) == (gpus, []) and why in spec.sources["gpus-per-node"].source
+
+
+def test_what_local_has_no_use_for(project: Path) -> None:
+    asked = read(project, "train.py", partition="p", mem="1G", time="5", gres="gpu:3")
+    spec, notices = request.specify(asked, has_gpus=False, local=True)
+    assert notices == ["the local scheduler has no use for --mem, --partition, --gres"]
+    assert (spec.gpus_per_node, spec.tasks_per_node, spec.time_limit, spec.directive("partition")) == (3, 3, 300, "")
+    quiet = read(project, "train.py", env=environ(project, SBATCH_PARTITION="p", SLURM_ACCOUNT="a"))
+    assert request.specify(quiet, has_gpus=False, local=True)[1] == [], "what stands in the shell for Slurm is no news"
+
+
+def test_the_python_is_asked_whether_it_can(project: Path) -> None:
+    env = environ(project)
+    request.check_python(make_spec(python=sys.executable), env)
+    (project / "torch.py").write_text("")
+    with pytest.raises(RequestError, match="does not run") as error:
+        request.check_python(make_spec(python="/bin/false"), env)
+    with pytest.raises(RequestError, match="does not run"):
+        request.check_python(make_spec(python="/nowhere"), env)
+    fake = project / "fake"
+    fake.write_text("#!/bin/sh\necho torch\necho transformers\n")
+    fake.chmod(0o755)
+    with pytest.raises(RequestError, match=r"has no torch and no transformers") as error:
+        request.check_python(make_spec(Task("lm"), python=str(fake)), env)
+    assert error.value.hint.startswith(f"{fake} -m pip install torch transformers")
+
+
+@pytest.mark.parametrize("line", ["if true", "echo 'x", 'echo "x', "cat <<E", ")", "fi", "f() {"])
+def test_setup_is_read_by_bash_line_by_line(project: Path, line: str) -> None:
+    with pytest.raises(RequestError, match="--setup: line 1 is not shell") as error:
+        request.check_setup(make_spec(setup=[line]), "", environ(project))
+    assert error.value.hint
+
+
+def test_good_setup_and_a_bad_script(project: Path) -> None:
+    lines = ["module load x # y", "a=1; b() { :; }", "[[ x ]] && y"]
+    request.check_setup(make_spec(setup=lines), "true\n", environ(project))
+    with pytest.raises(RequestError, match="the rendered script is not shell"):
+        request.check_setup(make_spec(), "if\n", environ(project))
+    swallowing = make_spec(setup=["echo \\"])  # alone it is shell; in the script it would swallow what follows
+    with pytest.raises(RequestError, match="the rendered script is not shell"):
+        request.check_setup(swallowing, make_script(swallowing), environ(project))
+
+
+def test_no_fp16_is_the_precision_of_the_task_and_a_typed_one_wins_over_the_job_file(project: Path) -> None:
+    (project / "jobs").mkdir()
+    (project / "jobs" / "sft.toml").write_text('task = "lm"\nset.precision = "bf16"\n')
+    assert read(project, job="sft").work == Task("lm", (("precision", "bf16"),))
+    assert read(project, job="sft", fp16=False).work == Task("lm", (("precision", "fp32"),))
+    assert read(project, job="sft", fp16=True).work == Task("lm", (("precision", "fp16"),))
+    assert read(project, job="sft", fp16=True).values["set"].source.startswith("--fp16"), "it is typed again as --set"
+
+
+def test_fp16_is_refused_for_a_script_and_beside_a_typed_precision(project: Path) -> None:
+    with pytest.raises(RequestError, match="--fp16 is for our own tasks"):
+        read(project, "train.py", fp16=True)
+    with pytest.raises(RequestError, match="both name the precision"):
+        read(project, fp16=True, set={"precision": "bf16"})

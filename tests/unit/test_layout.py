@@ -1,0 +1,121 @@
+"""The rules of the house that a reader may rely on: who imports what, and how long a file gets."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tests.folders import PACKAGE
+
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+#: outside package -> where it may be imported
+HOMES: dict[str, tuple[str, ...]] = {
+    "subprocess": ("system/shell.py", "worker/"),
+    "multiprocessing": ("worker/",),
+    "click": ("cli/",),
+    # the island has a progress line of its own, where rich is there
+    "rich": ("terminal/ui.py", "top/", "worker/training/report.py"),
+    "textual": ("top/",),
+    "jinja2": ("spec/render.py",),
+    "torch": ("worker/",),
+    "transformers": ("worker/",),
+    "tokenizers": ("worker/",),
+    "safetensors": ("worker/",),
+    "huggingface_hub": ("worker/models/",),
+    "pyarrow": ("worker/data/",),
+    "datasets": ("worker/data/",),
+    "wandb": ("worker/training/report.py",),
+    "submitit": ("scheduler/slurm/executor.py", "worker/callable.py"),
+    "tomllib": ("config/toml_lines.py",),
+    "requests": (),
+    "yaml": (),
+    # an unpickler that refuses every name, and two that open their own user's files only
+    "pickle": ("why/causes/flight_recorder.py", "scheduler/slurm/executor.py", "worker/callable.py"),
+}
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(PACKAGE))
+
+
+@cache
+def imports(path: Path) -> frozenset[str]:
+    """The top-level packages a file imports, late imports too; those for type checkers alone are left out."""
+    return frozenset(_imports(path))
+
+
+def _imports(path: Path) -> Iterator[str]:
+    tree = ast.parse(path.read_text())
+    typing_only = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+        for inner in ast.walk(node)
+    }
+    for node in ast.walk(tree):
+        if id(node) in typing_only:
+            continue
+        if isinstance(node, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module.partition(".")[0]
+
+
+@pytest.mark.parametrize("package", HOMES)
+def test_each_outside_thing_has_one_home(package: str) -> None:
+    strangers = [
+        name_of(path) for path in FILES if package in imports(path) and not name_of(path).startswith(HOMES[package])
+    ] if HOMES[package] else [name_of(path) for path in FILES if package in imports(path)]  # fmt: skip
+    assert strangers == []
+
+
+def test_the_worker_imports_nothing_of_ours() -> None:
+    for path in FILES:
+        if name_of(path).startswith("worker/"):
+            assert "clusterrun" not in imports(path), name_of(path)
+
+
+def test_no_shell_is_started_behind_the_door() -> None:
+    for path in FILES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.Call):
+                continue
+            shells = [keyword.value for keyword in node.keywords if keyword.arg == "shell"]
+            assert all(isinstance(v, ast.Constant) and not v.value for v in shells), f"{name_of(path)}:{node.lineno}"
+            called = ast.unparse(node.func)
+            assert called not in ("os.system", "os.popen", "eval", "__import__"), f"{name_of(path)}: {called}"
+            if name_of(path) != "worker/user_code.py":  # it runs the user's own script as __main__
+                assert called not in ("exec", "compile"), f"{name_of(path)}: {called}"
+
+
+def test_one_printer() -> None:
+    """What clusterrun says goes through ui. Worker and supervisor write the job's log; main prints the help."""
+    for path in FILES:
+        if name_of(path).startswith(("worker/", "terminal/ui.py", "cli/__init__.py", "scheduler/local/supervisor.py")):
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            assert not (isinstance(node, ast.Call) and ast.unparse(node.func) in ("print", "click.echo")), name_of(path)
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_a_file_fits_in_a_head(path: Path) -> None:
+    text = path.read_text()
+    assert len(text.splitlines()) <= 350
+    tree = ast.parse(text)
+    assert ast.get_docstring(tree) or not tree.body, "a module says what it is"
+
+
+def test_no_file_of_odds_and_ends() -> None:
+    assert not {"utils", "helpers", "common", "misc"} & {path.stem for path in FILES}
+
+
+def test_the_link_for_people() -> None:
+    link = PACKAGE.parent / "templates"
+    assert link.is_symlink() and str(link.readlink()) == "clusterrun/templates"
+    readers = [name_of(path) for path in FILES if '"templates"' in path.read_text()]
+    assert readers == ["spec/render.py"], "code reads the package's own, never the link"

@@ -1,0 +1,125 @@
+"""What a command imports: the start-up path stays small, and asking about 200 jobs is two questions."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from clusterrun.job import JobId
+from clusterrun.records.run_record import RunRecord, SubmissionRecord
+from clusterrun.records.store import Store
+from clusterrun.scheduler.slurm.sacct import _SACCT
+from clusterrun.scheduler.slurm.squeue import _SQUEUE
+from clusterrun.scheduler.slurm.values import SEP
+from tests.command_desk import Desk
+
+
+def imported(*words: str) -> set[str]:
+    """The top-level packages that a command imports, and those of ours."""
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "clusterrun", *words], capture_output=True, text=True, timeout=60
+    )
+    assert "Traceback" not in done.stderr
+    names = [line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time:")]
+    return {name.partition(".")[0] for name in names} | {name for name in names if name.startswith("clusterrun.")}
+
+
+def test_help_loads_almost_nothing(desk: Desk) -> None:
+    found = imported("--help")
+    assert "click" in found
+    assert not found & {"torch", "submitit", "jinja2", "rich", "transformers", "subprocess", "clusterrun.cluster"}
+
+
+@pytest.mark.parametrize(
+    "words", [["list"], ["status", "1"], ["logs", "1"], ["cancel", "1"], ["wait", "1"], ["status", "--help"]]
+)
+def test_asking_loads_neither_jinja2_nor_submitit(desk: Desk, words: list[str]) -> None:
+    desk.slurm.answer("squeue", err="slurm_load_jobs error: Invalid job id specified\n", status=1)
+    found = imported(*words)
+    assert "clusterrun.cluster" in found
+    assert not found & {"torch", "submitit", "jinja2", "transformers", "cloudpickle", "rich"}
+
+
+def test_render_loads_neither_submitit_nor_torch(desk: Desk) -> None:
+    found = imported("render")
+    assert "jinja2" in found and not found & {"torch", "submitit", "rich"}
+
+
+def stage(desk: Desk, count: int) -> list[RunRecord]:
+    """Records of submitted runs."""
+    store, runs = Store(desk.project, desk.state), []
+    now = int(time.time()) - 600
+    for number in range(count):
+        token = f"aaaa{number:04}".translate(str.maketrans("0123456789", "bcdefghijk")) + "zzzzzzzz"
+        run_id, at = f"20261121-{number:06}-aaaaaa", now + number
+        record = RunRecord(
+            run_id=run_id, run_dir=store.runs / run_id, root=desk.project, name=f"job{number}", what="train.py",
+            scheduler="slurm", cluster="desk", user="me", at=at, nodes=1, tasks_per_node=1, shared=False, sources={},
+            submissions=(SubmissionRecord(token=token, at=at),),
+        )  # fmt: skip
+        store.stage(record, {}, "#!/bin/bash\n")
+        runs.append(store.commit(record, JobId(str(1000 + number))))
+    return runs
+
+
+@pytest.mark.alone
+def test_list_of_200_jobs_asks_twice(desk: Desk) -> None:
+    runs = stage(desk, 200)
+    live, past = runs[:120], runs[120:]
+    rows = []
+    for run in live:
+        cells = {"%i": str(run.job_id), "%A": str(run.job_id), "%T": "RUNNING", "%D": "1", "%M": "1:00",
+                 "%j": f"{run.name}.{run.submission.token[:8]}"}  # fmt: skip
+        rows.append(SEP.join(cells.get(column, "x") for column in _SQUEUE))
+    desk.slurm.answer("squeue", "\n".join(rows) + "\n")
+    rows = []
+    for run in past:
+        accounted = {"JobID": str(run.job_id), "State": "COMPLETED", "ExitCode": "0:0", "End": str(int(time.time())),
+                     "JobName": f"{run.name}.{run.submission.token[:8]}"}  # fmt: skip
+        rows.append(SEP.join(accounted.get(column, "1") for column in _SACCT))
+    desk.slurm.answer("sacct", "\n".join(rows) + "\n")
+
+    said = desk.process("list", "--all", "--json")
+    assert said.status == 0, said.err
+    states = {state["name"]: state["state"] for state in json.loads(said.out)["data"]}
+    assert len(states) == 200
+    assert list(states.values()).count("RUNNING") == 120 and list(states.values()).count("COMPLETED") == 80
+    asked = [call[0] for call in desk.slurm.calls if call[0] != "scontrol"]
+    assert asked == ["squeue", "sacct"]
+    assert desk.slurm.count("scontrol") == 1, "the cluster's facts are asked for once a day"
+
+    desk.slurm.forget()
+    began = time.monotonic()
+    assert len(json.loads(desk.process("list", "--json").out)["data"]) == 120
+    assert time.monotonic() - began < 5
+    assert [call[0] for call in desk.slurm.calls] == ["squeue"], "ends that were seen are not asked for again"
+
+    desk.slurm.forget()
+    some = [str(run.job_id) for run in runs]
+    assert len(json.loads(desk.process("status", "--json", *some).out)["data"]) == 200
+    assert len(desk.slurm.calls) <= 2
+
+
+def test_a_silent_controller_is_asked_once(desk: Desk) -> None:
+    stage(desk, 20)
+    desk.slurm.answer("squeue", err="slurm_load_jobs error: Unable to contact slurm controller\n", status=1)
+    said = desk.process("list", "--json")
+    assert said.status == 0 and {state["state"] for state in json.loads(said.out)["data"]} == {"UNKNOWN"}
+    assert desk.slurm.count("squeue") == 1 and desk.slurm.count("sacct") == 0
+
+
+def test_nothing_is_left_in_the_environment_of_our_commands(desk: Desk) -> None:
+    desk.set(SQUEUE_FORMAT="%i", SACCT_FORMAT="JobID", SQUEUE_USERS="nobody")
+    path = desk.slurm.folder / "squeue"
+    path.write_text(f"#!/bin/sh\nenv >{desk.slurm.folder}/environment\n")
+    stage(desk, 1)
+    desk.process("list")
+    names = {line.partition("=")[0] for line in (desk.slurm.folder / "environment").read_text().splitlines()}
+    assert (
+        not {name for name in names if name.startswith(("SQUEUE_", "SACCT_"))} and os.environ["SQUEUE_FORMAT"] == "%i"
+    )

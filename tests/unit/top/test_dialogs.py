@@ -1,0 +1,71 @@
+"""Windows before the view of ``top``: an explanation may come late, and reads as ``why`` prints it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from textual.binding import Binding
+
+from clusterrun.state.pace import Pace
+from clusterrun.state.reconcile import RunState
+from clusterrun.top.app import Top
+from clusterrun.top.source import Source, explain
+from clusterrun.why import ended
+from clusterrun.why.causes import Cause
+from clusterrun.why.ended.answer import Diagnosis
+from tests.fake_cluster import FakeCluster, pressed, run, shown, status
+
+
+def test_an_explanation_that_comes_after_its_window_was_closed_ends_nothing(tmp_path: Path) -> None:
+    cluster, answered = FakeCluster(), threading.Event()
+    cluster.put((run(tmp_path, 1), status(1, "PENDING", reason="Priority")))
+    cluster.scheduler = lambda name: answered.wait(20)  # type: ignore[attr-defined]
+
+    async def story(pilot: Any) -> None:
+        await shown(pilot, "Priority")
+        await pressed(pilot, "e", "asking")
+        asking = [thread for thread in threading.enumerate() if thread.name == "top-act"]
+        await pressed(pilot, "escape", without=["esc closes"])
+        answered.set()
+        for thread in asking:
+            thread.join(20)
+        await pressed(pilot, "h", "held 1")  # its word comes after that of the explanation
+
+    async def act() -> None:
+        async with Top(Source(cluster), pace=Pace(0.2)).run_test(size=(80, 24)) as pilot:
+            await story(pilot)
+
+    asyncio.run(act())
+
+
+def test_an_end_reads_as_why_prints_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cause = Cause(kind="exception", sentence="ValueError: no", advice="mend it", command="clusterrun logs 1")
+    monkeypatch.setattr(ended, "explain", lambda cluster, state: Diagnosis(cause))
+    lines = explain(FakeCluster(), RunState(run(tmp_path, 1), status(1, "FAILED")))
+    assert lines[1:] == [
+        "    state  FAILED",
+        "    cause  ValueError: no",
+        "       do  mend it",
+        "           clusterrun logs 1",
+    ]
+
+
+def test_the_question_mark_tells_of_every_key(tmp_path: Path) -> None:
+    cluster = FakeCluster()
+    cluster.put((run(tmp_path, 1), status(1)))
+
+    async def act() -> None:
+        async with Top(Source(cluster), pace=Pace(0.2)).run_test(size=(80, 24)) as pilot:
+            screen = await shown(pilot, "RUNNING", "? Keys", "t Theme", "q Quit")
+            screen = await pressed(pilot, "question_mark", "these keys", "Neither touches a job")
+            told = {line.partition("│")[2].strip().partition("  ")[0] for line in screen.splitlines()}
+            for binding in (one for one in Top.BINDINGS if isinstance(one, Binding)):
+                name = {"question_mark": "?", "escape": "esc", "ctrl+c": "q"}.get(binding.key, binding.key)
+                assert name in told, (name, screen)
+            await pressed(pilot, "question_mark", without=["these keys"])
+
+    asyncio.run(act())

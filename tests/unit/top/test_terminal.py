@@ -1,0 +1,50 @@
+"""``top`` gives the terminal back as it was, however it ends."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import termios
+import time
+
+import pytest
+
+SHOW = """
+import tempfile
+from pathlib import Path
+from clusterrun.top.app import Top
+from clusterrun.top.source import Source
+from tests.fake_cluster import FakeCluster, run, status
+cluster = FakeCluster()
+cluster.put((run(Path(tempfile.mkdtemp()), 1), status(1)))
+raise SystemExit(Top(Source(cluster)).run() or 0)
+"""
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_a_signal_from_outside_leaves_the_terminal_as_it_was(number: signal.Signals, code: int) -> None:
+    ours, theirs = os.openpty()
+    termios.tcsetwinsize(theirs, (24, 80))
+    before = termios.tcgetattr(theirs)
+    env = {**os.environ, "TERM": "xterm-256color"}
+    with subprocess.Popen([sys.executable, "-c", SHOW], stdin=theirs, stdout=theirs, stderr=theirs, env=env) as view:
+        written = _until(ours, b"RUNNING")
+        view.send_signal(number)
+        written += _until(ours, b"\x1b[?1049l")  # the other screen is left
+        assert view.wait(20) == code
+    assert b"Traceback" not in written
+    assert termios.tcgetattr(theirs) == before
+    os.close(ours)
+    os.close(theirs)
+
+
+def _until(terminal: int, wanted: bytes, seconds: float = 30) -> bytes:
+    written, deadline = b"", time.monotonic() + seconds
+    while wanted not in written:
+        assert time.monotonic() < deadline, written[-2000:]
+        if select.select([terminal], [], [], 0.2)[0]:
+            written += os.read(terminal, 65536)
+    return written

@@ -1,0 +1,56 @@
+"""Why a local job ended, and why one that Slurm could not start: without commands or facts that are not there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from clusterrun.job import JobId, JobStatus, Outcome
+from clusterrun.records.store import Store
+from clusterrun.why import ended
+from clusterrun.why.causes import Cause
+from clusterrun.why.ended.answer import here
+from tests.ended_runs import Slurm, over, write_logs
+from tests.run_records import submitted
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    (tmp_path / "logs").mkdir()
+    return Store(tmp_path, tmp_path / "state")
+
+
+def local(state: str, reason: str = "") -> JobStatus:
+    return JobStatus(id=JobId("L6"), state=state, outcome=Outcome.FAILED, reason=reason)
+
+
+def test_a_cancelled_local_job_is_explained_without_a_slurm_command(store: Store) -> None:
+    run = submitted(store, job="L6", scheduler="local", cluster="local")
+    write_logs(run, "slurm is not here\n", "L6")
+    slurm = Slurm()
+    told = ended.explain(slurm, over(run, "CANCELLED", 143, "L6")).json()
+    assert told["cause"] == "the job was cancelled, by a signal to its supervisor"
+    assert "sacct" not in str(told) and slurm.asked == []
+
+
+def test_a_local_job_whose_supervisor_is_gone_lost_no_node_of_slurm(store: Store) -> None:
+    run = submitted(store, job="L6", scheduler="local", cluster="local")
+    write_logs(run, "", "L6")
+    told = ended.explain(Slurm(), over(run, "NODE_FAIL", None, "L6", reason="the supervisor was killed")).json()
+    assert told["cause"] == "the supervisor was killed"
+    assert told["advice"] is None and "--exclude" not in told["command"]
+
+
+def test_slurm_commands_are_taken_out_of_advice_for_a_local_job() -> None:
+    cause = Cause(
+        kind="host-memory", sentence="", advice="more (sacct -j JOB -o X shows it), or less", command="sacct -j 1"
+    )
+    assert (here(cause, local("FAILED")).advice, here(cause, local("FAILED")).command) == ("more, or less", "")
+
+
+def test_a_job_that_slurm_could_not_start_is_explained_once_slurm_has_forgotten_its_exit_code(store: Store) -> None:
+    run = submitted(store)
+    told = ended.explain(Slurm(), over(run, "FAILED", None, reason="JobLaunchFailure")).cause
+    assert told.kind == "log-unopened" and "JobLaunchFailure" in told.sentence
+    assert str(run.logs) in told.command

@@ -1,0 +1,113 @@
+"""The barriers on a store that answers anyone: what a stranger does there, and what is said of who is awaited."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+
+import pytest
+from torch.distributed import TCPStore
+
+from clusterrun.worker import barriers
+from clusterrun.worker.distenv import DistEnv, RunEnv
+from clusterrun.worker.errors import WorkerError
+from clusterrun.worker.seal import Seal
+
+RUN = RunEnv(secret="token secret", node_names=("n0", "n1"))
+
+
+@pytest.fixture
+def server() -> Iterator[TCPStore]:
+    yield TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=10))
+
+
+def rank(number: int, server: TCPStore, world: int = 2) -> DistEnv:
+    return DistEnv(number, 0, world, 1, number, f"n{number}", "h", number, "slurm", ("127.0.0.1", server.port))
+
+
+def come(number: int, server: TCPStore, run: RunEnv = RUN, limit: float = 10) -> dict:
+    dist = rank(number, server)
+    facts = {"rank": number, "device": None, "visible": 0, "pid": number}
+    return barriers.join(barriers.connect(dist, run, limit), dist, facts, limit, run.node_names)
+
+
+def come_all(server: TCPStore) -> None:
+    other = threading.Thread(target=come, args=(1, server))
+    other.start()
+    come(0, server)
+    other.join()
+
+
+def test_the_keys_of_our_ranks_neither_hold_nor_show_the_token(server: TCPStore) -> None:
+    come_all(server)
+    keys = server.list_keys()
+    assert keys and {key.partition("/")[0] for key in keys} == {Seal(RUN.secret).prefix}
+    assert "token" not in "".join(keys) and "secret" not in "".join(keys)
+
+
+def test_who_lacks_the_secret_does_not_join(server: TCPStore) -> None:
+    dist = rank(1, server)
+    barriers.connect(dist, RunEnv(secret="other"), 5).claim("join/1", "{}")
+    with pytest.raises(WorkerError, match="1 of 2 ranks did not come within 2 s: rank 1 on n1"):
+        come(0, server, limit=2)
+
+
+def test_a_planted_answer_is_replaced_by_the_ranks_own(server: TCPStore) -> None:
+    prefix = Seal(RUN.secret).prefix
+    for key in ("join/0", "join/1", "plan"):
+        server.set(f"{prefix}/{key}", json.dumps({"device_type": "cpu", "notice": "planted", "ranks": []}))
+    come_all(server)
+    plan = Seal(RUN.secret).open("plan", server.get(f"{prefix}/plan"))
+    assert plan is not None and [one["pid"] for one in json.loads(plan)["ranks"]] == [0, 1]
+
+
+def test_a_sealed_word_counts_under_its_own_key_only() -> None:
+    seal = Seal("token secret")
+    sealed = seal.close("done/0", "").encode()
+    assert seal.open("done/0", sealed) == ""
+    assert seal.open("done/1", sealed) is None
+    assert seal.open("done/0", sealed + b"x") is None
+    assert Seal("token other").open("done/0", sealed) is None
+    assert seal.open("done/0", b"") is None and seal.open("done/0", b"\xff" * 100) is None
+
+
+def test_one_rank_at_two_places_is_refused(server: TCPStore) -> None:
+    dist = rank(0, server)
+    board = barriers.connect(dist, RUN, 5)
+    assert board.claim("join/0", '{"pid": 1}')
+    assert not board.claim("join/0", '{"pid": 2}')
+
+
+def test_a_rank_leaves_a_store_that_it_did_not_join_at(server: TCPStore) -> None:
+    begun = time.monotonic()
+    assert not barriers.leave(rank(0, server), RUN)
+    assert time.monotonic() - begun < 5
+
+
+def test_a_rank_leaves_where_there_is_no_store(server: TCPStore) -> None:
+    dist = DistEnv(0, 0, 2, 1, 0, "n0", "h", 0, "slurm", ("127.0.0.1", 1))
+    assert not barriers.leave(dist, RUN, limit=1)
+
+
+def test_the_lowest_rank_there_says_now_and_then_who_is_awaited(
+    server: TCPStore, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(barriers, "SAY_EVERY_S", 0.5)
+    come_all(server)
+    waiting = [threading.Thread(target=barriers.leave, args=(rank(0, server), RUN))]
+    waiting[0].start()
+    time.sleep(1.9)  # three lines are due
+    barriers.leave(rank(1, server), RUN)
+    waiting[0].join(10)
+    said = capfd.readouterr().err.splitlines()
+    assert set(said) == {"clusterrun: rank 0: waiting for rank 1 on n1 to return"} and len(said) == 3
+    dist = rank(1, server, world=3)
+    board = barriers.connect(dist, RunEnv(secret="new"), 5)
+    board.claim("join/1", "{}")
+    barriers._say(board, "join", dist, ("n0", "n1", "n2"))
+    assert capfd.readouterr().err == "clusterrun: rank 1: waiting for rank 0 on n0, rank 2 on n2 to come\n"
+    barriers._say(board, "join", rank(2, server, world=3), ("n0", "n1", "n2"))
+    assert capfd.readouterr().err == "", "rank 1 is there and says it"
