@@ -38,7 +38,7 @@ from clusterrun.terminal.units import plural
 if TYPE_CHECKING:  # asking about jobs needs none of them, and starts sooner without
     from clusterrun.free.estimate import Asker, Soonest
     from clusterrun.free.snapshot import ClusterSnapshot
-    from clusterrun.spec.fields import Value
+    from clusterrun.jobspec.fields import Value
     from clusterrun.submit.plan import Plan
     from clusterrun.submit.request import SubmitArgs
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from clusterrun.config import profiles
 from clusterrun.config.profiles import load_job, load_profiles, merge
-from clusterrun.spec.fields import Value
+from clusterrun.jobspec.fields import Value
 
 
 def make_root(folder: Path) -> Path:

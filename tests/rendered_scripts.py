@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from clusterrun.spec.fields import Value
-from clusterrun.spec.job_spec import JobSpec, Script, Work, build_spec
-from clusterrun.spec.render import Identity, Places, render
+from clusterrun.jobspec.fields import Value
+from clusterrun.jobspec.render import Identity, Places, render
+from clusterrun.jobspec.spec import JobSpec, Script, Work, build_spec
 
 IDENTITY = Identity("20261121-034501-k3v7qa", Path("/home/ann/project/.clusterrun/runs/20261121-034501-k3v7qa"),
                     "k3v7qaabcdefghij")  # fmt: skip

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from clusterrun.spec.job_spec import Command, Work
-from clusterrun.spec.render import Identity, Places
+from clusterrun.jobspec.render import Identity, Places
+from clusterrun.jobspec.spec import Command, Work
 from clusterrun.submit.plan import WORKER
 from tests.rendered_scripts import make_script, make_spec
 from tests.submit_tools import SHIPPED

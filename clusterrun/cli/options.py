@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from clusterrun.errors import RequestError
-from clusterrun.spec.fields import FIELDS, Field, Value
+from clusterrun.jobspec.fields import FIELDS, Field, Value
 
 if TYPE_CHECKING:
     from clusterrun.submit.request import SubmitArgs

@@ -12,8 +12,8 @@ from collections.abc import Iterable
 
 from clusterrun.config.survey import Survey
 from clusterrun.errors import RequestError
+from clusterrun.jobspec.fields import parse_time_limit
 from clusterrun.scheduler.slurm.sinfo import PartitionSummary
-from clusterrun.spec.fields import parse_time_limit
 
 _MOST_PROFILES = 12  # a site with more partitions than that is read with sinfo, not in a profile
 _MOST_ROWS = 40

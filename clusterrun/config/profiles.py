@@ -22,7 +22,7 @@ from clusterrun.config.files import PROJECT_FILE, distrust, find_root, home_of, 
 from clusterrun.config.toml_lines import Document, nearest, parse
 from clusterrun.config.toml_values import read_values, resolve, text_at, unknown_key
 from clusterrun.errors import RequestError
-from clusterrun.spec.fields import FIELD, Value, gres_gpus
+from clusterrun.jobspec.fields import FIELD, Value, gres_gpus
 
 __all__ = ["JobFile", "Profiles", "find_root", "list_jobs", "load_job", "load_profiles", "merge", "nearest"]
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from clusterrun.config.toml_lines import Document, nearest
 from clusterrun.errors import ConfigError
-from clusterrun.spec.fields import FIELD, Field, Value
+from clusterrun.jobspec.fields import FIELD, Field, Value
 
 
 def read_values(

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from clusterrun.free.limits import Limit
 from clusterrun.free.shapes import Need
 from clusterrun.free.snapshot import ClusterSnapshot
-from clusterrun.spec.job_spec import JobSpec
+from clusterrun.jobspec.spec import JobSpec
 from clusterrun.terminal.units import plural
 
 _TRES = ("MaxTRESPJ", "MaxTRESPU", "MaxTRESPA", "GrpTRES")

@@ -17,12 +17,12 @@ from clusterrun.free.fits import most_of, room
 from clusterrun.free.preemption import Preemption
 from clusterrun.free.shapes import Need, Shape, alike, command, reshaped, shape_of
 from clusterrun.free.snapshot import ClusterSnapshot, look
+from clusterrun.jobspec.fields import Value
+from clusterrun.jobspec.spec import JobSpec
 from clusterrun.scheduler import Scheduler
 from clusterrun.scheduler.slurm.client import SlurmScheduler
 from clusterrun.scheduler.slurm.nodes import Partition
 from clusterrun.scheduler.slurm.sbatch import Estimate, No, Silence, Start
-from clusterrun.spec.fields import Value
-from clusterrun.spec.job_spec import JobSpec
 from clusterrun.submit import plan as planning
 from clusterrun.submit.request import Request, SubmitArgs
 from clusterrun.terminal.units import format_duration, format_when, plural

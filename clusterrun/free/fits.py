@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from clusterrun.free.shapes import Need, Shape
 from clusterrun.free.snapshot import ClusterSnapshot
+from clusterrun.jobspec.spec import JobSpec
 from clusterrun.scheduler.slurm.nodes import Node, Partition
-from clusterrun.spec.job_spec import JobSpec
 from clusterrun.terminal.units import format_duration, plural
 
 

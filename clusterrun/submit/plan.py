@@ -14,11 +14,11 @@ from typing import Any
 
 from clusterrun.config.profiles import ENVIRONMENT
 from clusterrun.job import LOCAL
+from clusterrun.jobspec.spec import JobSpec, Task
 from clusterrun.records.ownership import one_cluster
 from clusterrun.records.run_record import RunRecord, SubmissionRecord
 from clusterrun.records.store import base_of, state_folder
 from clusterrun.scheduler import Scheduler, Submission
-from clusterrun.spec.job_spec import JobSpec, Task
 from clusterrun.submit import protocol
 from clusterrun.submit import request as requests
 from clusterrun.submit.request import Request
@@ -61,7 +61,7 @@ def plan(
 
     With ``named`` False the run's identity is the words RUN_ID and TOKEN.
     """
-    from clusterrun.spec.render import Identity, Places, render
+    from clusterrun.jobspec.render import Identity, Places, render
 
     local = scheduler is not None and scheduler.name == LOCAL
     spec, notices = requests.specify(request, has_gpus=has_gpus, local=local)
@@ -117,7 +117,7 @@ def plan(
 
 
 def _what(spec: JobSpec) -> str:
-    from clusterrun.spec.render import describe
+    from clusterrun.jobspec.render import describe
 
     return spec.work.name if isinstance(spec.work, Task) else describe(spec)
 

@@ -20,9 +20,9 @@ from clusterrun.config import profiles
 from clusterrun.config.files import is_file
 from clusterrun.config.profiles import JobFile
 from clusterrun.errors import CommandError, RequestError
-from clusterrun.spec.fields import FIELD, Value, check_text, check_value, gres_gpus
-from clusterrun.spec.job_spec import Command, Function, JobSpec, Module, Script, Task, Work, build_spec
-from clusterrun.spec.secrets import refuse_shapes
+from clusterrun.jobspec.fields import FIELD, Value, check_text, check_value, gres_gpus
+from clusterrun.jobspec.secrets import refuse_shapes
+from clusterrun.jobspec.spec import Command, Function, JobSpec, Module, Script, Task, Work, build_spec
 from clusterrun.system import shell
 
 #: Programs that start ranks themselves; clusterrun starts one rank per GPU, so they would multiply.

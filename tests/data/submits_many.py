@@ -9,7 +9,7 @@ from typing import Any
 
 from clusterrun.cluster import Cluster
 from clusterrun.errors import Ambiguous, ClusterrunError
-from clusterrun.spec.fields import Value
+from clusterrun.jobspec.fields import Value
 from clusterrun.submit.request import SubmitArgs
 
 

@@ -41,7 +41,7 @@ os.rename(sys.argv[1] + ".b", sys.argv[1])
 FUNCTION = """
 import os, sys
 from clusterrun.cluster import Cluster
-from clusterrun.spec.fields import Value
+from clusterrun.jobspec.fields import Value
 flags = {"gpus-per-node": Value(0, "test"), "tasks-per-node": Value(1, "test"), "shared": Value(True, "test"),
          "sbatch-arg": Value(["--hold"], "test")}
 job = Cluster().submit_function(len, "four", flags=flags)

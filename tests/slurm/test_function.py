@@ -10,8 +10,8 @@ from submitit.core import utils
 
 from clusterrun.cluster import Cluster
 from clusterrun.errors import RequestError
+from clusterrun.jobspec.fields import Value
 from clusterrun.scheduler.slurm.executor import load_own
-from clusterrun.spec.fields import Value
 from clusterrun.worker import callable as worker_callable
 
 CODE = """

@@ -10,9 +10,9 @@ import pytest
 
 from clusterrun.cluster import Cluster
 from clusterrun.errors import Ambiguous, Refused
+from clusterrun.jobspec.fields import Value
 from clusterrun.records.run_record import RunRecord
 from clusterrun.scheduler.slurm.client import SlurmScheduler
-from clusterrun.spec.fields import Value
 from clusterrun.submit import protocol
 from clusterrun.submit.plan import Plan
 from clusterrun.submit.request import SubmitArgs

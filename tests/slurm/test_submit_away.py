@@ -10,7 +10,7 @@ import pytest
 
 from clusterrun.cluster import Cluster
 from clusterrun.errors import Ambiguous, NotDelivered
-from clusterrun.spec.fields import Value
+from clusterrun.jobspec.fields import Value
 from clusterrun.submit import protocol
 from clusterrun.submit.plan import Plan
 from clusterrun.submit.request import SubmitArgs

@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from clusterrun.errors import RequestError
-from clusterrun.spec.fields import FIELD, FIELDS, NAME_BYTES
-from clusterrun.spec.job_spec import Command, JobSpec, Module, Script, Task
-from clusterrun.spec.render import Places
+from clusterrun.jobspec.fields import FIELD, FIELDS, NAME_BYTES
+from clusterrun.jobspec.render import Places
+from clusterrun.jobspec.spec import Command, JobSpec, Module, Script, Task
 from tests.hostile_texts import FORBIDDEN, NASTY, anything, hostile
 from tests.rendered_scripts import IDENTITY, PLACES, make_script, make_spec, sbatch_options
 

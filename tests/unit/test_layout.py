@@ -21,7 +21,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     # the island has a progress line of its own, where rich is there
     "rich": ("terminal/ui.py", "top/", "worker/training/report.py"),
     "textual": ("top/",),
-    "jinja2": ("spec/render.py",),
+    "jinja2": ("jobspec/render.py",),
     "torch": ("worker/",),
     "transformers": ("worker/",),
     "tokenizers": ("worker/",),
@@ -118,4 +118,4 @@ def test_the_link_for_people() -> None:
     link = PACKAGE.parent / "templates"
     assert link.is_symlink() and str(link.readlink()) == "clusterrun/templates"
     readers = [name_of(path) for path in FILES if '"templates"' in path.read_text()]
-    assert readers == ["spec/render.py"], "code reads the package's own, never the link"
+    assert readers == ["jobspec/render.py"], "code reads the package's own, never the link"

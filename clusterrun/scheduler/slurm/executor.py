@@ -22,8 +22,8 @@ from submitit.core import utils
 from submitit.slurm import slurm
 
 from clusterrun.errors import RequestError
+from clusterrun.jobspec.render import PICKLES
 from clusterrun.scheduler import Submission
-from clusterrun.spec.render import PICKLES
 
 
 class TrainPaths(utils.JobPaths):

@@ -9,9 +9,9 @@ from dataclasses import replace
 
 from clusterrun.errors import ClusterrunError
 from clusterrun.job import JobStatus
+from clusterrun.jobspec.fields import parse_time_limit
 from clusterrun.records.run_record import RunRecord
 from clusterrun.scheduler.slurm.nodes import Partition, UserContext, closed
-from clusterrun.spec.fields import parse_time_limit
 from clusterrun.why.causes import Cause
 
 _SAVE = "save and go on in another job: tasks of clusterrun save before the limit and resume (--requeue)"

@@ -9,8 +9,8 @@ import pytest
 from clusterrun.config.profiles import list_jobs, load_job, merge
 from clusterrun.config.toml_lines import parse
 from clusterrun.errors import ConfigError, RequestError
-from clusterrun.spec.fields import FIELD, Value
-from clusterrun.spec.job_spec import Task, build_spec
+from clusterrun.jobspec.fields import FIELD, Value
+from clusterrun.jobspec.spec import Task, build_spec
 from tests.folders import PACKAGE
 from tests.profile_folders import job, make_root, write
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from clusterrun.config import profiles
 from clusterrun.config.profiles import find_root, merge
 from clusterrun.errors import RequestError
-from clusterrun.spec.fields import FIELD, FIELDS, Value
+from clusterrun.jobspec.fields import FIELD, FIELDS, Value
 from tests.profile_folders import load, make_root, merged, project, user, write
 
 

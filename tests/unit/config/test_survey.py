@@ -21,11 +21,11 @@ from clusterrun.config.init_file import choose_partition, config_text, toml_text
 from clusterrun.config.profiles import load_profiles, merge
 from clusterrun.config.survey import Survey, run_survey
 from clusterrun.errors import CommandError
+from clusterrun.jobspec.fields import FIELD, Value
+from clusterrun.jobspec.spec import Script, build_spec
 from clusterrun.scheduler.slurm import sacctmgr, scontrol
 from clusterrun.scheduler.slurm.sacctmgr import Association
 from clusterrun.scheduler.slurm.sinfo import NodeGroup, PartitionSummary, parse_gpus, parse_sinfo
-from clusterrun.spec.fields import FIELD, Value
-from clusterrun.spec.job_spec import Script, build_spec
 from clusterrun.system.shell import Completed
 from tests.folders import DATA
 

@@ -7,9 +7,9 @@ import pytest
 from clusterrun.free.fits import room
 from clusterrun.free.shapes import Need, Shape
 from clusterrun.free.snapshot import ClusterSnapshot
+from clusterrun.jobspec.spec import Command, JobSpec
 from clusterrun.scheduler.slurm.nodes import Node, Partition, UserContext
 from clusterrun.scheduler.slurm.sacctmgr import Association
-from clusterrun.spec.job_spec import Command, JobSpec
 
 VIP = Partition(name="vip", allowed=(("Accounts", ("chem",)),))
 TREE = Partition(name="tree", allowed=(("Accounts", ("science",)),))

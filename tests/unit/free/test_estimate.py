@@ -12,10 +12,10 @@ import pytest
 
 from clusterrun.errors import Refused, RequestError, SchedulerError
 from clusterrun.free.estimate import ALL, MOST_QUESTIONS, ONE, Asker, place, reasons, soonest
+from clusterrun.jobspec.fields import Value
+from clusterrun.jobspec.spec import Command
 from clusterrun.scheduler.slurm.client import SlurmScheduler
 from clusterrun.scheduler.slurm.scontrol import ClusterFacts
-from clusterrun.spec.fields import Value
-from clusterrun.spec.job_spec import Command
 from clusterrun.submit.plan import Here
 from clusterrun.submit.request import Request, SubmitArgs
 from clusterrun.system.shell import Completed

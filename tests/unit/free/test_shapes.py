@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterrun.free.shapes import MOST_SHAPES, Need, Shape, alike, command, reshaped
-from clusterrun.spec.fields import Value
+from clusterrun.jobspec.fields import Value
 from clusterrun.submit.request import SubmitArgs
 
 TWO_BY_FOUR = Shape(2, 4)

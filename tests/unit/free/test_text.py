@@ -14,10 +14,10 @@ from clusterrun.free.shapes import Need
 from clusterrun.free.snapshot import ClusterSnapshot
 from clusterrun.free.summary import node_rows, partition_sums
 from clusterrun.free.text import MOST_ROWS, aligned, summary
+from clusterrun.jobspec.spec import Command, JobSpec
 from clusterrun.scheduler.slurm.limits import parse_limits
 from clusterrun.scheduler.slurm.nodes import Node, Partition, UserContext
 from clusterrun.scheduler.slurm.sacctmgr import Association
-from clusterrun.spec.job_spec import Command, JobSpec
 
 NOW = 1_795_256_857
 

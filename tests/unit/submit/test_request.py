@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from clusterrun.errors import RequestError
-from clusterrun.spec.fields import Value
-from clusterrun.spec.job_spec import Command, Module, Script, Task
+from clusterrun.jobspec.fields import Value
+from clusterrun.jobspec.spec import Command, Module, Script, Task
 from clusterrun.submit import request
 from clusterrun.submit.request import SubmitArgs
 from tests.rendered_scripts import make_script, make_spec

@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterrun.errors import RequestError
-from clusterrun.spec.fields import FIELD, FIELDS, Value, check_value
-from clusterrun.spec.secrets import NAMES, SHAPES, named_secret, secret_shape
+from clusterrun.jobspec.fields import FIELD, FIELDS, Value, check_value
+from clusterrun.jobspec.secrets import NAMES, SHAPES, named_secret, secret_shape
 from tests.command_desk import Desk, refused
 
 ALPHABET = string.ascii_letters + string.digits

@@ -11,7 +11,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from clusterrun.errors import RequestError
-from clusterrun.spec.fields import (
+from clusterrun.jobspec.fields import (
     FIELD,
     FIELDS,
     NAME_BYTES,
@@ -22,7 +22,7 @@ from clusterrun.spec.fields import (
     parse_time_limit,
     sbatch_option,
 )
-from clusterrun.spec.job_spec import Command, JobSpec, Module, Script, Task, Work, build_spec, default_name
+from clusterrun.jobspec.spec import Command, JobSpec, Module, Script, Task, Work, build_spec, default_name
 
 SCRIPT = Script("/home/me/train.py")
 TASK = Task("lm")

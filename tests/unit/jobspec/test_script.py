@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterrun.spec.job_spec import Command
+from clusterrun.jobspec.spec import Command
 from tests.staged_script import LAUNCH, TOKEN, Staged, stage
 from tests.submit_tools import SHIPPED
 

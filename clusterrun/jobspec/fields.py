@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from clusterrun.errors import RequestError
-from clusterrun.spec.secrets import refuse_assignments, refuse_named, refuse_shapes
+from clusterrun.jobspec.secrets import refuse_assignments, refuse_named, refuse_shapes
 
 Kind = Literal["int", "text", "flag", "list", "map"]
 

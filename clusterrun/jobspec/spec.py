@@ -1,6 +1,6 @@
 """What was asked for: a job's specification, frozen and valid at birth. No I/O.
 
-``build_spec`` turns merged values of :mod:`clusterrun.spec.fields` into a :class:`JobSpec`, or raises with one line.
+``build_spec`` turns merged values of :mod:`clusterrun.jobspec.fields` into a :class:`JobSpec`, or raises with one line.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from clusterrun.errors import RequestError
-from clusterrun.spec.fields import (
+from clusterrun.jobspec.fields import (
     FIELD,
     FIELDS,
     JOIN_TIMEOUT,

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from clusterrun.errors import RequestError, TemplateError
-from clusterrun.spec.job_spec import Command, Function, JobSpec, Module, Script, Task
+from clusterrun.jobspec.spec import Command, Function, JobSpec, Module, Script, Task
 from clusterrun.system.plain_files import read_plain
 
 TEMPLATE = "sbatch.j2"

@@ -1,6 +1,6 @@
 """The script as an artefact: golden scripts byte for byte, and the template's own rules.
 
-`CLUSTERRUN_UPDATE_GOLDEN=1 python -m pytest tests/unit/spec/test_render.py` writes the golden scripts;
+`CLUSTERRUN_UPDATE_GOLDEN=1 python -m pytest tests/unit/jobspec/test_render.py` writes the golden scripts;
 read the difference.
 """
 
@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from clusterrun.errors import RequestError, TemplateError
-from clusterrun.spec.job_spec import Command, Module, Script, Task
-from clusterrun.spec.render import Identity, code, directive, sh
+from clusterrun.jobspec.render import Identity, code, directive, sh
+from clusterrun.jobspec.spec import Command, Module, Script, Task
 from tests.folders import PACKAGE, ROOT
 from tests.rendered_scripts import IDENTITY, PLACES, make_script, make_spec, sbatch_options
 
