@@ -8,7 +8,7 @@ LAB    ?= dev
 WORKERS ?= 3
 SIDE_BY_SIDE = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help run test check faults versions bench bench-train lab-up lab-down clean
+.PHONY: help run test check coverage faults versions bench bench-train lab-up lab-down clean
 help:           ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
 
@@ -30,7 +30,10 @@ check: $(VENV)/.dev  ## style, types, layers, rendered scripts, unit tests: some
 	$(BIN)/lint-imports
 	$(BIN)/clusterrun render --nodes 2 --gpus-per-node 4 | $(BIN)/shellcheck -
 	$(BIN)/clusterrun render --scheduler local --env A=b --setup 'module load x' -- /bin/true | $(BIN)/shellcheck -
-	$(BIN)/python -m pytest -q -x -m "not faults" tests/unit
+	$(BIN)/python -m pytest -q -x -m "not faults" -n auto tests/unit
+
+coverage: $(VENV)/.dev  ## the lines that no unit test runs
+	$(BIN)/python -m pytest -q -m "not faults" -n auto --cov=clusterrun --cov-report=term-missing:skip-covered tests/unit
 
 test: $(VENV)/.dev  ## everything, a real Slurm cluster included, which it installs where it is root
 	$(BIN)/python -m lab.install || [ "$${CI:-}" != true ]

@@ -1,6 +1,7 @@
-"""How long a submission takes, as ratios to sbatch itself and to a minimal submitit script, on the lab.
+"""How long a submission takes, as ratios to sbatch itself, a minimal submitit script and TorchX, on the lab.
 
-Jobs are submitted held and cancelled at the end. Medians of interleaved runs by hyperfine (a Debian package).
+The nodes are drained, so no job starts; TorchX asks for accounting. Medians of 15 runs each by hyperfine (a Debian package). TorchX is measured where
+its command is on PATH (``pip install torchx`` into an environment of its own).
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def main() -> None:
     reason = available() or (None if shutil.which("hyperfine") else "hyperfine is missing: apt-get install hyperfine")
     if reason:
         sys.exit(reason)
-    with Lab(name="bench", accounting=False) as lab, tempfile.TemporaryDirectory() as folder:
+    with Lab(name="bench") as lab, tempfile.TemporaryDirectory() as folder:
         project = Path(folder)
         (project / "submitit_one.py").write_text(SUBMITIT.format(python=sys.executable))
         (project / "train.py").write_text("print(1)\n")
@@ -38,6 +39,10 @@ def main() -> None:
             "a minimal submitit script": f"'{sys.executable}' submitit_one.py",
             "clusterrun submit": ours,
         }
+        if torchx := shutil.which("torchx"):
+            ways["torchx run"] = f"{torchx} run -s slurm --workspace '' dist.ddp -j 1x1 --script train.py"
+        nodes = lab.run(["scontrol", "update", "NodeName=ALL", "State=DRAIN", "Reason=benchmark"])
+        assert nodes.returncode == 0, nodes.stderr
         result = project / "result.json"
         env = {**os.environ, **lab.env, "CLUSTERRUN_STATE": str(project / "state")}
         subprocess.run(

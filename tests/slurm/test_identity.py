@@ -124,14 +124,24 @@ def there_cluster(site: Site, env: dict[str, str]) -> str:
     return next(line.partition("=")[2] for line in conf.splitlines() if line.startswith("ClusterName="))
 
 
+def use_up_ids(site: Site, count: int, env: dict[str, str]) -> None:
+    """Submit so many jobs that never start, by sbatch alone."""
+    assert site.lab is not None
+    for _ in range(count):
+        done = site.lab.run(["sbatch", "--parsable", "--hold", "--wrap=true"], env=env)
+        assert done.returncode == 0, done.stderr
+
+
 def test_the_same_id_on_two_clusters_means_the_one_at_hand(two: tuple[Site, dict[str, str]], template: Path) -> None:
     site, other = two
     here, there = light(site, template, NEVER), light(site, template, NEVER, env=other)
-    while int(here.id) != int(there.id):  # ids rise on each cluster: let the lower one catch up
-        if int(here.id) < int(there.id):
-            here = light(site, template, NEVER)
+    while here.id != there.id:  # ids rise on each cluster: let the lower one catch up
+        env = {} if int(here.id) < int(there.id) else other
+        use_up_ids(site, abs(int(here.id) - int(there.id)) - 1, env)
+        if env:
+            there = light(site, template, NEVER, env=env)
         else:
-            there = light(site, template, NEVER, env=other)
+            here = light(site, template, NEVER)
     assert site.state(here)["run_dir"] == str(here.run_dir)
     assert site.state(there, env=other)["run_dir"] == str(there.run_dir)
 
