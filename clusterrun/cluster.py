@@ -225,7 +225,7 @@ class Cluster:
     def status(self, texts: Iterable[str]) -> list[RunState]:
         """Return the states of jobs by their ids: runs, and any other job that Slurm shows; an array by its tasks.
 
-        Raises NoSuchJob for an unknown job, and for a task of a run that is no array.
+        Raises NoSuchJob for an unknown job, and for a task of a run that is not an array.
         """
         texts = list(texts)
         runs = {text: self.run(text) for text in texts}

@@ -40,7 +40,7 @@ def cancel(
     ui = Ui("cancel", as_json=as_json)
     if bool(job_ids) == bool(name or state or everything):
         raise RequestError("say which jobs: ids, or --name, --state or --all", hint="clusterrun cancel JOBID")
-    words = filters.read_states(state) if state else frozenset()
+    words = filters.parse_states(state) if state else frozenset()
     cluster = Cluster(notify=ui.note)
     targets = _typed(cluster, job_ids) if job_ids else cluster.select(name=name or "")
     targets = [target for target in targets if not words or target.status.state in words]

@@ -101,9 +101,9 @@ def list_(
     if watch:
         _refuse_json(as_json, "list")
     wanted = JobFilter(
-        states=filters.read_states(state) if state else frozenset(),
+        states=filters.parse_states(state) if state else frozenset(),
         name=name or "",
-        since=filters.read_since(since, time.time()) if since else None,
+        since=filters.parse_since(since, time.time()) if since else None,
         everything=everything,
         all_clusters=all_clusters,
     )

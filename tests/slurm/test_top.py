@@ -93,7 +93,7 @@ def test_a_waiting_job_is_held_released_and_cancelled_and_a_running_one_is_not_h
     assert source.hold(state) == f"released {waiting.id}"
     assert "JobHeld" not in mine(source, waiting).status.reason
     site.wait_state(running, "RUNNING")
-    with pytest.raises(RequestError, match="only a job that waits can be held"):
+    with pytest.raises(RequestError, match="only a pending job can be held"):
         source.hold(mine(source, running))
     assert "Held" not in lab.run(["squeue", "-h", "-j", running.id, "-o", "%r"]).stdout
 

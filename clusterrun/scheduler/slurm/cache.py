@@ -24,7 +24,7 @@ from typing import Any
 from clusterrun.job import JobId, JobStatus
 from clusterrun.records.run_record import written_at
 from clusterrun.scheduler import Answer
-from clusterrun.scheduler.local.processes import boot_id, host_name, is_alive, look
+from clusterrun.scheduler.local.processes import boot_id, find_process, host_name, is_alive
 from clusterrun.scheduler.slurm.squeue import parse_squeue
 
 #: Seconds for which an answer is shared, counted from the start of its query.
@@ -158,7 +158,7 @@ class QueueCache:
         """
         for _ in range(2):
             try:
-                me = look(os.getpid())
+                me = find_process(os.getpid())
                 claim = f"{boot_id()} {os.getpid()} {me.start if me else 0} {self._clock():.6f}"
                 self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
                 self._querying.symlink_to(claim)
