@@ -215,7 +215,7 @@ class SlurmScheduler:
         if job is None or not alone:
             # sbatch succeeded, but a banner hides the id: the token finds the job
             raise Ambiguous(
-                "sbatch said yes, but not clearly which job it made",
+                "sbatch succeeded, but its output does not show the job id",
                 said=(done.stdout + done.stderr).strip()[-500:],
                 yes=True,
             )

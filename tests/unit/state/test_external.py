@@ -1,4 +1,4 @@
-"""Jobs without a record: waited for task by task, told by the queue, then by accounting, else not known."""
+"""External jobs: waited for task by task; the queue shows their end, then accounting, else it is unknown."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def row(id: str, state: str = "RUNNING", **more: object) -> JobStatus:
 
 
 class Slurm:
-    """Says what it is told to, and counts."""
+    """Returns the given answers, and records the queries."""
 
     name, cluster = "slurm", "lab"
 
@@ -63,7 +63,7 @@ def test_a_job_is_over_when_the_queue_says_so_and_is_not_asked_for_again() -> No
     assert slurm.asked == ["squeue 5", "squeue 5"]
 
 
-def test_a_task_that_left_the_queue_is_told_by_accounting_once() -> None:
+def test_accounting_is_queried_once_for_a_task_that_left_the_queue() -> None:
     slurm = Slurm(row("5_1"), row("5_2", "COMPLETED"), row("5", "PENDING", tasks="3-4"))
     watch = slurm.watch("5")
     slurm.queue = Answer([row("5_4")])
@@ -131,7 +131,7 @@ def test_a_silent_controller_changes_no_state() -> None:
     assert watch.poll().states[0].note == "squeue: no"
 
 
-def test_what_was_last_known_is_told_with_its_age() -> None:
+def test_the_last_known_state_has_its_age() -> None:
     slurm = Slurm()
     slurm.queue = Answer(complete=False, note="squeue: no", last=[row("5")], last_at=AT)
     (state,) = external.query_states([JobId("5")], slurm, AT + 60)[JobId("5")]  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Commands and watches that share what was heard: which ask all the same, and that twenty ask as one."""
+"""Commands and watches that share squeue's answers: which query in any case, and that twenty query as one."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.run_records import attempt, claim, end, submitted
 from tests.shared_answers import Clock, Window, queue_row
 
 
-def test_a_command_that_answers_once_always_asks(desk: Desk) -> None:
+def test_a_command_that_answers_once_always_queries(desk: Desk) -> None:
     desk.slurm.answer("squeue", queue_row("7", "RUNNING"))
     for words in (["list"], ["list"], ["status", "7"], ["list", "--json"]):
         before = desk.slurm.count("squeue")
@@ -43,7 +43,7 @@ def test_a_run_of_this_machine_or_of_another_cluster_is_no_question_to_slurm(des
     assert "elsewhere" in state.note and desk.slurm.count("squeue") == 0
 
 
-def test_a_list_takes_what_another_window_heard_and_brings_no_job_back(desk: Desk) -> None:
+def test_a_list_uses_the_cached_answer_and_brings_no_ended_job_back(desk: Desk) -> None:
     one = submitted(Store(desk.project, desk.state), cluster="desk")
     row = queue_row("101", "RUNNING").replace("x\n", f"train1.{one.submission.token[:8]}\n")
     script = row.split(SEP)
