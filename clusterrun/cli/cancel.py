@@ -40,8 +40,8 @@ def cancel(
     ui = Ui("cancel", as_json=as_json)
     if bool(job_ids) == bool(name or state or everything):
         raise RequestError("say which jobs: ids, or --name, --state or --all", hint="clusterrun cancel JOBID")
-    words = filters.read_states(state) if state else frozenset()
-    cluster = Cluster(tell=ui.note)
+    words = filters.parse_states(state) if state else frozenset()
+    cluster = Cluster(notify=ui.note)
     targets = _typed(cluster, job_ids) if job_ids else cluster.select(name=name or "")
     targets = [target for target in targets if not words or target.status.state in words]
     if dry_run or not targets:

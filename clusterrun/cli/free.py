@@ -44,7 +44,7 @@ def free(ctx: click.Context, /, words: tuple[str, ...], profile: str | None, as_
     Slurm is asked by sbatch --test-only, which makes no job. Exit 3 where no partition takes the job.
     """
     ui = Ui("free", as_json=as_json)
-    cluster = Cluster(tell=ui.note)
+    cluster = Cluster(notify=ui.note)
     job, script = job_and_script(words, ctx.obj)
     request = asked(job, script, profile, options)
     if job and (shape := re.fullmatch(r"([1-9][0-9]{0,4})[x×]([1-9][0-9]{0,3})", job)):

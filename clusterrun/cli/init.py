@@ -28,7 +28,7 @@ def init(force: bool, only_print: bool, as_json: bool) -> None:
       clusterrun init --print
     """
     ui = Ui("init", as_json=as_json)
-    cluster = Cluster(tell=ui.note)
+    cluster = Cluster(notify=ui.note)
     path = cluster.cwd / "clusterrun.toml"
     if os.path.lexists(path) and not (force or only_print):
         raise RequestError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import click
 
@@ -13,7 +14,7 @@ from clusterrun.errors import RequestError
 from clusterrun.job import JobId, Outcome
 from clusterrun.state import filters
 from clusterrun.state.filters import JobFilter
-from clusterrun.state.reconcile import RunState
+from clusterrun.state.reconcile import Listing, RunState
 from clusterrun.state.show import LIST_COLUMNS, list_row, state_json, state_lines, status_json
 from clusterrun.terminal.ui import Ui
 
@@ -42,7 +43,7 @@ def status(ctx: click.Context, job_ids: tuple[str, ...], explain: bool, watch: b
         from clusterrun.cli.watching import watch_status
 
         ctx.exit(watch_status(ui, job_ids, explain=explain))
-    states = Cluster(tell=ui.note).status(job_ids)
+    states = Cluster(notify=ui.note).status(job_ids)
     if as_json:
         ui.data([status_json(state) for state in states])
     else:
@@ -100,9 +101,9 @@ def list_(
     if watch:
         _refuse_json(as_json, "list")
     wanted = JobFilter(
-        states=filters.read_states(state) if state else frozenset(),
+        states=filters.parse_states(state) if state else frozenset(),
         name=name or "",
-        since=filters.read_since(since, time.time()) if since else None,
+        since=filters.parse_since(since, time.time()) if since else None,
         everything=everything,
         all_clusters=all_clusters,
     )
@@ -111,7 +112,7 @@ def list_(
 
         watching.watch(ui, watching.Listed(wanted, expand=expand))
         return
-    found = rows(Cluster(tell=ui.note), wanted, expand=expand)
+    found = rows(Cluster(notify=ui.note), wanted, expand=expand).states
     if as_json:
         ui.data([state_json(one) for one in found])
     elif found:
@@ -127,10 +128,10 @@ def _refuse_json(as_json: bool, command: str) -> None:
         )
 
 
-def rows(cluster: Cluster, wanted: JobFilter, *, expand: bool) -> list[RunState]:
-    """The jobs that are wanted, as rows in their order."""
-    found = filters.choose(cluster.listing(everything=wanted.history, all_clusters=wanted.all_clusters), wanted)
-    return filters.arrange(found, expand=expand)
+def rows(cluster: Cluster, wanted: JobFilter, *, expand: bool) -> Listing:
+    """Return the jobs that match the filter, as rows in their order."""
+    found = cluster.listing(everything=wanted.history, all_clusters=wanted.all_clusters)
+    return replace(found, states=filters.arrange(filters.choose(found.states, wanted), expand=expand))
 
 
 def nothing(wanted: JobFilter) -> str:
@@ -159,7 +160,7 @@ def wait(ctx: click.Context, job_ids: tuple[str, ...], as_json: bool) -> None:
     from clusterrun.cli.follow import report_end  # and not above: list and status read no logs
 
     ui = Ui("wait", as_json=as_json)
-    cluster = Cluster(tell=ui.note)
+    cluster = Cluster(notify=ui.note)
     found = {job_id: cluster.run(job_id) for job_id in job_ids}
     runs = {run.run_id: run for run in found.values() if run is not None}
     others = [JobId.parse(job_id) for job_id, run in found.items() if run is None]

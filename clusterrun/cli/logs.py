@@ -62,7 +62,7 @@ def logs(
     wanted = parse_ranks(ranks)
     begin = parse_since(since, time.time()) if since is not None else None
     look = look_of(sys.stdout.isatty(), os.environ, fold=not no_fold, raw=raw)
-    cluster = Cluster(tell=ui.note)
+    cluster = Cluster(notify=ui.note)
     found = logs_of(cluster, job_id)
     if isinstance(found, Theirs):
         ctx.exit(_theirs(ui, cluster, found, wanted, nodes, want, look, follow=follow, tail=lines, since=begin))

@@ -52,7 +52,7 @@ def submit(
     ui = Ui("submit", as_json=as_json)
     if as_json and follow:
         raise RequestError("--json and --follow do not go together", hint="use --wait, or clusterrun logs afterwards")
-    cluster = Cluster(tell=ui.note)
+    cluster = Cluster(notify=ui.note)
     if recover:
         run = cluster.recover(recover)
     else:
@@ -98,7 +98,7 @@ def render(
       clusterrun render sft --explain >/dev/null
     """
     ui = Ui("render", as_json=as_json)
-    cluster = Cluster(tell=ui.note)
+    cluster = Cluster(notify=ui.note)
     job, script = job_and_script(words, ctx.obj)
     request = asked(job, script, profile, options)
     plan = cluster.plan(request, named=False)

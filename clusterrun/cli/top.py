@@ -40,13 +40,13 @@ def top(ctx: click.Context, job_id: str | None, theme: str | None, as_json: bool
     if not as_json and not (sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"):
         raise RequestError("top needs a terminal", hint="`clusterrun list` prints a table, `top --json` what top knows")
     notes: list[str] = []
-    cluster = Cluster(tell=ui.note if as_json else notes.append)  # a line on standard error would spoil the screen
+    cluster = Cluster(notify=ui.note if as_json else notes.append)  # a line on standard error would spoil the screen
     from clusterrun.top.source import Source, key_of
 
     state = _asked(cluster, job_id) if job_id else None
     pinned, chosen = (state.record, key_of(state)) if state is not None else (None, "")
     told: list[str] = []
-    source = Source(cluster, pinned, polled=Cluster(tell=told.append, sparing=True), told=told)
+    source = Source(cluster, pinned, polled=Cluster(notify=told.append, polling=True), told=told)
     if as_json:
         ui.data(_snapshot(source, chosen))
         return
@@ -74,5 +74,5 @@ def _asked(cluster: Cluster, job_id: str) -> RunState:
 def _snapshot(source: Source, chosen: str) -> list[dict[str, Any]]:
     from clusterrun.top.source import key_of
 
-    states = [state for state in source.jobs() if chosen in ("", key_of(state))]
+    states = [state for state in source.jobs().states if chosen in ("", key_of(state))]
     return [{**state_json(s), "ranks": [dataclasses.asdict(rank) for rank in source.ranks(s).ranks]} for s in states]

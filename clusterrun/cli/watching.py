@@ -12,10 +12,9 @@ from clusterrun.cluster import Cluster
 from clusterrun.errors import ClusterrunError
 from clusterrun.job import JobId, JobStatus
 from clusterrun.state import filters
-from clusterrun.state.external_watch import ExternalWatch
 from clusterrun.state.filters import JobFilter
 from clusterrun.state.pace import Pace
-from clusterrun.state.reconcile import RunState
+from clusterrun.state.reconcile import Listing, RunState
 from clusterrun.state.show import LIST_COLUMNS, list_row
 from clusterrun.state.watch import Watch
 from clusterrun.terminal.safe_text import safe_line
@@ -34,11 +33,7 @@ class Shown(Protocol):
 
     told: list[str]
 
-    @property
-    def heard_ago(self) -> float:
-        """By how many seconds the last answer was older than its question: another window had asked."""
-
-    def ask(self) -> Sequence[RunState]:
+    def ask(self) -> Listing:
         """The jobs as they are now, and in ``told`` why nobody could say."""
 
     def has_news(self) -> bool:
@@ -60,7 +55,7 @@ def watch(
     Returns the last states. What the first question raises is raised; later ones are asked again.
     """
     pace = pace or Pace()
-    found: Sequence[RunState] = ()
+    listing = Listing()
     asked = answered = due = now()
     words, drawn = None, 0
     while True:
@@ -68,16 +63,18 @@ def watch(
             shown.told.clear()
             asked = now()
             try:
-                found = shown.ask()
+                listing = shown.ask()
             except ClusterrunError as error:
                 if words is None:
                     raise
                 shown.told.append(f"{error.message} {error.said}".rstrip())
+                listing = Listing(listing.states)
+            found = listing.states
             failed = bool(shown.told) or any(state.is_old for state in found)
-            answered = answered if failed else asked - shown.heard_ago
-            before, words = words, [*shown.told, *(state.told for state in found)]
+            answered = answered if failed else asked - listing.age
+            before, words = words, [*shown.told, *(state.change_key for state in found)]
             wait = pace.after(changed=words != before, failed=failed, took=now() - asked)
-            due = now() + wait - shown.heard_ago
+            due = now() + wait - listing.age
             if not ui.on_terminal and words != before:
                 ui.say(*[""][: before is not None], *shown.lines(found, None), *shown.told)
         over, began, passed = shown.is_over(found), now(), now() - answered
@@ -100,14 +97,10 @@ class Listed:
 
     def __init__(self, wanted: JobFilter, *, expand: bool) -> None:
         self.told: list[str] = []
-        self._cluster = Cluster(tell=self.told.append, sparing=True)
+        self._cluster = Cluster(notify=self.told.append, polling=True)
         self._wanted, self._expand = wanted, expand
 
-    @property
-    def heard_ago(self) -> float:
-        return self._cluster.heard_ago
-
-    def ask(self) -> Sequence[RunState]:
+    def ask(self) -> Listing:
         return rows(self._cluster, self._wanted, expand=self._expand)
 
     def has_news(self) -> bool:
@@ -127,30 +120,28 @@ class Named:
 
     def __init__(self, names: Sequence[str], tell: Callable[[str], None], *, explain: bool) -> None:
         self.told: list[str] = []
-        cluster = self._cluster = Cluster(tell=tell, sparing=True)
+        cluster = Cluster(notify=tell, polling=True)
         known = {name: cluster.run(name) for name in dict.fromkeys(names)}
         runs = {run.run_id: run for run in known.values() if run is not None}
         self._others = [JobId.parse(name) for name, run in known.items() if run is None]
         self._order = [run.run_id if run is not None else JobId.parse(name) for name, run in known.items()]
         self._watches = cluster.watches([*runs.values()], self._others)
         self._explain = explain
-        self._found: list[tuple[Watch | ExternalWatch, RunState]] = []
+        self._found: list[tuple[Watch, RunState]] = []
         self._causes: dict[JobStatus, str] = {}
 
-    @property
-    def heard_ago(self) -> float:
-        return self._cluster.heard_ago
-
-    def ask(self) -> Sequence[RunState]:
-        # the first look takes what was heard a moment ago, when the watches were made
-        self._found = [(one, state) for one in self._watches for state in one.look(due=bool(self._found))]
-        return filters.collapse(sorted((state for _, state in self._found), key=self._place))
+    def ask(self) -> Listing:
+        # the watches have just queried when they were created: the first poll uses that answer
+        polled = [(one, one.poll(due=bool(self._found))) for one in self._watches]
+        self._found = [(one, state) for one, listing in polled for state in listing.states]
+        states = filters.collapse(sorted((state for _, state in self._found), key=self._place))
+        return Listing(states, max((listing.age for _, listing in polled), default=0.0))
 
     def has_news(self) -> bool:
         return any(one.has_news() for one in self._watches)
 
     def is_over(self, found: Sequence[RunState]) -> bool:
-        return all(one.settled(state) for one, state in self._found)
+        return all(one.is_settled(state) for one, state in self._found)
 
     def lines(self, found: Sequence[RunState], width: int | None) -> list[str]:
         return status_lines(found, explain=self._explain, first=self._first_cause)

@@ -40,7 +40,7 @@ def why(job_ids: tuple[str, ...], logs: str | None, as_json: bool) -> None:
     if logs is not None:
         _logs(ui, Path(logs))
         return
-    cluster = Cluster(tell=ui.note)
+    cluster = Cluster(notify=ui.note)
     kinds = _kinds(cluster.status(job_ids))
     told, silence = [], None
     for state, like in kinds:

@@ -1,7 +1,7 @@
-"""Cancelling and holding: only what is ours, and only what the scheduler has just shown to be it.
+"""Cancel, hold and release the user's own jobs.
 
-A job id alone is not enough: after a controller crash it may be another job's. So a job is cancelled only where
-the answer to the question before it carried the run's own token.
+A job id alone is not enough: after a controller crash it may belong to another job. So a job is cancelled only if the
+query just before showed the run's own token.
 """
 
 from __future__ import annotations
@@ -27,54 +27,54 @@ def cancel(
     scheduler_of: Callable[[RunRecord | None], Scheduler],
     store_of: Callable[[RunRecord], Store],
 ) -> Results:
-    """Cancel jobs, one request to each scheduler, and tell of each what became of it, in the order asked.
+    """Cancel jobs, with one request per scheduler, and return the result of each, in their order.
 
-    Raises, before anything is cancelled, NoSuchJob for another user's job, Ambiguous for a submission that was cut off,
-    and SchedulerError where a scheduler does not answer.
+    Raises, before anything is cancelled, NoSuchJob for another user's job, Ambiguous for an interrupted submission, and
+    SchedulerError if a scheduler does not answer.
     """
     for target in targets:
         _check(target, user)
     found: dict[int, Cancelled] = {}
-    asked: dict[str, list[int]] = {}
-    for place, target in enumerate(targets):
+    by_scheduler: dict[str, list[int]] = {}
+    for index, target in enumerate(targets):
         run = target.record
         if run is not None and run.job_id is None:
-            store_of(run).discard(run)  # never submitted: its folder is all there is
-            found[place] = Cancelled(target.status.id, done=True, said="it was never submitted; its folder is removed")
+            store_of(run).discard(run)  # never submitted: there is only its folder
+            found[index] = Cancelled(target.status.id, done=True, said="never submitted; its folder was removed")
         elif _may_run(target) or target.copies:
-            asked.setdefault(run.scheduler if run else "slurm", []).append(place)
+            by_scheduler.setdefault(run.scheduler if run else "slurm", []).append(index)
         else:
-            found[place] = Cancelled(target.status.id, done=False, said=_over(target))
-    schedulers = {name: scheduler_of(targets[places[0]].record) for name, places in asked.items()}
-    for name, places in asked.items():
-        wanted = [(place, job) for place in places for job in _jobs(targets[place])]
+            found[index] = Cancelled(target.status.id, done=False, said=_nothing_to_cancel(target))
+    schedulers = {name: scheduler_of(targets[indices[0]].record) for name, indices in by_scheduler.items()}
+    for name, indices in by_scheduler.items():
+        wanted = [(index, job) for index in indices for job in _active_jobs(targets[index])]
         results = schedulers[name].cancel([job for _, job in wanted])
-        for (place, _), result in zip(wanted, results, strict=True):
-            if place not in found or found[place].done:  # one failure is the result of the whole run
-                found[place] = result
-        for place in places:
-            run, result = targets[place].record, found[place]
+        for (index, _), result in zip(wanted, results, strict=True):
+            if index not in found or found[index].done:  # one failure is the result of the whole run
+                found[index] = result
+        for index in indices:
+            run, result = targets[index].record, found[index]
             if result.done and run is not None:
-                reconcile.cancelled(store_of(run), run, time.time())
-    return [(target, found[place]) for place, target in enumerate(targets)]
+                reconcile.record_cancel(store_of(run), run, time.time())
+    return [(target, found[index]) for index, target in enumerate(targets)]
 
 
 def hold(target: RunState, user: str, scheduler: Scheduler, *, release: bool) -> None:
-    """Hold one job of ours that waits, or release it.
+    """Hold a pending job of the user, or release it.
 
-    Raises NoSuchJob for another user's, RequestError for one that does not wait, and what ``cancel`` raises.
+    Raises NoSuchJob for another user's job, RequestError for a job that is not pending, and what ``cancel`` raises.
     """
     _check(target, user, to="hold it")
     if target.record is None and not target.status.user:
-        raise NoSuchJob(f"it is not known whose job {target.status.id} is", hint="only its owner can hold it")
+        raise NoSuchJob(f"the owner of job {target.status.id} is unknown", hint="only its owner can hold it")
     if target.status.state != "PENDING":
-        # Slurm takes it of a running job too, which then waits for a release once it is requeued: nobody means that
-        raise RequestError(f"job {target.status.id} is {target.status.state}: only a job that waits can be held")
+        # Slurm accepts it for a running job too, and holds that job after a requeue, which nobody expects
+        raise RequestError(f"job {target.status.id} is {target.status.state}: only a pending job can be held")
     scheduler.hold(target.status.id, release=release)
 
 
-def _jobs(target: RunState) -> list[JobId]:
-    """Every job that a run has in the queue: its own, and copies of its submission."""
+def _active_jobs(target: RunState) -> list[JobId]:
+    """Return the jobs that a run has in the queue: its own, and copies of its submission."""
     own = [target.status.id] if _may_run(target) else []
     return [*own, *target.copies]
 
@@ -95,13 +95,13 @@ def _check(target: RunState, user: str, to: str = "cancel it") -> None:
 
 
 def _may_run(target: RunState) -> bool:
-    """Whether there is something to end; of an unknown local job the supervisor may live on another machine."""
+    """Return whether there may be something to cancel; an unknown local job may run on another machine."""
     outcome = target.status.outcome
     return outcome is Outcome.RUNNING or (outcome is Outcome.UNKNOWN and target.status.id.is_local)
 
 
-def _over(target: RunState) -> str:
+def _nothing_to_cancel(target: RunState) -> str:
     job = target.status
     if job.outcome in (Outcome.UNKNOWN, Outcome.LOST):
         return f"nothing to cancel: {job.reason}"
-    return f"already over: {job.state}"
+    return f"already ended: {job.state}"

@@ -1,4 +1,4 @@
-"""Ids as they are typed: what names a part of a run names nothing."""
+"""Select, sort and group the jobs of a list; parse the options that select them."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from clusterrun.state.reconcile import RunState
 
 
 def is_part(text: str) -> bool:
-    """Whether a task (``5_2``) or a component (``5+1``) was typed."""
+    """Return whether an id names an array task (``5_2``) or a component (``5+1``)."""
     job = None if is_run_id(text) else JobId.parse(text)
     return job is not None and (job.task is not None or job.part is not None)
 
 
 def refuse_parts(texts: Iterable[str], states: Sequence[RunState]) -> None:
-    """Raise NoSuchJob for a task (``5_2``) or a component (``5+1``) of a run, which is one job and has none.
+    """Raise NoSuchJob for a task (``5_2``) or a component (``5+1``) of a run that has none.
 
-    A run's record is found by the number alone, so that all of the run would be taken for the part that was typed.
+    A record is found by the job number alone, so the whole run would be taken for the part.
     """
     whole = {state.status.id.raw: state.status for state in states if state.record is not None}
     for job in (JobId.parse(text) for text in texts if not is_run_id(text)):
@@ -30,12 +30,12 @@ def refuse_parts(texts: Iterable[str], states: Sequence[RunState]) -> None:
         if status is None:
             continue
         if job.task is not None and status.id.task is None and not status.tasks:
-            raise NoSuchJob(f"no such job: {job}, as {job.raw} is no array", hint=f"the whole job is {job.raw}")
+            raise NoSuchJob(f"no such job: {job} (job {job.raw} is not an array)", hint=f"the whole job is {job.raw}")
         if job.part is not None and status.id.part is None:
-            raise NoSuchJob(f"no such job: {job}, as {job.raw} is one job", hint=f"the whole job is {job.raw}")
+            raise NoSuchJob(f"no such job: {job} (job {job.raw} has no components)", hint=f"the whole job is {job.raw}")
 
 
-#: Slurm's short words (man squeue 22.05, JOB STATE CODES), as `squeue -t` takes them.
+#: Slurm's short state names (man squeue 22.05, JOB STATE CODES), as `squeue -t` takes them.
 SHORT: dict[str, str] = {
     "BF": "BOOT_FAIL", "CA": "CANCELLED", "CD": "COMPLETED", "CF": "CONFIGURING", "CG": "COMPLETING",
     "DL": "DEADLINE", "F": "FAILED", "NF": "NODE_FAIL", "OOM": "OUT_OF_MEMORY", "PD": "PENDING", "PR": "PREEMPTED",
@@ -43,17 +43,19 @@ SHORT: dict[str, str] = {
     "RS": "RESIZING", "RV": "REVOKED", "S": "SUSPENDED", "SE": "SPECIAL_EXIT", "SI": "SIGNALING",
     "SO": "STAGE_OUT", "ST": "STOPPED", "TO": "TIMEOUT",
 }  # fmt: skip
-#: Our own words beside Slurm's, as the table shows them.
-_OURS = {"LOST": Outcome.LOST, "STOPPED": Outcome.STOPPED}
+#: clusterrun's own states beside Slurm's, as the table shows them.
+_OWN_STATES = {"LOST": Outcome.LOST, "STOPPED": Outcome.STOPPED}
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
 OPEN = frozenset({Outcome.RUNNING, Outcome.UNKNOWN, Outcome.LOST})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobFilter:
-    """What a list is to show: jobs in one of ``states`` (none: any), whose name matches ``name``, submitted from epoch
-    second ``since`` on; with ``everything`` also those that are over, with ``all_clusters`` those of other
-    clusters."""
+    """The jobs that a list shows.
+
+    ``states`` empty means any state, ``name`` is a glob, ``since`` the epoch second of the oldest submission. With
+    ``everything`` ended jobs count too, with ``all_clusters`` those of other clusters.
+    """
 
     states: frozenset[str] = frozenset()
     name: str = ""
@@ -63,46 +65,46 @@ class JobFilter:
 
     @property
     def history(self) -> bool:
-        """Whether jobs that are over are asked for, by their state or as such."""
-        return self.everything or any(word in TERMINAL or word in _OURS for word in self.states)
+        """Whether the list includes ended jobs."""
+        return self.everything or any(word in TERMINAL or word in _OWN_STATES for word in self.states)
 
 
-def read_states(text: str) -> frozenset[str]:
-    """The state words of ``PENDING,R``, in capitals; one that is nearly a word we know is refused with that word.
+def parse_states(text: str) -> frozenset[str]:
+    """Parse ``PENDING,R`` into state names. Raises RequestError for a probable typing error.
 
-    Another word that nobody knows is kept, as Slurm may know it.
+    Other unknown names are accepted, since Slurm may know them.
     """
     words = [word.strip().upper() for word in text.split(",")]
     if not all(re.fullmatch(r"[A-Z_]{1,40}", word) for word in words):
-        raise RequestError(f"--state: not a list of states: {text[:60]!r}", hint="for example --state PENDING,RUNNING")
-    known = {*SHORT.values(), *TERMINAL, *_OURS, "UNKNOWN"}
+        raise RequestError(f"--state: invalid list of states: {text[:60]!r}", hint="for example: PENDING,RUNNING")
+    known = {*SHORT.values(), *TERMINAL, *_OWN_STATES, "UNKNOWN"}
     for word in words:
         if word not in SHORT and word not in known and (near := difflib.get_close_matches(word, known, 1, 0.8)):
-            raise RequestError(f"--state: no jobs are ever {word}", hint=f"did you mean {near[0]}?")
+            raise RequestError(f"--state: unknown state {word}", hint=f"did you mean {near[0]}?")
     return frozenset(SHORT.get(word, word) for word in words)
 
 
-def read_since(text: str, now: float) -> int:
-    """The epoch second that was ``30m``, ``12h``, ``2d`` or ``1w`` ago."""
+def parse_since(text: str, now: float) -> int:
+    """Return the epoch second ``30m``, ``12h``, ``2d`` or ``1w`` before ``now``. Raises RequestError."""
     match = re.fullmatch(r"(\d{1,6})([smhdw])", text.strip(), re.ASCII)
     if match is None:
-        raise RequestError(f"--since: not a time: {text[:40]!r}", hint="for example --since 2d, 12h or 30m")
+        raise RequestError(f"--since: invalid time: {text[:40]!r}", hint="for example --since 2d, 12h or 30m")
     return int(now) - int(match[1]) * _UNITS[match[2]]
 
 
 def choose(states: Iterable[RunState], wanted: JobFilter) -> list[RunState]:
-    """The jobs that are wanted."""
+    """Return the jobs that match a filter."""
     return [state for state in states if _is_wanted(state, wanted)]
 
 
 def arrange(states: Sequence[RunState], *, expand: bool = False) -> list[RunState]:
-    """Rows in the order of their submission, the newest last; an array has one for each state, or for each task."""
+    """Return rows by submission time, the newest last. An array has a row per state, or per task with ``expand``."""
     rows = [each for state in states for each in _each(state)] if expand else collapse(states)
     return sorted(rows, key=_order)
 
 
 def collapse(states: Sequence[RunState]) -> list[RunState]:
-    """The tasks of an array that are in one state as one row; everything else as it is, in its order."""
+    """Merge the tasks of an array that are in the same state into one row; keep everything else as it is."""
     rows: list[RunState] = []
     groups: dict[tuple[str, str, str, bool], list[RunState]] = {}
     for state in states:
@@ -117,7 +119,7 @@ def collapse(states: Sequence[RunState]) -> list[RunState]:
 
 
 def submitted(state: RunState) -> int | None:
-    """When a job was submitted, in seconds since the epoch, as far as is known."""
+    """Return when a job was submitted, in epoch seconds; None if unknown."""
     return state.record.at if state.record is not None else state.status.submitted
 
 
@@ -126,7 +128,7 @@ def _is_wanted(state: RunState, wanted: JobFilter) -> bool:
     if not wanted.history and job.outcome not in OPEN:
         return False
     if wanted.states and not (
-        job.state in wanted.states or any(_OURS.get(word) is job.outcome for word in wanted.states)
+        job.state in wanted.states or any(_OWN_STATES.get(word) is job.outcome for word in wanted.states)
     ):
         return False
     if wanted.since is not None and (at := submitted(state)) is not None and at < wanted.since:
@@ -141,14 +143,14 @@ def _each(state: RunState) -> list[RunState]:
 
 
 def _merged(group: Sequence[RunState]) -> list[RunState]:
-    """Tasks of one array in one state as one row; what they do not share is left out of it."""
+    """Merge tasks of one array in one state; values that differ are left out."""
     tasks: list[int] = []
     together, apart, limit = [], [], ""
     for state in group:
         job = state.status
         found = [job.id.task] if job.id.task is not None else read_tasks(job.tasks)
         if found is None:
-            apart.append(state)  # a list that cannot be read stands as it is
+            apart.append(state)  # a list that cannot be parsed keeps its row
             continue
         tasks += found
         together.append(state)
@@ -176,6 +178,6 @@ def _merged(group: Sequence[RunState]) -> list[RunState]:
 def _order(state: RunState) -> tuple[int, int, int]:
     job = state.status
     task = job.id.task
-    if task is None and job.tasks:  # of an array's rows, the one that waits comes last
+    if task is None and job.tasks:  # the pending row of an array comes last
         task = 10**10 if job.state == "PENDING" else -1
     return submitted(state) or 0, int(job.id.raw.lstrip("L") or 0), -1 if task is None else task

@@ -1,4 +1,4 @@
-"""How jobs stand, as a row, as JSON and in words. What is foreign in it is made safe by ``ui``, which prints it."""
+"""Format the state of a job as a table row, as JSON and as lines. ``ui`` escapes untrusted text when it prints."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from clusterrun.terminal.tables import Column
 from clusterrun.terminal.units import format_age, format_duration, plural
 
 COLUMNS = ("JOBID", "NAME", "STATE", "TIME", "LIMIT", "NODES", "REASON")
-#: What `list` shows; the rank of what is left out first where a terminal is narrow.
+#: The columns of `list`; ``leaves`` is the order in which they are left out on a narrow terminal.
 LIST_COLUMNS = (
     Column("JOBID", least=17), Column("NAME", least=8), Column("STATE"), Column("TIME", leaves=9, right=True),
     Column("LIMIT", leaves=5, right=True), Column("NODES", least=8, leaves=8),
@@ -28,12 +28,12 @@ LIST_COLUMNS = (
     Column("LOSS", leaves=6, right=True), Column("TOKENS/S", leaves=3, right=True), Column("PARTITION", leaves=2),
     Column("SUBMITTED", leaves=1), Column("REASON", least=10),
 )  # fmt: skip
-#: An array's list of tasks that is longer is shown as their number.
+#: A longer list of array tasks is shown as their number.
 _LONGEST_LIST = 16
 
 
 def state_json(state: RunState) -> dict[str, Any]:
-    """A job's state as ``--json`` shows it; times in seconds since the epoch, durations in seconds."""
+    """Return a job's state for ``--json``; times in epoch seconds, durations in seconds."""
     job, run = state.status, state.record
     known = run is None or run.job_id is not None
     figures = reconcile.figures(run) if run is not None else None
@@ -70,8 +70,7 @@ def state_json(state: RunState) -> dict[str, Any]:
 
 
 def status_json(state: RunState) -> dict[str, Any]:
-    """The same with what takes a look at the run's files: its ranks, its first failure; and the reason in words."""
-    told = _ranks(state)
+    """Return the same with the run's ranks, its first failure and the meaning of the reason."""
     meaning = _meaning(state.status)
     return {
         **state_json(state),
@@ -79,14 +78,14 @@ def status_json(state: RunState) -> dict[str, Any]:
         "reason_action": meaning[1] if meaning else None,
         "ranks": [
             {"rank": r.rank, "node": r.node, "phase": r.phase, "step": r.step, "steps": r.steps, "time": r.time}
-            for r in told
+            for r in _ranks(state)
         ],
         "first_failure": _first_failure(state),
     }
 
 
 def state_row(state: RunState) -> list[str]:
-    """A job's state as a row of ``COLUMNS``."""
+    """Return a job's state as a row of ``COLUMNS``."""
     job, run = state.status, state.record
     return [
         handle(state),
@@ -100,7 +99,7 @@ def state_row(state: RunState) -> list[str]:
 
 
 def list_row(state: RunState) -> list[str]:
-    """A job's state as a row of ``LIST_COLUMNS``."""
+    """Return a job's state as a row of ``LIST_COLUMNS``."""
     *first, reason = state_row(state)
     figures = reconcile.figures(state.record) if state.record is not None else None
     at = submitted(state)
@@ -117,7 +116,7 @@ def list_row(state: RunState) -> list[str]:
 
 
 def handle(state: RunState) -> str:
-    """What to type for a job: its id, or its run id while it has none; of tasks of an array which, or how many."""
+    """Return what to type for a job: its id, or its run id while it has none; of array tasks also which."""
     run, job = state.record, state.status
     if run is not None and run.job_id is None:
         return run.run_id
@@ -129,9 +128,9 @@ def handle(state: RunState) -> str:
 
 
 def state_lines(state: RunState, *, explain: bool = False, first: str = "") -> list[str]:
-    """A job's state in full, a line a fact; with ``explain`` each asked value and where it came from.
+    """Return a job's state in full, a line per fact; with ``explain`` also each option and where it was set.
 
-    ``first`` is the first cause of an end, where it is known.
+    ``first`` is the first cause of an end, if known.
     """
     job, run, now = state.status, state.record, time.time()
     row = dict(zip(COLUMNS, state_row(state), strict=True))
@@ -152,7 +151,7 @@ def state_lines(state: RunState, *, explain: bool = False, first: str = "") -> l
         "ended": _moment(job.ended, now) if over else "",
         "training": _training(reconcile.figures(run), now) if run else "",
         "ranks": ranks_line(_ranks(state), now),
-        "told by": job.source + seen,
+        "source": job.source + seen,
         "run": str(run.run_dir) if run else "",
         "logs": ", ".join(str(path) for path in _logs(state)),
         "first": first,
@@ -165,10 +164,10 @@ def state_lines(state: RunState, *, explain: bool = False, first: str = "") -> l
 
 
 def next_commands(state: RunState) -> list[str]:
-    """What one types next, most useful first."""
+    """Return the commands to type next, the most useful first."""
     job, run = state.status, state.record
     if run is not None and run.job_id is None:
-        return []  # the reason says how to settle it
+        return []  # the reason has the command
     name, ours = str(job.id), run is not None
     if job.outcome is Outcome.DONE:
         return [f"clusterrun logs {name}"] if ours else []
@@ -179,19 +178,20 @@ def next_commands(state: RunState) -> list[str]:
     return [command for command in (first, f"clusterrun cancel {name}" if mine else "") if command]
 
 
-def ranks_line(told: list[RankProgress], now: float) -> str:
-    """Where the ranks are, in one line; empty where none tells."""
-    if not told:
+def ranks_line(ranks: list[RankProgress], now: float) -> str:
+    """Return the phases of the ranks, their step and their last heartbeat; empty without ranks."""
+    if not ranks:
         return ""
-    phases = Counter(one.phase or "unknown" for one in told)
+    phases = Counter({"script": "in user script", "": "unknown"}.get(one.phase, one.phase) for one in ranks)
     parts = [", ".join(f"{plural(count, 'rank')} {phase}" for phase, count in phases.most_common())]
-    # each writes every few seconds at a moment of its own, so that their steps differ while they go in step
-    newest = max((one for one in told if one.step is not None), key=lambda one: one.step or 0, default=None)
+    # each rank writes at a moment of its own, so their steps differ even while they are in step
+    newest = max((one for one in ranks if one.step is not None), key=lambda one: one.step or 0, default=None)
     if newest is not None:
         parts.append(f"step {newest.step}" + (f"/{newest.steps}" if newest.steps is not None else ""))
-    oldest = min(told, key=lambda one: one.time)
+    oldest = min(ranks, key=lambda one: one.time)
     age = format_age(now - oldest.time)
-    parts.append(f"rank {oldest.rank} silent for {age}" if oldest.is_silent(now) else f"all heard in the last {age}")
+    is_silent = oldest.is_silent(now)
+    parts.append(f"no heartbeat of rank {oldest.rank} for {age}" if is_silent else f"last heartbeat {age} ago")
     return ", ".join(parts)
 
 
@@ -216,7 +216,7 @@ def _why(state: RunState) -> str:
 
 
 def _meaning(job: JobStatus) -> tuple[str, str] | None:
-    """A waiting job's reason in plain words, and what to do; None for one that is not in the tables."""
+    """Return the meaning of a pending job's reason, and what to do; None if the reason is unknown."""
     if job.state != "PENDING" or not job.reason:
         return None
     from clusterrun.reasons import explain
@@ -226,7 +226,7 @@ def _meaning(job: JobStatus) -> tuple[str, str] | None:
 
 
 def _expected(job: JobStatus, now: float) -> str:
-    """Slurm's estimate of a waiting job's start, which it has of one on hold too; nothing of one that needs a hand."""
+    """Return Slurm's estimate of a pending job's start; empty if the job cannot start by itself, as a held one."""
     if job.state != "PENDING" or job.started is None or job.started <= now:
         return ""
     from clusterrun.reasons import Starts, explain
@@ -271,7 +271,7 @@ def _metrics_json(figures: Metrics | None) -> dict[str, Any] | None:
 
 
 def _ranks(state: RunState) -> list[RankProgress]:
-    """Where the ranks of a job that runs are; its files tell nothing of this moment before and after."""
+    """Return the progress of the ranks of a running job; before and after, the records are not current."""
     if state.record is None or state.status.outcome is not Outcome.RUNNING or state.status.state == "PENDING":
         return []
     return progress.ranks(state.record)

@@ -181,7 +181,7 @@ def heal(store: Store, record: RunRecord, jobs: Jobs, answered: bool, now: float
 
 def submitter() -> tuple[str, int, int]:
     """This process as a record names it: host, pid, start time in clock ticks since boot."""
-    me = processes.look(os.getpid())
+    me = processes.find_process(os.getpid())
     return socket.gethostname(), os.getpid(), me.start if me else 0
 
 

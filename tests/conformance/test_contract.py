@@ -136,7 +136,7 @@ def test_running_job_can_be_cancelled_and_says_so_in_its_record(site: Site, jobs
 
 def test_cancelling_a_finished_job_changes_nothing(site: Site, jobs: Jobs) -> None:
     site.cli("wait", jobs.good.id)
-    assert "already over: COMPLETED" in site.cli("cancel", jobs.good.id).stdout
+    assert "already ended: COMPLETED" in site.cli("cancel", jobs.good.id).stdout
     assert site.state(jobs.good)["state"] == "COMPLETED"
 
 

@@ -129,7 +129,7 @@ def test_the_devices_of_a_job_that_was_given_up_are_free(tmp_path):
 def test_a_machine_that_was_cut_off_ends_a_job_that_was_given_up(bench):
     id = bench.submit(UNTIL_GO)
     bench.wait(id, "RUNNING")
-    mark.ask_to_end(bench.local / "L1" / mark.NAME)
+    mark.request_end(bench.local / "L1" / mark.NAME)
     bench.wait(id, "CANCELLED")
 
 

@@ -82,7 +82,7 @@ def test_an_id_given_to_a_second_run_leads_to_it_and_the_first_stays_lost(
     age(first.run_dir, 20)
     assert not_of_others(site, first.run_dir.name)["outcome"] == "lost"
     lab.run(["scancel", second.id])
-    assert "already over" in site.cli("cancel", second.id, status=None).stdout + site.cli("list").stderr
+    assert "already ended" in site.cli("cancel", second.id, status=None).stdout + site.cli("list").stderr
 
 
 def not_of_others(site: Site, which: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Ending local jobs from another process than theirs, and saying what was found."""
+"""Cancel local jobs, from any process, and report what was found."""
 
 from __future__ import annotations
 
@@ -12,57 +12,57 @@ from clusterrun.job import TERMINAL, JobId, JobStatus
 from clusterrun.scheduler import Cancelled
 from clusterrun.scheduler.local import mark
 from clusterrun.scheduler.local.jobfiles import State, is_id, place_of, read_job, read_state, read_status, script_lives
-from clusterrun.scheduler.local.processes import Life, end_members, look, send
+from clusterrun.scheduler.local.processes import Life, end_members, find_process, send
 from clusterrun.scheduler.local.safe_files import Unreadable, write_json
 
-#: Seconds for which a request to a place that cannot be seen from here must be unanswered before a job is given up:
-#: a network file system may show it as late as that.
+#: Seconds without an answer after which a job on a machine that is not visible from here is given up: a network file
+#: system may show the request that late.
 GIVE_UP = 90.0
-_START = 10.0  # seconds a submit under way may take to its first state
-_MARGIN = 5.0  # seconds beyond the grace for a supervisor to write the end
+_START = 10.0  # seconds that a submission in progress may take to write the first state
+_MARGIN = 5.0  # seconds after the grace period for a supervisor to write the end
 
 
 def cancel(root: Path, ids: Sequence[JobId], grace: float) -> Sequence[Cancelled]:
-    """End jobs below ``<state>/local``, all at once, and wait until they have ended or a little after ``grace``."""
-    asked = {id: _ask(root / str(id), id, grace) for id in ids}
+    """Cancel jobs below ``<state>/local`` in parallel; return when they have ended, or a little after ``grace``."""
+    results = {id: _request_end(root / str(id), id, grace) for id in ids}
     until = time.monotonic() + grace + _MARGIN
-    return [answer or _await_end(root / str(id), id, until) for id, answer in asked.items()]
+    return [result or _await_end(root / str(id), id, until) for id, result in results.items()]
 
 
-def _ask(folder: Path, id: JobId, grace: float) -> Cancelled | None:
-    """Signal the job's supervisor; an answer where there is nothing left to wait for."""
+def _request_end(folder: Path, id: JobId, grace: float) -> Cancelled | None:
+    """Signal the job's supervisor; return a result if there is nothing to wait for."""
     status = _started_status(folder) if is_id(folder.name) else None
     if status is None:
         return Cancelled(id, False, f"there is no local job {id}")
     state = _state(folder)
     if state is None:
-        return Cancelled(id, False, f"cannot be cancelled now: {_in_words(status)}")
+        return Cancelled(id, False, f"cannot be cancelled now: {_format_state(status)}")
     if not state.is_over:
         life = state.supervisor.life(folder / mark.NAME)
         if life is Life.ALIVE and state.supervisor.is_here:
-            supervisor = look(state.supervisor.pid)
+            supervisor = find_process(state.supervisor.pid)
             if supervisor is not None and supervisor.start == state.supervisor.start:
                 send(supervisor, signal.SIGTERM)
             return None
         status = read_status(folder) or status
         if status.state not in TERMINAL and life in (Life.ALIVE, Life.ELSEWHERE):
-            return _ask_elsewhere(folder, id, life, place_of(state))
+            return _request_end_elsewhere(folder, id, life, place_of(state))
         if life is Life.GONE:
             return _end_orphan(folder, id, grace)
-    return Cancelled(id, False, f"had already ended: {_in_words(status)}")
+    return Cancelled(id, False, f"had already ended: {_format_state(status)}")
 
 
-def _ask_elsewhere(folder: Path, id: JobId, life: Life, place: str) -> Cancelled | None:
-    """Leave word for a supervisor that no signal reaches; count the job as ended where one long left is unanswered."""
+def _request_end_elsewhere(folder: Path, id: JobId, life: Life, place: str) -> Cancelled | None:
+    """Write a request for a supervisor that no signal reaches; give the job up if an old one is unanswered."""
     try:
-        asked = mark.asked_at(folder / mark.NAME)
-        mark.ask_to_end(folder / mark.NAME)
-        if life is Life.ALIVE or asked is None or time.time() - asked < GIVE_UP:
+        requested = mark.end_requested_at(folder / mark.NAME)
+        mark.request_end(folder / mark.NAME)
+        if life is Life.ALIVE or requested is None or time.time() - requested < GIVE_UP:
             return None
         write_json(folder / "cancelled.json", {"version": 1, "at": int(time.time()), "ended": 0})
     except OSError as error:
         return Cancelled(id, False, f"it runs {place}, and its folder cannot be written: {error.strerror}")
-    since = time.strftime("%F %T", time.localtime(asked))
+    since = time.strftime("%F %T", time.localtime(requested))
     return Cancelled(id, True, f"it ran {place} and has not answered since {since}: it now counts as ended")
 
 
@@ -74,7 +74,7 @@ def _state(folder: Path) -> State | None:
 
 
 def _started_status(folder: Path) -> JobStatus | None:
-    """How the job stands, once a submit that is under way has got as far as a state."""
+    """Return the job's state; wait for the first one while a submission is in progress."""
     status = read_status(folder)
     until = time.monotonic() + _START
     while status is not None and not (folder / "state.json").exists() and time.monotonic() < until:
@@ -84,46 +84,46 @@ def _started_status(folder: Path) -> JobStatus | None:
 
 
 def _end_orphan(folder: Path, id: JobId, grace: float) -> Cancelled:
-    """End the processes of a job whose supervisor is gone, in its place."""
+    """End the processes of a job whose supervisor has ended."""
     job, state, before = read_job(folder), _state(folder), read_status(folder)
     if job is None or state is None or before is None:
         return Cancelled(id, False, f"the folder of {id} was removed")
     ended = 0
-    if not state.is_over:  # it may have ended well between our two looks
-        until = time.monotonic() + grace  # the kernel sent the script TERM then: let it write its record
+    if not state.is_over:  # it may have ended normally in the meantime
+        until = time.monotonic() + grace  # the kernel has sent the script TERM: let it write its record
         while script_lives(state) and time.monotonic() < until:
             time.sleep(0.05)
         ended, left = end_members(job.token)
         if left:
             return Cancelled(id, False, f"its supervisor was gone, and {left} of its processes could not be ended")
     after = read_status(folder) or before
-    if ended and after.state == "NODE_FAIL":  # there is no record of an end of its own: this was it
+    if ended and after.state == "NODE_FAIL":  # without an end record of its own, the cancel is the end
         with contextlib.suppress(OSError):
             write_json(folder / "cancelled.json", {"version": 1, "at": int(time.time()), "ended": ended})
     if ended or before.state not in TERMINAL:
         return Cancelled(id, True, f"its supervisor was gone; ended {ended} processes that it left")
-    return Cancelled(id, False, f"had already ended: {_in_words(after)}")
+    return Cancelled(id, False, f"had already ended: {_format_state(after)}")
 
 
 def _await_end(folder: Path, id: JobId, until: float) -> Cancelled:
-    """Wait for the state that the supervisor writes, and say which it is."""
+    """Wait for the last state that the supervisor writes, and return the result."""
     while (status := read_status(folder)) is not None and status.state not in TERMINAL:
         if time.monotonic() >= until:
-            return Cancelled(id, False, f"was asked to end and has not yet: {_in_words(status)}{_if_lost(id, status)}")
+            return Cancelled(id, False, f"has not ended yet: {_format_state(status)}{_lost_hint(id, status)}")
         time.sleep(0.02)
     if status is None:
         return Cancelled(id, False, f"the folder of {id} was removed")
     if status.state == "CANCELLED":
         return Cancelled(id, True)
-    return Cancelled(id, False, f"ended on its own: {_in_words(status)}")
+    return Cancelled(id, False, f"ended on its own: {_format_state(status)}")
 
 
-def _if_lost(id: JobId, status: JobStatus) -> str:
-    """What to type where nobody may be there to answer."""
+def _lost_hint(id: JobId, status: JobStatus) -> str:
+    """Return a hint for a job whose machine or container may be gone."""
     if status.state != "UNKNOWN":
         return ""
-    return f"; if that is gone for good, `clusterrun cancel {id}` after {GIVE_UP:.0f} s counts the job as ended"
+    return f"; if it is gone for good, `clusterrun cancel {id}` after {GIVE_UP:.0f} s counts the job as ended"
 
 
-def _in_words(status: JobStatus) -> str:
+def _format_state(status: JobStatus) -> str:
     return f"{status.state} ({status.reason})" if status.reason else status.state

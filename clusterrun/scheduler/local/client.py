@@ -1,7 +1,7 @@
-"""The local scheduler: this machine stands in for a cluster, with one detached supervisor per job and no daemon.
+"""The local scheduler: it runs jobs on this machine, with one detached supervisor per job and no daemon.
 
-This is the side of those who ask. It makes the job's folder, starts its supervisor and reads what that wrote; what
-the script itself needs is in :mod:`clusterrun.scheduler.local.supervisor`.
+This is the client side: it creates the job's folder, starts its supervisor and reads the state that it writes. The
+supervisor is :mod:`clusterrun.scheduler.local.supervisor`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 import clusterrun
 from clusterrun.errors import Ambiguous, CommandError, Refused
 from clusterrun.job import LOCAL, JobId
-from clusterrun.scheduler import Answer, Cancelled, Submission
+from clusterrun.scheduler import Answer, Cancelled, LocalJobs, Submission
 from clusterrun.scheduler.local import cancel as localcancel
 from clusterrun.scheduler.local import dependency
 from clusterrun.scheduler.local.devices import visible
@@ -37,12 +37,12 @@ from clusterrun.scheduler.local.safe_files import Unreadable
 from clusterrun.system import shell
 
 START_TIMEOUT = 10.0
-"""Seconds a new supervisor has for its first word."""
+"""Seconds within which a new supervisor must answer."""
 GRACE = 10.0
 """Seconds from TERM to KILL."""
 
 # The supervisor runs isolated (-I) and without site packages (-S): nothing in the current folder or in PYTHON*
-# variables takes the place of the standard library, and our package is loaded from where it stands, wherever that is.
+# variables replaces the standard library. The package is loaded from its own path.
 _BOOT = """
 import sys
 from importlib import util
@@ -70,8 +70,16 @@ class LocalScheduler:
         return LOCAL
 
     @property
+    def slurm(self) -> None:
+        return None
+
+    @property
+    def local(self) -> LocalJobs:
+        return self
+
+    @property
     def folder(self) -> Path:
-        """Where the local jobs keep their files, a folder each."""
+        """The folder of the local jobs, which have a folder each."""
         return self._root
 
     @property
@@ -80,10 +88,10 @@ class LocalScheduler:
         return visible(self._environ)
 
     def submit(self, submission: Submission) -> JobId:
-        """Start a supervisor for the run and return once it has taken the job.
+        """Start a supervisor for the run and return when it has accepted the job.
 
-        Raises Refused for a dependency that means nothing here, a state folder that cannot be written or a supervisor
-        that does not start, and Ambiguous where it did not answer in time.
+        Raises Refused for an invalid dependency, a state folder that cannot be written or a supervisor that does not
+        start, and Ambiguous if it does not answer in time.
         """
         for id in dependency.parse(submission.dependency).ids:
             if read_status(self._root / id) is None:
@@ -96,15 +104,15 @@ class LocalScheduler:
         except OSError as error:
             raise Refused(
                 f"cannot write {error.filename or self._root}: {error.strerror}",
-                hint="make room or set CLUSTERRUN_STATE to a folder that you can write",
+                hint="free some space, or set CLUSTERRUN_STATE to a writable folder",
             ) from error
         self._start(folder, submission)
         return JobId(folder.name)
 
     def _take_folder(self, logs: Path) -> Path:
-        """Make the folder of the next free id: mkdir lets one of many submitters have it.
+        """Create the folder of the next free id; mkdir succeeds for only one of several submitters.
 
-        An id is not free where ``logs`` holds a log of it: the state folder may have been lost, and its jobs with it.
+        An id with a log in ``logs`` is not free: the state folder may have been lost.
         """
         self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
         number = max((int(folder.name[1:]) for folder in job_folders(self._root)), default=0)
@@ -137,8 +145,8 @@ class LocalScheduler:
         )
 
     def _start(self, folder: Path, submission: Submission) -> None:
-        """Start the supervisor and wait for its first word, which comes down a pipe that closes with its life."""
-        # the job's environment travels in the supervisor's own, so that no secret in it is written to disk
+        """Start the supervisor and wait for its answer, through a pipe that closes when it ends."""
+        # the job's environment is passed in the supervisor's own, so that no secret is written to disk
         env = {k: v for k, v in submission.env.items() if k != TOKEN} | {SUPERVISOR: folder.name}
         package = str(Path(clusterrun.__file__).absolute().parent)
         argv = [sys.executable, "-I", "-S", "-c", _BOOT, package, str(folder)]
@@ -151,29 +159,29 @@ class LocalScheduler:
                     process = shell.start(argv, env=env, cwd=Path("/"), stdout=out, stderr=err, umask=0o077)
             except (OSError, CommandError) as error:
                 shutil.rmtree(folder, ignore_errors=True)
-                said = error.said if isinstance(error, CommandError) else str(error)
-                raise Refused("the job's supervisor could not be started", said=said) from error
+                stderr = error.said if isinstance(error, CommandError) else str(error)
+                raise Refused("the job's supervisor could not be started", said=stderr) from error
             answered = bool(select.select([reader], [], [], START_TIMEOUT)[0])
-            word = os.read(reader, 64) if answered else b""
+            is_ready = answered and bool(os.read(reader, 64))
         finally:
             os.close(reader)
         if not answered:
             raise Ambiguous(
                 f"the supervisor of {folder.name} did not answer within {START_TIMEOUT:.0f} s",
-                hint=f"`clusterrun submit --recover {submission.run_id}` tells whether it runs",
+                hint=f"`clusterrun submit --recover {submission.run_id}` finds out whether it runs",
             )
-        process.wait()  # it forked and left
-        if not word:
-            said = _tail(log)
+        process.wait()  # it forked and ended
+        if not is_ready:
+            stderr = _tail(log)
             shutil.rmtree(folder, ignore_errors=True)
             raise Refused(
-                "the job's supervisor ended before it had taken the job",
-                said=said,
-                hint="nothing was started; if the disk is full make room, then submit again",
+                "the job's supervisor ended before it accepted the job",
+                said=stderr,
+                hint="nothing was started; if the disk is full, free some space, then submit again",
             )
 
     def find(self, token: str, since: int = 0, script: Path = Path()) -> Answer:
-        """The job that carries a token, ended or not; not complete while a job is just being made."""
+        """Return the job with the token, ended or not; not complete while a job is just starting."""
         found, unclear = [], []
         try:
             for folder in job_folders(self._root):
@@ -193,7 +201,7 @@ class LocalScheduler:
         return Answer(found)
 
     def query(self, ids: Sequence[JobId] | None = None) -> Answer:
-        """How this user's local jobs stand, or just those, each with its supervisor's life checked."""
+        """Return the states of this user's local jobs, or of those ids, after checking each supervisor."""
         try:
             check_root(self._root)
             if ids is None:
@@ -206,20 +214,20 @@ class LocalScheduler:
         return Answer([status for status in statuses if status is not None])
 
     def account(self, ids: Sequence[JobId], since: int) -> Answer:
-        """Nothing beyond what ``query`` knows: the state files are kept."""
+        """Return nothing: ``query`` knows ended jobs too."""
         return Answer()
 
     def cancel(self, ids: Sequence[JobId]) -> Sequence[Cancelled]:
-        """End jobs and return once they have ended, or a little after the grace; each answer says what was found."""
+        """Cancel jobs; return when they have ended, or a little after the grace period."""
         return localcancel.cancel(self._root, ids, self._grace)
 
     def hold(self, id: JobId, *, release: bool = False) -> None:
-        """Always refused: a local job waits for its devices or its dependency, and for nobody's word."""
+        """Raise Refused: local jobs cannot be held."""
         raise Refused(f"local job {id} cannot be held", hint=f"`clusterrun cancel {id}` ends it")
 
 
 def _tail(path: Path) -> str:
-    """The last 2,000 characters of a file, or nothing."""
+    """Return the last 2,000 characters of a file; empty if it cannot be read."""
     try:
         return path.read_text("utf-8", "backslashreplace")[-2000:].strip()
     except OSError:

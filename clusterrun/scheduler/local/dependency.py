@@ -1,4 +1,4 @@
-"""When a local job may start: Slurm's dependency words over the states of other local jobs. No I/O.
+"""Dependencies of local jobs, in Slurm's syntax, judged by the states of other local jobs. No I/O.
 
 ``afterok:L3:L4,afterany:L5`` waits for all of its conditions, ``afterok:L3?afterany:L5`` for any of them
 (man sbatch 22.05, --dependency; a mix of both is an error there too).
@@ -23,7 +23,7 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Dependency:
-    """Conditions (word, job id), all of which or any of which must be met."""
+    """Conditions (type, job id): all of them must be met, or with ``any_of`` one of them."""
 
     conditions: tuple[tuple[str, str], ...] = ()
     any_of: bool = False
@@ -33,7 +33,7 @@ class Dependency:
         return tuple(id for _, id in self.conditions)
 
     def judge(self, status_of: Callable[[str], JobStatus | None]) -> Verdict:
-        """Whether the job may start now, later or never, by the present states of the others."""
+        """Return whether the job may start now, later or never, by the current states of the others."""
         if not self.conditions:
             return Verdict.MET
         verdicts = {_judge_one(word, status_of(id)) for word, id in self.conditions}
@@ -42,7 +42,7 @@ class Dependency:
 
 
 def parse(text: str) -> Dependency:
-    """Read a dependency; raises Refused for a word or an id that means nothing to the local scheduler."""
+    """Parse a dependency. Raises Refused for a type or an id that the local scheduler does not support."""
     if not text:
         return Dependency()
     if "," in text and "?" in text:
@@ -54,7 +54,7 @@ def parse(text: str) -> Dependency:
         word, *ids = part.split(":")
         if word not in _JUDGES:
             raise Refused(
-                f"--dependency: the local scheduler does not know {word!r}", hint=f"it knows {', '.join(_JUDGES)}"
+                f"--dependency: the local scheduler does not support {word!r}", hint=f"supported: {', '.join(_JUDGES)}"
             )
         if not ids:
             raise Refused(f"--dependency: {part!r} names no job", hint=f"write {word}:L1")
@@ -69,7 +69,7 @@ def parse(text: str) -> Dependency:
 
 
 def _judge_one(word: str, status: JobStatus | None) -> Verdict:
-    """One condition; of a job whose folder was removed only its end is known."""
+    """Judge one condition; a job whose folder was removed counts as ended."""
     return _JUDGES[word](status)
 
 

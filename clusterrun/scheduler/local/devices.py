@@ -1,10 +1,10 @@
-"""This machine's CUDA devices: counted without CUDA, and shared out among local jobs.
+"""This machine's CUDA devices: counted without CUDA, and assigned to local jobs.
 
-    <state>/local/devices/<host>/<device>/owner.json   the claim of one device, made whole by one rename
-                                 queue/L7/owner.json   a job that waits for devices: the lowest number goes first
-                                 lock                  held while a claim is made, never while a job runs
+    <state>/local/devices/<host>/<device>/owner.json   the claim of one device, created by one rename
+                                 queue/L7/owner.json   a job that waits for devices; the lowest number is first
+                                 lock                  held while a claim is created, never while a job runs
 
-A device is known by what CUDA_VISIBLE_DEVICES calls it, so one that is named by number in one job and by UUID in
+A device is identified by its name in CUDA_VISIBLE_DEVICES, so a device that is a number in one job and a UUID in
 another counts as two. Standard library only.
 """
 
@@ -28,7 +28,7 @@ _OWNER = "owner.json"
 
 
 def visible(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """The names of the CUDA devices a job with that environment sees, in CUDA's order; empty where there are none."""
+    """Return the names of the CUDA devices that a job with that environment sees, in CUDA's order."""
     named = environ.get("CUDA_VISIBLE_DEVICES")
     if named is None:
         drivers = _count(Path("/proc/driver/nvidia/gpus"), r".+")
@@ -37,7 +37,7 @@ def visible(environ: Mapping[str, str]) -> tuple[str, ...]:
         return tuple(str(n) for n in range(min(drivers, nodes) or max(drivers, nodes)))
     devices: list[str] = []
     for name in (part.strip() for part in named.split(",")):
-        # CUDA stops at the first name it cannot use, -1 by custom, and sees no device twice
+        # CUDA stops at the first invalid name (often -1) and ignores repetitions
         if not re.fullmatch(r"[0-9]+|(GPU|MIG)-[A-Za-z0-9/-]+", name, re.ASCII) or name in devices:
             break
         devices.append(name)
@@ -52,7 +52,7 @@ def _count(folder: Path, pattern: str) -> int:
 
 
 class Devices:
-    """One job's share of this machine's devices; ``supervisor`` is the process whose life holds the claims."""
+    """One job's claims on devices; they are valid while the process ``supervisor`` is alive."""
 
     def __init__(self, root: Path, job: str, token: str, supervisor: Identity) -> None:
         self._root = root
@@ -62,7 +62,7 @@ class Devices:
         self._held: list[Path] = []
 
     def take(self, devices: Sequence[str], count: int) -> tuple[str, ...]:
-        """Claim ``count`` of the devices, or none of them where it is not this job's turn; raises OSError."""
+        """Claim ``count`` devices, or none if it is not this job's turn. Raises OSError."""
         self._make(self._folder / "queue")
         ticket = self._folder / "queue" / self._job
         if not ticket.exists():
@@ -84,7 +84,7 @@ class Devices:
         return tuple(free)
 
     def release(self) -> None:
-        """Give back what is held, and the place in the queue."""
+        """Release the claims and the place in the queue."""
         self._drop()
         shutil.rmtree(self._folder / "queue" / self._job, ignore_errors=True)
 
@@ -101,7 +101,7 @@ class Devices:
             path.mkdir(mode=0o700, exist_ok=True)
 
     def _put(self, place: Path) -> None:
-        """Put a folder with our name in it at that place, at once; raises OSError where one stands there."""
+        """Create a claim atomically. Raises OSError if there is one."""
         draft = self._folder / f".{place.name}.{self._job}"
         shutil.rmtree(draft, ignore_errors=True)
         draft.mkdir(mode=0o700)
@@ -113,7 +113,7 @@ class Devices:
             raise
 
     def _waits_behind(self) -> bool:
-        """Whether a job with a lower number waits here: without an order, large jobs would wait for ever."""
+        """Return whether a job with a lower number is waiting: without an order, large jobs would never start."""
         mine = int(self._job[1:])
         return any(
             int(ticket.name[1:]) < mine and self._is_taken(ticket)
@@ -122,17 +122,17 @@ class Devices:
         )
 
     def _is_taken(self, place: Path) -> bool:
-        """Whether a living job stands there; what a dead one left is cleared away."""
+        """Return whether a live job holds this claim; remove the claim of a dead one."""
         try:
             owner = read_json(place / _OWNER)
             if owner is None:
-                shutil.rmtree(place, ignore_errors=True)  # nobody is there, or a folder that nobody made whole
+                shutil.rmtree(place, ignore_errors=True)  # no claim, or a folder without an owner
                 return place.exists()
             job = self._root / (owner["job"] if is_id(owner["job"]) else "")
             life = identity_of(owner["supervisor"]).life(job / mark.NAME)
             token = str(owner["token"])
         except (Unreadable, TypeError, KeyError, ValueError):
-            return True  # it cannot be read, so nothing is known: leave it alone
+            return True  # not readable: leave it alone
         if life is Life.ELSEWHERE and (is_given_up(job) or not job.exists()):
             life = Life.GONE
         if life in (Life.ALIVE, Life.ELSEWHERE) or (life is Life.GONE and members(token)):
@@ -142,7 +142,7 @@ class Devices:
 
     @contextlib.contextmanager
     def _lock(self) -> Iterator[bool]:
-        """Hold the lock if it is free now; where the file system has none, the renames alone keep claims apart."""
+        """Hold the lock if it is free now; on a file system without locks the atomic renames must do."""
         handle = os.open(self._folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             try:

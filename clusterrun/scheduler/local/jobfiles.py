@@ -1,10 +1,10 @@
-"""The files of local jobs, and what they say about a job.
+"""The files of local jobs.
 
-    <state>/local/L7/job.json         what was asked; written once, by submit
-                     state.json       how it stands; written by the job's supervisor only
-                     alive            locked by the supervisor while it lives (scheduler/mark.py)
-                     cancelled.json   written by a cancel that found no supervisor to ask
-                     supervisor.log   what the supervisor could not say elsewhere
+    <state>/local/L7/job.json         the request; written once, by submit
+                     state.json       the state; written by the job's supervisor only
+                     alive            locked by the supervisor while it is alive (mark.py)
+                     cancelled.json   written by a cancel that found no supervisor
+                     supervisor.log   errors of the supervisor
 
 Folders are 0700 and files 0600. Standard library only.
 """
@@ -31,15 +31,15 @@ from clusterrun.scheduler.local.safe_files import Unreadable, read_json, typed, 
 from clusterrun.system import safe_files
 
 START_LIMIT = 30.0
-"""Seconds within which a supervisor writes its first state; a folder without one that is older is not a job."""
+"""Seconds within which a supervisor writes its first state; an older folder without a state is not a job."""
 _ID = re.compile(r"L[1-9][0-9]{0,17}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """What was asked: ``job.json``. Times are epoch seconds, limits seconds.
+    """A job's request, as in ``job.json``. Times are epoch seconds, limits seconds.
 
-    The environment is not among it: it may hold secrets, and stays in memory.
+    The environment is not part of it: it may contain secrets, and stays in memory.
     """
 
     id: str
@@ -61,7 +61,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """How a job stands: ``state.json``, in Slurm's words. ``started_clock`` is seconds of :func:`clock`."""
+    """A job's state, as in ``state.json``, with Slurm's names. ``started_clock`` is seconds of :func:`clock`."""
 
     supervisor: Identity
     state: str = "PENDING"
@@ -81,17 +81,17 @@ class State:
 
 
 def clock() -> float:
-    """Seconds since boot, sleep included: the one clock of this boot that nobody sets."""
+    """Return the seconds since boot, sleep included: a clock that nobody can set."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def is_id(text: str) -> bool:
-    """Whether the text is the id of a local job: L1, L2, …"""
+    """Return whether the text is the id of a local job: L1, L2, …"""
     return _ID.fullmatch(text) is not None
 
 
 def check_root(root: Path) -> None:
-    """Raise OSError where ``<state>/local`` is there and another user could have filled it."""
+    """Raise OSError if ``<state>/local`` exists and another user could have written to it."""
     with contextlib.suppress(FileNotFoundError):
         found = root.lstat()
         why = safe_files.why_not(found, os.getuid()) if stat.S_ISDIR(found.st_mode) else "it is not a folder"
@@ -100,7 +100,7 @@ def check_root(root: Path) -> None:
 
 
 def job_folders(root: Path) -> Iterator[Path]:
-    """The jobs' folders below ``<state>/local``, oldest id first; raises OSError where it cannot be listed."""
+    """Return the jobs' folders below ``<state>/local``, oldest id first. Raises OSError if it cannot be listed."""
     check_root(root)
     try:
         names = [entry.name for entry in root.iterdir() if is_id(entry.name)]
@@ -110,24 +110,24 @@ def job_folders(root: Path) -> Iterator[Path]:
 
 
 def read_job(folder: Path) -> Job | None:
-    """What was asked, None where that was not written yet; raises Unreadable."""
+    """Return a job's request, None if it is not written yet. Raises Unreadable."""
     value = read_json(folder / "job.json")
     try:
         job = Job(**typed(Job, value)) if value is not None else None
     except TypeError as error:
         raise Unreadable("job.json cannot be understood") from error
     if job is not None and job.id != folder.name:
-        raise Unreadable(f"job.json is that of {job.id}")
+        raise Unreadable(f"job.json belongs to {job.id}")
     return job
 
 
 def write_job(folder: Path, job: Job) -> None:
-    """Write what was asked; raises OSError."""
+    """Write a job's request. Raises OSError."""
     write_json(folder / "job.json", {"version": 1} | asdict(job))
 
 
 def read_state(folder: Path) -> State | None:
-    """How the job stands by its supervisor's word, None before the first; raises Unreadable."""
+    """Return the state that the supervisor wrote last, None before the first. Raises Unreadable."""
     value = read_json(folder / "state.json")
     if value is None:
         return None
@@ -139,19 +139,19 @@ def read_state(folder: Path) -> State | None:
 
 
 def write_state(folder: Path, state: State) -> None:
-    """Write how the job stands; raises OSError."""
+    """Write a job's state. Raises OSError."""
     write_json(folder / "state.json", {"version": 1} | asdict(state))
 
 
 def identity_of(value: Any) -> Identity:
-    """The process that a file names; raises TypeError for anything else."""
+    """Return the process that a file names. Raises TypeError for anything else."""
     if not isinstance(value, dict):
         raise TypeError("not an object")
     return Identity(**typed(Identity, value))
 
 
 def is_starting(folder: Path) -> bool:
-    """Whether a folder without a state may still become a job: it was made a moment ago."""
+    """Return whether a folder without a state may still become a job: it is only seconds old."""
     try:
         return abs(time.time() - folder.stat().st_mtime) <= START_LIMIT
     except OSError:
@@ -159,7 +159,7 @@ def is_starting(folder: Path) -> bool:
 
 
 def read_status(folder: Path) -> JobStatus | None:
-    """How the job stands, its supervisor's life checked; None where the folder is not a job."""
+    """Return a job's state, after checking that its supervisor is alive; None if the folder is not a job."""
     id = JobId.parse(folder.name)
     try:
         job = read_job(folder)
@@ -170,7 +170,7 @@ def read_status(folder: Path) -> JobStatus | None:
             return _status(id, job, None, "PENDING", "starting") if is_starting(folder) else None
         if state.is_over or (life := state.supervisor.life(folder / mark.NAME)) is Life.ALIVE:
             return _status(id, job, state, state.state, state.reason)
-        # it may have written its last word and left between our two looks
+        # it may have written its last state and ended in the meantime
         state = read_state(folder) or state
         if state.is_over:
             return _status(id, job, state, state.state, state.reason)
@@ -180,7 +180,7 @@ def read_status(folder: Path) -> JobStatus | None:
 
 
 def _without_supervisor(id: JobId, folder: Path, job: Job, state: State, life: Life) -> JobStatus:
-    """What is left to say where nobody keeps the state any more: the job's own record first."""
+    """Return the state of a job whose supervisor has ended or is not visible, from the job's own records first."""
     if is_given_up(folder):
         return _status(id, job, state, "CANCELLED", "")
     if life is Life.ELSEWHERE:
@@ -203,24 +203,24 @@ def _without_supervisor(id: JobId, folder: Path, job: Job, state: State, life: L
 
 
 def script_lives(state: State) -> bool:
-    """Whether the job's script is seen to run from here."""
+    """Return whether the job's script is alive and visible from here."""
     seen = state.script_pid is not None and state.supervisor.is_here
     return seen and is_alive(state.script_pid or 0, state.script_start or 0)
 
 
 def is_given_up(folder: Path) -> bool:
-    """Whether a cancel counted the job as ended because nobody kept its state any more."""
+    """Return whether a cancel recorded the job as ended because its supervisor was gone."""
     return (folder / "cancelled.json").exists()
 
 
 def place_of(state: State) -> str:
-    """Where a job runs that cannot be seen from here."""
+    """Return where a job runs that is not visible from here."""
     host = state.supervisor.host
     return f"on {host}" if host != os.uname().nodename else f"in another container on {host}"
 
 
 def end_record(job: Job) -> tuple[int, int] | None:
-    """The exit status by which the script's last launch ended, and when (epoch seconds), by its own record."""
+    """Return the exit status of the script's last attempt and its end in epoch seconds, from its end record."""
     found = []
     for path in (Path(job.run_dir) / "attempts").glob(f"{job.token}.*/end.json"):
         order = path.parent.name.removeprefix(job.token).split(".")[1:]
@@ -236,14 +236,14 @@ def end_record(job: Job) -> tuple[int, int] | None:
     return None
 
 
-def _status(id: JobId, job: Job, state: State | None, word: str, reason: str) -> JobStatus:
+def _status(id: JobId, job: Job, state: State | None, name: str, reason: str) -> JobStatus:
     elapsed = state.elapsed if state else None
-    if state is not None and word in ("RUNNING", "COMPLETING") and state.started_clock is not None:
+    if state is not None and name in ("RUNNING", "COMPLETING") and state.started_clock is not None:
         elapsed = max(0, int(clock() - state.started_clock))
     return JobStatus(
         id=id,
-        state=word,
-        outcome=outcome_of(word, state.exit_status if state else None),
+        state=name,
+        outcome=outcome_of(name, state.exit_status if state else None),
         reason=reason,
         name=f"local.{job.token[:8]}",
         user=user_name(),
@@ -263,7 +263,7 @@ def _status(id: JobId, job: Job, state: State | None, word: str, reason: str) ->
 
 @cache
 def user_name() -> str:
-    """The user whose jobs these are; a number where the system has no name for it."""
+    """Return this user's name, or number if there is no name."""
     try:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:

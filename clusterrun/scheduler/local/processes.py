@@ -1,7 +1,7 @@
-"""The processes of a local job, read from /proc: who lives, who belongs to the job, and how to end them.
+"""The processes of a local job, from /proc: which are alive, which belong to the job, and how to end them.
 
 A process is named by its pid together with its start time (field 22 of ``/proc/PID/stat``, clock ticks since boot),
-so a reused pid is never taken for the one that was meant. Standard library only: the supervisor imports this.
+so a reused pid is never mistaken. Standard library only: the supervisor imports this.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from clusterrun.scheduler.local import mark
 TOKEN = "CLUSTERRUN_TOKEN"
 """The variable that every process of a job inherits."""
 SUPERVISOR = "CLUSTERRUN_SUPERVISOR"
-"""The variable of supervisors: where a job submits another, the walk down the process tree stops at it."""
+"""The variable of supervisors: if a job submits another, the search of the process tree stops at it."""
 
 _PROC = Path("/proc")
-_KILLING = 5.0  # seconds after which processes that do not go are left
+_KILLING = 5.0  # seconds after which processes that do not end are left
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 
 
 class Life(Enum):
-    """What can be said from here about a process that was recorded somewhere."""
+    """Whether a recorded process is alive, as far as this process can see."""
 
     ALIVE = "alive"
     GONE = "gone"
@@ -49,7 +49,7 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """One process among all machines: pid and start time mean something in this boot and pid namespace only."""
+    """A process on any machine. Its pid and start time are valid only in its boot and pid namespace."""
 
     pid: int
     start: int
@@ -59,18 +59,18 @@ class Identity:
 
     @classmethod
     def mine(cls) -> Identity:
-        """The identity of the calling process."""
+        """Return the identity of the calling process."""
         pid = os.getpid()
-        process = look(pid)
+        process = find_process(pid)
         return cls(pid, process.start if process else 0, boot_id(), host_name(), _namespace())
 
     @property
     def is_here(self) -> bool:
-        """Whether its pid means something here: the same boot and pid namespace."""
+        """Whether the process is in this boot and pid namespace, so that its pid is valid here."""
         return self.boot == boot_id() and self.namespace == _namespace()
 
     def life(self, alive: Path) -> Life:
-        """Whether that process still runs, as far as that is known here; ``alive`` is the file it keeps locked."""
+        """Return whether the process is alive, as far as is known here; ``alive`` is the file that it keeps locked."""
         held = mark.is_held(alive)
         if held:
             return Life.ALIVE
@@ -84,12 +84,12 @@ class Identity:
 
 
 def boot_id() -> str:
-    """The kernel's name for this boot."""
+    """Return the kernel's id of this boot."""
     return (_PROC / "sys/kernel/random/boot_id").read_text("ascii").strip()
 
 
 def host_name() -> str:
-    """This machine's name."""
+    """Return this machine's name."""
     return os.uname().nodename
 
 
@@ -97,11 +97,11 @@ def _namespace() -> str:
     return str((_PROC / "self/ns/pid").readlink())
 
 
-def look(pid: int) -> Process | None:
-    """The process of that pid, or None where there is none."""
+def find_process(pid: int) -> Process | None:
+    """Return the process with that pid, or None."""
     try:
         data = (_PROC / str(pid) / "stat").read_bytes()
-        # the name in parentheses may hold anything, so count from its last closing one: state is field 3
+        # the name in parentheses may contain anything, so count from the last ")": state is field 3
         fields = data[data.rindex(b")") + 2 :].split()
         return Process(pid, int(fields[19]), int(fields[1]), fields[0] in (b"Z", b"X"))
     except (OSError, ValueError, IndexError):
@@ -109,25 +109,25 @@ def look(pid: int) -> Process | None:
 
 
 def is_alive(pid: int, start: int) -> bool:
-    """Whether the process of that pid and start time runs; one that only waits to be reaped does not."""
-    process = look(pid)
+    """Return whether the process of that pid and start time is running; a zombie is not."""
+    process = find_process(pid)
     return process is not None and process.start == start and not process.is_zombie
 
 
 def environment() -> dict[str, str]:
-    """The environment this process was started with, before Python's locale coercion added to it."""
+    """Return the environment this process was started with, before Python's locale coercion."""
     pairs = (os.fsdecode(item).partition("=") for item in (_PROC / "self/environ").read_bytes().split(b"\0"))
     return {name: value for name, sign, value in pairs if sign and name}
 
 
 def send(process: Process, signum: int) -> bool:
-    """Send a signal to that very process; False where it is gone. Raises PermissionError."""
+    """Send a signal to exactly that process; return False if it has ended. Raises PermissionError."""
     try:
         handle = os.pidfd_open(process.pid)
     except ProcessLookupError:
         return False
     except (AttributeError, OSError):
-        handle = -1  # a kernel before 5.3: the moment between look and kill stays open
+        handle = -1  # a kernel before 5.3: the pid may be reused between the check and the signal
     try:
         if not is_alive(process.pid, process.start):
             return False
@@ -144,14 +144,14 @@ def send(process: Process, signum: int) -> bool:
 
 
 def members(token: str, root: int | None = None) -> list[Process]:
-    """The live processes of a job: those that carry its token, and what descends from them or from ``root``.
+    """Return the live processes of a job: those with its token, and the descendants of these and of ``root``.
 
-    Descent finds a process that cleared its environment; another job's supervisor and its processes are not
-    the job's own, wherever they hang in the tree. Neither ``root`` nor the caller is among the answer.
+    Descendants count even if they cleared their environment. Another job's supervisor and its processes do not count,
+    nor do ``root`` and the caller.
     """
     processes = {}
     for entry in _PROC.iterdir():
-        if entry.name.isdigit() and (process := look(int(entry.name))) is not None:
+        if entry.name.isdigit() and (process := find_process(int(entry.name))) is not None:
             processes[process.pid] = process
     owned = {pid: _belongs(pid, token) for pid in processes}
     children: dict[int, list[int]] = defaultdict(list)
@@ -171,7 +171,7 @@ def members(token: str, root: int | None = None) -> list[Process]:
 
 
 def _belongs(pid: int, token: str) -> bool | None:
-    """True for the token, False for another job's process or a supervisor, None where the environment does not say."""
+    """Return True for the token, False for another job's process or a supervisor, None if unknown."""
     try:
         names = (_PROC / str(pid) / "environ").read_bytes().split(b"\0")
     except OSError:
@@ -190,9 +190,9 @@ def end_members(
     reap: Callable[[], None] = lambda: None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> tuple[int, int]:
-    """KILL the job's processes until a fresh look finds none, for some seconds at most.
+    """Send KILL to the job's processes until none is left, for some seconds at most.
 
-    Returns how many were signalled and how many are left: one that hangs in the kernel, or is another user's.
+    Returns how many were signalled and how many are left: those that hang in the kernel, or are another user's.
     """
     signalled: set[tuple[int, int]] = set()
     denied: set[tuple[int, int]] = set()
@@ -212,7 +212,7 @@ def end_members(
 
 
 def adopt_orphans() -> None:
-    """Make this process the parent of its descendants' orphans, so that none leaves the tree."""
+    """Make this process adopt the orphans among its descendants, so that none leaves the process tree."""
     try:
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     except (OSError, AttributeError):

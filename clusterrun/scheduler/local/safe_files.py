@@ -1,4 +1,4 @@
-"""The JSON files of local jobs and their claims: replaced whole, and believed only where they are mine and well formed.
+"""The JSON files of local jobs and their claims: replaced atomically; only valid files of this user are accepted.
 
 Standard library only.
 """
@@ -20,16 +20,16 @@ _LARGEST = 1024 * 1024  # bytes of a file; the largest seen has 2 KiB
 
 
 class Unreadable(Exception):
-    """A file of a job is there and cannot be understood."""
+    """A file of a job exists and is not valid."""
 
 
 def write_json(path: Path, value: dict[str, Any]) -> None:
-    """Replace a file by new content at once, on disk when this returns; on OSError the old file stays."""
+    """Replace a file atomically, with fsync. Raises OSError; then the old file stays."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(json.dumps(value, indent=1) + "\n")  # ASCII, so a name that is not UTF-8 comes back whole
+            file.write(json.dumps(value, indent=1) + "\n")  # ASCII, so that names that are not UTF-8 survive
             file.flush()
             os.fsync(file.fileno())
         draft.replace(path)
@@ -46,7 +46,7 @@ def write_json(path: Path, value: dict[str, Any]) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """A file of mine in a folder of mine, None where there is none; raises Unreadable."""
+    """Return the content of a file of this user, None if there is none. Raises Unreadable."""
     if path.parent.is_symlink():
         raise Unreadable(f"{path.parent} is a symbolic link")
     try:
@@ -61,7 +61,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 
 def typed(kind: type[Any], value: dict[str, Any]) -> dict[str, Any]:
-    """The fields that this version knows, as a newer one may have written more; raises TypeError for a wrong type."""
+    """Return the fields that this version knows. Raises TypeError for a wrong type."""
     known = {f.name: f for f in fields(kind) if f.name in value}
     for name, field in known.items():
         if not _TYPES[str(field.type)](value[name]):
@@ -81,7 +81,7 @@ def _is_text(value: object) -> bool:
     return isinstance(value, str)
 
 
-#: What each type of a field, as it is written above, lets pass.
+#: A check per field type, by the type's text.
 _TYPES: dict[str, Callable[[Any], bool]] = {
     "str": _is_text,
     "int": _is_int,

@@ -1,4 +1,7 @@
-"""The supervisor's ears: signals wake its sleep, and TERM is a wish to stop. Standard library only."""
+"""The supervisor of a local job: it waits for the job's turn, runs the script and records the end.
+
+Standard library only.
+"""
 
 from __future__ import annotations
 
@@ -36,13 +39,13 @@ from clusterrun.scheduler.local.processes import (
     adopt_orphans,
     end_members,
     environment,
-    look,
+    find_process,
 )
 from clusterrun.system import shell
 
 
 class Signals:
-    """From its making on, TERM and INT set ``stop``, a hang-up does nothing, and any signal ends ``sleep``."""
+    """Handle signals: TERM and INT set ``stop``, HUP is ignored, and any signal ends ``sleep``."""
 
     def __init__(self) -> None:
         self.stop = False
@@ -50,7 +53,7 @@ class Signals:
         for signum in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, signal.SIGPIPE, signal.SIGXFSZ}:
             with contextlib.suppress(OSError, ValueError):
                 signal.signal(signum, signal.SIG_DFL)
-        # a signal leaves a byte in the pipe, so one that comes just before the sleep is not slept over
+        # a signal writes a byte to the pipe, so a signal just before the sleep also ends it
         self._wake, woken = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
         for signum in (signal.SIGTERM, signal.SIGINT):
@@ -69,10 +72,10 @@ class Signals:
 
 
 READY = b"ready\n"
-"""What the supervisor writes to its standard output once its first state stands."""
-_LOOK_AGAIN = (0.1, 2.0)  # seconds between looks at what a pending job waits for: from, up to
-_ASKED = 2.0  # seconds between looks whether another machine or container asks the job to end
-_LAST_WORD = 60.0  # seconds for which the final state is tried again on a full disk
+"""What the supervisor writes to its standard output after its first state."""
+_PENDING_POLL = (0.1, 2.0)  # seconds between two checks of what a pending job waits for: the first, the longest
+_END_POLL = 2.0  # seconds between two checks for a cancel from another machine or container
+_LAST_WRITE = 60.0  # seconds for which writing the final state is retried on a full disk
 
 
 class Supervisor:
@@ -88,8 +91,8 @@ class Supervisor:
         self._signals = Signals()
 
     def first_state(self) -> None:
-        """Write the state that tells the submitter that the job is there; raises OSError."""
-        mark.leave(self._folder / mark.NAME)
+        """Write the first state, for which the submitter waits. Raises OSError."""
+        mark.create(self._folder / mark.NAME)
         verdict = self._verdict()
         self._state = replace(self._state, reason="" if verdict is dependency.Verdict.MET else verdict.value)
         write_state(self._folder, self._state)
@@ -108,8 +111,8 @@ class Supervisor:
     # waiting
 
     def _wait_for_turn(self) -> bool:
-        """Wait for the dependency and the devices; False where the job is cancelled before its turn."""
-        pause, most = _LOOK_AGAIN
+        """Wait for the dependency and the devices; return False if the job is cancelled before."""
+        pause, most = _PENDING_POLL
         while not self._is_to_stop():
             verdict = self._verdict()
             if verdict is dependency.Verdict.MET:
@@ -131,7 +134,7 @@ class Supervisor:
         return dependency.parse(self._job.dependency).judge(status_of)
 
     def _take_devices(self) -> bool:
-        """Claim the job's devices; a job that wants none, or more than there are, needs no claim."""
+        """Claim the job's devices; a job that needs none, or more than there are, claims none."""
         seen, wanted = visible(self._environ), self._job.nodes * self._job.gpus_per_node
         if not 0 < wanted <= len(seen) or self._job.tasks_per_node > self._job.gpus_per_node:
             return True
@@ -149,8 +152,8 @@ class Supervisor:
         try:
             self._start_script()
         except (OSError, CommandError) as error:
-            said = error.said if isinstance(error, CommandError) else f"{error.strerror}: {error.filename}"
-            self._end("FAILED", said)
+            reason = error.said if isinstance(error, CommandError) else f"{error.strerror}: {error.filename}"
+            self._end("FAILED", reason)
             return
         state, reason = self._watch()
         if state != "DONE":
@@ -173,7 +176,7 @@ class Supervisor:
             TOKEN: job.token,
             "CLUSTERRUN_LOCAL_JOB_ID": job.id,
             "CLUSTERRUN_LOCAL_DEVICES": "cuda" if devices else "cpu",
-            # without a claim no device is ours to touch: empty hides them all
+            # without a claim the job may use no device: empty hides them all
             "CUDA_VISIBLE_DEVICES": ",".join(devices),
         }
         base = Path(job.logs) / f"train_{job.id}"
@@ -187,7 +190,7 @@ class Supervisor:
                 umask=job.umask,
                 signal_at_parents_end=signal.SIGTERM,
             )
-        process = look(self._script.pid)
+        process = find_process(self._script.pid)
         self._set(
             state="RUNNING",
             reason="",
@@ -198,26 +201,26 @@ class Supervisor:
         )
 
     def _watch(self) -> tuple[str, str]:
-        """Wait for the script's end, a cancel or the time limit: the state they lead to, and its reason."""
+        """Wait for the script's end, a cancel or the time limit; return the resulting state and its reason."""
         while True:
             self._reap()
             if self._script.returncode is not None:
                 return "DONE", ""
             if self._is_to_stop():
                 return "CANCELLED", ""
-            left = _ASKED
+            left = _END_POLL
             if self._job.time_limit:  # 0 is no limit, as in Slurm
                 left = self._job.time_limit - (clock() - (self._state.started_clock or 0.0))
                 if left <= 0:
                     return "TIMEOUT", "TimeLimit"
-            self._signals.sleep(min(left, _ASKED))
+            self._signals.sleep(min(left, _END_POLL))
 
     def _is_to_stop(self) -> bool:
-        """Whether a signal, or a cancel from where signals do not reach, asks for the end."""
-        return self._signals.stop or mark.asked_at(self._folder / mark.NAME) is not None
+        """Return whether a signal, or a request from where signals do not reach, ends the job."""
+        return self._signals.stop or mark.end_requested_at(self._folder / mark.NAME) is not None
 
     def _stop_script(self) -> None:
-        """TERM to the script's process group, and up to the grace for it to write its record and go."""
+        """Send TERM to the script's process group, and wait up to the grace period for its end record."""
         for signum in (signal.SIGTERM, signal.SIGCONT):  # a stopped one could not act on TERM
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._script.pid, signum)
@@ -227,7 +230,7 @@ class Supervisor:
             self._reap()
 
     def _reap(self) -> None:
-        """Take the ends of children, adopted ones too; the script's own through its Popen, which keeps the status."""
+        """Reap ended children, adopted ones too; the script through its Popen, which needs the status."""
         while True:
             try:
                 ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -243,7 +246,7 @@ class Supervisor:
     # writing
 
     def _set(self, **changes: Any) -> None:
-        """Change the state; where it cannot be written the old file stays and the job goes on."""
+        """Change the state; if it cannot be written, the old file stays and the job continues."""
         self._state = replace(self._state, **changes)
         try:
             write_state(self._folder, self._state)
@@ -253,14 +256,14 @@ class Supervisor:
     def _end(self, state: str, reason: str = "", exit_status: int | None = None) -> None:
         started, since = self._state.started, self._state.started_clock
         elapsed = max(0, int(clock() - since)) if since is not None else None
-        # the end is the start plus what passed: a clock that was set back cannot put it before the start
+        # the end is the start plus the run time: a clock that is set back cannot put it before the start
         ended = started + elapsed if started is not None and elapsed is not None else int(time.time())
         self._state = replace(
             self._state, state=state, reason=reason, exit_status=exit_status, elapsed=elapsed, ended=ended
         )
 
     def _write_last(self) -> None:
-        until = clock() + _LAST_WORD
+        until = clock() + _LAST_WRITE
         while True:
             try:
                 write_state(self._folder, self._state)
@@ -277,7 +280,7 @@ class Supervisor:
 
 
 def _end_of(status: int) -> tuple[str, str]:
-    """Slurm's state and reason for an exit status that nobody asked for."""
+    """Return Slurm's state and reason for the script's own exit status."""
     if status == 0:
         return "COMPLETED", ""
     if status > 128 and status - 128 in signal.valid_signals():
@@ -286,7 +289,7 @@ def _end_of(status: int) -> tuple[str, str]:
 
 
 def _open_log(path: str, umask: int) -> BinaryIO:
-    """Open a log for appending, made with the submitter's umask; raises OSError for a link or anything not a file."""
+    """Open a log for appending, with the submitter's umask. Raises OSError for a link or anything but a file."""
     before = os.umask(umask)
     try:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
@@ -302,20 +305,20 @@ def _open_log(path: str, umask: int) -> BinaryIO:
 
 
 def main(argument: str) -> int:
-    """Be the supervisor of the job in that folder; 0 once it is over, 1 where it could not begin."""
+    """Run the supervisor of the job in that folder; return 0 after its end, 1 if it could not start."""
     folder = Path(argument)
-    if os.fork():  # the submitter waits for this one, so that it never has a dead child of ours
+    if os.fork():  # the submitter waits for this process, so that it has no zombie
         os._exit(0)
     os.chdir("/")  # hold no file system
     os.umask(0o077)
     try:
         job = read_job(folder)
         if job is None or read_state(folder) is not None or not is_starting(folder):
-            raise RuntimeError(f"{folder} holds no job that is to be started now")
+            raise RuntimeError(f"{folder} has no job to start")
         adopt_orphans()
         supervisor = Supervisor(folder, job, environment())
         supervisor.first_state()
-        with contextlib.suppress(BrokenPipeError):  # the submitter is gone, the job is not
+        with contextlib.suppress(BrokenPipeError):  # the submitter has ended; the job continues
             os.write(1, READY)
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, 1)

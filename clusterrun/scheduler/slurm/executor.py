@@ -1,7 +1,7 @@
-"""The one home of submitit: an executor that submits our staged script.
+"""A submitit executor that submits clusterrun's staged script; no other module imports submitit.
 
-Every name overridden here is pinned by a contract test against the installed release; what that release
-does otherwise, and why it is not used, is said at each.
+A contract test checks every overridden name against the installed release. Each override notes what submitit does
+and why it is replaced.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-# submitit's import sets up logging that writes to standard output, which is ours for --json
+# submitit's import configures logging to standard output, which is reserved for --json
 os.environ.setdefault("SUBMITIT_LOG_LEVEL", "NOCONFIG")
 
 from submitit.core import utils
@@ -27,7 +27,7 @@ from clusterrun.scheduler import Submission
 
 
 class TrainPaths(utils.JobPaths):
-    """Where a job of ours writes: ``logs/train_<id>.out|err`` instead of a file per task."""
+    """The log files of a job: ``logs/train_<id>.out|err`` instead of a file per task."""
 
     logs: Path
 
@@ -41,7 +41,7 @@ class TrainPaths(utils.JobPaths):
 
 
 class TrainJob(slurm.SlurmJob[Any]):
-    """submitit's job with our log files."""
+    """submitit's job with clusterrun's log files."""
 
     @property
     def paths(self) -> TrainPaths:
@@ -52,9 +52,9 @@ class TrainJob(slurm.SlurmJob[Any]):
     logs = Path("logs")
 
     def _get_outcome_and_result(self) -> tuple[str, Any]:
-        """submitit unpickles a result whoever wrote it; raises UncompletedJobError where there is none."""
+        """submitit unpickles any user's file; this checks the owner. Raises UncompletedJobError without a result."""
         path, until = self.paths.result_pickle, time.monotonic() + self._results_timeout_s
-        while path not in path.parent.iterdir():  # not a look-up: its "no" may be a minute old on NFS
+        while path not in path.parent.iterdir():  # not exists(): its answer may be a minute old on NFS
             if time.monotonic() > until:
                 raise utils.UncompletedJobError(
                     f"rank {self.task_id} of job {self.job_id} left no result ({self.state}): see {self.paths.stderr}"
@@ -65,9 +65,9 @@ class TrainJob(slurm.SlurmJob[Any]):
 
 
 def load_own(path: Path) -> Any:
-    """Unpickle a file, which may run anything: only one of this user's that nobody else could write.
+    """Unpickle a file of this user that no other user can write, since a pickle may run any code.
 
-    Raises RequestError for any other, before reading it.
+    Raises RequestError for any other file, before reading it.
     """
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
         found = os.fstat(file.fileno())
@@ -80,10 +80,10 @@ def load_own(path: Path) -> Any:
 
 
 class TrainExecutor(slurm.SlurmExecutor):
-    """Submits a staged run: the script exists already, is never renamed, and no pickle stands behind it.
+    """Submits a staged run: the script already exists, is never renamed, and needs no pickle.
 
-    ``send`` runs sbatch in our own environment, with our time-out, and returns the id or raises one of our errors.
-    Python callables go submitit's pickling way (``submit``) through the same script.
+    ``send`` runs sbatch with the run's environment and a timeout, and returns the id or raises a clusterrun error.
+    Python callables are pickled by submitit (``submit``) and run through the same script.
     """
 
     job_class = TrainJob
@@ -94,16 +94,16 @@ class TrainExecutor(slurm.SlurmExecutor):
         super().__init__(submission.run_dir / PICKLES)
         self.parameters.update(nodes=submission.nodes, ntasks_per_node=submission.tasks_per_node)
         if submission.time_limit is not None:
-            # whole minutes: submitit multiplies the value, and a text breaks its handler when the job is preempted
+            # whole minutes: submitit multiplies the value, and a string breaks its handler of preemption
             self.parameters["time"] = max(1, submission.time_limit // 60)
 
     @classmethod
     def affinity(cls) -> int:
-        """submitit looks for srun, which a login node need not have."""
+        """submitit checks for srun, which a login node may lack."""
         return 2 if shutil.which("sbatch") else -1
 
     def submit_script(self) -> TrainJob:
-        """Submit the staged script; a plain command, so a requeue cannot replay stale arguments."""
+        """Submit the staged script as a plain command, so that a requeue cannot replay old arguments."""
         return self._submit_command("")
 
     def _make_submission_file_text(self, command: str, uid: str) -> str:
@@ -114,11 +114,11 @@ class TrainExecutor(slurm.SlurmExecutor):
 
     @staticmethod
     def _get_job_id_from_submission_command(string: bytes | str) -> str:
-        """Ours comes checked from ``send``; submitit would take ``job 7`` from a site's banner."""
+        """``send`` has checked the id; submitit would take ``job 7`` from a site's banner."""
         return string if isinstance(string, str) else string.decode()
 
     def _submit_command(self, command: str) -> TrainJob:
-        """submitit inherits the whole environment, waits for ever and renames the script after sbatch."""
+        """submitit inherits the whole environment, has no timeout and renames the script after sbatch."""
         answer = self._send(self._make_submission_command(self._submission.script))
         job_id = self._get_job_id_from_submission_command(answer).split(";")[0]
         job = self.job_class(folder=self.folder, job_id=job_id, tasks=list(range(self._num_tasks())))
@@ -126,10 +126,10 @@ class TrainExecutor(slurm.SlurmExecutor):
         return job
 
     def _internal_process_submissions(self, delayed_submissions: list[Any]) -> list[Any]:
-        """submitit builds arrays with its own class, which loses our script."""
+        """submitit builds arrays with its own class, which loses the script."""
         if len(delayed_submissions) != 1:
-            raise RequestError("several callables at once are not offered", hint="submit them one by one")
-        before = os.umask(0o077)  # submitit makes its folder and the pickle with whatever it finds
+            raise RequestError("several callables at once are not supported", hint="submit them one by one")
+        before = os.umask(0o077)  # submitit creates its folder and the pickle with the current umask
         try:
             return list(super()._internal_process_submissions(delayed_submissions))
         finally:

@@ -1,4 +1,4 @@
-"""Node names as Slurm writes many of them at once: ``gpu[01-04,07]``."""
+"""Host lists in Slurm's notation: ``gpu[01-04,07]``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _NUMBERED = re.compile(r"(.*[^0-9]|)([0-9]{1,15})([^0-9]*)", re.ASCII | re.DOTAL
 
 
 def fold(names: Iterable[str]) -> str:
-    """The names as one text, runs of numbers folded; names without a number stand as they are."""
+    """Return the names as a host list, with ranges of numbers; names without a number stay as they are."""
     plain: dict[str, None] = {}
     groups: dict[tuple[str, str], dict[str, None]] = {}
     for name in names:
@@ -21,7 +21,7 @@ def fold(names: Iterable[str]) -> str:
     parts = [*plain]
     for (before, after), digits in groups.items():
         padded = any(d.startswith("0") and len(d) > 1 for d in digits)
-        # 09 and 9 are two names, so padded numbers of one length go together; without padding 9 and 10 are one run
+        # 09 and 9 are different names, so padded numbers are grouped by length; without padding 9 and 10 are one range
         lengths = sorted({len(d) for d in digits}) if padded else [0]
         for length in lengths:
             numbers = sorted(int(d) for d in digits if not length or len(d) == length)
@@ -42,7 +42,7 @@ def _bracketed(before: str, numbers: list[int], after: str, width: int) -> str:
 
 
 def expand(text: str, limit: int = 100_000) -> list[str]:
-    """The names in such a text, in its order, at most ``limit``; one that does not read is a name as it stands."""
+    """Return the names of a host list, in its order, at most ``limit``; a part that does not parse is a name."""
     names: list[str] = []
     for part in re.findall(r"(?:[^,\[]|\[[^\]]*\])+", text):
         names += _names(part, limit - len(names))

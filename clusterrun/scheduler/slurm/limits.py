@@ -1,7 +1,7 @@
-"""The limits of QOS and associations, with what is in use of each, as ``scontrol show assoc_mgr`` tells them.
+"""``scontrol show assoc_mgr``: the limits of QOS and associations, and how much of each is used.
 
-slurmctld itself answers, so no accounting daemon is asked. A site may let people see their own rows only
-(``PrivateData``): a limit that is not in the answer was not seen, which is not the same as none.
+slurmctld answers, without the accounting daemon. A site may show users only their own rows (``PrivateData``), so a
+missing limit is unknown, which is not the same as none.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from clusterrun.scheduler.slurm.values import parse_float
+
 _PAIR = re.compile(r"(?:^|\s)([A-Z][A-Za-z]*(?:/[A-Za-z/]+)?)=(\S*)")
 _BOUND = re.compile(r"(N|[0-9.]{1,30})?(?:\(([0-9.]{1,30})\))?", re.ASCII)
 _NAMED = re.compile(r"([^(]*)(?:\((\d+)\))?")
@@ -17,7 +19,7 @@ _NAMED = re.compile(r"([^(]*)(?:\((\d+)\))?")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitValue:
-    """A limit and what is in use of it, in Slurm's units (MB, minutes); ``limit`` None is no limit."""
+    """A limit and how much of it is used, in Slurm's units (MB, minutes); ``limit`` is None for no limit."""
 
     tres: str = ""
     limit: float | None = None
@@ -26,10 +28,10 @@ class LimitValue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitScope:
-    """A QOS, one user's or account's share of it, or an association: whatever has limits.
+    """A QOS, the share of a user or an account in it, or an association, each with its limits.
 
-    ``kind`` is ``qos``, ``qos user``, ``qos account`` or ``association``. For a share of a QOS ``user`` is a numeric
-    id. An association without a user is an account's own.
+    ``kind`` is ``qos``, ``qos user``, ``qos account`` or ``association``. In a share of a QOS ``user`` is a numeric
+    id. An association without a user belongs to an account.
     """
 
     kind: str
@@ -41,9 +43,9 @@ class LimitScope:
     values: dict[str, str] = field(default_factory=dict)
 
     def bounds(self, field: str, tres: str = "") -> list[LimitValue]:
-        """The bounds under a name (``GrpTRES``, ``MaxJobsPU``), of a resource where it is named, set or not.
+        """Return the limits of a name (``GrpTRES``, ``MaxJobsPU``), set or not, of one resource with ``tres``.
 
-        ``tres`` ``gres``, ``license`` and ``bb`` stand for all of their kind.
+        The resources ``gres``, ``license`` and ``bb`` include all of their kind.
         """
         text = self.values.get(field, "")
         if "=" not in text:
@@ -54,14 +56,14 @@ class LimitScope:
 
 
 def limits_argv(qos: Sequence[str], accounts: Sequence[str]) -> list[str]:
-    """Ask for some QOS and some accounts' associations; one of the two may be empty."""
-    flags = ",".join(word for word, names in (("qos", qos), ("assoc", accounts)) if names)
-    named = [f"{word}={','.join(names)}" for word, names in (("qos", qos), ("accounts", accounts)) if names]
+    """Return the command for some QOS and the associations of some accounts; one of the two may be empty."""
+    flags = ",".join(flag for flag, names in (("qos", qos), ("assoc", accounts)) if names)
+    named = [f"{key}={','.join(names)}" for key, names in (("qos", qos), ("accounts", accounts)) if names]
     return ["scontrol", "show", "assoc_mgr", f"flags={flags}", *named]
 
 
 def parse_limits(text: str) -> list[LimitScope]:
-    """Everything in the answer that has limits, in its order."""
+    """Parse everything that has limits, in Slurm's order."""
     found: list[LimitScope] = []
     qos, share = "", ""
     for line in text.splitlines():
@@ -102,11 +104,4 @@ def _bound(tres: str, text: str) -> LimitValue:
     match = _BOUND.fullmatch(text)
     if match is None:
         return LimitValue(tres=tres)
-    return LimitValue(tres=tres, limit=_number(match[1]), used=_number(match[2]))
-
-
-def _number(text: str | None) -> float | None:
-    try:
-        return float(text) if text and text != "N" else None
-    except ValueError:
-        return None
+    return LimitValue(tres=tres, limit=parse_float(match[1] or ""), used=parse_float(match[2] or ""))

@@ -1,7 +1,7 @@
-"""What Slurm tells of its nodes and partitions, as pairs of pure functions: argv out, text in.
+"""Nodes and partitions from ``scontrol show``. Arguments of the commands, and parsers of their output.
 
-The blocks of ``scontrol show`` are read by :mod:`clusterrun.scheduler.slurm.scontrol`. Nothing here raises on a
-word that it does not know: an unknown state is kept as it is and never counts as free.
+The blocks are parsed by :mod:`clusterrun.scheduler.slurm.scontrol`. An unknown state raises no error, stays as it is
+and never counts as free.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from dataclasses import dataclass
 
 from clusterrun.scheduler.slurm.scontrol import parse_show, show_argv
 from clusterrun.scheduler.slurm.sinfo import parse_gpus
-from clusterrun.scheduler.slurm.values import parse_duration
+from clusterrun.scheduler.slurm.values import parse_duration, parse_int
 
 Gpus = tuple[tuple[str, int], ...]
-"""(type, number) pairs; the type is empty where the site names none."""
+"""(type, number) pairs; the type is empty if the site names none."""
 
-#: sinfo's marks behind a state (man sinfo, NODE STATE CODES); ``scontrol`` of 22.05 writes ``*`` too.
+#: sinfo's marks after a state (man sinfo, NODE STATE CODES); ``scontrol`` of 22.05 writes ``*`` too.
 _MARKS = {"*": "NOT_RESPONDING", "~": "POWERED_DOWN", "#": "POWERING_UP", "!": "POWER_DOWN", "%": "POWERING_DOWN",
           "$": "MAINTENANCE", "@": "REBOOT_REQUESTED", "^": "REBOOT_ISSUED", "-": "PLANNED"}  # fmt: skip
 _BASES = {"IDLE", "MIXED", "ALLOCATED"}
-#: What a flag makes of a node, the weightiest first (names: src/common/slurm_protocol_defs.c, node_state_flags).
+#: A node's condition by its flags, the most severe first (names: src/common/slurm_protocol_defs.c, node_state_flags).
 _STANDINGS: tuple[tuple[str, str], ...] = (
     ("DOWN", "down"), ("ERROR", "error"), ("FUTURE", "future"), ("UNKNOWN", "unknown"), ("FAIL", "failing"),
     ("INVALID_REG", "invalid registration"), ("NOT_RESPONDING", "not responding"), ("DRAIN", "drained"),
@@ -31,16 +31,16 @@ _STANDINGS: tuple[tuple[str, str], ...] = (
     ("POWER_DOWN", "powered down"), ("POWERING_UP", "powered down"), ("POWER_UP", "powered down"),
 )  # fmt: skip
 OPEN = ("idle", "mixed", "planned")
-"""The standings in which a node takes a job now."""
+"""The conditions in which a node takes a job now."""
 OUT = ("down", "error", "unknown", "failing", "invalid registration", "not responding", "drained", "draining")
-"""The standings that somebody has to mend."""
+"""The conditions that an administrator has to fix."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """A node as Slurm has it: memory in MB; ``gpus_used`` is None where Slurm did not say.
+    """A node; memory in MB, ``gpus_used`` None if unknown.
 
-    ``state`` is Slurm's own (``IDLE+DRAIN``); ``reason`` is why it is out, by whom and since which epoch second.
+    ``state`` is Slurm's own (``IDLE+DRAIN``); ``reason`` is why it is down, by whom and since which epoch second.
     """
 
     name: str
@@ -58,7 +58,7 @@ class Node:
 
     @property
     def standing(self) -> str:
-        """One word for what the node is good for: ``idle``, ``mixed``, ``drained`` …; Slurm's own where it is new."""
+        """The node's condition: ``idle``, ``mixed``, ``drained`` …; Slurm's own state if it is unknown."""
         words = state_words(self.state)
         busy = bool(words & {"ALLOCATED", "MIXED"})
         for flag, standing in _STANDINGS:
@@ -82,24 +82,24 @@ class Node:
 
     @property
     def cpus_free(self) -> int:
-        """CPUs that a job could have now."""
+        """CPUs that a job could use now."""
         return max(0, self.cpus - self.cpus_used) if self.standing in OPEN else 0
 
     @property
     def full(self) -> str:
-        """What is used up so that a job finds no place though GPUs may be idle: ``CPUs``, ``memory``, or nothing."""
+        """What is used up, so that no job fits even if GPUs are idle: ``CPUs``, ``memory``, or empty."""
         if self.cpus and self.cpus_used >= self.cpus:
             return "CPUs"
         return "memory" if self.memory and self.memory_used >= self.memory else ""
 
     @property
     def gpus_idle(self) -> Gpus:
-        """GPUs that no job has, by type, whatever the node's state; empty where Slurm did not say what is used."""
+        """GPUs that no job uses, by type, in any state of the node; empty if unknown."""
         if self.gpus_used is None:
             return ()
         left = dict(self.gpus)
         for kind, used in self.gpus_used:
-            # a type that the node does not name is taken off the types it has, largest first
+            # a type that the node does not name is subtracted from the types it has, the largest first
             for name in [kind] if kind in left else sorted(left, key=lambda k: -left[k]):
                 taken = min(left[name], used)
                 left[name] -= taken
@@ -108,7 +108,7 @@ class Node:
 
     @property
     def gpus_free(self) -> Gpus:
-        """GPUs that a job could have now, by type."""
+        """GPUs that a job could use now, by type."""
         return self.gpus_idle if self.standing in OPEN and not self.full else ()
 
     @property
@@ -121,14 +121,14 @@ _LINES = ("NodeName=", "CPUAlloc=", "Gres=", "GresUsed=", "RealMemory=", "State=
 
 
 def nodes_argv() -> list[str]:
-    """Ask for all nodes; ``-d`` adds which generic resources are in use, whether or not there is accounting."""
+    """Return the command for all nodes; ``--details`` adds the used generic resources, also without accounting."""
     argv = show_argv("node")
     return [argv[0], "--details", *argv[1:]]
 
 
 def parse_nodes(text: str) -> list[Node]:
-    """The nodes of the answer, in Slurm's order."""
-    # thousands of nodes, twenty lines each, half of them of no use here
+    """Parse the nodes, in Slurm's order."""
+    # thousands of nodes have twenty lines each, of which half are not needed
     lines = (line for line in text.split("\n") if line.lstrip().startswith(_LINES) or not line.strip())
     return [_node(block) for block in parse_show("\n".join(lines)) if block.get("NodeName")]
 
@@ -140,10 +140,10 @@ def _node(block: dict[str, str]) -> Node:
         name=block["NodeName"],
         partitions=tuple(p for p in block.get("Partitions", "").split(",") if p),
         state=block.get("State", ""),
-        cpus=_number(block.get("CPUEfctv") or block.get("CPUTot")) or 0,
-        cpus_used=_number(block.get("CPUAlloc")) or 0,
-        memory=_number(block.get("RealMemory")) or 0,
-        memory_used=_number(block.get("AllocMem")) or 0,
+        cpus=parse_int(block.get("CPUEfctv") or block.get("CPUTot", "")) or 0,
+        cpus_used=parse_int(block.get("CPUAlloc", "")) or 0,
+        memory=parse_int(block.get("RealMemory", "")) or 0,
+        memory_used=parse_int(block.get("AllocMem", "")) or 0,
         gpus=_sum(gpus),
         gpus_used=_used(block, bool(gpus)),
         reason=reason,
@@ -163,36 +163,35 @@ def _used(block: dict[str, str], any_gpus: bool) -> Gpus | None:
 
 
 def state_words(state: str) -> frozenset[str]:
-    """The words of a node's state: ``MIXED+DRAIN`` is two, ``DOWN*`` says NOT_RESPONDING as well."""
-    words = set()
+    """Parse a node's state into its flags: ``MIXED+DRAIN`` has two, ``DOWN*`` includes NOT_RESPONDING."""
+    flags = set()
     for part in state.upper().split("+"):
         plain = part.rstrip("".join(_MARKS))
-        words |= {plain, *(_MARKS[mark] for mark in part[len(plain) :])}
-    return frozenset(words - {""})
+        flags |= {plain, *(_MARKS[mark] for mark in part[len(plain) :])}
+    return frozenset(flags - {""})
 
 
 def tres_gpus(tres: str) -> Gpus:
-    """The GPUs in a TRES list: ``cpu=8,gres/gpu=4,gres/gpu:a100=4`` is four a100; types win over the sum."""
+    """Parse the GPUs in a TRES list: ``cpu=8,gres/gpu=4,gres/gpu:a100=4`` is four a100; types replace the sum."""
     found = re.findall(r"(?:^|,)gres/gpu(?::([^=,]+))?=([0-9]{1,9})", tres, re.ASCII)
     typed = [(kind, int(number)) for kind, number in found if kind]
     return _sum(typed or [("", int(number)) for _, number in found])
 
 
 def parse_reason(text: str) -> tuple[str, str, int | None]:
-    """A node's reason, who wrote it and when: ``bad fan [root@1763700000]``."""
+    """Parse a node's reason, its author and its time: ``bad fan [root@1763700000]``."""
     match = re.fullmatch(r"(.*?) ?\[([^\[\]@]*)@([^\[\]@]*)\]", text, re.DOTALL)
     if match is None:
         return text, "", None
-    return match[1], match[2], _number(match[3])
+    return match[1], match[2], parse_int(match[3])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Partition:
-    """A partition; ``time_limit`` in seconds, ``max_nodes`` and it None where there is no limit.
+    """A partition; ``time_limit`` (seconds) and ``max_nodes`` are None without a limit.
 
-    ``given_time`` is the limit in seconds of a job that asks for none.
-
-    ``allowed`` and ``denied`` map Slurm's own words (``Accounts``, ``Qos``, ``Groups``) to names.
+    ``given_time`` is the time limit in seconds of a job that requests none. ``allowed`` and ``denied`` map Slurm's keys
+    (``Accounts``, ``Qos``, ``Groups``) to names.
     """
 
     name: str
@@ -211,9 +210,9 @@ class Partition:
 
 @dataclass(frozen=True, slots=True)
 class UserContext:
-    """Who asks: user, groups, and the accounts and QOS that accounting gives them, None where it did not say.
+    """A user, with groups, and the accounts and QOS in accounting, None if unknown.
 
-    ``above`` are the accounts that theirs belong to: newer versions let a partition allow a whole tree of them.
+    ``above`` are the parent accounts: newer versions let a partition allow a whole tree of them.
     """
 
     user: str
@@ -227,12 +226,12 @@ class UserContext:
 
 
 def partitions_argv() -> list[str]:
-    """Ask for all partitions that may be seen."""
+    """Return the command for all visible partitions."""
     return show_argv("partition")
 
 
 def parse_partitions(text: str) -> list[Partition]:
-    """The partitions of the answer, in Slurm's order."""
+    """Parse the partitions, in Slurm's order."""
     return [_partition(block) for block in parse_show(text) if block.get("PartitionName")]
 
 
@@ -246,10 +245,10 @@ def _partition(block: dict[str, str]) -> Partition:
         default=block.get("Default") == "YES",
         state=block.get("State", "UP"),
         time_limit=parse_duration(block.get("MaxTime", "")),
-        # without a DefaultTime (NONE) it is the longest that the partition allows
+        # without a DefaultTime (NONE) it is the partition's maximum
         given_time=parse_duration(block.get("DefaultTime", "")) or parse_duration(block.get("MaxTime", "")),
-        min_nodes=_number(block.get("MinNodes")) or 0,
-        max_nodes=_number(block.get("MaxNodes")),
+        min_nodes=parse_int(block.get("MinNodes", "")) or 0,
+        max_nodes=parse_int(block.get("MaxNodes", "")),
         qos=block.get("QoS", ""),
         root_only=block.get("RootOnly") == "YES",
         needs_reservation=block.get("ReqResv") == "YES",
@@ -259,7 +258,7 @@ def _partition(block: dict[str, str]) -> Partition:
 
 
 def closed(partition: Partition, me: UserContext) -> str:
-    """Why jobs of this user are not taken there, in the partition's own words; empty where nothing says so."""
+    """Return the partition's setting that refuses this user's jobs; empty if there is none."""
     if partition.state != "UP":
         return f"State={partition.state}"
     root = me.user == "root"  # Slurm lets root pass RootOnly and AllowGroups (src/slurmctld/partition_mgr.c)
@@ -279,12 +278,8 @@ def closed(partition: Partition, me: UserContext) -> str:
 
 
 def _sum(pairs: Iterable[tuple[str, int]]) -> Gpus:
-    """A node may name one type on several lines of gres.conf: one pair for each type."""
+    """Return one pair per type; a node may have one type on several lines of gres.conf."""
     sums: dict[str, int] = {}
     for kind, number in pairs:
         sums[kind] = sums.get(kind, 0) + number
     return tuple(sums.items())
-
-
-def _number(text: str | None) -> int | None:
-    return int(text) if text and text.isascii() and text.isdigit() and len(text) < 19 else None

@@ -1,4 +1,4 @@
-"""sacct: jobs that have ended, and who cancelled one: the arguments of a command, and what its answer says."""
+"""sacct: ended jobs, and who cancelled one. Arguments of the commands, and parsers of their output."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ _LOST = re.compile(r"\b(?:DOWN|FAIL|NO_RESPOND|NOT_RESPONDING|REBOOT\w*|POWERED_
 
 
 def ended_argv(job: JobId) -> list[str]:
-    """``sacct`` for one job: its state with who cancelled it."""
+    """Return the command for the state of one job, which names who cancelled it."""
     return ["sacct", "--allocations", "--noheader", "--parsable2", f"--jobs={job}", "--format=JobID,State"]
 
 
 def parse_canceller(text: str) -> int | None:
-    """The user id in ``CANCELLED by 1000`` of the job's newest row; None where it does not say."""
+    """Parse the user id in ``CANCELLED by 1000`` of the job's newest row; None if there is none."""
     found = re.findall(r"^[^|\n]*\|CANCELLED by (\d{1,10})\s*$", text, re.MULTILINE)
     return int(found[-1]) if found else None
 
 
 def lost_nodes(nodes: Iterable[Mapping[str, str]]) -> list[str]:
-    """The names of the nodes that are down or do not answer, of ``scontrol show node``."""
+    """Return the names of the nodes that are down or do not respond, from ``scontrol show node``."""
     return [node["NodeName"] for node in nodes if node.get("NodeName") and _LOST.search(node.get("State", ""))]
 
 
@@ -37,7 +37,7 @@ OLD = (*_WHO, "JobName", "WorkDir", "SubmitLine")
 
 
 def files_argv(job: JobId, since: int, columns: Sequence[str], cluster: str = "") -> list[str]:
-    """sacct for a job or a task, whoever's it is, from epoch second ``since`` on."""
+    """Return the command for a job or a task of any user, since epoch second ``since``."""
     start = datetime.fromtimestamp(since, UTC).strftime("%Y-%m-%dT%H:%M:%S")
     where = [f"--clusters={cluster}"] if cluster else []
     return ["sacct", "--allocations", "--allusers", "--noheader", "--parsable2", f"--delimiter={SEP}", *where,
@@ -45,7 +45,7 @@ def files_argv(job: JobId, since: int, columns: Sequence[str], cluster: str = ""
 
 
 def parse_files(text: str, columns: Sequence[str]) -> list[dict[str, str]]:
-    """A row a job or task, by column; rows that do not parse are left out."""
+    """Parse a row per job or task, by column; rows that do not parse are skipped."""
     rows = (line.split(SEP, len(columns) - 1) for line in text.split("\n"))
     return [dict(zip(columns, cells, strict=True)) for cells in rows if len(cells) == len(columns)]
 
@@ -55,17 +55,17 @@ _SACCT = ("JobID", "JobIDRaw", "State", "ExitCode", "User", "Partition", "NodeLi
 
 
 def sacct_argv(ids: Sequence[JobId], since: int, cluster: str = "") -> list[str]:
-    """One sacct for those ids from epoch second ``since`` on; without ids, for all of my jobs."""
+    """Return the command for those ids since epoch second ``since``; without ids, for all jobs of the user."""
     start = datetime.fromtimestamp(since, UTC).strftime("%Y-%m-%dT%H:%M:%S")
     which = [f"--jobs={','.join(dict.fromkeys(map(query_id, ids)))}", "--allusers"] if ids else []
     where = [f"--clusters={cluster}"] if cluster else []
-    # --duplicates: after a controller crash one id may stand for two jobs, and only the name tells them apart
+    # --duplicates: after a controller crash two jobs may have one id, and only the name distinguishes them
     return ["sacct", "--allocations", "--duplicates", "--noheader", "--parsable2", f"--delimiter={SEP}",
             f"--starttime={start}", f"--format={','.join(_SACCT)}", *which, *where]  # fmt: skip
 
 
 def parse_sacct(text: str) -> list[JobStatus]:
-    """The jobs of sacct's answer, in its order; a row without an end is one that accounting believes open."""
+    """Parse the jobs, in sacct's order; a row without an end is a job that accounting considers active."""
     jobs = []
     for line in text.split("\n"):
         cells = line.split(SEP, len(_SACCT) - 1)
@@ -99,7 +99,7 @@ def parse_sacct(text: str) -> list[JobStatus]:
 
 
 def exit_status(code: str) -> int | None:
-    """Slurm's ``ExitCode`` (``3:0``, ``0:15``) as a shell would say it: 3, 143; None where it is neither."""
+    """Parse Slurm's ``ExitCode`` (``3:0``, ``0:15``) into a shell's exit status (3, 143); None if it is neither."""
     match = re.fullmatch(r"(\d{1,9}):(\d{1,9})", code, re.ASCII)
     if match is None:
         return None
@@ -108,16 +108,16 @@ def exit_status(code: str) -> int | None:
 
 
 Presence = Literal["yes", "silent", "none"]
-"""Whether accounting answers; ``silent`` where it is on and does not."""
+"""Whether accounting answers; ``silent`` means it is enabled but does not."""
 
 
 def accounting_argv() -> list[str]:
-    """Ask accounting for nothing much, to see whether it answers."""
+    """Return a cheap command that shows whether accounting answers."""
     return ["sacct", "-n", "-X", "-P", "--starttime", "now", "-o", "JobID"]
 
 
 def parse_accounting(answer: Completed) -> Presence:
-    """``none`` where accounting is switched off, ``silent`` where it is on but did not answer."""
+    """Return ``none`` if accounting is disabled, ``silent`` if it is enabled but did not answer."""
     if answer.status == 0:
         return "yes"
     return "none" if "accounting storage is disabled" in (answer.stderr + answer.stdout).lower() else "silent"

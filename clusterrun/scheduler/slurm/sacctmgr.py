@@ -1,7 +1,7 @@
-"""sacctmgr: the limits of every QOS, and a user's associations: the arguments of a command, and what its answer says.
+"""sacctmgr: the limits of every QOS, and a user's associations. Arguments of the commands, and parsers of their output.
 
-slurmctld (:mod:`clusterrun.scheduler.slurm.limits`) tells what is used as well, but the limits of a QOS on each user
-and account only for those who have run in it.
+slurmctld (:mod:`clusterrun.scheduler.slurm.limits`) also shows how much is used, but the limits of a QOS per user and
+per account only for those who have run in it.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from clusterrun.scheduler.slurm.values import parse_duration
 
 Limits = dict[tuple[str, str], float]
-"""Limits by slurmctld's name and the TRES they are on, empty where that is jobs or time: ``("GrpTRES", "gres/gpu")``.
+"""Limits by slurmctld's name and the TRES, as ``("GrpTRES", "gres/gpu")``; the TRES is empty for jobs and time.
 
-In slurmctld's units: MB and minutes.
+Units are slurmctld's: MB and minutes.
 """
 
 #: sacctmgr's columns, and slurmctld's names for them (22.05 to 26.05).
@@ -26,12 +26,12 @@ _SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,6})?)([MGTP]?)", re.ASCII)
 
 
 def qos_argv() -> list[str]:
-    """Ask for all of them."""
+    """Return the command for all QOS."""
     return ["sacctmgr", "-nP", "show", "qos", f"format=Name,{','.join(_COLUMNS)}"]
 
 
 def parse_qos(text: str) -> dict[str, Limits]:
-    """The limits that are set, by QOS."""
+    """Parse the limits that are set, by QOS."""
     found: dict[str, Limits] = {}
     for line in text.split("\n"):
         cells = line.split("|")
@@ -55,14 +55,14 @@ def _tres(text: str) -> dict[str, float]:
 
 
 def _size(text: str) -> float | None:
-    """A number; with a letter it is memory, in MB: ``62.50G``."""
+    """Parse a number; with a letter it is memory, returned in MB: ``62.50G``."""
     match = _SIZE.fullmatch(text)
     return None if match is None else float(match[1]) * (1024 ** "MGTP".index(match[2]) if match[2] else 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Association:
-    """An account the user may charge, and with it perhaps a partition and qualities of service."""
+    """An account that the user may charge, with its partition (or empty) and QOS."""
 
     account: str
     partition: str
@@ -71,13 +71,13 @@ class Association:
 
 
 def associations_argv(user: str, cluster: str) -> list[str]:
-    """Ask which accounts a user may charge on this cluster (a database may serve several)."""
+    """Return the command for the accounts that a user may charge on this cluster (a database may serve several)."""
     where = [f"user={user}", *([f"cluster={cluster}"] if cluster else [])]
     return ["sacctmgr", "-nP", "show", "assoc", *where, "format=account,partition,qos,defaultqos"]
 
 
 def parse_associations(text: str) -> tuple[Association, ...]:
-    """The user's associations in Slurm's order."""
+    """Parse the user's associations, in Slurm's order."""
     rows = (line.split("|") for line in text.split("\n"))
     return tuple(
         Association(r[0], r[1], tuple(q for q in r[2].split(",") if q), r[3]) for r in rows if len(r) == 4 and r[0]

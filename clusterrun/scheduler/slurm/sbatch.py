@@ -1,8 +1,8 @@
-"""sbatch: what its answer says of a submission, and when a job would start (``--test-only``).
+"""sbatch: parsers of its answer to a submission, and the estimated start of a job (``--test-only``).
 
-For ``--test-only`` the script goes to standard input, so that nothing is written. slurmctld uses up a job id for each
-question and keeps no job. Its answer supposes that running jobs use their whole time limit and adds the waiting
-ones of higher priority roughly (src/slurmctld/job_scheduler.c, _delayed_job_start_time).
+``--test-only`` reads the script from standard input, so nothing is written. slurmctld uses up a job id for each query
+and keeps no job. Its estimate assumes that running jobs use their whole time limit, and adds pending jobs of higher
+priority roughly (src/slurmctld/job_scheduler.c, _delayed_job_start_time).
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 from clusterrun.errors import Ambiguous, ClusterrunError, NotDelivered, Refused
 from clusterrun.job import JobId
-from clusterrun.system.shell import Completed
+from clusterrun.scheduler import SlurmCommands, Submission
+from clusterrun.system.shell import SLURM_TIMEOUT, Completed
 
 # 22.05, 24.11: "Job 5 to start at T using 8 processors on nodes node[1-2] in partition gpu"; of a federation and
 # since 25.05 "… at T on cluster C a using …" (src/api/allocate.c); before 17.11 there was no partition.
@@ -27,9 +28,9 @@ _FAILED = "allocation failure: "
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """When and where a job would start; ``at`` in epoch seconds, None where Slurm could not tell.
+    """When and where a job would start; ``at`` in epoch seconds, None if unknown.
 
-    ``preempts`` are the jobs that would have to leave for it.
+    ``preempts`` are the jobs that it would preempt.
     """
 
     at: int | None
@@ -40,14 +41,14 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class No:
-    """Slurm takes no such job, in its own ``words``."""
+    """Slurm would refuse the job; ``words`` is its message."""
 
     words: str
 
 
 @dataclass(frozen=True, slots=True)
 class Silence:
-    """Slurm did not answer; ``words`` say how."""
+    """Slurm did not answer; ``words`` is the error."""
 
     words: str
 
@@ -56,12 +57,23 @@ Estimate = Start | No | Silence
 
 
 def test_only_argv(arguments: Sequence[str]) -> list[str]:
-    """Ask about the script on standard input; ``arguments`` are the user's own sbatch arguments."""
+    """Return the command for the script on standard input; ``arguments`` are the user's sbatch arguments."""
     return ["sbatch", "--test-only", *arguments]
 
 
+def estimate_start(
+    slurm: SlurmCommands, submission: Submission, script: str, timeout: float = SLURM_TIMEOUT
+) -> Estimate:
+    """Return when Slurm would start the job; no job is made and nothing is written. Never raises."""
+    # the job's environment and not that of a query: in --begin=16:00 the time is the user's own
+    env = {**submission.env, "SLURM_TIME_FORMAT": "%s"}
+    argv = test_only_argv(submission.argv)
+    reply = slurm.answer(argv, timeout, env=env, cwd=submission.workdir, stdin=script)
+    return parse_test_only(reply.stderr, reply.note)
+
+
 def parse_test_only(stderr: str, note: str) -> Estimate:
-    """What it said, on standard error in any case; ``note`` is why it failed in a line, empty if it did not."""
+    """Parse the answer, which is on standard error; ``note`` is the error in one line, empty if it succeeded."""
     found = list(_ACCEPTED.finditer(stderr))
     if found and not note:
         one, preempts = found[-1], _PREEMPTS.search(stderr)
@@ -69,14 +81,14 @@ def parse_test_only(stderr: str, note: str) -> Estimate:
         return Start(
             at or None, one["nodes"], one["partition"] or "", tuple(preempts[1].split(",")) if preempts else ()
         )
-    wire = any(said.text in stderr for said in SBATCH_ERRORS if not issubclass(said.kind, Refused))
-    if wire or not note or not stderr.strip():  # an answer without an error that cannot be read is none either
-        return Silence(_words(stderr) or note or "sbatch --test-only said nothing")
-    return No(_words(stderr))
+    wire = any(error.text in stderr for error in SBATCH_ERRORS if not issubclass(error.kind, Refused))
+    if wire or not note or not stderr.strip():  # an answer without an error that does not parse is no answer
+        return Silence(_reason(stderr) or note or "sbatch --test-only printed nothing")
+    return No(_reason(stderr))
 
 
-def _words(stderr: str) -> str:
-    """Slurm's reason: what follows ``allocation failure``, else the last line, without sbatch's own name."""
+def _reason(stderr: str) -> str:
+    """Return Slurm's reason: what follows ``allocation failure``, else the last line, without sbatch's name."""
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
     final = next((line for line in reversed(lines) if _FAILED in line), lines[-1] if lines else "")
     return re.sub(rf"^(sbatch: )?(error: |fatal: )?({_FAILED})?", "", final)
@@ -90,19 +102,19 @@ _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b
 
 @dataclass(frozen=True, slots=True)
 class SbatchError:
-    """A text that Slurm says when it cannot submit, what kind of answer that is, and what to try."""
+    """A message of Slurm when it cannot submit, the kind of error, and a hint."""
 
     text: str
     kind: type[ClusterrunError]
     hint: str
 
 
-#: What sbatch says on failure, most particular first. The first group are texts of ``slurm_strerror`` for errors of
-#: the wire (src/common/slurm_errno.c): they alone leave open whether the controller took the job. Any other answer
-#: behind "Batch job submission failed" comes from the controller, so it is a refusal. Seen on 22.05 unless said.
+#: sbatch's error messages, the most specific first. The first group are network errors of ``slurm_strerror``
+#: (src/common/slurm_errno.c): only these leave open whether the controller took the job. Any other message after
+#: "Batch job submission failed" comes from the controller, so it is a refusal. Seen on 22.05 unless noted.
 SBATCH_ERRORS: tuple[SbatchError, ...] = (
     SbatchError(
-        "Unable to contact slurm controller (connect failure)", NotDelivered, "ask `scontrol ping`; try again later"
+        "Unable to contact slurm controller (connect failure)", NotDelivered, "run `scontrol ping`; try again later"
     ),
     SbatchError("Unable to contact slurm controller", Ambiguous, ""),
     SbatchError("Socket timed out on send/recv operation", Ambiguous, ""),
@@ -114,7 +126,7 @@ SBATCH_ERRORS: tuple[SbatchError, ...] = (
     SbatchError("Connection reset by peer", Ambiguous, ""),
     SbatchError("Connection timed out", Ambiguous, ""),
     SbatchError("Resource temporarily unavailable", Ambiguous, ""),
-    SbatchError("Slurm backup controller in standby mode", NotDelivered, "ask `scontrol ping`; try again later"),
+    SbatchError("Slurm backup controller in standby mode", NotDelivered, "run `scontrol ping`; try again later"),
     SbatchError("Invalid partition name specified", Refused, "see the partitions with `sinfo -s`"),
     SbatchError("Invalid account", Refused, "see yours with `sacctmgr show assoc user=$USER format=account`"),
     SbatchError(
@@ -136,8 +148,8 @@ SBATCH_ERRORS: tuple[SbatchError, ...] = (
     SbatchError(
         "Job violates accounting/QOS policy", Refused, "a limit of your account or QOS: see `sacctmgr show qos`"
     ),
-    SbatchError("Batch job submission failed", Refused, "Slurm said no; the line above is its reason"),
-    # said by sbatch itself, before anything is sent
+    SbatchError("Batch job submission failed", Refused, "Slurm's reason is in the line above"),
+    # errors of sbatch itself, before anything is sent
     SbatchError("unrecognized option", Refused, "see `sbatch --help` for what --sbatch-arg may pass"),
     SbatchError("unrecognised option", Refused, "see `sbatch --help` for what --sbatch-arg may pass"),
     SbatchError("Invalid --", Refused, "see `man sbatch` for the option's form"),
@@ -147,7 +159,7 @@ SBATCH_ERRORS: tuple[SbatchError, ...] = (
 )  # fmt: skip
 
 
-#: More of them, rarer, for which asking again would not help: looked up, then taken for a refusal.
+#: Rarer ones, for which a retry would not help: the job is looked up, and if it is not found this is a refusal.
 _DOUBTFUL = ("Communication connection failure", "Communication shutdown failure", "Protocol authentication error",
              "Unexpected message received", "Unexpected missing socket error", "Insane message length", "Broken pipe",
              "Interrupted system call")  # fmt: skip
@@ -157,10 +169,10 @@ _NOT_CONNECTED = "Unable to contact slurm controller (connect failure)"
 
 
 def sbatch_id(stdout: str) -> tuple[JobId | None, bool]:
-    """The id that ``sbatch --parsable`` printed, and whether it printed nothing else.
+    """Parse the id that ``sbatch --parsable`` printed, and whether it printed nothing else.
 
-    A site's wrapper may print a banner around it, so only a whole line that is an id counts, colours aside;
-    two different ones are none. With anything else printed, the caller looks the id up by the token.
+    A site's wrapper may print a banner around it, so only a whole line that is an id counts, without colours; two
+    different ones count as none. If anything else was printed, the caller looks the id up by the token.
     """
     plain = _ESCAPES.sub("", stdout)
     lines = [line.strip() for line in plain.splitlines()]
@@ -172,25 +184,25 @@ def sbatch_id(stdout: str) -> tuple[JobId | None, bool]:
 
 
 def sbatch_error(done: Completed) -> ClusterrunError:
-    """What a failed sbatch means: refused, not delivered, or (every text we do not know) ambiguous.
+    """Return the error of a failed sbatch: refused, not delivered, or (for any unknown message) ambiguous.
 
-    A certain answer is believed only in sbatch's own lines and from an sbatch that ended by itself: a banner may say
-    anything. Doubt is believed from anywhere.
+    A certain error counts only in sbatch's own lines and from an sbatch that ended by itself, since a banner may
+    contain anything. An ambiguous error counts anywhere.
     """
-    words = f"{done.stderr}\n{done.stdout}"
-    said = _tail(done.stderr.strip() or done.stdout.strip())
-    doubts = [s for s in SBATCH_ERRORS if s.kind is Ambiguous and s.text in words.replace(_NOT_CONNECTED, "")]
+    output = f"{done.stderr}\n{done.stdout}"
+    message = _tail(done.stderr.strip() or done.stdout.strip())
+    doubts = [s for s in SBATCH_ERRORS if s.kind is Ambiguous and s.text in output.replace(_NOT_CONNECTED, "")]
     killed = 128 < done.status <= 128 + 64  # its own fatal errors end it with 255
-    own = "\n".join(line for line in words.splitlines() if "sbatch" in line and not killed)
+    own = "\n".join(line for line in output.splitlines() if "sbatch" in line and not killed)
     known = next(iter(doubts), None) or next((s for s in SBATCH_ERRORS if s.text in own), None)
-    if known and known.kind is Refused and any(text in words for text in _DOUBTFUL):
+    if known and known.kind is Refused and any(text in output for text in _DOUBTFUL):
         known = None
     if known is None or known.kind is Ambiguous:
-        return Ambiguous("sbatch did not say whether it submitted the job", said=said, wire=known is not None)
+        return Ambiguous("sbatch did not say whether it submitted the job", said=message, wire=known is not None)
     what = "Slurm did not get the request" if known.kind is NotDelivered else "Slurm refused the job"
-    return known.kind(what, hint=known.hint, said=said)
+    return known.kind(what, hint=known.hint, said=message)
 
 
 def _tail(text: str, limit: int = 2000) -> str:
-    """The end of a long answer: Slurm's own words come last, after any banner."""
+    """Return the end of a long message: Slurm's own lines come last, after any banner."""
     return text if len(text) <= limit else "…" + text[-limit:]

@@ -1,4 +1,4 @@
-"""scontrol and scancel, as pairs of pure functions: the arguments of a command, and what its answer says.
+"""scontrol and scancel. Arguments of the commands, and parsers of their output.
 
 ``scontrol show KIND`` prints blocks of ``Key=value``; ``scontrol show config`` prints a table.
 """
@@ -7,31 +7,31 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from clusterrun.job import JobId
+from clusterrun.scheduler import ClusterFacts
 
 HELD = ("JobHeldUser", "JobHeldAdmin")
-"""squeue's reasons of a job that is held; an administrator's hold only an administrator releases."""
+"""squeue's reasons of a held job; only an administrator can release an administrator's hold."""
 
 
 def hold_argv(job: JobId, *, release: bool, cluster: str = "") -> Sequence[str]:
-    """``scontrol hold|release ID``; an array by its base, or one task of it."""
+    """Return ``scontrol hold|release ID`` for a job, an array or one task of it."""
     where = [f"--clusters={cluster}"] if cluster else []
     return ["scontrol", *where, "release" if release else "hold", str(job)]
 
 
 def parse_hold(stderr: str) -> str:
-    """scontrol's own words for why not, in one line; an empty text where it said nothing.
+    """Return scontrol's error in one line, empty if there is none.
 
-    It says them twice: with the job (``… for job 5``), and for its call of the controller (``slurm_suspend error: …``).
+    scontrol prints it twice: with the job (``… for job 5``) and for the controller call (``slurm_suspend error: …``).
     """
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
     named = [line for line in lines if re.search(r" for job \S+$", line)]
     return (named or lines or [""])[0]
 
 
-# What people or sites wrote, which may hold blanks and "=": the rest of its line, whatever stands there.
+# Free text of users or sites, which may contain blanks and "=": the value is the rest of the line.
 _FREE = ("JobName", "Comment", "AdminComment", "SystemComment", "Command", "WorkDir", "StdErr", "StdIn", "StdOut",
          "OS", "Extra", "SubmitLine", "MailUser")  # fmt: skip
 _KEY = re.compile(r"(?:^|(?<= ))([A-Z][A-Za-z0-9_/:]*)=")
@@ -39,30 +39,30 @@ _FREE_AT = re.compile(rf"(?:^|(?<= ))({'|'.join(_FREE)})=")
 
 
 def show_argv(kind: str, names: Sequence[str] = (), cluster: str = "") -> list[str]:
-    """``scontrol show KIND [NAMES]``; without names, all of them."""
+    """Return ``scontrol show KIND [NAMES]``; without names, for all."""
     where = [f"--clusters={cluster}"] if cluster else []
     return ["scontrol", *where, "show", kind, *([",".join(names)] if names else [])]
 
 
 def parse_show(text: str) -> list[dict[str, str]]:
-    """The blocks of an answer, each its keys and values; ``(null)`` and ``N/A`` become an empty text.
+    """Parse the blocks of an answer into keys and values; ``(null)`` and ``N/A`` become an empty text.
 
-    Of a key that comes twice the last counts: a job's name comes first, and may hold anything.
+    If a key appears twice the last one counts: a job's name comes first, and may contain anything.
     """
     blocks: list[dict[str, str]] = []
-    # 24.11 puts an empty line before a node's reason: a block begins where the line after one is not indented
+    # 24.11 prints an empty line before a node's reason: a block begins if the line after it is not indented
     for block in re.split(r"\n[ \t]*\n(?=\S)", text):
         found: dict[str, str] = {}
         for line in block.splitlines():
-            found.update(_words(line.strip()))
+            found.update(_parse_line(line.strip()))
         if found:
             blocks.append(found)
     return blocks
 
 
-def _words(line: str) -> dict[str, str]:
+def _parse_line(line: str) -> dict[str, str]:
     free = _FREE_AT.search(line)
-    # a node's reason is free too, but a job's stands among its states
+    # a node's reason is free text too, but a job's is among its states
     if free is None and line.startswith("Reason="):
         return {"Reason": _value(line[len("Reason=") :])}
     head = line if free is None else line[: free.start()]
@@ -83,7 +83,7 @@ _SIMPLE = re.compile(rf"{_NAME}(?:&{_NAME})*|{_NAME}(?:\|{_NAME})*")
 
 
 def parse_features(text: str) -> dict[str, frozenset[str]]:
-    """Node -> its active features, of what ``scontrol show node`` prints."""
+    """Parse the active features of each node in ``scontrol show node``."""
     lines = (
         line for line in text.split("\n") if line.lstrip().startswith(("NodeName=", "ActiveF")) or not line.strip()
     )
@@ -95,9 +95,9 @@ def parse_features(text: str) -> dict[str, frozenset[str]]:
 
 
 def having(wanted: str, features: Mapping[str, frozenset[str]], nodes: Iterable[str]) -> list[str] | None:
-    """Those of the nodes that have what is wanted: ``a``, ``a&b`` or ``a|b``; None for counts and brackets.
+    """Return the nodes that have the wanted features: ``a``, ``a&b`` or ``a|b``; None for counts and brackets.
 
-    A node of which nothing was told is taken to have it.
+    A node whose features are unknown counts as having them.
     """
     if not _SIMPLE.fullmatch(wanted):
         return None
@@ -107,28 +107,19 @@ def having(wanted: str, features: Mapping[str, frozenset[str]], nodes: Iterable[
 
 
 def scancel_argv(ids: Sequence[JobId], cluster: str = "") -> list[str]:
-    """One scancel for all of those ids."""
+    """Return one scancel for all of those ids."""
     where = [f"--clusters={cluster}"] if cluster else []
     return ["scancel", *where, "--", *(str(i) for i in ids)]
 
 
 def parse_scancel(stderr: str) -> dict[str, str]:
-    """Slurm's word on each id it would not cancel; it says nothing at all of an id it does not know."""
+    """Parse the error for each id that was not cancelled; scancel prints nothing about an unknown id."""
     pattern = re.compile(r"job id ([0-9_+]+):? (.*)")
     return {m[1]: m[2] for line in stderr.splitlines() if (m := pattern.search(line))}
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterFacts:
-    """What we need to know of a cluster once a day: its name, whether it keeps accounts, whether it has GPUs."""
-
-    cluster: str
-    accounting: bool
-    gpus: bool
-
-
 def parse_cluster_facts(answer: str) -> ClusterFacts:
-    """The facts in the answer of ``scontrol show config``."""
+    """Parse the facts in ``scontrol show config``."""
     values = dict(re.findall(r"^(\w+)\s*= (.*?)\s*$", answer, re.MULTILINE))
     kind = values.get("AccountingStorageType", "")
     return ClusterFacts(
@@ -139,11 +130,11 @@ def parse_cluster_facts(answer: str) -> ClusterFacts:
 
 
 def config_argv() -> list[str]:
-    """Ask for the controller's configuration."""
+    """Return the command for the controller's configuration."""
     return ["scontrol", "show", "config"]
 
 
 def parse_config(text: str) -> dict[str, str]:
-    """The configuration's keys and values; ``(null)`` is an empty text."""
+    """Parse the configuration into keys and values; ``(null)`` becomes an empty text."""
     pairs = (re.fullmatch(r"([A-Za-z]\w*(?:\[\d+\])?)\s+= ?(.*)", line.rstrip()) for line in text.split("\n"))
     return {m[1]: "" if m[2] == "(null)" else m[2] for m in pairs if m}

@@ -1,4 +1,4 @@
-"""sinfo: the partitions and the kinds of their nodes: the arguments of a command, and what its answer says."""
+"""sinfo: the partitions and the kinds of their nodes. Arguments of the command, and a parser of its output."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _UNUSABLE = ("down", "drain", "fail", "inval", "unk", "error", "future", "reboot
 
 @dataclass(frozen=True, slots=True)
 class NodeGroup:
-    """Nodes of a partition that are alike: how many, what each has, and their state as Slurm says it.
+    """Identical nodes of a partition: their number, what each has, and Slurm's state.
 
-    ``memory`` is in MB; ``gpus`` are (type, number) pairs per node, the type empty where the site names none.
+    ``memory`` is in MB; ``gpus`` are (type, number) pairs per node, with an empty type if the site names none.
     """
 
     count: int
@@ -31,13 +31,13 @@ class NodeGroup:
 
     @property
     def usable(self) -> bool:
-        """Whether a job could ever start there as things stand; ``*`` marks a node that does not respond."""
+        """Whether a job can start there; ``*`` marks a node that does not respond."""
         return not self.state.endswith("*") and not self.state.startswith(_UNUSABLE)
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionSummary:
-    """A partition; times as Slurm writes them (``infinite``, ``n/a`` where there is no default)."""
+    """A partition; times as Slurm writes them (``infinite``, ``n/a`` without a default)."""
 
     name: str
     default: bool
@@ -56,7 +56,7 @@ class PartitionSummary:
 
     @property
     def typical(self) -> NodeGroup | None:
-        """The kind of node there is most of, among those with GPUs where there are any; the larger one of equals."""
+        """The most frequent kind of node, of those with GPUs if there are any; of equals the larger."""
         counts: Counter[tuple[int, int, int, tuple[tuple[str, int], ...]]] = Counter()
         for n in self.nodes:
             if n.gpu_count or not self.gpu_total:
@@ -66,12 +66,12 @@ class PartitionSummary:
 
 
 def sinfo_argv() -> list[str]:
-    """Ask for every partition, a line for each kind and state of its nodes (``-e``: no rounding with ``+``)."""
+    """Return the command for a line per partition, kind and state of nodes (``-e``: no rounding with ``+``)."""
     return ["sinfo", "-h", "-e", "-o", SEP.join(_SINFO_FIELDS)]
 
 
 def parse_sinfo(text: str) -> tuple[PartitionSummary, ...]:
-    """The partitions in Slurm's order."""
+    """Parse the partitions, in Slurm's order."""
     heads: dict[str, tuple[bool, bool, str, str]] = {}
     kinds: dict[str, list[NodeGroup]] = {}
     for line in text.split("\n"):
@@ -87,7 +87,7 @@ def parse_sinfo(text: str) -> tuple[PartitionSummary, ...]:
 
 
 def parse_gpus(gres: str) -> tuple[tuple[str, int], ...]:
-    """The GPUs in a gres list: ``gpu:a100:4(S:0-1),nvme:1`` is one kind, ``(null)`` none.
+    """Parse the GPUs in a gres list: ``gpu:a100:4(S:0-1),nvme:1`` is one kind, ``(null)`` none.
 
     The form is ``name[:type][:no_consume][:number]`` (man slurm.conf 22.05, Gres).
     """

@@ -1,19 +1,21 @@
-"""What a waiting job's priority is made of, as sprio tells it: argv out, text in."""
+"""sprio: the parts of a pending job's priority. Arguments of the command, and a parser of its output."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-#: sprio's letters for the weighted parts, and what people call them (man sprio, 22.05 to 26.05).
+from clusterrun.scheduler.slurm.values import parse_float
+
+#: sprio's letters for the weighted parts, and their names (man sprio, 22.05 to 26.05).
 _PARTS = {"A": "age", "B": "association", "F": "fair share", "J": "job size", "P": "partition", "Q": "QOS", "S": "site"}
-#: What sprio says where priority is no more than the order of arrival.
+#: sprio's error if the priority is only the order of submission.
 NO_PARTS = "not running a supported priority plugin"
 
 
 @dataclass(frozen=True, slots=True)
 class Priority:
-    """A job's priority and its parts that are not zero, the biggest first."""
+    """A job's priority and its parts other than zero, the largest first."""
 
     job: int
     total: float
@@ -21,9 +23,9 @@ class Priority:
 
 
 def priority_argv(jobs: Sequence[str]) -> list[str]:
-    """Ask for the parts of a job's priority; of several jobs, for those of all that wait.
+    """Return the command for the priority of a job; for several jobs, of all pending ones.
 
-    24.11 says "Invalid job id" of a list of them, and sprio gets all jobs from the controller in any case.
+    24.11 answers "Invalid job id" to a list, and sprio gets all jobs from the controller in any case.
     """
     letters = "|".join(f"%{letter}" for letter in ("i", "Y", *_PARTS))
     which = [f"--jobs={jobs[0]}"] if len(jobs) == 1 else []
@@ -31,21 +33,13 @@ def priority_argv(jobs: Sequence[str]) -> list[str]:
 
 
 def parse_priority(text: str) -> list[Priority]:
-    """The jobs of the answer, one in several partitions once for each; a line that does not read is left out."""
+    """Parse the jobs, one per partition of a job; a line that does not parse is skipped."""
     found = []
     for line in text.splitlines():
         job, *numbers = (cell.strip() for cell in line.split("|"))
-        values = [_number(cell) for cell in numbers]
+        values = [parse_float(cell) for cell in numbers]
         if not job.isascii() or not job.isdigit() or len(values) != len(_PARTS) + 1 or values[0] is None:
             continue
         parts = [(name, value) for name, value in zip(_PARTS.values(), values[1:], strict=True) if value]
         found.append(Priority(int(job), values[0], tuple(sorted(parts, key=lambda part: -part[1]))))
     return found
-
-
-def _number(text: str) -> float | None:
-    try:
-        value = float(text)
-    except ValueError:
-        return None
-    return value if abs(value) < 1e18 else None

@@ -1,6 +1,6 @@
-"""squeue: a user's own jobs, and the whole queue: the arguments of a command, and what its answer says.
+"""squeue: a user's own jobs, and the whole queue. Arguments of the commands, and parsers of their output.
 
-squeue asks slurmctld for all jobs whatever it is to show, so the whole queue costs no more than one job.
+squeue always gets all jobs from slurmctld, so the whole queue costs no more than one job.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import TypeVar
 from clusterrun.job import JobId, JobStatus, clean_state, outcome_of
 from clusterrun.scheduler.slurm.values import SEP, parse_duration, parse_int, parse_job_id, query_id
 
-# The long format has what the short one lacks: the resources allocated. The widths are limits, so they are generous;
-# all but the id of an array (its tasks may be thousands) fit.
+# The long format has the allocated resources, which the short one lacks. The widths are limits, so they are generous;
+# only the id of an array with thousands of tasks may not fit.
 _COLUMNS = (("JobArrayID", 48), ("JobID", 20), ("State", 24), ("Reason", 100), ("UserName", 64), ("Account", 100),
             ("QOS", 64), ("Partition", 200), ("PriorityLong", 20), ("NumNodes", 12), ("TimeLeft", 20),
             ("StartTime", 20), ("tres-alloc", 300), ("Licenses", 100))  # fmt: skip
@@ -21,10 +21,10 @@ _COLUMNS = (("JobArrayID", 48), ("JobID", 20), ("State", 24), ("Reason", 100), (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Queued:
-    """A job of the queue; ``tres`` is what it holds, or asks for while it waits. Memory is in MB.
+    """A job of the queue; ``tres`` is what it has, or requests while pending. Memory is in MB.
 
-    ``id`` is the task's or the array's, ``raw`` the number that orders jobs of one priority. ``left`` is seconds to
-    its time limit.
+    ``id`` is the task's or the array's, ``raw`` the number that orders jobs of equal priority. ``left`` is the seconds
+    to its time limit.
     """
 
     id: str
@@ -43,18 +43,18 @@ class Queued:
     licenses: tuple[tuple[str, int], ...] = ()
 
     def holds(self, name: str) -> float:
-        """How much of a resource it holds or asks for: ``cpu``, ``gres/gpu``."""
+        """Return how much of a resource (``cpu``, ``gres/gpu``) the job has or requests."""
         return dict(self.tres).get(name, 0)
 
 
 def queue_argv() -> list[str]:
-    """Every job that may be seen, those included that have just ended."""
+    """Return the command for every visible job, including those that have just ended."""
     columns = ",".join(f"{name}:{width}{SEP}" for name, width in _COLUMNS)
     return ["squeue", "--noheader", "--states=all", "--all", f"--Format={columns}"]
 
 
 def parse_queue(text: str) -> list[Queued]:
-    """The jobs of the answer; a line that does not read is left out."""
+    """Parse the jobs; a line that does not parse is skipped."""
     jobs = []
     for line in text.split("\n"):
         cells = [cell.strip() for cell in line.split(SEP)]
@@ -86,7 +86,7 @@ _UNITS = {"": 1.0, "K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2, "P": 10
 
 
 def parse_tres(text: str) -> tuple[tuple[str, float], ...]:
-    """A TRES list, ``cpu=8,mem=2000M,gres/gpu=4``; memory in MB, what is no number left out."""
+    """Parse a TRES list, ``cpu=8,mem=2000M,gres/gpu=4``; memory in MB, values that are no number skipped."""
     found = []
     for part in text.split(","):
         name, _, amount = part.partition("=")
@@ -97,7 +97,7 @@ def parse_tres(text: str) -> tuple[tuple[str, float], ...]:
 
 
 def parse_licenses(text: str) -> tuple[tuple[str, int], ...]:
-    """``matlab:2,ansys`` as pairs; one without a number counts as one."""
+    """Parse ``matlab:2,ansys`` into pairs; the number defaults to 1."""
     pairs = []
     for part in "" if text in ("(null)", "N/A") else text.replace("|", ",").replace(";", ",").split(","):
         name, _, count = part.partition(":")
@@ -118,39 +118,39 @@ def _plain(text: str) -> str:
     return "" if text in ("(null)", "N/A") else text
 
 
-# free text last, and the name after the path: a name is the likelier to hold anything at all
+# free text last, and the name after the path: a name is more likely to contain anything
 _SQUEUE = ("%i", "%A", "%T", "%r", "%u", "%P", "%N", "%D", "%M", "%l", "%V", "%S", "%e", "%o", "%j")
 
 
 T = TypeVar("T")
 
 
-class _Known(dict[str, T]):
-    """What a function makes of a text, kept."""
+class _Memo(dict[str, T]):
+    """Remember the results of a function of a text."""
 
-    def __init__(self, read: Callable[[str], T]) -> None:
+    def __init__(self, parse: Callable[[str], T]) -> None:
         super().__init__()
-        self._read = read
+        self._parse = parse
 
     def __missing__(self, text: str) -> T:
-        self[text] = self._read(text)
+        self[text] = self._parse(text)
         return self[text]
 
 
 def squeue_argv(ids: Sequence[JobId] | None, cluster: str = "") -> list[str]:
-    """One squeue for all of my jobs, or for those ids, finished ones that it still holds included."""
+    """Return one squeue for all jobs of the user, or for those ids, including ended jobs that Slurm still shows."""
     who = ["--me"] if ids is None else [f"--jobs={','.join(dict.fromkeys(map(query_id, ids)))}"]
-    # a row for each waiting task, where one was asked for: else they share the row of the array
+    # a row per pending task if a task is queried: else they share the row of the array
     alone = ["--array"] if any(i.task is not None for i in ids or ()) else []
     where = [f"--clusters={cluster}"] if cluster else []
     return ["squeue", "--noheader", "--states=all", *who, *alone, *where, f"--format={SEP.join(_SQUEUE)}"]
 
 
 def parse_squeue(text: str) -> list[JobStatus]:
-    """The jobs of squeue's answer; tasks that wait share a row: the array's id, and ``tasks`` names them."""
+    """Parse the jobs. Pending tasks share a row, with the array's id and the tasks in ``tasks``."""
     jobs = []
-    # an array's ten thousand tasks say the same few things: each is read once
-    seconds, words = _Known(parse_duration), _Known(clean_state)
+    # ten thousand tasks of an array have the same few values: each is parsed once
+    seconds, states = _Memo(parse_duration), _Memo(clean_state)
     for line in text.split("\n"):
         cells = line.split(SEP, len(_SQUEUE) - 1)
         found = parse_job_id(cells[0]) if len(cells) == len(_SQUEUE) else None
@@ -159,7 +159,7 @@ def parse_squeue(text: str) -> list[JobStatus]:
         _, _, state, reason, user, partition, nodes, count, elapsed, limit, submitted, started, ended, script, name = (
             cells
         )
-        state = words[state]
+        state = states[state]
         outcome = outcome_of(state)
         jobs.append(
             JobStatus(

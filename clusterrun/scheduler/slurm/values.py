@@ -1,8 +1,7 @@
-"""The values in what Slurm's commands print: job ids, numbers, durations. Each command has a module beside this one.
+"""Parse the values that Slurm's commands print: job ids, numbers, durations. Each command has a module of its own.
 
-Only the text formats that are the same on 22.05, 24.11 and 26.05 are used, never ``--json``, whose shape
-changes between versions. A line that does not parse is left out, never fatal: other people's job names may
-hold anything.
+Only the text formats that are the same on 22.05, 24.11 and 26.05 are used, never ``--json``, which changes between
+versions. A line that does not parse is skipped, since other users' job names may contain anything.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ _ID = re.compile(r"(\d{1,18})(?:_(\d{1,9})|_\[(.*)|\+(\d{1,9}))?", re.ASCII)
 
 
 def parse_duration(text: str) -> int | None:
-    """Seconds of ``D-HH:MM:SS`` and its shorter forms; None for UNLIMITED, INVALID and the like."""
+    """Parse ``D-HH:MM:SS`` and its shorter forms into seconds; None for UNLIMITED, INVALID and others."""
     match = re.fullmatch(r"(?:(\d{1,9})-)?(?:(\d{1,9}):)?(\d{1,9}):(\d{1,9})", text, re.ASCII)
     if match is None:
         return None
@@ -25,16 +24,26 @@ def parse_duration(text: str) -> int | None:
 
 
 def query_id(id: JobId) -> str:
-    """An id as squeue and sacct are asked for it: an array's task, or the whole submission."""
+    """Return an id as squeue and sacct take it: an array's task, or the whole submission."""
     return id.base if id.task is None else f"{id.base}_{id.task}"
 
 
 def parse_int(text: str) -> int | None:
+    """Parse a whole number of at most 19 digits; None for anything else."""
     return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else None
 
 
+def parse_float(text: str) -> float | None:
+    """Parse a number below 1e18; None for anything else."""
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if abs(value) < 1e18 else None
+
+
 def parse_job_id(text: str) -> tuple[JobId, str] | None:
-    """An id as squeue and sacct write it, and the tasks in its brackets: ``123_[0-9%2]`` is (123, ``0-9%2``)."""
+    """Parse an id of squeue or sacct, and the tasks in its brackets: ``123_[0-9%2]`` is (123, ``0-9%2``)."""
     match = _ID.fullmatch(text.strip())
     if match is None:
         return None
@@ -45,6 +54,6 @@ def parse_job_id(text: str) -> tuple[JobId, str] | None:
 
 
 def parse_count(text: str) -> int:
-    """The number that a text begins with, 0 where there is none: ``8+`` is 8."""
+    """Parse the number at the start of a text, 0 if there is none: ``8+`` is 8."""
     match = re.match(r"[0-9]{1,12}", text)
     return int(match[0]) if match else 0

@@ -41,4 +41,4 @@ def test_a_list_that_cannot_be_asked_for_is_not_empty(desk: Desk) -> None:
 def test_a_part_of_a_run_that_has_none_is_no_job(desk: Desk, verb: str) -> None:
     run = submitted(Store(desk.project, desk.state), cluster="desk", user=getpwuid(os.getuid()).pw_name)
     said = desk.type(verb, f"{run.job_id}_3")
-    assert said.status == 4 and "is no array" in said.err
+    assert said.status == 4 and "is not an array" in said.err

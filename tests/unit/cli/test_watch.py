@@ -21,7 +21,7 @@ from clusterrun.job import JobId, JobStatus, outcome_of
 from clusterrun.records.store import Store
 from clusterrun.state.filters import JobFilter
 from clusterrun.state.pace import Pace
-from clusterrun.state.reconcile import RunState
+from clusterrun.state.reconcile import Listing, RunState
 from clusterrun.terminal.ui import Ui
 from tests.command_desk import Desk
 from tests.installed_command import until
@@ -47,9 +47,9 @@ def watched(answers: list[list[RunState]], seconds: float) -> tuple[list[float],
     clock, asked = [0.0], list[float]()
 
     class Answers(Listed):
-        def ask(self) -> list[RunState]:
+        def ask(self) -> Listing:
             asked.append(clock[0])
-            return answers[min(len(asked), len(answers)) - 1]
+            return Listing(answers[min(len(asked), len(answers)) - 1])
 
     def sleep(pause: float) -> None:
         clock[0] += pause

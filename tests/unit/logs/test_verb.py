@@ -146,7 +146,7 @@ def test_a_log_shorter_than_the_clock_saw_it_is_waited_for(desk: Desk, run: RunR
 def test_a_task_of_a_run_that_is_no_array_has_no_log(desk: Desk, run: RunRecord) -> None:
     for words in (["logs", "101_3"], ["logs", "-f", "101_3"]):
         said = desk.type(*words)
-        assert said.status == 4 and "no such job: 101_3, as 101 is no array" in said.err
+        assert said.status == 4 and "no such job: 101_3 (job 101 is not an array)" in said.err
 
 
 def test_the_log_of_a_running_job_that_is_gone_is_not_said_to_come(desk: Desk) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from clusterrun.errors import RequestError
 from clusterrun.job import JobId, JobStatus, Outcome, outcome_of
-from clusterrun.state.filters import JobFilter, arrange, choose, read_since, read_states
+from clusterrun.state.filters import JobFilter, arrange, choose, parse_since, parse_states
 from clusterrun.state.reconcile import RunState
 from clusterrun.state.show import handle
 
@@ -66,20 +66,20 @@ def test_filters() -> None:
 
     assert chosen() == ["1", "2", "4"] and chosen(everything=True) == ["1", "2", "3", "4"]
     assert chosen(name="sweep-*") == ["1"] and chosen(since=50) == ["1", "4"]
-    assert chosen(states=read_states("pd,R")) == ["1", "2"] and chosen(states=read_states("lost")) == ["4"]
-    assert chosen(states=read_states("CD")) == ["3"], "a state that means an end asks for those that are over"
-    assert chosen(states=read_states("PROWLING")) == []
+    assert chosen(states=parse_states("pd,R")) == ["1", "2"] and chosen(states=parse_states("lost")) == ["4"]
+    assert chosen(states=parse_states("CD")) == ["3"], "a state that means an end asks for those that are over"
+    assert chosen(states=parse_states("PROWLING")) == []
 
 
 @pytest.mark.parametrize(("typed", "meant"), [("CANCELED", "CANCELLED"), ("pendng", "PENDING"), ("R,FAIL", "FAILED")])
 def test_a_mistyped_state_is_refused_with_the_one_that_was_meant(typed: str, meant: str) -> None:
     with pytest.raises(RequestError) as told:
-        read_states(typed)
+        parse_states(typed)
     assert told.value.hint == f"did you mean {meant}?"
 
 
 def test_ages() -> None:
-    assert [read_since(text, 10_000_000.9) for text in ("30s", "2m", "1h", "2d", "1w")] == [
+    assert [parse_since(text, 10_000_000.9) for text in ("30s", "2m", "1h", "2d", "1w")] == [
         9_999_970, 9_999_880, 9_996_400, 9_827_200, 9_395_200,
     ]  # fmt: skip
 
@@ -87,10 +87,10 @@ def test_ages() -> None:
 @pytest.mark.parametrize("text", ["", "2", "d", "-1d", "1y", "2 d", "1d;x", "٣d", "9999999d"])
 def test_what_is_no_age(text: str) -> None:
     with pytest.raises(RequestError, match="--since"):
-        read_since(text, 0)
+        parse_since(text, 0)
 
 
 @pytest.mark.parametrize("text", ["", ",", "PENDING,", "a b", "x;y", "\x1b[31m"])
 def test_what_is_no_state(text: str) -> None:
     with pytest.raises(RequestError, match="--state"):
-        read_states(text)
+        parse_states(text)
