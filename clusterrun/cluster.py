@@ -1,10 +1,4 @@
-"""The Python API: plan, submit, and everything one asks of runs afterwards.
-
-cluster = Cluster()
-plan = cluster.plan(Asked(words=("train.py",), flags={"nodes": Value(2, "me")}))
-run = cluster.submit(plan)
-cluster.wait([run])
-"""
+"""The Python API: plan and submit runs, and query, wait for and cancel jobs."""
 
 from __future__ import annotations
 
@@ -36,11 +30,12 @@ from clusterrun.submit import recover as recovering
 from clusterrun.terminal.units import plural
 
 if TYPE_CHECKING:  # asking about jobs needs none of them, and starts sooner without
-    from clusterrun.free.estimate import Asker, Soonest
+    from clusterrun.free.estimate import Soonest
     from clusterrun.free.snapshot import ClusterSnapshot
     from clusterrun.jobspec.fields import Value
+    from clusterrun.submit import plan as planning
     from clusterrun.submit.plan import Plan
-    from clusterrun.submit.request import SubmitArgs
+    from clusterrun.submit.request import Request, SubmitArgs
 
 
 class Cluster:
@@ -98,15 +93,20 @@ class Cluster:
 
         With ``named`` False it is called RUN_ID and TOKEN, as ``render`` prints it, and no cluster is needed.
         """
-        from clusterrun.free.estimate import plan
+        from clusterrun.submit import plan as planning
 
-        return plan(self._asker(asked, named=named), self.user, named=named)
+        request, scheduler, here, has_gpus = self._request(asked, named=named)
+        if (partition := request.values.get("partition")) and partition.value == "auto":
+            from clusterrun.free.estimate import Asker, place
+
+            request = place(Asker(request, scheduler, here, has_gpus, asked), self.user)
+        return planning.plan(request, scheduler, has_gpus, here, named=named)
 
     def soonest(self, asked: SubmitArgs) -> Soonest:
         """Where a job would start soonest: asked of Slurm by partition and shape, nothing submitted or written."""
-        from clusterrun.free.estimate import soonest
+        from clusterrun.free.estimate import Asker, soonest
 
-        return soonest(self._asker(asked, scheduler="slurm"), self.free())
+        return soonest(Asker(*self._request(asked, scheduler="slurm"), asked), self.free())
 
     def free(self) -> ClusterSnapshot:
         """What the cluster has free, and this user's limits; raises SchedulerError where Slurm does not answer."""
@@ -333,16 +333,17 @@ class Cluster:
     def _foreign(self, ids: Sequence[JobId]) -> dict[JobId, list[RunState]]:
         return external.states(ids, self._reach.slurm_for(ids), time.time()) if ids else {}
 
-    def _asker(self, asked: SubmitArgs, *, named: bool = True, scheduler: str = "") -> Asker:
-        from clusterrun.free.estimate import Asker
+    def _request(
+        self, asked: SubmitArgs, *, named: bool = True, scheduler: str = ""
+    ) -> tuple[Request, Scheduler | None, planning.Here, bool | None]:
+        """Return the request, its scheduler (None without Slurm), where it is made, and whether there are GPUs."""
         from clusterrun.submit import plan as planning
         from clusterrun.submit import request
 
         typed, found = request.read(asked, self.cwd, self.environ), None
         if named or typed.scheduler == LOCAL or self.facts() is not None:
             found = self.scheduler(scheduler or typed.scheduler)
-        here = planning.Here(self.cwd, self.environ, self.user)
-        return Asker(typed, found, here, self._reach.has_gpus(found), asked)
+        return typed, found, planning.Here(self.cwd, self.environ, self.user), self._reach.has_gpus(found)
 
     def _scheduler_of(self, run: RunRecord | None) -> Scheduler:
         return query.scheduler_of(run, self._reach)

@@ -117,11 +117,6 @@ def soonest(asker: Asker, seen: ClusterSnapshot) -> Soonest:
     return replace(found, beyond=tuple(beyond(seen, spec, need, gpus, (t.partition for t in found.starts))))
 
 
-def plan(asker: Asker, user: str, *, named: bool = True) -> planning.Plan:
-    """The plan of the request, its partition chosen where that was left to us; see :func:`place` for errors."""
-    return planning.plan(place(asker, user), asker.scheduler, asker.has_gpus, asker.here, named=named)
-
-
 def place(asker: Asker, user: str) -> Request:
     """The request with ``partition = auto`` replaced by the partition in which it starts soonest.
 
