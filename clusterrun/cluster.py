@@ -62,8 +62,6 @@ class Cluster:
         self.listed: Answer | None = None
         self._reach = Reach(self.environ, self.state, sparing=sparing)
 
-    # -- where things are ------------------------------------------------------------------------------------------
-
     @property
     def cwd(self) -> Path:
         """The current folder; raises RequestError where it was deleted."""
@@ -134,12 +132,18 @@ class Cluster:
         with store.submitting(plan.record):
             return protocol.submit(store, scheduler, plan.record, plan.order, tell=self.tell)
 
+    def submit_script(self, *words: str, **options: Any) -> RunRecord:
+        """Plan and submit a script with its arguments; ``options`` are those of :meth:`SubmitArgs.of`."""
+        from clusterrun.submit.request import SubmitArgs
+
+        return self.submit(self.plan(SubmitArgs.of(*words, **options)))
+
     def submit_function(
         self, function: Callable[..., Any], *args: Any, flags: Mapping[str, Value], **kwargs: Any
     ) -> Any:
         """Run a callable once per rank on Slurm, by submitit's own pickling through our script.
 
-        ``flags`` are as in :class:`Asked`. Returns submitit's job, whose ``results()`` holds a value per rank. The
+        ``flags`` are as in :class:`SubmitArgs`. Returns submitit's job, whose ``results()`` holds a value per rank. The
         callable must be importable by the job's Python, or small enough to pickle by value.
         """
         from clusterrun.scheduler.slurm.executor import TrainExecutor
@@ -284,8 +288,6 @@ class Cluster:
         """
         return until_over(self.watches(runs, ids), self.tell, sleep)
 
-    # -- changing --------------------------------------------------------------------------------------------------
-
     def select(self, *, name: str = "", state: str = "") -> list[RunState]:
         """My runs that are not over and known by their records, by glob over the name's user part and by state."""
         wanted = filters.JobFilter(states=frozenset({state.upper()} if state else ()), name=name)
@@ -306,8 +308,6 @@ class Cluster:
     def hold(self, target: RunState, *, release: bool = False) -> None:
         """Hold a waiting job that is ours, or release it; raises NoSuchJob, RequestError or SchedulerError."""
         cancelling.hold(target, self.user, self._scheduler_of(target.record), release=release)
-
-    # -- inside ----------------------------------------------------------------------------------------------------
 
     def _is_at_hand(self, run: RunRecord) -> bool:
         """Whether the scheduler that a run went to can be asked from this shell."""
