@@ -18,7 +18,7 @@ from clusterrun.job import JobId, JobStatus, outcome_of
 from clusterrun.records.run_record import RunRecord, SubmissionRecord
 from clusterrun.scheduler import Cancelled
 from clusterrun.state.filters import OPEN
-from clusterrun.state.reconcile import RunState
+from clusterrun.state.reconcile import Listing, RunState
 
 
 def run(root: Path, number: int, name: str = "lm", scheduler: str = "slurm", ranks: int = 2) -> RunRecord:
@@ -52,8 +52,6 @@ class FakeCluster:
     """Runs and how they stand, to be changed by a test; `asked` counts the questions, `silent` holds them up."""
 
     user = "me"
-    heard_ago = 0.0
-    listed = None
 
     def __init__(self) -> None:
         self.jobs: list[RunState] = []
@@ -69,8 +67,8 @@ class FakeCluster:
         """These are the jobs from now on."""
         self.jobs = [RunState(one, job) for one, job in jobs]
 
-    def listing(self) -> list[RunState]:
-        return [state for state in self._answer(self.jobs) if state.status.outcome in OPEN]
+    def listing(self) -> Listing:
+        return Listing([state for state in self._answer(self.jobs) if state.status.outcome in OPEN])
 
     def states(self, runs: Sequence[RunRecord], answer: object = None) -> list[RunState]:
         wanted = {one.run_id for one in runs}

@@ -151,5 +151,5 @@ def left(root: Path) -> list[RunRecord]:
 
 
 def ask(slurm: FakeSlurm, root: Path, now: float = NOW + 30) -> reconcile.RunState:
-    (state,) = reconcile.read(Store(root, root / "state"), slurm, left(root), now=now)
+    (state,) = reconcile.reconcile(Store(root, root / "state"), slurm, left(root), now=now)
     return state

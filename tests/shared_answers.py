@@ -1,4 +1,4 @@
-"""Windows of mine that ask Slurm, on a clock that is set by hand: what one has heard, another may take."""
+"""Processes of one user that share the queue cache, on a clock that the test sets."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from clusterrun.job import JobId
-from clusterrun.scheduler.slurm import cache
+from clusterrun.scheduler import ClusterFacts
 from clusterrun.scheduler.slurm.cache import QueueCache
 from clusterrun.scheduler.slurm.client import SlurmScheduler
-from clusterrun.scheduler.slurm.scontrol import ClusterFacts
 from clusterrun.scheduler.slurm.squeue import _SQUEUE
 from clusterrun.scheduler.slurm.values import SEP
 from clusterrun.system import shell
@@ -20,12 +19,12 @@ LONG_AGO = 0.0
 
 
 class Window:
-    """One of my windows: Slurm as it asks it, on a clock that is set by hand; `asked` counts its questions."""
+    """One process: its Slurm scheduler, on a clock that the test sets; `asked` counts its commands."""
 
     def __init__(self, state: Path, clock: Callable[[], float], facts: ClusterFacts = FACTS) -> None:
         self.slurm = SlurmScheduler(facts, {}, run=self._run, cache=state)
         self.wall = 0.0
-        self.slurm.kept = self.kept = QueueCache(
+        self.slurm.queue_cache = self.cache = QueueCache(
             state / "clusters", "default", self.slurm.cluster, clock=clock, wall=lambda: clock() + self.wall
         )
         self.asked, self.answer, self.status = 0, "", 0
@@ -37,8 +36,8 @@ class Window:
         return self
 
     def ask(self, *ids: str, since: float = LONG_AGO) -> tuple[list[str], float]:
-        """The states that are told, and their age."""
-        answer, age = cache.cached_query(self.slurm, [JobId.parse(i) for i in ids], since, sleep=self._sleep)
+        """Return the job states of the answer, and its age."""
+        answer, age = self.slurm.cached_query([JobId.parse(i) for i in ids], since, sleep=self._sleep)
         return [job.state for job in answer.jobs], age
 
     def _sleep(self, seconds: float) -> None:

@@ -18,7 +18,7 @@ from clusterrun.records import run_logs, run_record
 from clusterrun.records.run_record import RunRecord
 from clusterrun.state.reconcile import RunState
 from clusterrun.state.show import state_json
-from clusterrun.state.watch import Watch, Watcher
+from clusterrun.state.watch import RunWatch, WatchThread
 from clusterrun.terminal.ui import Ui
 
 LATE = 75.0
@@ -45,8 +45,8 @@ def follow_to_end(
     assert run.job_id is not None
     job = job or run.job_id
     source = source or run_logs.source_of(run, job)
-    watch = Watch([run], cluster.states, sparing=True, lately=cluster.lately)
-    following = _Following(ui, run, job, source, Watcher(watch, grew=watch.grew))
+    watch = RunWatch([run], cluster.states, cluster.cached_states, follow=True)
+    following = _Following(ui, run, job, source, WatchThread(watch))
     following.begin(whole=tail is None and since is None)
     how = want or LineFilter(), look or usual_look()
     pieces = show_following([source], *how, stop=following.over, tail=tail, since=since)
@@ -67,7 +67,7 @@ def usual_look() -> Look:
     return look_of(sys.stdout.isatty(), os.environ)
 
 
-def print_pieces(ui: Ui, pieces: Iterable[bytes | Notice], watcher: Watcher | None = None) -> bool:
+def print_pieces(ui: Ui, pieces: Iterable[bytes | Notice], watcher: WatchThread | None = None) -> bool:
     """Print what ``show`` and ``show_following`` give; whether there was any line."""
     shown = False
     for piece in pieces:
@@ -77,7 +77,7 @@ def print_pieces(ui: Ui, pieces: Iterable[bytes | Notice], watcher: Watcher | No
         shown = True
         ui.log_bytes(piece)
         if watcher is not None:
-            watcher.grew()
+            watcher.on_output()
     return shown
 
 
@@ -132,7 +132,7 @@ class Missed:
 class _Following:
     """What is said beside the lines of a run while it is followed, and when its logs have come to their end."""
 
-    def __init__(self, ui: Ui, run: RunRecord, job: JobId, source: Source, watcher: Watcher) -> None:
+    def __init__(self, ui: Ui, run: RunRecord, job: JobId, source: Source, watcher: WatchThread) -> None:
         self._ui, self._run, self._job, self._source = ui, run, job, source
         self.watcher = watcher
         self._said = ""
@@ -156,7 +156,7 @@ class _Following:
             return False
         self._looked = now
         self._look_at_files()
-        states = self.watcher.look()
+        states = self.watcher.poll()
         if not states:
             return False
         state, settled = states[0], self.watcher.settled
@@ -232,13 +232,12 @@ def no_log(cluster: Cluster, run: RunRecord, job: JobId, state: RunState) -> str
 
 
 def _exit_code(cluster: Cluster, run: RunRecord, job: JobId) -> str:
-    from clusterrun.scheduler.slurm.client import SlurmScheduler
     from clusterrun.scheduler.slurm.scontrol import parse_show, show_argv
 
-    scheduler = cluster.scheduler(run.scheduler)
-    if not isinstance(scheduler, SlurmScheduler):
+    slurm = cluster.scheduler(run.scheduler).slurm
+    if slurm is None:
         return ""
-    blocks = parse_show(scheduler.answer(show_argv("job", [str(job)])).text)
+    blocks = parse_show(slurm.answer(show_argv("job", [str(job)])).text)
     return blocks[0].get("ExitCode", "") if blocks else ""
 
 

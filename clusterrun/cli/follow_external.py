@@ -24,10 +24,10 @@ from clusterrun.logs import LineFilter, Look, Notice, Source, show_following
 from clusterrun.logs.places import Place
 from clusterrun.logs.select import Choice
 from clusterrun.scheduler import Scheduler
-from clusterrun.scheduler.factory import LONGEST
 from clusterrun.state.external_watch import ExternalWatch
+from clusterrun.state.pace import WATCH_LONGEST
 from clusterrun.state.reconcile import RunState
-from clusterrun.state.watch import QUIET, Watcher
+from clusterrun.state.watch import WatchThread
 from clusterrun.terminal.ui import Ui
 
 AT_ONCE = 32
@@ -40,30 +40,8 @@ Piece = tuple[JobId, bytes | Notice | BaseException | None]
 Follow = Callable[..., object]
 
 
-class Sparing:
-    """A watch over another tool's jobs: asks only while their logs are quiet, at most every ``LONGEST`` seconds."""
-
-    def __init__(self, watch: ExternalWatch, now: Callable[[], float] = time.monotonic) -> None:
-        self._watch, self._now = watch, now
-        self._asked = now()  # by the watch itself, when it was made
-        self._grew = -QUIET
-        self.settled = watch.settled
-        self._states = watch.look()
-
-    def grew(self) -> None:
-        """There are new lines in a log: its job lives."""
-        self._grew = self._now()
-
-    def look(self) -> list[RunState]:
-        """The states, fresh where it is time."""
-        now = self._now()
-        if now - self._asked >= LONGEST and now - self._grew >= QUIET:
-            self._states, self._asked = self._watch.look(), now
-        return self._states
-
-
 class Whereabouts:
-    """Where another tool's tasks write; Slurm is asked again once they have begun, at most every ``LONGEST`` seconds.
+    """Where another tool's tasks write; Slurm is queried again once they started, every ``WATCH_LONGEST`` s at most.
 
     A node's name in a file's name (%N) is known only then. A file that is there shows that its task has begun before
     the queue, which is asked rarely, says so.
@@ -82,7 +60,7 @@ class Whereabouts:
         if not (begun or over or (place is not None and any(map(os.path.exists, files_of(place))))):
             return None
         since = self._begun.setdefault(job, self._now())
-        if self._answered < since and self._now() - self._asked >= (LOOK if over else LONGEST):
+        if self._answered < since and self._now() - self._asked >= (LOOK if over else WATCH_LONGEST):
             self._asked = self._now()
             with contextlib.suppress(ClusterrunError):  # forgotten, or silent: what is known stays
                 self._theirs, self._answered = self._ask(), self._asked
@@ -102,8 +80,8 @@ def follow_theirs(
     tail: int | None = None,
 ) -> int:
     """Print the lines of another tool's job, or of an array's tasks, until all are over; returns the exit code."""
-    watch = Sparing(ExternalWatch([theirs.job], scheduler))
-    watcher = Watcher(watch, grew=watch.grew)
+    watch = ExternalWatch([theirs.job], scheduler, follow=True)
+    watcher = WatchThread(watch)
 
     where = Whereabouts(theirs, partial(theirs_now, theirs.job, scheduler))
 
@@ -119,7 +97,7 @@ def follow_theirs(
     said, missed = "", Missed(ui, theirs.job)
     try:
         while True:
-            states = watcher.look()
+            states = watcher.poll()
             if len(states) == 1 and not watcher.settled:  # of an array's tasks some have their files, mostly
                 one = states[0].status
                 place = None if reading.has_begun else where.place(one.id, begun=one.state != "PENDING", over=False)
@@ -128,13 +106,13 @@ def follow_theirs(
             if line != said and states and not watcher.settled and any(s.status.state != "RUNNING" for s in states):
                 ui.note(line)
             said = line
-            reading.begin(states, watch.settled)
+            reading.begin(states, watch.is_settled)
             for piece in reading.pieces(0.1):
                 if isinstance(piece, Notice):
                     ui.note(piece.text)
                 else:
                     ui.log_bytes(piece)
-                    watcher.grew()
+                    watcher.on_output()
             if watcher.settled and reading.is_over(states):
                 break
     except KeyboardInterrupt:

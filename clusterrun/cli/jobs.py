@@ -92,7 +92,7 @@ def list_command(
         problems: list[str] = []
         watch_jobs(ui, JobList(session.cluster(problems.append, polling=True), problems, job_filter, expand=expand))
         return
-    found = list_jobs(session.cluster(ui.note), job_filter, expand=expand)
+    found = list_jobs(session.cluster(ui.note), job_filter, expand=expand).states
     if as_json:
         ui.data([state_json(one) for one in found])
     elif found:

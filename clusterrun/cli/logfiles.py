@@ -19,8 +19,7 @@ from clusterrun.logs.places import Place, from_submit_line, place_of, places
 from clusterrun.logs.select import Choice, choose
 from clusterrun.records import run_logs, run_record
 from clusterrun.records.run_record import RunRecord
-from clusterrun.scheduler import Scheduler
-from clusterrun.scheduler.slurm.client import SlurmScheduler
+from clusterrun.scheduler import Scheduler, SlurmCommands
 from clusterrun.scheduler.slurm.hostlist import expand
 from clusterrun.scheduler.slurm.sacct import NEW, OLD, files_argv, parse_files
 from clusterrun.scheduler.slurm.scontrol import parse_show, show_argv
@@ -97,9 +96,10 @@ def logs_of(cluster: Cluster, text: str) -> Ours | Theirs:
 
 def theirs_now(job: JobId, scheduler: Scheduler) -> Theirs:
     """Where Slurm says now that another tool's job writes: the node's name, say, is known only once it runs."""
-    assert isinstance(scheduler, SlurmScheduler)
-    known = places(parse_show(scheduler.answer(show_argv("job", [str(job)], job.cluster)).text))
-    known = known or _past(job, scheduler)
+    slurm = scheduler.slurm
+    assert slurm is not None
+    known = places(parse_show(slurm.answer(show_argv("job", [str(job)], job.cluster)).text))
+    known = known or _past(job, slurm)
     if job.task is not None:
         known = [place for place in known if place.waiting or place.job.task == job.task]
     if all(path == Path(os.devnull) for place in known for path in files_of(place)):
@@ -146,10 +146,10 @@ def check_readable(path: Path, job: JobId) -> None:
     )
 
 
-def _past(job: JobId, scheduler: SlurmScheduler) -> list[Place]:
+def _past(job: JobId, slurm: SlurmCommands) -> list[Place]:
     since = int(time.time()) - external.WINDOW
     for columns in (NEW, OLD):
-        rows = parse_files(scheduler.answer(files_argv(job, since, columns, job.cluster)).text, columns)
+        rows = parse_files(slurm.answer(files_argv(job, since, columns, job.cluster)).text, columns)
         found = [place for row in rows if (place := _of_row(row)) is not None]
         if found:
             return found

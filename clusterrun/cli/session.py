@@ -26,4 +26,4 @@ class Session:
         """Return a Cluster that sends notices to ``notify``; with ``polling`` one that queries Slurm sparingly."""
         from clusterrun.cluster import Cluster
 
-        return Cluster(tell=notify, sparing=polling)
+        return Cluster(notify=notify, polling=polling)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from clusterrun.cluster import Cluster
 from clusterrun.job import Outcome
 from clusterrun.state import filters
 from clusterrun.state.filters import JobFilter
-from clusterrun.state.reconcile import RunState
+from clusterrun.state.reconcile import Listing, RunState
 from clusterrun.state.show import state_lines
 
 
@@ -32,10 +33,10 @@ def first_cause(state: RunState) -> str:
     return ended.in_one_line(state)
 
 
-def list_jobs(cluster: Cluster, job_filter: JobFilter, *, expand: bool) -> list[RunState]:
+def list_jobs(cluster: Cluster, job_filter: JobFilter, *, expand: bool) -> Listing:
     """Return the jobs that match a filter, in the order of ``list``."""
     found = cluster.listing(everything=job_filter.history, all_clusters=job_filter.all_clusters)
-    return filters.arrange(filters.choose(found, job_filter), expand=expand)
+    return replace(found, states=filters.arrange(filters.choose(found.states, job_filter), expand=expand))
 
 
 def no_jobs_message(job_filter: JobFilter) -> str:

@@ -78,5 +78,5 @@ def _find_job(cluster: Cluster, job_id: str) -> RunState:
 def _snapshot(source: Source, selected: str) -> list[dict[str, Any]]:
     from clusterrun.top.source import key_of
 
-    states = [state for state in source.jobs() if selected in ("", key_of(state))]
+    states = [state for state in source.jobs().states if selected in ("", key_of(state))]
     return [{**state_json(s), "ranks": [dataclasses.asdict(rank) for rank in source.ranks(s).ranks]} for s in states]

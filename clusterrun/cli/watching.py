@@ -12,10 +12,9 @@ from clusterrun.cluster import Cluster
 from clusterrun.errors import ClusterrunError
 from clusterrun.job import JobId, JobStatus
 from clusterrun.state import filters
-from clusterrun.state.external_watch import ExternalWatch
 from clusterrun.state.filters import JobFilter
 from clusterrun.state.pace import Pace
-from clusterrun.state.reconcile import RunState
+from clusterrun.state.reconcile import Listing, RunState
 from clusterrun.state.show import LIST_COLUMNS, list_row
 from clusterrun.state.watch import Watch
 from clusterrun.terminal.safe_text import safe_line
@@ -35,11 +34,7 @@ class View(Protocol):
     #: Why the last query did not answer for all jobs.
     problems: list[str]
 
-    @property
-    def answer_age(self) -> float:
-        """By how many seconds the last answer was older than its query: another process had asked."""
-
-    def query(self) -> Sequence[RunState]:
+    def query(self) -> Listing:
         """Return the current state of the jobs; what did not answer goes to ``problems``."""
 
     def has_news(self) -> bool:
@@ -61,7 +56,7 @@ def watch_jobs(
     Return the last states. An error of the first query is raised; after later ones the query is repeated.
     """
     pace = pace or Pace()
-    states: Sequence[RunState] = ()
+    listing = Listing()
     asked = answered = due = now()
     shown, drawn = None, 0
     while True:
@@ -69,16 +64,18 @@ def watch_jobs(
             view.problems.clear()
             asked = now()
             try:
-                states = view.query()
+                listing = view.query()
             except ClusterrunError as error:
                 if shown is None:
                     raise
                 view.problems.append(f"{error.message} {error.said}".rstrip())
+                listing = Listing(listing.states)
+            states = listing.states
             failed = bool(view.problems) or any(state.is_old for state in states)
-            answered = answered if failed else asked - view.answer_age
-            before, shown = shown, [*view.problems, *(state.told for state in states)]
+            answered = answered if failed else asked - listing.age
+            before, shown = shown, [*view.problems, *(state.change_key for state in states)]
             wait = pace.after(changed=shown != before, failed=failed, took=now() - asked)
-            due = now() + wait - view.answer_age
+            due = now() + wait - listing.age
             if not ui.on_terminal and shown != before:
                 ui.say(*[""][: before is not None], *view.lines(states, None), *view.problems)
         over, began, age = view.is_over(states), now(), now() - answered
@@ -103,11 +100,7 @@ class JobList:
         self.problems = problems
         self._cluster, self._filter, self._expand = cluster, job_filter, expand
 
-    @property
-    def answer_age(self) -> float:
-        return self._cluster.heard_ago
-
-    def query(self) -> Sequence[RunState]:
+    def query(self) -> Listing:
         return list_jobs(self._cluster, self._filter, expand=self._expand)
 
     def has_news(self) -> bool:
@@ -127,30 +120,27 @@ class NamedJobs:
 
     def __init__(self, cluster: Cluster, names: Sequence[str], *, explain: bool) -> None:
         self.problems: list[str] = []
-        self._cluster = cluster
         known = {name: cluster.run(name) for name in dict.fromkeys(names)}
         runs = {run.run_id: run for run in known.values() if run is not None}
         others = [JobId.parse(name) for name, run in known.items() if run is None]
         self._order = [run.run_id if run is not None else JobId.parse(name) for name, run in known.items()]
         self._watches = cluster.watches([*runs.values()], others)
         self._explain = explain
-        self._found: list[tuple[Watch | ExternalWatch, RunState]] = []
+        self._found: list[tuple[Watch, RunState]] = []
         self._causes: dict[JobStatus, str] = {}
 
-    @property
-    def answer_age(self) -> float:
-        return self._cluster.heard_ago
-
-    def query(self) -> Sequence[RunState]:
-        # the first query takes the answer that the watches got when they were made
-        self._found = [(one, state) for one in self._watches for state in one.look(due=bool(self._found))]
-        return filters.collapse(sorted((state for _, state in self._found), key=self._position))
+    def query(self) -> Listing:
+        # the watches have just queried when they were created: the first poll uses that answer
+        polled = [(one, one.poll(due=bool(self._found))) for one in self._watches]
+        self._found = [(one, state) for one, listing in polled for state in listing.states]
+        states = filters.collapse(sorted((state for _, state in self._found), key=self._position))
+        return Listing(states, max((listing.age for _, listing in polled), default=0.0))
 
     def has_news(self) -> bool:
         return any(one.has_news() for one in self._watches)
 
     def is_over(self, states: Sequence[RunState]) -> bool:
-        return all(one.settled(state) for one, state in self._found)
+        return all(one.is_settled(state) for one, state in self._found)
 
     def lines(self, states: Sequence[RunState], width: int | None) -> list[str]:
         return status_lines(states, explain=self._explain, cause=self._first_cause)

@@ -19,10 +19,9 @@ from clusterrun.free.shapes import Need, Shape, alike, command, reshaped, shape_
 from clusterrun.free.snapshot import ClusterSnapshot, look
 from clusterrun.jobspec.fields import Value
 from clusterrun.jobspec.spec import JobSpec
-from clusterrun.scheduler import Scheduler
-from clusterrun.scheduler.slurm.client import SlurmScheduler
+from clusterrun.scheduler import Scheduler, SlurmCommands
 from clusterrun.scheduler.slurm.nodes import Partition
-from clusterrun.scheduler.slurm.sbatch import Estimate, No, Silence, Start
+from clusterrun.scheduler.slurm.sbatch import Estimate, No, Silence, Start, estimate_start
 from clusterrun.submit import plan as planning
 from clusterrun.submit.request import Request, SubmitArgs
 from clusterrun.terminal.units import format_duration, format_when, plural
@@ -92,9 +91,9 @@ class Asker:
     now: Callable[[], float] = time.monotonic
 
     @property
-    def slurm(self) -> SlurmScheduler:
-        assert isinstance(self.scheduler, SlurmScheduler)
-        return self.scheduler
+    def slurm(self) -> SlurmCommands:
+        assert self.scheduler is not None and self.scheduler.slurm is not None
+        return self.scheduler.slurm
 
     def plan(self, changed: Mapping[str, Value]) -> planning.Plan:
         """The job with some values changed, planned as ``submit`` would, without a name of its own."""
@@ -124,7 +123,7 @@ def place(asker: Asker, user: str) -> Request:
     SchedulerError where Slurm did not answer.
     """
     request, value = asker.request, asker.request.values.get("partition")
-    if value is None or value.value != AUTO or not isinstance(asker.scheduler, SlurmScheduler | None):
+    if value is None or value.value != AUTO or (asker.scheduler is not None and asker.scheduler.slurm is None):
         return request
     if asker.scheduler is None:  # a script rendered far from the cluster
         line = "partition auto: no Slurm answers here to choose one, so the script names none"
@@ -231,7 +230,7 @@ def _ask(
             continue
         changed["partition"] = Value(partition.name, AUTO)
         plan = asker.plan(changed)
-        said = asker.slurm.estimate(plan.order, plan.script, timeout=min(ONE, left))
+        said = estimate_start(asker.slurm, plan.order, plan.script, timeout=min(ONE, left))
         given = None if "time" in asker.request.values else partition.given_time
         tried.append(Tried(shape, partition.name, said, command(asker.asked, changed), given, preemption))
         if first_now and preemption is None and _is_now(tried[-1]):

@@ -12,10 +12,9 @@ from dataclasses import dataclass, field, replace
 from clusterrun.errors import SchedulerError
 from clusterrun.free.limits import Limit, above, groups_of, limits_of
 from clusterrun.free.preemption import BY_PARTITION, Preemption, preempted
-from clusterrun.scheduler import Scheduler
+from clusterrun.scheduler import Reply, SlurmCommands
 from clusterrun.scheduler.slurm import nodes as slurm_nodes
 from clusterrun.scheduler.slurm import sacctmgr, scontrol
-from clusterrun.scheduler.slurm.client import Reply, SlurmScheduler
 from clusterrun.scheduler.slurm.limits import parse_limits
 from clusterrun.scheduler.slurm.nodes import Node, Partition, UserContext
 from clusterrun.scheduler.slurm.sacctmgr import Association, parse_qos, qos_argv
@@ -74,13 +73,12 @@ class ClusterSnapshot:
         return found.pop() if len(found) == 1 else ""
 
 
-def look(slurm: Scheduler, user: str, *, limits: bool = True) -> ClusterSnapshot:
+def look(slurm: SlurmCommands, user: str, *, limits: bool = True) -> ClusterSnapshot:
     """Ask Slurm for its nodes, partitions and this user's limits; raises SchedulerError where it does not answer.
 
     Two calls, a third for the configuration where a partition's jobs may have to leave for others', and where there is
     accounting up to four more at once: configuration, associations, QOS and what is used.
     """
-    assert isinstance(slurm, SlurmScheduler)
     nodes = slurm_nodes.parse_nodes(_must(slurm, slurm_nodes.nodes_argv(), "nodes"))
     told = _must(slurm, slurm_nodes.partitions_argv(), "partitions")
     leaving, config = preempted(told, nodes), None
@@ -98,7 +96,7 @@ def look(slurm: Scheduler, user: str, *, limits: bool = True) -> ClusterSnapshot
 
 
 def _accounted(
-    slurm: SlurmScheduler, seen: ClusterSnapshot, with_limits: bool, config_told: Reply | None
+    slurm: SlurmCommands, seen: ClusterSnapshot, with_limits: bool, config_told: Reply | None
 ) -> ClusterSnapshot:
     """The same with who this is to accounting, and the limits that are set on them."""
     user = seen.me.user
@@ -153,7 +151,7 @@ def used_argv(user: str) -> list[str]:
     return ["scontrol", "show", "assoc_mgr", "flags=assoc,qos", f"users={user}"]
 
 
-def _must(slurm: SlurmScheduler, argv: list[str], what: str) -> str:
+def _must(slurm: SlurmCommands, argv: list[str], what: str) -> str:
     reply = slurm.answer(argv)
     if reply.note:
         raise SchedulerError(

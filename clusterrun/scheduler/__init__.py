@@ -1,8 +1,8 @@
-"""What a scheduler does for us, and the two that do it: Slurm, and this machine."""
+"""The scheduler protocol, and the record types it uses. Two schedulers implement it: Slurm and this machine."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -12,11 +12,10 @@ from clusterrun.job import JobId, JobStatus
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submission:
-    """Everything a scheduler needs to start a staged run; the script stands at its final path.
+    """Everything a scheduler needs to start a staged run. ``script`` is the script's final path.
 
-    ``env`` is the scrubbed environment the job inherits, ``umask`` the one for the log files.
-    ``local`` facts (nodes, tasks, time limit in seconds, GPUs per node, dependency) are for the local scheduler, which
-    has no ``#SBATCH`` lines to read.
+    ``env`` is the scrubbed environment that the job inherits, ``umask`` the one for the log files. The local scheduler
+    uses nodes, tasks, time limit (seconds), GPUs per node and dependency; Slurm reads them from ``#SBATCH`` lines.
     """
 
     run_id: str
@@ -37,11 +36,11 @@ class Submission:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a scheduler said about jobs.
+    """A scheduler's answer to a query about jobs.
 
-    ``jobs`` holds what it knows. ``complete`` is False where it did not answer: an absent job then means
-    nothing. ``note`` says why, in one line, and ``last`` what it said of my jobs when it last did, at epoch second
-    ``last_at``.
+    ``complete`` is False if the scheduler did not answer; a missing job then means nothing. ``note`` is the reason, in
+    one line, and ``last`` the user's jobs in the last answer, received at epoch second ``last_at``. ``no_accounting``
+    is set by accounting queries on a cluster that has no accounting.
     """
 
     jobs: Sequence[JobStatus] = field(default_factory=tuple)
@@ -49,43 +48,94 @@ class Answer:
     note: str = ""
     last: Sequence[JobStatus] = field(default_factory=tuple)
     last_at: int = 0
-    none_kept: bool = False  # asked of accounting, where the cluster keeps none
+    no_accounting: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Cancelled:
-    """What became of one request to cancel: ``done``, or not, with the scheduler's words."""
+    """The result of one cancel request: whether it was accepted, and the scheduler's message."""
 
     id: JobId
     done: bool
     said: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class ClusterFacts:
+    """The configuration of a Slurm cluster; ``accounting`` and ``gpus`` tell whether it has them."""
+
+    cluster: str
+    accounting: bool
+    gpus: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The output of a Slurm command. ``note`` is the error in one line, empty if the command succeeded."""
+
+    text: str
+    note: str = ""
+    stderr: str = ""
+
+
+class LocalJobs(Protocol):
+    """What only the local scheduler can answer."""
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the local jobs, which have a folder each."""
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """The CUDA devices that this machine shows to a job."""
+
+
 class Scheduler(Protocol):
-    """One contract for Slurm and for the local scheduler; the conformance tests run it over both."""
+    """The interface of Slurm and of the local scheduler. The conformance tests run on both."""
 
     name: str
 
     @property
     def cluster(self) -> str:
-        """The cluster's name, with the job id the key of a record; empty where it is not known, ``a,b`` or ``all``
-        where the shell names several."""
+        """The cluster's name; empty if unknown, ``a,b`` or ``all`` if SLURM_CLUSTERS names several."""
+
+    @property
+    def slurm(self) -> SlurmCommands | None:
+        """Slurm's own commands; None for the local scheduler."""
+
+    @property
+    def local(self) -> LocalJobs | None:
+        """The jobs of this machine; None for Slurm."""
 
     def submit(self, submission: Submission) -> JobId:
         """Start a run. Raises Refused, NotDelivered or Ambiguous; the job's name carries the token."""
 
     def find(self, token: str, since: int, script: Path) -> Answer:
-        """The jobs submitted from epoch second ``since`` on that carry a token or run that script: the look-up before
-        any retry."""
+        """Return the jobs submitted since epoch second ``since`` that carry the token or run the script.
+
+        Every retry of a submission calls this first.
+        """
 
     def query(self, ids: Sequence[JobId] | None = None) -> Answer:
-        """The jobs of this user that the scheduler holds (one call for all), or just those ids, whoever's they are."""
+        """Return this user's jobs in the queue (one call for all), or the jobs with those ids, of any user."""
 
     def account(self, ids: Sequence[JobId], since: int) -> Answer:
-        """What accounting knows of ids that left the queue, from epoch second ``since`` on."""
+        """Return what accounting knows about jobs that left the queue, since epoch second ``since``."""
 
     def cancel(self, ids: Sequence[JobId]) -> Sequence[Cancelled]:
-        """Cancel jobs, told to be ours; raises SchedulerError where the scheduler did not answer."""
+        """Cancel the user's own jobs. Raises SchedulerError if the scheduler does not answer."""
 
     def hold(self, id: JobId, *, release: bool = False) -> None:
-        """Hold a waiting job that was told to be ours, or release it; raises Refused with the scheduler's words."""
+        """Hold a pending job of the user, or release it. Raises Refused with the scheduler's message."""
+
+
+class SlurmCommands(Scheduler, Protocol):
+    """A scheduler that is Slurm, with what only Slurm can answer."""
+
+    facts: ClusterFacts
+
+    def answer(self, argv: Sequence[str], timeout: float = ..., **options: object) -> Reply:
+        """Run a Slurm command that only reads; errors are in the reply."""
+
+    def cached_query(self, ids: Collection[JobId], since: float) -> tuple[Answer, float]:
+        """Return the user's jobs and the age of the answer in seconds; see ``QueueCache.query``."""

@@ -55,7 +55,7 @@ def cancel(
         for place in places:
             run, result = targets[place].record, found[place]
             if result.done and run is not None:
-                reconcile.cancelled(store_of(run), run, time.time())
+                reconcile.record_cancel(store_of(run), run, time.time())
     return [(target, found[place]) for place, target in enumerate(targets)]
 
 

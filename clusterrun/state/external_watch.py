@@ -1,4 +1,4 @@
-"""Watching jobs that have no record: one squeue for all of them, one sacct for those that have left the queue."""
+"""Watch external jobs (jobs without a run record): one squeue for all of them, one sacct for those that left."""
 
 from __future__ import annotations
 
@@ -8,90 +8,98 @@ from dataclasses import replace
 
 from clusterrun.job import JobId, JobStatus, Outcome, each_task
 from clusterrun.scheduler import Scheduler
-from clusterrun.scheduler.factory import FIRST, LONGEST
-from clusterrun.state.external import ACCOUNTING, END_UNKNOWN, NO_ACCOUNTING, WINDOW, is_answer_for, states
-from clusterrun.state.reconcile import RunState
+from clusterrun.state.external import END_UNKNOWN, NO_ACCOUNTING, WINDOW, is_answer_for, query_states
+from clusterrun.state.pace import WATCH_FIRST, WATCH_LONGEST, QueryTimer
+from clusterrun.state.reconcile import Listing, RunState
+
+#: Seconds between two queries of accounting. It may record an end late, so a job is given up after two of them.
+ACCOUNTING = 60.0
 
 
 class ExternalWatch:
-    """Jobs without a record until they are over; an array counts as its tasks.
+    """A watch over external jobs; an array counts as its tasks. Raises NoSuchJob for an unknown id.
 
-    One squeue for all of them at a time, one sacct for those that have left it, and none for those that are over.
+    One squeue queries all of them, one sacct those that have left the queue; jobs that have ended are not queried.
+    With ``follow`` squeue is run only while their logs are quiet, at most every ``WATCH_LONGEST`` seconds.
     """
 
     def __init__(
-        self, ids: Sequence[JobId], scheduler: Scheduler, *,
+        self, ids: Sequence[JobId], scheduler: Scheduler, *, follow: bool = False,
         now: Callable[[], float] = time.monotonic, clock: Callable[[], float] = time.time,
     ) -> None:  # fmt: skip
         self._ids, self._scheduler, self._now, self._clock = list(ids), scheduler, now, clock
         self._found: dict[JobId, RunState] = {}
-        self._untold: dict[JobId, float] = {}  # when accounting first answered and did not tell of it
+        self._missing_since: dict[JobId, float] = {}  # when accounting first answered without them
         self._given_up: set[JobId] = set()
         self._accounted = -ACCOUNTING
-        self._wait = FIRST
-        for rows in states(ids, scheduler, clock()).values():
-            self._take(row.status for row in rows)
-        self._next = now() + FIRST
+        self._timer = QueryTimer(WATCH_LONGEST if follow else WATCH_FIRST, now)
+        for rows in query_states(ids, scheduler, clock()).values():
+            self._update(row.status for row in rows)
+        self._timer.on_query()
 
-    def look(self, *, due: bool = False) -> list[RunState]:
-        """The states, fresh where ``due`` or it is time, else those of the last look."""
-        open_ids = [i for i, state in self._found.items() if not self.settled(state)]
-        if open_ids and (due or self._now() >= self._next):
-            self._ask(open_ids)
-            self._next = self._now() + self._wait
-            self._wait = min(self._wait * 1.5, LONGEST)
-        return list(self._found.values())
+    def poll(self, *, due: bool = False) -> Listing:
+        open_ids = [i for i, state in self._found.items() if not self.is_settled(state)]
+        if open_ids and (due or self._timer.is_due()):
+            self._query(open_ids)
+            self._timer.on_query()
+        return Listing(list(self._found.values()))
+
+    def on_output(self) -> None:
+        self._timer.on_output()
 
     def has_news(self) -> bool:
-        """Never: a job without a record tells of itself through Slurm alone."""
+        """Return False: an external job has no records here."""
         return False
 
-    def settled(self, state: RunState) -> bool:
-        """Whether a job is over for good, or will never be known."""
+    def is_settled(self, state: RunState) -> bool:
         return state.status.is_final or state.status.id in self._given_up
 
-    def _ask(self, open_ids: Sequence[JobId]) -> None:
-        wanted = self._asked(open_ids)
+    def _query(self, open_ids: Sequence[JobId]) -> None:
+        wanted = self._requested(open_ids)
         answer = self._scheduler.query(wanted)
         if not answer.complete:
             for i in open_ids:
                 self._found[i] = replace(self._found[i], note=answer.note)
             return
-        seen = self._take(job for job in answer.jobs if any(is_answer_for(job, i) for i in wanted))
+        seen = self._update(job for job in answer.jobs if any(is_answer_for(job, i) for i in wanted))
         absent = [i for i in open_ids if i not in seen]
         if absent and self._now() - self._accounted >= ACCOUNTING:
             self._accounted = self._now()
-            past = self._scheduler.account(self._asked(absent), self._since(absent))
-            told = self._take((job for job in past.jobs if job.is_over), only=frozenset(absent))
-            absent = [i for i in absent if i not in told]
-            self._left(absent, NO_ACCOUNTING if past.none_kept else END_UNKNOWN, past.note)
-            # asked twice, a while apart, accounting has answered both times: it will not tell
+            past = self._scheduler.account(self._requested(absent), self._since(absent))
+            ended = self._update((job for job in past.jobs if job.is_over), only=frozenset(absent))
+            absent = [i for i in absent if i not in ended]
+            self._mark_unknown(absent, NO_ACCOUNTING if past.no_accounting else END_UNKNOWN, past.note)
             for i in absent if past.complete else ():
-                if past.none_kept or self._now() - self._untold.setdefault(i, self._now()) >= ACCOUNTING:
+                missing_since = self._missing_since.setdefault(i, self._now())
+                if past.no_accounting or self._now() - missing_since >= ACCOUNTING:
                     self._given_up.add(i)
-        else:  # too soon to ask accounting: what it last said of them stands
-            self._left([i for i in absent if self._found[i].status.outcome is not Outcome.UNKNOWN], END_UNKNOWN, "")
+        else:  # too early to query accounting again: its last answer counts
+            self._mark_unknown(
+                [i for i in absent if self._found[i].status.outcome is not Outcome.UNKNOWN], END_UNKNOWN, ""
+            )
 
-    def _asked(self, ids: Sequence[JobId]) -> list[JobId]:
-        """The ids that were typed, as far as one of these tasks is meant by them."""
+    def _requested(self, ids: Sequence[JobId]) -> list[JobId]:
+        """Return the requested ids that these tasks belong to."""
         return [one for one in self._ids if any(i.raw == one.raw and one.task in (None, i.task) for i in ids)]
 
-    def _take(self, jobs: Iterable[JobStatus], only: frozenset[JobId] | None = None) -> set[JobId]:
+    def _update(self, jobs: Iterable[JobStatus], only: frozenset[JobId] | None = None) -> set[JobId]:
+        """Take over the states of jobs that are not settled, and return the ids found."""
         seen = set()
         for row in jobs:
             for job in each_task(row):
                 known = self._found.get(job.id)
-                if (only is not None and job.id not in only) or (known is not None and self.settled(known)):
+                if (only is not None and job.id not in only) or (known is not None and self.is_settled(known)):
                     continue
                 self._found[job.id] = RunState(None, job)
-                self._untold.pop(job.id, None)
+                self._missing_since.pop(job.id, None)
                 seen.add(job.id)
         return seen
 
-    def _left(self, absent: Sequence[JobId], why: str, note: str) -> None:
-        """These have left the queue, and how they ended nobody has told."""
+    def _mark_unknown(self, absent: Sequence[JobId], reason: str, note: str) -> None:
+        """Set the state of jobs that left the queue without a known end."""
         for i in absent:
-            job = replace(self._found[i].status, state="UNKNOWN", outcome=Outcome.UNKNOWN, reason=why, source="squeue")
+            job = self._found[i].status
+            job = replace(job, state="UNKNOWN", outcome=Outcome.UNKNOWN, reason=reason, source="squeue")
             self._found[i] = RunState(None, job, note)
 
     def _since(self, ids: Sequence[JobId]) -> int:

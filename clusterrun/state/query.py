@@ -1,47 +1,149 @@
-"""How runs stand wherever they went: each scheduler is asked once, and what cannot be asked from here says so."""
+"""Query the state of runs across schedulers, with one query per scheduler, and join the queue with the records.
+
+Runs of a cluster that is not reachable from this shell get state UNKNOWN and a note.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
 from clusterrun.errors import NoScheduler, SchedulerError
 from clusterrun.job import LOCAL
-from clusterrun.records.ownership import covers
+from clusterrun.records import open_runs, run_record
+from clusterrun.records.ownership import Jobs, covers
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store
 from clusterrun.scheduler import Answer, Scheduler
-from clusterrun.scheduler.factory import Reach
-from clusterrun.state import reconcile
-from clusterrun.state.reconcile import RunState
+from clusterrun.scheduler.factory import SchedulerFactory
+from clusterrun.state import filters, reconcile
+from clusterrun.state.reconcile import Listing, RunState
+from clusterrun.state.watch import records_changed_at
+from clusterrun.terminal.units import plural
 
 
-def read(runs: Sequence[RunRecord], reach: Reach, store: Store, answer: Answer | None = None) -> list[RunState]:
-    """The states of runs, in their order: one question to each scheduler, whatever their number.
+@dataclass(frozen=True, slots=True)
+class StateQuery:
+    """Queries the states of runs; ``notify`` gets a line for each thing that cannot be shown."""
 
-    ``answer`` is Slurm's of this moment, where it is at hand.
+    factory: SchedulerFactory
+    store: Store
+    notify: Callable[[str], None]
+
+    def states(self, runs: Sequence[RunRecord], answer: Answer | None = None) -> list[RunState]:
+        """Return the states of runs, in their order. ``answer`` is a Slurm answer to use instead of a new query."""
+        found: dict[str, RunState] = {}
+        for name in dict.fromkeys(run.scheduler for run in runs):
+            some = [run for run in runs if run.scheduler == name]
+            try:
+                scheduler = self.factory.scheduler(name)
+            except NoScheduler as error:
+                found |= {run.run_id: reconcile.state_from_records(self.store, run, error.message) for run in some}
+                continue
+            for run in some:
+                if not _is_on(run, scheduler):
+                    found[run.run_id] = reconcile.state_from_records(self.store, run, _elsewhere(run, scheduler))
+            here = [run for run in some if _is_on(run, scheduler)]
+            known = answer if scheduler.name != LOCAL else None
+            for state in reconcile.reconcile(self.store, scheduler, here, answer=known):
+                assert state.record is not None
+                found[state.record.run_id] = state
+        return [found[run.run_id] for run in runs]
+
+    def cached_states(self, runs: Sequence[RunRecord]) -> Listing:
+        """Return the states of runs, from another process's squeue if its answer is good enough."""
+        now = time.time()
+        if not any(run.scheduler != LOCAL and reconcile.needs_query(run, now) and self.is_here(run) for run in runs):
+            return Listing(self.states(runs))
+        answer, age = self._cached_queue(runs)
+        return Listing(self.states(runs, answer), age, None if age else answer)
+
+    def list_jobs(self, *, everything: bool, all_clusters: bool, cached: bool) -> Listing:
+        """Return the user's active jobs: runs from any folder, and external jobs in Slurm's queue, from one squeue.
+
+        With ``everything`` also the jobs that have ended: all runs known here, and what the queue still shows. Runs of
+        other clusters are counted in a line, or listed with ``all_clusters``. With ``cached`` another process's squeue
+        may be used. Raises SchedulerError if Slurm does not answer and there is nothing to show.
+        """
+        known = self.store.all() if everything else open_runs.open_runs(self.store)
+        known = known if all_clusters else self.reachable(known)
+        answer, age, external = Answer(), 0.0, list[RunState]()
+        if self.factory.facts() is None:
+            found = self.states(known)
+        else:
+            slurm = self.factory.scheduler("slurm")
+            answer, age = self._cached_queue(known) if cached and not everything else (slurm.query(), 0.0)
+            more, external = unmatched_jobs(known, answer, everything=everything)
+            if more and age:  # such a run may have ended meanwhile, and the cached answer would bring it back
+                answer, age = slurm.query(), 0.0
+                more, external = unmatched_jobs(known, answer)
+            found = self.states([*known, *more], answer)
+        shown = [s for s in (*found, *external) if everything or s.status.outcome in filters.OPEN]
+        if not (answer.complete or shown):
+            raise SchedulerError(
+                "Slurm did not answer, and no active jobs are recorded here", said=answer.note,
+                hint="run `scontrol ping`, then try again",
+            )  # fmt: skip
+        if not answer.complete:
+            self.notify(f"Slurm did not answer: {answer.note}")
+        return Listing(shown, age, answer if self.factory.facts() is not None and not age else None)
+
+    def is_here(self, run: RunRecord) -> bool:
+        """Return whether the run's scheduler can be queried from this shell."""
+        if run.scheduler == LOCAL:
+            return True
+        return self.factory.facts() is not None and _is_on(run, self.factory.scheduler("slurm"))
+
+    def reachable(self, runs: Sequence[RunRecord]) -> list[RunRecord]:
+        """Return the runs whose scheduler can be queried from this shell; report the number of others in a line."""
+        here = [run for run in runs if self.is_here(run)]
+        away = sorted({run.cluster or "(not known)" for run in runs if not self.is_here(run)})
+        if away:
+            count = plural(len(runs) - len(here), "job")
+            self.notify(f"not shown: {count} of other clusters ({', '.join(away)}); see them with --all-clusters")
+        return here
+
+    def _cached_queue(self, runs: Sequence[RunRecord]) -> tuple[Answer, float]:
+        here = [run for run in runs if run.scheduler != LOCAL and self.is_here(run)]
+        since = max(map(records_changed_at, here), default=0.0)
+        return self.factory.slurm().cached_query([run.job_id for run in here if run.job_id is not None], since)
+
+
+def unmatched_jobs(
+    runs: Sequence[RunRecord], answer: Answer, *, everything: bool = False
+) -> tuple[list[RunRecord], list[RunState]]:
+    """Return the jobs in the queue that belong to none of these runs: further runs, and external jobs.
+
+    A run is found by the script that Slurm shows, so a run whose end was recorded and that was requeued is found too.
+    With ``everything`` jobs that have ended count.
     """
-    found: dict[str, RunState] = {}
-    for name in dict.fromkeys(run.scheduler for run in runs):
-        some = [run for run in runs if run.scheduler == name]
-        try:
-            scheduler = reach.scheduler(name)
-        except NoScheduler as error:
-            found |= {run.run_id: reconcile.offline(store, run, error.message) for run in some}
+    rows = answer.jobs if answer.complete else answer.last
+    jobs = Jobs(rows)
+    matched = {id(job) for run in runs for job in jobs.of(run)}
+    scripts: dict[str, RunRecord | None] = {}
+    more, external = [], []
+    for job in rows:
+        if id(job) in matched or (job.is_over and not everything):
             continue
-        away = [run for run in some if not is_on(run, scheduler)]
-        found |= {run.run_id: reconcile.offline(store, run, _elsewhere(run, scheduler)) for run in away}
-        here = [run for run in some if is_on(run, scheduler)]
-        told = answer if scheduler.name != LOCAL else None
-        for state in reconcile.read(store, scheduler, here, answer=told):
-            assert state.record is not None
-            found[state.record.run_id] = state
-    return [found[run.run_id] for run in runs]
+        if job.script.endswith("/script.sh") and job.script not in scripts:
+            scripts[job.script] = run_record.load(Path(job.script).parent)
+        run = scripts.get(job.script)
+        if run is not None and run.mine:
+            more.append(run)
+            matched |= {id(one) for one in jobs.of(run)}
+        else:
+            external.append(
+                RunState(None, job) if answer.complete else RunState(None, job, answer.note, answer.last_at)
+            )
+    return more, external
 
 
-def scheduler_of(run: RunRecord | None, reach: Reach) -> Scheduler:
-    """The scheduler to ask about a run, Slurm for a job without one; raises SchedulerError for another cluster's."""
-    scheduler = reach.scheduler(run.scheduler if run else "slurm")
-    if run is not None and not is_on(run, scheduler):
+def scheduler_of(run: RunRecord | None, factory: SchedulerFactory) -> Scheduler:
+    """Return the run's scheduler; Slurm for an external job (None). Raises SchedulerError if on another cluster."""
+    scheduler = factory.scheduler(run.scheduler if run else "slurm")
+    if run is not None and not _is_on(run, scheduler):
         raise SchedulerError(
             f"run {run.run_id}: {_elsewhere(run, scheduler)}",
             hint="set SLURM_CONF (or SLURM_CLUSTERS) for that cluster",
@@ -49,8 +151,7 @@ def scheduler_of(run: RunRecord | None, reach: Reach) -> Scheduler:
     return scheduler
 
 
-def is_on(run: RunRecord, scheduler: Scheduler) -> bool:
-    """Whether a scheduler is that of the run's cluster."""
+def _is_on(run: RunRecord, scheduler: Scheduler) -> bool:
     return covers(scheduler.cluster, run.cluster)
 
 

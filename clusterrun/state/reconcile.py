@@ -1,7 +1,7 @@
-"""How jobs stand: what the scheduler says, what accounting says, and what the runs themselves wrote, joined.
+"""The state of runs, from the scheduler's queue, accounting, and the runs' own records.
 
-One question to the scheduler for all jobs, one to accounting for those that have left and wrote no end. Nothing is
-guessed: a job that nobody knows is UNKNOWN, and the reason says what was asked.
+One query of the queue covers all runs, one query of accounting those that left it without an end record. Nothing is
+guessed: a run without evidence is UNKNOWN, and the reason says which sources were queried.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from clusterrun.records.store import Store
 from clusterrun.scheduler import Answer, Scheduler
 from clusterrun.submit.protocol import heal, submitter_lives
 
-#: Seconds after the end for which a finished job is still asked for: within it Slurm may know it, and a requeue may
-#: bring it back (MinJobAge is 300 s by default; sites set minutes to hours).
-ASK_AGAIN = 86_400
-#: Seconds after submission before accounting is believed: rows were seen to come up to 5 s late.
+#: Seconds after its end for which a run is still queried: Slurm may know it, and a requeue may bring it back
+#: (MinJobAge is 300 s by default; sites set minutes to hours).
+QUERIED_AFTER_END = 86_400
+#: Seconds after submission before accounting is trusted: rows have appeared up to 5 s late.
 ACCOUNTING_LAG = 15
-#: Seconds between our record of a submission and Slurm's, by which an id given out twice is told apart.
+#: Seconds by which the recorded submission time and Slurm's may differ; a greater difference means a reused job id.
 _SAME_SUBMISSION = 300
 
 
 @dataclass(frozen=True, slots=True)
 class RunState:
-    """A job and how it stands; ``record`` is None for a job that is not ours, ``note`` says what could not be asked.
+    """The state of a job. ``record`` is None for an external job, ``note`` says which source did not answer.
 
-    ``as_of`` is None for a state of this moment, and the epoch second it was last seen where nobody could be asked now.
-    ``copies`` are other jobs of the same submission that wait or run.
+    ``as_of`` is None for a current state; for an older one it is the epoch second at which it was last seen. ``copies``
+    are other pending or running jobs of the same submission.
     """
 
     record: RunRecord | None
@@ -46,46 +46,57 @@ class RunState:
 
     @property
     def is_old(self) -> bool:
-        """Whether Slurm did not tell of the job now, though it may know it."""
+        """Whether the state is older than this query, because Slurm did not answer."""
         return self.as_of is not None or (self.record is None and bool(self.note))
 
     @property
-    def told(self) -> tuple[str, ...]:
-        """What makes a change where another answer has it otherwise: not the time, which always does."""
+    def change_key(self) -> tuple[str, ...]:
+        """What differs between two answers if the job changed; its run time always differs, and does not count."""
         job = self.status
         return str(job.id), job.tasks, job.state, job.reason, job.nodes, str(job.restarts), "old" * self.is_old
 
     def aged(self, seconds: float) -> RunState:
-        """The state so many seconds after it was told: the time of a job that runs has gone on."""
+        """Return the state so many seconds later: the run time of a running job has grown."""
         job = self.status
         if job.state != "RUNNING" or job.elapsed is None or self.is_old:
             return self
         return replace(self, status=replace(job, elapsed=job.elapsed + int(seconds)))
 
 
-def read(
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """The states of jobs from one query. ``age`` is the age of the queue's answer in seconds, 0 if it is not cached.
+
+    ``answer`` is the queue's answer if it is current, to join it with further runs.
+    """
+
+    states: Sequence[RunState] = ()
+    age: float = 0.0
+    answer: Answer | None = None
+
+
+def reconcile(
     store: Store, scheduler: Scheduler, runs: Sequence[RunRecord], *, now: float | None = None,
     answer: Answer | None = None,
 ) -> list[RunState]:  # fmt: skip
-    """The state of runs of one scheduler, in their order; at most one query and one look into accounting.
+    """Return the states of runs of one scheduler, in their order, with at most one query of queue and accounting.
 
-    ``answer`` is that to a query of this moment, where the caller has one at hand. Half-written submissions are healed
-    and seen ends written down on the way.
+    ``answer`` is a current answer of the queue, if the caller has one. Interrupted submissions are repaired, and ends
+    that are seen are recorded.
     """
     now = time.time() if now is None else now
     mine, theirs = [run for run in runs if run.mine], [run for run in runs if not run.mine]
     if answer is None or not mine:
-        ask = any(worth_asking(run, now) for run in mine)
-        answer = scheduler.query() if ask else Answer(complete=False)
-    found = _read(store, scheduler, mine, answer, now)
+        answer = scheduler.query() if any(needs_query(run, now) for run in mine) else Answer(complete=False)
+    found = _join(store, scheduler, mine, answer, now)
     if theirs:  # a query without ids shows the jobs of this user only
         ids = [run.job_id for run in theirs if run.job_id is not None]
-        found += _read(store, scheduler, theirs, scheduler.query(ids) if ids else Answer(), now)
+        found += _join(store, scheduler, theirs, scheduler.query(ids) if ids else Answer(), now)
     by_run = {state.record.run_dir: state for state in found if state.record is not None}
     return [by_run[run.run_dir] for run in runs]
 
 
-def _read(store: Store, scheduler: Scheduler, runs: Sequence[RunRecord], answer: Answer, now: float) -> list[RunState]:
+def _join(store: Store, scheduler: Scheduler, runs: Sequence[RunRecord], answer: Answer, now: float) -> list[RunState]:
     jobs, last, cluster = Jobs(answer.jobs), Jobs(answer.last), one_cluster(scheduler.cluster)
     runs = [_claimed(store, _healed(store, run, jobs, answer.complete, now), jobs, cluster) for run in runs]
     absent = [run for run in runs if answer.complete and _needs_accounting(run, jobs)]
@@ -104,7 +115,7 @@ def _with_copies(state: RunState, jobs: Jobs) -> RunState:
 
 
 def _last_known(state: RunState, last: Jobs, answer: Answer) -> RunState:
-    """A failed question changes no state: of a run that nobody told of now, the state it was last seen in."""
+    """Return the last known state if the query failed: a failed query changes no state."""
     run = state.record
     if run is None or run.job_id is None or state.status.outcome is not Outcome.UNKNOWN:
         return state
@@ -116,17 +127,17 @@ def _last_known(state: RunState, last: Jobs, answer: Answer) -> RunState:
 
 def _state(store: Store, run: RunRecord, jobs: Jobs, answer: Answer, past: Answer, now: float) -> RunState:
     submission = run.submission
-    if run.job_id is None:  # being submitted this moment by somebody alive, who will write it down; or cut off
+    if run.job_id is None:  # its submission is in progress, or was cut off
         return _unsubmitted(run)
     job = jobs.own(run)
     if job is not None:
-        if job.id.base != run.job_id.base:  # the recorded id was a banner's: the token knows better
+        if job.id.base != run.job_id.base:  # the recorded id came from a banner; the token is right
             run = _moved(store, run, JobId(job.id.base))
         job = _with_end(run, job)
-        return RunState(_seen(store, run, job), job)
-    ended = end_of(run) if submission.final is None or worth_asking(run, now) else None
+        return RunState(_record_end(store, run, job), job)
+    ended = end_of(run) if submission.final is None or needs_query(run, now) else None
     if ended is not None:
-        return RunState(_seen(store, run, ended), ended)
+        return RunState(_record_end(store, run, ended), ended)
     if submission.final is not None:
         return RunState(run, _from_final(run, submission.final))
     if not answer.complete:
@@ -135,7 +146,7 @@ def _state(store: Store, run: RunRecord, jobs: Jobs, answer: Answer, past: Answe
 
 
 def _absent(store: Store, run: RunRecord, past: Answer, now: float) -> RunState:  # noqa: PLR0911 - a case a line
-    """A job that an answering scheduler does not hold and that wrote no end."""
+    """Return the state of a run that is not in the queue and has no end record."""
     assert run.job_id is not None
     try:
         claim, readable = run_record.read_claim(run), True
@@ -144,9 +155,9 @@ def _absent(store: Store, run: RunRecord, past: Answer, now: float) -> RunState:
     closed = [job for job in past.jobs if job.is_over and _is_accounted(job, run, claim)]
     if closed:
         job = max(closed, key=lambda j: j.ended or 0)
-        return RunState(_seen(store, run, job), job)
+        return RunState(_record_end(store, run, job), job)
     if claim is not None:
-        why = "it ran, then left the queue without an end record (a node or the controller was lost?)"
+        why = "the job left the queue without an end record; a node or the controller may have failed"
         return RunState(run, _unknown(run, why), past.note)
     if not readable or not run.mine:
         why = "it left the queue, and its records cannot be read" if not readable else "it left the queue"
@@ -154,18 +165,18 @@ def _absent(store: Store, run: RunRecord, past: Answer, now: float) -> RunState:
     if not run.cluster:
         return RunState(run, _unknown(run, "it is not in the queue, and the cluster that took it is not known"))
     if run.submission.cancel_asked:
-        job = _unknown(run, "cancelled while it waited")
+        job = _unknown(run, "cancelled while pending")
         return RunState(run, replace(job, state="CANCELLED", outcome=Outcome.CANCELLED, source="record"))
     if now - run.submission.at < ACCOUNTING_LAG:
         return RunState(run, _unknown(run, "just submitted; not seen in the queue yet"))
     if not past.complete:
         return RunState(run, _unknown(run, "it is not in the queue, and accounting does not answer"), past.note)
-    why = "Slurm took it and no longer knows it; it never started (a controller crash, or cancelled while it waited)"
+    why = "Slurm accepted it but no longer knows it; it never started (controller crash, or cancelled while pending)"
     return RunState(run, replace(_unknown(run, why), outcome=Outcome.LOST), past.note)
 
 
 def _is_accounted(job: JobStatus, run: RunRecord, claim: Claim | None) -> bool:
-    """Whether a row of accounting is the run's: by its token or, renamed, as the job that wrote the claim."""
+    """Return whether a row of accounting is the run's, by its token or, if renamed, by the claim of the run."""
     if run.job_id is None or job.id.base != run.job_id.base or not (run.mine or job.user == run.user):
         return False
     if token_part(job) == run.submission.token[:8]:
@@ -176,19 +187,19 @@ def _is_accounted(job: JobStatus, run: RunRecord, claim: Claim | None) -> bool:
 
 
 def _with_end(run: RunRecord, job: JobStatus) -> JobStatus:
-    """What the queue does not tell: the exit status and the restarts, from the run's own files."""
+    """Add what the queue does not show, the exit status and the restarts, from the run's own records."""
     claim = run_record.claim_of(run)
     restarts = claim.restart if claim else job.restarts
     if job.outcome is Outcome.RUNNING:
         return replace(job, restarts=restarts)
     ended = end_of(run)
     status = ended.exit_status if ended else job.exit_status
-    state = "COMPLETED" if status == 0 and ended and job.state == "FAILED" else job.state  # marks that came late
+    state = "COMPLETED" if status == 0 and ended and job.state == "FAILED" else job.state  # the end record came late
     return replace(job, state=state, restarts=restarts, exit_status=status, outcome=outcome_of(state, status))
 
 
-def _seen(store: Store, run: RunRecord, job: JobStatus) -> RunRecord:
-    """Write a seen end down, or strike out one that a requeue has undone."""
+def _record_end(store: Store, run: RunRecord, job: JobStatus) -> RunRecord:
+    """Record an end that was seen, or remove one that a requeue has undone."""
     known = run.submission.final
     if (known and known.get("state")) == (job.state if job.is_final else None):
         return run
@@ -202,7 +213,7 @@ def _seen(store: Store, run: RunRecord, job: JobStatus) -> RunRecord:
     try:
         return store.save_submission(run, replace(run.submission, final=new))
     except OSError:
-        return run  # reading must work on a full disk and in another's folder
+        return run  # a query must work on a full disk and in another user's folder
 
 
 def _from_final(run: RunRecord, final: Mapping[str, Any]) -> JobStatus:
@@ -224,31 +235,33 @@ def _from_final(run: RunRecord, final: Mapping[str, Any]) -> JobStatus:
 
 
 def figures(run: RunRecord) -> progress.Metrics | None:
-    """The last figures of a run's training; of one whose end was seen, those it had then."""
-    kept = (run.submission.final or {}).get("figures", ())
-    return progress.last_metrics(run) if kept == () else progress.as_metrics(kept)
+    """Return the last metrics of a run's training; after its end, those that were recorded with it."""
+    recorded = (run.submission.final or {}).get("figures", ())
+    return progress.last_metrics(run) if recorded == () else progress.as_metrics(recorded)
 
 
 def _figures_json(metrics: progress.Metrics | None) -> dict[str, Any] | None:
     return asdict(metrics) if metrics is not None else None
 
 
-def offline(store: Store, run: RunRecord, why: str) -> RunState:
-    """A run whose scheduler cannot be asked from here, by what its own files tell, or what was seen before."""
+def state_from_records(store: Store, run: RunRecord, why: str) -> RunState:
+    """Return the state of a run from its own records alone; ``why`` says why its scheduler was not queried."""
     if run.submission.final is not None:
         return RunState(run, _from_final(run, run.submission.final))
     ended = end_of(run)
-    return RunState(_seen(store, run, ended), ended) if ended is not None else RunState(run, _unknown(run, why), why)
+    return (
+        RunState(_record_end(store, run, ended), ended) if ended is not None else RunState(run, _unknown(run, why), why)
+    )
 
 
 def _unsubmitted(run: RunRecord) -> RunState:
     settle = f"clusterrun submit --recover {run.run_id}"
     if run.submission.state == run_record.NOT_SUBMITTED:
-        why = f"never submitted: its submission was cut off. `{settle}` submits it now"
+        why = f"never submitted: its submission was interrupted; `{settle}` submits it now"
     elif submitter_lives(run.submission.submitter):
         why = "being submitted"
     else:
-        why = f"not known whether it was submitted. `{settle}` settles it"
+        why = f"not known whether it was submitted; `{settle}` finds out"
     return RunState(run, _unknown(run, why))
 
 
@@ -266,10 +279,10 @@ def _unknown(run: RunRecord, reason: str) -> JobStatus:
     )
 
 
-def worth_asking(run: RunRecord, now: float) -> bool:
-    """Whether the scheduler may know more of a run than its own files."""
+def needs_query(run: RunRecord, now: float) -> bool:
+    """Return whether the scheduler may know more about a run than its own records."""
     final = run.submission.final
-    return final is None or now - (whole(final.get("ended"), None) or run.submission.at) < ASK_AGAIN
+    return final is None or now - (whole(final.get("ended"), None) or run.submission.at) < QUERIED_AFTER_END
 
 
 def _needs_accounting(run: RunRecord, jobs: Jobs) -> bool:
@@ -281,12 +294,12 @@ def _needs_accounting(run: RunRecord, jobs: Jobs) -> bool:
 def _healed(store: Store, run: RunRecord, jobs: Jobs, answered: bool, now: float) -> RunRecord:
     try:
         return heal(store, run, jobs, answered, now)
-    except OSError:  # reading must work on a full disk and in another's folder
+    except OSError:  # a query must work on a full disk and in another user's folder
         return run
 
 
 def _claimed(store: Store, run: RunRecord, jobs: Jobs, cluster: str) -> RunRecord:
-    """The run with what its claim knows: the job that it is, if it was submitted twice, and the cluster it went to."""
+    """Return the run with the job id and cluster of its claim: if it was submitted twice, the job that runs."""
     claim = run_record.claim_of(run)
     if claim is not None and run.job_id is not None and (
         claim.job != run.job_id.base or (claim.cluster and claim.cluster != run.cluster)
@@ -300,12 +313,12 @@ def _claimed(store: Store, run: RunRecord, jobs: Jobs, cluster: str) -> RunRecor
 def _moved(store: Store, run: RunRecord, job: JobId, cluster: str = "") -> RunRecord:
     try:
         return store.commit(run, job, cluster)
-    except OSError:  # reading must work on a full disk and in another's folder
+    except OSError:  # a query must work on a full disk and in another user's folder
         return replace(run, submissions=(*run.submissions[:-1], replace(run.submission, job_id=str(job))))
 
 
-def cancelled(store: Store, run: RunRecord, now: float) -> RunRecord:
-    """Write down that our own cancel was accepted: the only trace of a job cancelled while it waits."""
+def record_cancel(store: Store, run: RunRecord, now: float) -> RunRecord:
+    """Record that a cancel was accepted: the only trace of a job that is cancelled while pending."""
     try:
         return store.save_submission(run, replace(run.submission, cancel_asked=int(now)))
     except OSError as error:

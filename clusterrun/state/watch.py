@@ -1,13 +1,12 @@
-"""Watching runs until they are over, sparing the scheduler.
+"""Watch runs until they end, with few queries to the scheduler.
 
-The runs' own end records are looked at every second, which costs a file system nothing; the scheduler is asked
-rarely, and at once when a record appears.
+The runs' own end records are checked every second, which costs a file system little. The scheduler is queried rarely,
+and at once when a record appears.
 """
 
 from __future__ import annotations
 
 import math
-import random
 import threading
 import time
 from collections import Counter
@@ -17,115 +16,116 @@ from typing import NamedTuple, Protocol
 from clusterrun.job import MAY_RETURN, Outcome
 from clusterrun.records import run_record
 from clusterrun.records.run_record import RunRecord
-from clusterrun.scheduler.factory import FIRST, LONGEST
 from clusterrun.scheduler.slurm.cache import FRESH
-from clusterrun.state.reconcile import RunState
+from clusterrun.state.pace import WATCH_FIRST, WATCH_LONGEST, QueryTimer
+from clusterrun.state.reconcile import Listing, RunState
 
-QUIET = 3.0
-"""Seconds without a new line after which a log no longer says that its job lives."""
 BELIEVED_AFTER = 20.0
-"""Seconds for which a run must be unknown or lost, the scheduler answering, before a watch ends on it."""
+"""Seconds for which a run must be unknown or lost, while the scheduler answers, before a watch ends."""
+_POLL = 0.25  # seconds between two polls of a watch in its own thread
 
 
-class Watch:
-    """Asks ``ask`` for the states of runs when it is worth it; ``settled`` tells whether one is over for good.
+class Watch(Protocol):
+    """Jobs that are watched until they end."""
 
-    With ``sparing`` somebody reads the logs and tells ``grew``: then the scheduler is asked only while these are quiet,
-    at most every ``LONGEST`` seconds, and at once when an end record appears. ``lately`` asks too, or tells what was
-    heard some seconds ago, and how many: it does while nothing has happened for a while.
+    def poll(self, *, due: bool = False) -> Listing:
+        """Return the states: from a new query if it is time or ``due``, else from the last one."""
+
+    def is_settled(self, state: RunState) -> bool:
+        """Return whether a job has ended for good, or its end will never be known."""
+
+    def has_news(self) -> bool:
+        """Return whether the jobs' own records changed since the last poll."""
+
+    def on_output(self) -> None:
+        """Note that new lines of a log have arrived, so the job is alive."""
+
+
+class RunWatch:
+    """A watch over runs, which calls ``query`` for their states.
+
+    With ``follow`` a reader of the logs calls ``on_output``: then the scheduler is queried only while the logs are
+    quiet, at most every ``WATCH_LONGEST`` seconds, and at once when an end record appears. ``cached_query`` may return
+    a cached answer; it is used while nothing has happened for a while.
     """
 
     def __init__(
         self,
         runs: Sequence[RunRecord],
-        ask: Callable[[Sequence[RunRecord]], Sequence[RunState]],
+        query: Callable[[Sequence[RunRecord]], Sequence[RunState]],
+        cached_query: Callable[[Sequence[RunRecord]], Listing] | None = None,
         *,
-        sparing: bool = False,
-        lately: Callable[[Sequence[RunRecord]], tuple[Sequence[RunState], float]] | None = None,
+        follow: bool = False,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._ask, self._lately, self._now, self._sparing = ask, lately, now, sparing
+        self._query, self._cached_query, self._now, self._follow = query, cached_query, now, follow
         self._runs = list(runs)
-        self._next, self._wait = now(), LONGEST if sparing or lately is not None else FIRST
-        self._grew = -QUIET
+        self._timer = QueryTimer(WATCH_LONGEST if follow or cached_query is not None else WATCH_FIRST, now)
         self._marks: tuple[_Mark, ...] = ()
-        self._dark_since: dict[str, float] = {}
-        self.states: list[RunState] = []
+        self._doubtful_since: dict[str, float] = {}
+        self._latest = Listing()
 
-    def look(self, *, due: bool = False) -> list[RunState]:
-        """The states, fresh where ``due``, it is time or an end record has come, else those of the last look."""
+    def poll(self, *, due: bool = False) -> Listing:
         marks = tuple(_mark(run) for run in self._runs)
         ended = any(mark.ended for mark in marks)
-        if marks != self._marks and self.states:
-            begun = any(new.starts > old.starts for new, old in zip(marks, self._marks, strict=True))
-            if self._sparing and begun and not ended:  # it has begun, perhaps again: its log says more than a queue
-                self._next, self._wait = self._now() + LONGEST, LONGEST
+        if marks != self._marks and self._latest.states:
+            started = any(new.starts > old.starts for new, old in zip(marks, self._marks, strict=True))
+            if self._follow and started and not ended:  # (re)started: the log says more than the queue
+                self._timer.restart(WATCH_LONGEST, delay=WATCH_LONGEST)
             else:
-                self._next, self._wait = self._now(), 1.0
+                self._timer.restart(1.0)
         self._marks = marks
-        quiet = ended or self._now() - self._grew >= QUIET
-        if due or not self.states or (quiet and self._now() >= self._next):
-            self.states, age = self._asked()
-            self._runs = [s.record if s.record is not None else r for s, r in zip(self.states, self._runs, strict=True)]
-            self._next = self._now() - age + self._wait * (0.8 + 0.4 * random.random())
-            self._wait = min(self._wait * 1.5, LONGEST)
-            for state, run in zip(self.states, self._runs, strict=True):
-                if _doubtful(state) and not state.note:
-                    self._dark_since.setdefault(run.run_id, self._now())
+        if due or not self._latest.states or self._timer.is_due(despite_output=ended):
+            self._latest = self._query_states()
+            states = self._latest.states
+            self._runs = [s.record if s.record is not None else r for s, r in zip(states, self._runs, strict=True)]
+            self._timer.on_query(self._latest.age)
+            for state, run in zip(states, self._runs, strict=True):
+                if _is_doubtful(state) and not state.note:
+                    self._doubtful_since.setdefault(run.run_id, self._now())
                 else:
-                    self._dark_since.pop(run.run_id, None)
-        return self.states
+                    self._doubtful_since.pop(run.run_id, None)
+        return self._latest
 
-    def grew(self) -> None:
-        """There are new lines in a log: the job lives."""
-        self._grew = self._now()
+    def on_output(self) -> None:
+        self._timer.on_output()
 
     def has_news(self) -> bool:
-        """Whether the runs' own files tell of something that they did not at the last look."""
         return tuple(_mark(run) for run in self._runs) != self._marks
 
-    def settled(self, state: RunState) -> bool:
-        """Whether a state is an end; a doubtful one only after a while of good answers."""
+    def is_settled(self, state: RunState) -> bool:
+        """Return whether a state is final; a doubtful state only after ``BELIEVED_AFTER`` seconds."""
         if state.status.outcome is Outcome.RUNNING:
             return False
-        if not _doubtful(state):
+        if not _is_doubtful(state):
             return True
-        since = self._dark_since.get(state.record.run_id) if state.record else None
+        since = self._doubtful_since.get(state.record.run_id) if state.record else None
         return since is not None and self._now() - since >= BELIEVED_AFTER
 
-    def _asked(self) -> tuple[list[RunState], float]:
-        """The states as they are now, or were some seconds ago."""
-        if self._lately is None or self._wait < FRESH:
-            return list(self._ask(self._runs)), 0.0
-        states, age = self._lately(self._runs)
-        return list(states), age
+    def _query_states(self) -> Listing:
+        if self._cached_query is None or self._timer.wait < FRESH:
+            return Listing(self._query(self._runs))
+        return self._cached_query(self._runs)
 
 
-class Watching(Protocol):
-    """What can be waited for: runs, or jobs without a record."""
-
-    def look(self) -> list[RunState]: ...
-    def settled(self, state: RunState) -> bool: ...
-
-
-def until_over(
-    watches: Sequence[Watching], tell: Callable[[str], None], sleep: Callable[[float], None] = time.sleep
+def wait_for_end(
+    watches: Sequence[Watch], notify: Callable[[str], None], sleep: Callable[[float], None] = time.sleep
 ) -> list[RunState]:
-    """Wait until everything that is watched is over, telling each change on the way in a line; returns how it ended."""
-    said: dict[str, str] = {}
+    """Wait until all watched jobs have ended, and return their last states; report each change in a line."""
+    reported: dict[str, str] = {}
     while True:
-        found = [(watch, state) for watch in watches for state in watch.look()]
-        if all(watch.settled(state) for watch, state in found):
+        found = [(watch, state) for watch in watches for state in watch.poll().states]
+        if all(watch.is_settled(state) for watch, state in found):
             return [state for _, state in found]
-        for key, line in _lines([state for _, state in found]).items():
-            if said.get(key) != line:
-                said[key] = line
-                tell(line)
+        for key, line in _format_changes([state for _, state in found]).items():
+            if reported.get(key) != line:
+                reported[key] = line
+                notify(line)
         sleep(1.0)
 
 
-def _lines(states: Sequence[RunState]) -> dict[str, str]:
-    """A line for each job, one for all tasks of an array, and one for all of which the same is not known."""
+def _format_changes(states: Sequence[RunState]) -> dict[str, str]:
+    """Return a line per job, one for all tasks of an array, and one for all jobs with the same note."""
     lines: dict[str, str] = {}
     arrays: dict[str, Counter[str]] = {}
     silent: dict[str, list[str]] = {}
@@ -141,27 +141,29 @@ def _lines(states: Sequence[RunState]) -> dict[str, str]:
         lines[raw] = f"job {raw}: " + ", ".join(f"{count} tasks {word}" for word, count in sorted(counts.items()))
     for note, jobs in silent.items():
         which = f"job {jobs[0]}" if len(jobs) == 1 else f"{len(jobs)} jobs"
-        lines["silent"] = f"{which}: not known now, still waiting: {note}"
+        lines["silent"] = f"{which}: state unknown, still waiting: {note}"
     return lines
 
 
-def changed_at(run: RunRecord) -> float:
-    """When a run's own files last told of something new, in epoch seconds; infinite where they tell of more than Slurm
-    may know: of an end, or of a job that has no id yet."""
+def records_changed_at(run: RunRecord) -> float:
+    """Return when a run's own records last changed, in epoch seconds.
+
+    Infinite if they know more than Slurm may know: an end, or a submission without a job id.
+    """
     folders = run_record.attempts(run)
     if run.job_id is None or (folders and (folders[-1] / "end.json").exists()):
         return math.inf
-    told = [run.run_dir / name for name in ("submissions", "claims", "attempts")]
-    return max(run_record.written_at(path) for path in [*told, *(folder / "start.json" for folder in folders[-1:])])
+    paths = [run.run_dir / name for name in ("submissions", "claims", "attempts")]
+    return max(run_record.written_at(path) for path in [*paths, *(folder / "start.json" for folder in folders[-1:])])
 
 
-def _doubtful(state: RunState) -> bool:
-    """Unknown or lost, which may be a moment's, or an end that a requeue still turns into PENDING."""
+def _is_doubtful(state: RunState) -> bool:
+    """Return whether a state may be temporary: unknown, lost, or an end that a requeue turns into PENDING."""
     return state.status.outcome in (Outcome.UNKNOWN, Outcome.LOST) or state.status.state in MAY_RETURN
 
 
 class _Mark(NamedTuple):
-    """What a run's own files show: its starts, whether the newest has ended, when its submission was last written."""
+    """A run's own records: how often it started, whether the last attempt ended, when a submission was written."""
 
     starts: int
     ended: bool
@@ -171,50 +173,48 @@ class _Mark(NamedTuple):
 def _mark(run: RunRecord) -> _Mark:
     folders = run_record.attempts(run)
     try:
-        written = (run.run_dir / "submissions").stat().st_mtime_ns  # a cancel of ours, from any shell, is noted there
+        written = (run.run_dir / "submissions").stat().st_mtime_ns  # a cancel from any shell is recorded there
     except OSError:
         written = 0
     return _Mark(len(folders), bool(folders) and (folders[-1] / "end.json").exists(), written)
 
 
-PAUSE = 0.25
-"""Seconds between looks at the run's own files; the watch knows when the scheduler is worth asking."""
-
-
-class Watcher:
+class WatchThread:
     """A watch in a thread of its own, so that a slow scheduler delays no line of a log.
 
-    ``states`` are the newest; ``settled`` is true once all of them have ended.
-
-    ``grew`` is told that there are new lines.
+    ``states`` are the newest; ``settled`` is true once all of them are.
     """
 
-    def __init__(self, watch: Watching, *, grew: Callable[[], None] = lambda: None) -> None:
-        self._watch, self.grew = watch, grew
-        self.states: list[RunState] = []
+    def __init__(self, watch: Watch) -> None:
+        self._watch = watch
+        self.states: Sequence[RunState] = ()
         self.settled = False
         self._error: BaseException | None = None
         self._closed = threading.Event()
         threading.Thread(target=self._run, name="watch", daemon=True).start()
 
-    def look(self) -> Sequence[RunState]:
-        """The newest states, none before the first answer; raises what the watch raised."""
+    def poll(self) -> Sequence[RunState]:
+        """Return the newest states, none before the first answer. Raises what the watch raised."""
         if self._error is not None:
             raise self._error
         return self.states
 
+    def on_output(self) -> None:
+        """Note that new lines of a log have arrived."""
+        self._watch.on_output()
+
     def close(self) -> None:
-        """Ask no more."""
+        """Stop querying."""
         self._closed.set()
 
     def _run(self) -> None:
         try:
             while not self._closed.is_set():
-                states = list(self._watch.look())
-                settled = bool(states) and all(self._watch.settled(state) for state in states)
+                states = self._watch.poll().states
+                settled = bool(states) and all(self._watch.is_settled(state) for state in states)
                 self.states, self.settled = states, settled
                 if settled:
                     return
-                self._closed.wait(PAUSE)
+                self._closed.wait(_POLL)
         except BaseException as error:
             self._error = error

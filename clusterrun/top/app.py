@@ -82,7 +82,7 @@ class Top(App[int]):
         super().__init__()
         self.theme = THEMES[theme]
         self._source, self._notes = source, notes if notes is not None else []
-        self._queue = QueueFeed(source.jobs, pace, answer_age=lambda: source.answer_age)
+        self._queue = QueueFeed(source.jobs, pace)
         self._rows = RowsFeed(self._queue, shown.job_rows)
         self._ranks = RanksFeed()
         self._tail: LogFeed | None = None

@@ -19,7 +19,7 @@ from clusterrun.logs import LineFilter, LogLine, Source
 from clusterrun.logs.follow import follow_lines
 from clusterrun.logs.look import terminal_line
 from clusterrun.state.pace import Pace
-from clusterrun.state.reconcile import RunState
+from clusterrun.state.reconcile import Listing, RunState
 from clusterrun.terminal.safe_text import safe_text
 from clusterrun.top.source import Ranks, key_of
 
@@ -44,17 +44,13 @@ class Jobs:
 
 
 class QueueFeed:
-    """Query the jobs with ``query``, as often as the pace allows.
-
-    ``answer_age`` returns by how many seconds an answer is older than its query: another process had asked.
-    """
+    """Query the jobs with ``query``, as often as the pace allows."""
 
     def __init__(
-        self, query: Callable[[], Sequence[RunState]], pace: Pace | None = None,
-        now: Callable[[], float] = time.monotonic, *, answer_age: Callable[[], float] = lambda: 0.0,
-    ) -> None:  # fmt: skip
+        self, query: Callable[[], Listing], pace: Pace | None = None, now: Callable[[], float] = time.monotonic
+    ) -> None:
         self.latest = Jobs()
-        self._query, self._pace, self._now, self._answer_age = query, pace or Pace(), now, answer_age
+        self._query, self._pace, self._now = query, pace or Pace(), now
         self._changed = threading.Condition()
         self._asked, self._due = -1e9, -1e9
         self._known: set[str] = set()  # the jobs that the scheduler has reported since the start
@@ -80,13 +76,14 @@ class QueueFeed:
         began, before = self._now(), self.latest
         self._asked = began
         self.latest = replace(before, asking_since=began)
+        listing = Listing()
         try:
-            found, trouble = tuple(self._query()), ""
+            listing, trouble = self._query(), ""
         except ClusterrunError as error:
-            found, trouble = (), f"{error.message}{': ' + error.said if error.said else ''}"
+            trouble = f"{error.message}{': ' + error.said if error.said else ''}"
         except Exception as error:  # keep the thread alive, and show why nothing changes
-            found, trouble = (), f"{type(error).__name__}: {error}"
-        now = self._now()
+            trouble = f"{type(error).__name__}: {error}"
+        now, found = self._now(), tuple(listing.states)
         trouble = trouble or self._silence(found)
         found = _kept(before.states, found)
         if trouble:
@@ -94,12 +91,12 @@ class QueueFeed:
             at = before.at if before.at is not None or not seen else now - (time.time() - min(seen))
             self.latest = Jobs(found or before.states, at, None, trouble)
         else:
-            self.latest = Jobs(found, now - self._answer_age(), None, "")
-        changed = [s.told for s in before.states] != [s.told for s in self.latest.states]
+            self.latest = Jobs(found, now - listing.age, None, "")
+        changed = [s.change_key for s in before.states] != [s.change_key for s in self.latest.states]
         wait = self._pace.after(changed=changed, failed=bool(trouble), took=now - began)
         local = bool(found) and all(s.record is not None and s.record.scheduler == LOCAL for s in found)
         with self._changed:
-            wait = min(LOCAL_WAIT, self._pace.floor) if local and not trouble else wait - self._answer_age()
+            wait = min(LOCAL_WAIT, self._pace.floor) if local and not trouble else wait - listing.age
             self._due = now + wait
 
     def _silence(self, found: Sequence[RunState]) -> str:

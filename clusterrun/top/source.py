@@ -17,7 +17,7 @@ from clusterrun.records.run_record import RunRecord
 from clusterrun.scheduler import Answer
 from clusterrun.scheduler.slurm.scontrol import HELD
 from clusterrun.state.filters import arrange
-from clusterrun.state.reconcile import RunState
+from clusterrun.state.reconcile import Listing, RunState
 from clusterrun.state.show import handle, state_row
 
 Facts = Sequence[tuple[str, Sequence[str]]]
@@ -49,10 +49,8 @@ class ViewedCluster(Protocol):
     """The part of :class:`clusterrun.cluster.Cluster` that the view needs."""
 
     user: str
-    heard_ago: float
-    listed: Answer | None
 
-    def listing(self) -> list[RunState]: ...
+    def listing(self) -> Listing: ...
     def states(self, runs: Sequence[RunRecord], answer: Answer | None = None) -> list[RunState]: ...
     def status(self, texts: Sequence[str]) -> list[RunState]: ...
     def cancel(self, targets: Sequence[RunState]) -> Sequence[tuple[RunState, Any]]: ...
@@ -88,24 +86,23 @@ class Source:
         self._cluster, self._polled, self._now = cluster, polled or cluster, now
         self._problems = problems if problems is not None else []
         self._seen = {pinned.run_id: pinned} if pinned is not None else {}
-        self.answer_age = 0.0  # by how many seconds the last list was older than its query
 
     @property
     def user(self) -> str:
         return self._cluster.user
 
-    def jobs(self) -> list[RunState]:
+    def jobs(self) -> Listing:
         """Return the jobs, newest first; an ended one stays for an hour. Raises SchedulerError without any answer."""
         self._problems.clear()
-        found = self._polled.listing()
-        self.answer_age = self._polled.heard_ago
+        listing = self._polled.listing()
+        found = listing.states
         live = {state.record.run_id: state.record for state in found if state.record is not None}
         gone = [run for run in self._seen.values() if run.run_id not in live]
-        ended = self._polled.states(gone, self._polled.listed) if gone else []
+        ended = self._polled.states(gone, listing.answer) if gone else []
         self._seen = live | {
             s.record.run_id: s.record for s in ended if s.record is not None and not self._long_over(s)
         }
-        return list(reversed(arrange([*ended, *found])))
+        return replace(listing, states=tuple(reversed(arrange([*ended, *found]))))
 
     def ranks(self, state: RunState) -> Ranks:
         """Return what the files of a job's run contain."""

@@ -18,7 +18,7 @@ def say(**what: Any) -> None:
 
 
 name, count, template, *sbatch_args = sys.argv[1:]
-cluster = Cluster(tell=lambda line: print(line, file=sys.stderr, flush=True))
+cluster = Cluster(notify=lambda line: print(line, file=sys.stderr, flush=True))
 for number in range(int(count)):
     flags = {
         "scheduler": "slurm", "job-name": f"{name},{number},of,{count}", "template": template, "gpus-per-node": 0,

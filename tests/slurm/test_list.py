@@ -136,4 +136,4 @@ def test_a_job_that_nobody_can_tell_of(lab_no_accounting: Lab, new_site: MakeSit
     lab_no_accounting.run(["scancel", f"{array}_1"])  # Slurm keeps nothing of a task that was cancelled while it waited
     lab_no_accounting.run(["scontrol", "release", array])
     said, _ = waiting.communicate(timeout=90)
-    assert waiting.returncode == 75 and "keeps no accounts" in said and "COMPLETED" in said
+    assert waiting.returncode == 75 and "has no accounting" in said and "COMPLETED" in said

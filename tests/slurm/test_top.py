@@ -80,7 +80,7 @@ class Terminal:
 
 
 def mine(source: Source, job: Job) -> RunState:
-    return next(state for state in source.jobs() if str(state.status.id) == job.id)
+    return next(state for state in source.jobs().states if str(state.status.id) == job.id)
 
 
 def test_a_waiting_job_is_held_released_and_cancelled_and_a_running_one_is_not_held(
@@ -101,7 +101,7 @@ def test_a_waiting_job_is_held_released_and_cancelled_and_a_running_one_is_not_h
 def test_a_screen_with_everything_costs_one_squeue(site: Site, waiting: Job, running: Job) -> None:
     cluster = Cluster(cwd=site.project, environ=site.env)
     source = Source(cluster)
-    states = source.jobs()
+    states = source.jobs().states
     for state in states:
         source.ranks(state)
     assert len(states) >= 2 and all(state.record is not None for state in states)

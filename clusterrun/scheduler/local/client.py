@@ -18,7 +18,7 @@ from pathlib import Path
 import clusterrun
 from clusterrun.errors import Ambiguous, CommandError, Refused
 from clusterrun.job import LOCAL, JobId
-from clusterrun.scheduler import Answer, Cancelled, Submission
+from clusterrun.scheduler import Answer, Cancelled, LocalJobs, Submission
 from clusterrun.scheduler.local import cancel as localcancel
 from clusterrun.scheduler.local import dependency
 from clusterrun.scheduler.local.devices import visible
@@ -70,8 +70,16 @@ class LocalScheduler:
         return LOCAL
 
     @property
+    def slurm(self) -> None:
+        return None
+
+    @property
+    def local(self) -> LocalJobs:
+        return self
+
+    @property
     def folder(self) -> Path:
-        """Where the local jobs keep their files, a folder each."""
+        """The folder of the local jobs, which have a folder each."""
         return self._root
 
     @property

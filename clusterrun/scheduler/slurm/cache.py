@@ -1,7 +1,8 @@
-"""Slurm's last answer on my jobs, as a file: for when Slurm is silent, and for my other windows a moment later.
+"""The queue cache: squeue's last answer about the user's jobs, in a file.
 
-How old an answer is, is told by the clock that has run since this machine was started, which nobody can set; so one of
-another machine or from before a restart has no age, and each machine has a file of its own.
+Other processes of the user share it for some seconds, and it is what is known while Slurm does not answer. The age of
+an answer is measured by the clock that runs since this machine was booted, which nobody can set. An answer of another
+machine or of an earlier boot has no age, so each machine has a file of its own.
 """
 
 from __future__ import annotations
@@ -22,19 +23,25 @@ from typing import Any
 
 from clusterrun.job import JobId, JobStatus
 from clusterrun.records.run_record import written_at
-from clusterrun.scheduler import Answer, Scheduler
+from clusterrun.scheduler import Answer
 from clusterrun.scheduler.local.processes import boot_id, host_name, is_alive, look
 from clusterrun.scheduler.slurm.squeue import parse_squeue
 
-#: Seconds after which nobody waits any more for the one who said that he asks.
-TURN = 10.0
-_DRIFT = 1.0  # seconds by which the clock on the wall may have moved against the other before it was set
+#: Seconds for which an answer is shared, counted from the start of its query.
+FRESH = 10.0
+#: Seconds by which the clocks of two file systems may differ, so that an answer seems younger than it is.
+SKEW = 2.0
+#: Seconds to wait for a query of another process before starting one beside it.
+PATIENCE = 5.0
+#: Seconds after which the query of another process counts as abandoned.
+QUERY_TIMEOUT = 10.0
+_POLL = 0.1  # seconds between two looks at the cache while another process queries
+_DRIFT = 1.0  # seconds by which the wall clock may drift against the boot clock before it counts as set
 
 
 @dataclass(frozen=True, slots=True)
 class CachedAnswer:
-    """What Slurm told of my jobs: its question was begun ``age`` seconds ago, when files that were written got the
-    time ``begun``, in epoch seconds."""
+    """An answer of squeue. Its query started ``age`` seconds ago, at epoch second ``begun`` of the file system."""
 
     jobs: Sequence[JobStatus]
     age: float
@@ -42,7 +49,7 @@ class CachedAnswer:
 
 
 class QueueCache:
-    """The last answers on my jobs to ``squeue --me``, in ``folder``, under the name of a configuration of Slurm."""
+    """The last answers of ``squeue --me``, in ``folder``, by the name of a Slurm configuration."""
 
     def __init__(
         self, folder: Path, configuration: str, cluster: str, *,
@@ -51,17 +58,17 @@ class QueueCache:
         self._folder, self._name, self._cluster = folder, configuration, cluster
         self._clock, self._wall = clock or _since_boot, wall
         here = folder / f"{configuration}.{re.sub(r'[^A-Za-z0-9_-]+', '_', host_name())}"
-        self._path, self._turn = here.with_name(here.name + ".squeue"), here.with_name(here.name + ".asking")
+        self._path, self._querying = here.with_name(here.name + ".squeue"), here.with_name(here.name + ".asking")
         self._changed = here.with_name(here.name + ".changed")
-        self._mine = ""
+        self._claim = ""
 
     def now(self) -> float:
-        """This moment, for ``keep``: seconds since the machine was started."""
+        """Return the seconds since the machine was booted, as ``save`` takes them."""
         return self._clock()
 
-    def keep(self, said: str, begun: float) -> None:
-        """Keep an answer whose question was begun at ``begun``."""
-        data = said.encode("utf-8", "surrogateescape")
+    def save(self, stdout: str, begun: float) -> None:
+        """Save squeue's output. ``begun`` is when the query started, by ``now``."""
+        data = stdout.encode("utf-8", "surrogateescape")
         with contextlib.suppress(OSError):  # a cache
             head = {"cluster": self._cluster, "boot": boot_id(), "begun": begun, "took": self._clock() - begun,
                     "wall": self._wall() - self._clock(), "crc": zlib.crc32(data)}  # fmt: skip
@@ -75,21 +82,20 @@ class QueueCache:
                 temporary.unlink(missing_ok=True)
                 raise
 
-    def last(self) -> tuple[list[JobStatus], int] | None:
-        """The newest answer of any machine, and the epoch second at which it was kept; None where there is none."""
-        found = [read for path in self._folder.glob(f"{self._name}.*.squeue") if (read := _read(path)) is not None]
+    def load_newest(self) -> tuple[list[JobStatus], int] | None:
+        """Return the newest answer of any machine, and the epoch second of its file; None if there is none."""
+        found = [one for path in self._folder.glob(f"{self._name}.*.squeue") if (one := _load(path)) is not None]
         if not found:
             return None
-        _, said, at = max(found, key=lambda one: one[2])
-        return parse_squeue(said), int(at)
+        _, stdout, at = max(found, key=lambda one: one[2])
+        return parse_squeue(stdout), int(at)
 
-    def heard(self) -> CachedAnswer | None:
-        """The answer that was heard last on this machine; None where its age cannot be told, or a change of mine came
-        after it."""
-        read = _read(self._path)
-        if read is None:
+    def load(self) -> CachedAnswer | None:
+        """Return the last answer of this machine; None if its age is unknown or the user changed a job after it."""
+        loaded = _load(self._path)
+        if loaded is None:
             return None
-        head, said, at = read
+        head, stdout, at = loaded
         try:
             if head["cluster"] != self._cluster or head["boot"] != boot_id():
                 return None
@@ -99,56 +105,92 @@ class QueueCache:
             return None
         if set_since or age < 0 or written_at(self._changed) >= begun:
             return None
-        return CachedAnswer(parse_squeue(said), age, begun)
+        return CachedAnswer(parse_squeue(stdout), age, begun)
 
-    def outdate(self) -> None:
-        """I have changed a job: what was heard before tells less than the truth."""
+    def invalidate(self) -> None:
+        """Invalidate the answers so far, after the user changed a job."""
         with contextlib.suppress(OSError):
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             os.close(os.open(self._changed, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
             os.utime(self._changed)
 
-    def take_turn(self) -> bool:
-        """Say that I ask; False where another window of mine does at this moment.
+    def query(
+        self,
+        squeue: Callable[[], Answer],
+        ids: Collection[JobId],
+        since: float,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> tuple[Answer, float]:
+        """Return the user's jobs and the age of the answer in seconds: 0 if ``squeue`` was called now.
 
-        The word is a symbolic link, which is made whole or not at all on any file system. Two that find a word left
-        behind at the same moment may both take it: then there is a question more.
+        A cached answer is used only if it contains every one of the ids, none of them has ended, and its query started
+        after epoch second ``since``, the last change in the runs' own records (infinite: never use the cache). A query
+        that another process is running is waited for, at most ``PATIENCE`` seconds.
+        """
+        if math.isinf(since):
+            return squeue(), 0.0
+        waited = 0.0
+        while (cached := self._usable(ids, since)) is None and not self.begin_query() and waited < PATIENCE:
+            sleep(_POLL)
+            waited += _POLL
+        try:
+            # the other process may have got its answer between the last look and the claim
+            cached = cached or self._usable(ids, since)
+            return cached or (squeue(), 0.0)
+        finally:
+            self.end_query()
+
+    def _usable(self, ids: Collection[JobId], since: float) -> tuple[Answer, float] | None:
+        cached = self.load()
+        if cached is None or cached.age >= FRESH or cached.begun - SKEW <= since:
+            return None
+        wanted = {one.base for one in ids}
+        rows = [job for job in cached.jobs if job.id.base in wanted]
+        if {job.id.base for job in rows} != wanted or any(job.is_over for job in rows):
+            return None
+        return Answer(cached.jobs), cached.age
+
+    def begin_query(self) -> bool:
+        """Claim the next query; return False while another process of the user has claimed it.
+
+        The claim is a symbolic link, which any file system creates atomically. Two processes that remove an abandoned
+        claim at the same moment may both succeed; then there is one query more.
         """
         for _ in range(2):
             try:
                 me = look(os.getpid())
-                mine = f"{boot_id()} {os.getpid()} {me.start if me else 0} {self._clock():.6f}"
+                claim = f"{boot_id()} {os.getpid()} {me.start if me else 0} {self._clock():.6f}"
                 self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-                self._turn.symlink_to(mine)
-                self._mine = mine
+                self._querying.symlink_to(claim)
+                self._claim = claim
                 return True
             except FileExistsError:
-                if self._is_held():
+                if self._is_claimed():
                     return False
                 with contextlib.suppress(OSError):
-                    self._turn.unlink()
+                    self._querying.unlink()
             except OSError:
-                return True  # no room for a word: then everybody asks
+                return True  # no claim can be written here: then every process queries
         return False
 
-    def end_turn(self) -> None:
-        """I have been answered, or not."""
+    def end_query(self) -> None:
+        """Give the claim back."""
         with contextlib.suppress(OSError):
-            if self._mine and str(self._turn.readlink()) == self._mine:
-                self._turn.unlink()
-        self._mine = ""
+            if self._claim and str(self._querying.readlink()) == self._claim:
+                self._querying.unlink()
+        self._claim = ""
 
-    def _is_held(self) -> bool:
+    def _is_claimed(self) -> bool:
         try:
-            boot, pid, start, at = str(self._turn.readlink()).split(" ")
+            boot, pid, start, at = str(self._querying.readlink()).split(" ")
             lives = boot == boot_id() and is_alive(int(pid), int(start))
-            return lives and 0 <= self._clock() - float(at) < TURN
+            return lives and 0 <= self._clock() - float(at) < QUERY_TIMEOUT
         except (OSError, ValueError):
             return False
 
 
-def _read(path: Path) -> tuple[dict[str, Any], str, float] | None:
-    """The head of a kept answer, the answer, and when it was written; None for one that is damaged or not mine."""
+def _load(path: Path) -> tuple[dict[str, Any], str, float] | None:
+    """Return the header of a cache file, squeue's output, and the file's time; None if damaged or another user's."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         with os.fdopen(descriptor, "rb") as file:
@@ -165,52 +207,8 @@ def _read(path: Path) -> tuple[dict[str, Any], str, float] | None:
 
 
 def _since_boot() -> float:
-    return time.clock_gettime(time.CLOCK_BOOTTIME)  # goes on while the machine sleeps
+    return time.clock_gettime(time.CLOCK_BOOTTIME)  # it runs on while the machine sleeps
 
 
 def _private(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NOFOLLOW, 0o600)
-
-
-#: Seconds since its question was begun for which an answer serves other windows.
-FRESH = 10.0
-#: Seconds by which the clocks of two file systems may differ, so that an answer seems younger than it is.
-SKEW = 2.0
-#: Seconds for which an answer to another window is waited for, before asking beside it.
-PATIENCE = 5.0
-_LOOK = 0.1
-
-
-def cached_query(
-    scheduler: Scheduler, ids: Collection[JobId], since: float, *, sleep: Callable[[float], None] = time.sleep
-) -> tuple[Answer, float]:
-    """All of my jobs, and the age in seconds of that answer: 0 where it was asked for now.
-
-    Another window's answer is taken only where none of the ids is missing from it or over in it, and where its question
-    was begun after ``since``, the epoch second of what files told last (infinite: it is asked for in any case). Whoever
-    asks at this moment is waited for, never for long.
-    """
-    kept: QueueCache | None = getattr(scheduler, "kept", None)
-    if kept is None or math.isinf(since):
-        return scheduler.query(), 0.0
-    waited = 0.0
-    while (known := _known(kept, ids, since)) is None and not kept.take_turn() and waited < PATIENCE:
-        sleep(_LOOK)
-        waited += _LOOK
-    try:
-        # whoever had the turn before may have been answered while it was being taken
-        known = known or _known(kept, ids, since)
-        return known or (scheduler.query(), 0.0)
-    finally:
-        kept.end_turn()
-
-
-def _known(kept: QueueCache, ids: Collection[JobId], since: float) -> tuple[Answer, float] | None:
-    heard = kept.heard()
-    if heard is None or heard.age >= FRESH or heard.begun - SKEW <= since:
-        return None
-    wanted = {one.base for one in ids}
-    rows = [job for job in heard.jobs if job.id.base in wanted]
-    if {job.id.base for job in rows} != wanted or any(job.is_over for job in rows):
-        return None
-    return Answer(heard.jobs), heard.age

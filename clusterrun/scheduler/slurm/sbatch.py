@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 from clusterrun.errors import Ambiguous, ClusterrunError, NotDelivered, Refused
 from clusterrun.job import JobId
-from clusterrun.system.shell import Completed
+from clusterrun.scheduler import SlurmCommands, Submission
+from clusterrun.system.shell import SLURM_TIMEOUT, Completed
 
 # 22.05, 24.11: "Job 5 to start at T using 8 processors on nodes node[1-2] in partition gpu"; of a federation and
 # since 25.05 "… at T on cluster C a using …" (src/api/allocate.c); before 17.11 there was no partition.
@@ -60,6 +61,17 @@ def test_only_argv(arguments: Sequence[str]) -> list[str]:
     return ["sbatch", "--test-only", *arguments]
 
 
+def estimate_start(
+    slurm: SlurmCommands, submission: Submission, script: str, timeout: float = SLURM_TIMEOUT
+) -> Estimate:
+    """Return when Slurm would start the job; no job is made and nothing is written. Never raises."""
+    # the job's environment and not that of a query: in --begin=16:00 the time is the user's own
+    env = {**submission.env, "SLURM_TIME_FORMAT": "%s"}
+    argv = test_only_argv(submission.argv)
+    reply = slurm.answer(argv, timeout, env=env, cwd=submission.workdir, stdin=script)
+    return parse_test_only(reply.stderr, reply.note)
+
+
 def parse_test_only(stderr: str, note: str) -> Estimate:
     """What it said, on standard error in any case; ``note`` is why it failed in a line, empty if it did not."""
     found = list(_ACCEPTED.finditer(stderr))
@@ -102,7 +114,7 @@ class SbatchError:
 #: behind "Batch job submission failed" comes from the controller, so it is a refusal. Seen on 22.05 unless said.
 SBATCH_ERRORS: tuple[SbatchError, ...] = (
     SbatchError(
-        "Unable to contact slurm controller (connect failure)", NotDelivered, "ask `scontrol ping`; try again later"
+        "Unable to contact slurm controller (connect failure)", NotDelivered, "run `scontrol ping`; try again later"
     ),
     SbatchError("Unable to contact slurm controller", Ambiguous, ""),
     SbatchError("Socket timed out on send/recv operation", Ambiguous, ""),
@@ -114,7 +126,7 @@ SBATCH_ERRORS: tuple[SbatchError, ...] = (
     SbatchError("Connection reset by peer", Ambiguous, ""),
     SbatchError("Connection timed out", Ambiguous, ""),
     SbatchError("Resource temporarily unavailable", Ambiguous, ""),
-    SbatchError("Slurm backup controller in standby mode", NotDelivered, "ask `scontrol ping`; try again later"),
+    SbatchError("Slurm backup controller in standby mode", NotDelivered, "run `scontrol ping`; try again later"),
     SbatchError("Invalid partition name specified", Refused, "see the partitions with `sinfo -s`"),
     SbatchError("Invalid account", Refused, "see yours with `sacctmgr show assoc user=$USER format=account`"),
     SbatchError(

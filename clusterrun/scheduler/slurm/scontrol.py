@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from clusterrun.job import JobId
+from clusterrun.scheduler import ClusterFacts
 
 HELD = ("JobHeldUser", "JobHeldAdmin")
 """squeue's reasons of a job that is held; an administrator's hold only an administrator releases."""
@@ -116,15 +116,6 @@ def parse_scancel(stderr: str) -> dict[str, str]:
     """Slurm's word on each id it would not cancel; it says nothing at all of an id it does not know."""
     pattern = re.compile(r"job id ([0-9_+]+):? (.*)")
     return {m[1]: m[2] for line in stderr.splitlines() if (m := pattern.search(line))}
-
-
-@dataclass(frozen=True, slots=True)
-class ClusterFacts:
-    """What we need to know of a cluster once a day: its name, whether it keeps accounts, whether it has GPUs."""
-
-    cluster: str
-    accounting: bool
-    gpus: bool
 
 
 def parse_cluster_facts(answer: str) -> ClusterFacts:

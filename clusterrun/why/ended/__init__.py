@@ -24,8 +24,7 @@ from clusterrun.job import Outcome
 from clusterrun.logs import log_paths
 from clusterrun.records import run_logs
 from clusterrun.records.run_record import read_json
-from clusterrun.scheduler import Scheduler
-from clusterrun.scheduler.slurm.client import SlurmScheduler
+from clusterrun.scheduler import Scheduler, SlurmCommands
 from clusterrun.scheduler.slurm.nodes import parse_partitions, partitions_argv
 from clusterrun.scheduler.slurm.sacct import ended_argv, exit_status, lost_nodes, parse_canceller
 from clusterrun.scheduler.slurm.scontrol import parse_show, show_argv
@@ -104,7 +103,7 @@ def _answer(
     read: Read,
     notes: Sequence[str],
     shown: dict[str, str],
-    slurm: SlurmScheduler | None = None,
+    slurm: SlurmCommands | None = None,
 ) -> Diagnosis:
     cause = first_cause(read.logs, facts)
     if state.status.id.is_local:
@@ -151,17 +150,17 @@ def _unseen(state: RunState) -> Sequence[str]:
     return [*([known] if known else []), *([f"not seen: {state.note}"] if state.note else [])]
 
 
-def _slurm_of(cluster: Cluster, state: RunState) -> SlurmScheduler | None:
+def _slurm_of(cluster: Cluster, state: RunState) -> SlurmCommands | None:
     if state.status.id.is_local:
         return None
     try:
         scheduler = cluster.scheduler(state.record.scheduler if state.record else "slurm")
     except SchedulerError:
         return None
-    return scheduler if isinstance(scheduler, SlurmScheduler) else None
+    return scheduler.slurm
 
 
-def _shown(slurm: SlurmScheduler, state: RunState) -> tuple[dict[str, str], str]:
+def _shown(slurm: SlurmCommands, state: RunState) -> tuple[dict[str, str], str]:
     """What Slurm still shows of a job (its logs, what was run, its exit code), and why it did not answer, if so."""
     reply = slurm.answer(show_argv("job", [str(state.status.id)]))
     blocks = parse_show(reply.text)
@@ -169,7 +168,7 @@ def _shown(slurm: SlurmScheduler, state: RunState) -> tuple[dict[str, str], str]
     return (blocks[-1] if blocks else {}), silent
 
 
-def _asked(slurm: SlurmScheduler, state: RunState, facts: EndFacts) -> EndFacts:
+def _asked(slurm: SlurmCommands, state: RunState, facts: EndFacts) -> EndFacts:
     """The facts with what only Slurm knows: who cancelled, which nodes are lost."""
     if facts.state == "CANCELLED" and not facts.cancelled_by and slurm.facts.accounting:
         user = parse_canceller(slurm.answer(ended_argv(state.status.id)).text)

@@ -14,9 +14,7 @@ from typing import Any
 from clusterrun.errors import SchedulerError
 from clusterrun.job import JobStatus
 from clusterrun.reasons import Reason, Starts
-from clusterrun.scheduler import Scheduler
-from clusterrun.scheduler.local.client import LocalScheduler
-from clusterrun.scheduler.slurm.client import SlurmScheduler
+from clusterrun.scheduler import LocalJobs, Scheduler
 from clusterrun.state.reconcile import RunState
 from clusterrun.terminal.units import format_duration, format_time_and_offset
 from clusterrun.why.pending import dependencies, limits, local, partition_rules, queue_position, running_job
@@ -106,13 +104,13 @@ def explain(scheduler: Scheduler, state: RunState, now: float | None = None, *, 
     ``array`` is the id of the whole array where the job is a task that stands for all of it: commands are for that.
     """
     now = time.time() if now is None else now
-    if isinstance(scheduler, SlurmScheduler):
+    if scheduler.slurm is not None:
         if state.as_of is not None:
             raise _silence(state, now)
-        facts = ask(scheduler, state.status, now)
+        facts = ask(scheduler.slurm, state.status, now)
         return judge(replace(facts, id=array) if array else facts, state.status)
-    assert isinstance(scheduler, LocalScheduler)
-    return _local(scheduler, state.status)
+    assert scheduler.local is not None
+    return _local(scheduler.local, state.status)
 
 
 def _silence(state: RunState, now: float) -> SchedulerError:
@@ -129,9 +127,9 @@ def running(state: RunState, now: float | None = None) -> list[str]:
     return running_job.lines(state.status, state.record, time.time() if now is None else now)
 
 
-def _local(scheduler: LocalScheduler, job: JobStatus) -> Waiting:
+def _local(jobs: LocalJobs, job: JobStatus) -> Waiting:
     """A job of this machine, by its own files."""
-    reason, found = local.look(scheduler.folder, job, scheduler.devices)
+    reason, found = local.look(jobs.folder, job, jobs.devices)
     return Waiting(
         id=str(job.id),
         said=job.reason,

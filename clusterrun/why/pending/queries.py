@@ -10,7 +10,7 @@ from typing import TypeVar
 from clusterrun.errors import Refused
 from clusterrun.job import JobId, JobStatus
 from clusterrun.reasons import Limit, explain
-from clusterrun.scheduler.slurm.client import SlurmScheduler
+from clusterrun.scheduler import SlurmCommands
 from clusterrun.scheduler.slurm.limits import LimitScope, limits_argv, parse_limits
 from clusterrun.scheduler.slurm.nodes import Node, nodes_argv, parse_nodes
 from clusterrun.scheduler.slurm.sacctmgr import Association, associations_argv, parse_associations
@@ -54,7 +54,7 @@ class _Desk:
     Where slurmctld could not be reached once, nothing more is asked: each question would wait for as long.
     """
 
-    def __init__(self, scheduler: SlurmScheduler, pool: ThreadPoolExecutor) -> None:
+    def __init__(self, scheduler: SlurmCommands, pool: ThreadPoolExecutor) -> None:
         self._scheduler, self._pool = scheduler, pool
         self._gone = False
         self.unseen: list[str] = []
@@ -77,13 +77,13 @@ class _Desk:
         return answer
 
 
-def ask(scheduler: SlurmScheduler, job: JobStatus, now: float) -> PendingFacts:
+def ask(scheduler: SlurmCommands, job: JobStatus, now: float) -> PendingFacts:
     """Everything that bears on why a job waits: three to five commands at once, and at most a few more."""
     with ThreadPoolExecutor(max_workers=6) as pool:
         return _ask(_Desk(scheduler, pool), scheduler, job, now)
 
 
-def _ask(desk: _Desk, scheduler: SlurmScheduler, job: JobStatus, now: float) -> PendingFacts:
+def _ask(desk: _Desk, scheduler: SlurmCommands, job: JobStatus, now: float) -> PendingFacts:
     # squeue's "None" is a word of its own; accounting, which may be all that tells of a job, has no reasons
     reason = explain(job.reason or ("None" if job.source == "squeue" else ""))
     word, limit = (reason.word, reason.limit) if reason else ("", None)
@@ -178,7 +178,7 @@ def _of_targets(desk: _Desk, facts: PendingFacts) -> list[LimitScope] | None:
     )
 
 
-def _associations(desk: _Desk, scheduler: SlurmScheduler, facts: PendingFacts) -> tuple[Association, ...] | None:
+def _associations(desk: _Desk, scheduler: SlurmCommands, facts: PendingFacts) -> tuple[Association, ...] | None:
     """The accounts and QOS that the job's user has: where else the job could go."""
     if not scheduler.facts.accounting or not facts.user:
         return None
@@ -204,7 +204,7 @@ def _priorities(desk: _Desk, facts: PendingFacts) -> list[Priority] | None:
     return desk.ask("the parts of its priority", priority_argv([facts.job["JobId"], *first]), parse_priority)()
 
 
-def _past(desk: _Desk, scheduler: SlurmScheduler, facts: PendingFacts) -> list[JobStatus] | None:
+def _past(desk: _Desk, scheduler: SlurmCommands, facts: PendingFacts) -> list[JobStatus] | None:
     """The jobs of the dependency that have left the queue, by accounting."""
     here = {str(row.raw) for row in facts.queue or ()} | {row.id for row in facts.queue or ()}
     wanted = {one.job for one in conditions(facts.job.get("Dependency", "")) if one.job}

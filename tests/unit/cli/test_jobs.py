@@ -49,7 +49,7 @@ def test_a_job_while_slurm_is_silent(desk: Desk, verb: str) -> None:
     assert said.err.splitlines() == [
         "clusterrun: Slurm did not answer",
         "  | squeue: slurm_load_jobs error: Unable to contact slurm controller",
-        "  hint: ask `scontrol ping`, then try again",
+        "  hint: run `scontrol ping`, then try again",
     ]
 
 

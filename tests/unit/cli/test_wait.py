@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from clusterrun.job import JobId, JobStatus, outcome_of
-from clusterrun.state.reconcile import RunState
-from clusterrun.state.watch import until_over
+from clusterrun.state.reconcile import Listing, RunState
+from clusterrun.state.watch import wait_for_end
 
 
 def job(number: int, state: str, note: str = "") -> RunState:
@@ -19,17 +19,17 @@ class Looks:
     def __init__(self, *looks: list[RunState]) -> None:
         self.looks = list(looks)
 
-    def look(self) -> list[RunState]:
-        return self.looks.pop(0) if len(self.looks) > 1 else self.looks[0]
+    def poll(self) -> Listing:
+        return Listing(self.looks.pop(0) if len(self.looks) > 1 else self.looks[0])
 
-    def settled(self, state: RunState) -> bool:
+    def is_settled(self, state: RunState) -> bool:
         return state.status.is_over
 
 
 def test_a_change_is_told_once_and_the_end_not_at_all() -> None:
     told: list[str] = []
     looks = Looks([job(7, "PENDING")], [job(7, "PENDING")], [job(7, "RUNNING")], [job(7, "COMPLETED")])
-    (ended,) = until_over([looks], told.append, lambda seconds: None)
+    (ended,) = wait_for_end([looks], told.append, lambda seconds: None)
     assert told == ["job 7: PENDING", "job 7: RUNNING"] and ended.status.state == "COMPLETED"
 
 
@@ -37,7 +37,7 @@ def test_a_silent_scheduler_is_told_in_one_line_for_all_jobs() -> None:
     told: list[str] = []
     running = [job(n, "RUNNING") for n in range(3)]
     silent = [replace(state, note="squeue: did not answer in time") for state in running]
-    until_over(
+    wait_for_end(
         [Looks(running, silent, silent, [job(n, "FAILED") for n in range(3)])], told.append, lambda seconds: None
     )
-    assert told[3:] == ["3 jobs: not known now, still waiting: squeue: did not answer in time"]
+    assert told[3:] == ["3 jobs: state unknown, still waiting: squeue: did not answer in time"]

@@ -22,7 +22,7 @@ from clusterrun.job import JobId, JobStatus, outcome_of
 from clusterrun.records.store import Store
 from clusterrun.state.filters import JobFilter
 from clusterrun.state.pace import Pace
-from clusterrun.state.reconcile import RunState
+from clusterrun.state.reconcile import Listing, RunState
 from clusterrun.terminal.ui import Ui
 from tests.command_desk import Desk
 from tests.installed_command import until
@@ -48,9 +48,9 @@ def watched(answers: list[list[RunState]], seconds: float) -> tuple[list[float],
     clock, asked = [0.0], list[float]()
 
     class Answers(JobList):
-        def query(self) -> list[RunState]:
+        def query(self) -> Listing:
             asked.append(clock[0])
-            return answers[min(len(asked), len(answers)) - 1]
+            return Listing(answers[min(len(asked), len(answers)) - 1])
 
     def sleep(pause: float) -> None:
         clock[0] += pause
@@ -111,7 +111,7 @@ class Watched:
             raise Stop
 
     def watch(self, *names: str) -> Sequence[RunState]:
-        ui, view = Ui("status", out=self.out), NamedJobs(Cluster(sparing=True), names, explain=False)
+        ui, view = Ui("status", out=self.out), NamedJobs(Cluster(polling=True), names, explain=False)
         return watch_jobs(ui, view, pace=Pace(seed=1), sleep=self.sleep, now=lambda: self.seconds)
 
 

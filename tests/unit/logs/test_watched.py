@@ -12,7 +12,7 @@ import pytest
 
 from clusterrun.cli import follow
 from clusterrun.cli.follow import state_line
-from clusterrun.cli.follow_external import AT_ONCE, Sparing, Whereabouts, _Reading
+from clusterrun.cli.follow_external import AT_ONCE, Whereabouts, _Reading
 from clusterrun.cli.logfiles import Theirs
 from clusterrun.errors import SchedulerError
 from clusterrun.job import JobId, JobStatus, Outcome, outcome_of
@@ -20,8 +20,10 @@ from clusterrun.logs import Source
 from clusterrun.logs.places import Place
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store
-from clusterrun.state.reconcile import RunState
-from clusterrun.state.watch import Watch, Watcher
+from clusterrun.scheduler import Answer
+from clusterrun.state.external_watch import ExternalWatch
+from clusterrun.state.reconcile import Listing, RunState
+from clusterrun.state.watch import RunWatch, WatchThread
 from tests.installed_command import until
 from tests.run_records import attempt, claim, end, submitted
 
@@ -55,19 +57,19 @@ def waiting(tmp_path: Path) -> RunRecord:
     return submitted(Store(tmp_path, tmp_path / "state"))
 
 
-def pass_time(watch: Watch, clock: Clock, seconds: float, grows: bool = False) -> None:
+def pass_time(watch: RunWatch, clock: Clock, seconds: float, grows: bool = False) -> None:
     until_then = clock.now + seconds
     while clock.now < until_then:
         clock.now += 0.25
         if grows:
-            watch.grew()
-        watch.look()
+            watch.on_output()
+        watch.poll()
 
 
 def test_a_waiting_job_is_asked_for_every_half_minute(waiting: RunRecord) -> None:
     clock = Clock()
     asked = Asked(waiting, clock, "PENDING")
-    pass_time(Watch([waiting], asked, sparing=True, now=clock), clock, 300)
+    pass_time(RunWatch([waiting], asked, follow=True, now=clock), clock, 300)
     gaps = [b - a for a, b in zip(asked.at, asked.at[1:], strict=False)]
     assert len(asked.at) <= 13 and min(gaps) >= 24, gaps
 
@@ -75,8 +77,8 @@ def test_a_waiting_job_is_asked_for_every_half_minute(waiting: RunRecord) -> Non
 def test_slurm_is_not_asked_while_the_log_grows(waiting: RunRecord) -> None:
     clock = Clock()
     asked = Asked(waiting, clock, "RUNNING")
-    watch = Watch([waiting], asked, sparing=True, now=clock)
-    watch.look()
+    watch = RunWatch([waiting], asked, follow=True, now=clock)
+    watch.poll()
     claim(waiting)
     attempt(waiting)
     pass_time(watch, clock, 3600, grows=True)
@@ -88,8 +90,8 @@ def test_slurm_is_not_asked_while_the_log_grows(waiting: RunRecord) -> None:
 def test_an_end_record_is_asked_about_at_once_even_while_the_log_grows(waiting: RunRecord) -> None:
     clock = Clock()
     asked = Asked(waiting, clock, "RUNNING")
-    watch = Watch([waiting], asked, sparing=True, now=clock)
-    watch.look()
+    watch = RunWatch([waiting], asked, follow=True, now=clock)
+    watch.poll()
     pass_time(watch, clock, 60, grows=True)
     attempt(waiting, end=end())
     before = len(asked.at)
@@ -100,8 +102,8 @@ def test_an_end_record_is_asked_about_at_once_even_while_the_log_grows(waiting: 
 def test_a_cancel_of_ours_is_asked_about_at_once(waiting: RunRecord) -> None:
     clock = Clock()
     asked = Asked(waiting, clock, "PENDING")
-    watch = Watch([waiting], asked, sparing=True, now=clock)
-    watch.look()
+    watch = RunWatch([waiting], asked, follow=True, now=clock)
+    watch.poll()
     os.utime(waiting.run_dir / "submissions", ns=(1, 1))
     pass_time(watch, clock, 0.25)
     assert len(asked.at) == 2
@@ -110,54 +112,53 @@ def test_a_cancel_of_ours_is_asked_about_at_once(waiting: RunRecord) -> None:
 def test_another_tools_jobs_are_asked_for_as_rarely() -> None:
     clock, asked = Clock(), []
 
-    class Theirs:
-        def look(self) -> list[RunState]:
+    class Slurm:
+        cluster = "lab"
+
+        def query(self, ids: Sequence[JobId]) -> Answer:
             asked.append(clock.now)
-            return [state_of(None, "RUNNING")]
+            return Answer([state_of(None, "RUNNING").status])
 
-        def settled(self, state: RunState) -> bool:
-            return False
-
-    watch = Sparing(Theirs(), clock)  # type: ignore[arg-type]
+    watch = ExternalWatch([JobId("101")], Slurm(), follow=True, now=clock)  # type: ignore[arg-type]
     for _ in range(400):
         clock.now += 0.25
-        watch.grew()
-        watch.look()
+        watch.on_output()
+        watch.poll()
     assert asked == [0.0]
     for _ in range(400):
         clock.now += 0.25
-        watch.look()
+        watch.poll()
     assert len(asked) <= 5
 
 
 def test_a_watch_that_hangs_holds_nothing_back() -> None:
     class Hangs:
-        def look(self) -> list[RunState]:
+        def poll(self) -> Listing:
             time.sleep(60)
-            return []
+            return Listing()
 
-        def settled(self, state: RunState) -> bool:
+        def is_settled(self, state: RunState) -> bool:
             return False
 
-    watcher = Watcher(Hangs())
+    watcher = WatchThread(Hangs())
     begun = time.monotonic()
-    assert (watcher.look(), watcher.settled) == ([], False)
+    assert (list(watcher.poll()), watcher.settled) == ([], False)
     assert time.monotonic() - begun < 5
 
 
 def test_what_a_watch_raises_ends_the_following() -> None:
     class Fails:
-        def look(self) -> list[RunState]:
+        def poll(self) -> Listing:
             raise SchedulerError("no")
 
-        def settled(self, state: RunState) -> bool:
+        def is_settled(self, state: RunState) -> bool:
             return False
 
-    watcher = Watcher(Fails())
+    watcher = WatchThread(Fails())
 
     def raised() -> bool:
         try:
-            watcher.look()
+            watcher.poll()
         except SchedulerError:
             return True
         return False

@@ -1,4 +1,4 @@
-"""Answers that my windows share: when one is taken, when Slurm is asked all the same, that nobody waits for long."""
+"""The queue cache: when a cached answer is used, when Slurm is queried, and that no process waits for long."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ from typing import Any
 import pytest
 
 from clusterrun.job import JobId
+from clusterrun.scheduler import ClusterFacts
 from clusterrun.scheduler.slurm import cache
-from clusterrun.scheduler.slurm import cache as kept_file
 from clusterrun.scheduler.slurm.cache import QueueCache
-from clusterrun.scheduler.slurm.scontrol import ClusterFacts
 from clusterrun.system import shell
 from tests.shared_answers import LONG_AGO, Clock, Window
 
@@ -34,13 +33,13 @@ def window(tmp_path: Path, clock: Clock) -> Callable[..., Window]:
 
 @pytest.fixture
 def pair(window: Callable[..., Window]) -> tuple[Window, Window]:
-    """Two windows; the first has asked and was told that 5 runs and 6 is over."""
+    """Two processes; the first has queried: 5 is running and 6 has ended."""
     first, second = window(), window()
     first.says(j5="RUNNING", j6="COMPLETED").ask("5", since=math.inf)
     return first, second.says(j5="COMPLETING")
 
 
-def test_what_one_window_heard_serves_another_for_ten_seconds(pair: tuple[Window, Window], clock: Clock) -> None:
+def test_an_answer_serves_other_processes_for_ten_seconds(pair: tuple[Window, Window], clock: Clock) -> None:
     _, second = pair
     clock.now += 9.5
     assert second.ask("5") == (["RUNNING", "COMPLETED"], 9.5) and second.asked == 0
@@ -48,7 +47,7 @@ def test_what_one_window_heard_serves_another_for_ten_seconds(pair: tuple[Window
     assert second.ask("5") == (["COMPLETING"], 0.0) and second.asked == 1
 
 
-def test_a_job_that_is_missing_or_over_is_asked_about(pair: tuple[Window, Window]) -> None:
+def test_a_job_that_is_missing_or_has_ended_is_queried(pair: tuple[Window, Window]) -> None:
     _, second = pair
     for ids in (("7",), ("5", "7"), ("6",), ("5", "6")):
         assert second.ask(*ids)[1] == 0.0
@@ -56,20 +55,20 @@ def test_a_job_that_is_missing_or_over_is_asked_about(pair: tuple[Window, Window
     assert second.asked == 4
 
 
-def test_an_array_of_which_a_task_is_over_is_asked_about(window: Callable[..., Window]) -> None:
+def test_an_array_with_an_ended_task_is_queried(window: Callable[..., Window]) -> None:
     first, second = window(), window()
     first.says(j5_1="RUNNING", j5_2="FAILED").ask("5", since=math.inf)
     second.ask("5")
     assert second.asked == 1
 
 
-def test_what_was_heard_before_files_told_of_something_is_not_taken(pair: tuple[Window, Window]) -> None:
+def test_an_answer_from_before_a_change_in_the_records_is_not_used(pair: tuple[Window, Window]) -> None:
     second = pair[1]
-    heard = second.kept.heard()
-    assert heard is not None and abs(heard.begun - time.time()) < 5
-    second.ask("5", since=heard.begun - cache.SKEW - 0.1)
+    cached = second.cache.load()
+    assert cached is not None and abs(cached.begun - time.time()) < 5
+    second.ask("5", since=cached.begun - cache.SKEW - 0.1)
     assert second.asked == 0
-    for since in (heard.begun - cache.SKEW + 0.1, heard.begun + 5, math.inf):
+    for since in (cached.begun - cache.SKEW + 0.1, cached.begun + 5, math.inf):
         pair[0].ask("5", since=math.inf)
         second.asked = 0
         second.ask("5", since=since)
@@ -87,8 +86,8 @@ def test_a_slow_answer_is_as_old_as_its_question(window: Callable[..., Window], 
 
     first.slurm._run = slow
     first.ask("5")
-    heard = second.kept.heard()
-    assert heard is not None and heard.age == 7 and heard.begun < time.time() - 6
+    cached = second.cache.load()
+    assert cached is not None and cached.age == 7 and cached.begun < time.time() - 6
 
 
 DAMAGES: dict[str, Callable[[bytes], bytes]] = {
@@ -107,31 +106,31 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
 def test_a_damaged_file_is_no_answer(pair: tuple[Window, Window], damage: Callable[[bytes], bytes]) -> None:
     second = pair[1]
-    path = second.kept._path
+    path = second.cache._path
     path.write_bytes(damage(path.read_bytes()))
     assert second.ask("5") == (["COMPLETING"], 0.0)
 
 
-def test_nobody_elses_answer_is_taken(
+def test_an_answer_of_another_cluster_user_or_boot_is_not_used(
     pair: tuple[Window, Window], window: Callable[..., Window], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, second = pair
-    assert window(ClusterFacts("other", False, False)).kept.heard() is None, "another cluster's"
+    assert window(ClusterFacts("other", False, False)).cache.load() is None, "another cluster's"
     uid = os.getuid()
     with monkeypatch.context() as patch:
         patch.setattr(os, "getuid", lambda: uid + 1)
-        assert second.kept.heard() is None, "another user's"
+        assert second.cache.load() is None, "another user's"
     with monkeypatch.context() as patch:
-        patch.setattr(kept_file, "boot_id", lambda: "another")
-        assert second.kept.heard() is None, "from before this machine was started"
-    monkeypatch.setattr(kept_file, "host_name", lambda: "../another machine")
-    assert window().kept.heard() is None and second.kept.heard() is not None
+        patch.setattr(cache, "boot_id", lambda: "another")
+        assert second.cache.load() is None, "from before this machine was started"
+    monkeypatch.setattr(cache, "host_name", lambda: "../another machine")
+    assert window().cache.load() is None and second.cache.load() is not None
 
 
 @pytest.mark.parametrize("kind", ["symlink", "fifo", "folder"])
 def test_what_is_no_file_of_mine_is_not_read(pair: tuple[Window, Window], tmp_path: Path, kind: str) -> None:
     second = pair[1]
-    path = second.kept._path
+    path = second.cache._path
     path.rename(tmp_path / "elsewhere")
     if kind == "symlink":
         path.symlink_to(tmp_path / "elsewhere")
@@ -139,7 +138,7 @@ def test_what_is_no_file_of_mine_is_not_read(pair: tuple[Window, Window], tmp_pa
         os.mkfifo(path)
     else:
         path.mkdir()
-    assert second.kept.heard() is None and second.ask("5")[1] == 0.0
+    assert second.cache.load() is None and second.ask("5")[1] == 0.0
 
 
 def test_a_clock_that_was_set_makes_nothing_young(pair: tuple[Window, Window], clock: Clock) -> None:
@@ -147,73 +146,73 @@ def test_a_clock_that_was_set_makes_nothing_young(pair: tuple[Window, Window], c
     clock.now += 3
     for jump in (-3600.0, -5.0, 5.0):
         second.wall = jump
-        assert second.kept.heard() is None
+        assert second.cache.load() is None
     second.wall = 0.0
-    assert second.kept.heard() is not None
+    assert second.cache.load() is not None
     clock.now -= 10
-    assert second.kept.heard() is None, "an answer from the future"
+    assert second.cache.load() is None, "an answer from the future"
 
 
-def test_a_change_of_mine_outdates_what_was_heard(pair: tuple[Window, Window]) -> None:
+def test_a_cancel_or_hold_invalidates_the_cache(pair: tuple[Window, Window]) -> None:
     first, second = pair
     for change in (lambda: first.slurm.cancel([JobId("9")]), lambda: first.slurm.hold(JobId("9"))):
         first.ask("5", since=math.inf)
-        assert second.kept.heard() is not None
+        assert second.cache.load() is not None
         change()
-        assert second.kept.heard() is None
+        assert second.cache.load() is None
 
 
-def test_a_silent_slurm_leaves_nothing_to_take(window: Callable[..., Window]) -> None:
+def test_a_failed_query_leaves_no_answer_and_no_claim(window: Callable[..., Window]) -> None:
     first, second = window(), window()
     first.status = 1
-    answer, age = cache.cached_query(first.slurm, [JobId("5")], LONG_AGO)
+    answer, age = first.slurm.cached_query([JobId("5")], LONG_AGO)
     assert not answer.complete and age == 0.0
     second.says(j5="RUNNING").ask("5")
     assert second.asked == 1 and second.waited == []
 
 
-def test_whoever_asks_is_waited_for(window: Callable[..., Window]) -> None:
+def test_a_query_of_another_process_is_waited_for(window: Callable[..., Window]) -> None:
     first, second = window(), window()
     first.says(j5="RUNNING")
-    assert first.kept.take_turn()
+    assert first.cache.begin_query()
 
     def answered() -> None:
         first.slurm.query()
-        first.kept.end_turn()
+        first.cache.end_query()
 
     second.while_waiting = answered
     assert second.ask("5") == (["RUNNING"], 0.0)
     assert second.asked == 0 and len(second.waited) == 1
 
 
-def test_one_who_never_gets_an_answer_is_not_waited_for(window: Callable[..., Window], clock: Clock) -> None:
+def test_a_query_that_takes_too_long_is_not_waited_for(window: Callable[..., Window], clock: Clock) -> None:
     first, second = window(), window().says(j5="RUNNING")
-    assert first.kept.take_turn()
+    assert first.cache.begin_query()
     assert second.ask("5")[0] == ["RUNNING"] and second.asked == 1
     assert sum(second.waited) == pytest.approx(cache.PATIENCE, abs=0.2)
-    assert not second.kept.take_turn(), "the turn is still the other's"
-    clock.now += kept_file.TURN
+    assert not second.cache.begin_query(), "the claim is still the other's"
+    clock.now += cache.QUERY_TIMEOUT
     second.waited.clear()
     assert second.ask("5")[0] == ["RUNNING"] and second.waited == []
 
 
-def test_a_turn_of_one_who_is_gone_is_free(window: Callable[..., Window], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_claim_of_a_dead_process_is_replaced(window: Callable[..., Window]) -> None:
     one = window()
-    for word in ("", "x", f"{kept_file.boot_id()} 999999999 1 1000", f"another {os.getpid()} 1 1000"):
-        one.kept.end_turn()
-        one.kept._folder.mkdir(parents=True, exist_ok=True)
-        one.kept._turn.unlink(missing_ok=True)
-        one.kept._turn.symlink_to(word or "?")
-        assert one.kept.take_turn()
+    for word in ("", "x", f"{cache.boot_id()} 999999999 1 1000", f"another {os.getpid()} 1 1000"):
+        one.cache.end_query()
+        one.cache._folder.mkdir(parents=True, exist_ok=True)
+        one.cache._querying.unlink(missing_ok=True)
+        one.cache._querying.symlink_to(word or "?")
+        assert one.cache.begin_query()
 
 
-def test_the_end_of_a_job_is_asked_about_whoever_has_the_turn(pair: tuple[Window, Window]) -> None:
+def test_an_end_is_queried_even_while_another_process_queries(pair: tuple[Window, Window]) -> None:
     first, second = pair
-    assert first.kept.take_turn()
+    assert first.cache.begin_query()
     assert second.ask("5", since=math.inf) == (["COMPLETING"], 0.0) and second.waited == []
 
 
-def test_the_turn_ends_where_asking_fails(window: Callable[..., Window]) -> None:
+def test_the_claim_ends_if_the_query_fails(window: Callable[..., Window]) -> None:
     one, other = window(), window()
 
     def interrupted(*args: Any, **kwargs: Any) -> shell.Completed:
@@ -222,23 +221,23 @@ def test_the_turn_ends_where_asking_fails(window: Callable[..., Window]) -> None
     one.slurm._run = interrupted
     with pytest.raises(KeyboardInterrupt):
         one.ask("5")
-    assert other.kept.take_turn()
+    assert other.cache.begin_query()
 
 
-def test_where_nothing_can_be_kept_everybody_asks(tmp_path: Path, clock: Clock) -> None:
+def test_without_a_writable_cache_every_process_queries(tmp_path: Path, clock: Clock) -> None:
     (tmp_path / "state").write_text("no folder")
     one, other = Window(tmp_path / "state", clock), Window(tmp_path / "state", clock)
     assert one.says(j5="RUNNING").ask("5") == other.says(j5="RUNNING").ask("5") == (["RUNNING"], 0.0)
     assert (one.asked, other.asked, one.waited, other.waited) == (1, 1, [], [])
 
 
-def test_no_turn_is_left_behind_by_a_process_that_is_killed(tmp_path: Path) -> None:
+def test_the_claim_of_a_killed_process_does_not_block_others(tmp_path: Path) -> None:
     code = (
         "import os, pathlib; from clusterrun.scheduler.slurm.cache import QueueCache;"
         f"cache = QueueCache(pathlib.Path({str(tmp_path)!r}), 'default', 'lab');"
-        "assert cache.take_turn(); os.kill(os.getpid(), 9)"
+        "assert cache.begin_query(); os.kill(os.getpid(), 9)"
     )
     subprocess.run([sys.executable, "-c", code], timeout=30)
     (link,) = tmp_path.glob("*.asking")
     assert link.is_symlink()
-    assert QueueCache(tmp_path, "default", "lab").take_turn()
+    assert QueueCache(tmp_path, "default", "lab").begin_query()

@@ -1,4 +1,4 @@
-"""The file with Slurm's last answer, where it cannot be written."""
+"""The queue cache on a full disk."""
 
 from __future__ import annotations
 
@@ -15,5 +15,5 @@ def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.M
         raise OSError(errno.ENOSPC, "No space left on device", str(path))
 
     monkeypatch.setattr(Path, "rename", full)
-    QueueCache(tmp_path / "clusters", "default", "desk").keep("1|RUNNING\n", 0.0)
+    QueueCache(tmp_path / "clusters", "default", "desk").save("1|RUNNING\n", 0.0)
     assert list((tmp_path / "clusters").iterdir()) == []

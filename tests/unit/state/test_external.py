@@ -11,10 +11,12 @@ import pytest
 from clusterrun.errors import SchedulerError
 from clusterrun.job import JobId, JobStatus, outcome_of
 from clusterrun.records.store import Store
-from clusterrun.scheduler import Answer
-from clusterrun.scheduler.factory import Sparing
+from clusterrun.scheduler import Answer, ClusterFacts
+from clusterrun.scheduler.slurm.client import SlurmScheduler
 from clusterrun.state import external
 from clusterrun.state.external_watch import ExternalWatch
+from clusterrun.state.query import unmatched_jobs
+from clusterrun.system.shell import Completed
 from tests.run_records import AT, submitted
 
 
@@ -47,8 +49,8 @@ class Slurm:
 
 def look(watch: ExternalWatch, slurm: Slurm, after: float) -> tuple[dict[str, str], bool]:
     slurm.seconds += after
-    states = watch.look()
-    return {str(s.status.id): s.status.state for s in states}, all(map(watch.settled, states))
+    states = watch.poll().states
+    return {str(s.status.id): s.status.state for s in states}, all(map(watch.is_settled, states))
 
 
 def test_a_job_is_over_when_the_queue_says_so_and_is_not_asked_for_again() -> None:
@@ -82,9 +84,9 @@ def test_one_task_of_an_array_is_waited_for_alone() -> None:
 def test_without_accounting_what_left_the_queue_is_not_known() -> None:
     slurm = Slurm(row("5"))
     watch = slurm.watch("5")
-    slurm.queue, slurm.past = Answer(), Answer(none_kept=True)
+    slurm.queue, slurm.past = Answer(), Answer(no_accounting=True)
     assert look(watch, slurm, 5) == ({"5": "UNKNOWN"}, True)
-    assert "keeps no accounts" in watch.look()[0].status.reason
+    assert "has no accounting" in watch.poll().states[0].status.reason
 
 
 def test_accounting_that_lags_is_asked_twice_a_minute_apart() -> None:
@@ -103,7 +105,7 @@ def test_accounting_that_does_not_answer_is_never_given_up() -> None:
     slurm.queue, slurm.past = Answer(), Answer(complete=False, note="sacct: no")
     for _ in range(20):
         assert look(watch, slurm, 25) == ({"5": "UNKNOWN"}, False)
-        assert watch.look()[0].note == "sacct: no"
+        assert watch.poll().states[0].note == "sacct: no"
     slurm.past = Answer([row("5", "COMPLETED")])
     assert look(watch, slurm, 61) == ({"5": "COMPLETED"}, True)
 
@@ -126,16 +128,16 @@ def test_a_silent_controller_changes_no_state() -> None:
     slurm.queue = Answer(complete=False, note="squeue: no")
     for _ in range(20):
         assert look(watch, slurm, 60) == ({"5": "RUNNING"}, False)
-    assert watch.look()[0].note == "squeue: no"
+    assert watch.poll().states[0].note == "squeue: no"
 
 
 def test_what_was_last_known_is_told_with_its_age() -> None:
     slurm = Slurm()
     slurm.queue = Answer(complete=False, note="squeue: no", last=[row("5")], last_at=AT)
-    (state,) = external.states([JobId("5")], slurm, AT + 60)[JobId("5")]  # type: ignore[arg-type]
+    (state,) = external.query_states([JobId("5")], slurm, AT + 60)[JobId("5")]  # type: ignore[arg-type]
     assert (state.status.state, state.as_of, state.note) == ("RUNNING", AT, "squeue: no")
     with pytest.raises(SchedulerError):
-        external.states([JobId("6")], slurm, AT)  # type: ignore[arg-type]
+        external.query_states([JobId("6")], slurm, AT)  # type: ignore[arg-type]
 
 
 def test_the_queue_beyond_our_runs(tmp_path: Path) -> None:
@@ -145,19 +147,26 @@ def test_the_queue_beyond_our_runs(tmp_path: Path) -> None:
             for run in (known, unknown)]  # fmt: skip
     renamed = row("900", name="x.zzzzzzzz", script=mine[1].script)
     queue = [*mine, row("7", name="theirs"), renamed, row("8", "COMPLETED", name="done")]
-    more, others = external.others([known], Answer(queue))
+    more, others = unmatched_jobs([known], Answer(queue))
     assert [run.run_id for run in more] == [unknown.run_id], "a run is found by the script Slurm was given"
     assert [str(state.status.id) for state in others] == ["7"], "a job that a site renamed is that of its script"
-    _, others = external.others([known], Answer(queue), everything=True)
+    _, others = unmatched_jobs([known], Answer(queue), everything=True)
     assert [str(state.status.id) for state in others] == ["7", "8"]
 
 
-def test_accounting_is_asked_once_a_minute() -> None:
-    slurm = Slurm()
-    slurm.past = Answer([row("5", "FAILED")])
-    sparing = Sparing(slurm, now=lambda: slurm.seconds)  # type: ignore[arg-type]
-    assert sparing.account([JobId("5")], 0) is sparing.account([JobId("5")], 0)
-    assert not sparing.account([JobId("6")], 0).complete
-    slurm.seconds = 61
-    assert sparing.account([JobId("6")], 0).complete and slurm.asked == ["sacct 5", "sacct 6"]
-    assert sparing.cluster == "lab"
+def test_accounting_is_queried_once_a_minute() -> None:
+    commands, seconds = list[list[str]](), [0.0]
+
+    def run(argv: Sequence[str], **_: object) -> Completed:
+        commands.append(list(argv))
+        return Completed(0, "", "")
+
+    facts = ClusterFacts("lab", accounting=True, gpus=False)
+    slurm = SlurmScheduler(facts, {}, run=run, accounting_interval=60.0, now=lambda: seconds[0])
+    assert slurm.account([JobId("5")], 0) is slurm.account([JobId("5")], 0)
+    assert not slurm.account([JobId("6")], 0).complete
+    seconds[0] = 61
+    assert slurm.account([JobId("6")], 0).complete
+    first, second = commands
+    assert first[0] == second[0] == "sacct" and "5" in " ".join(first) and "6" in " ".join(second)
+    assert slurm.cluster == "lab"

@@ -63,7 +63,7 @@ def row(run: RunRecord, state: str, job: str = "", **more: Any) -> JobStatus:
 
 
 def ask(store: Store, run: RunRecord, scheduler: Said, now: float = NOW) -> RunState:
-    (state,) = reconcile.read(store, scheduler, [run], now=now)
+    (state,) = reconcile.reconcile(store, scheduler, [run], now=now)
     return state
 
 
@@ -222,7 +222,7 @@ def test_silent_accounting_is_not_an_answer_either(store: Store) -> None:
 
 
 def test_cancelled_while_it_waited(store: Store) -> None:
-    run = reconcile.cancelled(store, submitted(store), NOW)
+    run = reconcile.record_cancel(store, submitted(store), NOW)
     state = ask(store, run, Said())
     assert (state.status.state, state.status.outcome) == ("CANCELLED", Outcome.CANCELLED)
 
@@ -284,7 +284,7 @@ def test_one_that_never_arrived(store: Store) -> None:
 def test_many_runs_are_two_questions(store: Store) -> None:
     runs = [submitted(store, number) for number in range(1, 10)]
     scheduler = Said(Answer([row(run, "RUNNING") for run in runs[:4]]))
-    found = reconcile.read(store, scheduler, runs, now=NOW)
+    found = reconcile.reconcile(store, scheduler, runs, now=NOW)
     assert [state.record.run_id for state in found if state.record] == [run.run_id for run in runs]
     assert len(scheduler.asked) == 2 and scheduler.asked[1] == "account 105,106,107,108,109"
 
@@ -310,9 +310,8 @@ def test_what_a_job_wrote_by_half_breaks_nothing(store: Store, text: str) -> Non
 
 def test_out_of_reach(store: Store) -> None:
     run = submitted(store)
-    state = reconcile.offline(store, run, "there is no Slurm here")
+    state = reconcile.state_from_records(store, run, "there is no Slurm here")
     assert state.status.outcome is Outcome.UNKNOWN and state.note == "there is no Slurm here"
     kept = with_submission(run, final={"state": "TIMEOUT", "ended": AT + 5})
-    assert (
-        reconcile.offline(store, kept, "x").status.state == "TIMEOUT" and reconcile.offline(store, kept, "x").note == ""
-    )
+    state = reconcile.state_from_records(store, kept, "x")
+    assert state.status.state == "TIMEOUT" and state.note == ""

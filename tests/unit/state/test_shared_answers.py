@@ -16,11 +16,10 @@ from clusterrun.cluster import Cluster
 from clusterrun.job import JobId, JobStatus
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store
-from clusterrun.scheduler.slurm import cache
 from clusterrun.scheduler.slurm.squeue import _SQUEUE
 from clusterrun.scheduler.slurm.values import SEP
-from clusterrun.state.reconcile import RunState
-from clusterrun.state.watch import Watch, changed_at
+from clusterrun.state.reconcile import Listing, RunState
+from clusterrun.state.watch import RunWatch, records_changed_at
 from clusterrun.top.source import Source
 from tests.command_desk import Desk
 from tests.run_records import attempt, claim, end, submitted
@@ -38,9 +37,9 @@ def test_a_command_that_answers_once_always_asks(desk: Desk) -> None:
 def test_a_run_of_this_machine_or_of_another_cluster_is_no_question_to_slurm(desk: Desk) -> None:
     store = Store(desk.project, desk.state)
     here = submitted(store, 1, "L1", scheduler="local", cluster="local")
-    assert Cluster().lately([here])[1] == 0.0 and desk.slurm.calls == []
+    assert Cluster().cached_states([here]).age == 0.0 and desk.slurm.calls == []
     away = submitted(store, 2, cluster="elsewhere")
-    (state,), _ = Cluster().lately([away])
+    (state,) = Cluster().cached_states([away]).states
     assert "elsewhere" in state.note and desk.slurm.count("squeue") == 0
 
 
@@ -51,15 +50,16 @@ def test_a_list_takes_what_another_window_heard_and_brings_no_job_back(desk: Des
     script[_SQUEUE.index("%o")] = str(one.run_dir / "script.sh")
     desk.slurm.answer("squeue", SEP.join(script))
     _age(one)
-    first, second = Cluster(sparing=True), Cluster(sparing=True)
-    assert [s.status.state for s in first.listing()] == ["RUNNING"] and desk.slurm.count("squeue") == 1
-    assert [s.status.state for s in second.listing()] == ["RUNNING"] and desk.slurm.count("squeue") == 1
-    assert second.heard_ago > 0 and second.listed is None
+    first, second = Cluster(polling=True), Cluster(polling=True)
+    assert [s.status.state for s in first.listing().states] == ["RUNNING"] and desk.slurm.count("squeue") == 1
+    shared = second.listing()
+    assert [s.status.state for s in shared.states] == ["RUNNING"] and desk.slurm.count("squeue") == 1
+    assert shared.age > 0 and shared.answer is None
     desk.slurm.answer("squeue", SEP.join(script).replace("RUNNING", "COMPLETED"))
     attempt(one, end=end())
     assert desk.type("status", "101").status == 0  # its end is seen there, and written down
     asked = desk.slurm.count("squeue")
-    assert second.listing() == [] and desk.slurm.count("squeue") == asked, "what was just heard knows that it is over"
+    assert second.listing().states == [] and desk.slurm.count("squeue") == asked, "the cache has its end"
     kept = next((desk.state / "clusters").glob("*.squeue"))
     first.scheduler("slurm").query()
     data = kept.read_bytes()
@@ -67,7 +67,8 @@ def test_a_list_takes_what_another_window_heard_and_brings_no_job_back(desk: Des
     first.scheduler("slurm").query()  # an answer from before the end, as it may come from a slow squeue
     assert kept.read_bytes() != data
     desk.slurm.answer("squeue", SEP.join(script).replace("RUNNING", "COMPLETED"))
-    assert second.listing() == [] and second.heard_ago == 0
+    last = second.listing()
+    assert last.states == [] and last.age == 0
     (state,) = second.states([one])
     assert state.status.state == "COMPLETED"
 
@@ -76,14 +77,14 @@ def test_top_asks_once_for_its_jobs_and_for_those_that_ended_meanwhile(desk: Des
     one = submitted(Store(desk.project, desk.state), cluster="desk")
     row = queue_row("101", "RUNNING").replace("x\n", f"train1.{one.submission.token[:8]}\n")
     desk.slurm.answer("squeue", row)
-    source = Source(Cluster(), polled=Cluster(sparing=True))
-    assert [s.status.state for s in source.jobs()] == ["RUNNING"]
+    source = Source(Cluster(), polled=Cluster(polling=True))
+    assert [s.status.state for s in source.jobs().states] == ["RUNNING"]
     over = row.replace("RUNNING", "COMPLETED").split(SEP)
     over[_SQUEUE.index("%e")] = str(int(time.time()))
     desk.slurm.answer("squeue", SEP.join(over))
     attempt(one, end=end())
     for asked in (2, 3):
-        assert [s.status.state for s in source.jobs()] == ["COMPLETED"]
+        assert [s.status.state for s in source.jobs().states] == ["COMPLETED"]
         assert desk.slurm.count("squeue") == asked
 
 
@@ -104,24 +105,24 @@ def _age(one: RunRecord) -> None:
 
 
 def test_when_a_runs_files_told_of_something(run: RunRecord) -> None:
-    long_ago = changed_at(run)
+    long_ago = records_changed_at(run)
     assert long_ago < time.time() - 80_000
     claim(run)
-    assert changed_at(run) > time.time() - 10
+    assert records_changed_at(run) > time.time() - 10
     _age(run)
     folder = attempt(run)
-    assert changed_at(run) > time.time() - 10
+    assert records_changed_at(run) > time.time() - 10
     _age(run)
     (folder / "rank-0.progress").write_text("{}")
-    assert changed_at(run) < time.time() - 80_000, "ranks tell every ten seconds, and it changes no state"
+    assert records_changed_at(run) < time.time() - 80_000, "ranks tell every ten seconds, and it changes no state"
     (folder / "start.json").write_text("{}")
-    assert changed_at(run) > time.time() - 10
+    assert records_changed_at(run) > time.time() - 10
     _age(run)
     (run.run_dir / "submissions" / "x").touch()
-    assert changed_at(run) > time.time() - 10
+    assert records_changed_at(run) > time.time() - 10
     attempt(run, end=end())
     _age(run)
-    assert changed_at(run) == math.inf
+    assert records_changed_at(run) == math.inf
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -129,19 +130,19 @@ def test_twenty_windows_ask_as_one_and_see_the_end_no_later(
     tmp_path: Path, run: RunRecord, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     """A quiet job that leaves the queue without a word: one window alone sees that after 36 s at most."""
-    monkeypatch.setattr("clusterrun.state.watch.random", random.Random(seed))
+    monkeypatch.setattr("clusterrun.state.pace.random", random.Random(seed))
     clock = Clock()
     windows = [Window(tmp_path / "state", clock).says(j101="RUNNING") for _ in range(20)]
 
-    def watch(one: Window) -> Watch:
+    def watch(one: Window) -> RunWatch:
         def states(jobs: Sequence[JobStatus]) -> list[RunState]:
             return [RunState(run, jobs[0])]
 
-        def heard(runs: Sequence[RunRecord]) -> tuple[list[RunState], float]:
-            answer, age = cache.cached_query(one.slurm, [JobId("101")], changed_at(run))
-            return states(answer.jobs), age
+        def cached(runs: Sequence[RunRecord]) -> Listing:
+            answer, age = one.slurm.cached_query([JobId("101")], records_changed_at(run))
+            return Listing(states(answer.jobs), age)
 
-        return Watch([run], lambda runs: states(one.slurm.query().jobs), sparing=True, lately=heard, now=clock)
+        return RunWatch([run], lambda runs: states(one.slurm.query().jobs), cached, follow=True, now=clock)
 
     watches, at = [watch(one) for one in windows], list[float]()
 
@@ -150,7 +151,7 @@ def test_twenty_windows_ask_as_one_and_see_the_end_no_later(
         while clock.now < until:
             for one, each in zip(windows, watches, strict=True):
                 before = one.asked
-                each.look()
+                each.poll()
                 at.extend([clock.now] * (one.asked - before))
             clock.now += 0.25
 
@@ -160,6 +161,6 @@ def test_twenty_windows_ask_as_one_and_see_the_end_no_later(
     for one in windows:
         one.says(j101="CANCELLED")
     ended = clock.now
-    while not all(each.states[0].status.is_over for each in watches):
+    while not all(each.poll().states[0].status.is_over for each in watches):
         pass_time(0.25)
         assert clock.now - ended <= 36.5

@@ -116,7 +116,7 @@ def test_whatever_happens_none_is_lost_doubled_or_wrong(plan: list[str], silent:
             assert [run.job_id for run in runs] == [None]
             # whatever it was, it is settled once the controller answers
             slurm.time.seconds += 1000
-            (healed,) = reconcile.read(Store(root, root / "state"), slurm, runs, now=NOW + 1000)
+            (healed,) = reconcile.reconcile(Store(root, root / "state"), slurm, runs, now=NOW + 1000)
             assert healed.record is not None
             expected = (run_record.ACCEPTED, made[0]) if made else (run_record.NOT_SUBMITTED, None)
             assert (healed.record.submission.state, healed.record.job_id) == expected

@@ -16,7 +16,7 @@ from clusterrun.logs import LogLine
 from clusterrun.logs import Source as LogSource
 from clusterrun.records.progress import RankProgress
 from clusterrun.state.pace import FLOOR, LONGEST, LONGEST_SILENCE, Pace
-from clusterrun.state.reconcile import RunState
+from clusterrun.state.reconcile import Listing, RunState
 from clusterrun.top import shown
 from clusterrun.top.feeds import LOG_LINES, Jobs, LogFeed, QueueFeed, RanksFeed, RowsFeed, log_text
 from clusterrun.top.source import Ranks
@@ -71,10 +71,10 @@ def test_one_question_a_look_and_its_age_is_that_of_the_answer(tmp_path: Path) -
     clock, calls = Clock(), []
     one = run(tmp_path, 1)
 
-    def ask() -> Sequence[RunState]:
+    def ask() -> Listing:
         calls.append(clock.seconds)
         clock.seconds += 3
-        return [RunState(one, status(1))]
+        return Listing([RunState(one, status(1))])
 
     feed = QueueFeed(ask, Pace(seed=1), clock)
     feed.poll()
@@ -91,12 +91,12 @@ def test_what_was_known_is_kept_where_nothing_is_answered(tmp_path: Path) -> Non
         ValueError("a mistake of ours"),
     ]
 
-    def ask() -> Sequence[RunState]:
+    def ask() -> Listing:
         clock.seconds += 60
         answer = answers.pop(0)
         if isinstance(answer, Exception):
             raise answer
-        return answer
+        return Listing(answer)
 
     feed = QueueFeed(ask, Pace(seed=1), clock)
     feed.poll()
@@ -115,7 +115,7 @@ def test_a_run_of_another_cluster_is_no_sign_of_silence(tmp_path: Path) -> None:
         [RunState(here, status(1)), elsewhere],
         [RunState(here, status(1), "squeue: time out", as_of=5), elsewhere],
     ]
-    feed = QueueFeed(lambda: answers.pop(0), Pace(seed=1), Clock())
+    feed = QueueFeed(lambda: Listing(answers.pop(0)), Pace(seed=1), Clock())
     feed.poll()
     assert feed.latest.trouble == ""
     feed.poll()
@@ -125,7 +125,7 @@ def test_a_run_of_another_cluster_is_no_sign_of_silence(tmp_path: Path) -> None:
 
 def test_what_others_were_told_before_us_is_shown_with_its_age(tmp_path: Path) -> None:
     old = RunState(run(tmp_path, 1), status(1), "squeue: time out", as_of=int(time.time()) - 90)
-    feed = QueueFeed(lambda: [old], Pace(seed=1), Clock())
+    feed = QueueFeed(lambda: Listing([old]), Pace(seed=1), Clock())
     feed.poll()
     line = shown.top_line(feed.latest, "me", 1000.0)
     assert "1 job  NO ANSWER: squeue: time out; last answer 1m3" in line
@@ -133,7 +133,7 @@ def test_what_others_were_told_before_us_is_shown_with_its_age(tmp_path: Path) -
 
 def test_hurrying_never_asks_sooner_than_the_floor(tmp_path: Path) -> None:
     asked: list[float] = []
-    feed = QueueFeed(lambda: asked.append(time.monotonic()) or [], Pace(0.4, seed=1))
+    feed = QueueFeed(lambda: asked.append(time.monotonic()) or Listing(), Pace(0.4, seed=1))
     feed.start()
     until(lambda: asked, 5)
     end = time.monotonic() + 1.5
@@ -147,7 +147,8 @@ def test_hurrying_never_asks_sooner_than_the_floor(tmp_path: Path) -> None:
 
 def test_local_jobs_are_asked_about_often_as_it_costs_no_controller(tmp_path: Path) -> None:
     clock = Clock()
-    feed = QueueFeed(lambda: [RunState(run(tmp_path, 1, scheduler="local"), status(1))], Pace(seed=1), clock)
+    local = RunState(run(tmp_path, 1, scheduler="local"), status(1))
+    feed = QueueFeed(lambda: Listing([local]), Pace(seed=1), clock)
     feed.poll()
     feed.poll()
     assert feed._due == clock.seconds + 2.0
@@ -281,7 +282,7 @@ def test_the_time_of_a_running_job_goes_on_between_two_answers_and_stops_where_n
 
 def test_rows_are_made_at_once_of_a_new_answer_and_again_as_figures_come(tmp_path: Path) -> None:
     one = run(tmp_path, 1)
-    queue = QueueFeed(lambda: [RunState(one, status(1))], Pace(seed=1))
+    queue = QueueFeed(lambda: Listing([RunState(one, status(1))]), Pace(seed=1))
     feed = RowsFeed(queue, shown.job_rows)
     feed.start()
     queue.poll()
