@@ -31,8 +31,8 @@ def status(ctx: click.Context, job_ids: tuple[str, ...], explain: bool, watch: b
       clusterrun status 123 --watch
 
     Exit 0 for any state, 4 if there is no such job, 75 if the current state is not known (the last known state is
-    shown with its age). --watch queries Slurm every 10 s while jobs change, and less often, down to every 120 s, while
-    they do not. It stops when all jobs have ended.
+    shown with its age). --watch queries Slurm every 10 s while jobs change, slowing down to every 120 s while they do
+    not, and stops when all jobs have ended.
     """
     ui = Ui("status", as_json=as_json)
     session: Session = ctx.obj
@@ -75,7 +75,7 @@ def list_command(
 
     A job of another tool has no run: its run_id is null in --json. An array has one row for each state of its tasks.
     --all, or a --state in which jobs have ended, includes ended runs and ended jobs that are still in the queue.
-    --watch queries Slurm every 10 s while jobs change, and less often, down to every 120 s, while they do not.
+    --watch queries Slurm every 10 s while jobs change, slowing down to every 120 s while they do not.
     """
     ui = Ui("list", as_json=as_json)
     job_filter = JobFilter(
