@@ -1,10 +1,4 @@
-"""The Python API: plan, submit, query, wait for and change runs.
-
-cluster = Cluster()
-plan = cluster.plan(SubmitArgs(words=("train.py",), flags={"nodes": Value(2, "me")}))
-run = cluster.submit(plan)
-cluster.wait([run])
-"""
+"""The Python API: plan and submit runs; query, wait for and cancel jobs."""
 
 from __future__ import annotations
 
@@ -68,8 +62,6 @@ class Cluster:
         self._polling = polling
         interval = ACCOUNTING_INTERVAL if polling else 0.0
         self._factory = SchedulerFactory(self.environ, self.state, accounting_interval=interval)
-
-    # -- where things are ------------------------------------------------------------------------------------------
 
     @property
     def cwd(self) -> Path:
@@ -144,6 +136,12 @@ class Cluster:
         store.stage(plan.record, plan.spec_json(), plan.script)
         with store.submitting(plan.record):
             return protocol.submit(store, scheduler, plan.record, plan.order, tell=self.notify)
+
+    def submit_script(self, *words: str, **options: Any) -> RunRecord:
+        """Plan and submit a script with its arguments; ``options`` are those of :meth:`SubmitArgs.of`."""
+        from clusterrun.submit.request import SubmitArgs
+
+        return self.submit(self.plan(SubmitArgs.of(*words, **options)))
 
     def submit_function(
         self, function: Callable[..., Any], *args: Any, flags: Mapping[str, Value], **kwargs: Any

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from enum import StrEnum
+from pathlib import Path
 
 from clusterrun.errors import RequestError
 
@@ -59,6 +60,12 @@ class JobId:
 def is_run_id(text: str) -> bool:
     """Whether the text is a run id (``20261121-034501-k3v7qa``), the handle of a run that has no job id yet."""
     return _RUN_ID.fullmatch(text) is not None
+
+
+def log_paths(logs: Path, job: JobId) -> tuple[Path, Path]:
+    """Return a job's log files, (out, err); an array task has its own, a component those of its job."""
+    name = job.raw if job.task is None else f"{job.raw}_{job.task}"
+    return logs / f"train_{name}.out", logs / f"train_{name}.err"
 
 
 class Outcome(StrEnum):

@@ -1,59 +1,64 @@
-"""The command line: options in, one call of :class:`clusterrun.cluster.Cluster`, the result to ``ui``.
+"""The command line: parse options, call :class:`clusterrun.cluster.Cluster`, print the result with ``ui``.
 
-Every error ends here, and only here: one line, Slurm's own words, a hint, the exit code of its class.
+Errors are printed here and nowhere else: one line, Slurm's own message, a hint, and the exit code of the class.
 """
 
 from __future__ import annotations
 
-import difflib
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from importlib import import_module
+from typing import NamedTuple
 
 try:
     import click
 
     from clusterrun import __version__
     from clusterrun.cli import streams
+    from clusterrun.cli.session import Session
     from clusterrun.errors import Ambiguous, ClusterrunError
 except KeyboardInterrupt:  # on a slow file system these lines take seconds
     raise SystemExit(130) from None
 
-#: verb -> the module that holds it: a verb is imported when it is typed, so that --help stays quick
-VERBS: dict[str, str] = {
-    "submit": "submit",
-    "render": "submit",
-    "logs": "logs",
-    "status": "jobs",
-    "list": "jobs",
-    "wait": "jobs",
-    "why": "why",
-    "top": "top",
-    "free": "free",
-    "cancel": "cancel",
-    "init": "init",
-}
-SUMMARIES: dict[str, str] = {
-    "submit": "Start a run: a job file, your own script, or the default job.",
-    "render": "Print the sbatch script and nothing else.",
-    "logs": "Show or follow what the ranks print.",
-    "status": "How jobs stand, and who says so.",
-    "list": "The jobs that are not over.",
-    "wait": "Wait for jobs; exit 0 when all are done.",
-    "why": "Why a job waits, or what ended it.",
-    "top": "A full-screen live view of jobs, ranks and logs.",
-    "free": "What is free now, my limits, and where a job would start soonest.",
-    "cancel": "Cancel jobs by id, name or state.",
-    "init": "Look at the cluster and write a commented clusterrun.toml.",
+HELP_WIDTH = 100
+
+
+class Verb(NamedTuple):
+    """A command: its name, the module of ``clusterrun.cli`` that defines it, and its line in ``--help``.
+
+    The module is imported when the command is used, so that ``--help`` stays quick.
+    """
+
+    name: str
+    module: str
+    summary: str
+
+
+VERBS: dict[str, Verb] = {
+    verb.name: verb
+    for verb in (
+        Verb("submit", "submit", "Start a run: a job file, your own script, or the default job."),
+        Verb("render", "submit", "Print the sbatch script."),
+        Verb("logs", "logs", "Show or follow the output of the ranks."),
+        Verb("status", "jobs", "Show the state of jobs and where it comes from."),
+        Verb("list", "jobs", "List active jobs."),
+        Verb("wait", "jobs", "Wait for jobs to end; exit 0 if all are done."),
+        Verb("why", "why", "Explain why a job is pending or how it ended."),
+        Verb("top", "top", "Show a full-screen live view of jobs, ranks and logs."),
+        Verb("free", "free", "Show free GPUs, your limits, and where a job would start soonest."),
+        Verb("cancel", "cancel", "Cancel jobs by id, name or state."),
+        Verb("init", "init", "Inspect the cluster and write a commented clusterrun.toml."),
+    )
 }
 
 
 class ReaderLeft(Exception):
-    """Who read our output has gone (``| head``), which is no failure; click would make one of a BrokenPipeError."""
+    """The reader of our output has closed the pipe (``| head``); click would report a BrokenPipeError as a failure."""
 
 
 class Verbs(click.Group):
-    """A group whose commands are imported when they are used."""
+    """The commands of ``VERBS``, each imported when it is used."""
 
     def invoke(self, ctx: click.Context) -> object:
         try:
@@ -67,30 +72,27 @@ class Verbs(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in VERBS:
             return None
-        command = getattr(import_module(f"clusterrun.cli.{VERBS[cmd_name]}"), cmd_name)
-        assert isinstance(command, click.Command)
-        return command
+        module = import_module(f"clusterrun.cli.{VERBS[cmd_name].module}")
+        commands = (value for value in vars(module).values() if isinstance(value, click.Command))
+        return next(command for command in commands if command.name == cmd_name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl(list(SUMMARIES.items()))
+            formatter.write_dl([(verb.name, verb.summary) for verb in VERBS.values()])
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in VERBS and not args[0].startswith("-"):
-            near = difflib.get_close_matches(args[0], VERBS, n=1)
-            raise click.UsageError(
-                f"no such command: {args[0]}" + (f"\x00did you mean {near[0]}?" if near else ""), ctx
-            )
+            raise click.UsageError(f"no such command: {args[0]}\x00{_did_you_mean(args[0], VERBS, 0.6)}", ctx)
         return super().resolve_command(ctx, args)
 
 
-@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": HELP_WIDTH})
 @click.version_option(__version__, prog_name="clusterrun")
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
 def cli(debug: bool) -> None:
-    """From a training script to a finished multi-node PyTorch run on Slurm, or on this machine.
+    """Launch, follow and debug multi-node PyTorch training on Slurm, or on this machine.
 
     \b
       clusterrun submit --nodes 2 --gpus-per-node 4                  the default job
@@ -98,25 +100,27 @@ def cli(debug: bool) -> None:
       clusterrun logs JOBID -f
       clusterrun cancel JOBID
 
-    Exit codes: 0 done, 1 the job failed, 2 the request is wrong, 3 the scheduler said no or did not answer,
-    4 no such job, 75 not known (the line says how to settle it), 130 Ctrl-C, which never cancels a job.
+    Exit codes: 0 done, 1 the job failed, 2 invalid request, 3 the scheduler refused or did not answer,
+    4 no such job, 75 outcome unknown (the message says what to do), 130 Ctrl-C, which never cancels a job.
     """
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """The console script: run a command and exit with its code; the one place where errors become text."""
+    """Run a command and exit with its code; the only place that turns errors into text."""
     words = list(sys.argv[1:] if argv is None else argv)
     command = next((w for w in words if w in VERBS), "")
     script: list[str] | None = None
     if command in ("submit", "render", "free") and "--" in words:
-        # what follows is the user's script and its arguments: click never sees them
+        # the user's script and its arguments follow: click must not parse them
         at = words.index("--")
         words, script = words[:at], words[at + 1 :]
     debug, as_json = "--debug" in words, "--json" in words
     words = [word for word in words if word != "--debug"]
-    streams.stand_ready()
+    streams.repair_streams()
     try:
-        status = cli.main(words, prog_name="clusterrun", standalone_mode=False, obj=script)
+        status = cli.main(
+            words, prog_name="clusterrun", standalone_mode=False, obj=Session(script), terminal_width=_help_width()
+        )
     except click.exceptions.Exit as stop:
         status = stop.exit_code
     except click.exceptions.NoArgsIsHelpError as error:
@@ -143,38 +147,53 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _last_resort(error: Exception, command: str, as_json: bool) -> int:
-    """What is no error of ours: no room for the output, or a mistake in clusterrun itself."""
+    """Report an error of another class: no space left for the output, or a mistake in clusterrun."""
     if streams.is_full(error):
         streams.silence_output()
-        no_room = Ambiguous(
-            f"the output cannot be written: {getattr(error, 'strerror', '')}",
-            hint="what was asked may have been done all the same: look with `clusterrun list`",
+        full = Ambiguous(
+            f"cannot write the output: {getattr(error, 'strerror', '')}",
+            hint="the command may have taken effect; check with `clusterrun list`",
         )
-        return _report(no_room, command, False)  # an envelope would go where there is no room
-    unforeseen = ClusterrunError(
-        f"an error that clusterrun did not foresee: {type(error).__name__}: {error}",
-        hint="the same command with --debug shows where; please report it",
+        return _report(full, command, False)  # there is no space for an envelope either
+    unexpected = ClusterrunError(
+        f"unexpected error: {type(error).__name__}: {error}",
+        hint="run the command again with --debug for a traceback, and report it",
     )
-    return _report(unforeseen, command, as_json)
+    return _report(unexpected, command, as_json)
 
 
 def _usage(error: click.ClickException, command: str) -> ClusterrunError:
-    """click's error in our form: one line and a hint, exit 2."""
+    """Return click's error as a RequestError: one line and a hint, exit 2."""
     from clusterrun.errors import RequestError
 
     message, _, hint = error.format_message().partition("\x00")
     if isinstance(error, click.NoSuchOption):
         message = f"no such option: {error.option_name}"
-        near = difflib.get_close_matches(error.option_name, _options(error.ctx), n=1, cutoff=0.5)
-        hint = f"did you mean {near[0]}?" if near else ""
+        hint = _did_you_mean(error.option_name, _options(error.ctx), 0.5)
     known = isinstance(error, click.UsageError) and error.ctx is not None
     path = error.ctx.command_path if known else f"clusterrun {command}".rstrip()  # type: ignore[attr-defined]
     first = message.strip().splitlines()[0] if message.strip() else "wrong usage"
     return RequestError(first[0].lower() + first[1:].rstrip("."), hint=hint or f"{path} --help")
 
 
+def _did_you_mean(typed: str, known: Iterable[str], cutoff: float) -> str:
+    import difflib  # its import takes longer than the rest of this module
+
+    near = difflib.get_close_matches(typed, list(known), n=1, cutoff=cutoff)
+    return f"did you mean {near[0]}?" if near else ""
+
+
 def _options(ctx: click.Context | None) -> list[str]:
     return [o for p in ctx.command.params for o in (*p.opts, *p.secondary_opts)] if ctx else []
+
+
+def _help_width() -> int:
+    """Return the width of help texts, as click computes it but without importing shutil and its archive formats."""
+    try:
+        columns = int(os.environ.get("COLUMNS") or 0) or os.get_terminal_size().columns
+    except (ValueError, OSError):
+        columns = 0
+    return max(min(columns or 80, HELP_WIDTH) - 2, 50)
 
 
 def _report(error: ClusterrunError, command: str, as_json: bool) -> int:

@@ -1,4 +1,4 @@
-"""``cancel``: by id, by name, by state, or all."""
+"""``cancel``: cancel jobs by id, by name, by state, or all."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from clusterrun.cli.options import json_option
+from clusterrun.cli.session import json_option
 from clusterrun.cluster import Cluster
 from clusterrun.errors import RequestError
 from clusterrun.job import Outcome
@@ -19,18 +19,18 @@ from clusterrun.terminal.units import plural
 
 @click.command()
 @click.argument("job_ids", nargs=-1, metavar="[JOBID]...")
-@click.option("--name", metavar="GLOB", help="Those whose name matches.")
-@click.option("--state", metavar="STATE[,STATE]", help="Those in these states (PENDING, or PD).")
-@click.option("--all", "everything", is_flag=True, help="All of yours that are not over.")
-@click.option("--dry-run", is_flag=True, help="Show which, and touch nothing.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--name", metavar="GLOB", help="Only jobs whose name matches.")
+@click.option("--state", metavar="STATE[,STATE]", help="Only jobs in these states (PENDING, or PD).")
+@click.option("--all", "everything", is_flag=True, help="All your active jobs.")
+@click.option("--dry-run", is_flag=True, help="Show which jobs would be cancelled; cancel none.")
+@click.option("--yes", is_flag=True, help="Cancel without asking.")
 @json_option
 @click.pass_context
 def cancel(
     ctx: click.Context, job_ids: tuple[str, ...], name: str | None, state: str | None, everything: bool, dry_run: bool,
     yes: bool, as_json: bool,
 ) -> None:  # fmt: skip
-    """Cancel jobs; --name, --state and --all ask first, unless --yes.
+    """Cancel jobs. With --name, --state or --all it asks first, unless --yes is given.
 
     \b
       clusterrun cancel 123 124
@@ -39,25 +39,25 @@ def cancel(
     """
     ui = Ui("cancel", as_json=as_json)
     if bool(job_ids) == bool(name or state or everything):
-        raise RequestError("say which jobs: ids, or --name, --state or --all", hint="clusterrun cancel JOBID")
-    words = filters.parse_states(state) if state else frozenset()
-    cluster = Cluster(notify=ui.note)
+        raise RequestError("give job ids, or one of --name, --state and --all", hint="clusterrun cancel JOBID")
+    states = filters.parse_states(state) if state else frozenset()
+    cluster: Cluster = ctx.obj.cluster(ui.note)
     targets = _typed(cluster, job_ids) if job_ids else cluster.select(name=name or "")
-    targets = [target for target in targets if not words or target.status.state in words]
+    targets = [target for target in targets if not states or target.status.state in states]
     if dry_run or not targets:
         ui.data([state_json(target) for target in targets])
         ui.table(COLUMNS, [state_row(target) for target in targets])
         count = sum(_can_be_cancelled(target, cluster.user) for target in targets)
-        ui.note(f"would cancel {count}; nothing was touched" if targets else "no such jobs that are not over")
+        ui.note(f"would cancel {plural(count, 'job')}; nothing was cancelled" if targets else "no matching active jobs")
         return
     if not job_ids and not yes:
         if not sys.stdin.isatty():
             raise RequestError(
-                f"not asked whether to cancel {plural(len(targets), 'job')}",
-                hint="add --yes, or look first with --dry-run",
+                f"refusing to cancel {plural(len(targets), 'job')} without confirmation",
+                hint="add --yes, or check with --dry-run first",
             )
         ui.table(COLUMNS, [state_row(target) for target in targets])
-        if not click.confirm(f"Cancel these {len(targets)}?", err=True):
+        if not click.confirm(f"Cancel {plural(len(targets), 'job')}?", err=True):
             ui.note("nothing was cancelled")
             return
     results = cluster.cancel(targets)
@@ -69,11 +69,11 @@ def cancel(
     if any(target.status.outcome is Outcome.RUNNING or target.copies for target, _ in left):
         ctx.exit(3)
     if any(target.status.outcome is Outcome.UNKNOWN for target, _ in left):
-        ctx.exit(75)  # it may run where it cannot be seen from here
+        ctx.exit(75)  # it may be running where this shell cannot see it
 
 
 def _typed(cluster: Cluster, job_ids: tuple[str, ...]) -> list[RunState]:
-    """The jobs that were typed, each once; raises NoSuchJob."""
+    """Return the named jobs, each once; raises NoSuchJob."""
     states = cluster.status(job_ids)
     return list({state.record.run_id if state.record else str(state.status.id): state for state in states}.values())
 

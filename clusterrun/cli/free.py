@@ -1,4 +1,4 @@
-"""``free``: what the cluster has free, what is left of my limits, and where a job would start soonest."""
+"""``free``: show free GPUs, the user's limits, and where a job would start soonest."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from clusterrun.cli.options import asked, json_option, spec_options
+from clusterrun.cli.options import spec_options, submit_args
+from clusterrun.cli.session import Session, json_option
 from clusterrun.cli.submit import job_and_script
 from clusterrun.cluster import Cluster
 from clusterrun.errors import RequestError
@@ -32,8 +33,8 @@ if TYPE_CHECKING:
 @json_option
 @click.pass_context
 def free(ctx: click.Context, /, words: tuple[str, ...], profile: str | None, as_json: bool, **options: Any) -> None:
-    """What is free now by partition and node, and what is left of my limits. With the words of a submit: where
-    that job would start soonest, in which partition and in which shape.
+    """Show what is free by partition and node, and your limits. With the arguments of `submit`, show where that job
+    would start soonest: in which partition, on how many nodes.
 
     \b
       clusterrun free
@@ -41,23 +42,24 @@ def free(ctx: click.Context, /, words: tuple[str, ...], profile: str | None, as_
       clusterrun free --nodes 2 --gpus-per-node 4 --time 2:00:00
       clusterrun free sft --gpus-per-node 8
 
-    Slurm is asked by sbatch --test-only, which makes no job. Exit 3 where no partition takes the job.
+    Start times come from sbatch --test-only, which submits nothing. Exit 3 if no partition accepts the job.
     """
     ui = Ui("free", as_json=as_json)
-    cluster = Cluster(notify=ui.note)
-    job, script = job_and_script(words, ctx.obj)
-    request = asked(job, script, profile, options)
+    session: Session = ctx.obj
+    cluster = session.cluster(ui.note)
+    job, script = job_and_script(words, session.script)
+    request = submit_args(job, script, profile, options)
     if job and (shape := re.fullmatch(r"([1-9][0-9]{0,4})[x×]([1-9][0-9]{0,3})", job)):
         hint = f"clusterrun free --nodes {shape[1]} --gpus-per-node {shape[2]}"
-        raise RequestError(f"{job} is no job: a shape is asked for by options", hint=hint)
+        raise RequestError(f"{job} is not a job; give nodes and GPUs as options", hint=hint)
     scheduler = request.flags.get("scheduler")
     if cluster.scheduler(str(scheduler.value) if scheduler else AUTO).name == LOCAL:
-        _local(ui, cluster, asked_for=scheduler is not None)
+        _print_local(ui, cluster, chosen=scheduler is not None)
     elif job or script or profile or request.flags.keys() - {"partition", "scheduler"}:
-        found = _asked_where(cluster, request)
+        found = _find_soonest(cluster, request)
         ui.data(_soonest_json(found))
         ui.say(*estimates(found, time.time()))
-        _soonest_notes(ui, found)
+        _print_notes(ui, found)
         if not found.starts:
             ctx.exit(3)
     else:
@@ -73,30 +75,30 @@ def free(ctx: click.Context, /, words: tuple[str, ...], profile: str | None, as_
             ui.note(note)
 
 
-def _asked_where(cluster: Cluster, request: SubmitArgs) -> Soonest:
+def _find_soonest(cluster: Cluster, request: SubmitArgs) -> Soonest:
     try:
         return cluster.soonest(request)
     except RequestError as error:
-        # a partition typed where a job's name stands: not a job, but a fair thing to type
+        # a partition typed instead of a job: a likely mistake
         if error.message.startswith("no job ") and request.job in {p.name for p in cluster.free().partitions}:
             error.hint = f"{request.job} is a partition: clusterrun free --partition {request.job}"
         raise
 
 
-def _local(ui: Ui, cluster: Cluster, *, asked_for: bool) -> None:
+def _print_local(ui: Ui, cluster: Cluster, *, chosen: bool) -> None:
     count = len(devices.visible(cluster.environ))
     ui.data({"scheduler": LOCAL, "gpus": count})
-    where = "local jobs run" if asked_for else "no Slurm here: jobs run"
+    where = "local jobs run" if chosen else "Slurm not found; jobs run"
     ui.say(f"{where} on this machine, which has {count or 'no'} GPU{'s'[: count != 1]}")
 
 
-def _soonest_notes(ui: Ui, found: Soonest) -> None:
+def _print_notes(ui: Ui, found: Soonest) -> None:
     if found.silence:
-        ui.note(f"Slurm stopped answering ({found.silence}): not everything was asked")
+        ui.note(f"Slurm stopped answering ({found.silence}); the list is incomplete")
     elif found.unasked:
-        ui.note(f"only the {MOST_QUESTIONS} most promising were asked; --partition asks in one")
+        ui.note(f"only the {MOST_QUESTIONS} most promising choices were tried; choose a partition with --partition")
     if found.dependency:
-        ui.note(f"the estimate leaves --dependency {found.dependency} out: the job waits for that first")
+        ui.note(f"the estimate ignores --dependency {found.dependency}; the job waits for it first")
 
 
 def _soonest_json(found: Soonest) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""``init``: look at the cluster, write a commented clusterrun.toml."""
+"""``init``: inspect the cluster and write a commented clusterrun.toml."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from collections.abc import Sequence
 
 import click
 
-from clusterrun.cli.options import json_option
-from clusterrun.cluster import Cluster
+from clusterrun.cli.session import Session, json_option
 from clusterrun.config.init_file import config_text
 from clusterrun.config.survey import run_survey
 from clusterrun.errors import RequestError, SchedulerError
@@ -17,22 +16,23 @@ from clusterrun.terminal.ui import Ui
 
 
 @click.command()
-@click.option("--force", is_flag=True, help="Replace a clusterrun.toml that is there.")
-@click.option("--print", "only_print", is_flag=True, help="Print the file, write nothing.")
+@click.option("--force", is_flag=True, help="Replace an existing clusterrun.toml.")
+@click.option("--print", "only_print", is_flag=True, help="Print the file; write nothing.")
 @json_option
-def init(force: bool, only_print: bool, as_json: bool) -> None:
-    """Look at the cluster (partitions, GPUs, limits, accounts) and write a commented clusterrun.toml here.
+@click.pass_obj
+def init(session: Session, force: bool, only_print: bool, as_json: bool) -> None:
+    """Inspect the cluster (partitions, GPUs, limits, accounts) and write a commented clusterrun.toml here.
 
     \b
       clusterrun init
       clusterrun init --print
     """
     ui = Ui("init", as_json=as_json)
-    cluster = Cluster(notify=ui.note)
+    cluster = session.cluster(ui.note)
     path = cluster.cwd / "clusterrun.toml"
     if os.path.lexists(path) and not (force or only_print):
         raise RequestError(
-            f"{path.name} is there already", hint="--force replaces it, --print shows what would be written"
+            f"{path.name} already exists", hint="--force replaces it, --print shows what would be written"
         )
     env = shell.query_environment(cluster.environ)
 
@@ -42,20 +42,22 @@ def init(force: bool, only_print: bool, as_json: bool) -> None:
     facts = run_survey(run, cluster.user)
     if facts.slurm == "silent":
         raise SchedulerError(
-            "Slurm is here but does not answer", said=facts.said, hint="ask `scontrol ping`, then try again"
+            "Slurm does not answer", said=facts.said, hint="check with `scontrol ping`, then try again"
         )
     text = config_text(facts)
     if not only_print:
         try:
-            # no link is followed: in a folder of several users it may lead to any file of mine
+            # no link is followed: in a shared folder it may lead to any of the user's files
             flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | (os.O_TRUNC if force else os.O_EXCL)
             with open(path, "w", encoding="utf-8", opener=lambda name, _: os.open(name, flags, 0o644)) as file:
-                os.fchmod(file.fileno(), 0o644)  # writable by others it would not be trusted
+                os.fchmod(file.fileno(), 0o644)  # a file that others may write is not trusted
                 file.write(text)
         except OSError as error:
-            raise RequestError(f"{path} cannot be written: {error.strerror}", hint="go to a folder of yours") from error
+            raise RequestError(
+                f"cannot write {path}: {error.strerror}", hint="cd to a folder that you can write"
+            ) from error
     ui.data({"path": None if only_print else os.fspath(path), "text": text})
     if only_print:
         ui.say(text.rstrip("\n"))
     else:
-        ui.say(f"Wrote {path}: read it, then type `clusterrun submit`")
+        ui.say(f"Wrote {path}. Check it, then run `clusterrun submit`.")

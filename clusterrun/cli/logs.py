@@ -12,7 +12,7 @@ import click
 
 from clusterrun.cli.follow import exit_code, follow_to_end, no_log, print_pieces
 from clusterrun.cli.logfiles import Ours, Theirs, check_readable, files_of, logs_of, source_of
-from clusterrun.cli.options import json_option
+from clusterrun.cli.session import json_option
 from clusterrun.cluster import Cluster
 from clusterrun.errors import RequestError
 from clusterrun.job import Outcome
@@ -62,7 +62,7 @@ def logs(
     wanted = parse_ranks(ranks)
     begin = parse_since(since, time.time()) if since is not None else None
     look = look_of(sys.stdout.isatty(), os.environ, fold=not no_fold, raw=raw)
-    cluster = Cluster(notify=ui.note)
+    cluster: Cluster = ctx.obj.cluster(ui.note)
     found = logs_of(cluster, job_id)
     if isinstance(found, Theirs):
         ctx.exit(_theirs(ui, cluster, found, wanted, nodes, want, look, follow=follow, tail=lines, since=begin))

@@ -1,4 +1,4 @@
-"""The options of ``submit`` and ``render``, made of the one table of what can be asked."""
+"""The options of ``submit``, ``render`` and ``free``, made from the table of fields."""
 
 from __future__ import annotations
 
@@ -15,18 +15,16 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON envelope instead of text.")
-
 
 def spec_options(command: F) -> F:
-    """Add an option for each of ``FIELDS``, and ``--profile``."""
+    """Add an option for each field of ``FIELDS``, and ``--profile``."""
     for one in reversed(FIELDS):
         command = _option(one)(command)
     return click.option("--profile", metavar="NAME", help="Use [profile.NAME] of clusterrun.toml.")(command)
 
 
-def asked(job: str | None, words: tuple[str, ...], profile: str | None, options: dict[str, Any]) -> SubmitArgs:
-    """What was typed as one value; an option that was not given is left out."""
+def submit_args(job: str | None, words: tuple[str, ...], profile: str | None, options: dict[str, Any]) -> SubmitArgs:
+    """Return what was typed as SubmitArgs; an option that was not given is left out."""
     from clusterrun.submit.request import SubmitArgs
 
     flags = {}
@@ -60,5 +58,5 @@ def _option(one: Field) -> Callable[[F], F]:
 def _pair(one: Field, text: str) -> tuple[str, str]:
     key, equals, value = text.partition("=")
     if not equals or not key:
-        raise RequestError(f"--{one.name}: not KEY=VALUE: {text!r}", hint=f"write --{one.name} NAME=value")
+        raise RequestError(f"--{one.name}: not KEY=VALUE: {text!r}", hint=f"use --{one.name} NAME=value")
     return key, value

@@ -1,4 +1,4 @@
-"""Standard streams as they may be found: closed (``>&-``), full, or in an encoding that lacks our signs."""
+"""Standard streams that are closed (``>&-``), full, or in an encoding without some characters."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import io
 import os
 import sys
 
-#: What a write to a file says that takes no more.
+#: Errors of a write to a full file or disk.
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 
 
-def stand_ready() -> None:
-    """Put /dev/null where a standard stream is closed, and let what an encoding lacks be printed as an escape."""
+def repair_streams() -> None:
+    """Open /dev/null in place of a closed standard stream, and print unencodable characters as escapes."""
     if None in (sys.stdin, sys.stdout, sys.stderr):
-        # all three are taken, or the next file that is opened would be the standard output of each program we run
+        # descriptors 0 to 2 must be taken, or the next file opened becomes the standard output of our child processes
         while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
             os.set_inheritable(descriptor, True)
         os.close(descriptor)
@@ -27,10 +27,10 @@ def stand_ready() -> None:
 
 
 def silence_output() -> None:
-    """Drop what standard output still holds, or the interpreter complains of it while it ends."""
+    """Discard the buffer of standard output, or the interpreter reports an error when it exits."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def is_full(error: Exception) -> bool:
-    """Whether an open file took no more: standard output, mostly, as errors of other files bear their names."""
+    """Return whether a write to a full file failed: mostly standard output, as errors of other files carry a name."""
     return isinstance(error, OSError) and error.errno in _FULL and error.filename is None

@@ -1,36 +1,34 @@
-"""``submit`` and ``render``: the same arguments, the same plan."""
+"""``submit`` and ``render``: make the same plan from the same arguments."""
 
 from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import click
 
-from clusterrun.cli.follow import follow_to_end, wait_to_end
-from clusterrun.cli.options import asked, json_option, spec_options
-from clusterrun.cluster import Cluster
+from clusterrun.cli.options import spec_options, submit_args
+from clusterrun.cli.session import Session, json_option
 from clusterrun.errors import RequestError
-from clusterrun.job import LOCAL
-from clusterrun.logs import log_paths
+from clusterrun.job import LOCAL, log_paths
 from clusterrun.records.run_record import RunRecord
 from clusterrun.terminal.ui import Ui
 from clusterrun.terminal.units import plural
 
 MOMENT = 2.0
-"""Seconds for which a repeated Ctrl-C is the same impatience as the first."""
+"""Seconds after a first Ctrl-C within which another one counts as the same."""
 
 
 @click.command()
 @click.argument("words", nargs=-1, metavar="[JOB] [-- SCRIPT [ARGS]...]")
 @spec_options
-@click.option("--follow", is_flag=True, help="Follow the logs to the end; exit with the job's outcome.")
-@click.option("--wait", is_flag=True, help="Wait for the end; exit with the job's outcome.")
-@click.option("--dry-run", is_flag=True, help="Show what would be submitted; write and submit nothing.")
-@click.option("--recover", metavar="RUN_ID", help="Settle a submission that was cut off (exit 75).")
+@click.option("--follow", is_flag=True, help="Follow the logs until the job ends; exit with its outcome.")
+@click.option("--wait", is_flag=True, help="Wait until the job ends; exit with its outcome.")
+@click.option("--dry-run", is_flag=True, help="Print the script that would be submitted; write and submit nothing.")
+@click.option("--recover", metavar="RUN_ID", help="Finish or undo an interrupted submission (exit 75).")
 @json_option
 @click.pass_context
 def submit(
@@ -46,18 +44,21 @@ def submit(
       clusterrun submit --nodes 2 -- -m package.train --epochs 3
       clusterrun submit --gpus-per-node 0 --tasks-per-node 8 -- train.py     ranks without GPUs
 
-    SCRIPT is a Python file, -m MODULE, or any executable; it runs once per GPU with torch's variables set.
-    What you leave out is left to the cluster: no time limit, account or memory of ours.
+    SCRIPT is a Python file, -m MODULE, or any executable. It runs once per GPU with torch's variables set.
+    Unset options use the cluster's defaults.
     """
     ui = Ui("submit", as_json=as_json)
     if as_json and follow:
-        raise RequestError("--json and --follow do not go together", hint="use --wait, or clusterrun logs afterwards")
-    cluster = Cluster(notify=ui.note)
+        raise RequestError(
+            "--json and --follow cannot be combined", hint="use --wait, or `clusterrun logs JOBID` afterwards"
+        )
+    session: Session = ctx.obj
+    cluster = session.cluster(ui.note)
     if recover:
         run = cluster.recover(recover)
     else:
-        job, script = job_and_script(words, ctx.obj)
-        plan = cluster.plan(asked(job, script, profile, options))
+        job, script = job_and_script(words, session.script)
+        plan = cluster.plan(submit_args(job, script, profile, options))
         for notice in plan.notices:
             ui.note(notice)
         if dry_run:
@@ -69,7 +70,7 @@ def submit(
             if not as_json:
                 ui.raw(plan.script)
             return
-        with _undisturbed(ui, plan.record.run_id) as interrupted:
+        with _interrupt_deferred(ui, plan.record.run_id) as interrupted:
             run = cluster.submit(plan)
             _announce(ui, run, data=not wait)
         if interrupted:
@@ -77,30 +78,35 @@ def submit(
     if recover:
         _announce(ui, run, data=not wait)
     if follow:
+        from clusterrun.cli.follow import follow_to_end
+
         ctx.exit(follow_to_end(ui, cluster, run))
     if wait:
+        from clusterrun.cli.follow import wait_to_end
+
         ctx.exit(wait_to_end(ui, cluster, [run], one=True))
 
 
 @click.command()
 @click.argument("words", nargs=-1, metavar="[JOB] [-- SCRIPT [ARGS]...]")
 @spec_options
-@click.option("--explain", is_flag=True, help="Say on standard error where each value came from.")
+@click.option("--explain", is_flag=True, help="Print on standard error where each value came from.")
 @json_option
 @click.pass_context
 def render(
     ctx: click.Context, /, words: tuple[str, ...], profile: str | None, explain: bool, as_json: bool, **options: Any
 ) -> None:
-    """Print the sbatch script that submit would send, and nothing else; works where there is no Slurm.
+    """Print the sbatch script that `submit` would send. It works without Slurm.
 
     \b
       clusterrun render --nodes 2 --gpus-per-node 4 | less
       clusterrun render sft --explain >/dev/null
     """
     ui = Ui("render", as_json=as_json)
-    cluster = Cluster(notify=ui.note)
-    job, script = job_and_script(words, ctx.obj)
-    request = asked(job, script, profile, options)
+    session: Session = ctx.obj
+    cluster = session.cluster(ui.note)
+    job, script = job_and_script(words, session.script)
+    request = submit_args(job, script, profile, options)
     plan = cluster.plan(request, named=False)
     for notice in plan.notices:
         ui.note(notice)
@@ -113,15 +119,15 @@ def render(
         ui.raw(plan.script)
 
 
-def job_and_script(before: tuple[str, ...], after: list[str] | None) -> tuple[str | None, tuple[str, ...]]:
-    """The job file's name and the words after ``--``; raises RequestError where they make no sense together."""
+def job_and_script(before: tuple[str, ...], after: Sequence[str] | None) -> tuple[str | None, tuple[str, ...]]:
+    """Return the job's name and the words after ``--``; raises RequestError if they cannot be combined."""
     if len(before) > 1:
         raise RequestError(
             f"more than one job: {' '.join(before)}",
-            hint=f"a script comes after --: clusterrun submit -- {' '.join(before)}",
+            hint=f"put a script after --: clusterrun submit -- {' '.join(before)}",
         )
     if after is not None and not after:
-        raise RequestError("nothing comes after --", hint="clusterrun submit -- train.py")
+        raise RequestError("no script after --", hint="clusterrun submit -- train.py")
     if before and before[0].endswith(".py"):
         raise RequestError(f"{before[0]} is a script, not a job file", hint=f"clusterrun submit -- {before[0]}")
     return (before[0] if before else None), tuple(after or ())
@@ -139,7 +145,7 @@ def _announce(ui: Ui, run: RunRecord, *, data: bool) -> None:
         f"  next    clusterrun logs {job} -f     clusterrun status {job}     clusterrun cancel {job}",
     )
     if not data:
-        return  # --wait prints the one envelope, with the end in it
+        return  # --wait prints the envelope when the job has ended
     ui.data({
         "job_id": str(job), "run_id": run.run_id, "cluster": run.cluster, "scheduler": run.scheduler, "name": run.name,
         "run_dir": str(run.run_dir), "logs": [str(out), str(err)],
@@ -147,10 +153,10 @@ def _announce(ui: Ui, run: RunRecord, *, data: bool) -> None:
 
 
 @contextmanager
-def _undisturbed(ui: Ui, run_id: str) -> Iterator[list[float]]:
-    """Put off Ctrl-C while a job is being made: half a submission is worse than a moment's wait.
+def _interrupt_deferred(ui: Ui, run_id: str) -> Iterator[list[float]]:
+    """Defer Ctrl-C while a submission is in progress; yield the times of each.
 
-    One that comes when the moment has become long leaves at once; what it leaves is settled by the next command.
+    A Ctrl-C more than ``MOMENT`` after the first one abandons the submission, which ``--recover`` then finishes.
     """
     pressed: list[float] = []
 
@@ -159,13 +165,13 @@ def _undisturbed(ui: Ui, run_id: str) -> Iterator[list[float]]:
         if pressed[-1] - pressed[0] > MOMENT:
             raise KeyboardInterrupt
         if len(pressed) == 1:
-            ui.note("finishing the submission first; Ctrl-C in a moment leaves it")
+            ui.note("finishing the submission; press Ctrl-C again to abandon it")
 
     before = signal.signal(signal.SIGINT, press)
     try:
         yield pressed
     except KeyboardInterrupt:
-        ui.note(f"left in the middle: `clusterrun submit --recover {run_id}` settles it")
+        ui.note(f"interrupted; run `clusterrun submit --recover {run_id}` to finish or undo this submission")
         raise
     finally:
         signal.signal(signal.SIGINT, before)

@@ -1,4 +1,4 @@
-"""``top``: jobs, ranks and logs on one screen, as they are now."""
+"""``top``: show jobs, ranks and logs on one live screen."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from clusterrun.cli.options import json_option
+from clusterrun.cli.session import Session, json_option
 from clusterrun.cluster import Cluster
 from clusterrun.errors import NoSuchJob, RequestError
 from clusterrun.state.reconcile import RunState
@@ -23,56 +23,60 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("job_id", required=False, metavar="[JOBID]")
-@click.option("--theme", type=click.Choice(["dark", "light"]), help="Colours for a dark or a light terminal.")
+@click.option("--theme", type=click.Choice(["dark", "light"]), help="Colors for a dark or a light terminal.")
 @json_option
 @click.pass_context
 def top(ctx: click.Context, job_id: str | None, theme: str | None, as_json: bool) -> None:
-    """A full-screen live view of your jobs, the ranks of one, and its log; with JOBID it begins at that one.
+    """Show a full-screen live view of your jobs, and the ranks and log of one job. JOBID selects that job.
 
     \b
       clusterrun top
       clusterrun top 123
-      clusterrun top --json            what it would show, once
+      clusterrun top --json            print its content once
 
-    Keys: arrows and enter choose, f follows the log, e explains, c cancels (it asks), h holds or releases, q leaves.
+    Keys: arrows and enter select, f shows the log, e explains, c cancels (asks first), h holds or releases, q quits.
     """
     ui = Ui("top", as_json=as_json)
     if not as_json and not (sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"):
-        raise RequestError("top needs a terminal", hint="`clusterrun list` prints a table, `top --json` what top knows")
+        raise RequestError("top needs a terminal", hint="use `clusterrun list` or `clusterrun top --json`")
     notes: list[str] = []
-    cluster = Cluster(notify=ui.note if as_json else notes.append)  # a line on standard error would spoil the screen
+    session: Session = ctx.obj
+    cluster = session.cluster(ui.note if as_json else notes.append)  # standard error would overwrite the screen
     from clusterrun.top.source import Source, key_of
 
-    state = _asked(cluster, job_id) if job_id else None
-    pinned, chosen = (state.record, key_of(state)) if state is not None else (None, "")
-    told: list[str] = []
-    source = Source(cluster, pinned, polled=Cluster(notify=told.append, polling=True), told=told)
+    state = _find_job(cluster, job_id) if job_id else None
+    pinned, selected = (state.record, key_of(state)) if state is not None else (None, "")
+    problems: list[str] = []
+    polled = session.cluster(problems.append, polling=True)
+    source = Source(cluster, pinned, polled=polled, problems=problems)
     if as_json:
-        ui.data(_snapshot(source, chosen))
+        ui.data(_snapshot(source, selected))
         return
     from clusterrun.top.app import Top
 
-    app = Top(source, theme=theme or theme_of(os.environ), chosen=chosen, notes=notes)
+    app = Top(source, theme=theme or theme_of(os.environ), selected=selected, notes=notes)
     ctx.exit(app.run() or 0)
 
 
 def theme_of(environ: Mapping[str, str]) -> str:
-    """``light`` where the terminal says that its background is light (COLORFGBG: ``0;15``), else ``dark``."""
+    """Return ``light`` if the terminal reports a light background (COLORFGBG: ``0;15``), else ``dark``."""
     background = environ.get("COLORFGBG", "").rpartition(";")[2]
     return "light" if background in ("7", "15") else "dark"
 
 
-def _asked(cluster: Cluster, job_id: str) -> RunState:
-    """The job that was asked for; raises NoSuchJob for one that is not among mine, which is all that top shows."""
+def _find_job(cluster: Cluster, job_id: str) -> RunState:
+    """Return the named job; raises NoSuchJob for another user's, which top does not show."""
     state = cluster.status([job_id])[0]
     owner = state.record.user if state.record is not None else state.status.user
     if owner and owner != cluster.user:
-        raise NoSuchJob(f"job {job_id} belongs to {owner}: top shows yours", hint=f"clusterrun status {job_id}")
+        raise NoSuchJob(
+            f"job {job_id} belongs to {owner}; top shows only your jobs", hint=f"clusterrun status {job_id}"
+        )
     return state
 
 
-def _snapshot(source: Source, chosen: str) -> list[dict[str, Any]]:
+def _snapshot(source: Source, selected: str) -> list[dict[str, Any]]:
     from clusterrun.top.source import key_of
 
-    states = [state for state in source.jobs().states if chosen in ("", key_of(state))]
+    states = [state for state in source.jobs().states if selected in ("", key_of(state))]
     return [{**state_json(s), "ranks": [dataclasses.asdict(rank) for rank in source.ranks(s).ranks]} for s in states]

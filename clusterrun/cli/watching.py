@@ -1,4 +1,4 @@
-"""``--watch``: an answer again and again, in place on a terminal, a block for each change in a pipe."""
+"""``--watch``: refresh an answer, in place on a terminal, as a block for each change in a pipe."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from clusterrun.cli.jobs import first_cause, is_certain, nothing, rows, status_lines
+from clusterrun.cli.show import first_cause, list_jobs, no_jobs_message, status_lines
 from clusterrun.cluster import Cluster
 from clusterrun.errors import ClusterrunError
 from clusterrun.job import JobId, JobStatus
@@ -22,136 +22,135 @@ from clusterrun.terminal.tables import fit
 from clusterrun.terminal.ui import Ui
 from clusterrun.terminal.units import format_age
 
-#: Seconds between two drawings on a terminal: times and steps go on from our own files, Slurm is not asked for them.
+#: Seconds between two drawings on a terminal: times and steps come from the runs' files, without a query to Slurm.
 REDRAW = 2.0
-#: Ranks write a file each: where these are slow to read, they are read for a tenth of the time at most.
+#: A drawing that took t seconds is followed by a pause of at least t times this: the ranks' files may be slow to read.
 _REST = 10
 
 
-class Shown(Protocol):
-    """What is shown: jobs that are asked for, and lines made of them."""
+class View(Protocol):
+    """Jobs that are queried again and again, and the lines that show them."""
 
-    told: list[str]
+    #: Why the last query did not answer for all jobs.
+    problems: list[str]
 
-    def ask(self) -> Listing:
-        """The jobs as they are now, and in ``told`` why nobody could say."""
+    def query(self) -> Listing:
+        """Return the current state of the jobs; what did not answer goes to ``problems``."""
 
     def has_news(self) -> bool:
-        """Whether it is worth asking as soon as the pace allows."""
+        """Return whether a query is worthwhile as soon as the pace allows."""
 
-    def is_over(self, found: Sequence[RunState]) -> bool:
-        """Whether there is nothing more to come."""
+    def is_over(self, states: Sequence[RunState]) -> bool:
+        """Return whether nothing will change any more."""
 
-    def lines(self, found: Sequence[RunState], width: int | None) -> list[str]:
-        """The jobs in lines, in columns as wide as a terminal where there is one."""
+    def lines(self, states: Sequence[RunState], width: int | None) -> list[str]:
+        """Return the jobs as lines that fit a terminal of this width (None: a pipe)."""
 
 
-def watch(
-    ui: Ui, shown: Shown, *, pace: Pace | None = None, sleep: Callable[[float], None] = time.sleep,
+def watch_jobs(
+    ui: Ui, view: View, *, pace: Pace | None = None, sleep: Callable[[float], None] = time.sleep,
     now: Callable[[], float] = time.monotonic,
 ) -> Sequence[RunState]:  # fmt: skip
-    """Show jobs until all is over or it is interrupted, asking the scheduler as rarely as ``pace`` says.
+    """Show jobs until all have ended or Ctrl-C is pressed, and query the scheduler as rarely as ``pace`` says.
 
-    Returns the last states. What the first question raises is raised; later ones are asked again.
+    Return the last states. An error of the first query is raised; after later ones the query is repeated.
     """
     pace = pace or Pace()
     listing = Listing()
     asked = answered = due = now()
-    words, drawn = None, 0
+    shown, drawn = None, 0
     while True:
         if now() >= due:
-            shown.told.clear()
+            view.problems.clear()
             asked = now()
             try:
-                listing = shown.ask()
+                listing = view.query()
             except ClusterrunError as error:
-                if words is None:
+                if shown is None:
                     raise
-                shown.told.append(f"{error.message} {error.said}".rstrip())
+                view.problems.append(f"{error.message} {error.said}".rstrip())
                 listing = Listing(listing.states)
-            found = listing.states
-            failed = bool(shown.told) or any(state.is_old for state in found)
+            states = listing.states
+            failed = bool(view.problems) or any(state.is_old for state in states)
             answered = answered if failed else asked - listing.age
-            before, words = words, [*shown.told, *(state.change_key for state in found)]
-            wait = pace.after(changed=words != before, failed=failed, took=now() - asked)
+            before, shown = shown, [*view.problems, *(state.change_key for state in states)]
+            wait = pace.after(changed=shown != before, failed=failed, took=now() - asked)
             due = now() + wait - listing.age
-            if not ui.on_terminal and words != before:
-                ui.say(*[""][: before is not None], *shown.lines(found, None), *shown.told)
-        over, began, passed = shown.is_over(found), now(), now() - answered
+            if not ui.on_terminal and shown != before:
+                ui.say(*[""][: before is not None], *view.lines(states, None), *view.problems)
+        over, began, age = view.is_over(states), now(), now() - answered
         if ui.on_terminal:
-            trouble = [f"{shown.told[-1]} (last answer {format_age(passed)} ago)"] if shown.told else []
+            problem = [f"{view.problems[-1]} (last answer {format_age(age)} ago)"] if view.problems else []
             width = shutil.get_terminal_size().columns
-            drawn = ui.screen([*shown.lines([s.aged(passed) for s in found], width), *trouble], drawn)
+            drawn = ui.screen([*view.lines([s.aged(age) for s in states], width), *problem], drawn)
         if over:
-            if ui.on_terminal:  # once more in full, to be copied from
+            if ui.on_terminal:  # once more, uncut, to copy from
                 ui.screen([], drawn)
-                ui.say(*shown.lines(found, None), *shown.told)
-            return found
-        if shown.has_news():
+                ui.say(*view.lines(states, None), *view.problems)
+            return states
+        if view.has_news():
             due = min(due, asked + pace.floor)
         sleep(min(max(REDRAW, _REST * (now() - began)), max(0.05, due - now())))
 
 
-class Listed:
-    """The list; it is never over."""
+class JobList:
+    """The view of ``list --watch``; it is never over. ``problems`` is where the cluster sends its notices."""
 
-    def __init__(self, wanted: JobFilter, *, expand: bool) -> None:
-        self.told: list[str] = []
-        self._cluster = Cluster(notify=self.told.append, polling=True)
-        self._wanted, self._expand = wanted, expand
+    def __init__(self, cluster: Cluster, problems: list[str], job_filter: JobFilter, *, expand: bool) -> None:
+        self.problems = problems
+        self._cluster, self._filter, self._expand = cluster, job_filter, expand
 
-    def ask(self) -> Listing:
-        return rows(self._cluster, self._wanted, expand=self._expand)
+    def query(self) -> Listing:
+        return list_jobs(self._cluster, self._filter, expand=self._expand)
 
     def has_news(self) -> bool:
         return False
 
-    def is_over(self, found: Sequence[RunState]) -> bool:
+    def is_over(self, states: Sequence[RunState]) -> bool:
         return False
 
-    def lines(self, found: Sequence[RunState], width: int | None) -> list[str]:
-        if not found:
-            return [nothing(self._wanted)]
-        return fit(LIST_COLUMNS, [[safe_line(cell) for cell in list_row(state)] for state in found], width)
+    def lines(self, states: Sequence[RunState], width: int | None) -> list[str]:
+        if not states:
+            return [no_jobs_message(self._filter)]
+        return fit(LIST_COLUMNS, [[safe_line(cell) for cell in list_row(state)] for state in states], width)
 
 
-class Named:
-    """Jobs that were named, in full; over once each is over for good, or nobody will tell of it any more."""
+class NamedJobs:
+    """The view of ``status --watch``: jobs in full, over once each has a final state or no source knows it any more."""
 
-    def __init__(self, names: Sequence[str], tell: Callable[[str], None], *, explain: bool) -> None:
-        self.told: list[str] = []
-        cluster = Cluster(notify=tell, polling=True)
+    def __init__(self, cluster: Cluster, names: Sequence[str], *, explain: bool) -> None:
+        self.problems: list[str] = []
         known = {name: cluster.run(name) for name in dict.fromkeys(names)}
         runs = {run.run_id: run for run in known.values() if run is not None}
-        self._others = [JobId.parse(name) for name, run in known.items() if run is None]
+        others = [JobId.parse(name) for name, run in known.items() if run is None]
         self._order = [run.run_id if run is not None else JobId.parse(name) for name, run in known.items()]
-        self._watches = cluster.watches([*runs.values()], self._others)
+        self._watches = cluster.watches([*runs.values()], others)
         self._explain = explain
         self._found: list[tuple[Watch, RunState]] = []
         self._causes: dict[JobStatus, str] = {}
 
-    def ask(self) -> Listing:
+    def query(self) -> Listing:
         # the watches have just queried when they were created: the first poll uses that answer
         polled = [(one, one.poll(due=bool(self._found))) for one in self._watches]
         self._found = [(one, state) for one, listing in polled for state in listing.states]
-        states = filters.collapse(sorted((state for _, state in self._found), key=self._place))
+        states = filters.collapse(sorted((state for _, state in self._found), key=self._position))
         return Listing(states, max((listing.age for _, listing in polled), default=0.0))
 
     def has_news(self) -> bool:
         return any(one.has_news() for one in self._watches)
 
-    def is_over(self, found: Sequence[RunState]) -> bool:
+    def is_over(self, states: Sequence[RunState]) -> bool:
         return all(one.is_settled(state) for one, state in self._found)
 
-    def lines(self, found: Sequence[RunState], width: int | None) -> list[str]:
-        return status_lines(found, explain=self._explain, first=self._first_cause)
+    def lines(self, states: Sequence[RunState], width: int | None) -> list[str]:
+        return status_lines(states, explain=self._explain, cause=self._first_cause)
 
     def _first_cause(self, state: RunState) -> str:
-        if state.status not in self._causes:  # logs are read for it, and the lines are made again and again
+        if state.status not in self._causes:  # it reads logs, and lines are made at each drawing
             self._causes[state.status] = first_cause(state)
         return self._causes[state.status]
 
-    def _place(self, state: RunState) -> int:
+    def _position(self, state: RunState) -> int:
         job = state.status.id
         names = (
             state.record is not None and state.record.run_id == one
@@ -160,8 +159,3 @@ class Named:
             for one in self._order
         )
         return next((number for number, found in enumerate(names) if found), 0)
-
-
-def watch_status(ui: Ui, names: Sequence[str], *, explain: bool) -> int:
-    """Show named jobs until all are over; returns the exit code that ``status`` has for how they stand then."""
-    return 0 if is_certain(watch(ui, Named(names, ui.note, explain=explain))) else 75

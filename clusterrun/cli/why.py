@@ -1,4 +1,4 @@
-"""``why``: why a job waits, what a running one is at, what ended one that is over."""
+"""``why``: explain why a job is pending, what a running job is doing, or how it ended."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from clusterrun.cli.options import json_option
+from clusterrun.cli.session import Session, json_option
 from clusterrun.cluster import Cluster
 from clusterrun.errors import RequestError, SchedulerError
 from clusterrun.job import JobStatus, Outcome
@@ -18,21 +18,22 @@ from clusterrun.terminal.ui import Ui
 from clusterrun.terminal.units import first_few
 from clusterrun.why import pending
 
-Named = list[tuple[str, Sequence[str]]]
+Facts = list[tuple[str, Sequence[str]]]
 
 
 @click.command()
 @click.argument("job_ids", nargs=-1, metavar="JOBID...")
-@click.option("--logs", metavar="DIR", help="Look for the first cause in a folder of logs, of whatever tool.")
+@click.option("--logs", metavar="DIR", help="Find the first cause of failure in a folder of logs, of any tool.")
 @json_option
-def why(job_ids: tuple[str, ...], logs: str | None, as_json: bool) -> None:
-    """Why a job waits, what a running one is at, or what first went wrong in one that is over.
+@click.pass_obj
+def why(session: Session, job_ids: tuple[str, ...], logs: str | None, as_json: bool) -> None:
+    """Explain why a job is pending, what a running job is doing, or what first went wrong in an ended one.
 
     \b
-      clusterrun why 123          any job that you may see, an array's task (123_4), a local job (L1)
+      clusterrun why 123          any job that you can see, an array task (123_4), a local job (L1)
       clusterrun why --logs logs/
 
-    Exit 0 whatever is found, 3 where Slurm does not answer, 4 where there is no such job.
+    Exit 0 for any finding, 3 if Slurm does not answer, 4 if there is no such job.
     """
     ui = Ui("why", as_json=as_json)
     if bool(job_ids) == (logs is not None):
@@ -40,28 +41,28 @@ def why(job_ids: tuple[str, ...], logs: str | None, as_json: bool) -> None:
     if logs is not None:
         _logs(ui, Path(logs))
         return
-    cluster = Cluster(notify=ui.note)
-    kinds = _kinds(cluster.status(job_ids))
-    told, silence = [], None
-    for state, like in kinds:
+    cluster = session.cluster(ui.note)
+    groups = _group(cluster.status(job_ids))
+    answers, failure = [], None
+    for state, alike in groups:
         try:
-            told.append(_one(cluster, state, like, _array(state, kinds, job_ids)))
+            answers.append(_explain(cluster, state, alike, _array(state, groups, job_ids)))
         except SchedulerError as error:
-            silence = silence or error
-    if silence and (as_json or not told):
-        raise silence
-    ui.data([data for data, _ in told])
-    for number, (_, named) in enumerate(told):
+            failure = failure or error
+    if failure and (as_json or not answers):
+        raise failure
+    ui.data([data for data, _ in answers])
+    for number, (_, facts) in enumerate(answers):
         ui.say(*([""] if number else []))
-        ui.facts(named)
-    if silence:  # what could be told of the others is told
-        raise silence
+        ui.facts(facts)
+    if failure:  # after the jobs that could be explained
+        raise failure
 
 
-def _kinds(states: Sequence[RunState]) -> list[tuple[RunState, list[str]]]:
-    """One job for each array, state and reason, and the ids of its other tasks there: there may be thousands.
+def _group(states: Sequence[RunState]) -> list[tuple[RunState, list[str]]]:
+    """Return one job for each array, state and reason, and the ids of the other tasks: there may be thousands.
 
-    Jobs in the order in which they were asked for; of an array the tasks that failed first, those that are done last.
+    Jobs keep their order; of an array the failed tasks come first, those that are done last.
     """
     found: dict[tuple[str, ...], tuple[RunState, list[str]]] = {}
     for state in states:
@@ -75,40 +76,40 @@ def _kinds(states: Sequence[RunState]) -> list[tuple[RunState, list[str]]]:
 
 
 def _urgency(job: JobStatus) -> int:
-    """How soon one wants to know of it: 0 for what failed, 1 for another end that is not a good one."""
+    """Return the sort key of an array's tasks: 0 for a failed one, 1 for one that ended in another bad way."""
     if job.outcome is Outcome.RUNNING:
         return 2 if job.state == "PENDING" else 3
     return {Outcome.FAILED: 0, Outcome.DONE: 4}.get(job.outcome, 1)
 
 
-def _array(state: RunState, kinds: Sequence[tuple[RunState, list[str]]], typed: Sequence[str]) -> str:
-    """The array that was asked about where all its tasks wait alike, so that what helps one helps all; else nothing."""
+def _array(state: RunState, groups: Sequence[tuple[RunState, list[str]]], typed: Sequence[str]) -> str:
+    """Return the id of an array that was typed and whose tasks all have the same state and reason; else ""."""
     base = state.status.id.base
-    return base if base in typed and sum(one.status.id.base == base for one, _ in kinds) == 1 else ""
+    return base if base in typed and sum(one.status.id.base == base for one, _ in groups) == 1 else ""
 
 
-def _one(cluster: Cluster, state: RunState, like: Sequence[str], array: str) -> tuple[dict[str, Any], Named]:
-    """What is known of one job: for ``--json``, and as named facts."""
+def _explain(cluster: Cluster, state: RunState, alike: Sequence[str], array: str) -> tuple[dict[str, Any], Facts]:
+    """Return the explanation of one job, for ``--json`` and as named lines."""
     job, run = state.status, state.record
-    kind, data, named = _look(cluster, state, array)
+    kind, data, found = _find_cause(cluster, state, array)
     name = run.name if run else job.name
-    head: Named = [("job", [f"{handle(state)}  {name}"]), ("state", [_standing(state, data.get("exit_status"))])]
-    head += [("alike", [first_few(list(like))])] if like else []
-    facts = {
+    facts: Facts = [("job", [f"{handle(state)}  {name}"]), ("state", [_state_text(state, data.get("exit_status"))])]
+    facts += [("alike", [first_few(list(alike))])] if alike else []
+    as_json = {
         "job_id": str(job.id) if run is None or run.job_id is not None else None,
         "run_id": run.run_id if run else None,
         "name": name,
         "state": job.state,
         "reason": job.reason,
         "outcome": job.outcome.value,
-        "alike": list(like),
+        "alike": list(alike),
         "kind": kind,
         kind: data,
     }
-    return facts, [*head, *named]
+    return as_json, [*facts, *found]
 
 
-def _look(cluster: Cluster, state: RunState, array: str) -> tuple[str, dict[str, Any], Named]:
+def _find_cause(cluster: Cluster, state: RunState, array: str) -> tuple[str, dict[str, Any], Facts]:
     job, run = state.status, state.record
     if job.state == "PENDING":
         found = pending.explain(cluster.scheduler(run.scheduler if run else "slurm"), state, array=array)
@@ -116,18 +117,18 @@ def _look(cluster: Cluster, state: RunState, array: str) -> tuple[str, dict[str,
     if job.outcome is Outcome.RUNNING:
         lines = pending.running(state)
         return "running", {"lines": lines}, [("here", lines)]
-    from clusterrun.why import ended  # and not above: a job that waits needs none of it
+    from clusterrun.why import ended  # a pending job needs none of it
 
     diagnosis = ended.explain(cluster, state)
     return "ended", diagnosis.json(), diagnosis.facts()
 
 
-def _standing(state: RunState, first: int | None) -> str:
-    """A job's state, with its exit status; ``first`` is the one of the rank that failed first, where that is known."""
+def _state_text(state: RunState, first: int | None) -> str:
+    """Return a job's state and exit status; ``first`` is the status of the rank that failed first, if known."""
     job = state.status
     status = f", exit status {job.exit_status}" if job.exit_status else ""
     if job.exit_status and first and first != job.exit_status:
-        status = f", exit status {first} (the rank that failed first; Slurm has the highest, {job.exit_status})"
+        status = f", exit status {first} (of the rank that failed first; Slurm reports the highest, {job.exit_status})"
     return f"{job.state}{status}" + (f"  ({state.note})" if state.note else "")
 
 

@@ -17,7 +17,8 @@
 No printing: bytes go up to be written.
 """
 
-from clusterrun.logs.files import LogFile, log_paths
+from clusterrun.job import log_paths
+from clusterrun.logs.files import LogFile
 from clusterrun.logs.follow import follow
 from clusterrun.logs.lines import LineReader, LogLine, Stream
 from clusterrun.logs.look import Look, look_of

@@ -9,17 +9,10 @@ from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 from clusterrun.errors import ClusterrunError, RequestError
-from clusterrun.job import JobId
 from clusterrun.system.safe_files import user_name
 
 BLOCK = 64 * 1024
 """Bytes read at a time. Twice as fast as 256 KiB: from 128 KiB on, each buffer is memory fresh from the kernel."""
-
-
-def log_paths(logs: Path, job: JobId) -> tuple[Path, Path]:
-    """The files of a job's two streams, (out, err); an array's task has its own, a component its job's."""
-    name = job.raw if job.task is None else f"{job.raw}_{job.task}"
-    return logs / f"train_{name}.out", logs / f"train_{name}.err"
 
 
 class NotTheJobs(RequestError):

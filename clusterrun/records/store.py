@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import hashlib
 import json
 import os
 import re
@@ -64,6 +63,8 @@ def base_of(root: Path, state: Path) -> Base:
     if not why:
         return Base(root)
     name = re.sub(r"[^A-Za-z0-9_.-]+", "_", root.name)[:40].lstrip(".") or "project"
+    import hashlib  # it loads OpenSSL, which most commands do without
+
     mark = hashlib.sha256(os.fsencode(root)).hexdigest()[:8]
     return Base(state / "projects" / f"{name}-{mark}", why)
 

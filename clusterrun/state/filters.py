@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import fnmatch
 import re
 from collections.abc import Iterable, Sequence
@@ -79,7 +78,11 @@ def parse_states(text: str) -> frozenset[str]:
         raise RequestError(f"--state: invalid list of states: {text[:60]!r}", hint="for example: PENDING,RUNNING")
     known = {*SHORT.values(), *TERMINAL, *_OWN_STATES, "UNKNOWN"}
     for word in words:
-        if word not in SHORT and word not in known and (near := difflib.get_close_matches(word, known, 1, 0.8)):
+        if word in SHORT or word in known:
+            continue
+        import difflib
+
+        if near := difflib.get_close_matches(word, known, 1, 0.8):
             raise RequestError(f"--state: unknown state {word}", hint=f"did you mean {near[0]}?")
     return frozenset(SHORT.get(word, word) for word in words)
 

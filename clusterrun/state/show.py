@@ -10,7 +10,7 @@ from pathlib import Path
 from pwd import getpwuid
 from typing import Any
 
-from clusterrun.job import JobStatus, Outcome, task_count
+from clusterrun.job import JobStatus, Outcome, log_paths, task_count
 from clusterrun.records import progress, run_record
 from clusterrun.records.progress import Metrics, RankProgress
 from clusterrun.state import reconcile
@@ -285,8 +285,6 @@ def _first_failure(state: RunState) -> dict[str, Any] | None:
 
 
 def _logs(state: RunState) -> list[Path]:
-    from clusterrun.logs import log_paths
-
     if state.record is None or state.record.job_id is None:
         return []
     return list(log_paths(state.record.logs, state.status.id))

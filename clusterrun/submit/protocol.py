@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-import socket
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -61,7 +60,7 @@ def submit(
     except BaseException:
         # nobody is at it any more, even where this process lives on: let the next command, or this one, settle it
         with contextlib.suppress(OSError):
-            store.save_submission(record, replace(record.submission, submitter=(socket.gethostname(), 0, 0)))
+            store.save_submission(record, replace(record.submission, submitter=(os.uname().nodename, 0, 0)))
         raise
 
 
@@ -172,7 +171,7 @@ def heal(store: Store, record: RunRecord, jobs: Jobs, answered: bool, now: float
         return store.commit(record, JobId.parse(claim.job), claim.cluster)
     if job is not None:
         return store.commit(record, JobId(job.id.base))
-    here = submission.submitter[0] == socket.gethostname()
+    here = submission.submitter[0] == os.uname().nodename
     settled = now - submission.at > (SETTLED_AFTER if here else SETTLED_ELSEWHERE)
     if submission.state == run_record.SUBMITTING and answered and settled:
         return store.save_submission(record, replace(submission, state=run_record.NOT_SUBMITTED))
@@ -182,10 +181,10 @@ def heal(store: Store, record: RunRecord, jobs: Jobs, answered: bool, now: float
 def submitter() -> tuple[str, int, int]:
     """This process as a record names it: host, pid, start time in clock ticks since boot."""
     me = processes.find_process(os.getpid())
-    return socket.gethostname(), os.getpid(), me.start if me else 0
+    return os.uname().nodename, os.getpid(), me.start if me else 0
 
 
 def submitter_lives(who: tuple[str, int, int]) -> bool:
     """Whether that process is still at it; one on another host is not counted on."""
     host, pid, start = who
-    return host == socket.gethostname() and start != 0 and processes.is_alive(pid, start)
+    return host == os.uname().nodename and start != 0 and processes.is_alive(pid, start)

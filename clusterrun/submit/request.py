@@ -15,10 +15,12 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from clusterrun.config import profiles
 from clusterrun.config.files import is_file
 from clusterrun.config.profiles import JobFile
+from clusterrun.config.toml_lines import nearest
 from clusterrun.errors import CommandError, RequestError
 from clusterrun.jobspec.fields import FIELD, Value, check_text, check_value, gres_gpus
 from clusterrun.jobspec.secrets import refuse_shapes
@@ -42,6 +44,18 @@ class SubmitArgs:
     flags: Mapping[str, Value] = field(default_factory=dict)
     profile: str | None = None
     function: str | None = None
+
+    @classmethod
+    def of(cls, *words: str, job: str | None = None, profile: str | None = None, **options: Any) -> SubmitArgs:
+        """Return what ``submit JOB -- WORDS`` takes; ``options`` are its options: ``gpus_per_node=4``.
+
+        Raises RequestError for an unknown option.
+        """
+        flags = {name.replace("_", "-"): Value(value, "SubmitArgs") for name, value in options.items()}
+        if unknown := next((name for name in flags if name not in FIELD), ""):
+            name = unknown.replace("-", "_")
+            raise RequestError(f"no such option: {name}", hint=nearest(unknown, list(FIELD)).replace("-", "_"))
+        return cls(job=job, words=words, flags=flags, profile=profile)
 
 
 @dataclass(frozen=True, slots=True)

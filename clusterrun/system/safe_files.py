@@ -12,7 +12,6 @@ import errno
 import grp
 import os
 import pwd
-import secrets
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -77,7 +76,7 @@ def owner_of(path: Path) -> int:
 
 def write(path: Path, data: bytes, mode: int = 0o600) -> None:
     """Replace a file in a folder of mine whole: temporary name, fsync, rename, fsync of the folder."""
-    temporary = f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}"
+    temporary = f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}"
     with _own_folder(path.parent) as folder:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         descriptor = os.open(temporary, flags, 0o600, dir_fd=folder)

@@ -1,8 +1,7 @@
-"""The one door for foreign text on its way to a terminal: what could move, hide or reorder it is spelled out.
+"""Make text of other programs safe for a terminal: characters that could move, hide or reorder it are escaped.
 
-Foreign is everything that clusterrun did not write itself: log lines, job names, reasons, errors of
-other programs. An escape sequence in any of them could retitle the window, fill the clipboard or
-paint over what was printed before.
+This covers log lines, job names, reasons and errors of other programs. An escape sequence in any of them could retitle
+the window, fill the clipboard or overwrite earlier output.
 """
 
 from __future__ import annotations
@@ -58,10 +57,10 @@ _UNSAFE_IN_LINE = re.compile(f"[\\t\\n{_CONTROL}{_FORMAT}]")
 
 
 def safe_text(text: str) -> str:
-    """The text with every character that could act on a terminal or deceive its reader spelled out (``\\x1b``).
+    """Return the text with each character that could control a terminal or deceive its reader escaped (``\\x1b``).
 
-    Tabs, newlines and all other printable text come back as they are. A backslash is left alone, so
-    this is idempotent and cannot be undone: a spelled-out ESC and the four characters look the same.
+    Tabs, newlines and all other printable text are unchanged. Backslashes are unchanged too, so the function is
+    idempotent and cannot be undone: an escaped ESC and the four characters look the same.
     """
     # most lines pass here, at a fraction of the pattern's cost: nothing is left once plain ASCII is deleted
     if text.isascii():
@@ -72,9 +71,9 @@ def safe_text(text: str) -> str:
 
 
 def is_safe(data: bytes) -> bool:
-    """Whether these bytes are UTF-8 that ``safe_text`` would leave as it is; told without looking at each character.
+    """Return whether ``safe_text`` would not change these bytes, as UTF-8, without a test of each character.
 
-    A few harmless characters beside the harmful ones are called unsafe, never the other way round.
+    A few harmless characters count as unsafe, never the other way round.
     """
     held = _held()
     if held(data, _CONTROL_BYTES):
@@ -98,7 +97,7 @@ def is_safe(data: bytes) -> bool:
 
 @cache
 def _held() -> Callable[[bytes, bytes], bytes]:
-    """Tells which of some bytes data has, a NUL too; where they are more than _FEW, or with a NUL, not all of them.
+    """Return a function that finds which of some bytes occur in data; it stops after _FEW of them, or at a NUL.
 
     glibc's strcspn looks for up to 16 bytes at once, 6.7 GB/s for all control bytes where a search for each took
     2.2 GB/s and bytes.translate 1.4 (x86-64). It stops at a NUL too.
@@ -129,7 +128,7 @@ def _held() -> Callable[[bytes, bytes], bytes]:
 
 
 def safe_line(text: str) -> str:
-    """``safe_text`` for what must stay on one line (a name, a reason): tabs and newlines are spelled out too."""
+    """Return ``safe_text`` of a text that must stay on one line (a name, a reason): tabs and newlines escaped too."""
     if text.isascii() and text.isprintable():
         return text
     return _UNSAFE_IN_LINE.sub(_spell, text)

@@ -1,4 +1,4 @@
-"""Aligned tables of plain text that fit the terminal: what matters least goes first, then names are cut. Pure."""
+"""Aligned tables of plain text that fit a terminal: unimportant columns are dropped, then names are cut. Pure."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 GAP = "  "
 SPARE = 4
-"""Columns that leave this early do so before a name or a reason is cut for them."""
+"""Columns whose ``leaves`` is at most this are dropped before a name or a reason is cut."""
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column's heading. One with a ``least`` width may be cut down to it; ``leaves`` is when it is left out for want
-    of room (1 first, 0 never)."""
+    """A column: cells may be cut to the width ``least`` (0: never), and ``leaves`` is the order in which columns are
+    dropped in a narrow terminal (1 first, 0 never)."""
 
     name: str
     least: int = 0
@@ -23,9 +23,9 @@ class Column:
 
 
 def fit(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int | None) -> list[str]:
-    """The heading and the rows as lines no wider than ``width`` cells of a terminal (None: as wide as they are).
+    """Return the heading and the rows as lines at most ``width`` terminal cells wide (None: no limit).
 
-    The cells are made safe already: one printable line each.
+    Cells must be safe already: one printable line each.
     """
     texts = [[column.name for column in columns], *rows]
     by_column = [list(cells) for cells in zip(*texts, strict=True)]
@@ -33,7 +33,7 @@ def fit(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int | N
     kept = list(range(len(columns)))
     if width is not None:
         for leaving in _leaving(columns, by_column):
-            # what is only nice to have leaves before anything is cut
+            # optional columns are dropped before any cell is cut
             spare = columns[leaving].leaves <= SPARE or not any(by_column[leaving][1:])
             if _total(columns, natural, kept, uncut=spare) > width:
                 kept.remove(leaving)
@@ -43,14 +43,14 @@ def fit(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int | N
 
 
 def cell_width(text: str) -> int:
-    """How many cells of a terminal a text takes: two for wide letters, none for those that combine."""
+    """Return the number of terminal cells of a text: two for a wide letter, none for a combining one."""
     if text.isascii():
         return len(text)
     return sum(2 if unicodedata.east_asian_width(c) in "WF" else not unicodedata.combining(c) for c in text)
 
 
 def cut(text: str, width: int) -> str:
-    """The text, or its beginning and ``…`` where it is wider."""
+    """Return the text, cut to a width with ``…`` if it is wider."""
     if cell_width(text) <= width:
         return text
     room, kept = width - 1, []
@@ -63,7 +63,7 @@ def cut(text: str, width: int) -> str:
 
 
 def _leaving(columns: Sequence[Column], by_column: Sequence[Sequence[str]]) -> list[int]:
-    """The columns that may be left out, in that order: those without a word, then those that matter least."""
+    """Return the columns that may be dropped, in that order: empty ones first, then the least important."""
     may = sorted((i for i, column in enumerate(columns) if column.leaves), key=lambda i: columns[i].leaves)
     empty = [i for i in may if not any(by_column[i][1:])]
     return [*empty, *(i for i in may if i not in empty)]
@@ -79,7 +79,7 @@ def _least(column: Column, natural: int) -> int:
 
 
 def _shared(columns: Sequence[Column], natural: Sequence[int], kept: Sequence[int], width: int | None) -> list[int]:
-    """Each kept column's width: what can be cut gets what is left over, from the left."""
+    """Return the width of each kept column; columns that can be cut share the remaining width, from the left."""
     if width is None:
         return [natural[i] for i in kept]
     room = max(0, width - _total(columns, natural, kept))

@@ -1,7 +1,7 @@
-"""The only printer: people's text on standard output, progress and warnings on standard error, or one JSON envelope.
+"""The only printer: results on standard output, progress and warnings on standard error, or one JSON envelope.
 
-Every text that is not ours (names, reasons, logs, Slurm's words) passes through ``safe_text`` here and is never read
-as markup.
+All text of other programs (names, reasons, logs, messages of Slurm) passes through ``safe_text`` here and is never
+read as markup.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from clusterrun.errors import ClusterrunError
 from clusterrun.terminal.safe_text import safe_line, safe_text
 from clusterrun.terminal.tables import Column, cut, fit
 
-#: Of the JSON envelope.
+#: Version of the JSON envelope.
 VERSION = 1
 
 
 class Ui:
-    """Prints the result of one command, as text or as JSON."""
+    """Print the result of one command, as text or as JSON."""
 
     def __init__(self, command: str, *, as_json: bool = False, out: TextIO | None = None) -> None:
         self.command, self.as_json = command, as_json
@@ -35,16 +35,16 @@ class Ui:
         self._wide = False
 
     def say(self, *lines: str) -> None:
-        """A result for people; nothing when JSON is asked for."""
+        """Print lines of a result; nothing in JSON mode."""
         if not self.as_json:
             for line in lines:
                 print(safe_text(line), file=self._out)
             self._out.flush()
 
     def facts(self, named: Iterable[tuple[str, Sequence[str]]]) -> None:
-        """Names and their lines; on a terminal a long line is folded under its own beginning.
+        """Print names and their lines; on a terminal long lines are wrapped and indented.
 
-        A line that is a command is to be copied, so it stays whole.
+        A line that is a command stays whole, so that it can be copied.
         """
         width = shutil.get_terminal_size().columns - 11 if self._out.isatty() else 0
         for name, lines in named:
@@ -52,22 +52,22 @@ class Ui:
             self.say(*(f"{'' if n else name:>9}  {part}".rstrip() for n, part in enumerate(parts)))
 
     def note(self, line: str) -> None:
-        """Progress or a warning, on standard error in both modes."""
+        """Print progress or a warning on standard error, in both modes."""
         print(f"clusterrun: {safe_line(line)}", file=self._err, flush=True)
 
     def raw(self, text: str) -> None:
-        """A text that is printed byte for byte: a rendered script."""
+        """Print a text byte for byte: a rendered script."""
         self._out.flush()
         self._out.buffer.write(text.encode("utf-8", "surrogateescape"))
         self._out.flush()
 
     def data(self, data: Any) -> None:
-        """The JSON envelope of a command that worked; nothing in text mode."""
+        """Print the JSON envelope of a successful command; nothing in text mode."""
         if self.as_json:
             self._envelope(data, None)
 
     def error(self, error: ClusterrunError) -> None:
-        """What failed, what the scheduler said, what to try."""
+        """Print what failed, the scheduler's own message, and a hint."""
         if self.as_json:
             self._envelope(None, {
                 "message": error.message, "hint": error.hint, "said": error.said, "exit_code": error.exit_code,
@@ -81,10 +81,10 @@ class Ui:
         self._err.flush()
 
     def table(self, columns: Sequence[str] | Sequence[Column], rows: Iterable[Sequence[str]]) -> None:
-        """Print a table: aligned and as wide as the terminal, or tab-separated lines in a pipe, the heading first."""
+        """Print a table with a heading: aligned to fit a terminal, or as tab-separated lines in a pipe."""
         if self.as_json:
             return
-        safe = lru_cache(maxsize=4096)(safe_line)  # the rows of an array differ in little
+        safe = lru_cache(maxsize=4096)(safe_line)  # the rows of an array share most cells
         cells = [[safe(cell) for cell in row] for row in rows]
         if self._out.isatty():
             lines = fit(_as_columns(columns), cells, shutil.get_terminal_size().columns)
@@ -95,10 +95,9 @@ class Ui:
         self._lines(lines)
 
     def screen(self, lines: Sequence[str], before: int) -> int:
-        """Draw lines in place of the ``before`` lines drawn last: the first, and the last that there is room for.
+        """Replace the last ``before`` lines on the terminal by the first line and as many of the last as fit.
 
-        The newest job stands last, and so does what could not be asked. Returns how many were drawn: what to hand in
-        next time.
+        The newest job and any problem come last. Returns the number of lines drawn, which is ``before`` next time.
         """
         size = shutil.get_terminal_size()
         shown = [cut(safe_line(line), size.columns) for line in lines]
@@ -112,16 +111,16 @@ class Ui:
 
     @property
     def on_terminal(self) -> bool:
-        """Whether what is said can be drawn over."""
+        """Return whether output can be redrawn in place."""
         return not self.as_json and self._out.isatty()
 
     def _lines(self, lines: Sequence[str]) -> None:
         if lines:
-            print("\n".join(lines), file=self._out)  # at once: a print for each takes longer than all the rest
+            print("\n".join(lines), file=self._out)  # one call: a print for each line takes longer than everything else
         self._out.flush()
 
     def log_bytes(self, data: bytes) -> None:
-        """What ``logs.show`` made: bytes that are ready to be written, and are seen at once."""
+        """Print bytes of ``logs.show`` and flush them."""
         if not self._wide:
             self._wide = True
             _widen(self._out)
@@ -144,9 +143,9 @@ def _folded(line: str, width: int) -> list[str]:
 
 
 def _widen(out: TextIO) -> None:
-    """Let a pipe hold as much as Linux gives everybody: fewer turns between the two programs, a tenth of the time."""
+    """Enlarge a pipe to the limit for unprivileged users: fewer context switches, a tenth of the time."""
     with contextlib.suppress(OSError, AttributeError):
-        fcntl.fcntl(out.fileno(), fcntl.F_SETPIPE_SZ, 1024 * 1024)  # fails where it is no pipe
+        fcntl.fcntl(out.fileno(), fcntl.F_SETPIPE_SZ, 1024 * 1024)  # fails if it is not a pipe
 
 
 def _as_columns(columns: Sequence[str] | Sequence[Column]) -> list[Column]:

@@ -35,7 +35,7 @@ def plural(count: int, noun: str) -> str:
 def format_when(at: float | None, now: float) -> str:
     """A moment as people say it, in this machine's time: ``now``, ``in 25 min``, ``today 18:05``, ``Sat 14:20``."""
     if at is None:
-        return "at a time Slurm cannot tell"
+        return "at an unknown time"
     if at - now <= 60:
         return "now"
     if at - now < 90 * 60:

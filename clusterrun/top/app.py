@@ -1,4 +1,4 @@
-"""The screen of ``top``: my jobs, the ranks of the one under the cursor, its log, and what can be done about it."""
+"""The screen of ``top``: the user's jobs, the ranks and log of the selected one, and the keys that act on it."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from clusterrun.top.source import Ranks, Source, is_over
 
 TICK = 0.5
 MANY = 500
-"""Ranks above which their ages are brought up to date with new answers only."""
+"""Number of ranks above which their ages are updated only with new answers."""
 THEMES = {"dark": "textual-dark", "light": "textual-light"}
 
 
 class Top(App[int]):
-    """Shows what the feeds have; asks nothing itself. Returns 0 for ``q``, 130 for Ctrl-C, 128+n for a signal."""
+    """Show what the feeds have. Returns 0 for ``q``, 130 for Ctrl-C, 128+n for a signal."""
 
     ENABLE_COMMAND_PALETTE = False
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (150, "-wide")]  # noqa: RUF012
@@ -49,16 +49,16 @@ class Top(App[int]):
         Binding("e", "explain", "Explain"),
         Binding("c", "cancel", "Cancel"),
         Binding("h", "hold", "Hold"),
-        Binding("r", "ask", "Ask now"),
+        Binding("r", "refresh_now", "Refresh"),
         Binding("t", "theme", "Theme"),
         Binding("question_mark", "keys", "Keys"),
     ]
     CSS = """
-    #line, #job, #said { height: 1; padding: 0 1; }
+    #line, #job, #message { height: 1; padding: 0 1; }
     #line { background: $primary; color: $text; }
     #job { background: $panel; }
-    #said { background: $panel; display: none; }
-    #said.-some { display: block; }
+    #message { background: $panel; display: none; }
+    #message.-some { display: block; }
     Grid { height: 1fr; }
     #below { height: 2fr; layout: vertical; }
     #log { height: 1fr; scrollbar-size-horizontal: 0; }
@@ -75,7 +75,7 @@ class Top(App[int]):
         source: Source,
         *,
         theme: str = "dark",
-        chosen: str = "",
+        selected: str = "",
         pace: Pace | None = None,
         notes: list[str] | None = None,
     ) -> None:
@@ -87,7 +87,7 @@ class Top(App[int]):
         self._ranks = RanksFeed()
         self._tail: LogFeed | None = None
         self._tail_seen = 0
-        self._first = chosen  # the key of the row to begin on
+        self._first = selected  # the key of the row to select first
         self._states: dict[str, RunState] = {}
         self._key: str | None = None
         self._jobs_shown: tuple[Rows | None, int] = (None, 0)
@@ -104,12 +104,12 @@ class Top(App[int]):
         with Container(id="below"):
             yield Grid(shown.RANK_COLUMNS, id="ranks")
             yield Tail(id="log", max_lines=LOG_LINES)
-        yield Static(id="said", markup=False)
+        yield Static(id="message", markup=False)
         yield Footer(show_command_palette=False)
 
     def on_mount(self) -> None:
-        if threading.current_thread() is threading.main_thread():  # the only one that is told of signals
-            for number in (signal.SIGTERM, signal.SIGHUP):  # ended from outside, it leaves the terminal as it found it
+        if threading.current_thread() is threading.main_thread():  # only this thread receives signals
+            for number in (signal.SIGTERM, signal.SIGHUP):  # restore the terminal when killed
                 asyncio.get_running_loop().add_signal_handler(number, self.action_leave, 128 + number)
         self.query_one("#jobs", Grid).focus()
         self._queue.start()
@@ -128,8 +128,8 @@ class Top(App[int]):
             self._tail.close()
 
     def tick(self) -> None:
-        """Show what is new, and how old the rest is."""
-        if not self.is_running:  # it closes: the timer goes on for a moment after the widgets are gone
+        """Show what is new, and the age of the rest."""
+        if not self.is_running:  # closing: the timer outlives the widgets for a moment
             return
         jobs, now = self._queue.latest, time.monotonic()
         self.screen_stack[0].query_one("#line", Static).update(shown.top_line(jobs, self._source.user, now))
@@ -137,7 +137,7 @@ class Top(App[int]):
         self._show_job(jobs)
         self._show_log()
         if self._notes:
-            self._said(self._notes.pop(0))
+            self._message(self._notes.pop(0))
         while True:
             try:
                 self._answers.get_nowait()()
@@ -146,40 +146,42 @@ class Top(App[int]):
 
     def _show_jobs(self, rows: Rows) -> None:
         grid = self._grid("jobs")
-        width = (grid.scrollable_content_region.width or self.size.width) - 2  # none while it hides
+        width = (grid.scrollable_content_region.width or self.size.width) - 2  # zero while hidden
         if self._jobs_shown == (rows, width):
             return
         self._jobs_shown = (rows, width)
         self._states = dict(zip(rows.cells, rows.jobs.states, strict=True))
-        # laid out as `list` does it, each row one cell: what matters least goes first where the terminal is narrow
+        # laid out as `list` does, each row one cell: a narrow terminal loses the least important columns first
         heading, *lines = fit(LIST_COLUMNS, list(rows.cells.values()), width)
         grid.show([(key, [line]) for key, line in zip(rows.cells, lines, strict=True)], [heading])
         if self._first in self._states:
-            grid.choose(self._first)
+            grid.select(self._first)
             self._first = ""
 
     def _show_job(self, jobs: Jobs) -> None:
-        key = self._grid("jobs").chosen
+        key = self._grid("jobs").selected
         state = self._states.get(key) if key is not None else None
-        self._choose(key, state)
-        of, told = self._ranks.latest
+        self._select(key, state)
+        of, ranks = self._ranks.latest
         if of != key:
-            told = Ranks()
+            ranks = Ranks()
         now, over = time.time(), state is not None and is_over(state)
         line = self.screen_stack[0].query_one("#job", Static)
-        nothing = jobs.at is not None and not jobs.states
-        line.update("no jobs; `clusterrun submit` starts one" if nothing else shown.job_line(state, told, now, over))
-        second = int(now) if len(told.ranks) <= MANY else 0
-        if self._ranks_shown != (told, second, over):
-            self._ranks_shown = (told, second, over)
-            self._grid("ranks").show([(str(rank.rank), shown.rank_row(rank, now, over)) for rank in told.ranks])
-        if told.ended and not over and self._hurried != (of, told.attempt):
-            self._hurried = (of, told.attempt)  # its own word that it has ended: time to ask
+        if jobs.at is not None and not jobs.states:
+            line.update("no active jobs; `clusterrun submit` starts one")
+        else:
+            line.update(shown.job_line(state, ranks, now, over))
+        second = int(now) if len(ranks.ranks) <= MANY else 0
+        if self._ranks_shown != (ranks, second, over):
+            self._ranks_shown = (ranks, second, over)
+            self._grid("ranks").show([(str(rank.rank), shown.rank_row(rank, now, over)) for rank in ranks.ranks])
+        if ranks.ended and not over and self._hurried != (of, ranks.attempt):
+            self._hurried = (of, ranks.attempt)  # its end record says that it has ended: query the scheduler
             self._queue.hurry()
 
-    def _choose(self, key: str | None, state: RunState | None) -> None:
-        """Turn to another job: its files, and its log once it has one."""
-        self._ranks.choose(key or "", partial(self._source.ranks, state) if state is not None else None)
+    def _select(self, key: str | None, state: RunState | None) -> None:
+        """Follow another job: its files, and its log once it has one."""
+        self._ranks.select(key or "", partial(self._source.ranks, state) if state is not None else None)
         logs = self._source.logs(state) if state is not None else None
         if key == self._key and (self._tail is not None or logs is None):
             return
@@ -192,7 +194,7 @@ class Top(App[int]):
             self._tail = LogFeed(logs)
             self._tail.start()
         elif state is not None and state.record is None:
-            self._log_pane().write_line(f"-- another tool's job: `clusterrun logs {handle(state)}` looks for its log")
+            self._log_pane().write_line(f"-- job of another tool; `clusterrun logs {handle(state)}` finds its log")
 
     def _show_log(self) -> None:
         if self._tail is None:
@@ -208,7 +210,7 @@ class Top(App[int]):
         return self.screen_stack[0].query_one("#log", Tail)
 
     def _grid(self, name: str) -> Grid:
-        return self.screen_stack[0].query_one(f"#{name}", Grid)  # a dialog may stand before it
+        return self.screen_stack[0].query_one(f"#{name}", Grid)  # a dialog may cover it
 
     # -- the keys --------------------------------------------------------------------------------------------------
 
@@ -226,7 +228,7 @@ class Top(App[int]):
 
     @on(DataTable.RowSelected, "#jobs")
     def _row_selected(self) -> None:
-        self.action_job()  # the table keeps the enter key to itself
+        self.action_job()  # the table handles the enter key itself
 
     def action_log(self) -> None:
         self.screen.remove_class("-job")
@@ -235,7 +237,7 @@ class Top(App[int]):
         else:
             self._grid("jobs").focus()
 
-    def action_ask(self) -> None:
+    def action_refresh_now(self) -> None:
         self._queue.hurry()
 
     def action_theme(self) -> None:
@@ -247,53 +249,53 @@ class Top(App[int]):
         self.push_screen(window)
 
     def action_explain(self) -> None:
-        if (state := self._chosen()) is None:
+        if (state := self._selected_job()) is None:
             return
         window = Reading(handle(state))
         self.push_screen(window)
         self._do(lambda: "\n".join(self._source.explain(state)), window.show)
 
     def action_cancel(self) -> None:
-        if (state := self._chosen()) is not None:
+        if (state := self._selected_job()) is not None:
             self._ask_first(f"Cancel {_named(state)}?", lambda: self._source.cancel(state))
 
     def action_hold(self) -> None:
-        if (state := self._chosen()) is not None:
-            self._said(f"asking Slurm about {handle(state)} …")
+        if (state := self._selected_job()) is not None:
+            self._message(f"querying Slurm about {handle(state)} …")
             self._do(lambda: self._source.hold(state), self._done)
 
     def _ask_first(self, question: str, act: Callable[[], str]) -> None:
         def answered(yes: bool | None) -> None:
             if yes:
-                self._said("…")
+                self._message("…")
                 self._do(act, self._done)
 
         self.push_screen(Question(question), answered)
 
-    def _chosen(self) -> RunState | None:
-        key = self._grid("jobs").chosen
+    def _selected_job(self) -> RunState | None:
+        key = self._grid("jobs").selected
         return self._states.get(key) if key is not None else None
 
     def _do(self, act: Callable[[], str], then: Callable[[str], None]) -> None:
-        """Have something done in a thread, and its word shown at a later tick."""
+        """Run an action in a thread, and pass its message to ``then`` at a later tick."""
 
         def work() -> None:
             try:
                 text = act()
             except ClusterrunError as error:
                 text = "  ".join(part for part in (error.message, error.said, error.hint) if part)
-            except Exception as error:  # a part that is missing or broken is told, and the view goes on
+            except Exception as error:  # show the error and keep the view alive
                 text = f"{type(error).__name__}: {error}"
             self._answers.put(lambda: then(text))
 
         threading.Thread(target=work, name="top-act", daemon=True).start()
 
     def _done(self, text: str) -> None:
-        self._said(text)
+        self._message(text)
         self._queue.hurry()
 
-    def _said(self, text: str) -> None:
-        line = self.screen_stack[0].query_one("#said", Static)
+    def _message(self, text: str) -> None:
+        line = self.screen_stack[0].query_one("#message", Static)
         line.update(safe_line(" ".join(text.split())))
         line.add_class("-some")
 

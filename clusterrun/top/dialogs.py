@@ -1,4 +1,4 @@
-"""What stands before the view for a moment: a question, and a text to read."""
+"""Dialogs over the view: a yes/no question, and a text to read."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from textual.widgets import Static
 from clusterrun.terminal.safe_text import safe_line
 from clusterrun.top.shown import wrapped
 
-#: What the keys do, each under its name as wide as the widest, so that a line that is broken goes on under its words.
+#: The help on keys; labels have one width, so that wrapped lines can be indented under their text.
 KEYS = "\n".join(
     f"{key:>7}  {does}"
     for key, does in (
-        ("arrows", "choose a job; so do page up, page down, ctrl+home and ctrl+end"),
-        ("tab", "on to the job's ranks and its log, which the same keys scroll"),
-        ("enter", "this job alone: its ranks and its log"),
-        ("f", "the log alone, followed; again for everything"),
-        ("esc", "everything again"),
-        ("e", "explains the job, as `clusterrun why` does"),
-        ("c", "cancels the job, once y has said so"),
-        ("h", "holds a job that waits, releases one that is held"),
-        ("r", "asks Slurm now, though not within ten seconds of the last time"),
-        ("t", "dark or light"),
-        ("?", "these keys"),
-        ("q", "leaves; so does ctrl+c. Neither touches a job"),
+        ("arrows", "select a job; so do page up, page down, ctrl+home and ctrl+end"),
+        ("tab", "move to the ranks and the log of the job; the same keys scroll them"),
+        ("enter", "show only this job: its ranks and its log"),
+        ("f", "show only the log and follow it; press again to show everything"),
+        ("esc", "show everything"),
+        ("e", "explain the job, like `clusterrun why`"),
+        ("c", "cancel the job (asks first)"),
+        ("h", "hold a pending job, or release a held one"),
+        ("r", "query Slurm now, at most every ten seconds"),
+        ("t", "switch between dark and light colors"),
+        ("?", "show these keys"),
+        ("q", "quit, like ctrl+c; no job is affected"),
     )
 )
 
 
 class Question(ModalScreen[bool]):
-    """A question that only ``y`` answers with yes: no key that one presses by mistake."""
+    """A question; only the key ``y`` means yes, so that no job is cancelled by mistake."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("y", "answer(True)", "Yes"),
@@ -59,7 +59,7 @@ class Question(ModalScreen[bool]):
 
 
 class Reading(ModalScreen[None]):
-    """A text of several lines, which may come later than its window; the title is ours, as it is read as markup."""
+    """A text of several lines, which may arrive after its window opens; ``title`` is read as markup."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,e,enter,question_mark", "close", "Close")]
     DEFAULT_CSS = """
@@ -69,16 +69,16 @@ class Reading(ModalScreen[None]):
 
     def __init__(self, title: str) -> None:
         super().__init__()
-        self._title, self._text = title, "asking …"
+        self._title, self._text = title, "loading …"
 
     def compose(self) -> ComposeResult:
         with VerticalScroll() as box:
             box.border_title = self._title
-            box.border_subtitle = "esc closes"
+            box.border_subtitle = "esc to close"
             yield Static(self._text, markup=False, id="reading")
 
     def show(self, text: str) -> None:
-        """Put the text in the window; one that was closed while the answer was on its way needs none."""
+        """Show the text, unless the window was closed before it arrived."""
         self._text = text
         for box in self.query(VerticalScroll):
             self.query_one("#reading", Static).update(wrapped(text, box.scrollable_content_region.width))

@@ -1,7 +1,7 @@
-"""Threads that keep the newest answer: of the scheduler, of a run's files, of its log.
+"""Threads that keep the newest answer of the scheduler, of a run's files, and of its log.
 
-Each holds one value that is replaced whole, so that the screen reads it without waiting. They are daemons: a question
-that hangs holds its own thread, never the screen or the way out of it.
+Each holds one value that is replaced as a whole, so that the screen reads it without waiting. They are daemons: a query
+that hangs blocks its own thread, never the screen or its exit.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from clusterrun.state.reconcile import Listing, RunState
 from clusterrun.terminal.safe_text import safe_text
 from clusterrun.top.source import Ranks, key_of
 
-LOCAL_WAIT = 2.0  # jobs on this machine are asked for by reading files
+LOCAL_WAIT = 2.0  # local jobs: their state is read from files
 FILES_WAIT = 1.5
-_LOOK = 0.1  # how soon a new answer is made rows of
-LOG_LINES = 2000  # kept, and the most that is read in a second before we skip to the end
+_LOOK = 0.1  # seconds between two checks for a new answer
+LOG_LINES = 2000  # lines kept, and the most read in a second before the feed skips to the end
 SHOWN_FIRST = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Jobs:
-    """The last known jobs; ``at`` is when the scheduler last answered (None: not yet), ``trouble`` why not since.
+    """The last known jobs; ``at`` is when the scheduler last answered (None: never), ``trouble`` why it no longer does.
 
     Times are monotonic seconds.
     """
@@ -44,24 +44,24 @@ class Jobs:
 
 
 class QueueFeed:
-    """Asks ``ask`` for the jobs again and again, as often as its pace allows."""
+    """Query the jobs with ``query``, as often as the pace allows."""
 
     def __init__(
-        self, ask: Callable[[], Listing], pace: Pace | None = None, now: Callable[[], float] = time.monotonic
+        self, query: Callable[[], Listing], pace: Pace | None = None, now: Callable[[], float] = time.monotonic
     ) -> None:
         self.latest = Jobs()
-        self._ask, self._pace, self._now = ask, pace or Pace(), now
+        self._query, self._pace, self._now = query, pace or Pace(), now
         self._changed = threading.Condition()
         self._asked, self._due = -1e9, -1e9
-        self._told: set[str] = set()  # the jobs that the scheduler has told of since we are here
+        self._known: set[str] = set()  # the jobs that the scheduler has reported since the start
         self._closed = False
 
     def start(self) -> None:
-        """Ask now and from now on."""
+        """Query now and from now on."""
         threading.Thread(target=self._run, name="top-queue", daemon=True).start()
 
     def hurry(self) -> None:
-        """Ask as soon as the pace's floor allows: something has just happened."""
+        """Query as soon as the pace allows: something has just happened."""
         with self._changed:
             self._due = min(self._due, self._asked + self._pace.floor)
             self._changed.notify_all()
@@ -71,23 +71,23 @@ class QueueFeed:
             self._closed = True
             self._changed.notify_all()
 
-    def look(self) -> None:
-        """Ask once, and decide when to ask again."""
+    def poll(self) -> None:
+        """Query once, and decide when to query again."""
         began, before = self._now(), self.latest
         self._asked = began
         self.latest = replace(before, asking_since=began)
         listing = Listing()
         try:
-            listing, trouble = self._ask(), ""
+            listing, trouble = self._query(), ""
         except ClusterrunError as error:
             trouble = f"{error.message}{': ' + error.said if error.said else ''}"
-        except Exception as error:  # the thread must live, and the screen must say why nothing moves
+        except Exception as error:  # keep the thread alive, and show why nothing changes
             trouble = f"{type(error).__name__}: {error}"
         now, found = self._now(), tuple(listing.states)
         trouble = trouble or self._silence(found)
         found = _kept(before.states, found)
         if trouble:
-            seen = [s.as_of for s in found if s.as_of is not None]  # what others had been told, before we were here
+            seen = [s.as_of for s in found if s.as_of is not None]  # answers that other processes got before this one
             at = before.at if before.at is not None or not seen else now - (time.time() - min(seen))
             self.latest = Jobs(found or before.states, at, None, trouble)
         else:
@@ -100,19 +100,19 @@ class QueueFeed:
             self._due = now + wait
 
     def _silence(self, found: Sequence[RunState]) -> str:
-        """Why the scheduler is not heard: no live job was told of, or one that was before. Empty where it is.
+        """Return why the scheduler did not answer: for any job that is live, or for one it knew before; else "".
 
-        A run of another cluster carries a note for good: nobody here can ask about it.
+        A run of another cluster always has a note: it cannot be queried from here.
         """
         noted = [s for s in found if s.note]
-        self._told |= {key_of(s) for s in found if not s.note}
+        self._known |= {key_of(s) for s in found if not s.note}
         live = [s for s in found if s.note or s.status.outcome is Outcome.RUNNING]
-        lost = [s for s in noted if key_of(s) in self._told] or (noted if len(noted) == len(live) else [])
+        lost = [s for s in noted if key_of(s) in self._known] or (noted if len(noted) == len(live) else [])
         return lost[0].note if lost else ""
 
     def _run(self) -> None:
         while not self._closed:
-            self.look()
+            self.poll()
             with self._changed:
                 while not self._closed and self._now() < self._due:
                     self._changed.wait(self._due - self._now())
@@ -120,14 +120,14 @@ class QueueFeed:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """The jobs as rows of the table, by key, made of these answers."""
+    """The rows of the table by key, and the jobs they were made of."""
 
     jobs: Jobs = Jobs()
     cells: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
 class RowsFeed:
-    """Makes the rows of the table: their figures stand in files, which may be slow to come."""
+    """Make the rows of the table: their metrics come from files, which may be slow to read."""
 
     def __init__(self, queue: QueueFeed, make: Callable[[Jobs, float], Mapping[str, Sequence[str]]]) -> None:
         self.latest = Rows()
@@ -153,26 +153,26 @@ class RowsFeed:
 
 
 class RanksFeed:
-    """Reads the chosen job's files every second or two; a folder that is slow to read is read less often.
+    """Read the selected job's files every second or two; a slow folder is read less often.
 
-    ``latest`` is the job's key, and what its files told.
+    ``latest`` is the job's key and what its files contained.
     """
 
     def __init__(self, wait: float = FILES_WAIT) -> None:
         self.latest: tuple[str, Ranks] = ("", Ranks())
         self._wait = wait
-        self._chosen: tuple[str, Callable[[], Ranks]] | None = None
+        self._selected: tuple[str, Callable[[], Ranks]] | None = None
         self._changed = threading.Condition()
         self._closed = False
 
     def start(self) -> None:
         threading.Thread(target=self._loop, name="top-ranks", daemon=True).start()
 
-    def choose(self, key: str, read: Callable[[], Ranks] | None) -> None:
-        """Read this job's files from now on, by ``read``; at once where it is another job than before."""
+    def select(self, key: str, read: Callable[[], Ranks] | None) -> None:
+        """Read this job's files with ``read`` from now on, at once if it is another job than before."""
         with self._changed:
-            other = (self._chosen[0] if self._chosen else None) != (key if read else None)
-            self._chosen = (key, read) if read else None
+            other = (self._selected[0] if self._selected else None) != (key if read else None)
+            self._selected = (key, read) if read else None
             if other:
                 self._changed.notify_all()
 
@@ -183,24 +183,24 @@ class RanksFeed:
 
     def _loop(self) -> None:
         while not self._closed:
-            chosen, began = self._chosen, time.monotonic()
-            if chosen is not None:
-                with contextlib.suppress(Exception):  # another program's files: what was last read stays, with its age
-                    self.latest = (chosen[0], chosen[1]())
+            selected, began = self._selected, time.monotonic()
+            if selected is not None:
+                with contextlib.suppress(Exception):  # damaged files: the last values stay, with their age
+                    self.latest = (selected[0], selected[1]())
             took = time.monotonic() - began
             with self._changed:
-                same = (self._chosen and self._chosen[0]) == (chosen and chosen[0])
+                same = (self._selected and self._selected[0]) == (selected and selected[0])
                 if same and not self._closed:
-                    self._changed.wait(None if chosen is None else max(self._wait, 10 * took))
+                    self._changed.wait(None if selected is None else max(self._wait, 10 * took))
 
 
 class _Closed(Exception):
-    """Nobody looks at this log any more."""
+    """The log is no longer shown."""
 
 
 @dataclass
 class LogFeed:
-    """The last lines of one job's log, as they come; ``count`` is how many have come in all."""
+    """The last lines of one job's log as they arrive; ``count`` is the number of all lines so far."""
 
     source: Source
     count: int = 0
@@ -215,7 +215,7 @@ class LogFeed:
         self._closed = True
 
     def new(self, since: int) -> tuple[int, list[str]]:
-        """How many lines have come in all, and the kept ones after the first ``since``."""
+        """Return the number of all lines so far, and the kept ones after the first ``since``."""
         count, lines = self.count, list(self.lines)
         return count, lines[-(count - since) :] if count > since else []
 
@@ -231,7 +231,7 @@ class LogFeed:
             self.trouble = f"{type(error).__name__}: {error}"
 
     def _follow(self) -> None:
-        """Show lines until they come faster than anybody could read: then begin again at the end."""
+        """Add lines until they arrive faster than anyone can read; then start again at the end."""
         self._began, self._in_a_second = time.monotonic(), 0
         width = len(str(max(0, (self.source.world_size or 1) - 1)))
         lines = follow_lines(self.source, LineFilter(), stop=lambda: False, sleep=self._sleep, tail=SHOWN_FIRST)
@@ -242,7 +242,7 @@ class LogFeed:
             self._in_a_second += 1
             if self._in_a_second > LOG_LINES:
                 self._sleep(1.0)
-                self._add("… the log grows faster than it can be read here: lines left out …")
+                self._add("… lines skipped: the log grows too fast to show …")
                 return
 
     def _add(self, text: str) -> None:
@@ -258,11 +258,11 @@ class LogFeed:
 
 
 def log_text(line: LogLine, width: int) -> str:
-    """A line of a log as `logs` shows it, or a note of ours on it, made safe."""
+    """Return a line of a log as `logs` shows it, or a notice, made safe."""
     return f"-- {safe_text(line.text)}" if line.notice else terminal_line(line, width)
 
 
 def _kept(before: Sequence[RunState], found: Sequence[RunState]) -> tuple[RunState, ...]:
-    """The new states; where the scheduler did not answer for a job, what it last told of it."""
+    """Return the new states; for a job without an answer, its last known one."""
     known = {key_of(s): s for s in before if not s.note}
     return tuple(known.get(key_of(s), s) if s.note else s for s in found)

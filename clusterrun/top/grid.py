@@ -1,4 +1,4 @@
-"""A table that is brought up to date instead of being built anew, so that the cursor stays where it is; and a log."""
+"""A table that is updated in place, so that the cursor stays where it is; and a log."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from textual.widgets import DataTable, Log
 
 
 class Grid(DataTable[Text]):
-    """Rows of plain text, each known by its key; what a cell holds is never read as markup.
+    """Rows of plain text, each with a key; a cell is never read as markup.
 
-    Columns are as wide as is worked out here. Left to itself, the table measures new rows once it is idle: a cell that
-    is drawn sooner is cut to the width before, and stays so.
+    Column widths are computed here: textual measures new rows only once it is idle, and a cell that is drawn before
+    that stays cut to the old width.
     """
 
     def __init__(self, columns: Sequence[str], *, id: str) -> None:
@@ -27,13 +27,13 @@ class Grid(DataTable[Text]):
             self.add_column(name, width=width, key=name)
 
     @property
-    def chosen(self) -> str | None:
+    def selected(self) -> str | None:
         """The key of the row under the cursor."""
         keys = list(self._rows)
         return keys[self.cursor_row] if 0 <= self.cursor_row < len(keys) else None
 
     def show(self, rows: Sequence[tuple[str, Sequence[str]]], columns: Sequence[str] | None = None) -> None:
-        """Show these rows in this order, under other columns where they are given."""
+        """Show these rows in this order, with new column headings if given."""
         new = {key: tuple(cells) for key, cells in rows}
         names = list(columns) if columns is not None else self._names
         widths = [max(map(cell_len, column)) for column in zip(names, *new.values(), strict=True)]
@@ -41,7 +41,7 @@ class Grid(DataTable[Text]):
         if fits and list(new) == list(self._rows):
             self._update(new)
             return
-        key, at = self.chosen, self.cursor_row
+        key, at = self.selected, self.cursor_row
         # built anew where a column gets wider: to have the table widen itself costs a look at every row for every cell
         self._names, self._widths, self._rows = names, widths, new
         self.clear(columns=True)
@@ -52,8 +52,8 @@ class Grid(DataTable[Text]):
         if keys:
             self.move_cursor(row=keys.index(key) if key in new else min(at, len(keys) - 1))
 
-    def choose(self, key: str) -> None:
-        """Put the cursor on a row, if it is there."""
+    def select(self, key: str) -> None:
+        """Move the cursor to a row, if it exists."""
         if key in self._rows:
             self.move_cursor(row=list(self._rows).index(key))
 
@@ -67,7 +67,7 @@ class Grid(DataTable[Text]):
 
 
 class Tail(Log):
-    """The end of a log; whoever scrolls up stays there until its window changes."""
+    """The end of a log; a scrolled view stays in place until the window is resized."""
 
     def on_resize(self) -> None:
         self.scroll_end(animate=False, x_axis=False)

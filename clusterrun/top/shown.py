@@ -1,4 +1,4 @@
-"""Values -> the words on the screen. Pure; every foreign text is made safe here."""
+"""Values -> the text on the screen. Pure; text of other programs is made safe here."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from clusterrun.terminal.units import plural
 from clusterrun.top.feeds import Jobs
 from clusterrun.top.source import Ranks, key_of
 
-RANK_COLUMNS = ("RANK", "NODE", "PHASE", "STEP", "TOK/S", "GPU", "MEM GiB", "°C", "RSS", "SAID")
+RANK_COLUMNS = ("RANK", "NODE", "PHASE", "STEP", "TOK/S", "GPU", "MEM GiB", "°C", "RSS", "SEEN")
 _LABEL = re.compile(r" *\S+  (?=\S)| +")
 
 
 def job_rows(jobs: Jobs, now: float) -> dict[str, list[str]]:
-    """The jobs by key, as ``list`` shows them; the time of one that runs goes on between two answers."""
+    """Return the jobs by key as rows of ``list``; elapsed times advance between two answers."""
     since = now - jobs.at if jobs.at is not None and not jobs.trouble else 0.0
     return {
         key: [safe_line(cell) for cell in list_row(state.aged(since))]
@@ -28,11 +28,11 @@ def job_rows(jobs: Jobs, now: float) -> dict[str, list[str]]:
 
 
 def rank_row(rank: RankProgress, now: float, over: bool) -> list[str]:
-    """One rank; ``now`` in seconds since the epoch. A figure that nobody told is left empty."""
+    """Return the row of one rank; ``now`` in seconds since the epoch. An unknown value is empty."""
     gpu = rank.gpu or Gpu()
     step = "" if rank.step is None else f"{rank.step}/{rank.steps}" if rank.steps is not None else str(rank.step)
     total = f"/{gpu.memory_total_gib:.0f}" if gpu.memory_total_gib is not None else ""
-    said = "" if not rank.time else age(now - rank.time)
+    last = "" if not rank.time else age(now - rank.time)
     return [
         str(rank.rank),
         safe_line(rank.node),
@@ -43,59 +43,59 @@ def rank_row(rank: RankProgress, now: float, over: bool) -> list[str]:
         "" if gpu.memory_gib is None else f"{gpu.memory_gib:.1f}{total}",
         "" if gpu.temperature is None else f"{gpu.temperature:.0f}",
         "" if rank.memory_gib is None else f"{rank.memory_gib:.1f}",
-        said + (" !" if not over and rank.time > 0 and rank.is_silent(now) else ""),
+        last + (" !" if not over and rank.time > 0 and rank.is_silent(now) else ""),
     ]
 
 
-def job_line(state: RunState | None, told: Ranks, now: float, over: bool) -> str:
-    """One job in a line: its state, how far its training is, and which ranks are silent."""
+def job_line(state: RunState | None, ranks: Ranks, now: float, over: bool) -> str:
+    """Return one job in a line: its state, the progress of its training, and its silent ranks."""
     if state is None:
         return ""
     parts = [handle(state), safe_line(state.record.name if state.record else state.status.name), state.status.state]
-    if told.attempt > 1:
-        parts.append(f"attempt {told.attempt}")
-    figures = told.metrics
-    if figures is not None:
-        parts.append(f"step {figures.step}")
-        parts += [f"{name} {value:.3f}" for name, value in (("loss", figures.loss), ("val", figures.val_loss))
+    if ranks.attempt > 1:
+        parts.append(f"attempt {ranks.attempt}")
+    metrics = ranks.metrics
+    if metrics is not None:
+        parts.append(f"step {metrics.step}")
+        parts += [f"{name} {value:.3f}" for name, value in (("loss", metrics.loss), ("val", metrics.val_loss))
                   if value is not None]  # fmt: skip
-        if figures.tokens_per_second is not None:
-            parts.append(f"{figures.tokens_per_second:,.0f} tokens/s")
-    if not over and (since := _since_a_step(told, now)) is not None:
-        parts.append(f"no step seen for {age(since)}")
-    silent = [] if over else [str(rank.rank) for rank in told.ranks if rank.time > 0 and rank.is_silent(now)]
+        if metrics.tokens_per_second is not None:
+            parts.append(f"{metrics.tokens_per_second:,.0f} tokens/s")
+    if not over and (since := _seconds_since_step(ranks, now)) is not None:
+        parts.append(f"no step for {age(since)}")
+    silent = [] if over else [str(rank.rank) for rank in ranks.ranks if rank.time > 0 and rank.is_silent(now)]
     if silent:
         shown = ", ".join(silent[:8]) + (" …" if len(silent) > 8 else "")
-        parts.append(f"silent: rank{'s'[: len(silent) > 1]} {shown}")
+        parts.append(f"no heartbeat: rank{'s'[: len(silent) > 1]} {shown}")
     return "  ".join(parts)
 
 
-def _since_a_step(told: Ranks, now: float) -> float | None:
-    """Seconds since a rank was last seen to make a step; None where one may have been made and not yet told."""
-    moved = [rank for rank in told.ranks if rank.stepped is not None and rank.phase == "training"]
+def _seconds_since_step(ranks: Ranks, now: float) -> float | None:
+    """Return the seconds since the last step of any rank; None while the next heartbeat may report a newer one."""
+    moved = [rank for rank in ranks.ranks if rank.stepped is not None and rank.phase == "training"]
     last = max((rank.stepped for rank in moved if rank.stepped is not None), default=now)
     interval = max((rank.interval or USUAL_INTERVAL for rank in moved), default=USUAL_INTERVAL)
     return now - last if now - last > MISSED * interval else None
 
 
 def top_line(jobs: Jobs, user: str, now: float) -> str:
-    """The first line: whose jobs, how many, and how old what is shown is; ``now`` in monotonic seconds."""
+    """Return the first line: the user, the number of jobs, and the age of the answer; ``now`` in monotonic seconds."""
     count = plural(len(jobs.states), "job")
     parts = ["clusterrun top", user, count if jobs.at is not None else ""]
     if jobs.trouble:
-        old = f"what is shown is {age(now - jobs.at)} old" if jobs.at is not None else "nothing is known yet"
+        old = f"last answer {age(now - jobs.at)} ago" if jobs.at is not None else "no answer yet"
         parts.append(f"NO ANSWER: {safe_line(jobs.trouble)}; {old}")
     elif jobs.asking_since is not None and now - jobs.asking_since > 2:
-        parts.append(f"asking for {age(now - jobs.asking_since)} …")
+        parts.append(f"waiting for an answer for {age(now - jobs.asking_since)} …")
     elif jobs.at is None:
-        parts.append("asking …")
+        parts.append("loading …")
     else:
-        parts.append(f"asked {age(now - jobs.at)} ago")
+        parts.append(f"updated {age(now - jobs.at)} ago")
     return "  ".join(part for part in parts if part)
 
 
 def age(seconds: float) -> str:
-    """A duration in one or two units: ``4s``, ``3m20s``, ``2h05m``, ``3d04h``."""
+    """Return a duration in one or two units: ``4s``, ``3m20s``, ``2h05m``, ``3d04h``."""
     whole = max(0, int(seconds))
     if whole < 60:
         return f"{whole}s"
@@ -107,7 +107,7 @@ def age(seconds: float) -> str:
 
 
 def wrapped(text: str, width: int) -> str:
-    """Lines broken at blanks to fit, the rest of each under its beginning: under its words where a label leads it."""
+    """Return the text wrapped to a width; continuation lines are indented under the text behind a label."""
     lines = []
     for line in safe_text(text).expandtabs().splitlines():
         label = _LABEL.match(line)
@@ -119,7 +119,7 @@ def wrapped(text: str, width: int) -> str:
 
 
 def keys_of(states: Sequence[RunState]) -> list[str]:
-    """The keys of rows, all different."""
+    """Return the keys of rows, all different."""
     keys: list[str] = []
     for state in states:
         key = key_of(state)

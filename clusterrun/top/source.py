@@ -1,11 +1,10 @@
-"""Why a job waits, where it stands or how it ended, as lines: what ``clusterrun why`` prints."""
+"""What the view queries from a Cluster, and what it does with a job."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -21,33 +20,32 @@ from clusterrun.state.filters import arrange
 from clusterrun.state.reconcile import Listing, RunState
 from clusterrun.state.show import handle, state_row
 
-Named = Sequence[tuple[str, Sequence[str]]]
+Facts = Sequence[tuple[str, Sequence[str]]]
 
 
 def explain(cluster: Any, state: RunState) -> list[str]:
-    """Which job and its state, then the explanation, each fact named once; an error of ours passes through."""
-    _, name, word, *_ = state_row(state)
-    named = [("job", [f"{handle(state)}  {name}"]), ("state", [word]), *_why(cluster, state)]
-    return [f"{'' if n else name:>9}  {line}" for name, lines in named for n, line in enumerate(lines)]
+    """Return what ``clusterrun why`` prints: the job, its state and the explanation, as lines."""
+    _, name, state_text, *_ = state_row(state)
+    facts = [("job", [f"{handle(state)}  {name}"]), ("state", [state_text]), *_find_cause(cluster, state)]
+    return [f"{'' if n else label:>9}  {line}" for label, lines in facts for n, line in enumerate(lines)]
 
 
-def _why(cluster: Any, state: RunState) -> Named:
+def _find_cause(cluster: Any, state: RunState) -> Facts:
+    from clusterrun.why import ended, pending  # only the key `e` needs them
+
     job = state.status
     if job.state == "PENDING":
-        scheduler = cluster.scheduler(state.record.scheduler if state.record else "slurm")
-        told: Named = import_module("clusterrun.why.pending").explain(scheduler, state).facts()
-    elif job.outcome is Outcome.RUNNING:
-        told = [("here", import_module("clusterrun.why.pending").running(state))]
-    else:
-        told = import_module("clusterrun.why.ended").explain(cluster, state).facts()
-    return told
+        return pending.explain(cluster.scheduler(state.record.scheduler if state.record else "slurm"), state).facts()
+    if job.outcome is Outcome.RUNNING:
+        return [("here", pending.running(state))]
+    return ended.explain(cluster, state).facts()
 
 
 KEPT = 3600
-"""Seconds for which a job that is over stays on the screen."""
+"""Seconds for which an ended job stays on the screen."""
 
 
-class Asked(Protocol):
+class ViewedCluster(Protocol):
     """The part of :class:`clusterrun.cluster.Cluster` that the view needs."""
 
     user: str
@@ -61,9 +59,9 @@ class Asked(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """What a run's files told at ``at`` (seconds since the epoch): its ranks, its last figures, its attempt's number.
+    """What a run's files contained at ``at`` (seconds since the epoch): ranks, last metrics, number of attempts.
 
-    ``ended`` tells that the newest attempt has left its end record.
+    ``ended`` is True if the newest attempt has an end record.
     """
 
     ranks: tuple[RankProgress, ...] = ()
@@ -74,19 +72,19 @@ class Ranks:
 
 
 class Source:
-    """One user's jobs: those that are not over, those that ended while they were watched, and ``pinned``.
+    """One user's jobs: the active ones, those that ended while on the screen, and ``pinned``.
 
-    ``polled``, if given, is asked for the list instead of ``cluster``, which is asked before anything is changed, and
-    ``told`` is where it puts what could not be asked.
+    ``polled``, if given, is queried for the list, and sends its notices to ``problems``. ``cluster`` is queried before
+    anything is changed.
     """
 
     def __init__(
-        self, cluster: Asked, pinned: RunRecord | None = None, *, polled: Asked | None = None,
-        told: list[str] | None = None,
+        self, cluster: ViewedCluster, pinned: RunRecord | None = None, *, polled: ViewedCluster | None = None,
+        problems: list[str] | None = None,
         now: Callable[[], float] = time.time,
     ) -> None:  # fmt: skip
         self._cluster, self._polled, self._now = cluster, polled or cluster, now
-        self._told = told if told is not None else []
+        self._problems = problems if problems is not None else []
         self._seen = {pinned.run_id: pinned} if pinned is not None else {}
 
     @property
@@ -94,8 +92,8 @@ class Source:
         return self._cluster.user
 
     def jobs(self) -> Listing:
-        """The jobs, newest first; one that has ended stays for an hour. Raises SchedulerError where nobody answers."""
-        self._told.clear()
+        """Return the jobs, newest first; an ended one stays for an hour. Raises SchedulerError without any answer."""
+        self._problems.clear()
         listing = self._polled.listing()
         found = listing.states
         live = {state.record.run_id: state.record for state in found if state.record is not None}
@@ -107,49 +105,51 @@ class Source:
         return replace(listing, states=tuple(reversed(arrange([*ended, *found]))))
 
     def ranks(self, state: RunState) -> Ranks:
-        """What the files of a job's own run tell."""
+        """Return what the files of a job's run contain."""
         run = state.record
         folders = run_record.attempts(run, state.status.id.task) if run is not None else []
         if run is None or not folders:
             return Ranks(at=self._now())
-        told = tuple(progress.read_ranks(folders[-1])) or _from_start(folders[-1])
+        ranks = tuple(progress.read_ranks(folders[-1])) or _ranks_of_start(folders[-1])
         ended = (folders[-1] / "end.json").exists()
-        return Ranks(told, progress.last_metrics(run), len(folders), ended, self._now())
+        return Ranks(ranks, progress.last_metrics(run), len(folders), ended, self._now())
 
     def logs(self, state: RunState) -> LogSource | None:
-        """The logs of a job, None where they are not known here."""
+        """Return the logs of a job, None if they are not known here."""
         run = state.record
         if run is None or run.job_id is None:
             return None
         return run_logs.source_of(run, replace(run.job_id, task=state.status.id.task))
 
     def cancel(self, state: RunState) -> str:
-        """Cancel a job as it stands now; returns what became of it."""
-        ((target, result),) = self._cluster.cancel(self._again(state))
-        said = f": {result.said}" if result.said else ""
-        return f"{'cancelled' if result.done else 'not cancelled'} {handle(target)}{said}"
+        """Cancel a job in its current state; return a message."""
+        ((target, result),) = self._cluster.cancel(self._query_again(state))
+        reason = f": {result.said}" if result.said else ""
+        return f"{'cancelled' if result.done else 'not cancelled'} {handle(target)}{reason}"
 
     def hold(self, state: RunState) -> str:
-        """Hold a job that waits, or release it where it is held; returns what was done."""
-        (target,) = self._again(state)
+        """Hold a pending job, or release a held one; return a message."""
+        (target,) = self._query_again(state)
         release = any(word in target.status.reason for word in HELD)
         self._cluster.hold(target, release=release)
         return f"{'released' if release else 'held'} {handle(target)}"
 
     def explain(self, state: RunState) -> list[str]:
-        """Why a job waits or how it ended, in lines."""
+        """Return the explanation of a job, as lines."""
+        return explain(self._cluster, *self._query_again(state))
 
-        return explain(self._cluster, *self._again(state))
-
-    def _again(self, state: RunState) -> list[RunState]:
-        """The job as the scheduler shows it now: what is changed must have been seen to be ours just before."""
+    def _query_again(self, state: RunState) -> list[RunState]:
+        """Return the job as the scheduler shows it now: only a job that was just seen to be the user's is changed."""
         if state.status.tasks:
             base = state.status.id.base
-            raise RequestError(f"{handle(state)} are tasks of an array", hint=f"`clusterrun cancel|why {base}`")
+            raise RequestError(
+                f"{handle(state)} is a group of array tasks",
+                hint=f"use `clusterrun cancel {base}` or `clusterrun why {base}`",
+            )
         found = self._cluster.status([handle(state)])
         same = [one for one in found if key_of(one) == key_of(state)]
         if len(same) != 1:
-            raise RequestError(f"{handle(state)} is not one job any more")
+            raise RequestError(f"{handle(state)} is no longer a single job")
         return same
 
     def _long_over(self, state: RunState) -> bool:
@@ -158,8 +158,7 @@ class Source:
 
 
 def key_of(state: RunState) -> str:
-    """What a job is known by on the screen, whatever becomes of it; the tasks of an array that share a row, by their
-    state."""
+    """Return the key of a job's row, the same for its whole life; that of array tasks in one row has their state."""
     job, run = state.status, state.record
     name = run.run_id if run is not None else job.id.base
     if job.tasks:
@@ -167,8 +166,8 @@ def key_of(state: RunState) -> str:
     return name if job.id.task is None else f"{name} {job.id.task}"
 
 
-def _from_start(attempt: Path) -> tuple[RankProgress, ...]:
-    """Which rank is where, of ranks that keep no progress (a launcher of the user's, a worker of an older version)."""
+def _ranks_of_start(attempt: Path) -> tuple[RankProgress, ...]:
+    """Return the ranks and their nodes for ranks without progress files (a custom launcher, an older worker)."""
     start = run_record.read_json(attempt / "start.json") or {}
     rows = start.get("ranks")
     found = []
@@ -179,5 +178,5 @@ def _from_start(attempt: Path) -> tuple[RankProgress, ...]:
 
 
 def is_over(state: RunState) -> bool:
-    """Whether a job will not write any more, as far as is known."""
+    """Return whether a job has ended, as far as is known."""
     return state.status.outcome not in (Outcome.RUNNING, Outcome.UNKNOWN)

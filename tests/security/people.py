@@ -47,7 +47,7 @@ class Said:
 
     def wrong(self, allowed: tuple[int, ...] | None) -> str:
         """What is wrong with how it ended, or nothing."""
-        if "Traceback" in self.err or "did not foresee" in self.err:
+        if "Traceback" in self.err or "unexpected error" in self.err:
             return f"an error that nobody foresaw: {self}"
         return "" if allowed is None or self.status in allowed else f"none of {allowed}: {self}"
 

@@ -60,7 +60,7 @@ def batch(person: Person, made: list[tuple[str, str]], own: dict[str, Any]) -> l
         told = f"{' '.join(words)}: {said.status} after {said.took:.1f} s\n{said.err[-400:]}"
         if said.status is None:
             faults.append(f"hangs: {told}")
-        elif said.status not in CODES or "Traceback" in said.err or "did not foresee" in said.err:
+        elif said.status not in CODES or "Traceback" in said.err or "unexpected error" in said.err:
             faults.append(f"dies: {told}")
         elif words in wholes and said.status != 0:
             faults.append(f"serves nothing of the rest: {told}")

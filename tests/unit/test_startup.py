@@ -32,7 +32,11 @@ def imported(*words: str) -> set[str]:
 def test_help_loads_almost_nothing(desk: Desk) -> None:
     found = imported("--help")
     assert "click" in found
-    assert not found & {"torch", "submitit", "jinja2", "rich", "transformers", "subprocess", "clusterrun.cluster"}
+    assert {name for name in found if name.startswith("clusterrun.")} == {
+        "clusterrun.cli", "clusterrun.cli.session", "clusterrun.cli.streams", "clusterrun.errors",
+    }  # fmt: skip
+    assert not found & {"torch", "submitit", "jinja2", "rich", "transformers", "subprocess", "dataclasses", "json"}
+    assert not found & {"difflib", "shutil", "pathlib"}
 
 
 @pytest.mark.parametrize(
@@ -43,6 +47,29 @@ def test_asking_loads_neither_jinja2_nor_submitit(desk: Desk, words: list[str]) 
     found = imported(*words)
     assert "clusterrun.cluster" in found
     assert not found & {"torch", "submitit", "jinja2", "transformers", "cloudpickle", "rich"}
+
+
+def packages(found: set[str]) -> set[str]:
+    """The packages of ours among what is imported."""
+    return {name.split(".")[1] for name in found if name.startswith("clusterrun.")}
+
+
+@pytest.mark.parametrize("words", [["list"], ["status", "1"]])
+def test_asking_reads_no_logs_and_no_job_files(desk: Desk, words: list[str]) -> None:
+    desk.slurm.answer("squeue", err="slurm_load_jobs error: Invalid job id specified\n", status=1)
+    found = imported(*words)
+    assert not packages(found) & {"logs", "free", "why", "jobspec", "top", "worker"}
+    assert not found & {"secrets", "socket", "hashlib", "ctypes", "difflib", "tempfile", "logging"}
+
+
+@pytest.mark.parametrize("words", [["--dry-run"], []])
+def test_submit_loads_neither_the_log_reader_nor_what_is_free(desk: Desk, words: list[str]) -> None:
+    desk.slurm.answer("sbatch", "123\n")
+    found = imported("submit", *words, "--", "train.py")
+    assert "clusterrun.submit.plan" in found and "jinja2" in found
+    assert not packages(found) & {"logs", "free", "why", "top", "worker"}
+    assert not found & {"clusterrun.cli.follow", "torch", "rich"}
+    assert "--dry-run" not in words or not found & {"submitit", "concurrent", "logging"}
 
 
 def test_render_loads_neither_submitit_nor_torch(desk: Desk) -> None:

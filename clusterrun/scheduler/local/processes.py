@@ -6,7 +6,6 @@ so a reused pid is never mistaken. Standard library only: the supervisor imports
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import time
@@ -214,6 +213,8 @@ def end_members(
 def adopt_orphans() -> None:
     """Make this process adopt the orphans among its descendants, so that none leaves the process tree."""
     try:
+        import ctypes  # queries need none
+
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     except (OSError, AttributeError):
         return  # a C library without prctl: the token alone finds the job's processes

@@ -40,15 +40,15 @@ def test_a_job_that_is_typed_twice_is_cancelled_once(desk: Desk, run: RunRecord)
 
 @pytest.mark.parametrize("word", ["R", "running", "PD,R"])
 def test_states_are_typed_as_for_list(desk: Desk, run: RunRecord, word: str) -> None:
-    assert "would cancel 1;" in desk.type("cancel", "--state", word, "--dry-run").err
-    assert "no such jobs" in desk.type("cancel", "--state", "PD", "--dry-run").err
+    assert "would cancel 1 job;" in desk.type("cancel", "--state", word, "--dry-run").err
+    assert "no matching active jobs" in desk.type("cancel", "--state", "PD", "--dry-run").err
 
 
 def test_a_dry_run_counts_what_a_cancel_would_cancel(desk: Desk, run: RunRecord) -> None:
     claim(run)
     attempt(run, end=end())
     desk.slurm.answer("squeue", rows({"i": "7", "u": "mallory"}))
-    assert "would cancel 0;" in desk.type("cancel", "7", "101", "--dry-run").err
+    assert "would cancel 0 jobs;" in desk.type("cancel", "7", "101", "--dry-run").err
 
 
 class Keyboard(io.StringIO):

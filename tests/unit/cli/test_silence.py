@@ -32,7 +32,7 @@ def test_cancelling_by_what_is_not_known_does_nothing_and_says_so(desk: Desk, wh
 def test_a_list_that_cannot_be_asked_for_is_not_empty(desk: Desk) -> None:
     desk.slurm.answer("squeue", **SILENT)
     said = desk.type("list")
-    assert said.status == 3 and "did not answer" in said.err and "no jobs" not in said.err
+    assert said.status == 3 and "did not answer" in said.err and "clusterrun: no active jobs" not in said.err
     said = desk.type("list", "--json")
     assert said.status == 3 and json.loads(said.out)["error"]
 

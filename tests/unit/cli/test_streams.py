@@ -35,7 +35,7 @@ def test_a_full_disk_is_a_line_and_no_failed_job(desk: Desk, words: str) -> None
     done = shell(f"CR {words} >/dev/full")
     assert done.returncode == 75
     line, hint = done.stderr.splitlines()
-    assert line == "clusterrun: the output cannot be written: No space left on device" and "hint: " in hint
+    assert line == "clusterrun: cannot write the output: No space left on device" and "hint: " in hint
 
 
 class Terminal(io.TextIOWrapper):
@@ -76,7 +76,7 @@ def test_a_low_terminal_shows_the_head_and_the_newest(monkeypatch: pytest.Monkey
 def test_a_sign_that_the_encoding_lacks_is_an_escape(desk: Desk, encoding: str) -> None:
     desk.write("logs/x_7.err", "ModuleNotFoundError: No module named '数'\n")
     said = desk.process("why", "--logs", "logs", env={"PYTHONIOENCODING": encoding})
-    assert "did not foresee" not in said.err and r"No module named '\u6570'" in said.out
+    assert "unexpected error" not in said.err and r"No module named '\u6570'" in said.out
 
 
 def test_ctrl_c_while_it_starts_is_no_traceback(desk: Desk, tmp_path: Path) -> None:

@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 
-from clusterrun.cli.watching import Listed, Named, watch
+from clusterrun.cli.watching import JobList, NamedJobs, watch_jobs
+from clusterrun.cluster import Cluster
 from clusterrun.job import JobId, JobStatus, outcome_of
 from clusterrun.records.store import Store
 from clusterrun.state.filters import JobFilter
@@ -46,8 +47,8 @@ def watched(answers: list[list[RunState]], seconds: float) -> tuple[list[float],
     """When a watch asked, over that many seconds of a clock that only sleeping moves; each answer once, the last on."""
     clock, asked = [0.0], list[float]()
 
-    class Answers(Listed):
-        def ask(self) -> Listing:
+    class Answers(JobList):
+        def query(self) -> Listing:
             asked.append(clock[0])
             return Listing(answers[min(len(asked), len(answers)) - 1])
 
@@ -57,7 +58,8 @@ def watched(answers: list[list[RunState]], seconds: float) -> tuple[list[float],
             raise Stop
 
     with pytest.raises(Stop):
-        watch(Ui("list"), Answers(JobFilter(), expand=False), pace=Pace(seed=1), sleep=sleep, now=lambda: clock[0])
+        view = Answers(Cluster(), [], JobFilter(), expand=False)
+        watch_jobs(Ui("list"), view, pace=Pace(seed=1), sleep=sleep, now=lambda: clock[0])
     return asked, Ui("list")
 
 
@@ -70,7 +72,7 @@ def test_watching_asks_rarely(capsys: pytest.CaptureFixture[str]) -> None:
 def test_watching_into_a_pipe_prints_a_block_for_each_change(capsys: pytest.CaptureFixture[str]) -> None:
     watched([[job("1", "PENDING")], [job("1", elapsed=1)], [job("1", elapsed=90)], []], 600)
     blocks = capsys.readouterr().out.split("\n\n")
-    assert len(blocks) == 3 and "PENDING" in blocks[0] and "RUNNING" in blocks[1] and "no jobs" in blocks[2]
+    assert len(blocks) == 3 and "PENDING" in blocks[0] and "RUNNING" in blocks[1] and "no active jobs" in blocks[2]
     assert "JOBID" in blocks[0]
 
 
@@ -109,8 +111,8 @@ class Watched:
             raise Stop
 
     def watch(self, *names: str) -> Sequence[RunState]:
-        ui, shown = Ui("status", out=self.out), Named(names, lambda line: None, explain=False)
-        return watch(ui, shown, pace=Pace(seed=1), sleep=self.sleep, now=lambda: self.seconds)
+        ui, view = Ui("status", out=self.out), NamedJobs(Cluster(polling=True), names, explain=False)
+        return watch_jobs(ui, view, pace=Pace(seed=1), sleep=self.sleep, now=lambda: self.seconds)
 
 
 class Screen(io.StringIO):

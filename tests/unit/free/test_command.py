@@ -11,7 +11,7 @@ from tests.unit.test_startup import imported
 def test_without_slurm_it_tells_of_this_machine(desk: Desk) -> None:
     desk.without_slurm()
     desk.set(CUDA_VISIBLE_DEVICES="0,1")
-    assert desk.type("free").out == "no Slurm here: jobs run on this machine, which has 2 GPUs\n"
+    assert desk.type("free").out == "Slurm not found; jobs run on this machine, which has 2 GPUs\n"
     assert desk.type("free", "--json").data == {"scheduler": "local", "gpus": 2}
     said = desk.type("free", "--scheduler", "slurm")
     assert said.status == 3 and "there is no Slurm here" in said.err

@@ -107,7 +107,7 @@ def test_a_silent_rank_is_marked_and_named_and_one_that_is_over_is_not(cluster: 
     write_rank(one, 1, time=time.time() - 95)
 
     async def story(pilot: Any) -> None:
-        screen = await shown(pilot, "silent: rank 1")
+        screen = await shown(pilot, "no heartbeat: rank 1")
         assert "1m35s !" in screen or "1m36s !" in screen
         cluster.put((one, status(1, "COMPLETED")))
         screen = await shown(pilot, "COMPLETED", without=["silent"])
@@ -175,8 +175,8 @@ def test_h_holds_a_job_and_releases_a_held_one(cluster: FakeCluster) -> None:
 def test_what_cannot_be_explained_is_said_and_the_view_goes_on(cluster: FakeCluster) -> None:
     async def story(pilot: Any) -> None:
         await shown(pilot, "Priority")
-        await pressed(pilot, "e", "esc closes", "no attribute 'scheduler'")  # this cluster has none to ask
-        await pressed(pilot, "escape", without=["esc closes"])
+        await pressed(pilot, "e", "esc to close", "no attribute 'scheduler'")  # this cluster has none to ask
+        await pressed(pilot, "escape", without=["esc to close"])
 
     play(cluster, story)
 
@@ -218,7 +218,7 @@ def test_a_scheduler_that_hangs_freezes_nothing(cluster: FakeCluster, tmp_path: 
         await pressed(pilot, "down", "saving")
         await pilot.press("t", "f", "escape", "c", "n")
         assert time.monotonic() - began < 20  # one who waited for the answer would wait for 30
-        await until_shown(pilot, lambda text: re.search(r"asking for ([2-9]|\d\d)s", text) is not None)
+        await until_shown(pilot, lambda text: re.search(r"waiting for an answer for ([2-9]|\d\d)s", text) is not None)
         assert cluster.asked == asked + 1
         await pilot.press("q")
 
@@ -267,7 +267,7 @@ def test_nobodys_text_is_markup_or_moves_the_cursor(cluster: FakeCluster, tmp_pa
 
 def test_without_jobs_it_says_what_to_do(cluster: FakeCluster) -> None:
     async def story(pilot: Any) -> None:
-        await shown(pilot, "no jobs; `clusterrun submit` starts one", "0 jobs")
+        await shown(pilot, "no active jobs; `clusterrun submit` starts one", "0 jobs")
         await pilot.press("c", "h", "e", "f", "enter", "escape")
 
     play(cluster, story)

@@ -27,9 +27,9 @@ def test_an_explanation_that_comes_after_its_window_was_closed_ends_nothing(tmp_
 
     async def story(pilot: Any) -> None:
         await shown(pilot, "Priority")
-        await pressed(pilot, "e", "asking")
+        await pressed(pilot, "e", "loading")
         asking = [thread for thread in threading.enumerate() if thread.name == "top-act"]
-        await pressed(pilot, "escape", without=["esc closes"])
+        await pressed(pilot, "escape", without=["esc to close"])
         answered.set()
         for thread in asking:
             thread.join(20)
@@ -61,7 +61,7 @@ def test_the_question_mark_tells_of_every_key(tmp_path: Path) -> None:
     async def act() -> None:
         async with Top(Source(cluster), pace=Pace(0.2)).run_test(size=(80, 24)) as pilot:
             screen = await shown(pilot, "RUNNING", "? Keys", "t Theme", "q Quit")
-            screen = await pressed(pilot, "question_mark", "these keys", "Neither touches a job")
+            screen = await pressed(pilot, "question_mark", "these keys", "no job is affected")
             told = {line.partition("│")[2].strip().partition("  ")[0] for line in screen.splitlines()}
             for binding in (one for one in Top.BINDINGS if isinstance(one, Binding)):
                 name = {"question_mark": "?", "escape": "esc", "ctrl+c": "q"}.get(binding.key, binding.key)

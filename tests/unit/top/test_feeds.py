@@ -77,9 +77,9 @@ def test_one_question_a_look_and_its_age_is_that_of_the_answer(tmp_path: Path) -
         return Listing([RunState(one, status(1))])
 
     feed = QueueFeed(ask, Pace(seed=1), clock)
-    feed.look()
+    feed.poll()
     assert len(calls) == 1 and feed.latest.at == 1003.0 and feed.latest.trouble == ""
-    assert shown.top_line(feed.latest, "me", 1010.0) == "clusterrun top  me  1 job  asked 7s ago"
+    assert shown.top_line(feed.latest, "me", 1010.0) == "clusterrun top  me  1 job  updated 7s ago"
 
 
 def test_what_was_known_is_kept_where_nothing_is_answered(tmp_path: Path) -> None:
@@ -99,13 +99,13 @@ def test_what_was_known_is_kept_where_nothing_is_answered(tmp_path: Path) -> Non
         return Listing(answer)
 
     feed = QueueFeed(ask, Pace(seed=1), clock)
-    feed.look()
+    feed.poll()
     for words in ("squeue did not answer", "squeue: time out", "ValueError: a mistake of ours"):
-        feed.look()
+        feed.poll()
         assert [state.status.state for state in feed.latest.states] == ["RUNNING"]
         assert feed.latest.trouble == words and feed.latest.at == 1060.0
     line = shown.top_line(feed.latest, "me", clock.seconds)
-    assert "NO ANSWER: ValueError: a mistake of ours; what is shown is 3m00s old" in line
+    assert "NO ANSWER: ValueError: a mistake of ours; last answer 3m00s ago" in line
 
 
 def test_a_run_of_another_cluster_is_no_sign_of_silence(tmp_path: Path) -> None:
@@ -116,9 +116,9 @@ def test_a_run_of_another_cluster_is_no_sign_of_silence(tmp_path: Path) -> None:
         [RunState(here, status(1), "squeue: time out", as_of=5), elsewhere],
     ]
     feed = QueueFeed(lambda: Listing(answers.pop(0)), Pace(seed=1), Clock())
-    feed.look()
+    feed.poll()
     assert feed.latest.trouble == ""
-    feed.look()
+    feed.poll()
     assert feed.latest.trouble == "squeue: time out"
     assert [state.note for state in feed.latest.states] == ["", "it ran on cluster other"]
 
@@ -126,9 +126,9 @@ def test_a_run_of_another_cluster_is_no_sign_of_silence(tmp_path: Path) -> None:
 def test_what_others_were_told_before_us_is_shown_with_its_age(tmp_path: Path) -> None:
     old = RunState(run(tmp_path, 1), status(1), "squeue: time out", as_of=int(time.time()) - 90)
     feed = QueueFeed(lambda: Listing([old]), Pace(seed=1), Clock())
-    feed.look()
+    feed.poll()
     line = shown.top_line(feed.latest, "me", 1000.0)
-    assert "1 job  NO ANSWER: squeue: time out; what is shown is 1m3" in line
+    assert "1 job  NO ANSWER: squeue: time out; last answer 1m3" in line
 
 
 def test_hurrying_never_asks_sooner_than_the_floor(tmp_path: Path) -> None:
@@ -149,8 +149,8 @@ def test_local_jobs_are_asked_about_often_as_it_costs_no_controller(tmp_path: Pa
     clock = Clock()
     local = RunState(run(tmp_path, 1, scheduler="local"), status(1))
     feed = QueueFeed(lambda: Listing([local]), Pace(seed=1), clock)
-    feed.look()
-    feed.look()
+    feed.poll()
+    feed.poll()
     assert feed._due == clock.seconds + 2.0
 
 
@@ -167,15 +167,15 @@ def test_another_job_is_read_at_once_and_a_reader_that_fails_keeps_the_last_word
 
     feed = RanksFeed(wait=0.05)
     feed.start()
-    feed.choose("one", lambda: read(1.0))
+    feed.select("one", lambda: read(1.0))
     until(lambda: feed.latest == ("one", Ranks(at=1.0)), 5)
-    feed.choose("two", lambda: read(2.0))
+    feed.select("two", lambda: read(2.0))
     until(lambda: feed.latest == ("two", Ranks(at=2.0)), 5)
     broken.set()
     time.sleep(0.2)
     assert feed.latest == ("two", Ranks(at=2.0))
     broken.clear()
-    feed.choose("one", lambda: read(3.0))
+    feed.select("one", lambda: read(3.0))
     until(lambda: feed.latest == ("one", Ranks(at=3.0)), 5)
     feed.close()
 
@@ -211,7 +211,7 @@ def test_a_log_that_grows_too_fast_is_shown_from_its_end_again(logs: LogFeed) ->
         for number in range(20 * LOG_LINES):
             file.write(f"0: {number}\n")
     until(lambda: logs.lines[-1] == f"0| {20 * LOG_LINES - 1}", 20)
-    assert any("lines left out" in line for line in logs.lines)
+    assert any("lines skipped" in line for line in logs.lines)
     assert logs.count < 5 * LOG_LINES and len(logs.lines) <= LOG_LINES
 
 
@@ -256,16 +256,16 @@ def test_training_that_stands_still_while_its_ranks_live_is_told(tmp_path: Path)
         )
         return shown.job_line(state, Ranks(ranks), 1000.0, over)
 
-    assert "no step seen for 5m00s" in line("training", 700.0)
+    assert "no step for 5m00s" in line("training", 700.0)
     assert "no step" not in line("training", 975.0)  # it may have made one since it last told
     assert "no step" not in line("saving", 700.0) and "no step" not in line("training", 700.0, over=True)
 
 
 def test_before_the_first_answer_nothing_is_claimed() -> None:
-    assert shown.top_line(Jobs(), "me", 5.0) == "clusterrun top  me  asking …"
-    assert shown.top_line(Jobs(asking_since=1.0), "me", 5.0) == "clusterrun top  me  asking for 4s …"
+    assert shown.top_line(Jobs(), "me", 5.0) == "clusterrun top  me  loading …"
+    assert shown.top_line(Jobs(asking_since=1.0), "me", 5.0) == "clusterrun top  me  waiting for an answer for 4s …"
     line = shown.top_line(Jobs(trouble="squeue: no"), "me", 5.0)
-    assert line == "clusterrun top  me  NO ANSWER: squeue: no; nothing is known yet"
+    assert line == "clusterrun top  me  NO ANSWER: squeue: no; no answer yet"
 
 
 def test_the_time_of_a_running_job_goes_on_between_two_answers_and_stops_where_none_comes(tmp_path: Path) -> None:
@@ -285,7 +285,7 @@ def test_rows_are_made_at_once_of_a_new_answer_and_again_as_figures_come(tmp_pat
     queue = QueueFeed(lambda: Listing([RunState(one, status(1))]), Pace(seed=1))
     feed = RowsFeed(queue, shown.job_rows)
     feed.start()
-    queue.look()
+    queue.poll()
     until(lambda: one.run_id in feed.latest.cells, 5)
     (one.run_dir / "metrics.jsonl").write_text('{"step": 4321, "loss": 1.25}\n')
     until(lambda: "4321" in feed.latest.cells[one.run_id] and "1.25" in feed.latest.cells[one.run_id], 5)

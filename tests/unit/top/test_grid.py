@@ -43,13 +43,13 @@ def test_a_cell_that_is_drawn_before_the_table_is_idle_is_not_cut(cell: str, col
 def test_the_cursor_stays_on_its_row_where_columns_and_widths_change() -> None:
     async def story(pilot: Any, grid: Grid) -> None:
         grid.show([(key, [key, "x"]) for key in "abc"])
-        grid.choose("b")
+        grid.select("b")
         grid.show([(key, [key, "wider than before"]) for key in "xbac"])
-        assert grid.chosen == "b"
+        assert grid.selected == "b"
         grid.show([(key, [key]) for key in "ab"], ["ONE"])
-        assert grid.chosen == "b"
+        assert grid.selected == "b"
         grid.show([(key, [key]) for key in "ac"])
-        assert grid.chosen == "c", "where its row was"
+        assert grid.selected == "c", "where its row was"
         await pilot.pause()
         assert "ONE" in text_of(pilot.app)
 

@@ -1,0 +1,29 @@
+"""What all commands share: the ``--json`` option, and what click hands to each as ``ctx.obj``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:  # `--help` needs no Cluster
+    from clusterrun.cluster import Cluster
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON envelope instead of text.")
+
+
+class Session:
+    """One call of the command line: the words after ``--``, and the only place that makes a Cluster.
+
+    ``script`` is None if no ``--`` was typed.
+    """
+
+    def __init__(self, script: Sequence[str] | None = None) -> None:
+        self.script = script
+
+    def cluster(self, notify: Callable[[str], None], *, polling: bool = False) -> Cluster:
+        """Return a Cluster that sends notices to ``notify``; with ``polling`` one that queries Slurm sparingly."""
+        from clusterrun.cluster import Cluster
+
+        return Cluster(notify=notify, polling=polling)

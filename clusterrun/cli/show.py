@@ -1,0 +1,49 @@
+"""The text that ``status`` and ``list`` print, once or with ``--watch``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from clusterrun.cluster import Cluster
+from clusterrun.job import Outcome
+from clusterrun.state import filters
+from clusterrun.state.filters import JobFilter
+from clusterrun.state.reconcile import Listing, RunState
+from clusterrun.state.show import state_lines
+
+
+def status_lines(states: Sequence[RunState], *, explain: bool, cause: Callable[[RunState], str]) -> list[str]:
+    """Return jobs in full, separated by empty lines; ``cause`` returns the first cause of an end."""
+    blocks = [state_lines(state, explain=explain, first=cause(state)) for state in states]
+    return [line for number, block in enumerate(blocks) for line in ([""] if number else []) + block]
+
+
+def is_certain(states: Sequence[RunState]) -> bool:
+    """Return whether the current state of all jobs is known."""
+    return all(s.as_of is None and s.status.outcome not in (Outcome.UNKNOWN, Outcome.LOST) for s in states)
+
+
+def first_cause(state: RunState) -> str:
+    """Return why a run failed, in one line; empty for a job that is active, done or has no record."""
+    if state.record is None or state.status.outcome in (Outcome.DONE, Outcome.RUNNING):
+        return ""
+    from clusterrun.why import ended  # most commands end without it
+
+    return ended.in_one_line(state)
+
+
+def list_jobs(cluster: Cluster, job_filter: JobFilter, *, expand: bool) -> Listing:
+    """Return the jobs that match a filter, in the order of ``list``."""
+    found = cluster.listing(everything=job_filter.history, all_clusters=job_filter.all_clusters)
+    return replace(found, states=filters.arrange(filters.choose(found.states, job_filter), expand=expand))
+
+
+def no_jobs_message(job_filter: JobFilter) -> str:
+    """Return the message for an empty list."""
+    conditions = [f"in state {', '.join(sorted(job_filter.states))}"] if job_filter.states else []
+    conditions += [f"named {job_filter.name}"] if job_filter.name else []
+    conditions += ["submitted since then"] if job_filter.since is not None else []
+    if conditions:
+        return f"no jobs {', '.join(conditions)}"
+    return "no jobs" if job_filter.history else "no active jobs; `clusterrun list --all` includes ended jobs"
