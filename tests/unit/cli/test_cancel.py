@@ -29,7 +29,7 @@ def run(desk: Desk) -> RunRecord:
 @pytest.mark.parametrize("part", ["101_3", "101+1"])
 def test_a_part_of_a_run_that_has_none_cancels_nothing(desk: Desk, run: RunRecord, part: str) -> None:
     said = desk.type("cancel", part)
-    assert said.status == 4 and said.err.splitlines()[0].startswith(f"clusterrun: no such job: {part}, as 101 is ")
+    assert said.status == 4 and said.err.splitlines()[0].startswith(f"clusterrun: no such job: {part} (job 101 ")
     assert desk.slurm.count("scancel") == 0
     assert desk.type("cancel", "101").out == "Cancelled 101\n"
 
