@@ -1,7 +1,7 @@
 """The Python API: plan, submit, and everything one asks of runs afterwards.
 
 cluster = Cluster()
-plan = cluster.plan(Asked(words=("train.py",), flags={"nodes": Value(2, "me")}))
+plan = cluster.plan(SubmitArgs(command=("train.py",), flags={"nodes": Value(2, "me")}))
 run = cluster.submit(plan)
 cluster.wait([run])
 """
@@ -132,14 +132,14 @@ class Cluster:
         scheduler = self.scheduler(plan.record.scheduler)
         store.stage(plan.record, plan.spec_json(), plan.script)
         with store.submitting(plan.record):
-            return protocol.submit(store, scheduler, plan.record, plan.order, tell=self.tell)
+            return protocol.submit(store, scheduler, plan.record, plan.submission, notify=self.tell)
 
     def submit_function(
         self, function: Callable[..., Any], *args: Any, flags: Mapping[str, Value], **kwargs: Any
     ) -> Any:
         """Run a callable once per rank on Slurm, by submitit's own pickling through our script.
 
-        ``flags`` are as in :class:`Asked`. Returns submitit's job, whose ``results()`` holds a value per rank. The
+        ``flags`` are as in :class:`SubmitArgs`. Returns submitit's job, whose ``results()`` holds a value per rank. The
         callable must be importable by the job's Python, or small enough to pickle by value.
         """
         from clusterrun.scheduler.slurm.executor import TrainExecutor
@@ -153,14 +153,14 @@ class Cluster:
         store = self.store(plan.record.root)
         store.prepare(plan.spec.shared)
         store.stage(plan.record, plan.spec_json(), plan.script)
-        order = replace(plan.order, env={**plan.order.env, "SUBMITIT_EXECUTOR": "slurm"})
+        submission = replace(plan.submission, env={**plan.submission.env, "SUBMITIT_EXECUTOR": "slurm"})
 
         def send(argv: Sequence[str]) -> str:
             # the whole protocol stands where submitit would run sbatch once and believe what it prints
             with store.submitting(plan.record):
-                return str(protocol.submit(store, scheduler, plan.record, order, tell=self.tell).job_id)
+                return str(protocol.submit(store, scheduler, plan.record, submission, notify=self.tell).job_id)
 
-        return TrainExecutor(order, send).submit(function, *args, **kwargs)
+        return TrainExecutor(submission, send).submit(function, *args, **kwargs)
 
     def recover(self, run_id: str) -> RunRecord:
         """Settle a run whose submission was cut off: find its job, or submit it now with the same token.
@@ -338,7 +338,7 @@ class Cluster:
         from clusterrun.submit import plan as planning
         from clusterrun.submit import request
 
-        typed, found = request.read(asked, self.cwd, self.environ), None
+        typed, found = request.load_request(asked, self.cwd, self.environ), None
         if named or typed.scheduler == LOCAL or self.facts() is not None:
             found = self.scheduler(scheduler or typed.scheduler)
         here = planning.Here(self.cwd, self.environ, self.user)

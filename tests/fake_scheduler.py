@@ -57,13 +57,13 @@ class FakeSlurm:
         self.jobs.append((self.time.seconds + late, status(id, token, **changes)))
         return id
 
-    def submit(self, order: Submission) -> JobId:
+    def submit(self, submission: Submission) -> JobId:
         self.sent += 1
         word = self.plan.pop(0) if self.plan else "accept"
         self.time.sleep(10 if word in ("made", "unmade", "late") else 9 if word == "undelivered" else 0.01)
         match word:
             case "accept":
-                return self.make(order.token)
+                return self.make(submission.token)
             case "refuse":
                 raise Refused("Slurm refused the job", said="sbatch: error: no")
             case "undelivered":
@@ -71,12 +71,12 @@ class FakeSlurm:
             case "gone":
                 raise NoScheduler("sbatch could not be started")
             case "strange" | "no job":
-                raise Ambiguous("?", said="what?", wire=False, yes=word == "no job")
+                raise Ambiguous("?", said="what?", cut_off=False, accepted=word == "no job")
             case "late":
-                self.make(order.token, late=9.0)
+                self.make(submission.token, late=9.0)
             case "made" | "yes":
-                self.make(order.token)
-        raise Ambiguous("cut off", said="Socket timed out", yes=word == "yes")
+                self.make(submission.token)
+        raise Ambiguous("cut off", said="Socket timed out", accepted=word == "yes")
 
     def _silent(self) -> bool:
         self.asked += 1
@@ -119,11 +119,11 @@ def staged(root: Path, token: str = TOKEN, **changes: object) -> tuple[Store, Ru
         submissions=(replace(one, **changes),),
     )  # fmt: skip
     store.stage(record, {}, "#!/bin/bash\n")
-    order = Submission(
+    submission = Submission(
         run_id=run_id, run_dir=record.run_dir, token=token, script=record.run_dir / "script.sh", workdir=root,
         logs=root / "logs", env={},
     )  # fmt: skip
-    return store, record, order
+    return store, record, submission
 
 
 def claim(record: RunRecord, job: str, restart: int = 0) -> None:
@@ -133,14 +133,14 @@ def claim(record: RunRecord, job: str, restart: int = 0) -> None:
 
 
 def send(
-    root: Path, plan: Sequence[str], deaf: Sequence[tuple[float, float]] = (), tell: Callable[[str], None] = str
+    root: Path, plan: Sequence[str], deaf: Sequence[tuple[float, float]] = (), notify: Callable[[str], None] = str
 ) -> tuple[FakeSlurm, RunRecord | ClusterrunError]:
     """Submit a fresh run to a scheduler with that plan; what came of it, an error included."""
     time = Time()
     slurm = FakeSlurm(time, plan, deaf)
-    store, record, order = staged(root)
+    store, record, submission = staged(root)
     try:
-        return slurm, protocol.submit(store, slurm, record, order, tell=tell, clock=time.clock)
+        return slurm, protocol.submit(store, slurm, record, submission, notify=notify, clock=time.clock)
     except ClusterrunError as error:
         return slurm, error
 

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from clusterrun.jobspec.fields import Value
-from clusterrun.jobspec.render import Identity, Places, render
+from clusterrun.jobspec.render import Places, RunIdentity, render
 from clusterrun.jobspec.spec import JobSpec, Script, Work, build_spec
 
-IDENTITY = Identity("20261121-034501-k3v7qa", Path("/home/ann/project/.clusterrun/runs/20261121-034501-k3v7qa"),
+IDENTITY = RunIdentity("20261121-034501-k3v7qa", Path("/home/ann/project/.clusterrun/runs/20261121-034501-k3v7qa"),
                     "k3v7qaabcdefghij")  # fmt: skip
 PLACES = Places(
     workdir=Path("/home/ann/project/src"),
@@ -28,7 +28,9 @@ def make_spec(work: Work = TRAIN, **asked: Any) -> JobSpec:
     return build_spec({name: Value(value, f"--{name}") for name, value in values.items()}, work)
 
 
-def make_script(spec: JobSpec, *, local: bool = False, identity: Identity = IDENTITY, places: Places = PLACES) -> str:
+def make_script(
+    spec: JobSpec, *, local: bool = False, identity: RunIdentity = IDENTITY, places: Places = PLACES
+) -> str:
     """Its script at fixed places."""
     return render(spec, identity, places, local=local)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from clusterrun.jobspec.render import Identity, Places
+from clusterrun.jobspec.render import Places, RunIdentity
 from clusterrun.jobspec.spec import Command, Work
 from clusterrun.submit.plan import WORKER
 from tests.rendered_scripts import make_script, make_spec
@@ -71,7 +71,7 @@ def stage(
     spec = make_spec(work, python=sys.executable, template=str(template), **asked)
     places = Places(workdir=folder, logs=folder, worker=WORKER, umask=umask)
     script = run_dir / "script.sh"
-    script.write_text(make_script(spec, local=local, identity=Identity("run1", run_dir, TOKEN), places=places))
+    script.write_text(make_script(spec, local=local, identity=RunIdentity("run1", run_dir, TOKEN), places=places))
     submission = run_dir / "submissions" / f"{TOKEN}.json"
     submission.write_text("{}")
     return Staged(run_dir, script, submission)

@@ -42,7 +42,7 @@ def init(force: bool, only_print: bool, as_json: bool) -> None:
     facts = run_survey(run, cluster.user)
     if facts.slurm == "silent":
         raise SchedulerError(
-            "Slurm is here but does not answer", said=facts.said, hint="ask `scontrol ping`, then try again"
+            "Slurm is here but does not answer", said=facts.detail, hint="ask `scontrol ping`, then try again"
         )
     text = config_text(facts)
     if not only_print:

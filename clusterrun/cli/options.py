@@ -39,7 +39,7 @@ def asked(job: str | None, words: tuple[str, ...], profile: str | None, options:
         elif one.kind == "list":
             value = list(value)
         flags[one.name] = Value(value, f"--{one.name}")
-    return SubmitArgs(job=job, words=words, flags=flags, profile=profile)
+    return SubmitArgs(job=job, command=words, flags=flags, profile=profile)
 
 
 def _option(one: Field) -> Callable[[F], F]:

@@ -1,4 +1,4 @@
-"""Jobs without a record of ours: what Slurm tells of any job that may be seen."""
+"""JobIndex without a record of ours: what Slurm tells of any job that may be seen."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from clusterrun.errors import NoSuchJob, SchedulerError
 from clusterrun.job import JobId, JobStatus
 from clusterrun.records import run_record
-from clusterrun.records.ownership import Jobs, covers
+from clusterrun.records.ownership import JobIndex, covers
 from clusterrun.records.run_record import RunRecord
 from clusterrun.scheduler import Answer, Scheduler
 from clusterrun.state.reconcile import RunState
@@ -67,7 +67,7 @@ def others(
     too. With ``everything`` jobs that are over count.
     """
     rows = answer.jobs if answer.complete else answer.last
-    jobs = Jobs(rows)
+    jobs = JobIndex(rows)
     taken = {id(job) for run in runs for job in jobs.of(run)}
     scripts: dict[str, RunRecord | None] = {}
     more, rest = [], []

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from clusterrun.job import JobId, JobStatus, Outcome, each_task
+from clusterrun.job import JobId, JobStatus, Outcome, split_tasks
 from clusterrun.scheduler import Scheduler
 from clusterrun.scheduler.factory import FIRST, LONGEST
 from clusterrun.state.external import ACCOUNTING, END_UNKNOWN, NO_ACCOUNTING, WINDOW, is_answer_for, states
@@ -79,7 +79,7 @@ class ExternalWatch:
     def _take(self, jobs: Iterable[JobStatus], only: frozenset[JobId] | None = None) -> set[JobId]:
         seen = set()
         for row in jobs:
-            for job in each_task(row):
+            for job in split_tasks(row):
                 known = self._found.get(job.id)
                 if (only is not None and job.id not in only) or (known is not None and self.settled(known)):
                     continue

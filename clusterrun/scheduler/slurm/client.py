@@ -214,7 +214,7 @@ class SlurmScheduler:
             raise Ambiguous(
                 "sbatch said yes, but not clearly which job it made",
                 said=(done.stdout + done.stderr).strip()[-500:],
-                yes=True,
+                accepted=True,
             )
         return job
 
