@@ -135,7 +135,7 @@ def test_no_slurm_and_a_silent_one(answer: Completed | CommandError, slurm: str)
     settings = tomllib.loads(config_text(facts))
     assert settings == ({"scheduler": "local"} if slurm == "none" else {})
     if not isinstance(answer, CommandError):
-        assert facts.said == answer.stderr.strip().split("\n")[-1]
+        assert facts.detail == answer.stderr.strip().split("\n")[-1]
 
 
 def test_this_machines_gpus() -> None:
