@@ -84,7 +84,7 @@ def test_a_request_that_is_wrong(desk: Desk) -> None:
         (["--python", "/nowhere/python"], "--python: no such program: /nowhere/python", "path of a Python"),
         (["--template", "none.j2"], "none.j2: No such file or directory", "Jinja"),
         (["--profile", "none"], "no profile 'none' (--profile)", "[profile.none]"),
-        (["--", "none.py"], "no such script: none.py", "looked in"),
+        (["--", "none.py"], "no such script: none.py", "searched in"),
         (["--", "trian.py"], "no such script: trian.py", "did you mean train.py?"),
         (["--", "./none"], "no such script: ./none", ""),
         (["--", ""], "no such script", ""),
