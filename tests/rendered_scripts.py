@@ -20,9 +20,9 @@ PLACES = Places(
 TRAIN = Script("/home/ann/project/src/train.py", ("--lr", "1e-4"))
 
 
-def make_spec(work: Work = TRAIN, **asked: Any) -> JobSpec:
+def make_spec(work: Work = TRAIN, **options: Any) -> JobSpec:
     """A specification by the names of the flags, underscores for dashes."""
-    values = {"python": "/opt/venv/bin/python", **{name.replace("_", "-"): value for name, value in asked.items()}}
+    values = {"python": "/opt/venv/bin/python", **{name.replace("_", "-"): value for name, value in options.items()}}
     if "gres" not in values:
         values.setdefault("gpus-per-node", 0)
     return build_spec({name: Value(value, f"--{name}") for name, value in values.items()}, work)

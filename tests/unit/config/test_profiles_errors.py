@@ -1,4 +1,4 @@
-"""A wrong profile is refused in words that point at its line; text that is no TOML is refused too."""
+"""Errors in profiles name the line; invalid TOML is an error too."""
 
 from __future__ import annotations
 

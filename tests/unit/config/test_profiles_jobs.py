@@ -1,4 +1,4 @@
-"""Job files: where they are found, what they say to run, what is refused."""
+"""Job files: where they are found, what they run, and their errors."""
 
 from __future__ import annotations
 

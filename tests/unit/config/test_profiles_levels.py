@@ -1,4 +1,4 @@
-"""Profiles: where they are found, what wins over what, and where each value is said to come from."""
+"""Profiles: where they are found, their precedence, and the source of each value."""
 
 from __future__ import annotations
 

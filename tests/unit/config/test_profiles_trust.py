@@ -1,4 +1,4 @@
-"""Files that others may write are not used by themselves, and a notice says why."""
+"""Files that others can write are not used implicitly, and a notice gives the reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is read of a cluster, and the profile made of it.
+"""The survey of a cluster and the profile written from it.
 
 ``tests/data/slurm`` holds what Slurm 22.05.8 answered (host names and folders replaced): a cluster with accounting and
 typed GPUs, one node drained and a partition down; one with plain GPUs; one without GPUs or accounting; a dead

@@ -1,4 +1,4 @@
-"""What may be asked, what is refused, and what a request turns into."""
+"""Job specifications: valid and invalid options, and the result."""
 
 from __future__ import annotations
 

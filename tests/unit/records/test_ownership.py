@@ -1,4 +1,4 @@
-"""Which job belongs to a run, where records of a project are kept, and which cluster a job is of."""
+"""Which job belongs to a run, where the records of a project are stored, and the cluster of a job."""
 
 from __future__ import annotations
 

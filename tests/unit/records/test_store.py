@@ -1,4 +1,4 @@
-"""Records: plain files, replaced whole, read by any version, found from anywhere; only a run's own are believed."""
+"""Records: plain files, replaced atomically, readable by any version, found from anywhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From what was typed to a specification: levels merged, the work recognised, the job's Python asked."""
+"""Requests: merging of levels, parsing of the command, checks of the job's Python."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one door to other programs: time-outs, whole process groups, bytes, and a clean environment."""
+"""Running other programs: timeouts, process groups, bytes, and a clean environment."""
 
 from __future__ import annotations
 
