@@ -95,7 +95,7 @@ class Cluster:
         from clusterrun.submit import plan as planning
         from clusterrun.submit import request as requests
 
-        request, scheduler = requests.read(args, self.cwd, self.environ), None
+        request, scheduler = requests.load_request(args, self.cwd, self.environ), None
         if named or request.scheduler == LOCAL or self.facts() is not None:
             scheduler = self.scheduler(request.scheduler)
         partition = request.values.get("partition")
@@ -108,7 +108,7 @@ class Cluster:
         from clusterrun.free.estimate import Asker, soonest
         from clusterrun.submit import request as requests
 
-        request, scheduler = requests.read(args, self.cwd, self.environ), self.scheduler("slurm")
+        request, scheduler = requests.load_request(args, self.cwd, self.environ), self.scheduler("slurm")
         return soonest(Asker(request, scheduler, self._here(), self._factory.has_gpus(scheduler), args), self.free())
 
     def free(self) -> ClusterSnapshot:
@@ -135,7 +135,7 @@ class Cluster:
         scheduler = self.scheduler(plan.record.scheduler)
         store.stage(plan.record, plan.spec_json(), plan.script)
         with store.submitting(plan.record):
-            return protocol.submit(store, scheduler, plan.record, plan.order, tell=self.notify)
+            return protocol.submit(store, scheduler, plan.record, plan.submission, notify=self.notify)
 
     def submit_script(self, *words: str, **options: Any) -> RunRecord:
         """Plan and submit a script with its arguments; ``options`` are those of :meth:`SubmitArgs.of`."""
@@ -162,14 +162,14 @@ class Cluster:
         store = self.store(plan.record.root)
         store.prepare(plan.spec.shared)
         store.stage(plan.record, plan.spec_json(), plan.script)
-        order = replace(plan.order, env={**plan.order.env, "SUBMITIT_EXECUTOR": "slurm"})
+        submission = replace(plan.submission, env={**plan.submission.env, "SUBMITIT_EXECUTOR": "slurm"})
 
         def send(argv: Sequence[str]) -> str:
             # the submit protocol replaces submitit's single sbatch, whose output it would trust
             with store.submitting(plan.record):
-                return str(protocol.submit(store, scheduler, plan.record, order, tell=self.notify).job_id)
+                return str(protocol.submit(store, scheduler, plan.record, submission, notify=self.notify).job_id)
 
-        return TrainExecutor(order, send).submit(function, *args, **kwargs)
+        return TrainExecutor(submission, send).submit(function, *args, **kwargs)
 
     def recover(self, run_id: str) -> RunRecord:
         """Finish a submission that was cut off: find the job, or submit it now with the same token.

@@ -1,19 +1,19 @@
-"""The errors of clusterrun, one drawn tree.
+"""All errors of clusterrun.
 
     ClusterrunError                    exit 1
-    ├── RequestError                   exit 2   what was asked is wrong; nothing was written
-    │   ├── ConfigError                         a profile or job file (file and line in the message)
-    │   └── TemplateError                       a template that does not exist or does not render
-    ├── SchedulerError                 exit 3   the scheduler said no, or did not answer
-    │   ├── Refused                             it answered no: asking again would not help
-    │   ├── NotDelivered                        the request never reached it: asking again is safe
-    │   └── NoScheduler                         Slurm was asked for and there is none
-    ├── NoSuchJob                      exit 4   not known, or not yours to change
-    ├── Ambiguous                      exit 75  it may or may not have happened
-    └── CommandError                   exit 3   a program we ran failed (carries argv, status, stdout, stderr)
+    ├── RequestError                   exit 2   the request is wrong; nothing was written
+    │   ├── ConfigError                         a profile or job file is wrong (file and line in the message)
+    │   └── TemplateError                       a template does not exist or does not render
+    ├── SchedulerError                 exit 3   the scheduler refused or did not answer
+    │   ├── Refused                             it refused: a retry would not help
+    │   ├── NotDelivered                        the request never reached it: a retry is safe
+    │   └── NoScheduler                         Slurm was requested and there is none
+    ├── NoSuchJob                      exit 4   no such job, or another user's
+    ├── Ambiguous                      exit 75  the request may or may not have taken effect
+    └── CommandError                   exit 3   a program failed (carries argv, status, stdout, stderr)
 
-Each carries ``hint``: what to try next, one line. The command line catches the root once and prints
-what failed, what the scheduler said, verbatim, and the hint; nothing else in the package prints an error.
+Each carries ``hint``: what to try next, in one line. The command line catches ClusterrunError in one place. It prints
+the message, the scheduler's own output and the hint. No other code of the package prints an error.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from collections.abc import Sequence
 
 
 class ClusterrunError(Exception):
-    """Anything that clusterrun knows how to say in one line."""
+    """An error with a message of one line."""
 
     exit_code = 1
 
@@ -30,7 +30,7 @@ class ClusterrunError(Exception):
         super().__init__(message)
         self.message = message
         self.hint = hint
-        #: what the scheduler printed, word for word, or ""
+        #: the output of the scheduler, verbatim, or ""
         self.said = said
 
 
@@ -49,50 +49,52 @@ class TemplateError(RequestError):
 
 
 class SchedulerError(ClusterrunError):
-    """The scheduler said no or did not answer."""
+    """The scheduler refused or did not answer."""
 
     exit_code = 3
 
 
 class Refused(SchedulerError):
-    """The scheduler answered no, so asking again would not help."""
+    """The scheduler refused the request, so a retry would not help."""
 
 
 class NotDelivered(SchedulerError):
-    """The request never reached the scheduler, so asking again is safe."""
+    """The request never reached the scheduler, so a retry is safe."""
 
 
 class NoScheduler(SchedulerError):
-    """Slurm was asked for where no Slurm can be used."""
+    """Slurm was requested, but cannot be used here."""
 
 
 class NoSuchJob(ClusterrunError):
-    """No job of that id is known, or it is not yours to change."""
+    """No job has this id, or it belongs to another user."""
 
     exit_code = 4
 
 
 class Ambiguous(ClusterrunError):
-    """It is not known whether the request was carried out; the hint says how to settle it.
+    """The request may or may not have taken effect; the hint says how to find out.
 
-    ``wire`` is True where the request was cut off under way, so that it may be sent again once it is known not
-    to have arrived; False for words we do not know, which may as well be a refusal. ``yes`` is True where it was
-    carried out by all accounts, only not told as what: it is never sent again.
+    ``cut_off`` is True if the connection broke: the request may be sent again once it is known that it did not arrive.
+    It is False for an unknown answer, which may be a refusal. ``accepted`` is True if the scheduler accepted the
+    request but gave no job id: it is never sent again.
     """
 
     exit_code = 75
 
-    def __init__(self, message: str, *, hint: str = "", said: str = "", wire: bool = True, yes: bool = False) -> None:
+    def __init__(
+        self, message: str, *, hint: str = "", said: str = "", cut_off: bool = True, accepted: bool = False
+    ) -> None:
         super().__init__(message, hint=hint, said=said)
-        self.wire = wire and not yes
-        self.yes = yes
+        self.cut_off = cut_off and not accepted
+        self.accepted = accepted
 
 
 class CommandError(SchedulerError):
-    """A program that we ran failed, hung or could not be started.
+    """A program failed, hung or could not be started.
 
-    ``status`` is its exit status (128+n for a signal), or None where it was not started or was ended
-    after ``timeout`` seconds.
+    ``status`` is its exit status (128+n for a signal), or None if it could not be started or was killed at its
+    time limit.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""What a job is called and how it stands: ids, states, outcomes. No I/O."""
+"""Job ids, job states and outcomes. No I/O."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class JobId:
 
     @classmethod
     def parse(cls, text: str) -> JobId:
-        """Read an id; raises RequestError for anything else, before any command is run with it."""
+        """Parse a job id. Raises RequestError for any other text, so no command ever gets it as an argument."""
         match = _JOB_ID.fullmatch(text)
         if match is None:
             raise RequestError(
@@ -44,7 +44,7 @@ class JobId:
 
     @property
     def base(self) -> str:
-        """The id without array task or component: the name of the whole submission."""
+        """The id without array task or component: the id of the whole submission."""
         return self.raw
 
     @property
@@ -58,7 +58,7 @@ class JobId:
 
 
 def is_run_id(text: str) -> bool:
-    """Whether the text is a run id (``20261121-034501-k3v7qa``), the handle of a run that has no job id yet."""
+    """Return whether the text is a run id (``20261121-034501-k3v7qa``); a run has one before it has a job id."""
     return _RUN_ID.fullmatch(text) is not None
 
 
@@ -69,18 +69,18 @@ def log_paths(logs: Path, job: JobId) -> tuple[Path, Path]:
 
 
 class Outcome(StrEnum):
-    """Our word beside Slurm's state: what became of the run."""
+    """The result of a run, beside Slurm's state."""
 
-    RUNNING = "running"  # queued, running, or ending: not over
+    RUNNING = "running"  # active: pending, running or completing
     DONE = "done"
     FAILED = "failed"
-    STOPPED = "stopped"  # saved and left, to be resumed
+    STOPPED = "stopped"  # saved a checkpoint and exited, to resume later
     CANCELLED = "cancelled"
-    LOST = "lost"  # accepted once, unknown to an answering controller, never started
+    LOST = "lost"  # accepted, never started, and the controller no longer knows it
     UNKNOWN = "unknown"
 
 
-#: Slurm's state words after which nothing more happens, and what each means (man squeue 22.05, JOB STATE CODES).
+#: Slurm's final job states and their outcomes (man squeue 22.05, JOB STATE CODES).
 TERMINAL: dict[str, Outcome] = {
     "COMPLETED": Outcome.DONE,
     "FAILED": Outcome.FAILED,
@@ -95,18 +95,18 @@ TERMINAL: dict[str, Outcome] = {
     "CANCELLED": Outcome.CANCELLED,
     "REVOKED": Outcome.CANCELLED,
 }
-#: Terminal words that a requeue may still turn into PENDING, so one sight of them is not the end.
+#: Final states that a requeue may turn back into PENDING, so one query is not proof of the end.
 MAY_RETURN = frozenset({"PREEMPTED", "NODE_FAIL", "BOOT_FAIL", "LAUNCH_FAILED", "RECONFIG_FAIL"})
-#: The exit status by which the batch script says "saved and left, to be resumed" (run-model 7).
+#: The batch script's exit status for "saved a checkpoint, resume later".
 STOPPED_STATUS = 85
-#: 0:53, how Slurm says that it could not open the job's log files (22.05).
+#: Slurm reports 0:53 if it could not open the job's log files (22.05).
 LAUNCH_FAILURE = 181
-#: The reason that squeue shows of such a job, and of others that could not be started on their node.
+#: squeue's reason for such a job, and for others that could not be started on their node.
 LAUNCH_REASON = "JobLaunchFailure"
 
 
 def outcome_of(state: str, exit_status: int | None = None) -> Outcome:
-    """Our word for a state of Slurm's; an unknown state is not finished."""
+    """Return the outcome of a Slurm state; an unknown state counts as active."""
     if state == "FAILED" and exit_status == STOPPED_STATUS:
         return Outcome.STOPPED
     if state == "UNKNOWN":
@@ -115,16 +115,16 @@ def outcome_of(state: str, exit_status: int | None = None) -> Outcome:
 
 
 def clean_state(word: str) -> str:
-    """Slurm's state word without its trimmings: ``CANCELLED by 0`` and ``COMPLETED+`` become one word."""
+    """Return a Slurm state as one word: ``CANCELLED by 0`` is CANCELLED, ``COMPLETED+`` is COMPLETED."""
     return word.split(" ", 1)[0].rstrip("+").upper() if word else "UNKNOWN"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobStatus:
-    """How a job stands, and who said so.
+    """The state of a job and where it was read.
 
     Times are seconds since the epoch; ``elapsed`` and ``time_limit`` seconds. ``source`` is ``squeue``,
-    ``sacct``, ``record`` (what the job or we wrote) or ``local``. ``exit_status`` is 128+n for a signal.
+    ``sacct``, ``record`` (the run's own files) or ``local``. ``exit_status`` is 128+n for a signal.
     """
 
     id: JobId
@@ -143,31 +143,31 @@ class JobStatus:
     ended: int | None = None
     exit_status: int | None = None
     restarts: int | None = None
-    script: str = ""  # the path Slurm was given: it leads to the run's folder
-    tasks: str = ""  # of a row that stands for several tasks of an array: 0-9,12%4
+    script: str = ""  # the path given to Slurm: it leads to the run's folder
+    tasks: str = ""  # if the row is for several tasks of an array: 0-9,12%4
     source: str = ""
 
     @property
     def is_over(self) -> bool:
-        """Whether nobody says that it waits or runs: one that is lost or unknown counts."""
+        """Whether the job is not known to be active: lost and unknown jobs count as over."""
         return self.outcome is not Outcome.RUNNING
 
     @property
     def is_final(self) -> bool:
-        """Whether it is over, how is known, and no requeue can bring it back."""
+        """Whether the job has ended, its outcome is known, and no requeue can start it again."""
         return self.is_over and self.outcome is not Outcome.UNKNOWN and self.state not in MAY_RETURN
 
 
 # -- the tasks of an array --------------------------------------------------------------------------------------------
 
-#: More tasks than Slurm lets an array have (MaxArraySize is below 4,000,001): a list that says so is not one.
-MOST = 4_000_001
+#: Slurm's MaxArraySize is below this, so a longer list is not a list of tasks.
+MAX_TASKS = 4_000_001
 _FIELDS = tuple(field.name for field in fields(JobStatus))
 _PART = re.compile(r"(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?", re.ASCII)
 
 
-def read_tasks(text: str) -> list[int] | None:
-    """The task numbers of ``0-9:3,12%4``, in order; None for a list that was cut off or has another form."""
+def parse_tasks(text: str) -> list[int] | None:
+    """Parse ``0-9:3,12%4`` into task numbers, in order. Returns None for a truncated or unknown form."""
     body, _, limit = text.partition("%")
     if limit and not limit.isdigit():
         return None
@@ -177,14 +177,14 @@ def read_tasks(text: str) -> list[int] | None:
         if match is None:
             return None
         first, last, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
-        if step == 0 or (last - first) // step >= MOST - len(found):
+        if step == 0 or (last - first) // step >= MAX_TASKS - len(found):
             return None
         found += range(first, last + 1, step)
     return found
 
 
-def write_tasks(tasks: Iterable[int]) -> str:
-    """Task numbers as Slurm writes them: ``0-3,7``."""
+def format_tasks(tasks: Iterable[int]) -> str:
+    """Format task numbers as Slurm does: ``0-3,7``."""
     parts: list[str] = []
     first = last = -2
     for task in [*sorted(set(tasks)), None]:
@@ -198,18 +198,18 @@ def write_tasks(tasks: Iterable[int]) -> str:
 
 
 def task_count(job: JobStatus) -> int | None:
-    """How many tasks a row stands for: 1 for a job, None where its list cannot be read."""
+    """Return how many tasks a row is for: 1 for a plain job, None if its list cannot be parsed."""
     if not job.tasks:
         return 1
-    tasks = read_tasks(job.tasks)
+    tasks = parse_tasks(job.tasks)
     return None if tasks is None else len(tasks)
 
 
-def each_task(job: JobStatus) -> list[JobStatus]:
-    """A status for each task that a row stands for; the row itself where its list cannot be read."""
-    tasks = read_tasks(job.tasks) if job.tasks else None
+def split_tasks(job: JobStatus) -> list[JobStatus]:
+    """Return a status for each task of a row, or the row itself if its list cannot be parsed."""
+    tasks = parse_tasks(job.tasks) if job.tasks else None
     if tasks is None:
         return [job]
-    # not dataclasses.replace, which takes three times as long: there may be ten thousand
+    # dataclasses.replace takes three times as long, and an array may have 10,000 tasks
     shared = {name: getattr(job, name) for name in _FIELDS if name not in ("id", "tasks")}
     return [JobStatus(id=JobId(job.id.raw, task, None, job.id.cluster), **shared) for task in tasks]

@@ -1,4 +1,4 @@
-"""A scheduler of our own making that does what it is told, on a clock that only it moves."""
+"""A fake Slurm whose answers a test plans, on a fake clock; and staged runs to submit to it."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from clusterrun.scheduler import Answer, Cancelled, Submission
 from clusterrun.state import reconcile
 from clusterrun.submit import protocol
 from clusterrun.submit.protocol import Clock
+from clusterrun.testing import FakeScheduler
 
 NOW = 1_800_000_000
 TOKEN = "abcdefgh22345672"
@@ -35,35 +36,34 @@ class Time:
         return Clock(now=lambda: self.seconds, sleep=self.sleep, jitter=lambda: 0.5)
 
 
-class FakeSlurm:
-    """A scheduler that does what it is told: `plan` holds what becomes of each sbatch, and `deaf` when it is silent.
+class FakeSlurm(FakeScheduler):
+    """A fake Slurm on a fake clock: `plan` holds the result of each sbatch, and `deaf` when it does not answer.
 
     Plan words: accept, refuse, undelivered; "made" and "unmade": cut off, with a job or without; "late": cut off, with
-    a job some seconds later; "strange": rc 1 and a text nobody knows; "yes": rc 0, job made, no id; "no job": rc 0, no
+    a job some seconds later; "strange": rc 1 and an unknown text; "yes": rc 0, job made, no id; "no job": rc 0, no
     job; "gone": there is no sbatch.
     """
 
-    name, cluster = "slurm", "fake"
-
     def __init__(self, time: Time, plan: Sequence[str] = (), deaf: Sequence[tuple[float, float]] = ()) -> None:
+        super().__init__()
         self.time, self.plan, self.deaf = time, list(plan), deaf
-        self.jobs: list[tuple[float, JobStatus]] = []  # each from its second on
+        self.visible_from: dict[JobId, float] = {}
         self.past = Answer()
-        self.sent, self.asked, self.cancelled = 0, 0, list[JobId]()
+        self.sent, self.asked = 0, 0
         self.cancel_fails = False
 
     def make(self, token: str, late: float = 0.0, **changes: object) -> JobId:
-        id = JobId(str(100 + len(self.jobs)))
-        self.jobs.append((self.time.seconds + late, status(id, token, **changes)))
+        id = self.add_job(token, **{"name": f"a,b.{token[:8]}", **changes})
+        self.visible_from[id] = self.time.seconds + late
         return id
 
-    def submit(self, order: Submission) -> JobId:
+    def submit(self, submission: Submission) -> JobId:
         self.sent += 1
         word = self.plan.pop(0) if self.plan else "accept"
         self.time.sleep(10 if word in ("made", "unmade", "late") else 9 if word == "undelivered" else 0.01)
         match word:
             case "accept":
-                return self.make(order.token)
+                return self.make(submission.token)
             case "refuse":
                 raise Refused("Slurm refused the job", said="sbatch: error: no")
             case "undelivered":
@@ -71,27 +71,20 @@ class FakeSlurm:
             case "gone":
                 raise NoScheduler("sbatch could not be started")
             case "strange" | "no job":
-                raise Ambiguous("?", said="what?", wire=False, yes=word == "no job")
+                raise Ambiguous("?", said="what?", cut_off=False, accepted=word == "no job")
             case "late":
-                self.make(order.token, late=9.0)
+                self.make(submission.token, late=9.0)
             case "made" | "yes":
-                self.make(order.token)
-        raise Ambiguous("cut off", said="Socket timed out", yes=word == "yes")
-
-    def _silent(self) -> bool:
-        self.asked += 1
-        return any(first <= self.time.seconds < last for first, last in self.deaf)
+                self.make(submission.token)
+        raise Ambiguous("cut off", said="Socket timed out", accepted=word == "yes")
 
     def query(self, ids: Sequence[JobId] | None = None) -> Answer:
         self.time.sleep(0.01)
-        if self._silent():
+        self.asked += 1
+        if any(first <= self.time.seconds < last for first, last in self.deaf):
             self.time.sleep(10)
             return Answer(complete=False, note="squeue: Socket timed out")
-        return Answer([job for since, job in self.jobs if since <= self.time.seconds])
-
-    def find(self, token: str, since: int, script: Path) -> Answer:
-        live = self.query()
-        return replace(live, jobs=[job for job in live.jobs if job.name.endswith("." + token[:8])])
+        return Answer([job for id, job in self.jobs.items() if self.visible_from[id] <= self.time.seconds])
 
     def account(self, ids: Sequence[JobId], since: int) -> Answer:
         return self.past
@@ -99,8 +92,7 @@ class FakeSlurm:
     def cancel(self, ids: Sequence[JobId]) -> Sequence[Cancelled]:
         if self.cancel_fails:
             raise SchedulerError("scancel failed")
-        self.cancelled += ids
-        return [Cancelled(id, done=True) for id in ids]
+        return super().cancel(ids)
 
 
 def status(id: JobId, token: str, state: str = "PENDING", **changes: object) -> JobStatus:
@@ -119,11 +111,11 @@ def staged(root: Path, token: str = TOKEN, **changes: object) -> tuple[Store, Ru
         submissions=(replace(one, **changes),),
     )  # fmt: skip
     store.stage(record, {}, "#!/bin/bash\n")
-    order = Submission(
+    submission = Submission(
         run_id=run_id, run_dir=record.run_dir, token=token, script=record.run_dir / "script.sh", workdir=root,
         logs=root / "logs", env={},
     )  # fmt: skip
-    return store, record, order
+    return store, record, submission
 
 
 def claim(record: RunRecord, job: str, restart: int = 0) -> None:
@@ -133,14 +125,14 @@ def claim(record: RunRecord, job: str, restart: int = 0) -> None:
 
 
 def send(
-    root: Path, plan: Sequence[str], deaf: Sequence[tuple[float, float]] = (), tell: Callable[[str], None] = str
+    root: Path, plan: Sequence[str], deaf: Sequence[tuple[float, float]] = (), notify: Callable[[str], None] = str
 ) -> tuple[FakeSlurm, RunRecord | ClusterrunError]:
     """Submit a fresh run to a scheduler with that plan; what came of it, an error included."""
     time = Time()
     slurm = FakeSlurm(time, plan, deaf)
-    store, record, order = staged(root)
+    store, record, submission = staged(root)
     try:
-        return slurm, protocol.submit(store, slurm, record, order, tell=tell, clock=time.clock)
+        return slurm, protocol.submit(store, slurm, record, submission, notify=notify, clock=time.clock)
     except ClusterrunError as error:
         return slurm, error
 

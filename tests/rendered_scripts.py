@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from clusterrun.jobspec.fields import Value
-from clusterrun.jobspec.render import Identity, Places, render
+from clusterrun.jobspec.render import Places, RunIdentity, render
 from clusterrun.jobspec.spec import JobSpec, Script, Work, build_spec
 
-IDENTITY = Identity("20261121-034501-k3v7qa", Path("/home/ann/project/.clusterrun/runs/20261121-034501-k3v7qa"),
+IDENTITY = RunIdentity("20261121-034501-k3v7qa", Path("/home/ann/project/.clusterrun/runs/20261121-034501-k3v7qa"),
                     "k3v7qaabcdefghij")  # fmt: skip
 PLACES = Places(
     workdir=Path("/home/ann/project/src"),
@@ -20,15 +20,17 @@ PLACES = Places(
 TRAIN = Script("/home/ann/project/src/train.py", ("--lr", "1e-4"))
 
 
-def make_spec(work: Work = TRAIN, **asked: Any) -> JobSpec:
+def make_spec(work: Work = TRAIN, **options: Any) -> JobSpec:
     """A specification by the names of the flags, underscores for dashes."""
-    values = {"python": "/opt/venv/bin/python", **{name.replace("_", "-"): value for name, value in asked.items()}}
+    values = {"python": "/opt/venv/bin/python", **{name.replace("_", "-"): value for name, value in options.items()}}
     if "gres" not in values:
         values.setdefault("gpus-per-node", 0)
     return build_spec({name: Value(value, f"--{name}") for name, value in values.items()}, work)
 
 
-def make_script(spec: JobSpec, *, local: bool = False, identity: Identity = IDENTITY, places: Places = PLACES) -> str:
+def make_script(
+    spec: JobSpec, *, local: bool = False, identity: RunIdentity = IDENTITY, places: Places = PLACES
+) -> str:
     """Its script at fixed places."""
     return render(spec, identity, places, local=local)
 

@@ -1,4 +1,4 @@
-"""A staged run whose script is started here by bash, as a scheduler would start it; no scheduler is asked."""
+"""A staged run whose script is started here by bash, as a scheduler would start it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from clusterrun.jobspec.render import Identity, Places
+from clusterrun.jobspec.render import Places, RunIdentity
 from clusterrun.jobspec.spec import Command, Work
 from clusterrun.submit.plan import WORKER
 from tests.rendered_scripts import make_script, make_spec
@@ -49,7 +49,7 @@ class Staged:
         )  # fmt: skip
 
     def run(self, environ: Mapping[str, str] | None = None, status: int = 0) -> str:
-        """Run it to its end and return what it said; fails where it exits otherwise."""
+        """Run it and return its output; fails on another exit status."""
         process = self.start(environ)
         out, err = process.communicate(timeout=150)
         assert process.returncode == status, f"{process.returncode}\n{out}\n{err}"
@@ -58,20 +58,20 @@ class Staged:
 
 def stage(
     folder: Path, work: Work = NOTHING, *, body: str = "", local: bool = True, umask: int = 0o022,
-    change: tuple[str, str] = ("", ""), **asked: Any,
+    change: tuple[str, str] = ("", ""), **options: Any,
 ) -> Staged:  # fmt: skip
     """Stage a run; with `body` these lines of bash stand for the ranks. `change` replaces a text of the template."""
     run_dir = folder / "run"
     for name in ("submissions", "claims", "attempts"):
         (run_dir / name).mkdir(parents=True, mode=0o700)
-    os.chmod(run_dir, 0o750 if asked.get("shared") else 0o700)
+    os.chmod(run_dir, 0o750 if options.get("shared") else 0o700)
     template = folder / "my.j2"
     text = SHIPPED.read_text().replace(*change) if change[0] else SHIPPED.read_text()
     template.write_text(text.replace(LAUNCH, f"\n{body}\nCR_STATUS=0\n") if body else text)
-    spec = make_spec(work, python=sys.executable, template=str(template), **asked)
+    spec = make_spec(work, python=sys.executable, template=str(template), **options)
     places = Places(workdir=folder, logs=folder, worker=WORKER, umask=umask)
     script = run_dir / "script.sh"
-    script.write_text(make_script(spec, local=local, identity=Identity("run1", run_dir, TOKEN), places=places))
+    script.write_text(make_script(spec, local=local, identity=RunIdentity("run1", run_dir, TOKEN), places=places))
     submission = run_dir / "submissions" / f"{TOKEN}.json"
     submission.write_text("{}")
     return Staged(run_dir, script, submission)

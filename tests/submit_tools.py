@@ -36,7 +36,7 @@ def fast(factor: float) -> Clock:
 
 
 def wrap_sbatch(folder: Path, body: str, path: str) -> str:
-    """A PATH with an sbatch of ours in front, a shell script in which `real` is Slurm's own."""
+    """Return a PATH that begins with a fake sbatch, a shell script in which `real` is Slurm's own."""
     bin = folder / "bin"
     bin.mkdir(exist_ok=True)
     wrapper = bin / "sbatch"
@@ -54,11 +54,11 @@ def held_by_slurm(lab: Lab, since: str = "") -> dict[str, list[str]]:
     """Slurm's own account: job name -> ids, by squeue and, where there is accounting, by sacct."""
     found: dict[str, set[str]] = {}
     # no name here holds a |
-    asked = [["squeue", "--noheader", "--states=all", "--format=%A|%j"]]
+    commands = [["squeue", "--noheader", "--states=all", "--format=%A|%j"]]
     if lab.accounting:
-        asked.append(["sacct", "--allocations", "--duplicates", "--noheader", "--parsable2", "--allusers",
+        commands.append(["sacct", "--allocations", "--duplicates", "--noheader", "--parsable2", "--allusers",
                       f"--starttime={since or 'now-1hour'}", "--format=JobIDRaw,JobName"])  # fmt: skip
-    for argv in asked:
+    for argv in commands:
         done = lab.run(argv, errors="surrogateescape")  # a lab that tests share may hold any name
         assert done.returncode == 0, done.stderr
         for line in done.stdout.splitlines():
@@ -89,10 +89,10 @@ def age(run_dir: Path, seconds: int) -> None:
 
 
 class Fleet:
-    """Several processes of one user that submit at once; `told` is what they said, a dict for each submission."""
+    """Several processes of one user that submit at once; `results` has a dict for each submission."""
 
     def __init__(self, site: Site, template: Path, names: dict[str, int], *sbatch_args: str) -> None:
-        self.told: list[dict[str, Any]] = []
+        self.results: list[dict[str, Any]] = []
         self.begun = 0
         self.errors: list[str] = []
         self._lock = threading.Lock()
@@ -104,7 +104,9 @@ class Fleet:
             )
             for name, count in names.items()
         ]  # fmt: skip
-        streams = [(p.stdout, self._hear) for p in self._processes] + [(p.stderr, self._note) for p in self._processes]
+        streams = [(p.stdout, self._record) for p in self._processes] + [
+            (p.stderr, self._note) for p in self._processes
+        ]
         self._threads = [threading.Thread(target=self._read, args=each, daemon=True) for each in streams]
         for thread in self._threads:
             thread.start()
@@ -113,13 +115,13 @@ class Fleet:
         for line in stream:
             take(line)
 
-    def _hear(self, line: str) -> None:
-        said = json.loads(line)
+    def _record(self, line: str) -> None:
+        row = json.loads(line)
         with self._lock:
-            if "begun" in said:
+            if "begun" in row:
                 self.begun += 1
             else:
-                self.told.append(said)
+                self.results.append(row)
 
     def _note(self, line: str) -> None:
         with self._lock:
@@ -130,17 +132,17 @@ class Fleet:
         return any(process.poll() is None for process in self._processes)
 
     def join(self, timeout: float) -> list[dict[str, Any]]:
-        """Wait for the last submission; what was said, in no order."""
+        """Wait for the last submission and return the results, in no order."""
         end = time.monotonic() + timeout
         for process in self._processes:
             process.wait(max(1.0, end - time.monotonic()))
         for thread in self._threads:
             thread.join(10)
         assert not any(p.returncode for p in self._processes), self.errors
-        return self.told
+        return self.results
 
-    def heard(self) -> dict[str, int]:
-        """The lines that the submitters told their user, counted."""
+    def notices(self) -> dict[str, int]:
+        """Return the notices of the submitters, counted."""
         return dict(Counter(self.errors))
 
     def close(self) -> None:

@@ -37,7 +37,7 @@ def submit_args(job: str | None, words: tuple[str, ...], profile: str | None, op
         elif one.kind == "list":
             value = list(value)
         flags[one.name] = Value(value, f"--{one.name}")
-    return SubmitArgs(job=job, words=words, flags=flags, profile=profile)
+    return SubmitArgs(job=job, command=words, flags=flags, profile=profile)
 
 
 def _option(one: Field) -> Callable[[F], F]:

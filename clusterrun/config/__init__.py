@@ -1,1 +1,1 @@
-"""Profiles, job files and the survey of a cluster that writes a first profile."""
+"""Profiles, job files, and the survey of a cluster that `clusterrun init` turns into a first profile."""

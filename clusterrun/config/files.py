@@ -1,4 +1,4 @@
-"""Which profile and job files are looked at, and whether they are trusted: they hold shell that the job runs."""
+"""Find profile and job files and check that they are trusted: they contain shell lines that the job runs."""
 
 from __future__ import annotations
 
@@ -16,57 +16,57 @@ USER_FILE = "clusterrun/config.toml"
 
 
 def find_root(cwd: Path | None = None) -> Path:
-    """The project's root: the nearest folder upward with a ``clusterrun.toml`` that we trust, else ``cwd`` itself.
+    """Return the project's root: the nearest folder upward with a trusted ``clusterrun.toml``, else ``cwd``.
 
-    Without ``cwd`` it is the current folder; raises RequestError where that was deleted.
+    The default is the current folder. Raises RequestError if it was deleted.
     """
-    return search(cwd)[0]
+    return find_root_and_notices(cwd)[0]
 
 
-def search(cwd: Path | None = None) -> tuple[Path, list[str]]:
-    """The project's root, and a notice for each ``clusterrun.toml`` below it that was passed over."""
-    here = folder(cwd)
+def find_root_and_notices(cwd: Path | None = None) -> tuple[Path, list[str]]:
+    """Return the project's root, and a notice for each untrusted ``clusterrun.toml`` below it."""
+    here = current_folder(cwd)
     notices: list[str] = []
     for place in (here, *here.parents):
         if is_file(place / PROJECT_FILE):
-            why = distrust(place / PROJECT_FILE)
+            why = why_unused(place / PROJECT_FILE)
             if not why:
                 return place, notices
             notices.append(f"{place / PROJECT_FILE} is not used: {why}")
     return here, notices
 
 
-def folder(cwd: Path | None) -> Path:
-    """The folder we work in, absolute; raises RequestError where it is gone."""
+def current_folder(cwd: Path | None) -> Path:
+    """Return the absolute path of the working folder. Raises RequestError if it was deleted."""
     try:
         here = Path.cwd() if cwd is None else cwd.absolute()
         gone = not here.is_dir()
     except OSError:
         gone = True
     if gone:
-        raise RequestError("the current folder does not exist any more", hint="cd to a folder that does")
+        raise RequestError("the current folder no longer exists", hint="cd to another folder")
     return here
 
 
 def is_file(path: Path) -> bool:
-    """Whether a regular file stands there, as far as we can see."""
+    """Return whether the path is a regular file; False if it is not accessible."""
     try:
         return path.is_file()
-    except (OSError, ValueError):  # a folder we may not search; a NUL or an endless name in what was typed
+    except (OSError, ValueError):  # no permission; a NUL or a too long name
         return False
 
 
-def distrust(path: Path) -> str:
-    """Why a file must not be used unless it is named, or an empty text."""
+def why_unused(path: Path) -> str:
+    """Return why a file must not be used implicitly, or an empty text."""
     try:
         read_plain(path)
     except OSError as error:
-        return str(error.strerror) if error.errno != errno.EFBIG else ""  # reading says so, with a hint
+        return str(error.strerror) if error.errno != errno.EFBIG else ""  # read_config reports that, with a hint
     return ""
 
 
-def read(path: Path, source: str, *, trusted: bool = True) -> bytes:
-    """A file's bytes, judged once it is open; raises ConfigError where it is refused or cannot be read."""
+def read_config(path: Path, source: str, *, trusted: bool = True) -> bytes:
+    """Return a file's bytes, checked after opening. Raises ConfigError if it is not trusted or cannot be read."""
     try:
         return read_plain(path, trusted=trusted)
     except OSError as error:
@@ -75,8 +75,8 @@ def read(path: Path, source: str, *, trusted: bool = True) -> bytes:
         raise ConfigError(f"{source} is not used: {error.strerror}") from None
 
 
-def home_of(environ: Mapping[str, str]) -> Path | None:
-    """The home folder, None where there is none."""
+def home_folder(environ: Mapping[str, str]) -> Path | None:
+    """Return the home folder, or None."""
     if environ.get("HOME", "").startswith("/"):
         return Path(environ["HOME"])
     try:
@@ -85,16 +85,16 @@ def home_of(environ: Mapping[str, str]) -> Path | None:
         return None
 
 
-def user_file(environ: Mapping[str, str], home: Path | None) -> Path | None:
-    """Where the user's profile would stand (the XDG rule: a relative ``XDG_CONFIG_HOME`` does not count)."""
+def user_profile_path(environ: Mapping[str, str], home: Path | None) -> Path | None:
+    """Return the path of the user's profile (as XDG says, a relative ``XDG_CONFIG_HOME`` is ignored)."""
     config = environ.get("XDG_CONFIG_HOME", "")
     if config.startswith("/"):
         return Path(config) / USER_FILE
     return home / ".config" / USER_FILE if home else None
 
 
-def short(path: Path, home: Path | None) -> str:
-    """A path as people write it: ``~/…`` below the home folder."""
+def display_path(path: Path, home: Path | None) -> str:
+    """Return a path for messages: ``~/…`` below the home folder."""
     if home and path.is_relative_to(home):
         return f"~/{path.relative_to(home)}"
     return str(path)

@@ -1,11 +1,11 @@
-"""Settings from files and the environment: profiles, job files, and how they are merged with flags.
+"""Settings from profiles, job files and the environment, and how they are merged with flags.
 
-Everything is data: nothing read here is ever executed or imported. A file has the keys of ``fields.FIELDS`` at
-its top, named as the flags are (``gpus-per-node = 4``), and each value knows where it came from.
+The files are data: nothing in them is executed or imported. The keys at the top of a file are those of
+``fields.FIELDS``, named like the flags (``gpus-per-node = 4``). Each value carries its source.
 
-The order, highest first: flag, job file, project profile (``clusterrun.toml``), user profile
+The precedence, highest first: flag, job file, project profile (``clusterrun.toml``), user profile
 (``~/.config/clusterrun/config.toml``), environment (``SBATCH_ACCOUNT`` …), default. In a profile file the
-selected ``[profile.NAME]`` stands above the top of the same file.
+selected ``[profile.NAME]`` takes precedence over the top of the same file.
 """
 
 from __future__ import annotations
@@ -18,7 +18,17 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from clusterrun.config.files import PROJECT_FILE, distrust, find_root, home_of, is_file, read, search, short, user_file
+from clusterrun.config.files import (
+    PROJECT_FILE,
+    display_path,
+    find_root,
+    find_root_and_notices,
+    home_folder,
+    is_file,
+    read_config,
+    user_profile_path,
+    why_unused,
+)
 from clusterrun.config.toml_lines import Document, nearest, parse
 from clusterrun.config.toml_values import read_values, resolve, text_at, unknown_key
 from clusterrun.errors import RequestError
@@ -32,8 +42,8 @@ WORK_KEYS: tuple[str, ...] = ("task", "script", "module", "command")
 _JOB_KEYS = (*WORK_KEYS, "args")
 _PROFILE_KEYS = ("job", "default-profile", "profile")
 
-#: sbatch's own variables that many people have set and nothing else (run-model 6), and our names for them.
-#: An earlier one wins: sbatch itself reads SBATCH_ACCOUNT; SLURM_ACCOUNT is salloc's and srun's word for the same.
+#: sbatch's variables that many users set, and the options they mean. An earlier one wins: sbatch reads SBATCH_ACCOUNT;
+#: SLURM_ACCOUNT is the same variable of salloc and srun.
 ENVIRONMENT: tuple[tuple[str, str], ...] = (
     ("SBATCH_ACCOUNT", "account"),
     ("SLURM_ACCOUNT", "account"),
@@ -47,7 +57,7 @@ ENVIRONMENT: tuple[tuple[str, str], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Profiles:
-    """What the profile files and the environment say; ``levels`` are ready for :func:`merge`, highest first."""
+    """The settings of the profile files and the environment; ``levels`` are for :func:`merge`, highest first."""
 
     root: Path
     default_job: Value
@@ -59,8 +69,8 @@ class Profiles:
 class JobFile:
     """A job file: its values and what it runs.
 
-    ``source`` is its short name for people; ``path`` is None for a shipped one. ``target`` is the task's or
-    module's name, the script's absolute path, or the command: an absolute path, or a bare name to be found on PATH.
+    ``source`` is its short name for messages; ``path`` is None for a shipped file. ``target`` is the name of the task
+    or module, the absolute path of the script, or the command: an absolute path, or a name to look up on PATH.
     """
 
     source: str
@@ -72,32 +82,34 @@ class JobFile:
 
 
 def load_profiles(cwd: Path | None, environ: Mapping[str, str], profile: str | None = None) -> Profiles:
-    """Read the project's and the user's profile and the environment.
+    """Load the profiles of the project and the user, and the environment.
 
-    ``profile`` selects ``[profile.NAME]`` in both files, else ``default-profile`` does, the project's first. A file
-    that belongs to another user or that others may write is passed over with a notice. Raises ConfigError for a
-    wrong file, RequestError for a profile that neither file has.
+    ``profile`` selects ``[profile.NAME]`` in both files; the default is ``default-profile``, the project's first. A
+    file that another user owns or can write is skipped with a notice. Raises ConfigError for an invalid file,
+    RequestError for a profile that is in neither file.
     """
-    root, notices = search(cwd)
-    home = home_of(environ)
+    root, notices = find_root_and_notices(cwd)
+    home = home_folder(environ)
     files = []
-    if is_file(root / PROJECT_FILE) and not distrust(root / PROJECT_FILE):
-        files.append(_read_profile(parse(PROJECT_FILE, read(root / PROJECT_FILE, PROJECT_FILE)), base=root, home=home))
-    user = user_file(environ, home)
+    if is_file(root / PROJECT_FILE) and not why_unused(root / PROJECT_FILE):
+        files.append(
+            _read_profile(parse(PROJECT_FILE, read_config(root / PROJECT_FILE, PROJECT_FILE)), base=root, home=home)
+        )
+    user = user_profile_path(environ, home)
     if user and is_file(user):
-        source = short(user, home)
-        if why := distrust(user):
+        source = display_path(user, home)
+        if why := why_unused(user):
             notices.append(f"{source} is not used: {why}")
         else:
-            files.append(_read_profile(parse(source, read(user, source)), base=user.parent, home=home))
+            files.append(_read_profile(parse(source, read_config(user, source)), base=user.parent, home=home))
     chosen = Value(profile, "--profile") if profile else _first("default-profile", (f.top for f in files))
     if chosen and not any(chosen.value in f.tables for f in files):
         names = sorted({name for f in files for name in f.tables})
         raise RequestError(
             f"no profile {chosen.value!r} ({chosen.source})",
-            hint=f"{nearest(chosen.value, names)} there are: {', '.join(names)}".strip()
+            hint=f"{nearest(chosen.value, names)} available: {', '.join(names)}".strip()
             if names
-            else f"write a table [profile.{chosen.value}] in {PROJECT_FILE}",
+            else f"add a table [profile.{chosen.value}] to {PROJECT_FILE}",
         )
     levels = [t for f in files for t in ((f.tables.get(chosen.value) if chosen else None), f.top) if t is not None]
     job = _first("job", levels) or Value(DEFAULT_JOB, "default")
@@ -106,37 +118,37 @@ def load_profiles(cwd: Path | None, environ: Mapping[str, str], profile: str | N
 
 
 def environment_level(environ: Mapping[str, str]) -> dict[str, Value]:
-    """The lowest level that a user sets: sbatch's own variables; an empty one counts as not set."""
+    """Return the settings from sbatch's variables; an empty variable counts as not set."""
     return {key: Value(environ[name], name) for name, key in reversed(ENVIRONMENT) if environ.get(name)}
 
 
 def load_job(name: str, root: Path, *, cwd: Path | None = None, environ: Mapping[str, str] | None = None) -> JobFile:
-    """Read a job file, given as a path (``jobs/sft.toml``, from ``cwd`` or the root) or a bare name (``sft``).
+    """Load a job file, given as a path (``jobs/sft.toml``, from ``cwd`` or the root) or a bare name (``sft``).
 
-    A bare name is looked up in the project's ``jobs/``, then among the shipped ones. A file of another user's is
-    only read by its path: a name must not run what somebody put into a shared folder.
+    A bare name is looked up in the project's ``jobs/``, then among the shipped files. Another user's file needs its
+    path: a name must not run a file that somebody put into a shared folder.
     """
-    home, here = home_of(os.environ if environ is None else environ), cwd or root
+    home, here = home_folder(os.environ if environ is None else environ), cwd or root
     if "/" in name or name.endswith(".toml"):
         places = [Path(resolve(name, here, home)), root / name, root / "jobs" / name]
     else:
         places = [root / "jobs" / f"{name}.toml"]
     path = next((p for p in places if is_file(p)), None)
     if path is not None and path.suffix == ".toml":
-        source = str(path.relative_to(root)) if path.is_relative_to(root) else short(path, home)
+        source = str(path.relative_to(root)) if path.is_relative_to(root) else display_path(path, home)
         named_by_path = "/" in name
-        if not named_by_path and (why := distrust(path)):
+        if not named_by_path and (why := why_unused(path)):
             raise RequestError(
-                f"{source} is not used by its name alone: {why}", hint=f"read it, then give its path: {path}"
+                f"not using {source} by its name alone: {why}", hint=f"check its content, then give its path: {path}"
             )
-        return _read_job(parse(source, read(path, source, trusted=not named_by_path)), path, root, home)
+        return _read_job(parse(source, read_config(path, source, trusted=not named_by_path)), path, root, home)
     if (stem := name.removesuffix(".toml")) in (shipped := _shipped()):
         return _read_job(parse(f"{stem} (shipped)", shipped[stem].read_bytes()), None, root, home)
     raise _no_job(name, root, path)
 
 
 def list_jobs(root: Path) -> list[str]:
-    """The bare names that :func:`load_job` finds: the project's and the shipped ones."""
+    """Return the names of the project's and the shipped job files."""
     try:
         own = {p.stem for p in (root / "jobs").glob("*.toml")}
     except OSError:
@@ -145,12 +157,12 @@ def list_jobs(root: Path) -> list[str]:
 
 
 def merge(levels: Sequence[Mapping[str, Value]]) -> dict[str, Value]:
-    """One value for each key out of levels, highest first.
+    """Merge levels, highest first, into one value for each key.
 
-    A text, number, flag or list (``setup``, ``sbatch-arg``) is taken whole from the highest level that has it. The
-    tables ``env`` and ``set`` are joined key by key, the highest winning; their source names each level that
-    contributed. ``gres`` and ``gpus-per-node`` ask for the same thing, so the one at a higher level drops the other
-    below it, unless that ``gres`` asks for no GPU.
+    A string, number, flag or list (``setup``, ``sbatch-arg``) comes from the highest level that has it. The tables
+    ``env`` and ``set`` are merged key by key; their source names each contributing level. ``gres`` and
+    ``gpus-per-node`` both request GPUs, so the one at a higher level removes the other at a lower one, unless the
+    ``gres`` has no GPUs.
     """
     merged: dict[str, Value] = {}
     rival = {"gres": "gpus-per-node", "gpus-per-node": "gres"}
@@ -184,12 +196,12 @@ class _ProfileFile:
 
 
 def _read_profile(document: Document, *, base: Path, home: Path | None) -> _ProfileFile:
-    """A profile file's top and its tables, each with the keys of FIELDS and ours (``job``, ``default-profile``)."""
+    """Return the values at the top of a profile file and in its tables."""
     tables = document.data.get("profile", {})
     if not isinstance(tables, dict) or not all(isinstance(t, dict) for t in tables.values()):
         raise document.error(
             ["profile"], "profile is not a set of tables",
-            hint='write [profile.NAME] with keys below it; default-profile = "NAME" selects one',
+            hint='write [profile.NAME] with keys below it; select one with default-profile = "NAME"',
         )  # fmt: skip
     top = {k: v for k, v in document.data.items() if k != "profile"}
     return _ProfileFile(
@@ -207,9 +219,9 @@ def _profile_level(
     for name in (*_JOB_KEYS, *_PROFILE_KEYS):
         if name in spelled and name not in own:
             if name in _JOB_KEYS:
-                message, hint = f"{name} belongs in a job file", 'write it in jobs/NAME.toml, and job = "NAME" here'
+                message, hint = f"{name} belongs in a job file", 'move it to jobs/NAME.toml and write job = "NAME"'
             else:
-                message, hint = f"{name} stands at the top of the file", "not in a profile's table"
+                message, hint = f"{name} belongs at the top of the file", "move it out of the profile's table"
             raise document.error([*path, spelled[name]], message, hint=hint)
     values = read_values(document, path, table, source, base=base, home=home, own=own)
     return values | {name: Value(text_at(document, (*path, spelled[name])), source) for name in own if name in spelled}
@@ -219,12 +231,12 @@ def _read_job(document: Document, path: Path | None, root: Path, home: Path | No
     data = document.data
     for name in _PROFILE_KEYS:
         if key := next((k for k in data if k.replace("_", "-") == name), None):
-            raise document.error([key], f"{key} belongs in {PROJECT_FILE}", hint="a job file holds one job")
+            raise document.error([key], f"{key} belongs in {PROJECT_FILE}", hint="a job file describes one job")
     given = [k for k in WORK_KEYS if k in data]
     if len(given) != 1:
-        message = f"{given[0]} and {given[1]} both say what to run" if given else "nothing says what to run"
-        hint = "keep one of them" if given else 'write one of task = "lm", script = "train.py", module, command'
-        # the others may be misspelled: that is the better message
+        message = f"{given[0]} and {given[1]} conflict" if given else "the file does not say what to run"
+        hint = "keep one of them" if given else 'set one of task = "lm", script = "train.py", module, command'
+        # one of them may be misspelled: that is the better message
         if not given and (unknown := unknown_key(document, (), data, own=_JOB_KEYS)):
             raise unknown
         raise document.error(given[1:2], message, hint=hint)
@@ -232,14 +244,14 @@ def _read_job(document: Document, path: Path | None, root: Path, home: Path | No
     target = text_at(document, (kind,))
     args = data.get("args", [])
     if not isinstance(args, list) or not all(isinstance(a, str) for a in args):
-        raise document.error(["args"], "args must be a list of texts", hint='write args = ["--lr", "1e-4"]')
+        raise document.error(["args"], "args must be a list of strings", hint='write args = ["--lr", "1e-4"]')
     if args and kind == "task":
-        raise document.error(["args"], "a task takes no args", hint="its settings stand in [set]: steps = 300")
+        raise document.error(["args"], "a task takes no args", hint="write its settings below [set]: steps = 300")
     if kind == "script" or (kind == "command" and "/" in target):
         target = resolve(target, root, home)
     values = read_values(document, (), data, document.source, base=root, home=home, own=_JOB_KEYS)
     if "set" in values and kind != "task":
-        raise document.error(["set"], f"[set] is for a task, and this job has a {kind}", hint="use args, or [env]")
+        raise document.error(["set"], f"[set] is only for tasks, but this job has a {kind}", hint="use args, or [env]")
     return JobFile(source=document.source, path=path, values=values, kind=kind, target=target, args=tuple(args))
 
 
@@ -255,8 +267,8 @@ def _first(name: str, levels: Iterable[Mapping[str, Value]]) -> Value | None:
 def _no_job(name: str, root: Path, found: Path | None) -> RequestError:
     known = list_jobs(root)
     if found or name.endswith((".py", ".sh")):
-        hint = f"to run a script, put it after two dashes: clusterrun submit -- {name}"
+        hint = f"to run a script, put it after --: clusterrun submit -- {name}"
     else:
         near = nearest(Path(name).name.removesuffix(".toml"), known)
-        hint = f"{near} there are: {', '.join(known) or 'none'}".strip()
-    return RequestError(f"no job {name[:80]!r}", hint=hint)
+        hint = f"{near} available: {', '.join(known) or 'none'}".strip()
+    return RequestError(f"no job file {name[:80]!r}", hint=hint)

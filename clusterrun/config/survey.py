@@ -1,13 +1,12 @@
-"""What there is to run on: Slurm's partitions, limits and accounts, or this machine; and the profile made of it.
+"""Survey the cluster for `clusterrun init`: Slurm's partitions, limits and accounts, or this machine's GPUs.
 
-Each command is a pair of pure functions, argv out and text in; ``look`` runs them through an injected door and
-takes any of them failing as an answer too. Parsers pass over lines they do not know: sites print banners.
+A command that fails leaves its values empty. Parsers skip unknown lines: some sites print banners.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from clusterrun.errors import CommandError
@@ -22,13 +21,13 @@ Run = Callable[[Sequence[str]], Completed]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Survey:
-    """What was seen. ``slurm`` is ``silent`` where it is set up but did not answer; ``said`` holds its words then.
+    """The properties of a cluster. ``slurm`` and ``accounting`` are ``silent`` if installed but not answering.
 
-    ``accounting`` is ``yes``, ``silent`` or ``none`` likewise; ``message_timeout`` and ``min_job_age`` are seconds.
+    ``detail`` is Slurm's message if it did not answer. ``message_timeout`` and ``min_job_age`` are in seconds.
     """
 
     slurm: Presence
-    said: str = ""
+    detail: str = ""
     cluster: str = ""
     partitions: tuple[PartitionSummary, ...] = ()
     accounting: Presence = "none"
@@ -40,24 +39,24 @@ class Survey:
 
 
 def gpus_argv() -> list[str]:
-    """Ask this machine for its GPUs."""
+    """Return the command that lists the GPUs of this machine."""
     return ["nvidia-smi", "-L"]
 
 
 def parse_local_gpus(text: str) -> int:
-    """The number of GPUs of this machine; slices of one (MIG) do not count."""
+    """Return the number of GPUs in the output of `nvidia-smi -L`, without MIG slices."""
     return len(re.findall(r"^GPU [0-9]+:", text, re.MULTILINE))
 
 
 def run_survey(run: Run, user: str) -> Survey:
-    """Look at the cluster, or at this machine where there is none; a command that fails leaves its facts empty."""
-    seen = _try(run, sinfo_argv())
-    if seen.status != 0:
-        said = _first_line(seen.stderr or seen.stdout)
-        absent = seen.status == _NOT_STARTED or "configuration source" in seen.stderr
+    """Survey the cluster, or this machine if there is none."""
+    sinfo = _try(run, sinfo_argv())
+    if sinfo.status != 0:
+        absent = sinfo.status == _NOT_STARTED or "configuration source" in sinfo.stderr
         gpus = _try(run, gpus_argv())
         count = parse_local_gpus(gpus.stdout) if gpus.status == 0 else 0
-        return Survey(slurm="none" if absent else "silent", said=said, local_gpus=count)
+        detail = _last_line(sinfo.stderr or sinfo.stdout)
+        return Survey(slurm="none" if absent else "silent", detail=detail, local_gpus=count)
     config = parse_config(_try(run, config_argv()).stdout)
     cluster = config.get("ClusterName", "")
     storage = config.get("AccountingStorageType")
@@ -67,7 +66,7 @@ def run_survey(run: Run, user: str) -> Survey:
     return Survey(
         slurm="yes",
         cluster=cluster,
-        partitions=parse_sinfo(seen.stdout),
+        partitions=parse_sinfo(sinfo.stdout),
         accounting=accounting,
         enforce=tuple(
             w for w in re.split(r"[,\s]+", config.get("AccountingStorageEnforce", "")) if w not in ("", "none")
@@ -94,10 +93,6 @@ def _seconds(text: str) -> int | None:
     return int(match[0]) if match else None
 
 
-def _first_line(text: str) -> str:
-    return next((line.strip() for line in _lines_backwards(text)), "")
-
-
-def _lines_backwards(text: str) -> Iterable[str]:
-    """The last line first: Slurm's own reason stands below the steps that led to it."""
-    return (line for line in reversed(text.split("\n")) if line.strip())
+def _last_line(text: str) -> str:
+    """Return the last line with text: Slurm prints the reason below the steps that led to it."""
+    return next((line.strip() for line in reversed(text.split("\n")) if line.strip()), "")

@@ -1,4 +1,4 @@
-"""TOML that people write: read within bounds, with errors that name the file and the line."""
+"""Parse TOML files, with errors that name the file and the line."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from typing import Any
 
 from clusterrun.errors import ConfigError
 
-_MAX_CANDIDATES = 20  # each costs a parse of the file's beginning, on the way to an error only
+_MAX_CANDIDATES = 20  # each costs a parse of the start of the file, only for an error message
 _MAX_STATEMENT = 500  # lines of one multi-line value
 _PLACE = re.compile(r" \(at (?:line (?P<line>\d+), column (?P<column>\d+)|end of document)\)$")
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A parsed file: what people call it, its text, its data."""
+    """A parsed file: its name for messages, its text, its data."""
 
     source: str
     text: str
     data: dict[str, Any]
 
     def error(self, path: Sequence[str], message: str, *, hint: str = "") -> ConfigError:
-        """An error about the key at ``path``: ``FILE:LINE: message``, without the line where it is not found."""
+        """Return an error about the key at ``path``: ``FILE:LINE: message``, or without the line if it is not found."""
         line = line_of(self.text, path)
         return ConfigError(f"{self.source}{f':{line}' if line else ''}: {message}", hint=hint)
 
 
 def parse(source: str, raw: bytes) -> Document:
-    """Read a TOML file's bytes; raises ConfigError with the line where it is broken."""
+    """Parse the bytes of a TOML file. Raises ConfigError with the line of a syntax error."""
     try:
-        # tomllib counts lines by \n only; editors on Windows put a byte order mark and \r\n
+        # tomllib counts lines by \n only; Windows editors write a byte order mark and \r\n
         text = raw.decode("utf-8-sig").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
@@ -50,15 +50,15 @@ def parse(source: str, raw: bytes) -> Document:
         line = int(place["line"]) if place["line"] else text.rstrip("\n").count("\n") + 1
         column = f" (column {place['column']})" if place["column"] else " (the file ends there)"
         raise ConfigError(
-            f"{source}:{line}: {message[: place.start()]}{column}", hint='texts stand in quotes: partition = "gpu"'
+            f"{source}:{line}: {message[: place.start()]}{column}", hint='put strings in quotes: partition = "gpu"'
         ) from None
 
 
 def line_of(text: str, path: Sequence[str]) -> int | None:
-    """The number of the line (from 1) where the key at ``path`` is set, None where it cannot be told.
+    """Return the line number (from 1) where the key at ``path`` is set, or None.
 
-    A line is the one if the file's beginning before it parses without the key and, a statement later, with it:
-    so comments, texts of many lines and tables of the same key do not mislead. A key written with escapes is not found.
+    It is the line before which the file parses without the key, and after whose statement it parses with it. So
+    comments, multi-line strings and other tables with the same key do not match. A key with escapes is not found.
     """
     if not path:
         return None
@@ -77,7 +77,7 @@ def line_of(text: str, path: Sequence[str]) -> int | None:
 
 
 def nearest(word: str, choices: Iterable[str]) -> str:
-    """A hint such as ``did you mean nodes?``, or an empty text where nothing is near."""
+    """Return a hint such as ``did you mean nodes?``, or an empty text."""
     by_plain = {choice.casefold().replace("_", "-"): choice for choice in choices}
     close = difflib.get_close_matches(word.casefold().replace("_", "-"), by_plain, n=1, cutoff=0.6)
     return f"did you mean {by_plain[close[0]]}?" if close else ""

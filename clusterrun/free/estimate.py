@@ -230,7 +230,7 @@ def _ask(
             continue
         changed["partition"] = Value(partition.name, AUTO)
         plan = asker.plan(changed)
-        said = estimate_start(asker.slurm, plan.order, plan.script, timeout=min(ONE, left))
+        said = estimate_start(asker.slurm, plan.submission, plan.script, timeout=min(ONE, left))
         given = None if "time" in asker.request.values else partition.given_time
         tried.append(Tried(shape, partition.name, said, command(asker.asked, changed), given, preemption))
         if first_now and preemption is None and _is_now(tried[-1]):

@@ -109,4 +109,4 @@ def command(asked: SubmitArgs, changed: Mapping[str, Value]) -> str:
                 words += [f"--{one.name}={text}" for text in value.value]
             case _:
                 words += [f"--{one.name}", str(value.value)]
-    return shlex.join([*words, *(["--", *asked.words] if asked.words else [])])
+    return shlex.join([*words, *(["--", *asked.command] if asked.command else [])])

@@ -1,1 +1,1 @@
-"""What a job is: its options, the specification made of them, and the script rendered from that."""
+"""Job options, the job specification built from them, and the rendered sbatch script."""

@@ -1,7 +1,7 @@
-"""From a specification and its places to the text of an sbatch script: pure, and the same on a laptop.
+"""Render the sbatch script of a specification. The result depends on the arguments alone, not on the machine.
 
-Two quotings exist and neither can be forgotten: ``directive`` for ``#SBATCH`` lines, which sbatch reads
-with a tokenizer of its own, and ``sh`` for the body. A bare text in a template's output is an error.
+Templates have two filters for quoting: ``directive`` for ``#SBATCH`` lines, which sbatch reads with its own tokenizer,
+and ``sh`` for the body. Output that went through no filter is an error.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from clusterrun.system.plain_files import read_plain
 
 TEMPLATE = "sbatch.j2"
 PICKLES = "submitit"
-"""The folder of a run that submitit keeps a callable and its results in."""
+"""The folder in a run's folder where submitit stores a callable and its results."""
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
-    """Which run a script belongs to: the lines in which ``render`` and ``submit`` differ."""
+class RunIdentity:
+    """The ids of the run that a script belongs to; only they differ between ``render`` and ``submit``."""
 
     run_id: str
     run_dir: Path
@@ -38,7 +38,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """The absolute paths a script refers to, and the submitter's umask (an int, 0o022)."""
+    """The absolute paths in a script, and the submitter's umask (an int, 0o022)."""
 
     workdir: Path
     logs: Path
@@ -47,7 +47,7 @@ class Places:
 
 
 class Quoted(str):
-    """A text that has been through one of the two quotings."""
+    """A text that has been quoted by a filter."""
 
     __slots__ = ()
 
@@ -55,9 +55,8 @@ class Quoted(str):
 def directive(value: object) -> Quoted:
     """Quote a value for a ``#SBATCH`` line.
 
-    sbatch's tokenizer (``get_argument`` in its opt.c) takes ``\\`` as an escape even inside single quotes and
-    ``#`` as a comment outside quotes, so shlex.quote changes or even injects there; double quotes with
-    ``\\`` and ``"`` escaped arrive byte for byte.
+    sbatch's tokenizer (``get_argument`` in its opt.c) takes ``\\`` as an escape even inside single quotes, and ``#`` as
+    a comment outside quotes. So shlex.quote is unsafe here; double quotes with ``\\`` and ``"`` escaped are exact.
     """
     text = _one_line(str(value))
     return Quoted('"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"')
@@ -69,29 +68,29 @@ def sh(value: object) -> Quoted:
 
 
 def code(value: object) -> Quoted:
-    """Let a setup line through as it is: the one field that is code."""
+    """Return a setup line unquoted: the only field that is code."""
     return Quoted(_one_line(str(value)))
 
 
 def pattern(path: Path) -> str:
-    """A folder as the beginning of a Slurm file name pattern: ``%`` is doubled.
+    """Return a folder as the start of a Slurm file name pattern, with ``%`` doubled.
 
-    A backslash switches patterns off and cannot be escaped, so such a path is refused.
+    Raises RequestError for a backslash: it turns patterns off and cannot be escaped.
     """
     text = str(path)
     if "\\" in text:
         raise RequestError(
-            f"the log folder's path holds a backslash: {text!r}",
-            hint="Slurm cannot write logs there: use another folder",
+            f"the path of the log folder contains a backslash: {text!r}",
+            hint="Slurm cannot write logs there; use another folder",
         )
     return text.replace("%", "%%")
 
 
-def render(spec: JobSpec, identity: Identity, places: Places, *, local: bool = False) -> str:
-    """The script that runs ``spec`` as the run ``identity``.
+def render(spec: JobSpec, identity: RunIdentity, places: Places, *, local: bool = False) -> str:
+    """Return the script that runs ``spec`` as the run ``identity``.
 
-    ``local`` chooses the launch line of the local scheduler. Raises TemplateError, which names the line, for
-    a template that is missing, does not render, or leaves out what the run is known by.
+    ``local`` selects the launch line of the local scheduler. Raises TemplateError, with the line, if the template is
+    missing, does not render, or omits the run's token.
     """
     import jinja2
     import jinja2.sandbox
@@ -106,7 +105,7 @@ def render(spec: JobSpec, identity: Identity, places: Places, *, local: bool = F
         keep_trailing_newline=True,
         comment_start_string="{##",  # "{#" is bash's ${#array[@]}
         comment_end_string="##}",
-        autoescape=False,  # shell and sbatch, not HTML: finalize refuses what no filter has quoted
+        autoescape=False,  # shell and sbatch, not HTML: finalize raises for unquoted values
     )
     environment.filters.update(directive=directive, sh=sh, code=code)
     try:
@@ -115,20 +114,20 @@ def render(spec: JobSpec, identity: Identity, places: Places, *, local: bool = F
         raise TemplateError(
             f"{name}:{error.lineno}: {error.message}", hint="see the shipped template: `clusterrun render`"
         ) from error
-    except Exception as error:  # a template is an expression language: it may divide by zero
+    except Exception as error:  # a template may raise anything: it may divide by zero
         raise TemplateError(
             f"{name}:{_line_of(error)}: {error}", hint="the variables are listed in docs/template.md"
         ) from error
     if identity.token not in text:
         raise TemplateError(
-            f"{name}: the script it renders does not carry the run's token",
-            hint="keep the job-name and identity lines of the shipped template",
+            f"{name}: the rendered script does not contain the run's token",
+            hint="keep the job-name and CR_TOKEN lines of the shipped template",
         )
     return text
 
 
-def variables(spec: JobSpec, identity: Identity, places: Places, *, local: bool) -> dict[str, Any]:
-    """What a template can use; documented in docs/template.md."""
+def variables(spec: JobSpec, identity: RunIdentity, places: Places, *, local: bool) -> dict[str, Any]:
+    """Return the template's variables; docs/template.md documents them."""
     return {
         "spec": spec,
         "local": local,
@@ -149,7 +148,7 @@ def variables(spec: JobSpec, identity: Identity, places: Places, *, local: bool)
 
 
 def work_argv(spec: JobSpec, run_dir: Path = Path(), worker: Path = Path()) -> Sequence[str]:
-    """The worker's arguments: which kind of work, and the work itself; ``worker`` is the folder of its files."""
+    """Return the worker's arguments: the kind of work, then the work; ``worker`` is the folder of its files."""
     match spec.work:
         case Task(name, settings):
             return (
@@ -168,7 +167,7 @@ def work_argv(spec: JobSpec, run_dir: Path = Path(), worker: Path = Path()) -> S
 
 
 def describe(spec: JobSpec) -> str:
-    """What the job runs, as one would type it; for people, safe in a comment line."""
+    """Return what the job runs, as a command line; safe in a comment line."""
     if isinstance(spec.work, Function):
         return spec.work.name
     argv = work_argv(spec)
@@ -185,7 +184,7 @@ def _template(spec: JobSpec) -> tuple[str, str]:
     except PermissionError as error:
         raise TemplateError(
             f"--template: {path}: {error.strerror}",
-            hint=f"read it, then chmod go-w {shlex.quote(str(path))}, or use a copy of your own",
+            hint=f"check its content, then chmod go-w {shlex.quote(str(path))}, or use your own copy",
         ) from error
     except OSError as error:
         raise TemplateError(
@@ -201,8 +200,8 @@ def _only_quoted(value: Any) -> Any:
     import jinja2
 
     if isinstance(value, jinja2.Undefined):
-        return str(value)  # StrictUndefined raises here, and names the variable
-    raise TypeError(f"{value!r} has been through no quoting: use the filter `sh`, or `directive` in an #SBATCH line")
+        return str(value)  # StrictUndefined raises here, with the variable's name
+    raise TypeError(f"{value!r} is not quoted: use the filter `sh`, or `directive` in an #SBATCH line")
 
 
 def _one_line(text: str) -> str:
@@ -212,7 +211,7 @@ def _one_line(text: str) -> str:
 
 
 def _line_of(error: BaseException) -> int | str:
-    """The template's line that an error came from: jinja's frames carry the template's own line numbers."""
+    """Return the template line of an error: jinja's frames carry the template's line numbers."""
     line: int | str = "?"
     trace = error.__traceback__
     while trace is not None:

@@ -1,7 +1,7 @@
-"""Which variables and which texts are secrets: two tables, so that none is written into a script or a record. No I/O.
+"""Two tables that detect secrets in names and values, so that none gets into a script or a record. No I/O.
 
-Slurm keeps the batch script (``scontrol write batch_script``), and a site or ``--shared`` may let others read it.
-A name is judged by the first row of ``NAMES`` that matches it; a text by any row of ``SHAPES``.
+Slurm stores the batch script (``scontrol write batch_script``), and a site or ``--shared`` may let others read it.
+For a name the first matching row of ``SECRET_NAMES`` counts; for a text any row of ``SECRET_PATTERNS``.
 """
 
 # ruff: noqa: E501 (tables: a pattern stays in one piece)
@@ -16,8 +16,8 @@ from clusterrun.errors import RequestError
 
 
 @dataclass(frozen=True, slots=True)
-class Name:
-    """A pattern of whole variable names in capitals, whether the value is a secret, why, and where that was read."""
+class SecretName:
+    """A pattern of whole variable names in upper case, whether the value is secret, the reason, and the reference."""
 
     pattern: str
     secret: bool
@@ -26,8 +26,8 @@ class Name:
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
-    """What a token or key is called, a pattern that finds it in a text, and where its form was read."""
+class SecretPattern:
+    """The name of a kind of token or key, a pattern that finds it in a text, and the reference of its format."""
 
     what: str
     pattern: str
@@ -36,81 +36,81 @@ class Shape:
 
 _ROLE = r"(?:_(?:READ|WRITE|RO|RW|PROD|DEV|TEST|MAIN|OLD|NEW|[0-9]+))?"
 
-NAMES: tuple[Name, ...] = (
-    Name(r"HF_HUB_DISABLE_IMPLICIT_TOKEN", False, "a switch", "huggingface_hub, environment variables"),
-    Name(r"GOOGLE_APPLICATION_CREDENTIALS", False, "the path of a key file", "Google Cloud, Application Default Credentials"),
-    Name(r".*_(?:PATH|FILE|DIR|SOCK)|PGPASSFILE", False, "the path of a file", "PostgreSQL 17, 34.15; ssh-agent(1); AWS CLI, environment variables"),
-    Name(r"(?:OLD)?PWD", False, "the current folder", "POSIX.1-2017, cd"),
-    Name(r"(?:.*_)?KEY_ID", False, "an id, which is no secret by itself", "AWS, IAM access keys"),
-    Name(
+SECRET_NAMES: tuple[SecretName, ...] = (
+    SecretName(r"HF_HUB_DISABLE_IMPLICIT_TOKEN", False, "a switch", "huggingface_hub, environment variables"),
+    SecretName(r"GOOGLE_APPLICATION_CREDENTIALS", False, "the path of a key file", "Google Cloud, Application Default Credentials"),
+    SecretName(r".*_(?:PATH|FILE|DIR|SOCK)|PGPASSFILE", False, "the path of a file", "PostgreSQL 17, 34.15; ssh-agent(1); AWS CLI, environment variables"),
+    SecretName(r"(?:OLD)?PWD", False, "the current folder", "POSIX.1-2017, cd"),
+    SecretName(r"(?:.*_)?KEY_ID", False, "an id, which is no secret by itself", "AWS, IAM access keys"),
+    SecretName(
         r"(?:.*_)?(?:EOS|BOS|PAD|SEP|CLS|MASK|UNK|EOT|SOT|SPECIAL|STOP|START|END|BEGIN|FIRST|LAST|NEXT|NEW|PER|IMAGE|IMG|AUDIO|VIDEO|TEXT|MAX|MIN|NUM|REGISTER|PATCH)_TOKEN(?:_.*)?",
         False, "a token of a vocabulary", "transformers, PreTrainedTokenizer",
     ),
-    Name(r"(?:.*_)?TOKEN_(?:IDS?|INDEX|COUNT|DIM|LEN|LENGTH|LIMIT|BUDGET|TYPE|DROPOUT|MIXER|MERGING)(?:_.*)?", False, "a figure about tokens", "transformers, configuration"),
-    Name(r"(?:.*_)?(?:PUBLIC|PRIMARY|FOREIGN|SORT|CACHE|PARTITION|TEXT|IMAGE|LABEL|PROMPT|TARGET|INPUT|OUTPUT|DATA|DATASET|COLUMN|FEATURE|METRIC|MONITOR|STATE|GROUP|SAMPLE|QUERY|RNG)_KEY", False, "the key of a column, a table or a pair", "datasets, PyTorch Lightning"),
-    Name(r"(?:.*_)?(?:FORWARD|BACKWARD|SINGLE|ONE|TWO|FIRST|SECOND|N|NUM)_PASS", False, "a pass over the data", "common in training scripts"),
-    Name(r".*(?:PASSWORD|PASSWD|PASSPHRASE|SSHPASS).*", True, "a password", "PostgreSQL 17, 34.15 (PGPASSWORD); sshpass(1)"),
-    Name(rf".+_(?:PASS|PWD){_ROLE}", True, "a password", "MySQL 8.4, 6.9 (MYSQL_PWD)"),
-    Name(r".*SECRETS?(?:_.*)?|.*SECRETKEY", True, "a secret", "AWS CLI, environment variables (AWS_SECRET_ACCESS_KEY)"),
-    Name(r"(?:.*_)?CRED(?:ENTIAL)?S?(?:_.*)?", True, "credentials", "common in deployment scripts"),
-    Name(r".*API_?KEYS?(?:_.*)?", True, "an API key", "W&B, environment variables (WANDB_API_KEY)"),
-    Name(rf"(?:.*_)?KEY{_ROLE}", True, "a key", "Kaggle API (KAGGLE_KEY)"),
-    Name(r".*TOKEN(?:_.*)?", True, "a token", "huggingface_hub, environment variables (HF_TOKEN)"),
-    Name(rf".+_PAT{_ROLE}", True, "a personal access token", "GitHub, managing personal access tokens"),
-    Name(r"(?:.*_)?(?:BEARER|JWT|COOKIE|BASIC_AUTH|AUTH_CONFIG|CONNECTION_STRING|WEBHOOK(?:_URL)?)", True, "a login", "GitLab CI (DOCKER_AUTH_CONFIG); Azure Storage, connection strings"),
+    SecretName(r"(?:.*_)?TOKEN_(?:IDS?|INDEX|COUNT|DIM|LEN|LENGTH|LIMIT|BUDGET|TYPE|DROPOUT|MIXER|MERGING)(?:_.*)?", False, "a figure about tokens", "transformers, configuration"),
+    SecretName(r"(?:.*_)?(?:PUBLIC|PRIMARY|FOREIGN|SORT|CACHE|PARTITION|TEXT|IMAGE|LABEL|PROMPT|TARGET|INPUT|OUTPUT|DATA|DATASET|COLUMN|FEATURE|METRIC|MONITOR|STATE|GROUP|SAMPLE|QUERY|RNG)_KEY", False, "the key of a column, a table or a pair", "datasets, PyTorch Lightning"),
+    SecretName(r"(?:.*_)?(?:FORWARD|BACKWARD|SINGLE|ONE|TWO|FIRST|SECOND|N|NUM)_PASS", False, "a pass over the data", "common in training scripts"),
+    SecretName(r".*(?:PASSWORD|PASSWD|PASSPHRASE|SSHPASS).*", True, "a password", "PostgreSQL 17, 34.15 (PGPASSWORD); sshpass(1)"),
+    SecretName(rf".+_(?:PASS|PWD){_ROLE}", True, "a password", "MySQL 8.4, 6.9 (MYSQL_PWD)"),
+    SecretName(r".*SECRETS?(?:_.*)?|.*SECRETKEY", True, "a secret", "AWS CLI, environment variables (AWS_SECRET_ACCESS_KEY)"),
+    SecretName(r"(?:.*_)?CRED(?:ENTIAL)?S?(?:_.*)?", True, "credentials", "common in deployment scripts"),
+    SecretName(r".*API_?KEYS?(?:_.*)?", True, "an API key", "W&B, environment variables (WANDB_API_KEY)"),
+    SecretName(rf"(?:.*_)?KEY{_ROLE}", True, "a key", "Kaggle API (KAGGLE_KEY)"),
+    SecretName(r".*TOKEN(?:_.*)?", True, "a token", "huggingface_hub, environment variables (HF_TOKEN)"),
+    SecretName(rf".+_PAT{_ROLE}", True, "a personal access token", "GitHub, managing personal access tokens"),
+    SecretName(r"(?:.*_)?(?:BEARER|JWT|COOKIE|BASIC_AUTH|AUTH_CONFIG|CONNECTION_STRING|WEBHOOK(?:_URL)?)", True, "a login", "GitLab CI (DOCKER_AUTH_CONFIG); Azure Storage, connection strings"),
 )  # fmt: skip
 
-SHAPES: tuple[Shape, ...] = (
-    Shape("a Hugging Face token", r"\b(?:hf|api_org)_[A-Za-z0-9]{30,}", "huggingface_hub, security tokens; gitleaks"),
-    Shape("a GitHub token", r"\b(?:gh[pousr]_[A-Za-z0-9]{36,}|github_pat_\w{36,})", "GitHub, token formats"),
-    Shape("a GitLab token", r"\bgl(?:pat|dt|rt|oas|ptt|soat|agent|cbt|ft)-[\w-]{20,}", "GitLab, token overview"),
-    # a name such as sk-learn-gradient-boosting-v2 has no run of 16 letters and digits
-    Shape("an API key (sk-…)", r"(?<![\w-])sk-(?=[\w-]*[A-Za-z0-9]{16})(?=[\w-]*[0-9])[\w-]{20,}", "OpenAI and Anthropic, API keys; gitleaks"),
-    Shape("an AWS access key id", r"(?<![A-Z0-9])A(?:KIA|SIA)[A-Z0-9]{16}(?![A-Z0-9])", "AWS, IAM identifiers"),
-    Shape("a Google API key", r"\bAIza[\w-]{35}", "gitleaks"),
-    Shape("a Slack token", r"\bxox[a-z](?:\.xox[a-z])?-[A-Za-z0-9-]{10,}|hooks\.slack\.com/services/T\w+/B\w+/\w+", "Slack, token types; incoming webhooks"),
+SECRET_PATTERNS: tuple[SecretPattern, ...] = (
+    SecretPattern("a Hugging Face token", r"\b(?:hf|api_org)_[A-Za-z0-9]{30,}", "huggingface_hub, security tokens; gitleaks"),
+    SecretPattern("a GitHub token", r"\b(?:gh[pousr]_[A-Za-z0-9]{36,}|github_pat_\w{36,})", "GitHub, token formats"),
+    SecretPattern("a GitLab token", r"\bgl(?:pat|dt|rt|oas|ptt|soat|agent|cbt|ft)-[\w-]{20,}", "GitLab, token overview"),
+    # a name such as sk-learn-gradient-boosting-v2 has no 16 letters and digits in a row
+    SecretPattern("an API key (sk-…)", r"(?<![\w-])sk-(?=[\w-]*[A-Za-z0-9]{16})(?=[\w-]*[0-9])[\w-]{20,}", "OpenAI and Anthropic, API keys; gitleaks"),
+    SecretPattern("an AWS access key id", r"(?<![A-Z0-9])A(?:KIA|SIA)[A-Z0-9]{16}(?![A-Z0-9])", "AWS, IAM identifiers"),
+    SecretPattern("a Google API key", r"\bAIza[\w-]{35}", "gitleaks"),
+    SecretPattern("a Slack token", r"\bxox[a-z](?:\.xox[a-z])?-[A-Za-z0-9-]{10,}|hooks\.slack\.com/services/T\w+/B\w+/\w+", "Slack, token types; incoming webhooks"),
     # 40 hexadecimal digits alone may be a git commit
-    Shape("a W&B API key", r"\bwandb_v1_\w{40,}|(?i:wandb[\w-]*key|wandb\s+login(?:\s+--?[\w-]+)*|api[_-]?key)[\"']?[\s=:]+[\"']?[0-9a-f]{40}\b", "W&B, API keys"),
-    Shape("a Kaggle token", r"\bKGAT_[0-9a-f]{32}", "Kaggle, API tokens"),
-    Shape("an NVIDIA API key", r"\bnvapi-[\w-]{40,}", "NVIDIA NGC, API keys"),
-    Shape("a Neptune API token", r"\beyJhcGlf[A-Za-z0-9+/=]{30,}", "Neptune, API token: base64 of {\"api_…"),
-    Shape("a JSON web token", r"\beyJ[\w-]{10,}\.eyJ[\w-]{10,}\.[\w-]{10,}", "RFC 7519"),
-    Shape("a private key", r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY", "RFC 7468; ssh-keygen(1)"),
-    # an expansion such as https://$USER:$TOKEN@host is no secret yet
-    Shape("a URL with a password", r"\b[a-z][a-z0-9+.-]*://[^/\s:@\"']*:(?!\$)[^/\s@\"']+@", "RFC 3986, 3.2.1"),
+    SecretPattern("a W&B API key", r"\bwandb_v1_\w{40,}|(?i:wandb[\w-]*key|wandb\s+login(?:\s+--?[\w-]+)*|api[_-]?key)[\"']?[\s=:]+[\"']?[0-9a-f]{40}\b", "W&B, API keys"),
+    SecretPattern("a Kaggle token", r"\bKGAT_[0-9a-f]{32}", "Kaggle, API tokens"),
+    SecretPattern("an NVIDIA API key", r"\bnvapi-[\w-]{40,}", "NVIDIA NGC, API keys"),
+    SecretPattern("a Neptune API token", r"\beyJhcGlf[A-Za-z0-9+/=]{30,}", "Neptune, API token: base64 of {\"api_…"),
+    SecretPattern("a JSON web token", r"\beyJ[\w-]{10,}\.eyJ[\w-]{10,}\.[\w-]{10,}", "RFC 7519"),
+    SecretPattern("a private key", r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY", "RFC 7468; ssh-keygen(1)"),
+    # an expansion such as https://$USER:$TOKEN@host is not a secret
+    SecretPattern("a URL with a password", r"\b[a-z][a-z0-9+.-]*://[^/\s:@\"']*:(?!\$)[^/\s@\"']+@", "RFC 3986, 3.2.1"),
 )  # fmt: skip
 
-# the rows are compiled when they are used: most commands need none of them
+# the patterns are compiled on use: most commands need none of them
 _SWITCH = re.compile(r"|0|1|true|false|yes|no|on|off|none", re.IGNORECASE)
-# NAME=value as shell assigns it: at the beginning of a word, also after export, env or a quote
+# a shell assignment NAME=value: at the start of a word, also after export, env or a quote
 _ASSIGNMENT = re.compile(r"(?<![\w$.{-])(?P<name>[A-Za-z_]\w*)=(?P<value>'[^']*'?|\"[^\"]*\"?|[^\s;&|]*)", re.ASCII)
-_EXPANSION = re.compile(r"\"?(?:\$(?!['\"])|`)")  # $'…' and $"…" are texts
+_EXPANSION = re.compile(r"\"?(?:\$(?!['\"])|`)")  # $'…' and $"…" are literals
 
 
 def named_secret(name: str, value: str) -> str:
-    """Why the value of a variable of that name is a secret (``a password``), or an empty text where it is none."""
+    """Return what a variable of this name holds (``a password``), or an empty text if it is not a secret."""
     if _SWITCH.fullmatch(value):
         return ""
-    row = next((row for row in NAMES if re.fullmatch(row.pattern, name.upper())), None)
+    row = next((row for row in SECRET_NAMES if re.fullmatch(row.pattern, name.upper())), None)
     return row.reason if row is not None and row.secret else ""
 
 
 def secret_shape(text: str) -> str:
-    """What the text holds that has the form of a token or key (``a GitHub token``), or an empty text."""
-    return next((row.what for row in SHAPES if re.search(row.pattern, text, re.ASCII)), "")
+    """Return the kind of token or key in a text (``a GitHub token``), or an empty text."""
+    return next((row.what for row in SECRET_PATTERNS if re.search(row.pattern, text, re.ASCII)), "")
 
 
 def refuse_named(name: str, value: str, what: str, source: str) -> None:
-    """Refuse a variable whose name says that its value is a secret; ``what`` is the option, for the message."""
+    """Raise RequestError if the variable's name marks a secret; ``what`` is the option, for the message."""
     if reason := named_secret(name, value):
         raise RequestError(
             f"{what}: {name} looks like {reason}; the script and the run's records would contain it ({source})",
-            hint=f"export {name} in your shell before you submit: the job inherits it, and it is written nowhere",
+            hint=f"export {name} in your shell before you submit: the job inherits it, and it is not stored",
         )
 
 
 def refuse_assignments(lines: Iterable[str], what: str, source: str) -> None:
-    """Refuse a line of shell that sets such a variable to a text; an expansion (``$(cat FILE)``) passes."""
+    """Raise RequestError for a shell line that assigns a literal secret; an expansion (``$(cat FILE)``) passes."""
     for number, line in enumerate(lines, 1):
         for match in _ASSIGNMENT.finditer(line):
             value = match["value"]
@@ -119,9 +119,9 @@ def refuse_assignments(lines: Iterable[str], what: str, source: str) -> None:
 
 
 def refuse_shapes(text: str, what: str, source: str) -> None:
-    """Refuse a text that holds a token or key; the message does not repeat it."""
+    """Raise RequestError for a text that contains a token or key; the message does not repeat it."""
     if found := secret_shape(text):
         raise RequestError(
             f"{what}: this looks like {found}; the script and the run's records would contain it ({source})",
-            hint="export it in your shell before you submit and read the variable in the job: the job inherits it",
+            hint="export it in your shell before you submit and read that variable in the job",
         )

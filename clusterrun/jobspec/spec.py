@@ -1,6 +1,6 @@
-"""What was asked for: a job's specification, frozen and valid at birth. No I/O.
+"""The specification of a job: frozen, and valid by construction. No I/O.
 
-``build_spec`` turns merged values of :mod:`clusterrun.jobspec.fields` into a :class:`JobSpec`, or raises with one line.
+``build_spec`` builds a :class:`JobSpec` from merged values of :mod:`clusterrun.jobspec.fields`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from clusterrun.jobspec.fields import (
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One of our own tasks (``lm``) with its settings."""
+    """A built-in task (``lm``) with its settings."""
 
     name: str
     settings: tuple[tuple[str, Any], ...] = ()
@@ -68,11 +68,11 @@ Work = Task | Script | Module | Command | Function
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSpec:
-    """A job as it was asked for.
+    """What to run, and with which options.
 
-    ``tasks_per_node`` is the number of ranks on a node; ``gpus_per_node`` is None where ``gres`` asks for them.
-    ``directives`` are sbatch's own options in the order of ``FIELDS``; time-outs are seconds.
-    ``sources`` tells where each value came from.
+    ``tasks_per_node`` is the number of ranks per node; ``gpus_per_node`` is None if ``gres`` requests the GPUs.
+    ``directives`` are sbatch options in the order of ``FIELDS``. Timeouts are in seconds. ``sources`` holds each value
+    with its source.
     """
 
     work: Work
@@ -102,16 +102,16 @@ class JobSpec:
         return self.nodes * self.tasks_per_node
 
     def directive(self, name: str) -> str:
-        """sbatch's option of that name as it was asked for, or an empty text."""
+        """Return the value of an sbatch option, or an empty text."""
         return dict(self.directives).get(name, "")
 
 
 def build_spec(values: Mapping[str, Value], work: Work) -> JobSpec:
-    """Make a specification of merged values and the work to do.
+    """Build a specification from merged values and the work to run.
 
-    ``values`` maps names of ``FIELDS`` to values of their kinds, ``gpus-per-node`` (unless there is a
-    ``gres``) and ``python`` among them: their defaults depend on the cluster and the shell, so the
-    caller looks them up. Raises RequestError, which names the source of a wrong value.
+    ``values`` maps names of ``FIELDS`` to values. It must contain ``python``, and ``gpus-per-node`` unless there is a
+    ``gres``: their defaults depend on the cluster and the shell, so the caller sets them. Raises RequestError with the
+    source of a wrong value.
     """
     for name, value in values.items():
         check_value(FIELD[name], value)
@@ -122,7 +122,7 @@ def build_spec(values: Mapping[str, Value], work: Work) -> JobSpec:
     gres, gpus = get("gres"), get("gpus-per-node")
     if gres is not None and gres_gpus(gres) is not None and gpus is not None:
         raise RequestError(
-            "--gres and --gpus-per-node both ask for GPUs",
+            "--gres and --gpus-per-node both request GPUs",
             hint="keep one of them; --gpus-per-node is enough on most clusters",
         )
     tasks = get("tasks-per-node") or (gres_gpus(gres) if gres is not None else None) or gpus or 1
@@ -134,7 +134,7 @@ def build_spec(values: Mapping[str, Value], work: Work) -> JobSpec:
         tasks_per_node=tasks,
         job_name=get("job-name") or default_name(work),
         python=get("python"),
-        requeue=get("requeue", isinstance(work, Task)),  # our own tasks resume; a user's script may not
+        requeue=get("requeue", isinstance(work, Task)),  # built-in tasks resume; a user's script may not
         comment=get("comment", ""),
         directives=tuple((f.name, str(get(f.name))) for f in FIELDS if f.directive and get(f.name) is not None),
         cpus_per_task=get("cpus-per-task"),
@@ -152,12 +152,12 @@ def build_spec(values: Mapping[str, Value], work: Work) -> JobSpec:
 
 
 def default_name(work: Work) -> str:
-    """A job name made of what runs: the task, module or file, without its ending, cut to what fits.
+    """Return a job name from the task, module or file name, without its suffix and cut to the maximum length.
 
-    A module that is too long loses its first packages: its own name stands last.
+    A module name that is too long loses its first packages.
     """
     text = work.name if isinstance(work, Task | Module | Function) else work.path.rsplit("/", 1)[-1].removesuffix(".py")
-    plain = re.sub(r"[\x00-\x1f\x7f]", "_", text)  # a file may be called anything, a job may not
+    plain = re.sub(r"[\x00-\x1f\x7f]", "_", text)  # a file name may hold control characters, a job name may not
     while isinstance(work, Module) and "." in plain and len(plain.encode("utf-8", "surrogateescape")) > NAME_BYTES:
         plain = plain.partition(".")[2]
     return plain.encode("utf-8", "surrogateescape")[:NAME_BYTES].decode("utf-8", "ignore") or "job"

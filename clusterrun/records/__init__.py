@@ -1,1 +1,1 @@
-"""A run's files: records, claims, submissions, end records, progress and logs, in one layout on disk."""
+"""The files of runs: records, claims, submissions, end records and progress."""

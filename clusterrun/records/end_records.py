@@ -1,4 +1,4 @@
-"""How a run's newest attempt ended, by what the job itself wrote."""
+"""The end of a run, from the files that the job itself wrote."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from clusterrun.records.run_record import RunRecord
 
 
 def end_of(run: RunRecord) -> JobStatus | None:
-    """How a run's newest attempt says it ended, None where it has not, or will start again."""
+    """Return how a run's newest attempt ended, or None if it has no end record or will be restarted."""
     folders = run_record.attempts(run)
     end = run_record.read_json(folders[-1] / "end.json") if folders else None
     if end is None or run.job_id is None:
         return None
     claim = run_record.claim_of(run)
-    if claim is not None and claim.restart > whole(end.get("restart"), 0):
-        return None  # it was started again and has not got as far as its own folder
+    if claim is not None and claim.restart > as_int(end.get("restart"), 0):
+        return None  # it was restarted and has not created its attempt folder yet
     due, status = str(end.get("due", "")), _exit_status(run, folders[-1], end)
     if due in ("JOB REQUEUE", "PREEMPTION", "NODE FAILURE"):
         return None
-    state, reason = _word(status, bool(end.get("signal")), due, str(end.get("reason", "")))
+    state, reason = _state_and_reason(status, bool(end.get("signal")), due, str(end.get("reason", "")))
     started = run_record.read_json(folders[-1] / "start.json") or {}
     ranks = started["ranks"] if isinstance(started.get("ranks"), list) else []
-    last = whole(end.get("time"), None)
-    joined = whole(started.get("time"), None)
+    last = as_int(end.get("time"), None)
+    joined = as_int(started.get("time"), None)
     first = min((at for at in (joined, claim.at if claim else None) if at is not None), default=None)
     return JobStatus(
         id=run.job_id,
@@ -44,29 +44,29 @@ def end_of(run: RunRecord) -> JobStatus | None:
         started=first,
         ended=last,
         exit_status=status,
-        restarts=whole(end.get("restart"), None),
+        restarts=as_int(end.get("restart"), None),
         source="record",
     )
 
 
 def _exit_status(run: RunRecord, attempt: Path, end: Mapping[str, Any]) -> int:
-    """The exit status of an attempt.
+    """Return the exit status of an attempt.
 
-    The script fails a run whose ranks' end marks it does not find in time; where a shared file system has shown them
-    since and each rank ended well, the run did too.
+    The script fails a run if the ranks' end records do not appear in time. If the shared file system shows them later
+    and every rank succeeded, the run succeeded too.
     """
-    status = whole(end.get("status"), 1)
-    if status == 0 or not whole(end.get("unmarked"), 0):
+    status = as_int(end.get("status"), 1)
+    if status == 0 or not as_int(end.get("unmarked"), 0):
         return int(status)
-    names = run_record.names(attempt)
+    names = run_record.list_names(attempt)
     marks = [run_record.read_json(attempt / name) for name in names if re.fullmatch(r"rank-\d{1,7}\.end", name)]
     if sum(mark is not None and mark.get("status") == 0 for mark in marks) < run.world_size:
         return int(status)
     return STOPPED_STATUS if "stopped" in names else 0
 
 
-def _word(status: int, signalled: bool, due: str, reason: str) -> tuple[str, str]:
-    """Slurm's state word for an end record, and the reason."""
+def _state_and_reason(status: int, signalled: bool, due: str, reason: str) -> tuple[str, str]:
+    """Return Slurm's state and reason for an end record."""
     if status == 0:
         return "COMPLETED", ""
     if signalled and (due == "TIME LIMIT" or reason == "TimeLimit"):
@@ -76,7 +76,8 @@ def _word(status: int, signalled: bool, due: str, reason: str) -> tuple[str, str
     return "FAILED", "NonZeroExitCode"
 
 
-def whole(value: object, default: int | None) -> Any:
+def as_int(value: object, default: int | None) -> Any:
+    """Return a number as an int, or the default if it is not a number or too large."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 2**63:
         return default
     return int(value)

@@ -1,7 +1,7 @@
-"""Which runs are over, kept in a file, so that nobody who wants the others reads the records of these many again.
+"""A cache of the runs that have ended, so that listing active runs does not read all records.
 
-A cache of the user's: run folder, and when its submissions were last written once its end had been seen. It is
-believed while that folder has not been touched since; a run that Slurm has started again is found by the queue.
+Each line of the user's cache file holds a run's folder and when its submissions were last written. An entry is valid
+while that folder has not changed; a run that Slurm restarts is found through the queue.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from clusterrun.system import safe_files
 
 
 def open_runs(store: Store) -> list[RunRecord]:
-    """Every run known from here whose end was not seen yet, oldest first."""
+    """Return the runs without a recorded end, oldest first."""
     cache = store.index.with_name("over")
     over = _read(cache)
     written = {folder: _written(folder) for folder in store.folders()}
@@ -37,19 +37,19 @@ def open_runs(store: Store) -> list[RunRecord]:
 
 def _written(folder: Path) -> int | None:
     try:
-        return (folder / "submissions").stat().st_mtime_ns  # a file that is replaced in it touches the folder
+        return (folder / "submissions").stat().st_mtime_ns  # replacing a file in the folder changes its time
     except OSError:
         return None
 
 
 def _read(cache: Path) -> dict[str, int]:
     try:
-        data = safe_files.read(cache, limit=1 << 30, owner=os.getuid())
+        data = safe_files.read_bytes(cache, limit=1 << 30, owner=os.getuid())
     except OSError:
         return {}
     found = {}
     for line in data.decode("utf-8", "surrogateescape").splitlines():
-        with contextlib.suppress(ValueError, TypeError):  # a torn line of a cache
+        with contextlib.suppress(ValueError, TypeError):  # a partly written line
             folder, written = json.loads(line)
             found[str(folder)] = int(written)
     return found

@@ -1,8 +1,8 @@
-"""What a run's ranks tell while they run: the last figures of its training, and where each rank is.
+"""Metrics and heartbeats of running ranks.
 
-Two files of the worker's, each with one writer: ``metrics.jsonl`` (rank 0, a line at every logged step) and
-``rank-N.progress`` in the attempt's folder (every rank, replaced every few seconds). They may be missing, torn or
-late, and are another program's: what is not as it should be is left out.
+The worker writes two kinds of files, each with one writer: ``metrics.jsonl`` (rank 0, a line per logged step) and
+``rank-N.progress`` in the attempt's folder (every rank, replaced every few seconds). They may be missing, partly
+written or stale, so invalid values are skipped.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from clusterrun.records import run_record
 from clusterrun.records.run_record import RunRecord
 from clusterrun.system import safe_files
 
-_TAIL = 16 * 1024  # bytes: more than a line of metrics has
+_TAIL = 16 * 1024  # bytes: longer than any line of metrics
 USUAL_INTERVAL = 10.0
-"""Seconds between a rank's words where it does not say what it means to keep."""
+"""Seconds between a rank's heartbeats, if its record does not give an interval."""
 MISSED = 3
-"""So many intervals without a word, and a rank counts as silent."""
+"""A rank is silent after this many intervals without a heartbeat."""
 _FIGURES = ("time", "loss", "val_loss", "tokens_per_second", "mfu")
-_HUGE = 2**63  # no figure of ours is: a longer one could not even be printed
+_HUGE = 2**63  # larger numbers are invalid
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metrics:
-    """The newest figures of a training; times are seconds since the epoch, None where the worker said nothing."""
+    """The newest metrics of a run. Times are seconds since the epoch; None if not reported."""
 
     step: int
     time: float | None = None
@@ -41,7 +41,7 @@ class Metrics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """One rank's device as NVML last told: use in percent, memory in GiB, temperature in °C."""
+    """One rank's GPU as last reported by NVML: use in percent, memory in GiB, temperature in °C."""
 
     name: str = ""
     use: float | None = None
@@ -52,11 +52,11 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankProgress:
-    """Where one rank is: its phase since when, its step of how many, and when it last said so.
+    """The last heartbeat of a rank: its phase, its step, and their times.
 
-    ``phase`` is one of starting, joining, loading, training, evaluating, saving, script, ending. The rank means to
-    write every ``interval`` seconds; ``stepped`` is when its step was last seen to move. ``tokens_per_second`` is that
-    of all ranks together, and rank 0 alone tells it.
+    ``phase`` is one of starting, joining, loading, training, evaluating, saving, script, ending; it began at
+    ``since``. A rank writes every ``interval`` seconds. ``stepped`` is when its step last advanced. Only rank 0 reports
+    ``tokens_per_second``, for all ranks together.
     """
 
     rank: int
@@ -75,12 +75,12 @@ class RankProgress:
     gpu: Gpu | None = None
 
     def is_silent(self, now: float) -> bool:
-        """Whether it has not told for much longer than it means to: stopped, ended, or its folder takes no files."""
+        """Whether the heartbeat is overdue: the rank is stopped or gone, or its folder is not writable."""
         return now - self.time > MISSED * (self.interval or USUAL_INTERVAL)
 
 
 def last_metrics(run: RunRecord) -> Metrics | None:
-    """The newest row of a run's metrics, with the newest of each figure in its last rows; None where there is none."""
+    """Return the newest metrics of a run, or None. Each value is the newest one in the last rows of the file."""
     rows = _last_rows(run.run_dir / "metrics.jsonl")
     step = next((s for row in reversed(rows) if (s := _int(row.get("step"))) is not None), None)
     if step is None:
@@ -92,23 +92,23 @@ def last_metrics(run: RunRecord) -> Metrics | None:
 
 
 def as_metrics(data: object) -> Metrics | None:
-    """Figures that were written down, as a mapping of their names; None for anything else."""
+    """Return metrics from a mapping of names to values, or None for anything else."""
     if not isinstance(data, Mapping) or (step := _int(data.get("step"))) is None:
         return None
     return Metrics(step=step, **{name: _number(data.get(name)) for name in _FIGURES})
 
 
 def ranks(run: RunRecord, task: int | None = None) -> list[RankProgress]:
-    """Where the ranks of a run's newest attempt are, by rank; none where the worker keeps no progress."""
+    """Return the progress of the ranks in a run's newest attempt, sorted by rank."""
     folders = run_record.attempts(run, task)
     return read_ranks(folders[-1]) if folders else []
 
 
 def read_ranks(attempt: Path) -> list[RankProgress]:
-    """The progress records in an attempt's folder, by rank."""
-    names = run_record.names(attempt)
-    wanted = (attempt / name for name in names if name.startswith("rank-") and name.endswith(".progress"))
-    found = (_rank(data) for path in wanted if (data := run_record.read_json(path)) is not None)
+    """Return the progress records in an attempt's folder, sorted by rank."""
+    names = run_record.list_names(attempt)
+    paths = (attempt / name for name in names if name.startswith("rank-") and name.endswith(".progress"))
+    found = (_rank(data) for path in paths if (data := run_record.read_json(path)) is not None)
     return sorted((one for one in found if one is not None), key=lambda one: one.rank)
 
 
@@ -146,7 +146,7 @@ def _gpu(data: Mapping[str, Any]) -> Gpu:
 
 
 def _last_rows(path: Path) -> list[dict[str, Any]]:
-    """The whole rows at the end of a file of JSON lines, oldest first."""
+    """Return the complete rows at the end of a file of JSON lines, oldest first."""
     try:
         with safe_files.open_file(path) as file:
             size = os.fstat(file).st_size

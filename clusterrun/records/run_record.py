@@ -1,7 +1,7 @@
-"""The records of runs: plain files, each with one writer, replaced whole.
+"""The record of a run: plain files, each with one writer, replaced atomically.
 
-A run's own folder is the truth. ``.clusterrun/jobs/<cluster>/<id>`` and the user's index lead to it and
-are believed only as far as the run's files agree. Another user's run can be read, never written.
+The run's own folder is authoritative. ``.clusterrun/jobs/<cluster>/<id>`` and the user's index point to it, and are
+used only if the run's own files agree. Another user's run can be read, never written.
 """
 
 from __future__ import annotations
@@ -21,25 +21,24 @@ from clusterrun.job import JobId, is_run_id
 from clusterrun.system import safe_files
 from clusterrun.system.safe_files import RECORDS
 
-#: How a submission stands, as its submitter knows it.
+#: The states of a submission.
 SUBMITTING, ACCEPTED, NOT_SUBMITTED = "submitting", "accepted", "not submitted"
 _TOKEN = re.compile(r"[a-z2-7]{16}", re.ASCII)
 _CLUSTER = re.compile(r"(?!\.)[A-Za-z0-9_.-]{0,64}", re.ASCII)
 _KINDS: dict[Any, type] = {"str": str, "int": int, "bool": bool}
-#: The largest number that a record may hold: a later time than this is in no calendar.
+#: The largest number in a record: the last second of the year 9999.
 _MOST = 253_402_300_799
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubmissionRecord:
-    """One sbatch of a run: its token, what became of it, and the last state we saw it end in.
+    """One submission of a run: its token, its state and, once known, its end.
 
-    Times are seconds since the epoch. ``submitter`` is (host, pid, start time in clock ticks): whether
-    the process that was submitting is still at it. ``final`` is the end once it was seen: what of a
-    :class:`clusterrun.job.JobStatus` is to be told later, by its names there, and the last ``figures`` of the training.
-    ``cancel_asked`` is when our own cancel was accepted. ``cluster`` took the job, as far as it is known, and
-    ``log_start`` has the sizes in bytes of what older jobs of the same id left in the two log files, -1 where that is
-    not known.
+    Times are seconds since the epoch. ``submitter`` is the submitting process: (host, pid, start time in clock ticks).
+    ``final`` holds the end of the job, with the names of :class:`clusterrun.job.JobStatus`, and the last ``figures`` of
+    the training. ``cancel_asked`` is when the scheduler accepted our cancel. ``cluster`` is empty if unknown.
+    ``log_start`` holds the sizes in bytes of the two log files before the job, -1 if unknown: older jobs of the same id
+    may have written to them.
     """
 
     token: str
@@ -55,10 +54,10 @@ class SubmissionRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRecord:
-    """A run as it was asked for, with its submissions, oldest first.
+    """A run and its submissions, oldest first.
 
-    ``root`` holds ``.clusterrun`` and ``logs``. ``owner`` is the uid that the run's folder belongs to, and
-    ``user`` that owner's name: both come from the file system.
+    ``root`` holds ``.clusterrun`` and ``logs``. ``owner`` is the uid of the owner of the run's folder and ``user`` the
+    owner's name; both come from the file system.
     """
 
     run_id: str
@@ -79,7 +78,7 @@ class RunRecord:
 
     @property
     def mine(self) -> bool:
-        """Whether this user may write the run's records and act on its jobs."""
+        """Whether the run belongs to this user."""
         return self.owner in (-1, os.getuid())
 
     @property
@@ -89,7 +88,7 @@ class RunRecord:
 
     @property
     def job_id(self) -> JobId | None:
-        """The id of the newest submission, None where it has none."""
+        """The job id of the newest submission, or None."""
         return JobId.parse(self.submission.job_id) if self.submission.job_id else None
 
     @property
@@ -102,7 +101,7 @@ class RunRecord:
 
 
 def load(run_dir: Path) -> RunRecord | None:
-    """Read a run's own files; None where there is no whole record."""
+    """Load a run from its folder, or return None if the record is missing or invalid."""
     try:
         return load_strictly(run_dir)
     except (OSError, ValueError):
@@ -110,26 +109,26 @@ def load(run_dir: Path) -> RunRecord | None:
 
 
 def load_strictly(run_dir: Path) -> RunRecord:
-    """Read a run's own files; raises FileNotFoundError where there are none, OSError and ValueError for bad ones."""
+    """Load a run from its folder. Raises FileNotFoundError without a record, OSError or ValueError for a bad one."""
     if not is_run_id(run_dir.name) or run_dir.parts[-3:-1] != (RECORDS, "runs") or ".." in run_dir.parts:
         raise ValueError("not the folder of a run")
     owner = safe_files.owner_of(run_dir)
     data = _checked(_json(run_dir / "record.json"), RunRecord)
     sources = data.get("sources", {})
     submissions = [
-        _submission(run_dir / "submissions" / name) for name in names(run_dir / "submissions")
+        _submission(run_dir / "submissions" / name) for name in list_names(run_dir / "submissions")
         if name.endswith(".json") and not name.startswith(".")
     ]  # fmt: skip
     if not submissions:
         raise FileNotFoundError(errno.ENOENT, "no submission", str(run_dir))
     submissions.sort(key=lambda s: s.at)
     if data.get("run_id") != run_dir.name:
-        raise ValueError("the record is that of another run")
+        raise ValueError("the record belongs to another run")
     if not isinstance(sources, dict) or not all(isinstance(v, list) and len(v) == 2 for v in sources.values()):
-        raise ValueError("sources is not what it should be")
+        raise ValueError("sources is invalid")
     cluster = submissions[-1].cluster or data.get("cluster", "")
     if not _CLUSTER.fullmatch(cluster):
-        raise ValueError("the name of the cluster is none")
+        raise ValueError("the cluster name is invalid")
     try:
         return RunRecord(
             **{**data, "run_dir": run_dir, "root": run_dir.parents[2], "owner": owner, "cluster": cluster,
@@ -145,18 +144,18 @@ def _submission(path: Path) -> SubmissionRecord:
     data["submitter"] = (str(who[0]), *map(int, who[1:3])) if isinstance(who, list) and len(who) == 3 else ("", 0, 0)
     data["log_start"] = tuple(map(int, start)) if isinstance(start, list) and len(start) == 2 else (0, 0)
     if data.get("token") != path.name.removesuffix(".json") or not _TOKEN.fullmatch(data["token"]):
-        raise ValueError("the token is not that of the file")
+        raise ValueError("the token does not match the file name")
     if data.get("job_id"):
         with contextlib.suppress(RequestError):
             JobId.parse(data["job_id"])
             final = final if isinstance(final, dict) or final is None else {}
             return SubmissionRecord(**{**data, "final": final})
-        raise ValueError("the job id is none")
+        raise ValueError("the job id is invalid")
     return SubmissionRecord(**{**data, "final": None})
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """A small JSON object that a job wrote, or None where it is missing, half-written or not an object."""
+    """Return the JSON object in a file, or None if it is missing, incomplete or not an object."""
     try:
         return _json(path)
     except (OSError, ValueError):
@@ -165,7 +164,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 def _json(path: Path) -> dict[str, Any]:
     try:
-        data = json.loads(safe_files.read(path))
+        data = json.loads(safe_files.read_bytes(path))
     except RecursionError:
         raise ValueError("nested too deeply") from None
     if not isinstance(data, dict):
@@ -174,11 +173,11 @@ def _json(path: Path) -> dict[str, Any]:
 
 
 def attempts(record: RunRecord, task: int | None = None) -> list[Path]:
-    """The attempt folders of the newest submission, oldest first (restart, then launch)."""
+    """Return the attempt folders of the newest submission, oldest first (by restart, then launch)."""
     prefix = record.submission.token + ("" if task is None else f"_{task}") + "."
     found: list[tuple[int, int, Path]] = []
     folder = record.run_dir / "attempts"
-    for name in names(folder):
+    for name in list_names(folder):
         restart, _, launch = name.removeprefix(prefix).partition(".")
         if name.startswith(prefix) and _is_count(restart) and _is_count(launch):
             found.append((int(restart), int(launch), folder / name))
@@ -187,7 +186,7 @@ def attempts(record: RunRecord, task: int | None = None) -> list[Path]:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Who owns a submission's token: ``restart`` is Slurm's count, ``at`` the epoch second at which it was written."""
+    """The job that claimed a submission; ``restart`` is Slurm's restart count, ``at`` the time in epoch seconds."""
 
     cluster: str
     job: str
@@ -196,7 +195,7 @@ class Claim:
 
 
 def claim_of(record: RunRecord) -> Claim | None:
-    """The claim of the newest submission, None before the job's first act, and where it cannot be read."""
+    """Return the claim of the newest submission, or None if there is none or it cannot be read."""
     try:
         return read_claim(record)
     except OSError:
@@ -204,7 +203,7 @@ def claim_of(record: RunRecord) -> Claim | None:
 
 
 def read_claim(record: RunRecord) -> Claim | None:
-    """The claim of the newest submission, None before the job's first act; raises OSError where that is not known."""
+    """Return the claim of the newest submission, or None; raises OSError if it cannot be read."""
     path = record.run_dir / "claims" / record.submission.token / "owner"
     try:
         with safe_files.open_file(path) as descriptor:
@@ -219,49 +218,51 @@ def read_claim(record: RunRecord) -> Claim | None:
 
 
 def written_at(path: Path) -> float:
-    """When a file was last written, in epoch seconds; 0 where there is none, or none that may be seen."""
+    """Return when a file was last written, in epoch seconds; 0 if it is missing or not accessible."""
     try:
         return path.stat().st_mtime
     except OSError:
         return 0.0
 
 
-def names(folder: Path) -> list[str]:
+def list_names(folder: Path) -> list[str]:
+    """Return the names in a folder; none if it is missing or not accessible."""
     try:
-        return safe_files.names(folder)
+        return safe_files.list_names(folder)
     except OSError:
         return []
 
 
-def lines(path: Path) -> list[str]:
+def read_lines(path: Path) -> list[str]:
+    """Return the lines of one of the user's own files; none if it is missing or not accessible."""
     try:
-        return safe_files.read(path, limit=1 << 30, owner=os.getuid()).decode("utf-8", "surrogateescape").splitlines()
+        data = safe_files.read_bytes(path, limit=1 << 30, owner=os.getuid())
     except OSError:
         return []
+    return data.decode("utf-8", "surrogateescape").splitlines()
 
 
 def age_key(record: RunRecord) -> tuple[int, int, str]:
-    """What orders runs by age: several may be of the same second, and then their job ids tell."""
+    """Return the sort key of a run's age; the job id decides between runs of the same second."""
     job = record.job_id
     return record.at, int(job.raw.lstrip("L")) if job else 0, record.run_id
 
 
-def had(record: RunRecord, job: JobId) -> bool:
-    return any(s.job_id and JobId.parse(s.job_id).base == job.base for s in record.submissions) and job.cluster in (
-        "",
-        record.cluster,
-    )
+def has_job_id(record: RunRecord, job: JobId) -> bool:
+    """Return whether any submission of a run had this job id."""
+    ids = {JobId.parse(s.job_id).base for s in record.submissions if s.job_id}
+    return job.base in ids and job.cluster in ("", record.cluster)
 
 
 def _checked(data: Mapping[str, Any], kind: type) -> dict[str, Any]:
-    """The keys that this version knows, each of its type; a newer version's record may hold more."""
+    """Return the known keys after a type check; a record of a newer version may have more."""
     found = {}
     for one in fields(kind):
         if one.name not in data:
             continue
-        value, wanted = data[one.name], _KINDS.get(one.type)
-        if (wanted and type(value) is not wanted) or (wanted is int and not 0 <= value <= _MOST):
-            raise ValueError(f"{one.name} is not what it should be")
+        value, expected = data[one.name], _KINDS.get(one.type)
+        if (expected and type(value) is not expected) or (expected is int and not 0 <= value <= _MOST):
+            raise ValueError(f"{one.name} is invalid")
         found[one.name] = value
     return found
 

@@ -1,4 +1,4 @@
-"""The store of runs: writing their records, and finding them again by run id or job id."""
+"""The store of runs: write their records and find them by run id or job id."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from clusterrun.records.run_record import (
     RunRecord,
     SubmissionRecord,
     age_key,
-    had,
-    lines,
+    has_job_id,
+    list_names,
     load,
     load_strictly,
-    names,
+    read_lines,
 )
 from clusterrun.system import safe_files
 from clusterrun.system.safe_files import RECORDS
 
 
 def state_folder(environ: Mapping[str, str]) -> Path:
-    """The user's state folder: ``CLUSTERRUN_STATE``, else ``clusterrun`` in ``XDG_STATE_HOME`` (``~/.local/state``)."""
+    """Return the state folder: ``CLUSTERRUN_STATE``, else ``clusterrun`` in ``XDG_STATE_HOME`` (``~/.local/state``)."""
     if environ.get("CLUSTERRUN_STATE"):
         return Path(environ["CLUSTERRUN_STATE"])
     base = environ.get("XDG_STATE_HOME") or str(Path(environ.get("HOME") or Path.home()) / ".local" / "state")
@@ -41,19 +41,19 @@ def state_folder(environ: Mapping[str, str]) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """The folder that holds ``.clusterrun`` and ``logs`` of my runs; ``why`` it is not the project's own."""
+    """The folder with the user's ``.clusterrun`` and ``logs``, and why it is not the project's own folder."""
 
     folder: Path
     why: str = ""
 
 
-def base_of(root: Path, state: Path) -> Base:
-    """Find the place for my records and logs of a project.
+def find_base(root: Path, state: Path) -> Base:
+    """Return the folder for the user's records and logs of a project.
 
-    It is the project's folder, unless other users could change what stands there: then it is a folder of the project's
-    name in my state folder, so that each user of a group's project has records of their own.
+    This is the project's folder, unless other users can change its content. Then it is a folder with the project's name
+    in the user's state folder, so each user of a shared project has their own records.
     """
-    weak = safe_files.weakness(root)
+    weak = safe_files.find_weakness(root)
     why = f"{weak.folder}: {weak.why}" if weak else ""
     if not weak:
         with contextlib.suppress(OSError):
@@ -70,26 +70,26 @@ def base_of(root: Path, state: Path) -> Base:
 
 
 class Store:
-    """The records below one project, and the user's index over all of them.
+    """The records of one project, and the user's index of the runs of all projects.
 
-    ``tell`` gets a line about records that could not be read.
+    ``notify`` gets a line about records that could not be read.
     """
 
-    def __init__(self, root: Path, state: Path, tell: Callable[[str], None] = lambda line: None) -> None:
+    def __init__(self, root: Path, state: Path, notify: Callable[[str], None] = lambda line: None) -> None:
         self.root = root
-        self.base = base_of(root, state)
+        self.base = find_base(root, state)
         self.runs = self.base.folder / RECORDS / "runs"
         self.jobs = self.base.folder / RECORDS / "jobs"
         self.index = state / "index"
-        self._tell = tell
+        self._notify = notify
 
     # -- writing ---------------------------------------------------------------------------------------------------
 
     def prepare(self, shared: bool) -> Path:
-        """Make the folders of records and logs, prove that nobody else can change them; returns that of the logs.
+        """Create the folders for records and logs and return the log folder.
 
-        A job whose log folder is missing fails without a log anywhere. Raises RequestError with the
-        command that mends it.
+        A job without a log folder fails without a log. Raises RequestError, with a command as the hint, if a folder is
+        not writable or other users can change it.
         """
         base = self.base.folder
         mode = 0o750 if shared else 0o700
@@ -97,16 +97,16 @@ class Store:
             for folder in (base.parent.parent, base.parent, base):
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         for folder in (base, base / RECORDS, self.runs, base / "logs"):
-            if weak := safe_files.weakness(folder):
+            if weak := safe_files.find_weakness(folder):
                 raise RequestError(
-                    f"records and logs cannot be kept in {weak.folder}: {weak.why}",
-                    hint=weak.fix or "submit from a folder of yours, or set CLUSTERRUN_STATE to one",
+                    f"cannot store records and logs in {weak.folder}: {weak.why}",
+                    hint=weak.fix or "submit from a folder you own, or set CLUSTERRUN_STATE to one",
                 )
         logs = base / "logs"
         try:
             safe_files.make_folder(base / RECORDS, mode)
             safe_files.make_folder(self.runs, mode)
-            if not logs.is_dir():  # a link to a folder elsewhere is fine: whose it is has been looked at
+            if not logs.is_dir():  # it may be a link: find_weakness has checked its target
                 safe_files.make_folder(logs, mode)
             elif shared:
                 logs.chmod(logs.stat().st_mode & 0o7777 | 0o050)
@@ -115,15 +115,15 @@ class Store:
             probe.unlink()
         except OSError as error:
             raise RequestError(
-                f"records and logs cannot be written: {error.filename or base}: {error.strerror}",
-                hint="submit from a folder of yours with room",
+                f"cannot write records and logs: {error.filename or base}: {error.strerror}",
+                hint="submit from a folder you can write to, with free space",
             ) from error
         if shared and (closed := safe_files.closed_to_group(base / RECORDS)):
-            self._tell(f"--shared: your group cannot enter {closed}; let it in with: chmod g+x {closed}")
+            self._notify(f"--shared: your group cannot enter {closed}; fix it with: chmod g+x {closed}")
         return logs
 
     def stage(self, record: RunRecord, spec: Mapping[str, Any], script: str) -> None:
-        """Write a run's folder, synced, before the scheduler hears of it."""
+        """Write a run's folder to disk before the run is submitted."""
         folder = 0o750 if record.shared else 0o700
         try:
             for path in (self.base.folder / RECORDS, self.runs, record.run_dir, record.run_dir / "submissions",
@@ -136,12 +136,12 @@ class Store:
         except OSError as error:
             self.discard(record)
             raise RequestError(
-                f"the run's records cannot be written: {error.filename or self.runs}: {error.strerror}",
-                hint="nothing was submitted; free some room or use another folder",
+                f"cannot write the run's records: {error.filename or self.runs}: {error.strerror}",
+                hint="nothing was submitted; free some space or use another folder",
             ) from error
 
     def save_submission(self, record: RunRecord, submission: SubmissionRecord) -> RunRecord:
-        """Replace one submission's file; returns the record with it. Raises OSError, always for another user's run."""
+        """Replace one submission's file and return the updated record. Raises OSError, also for another user's run."""
         if not record.mine:
             raise PermissionError(errno.EPERM, f"the run belongs to {record.user}", str(record.run_dir))
         path = record.run_dir / "submissions" / f"{submission.token}.json"
@@ -150,14 +150,14 @@ class Store:
         return replace(record, submissions=(*rest, submission), cluster=submission.cluster or record.cluster)
 
     def commit(self, record: RunRecord, job: JobId, cluster: str = "") -> RunRecord:
-        """Write down that a submission became a job of a cluster, then the two short cuts that lead to it."""
+        """Record the job id of a submission and return the updated record; also write the two index entries."""
         cluster = job.cluster or cluster or record.cluster
         new = replace(record.submission, state=ACCEPTED, job_id=str(job), cluster=cluster)
         if str(job) != record.submission.job_id:
             new = replace(new, log_start=_older_logs(record, job))
         record = self.save_submission(record, new)
-        with contextlib.suppress(OSError):  # short cuts: rebuilt when they are missing
-            folder = record.root / RECORDS / "jobs"  # the run's project, not where we stand
+        with contextlib.suppress(OSError):  # index entries are rebuilt if missing
+            folder = record.root / RECORDS / "jobs"  # the run's project, which may not be this store's
             safe_files.make_folder(folder, 0o700)
             safe_files.make_folder(folder / (cluster or "unknown"), 0o700)
             append_line(folder / (cluster or "unknown") / job.base, record.run_id)
@@ -165,19 +165,19 @@ class Store:
         return record
 
     def point_to(self, cluster: str, job: JobId, run_dir: Path) -> None:
-        """Add a line to the user's index."""
+        """Add a run to the user's index."""
         self.index.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         append_line(self.index, json.dumps([cluster, job.base, str(run_dir)]))
 
     def discard(self, record: RunRecord) -> None:
-        """Remove a run of mine that never became a job."""
+        """Delete a run of this user that never became a job."""
         with contextlib.suppress(OSError):
             if safe_files.owner_of(record.run_dir) == os.getuid():
                 shutil.rmtree(record.run_dir, ignore_errors=True)
 
     @contextlib.contextmanager
     def submitting(self, record: RunRecord) -> Iterator[None]:
-        """Hold the one lock of a run's submission; raises Ambiguous where another command holds it."""
+        """Hold the lock of a run's submission. Raises Ambiguous if another command holds it."""
         path = record.run_dir / "submissions" / "lock"
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
@@ -186,9 +186,9 @@ class Store:
             if error.errno in (errno.EACCES, errno.EAGAIN):
                 os.close(descriptor)
                 raise Ambiguous(
-                    f"another command is submitting run {record.run_id}", hint="wait until it has ended"
+                    f"another command is submitting run {record.run_id}", hint="wait until it ends"
                 ) from None
-            # a file system without locks: the claim of the job makes a second one harmless
+            # a file system without locks: the job's claim makes a second submission harmless
         try:
             yield
         finally:
@@ -197,21 +197,21 @@ class Store:
     # -- reading ---------------------------------------------------------------------------------------------------
 
     def all(self) -> list[RunRecord]:
-        """Every run of mine known from here: this project's, and those the index leads to, oldest first."""
+        """Return all runs of this user in this project and in the index, oldest first."""
         return sorted(self.load_all(self.folders()), key=age_key)
 
     def folders(self) -> list[Path]:
-        """The folder of every run known from here, each once."""
+        """Return the folders of all runs in this project and in the index."""
         return list(dict.fromkeys([*self._folders_here(), *(run_dir for _, _, run_dir in self._index_lines())]))
 
     def load_all(self, folders: Iterable[Path]) -> Iterator[RunRecord]:
-        """Read the runs in these folders that are mine, and tell in one line which records are damaged."""
+        """Load this user's runs from these folders; one notice names the records that cannot be read."""
         damaged = []
         for folder in folders:
             try:
                 run = load_strictly(folder)
             except FileNotFoundError:
-                continue  # removed, or not written to its end
+                continue  # deleted, or not completely written
             except (OSError, ValueError) as problem:
                 damaged.append(f"{folder}: {_short(problem)}")
                 continue
@@ -219,63 +219,64 @@ class Store:
                 yield run
         if damaged:
             more = f", and {len(damaged) - 1} more" if len(damaged) > 1 else ""
-            self._tell(f"skipped a record that cannot be read: {damaged[0]}{more}")
+            self._notify(f"skipped an unreadable record: {damaged[0]}{more}")
 
     def by_run_id(self, run_id: str) -> RunRecord | None:
-        """The run of that id, here or anywhere the index leads; another user's too, where it stands here."""
+        """Return the run with this id, from this project (of any user) or the index, or None."""
         for runs in dict.fromkeys((self.runs, self.root / RECORDS / "runs")):
             if (here := load(runs / run_id)) is not None:
                 return here
         return next((r for r in self.all() if r.run_id == run_id), None)
 
     def by_job(self, job: JobId, hint: Iterable[Path] = ()) -> list[RunRecord]:
-        """The runs that had this job id, newest last.
+        """Return the runs that had this job id, newest last.
 
-        Looked for in the index, in this project's ``jobs/`` and, where both fail, in all runs known from here; ``hint``
-        adds run folders that the scheduler names and that belong to the job's user. Each must say by its own record
-        that it had the id.
+        They are looked up in the index, in this project's ``jobs/`` and, if both fail, in all known runs. ``hint`` adds
+        run folders from the scheduler, which may be another user's. The run's own record must contain the id.
         """
         folders: dict[Path, None] = {}
         folders.update(dict.fromkeys(d for c, j, d in self._index_lines() if j == job.base and job.cluster in ("", c)))
-        for cluster in names(self.jobs):
-            rows = lines(self.jobs / cluster / job.base)
+        for cluster in list_names(self.jobs):
+            rows = read_lines(self.jobs / cluster / job.base)
             folders.update(dict.fromkeys(self.runs / line for line in rows if is_run_id(line)))
-        found = [r for folder in folders if (r := load(folder)) is not None and r.mine and had(r, job)]
-        found += [r for folder in hint if folder not in folders and (r := load(folder)) is not None and had(r, job)]
+        found = [r for folder in folders if (r := load(folder)) is not None and r.mine and has_job_id(r, job)]
+        found += [
+            r for folder in hint if folder not in folders and (r := load(folder)) is not None and has_job_id(r, job)
+        ]
         if not found:
-            found = [r for r in self.all() if had(r, job)]
-            for record in found:  # the index was lost or stale: mend it
+            found = [r for r in self.all() if has_job_id(r, job)]
+            for record in found:  # the index was lost or stale: repair it
                 with contextlib.suppress(OSError):
                     self.point_to(record.cluster, job, record.run_dir)
-        return sorted(found, key=lambda r: r.at)  # stable: of one second, the one written down last is the newest
+        return sorted(found, key=lambda r: r.at)  # the sort is stable: within a second, the last one is the newest
 
     def _folders_here(self) -> Iterator[Path]:
         for runs in dict.fromkeys((self.runs, self.root / RECORDS / "runs")):
-            yield from (runs / name for name in sorted(names(runs)) if is_run_id(name))
+            yield from (runs / name for name in sorted(list_names(runs)) if is_run_id(name))
 
     def _index_lines(self) -> Iterator[tuple[str, str, Path]]:
-        for line in lines(self.index):
+        for line in read_lines(self.index):
             try:
                 cluster, job, run_dir = json.loads(line)
                 yield str(cluster), str(job), Path(run_dir)
             except (ValueError, TypeError, RecursionError):
-                continue  # a torn line of a cache
+                continue  # a partly written line
 
 
 def write(path: Path, text: str, shared: bool = False) -> None:
-    """Replace a file of mine whole. Mode 0600, or 0640 if shared; raises OSError."""
+    """Replace a file atomically. Mode 0600, or 0640 if shared; raises OSError."""
     safe_files.write(path, text.encode("utf-8", "surrogateescape"), 0o640 if shared else 0o600)
 
 
 def append_line(path: Path, line: str) -> None:
-    """Add a line to a file that several processes write: in one write, so that lines never mix."""
+    """Append a line in one write, so that lines of several processes do not mix."""
     safe_files.append(path, (line + "\n").encode("utf-8", "surrogateescape"))
 
 
 def _older_logs(record: RunRecord, job: JobId) -> tuple[int, int]:
-    """The sizes of log files that were last written before this submission: those of an older job of the same id.
+    """Return the sizes of the two log files if an older job of the same id wrote them.
 
-    0 where there is none, -1 where the job may have written to it already.
+    0 if there is no file, -1 if this job may have written to it already.
     """
     sizes = []
     for kind in ("out", "err"):

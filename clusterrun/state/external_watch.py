@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from clusterrun.job import JobId, JobStatus, Outcome, each_task
+from clusterrun.job import JobId, JobStatus, Outcome, split_tasks
 from clusterrun.scheduler import Scheduler
 from clusterrun.state.external import END_UNKNOWN, NO_ACCOUNTING, WINDOW, is_answer_for, query_states
 from clusterrun.state.pace import WATCH_FIRST, WATCH_LONGEST, QueryTimer
@@ -86,7 +86,7 @@ class ExternalWatch:
         """Take over the states of jobs that are not settled, and return the ids found."""
         seen = set()
         for row in jobs:
-            for job in each_task(row):
+            for job in split_tasks(row):
                 known = self._found.get(job.id)
                 if (only is not None and job.id not in only) or (known is not None and self.is_settled(known)):
                     continue

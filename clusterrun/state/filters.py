@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from clusterrun.errors import NoSuchJob, RequestError
-from clusterrun.job import TERMINAL, JobId, Outcome, each_task, is_run_id, read_tasks, write_tasks
+from clusterrun.job import TERMINAL, JobId, Outcome, format_tasks, is_run_id, parse_tasks, split_tasks
 from clusterrun.state.reconcile import RunState
 
 
@@ -142,7 +142,7 @@ def _is_wanted(state: RunState, wanted: JobFilter) -> bool:
 def _each(state: RunState) -> list[RunState]:
     if not state.status.tasks:
         return [state]
-    return [RunState(state.record, job, state.note, state.as_of) for job in each_task(state.status)]
+    return [RunState(state.record, job, state.note, state.as_of) for job in split_tasks(state.status)]
 
 
 def _merged(group: Sequence[RunState]) -> list[RunState]:
@@ -151,7 +151,7 @@ def _merged(group: Sequence[RunState]) -> list[RunState]:
     together, apart, limit = [], [], ""
     for state in group:
         job = state.status
-        found = [job.id.task] if job.id.task is not None else read_tasks(job.tasks)
+        found = [job.id.task] if job.id.task is not None else parse_tasks(job.tasks)
         if found is None:
             apart.append(state)  # a list that cannot be parsed keeps its row
             continue
@@ -166,7 +166,7 @@ def _merged(group: Sequence[RunState]) -> list[RunState]:
     merged = replace(
         first,
         id=JobId(first.id.raw, None, None, first.id.cluster),
-        tasks=write_tasks(tasks) + limit,
+        tasks=format_tasks(tasks) + limit,
         reason=first.reason if len({job.reason for job in jobs}) == 1 else "",
         nodes=first.nodes if len({job.nodes for job in jobs}) == 1 else "",
         node_count=sum(counts) if first.state != "PENDING" else first.node_count,

@@ -13,7 +13,7 @@ from pathlib import Path
 from clusterrun.errors import NoScheduler, SchedulerError
 from clusterrun.job import LOCAL
 from clusterrun.records import open_runs, run_record
-from clusterrun.records.ownership import Jobs, covers
+from clusterrun.records.ownership import JobIndex, covers
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store
 from clusterrun.scheduler import Answer, Scheduler
@@ -120,7 +120,7 @@ def unmatched_jobs(
     With ``everything`` jobs that have ended count.
     """
     rows = answer.jobs if answer.complete else answer.last
-    jobs = Jobs(rows)
+    jobs = JobIndex(rows)
     matched = {id(job) for run in runs for job in jobs.of(run)}
     scripts: dict[str, RunRecord | None] = {}
     more, external = [], []

@@ -14,12 +14,12 @@ from typing import Any
 from clusterrun.errors import SchedulerError
 from clusterrun.job import JobId, JobStatus, Outcome, outcome_of
 from clusterrun.records import progress, run_record
-from clusterrun.records.end_records import end_of, whole
-from clusterrun.records.ownership import Jobs, one_cluster, token_part
+from clusterrun.records.end_records import as_int, end_of
+from clusterrun.records.ownership import JobIndex, one_cluster, token_part
 from clusterrun.records.run_record import Claim, RunRecord
 from clusterrun.records.store import Store
 from clusterrun.scheduler import Answer, Scheduler
-from clusterrun.submit.protocol import heal, submitter_lives
+from clusterrun.submit.protocol import settle_submission, submitter_is_alive
 
 #: Seconds after its end for which a run is still queried: Slurm may know it, and a requeue may bring it back
 #: (MinJobAge is 300 s by default; sites set minutes to hours).
@@ -97,7 +97,7 @@ def reconcile(
 
 
 def _join(store: Store, scheduler: Scheduler, runs: Sequence[RunRecord], answer: Answer, now: float) -> list[RunState]:
-    jobs, last, cluster = Jobs(answer.jobs), Jobs(answer.last), one_cluster(scheduler.cluster)
+    jobs, last, cluster = JobIndex(answer.jobs), JobIndex(answer.last), one_cluster(scheduler.cluster)
     runs = [_claimed(store, _healed(store, run, jobs, answer.complete, now), jobs, cluster) for run in runs]
     absent = [run for run in runs if answer.complete and _needs_accounting(run, jobs)]
     past = Answer()
@@ -108,13 +108,13 @@ def _join(store: Store, scheduler: Scheduler, runs: Sequence[RunRecord], answer:
     return found if answer.complete else [_last_known(state, last, answer) for state in found]
 
 
-def _with_copies(state: RunState, jobs: Jobs) -> RunState:
+def _with_copies(state: RunState, jobs: JobIndex) -> RunState:
     assert state.record is not None
     alive = [job.id for job in jobs.of(state.record) if not job.is_over and job.id.base != state.status.id.base]
     return replace(state, copies=tuple(alive)) if alive else state
 
 
-def _last_known(state: RunState, last: Jobs, answer: Answer) -> RunState:
+def _last_known(state: RunState, last: JobIndex, answer: Answer) -> RunState:
     """Return the last known state if the query failed: a failed query changes no state."""
     run = state.record
     if run is None or run.job_id is None or state.status.outcome is not Outcome.UNKNOWN:
@@ -125,7 +125,7 @@ def _last_known(state: RunState, last: Jobs, answer: Answer) -> RunState:
     return RunState(run, _with_end(run, job), answer.note, answer.last_at)
 
 
-def _state(store: Store, run: RunRecord, jobs: Jobs, answer: Answer, past: Answer, now: float) -> RunState:
+def _state(store: Store, run: RunRecord, jobs: JobIndex, answer: Answer, past: Answer, now: float) -> RunState:
     submission = run.submission
     if run.job_id is None:  # its submission is in progress, or was cut off
         return _unsubmitted(run)
@@ -217,18 +217,18 @@ def _record_end(store: Store, run: RunRecord, job: JobStatus) -> RunRecord:
 
 
 def _from_final(run: RunRecord, final: Mapping[str, Any]) -> JobStatus:
-    state, status = str(final.get("state", "UNKNOWN")), whole(final.get("exit_status"), None)
+    state, status = str(final.get("state", "UNKNOWN")), as_int(final.get("exit_status"), None)
     base = _unknown(run, str(final.get("reason") or ""))
     return replace(
         base,
         state=state,
         outcome=outcome_of(state, status),
         exit_status=status,
-        ended=whole(final.get("ended"), None),
-        elapsed=whole(final.get("elapsed"), None),
-        restarts=whole(final.get("restarts"), None),
-        started=whole(final.get("started"), None),
-        time_limit=whole(final.get("time_limit"), None),
+        ended=as_int(final.get("ended"), None),
+        elapsed=as_int(final.get("elapsed"), None),
+        restarts=as_int(final.get("restarts"), None),
+        started=as_int(final.get("started"), None),
+        time_limit=as_int(final.get("time_limit"), None),
         nodes=str(final.get("nodes") or ""),
         source="record",
     )
@@ -258,7 +258,7 @@ def _unsubmitted(run: RunRecord) -> RunState:
     settle = f"clusterrun submit --recover {run.run_id}"
     if run.submission.state == run_record.NOT_SUBMITTED:
         why = f"never submitted: its submission was interrupted; `{settle}` submits it now"
-    elif submitter_lives(run.submission.submitter):
+    elif submitter_is_alive(run.submission.submitter):
         why = "being submitted"
     else:
         why = f"not known whether it was submitted; `{settle}` finds out"
@@ -282,23 +282,23 @@ def _unknown(run: RunRecord, reason: str) -> JobStatus:
 def needs_query(run: RunRecord, now: float) -> bool:
     """Return whether the scheduler may know more about a run than its own records."""
     final = run.submission.final
-    return final is None or now - (whole(final.get("ended"), None) or run.submission.at) < QUERIED_AFTER_END
+    return final is None or now - (as_int(final.get("ended"), None) or run.submission.at) < QUERIED_AFTER_END
 
 
-def _needs_accounting(run: RunRecord, jobs: Jobs) -> bool:
+def _needs_accounting(run: RunRecord, jobs: JobIndex) -> bool:
     if run.job_id is None or run.submission.final is not None:
         return False
     return jobs.own(run) is None and end_of(run) is None
 
 
-def _healed(store: Store, run: RunRecord, jobs: Jobs, answered: bool, now: float) -> RunRecord:
+def _healed(store: Store, run: RunRecord, jobs: JobIndex, answered: bool, now: float) -> RunRecord:
     try:
-        return heal(store, run, jobs, answered, now)
+        return settle_submission(store, run, jobs, answered, now)
     except OSError:  # a query must work on a full disk and in another user's folder
         return run
 
 
-def _claimed(store: Store, run: RunRecord, jobs: Jobs, cluster: str) -> RunRecord:
+def _claimed(store: Store, run: RunRecord, jobs: JobIndex, cluster: str) -> RunRecord:
     """Return the run with the job id and cluster of its claim: if it was submitted twice, the job that runs."""
     claim = run_record.claim_of(run)
     if claim is not None and run.job_id is not None and (

@@ -1,4 +1,4 @@
-"""From a request to a plan: the script, the record and the order to the scheduler, all decided, nothing written."""
+"""Plan a run: build its script, its record and the submission for the scheduler. Nothing is written."""
 
 from __future__ import annotations
 
@@ -17,11 +17,10 @@ from clusterrun.job import LOCAL
 from clusterrun.jobspec.spec import JobSpec, Task
 from clusterrun.records.ownership import one_cluster
 from clusterrun.records.run_record import RunRecord, SubmissionRecord
-from clusterrun.records.store import base_of, state_folder
+from clusterrun.records.store import find_base, state_folder
 from clusterrun.scheduler import Scheduler, Submission
 from clusterrun.submit import protocol
-from clusterrun.submit import request as requests
-from clusterrun.submit.request import Request
+from clusterrun.submit.request import Request, resolve_spec
 from clusterrun.system import shell
 from clusterrun.system.safe_files import RECORDS
 
@@ -30,24 +29,24 @@ WORKER = Path(__file__).parents[1] / "worker" / "__main__.py"
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A run that could be submitted: ``order`` is what the scheduler gets, ``notices`` what people should know."""
+    """A run that is ready to be submitted; ``notices`` are lines for the user."""
 
     spec: JobSpec
     record: RunRecord
-    order: Submission
+    submission: Submission
     script: str
     notices: tuple[str, ...]
 
     def spec_json(self) -> dict[str, Any]:
-        """The specification as the run's ``spec.json`` holds it."""
+        """Return the content of the run's ``spec.json``."""
         data = asdict(self.spec)
         data["work"] = {"kind": type(self.spec.work).__name__.lower(), **asdict(self.spec.work)}
-        return {"version": 1, "workdir": str(self.order.workdir), **data}
+        return {"version": 1, "workdir": str(self.submission.workdir), **data}
 
 
 @dataclass(frozen=True, slots=True)
 class Here:
-    """Where and by whom a plan is made."""
+    """The current folder, environment and user of a plan."""
 
     cwd: Path
     environ: Mapping[str, str]
@@ -57,27 +56,27 @@ class Here:
 def plan(
     request: Request, scheduler: Scheduler | None, has_gpus: bool | None, here: Here, *, named: bool = True
 ) -> Plan:
-    """Plan a request for a scheduler; None stands for a Slurm that is not at hand.
+    """Plan a run for a scheduler; None means a Slurm that is not reachable.
 
-    With ``named`` False the run's identity is the words RUN_ID and TOKEN.
+    With ``named`` False the run's ids are the placeholders RUN_ID and TOKEN.
     """
-    from clusterrun.jobspec.render import Identity, Places, render
+    from clusterrun.jobspec.render import Places, RunIdentity, render
 
     local = scheduler is not None and scheduler.name == LOCAL
-    spec, notices = requests.specify(request, has_gpus=has_gpus, local=local)
+    spec, notices = resolve_spec(request, has_gpus=has_gpus, local=local)
     clean, dropped = shell.scrub(here.environ)
     if request.scheduler == "auto" and local:
-        notices.insert(0, "no Slurm answers here: using the local scheduler, processes of this machine")
-    used = {name for name, _ in ENVIRONMENT}  # read as settings: nothing of them is lost
+        notices.insert(0, "Slurm not found; running locally")
+    used = {name for name, _ in ENVIRONMENT}  # read as settings, so not lost
     foreign = [name for name in dropped if not name.startswith("CLUSTERRUN_") and name not in used]
     if foreign:
-        notices.append(f"left out of the job's environment: {', '.join(foreign)}")
+        notices.append(f"removed from the job's environment: {', '.join(foreign)}")
     at = time.time()
     token = b32encode(secrets.token_bytes(10)).decode().lower() if named else "TOKEN"
     run_id = f"{datetime.fromtimestamp(at, UTC):%Y%m%d-%H%M%S}-{token[:6]}" if named else "RUN_ID"
-    base = base_of(request.root, state_folder(here.environ))
+    base = find_base(request.root, state_folder(here.environ))
     if base.why:
-        notices.append(f"records and logs are kept in {base.folder}: other users can change {base.why}")
+        notices.append(f"storing records and logs in {base.folder}: other users can change {base.why}")
     run_dir = base.folder / RECORDS / "runs" / run_id
     logs = base.folder / "logs"
     record = RunRecord(
@@ -96,7 +95,7 @@ def plan(
         sources={name: (value.value, value.source) for name, value in spec.sources.items()},
         submissions=(SubmissionRecord(token=token, at=int(at), submitter=protocol.submitter()),),
     )
-    order = Submission(
+    submission = Submission(
         run_id=run_id,
         run_dir=run_dir,
         token=token,
@@ -112,8 +111,8 @@ def plan(
         time_limit=spec.time_limit,
         dependency=spec.directive("dependency"),
     )
-    script = render(spec, Identity(run_id, run_dir, token), Places(here.cwd, logs, WORKER, _umask()), local=local)
-    return Plan(spec, record, order, script, (*request.notices, *notices))
+    script = render(spec, RunIdentity(run_id, run_dir, token), Places(here.cwd, logs, WORKER, _umask()), local=local)
+    return Plan(spec, record, submission, script, (*request.notices, *notices))
 
 
 def _what(spec: JobSpec) -> str:
@@ -123,7 +122,7 @@ def _what(spec: JobSpec) -> str:
 
 
 def _umask() -> int:
-    """The submitter's umask; it can only be read by setting it."""
+    """Return the submitter's umask; it can only be read by setting it."""
     mask = os.umask(0o077)
     os.umask(mask)
     return mask

@@ -1,9 +1,9 @@
-"""The submit protocol: one run becomes one job, whatever the controller does meanwhile.
+"""The submission protocol: one run becomes exactly one job, even if the controller fails meanwhile.
 
-A submission is written to disk before sbatch is called, and named by a token that the job's name carries. An
-answer is one of four: accepted, refused, not delivered (asking again is safe), ambiguous. An ambiguous one is
-never repeated before a look-up: a timed-out sbatch is a submitted job (110 of 110 seen). The claim in the
-script makes a copy that slips through harmless.
+A submission is written to disk before sbatch is called. It has a token, which is part of the job's name. The result is
+one of four: accepted, refused, not delivered (a retry is safe), or ambiguous. After an ambiguous result the job is
+looked up first: a timed-out sbatch usually did submit the job (110 of 110 observed). If a second job is created
+nevertheless, the claim in the script makes it harmless.
 """
 
 from __future__ import annotations
@@ -18,28 +18,27 @@ from dataclasses import dataclass, replace
 from clusterrun.errors import Ambiguous, NotDelivered, Refused, SchedulerError
 from clusterrun.job import JobId, JobStatus
 from clusterrun.records import run_record
-from clusterrun.records.ownership import Jobs, one_cluster
+from clusterrun.records.ownership import JobIndex, one_cluster
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store
 from clusterrun.scheduler import Scheduler, Submission
 from clusterrun.scheduler.local import processes
 
-#: Seconds for which a request that was not delivered is sent again.
+#: Seconds to retry a request that was not delivered.
 KEEP_SENDING = 90.0
-#: Seconds for which a silent controller is asked what became of an ambiguous submission.
-KEEP_LOOKING = 120.0
-#: An absent job is believed absent after this many good answers over at least this many seconds (Slurm's default
-#: MessageTimeout): an sbatch that was cut off may still be in the controller's queue.
+#: Seconds to query a silent controller about an ambiguous submission.
+KEEP_QUERYING = 120.0
+#: A job counts as absent after this many complete answers over at least this many seconds (Slurm's default
+#: MessageTimeout): an interrupted sbatch may still be in the controller's queue.
 EMPTY_ANSWERS, EMPTY_SECONDS = 3, 10.0
-#: Seconds after which a submission that nobody is at, and that left no trace, was never delivered: twice as long as an
-#: orphaned sbatch can live. Of one begun on another host we cannot tell whether somebody is at it: as long as the
-#: whole protocol may take.
+#: Seconds after which an abandoned submission without a job counts as never delivered: twice the lifetime of an
+#: orphaned sbatch. On another host we cannot see the submitter, so we wait as long as the protocol may take.
 SETTLED_AFTER, SETTLED_ELSEWHERE = 60, 300
 
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """Time as the protocol sees it: seconds of a clock that never goes back, a sleep, and a die for jitter."""
+    """The protocol's time functions: a monotonic clock in seconds, a sleep, and a random number for jitter."""
 
     now: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
@@ -48,24 +47,24 @@ class Clock:
 
 def submit(
     store: Store, scheduler: Scheduler, record: RunRecord, submission: Submission, *,
-    tell: Callable[[str], None], clock: Clock | None = None,
+    notify: Callable[[str], None], clock: Clock | None = None,
 ) -> RunRecord:  # fmt: skip
-    """Send a staged run until it is a job or known not to be one; returns the record with its job id.
+    """Submit a staged run and return its record with the job id.
 
-    ``tell`` gets a line where it takes longer. Raises Refused or NotDelivered, after which nothing of the run is
-    left, or Ambiguous, after which it can be settled by ``submit --recover``.
+    ``notify`` gets a line if it takes longer. Raises Refused or NotDelivered, after deleting the run, or Ambiguous,
+    after which ``submit --recover`` can finish it.
     """
     try:
-        return _send(store, scheduler, record, submission, tell, clock or Clock())
+        return _send(store, scheduler, record, submission, notify, clock or Clock())
     except BaseException:
-        # nobody is at it any more, even where this process lives on: let the next command, or this one, settle it
+        # this process may live on, but no longer submits: the next command may finish it
         with contextlib.suppress(OSError):
             store.save_submission(record, replace(record.submission, submitter=(os.uname().nodename, 0, 0)))
         raise
 
 
 def _send(
-    store: Store, scheduler: Scheduler, record: RunRecord, submission: Submission, tell: Callable[[str], None],
+    store: Store, scheduler: Scheduler, record: RunRecord, submission: Submission, notify: Callable[[str], None],
     clock: Clock,
 ) -> RunRecord:  # fmt: skip
     began, tries = clock.now(), 0
@@ -81,45 +80,46 @@ def _send(
             if clock.now() - began + wait > KEEP_SENDING:
                 store.discard(record)
                 raise NotDelivered(
-                    "Slurm did not answer, so nothing was submitted", said=error.said, hint=error.hint
+                    "Slurm did not answer; nothing was submitted", said=error.said, hint=error.hint
                 ) from error
-            tell(f"the controller does not answer; trying again in {wait:.0f} s")
+            notify(f"Slurm does not answer; trying again in {wait:.0f} s")
             clock.sleep(wait)
         except Ambiguous as error:
-            if error.wire:
-                tell("the answer was cut off; looking whether the job was made")
-            job = look_up(scheduler, record, clock, tell)
+            if error.cut_off:
+                notify("the connection to Slurm broke; checking whether the job was created")
+            job = find_job(scheduler, record, clock, notify)
             if job is not None:
                 return store.commit(record, job)
-            if error.yes:  # sent again it might become two: a wrapper may hold it back
+            if error.accepted:  # a retry might create a second job: a wrapper may delay the first
                 raise Ambiguous(
-                    f"sbatch said yes, but no job of run {record.run_id} is to be seen", said=error.said,
-                    hint=f"settle it later: clusterrun submit --recover {record.run_id}",
+                    f"sbatch succeeded, but Slurm shows no job of run {record.run_id}", said=error.said,
+                    hint=f"run `clusterrun submit --recover {record.run_id}` later",
                 ) from error  # fmt: skip
-            if not error.wire:
+            if not error.cut_off:
                 store.discard(record)
-                raise Refused("sbatch failed and made no job", said=error.said, hint="its words are above") from error
-            if clock.now() - began > KEEP_SENDING + KEEP_LOOKING:
+                raise Refused("sbatch failed; no job was created", said=error.said, hint="see its output") from error
+            if clock.now() - began > KEEP_SENDING + KEEP_QUERYING:
                 store.discard(record)
                 raise NotDelivered(
-                    "Slurm kept cutting off the request; nothing was submitted", said=error.said, hint="try again later"
-                ) from error
+                    "the connection to Slurm broke repeatedly; nothing was submitted", said=error.said,
+                    hint="try again later",
+                ) from error  # fmt: skip
         except SchedulerError:
             store.discard(record)
             raise
 
 
-def look_up(scheduler: Scheduler, record: RunRecord, clock: Clock, tell: Callable[[str], None]) -> JobId | None:
-    """The job that an ambiguous submission became, or None once it is known that there is none.
+def find_job(scheduler: Scheduler, record: RunRecord, clock: Clock, notify: Callable[[str], None]) -> JobId | None:
+    """Return the job of an ambiguous submission, or None once it is certain that there is none.
 
-    Asks the run's own claim first, then the scheduler; raises Ambiguous where the scheduler stays silent.
+    Checks the run's claim and the scheduler. Raises Ambiguous if the scheduler does not answer.
     """
     token, since = record.submission.token, record.submission.at
     began, first_empty, empties = clock.now(), None, 0
     while True:
         claim = run_record.claim_of(record)
         answer = scheduler.find(token, since, record.run_dir / "script.sh")
-        job = adopt(scheduler, answer.jobs, claim.job if claim else None, tell)
+        job = choose_job(scheduler, answer.jobs, claim.job if claim else None, notify)
         if job is not None:
             return job
         if answer.complete:
@@ -127,20 +127,20 @@ def look_up(scheduler: Scheduler, record: RunRecord, clock: Clock, tell: Callabl
             first_empty = clock.now() if first_empty is None else first_empty
             if empties >= EMPTY_ANSWERS and clock.now() - first_empty >= EMPTY_SECONDS:
                 return None
-        elif clock.now() - began > KEEP_LOOKING:
+        elif clock.now() - began > KEEP_QUERYING:
             raise Ambiguous(
-                f"it is not known whether run {record.run_id} was submitted", said=answer.note,
-                hint=f"settle it later: clusterrun submit --recover {record.run_id}",
+                f"cannot tell whether run {record.run_id} was submitted", said=answer.note,
+                hint=f"run `clusterrun submit --recover {record.run_id}` later",
             )  # fmt: skip
         clock.sleep(EMPTY_SECONDS / (EMPTY_ANSWERS - 1) if answer.complete else 5.0)
 
 
-def adopt(
-    scheduler: Scheduler, jobs: Sequence[JobStatus], claimed: str | None, tell: Callable[[str], None]
+def choose_job(
+    scheduler: Scheduler, jobs: Sequence[JobStatus], claimed: str | None, notify: Callable[[str], None]
 ) -> JobId | None:  # fmt: skip
-    """The one job of those that carry a token: the one that claimed it, else the oldest; waiting copies are cancelled.
+    """Return the run's job among those with its token: the one with the claim, else the oldest. Cancels pending copies.
 
-    ``claimed`` is the job id in the run's claim, None before there is one.
+    ``claimed`` is the job id in the run's claim, or None.
     """
     alike = sorted(jobs, key=lambda job: int(job.id.raw.lstrip("L")))
     if claimed is not None:
@@ -151,20 +151,20 @@ def adopt(
         return None
     extra = [job.id for job in alike if job.id.base != chosen.base and job.state == "PENDING"]
     if extra:
-        tell(f"submitted more than once: keeping job {chosen}, cancelling {', '.join(map(str, extra))}")
-        with contextlib.suppress(SchedulerError):  # a courtesy: the claim makes a copy harmless
+        notify(f"submitted more than once; keeping job {chosen}, cancelling {', '.join(map(str, extra))}")
+        with contextlib.suppress(SchedulerError):  # best effort: the claim makes a copy harmless
             scheduler.cancel(extra)
     return chosen
 
 
-def heal(store: Store, record: RunRecord, jobs: Jobs, answered: bool, now: float) -> RunRecord:
-    """Settle a submission whose submitter is gone, from an answer that the caller has at hand.
+def settle_submission(store: Store, record: RunRecord, jobs: JobIndex, answered: bool, now: float) -> RunRecord:
+    """Update a submission whose submitter is gone, from a scheduler answer, and return the record.
 
-    The record comes back as a job's, as one that was never submitted, or as it was. One that was thought never
-    submitted may still turn out to be a job.
+    The submission is recorded as accepted or as not submitted, or stays as it is. A submission recorded as not
+    submitted may still be accepted later.
     """
     submission = record.submission
-    if submission.state == run_record.ACCEPTED or submitter_lives(submission.submitter):
+    if submission.state == run_record.ACCEPTED or submitter_is_alive(submission.submitter):
         return record
     claim, job = run_record.claim_of(record), jobs.own(record)
     if claim is not None:
@@ -184,7 +184,7 @@ def submitter() -> tuple[str, int, int]:
     return os.uname().nodename, os.getpid(), me.start if me else 0
 
 
-def submitter_lives(who: tuple[str, int, int]) -> bool:
-    """Whether that process is still at it; one on another host is not counted on."""
+def submitter_is_alive(who: tuple[str, int, int]) -> bool:
+    """Return whether the submitting process is alive on this host."""
     host, pid, start = who
     return host == os.uname().nodename and start != 0 and processes.is_alive(pid, start)

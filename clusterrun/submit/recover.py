@@ -1,4 +1,4 @@
-"""Settling a run whose submission was cut off: its job is found, or it is submitted now with the same token."""
+"""Finish an interrupted submission: find its job, or submit it now with the same token."""
 
 from __future__ import annotations
 
@@ -18,35 +18,35 @@ from clusterrun.system import shell
 
 def recover(
     run: RunRecord, store: Store, scheduler_of: Callable[[RunRecord], Scheduler], environ: Mapping[str, str],
-    tell: Callable[[str], None],
+    notify: Callable[[str], None],
 ) -> RunRecord:  # fmt: skip
-    """The run with its job's id; ``store`` is that of its own project.
+    """Finish a run's submission and return its record with the job id; ``store`` is that of the run's project.
 
-    Raises Ambiguous where somebody is submitting it or the scheduler stays silent, and what ``scheduler_of`` and
-    ``submission.submit`` raise.
+    Raises NoSuchJob for another user's run, Ambiguous if it is being submitted or the scheduler does not answer, and
+    the errors of ``scheduler_of`` and :func:`protocol.submit`.
     """
     if not run.mine:
         raise NoSuchJob(f"run {run.run_id} belongs to {run.user}, not to you", hint="only its owner can submit it")
     if run.submission.state == run_record.ACCEPTED:
         return run
-    if protocol.submitter_lives(run.submission.submitter):
-        raise Ambiguous(f"run {run.run_id} is being submitted this moment", hint="wait for the command that submits it")
+    if protocol.submitter_is_alive(run.submission.submitter):
+        raise Ambiguous(f"run {run.run_id} is being submitted now", hint="wait for that command to end")
     scheduler = scheduler_of(run)
     logs = store.prepare(run.shared)
     with store.submitting(run):
-        run = run_record.load(run.run_dir) or run  # another command may have settled it since
+        run = run_record.load(run.run_dir) or run  # another command may have finished it meanwhile
         if run.submission.state == run_record.ACCEPTED:
             return run
-        job = protocol.look_up(scheduler, run, protocol.Clock(), tell)
+        job = protocol.find_job(scheduler, run, protocol.Clock(), notify)
         if job is not None:
             return store.commit(run, job, one_cluster(scheduler.cluster))
         mine = replace(run.submission, state=run_record.SUBMITTING, submitter=protocol.submitter())
         run = store.save_submission(run, mine)
-        return protocol.submit(store, scheduler, run, _order_again(run, logs, environ), tell=tell)
+        return protocol.submit(store, scheduler, run, _rebuild_submission(run, logs, environ), notify=notify)
 
 
-def _order_again(run: RunRecord, logs: Path, environ: Mapping[str, str]) -> Submission:
-    """The order of a staged run, rebuilt of its files: the same script, the same token."""
+def _rebuild_submission(run: RunRecord, logs: Path, environ: Mapping[str, str]) -> Submission:
+    """Return the submission of a staged run, from its files: the same script, the same token."""
     spec = run_record.read_json(run.run_dir / "spec.json") or {}
     clean, _ = shell.scrub(environ)
     return Submission(

@@ -1,6 +1,6 @@
-"""From what was typed to a specification: job file, profiles and flags merged, the work recognised.
+"""Merge job file, profiles and flags into a request, and turn it into a specification.
 
-Reads files and asks the job's Python whether it has torch; writes nothing.
+Reads files and runs the job's Python to check its packages; writes nothing.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from clusterrun.jobspec.secrets import refuse_shapes
 from clusterrun.jobspec.spec import Command, Function, JobSpec, Module, Script, Task, Work, build_spec
 from clusterrun.system import shell
 
-#: Programs that start ranks themselves; clusterrun starts one rank per GPU, so they would multiply.
+#: Programs that start ranks themselves. clusterrun starts one rank per GPU, so there would be too many.
 _LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "mpirun", "mpiexec", "srun", "torch.distributed.run",
               "torch.distributed.launch")  # fmt: skip
-#: What the local scheduler has no use for; ``time``, ``env``, ``cpus-per-task`` and ``dependency`` count there.
+#: Options that the local scheduler ignores.
 _SLURM_ONLY = ("mem", "partition", "account", "qos", "constraint", "gres", "reservation", "exclude", "nodelist",
                "mail-type", "sbatch-arg", "requeue")  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubmitArgs:
-    """What was typed: a job file's name, the words after ``--``, and the flags (names of ``FIELDS``)."""
+    """The arguments of a submit: a job file's name, the command after ``--``, and the flags (names of ``FIELDS``)."""
 
     job: str | None = None
-    words: tuple[str, ...] = ()
+    command: tuple[str, ...] = ()
     flags: Mapping[str, Value] = field(default_factory=dict)
     profile: str | None = None
     function: str | None = None
@@ -55,12 +55,12 @@ class SubmitArgs:
         if unknown := next((name for name in flags if name not in FIELD), ""):
             name = unknown.replace("-", "_")
             raise RequestError(f"no such option: {name}", hint=nearest(unknown, list(FIELD)).replace("-", "_"))
-        return cls(job=job, words=words, flags=flags, profile=profile)
+        return cls(job=job, command=words, flags=flags, profile=profile)
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What was asked, merged: values with their sources, the work, and what people should be told."""
+    """A merged request: values with their sources, the work, and lines for the user."""
 
     root: Path
     values: dict[str, Value]
@@ -72,146 +72,144 @@ class Request:
         return str(self.values["scheduler"].value) if "scheduler" in self.values else "auto"
 
 
-def read(asked: SubmitArgs, cwd: Path, environ: Mapping[str, str]) -> Request:
-    """Merge job file, profiles and flags (flag > job file > project > user > environment); raises RequestError."""
-    known = profiles.load_profiles(cwd, environ, asked.profile)
+def load_request(args: SubmitArgs, cwd: Path, environ: Mapping[str, str]) -> Request:
+    """Merge job file, profiles and flags (flag > job file > project > user > environment). Raises RequestError."""
+    known = profiles.load_profiles(cwd, environ, args.profile)
     notices = list(known.notices)
     job: JobFile | None = None
     work: Work
-    if asked.function:
-        work = Function(asked.function)
-    elif asked.words:
-        if asked.job:
+    if args.function:
+        work = Function(args.function)
+    elif args.command:
+        if args.job:
             raise RequestError(
-                "a job file and a script were both given",
-                hint="keep one: `clusterrun submit JOB`, or `clusterrun submit -- SCRIPT`",
+                "both a job file and a script were given",
+                hint="use one: `clusterrun submit JOB` or `clusterrun submit -- SCRIPT`",
             )
-        work = recognise(asked.words, cwd, environ, notices.append)
+        work = parse_work(args.command, cwd, environ, notices.append)
     else:
-        job = profiles.load_job(asked.job or known.default_job.value, known.root, cwd=cwd, environ=environ)
+        job = profiles.load_job(args.job or known.default_job.value, known.root, cwd=cwd, environ=environ)
         work = _work_of(job, known.root, environ, notices.append)
-    levels = [asked.flags, job.values if job else {}, *known.levels]
+    levels = [args.flags, job.values if job else {}, *known.levels]
     values = profiles.merge(levels)
     settings, fp16 = values.pop("set", None), values.pop("fp16", None)
     if isinstance(work, Task):
-        values["set"] = _with_precision(settings or Value({}, "default"), fp16, asked)
+        values["set"] = _with_precision(settings or Value({}, "default"), fp16, args)
         work = Task(work.name, tuple(values["set"].value.items()))
         if job and not job.path and "job-name" not in values:
             values["job-name"] = Value(work.name, "default")
     for name in ("set", "fp16"):
-        if name in asked.flags and not isinstance(work, Task):
+        if name in args.flags and not isinstance(work, Task):
             raise RequestError(
-                f"--{name} is for our own tasks", hint="pass your script's arguments after it: -- train.py --lr 1e-4"
+                f"--{name} is only for built-in tasks", hint="pass arguments to your script: -- train.py --lr 1e-4"
             )
-    if "template" in asked.flags:
-        values["template"] = Value(str(cwd / asked.flags["template"].value), "--template")
+    if "template" in args.flags:
+        values["template"] = Value(str(cwd / args.flags["template"].value), "--template")
     values["python"] = _python(values.get("python"), environ)
     return Request(known.root, values, work, notices)
 
 
-def _with_precision(settings: Value, fp16: Value | None, asked: SubmitArgs) -> Value:
-    """The task's settings, with --fp16 or --no-fp16 as its precision."""
+def _with_precision(settings: Value, fp16: Value | None, args: SubmitArgs) -> Value:
+    """Return the task's settings with the precision of --fp16 or --no-fp16."""
     if fp16 is None:
         return settings
     check_value(FIELD["fp16"], fp16)
-    if "fp16" in asked.flags and "precision" in (asked.flags["set"].value if "set" in asked.flags else {}):
-        raise RequestError("--fp16 and --set precision both name the precision", hint="keep one of them")
-    if "precision" in settings.value and "fp16" not in asked.flags:
+    if "fp16" in args.flags and "precision" in (args.flags["set"].value if "set" in args.flags else {}):
+        raise RequestError("--fp16 and --set precision conflict", hint="keep one of them")
+    if "precision" in settings.value and "fp16" not in args.flags:
         return settings
-    # a source that was typed comes first: only those are typed again
+    # a flag comes first: `why` repeats only flags in its command line
     sources = ", ".join(dict.fromkeys([fp16.source, settings.source] if settings.value else [fp16.source]))
     return Value(settings.value | {"precision": "fp16" if fp16.value else "fp32"}, sources)
 
 
-def specify(request: Request, *, has_gpus: bool | None, local: bool) -> tuple[JobSpec, list[str]]:
-    """The specification for a scheduler, and notices about what it has no use for.
+def resolve_spec(request: Request, *, has_gpus: bool | None, local: bool) -> tuple[JobSpec, list[str]]:
+    """Return the specification for a scheduler, and notices about options that it ignores.
 
-    ``has_gpus`` says whether the cluster (or this machine) has GPUs, None where nobody could be asked.
+    ``has_gpus`` is whether the cluster (or this machine) has GPUs, or None if unknown.
     """
     values, notices = dict(request.values), []
-    if local and not {"gres", "gpus-per-node"} <= values.keys():  # both: build_spec says so
+    if local and not {"gres", "gpus-per-node"} <= values.keys():  # build_spec refuses both
         gres = values.get("gres")
         if gres is not None:
             values["gpus-per-node"] = Value(gres_gpus(str(gres.value)) or 0, gres.source)
         ignored = [name for name in _SLURM_ONLY if name in values]
-        told = [f"--{name}" for name in ignored if not values[name].source.startswith(("SBATCH_", "SLURM_"))]
-        if told:
-            notices.append(f"the local scheduler has no use for {', '.join(told)}")
+        typed = [f"--{name}" for name in ignored if not values[name].source.startswith(("SBATCH_", "SLURM_"))]
+        if typed:
+            notices.append(f"the local scheduler ignores {', '.join(typed)}")
         for name in ignored:
             del values[name]
     if "gpus-per-node" not in values and ("gres" not in values or gres_gpus(str(values["gres"].value)) is None):
         why = {
-            True: "default: there are GPUs",
-            False: "default: there are no GPUs",
-            None: "default: no cluster to ask",
+            True: "default: GPUs found",
+            False: "default: no GPUs found",
+            None: "default: no cluster reachable",
         }[has_gpus]
         values["gpus-per-node"] = Value(1 if has_gpus else 0, why)
     return build_spec(values, request.work), notices
 
 
-def recognise(words: Sequence[str], cwd: Path, environ: Mapping[str, str], tell: Callable[[str], None]) -> Work:
-    """What the words after ``--`` are: a script, ``-m MODULE``, or another executable; launchers are refused."""
+def parse_work(words: Sequence[str], cwd: Path, environ: Mapping[str, str], notify: Callable[[str], None]) -> Work:
+    """Parse the command after ``--``: a script, ``-m MODULE``, or another executable. Raises for launchers."""
     refuse_shapes(" ".join(words), "the script's arguments", "after --")
     for word in words:
         check_text(word, "the script's arguments", "after --")
-    if ":" in words:  # srun reads it as the beginning of another job's command, wherever it stands (22.05: seen)
+    if ":" in words:  # srun takes it as the start of another command, at any position (observed on 22.05)
         raise RequestError(
-            "a lone : among the script's arguments would be srun's, not the script's",
-            hint="join it to another word, or pass it in a variable: --env",
+            "a single ':' as an argument is not supported: srun would interpret it",
+            hint="join it to another argument, or pass it in a variable with --env",
         )
     first, rest = words[0], tuple(words[1:])
     if re.fullmatch(r"python[0-9.]*", Path(first).name):
         while rest and rest[0] in ("-u", "-B", "-s"):
             rest = rest[1:]
         if not rest or (rest[0].startswith("-") and rest[0] != "-m"):
-            raise RequestError(
-                f"no script to run in: {shlex.join(words)}", hint="clusterrun submit -- train.py --lr 1e-4"
-            )
+            raise RequestError(f"no script in: {shlex.join(words)}", hint="clusterrun submit -- train.py --lr 1e-4")
         what = shlex.join(rest[:2] if rest[0] == "-m" else rest[:1])
-        tell(f"{first} is left out: each rank runs {what} with --python, or the active environment's")
+        notify(f"ignoring {first}: each rank runs {what} with --python or the active environment's Python")
         first, rest = rest[0], rest[1:]
     module = rest[0] if first == "-m" and rest else None
     if first == "-m" and module is None:
-        raise RequestError("-m needs the name of a module", hint="clusterrun submit -- -m package.train")
+        raise RequestError("-m needs a module name", hint="clusterrun submit -- -m package.train")
     launcher = module or Path(first).name
     if launcher in _LAUNCHERS:
         raise RequestError(
-            f"{launcher} starts ranks itself; clusterrun starts one per GPU already", hint=_without_launcher(rest)
+            f"{launcher} starts its own ranks, but clusterrun already starts one per GPU", hint=_without_launcher(rest)
         )
     if module is not None:
         return Module(module, rest[1:])
     path = cwd / first
     if is_file(path):
-        full = os.path.abspath(path)  # noqa: PTH100 - resolve() would follow links that name another place tomorrow
+        full = os.path.abspath(path)  # noqa: PTH100 - resolve() would follow links, which may change later
         if first.endswith(".py"):
             return Script(full, rest)
         if os.access(full, os.X_OK):
             return Command(full, rest)
         raise RequestError(
-            f"not a Python script and not executable: {first}",
+            f"neither a Python script nor executable: {first}",
             hint=f"chmod +x {shlex.quote(first)}, or give a .py file",
         )
     found = shutil.which(first, path=environ.get("PATH")) if "/" not in first else None
     if found:
         return Command(str(Path(found).absolute()), rest)
     near = difflib.get_close_matches(first, [p.name for p in cwd.glob("*.py")], n=1)
-    raise RequestError(f"no such script: {first}", hint=f"did you mean {near[0]}?" if near else f"looked in {cwd}")
+    raise RequestError(f"no such script: {first}", hint=f"did you mean {near[0]}?" if near else f"searched in {cwd}")
 
 
 _NEEDS: dict[type[Work], tuple[str, ...]] = {Task: ("transformers",), Function: ("submitit",)}
 
 
 def check_python(spec: JobSpec, environ: Mapping[str, str]) -> None:
-    """Ask the job's Python whether it has what the ranks need; raises RequestError that says what to install."""
+    """Check that the job's Python has the packages that the ranks need. Raises RequestError with what to install."""
     needs = ["torch", *_NEEDS.get(type(spec.work), ())]
     probe = "import sys, importlib.util as u; print('\\n'.join(m for m in sys.argv[1:] if u.find_spec(m) is None))"
     clean, _ = shell.scrub(environ)
     try:
-        # not in the current folder: a torch.py there must not count
-        missing = shell.check([spec.python, "-c", probe, *needs], env=clean, cwd=Path("/")).split()
+        # not in the current folder, which may contain a torch.py
+        missing = shell.check_output([spec.python, "-c", probe, *needs], env=clean, cwd=Path("/")).split()
     except CommandError as error:
         raise RequestError(
-            f"--python: {spec.python} does not run", said=error.said, hint="give a Python that does"
+            f"--python: {spec.python} does not run", said=error.said, hint="give the path of a working Python"
         ) from error
     if missing:
         raise RequestError(
@@ -221,43 +219,43 @@ def check_python(spec: JobSpec, environ: Mapping[str, str]) -> None:
 
 
 def check_setup(spec: JobSpec, script: str, environ: Mapping[str, str]) -> None:
-    """Let bash read the setup lines, each alone, then the whole script; raises RequestError that names the line."""
+    """Check with bash the syntax of each setup line, then of the whole script. Raises RequestError with the line."""
     refuse_shapes(script, "the rendered script", spec.template or "paths and names")
     clean, _ = shell.scrub(environ)
     for number, line in enumerate(spec.setup, 1):
-        # alone, or a line that opens a quote or a here-document would swallow the script behind it
+        # alone: a line that opens a quote or a here-document would swallow the rest of the script
         done = shell.run(["bash", "-n"], env=clean, stdin=line + "\n")
         if done.status != 0 or done.stderr:
             raise RequestError(
-                f"--setup: line {number} is not shell: {line}",
+                f"--setup: syntax error in line {number}: {line}",
                 said=done.stderr.strip(),
-                hint="each line must be complete by itself",
+                hint="each line must be complete on its own",
             )
     done = shell.run(["bash", "-n"], env=clean, stdin=script)
     if done.status != 0:
         raise RequestError(
-            "the rendered script is not shell", said=done.stderr.strip(), hint="look at --template and --setup"
+            "syntax error in the rendered script", said=done.stderr.strip(), hint="check --template and --setup"
         )
 
 
-def _work_of(job: JobFile, root: Path, environ: Mapping[str, str], tell: Callable[[str], None]) -> Work:
+def _work_of(job: JobFile, root: Path, environ: Mapping[str, str], notify: Callable[[str], None]) -> Work:
     if job.kind == "task":
         return Task(job.target)
     words = ("-m", job.target, *job.args) if job.kind == "module" else (job.target, *job.args)
-    return recognise(words, root, environ, tell)
+    return parse_work(words, root, environ, notify)
 
 
-def _python(asked: Value | None, environ: Mapping[str, str]) -> Value:
-    """The job's Python, an absolute path; a link is kept, since a virtual environment's Python is one."""
-    if asked is not None:
-        text = str(asked.value)
+def _python(value: Value | None, environ: Mapping[str, str]) -> Value:
+    """Return the absolute path of the job's Python. Links are kept: a virtual environment's Python is one."""
+    if value is not None:
+        text = str(value.value)
         found = shutil.which(text, path=environ.get("PATH"))
         if found is None:
-            raise RequestError(f"--python: no such program: {text} ({asked.source})", hint="give the path of a Python")
-        return Value(str(Path(found).absolute()), asked.source)
+            raise RequestError(f"--python: no such program: {text} ({value.source})", hint="give the path of a Python")
+        return Value(str(Path(found).absolute()), value.source)
     for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
         path = Path(environ.get(variable) or "/nowhere") / "bin" / "python"
-        with contextlib.suppress(PermissionError):  # of a folder that this user may not enter
+        with contextlib.suppress(PermissionError):  # the user may not enter the folder
             if path.is_file():
                 return Value(str(path), variable)
     return Value(sys.executable, "default: clusterrun's own")

@@ -1,1 +1,1 @@
-"""The operating system: running commands with a time limit, and opening files that others could have written."""
+"""The operating system: run commands with a time limit, and open files that other users may have written."""

@@ -1,4 +1,4 @@
-"""Read settings and templates: plain files up to a size, written by nobody but the user or root."""
+"""Read settings and templates: plain files of limited size that only the user or root can write."""
 
 from __future__ import annotations
 
@@ -7,23 +7,22 @@ import os
 import stat
 from pathlib import Path
 
-from clusterrun.system.safe_files import user_name, why_not
+from clusterrun.system.safe_files import user_name, why_untrusted
 
 LIMIT = 256_000
-"""Bytes that a profile, job file or template may have: it is some pages of text, so more is a mistake."""
+"""The maximum size of a profile, job file or template, in bytes; a larger file is a mistake."""
 
 
 def read_plain(path: Path, *, trusted: bool = True) -> bytes:
     """Return the bytes of a plain file of at most ``LIMIT`` bytes.
 
-    With ``trusted`` it must also be one that no other user could have written. Raises OSError, whose ``strerror``
-    says why a file is refused.
+    With ``trusted`` no other user may be able to write it. Raises OSError, with the reason in ``strerror``.
     """
     with open(path, "rb", opener=lambda name, _: _open(Path(name), trusted=trusted)) as file:
         info = os.fstat(file.fileno())
         if not stat.S_ISREG(info.st_mode):
             raise OSError(errno.EINVAL, "not a plain file", str(path))
-        if trusted and (why := why_not(info, os.getuid())):
+        if trusted and (why := why_untrusted(info, os.getuid())):
             raise PermissionError(errno.EPERM, why, str(path))
         data = file.read(LIMIT + 1)
     if len(data) > LIMIT:
@@ -34,8 +33,8 @@ def read_plain(path: Path, *, trusted: bool = True) -> bytes:
 def _open(path: Path, *, trusted: bool) -> int:
     """Open a file for reading; a FIFO or a device does not block.
 
-    A link is followed where its owner could have written the file as well: configuration is often linked from a folder
-    under version control. The link of another user may name any file of mine.
+    A link is followed if it belongs to the user or root: configuration is often linked from a repository. Another
+    user's link could point to any of the user's files.
     """
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
     try:

@@ -1,8 +1,8 @@
-"""The one place that opens folders and files which another user could have written.
+"""Open folders and files that another user may have written.
 
-Below ``.clusterrun`` a path is walked folder by folder, each opened relative to the one before, and no symbolic link
-is followed. Whatever lies in a run's folder must belong to the owner of that folder; the file system says who that is,
-never a field in a file. Only plain files are read, up to a limit. All functions raise OSError where one is refused.
+Below ``.clusterrun`` a path is opened folder by folder, each relative to the one before, and no symbolic link is
+followed. Everything in a run's folder must belong to the owner of that folder, according to the file system. Only plain
+files are read, up to a size limit. All functions raise OSError for a file or folder that breaks a rule.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from pathlib import Path
 
 #: The folder of records in a project.
 RECORDS = ".clusterrun"
-#: Bytes that a record may have at most: the largest seen has 40 KiB.
+#: The maximum size of a record, in bytes; real ones have up to 40 KiB.
 LIMIT = 4 * 1024 * 1024
-#: The place of a run's folder below the project: .clusterrun/runs/RUN_ID.
+#: The depth of a run's folder below the project: .clusterrun/runs/RUN_ID.
 _RUN_DEPTH = 3
 _PATH = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
 _PLAIN = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-_LINKS = 40  # as many as the kernel follows
+_LINKS = 40  # the kernel's limit
 
 
 # -- reading -------------------------------------------------------------------------------------------------------
 
 
-def read(path: Path, limit: int = LIMIT, *, owner: int | None = None) -> bytes:
+def read_bytes(path: Path, limit: int = LIMIT, *, owner: int | None = None) -> bytes:
     """Return the bytes of a plain file of at most ``limit`` bytes; with ``owner`` it must belong to that uid."""
     with open_file(path, owner=owner) as descriptor:
         data = b"".join(iter(lambda: os.read(descriptor, 1 << 20), b"")) if _size(descriptor) <= limit else None
@@ -55,7 +55,7 @@ def open_file(path: Path, *, owner: int | None = None) -> Iterator[int]:
         os.close(descriptor)
 
 
-def names(path: Path) -> list[str]:
+def list_names(path: Path) -> list[str]:
     """Return the names in a folder, in no order."""
     with _folder(path) as (folder, _):
         descriptor = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
@@ -95,7 +95,7 @@ def write(path: Path, data: bytes, mode: int = 0o600) -> None:
 
 
 def append(path: Path, data: bytes) -> None:
-    """Add bytes to a file of mine in one write, so that lines of several processes never mix."""
+    """Append to one of the user's files in one write, so that lines of several processes do not mix."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | _PLAIN
     with _own_folder(path.parent) as folder:
         descriptor = os.open(path.name, flags, 0o600, dir_fd=folder)
@@ -110,7 +110,7 @@ def append(path: Path, data: bytes) -> None:
 
 
 def make_folder(path: Path, mode: int) -> None:
-    """Make a folder of exactly ``mode``, or give an existing one of mine the group's rights that ``mode`` has."""
+    """Create a folder with exactly ``mode``, or add the group permissions of ``mode`` to an existing one."""
     with _folder(path.parent) as (parent, _):
         made = False
         with contextlib.suppress(FileExistsError):
@@ -123,10 +123,10 @@ def make_folder(path: Path, mode: int) -> None:
         info = os.fstat(descriptor)
         _check_owner(info, os.getuid(), path)
         now = stat.S_IMODE(info.st_mode)
-        # a group's folder hands its group down by the set-group-id bit, which a plain chmod would take away
-        wanted = mode | now & stat.S_ISGID if made else now | mode & 0o050
-        if wanted != now:
-            os.fchmod(descriptor, wanted)
+        # keep the set-group-id bit of a group's folder, which a plain chmod would remove
+        new = mode | now & stat.S_ISGID if made else now | mode & 0o050
+        if new != now:
+            os.fchmod(descriptor, new)
     finally:
         os.close(descriptor)
 
@@ -144,11 +144,11 @@ def _own_folder(path: Path) -> Iterator[int]:
 
 @contextlib.contextmanager
 def _folder(path: Path) -> Iterator[tuple[int, int | None]]:
-    """Yield a folder's descriptor, and the uid that owns the run it is in (None outside of a run)."""
+    """Yield a folder's descriptor and the uid of the owner of its run (None outside a run)."""
     parts = path.parts
     start = len(parts) - 1 - parts[::-1].index(RECORDS) if RECORDS in parts else len(parts)
     if ".." in parts[start:]:
-        raise OSError(errno.EINVAL, "a path of records cannot go up", str(path))
+        raise OSError(errno.EINVAL, "a path of records must not contain ..", str(path))
     descriptor, owner = os.open(Path(*parts[:start]), _PATH), None
     try:
         for depth, name in enumerate(parts[start:], 1):
@@ -160,7 +160,7 @@ def _folder(path: Path) -> Iterator[tuple[int, int | None]]:
                 owner = info.st_uid if owner is None else owner
                 _check_owner(info, owner, path)
         yield descriptor, owner
-    except OSError as error:  # calls relative to a descriptor know the last name only
+    except OSError as error:  # calls relative to a descriptor report only the last name
         if not str(error.filename or "").startswith("/"):
             error.filename = str(path)
         raise
@@ -177,22 +177,22 @@ def _size(descriptor: int) -> int:
     return os.fstat(descriptor).st_size
 
 
-# -- who could change a path ---------------------------------------------------------------------------------------
+# -- who can change a path -----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Weakness:
-    """A folder that users other than me and root can change: why, and the command that ends it (or an empty text)."""
+    """A folder that other users can change, why, and the command that prevents it (or an empty text)."""
 
     folder: Path
     why: str
     fix: str = ""
 
 
-def weakness(path: Path) -> Weakness | None:
-    """Find the first folder on a path, links followed, through which another user could replace what stands there.
+def find_weakness(path: Path) -> Weakness | None:
+    """Return the first folder on a path, links followed, in which another user could replace the next entry.
 
-    A folder with the sticky bit lets nobody replace the entries of others. What does not exist yet counts as safe.
+    In a folder with the sticky bit users cannot replace each other's entries. A missing path counts as safe.
     """
     at, ahead, links = Path("/"), list(reversed(path.absolute().parts[1:])), 0
     while True:
@@ -201,7 +201,7 @@ def weakness(path: Path) -> Weakness | None:
         except FileNotFoundError:
             return None
         except OSError as error:
-            return Weakness(at, f"it cannot be looked at: {error.strerror}")
+            return Weakness(at, f"cannot check it: {error.strerror}")
         if stat.S_ISLNK(info.st_mode):
             links += 1
             if info.st_uid not in _trusted() or links > _LINKS:
@@ -220,32 +220,33 @@ def weakness(path: Path) -> Weakness | None:
 
 
 def why_writable(folder: Path, info: os.stat_result) -> Weakness | None:
-    """Say why others could replace entries of a folder, judged by its owner and mode."""
+    """Return why other users can replace entries of a folder, by its owner and mode, or None."""
     if info.st_uid not in _trusted():
         return Weakness(folder, f"it belongs to {user_name(info.st_uid)}")
     if info.st_mode & stat.S_ISVTX:
         return None
-    why = why_not(info, os.getuid(), trusted=_trusted())
+    why = why_untrusted(info, os.getuid(), trusted=_trusted())
     bits = ("g" if info.st_mode & stat.S_IWGRP else "") + ("o" if info.st_mode & stat.S_IWOTH else "")
     return Weakness(folder, why.partition(" (")[0], f"chmod {bits}-w {folder}") if why else None
 
 
-def why_not(info: os.stat_result, me: int, trusted: frozenset[int] = frozenset()) -> str:
-    """Say why a file or folder must not be believed: it must be mine or root's, and nobody else's to write.
+def why_untrusted(info: os.stat_result, me: int, trusted: frozenset[int] = frozenset()) -> str:
+    """Return why a file or folder is not trusted, or an empty text.
 
-    A group may write it where it is the owner's own private group (many sites' umask is 002).
+    It must belong to the user or root, and nobody else may write it, except the owner's private group (many sites'
+    umask is 002).
     """
     if info.st_uid not in trusted | {me, 0}:
         return f"it belongs to {user_name(info.st_uid)}"
     if info.st_mode & stat.S_IWOTH:
-        return "others may write it (chmod o-w)"
+        return "other users can write to it (chmod o-w)"
     if info.st_mode & stat.S_IWGRP and not _is_private(info.st_gid, info.st_uid):
-        return "its group may write it (chmod g-w)"
+        return "its group can write to it (chmod g-w)"
     return ""
 
 
 def closed_to_group(path: Path) -> Path | None:
-    """Find the first folder above a path that its group cannot enter, so that nothing below it can be shared."""
+    """Return the first folder above a path that its group cannot enter, or None."""
     for folder in reversed(path.absolute().parents):
         with contextlib.suppress(OSError):
             if not folder.stat().st_mode & 0o011:
@@ -254,7 +255,7 @@ def closed_to_group(path: Path) -> Path | None:
 
 
 def user_name(uid: int) -> str:
-    """Return a user's name, or ``user 1234`` where the machine knows none."""
+    """Return a user's name, or ``user 1234`` if the uid has no name."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
@@ -262,7 +263,7 @@ def user_name(uid: int) -> str:
 
 
 def _trusted() -> frozenset[int]:
-    # in a container without root's uid, what is root's belongs to whoever "/" belongs to
+    # in a container without root's uid, root's files belong to the owner of "/"
     return frozenset({0, os.getuid(), Path("/").stat().st_uid})
 
 

@@ -1,7 +1,6 @@
-"""The one door to other programs: run them with a time-out, a clean environment and no shell.
+"""Run other programs with a timeout, a clean environment and no shell.
 
-Nothing else in the package imports subprocess (the worker's own launcher aside), so what we run,
-how long we wait and what we pass on can be read here.
+Apart from the worker's launcher, no other module imports subprocess.
 """
 
 from __future__ import annotations
@@ -20,18 +19,18 @@ from typing import IO
 
 from clusterrun.errors import CommandError
 
-#: Seconds we wait for a Slurm command: three times Slurm's default MessageTimeout, after which the
-#: command itself has long given up, so a longer silence is a hung file system or wrapper.
+#: Seconds to wait for a Slurm command: three times Slurm's default MessageTimeout. The command itself gives up
+#: earlier, so a longer silence means a hung file system or wrapper.
 SLURM_TIMEOUT = 30.0
 
 # Signals whose handlers may raise while a program is being started.
 _INTERRUPTING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _DEATH = 2.0
-"""Seconds to wait for killed processes to be gone."""
+"""Seconds to wait until killed processes have ended."""
 
-# What a Slurm session or another launcher leaves in a shell. It would bend our own commands
-# (SQUEUE_USERS empties a list, SBATCH_JOB_NAME beats the script) or follow into the job
-# (SLURM_CPU_BIND from a tmux born in a step slows every rank: seen).
+# Variables that a Slurm session or another launcher leaves in a shell. They would change our own commands
+# (SQUEUE_USERS empties a list, SBATCH_JOB_NAME overrides the script) or reach the job
+# (SLURM_CPU_BIND from a tmux started in a step slows every rank: observed).
 _SCRUBBED = re.compile(
     r"(SBATCH|SQUEUE|SACCT|SCANCEL|SINFO|SLURM|SLURMD|SRUN|PMI|PMIX|TORCHELASTIC)_.*|PMI[A-Z0-9]*"
     r"|RANK|LOCAL_RANK|WORLD_SIZE|LOCAL_WORLD_SIZE|GROUP_RANK|GROUP_WORLD_SIZE|ROLE_(NAME|RANK|WORLD_SIZE)|MASTER_(ADDR|PORT)"
@@ -42,7 +41,7 @@ _KEPT = frozenset({"SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT"})
 
 @dataclass(frozen=True, slots=True)
 class Completed:
-    """What a program answered: its exit status (128+n for a signal) and its two streams, decoded."""
+    """The result of a program: its exit status (128+n for a signal) and its two streams, decoded."""
 
     status: int
     stdout: str
@@ -50,13 +49,13 @@ class Completed:
 
 
 def scrub(environ: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
-    """The environment without what Slurm or a launcher left in it, and the sorted names that were dropped."""
+    """Return the environment without variables of Slurm or a launcher, and the sorted names of those."""
     dropped = sorted(k for k in environ if _SCRUBBED.fullmatch(k) and k not in _KEPT)
     return {k: v for k, v in environ.items() if k not in set(dropped)}, dropped
 
 
 def query_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment for Slurm commands whose answers we parse: scrubbed, with times as epoch seconds."""
+    """Return the environment for Slurm commands whose output is parsed: scrubbed, times in epoch seconds."""
     clean, _ = scrub(environ)
     return clean | {"SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0", "LC_ALL": "C.UTF-8", "TZ": "UTC"}
 
@@ -70,11 +69,10 @@ def run(
     cwd: Path | None = None,
     stdin: str | None = None,
 ) -> Completed:
-    """Run a program to its end and return what it answered, whatever its exit status.
+    """Run a program and return its result, whatever its exit status.
 
-    It runs in a session of its own, so a Ctrl-C in the terminal does not reach it. Raises CommandError
-    where it cannot be started, or after ``timeout`` seconds, when its whole process group has been killed.
-    Bytes that are not UTF-8 come back as ``\\xNN``.
+    It runs in its own session, so a Ctrl-C in the terminal does not reach it. Raises CommandError if it cannot be
+    started, or after ``timeout`` seconds, once its process group is killed. Bytes that are not UTF-8 become ``\\xNN``.
     """
     process = None
     try:
@@ -93,7 +91,7 @@ def run(
     except subprocess.TimeoutExpired:
         assert process is not None
         _end_group(process)
-        # a wrapper may leave a child holding the pipe: give it a moment, then stop listening
+        # a wrapper may leave a child that holds the pipe: wait a moment, then stop reading
         try:
             out, err = process.communicate(timeout=2)
         except subprocess.TimeoutExpired as late:
@@ -109,8 +107,8 @@ def run(
     return Completed(status, _text(out), _text(err))
 
 
-def check(argv: Sequence[str], **kwargs: object) -> str:
-    """Run a program and return its standard output; raises CommandError where it exits other than 0."""
+def check_output(argv: Sequence[str], **kwargs: object) -> str:
+    """Run a program and return its standard output. Raises CommandError for an exit status other than 0."""
     done = run(argv, **kwargs)  # type: ignore[arg-type]
     if done.status != 0:
         raise CommandError(argv, status=done.status, stdout=done.stdout, stderr=done.stderr)
@@ -127,10 +125,10 @@ def start(
     umask: int = -1,
     signal_at_parents_end: signal.Signals | None = None,
 ) -> subprocess.Popen[bytes]:
-    """Start a program in a session of its own, detached from the terminal; raises CommandError.
+    """Start a program in its own session, detached from the terminal. Raises CommandError.
 
-    ``signal_at_parents_end`` is what the kernel sends it when the calling thread ends, however that happens; without
-    it the program goes on alone. It runs Python between fork and exec, so a caller with several threads leaves it out.
+    The kernel sends it ``signal_at_parents_end`` when the calling thread ends; without it the program keeps running.
+    This runs Python between fork and exec, so it is not for callers with several threads.
     """
     process = None
     try:
@@ -144,10 +142,10 @@ def start(
                 cwd=cwd,
                 umask=umask,
                 start_new_session=True,
-                preexec_fn=None if signal_at_parents_end is None else _asking_for(signal_at_parents_end),  # noqa: PLW1509
+                preexec_fn=None if signal_at_parents_end is None else _set_parent_death_signal(signal_at_parents_end),  # noqa: PLW1509
             )
     except BaseException as error:
-        if process is not None:  # interrupted: the caller never gets the process, so it could not end it
+        if process is not None:  # interrupted: the caller never gets the process, so end it here
             _end_group(process)
         elif isinstance(error, OSError):
             raise _not_started(argv, error) from error
@@ -161,10 +159,10 @@ def _not_started(argv: Sequence[str], error: OSError) -> CommandError:
 
 @contextlib.contextmanager
 def _signals_deferred() -> Iterator[None]:
-    """Run the Python handlers of signals that arrive meanwhile only at the end.
+    """Delay the Python handlers of signals until the end of the block.
 
-    A handler that raises (Ctrl-C's does) inside Popen, after the fork, would lose the only reference to the process.
-    Blocking the signals would not do: the program inherits the mask, and another thread may take the signal.
+    A handler that raises (as Ctrl-C's does) inside Popen, after the fork, would lose the only reference to the process.
+    Blocking the signals does not work: the program inherits the mask, and another thread may get the signal.
     """
     with contextlib.ExitStack() as arrived, contextlib.ExitStack() as replaced:
 
@@ -179,28 +177,28 @@ def _signals_deferred() -> Iterator[None]:
         yield
 
 
-def _asking_for(signum: signal.Signals) -> Callable[[], None]:
-    """What a new process runs to be sent ``signum`` at its parent's end (PR_SET_PDEATHSIG, which exec keeps)."""
+def _set_parent_death_signal(signum: signal.Signals) -> Callable[[], None]:
+    """Return a function for a child process: the kernel sends it ``signum`` when its parent ends (PR_SET_PDEATHSIG)."""
     import ctypes
 
     try:
-        prctl = ctypes.CDLL(None).prctl  # looked up before the fork: the child should do as little as it can
+        prctl = ctypes.CDLL(None).prctl  # looked up before the fork: the child should do as little as possible
     except (OSError, AttributeError):
         return lambda: None
     parent = os.getpid()
 
-    def ask() -> None:
+    def request_signal() -> None:
         prctl(1, int(signum), 0, 0, 0)
-        if os.getppid() != parent:  # it ended before we had asked
+        if os.getppid() != parent:  # the parent ended before the request
             os.kill(os.getpid(), signum)
 
-    return ask
+    return request_signal
 
 
 def _end_group(process: subprocess.Popen[bytes]) -> None:
-    """Kill the program's process group and wait until none of it runs: the kernel ends them after SIGKILL is sent.
+    """Kill the program's process group and wait until all its processes have ended.
 
-    A process that the kernel cannot end yet (on a hung file system) is left after ``_DEATH`` seconds.
+    After ``_DEATH`` seconds it gives up on a process that the kernel cannot end (on a hung file system).
     """
     deadline = time.monotonic() + _DEATH
     while True:
@@ -214,7 +212,7 @@ def _end_group(process: subprocess.Popen[bytes]) -> None:
 
 
 def _group_runs(group: int) -> bool:
-    """Whether a process of the group still runs; a zombie does not, and its parent may never collect it."""
+    """Return whether a process of the group still runs. Zombies do not count: they may never be collected."""
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
             state, _, its_group = stat.read_text(errors="replace").rpartition(")")[2].split()[:3]

@@ -24,9 +24,11 @@ for number in range(int(count)):
         "scheduler": "slurm", "job-name": f"{name},{number},of,{count}", "template": template, "gpus-per-node": 0,
         "tasks-per-node": 1, "sbatch-arg": sbatch_args, "requeue": True,
     }  # fmt: skip
-    plan = cluster.plan(SubmitArgs(words=("true",), flags={key: Value(value, "test") for key, value in flags.items()}))
+    plan = cluster.plan(
+        SubmitArgs(command=("true",), flags={key: Value(value, "test") for key, value in flags.items()})
+    )
     run = plan.record
-    told = {"run_id": run.run_id, "run_dir": str(run.run_dir), "name": f"{run.name}.{plan.order.token[:8]}"}
+    told = {"run_id": run.run_id, "run_dir": str(run.run_dir), "name": f"{run.name}.{plan.submission.token[:8]}"}
     say(begun=run.run_id)
     try:
         say(**told, job_id=str(cluster.submit(plan).job_id))

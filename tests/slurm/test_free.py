@@ -156,7 +156,7 @@ def test_slurms_own_refusal_is_said_once(site: Site) -> None:
 
 
 def test_the_words_of_a_wrong_shape(site: Site) -> None:
-    assert "--nodes: 0 is not a whole number" in site.cli("free", "--nodes", "0", status=2).stderr
+    assert "--nodes must be at least 1" in site.cli("free", "--nodes", "0", status=2).stderr
     said = site.cli("free", "--gpus-per-node", "9", status=None)
     assert "no node has 9 GPUs (at most 4)" in said.stdout
     assert "hint: clusterrun free --nodes 2 --gpus-per-node 4" in site.cli("free", "2x4", status=2).stderr

@@ -107,5 +107,5 @@ def test_a_script_sent_by_hand_names_the_command_that_runs_it(lab: Lab, site: Si
 
     state, said = send(f"sbatch '{script}'")
     assert state == "FAILED" and "was not submitted by clusterrun" in said
-    state, said = send(said.split("all the same: ")[1].strip())
+    state, said = send(said.split("this script anyway: ")[1].strip())
     assert state == "COMPLETED", said

@@ -119,7 +119,7 @@ def staged(desk: Desk, timeout: float = 1.0) -> tuple[Cluster, SlurmScheduler, P
     """A run written down, and a scheduler whose commands have `timeout` seconds."""
     cluster = Cluster()
     flags = {"scheduler": "slurm", "gpus-per-node": 0, "tasks-per-node": 1}
-    plan = cluster.plan(SubmitArgs(words=("train.py",), flags={k: Value(v, "test") for k, v in flags.items()}))
+    plan = cluster.plan(SubmitArgs(command=("train.py",), flags={k: Value(v, "test") for k, v in flags.items()}))
     cluster.store().prepare(False)
     cluster.store().stage(plan.record, plan.spec_json(), plan.script)
     facts = cluster.facts()
@@ -131,7 +131,7 @@ def staged(desk: Desk, timeout: float = 1.0) -> tuple[Cluster, SlurmScheduler, P
 
 def send(desk: Desk, timeout: float = 1.0, factor: float = 5.0) -> RunRecord:
     cluster, scheduler, plan = staged(desk, timeout)
-    return protocol.submit(cluster.store(), scheduler, plan.record, plan.order, tell=str, clock=fast(factor))
+    return protocol.submit(cluster.store(), scheduler, plan.record, plan.submission, notify=str, clock=fast(factor))
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_an_sbatch_that_hangs_is_ended_and_its_job_found(desk: Desk, body: str) 
 
 def test_a_yes_without_a_job_is_not_sent_again_and_can_be_settled(desk: Desk) -> None:
     place(desk, "sbatch", SBATCH + 'echo >>"$here/sent"; echo "Queued for approval"')
-    with pytest.raises(Ambiguous, match="said yes, but no job of run") as caught:
+    with pytest.raises(Ambiguous, match="sbatch succeeded, but Slurm shows no job") as caught:
         send(desk, timeout=10, factor=20)
     assert "Queued for approval" in caught.value.said
     assert (desk.slurm.folder / "sent").read_text() == "\n", "sent once"
@@ -169,7 +169,7 @@ def test_a_yes_without_a_job_is_not_sent_again_and_can_be_settled(desk: Desk) ->
 
 def test_words_that_nobody_knows_and_no_job_are_a_refusal(desk: Desk) -> None:
     place(desk, "sbatch", SBATCH + 'echo >>"$here/sent"; echo "Der Antrag wurde abgelehnt" >&2; exit 1')
-    with pytest.raises(Refused, match="made no job") as caught:
+    with pytest.raises(Refused, match="no job was created") as caught:
         send(desk, timeout=10, factor=20)
     assert caught.value.said == "Der Antrag wurde abgelehnt"
     assert (desk.slurm.folder / "sent").read_text() == "\n", "sent once"

@@ -64,7 +64,7 @@ def ask(site: Site, order: Submission) -> JobId | ClusterrunError | None:
         return scheduler.submit(order)
     except Ambiguous:
         found = scheduler.find(TOKEN, 0, order.script)
-        return protocol.adopt(scheduler, found.jobs, None, str)
+        return protocol.choose_job(scheduler, found.jobs, None, str)
     except ClusterrunError as error:
         return error
 
@@ -144,4 +144,4 @@ def test_what_a_failure_means(status: int, said: str, kind: type, again: bool | 
         assert type(error) is kind, done
         assert error.said.strip() in (said, "Hello") or said in error.said
         if isinstance(error, Ambiguous):
-            assert error.wire is again
+            assert error.cut_off is again

@@ -30,7 +30,7 @@ def plan(site: Site, template: Path, name: str) -> tuple[Cluster, Plan]:
     """A plan as the command line makes it, to be submitted with a clock of the test's own."""
     cluster = Cluster(cwd=site.project, environ=site.env)
     flags = {"scheduler": "slurm", "job-name": name, "template": str(template), "gpus-per-node": 0, "tasks-per-node": 1}
-    made = cluster.plan(SubmitArgs(words=("true",), flags={k: Value(v, "test") for k, v in flags.items()}))
+    made = cluster.plan(SubmitArgs(command=("true",), flags={k: Value(v, "test") for k, v in flags.items()}))
     store = cluster.store()
     store.prepare(False)
     store.stage(made.record, made.spec_json(), made.script)
@@ -52,7 +52,12 @@ def test_with_no_controller_nothing_is_submitted_then_or_later(fresh_lab: Lab, s
     said: list[str] = []
     with pytest.raises(NotDelivered, match="nothing was submitted") as caught:
         protocol.submit(
-            cluster.store(), cluster.scheduler("slurm"), made.record, made.order, tell=said.append, clock=fast(20)
+            cluster.store(),
+            cluster.scheduler("slurm"),
+            made.record,
+            made.submission,
+            notify=said.append,
+            clock=fast(20),
         )
     assert "connect failure" in caught.value.said and "scontrol ping" in caught.value.hint
     assert "trying again" in said[0]
@@ -69,13 +74,15 @@ def test_with_a_silent_controller_it_is_not_known_and_recover_settles_it(
     cluster, made = plan(site, template, "silent")
     ctld = fresh_lab.daemon("slurmctld")
     ctld.stop()
-    with pytest.raises(Ambiguous, match="not known whether") as caught:
-        protocol.submit(cluster.store(), cluster.scheduler("slurm"), made.record, made.order, tell=str, clock=fast(20))
-    assert caught.value.hint == f"settle it later: clusterrun submit --recover {made.record.run_id}"
+    with pytest.raises(Ambiguous, match="cannot tell whether") as caught:
+        protocol.submit(
+            cluster.store(), cluster.scheduler("slurm"), made.record, made.submission, notify=str, clock=fast(20)
+        )
+    assert caught.value.hint == f"run `clusterrun submit --recover {made.record.run_id}` later"
     ctld.cont()
     ctld.wait_ready()
     data = site.json("submit", "--recover", made.record.run_id, env={"SLURM_CONF": str(fresh_lab.conf)})
-    name = f"silent.{made.order.token[:8]}"
+    name = f"silent.{made.submission.token[:8]}"
     until(
         lambda: held_by_slurm(fresh_lab).get(name) == [data["job_id"]], 20, lambda: str(held_by_slurm(fresh_lab)), 0.5
     )

@@ -45,8 +45,8 @@ def submit_under_faults(
             ctld.cont()
         else:
             ctld.restart()
-    told = fleet.join(240)
-    for one in told:
+    results = fleet.join(240)
+    for one in results:
         if one.get("job_id") is None and "run_id" in one:  # honest: it could not be known then
             site.cli("submit", "--recover", one["run_id"])
             record = run_record.load(Path(one["run_dir"]))
@@ -55,14 +55,14 @@ def submit_under_faults(
     seconds = time.monotonic() - began
     all_over(lab)
     slurms = {name: ids for name, ids in held_by_slurm(lab).items() if name.startswith("sweep,")}
-    known = {one["name"]: one["job_id"] for one in told if "name" in one}
+    known = {one["name"]: one["job_id"] for one in results if "name" in one}
     lost = [name for name in known if name not in slurms]
     doubled = [name for name, ids in slurms.items() if len(ids) > 1]
     wrong = [name for name, job in known.items() if name in slurms and job not in slurms[name]]
     unknown = [name for name in slurms if name not in known]
     print(f"{count} submissions, {', '.join(kinds)}, {seconds:.0f} s: {len(lost)} lost, {len(doubled)} doubled, "
-          f"{len(wrong)} wrong ids, {len(unknown)} without a record; told: {fleet.heard()}")  # fmt: skip
-    assert not [one for one in told if "name" not in one], fleet.errors
+          f"{len(wrong)} wrong ids, {len(unknown)} without a record; notices: {fleet.notices()}")  # fmt: skip
+    assert not [one for one in results if "name" not in one], fleet.errors
     assert len(known) == count and len(runs_of(site)) == count
     assert not lost and not doubled and not wrong and not unknown, (lost, doubled, wrong, unknown)
     ran = {path.parent.name: path.read_text().split() for path in site.project.glob(".clusterrun/runs/*/ran")}

@@ -94,7 +94,7 @@ def check_root(root: Path) -> None:
     """Raise OSError if ``<state>/local`` exists and another user could have written to it."""
     with contextlib.suppress(FileNotFoundError):
         found = root.lstat()
-        why = safe_files.why_not(found, os.getuid()) if stat.S_ISDIR(found.st_mode) else "it is not a folder"
+        why = safe_files.why_untrusted(found, os.getuid()) if stat.S_ISDIR(found.st_mode) else "it is not a folder"
         if why:
             raise OSError(errno.EPERM, why, str(root))
 

@@ -50,7 +50,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
     if path.parent.is_symlink():
         raise Unreadable(f"{path.parent} is a symbolic link")
     try:
-        value = json.loads(safe_files.read(path, _LARGEST, owner=os.getuid()))
+        value = json.loads(safe_files.read_bytes(path, _LARGEST, owner=os.getuid()))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError, RecursionError) as error:

@@ -217,7 +217,7 @@ class SlurmScheduler:
             raise Ambiguous(
                 "sbatch succeeded, but its output does not show the job id",
                 said=(done.stdout + done.stderr).strip()[-500:],
-                yes=True,
+                accepted=True,
             )
         return job
 

@@ -20,10 +20,10 @@ PROGRAM = [sys.executable, "-m", "clusterrun"]
         ("partition = gpu\n", "clusterrun.toml:1: ", "quotes"),
         ('a = "\n', "clusterrun.toml:1: ", ""),
         ("[profile.x]\nnodes = 1\n\n[profile.x]\n", "clusterrun.toml:4: ", ""),
-        ('\nnodes = "two"\n', "clusterrun.toml:2: nodes must be a whole number, not the text 'two'", ""),
-        ("nodes = 0\n", "--nodes: 0 is not a whole number, 1 or more (clusterrun.toml)", ""),
+        ('\nnodes = "two"\n', "clusterrun.toml:2: nodes must be a whole number, not the string 'two'", ""),
+        ("nodes = 0\n", "--nodes must be at least 1, not 0 (clusterrun.toml)", ""),
         ('task = "lm"\n', "clusterrun.toml:1: task belongs in a job file", "jobs/NAME.toml"),
-        ('job = "none"\n', "no job 'none'", ""),
+        ('job = "none"\n', "no job file 'none'", ""),
         ("nodes = " + "9" * 5000 + "\n", "clusterrun.toml", ""),
     ],
 )
@@ -37,11 +37,11 @@ def test_a_wrong_profile(desk: Desk, text: str, message: str, hint: str) -> None
     ("text", "message", "hint"),
     [
         ('task = "lm"\n\nnodez = 2\n', "jobs/sft.toml:3: unknown key 'nodez'", "did you mean nodes?"),
-        ("nodes = 2\n", "jobs/sft.toml: nothing says what to run", "task ="),
-        ('task = "lm"\nscript = "a.py"\n', "jobs/sft.toml:2: task and script both say what to run", "keep one"),
+        ("nodes = 2\n", "jobs/sft.toml: the file does not say what to run", "task ="),
+        ('task = "lm"\nscript = "a.py"\n', "jobs/sft.toml:2: task and script conflict", "keep one"),
         ('script = "none.py"\n', "no such script: ", ""),
         ("task = lm\n", "jobs/sft.toml:1: ", "quotes"),
-        ('script = "train.py"\nargs = "x"\n', "jobs/sft.toml:2: args must be a list of texts", ""),
+        ('script = "train.py"\nargs = "x"\n', "jobs/sft.toml:2: args must be a list of strings", ""),
     ],
 )
 def test_a_wrong_job_file(desk: Desk, text: str, message: str, hint: str) -> None:
@@ -60,14 +60,14 @@ def test_a_template_that_does_not_render(desk: Desk) -> None:
 def test_setup_lines_that_are_not_shell(desk: Desk) -> None:
     for text in ("if true", "echo 'open", "cat <<EOF", "}"):
         said = desk.type("submit", "--python", sys.executable, "--setup", "true", "--setup", text)
-        assert said.status == 2 and said.err.startswith(f"clusterrun: --setup: line 2 is not shell: {text}\n"), said
+        assert said.status == 2 and said.err.startswith(f"clusterrun: --setup: syntax error in line 2: {text}\n"), said
         assert sorted(desk.files()) == ["train.py"] and desk.slurm.count("sbatch") == 0
 
 
 def test_a_log_folder_that_cannot_be_written(desk: Desk) -> None:
     desk.write("logs", "a file")
     line, _ = refused(desk, "submit", "--", "train.py")
-    assert line == f"records and logs cannot be kept in {desk.project}/logs: it is not a folder"
+    assert line == f"cannot store records and logs in {desk.project}/logs: it is not a folder"
 
 
 @pytest.mark.parametrize("name", ["logs", ".clusterrun", ".clusterrun/runs"])
@@ -76,7 +76,7 @@ def test_a_folder_of_records_or_logs_that_others_may_write(desk: Desk, name: str
     folder.mkdir(parents=True)
     folder.chmod(0o777)
     line, hint = refused(desk, "submit", "--", "train.py")
-    assert line == f"records and logs cannot be kept in {folder}: others may write it"
+    assert line == f"cannot store records and logs in {folder}: other users can write to it"
     assert hint == f"chmod go-w {folder}"
 
 
@@ -91,8 +91,8 @@ def test_a_folder_that_is_not_ours_to_write(desk: Desk) -> None:
         desk.project.chmod(0o755)
     assert done.returncode == 2, done.stderr
     assert done.stderr.splitlines() == [
-        f"clusterrun: records and logs cannot be written: {desk.project}: Permission denied",
-        "  hint: submit from a folder of yours with room",
+        f"clusterrun: cannot write records and logs: {desk.project}: Permission denied",
+        "  hint: submit from a folder you can write to, with free space",
     ]
     assert desk.files().keys() == {"train.py"} and desk.slurm.count("sbatch") == 0
 

@@ -24,7 +24,7 @@ from tests.command_desk import Desk, refused, work_words
 )
 def test_launchers_are_refused_with_the_line_to_type(desk: Desk, words: list[str], hint: str) -> None:
     line, told = refused(desk, "submit", "--", *words)
-    assert "starts ranks itself" in line
+    assert "starts its own ranks" in line
     assert told == f"clusterrun submit --nodes 2 --gpus-per-node 4 {hint}"
 
 
@@ -39,7 +39,7 @@ def test_launchers_are_refused_with_the_line_to_type(desk: Desk, words: list[str
 )
 def test_python_is_left_out_with_a_notice(desk: Desk, words: list[str], work: list[str]) -> None:
     said = desk.type("render", "--", *words)
-    assert said.status == 0 and f"clusterrun: {words[0]} is left out" in said.err
+    assert said.status == 0 and f"clusterrun: ignoring {words[0]}" in said.err
     found = work_words(said.out)
     assert [Path(word).name if word.startswith("/") else word for word in found] == work
 

@@ -47,7 +47,7 @@ def test_render_explains_where_values_come_from(desk: Desk) -> None:
         "time": "'1:00'  (jobs/sft.toml)",
         "account": "'ours'  (SBATCH_ACCOUNT)",
         "qos": "'q'  (--qos)",
-        "gpus-per-node": "1  (default: there are GPUs)",
+        "gpus-per-node": "1  (default: GPUs found)",
     }
     for name, words in told.items():
         assert lines[f"clusterrun: {name}"] == f"clusterrun: {name} = {words}"
@@ -58,4 +58,4 @@ def test_what_only_slurm_understands_is_named_once(desk: Desk) -> None:
     said = desk.type(
         "render", "--scheduler", "local", "--partition", "x", "--qos", "y", "--time", "1:00", "--", "train.py"
     )
-    assert said.status == 0 and said.err == "clusterrun: the local scheduler has no use for --partition, --qos\n"
+    assert said.status == 0 and said.err == "clusterrun: the local scheduler ignores --partition, --qos\n"

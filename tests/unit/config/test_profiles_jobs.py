@@ -1,4 +1,4 @@
-"""Job files: where they are found, what they say to run, what is refused."""
+"""Job files: where they are found, what they run, and their errors."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ def test_where_jobs_are_found(root: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "line", "message"),
     [
-        ("nodes = 1", None, "nothing says what to run"),
+        ("nodes = 1", None, "the file does not say what to run"),
         ("tsk = 'lm'", 1, "unknown key 'tsk'"),
-        ("task = 'lm'\nscript = 'x.py'", 2, "task and script both say what to run"),
+        ("task = 'lm'\nscript = 'x.py'", 2, "task and script conflict"),
         ("task = 'lm'\nargs = ['x']", 2, "a task takes no args"),
         ("script = 'x.py'\nargs = 'x'", 2, "args must be a list"),
-        ("script = 3", 1, "script must be a text"),
-        ("script = 'x.py'\n[set]\na = 1", 2, "[set] is for a task"),
+        ("script = 3", 1, "script must be a string"),
+        ("script = 'x.py'\n[set]\na = 1", 2, "[set] is only for tasks"),
         ("task = 'lm'\njob = 'x'", 2, "job belongs in clusterrun.toml"),
         ("task = 'lm'\n[profile.x]", 2, "profile belongs in clusterrun.toml"),
         ("task = 'lm'\nnodez = 1", 2, "unknown key 'nodez'"),
@@ -74,7 +74,7 @@ def test_no_such_job(root: Path, name: str) -> None:
     write(root / "jobs" / "sft.toml", "task = 'sft'")
     with pytest.raises(RequestError, match="no job") as caught:
         load_job(name, root)
-    assert "there are: classify, diffusion, lm, sft" in caught.value.hint
+    assert "available: classify, diffusion, lm, sft" in caught.value.hint
     assert name != "lmm" or "did you mean lm?" in caught.value.hint
 
 
@@ -83,7 +83,7 @@ def test_a_script_is_no_job(root: Path) -> None:
     for name in ("train.py", "./train.py"):
         with pytest.raises(RequestError) as caught:
             load_job(name, root)
-        assert caught.value.hint == f"to run a script, put it after two dashes: clusterrun submit -- {name}"
+        assert caught.value.hint == f"to run a script, put it after --: clusterrun submit -- {name}"
 
 
 def test_shipped_jobs_run_as_they_are(root: Path) -> None:

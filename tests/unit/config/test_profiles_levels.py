@@ -1,4 +1,4 @@
-"""Profiles: where they are found, what wins over what, and where each value is said to come from."""
+"""Profiles: where they are found, their precedence, and the source of each value."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_deleted_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.chdir(gone)
     gone.rmdir()
     for cwd in (None, gone):
-        with pytest.raises(RequestError, match="does not exist any more"):
+        with pytest.raises(RequestError, match="no longer exists"):
             find_root(cwd)
 
 
@@ -102,7 +102,7 @@ def test_unknown_profile_names_those_there_are(root: Path) -> None:
     project(root, "[profile.a100]\n[profile.h100]")
     with pytest.raises(RequestError) as some:
         load(root, "a10")
-    assert some.value.hint == "did you mean a100? there are: a100, h100"
+    assert some.value.hint == "did you mean a100? available: a100, h100"
     project(root, 'default-profile = "zzz"\n[profile.a100]')
     with pytest.raises(RequestError, match=r"'zzz' \(clusterrun.toml\)"):
         load(root)

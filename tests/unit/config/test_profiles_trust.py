@@ -1,4 +1,4 @@
-"""Files that others may write are not used by themselves, and a notice says why."""
+"""Files that others can write are not used implicitly, and a notice gives the reason."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from clusterrun.config.profiles import find_root, load_job, merge
 from clusterrun.errors import RequestError
 from clusterrun.system.plain_files import read_plain
-from clusterrun.system.safe_files import why_not
+from clusterrun.system.safe_files import why_untrusted
 from tests.command_desk import Desk, refused
 from tests.profile_folders import load, make_root, project, user, write
 
@@ -36,19 +36,19 @@ def owned(uid: int, mode: int, gid: int = 54321) -> os.stat_result:
         (owned(0, 0o644), ""),
         (owned(1000, 0o600), ""),
         (owned(54321, 0o644), "it belongs to user 54321"),
-        (owned(1000, 0o666), "others may write it (chmod o-w)"),
-        (owned(1000, 0o664), "its group may write it (chmod g-w)"),
+        (owned(1000, 0o666), "other users can write to it (chmod o-w)"),
+        (owned(1000, 0o664), "its group can write to it (chmod g-w)"),
         (owned(0, 0o664, gid=0), ""),  # the owner's own private group
     ],
 )
 def test_trust(info: os.stat_result, why: str) -> None:
-    assert why_not(info, 1000) == why
+    assert why_untrusted(info, 1000) == why
 
 
 def test_an_untrusted_profile_is_ignored_with_a_notice(root: Path) -> None:
     project(root, "nodes = 9", mode=0o666)
     known = load(root)
-    assert known.notices == [f"{root}/clusterrun.toml is not used: others may write it (chmod o-w)"]
+    assert known.notices == [f"{root}/clusterrun.toml is not used: other users can write to it (chmod o-w)"]
     assert merge(known.levels) == {}
     (root / "a").mkdir()
     assert find_root(root / "a") == root / "a"  # nor does it say where our records stand
@@ -57,7 +57,7 @@ def test_an_untrusted_profile_is_ignored_with_a_notice(root: Path) -> None:
     assert load(root).notices[1].startswith("~/.config/clusterrun/config.toml is not used")
 
 
-# chown to another user needs root; the rule itself (`why_not`) is tested above for everybody
+# chown to another user needs root; the rule itself (`why_untrusted`) is tested above for everybody
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file away")  # chown refuses; CI is root
 def test_a_foreign_profile_is_ignored(root: Path) -> None:
     os.chown(project(root, "setup = ['evil']"), 54321, 54321)
@@ -68,7 +68,7 @@ def test_a_foreign_profile_is_ignored(root: Path) -> None:
 
 def test_a_job_others_may_write_runs_by_its_path_only(root: Path) -> None:
     write(root / "jobs" / "lm.toml", 'command = "evil"', 0o666)
-    with pytest.raises(RequestError, match="not used by its name alone: others may write it") as caught:
+    with pytest.raises(RequestError, match="by its name alone: other users can write to it") as caught:
         load_job("lm", root)
     assert f"{root}/jobs/lm.toml" in caught.value.hint
     assert load_job("jobs/lm.toml", root).target == "evil"
@@ -80,7 +80,7 @@ def test_a_link_of_mine_is_followed_and_the_file_behind_it_is_judged(root: Path)
     (root / "clusterrun.toml").symlink_to(kept)
     assert merge(load(root).levels)["nodes"].value == 7
     kept.chmod(0o666)
-    assert load(root).notices == [f"{root}/clusterrun.toml is not used: others may write it (chmod o-w)"]
+    assert load(root).notices == [f"{root}/clusterrun.toml is not used: other users can write to it (chmod o-w)"]
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give a link away")
@@ -137,7 +137,8 @@ def test_a_template_that_is_not_a_plain_file_is_one_line(kind: str, why: str, de
 
 
 @pytest.mark.parametrize(
-    ("mode", "why"), [(0o666, "others may write it (chmod o-w)"), (0o664, "its group may write it (chmod g-w)")]
+    ("mode", "why"),
+    [(0o666, "other users can write to it (chmod o-w)"), (0o664, "its group can write to it (chmod g-w)")],
 )
 def test_a_template_that_others_may_write_is_refused_by_its_path_too(mode: int, why: str, desk: Desk) -> None:
     path = desk.write("my.j2", "evil")
@@ -148,7 +149,7 @@ def test_a_template_that_others_may_write_is_refused_by_its_path_too(mode: int, 
         desk.write("clusterrun.toml", "" if words else 'template = "my.j2"').chmod(0o644)
         line, hint = refused(desk, "submit", *words, "--", "train.py")
         assert line == f"--template: {path}: {why}"
-        assert hint == f"read it, then chmod go-w {path}, or use a copy of your own"
+        assert hint == f"check its content, then chmod go-w {path}, or use your own copy"
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file away")
@@ -159,7 +160,7 @@ def test_a_template_of_another_user_is_refused(desk: Desk) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "line"),
-    [("zero", "no job '../home/special.toml'"), ("huge", "../home/special.toml: larger than 256 kB")],
+    [("zero", "no job file '../home/special.toml'"), ("huge", "../home/special.toml: larger than 256 kB")],
 )
 def test_a_named_job_file_that_is_no_plain_file_is_one_line(kind: str, line: str, desk: Desk) -> None:
     special(desk.project.parent / "home", kind)

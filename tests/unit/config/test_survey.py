@@ -1,4 +1,4 @@
-"""What is read of a cluster, and the profile made of it.
+"""The survey of a cluster and the profile written from it.
 
 ``tests/data/slurm`` holds what Slurm 22.05.8 answered (host names and folders replaced): a cluster with accounting and
 typed GPUs, one node drained and a partition down; one with plain GPUs; one without GPUs or accounting; a dead
@@ -90,7 +90,7 @@ def test_its_profile() -> None:
     }
     assert settings["profile"]["low"] == {"partition": "low", "gpus-per-node": 8}
     assert "long" not in settings["profile"]  # that one is down
-    for line in ('#gres = "gpu:a100:8"', "#cpus-per-task = 2", '#account = "nlp"', "# Accounts of yours: nlp, ml."):
+    for line in ('#gres = "gpu:a100:8"', "#cpus-per-task = 2", '#account = "nlp"', "# Your accounts: nlp, ml."):
         assert line in text
 
 
@@ -101,7 +101,7 @@ def test_a_cluster_without_gpus_or_accounting() -> None:
     assert door.asked == ["sinfo", "scontrol"]  # type: ignore[attr-defined]
     settings = tomllib.loads(config_text(facts))
     assert settings == {"scheduler": "slurm", "partition": "gpu", "gpus-per-node": 0}
-    assert "keeps no accounts" in config_text(facts)
+    assert "has no accounting" in config_text(facts)
 
 
 def test_accounting_is_asked_where_the_configuration_is_silent() -> None:
@@ -117,7 +117,7 @@ def test_an_account_is_missing() -> None:
     facts = run_survey(
         answering(sinfo=data("sinfo-gpu"), scontrol=data("config-accounting"), sacct="", sacctmgr=""), "bob"
     )
-    assert "Slurm has no account for you here" in config_text(facts)
+    assert "You have no Slurm account" in config_text(facts)
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_no_slurm_and_a_silent_one(answer: Completed | CommandError, slurm: str)
     settings = tomllib.loads(config_text(facts))
     assert settings == ({"scheduler": "local"} if slurm == "none" else {})
     if not isinstance(answer, CommandError):
-        assert facts.said == answer.stderr.strip().split("\n")[-1]
+        assert facts.detail == answer.stderr.strip().split("\n")[-1]
 
 
 def test_this_machines_gpus() -> None:
@@ -251,7 +251,7 @@ _ACCOUNTS = st.builds(
 FACTS = st.builds(
     Survey,
     slurm=_PRESENCE,
-    said=_WORDS,
+    detail=_WORDS,
     cluster=_WORDS,
     partitions=st.lists(_PARTITIONS, max_size=4, unique_by=lambda p: toml_text(p.name)).map(tuple),
     accounting=_PRESENCE,

@@ -49,7 +49,7 @@ def test_auto_far_from_a_cluster_renders_without_a_partition(desk: Desk) -> None
 
 def test_auto_on_this_machine_is_ignored_as_partitions_are(desk: Desk) -> None:
     said = desk.type("render", "--scheduler", "local", "--partition", "auto", "--", "train.py")
-    assert said.status == 0 and "the local scheduler has no use for --partition" in said.err
+    assert said.status == 0 and "the local scheduler ignores --partition" in said.err
 
 
 def test_what_is_free_loads_neither_jinja2_nor_submitit(desk: Desk) -> None:

@@ -59,7 +59,7 @@ class Fake:
         values = flags | {"python": Value("/usr/bin/python3", "me")}
         slurm = SlurmScheduler(ClusterFacts("c", accounting=False, gpus=True), os.environ, run=self)
         here = Here(folder, {}, "me")
-        asked = SubmitArgs(words=("true",), flags=flags)
+        asked = SubmitArgs(command=("true",), flags=flags)
         return Asker(
             Request(folder, values, Command("/bin/true"), []), slurm, here, True, asked, now=lambda: self.seconds
         )

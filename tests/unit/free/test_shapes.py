@@ -70,7 +70,7 @@ def test_ranks_without_gpus_are_shaped_too() -> None:
 
 def test_the_line_to_type_is_what_was_typed_with_the_changes() -> None:
     asked = SubmitArgs(
-        words=("train.py", "--name", "a b"),
+        command=("train.py", "--name", "a b"),
         profile="big",
         flags=values(
             nodes=2, gpus_per_node=4, env={"A": "x y"}, requeue=False, sbatch_arg=["--switches=1"], partition="auto"

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from clusterrun.errors import RequestError, TemplateError
-from clusterrun.jobspec.render import Identity, code, directive, sh
+from clusterrun.jobspec.render import RunIdentity, code, directive, sh
 from clusterrun.jobspec.spec import Command, Module, Script, Task
 from tests.folders import PACKAGE, ROOT
 from tests.rendered_scripts import IDENTITY, PLACES, make_script, make_spec, sbatch_options
@@ -144,7 +144,7 @@ def test_gpus_asked_by_gres_are_not_asked_twice() -> None:
 
 
 def test_two_runs_differ_in_identity_and_name_only() -> None:
-    other = Identity("20261122-000000-zzzzzz", Path("/elsewhere"), "zzzzzzzzyyyyyyyy")
+    other = RunIdentity("20261122-000000-zzzzzz", Path("/elsewhere"), "zzzzzzzzyyyyyyyy")
     spec = make_spec(gpus_per_node=4, nodes=2)
     one, two = make_script(spec).split("\n"), make_script(spec, identity=other).split("\n")
     assert len(one) == len(two)
@@ -210,7 +210,7 @@ def test_a_copy_of_the_shipped_template_renders_the_same(tmp_path: Path) -> None
         ("{{ token | sh }}\n\n{% for x in work %}\n", 3, "endfor"),
         ("{{ token | sh }}\n{{ nobody | sh }}\n", 2, "'nobody' is undefined"),
         ("{{ token | sh }}\n{{ spec.nobody | sh }}\n", 2, "nobody"),
-        ("\n\n{{ token }}\n", 3, "been through no quoting"),
+        ("\n\n{{ token }}\n", 3, "is not quoted"),
         ("{{ token | sh }}\n{{ spec.gpus_per_node / 0 }}\n", 2, "division"),
         ("{{ token | sh }}\n{{ token | shell }}\n", 2, "No filter named 'shell'"),
         ("{{ token | sh }}\n{{ ().__class__.__bases__ | sh }}\n", 2, "unsafe"),

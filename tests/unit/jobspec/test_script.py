@@ -131,7 +131,7 @@ def test_each_task_of_an_array_has_its_own_epoch(tmp_path: Path) -> None:
 def test_an_epoch_that_is_no_number_stops_the_job(tmp_path: Path) -> None:
     run = stage(tmp_path, body="touch started")
     (run.run_dir / "epoch").write_text("-1; x\n")
-    assert "no number stands in" in run.run(status=1)
+    assert "does not contain a number" in run.run(status=1)
     assert not (tmp_path / "started").exists()
 
 
@@ -149,7 +149,7 @@ def test_a_start_that_was_taken_over_before_its_epoch_leaves(tmp_path: Path) -> 
     assert "epoch 1 in" in run.run({"SLURM_RESTART_COUNT": "1", "STALL": ""})
     (tmp_path / "go").touch()
     _, said = stalled.communicate(timeout=30)
-    assert stalled.returncode == 75 and "started again meanwhile" in said
+    assert stalled.returncode == 75 and "restarted meanwhile" in said
     assert (run.run_dir / "epoch").read_text() == "1\n"
 
 
@@ -197,7 +197,7 @@ def test_the_command_that_a_script_run_by_hand_prints_works_when_pasted(tmp_path
     run = stage(folder, body="touch started", local=False)
     run.submission.unlink()
     said = run.run(status=2)
-    command = said.split("all the same: ")[1].strip()
+    command = said.split("this script anyway: ")[1].strip()
     assert shlex.split(command)[1:] == ["bash", str(run.script)]
     clean = {k: v for k, v in os.environ.items() if not k.startswith("SLURM")}
     done = subprocess.run(command, shell=True, cwd=folder, env=clean, capture_output=True, text=True, timeout=60)

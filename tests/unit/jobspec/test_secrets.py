@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from clusterrun.errors import RequestError
 from clusterrun.jobspec.fields import FIELD, FIELDS, Value, check_value
-from clusterrun.jobspec.secrets import NAMES, SHAPES, named_secret, secret_shape
+from clusterrun.jobspec.secrets import SECRET_NAMES, SECRET_PATTERNS, named_secret, secret_shape
 from tests.command_desk import Desk, refused
 
 ALPHABET = string.ascii_letters + string.digits
@@ -95,7 +95,7 @@ def test_a_variable_of_this_name_is_refused(name: str, reason: str) -> None:
 @pytest.mark.parametrize(("name", "reason"), INNOCENT.items())
 def test_a_variable_of_this_name_passes(name: str, reason: str) -> None:
     assert named_secret(name, "correct-horse") == ""
-    row = next((row for row in NAMES if re.fullmatch(row.pattern, name)), None)
+    row = next((row for row in SECRET_NAMES if re.fullmatch(row.pattern, name)), None)
     assert (row.reason if row else "") == reason
 
 
@@ -106,11 +106,12 @@ def test_a_switch_is_no_secret_whatever_it_is_called(value: str) -> None:
 
 def test_each_row_of_the_tables_is_shown_by_a_case() -> None:
     first = {
-        next((row for row in NAMES if re.fullmatch(row.pattern, name.upper())), None) for name in SECRET | INNOCENT
+        next((row for row in SECRET_NAMES if re.fullmatch(row.pattern, name.upper())), None)
+        for name in SECRET | INNOCENT
     }
-    assert set(NAMES) <= first
-    assert set(tokens()) == {row.what for row in SHAPES}
-    assert all(row.reason and row.source for row in NAMES) and all(row.source for row in SHAPES)
+    assert set(SECRET_NAMES) <= first
+    assert set(tokens()) == {row.what for row in SECRET_PATTERNS}
+    assert all(row.reason and row.source for row in SECRET_NAMES) and all(row.source for row in SECRET_PATTERNS)
 
 
 @pytest.mark.parametrize(("what", "token"), TOKENS)
@@ -170,7 +171,7 @@ def test_an_argument_of_the_script_is_judged_by_its_form(desk: Desk) -> None:
     token = tokens()["an API key (sk-…)"][0]
     line, hint = refused(desk, "submit", "--", "train.py", "--api-key", token)
     assert line.startswith("the script's arguments: this looks like an API key (sk-…);") and token not in line + hint
-    assert "export it in your shell before you submit and read the variable in the job" in hint
+    assert "export it in your shell before you submit and read that variable in the job" in hint
     line, _ = refused(desk, "submit", "--", "train.py", "--wandb-key", HEX[:40])
     assert "a W&B API key" in line
     assert desk.type("render", "--", "train.py", "--api-key", "$OPENAI_API_KEY", "--eos_token", "x").status == 0

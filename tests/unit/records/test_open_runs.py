@@ -1,4 +1,4 @@
-"""The runs that are not over: those that are are known by a cache, which is believed only while nothing has changed."""
+"""Runs without a recorded end, and the cache of the others, which is valid only while nothing has changed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which job belongs to a run, where records of a project are kept, and which cluster a job is of."""
+"""Which job belongs to a run, where the records of a project are stored, and the cluster of a job."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from clusterrun.job import JobId, JobStatus, Outcome
-from clusterrun.records.ownership import Jobs, covers, one_cluster
-from clusterrun.records.store import Store, base_of
+from clusterrun.records.ownership import JobIndex, covers, one_cluster
+from clusterrun.records.store import Store, find_base
 from tests.run_records import claim, submitted
 
 
@@ -26,29 +26,29 @@ def store(tmp_path: Path) -> Store:
 def test_a_renamed_job_is_still_the_runs(store: Store) -> None:
     run = submitted(store, job="101")
     renamed = job("101", "a-name-of-the-site", f"{run.run_dir}/script.sh")
-    assert Jobs([job("7"), renamed]).own(run) is renamed
+    assert JobIndex([job("7"), renamed]).own(run) is renamed
     claim(run, "101")
-    assert Jobs([job("7"), renamed]).own(run) is renamed
+    assert JobIndex([job("7"), renamed]).own(run) is renamed
 
 
 def test_the_id_alone_is_not_enough(store: Store) -> None:
     run = submitted(store, job="101")
-    assert Jobs([job("101", "somebody-elses", "/elsewhere/script.sh")]).of(run) == []
+    assert JobIndex([job("101", "somebody-elses", "/elsewhere/script.sh")]).of(run) == []
 
 
 def test_every_copy_is_found_and_the_one_that_claimed_is_the_runs_own(store: Store) -> None:
     run = submitted(store, job="101")
     copies = [job("103", f"x.{run.submission.token[:8]}"), job("101", script=f"{run.run_dir}/script.sh")]
-    assert [str(one.id) for one in Jobs(copies).of(run)] == ["101", "103"]
+    assert [str(one.id) for one in JobIndex(copies).of(run)] == ["101", "103"]
     claim(run, "103")
-    assert Jobs(copies).own(run) is copies[0]
+    assert JobIndex(copies).own(run) is copies[0]
 
 
 def test_a_job_of_another_user_is_not_that_of_another_users_run(store: Store) -> None:
     run = replace(submitted(store, job="101"), owner=os.getuid() + 1, user="ann")
     token = run.submission.token[:8]
-    assert [one.user for one in Jobs([job("101", f"x.{token}", user="bob")]).of(run)] == []
-    assert [one.user for one in Jobs([job("101", f"x.{token}", user="ann")]).of(run)] == ["ann"]
+    assert [one.user for one in JobIndex([job("101", f"x.{token}", user="bob")]).of(run)] == []
+    assert [one.user for one in JobIndex([job("101", f"x.{token}", user="ann")]).of(run)] == ["ann"]
 
 
 @pytest.mark.parametrize(
@@ -75,16 +75,16 @@ def test_several_clusters_are_no_cluster_of_a_record() -> None:
 
 
 def test_records_stand_in_the_project_where_nobody_else_can_change_it(tmp_path: Path) -> None:
-    assert base_of(tmp_path, tmp_path / "state").folder == tmp_path
+    assert find_base(tmp_path, tmp_path / "state").folder == tmp_path
 
 
 def test_records_of_a_project_that_others_can_change_are_kept_in_the_state_folder(tmp_path: Path) -> None:
     project = tmp_path / "my project"
     project.mkdir()
     project.chmod(0o777)
-    base = base_of(project, tmp_path / "state")
+    base = find_base(project, tmp_path / "state")
     assert base.folder.parent == tmp_path / "state" / "projects" and base.folder.name.startswith("my_project-")
-    assert base.why == f"{project}: others may write it"
+    assert base.why == f"{project}: other users can write to it"
     store = Store(project, tmp_path / "state")
     store.prepare(False)
     run = submitted(store)
@@ -96,5 +96,5 @@ def test_records_of_a_project_that_others_can_change_are_kept_in_the_state_folde
 def test_records_of_another_user_in_a_project_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / ".clusterrun").mkdir()
     os.chown(tmp_path / ".clusterrun", 54321, 54321)
-    base = base_of(tmp_path, tmp_path / "state")
+    base = find_base(tmp_path, tmp_path / "state")
     assert base.folder != tmp_path and base.why == f"{tmp_path}/.clusterrun: it belongs to user 54321"

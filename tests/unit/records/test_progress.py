@@ -1,4 +1,4 @@
-"""Reading what ranks tell: whole records come back, and nothing that stands in such a file does harm."""
+"""Reading the files of running ranks: valid records are returned, and no content of a file does harm."""
 
 from __future__ import annotations
 

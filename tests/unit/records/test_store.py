@@ -1,4 +1,4 @@
-"""Records: plain files, replaced whole, read by any version, found from anywhere; only a run's own are believed."""
+"""Records: plain files, replaced atomically, readable by any version, found from anywhere."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_link_in_the_way_is_replaced_and_not_followed(tmp_path: Path) -> None:
 
 def test_records_that_cannot_be_written_leave_nothing(store: Store) -> None:
     (store.root / ".clusterrun").write_text("a file in the way")
-    with pytest.raises(RequestError, match="the run's records cannot be written"):
+    with pytest.raises(RequestError, match="cannot write the run's records"):
         store.stage(make_run(store.root), {}, "")
     (store.root / ".clusterrun").unlink()
     run = make_run(store.root)
@@ -86,7 +86,7 @@ def test_logs_are_proved(store: Store) -> None:
     assert os.listdir(store.root / "logs") == []
     store.prepare(False)
     (store.root / "logs").chmod(0o777)
-    with pytest.raises(RequestError, match="others may write it"):
+    with pytest.raises(RequestError, match="other users can write to it"):
         store.prepare(False)
 
 

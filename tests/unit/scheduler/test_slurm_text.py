@@ -261,7 +261,7 @@ def test_what_a_failed_sbatch_means(said: str, kind: type, wire: bool | None) ->
     error = sbatch.sbatch_error(Completed(1, "", said))
     assert type(error) is kind
     if isinstance(error, Ambiguous):
-        assert error.wire is wire
+        assert error.cut_off is wire
 
 
 def test_scancels_words() -> None:

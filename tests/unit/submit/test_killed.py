@@ -1,4 +1,4 @@
-"""What a killed submitter leaves, and how the next command settles it."""
+"""What a killed submitter leaves, and how the next command finishes it."""
 
 from __future__ import annotations
 

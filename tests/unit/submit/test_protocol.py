@@ -52,7 +52,7 @@ def test_silence_between_good_answers_does_not_count_as_absence(tmp_path: Path) 
 
 def test_without_a_controller_the_sending_ends_and_nothing_is_left(tmp_path: Path) -> None:
     told: list[str] = []
-    slurm, error = send(tmp_path, ["undelivered"] * 50, tell=told.append)
+    slurm, error = send(tmp_path, ["undelivered"] * 50, notify=told.append)
     assert isinstance(error, NotDelivered) and error.exit_code == 3 and "nothing was submitted" in error.message
     assert 60 < slurm.time.seconds < 120 and slurm.sent == len(told) + 1
     assert error.said == "connect failure" and not left(tmp_path) and not slurm.jobs
@@ -63,9 +63,9 @@ def test_a_controller_that_stays_silent_leaves_the_record_and_says_how_to_go_on(
     slurm, error = send(tmp_path, ["made"], [(0, 1e9)])
     assert isinstance(error, Ambiguous) and error.exit_code == 75 and slurm.time.seconds < 180
     (run,) = left(tmp_path)
-    assert error.hint == f"settle it later: clusterrun submit --recover {run.run_id}"
+    assert error.hint == f"run `clusterrun submit --recover {run.run_id}` later"
     assert run.submission.state == run_record.SUBMITTING and run.job_id is None
-    assert not protocol.submitter_lives(run.submission.submitter), "nobody is at it, though this process lives on"
+    assert not protocol.submitter_is_alive(run.submission.submitter), "nobody is at it, though this process lives on"
 
 
 def test_a_refusal_leaves_nothing(tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def test_whatever_happens_none_is_lost_doubled_or_wrong(plan: list[str], silent:
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         slurm, result = send(root, plan, [(first, first + length) for first, length in silent])
-        made = [job.id for _, job in slurm.jobs]
+        made = list(slurm.jobs)
         runs = left(root)
         assert len(made) <= 1, "doubled"
         assert slurm.time.seconds < 600

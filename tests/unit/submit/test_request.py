@@ -1,4 +1,4 @@
-"""From what was typed to a specification: levels merged, the work recognised, the job's Python asked."""
+"""Requests: merging of levels, parsing of the command, checks of the job's Python."""
 
 from __future__ import annotations
 
@@ -35,7 +35,9 @@ def read(
     project: Path, *words: str, job: str | None = None, cwd: Path | None = None, env: Any = None, **flags: Any
 ) -> Any:
     values = {name.replace("_", "-"): Value(value, f"--{name}") for name, value in flags.items()}
-    return request.read(SubmitArgs(job=job, words=words, flags=values), cwd or project, env or environ(project))
+    return request.load_request(
+        SubmitArgs(job=job, command=words, flags=values), cwd or project, env or environ(project)
+    )
 
 
 @pytest.mark.parametrize(
@@ -54,7 +56,7 @@ def read(
     ],
 )
 def test_the_work_is_recognised(project: Path, words: list[str], work: Any) -> None:
-    found = request.recognise(
+    found = request.parse_work(
         [w.replace("{}", str(project)) for w in words], project, environ(project), lambda line: None
     )
     where = "name" if isinstance(work, Module) else "path"
@@ -64,25 +66,25 @@ def test_the_work_is_recognised(project: Path, words: list[str], work: Any) -> N
 
 def test_a_link_keeps_its_name(project: Path) -> None:
     (project / "latest.py").symlink_to("train.py")
-    found = request.recognise(["latest.py"], project, environ(project), lambda line: None)
+    found = request.parse_work(["latest.py"], project, environ(project), lambda line: None)
     assert found == Script(f"{project}/latest.py")
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["data.txt"], "not a Python script and not executable: data.txt"),
+        (["data.txt"], "neither a Python script nor executable: data.txt"),
         (["sub"], "no such script: sub"),
         (["./sub"], "no such script: ./sub"),
         (["train.py/x"], "no such script"),
         (["x" * 5000], "no such script"),
-        (["train.py", ":"], "a lone :"),
-        (["deepspeed", "train.py"], "deepspeed starts ranks itself"),
+        (["train.py", ":"], "a single ':'"),
+        (["deepspeed", "train.py"], "deepspeed starts its own ranks"),
     ],
 )
 def test_what_is_no_work(project: Path, words: list[str], message: str) -> None:
     with pytest.raises(RequestError, match=message):
-        request.recognise(words, project, environ(project), lambda line: None)
+        request.parse_work(words, project, environ(project), lambda line: None)
 
 
 def test_levels(project: Path) -> None:
@@ -139,20 +141,22 @@ def test_an_environment_in_a_folder_that_may_not_be_entered_counts_for_nothing(
 
 
 @pytest.mark.parametrize(
-    ("has_gpus", "gpus", "why"), [(True, 1, "there are GPUs"), (False, 0, "no GPUs"), (None, 0, "no cluster")]
+    ("has_gpus", "gpus", "why"), [(True, 1, "GPUs found"), (False, 0, "no GPUs found"), (None, 0, "no cluster")]
 )
 def test_gpus_by_default(project: Path, has_gpus: bool | None, gpus: int, why: str) -> None:
-    spec, notices = request.specify(read(project, "train.py"), has_gpus=has_gpus, local=False)
+    spec, notices = request.resolve_spec(read(project, "train.py"), has_gpus=has_gpus, local=False)
     assert (spec.gpus_per_node, notices) == (gpus, []) and why in spec.sources["gpus-per-node"].source
 
 
 def test_what_local_has_no_use_for(project: Path) -> None:
     asked = read(project, "train.py", partition="p", mem="1G", time="5", gres="gpu:3")
-    spec, notices = request.specify(asked, has_gpus=False, local=True)
-    assert notices == ["the local scheduler has no use for --mem, --partition, --gres"]
+    spec, notices = request.resolve_spec(asked, has_gpus=False, local=True)
+    assert notices == ["the local scheduler ignores --mem, --partition, --gres"]
     assert (spec.gpus_per_node, spec.tasks_per_node, spec.time_limit, spec.directive("partition")) == (3, 3, 300, "")
     quiet = read(project, "train.py", env=environ(project, SBATCH_PARTITION="p", SLURM_ACCOUNT="a"))
-    assert request.specify(quiet, has_gpus=False, local=True)[1] == [], "what stands in the shell for Slurm is no news"
+    assert request.resolve_spec(quiet, has_gpus=False, local=True)[1] == [], (
+        "what stands in the shell for Slurm is no news"
+    )
 
 
 def test_the_python_is_asked_whether_it_can(project: Path) -> None:
@@ -173,7 +177,7 @@ def test_the_python_is_asked_whether_it_can(project: Path) -> None:
 
 @pytest.mark.parametrize("line", ["if true", "echo 'x", 'echo "x', "cat <<E", ")", "fi", "f() {"])
 def test_setup_is_read_by_bash_line_by_line(project: Path, line: str) -> None:
-    with pytest.raises(RequestError, match="--setup: line 1 is not shell") as error:
+    with pytest.raises(RequestError, match="--setup: syntax error in line 1") as error:
         request.check_setup(make_spec(setup=[line]), "", environ(project))
     assert error.value.hint
 
@@ -181,10 +185,10 @@ def test_setup_is_read_by_bash_line_by_line(project: Path, line: str) -> None:
 def test_good_setup_and_a_bad_script(project: Path) -> None:
     lines = ["module load x # y", "a=1; b() { :; }", "[[ x ]] && y"]
     request.check_setup(make_spec(setup=lines), "true\n", environ(project))
-    with pytest.raises(RequestError, match="the rendered script is not shell"):
+    with pytest.raises(RequestError, match="syntax error in the rendered script"):
         request.check_setup(make_spec(), "if\n", environ(project))
     swallowing = make_spec(setup=["echo \\"])  # alone it is shell; in the script it would swallow what follows
-    with pytest.raises(RequestError, match="the rendered script is not shell"):
+    with pytest.raises(RequestError, match="syntax error in the rendered script"):
         request.check_setup(swallowing, make_script(swallowing), environ(project))
 
 
@@ -198,7 +202,7 @@ def test_no_fp16_is_the_precision_of_the_task_and_a_typed_one_wins_over_the_job_
 
 
 def test_fp16_is_refused_for_a_script_and_beside_a_typed_precision(project: Path) -> None:
-    with pytest.raises(RequestError, match="--fp16 is for our own tasks"):
+    with pytest.raises(RequestError, match="--fp16 is only for built-in tasks"):
         read(project, "train.py", fp16=True)
-    with pytest.raises(RequestError, match="both name the precision"):
+    with pytest.raises(RequestError, match="--fp16 and --set precision conflict"):
         read(project, fp16=True, set={"precision": "bf16"})

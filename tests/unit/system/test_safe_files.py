@@ -23,8 +23,8 @@ def run(tmp_path: Path) -> Path:
 
 
 def test_a_plain_file_of_a_run_is_read(run: Path) -> None:
-    assert safe_files.read(run / "record.json") == b"{}"
-    assert sorted(safe_files.names(run)) == ["record.json", "submissions"]
+    assert safe_files.read_bytes(run / "record.json") == b"{}"
+    assert sorted(safe_files.list_names(run)) == ["record.json", "submissions"]
     assert safe_files.owner_of(run) == ME
 
 
@@ -34,13 +34,13 @@ def test_no_link_is_followed_below_the_records(run: Path, tmp_path: Path, which:
     path.rename(tmp_path / "elsewhere")
     path.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(OSError) as caught:
-        safe_files.read(run / "record.json")
+        safe_files.read_bytes(run / "record.json")
     assert str(tmp_path) in str(caught.value.filename)
 
 
 def test_a_project_may_be_reached_through_a_link(run: Path, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path)
-    assert safe_files.read(tmp_path / "link" / run.relative_to(tmp_path) / "record.json") == b"{}"
+    assert safe_files.read_bytes(tmp_path / "link" / run.relative_to(tmp_path) / "record.json") == b"{}"
 
 
 @pytest.mark.parametrize("kind", ["fifo", "device", "folder", "socket"])
@@ -59,20 +59,20 @@ def test_only_plain_files_are_read_and_nothing_is_waited_for(run: Path, kind: st
         case "socket":
             os.mknod(path, stat.S_IFSOCK | 0o666)
     with pytest.raises(OSError):
-        safe_files.read(path)
+        safe_files.read_bytes(path)
 
 
 def test_a_file_beyond_the_limit_is_not_read(run: Path) -> None:
     (run / "record.json").write_text("x" * 100)
-    assert safe_files.read(run / "record.json", limit=100) == b"x" * 100
+    assert safe_files.read_bytes(run / "record.json", limit=100) == b"x" * 100
     with pytest.raises(OSError, match="too large"):
-        safe_files.read(run / "record.json", limit=99)
+        safe_files.read_bytes(run / "record.json", limit=99)
 
 
 def test_a_path_of_records_cannot_go_up(run: Path, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("x")
-    with pytest.raises(OSError, match="cannot go up"):
-        safe_files.read(run / ".." / ".." / ".." / "secret")
+    with pytest.raises(OSError, match="must not contain"):
+        safe_files.read_bytes(run / ".." / ".." / ".." / "secret")
 
 
 @needs_root
@@ -80,14 +80,14 @@ def test_a_path_of_records_cannot_go_up(run: Path, tmp_path: Path) -> None:
 def test_what_is_not_the_run_owners_is_refused(run: Path, which: str) -> None:
     os.chown(run / which, 54321, 54321)
     with pytest.raises(PermissionError, match="it belongs to user 54321"):
-        safe_files.read(run / which / "x" if which == "submissions" else run / which)
+        safe_files.read_bytes(run / which / "x" if which == "submissions" else run / which)
 
 
 @needs_root
 def test_another_users_run_is_read_and_not_written(run: Path) -> None:
     for path in (run, run / "submissions", run / "record.json"):
         os.chown(path, 54321, 54321)
-    assert safe_files.read(run / "record.json") == b"{}" and safe_files.owner_of(run) == 54321
+    assert safe_files.read_bytes(run / "record.json") == b"{}" and safe_files.owner_of(run) == 54321
     with pytest.raises(PermissionError, match="it belongs to user 54321"):
         safe_files.write(run / "record.json", b"mine")
     with pytest.raises(PermissionError, match="it belongs to user 54321"):
@@ -128,15 +128,15 @@ def test_a_group_folder_hands_its_group_down(tmp_path: Path) -> None:
 
 
 def test_a_path_of_mine_is_safe_and_so_is_what_is_not_there_yet(tmp_path: Path) -> None:
-    assert safe_files.weakness(tmp_path) is None
-    assert safe_files.weakness(tmp_path / "not" / "yet") is None
+    assert safe_files.find_weakness(tmp_path) is None
+    assert safe_files.find_weakness(tmp_path / "not" / "yet") is None
 
 
 @pytest.mark.parametrize(("mode", "fix"), [(0o777, "chmod go-w"), (0o702, "chmod o-w")])
 def test_each_folder_on_the_path_counts(tmp_path: Path, mode: int, fix: str) -> None:
     (tmp_path / "a" / "b").mkdir(parents=True)
     (tmp_path / "a").chmod(mode)
-    weak = safe_files.weakness(tmp_path / "a" / "b")
+    weak = safe_files.find_weakness(tmp_path / "a" / "b")
     assert weak is not None and weak.folder == tmp_path / "a" and weak.fix == f"{fix} {tmp_path}/a"
 
 
@@ -144,28 +144,28 @@ def test_each_folder_on_the_path_counts(tmp_path: Path, mode: int, fix: str) -> 
 def test_a_group_other_than_my_private_one_counts(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "a").chmod(0o775)
-    assert safe_files.weakness(tmp_path / "a") is None
+    assert safe_files.find_weakness(tmp_path / "a") is None
     os.chown(tmp_path / "a", 0, 54321)
-    weak = safe_files.weakness(tmp_path / "a")
-    assert weak is not None and weak.why == "its group may write it" and weak.fix == f"chmod g-w {tmp_path}/a"
+    weak = safe_files.find_weakness(tmp_path / "a")
+    assert weak is not None and weak.why == "its group can write to it" and weak.fix == f"chmod g-w {tmp_path}/a"
 
 
 def test_in_a_sticky_folder_nobody_replaces_the_entries_of_others(tmp_path: Path) -> None:
     (tmp_path / "a" / "b").mkdir(parents=True)
     (tmp_path / "a").chmod(0o1777)
-    assert safe_files.weakness(tmp_path / "a" / "b") is None
+    assert safe_files.find_weakness(tmp_path / "a" / "b") is None
 
 
 @needs_root
 def test_a_folder_or_link_of_another_user_counts(tmp_path: Path) -> None:
     (tmp_path / "a" / "b").mkdir(parents=True)
     (tmp_path / "link").symlink_to(tmp_path / "a")
-    assert safe_files.weakness(tmp_path / "link" / "b") is None
+    assert safe_files.find_weakness(tmp_path / "link" / "b") is None
     os.lchown(tmp_path / "link", 54321, 54321)
-    weak = safe_files.weakness(tmp_path / "link" / "b")
+    weak = safe_files.find_weakness(tmp_path / "link" / "b")
     assert weak is not None and weak.why == "the link belongs to user 54321"
     os.chown(tmp_path / "a", 54321, 54321)
-    weak = safe_files.weakness(tmp_path / "a" / "b")
+    weak = safe_files.find_weakness(tmp_path / "a" / "b")
     assert weak is not None and (weak.folder, weak.why) == (tmp_path / "a", "it belongs to user 54321")
 
 
@@ -174,11 +174,11 @@ def test_the_folders_that_a_link_leads_through_count(tmp_path: Path) -> None:
     (tmp_path / "open").chmod(0o777)
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "link").symlink_to("../open/b")
-    weak = safe_files.weakness(tmp_path / "a" / "link")
+    weak = safe_files.find_weakness(tmp_path / "a" / "link")
     assert weak is not None and weak.folder == tmp_path / "open"
 
 
 def test_links_that_lead_in_a_circle_are_no_path(tmp_path: Path) -> None:
     (tmp_path / "a").symlink_to("b")
     (tmp_path / "b").symlink_to("a")
-    assert safe_files.weakness(tmp_path / "a") is not None
+    assert safe_files.find_weakness(tmp_path / "a") is not None

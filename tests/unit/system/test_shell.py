@@ -1,4 +1,4 @@
-"""The one door to other programs: time-outs, whole process groups, bytes, and a clean environment."""
+"""Running other programs: timeouts, process groups, bytes, and a clean environment."""
 
 from __future__ import annotations
 
@@ -178,9 +178,9 @@ def test_the_time_out_returns_only_when_the_last_of_the_group_is_gone(
 
 
 def test_check_wants_success() -> None:
-    assert shell.check(["echo", "x"], env=ENV) == "x\n"
+    assert shell.check_output(["echo", "x"], env=ENV) == "x\n"
     with pytest.raises(CommandError) as error:
-        shell.check(["sh", "-c", "echo said >&2; exit 3"], env=ENV)
+        shell.check_output(["sh", "-c", "echo said >&2; exit 3"], env=ENV)
     assert (error.value.status, error.value.said, error.value.message) == (3, "said", "sh: exit 3")
 
 

@@ -1,0 +1,58 @@
+"""The fake scheduler for users' tests: it takes part in the submission protocol like a real one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from clusterrun.errors import Refused
+from clusterrun.job import JobId, Outcome
+from clusterrun.records import run_record
+from clusterrun.scheduler import Scheduler
+from clusterrun.state import reconcile
+from clusterrun.submit import protocol
+from clusterrun.testing import FakeScheduler
+from tests.fake_scheduler import left, staged
+
+
+def test_a_run_is_submitted_to_it_and_has_the_states_that_the_test_sets(tmp_path: Path) -> None:
+    store, record, submission = staged(tmp_path)
+    fake = FakeScheduler()
+    scheduler: Scheduler = fake
+    run = protocol.submit(store, scheduler, record, submission, notify=str)
+    assert run.job_id == JobId("100") and fake.submissions == [submission]
+    fake.set_state(JobId("100"), "RUNNING", nodes="node1")
+    (state,) = reconcile.read(store, scheduler, left(tmp_path), now=record.at + 30)
+    assert (state.status.state, state.status.nodes) == ("RUNNING", "node1")
+    fake.set_state(JobId("100"), "FAILED", exit_status=85)
+    assert fake.jobs[JobId("100")].outcome is Outcome.STOPPED
+    assert [job.id for job in fake.account([JobId("100")], 0).jobs] == [JobId("100")]
+
+
+def test_a_planned_error_is_raised_once(tmp_path: Path) -> None:
+    store, record, submission = staged(tmp_path)
+    fake = FakeScheduler()
+    fake.next_error = Refused("no such partition")
+    with pytest.raises(Refused, match="no such partition"):
+        protocol.submit(store, fake, record, submission, notify=str)
+    assert not left(tmp_path) and not fake.jobs
+    assert fake.submit(submission) == JobId("100")
+
+
+def test_jobs_are_cancelled_held_and_found_by_their_token(tmp_path: Path) -> None:
+    _, record, submission = staged(tmp_path)
+    fake = FakeScheduler()
+    first, other = fake.submit(submission), fake.add_job("another")
+    assert [job.id for job in fake.find(submission.token, 0, submission.script).jobs] == [first]
+    fake.hold(first)
+    assert fake.jobs[first].reason == "JobHeldUser"
+    fake.hold(first, release=True)
+    fake.set_state(other, "RUNNING")
+    with pytest.raises(Refused):
+        fake.hold(other)
+    assert [done.done for done in fake.cancel([first, JobId("7")])] == [True, False]
+    assert fake.jobs[first].outcome is Outcome.CANCELLED and fake.cancelled == [first, JobId("7")]
+    fake.answers = False
+    assert not fake.query().complete
+    assert record.submission.state == run_record.SUBMITTING
