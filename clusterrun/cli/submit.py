@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from clusterrun.cli.follow import follow_to_end, wait_to_end
+from clusterrun.cli.follow import follow_run, wait_to_end
 from clusterrun.cli.options import asked, json_option, spec_options
 from clusterrun.cluster import Cluster
 from clusterrun.errors import RequestError
@@ -77,7 +77,7 @@ def submit(
     if recover:
         _announce(ui, run, data=not wait)
     if follow:
-        ctx.exit(follow_to_end(ui, cluster, run))
+        ctx.exit(follow_run(ui, cluster, run))
     if wait:
         ctx.exit(wait_to_end(ui, cluster, [run], one=True))
 

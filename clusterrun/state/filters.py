@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from clusterrun.errors import NoSuchJob, RequestError
 from clusterrun.job import TERMINAL, JobId, Outcome, each_task, is_run_id, read_tasks, write_tasks
 from clusterrun.state.reconcile import RunState
+from clusterrun.terminal.units import parse_since
 
 
 def is_part(text: str) -> bool:
@@ -45,7 +46,7 @@ SHORT: dict[str, str] = {
 }  # fmt: skip
 #: Our own words beside Slurm's, as the table shows them.
 _OURS = {"LOST": Outcome.LOST, "STOPPED": Outcome.STOPPED}
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
+_FIRST_DATE = -62_135_596_800  # of the year 1: sacct gets a date
 OPEN = frozenset({Outcome.RUNNING, Outcome.UNKNOWN, Outcome.LOST})
 
 
@@ -83,11 +84,11 @@ def read_states(text: str) -> frozenset[str]:
 
 
 def read_since(text: str, now: float) -> int:
-    """The epoch second that was ``30m``, ``12h``, ``2d`` or ``1w`` ago."""
-    match = re.fullmatch(r"(\d{1,6})([smhdw])", text.strip(), re.ASCII)
-    if match is None:
+    """Parse --since into seconds since 1970, as ``logs`` does. Raises RequestError, also for a time that no date is."""
+    at = int(parse_since(text, now))
+    if at < _FIRST_DATE:
         raise RequestError(f"--since: not a time: {text[:40]!r}", hint="for example --since 2d, 12h or 30m")
-    return int(now) - int(match[1]) * _UNITS[match[2]]
+    return at
 
 
 def choose(states: Iterable[RunState], wanted: JobFilter) -> list[RunState]:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from clusterrun.logs.lines import LineReader
 from clusterrun.logs.pipe import PipeReader, pipe_line
-from clusterrun.logs.wanted import LineFilter, Source
+from clusterrun.logs.request import LineFilter, Source
 
 
 def lines(stream, source, want):
@@ -131,7 +131,7 @@ def monkeypatch_module():
         for module in ("clusterrun.logs.lines", "clusterrun.logs.pipe"):
             patch.setattr(f"{module}.LINE_CAP", 1500)
         patch.setattr("clusterrun.logs.pipe._SMALL", 64)
-        patch.setattr("clusterrun.logs.grep._LOOKED_AT", 2)
+        patch.setattr("clusterrun.logs.grep._SAMPLE", 2)
         patch.setattr("clusterrun.logs.grep._DENSE", 10)
         patch.setattr("clusterrun.logs.complaints._SHAPES_KEPT", 5)
         patch.setattr("clusterrun.logs.complaints._MANY", 1)
