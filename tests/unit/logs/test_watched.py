@@ -252,4 +252,4 @@ def test_nothing_is_read_until_all_names_are_known_or_slurm_knows_no_more(tmp_pa
     assert where.find(JOB, begun=True, over=False) == told.place() and told.times == 2
     told.node = ""
     other = LogLocator(ExternalLogs(JOB, (told.place(),)), told, clock)
-    assert other.place(JOB, begun=True, over=True) == told.place(), "it is over, and what is known is read"
+    assert other.find(JOB, begun=True, over=True) == told.place(), "it is over, and what is known is read"
