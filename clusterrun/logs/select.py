@@ -44,8 +44,8 @@ def parse_ranks(texts: Iterable[str]) -> frozenset[int]:
     return frozenset(found)
 
 
-def compile_grep(pattern: str) -> re.Pattern[str]:
-    """Compile a Python regular expression of --grep. Raises RequestError with the position of the error."""
+def compile_grep(pattern: str, flag: str = "--grep") -> re.Pattern[str]:
+    """Compile the Python regular expression of a flag. Raises RequestError with the position of the error."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Python warns of syntax that may change; that does not help the user
@@ -53,11 +53,11 @@ def compile_grep(pattern: str) -> re.Pattern[str]:
     except re.error as error:
         where = "" if error.pos is None else f" at character {error.pos + 1}"
         raise RequestError(
-            f"--grep: {error.msg}{where} of {pattern!r}",
+            f"{flag}: {error.msg}{where} of {pattern!r}",
             hint="to match one of ( ) [ ] { } . * + ? | ^ $ \\ itself, put a backslash before it",
         ) from error
     except (OverflowError, RecursionError) as error:
-        raise RequestError(f"--grep: {pattern[:40]!r} is too large", hint="use a simpler pattern") from error
+        raise RequestError(f"{flag}: {pattern[:40]!r} is too large", hint="use a simpler pattern") from error
 
 
 def filter_ranks(
