@@ -48,6 +48,7 @@ FLAGS = (
     Flag(("--node",), "Only the ranks on this node; may be repeated.", "NAME", repeated=True),
     Flag(("--stream",), "Which stream.", choices=("out", "err", "both")),
     Flag(("--grep",), "Only lines that match.", "RE"),
+    Flag(("--exclude",), "Leave out lines that match.", "RE"),
     Flag(("--errors",), "Only errors, with whole tracebacks."),
     Flag(("--since",), "Only lines written since: 10m, 2h, 1d, 14:05 or a date.", "WHEN"),
     Flag(("--no-fold",), "On a terminal, print a line of many ranks once for each rank."),
@@ -112,6 +113,7 @@ class LineFilter:
     stream: Streams = "both"
     grep: re.Pattern[str] | None = None
     errors: bool = False
+    exclude: re.Pattern[str] | None = None
 
     @property
     def takes_blocks(self) -> bool:
@@ -123,10 +125,12 @@ class LineFilter:
 
         It must see every line in order, as the lines of a traceback are recognised by those before them.
         """
-        grep = self.grep
-        if not self.errors:
-            return None if grep is None else lambda line: grep.search(line.text) is not None
-        return ErrorMatcher(grep)
+        grep, exclude = self.grep, self.exclude
+        by_grep: Match = None if grep is None else lambda line: grep.search(line.text) is not None
+        matches = ErrorMatcher(grep) if self.errors else by_grep
+        if exclude is None:
+            return matches
+        return lambda line: (matches is None or matches(line)) and exclude.search(line.text) is None
 
 
 @dataclass(frozen=True)
@@ -144,9 +148,14 @@ class LogRequest:
 
 def parse_request(flags: Mapping[str, Any], *, now: float, tty: bool, environ: Mapping[str, str]) -> LogRequest:
     """Parse the values of ``FLAGS``, by key. Raises RequestError."""
-    grep, since = flags["grep"], flags["since"]
+    grep, exclude, since = flags["grep"], flags["exclude"], flags["since"]
     return LogRequest(
-        filter=LineFilter(flags["stream"], None if grep is None else compile_grep(grep), flags["errors"]),
+        filter=LineFilter(
+            stream=flags["stream"],
+            grep=None if grep is None else compile_grep(grep),
+            errors=flags["errors"],
+            exclude=None if exclude is None else compile_grep(exclude, "--exclude"),
+        ),
         display=detect_format(tty, environ, fold=not flags["no_fold"], raw=flags["raw"]),
         tail=flags["lines"],
         since=None if since is None else parse_since(since, now),

@@ -61,11 +61,17 @@ SOURCE = st.builds(
 )
 WANT = st.builds(LineFilter, grep=st.sampled_from([None, None, *map(re.compile, PATTERNS)]))
 ERRORS = st.builds(LineFilter, grep=st.sampled_from([None, None, re.compile("r")]), errors=st.just(True))
+EXCLUDE = st.builds(
+    LineFilter,
+    grep=st.sampled_from([None, re.compile("s")]),
+    errors=st.booleans(),
+    exclude=st.sampled_from([*map(re.compile, PATTERNS)]),
+)
 STREAM = st.sampled_from(["out", "err"])
 SIZES = st.lists(st.integers(1, 3000)) | st.lists(st.integers(1, 200))
 
 
-@given(data=HOSTILE | LOG, source=SOURCE, want=WANT | ERRORS, stream=STREAM, sizes=SIZES)
+@given(data=HOSTILE | LOG, source=SOURCE, want=WANT | ERRORS | EXCLUDE, stream=STREAM, sizes=SIZES)
 def test_fast_is_slow_for_any_bytes_in_any_blocks(data, source, want, stream, sizes):
     assert fast(data, stream, source, want, sizes) == slowly(data, stream, source, want)
 
