@@ -20,7 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from clusterrun.job import JobId
-from clusterrun.logs import LineFilter, Look, Source, show
+from clusterrun.logs import DisplayFormat, LogRequest, Source, show
 from clusterrun.records.run_record import RunRecord, SubmissionRecord
 from clusterrun.records.store import Store
 
@@ -31,11 +31,11 @@ FOLLOWER = """
 import sys
 from pathlib import Path
 import clusterrun.cli.logs
-from clusterrun.logs import Look, Notice, Source, Want, show_following
+from clusterrun.logs import LogRequest, Notice, Source, show_following
 from clusterrun.terminal.ui import Ui
 out, over, ranks = Path(sys.argv[1]), Path(sys.argv[2]), frozenset(map(int, sys.argv[3:])) or None
 ui = Ui("logs")
-for piece in show_following([Source(out, out.with_suffix(".err"), world_size=16, ranks=ranks)], Want(), Look(),
+for piece in show_following([Source(out, out.with_suffix(".err"), world_size=16, ranks=ranks)], LogRequest(),
                             stop=over.exists):
     ui.note(piece.text) if isinstance(piece, Notice) else ui.log_bytes(piece)
 print([line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")][0], file=sys.stderr)
@@ -161,10 +161,8 @@ def fold(folder: Path, scale: float, rounds: int) -> None:
         rates = []
         for folds in (True, False):
             began = time.perf_counter()
-            shown = sum(
-                chunk.count(b"\n")
-                for chunk in show([Source(log, world_size=WORLD)], LineFilter(), Look(True, True, folds))
-            )
+            request = LogRequest(display=DisplayFormat(terminal=True, colour=True, fold=folds))
+            shown = sum(chunk.count(b"\n") for chunk in show([Source(log, world_size=WORLD)], request))
             rates.append(int(scale * 60_000) * WORLD / (time.perf_counter() - began))
             print(f"{'folded' if folds else 'not folded'}: {rates[-1]:,.0f} lines/s, {shown:,} shown", end="; ")
         print(f"folding {rates[0] / rates[1]:.2f} x as fast ({'all ranks say the same' if same else 'none do'})")

@@ -1,7 +1,7 @@
 """How long a submission takes, as ratios to sbatch itself, a minimal submitit script and TorchX, on the lab.
 
 The nodes are drained, so no job starts; TorchX needs accounting. Medians of 15 runs each by hyperfine (a
-Debian package). TorchX is measured where its command is on PATH (``pip install torchx`` into an environment of its own).
+Debian package). TorchX is measured if its command is on PATH (``pip install torchx`` into its own environment).
 """
 
 from __future__ import annotations

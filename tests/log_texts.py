@@ -1,5 +1,8 @@
 """Bytes as srun writes them, and what a reader made of them."""
 
+from clusterrun import logs
+from clusterrun.logs import LineFilter, LogRequest, Source, Timing
+
 
 def pieces(rank, line, world_size):
     """What srun writes for one line of a task (``_task_build_message``, ``write_labelled_message``)."""
@@ -11,3 +14,16 @@ def pieces(rank, line, world_size):
 
 def texts(lines):
     return [line.text for line in lines]
+
+
+def read_lines(paths, *, stream="both", ranks=None, tail=None, grep=None, world_size=None, ticks=()):
+    """The lines of two files, by keywords."""
+    source = Source(*paths, world_size=world_size, ranks=None if ranks is None else frozenset(ranks), ticks=ticks)
+    return logs.read_lines(source, LogRequest(LineFilter(stream, grep), tail=tail))
+
+
+def follow(paths, *, stop, stream="both", ranks=None, tail=None, grep=None, world_size=None, **timing):
+    """The lines of two files as they grow, by keywords."""
+    source = Source(*paths, world_size=world_size, ranks=None if ranks is None else frozenset(ranks))
+    request = LogRequest(LineFilter(stream, grep), tail=tail)
+    return logs.follow_lines(source, request, stop=stop, timing=Timing(**timing))

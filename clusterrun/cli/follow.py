@@ -1,4 +1,4 @@
-"""Following a run to its end: what ``logs -f``, ``submit --follow``, ``submit --wait`` and ``wait`` share."""
+"""Follow a run to its end, for ``logs -f``, ``submit --follow``, ``submit --wait`` and ``wait``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from clusterrun.cluster import Cluster
 from clusterrun.job import LAUNCH_FAILURE, LAUNCH_REASON, LOCAL, JobId, Outcome
-from clusterrun.logs import LineFilter, Look, Notice, Source, log_paths, look_of, show_following
+from clusterrun.logs import LogRequest, Notice, Source, detect_format, log_paths, show_following
 from clusterrun.logs.clock import clock_ticks
 from clusterrun.records import run_logs, run_record
 from clusterrun.records.run_record import RunRecord
@@ -22,81 +22,71 @@ from clusterrun.state.watch import RunWatch, WatchThread
 from clusterrun.terminal.ui import Ui
 
 LATE = 75.0
-"""Seconds after the end of a job for which its logs may still be on their way: a network file system keeps what it
-knows of a folder for up to a minute (acdirmax)."""
+"""Seconds after the end of a job until its logs must be visible: a network file system caches a folder for a minute."""
 PATIENCE = 3.0
-"""Seconds that a job runs without a log before that is said: it opens its files a moment after it starts."""
-_BACK = {"PREEMPTION": "after a preemption", "NODE FAILURE": "after a node failure"}
+"""Seconds that a job runs without a log before a note: it opens its files shortly after it starts."""
+_CAUSES = {"PREEMPTION": "after a preemption", "NODE FAILURE": "after a node failure"}
 
 
 def exit_code(states: Sequence[RunState]) -> int:
-    """0 when all are done, 75 where one is unknown or lost, else 1."""
+    """Return 0 if all are done, 75 if one is unknown or lost, else 1."""
     outcomes = {state.status.outcome for state in states}
     if outcomes & {Outcome.UNKNOWN, Outcome.LOST}:
         return 75
     return 0 if outcomes <= {Outcome.DONE} else 1
 
 
-def follow_to_end(
-    ui: Ui, cluster: Cluster, run: RunRecord, *, job: JobId | None = None, source: Source | None = None,
-    want: LineFilter | None = None, look: Look | None = None, tail: int | None = None, since: float | None = None,
+def follow_run(
+    ui: Ui, cluster: Cluster, run: RunRecord, *,
+    job: JobId | None = None, source: Source | None = None, request: LogRequest | None = None,
 ) -> int:  # fmt: skip
-    """Print a run's lines until it is over; returns the exit code of its outcome."""
+    """Print a run's lines until it ends; return the exit code of its outcome."""
     assert run.job_id is not None
     job = job or run.job_id
     source = source or run_logs.source_of(run, job)
+    request = request or LogRequest(display=detect_format(sys.stdout.isatty(), os.environ))
     watch = RunWatch([run], cluster.states, cluster.cached_states, follow=True)
-    following = _Following(ui, run, job, source, WatchThread(watch))
-    following.begin(whole=tail is None and since is None)
-    how = want or LineFilter(), look or usual_look()
-    pieces = show_following([source], *how, stop=following.over, tail=tail, since=since)
+    follower = _RunFollower(ui, run, job, source, WatchThread(watch))
+    follower.note_attempt(whole=request.tail is None and request.since is None)
     try:
-        print_pieces(ui, pieces, following.watcher)
+        print_pieces(ui, show_following([source], request, stop=follower.is_complete), follower.watcher)
     except KeyboardInterrupt:
-        goes_on(ui, job)
+        note_still_running(ui, job)
         raise
     finally:
-        following.watcher.close()
-    states = following.watcher.states
-    following.last_words(cluster, states[0])
+        follower.watcher.close()
+    states = follower.watcher.states
+    follower.note_missing_logs(cluster, states[0])
     return report_end(ui, states)
 
 
-def usual_look() -> Look:
-    """How lines look here where nothing else was asked for."""
-    return look_of(sys.stdout.isatty(), os.environ)
-
-
-def print_pieces(ui: Ui, pieces: Iterable[bytes | Notice], watcher: WatchThread | None = None) -> bool:
-    """Print what ``show`` and ``show_following`` give; whether there was any line."""
-    shown = False
+def print_pieces(ui: Ui, pieces: Iterable[bytes | Notice], watcher: WatchThread | None = None) -> None:
+    """Print the output of ``show`` or ``show_following``. The watcher learns of each line."""
     for piece in pieces:
         if isinstance(piece, Notice):
             ui.note(piece.text)
             continue
-        shown = True
         ui.log_bytes(piece)
         if watcher is not None:
             watcher.on_output()
-    return shown
 
 
-def goes_on(ui: Ui, job: JobId) -> None:
-    """Say at Ctrl-C that the job is left alone."""
-    ui.note(f"job {job} goes on; `clusterrun cancel {job}` ends it")
+def note_still_running(ui: Ui, job: JobId) -> None:
+    """Print at Ctrl-C that the job keeps running."""
+    ui.note(f"job {job} is still running; cancel it with `clusterrun cancel {job}`")
 
 
-def state_line(state: RunState) -> str:
-    """How a job stands, in a line: a reason for waiting in words."""
+def format_state(state: RunState) -> str:
+    """Return the state of a job in one line, with an explanation of its reason."""
     job = state.status
     if state.note:
         return f"job {job.id}: {state.note}"
-    words = f"job {job.id}: {job.state} {job.reason}".rstrip()
-    return f"{words}: {meaning}" if job.reason and (meaning := _meaning(job.reason)) else words
+    line = f"job {job.id}: {job.state} {job.reason}".rstrip()
+    return f"{line}: {meaning}" if job.reason and (meaning := _explain_reason(job.reason)) else line
 
 
-def attempt_lines(folders: Sequence[Path]) -> list[str]:
-    """A line for each start of a run after its first, by its attempts' folders, oldest first."""
+def format_attempts(folders: Sequence[Path]) -> list[str]:
+    """Return a line for each attempt after the first, by the folders of the attempts, oldest first."""
     lines = []
     for before, folder in pairwise(folders):
         restart, launch = folder.name.split(".")[-2:]
@@ -104,94 +94,93 @@ def attempt_lines(folders: Sequence[Path]) -> list[str]:
             lines.append(f"attempt {restart}, launch {launch}")
             continue
         ended = run_record.read_json(before / "end.json") or {}
-        when = _clock(ended.get("time"))
-        words = " ".join(word for word in ("requeued", _BACK.get(str(ended.get("due")), ""), when) if word)
-        lines.append(f"attempt {restart} ({words})")
+        parts = "requeued", _CAUSES.get(str(ended.get("due")), ""), _format_clock(ended.get("time"))
+        lines.append(f"attempt {restart} ({' '.join(filter(None, parts))})")
     return lines
 
 
-class Missed:
-    """Says once that a job runs and its log is not there: else a follower waits and does not know for what."""
+class MissingLogNote:
+    """Notes once that a job runs and has no log, so that the user knows what the follower waits for."""
 
     def __init__(self, ui: Ui, job: JobId) -> None:
         self._ui, self._job = ui, job
         self._since: float | None = None
-        self._said = False
+        self._noted = False
 
-    def look(self, missing: Path | None, state: str, now: float) -> None:
-        """``missing`` is the log that was looked for, None where there is one; ``now`` in seconds of any clock."""
+    def update(self, missing: Path | None, state: str, now: float) -> None:
+        """``missing`` is the path that does not exist, None if a log does; ``now`` in seconds of any clock."""
         if missing is None or state != "RUNNING":
             self._since = None
             return
         self._since = now if self._since is None else self._since
-        if not self._said and now - self._since >= PATIENCE:
-            self._said = True
-            self._ui.note(f"job {self._job} is {state}, and {missing} is not there; waiting for it")
+        if not self._noted and now - self._since >= PATIENCE:
+            self._noted = True
+            self._ui.note(f"job {self._job} is {state}, but {missing} does not exist; waiting for it")
 
 
-class _Following:
-    """What is said beside the lines of a run while it is followed, and when its logs have come to their end."""
+class _RunFollower:
+    """Prints notes about a followed run, and decides when its logs are complete."""
 
     def __init__(self, ui: Ui, run: RunRecord, job: JobId, source: Source, watcher: WatchThread) -> None:
         self._ui, self._run, self._job, self._source = ui, run, job, source
         self.watcher = watcher
-        self._said = ""
-        self._marked = 0
+        self._state_line = ""
+        self._attempts_noted = 0
         self._seen: set[Path] = set()
         self._over_at: float | None = None
-        self._missed = Missed(ui, job)
-        self._looked = -1.0
+        self._missing_log = MissingLogNote(ui, job)
+        self._checked = -1.0
 
-    def begin(self, *, whole: bool) -> None:
-        """Say which start this is, where it is not the first; later ones are marked where they come."""
-        marks = attempt_lines(run_record.attempts(self._run, self._job.task))
-        self._marked = len(marks)
-        if marks:
-            self._ui.note(f"this is {marks[-1]}" + ("; its log begins with attempt 0" if whole else ""))
+    def note_attempt(self, *, whole: bool) -> None:
+        """Print the attempt if it is not the first; ``is_complete`` prints later ones."""
+        attempts = format_attempts(run_record.attempts(self._run, self._job.task))
+        self._attempts_noted = len(attempts)
+        if attempts:
+            self._ui.note(f"this is {attempts[-1]}" + ("; its log begins with attempt 0" if whole else ""))
 
-    def over(self) -> bool:
-        """Whether the run is over and its logs are here; says on the way what changed."""
+    def is_complete(self) -> bool:
+        """Whether the run has ended and its logs are complete. Prints changes of its state."""
         now = time.monotonic()
-        if now - self._looked < 0.25:
+        if now - self._checked < 0.25:
             return False
-        self._looked = now
-        self._look_at_files()
+        self._checked = now
+        self._check_files()
         states = self.watcher.poll()
         if not states:
             return False
         state, settled = states[0], self.watcher.settled
-        line = state_line(state)
-        if line != self._said and state.status.state != "RUNNING" and not settled:
+        line = format_state(state)
+        if line != self._state_line and state.status.state != "RUNNING" and not settled:
             self._ui.note(line)
-        self._said = line
+        self._state_line = line
         if not settled:
-            self._missed.look(self._paths[0] if not self._seen else None, state.status.state, now)
+            self._missing_log.update(self._paths[0] if not self._seen else None, state.status.state, now)
             return False
         if self._over_at is None:
             self._over_at = now
-        return self._arrived(state, now)
+        return self._has_whole_logs(state, now)
 
-    def last_words(self, cluster: Cluster, state: RunState) -> None:
-        """What there is to say of logs that are not there."""
+    def note_missing_logs(self, cluster: Cluster, state: RunState) -> None:
+        """Print why logs do not exist."""
         gone = [path for path in self._paths if path in self._seen and not path.exists()]
         if gone:
-            self._ui.note(f"the log was removed: {gone[0]}; what was written after that is not here")
+            self._ui.note(f"the log was removed: {gone[0]}; later lines are lost")
         elif not self._seen:
-            self._ui.note(no_log(cluster, self._run, self._job, state))
+            self._ui.note(format_missing_log(cluster, self._run, self._job, state))
 
     @property
     def _paths(self) -> list[Path]:
         return [path for path in (self._source.out, self._source.err) if path is not None]
 
-    def _look_at_files(self) -> None:
+    def _check_files(self) -> None:
         self._seen.update(path for path in self._paths if path not in self._seen and path.exists())
-        marks = attempt_lines(run_record.attempts(self._run, self._job.task))
-        for line in marks[self._marked :]:
+        attempts = format_attempts(run_record.attempts(self._run, self._job.task))
+        for line in attempts[self._attempts_noted :]:
             self._ui.note(line)
-        self._marked = max(self._marked, len(marks))
+        self._attempts_noted = max(self._attempts_noted, len(attempts))
 
-    def _arrived(self, state: RunState, now: float) -> bool:
-        """Whether the logs are as long as the clock beside the job saw them; or it is too late for that."""
+    def _has_whole_logs(self, state: RunState, now: float) -> bool:
+        """Whether the logs are as large as the log clock recorded, or the time to wait for that is over."""
         assert self._over_at is not None
         folders = run_record.attempts(self._run, self._job.task)
         ended = state.status.ended
@@ -206,27 +195,27 @@ class _Following:
         if not missing and (ticks or self._seen):
             return True
         if now == self._over_at:
-            self._ui.note(f"job {self._job} is over; waiting up to {LATE:.0f} s for its logs to appear here")
+            self._ui.note(f"job {self._job} has ended; waiting up to {LATE:.0f} s for its logs to appear")
         return False
 
 
-def no_log(cluster: Cluster, run: RunRecord, job: JobId, state: RunState) -> str:
-    """Why there is no log of a run."""
+def format_missing_log(cluster: Cluster, run: RunRecord, job: JobId, state: RunState) -> str:
+    """Return why a run has no log."""
     out = log_paths(run.logs, job)[0]
     if run_record.attempts(run, job.task):
-        return f"no log of job {job} is here: {out} does not exist; was it removed?"
+        return f"no log of job {job}: {out} does not exist; was it removed?"
     if state.status.outcome is not Outcome.FAILED or run.scheduler == LOCAL:
         over = state.status.is_over and state.status.outcome is not Outcome.UNKNOWN
         return f"job {job} never started, so it has no log" if over else f"no log of job {job} yet"
-    # accounting's word is in the state already; only scontrol has it where there is none, and forgets it soon
+    # the state has the exit code of accounting; without accounting only scontrol has it, for some minutes
     code = "0:53" if state.status.exit_status == LAUNCH_FAILURE else _exit_code(cluster, run, job)
-    what = "open its logs (exit code 0:53)" if code == "0:53" else ""
+    problem = "open its logs (exit code 0:53)" if code == "0:53" else ""
     if not code and state.status.reason == LAUNCH_REASON:
-        what = f"start it on its node ({LAUNCH_REASON})"
-    if what:
+        problem = f"start it on its node ({LAUNCH_REASON})"
+    if problem:
         return (
-            f"job {job} failed before its script began: Slurm could not {what};"
-            f" is {run.logs} gone, full or not writable on the node?"
+            f"job {job} failed before its script began: Slurm could not {problem};"
+            f" is {run.logs} missing, full or not writable on the node?"
         )
     return f"job {job} failed before its script began" + (f" (exit code {code})" if code else "") + ", so it has no log"
 
@@ -248,23 +237,23 @@ def _size(path: Path) -> int:
         return -1
 
 
-def _clock(seconds: Any) -> str:
+def _format_clock(seconds: Any) -> str:
     if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not 0 <= seconds < 2**40:
         return ""
     return time.strftime("at %H:%M:%S", time.localtime(seconds))
 
 
-def _meaning(reason: str) -> str:
-    from clusterrun import reasons  # late: a thousand words that only a waiting job needs
+def _explain_reason(reason: str) -> str:
+    from clusterrun import reasons  # late import: only a pending job needs this large table
 
     found = reasons.explain(reason)
     return found.meaning if found is not None else ""
 
 
 def wait_to_end(ui: Ui, cluster: Cluster, runs: Sequence[RunRecord], *, one: bool = False) -> int:
-    """Wait for runs and print how each ended; returns the exit code of their outcomes.
+    """Wait for runs and print how each ended; return the exit code of their outcomes.
 
-    With ``one`` the JSON data is the one run's state, else a list of them.
+    With ``one``, the JSON data is the state of the only run, else a list of states.
     """
     states = cluster.wait(runs, sleep=time.sleep)
     data = [state_json(state) for state in states]
@@ -273,13 +262,13 @@ def wait_to_end(ui: Ui, cluster: Cluster, runs: Sequence[RunRecord], *, one: boo
 
 
 def report_end(ui: Ui, states: Sequence[RunState]) -> int:
-    """One line on how each run ended, with the first cause where its files show one."""
-    from clusterrun.why import ended as diagnose  # and not above: most commands end without it
+    """Print how each run ended, with the first cause if its files show one; return the exit code."""
+    from clusterrun.why import ended as diagnose  # late import: most commands do not need it
 
     for state in states:
         job = state.status
-        words = f"job {job.id}: {job.state}" + (f" ({job.outcome.value})" if job.outcome is not Outcome.DONE else "")
-        ui.note(words + (f": {job.reason}" if job.reason else ""))
+        line = f"job {job.id}: {job.state}" + (f" ({job.outcome.value})" if job.outcome is not Outcome.DONE else "")
+        ui.note(line + (f": {job.reason}" if job.reason else ""))
         first = diagnose.in_one_line(state)
         if first:
             ui.note(first)

@@ -1,7 +1,7 @@
-"""Following jobs of another tool: one job, or the tasks of an array side by side.
+"""Follow external jobs, which another tool submitted: one job, or the tasks of an array side by side.
 
-Each task that is read has a thread of its own, and at most ``AT_ONCE`` are, so that an array of a thousand does not
-open two thousand files; a task whose turn has not come loses nothing, its files are read when it has.
+Each task is read in its own thread. At most ``AT_ONCE`` are read at the same time, so that an array of a thousand tasks
+does not open two thousand files; the others lose nothing, as their files are read later from the start.
 """
 
 from __future__ import annotations
@@ -13,16 +13,23 @@ import queue
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
-from clusterrun.cli.follow import Missed, exit_code, goes_on, report_end, state_line
-from clusterrun.cli.logfiles import Theirs, check_readable, files_of, source_of, theirs_now
+from clusterrun.cli.follow import (
+    MissingLogNote,
+    exit_code,
+    format_state,
+    note_still_running,
+    print_pieces,
+    report_end,
+)
+from clusterrun.cli.logfiles import ExternalLogs, check_readable, external_source, files_of, find_external_logs
 from clusterrun.errors import ClusterrunError
 from clusterrun.job import JobId
-from clusterrun.logs import LineFilter, Look, Notice, Source, show_following
-from clusterrun.logs.places import Place
-from clusterrun.logs.select import Choice
+from clusterrun.logs import LogRequest, Notice, Source, show_following
+from clusterrun.logs.locations import LogLocation
+from clusterrun.logs.select import RankFilter
 from clusterrun.scheduler import Scheduler
 from clusterrun.state.external_watch import ExternalWatch
 from clusterrun.state.pace import WATCH_LONGEST
@@ -31,161 +38,149 @@ from clusterrun.state.watch import WatchThread
 from clusterrun.terminal.ui import Ui
 
 AT_ONCE = 32
-"""Tasks that are read at the same time: two files each."""
-LOOK = 1.0
-"""Seconds between looks for files that are not there yet."""
-_MANY = 4  # tasks up to which each one's end is told in a line of its own
+"""Tasks that are read at the same time, each with two files."""
+CHECK = 1.0
+"""Seconds between two checks for files that do not exist yet."""
+_MANY = 4  # the most tasks whose ends are printed one by one
 
 Piece = tuple[JobId, bytes | Notice | BaseException | None]
-Follow = Callable[..., object]
+Follow = Callable[[Sequence[Source], Callable[[], bool]], Iterator[bytes | Notice]]
 
 
-class Whereabouts:
-    """Where another tool's tasks write; Slurm is queried again once they started, every ``WATCH_LONGEST`` s at most.
+class LogLocator:
+    """Finds the log files of external tasks. Queries Slurm again when they run, every ``WATCH_LONGEST`` s at most.
 
-    A node's name in a file's name (%N) is known only then. A file that is there shows that its task has begun before
-    the queue, which is asked rarely, says so.
+    A node name in a file name (%N) is known only then. A file that exists shows that its task runs, before the queue,
+    which is queried rarely, shows it.
     """
 
-    def __init__(self, theirs: Theirs, ask: Callable[[], Theirs], now: Callable[[], float] = time.monotonic) -> None:
-        self._theirs, self._ask, self._now = theirs, ask, now
-        self._asked = self._answered = -math.inf
-        self._begun: dict[JobId, float] = {}  # when a task whose names were not whole was first seen to have begun
+    def __init__(
+        self, logs: ExternalLogs, query: Callable[[], ExternalLogs], now: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._logs, self._query, self._now = logs, query, now
+        self._queried = self._answered = -math.inf
+        self._begun: dict[JobId, float] = {}  # when a task with incomplete file names was first known to run
 
-    def place(self, job: JobId, *, begun: bool, over: bool) -> Place | None:
-        """The files of a task, None while their names are not known; what is known where Slurm knows no more."""
-        place = self._theirs.place(job)
-        if place is not None and place.is_whole:
-            return place
-        if not (begun or over or (place is not None and any(map(os.path.exists, files_of(place))))):
+    def find(self, job: JobId, *, begun: bool, over: bool) -> LogLocation | None:
+        """Return the files of a task; None while Slurm may still complete their names."""
+        location = self._logs.find(job)
+        if location is not None and location.is_whole:
+            return location
+        if not (begun or over or (location is not None and any(map(os.path.exists, files_of(location))))):
             return None
         since = self._begun.setdefault(job, self._now())
-        if self._answered < since and self._now() - self._asked >= (LOOK if over else WATCH_LONGEST):
-            self._asked = self._now()
-            with contextlib.suppress(ClusterrunError):  # forgotten, or silent: what is known stays
-                self._theirs, self._answered = self._ask(), self._asked
-            place = self._theirs.place(job)
-        known = over or self._answered >= since or (place is not None and place.is_whole)
-        return place if known else None
+        if self._answered < since and self._now() - self._queried >= (CHECK if over else WATCH_LONGEST):
+            self._queried = self._now()
+            with contextlib.suppress(ClusterrunError):  # Slurm forgot the job or did not answer: keep what is known
+                self._logs, self._answered = self._query(), self._queried
+            location = self._logs.find(job)
+        known = over or self._answered >= since or (location is not None and location.is_whole)
+        return location if known else None
 
 
-def follow_theirs(
-    ui: Ui,
-    scheduler: Scheduler,
-    theirs: Theirs,
-    choice: Choice,
-    want: LineFilter,
-    look: Look,
-    *,
-    tail: int | None = None,
-) -> int:
-    """Print the lines of another tool's job, or of an array's tasks, until all are over; returns the exit code."""
-    watch = ExternalWatch([theirs.job], scheduler, follow=True)
+def follow_external(ui: Ui, scheduler: Scheduler, logs: ExternalLogs, ranks: RankFilter, request: LogRequest) -> int:
+    """Print the lines of an external job, or of the tasks of an array, until all end; return the exit code."""
+    watch = ExternalWatch([logs.job], scheduler, follow=True)
     watcher = WatchThread(watch)
-
-    where = Whereabouts(theirs, partial(theirs_now, theirs.job, scheduler))
+    locator = LogLocator(logs, partial(find_external_logs, logs.job, scheduler))
 
     def source(job: JobId, begun: bool, over: bool) -> Source | None:
-        place = where.place(job, begun=begun, over=over)
-        if place is None:
+        location = locator.find(job, begun=begun, over=over)
+        if location is None:
             return None
-        for path in files_of(place):
+        for path in files_of(location):
             check_readable(path, job)
-        return source_of(place, choice, named=theirs.is_array)
+        return external_source(location, ranks, named=logs.is_array)
 
-    reading = _Reading(source, partial(show_following, want=want, look=look, tail=tail))
-    said, missed = "", Missed(ui, theirs.job)
+    tasks = TaskReader(source, lambda sources, stop: show_following(sources, request, stop=stop))
+    state_line, missing_log = "", MissingLogNote(ui, logs.job)
     try:
         while True:
             states = watcher.poll()
-            if len(states) == 1 and not watcher.settled:  # of an array's tasks some have their files, mostly
-                one = states[0].status
-                place = None if reading.has_begun else where.place(one.id, begun=one.state != "PENDING", over=False)
-                missed.look(place.out if place else None, one.state, time.monotonic())
-            line = _line(states)
-            if line != said and states and not watcher.settled and any(s.status.state != "RUNNING" for s in states):
+            if len(states) == 1 and not watcher.settled:  # not for an array: usually some of its tasks have files
+                job = states[0].status
+                location = None if tasks.has_begun else locator.find(job.id, begun=job.state != "PENDING", over=False)
+                missing_log.update(location.out if location else None, job.state, time.monotonic())
+            line = _format_states(states)
+            running = all(state.status.state == "RUNNING" for state in states)
+            if line != state_line and not watcher.settled and not running:
                 ui.note(line)
-            said = line
-            reading.begin(states, watch.is_settled)
-            for piece in reading.pieces(0.1):
-                if isinstance(piece, Notice):
-                    ui.note(piece.text)
-                else:
-                    ui.log_bytes(piece)
-                    watcher.on_output()
-            if watcher.settled and reading.is_over(states):
+            state_line = line
+            tasks.update(states, watch.is_settled)
+            print_pieces(ui, tasks.pieces(0.1), watcher)
+            if watcher.settled and tasks.are_read(states):
                 break
     except KeyboardInterrupt:
-        goes_on(ui, theirs.job)
+        note_still_running(ui, logs.job)
         raise
     finally:
         watcher.close()
     states = list(watcher.states)
-    for job in reading.without:
-        ui.note(_without(where.place(job, begun=True, over=True), job))
+    for job_id in tasks.without_log:
+        location = locator.find(job_id, begun=True, over=True)
+        why = "Slurm does not report its path" if location is None else f"{location.out} does not exist"
+        ui.note(f"no log of job {job_id}: {why}")
     if len(states) <= _MANY:
         return report_end(ui, states)
-    ui.note(_line(states))
+    ui.note(_format_states(states))
     return exit_code(states)
 
 
-class _Reading:
-    """The tasks that are read now, those that were, and the pieces that come from them."""
+class TaskReader:
+    """Reads the logs of tasks in threads, and collects their pieces of output."""
 
     def __init__(self, source: Callable[[JobId, bool, bool], Source | None], follow: Follow) -> None:
         self._source, self._follow = source, follow
-        self._pieces: queue.Queue[Piece] = queue.Queue(maxsize=256)  # a slow reader of ours holds the threads back
-        self._over: set[JobId] = set()
-        self._now: dict[JobId, threading.Event] = {}
+        self._pieces: queue.Queue[Piece] = queue.Queue(maxsize=256)  # a full queue stops the threads
+        self._active: dict[JobId, threading.Event] = {}
         self._done: set[JobId] = set()
-        self._looked = -LOOK
-        self.without: list[JobId] = []
+        self._checked = -CHECK
+        self.without_log: list[JobId] = []
 
     @property
     def has_begun(self) -> bool:
-        """Whether a file of any task was there."""
-        return bool(self._now or self._done)
+        """Whether any task had a file."""
+        return bool(self._active or self._done)
 
-    def begin(self, states: Sequence[RunState], settled: Callable[[RunState], bool]) -> None:
-        """Begin with tasks whose files are there, as long as there is room; note which are over."""
+    def update(self, states: Sequence[RunState], settled: Callable[[RunState], bool]) -> None:
+        """Start to read tasks whose files exist, up to the limit; record which have ended."""
         now = time.monotonic()
-        look = now - self._looked >= LOOK  # a thousand tasks are a thousand looks
-        self._looked = now if look else self._looked
+        check = now - self._checked >= CHECK  # each check looks for the files of all tasks
+        self._checked = now if check else self._checked
         for state in states:
             job = state.status.id
             if job in self._done:
                 continue
             over = settled(state)
-            if job in self._now:
+            if job in self._active:
                 if over:
-                    self._now[job].set()
+                    self._active[job].set()
                 continue
-            if not (look or over) or len(self._now) >= AT_ONCE:
+            if not (check or over) or len(self._active) >= AT_ONCE:
                 continue
             source = self._source(job, state.status.state != "PENDING", over)
-            there = source is not None and any(map(os.path.exists, filter(None, (source.out, source.err))))
-            if source is not None and there:
-                ended = self._now[job] = threading.Event()
+            if source is not None and any(map(os.path.exists, filter(None, (source.out, source.err)))):
+                ended = self._active[job] = threading.Event()
                 if over:
                     ended.set()
                 threading.Thread(target=self._read, args=(job, source, ended), daemon=True).start()
             elif over:
                 self._done.add(job)
-                self.without.append(job)
+                self.without_log.append(job)
 
-    def is_over(self, states: Sequence[RunState]) -> bool:
+    def are_read(self, states: Sequence[RunState]) -> bool:
         """Whether all tasks have been read to their end."""
-        return not self._now and self._pieces.empty() and all(state.status.id in self._done for state in states)
+        return not self._active and self._pieces.empty() and all(state.status.id in self._done for state in states)
 
     def pieces(self, timeout: float) -> list[bytes | Notice]:
-        """What has come meanwhile; waits a while for the first. Raises what reading raised."""
+        """Return new pieces of output; wait up to ``timeout`` seconds for the first. Raises errors of the threads."""
         found: list[bytes | Notice] = []
         try:
             job, piece = self._pieces.get(timeout=timeout)
             for _ in range(self._pieces.maxsize):
                 if piece is None:
                     self._done.add(job)
-                    del self._now[job]
+                    del self._active[job]
                 elif isinstance(piece, BaseException):
                     raise piece
                 else:
@@ -198,24 +193,18 @@ class _Reading:
 
     def _read(self, job: JobId, source: Source, ended: threading.Event) -> None:
         try:
-            for piece in self._follow([source], stop=ended.is_set):  # type: ignore[attr-defined]
+            for piece in self._follow([source], ended.is_set):
                 self._pieces.put((job, piece))
         except BaseException as error:
             self._pieces.put((job, error))
         self._pieces.put((job, None))
 
 
-def _without(place: Place | None, job: JobId) -> str:
-    if place is None:
-        return f"no log of job {job}: Slurm does not tell where it is"
-    return f"no log of job {job}: {place.out} is not there"
-
-
-def _line(states: Sequence[RunState]) -> str:
-    """How jobs stand: one in full, the tasks of an array counted."""
+def _format_states(states: Sequence[RunState]) -> str:
+    """Return the states of jobs in one line: of one job in full, of an array as counts."""
     if len(states) == 1:
-        return state_line(states[0])
-    notes = next((state.note for state in states if state.note), "")
+        return format_state(states[0])
+    note = next((state.note for state in states if state.note), "")
     counts = Counter(f"{state.status.state} {state.status.reason}".rstrip() for state in states)
-    words = ", ".join(f"{count} {word}" for word, count in sorted(counts.items()))
-    return f"job {states[0].status.id.raw}: {words}" + (f" ({notes})" if notes else "") if states else ""
+    counted = ", ".join(f"{count} {state}" for state, count in sorted(counts.items()))
+    return f"job {states[0].status.id.raw}: {counted}" + (f" ({note})" if note else "") if states else ""

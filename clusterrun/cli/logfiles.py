@@ -1,4 +1,4 @@
-"""Whose log files ``logs`` reads: those of a run of ours, or of a job that another tool submitted."""
+"""Find the log files of a job: of a run, or of an external job, which another tool submitted."""
 
 from __future__ import annotations
 
@@ -6,17 +6,16 @@ import os
 import pwd
 import shlex
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from clusterrun.cluster import Cluster
 from clusterrun.errors import NoSuchJob, RequestError
 from clusterrun.job import JobId, is_run_id
-from clusterrun.logs import Source, log_paths
+from clusterrun.logs import LogRequest, Source, log_paths
 from clusterrun.logs.clock import read_ticks
-from clusterrun.logs.places import Place, from_submit_line, place_of, places
-from clusterrun.logs.select import Choice, choose
+from clusterrun.logs.locations import LogLocation, find_location, parse_locations, parse_submit_line
+from clusterrun.logs.select import RankFilter, filter_ranks
 from clusterrun.records import run_logs, run_record
 from clusterrun.records.run_record import RunRecord
 from clusterrun.scheduler import Scheduler, SlurmCommands
@@ -28,8 +27,8 @@ from clusterrun.system.safe_files import user_name
 
 
 @dataclass(frozen=True)
-class Ours:
-    """A run's logs, and the attempts that wrote them."""
+class RunLogs:
+    """The logs of a run, and the attempts that wrote them."""
 
     run: RunRecord
     job: JobId
@@ -42,97 +41,102 @@ class Ours:
     def paths(self) -> tuple[Path, Path]:
         return log_paths(self.run.logs, self.job)
 
-    def choice(self, ranks: frozenset[int], nodes: Sequence[str]) -> Choice:
-        """The lines of those ranks on those nodes; raises RequestError."""
+    def filter_ranks(self, request: LogRequest) -> RankFilter:
+        """Return the filter for the requested ranks and nodes. Raises RequestError."""
+        ranks = request.ranks
         start = next(
             (s for folder in reversed(self.attempts) if (s := run_record.read_json(folder / "start.json"))), None
         )
         if start is None and ranks and max(ranks) >= self.run.world_size:
-            raise RequestError(f"there is no rank {max(ranks)}", hint=f"the ranks are 0 to {self.run.world_size - 1}")
-        return choose(start, ranks, nodes, files=self.paths, labelled=True)
+            raise RequestError(f"there is no rank {max(ranks)}", hint=f"its ranks: 0-{self.run.world_size - 1}")
+        return filter_ranks(start, ranks, request.nodes, files=self.paths, labelled=True)
 
-    def source(self, choice: Choice) -> Source:
+    def source(self, ranks: RankFilter) -> Source:
+        """Return the files with the selected ranks and the log clock."""
         source = run_logs.source_of(self.run, self.job)
         ticks = read_ticks(self.attempts, self.paths, source.begin)
-        return replace(source, ranks=choice.tasks, ticks=ticks)
+        return replace(source, ranks=ranks.tasks, ticks=ticks)
 
 
 @dataclass(frozen=True)
-class Theirs:
-    """Where Slurm says that a job of another tool writes; of an array, as far as its tasks are known."""
+class ExternalLogs:
+    """The log files of an external job, as Slurm reports them; of an array, one location for each known task."""
 
     job: JobId
-    known: tuple[Place, ...]
+    locations: tuple[LogLocation, ...]
 
     @property
     def is_array(self) -> bool:
-        return self.job.task is None and any(place.waiting or place.job.task is not None for place in self.known) and (
-            any(place.job.raw == self.job.raw for place in self.known)
-        )  # fmt: skip
+        return (
+            self.job.task is None
+            and any(location.is_pattern or location.job.task is not None for location in self.locations)
+            and any(location.job.raw == self.job.raw for location in self.locations)
+        )
 
-    def place(self, job: JobId) -> Place | None:
-        """The place of this job or of a task of it."""
-        if not self.is_array and len(self.known) == 1 and not self.known[0].waiting:
-            return self.known[0]
-        return place_of(job, self.known)
+    def find(self, job: JobId) -> LogLocation | None:
+        """Return the location of this job or of one of its tasks."""
+        if not self.is_array and len(self.locations) == 1 and not self.locations[0].is_pattern:
+            return self.locations[0]
+        return find_location(job, self.locations)
 
-    def there(self) -> list[Place]:
-        """The places of which a file exists, tasks in order."""
-        found = [place if not place.waiting else self.place(self.job) for place in self.known]
-        return [place for place in found if place is not None and any(map(_exists, files_of(place)))]
+    def existing(self) -> list[LogLocation]:
+        """Return the locations with a file, in order of tasks."""
+        found = [location if not location.is_pattern else self.find(self.job) for location in self.locations]
+        return [location for location in found if location is not None and any(map(_exists, files_of(location)))]
 
 
-def logs_of(cluster: Cluster, text: str) -> Ours | Theirs:
-    """The logs behind a job id or run id; raises NoSuchJob, also where Slurm does not tell where they are."""
+def find_logs(cluster: Cluster, text: str) -> RunLogs | ExternalLogs:
+    """Return the logs of a job id or run id. Raises NoSuchJob, also if Slurm does not report their paths."""
     run = cluster.run(text)
     if run is not None:
         if run.job_id is None:
             raise NoSuchJob(f"run {run.run_id} has no job yet", hint=f"clusterrun submit --recover {run.run_id}")
-        return Ours(run, run.job_id if is_run_id(text) else JobId.parse(text))
+        return RunLogs(run, run.job_id if is_run_id(text) else JobId.parse(text))
     job = JobId.parse(text)
-    cluster.status([text])  # says that there is no such job, where there is none
-    return theirs_now(job, cluster.scheduler("slurm"))
+    cluster.status([text])  # raises NoSuchJob
+    return find_external_logs(job, cluster.scheduler("slurm"))
 
 
-def theirs_now(job: JobId, scheduler: Scheduler) -> Theirs:
-    """Where Slurm says now that another tool's job writes: the node's name, say, is known only once it runs."""
+def find_external_logs(job: JobId, scheduler: Scheduler) -> ExternalLogs:
+    """Query Slurm for the log files of an external job. A node name in a file name is known only when the job runs."""
     slurm = scheduler.slurm
     assert slurm is not None
-    known = places(parse_show(slurm.answer(show_argv("job", [str(job)], job.cluster)).text))
-    known = known or _past(job, slurm)
+    locations = parse_locations(parse_show(slurm.answer(show_argv("job", [str(job)], job.cluster)).text))
+    locations = locations or _find_in_accounting(job, slurm)
     if job.task is not None:
-        known = [place for place in known if place.waiting or place.job.task == job.task]
-    if all(path == Path(os.devnull) for place in known for path in files_of(place)):
+        locations = [location for location in locations if location.is_pattern or location.job.task == job.task]
+    if all(path == Path(os.devnull) for location in locations for path in files_of(location)):
         raise RequestError(
-            f"job {job} keeps no log: its output goes to {os.devnull}",
+            f"job {job} has no log: its output goes to {os.devnull}",
             hint=f"`scontrol show job {job}` shows its StdOut",
         )
-    return Theirs(job, tuple(known))
+    return ExternalLogs(job, tuple(locations))
 
 
-def source_of(place: Place, choice: Choice, *, named: bool) -> Source:
-    """The files of another tool's job; with ``named`` each line bears its task.
+def external_source(location: LogLocation, ranks: RankFilter, *, named: bool) -> Source:
+    """Return the files of an external job; with ``named``, each line begins with its task.
 
-    They may be the job's user's, root's or mine: a third user's was put there by somebody whose job it is not.
+    The job's user, root or the current user may own the files; another user may have planted them.
     """
-    name = str(place.job) if named else ""
-    return Source(place.out, place.err, name=name, ranks=choice.tasks, owners=_owners(place.user))
+    name = str(location.job) if named else ""
+    return Source(location.out, location.err, name=name, ranks=ranks.tasks, owners=_owners(location.user))
 
 
 def _owners(user: str) -> frozenset[int] | None:
     try:
         return frozenset({pwd.getpwnam(user).pw_uid, os.getuid(), 0})
     except (KeyError, ValueError):
-        return None  # this machine does not know who that is
+        return None  # this machine does not know the user
 
 
-def files_of(place: Place) -> list[Path]:
-    return [place.out] if place.err is None else [place.out, place.err]
+def files_of(location: LogLocation) -> list[Path]:
+    """Return its one or two files."""
+    return [location.out] if location.err is None else [location.out, location.err]
 
 
 def check_readable(path: Path, job: JobId) -> None:
-    """Raise RequestError where a log is there and this user may not read it: whose, and what is in the way."""
-    closed = _closed(path)
+    """Raise RequestError if a log exists and the current user may not read it, with the path that prevents it."""
+    closed = _find_unreadable(path)
     if closed is None:
         return
     try:
@@ -141,31 +145,31 @@ def check_readable(path: Path, job: JobId) -> None:
         owner = "another user"
     what = "it" if closed == path else str(closed)
     raise RequestError(
-        f"the log {path} of job {job} cannot be read: {what} belongs to {owner}, who lets nobody else in",
-        hint=f"ask {owner}, or look yourself: ls -ld {shlex.quote(str(closed))}",
+        f"the log {path} of job {job} cannot be read: {what} belongs to {owner}, and you have no access",
+        hint=f"ask {owner} for access; its permissions: ls -ld {shlex.quote(str(closed))}",
     )
 
 
-def _past(job: JobId, slurm: SlurmCommands) -> list[Place]:
+def _find_in_accounting(job: JobId, slurm: SlurmCommands) -> list[LogLocation]:
     since = int(time.time()) - external.WINDOW
     for columns in (NEW, OLD):
         rows = parse_files(slurm.answer(files_argv(job, since, columns, job.cluster)).text, columns)
-        found = [place for row in rows if (place := _of_row(row)) is not None]
+        found = [location for row in rows if (location := _parse_row(row)) is not None]
         if found:
             return found
         if rows and columns is OLD:
-            folder = rows[-1]["WorkDir"] or "its folder"
+            folder = rows[-1]["WorkDir"] or "its working directory"
             raise NoSuchJob(
-                f"job {job} has no record of clusterrun's here, and Slurm has forgotten where its logs are",
-                hint=f"its script said so (#SBATCH --output); without, sbatch writes slurm-{job}.out in {folder}",
+                f"job {job} has no clusterrun record here, and Slurm no longer knows the paths of its logs",
+                hint=f"see #SBATCH --output in its script; the default is slurm-{job}.out in {folder}",
             )
     raise NoSuchJob(
-        f"job {job} has no record of clusterrun's here, and Slurm no longer tells where its logs are",
-        hint="scontrol knows a job for some minutes after its end; then look in the folder it was submitted from",
+        f"job {job} has no clusterrun record here, and Slurm no longer knows the paths of its logs",
+        hint="Slurm keeps them for some minutes after a job ends; look in the folder where it was submitted",
     )
 
 
-def _of_row(row: dict[str, str]) -> Place | None:
+def _parse_row(row: dict[str, str]) -> LogLocation | None:
     raw, _, task = row["JobID"].partition("_")
     if not raw.isdigit() or (task and not task.isdigit()):
         return None
@@ -177,20 +181,20 @@ def _of_row(row: dict[str, str]) -> Place | None:
         options = [f"--output={row['StdOut']}"] + ([f"--error={row['StdErr']}"] if row["StdErr"] else [])
         line = shlex.join(["sbatch", *options])
     hosts = expand(row["NodeList"]) if row["NodeList"] != "None assigned" else []
-    who = row["User"], row["JobName"], row["JobIDRaw"], hosts[0] if hosts else ""
-    place = from_submit_line(job, line, row["WorkDir"], *who)
-    return place if place is None or place.err != place.out else Place(job, place.out, None, place.user)
+    fields = row["User"], row["JobName"], row["JobIDRaw"], hosts[0] if hosts else ""
+    location = parse_submit_line(job, line, row["WorkDir"], *fields)
+    return location if location is None or location.err != location.out else replace(location, err=None)
 
 
-def _closed(path: Path) -> Path | None:
-    """The file, or the folder above it, that keeps this user out."""
+def _find_unreadable(path: Path) -> Path | None:
+    """Return the file, or the folder above it, that the current user may not read; None if the file is readable."""
     try:
         os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC))
         return None
     except PermissionError:
         pass
     except OSError:
-        return None  # missing, or no plain file: said elsewhere
+        return None  # missing, or not a regular file: LogFile raises
     for folder in [*reversed(path.parents)]:
         if not os.access(folder, os.X_OK, effective_ids=os.access in os.supports_effective_ids):
             return folder
@@ -203,5 +207,5 @@ def _exists(path: Path) -> bool:
     except FileNotFoundError:
         return False
     except OSError:
-        return True  # closed to us: whose, is said when it is read
+        return True  # no access: check_readable() raises
     return True

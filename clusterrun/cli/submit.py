@@ -78,9 +78,9 @@ def submit(
     if recover:
         _announce(ui, run, data=not wait)
     if follow:
-        from clusterrun.cli.follow import follow_to_end
+        from clusterrun.cli.follow import follow_run
 
-        ctx.exit(follow_to_end(ui, cluster, run))
+        ctx.exit(follow_run(ui, cluster, run))
     if wait:
         from clusterrun.cli.follow import wait_to_end
 

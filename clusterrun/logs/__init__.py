@@ -1,46 +1,49 @@
-"""Reading a job's logs: where they are, what is in them, what is added to them, and how it is shown.
+"""Read a job's logs: find them, parse them, filter them, follow them and format them.
 
-    lines.py      bytes of one file -> LogLine: labels off, srun's pieces joined, bounded memory
-    bars.py       progress bars: the last of their states
-    pipe.py       bytes of one file -> bytes for a pipe: what needs no change is not taken apart
-    wanted.py     what is asked for: whose files, which lines; complaints.py: what looks like an error
-    grep.py       the lines of a block that a pattern finds
-    files.py      the names of log files, and opening them safely
-    merge.py      the order of two files, by a clock that noted how long they were
-    reading.py    all lines, those from a time on, or the last
-    follow.py     what is written, through late, cut, replaced and vanished files
-    fold.py       what many ranks say at once, once
-    look.py       how a line looks to people; raw.py: bytes as they are
-    show.py       all of it as bytes that are ready to be written
-    select.py     --rank, --node and --grep -> what to look for
+    request.py    what the user asks: the flags of `logs`, LogRequest, Source, LineFilter
+    select.py     parse --rank, --node and --grep; complaints.py: which lines look like an error
+    files.py      names of log files, and opening them safely; locations.py: those of external jobs
+    lines.py      bytes of one file -> LogLine: labels removed, srun's pieces joined, bounded memory
+    bars.py       progress bars: only the last state
+    pipe.py       bytes of one file -> bytes for a pipe; grep.py: the lines of a block that match a pattern
+    raw.py        unchanged bytes
+    reading.py    all lines, those since a time, or the last ones
+    clock.py      the sizes of the files over time; merge.py: interleave two files by them
+    follow.py     lines as they are written, through late, truncated, replaced and removed files
+    fold.py       the same line of many ranks, once
+    display.py    format a line for a terminal
+    show.py       all of it as bytes ready to print
+    ends.py       both ends of a log, for `why`
 
-No printing: bytes go up to be written.
+This package prints nothing: it returns bytes.
 """
 
 from clusterrun.job import log_paths
+from clusterrun.logs.display import DisplayFormat, detect_format
 from clusterrun.logs.files import LogFile
-from clusterrun.logs.follow import follow
+from clusterrun.logs.follow import Timing, follow_lines
 from clusterrun.logs.lines import LineReader, LogLine, Stream
-from clusterrun.logs.look import Look, look_of
 from clusterrun.logs.reading import read_lines
+from clusterrun.logs.request import LineFilter, LogRequest, Notice, Source, Tick
 from clusterrun.logs.select import compile_grep, node_ranks, select_tasks
 from clusterrun.logs.show import show, show_following
-from clusterrun.logs.wanted import LineFilter, Notice, Source, Tick
 
 __all__ = [
+    "DisplayFormat",
     "LineFilter",
     "LineReader",
     "LogFile",
     "LogLine",
-    "Look",
+    "LogRequest",
     "Notice",
     "Source",
     "Stream",
     "Tick",
+    "Timing",
     "compile_grep",
-    "follow",
+    "detect_format",
+    "follow_lines",
     "log_paths",
-    "look_of",
     "node_ranks",
     "read_lines",
     "select_tasks",

@@ -1,4 +1,4 @@
-"""Which lines of a log look like an error: the words of --errors."""
+"""Which lines of a log look like an error, for --errors."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from clusterrun.logs.lines import LogLine
 
-# What is in the text of each such line, and what the text must then match: looking for plain words first is thirty
-# times faster than one pattern of them all.
+# A plain word in the text, and the pattern that the text must then match: searching for the words first is thirty times
+# faster than one pattern of them all.
 _SIGNS = tuple(
     (word, re.compile(pattern or re.escape(word)))
     for word, pattern in (
@@ -48,54 +48,54 @@ _SIGNS = tuple(
         ("DUE TO ", r"DUE TO (?:TIME LIMIT|PREEMPTION|NODE FAILURE)"),
     )
 )
-# a warning that names an error is still a warning; NCCL's are what goes before a failure
+# a warning that names an error is still a warning; but NCCL's precede a failure
 _WARNING = re.compile(r"Warning: |\b(?:WARNING|WARN)\b|\b[Ww]arning: ")
 _PREFIX = re.compile(r"\[rank\d+\]:\s?")  # torch's own, before each line of a traceback
 _TRACEBACK = "Traceback (most recent call last)"
 _BETWEEN = ("During handling of the above exception", "The above exception was the direct cause")
 _OPEN_KEPT = 65_536
-_LOOKED_AT = 8192  # characters of a line: what is wrong is said at its beginning
+_SEARCHED = 8192  # characters of a line: an error is named at its start
 _WORDS = tuple(word.encode() for word in (*(word for word, _ in _SIGNS), _TRACEBACK, *_BETWEEN))
-_IN_NO_WORD = bytes(set(range(256)) - set(b"".join(_WORDS)) - set(b"\n"))
+_NOT_IN_WORDS = bytes(set(range(256)) - set(b"".join(_WORDS)) - set(b"\n"))
 _SHAPES_KEPT = 4096
-_MANY = 8  # where more than one line of so many needs a look, all are looked at sooner
+_MANY = 8  # if more than one line in so many must be checked, checking all is faster
 
 
-class Complaints:
-    """Tells the lines of one file that look like errors; asked for each line in its order, as tracebacks come whole.
+class ErrorMatcher:
+    """Matches the lines of one file that look like errors. It must be called for every line in order.
 
-    A traceback is its head, the indented lines after it and the first line that is not, all of one task. Of the lines
-    that are part of it or an error, those that ``grep`` finds are told.
+    A traceback is its first line, the indented lines after it and the next one, all of one task. Of the lines that are
+    an error or part of a traceback, those that ``grep`` finds match.
     """
 
     def __init__(self, grep: re.Pattern[str] | None = None) -> None:
         self._grep = grep
         self._open: set[int | None] = set()  # tasks inside a traceback
-        self._harmless: set[bytes] = set()  # lines without a word, as _IN_NO_WORD leaves them
+        self._harmless: set[bytes] = set()  # shapes of lines without a word: the line without _NOT_IN_WORDS
 
     def __call__(self, line: LogLine) -> bool:
-        return self._is_one(line) and (self._grep is None or self._grep.search(line.text) is not None)
+        return self._is_error(line) and (self._grep is None or self._grep.search(line.text) is not None)
 
-    def told(self, raws: bytes, read: Callable[[bytes], LogLine]) -> list[LogLine] | None:
-        """The lines to show of raw ones, each a line of its own, the last newline left out; None: look at each of them.
+    def find_errors(self, raws: bytes, parse: Callable[[bytes], LogLine]) -> list[LogLine] | None:
+        """Return the matching lines of a block without its last newline; None if each line has to be checked.
 
-        ``read`` makes a line of a raw one. The lines of a log differ in their numbers and are few in their words, so
-        most were seen before and need no look.
+        ``parse`` turns a raw line into a LogLine. The lines of a log differ in their numbers but share their words, so
+        most shapes were seen before and need no check.
         """
-        shapes = raws.translate(None, _IN_NO_WORD).split(b"\n")
+        shapes = raws.translate(None, _NOT_IN_WORDS).split(b"\n")
         if not self._open and self._harmless.issuperset(shapes):
             return []
         self._learn(set(shapes) - self._harmless)
-        looks = [shape not in self._harmless for shape in shapes]
-        if sum(looks) * _MANY > len(looks):
+        unknown = [shape not in self._harmless for shape in shapes]
+        if sum(unknown) * _MANY > len(unknown):
             return None
-        told: list[LogLine] = []
-        for raw, look in zip(raws.split(b"\n"), looks, strict=True):
-            if self._open or look:
-                line = read(raw)
-                if (look or line.rank in self._open) and self(line):
-                    told.append(line)
-        return told
+        found: list[LogLine] = []
+        for raw, check in zip(raws.split(b"\n"), unknown, strict=True):
+            if self._open or check:
+                line = parse(raw)
+                if (check or line.rank in self._open) and self(line):
+                    found.append(line)
+        return found
 
     def _learn(self, shapes: set[bytes]) -> None:
         if len(self._harmless) > _SHAPES_KEPT:
@@ -103,7 +103,7 @@ class Complaints:
         words = _words_in(b"\n".join(shapes))
         self._harmless |= {shape for shape in shapes if not any(word in shape for word in words)} if words else shapes
 
-    def _is_one(self, line: LogLine) -> bool:
+    def _is_error(self, line: LogLine) -> bool:
         text = line.text
         if text.startswith("[rank"):
             text = _PREFIX.sub("", text, count=1)
@@ -118,7 +118,7 @@ class Complaints:
             return True
         if text.startswith(_BETWEEN):
             return True
-        text = text[:_LOOKED_AT]
+        text = text[:_SEARCHED]
         for word, pattern in _SIGNS:
             if word in text and pattern.search(text):
                 return "NCCL WARN" in text or _WARNING.search(text) is None
@@ -126,4 +126,4 @@ class Complaints:
 
 
 def _words_in(data: bytes) -> list[bytes]:
-    return [word for word in _WORDS if word[:1] in data and word in data]  # one byte is looked for far faster
+    return [word for word in _WORDS if word[:1] in data and word in data]  # searching for one byte is far faster

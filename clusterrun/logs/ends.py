@@ -1,6 +1,6 @@
-"""The parts of a log that tell how it ended: its beginning, its end, and the place where trouble is first named.
+"""Read the parts of a log that show how a job ended: both ends, and the first mention of an error between them.
 
-A log may have gigabytes. What is read is bounded, and what was left out is counted.
+A log may have gigabytes: the bytes read are bounded, and the bytes skipped are counted.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from clusterrun.logs.lines import LineReader, LogLine, Stream
 HEAD = 512 * 1024
 TAIL = 4 * 1024 * 1024
 AROUND = 512 * 1024
-"""Bytes read after the first mention of trouble between beginning and end."""
+"""Bytes read after the first mention of an error between both ends."""
 SEARCHED = 512 * 1024 * 1024
-"""Bytes between beginning and end that are searched for such a mention."""
+"""Bytes between both ends that are searched for such a mention."""
 
 
 @dataclass(slots=True)
 class Ends:
-    """The lines read, each with its number in the file where it was counted; ``skipped`` is the bytes not read."""
+    """The lines read, each with its number in the file if known; ``skipped`` is the number of bytes not read."""
 
     path: Path
     size: int
@@ -41,14 +41,14 @@ def read_ends(
     begin: int = 0,
     owners: Collection[int] | None = None,
 ) -> Ends:
-    """What stands at both ends of a log, and around the first of the words ``mention`` in between.
+    """Return the lines at both ends of a log, and those around the first text of ``mention`` in between.
 
-    ``since`` are words of which the last one in the file begins what counts (a job that was started again appends).
-    ``begin`` and ``owners`` are those of LogFile, which says what is raised.
+    Lines before the last text of ``since`` in the file are left out, as a restarted job appends to its log. ``begin``
+    and ``owners`` are those of LogFile. Raises what LogFile raises.
     """
     with closing(LogFile(path, begin, owners)) as file:
         size = file.size()
-        at = _last(file, size, since) if since else 0
+        at = _find_last_line(file, size, since) if since else 0
         found = Ends(path, size)
         first = 1 if at == 0 and file.begin == 0 else None  # the lines before it are not counted
         if size - at <= HEAD + TAIL:
@@ -57,9 +57,9 @@ def read_ends(
         middle, end = at + HEAD, size - TAIL
         _add(found, file, at, middle, stream, world_size, number=first)
         found.skipped = end - middle
-        named = _first(file, middle, end, mention) if mention else None
-        if named is not None:
-            start, stop = max(middle, named - 4096), min(end, named + AROUND)
+        found_at = _find_first(file, middle, end, mention) if mention else None
+        if found_at is not None:
+            start, stop = max(middle, found_at - 4096), min(end, found_at + AROUND)
             _add(found, file, start, stop, stream, world_size, number=None)
             found.skipped -= stop - start
         _add(found, file, end, size, stream, world_size, number=None)
@@ -69,40 +69,40 @@ def read_ends(
 def _add(
     found: Ends, file: LogFile, start: int, end: int, stream: Stream, world_size: int | None, number: int | None
 ) -> None:
-    """Read the lines from ``start`` to ``end``, without the pieces of lines at cuts."""
+    """Add the lines from ``start`` to ``end``, without partial lines at cuts."""
     data = b"".join(file.blocks(start, end))
     reader = LineReader(stream, world_size=world_size)
     raws = data.split(b"\n")
     rest = raws.pop()
     if number is None and start > 0 and raws:
-        reader.feed(raws.pop(0) + b"\n")  # the rest of a line, or of the pieces of one
+        reader.feed(raws.pop(0) + b"\n")  # the rest of a line, or of its pieces
         reader.end()
-    for raw in raws:  # one by one: a line that srun cut in pieces is one line here, and several in the file
+    for raw in raws:  # one by one: a line in pieces is one line here, and several in the file
         found.lines += [(number, line) for line in reader.feed(raw + b"\n")]
         number = None if number is None else number + 1
     if end == found.size:
         found.lines += [(number, line) for line in reader.feed(rest) + reader.end()]
 
 
-def _last(file: LogFile, size: int, words: Sequence[bytes]) -> int:
-    """Where the last line with one of the words begins, 0 where there is none within what is searched."""
-    overlap, end, best = max(map(len, words)), size, 0
+def _find_last_line(file: LogFile, size: int, texts: Sequence[bytes]) -> int:
+    """Return the offset of the last line with one of the texts, 0 if none is found in the bytes searched."""
+    overlap, end, best = max(map(len, texts)), size, 0
     while end > 0 and not best and size - end < SEARCHED:
         start = max(0, end - TAIL)
         data = b"".join(file.blocks(start, min(size, end + overlap)))
-        at = max(data.rfind(word) for word in words)
+        at = max(data.rfind(text) for text in texts)
         if at >= 0:
             best = start + data.rfind(b"\n", 0, at) + 1
         end = start
     return best
 
 
-def _first(file: LogFile, start: int, end: int, words: Sequence[bytes]) -> int | None:
-    """Where the first of the words stands between two offsets, None where none does within what is searched."""
-    overlap, before, at = max(map(len, words)), b"", start
+def _find_first(file: LogFile, start: int, end: int, texts: Sequence[bytes]) -> int | None:
+    """Return the offset of the first of the texts, None if none is found in the bytes searched."""
+    overlap, before, at = max(map(len, texts)), b"", start
     for block in file.blocks(start, min(end, start + SEARCHED)):
         data = before + block
-        hits = [hit for word in words if (hit := data.find(word)) >= 0]
+        hits = [hit for text in texts if (hit := data.find(text)) >= 0]
         if hits:
             return at - len(before) + min(hits)
         before = data[-overlap:]

@@ -1,8 +1,8 @@
-"""What many ranks say at once, said once: identical lines within a moment become one, with its ranks.
+"""Fold the same line of many ranks into one line with its ranks.
 
-A line waits for its like from other ranks, for a fraction of a second where time counts, for some lines where it does
-not. Lines leave in the order in which the first of each came, and a rank joins no line that stands before one of its
-own, so each rank's lines stay in their order.
+A line waits for the same line of other ranks: for a fraction of a second while a log is followed, else for a number of
+lines. Lines are returned in the order of their first rank. A rank joins no line that is before one of its own waiting
+lines, so the lines of each rank keep their order.
 """
 
 from __future__ import annotations
@@ -14,71 +14,71 @@ from dataclasses import dataclass, field
 from clusterrun.logs.lines import LogLine
 
 HOLD = 0.15
-"""Seconds that a line waits at most, where time counts."""
+"""The longest wait of a line in seconds, while a log is followed."""
 _NEAR = 32
-"""Lines from each rank that may stand between two that are folded, where only their places count."""
-_WAITING = 4096  # lines that wait at most ...
-_WAITING_SIZE = 1024 * 1024  # ... and their characters
+"""The longest wait of a line, in lines of each rank, else."""
+_WAITING = 4096  # the most lines that wait ...
+_WAITING_SIZE = 1024 * 1024  # ... and the most characters in them
 
 
 @dataclass
 class Folded:
-    """A line, and the ranks that said it, in the order in which they did."""
+    """A line, and the ranks that wrote it, in the order of writing."""
 
     line: LogLine
     ranks: list[int]
     at: float = 0.0
     serial: int = 0
-    said_by: set[int] = field(default_factory=set)
+    rank_set: set[int] = field(default_factory=set)
 
 
 class Folder:
-    """Takes lines in the order in which they are read, gives them folded; ``world`` ranks complete a line.
+    """Folds lines in the order in which they are read. A line with ``world`` ranks is complete.
 
-    ``now`` (seconds) tells how long a line has waited; without it, ``add`` counts lines.
+    ``now`` is in seconds; without it, ``add`` measures waiting in lines.
     """
 
     def __init__(self, world: int | None = None) -> None:
         self._world = world
         self._waiting: deque[Folded] = deque()
-        self._by_text: dict[tuple[str, str], Folded] = {}  # the last that waits with this stream and text
-        self._last: dict[int, int] = {}  # rank -> serial of its last line, where that may still wait
+        self._by_text: dict[tuple[str, str], Folded] = {}  # the last waiting line with this stream and text
+        self._last: dict[int, int] = {}  # rank -> serial of its last line, which may still wait
         self._size = 0
-        self._count = 0  # lines taken
-        self._serial = 0  # lines that wait, ever
+        self._count = 0  # lines added
+        self._serial = 0  # lines that have waited, in all
 
     def add(self, lines: Iterable[LogLine], now: float | None = None) -> Iterator[Folded]:
-        """Take lines; gives those that need not wait any longer."""
+        """Add lines; yield those that need not wait any longer."""
         for line in lines:
             rank = line.rank
-            if rank is None or line.cut or line.notice:  # nobody's lines are what happened: they come as they are
+            if rank is None or line.cut or line.notice:  # not folded: they show what happened, in order
                 yield from self.end()
                 yield Folded(line, [])
                 continue
             self._count += 1
             key = line.stream, line.text
-            like = self._by_text.get(key)
-            if like is not None and rank not in like.said_by and self._last.get(rank, -1) < like.serial:
-                like.ranks.append(rank)
-                like.said_by.add(rank)
-                self._last[rank] = like.serial
+            same = self._by_text.get(key)
+            if same is not None and rank not in same.rank_set and self._last.get(rank, -1) < same.serial:
+                same.ranks.append(rank)
+                same.rank_set.add(rank)
+                self._last[rank] = same.serial
             else:
                 self._serial += 1
-                one = Folded(line, [rank], self._count if now is None else now, self._serial, {rank})
-                self._waiting.append(one)
-                self._by_text[key] = one
+                new = Folded(line, [rank], self._count if now is None else now, self._serial, {rank})
+                self._waiting.append(new)
+                self._by_text[key] = new
                 self._last[rank] = self._serial
                 self._size += len(line.text)
             yield from self._due(self._count if now is None else now, HOLD if now is not None else None)
 
     def late(self, now: float) -> Iterator[Folded]:
-        """The lines that have waited long enough."""
+        """Yield the lines that have waited long enough."""
         return self._due(now, HOLD)
 
     def end(self) -> Iterator[Folded]:
-        """All that wait."""
+        """Yield all waiting lines."""
         while self._waiting:
-            yield self._leave()
+            yield self._pop()
 
     def _due(self, now: float, hold: float | None) -> Iterator[Folded]:
         if hold is None:
@@ -92,9 +92,9 @@ class Folder:
                 and self._size <= _WAITING_SIZE
             ):
                 return
-            yield self._leave()
+            yield self._pop()
 
-    def _leave(self) -> Folded:
+    def _pop(self) -> Folded:
         first = self._waiting.popleft()
         key = first.line.stream, first.line.text
         if self._by_text.get(key) is first:

@@ -1,211 +1,157 @@
-"""Following a job's two logs while they are written, on a file system that may lag.
+"""Follow a job's two logs while they are written, on a file system that may lag.
 
-The files may appear late, be cut and begin again, be replaced or vanish, and another machine may
-have written bytes that this one does not see until it opens the file again (NFS). Each is met
-without losing or repeating a line; what happened to the file is said in a line marked ``notice``.
+A file may appear late, be truncated, replaced or removed. On NFS, another machine may have written bytes that this one
+sees only after it opens the file again. No line is lost or repeated; a ``Notice`` says what happened.
 """
 
 from __future__ import annotations
 
-import re
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from functools import partial
 from typing import Generic, TypeVar
 
 from clusterrun.logs.files import BLOCK, LogFile, NotTheJobs
 from clusterrun.logs.lines import LogLine, Stream
-from clusterrun.logs.reading import Reader, begun_at, last_lines, line_reader
-from clusterrun.logs.wanted import LineFilter, Notice, Source, Streams
+from clusterrun.logs.reading import Reader, last_lines, line_reader, skip_to
+from clusterrun.logs.request import LogRequest, Notice, Source
 
-POLL = 0.1
-"""Seconds between looks at files in which nothing more is to be read."""
-REOPEN = 30.0
-"""Seconds without anything new after which a file is opened again: a network file system then asks its server."""
-GRACE = 2.0
-"""Seconds of silence after the end of the job before the end of its logs is believed."""
-_LATE = 30.0  # ... and the most we go on for, where something that outlived the job still writes
-_MARK = 64  # bytes before our place that must still be there
+_LATE = 30.0  # seconds after the end of the job: no longer, even if a process that outlived it still writes
+_MARK = 64  # bytes before the offset that must not change
 
 T = TypeVar("T")
+Begin = Callable[[LogFile, int], tuple[int, Iterable[T], Reader[T]]]
 
 
 @dataclass(frozen=True)
-class Track(Generic[T]):
-    """A file to follow: what reads it; and from its end, where it is there already, what is shown of it first."""
+class Timing:
+    """How long a follower waits, in seconds, and by which clock."""
 
-    source: Source
-    stream: Stream
-    new_reader: Callable[[], Reader[T]]
-    begin: Callable[[LogFile, int], tuple[int, Iterable[T], Reader[T]]] | None = None
-
-
-def follow(
-    paths: tuple[Path, Path | None],
-    *,
-    stop: Callable[[], bool],
-    sleep: Callable[[float], None] = time.sleep,
-    now: Callable[[], float] = time.monotonic,
-    poll: float = POLL,
-    stream: Streams = "both",
-    ranks: Collection[int] | None = None,
-    tail: int | None = None,
-    grep: re.Pattern[str] | None = None,
-    world_size: int | None = None,
-    reopen: float = REOPEN,
-    grace: float = GRACE,
-) -> Iterator[LogLine]:
-    """The passing lines of both logs as they come, until ``stop()`` and all that was written before it.
-
-    Begins with the first line, or with the last ``tail`` passing ones of each file that is there. A
-    line is given once its newline has come, or at the end; of a progress bar a state now and then, and
-    the last. Times in seconds, counted by our own sleeps. Raises RequestError where a log is not a plain
-    file, also where it is replaced by one later.
-    """
-    source = Source(*paths, world_size=world_size, ranks=None if ranks is None else frozenset(ranks))
-    yield from follow_lines(
-        source,
-        LineFilter(stream, grep),
-        stop=stop,
-        sleep=sleep,
-        now=now,
-        poll=poll,
-        tail=tail,
-        reopen=reopen,
-        grace=grace,
-    )
+    sleep: Callable[[float], None] = time.sleep
+    now: Callable[[], float] = time.monotonic
+    poll: float = 0.1
+    """Between two reads of files without new bytes."""
+    reopen: float = 30.0
+    """Without new bytes, until a file is opened again: a network file system then queries its server."""
+    grace: float = 2.0
+    """Without new bytes after the end of the job, until its logs are complete."""
 
 
 def follow_lines(
-    source: Source,
-    want: LineFilter,
-    *,
-    stop: Callable[[], bool],
-    sleep: Callable[[float], None] = time.sleep,
-    now: Callable[[], float] = time.monotonic,
-    poll: float = POLL,
-    tail: int | None = None,
-    reopen: float = REOPEN,
-    grace: float = GRACE,
+    source: Source, request: LogRequest, *, stop: Callable[[], bool], timing: Timing | None = None
 ) -> Iterator[LogLine]:
-    """``follow`` of a source."""
+    """Yield the requested lines as they are written, until ``stop()`` and all that was written before it.
 
-    def track(stream: Stream) -> Track[LogLine]:
-        def new_reader() -> Reader[LogLine]:
-            return line_reader(stream, source, want)
+    Begins with the first line, or with the last ``tail`` passing lines of each file; ``since`` is not used. A line is
+    yielded when its newline is there, or at the end; of a progress bar, some states and the last one. A Notice is
+    yielded as a line too. Raises RequestError if a log is not a regular file, or is replaced by something else.
+    """
+
+    def new_file(stream: Stream) -> FollowedFile[LogLine]:
+        new_reader = partial(line_reader, stream, source, request.filter)
 
         def begin(file: LogFile, end: int) -> tuple[int, Iterable[LogLine], Reader[LogLine]]:
-            lines, reader, _ = last_lines(file, end, tail or 0, new_reader, finish=False)
+            lines, reader, _ = last_lines(file, end, request.tail or 0, new_reader, finish=False)
             return end, lines, reader
 
-        return Track(source, stream, new_reader, None if tail is None else begin)
+        return FollowedFile(source, stream, new_reader, None if request.tail is None else begin)
 
-    tracks = [track(stream) for stream, _ in source.files(want.stream)]
-    for item in follow_tracks(tracks, stop=stop, sleep=sleep, now=now, poll=poll, reopen=reopen, grace=grace):
+    files = [new_file(stream) for stream, _ in source.files(request.filter.stream)]
+    for item in follow_files(files, stop=stop, timing=timing):
         yield LogLine(item.stream, None, item.text, notice=True) if isinstance(item, Notice) else item
 
 
-def beginning_at(
-    new_reader: Callable[[], Reader[T]], at: int
-) -> Callable[[LogFile, int], tuple[int, Iterable[T], Reader[T]]]:
-    """For ``Track.begin``: from offset ``at`` on; from the beginning where the file is shorter, as it was cut then."""
+def begin_at(new_reader: Callable[[], Reader[T]], at: int) -> Begin[T]:
+    """Return a ``begin`` for FollowedFile that starts at an offset; at 0 if the file is shorter, as it was cut then."""
 
     def begin(file: LogFile, end: int) -> tuple[int, Iterable[T], Reader[T]]:
         start = at if at <= end else 0
-        return start, [], begun_at(file, start, new_reader())
+        return start, [], skip_to(file, start, new_reader())
 
     return begin
 
 
-def follow_tracks(
-    tracks: Sequence[Track[T]],
-    *,
-    stop: Callable[[], bool],
-    sleep: Callable[[float], None],
-    now: Callable[[], float],
-    poll: float = POLL,
-    reopen: float = REOPEN,
-    grace: float = GRACE,
+def follow_files(
+    files: Sequence[FollowedFile[T]], *, stop: Callable[[], bool], timing: Timing | None = None
 ) -> Iterator[T | Notice]:
-    """What the readers make of files as they grow, until ``stop()``, which is asked when there is no more to read."""
-    logs = [_Followed(track) for track in tracks]
+    """Yield the items of files as they grow, until ``stop()``, which is called only when nothing is new."""
+    timing = timing or Timing()
     idle = 0.0  # since the files were last opened
-    after: float | None = None  # since stop() said yes
+    after: float | None = None  # since stop() was true
     quiet = 0.0
     try:
-        for log in logs:
-            yield from log.begin()
+        for file in files:
+            yield from file.begin()
         while True:
             most = 0
-            for log in logs:  # a block of each in turn, so that neither waits for the other
-                count, items = log.step()
+            for file in files:  # one block of each in turn, so that neither waits for the other
+                count, items = file.step()
                 most = max(most, count)
                 yield from items
-            yield from _late(logs, now())
+            now = timing.now()
+            for file in files:
+                yield from file.reader.late(now)
             quiet = 0.0 if most else quiet
             if most >= BLOCK:
                 continue
             if after is None and stop():
                 after, quiet = 0.0, 0.0
-            elif after is not None and (after >= _LATE or (quiet >= grace and not most)):
+            elif after is not None and (after >= _LATE or (quiet >= timing.grace and not most)):
                 break
             else:
-                sleep(poll)
-                idle, quiet = 0.0 if most else idle + poll, quiet + poll
-                after = None if after is None else after + poll
-            fresh = after is not None or idle >= reopen
-            idle = 0.0 if fresh else idle
-            for log in logs:
-                yield from log.look(fresh=fresh)
-        for log in logs:
-            yield from log.reader.end()
+                timing.sleep(timing.poll)
+                idle, quiet = 0.0 if most else idle + timing.poll, quiet + timing.poll
+                after = None if after is None else after + timing.poll
+            reopen = after is not None or idle >= timing.reopen
+            idle = 0.0 if reopen else idle
+            for file in files:
+                yield from file.check(reopen=reopen)
+        for file in files:
+            yield from file.reader.end()
     finally:
-        for log in logs:
-            log.close()
+        for file in files:
+            file.close()
 
 
-def _late(logs: Sequence[_Followed[T]], now: float) -> Iterator[T]:
-    for log in logs:
-        yield from log.reader.late(now)
+class FollowedFile(Generic[T]):
+    """A file that is followed: the offset of the next byte, and what shows that it is still the same file."""
 
-
-class _Followed(Generic[T]):
-    """One file that is followed: our place in it, and how to tell that it is still the same file."""
-
-    def __init__(self, track: Track[T]) -> None:
-        self._track = track
-        self._source = track.source
-        self._path = dict(track.source.files("both"))[track.stream]
-        self.reader = track.new_reader()
+    def __init__(
+        self, source: Source, stream: Stream, new_reader: Callable[[], Reader[T]], begin: Begin[T] | None = None
+    ) -> None:
+        """``begin`` gets a file that exists and its size; it returns the first offset, items shown before, a reader."""
+        self._source, self._stream, self._new_reader, self._begin = source, stream, new_reader, begin
+        self._path = dict(source.files("both"))[stream]
+        self.reader = new_reader()
         self._file: LogFile | None = None
-        self._identity: tuple[int, int] | None = None  # of the file that our place is in
+        self._identity: tuple[int, int] | None = None  # of the file that the offset is in
         self._at = 0
-        self._mark = b""  # the bytes just before our place
+        self._mark = b""  # the bytes just before the offset
         self._gone = False
         self._refused = False
 
     def begin(self) -> Iterator[T | Notice]:
-        """Open the file if it is there, and go to the place where following it begins."""
+        """Open the file if it exists, and yield the items to show of it first."""
         yield from self._open()
-        if self._file is None or self._track.begin is None:
+        if self._file is None or self._begin is None:
             return
-        self._at, items, self.reader = self._track.begin(self._file, self._file.size())
+        self._at, items, self.reader = self._begin(self._file, self._file.size())
         yield from items
         self._remember(b"".join(self._file.blocks(max(0, self._at - _MARK), self._at)))
 
     def step(self) -> tuple[int, Sequence[T | Notice]]:
-        """How many bytes were new, and the items that they completed."""
+        """Read one block. Returns the number of new bytes and the items that they completed."""
         if self._file is None:
             return 0, []
         try:
             shorter = self._file.size() < self._at
             data = self._file.read(self._at - len(self._mark), len(self._mark) + BLOCK)
-        except OSError:  # removed on the server (ESTALE), or unreadable for now: look() opens it again
+        except OSError:  # removed on the server (ESTALE), or unreadable for now: check() opens it again
             self.close()
             return 0, []
         if shorter or not data.startswith(self._mark):
-            return 1, self._restart(self._identity, "was cut, and is read again from its beginning")
+            return 1, self._restart(self._identity, "was truncated; reading it from the start")
         new = data[len(self._mark) :]
         if not new:
             return 0, []
@@ -213,15 +159,15 @@ class _Followed(Generic[T]):
         self._remember(data)
         return len(new), self.reader.feed(new)
 
-    def look(self, *, fresh: bool) -> Sequence[T | Notice]:
-        """Whether the name still leads to our file, which is opened again if ``fresh``; says what became of it."""
-        if self._file is None or fresh:
+    def check(self, *, reopen: bool) -> Sequence[T | Notice]:
+        """Check that the path still names this file; return a Notice if not. With ``reopen``, open it again."""
+        if self._file is None or reopen:
             return self._open()
         try:
             status = self._path.lstat()
         except FileNotFoundError:
             return self._vanished()
-        except OSError:  # a file system that does not answer well is asked again at the next look
+        except OSError:  # the file system may recover: check again next time
             return []
         if (status.st_dev, status.st_ino) != self._identity:
             return self._open()
@@ -229,31 +175,31 @@ class _Followed(Generic[T]):
         return []
 
     def close(self) -> None:
-        """Let go of the file; our place in it is kept."""
+        """Close the file, but keep the offset."""
         if self._file is not None:
             self._file.close()
             self._file = None
 
     def _open(self) -> Sequence[T | Notice]:
         try:
-            file = self._source.open(self._track.stream)
+            file = self._source.open(self._stream)
         except FileNotFoundError:
             return self._vanished()
         except NotTheJobs as error:
-            said, self._refused = self._refused, True
-            return [] if said else [Notice(error.message, self._track.stream)]
+            noted, self._refused = self._refused, True
+            return [] if noted else [Notice(error.message, self._stream)]
         if file.identity != self._identity and self._unread():
-            file.close()  # first what was written to the old one while we slept
+            file.close()  # first read what was written to the old one during the last sleep
             return []
-        # the old one is closed only now: while it was open, its number could not go to another file
+        # the old one is closed only now: while it is open, no other file can get its inode number
         self.close()
         self._file = file
-        self._source = replace(self._source, begin=(file.begin, file.begin))  # as it was seen first
+        self._source = replace(self._source, begin=(file.begin, file.begin))  # as when it was first opened
         self._gone = False
         if self._identity in (None, file.identity):
             self._identity = file.identity
             return []
-        return self._restart(file.identity, "was replaced, and the new one is read from its beginning")
+        return self._restart(file.identity, "was replaced; reading the new file from the start")
 
     def _unread(self) -> bool:
         try:
@@ -262,25 +208,25 @@ class _Followed(Generic[T]):
             return False
 
     def _vanished(self) -> Sequence[T | Notice]:
-        # the file stays open: what is still written to it is read
+        # the file stays open, as the job may still write to it
         if self._identity is None or self._gone:
             return []
         self._gone = True
-        return [self._notice("is gone; waiting for it to come back")]
+        return [self._notice("was removed; waiting for it to reappear")]
 
     def _restart(self, identity: tuple[int, int] | None, what: str) -> Sequence[T | Notice]:
         unfinished = self.reader.end()
-        self.reader = self._track.new_reader()
+        self.reader = self._new_reader()
         self._identity, self._at, self._mark = identity, 0, b""
-        self._source = replace(self._source, begin=(0, 0))  # what stood before the job's first byte is gone too
+        self._source = replace(self._source, begin=(0, 0))  # the bytes before the job's first one are gone too
         if self._file is not None:
             self._file.begin = 0
         return [*unfinished, self._notice(what)]
 
     def _notice(self, what: str) -> Notice:
-        return Notice(f"the log {self._path.name} {what}", self._track.stream)
+        return Notice(f"the log {self._path.name} {what}", self._stream)
 
     def _remember(self, data: bytes) -> None:
-        # Zeros are left out: on NFS they may be a hole that another machine has yet to fill.
+        # Without zeros: on NFS they may be a hole that another machine fills later.
         mark = data[-_MARK:]
         self._mark = mark[mark.rfind(b"\0") + 1 :]

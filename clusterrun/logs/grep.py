@@ -1,12 +1,12 @@
-"""The lines of a text that a pattern finds, without a look at each line where the pattern allows that."""
+"""Find the lines of a text that match a pattern, without a check of each line where the pattern allows it."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection
 
-#: Patterns that find something in a line wherever that line stands, and never past its end: no anchors but \b, nothing
-#: that looks around, nothing that a newline matches, nothing that gives back less than it could.
+#: Patterns that match a line alike in any text, and never past its end: no anchors but \b, no lookaround, nothing that
+#: matches a newline, no possessive repeat.
 _LOCAL = re.compile(
     r"(?:\(\?i\))?"
     r"(?:\((?:\?:|(?!\?))|\|"
@@ -14,22 +14,22 @@ _LOCAL = re.compile(
     r"|\[(?!\^)\]?(?:[^\[\]\\\x00-\x1f]|\\[dwS]|\\[!-/:-@\[-`{-~])*\])"
     r"(?:(?:[*+?]|\{\d+(?:,\d*)?\})\??(?!\+))?)*"
 )
-_DENSE = 256  # characters from one found line to the next; where they are fewer, all lines are looked at sooner
-_LOOKED_AT = 8  # lines found after which that is judged
+_DENSE = 256  # characters from one match to the next; with fewer, checking each line is faster
+_SAMPLE = 8  # matches after which that is decided
 
 
 class Finder:
-    """Finds the lines of a text whose own text, after the label, a pattern matches."""
+    """Finds the lines of a text that match a pattern after their label."""
 
     def __init__(self, pattern: re.Pattern[str], labels: Collection[str], width: int) -> None:
-        """A line that begins with one of these labels, each that many characters wide, has its text after it."""
+        """``labels`` are all ``width`` characters wide; the pattern does not see them."""
         self._search, self._labels, self._width = pattern.search, labels, width
         self._local = is_local(pattern)
 
     def lines(self, text: str) -> list[str]:
-        """Those lines, without their newlines, of a text of whole lines without the last newline."""
+        """Return the matching lines, without newlines, of a text of whole lines without its last newline."""
         kept: list[str] = []
-        at = looked_at = 0
+        at = matches = 0
         while self._local:
             found = self._search(text, at)
             if found is None:
@@ -40,8 +40,8 @@ class Finder:
             kept += self._matching([line])
             if end < 0:
                 return kept
-            at, looked_at = end + 1, looked_at + 1
-            if looked_at == _LOOKED_AT and at < _DENSE * _LOOKED_AT:
+            at, matches = end + 1, matches + 1
+            if matches == _SAMPLE and at < _DENSE * _SAMPLE:
                 break
         return kept + self._matching(text[at:].split("\n"))
 
@@ -51,5 +51,5 @@ class Finder:
 
 
 def is_local(pattern: re.Pattern[str]) -> bool:
-    """Whether what it finds in a line it would find there in any text of which that is a line; False where in doubt."""
+    """Whether a pattern matches a line alike in any text that contains it; False if in doubt."""
     return not pattern.flags & ~(re.UNICODE | re.IGNORECASE) and _LOCAL.fullmatch(pattern.pattern) is not None

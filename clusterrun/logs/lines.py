@@ -1,12 +1,12 @@
-"""From the bytes of one log file to its lines: labels off, srun's pieces joined, in bounded memory.
+"""Turn the bytes of one log file into lines: labels removed, srun's pieces joined, in bounded memory.
 
 ``srun --label`` writes ``RANK: text``, the rank right-aligned to the width of the largest. slurmstepd
 sends whole lines in messages of at most 1024 bytes, and a longer line in pieces of exactly 1024 and a
 rest, each with its own label and newline, with pieces of other tasks in between (Slurm 22.05 to 26.05:
 ``_task_build_message`` in slurmstepd/io.c, ``write_labelled_message``). They are joined per task, and
 before decoding, as the cut may fall inside a character. A line of exactly 1024 bytes is followed by an
-empty piece, so it comes out whole too (seen on 22.05). Two cuts leave no trace and are not mended:
-those of ``srun --unbuffered``, which sends whatever it has read, and in the last 4 KiB of a task that
+empty piece, so it is whole too (seen on 22.05). Two cuts leave no trace and cannot be joined: those of
+``srun --unbuffered``, which sends whatever it has read, and those in the last 4 KiB of a task that
 ended while slurmstepd had no free buffer.
 """
 
@@ -20,25 +20,25 @@ from clusterrun.logs.bars import BLANK, Bars, count, first_state, last_state
 Stream = Literal["out", "err"]
 
 PIECE = 1024
-"""Bytes of a task's line after which srun begins a new piece (SLURM_IO_MAX_MSG_LEN)."""
+"""The size of a piece in bytes, without label (SLURM_IO_MAX_MSG_LEN)."""
 LINE_CAP = 256 * 1024
-"""Bytes kept of one line; the rest is counted and dropped."""
+"""Bytes kept of one line; the rest are counted and dropped."""
 HELD_CAP = 16 * 1024 * 1024
-"""Bytes kept of all unfinished lines of one file together."""
-_LABEL_CAP = 12  # "4294967294: " is the longest label there can be
+"""Bytes kept of all unfinished lines of one file."""
+_LABEL_CAP = 12  # the longest label is "4294967294: "
 _LABELS_KEPT = 65_536
-_LOOKED_FOR = 16  # labels that are looked for in a block before it is just read
+_SEARCHED = 16  # labels that are searched in a block; with more, reading the block is faster
 
 
 class LogLine(NamedTuple):
-    """One line of a log: its stream, its srun label (the task; None for the batch script and Slurm), its text.
+    """One line of a log. ``rank`` is its srun label (the task); None for lines of the batch script and Slurm.
 
-    ``text`` has no label and no newline and is not safe to print as it is (``safe_text``). ``cut`` is
-    the number of bytes left out after it. A ``notice`` is ours, about the file, not from the job.
-    ``label`` is the rank as the file has it, blanks included.
+    ``text`` has no label and no newline, and must not be printed without ``safe_text``. ``cut`` is the
+    number of bytes left out after it. A ``notice`` is a message of clusterrun about the file. ``label``
+    is the rank as it is in the file, with blanks.
     """
 
-    # a tuple, as building one costs half of what a frozen dataclass does, and there are millions
+    # a tuple: building one takes half the time of a frozen dataclass, and there are millions
     stream: Stream
     rank: int | None
     text: str
@@ -47,19 +47,18 @@ class LogLine(NamedTuple):
     label: str = ""
 
 
-#: a line so far: what is kept of it, how many bytes are not, its label, the first state of a bar that it draws
+#: an unfinished line: the bytes kept, the number dropped, its label, the first state of a bar that it draws
 _Held = tuple[bytearray, int, str, bytes]
-#: which lines pass; None lets all pass, at no cost
+#: whether a line passes; None: all pass, at no cost
 Match = Callable[[LogLine], bool] | None
 
 
 class LineReader:
-    """Turns the bytes of one file, in blocks of any size, into LogLines; of a progress bar into its last state.
+    """Turns the bytes of one file, in blocks of any size, into LogLines; a progress bar into its last state.
 
-    With ``world_size`` a number counts as a label only where srun could have written it: as wide as
-    the largest rank, and below the world size. Without it, any ``N: `` does. With ``ranks`` the lines
-    of all others, and those without a label, are left out before anything is made of them; of what is left,
-    the lines that ``match`` passes are given.
+    With ``world_size``, a number is a label only if srun could have written it: as wide as the largest
+    rank, and below the world size. Without it, any ``N: `` is one. With ``ranks``, lines of other ranks
+    and lines without a label are left out early. Of the rest, the lines that ``match`` passes are returned.
     """
 
     def __init__(
@@ -77,42 +76,42 @@ class LineReader:
         self._wanted = None if ranks is None else frozenset(ranks)
         self._ranks: dict[str, int] = {}  # label field -> rank, for the labels seen ...
         self._labels: dict[bytes, tuple[int, str]] = {}  # ... and for their bytes
-        self._tail = b""  # the line whose newline has not come
+        self._tail = b""  # the line without its newline yet
         self._tail_lost = 0
-        self._tail_first = b""  # of a tail that was cut: the first state it drew
+        self._tail_first = b""  # of a shortened tail: the first state of its bar
         self._held: dict[int, _Held] = {}  # rank -> its whole pieces so far
         self._held_bytes = 0
         self._bars: Bars[LogLine] = Bars()
 
     def waits_for(self, block: bytes) -> bool:
-        """Whether a line of this block could complete one that has begun, or follow on a progress bar in hand."""
+        """Whether a line of this block could complete an unfinished one, or follow a held progress bar."""
         if self._tail:
             return True
         if not self._held and not self._bars:
             return False
         labels = {label for _, _, label, _ in self._held.values()} | {line.label for line in self._bars.lines()}
-        if self._world_size is None or "" in labels or len(labels) > _LOOKED_FOR:
-            return True  # another width of the same label, no label, or not worth it
+        if self._world_size is None or "" in labels or len(labels) > _SEARCHED:
+            return True  # the label may have another width, or none, or the search is too slow
         wanted = [f"{label}: ".encode() for label in labels]
         return any(block.startswith(label) or b"\n" + label in block for label in wanted)
 
     @property
     def in_line(self) -> bool:
-        """Whether the last line has begun and its newline has not come."""
+        """Whether the last line is unfinished."""
         return bool(self._tail)
 
     def feed(self, data: bytes) -> list[LogLine]:
-        """The lines that these bytes complete; a last line without its newline waits for the next call."""
+        """Return the lines that these bytes complete; an unfinished last line waits for the next call."""
         lines = self._feed(data)
         return lines if self.match is None else list(filter(self.match, lines))
 
     def join(self, block: bytes) -> list[bytes | LogLine]:
-        """``feed`` for whole lines of the ranks wanted; what needs no more than joining stays bytes, with labels."""
+        """``feed`` for whole lines of the selected ranks; lines that only need joining stay bytes, with labels."""
         if self._width is None or self._tail or self.match is not None or None in self._bars:
             return [*self.feed(block)]
         skip = self._width + len(": ")
         piece, returns = skip + PIECE, b"\r" in block
-        growing = {  # the lines in hand that need no more than their next pieces
+        growing = {  # the held lines that only need their next pieces
             f"{label}: ".encode(): before
             for before, lost, label, _ in self._held.values()
             if not lost and b"\r" not in before
@@ -121,7 +120,7 @@ class LineReader:
         hard |= {f"{line.label}: ".encode() for line in self._bars.lines()}
         found: list[bytes | LogLine] = []
         easy: list[bytes] = []
-        loose = False  # a bar without a label, which any line without one may end
+        loose = False  # whether a bar without a label is held: any line without one may end it
         raws = block[:-1].split(b"\n")
         for at, raw in enumerate(raws):
             label, length = raw[:skip], len(raw)
@@ -141,7 +140,7 @@ class LineReader:
                     del growing[label]
                     self._release(self._labels[raw[: self._width]][0])
                     continue
-            if loose or self._held_bytes > HELD_CAP - PIECE:  # this line may have to do with another's
+            if loose or self._held_bytes > HELD_CAP - PIECE:  # this line may affect another one
                 return [*found, *_together(easy), *self.feed(b"\n".join((*raws[at:], b"")))]
             lines: list[LogLine] = []
             self._add(lines, raw, 0, b"")
@@ -159,16 +158,16 @@ class LineReader:
         return found + _together(easy)
 
     def skip(self, data: bytes) -> None:
-        """Take what stands before the place where reading begins; none of its lines is given, nor a bar drawn there."""
+        """Take bytes before the offset where reading begins; none of their lines is returned, nor a bar drawn there."""
         self.feed(data)
         self._bars.late(0.0)
 
     def late(self, now: float) -> list[LogLine]:
-        """States of progress bars that should be seen before their last one; ``now`` in seconds of any clock."""
+        """Return states of progress bars to show before their last one; ``now`` in seconds of any clock."""
         return list(filter(self.match, self._bars.late(now))) if self._bars else []
 
     def end(self) -> list[LogLine]:
-        """The lines still unfinished: each task's pieces in hand, a last line without its newline, and bars."""
+        """Return the unfinished lines: each task's held pieces, a last line without its newline, and bars."""
         lines: list[LogLine] = []
         if self._tail:
             self._add(lines, self._tail, self._tail_lost, self._tail_first)
@@ -178,7 +177,7 @@ class LineReader:
         return list(filter(self.match, lines + self._bars.end()))
 
     def split(self, raw: bytes) -> tuple[int | None, str, bytes]:
-        """(rank, label, the rest) of a raw line."""
+        """Return (rank, label, the rest) of a raw line."""
         end = raw.find(b": ", 0, _LABEL_CAP)
         if end <= 0:
             return None, "", raw
@@ -194,7 +193,7 @@ class LineReader:
         return (*found, raw[end + 2 :])
 
     def single(self, raw: bytes) -> LogLine:
-        """A raw line that is not part of any other."""
+        """Return the LogLine of a raw line that is no piece."""
         rank, label, payload = self.split(raw)
         return LogLine(self._stream, rank, payload.decode("utf-8", "replace"), label=label)
 
@@ -209,8 +208,8 @@ class LineReader:
         raws = block.split(b"\n")
         easy = not (self._held or lost or self._bars or b"\r" in block) and max(map(len, raws)) < PIECE
         if easy and self._wanted is None:
-            # Nothing to join, to cut or to replace: decode the block at once. A replaced byte never
-            # takes a newline with it, so the lines are the same as if each were decoded alone.
+            # Nothing to join, cut or replace: decode the block at once. Replacing a byte never removes
+            # a newline, so the lines are the same as if each were decoded alone.
             return self._plain(block.decode("utf-8", "replace"))
         lines: list[LogLine] = []
         for raw in raws:
@@ -254,11 +253,11 @@ class LineReader:
             if not (lost or self._bars or len(payload) > LINE_CAP or b"\r" in payload):
                 text = payload.decode("utf-8", "replace")
                 lines.append(tuple.__new__(LogLine, (self._stream, rank, text, 0, False, label)))
-                return  # nearly all lines go here: the same as below, sooner
+                return  # nearly all lines: the same as below, faster
         self._give(lines, rank, payload, lost, label, first)
 
     def _grow(self, lines: list[LogLine], rank: int, payload: bytes, lost: int) -> bool:
-        """Add one more piece to a line in place, as long as it draws no bar; of a very long one it is only counted."""
+        """Append a piece to a held line, unless it draws a bar; the bytes of a very long line are only counted."""
         before, lost_before, label, first = self._held[rank]
         if b"\r" in payload or before.rfind(b"\r") > 0:
             return False
@@ -276,7 +275,7 @@ class LineReader:
         self._bound(lines)
 
     def _bound(self, lines: list[LogLine]) -> None:
-        while self._held_bytes > HELD_CAP:  # thousands of long lines at once: let the oldest go as it is
+        while self._held_bytes > HELD_CAP:  # thousands of long lines at once: return the oldest unfinished
             oldest = next(iter(self._held))
             self._give(lines, oldest, *self._release(oldest))
 
@@ -300,11 +299,11 @@ class LineReader:
         if drawn:
             lines += self._bars.finish(rank)
         line = tuple.__new__(LogLine, (self._stream, rank, text, lost, False, label))
-        if payload or not drawn:  # an empty line after a bar is the newline that ends it
+        if payload or not drawn:  # an empty line after a bar is only the bar's newline
             lines.append(line)
 
     def _shorten(self, raw: bytes, lost: int) -> tuple[bytes, int]:
-        """A line whose end is not in sight, within bounds, its label kept for when the end comes."""
+        """Return an unfinished line within bounds, with its label."""
         if len(raw) <= LINE_CAP + _LABEL_CAP:
             return raw, lost
         rank, _, payload = self.split(raw)
@@ -314,7 +313,7 @@ class LineReader:
         return label + payload, lost
 
     def _rank(self, label: str) -> int | None:
-        """The rank that a label field names, None where srun would not have written it."""
+        """Return the rank of a label, None if srun would not write it."""
         digits = label.lstrip(" ")
         if not (digits.isascii() and digits.isdigit()) or (digits[0] == "0" and digits != "0"):
             return None
@@ -331,15 +330,15 @@ def _together(lines: list[bytes]) -> list[bytes | LogLine]:
 
 
 def _squeeze(payload: bytes, lost: int) -> tuple[bytes, int]:
-    """An unfinished line within bounds: the one state of a progress bar that may be its last, a long line's beginning.
+    """Return an unfinished line within bounds: the newest state of a progress bar, or the start of a long line.
 
-    A state keeps the carriage return before it, and blanks after it one of their own, so that what follows lands there.
+    A state keeps the carriage return before it; blanks after it keep one too, so that the next state is separate.
     """
     if b"\r" in payload:
         shown = payload.rstrip(BLANK.encode())
         start, end = shown.rfind(b"\r"), payload.find(b"\r", len(shown))
         if start > 0:
-            lost = 0  # what was dropped belonged to an earlier state
+            lost = 0  # the dropped bytes were an earlier state
         start = max(start, 0)
         payload = payload[start:] if end < 0 else shown[start:] + payload[payload.rfind(b"\r") :]
     if len(payload) > LINE_CAP:

@@ -1,24 +1,24 @@
-"""The order of two files whose lines bear no time: taken from a clock that noted how long each was, and when."""
+"""Interleave two files whose lines have no time, by a clock that recorded the size of each over time."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
 
-from clusterrun.logs.wanted import Tick
+from clusterrun.logs.request import Tick
 
 
-def turns(ticks: Sequence[Tick], sizes: Sequence[int], start: Sequence[int]) -> list[tuple[int, int, int]]:
-    """Parts of out (0) and err (1), as (which, from, to) in bytes, in the order of writing.
+def interleave(ticks: Sequence[Tick], sizes: Sequence[int], start: Sequence[int]) -> list[tuple[int, int, int]]:
+    """Return parts of out (0) and err (1) in the order of writing, as (which, from, to) in bytes.
 
-    They go from ``start`` to ``sizes``. Between two ticks out comes first: nothing tells.
+    They go from ``start`` to ``sizes``. Between two ticks the order is unknown, and out comes first.
     """
-    places = [*((tick.out, tick.err) for tick in _since_cut(ticks)), tuple(sizes)]
+    points = [*((tick.out, tick.err) for tick in _since_cut(ticks)), tuple(sizes)]
     parts: list[tuple[int, int, int]] = []
     at = list(start)
-    for place in places:
+    for point in points:
         for which, size in enumerate(sizes):
-            to = min(place[which], size)
+            to = min(point[which], size)
             if to > at[which]:
                 parts.append((which, at[which], to))
                 at[which] = to
@@ -26,7 +26,7 @@ def turns(ticks: Sequence[Tick], sizes: Sequence[int], start: Sequence[int]) -> 
 
 
 def offsets_at(ticks: Sequence[Tick], sizes: Sequence[int], time: float) -> tuple[int, int]:
-    """How long both files were at a time, by the last tick before it; 0 where there is none or the file was cut."""
+    """Return the sizes of both files at the last tick before a time; 0 without such a tick, or if the file was cut."""
     before = [tick for tick in _since_cut(ticks) if tick.time <= time]
     if not before:
         return 0, 0
@@ -35,6 +35,6 @@ def offsets_at(ticks: Sequence[Tick], sizes: Sequence[int], time: float) -> tupl
 
 
 def _since_cut(ticks: Sequence[Tick]) -> list[Tick]:
-    """The ticks that speak of the files as they are: a length that fell shows that a file was cut."""
+    """Return the ticks after the last cut of a file, which shows as a smaller size."""
     cut = max((i for i, (a, b) in enumerate(pairwise(ticks), 1) if b.out < a.out or b.err < a.err), default=0)
     return list(ticks[cut:])

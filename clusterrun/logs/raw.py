@@ -1,26 +1,26 @@
-"""The bytes of a log as they are, labels and all: whole, or the lines that are asked for."""
+"""Read the unchanged bytes of a log, with labels: all of them, or the requested lines."""
 
 from __future__ import annotations
 
 from clusterrun.logs.lines import LINE_CAP, LineReader, LogLine, Stream
-from clusterrun.logs.wanted import LineFilter, Source
+from clusterrun.logs.request import LineFilter, Source
 
 
 class RawReader:
-    """Passes the bytes of one file; where lines are chosen, or ``by_line``, an item is a line as the file has it.
+    """Passes the bytes of one file. With a filter, or ``by_line``, each item is a line of the file.
 
-    Each line is judged as it stands in the file: pieces of a long one are not joined, states of a bar not replaced.
+    A line is matched as it is in the file: pieces of a long line are not joined, states of a bar not replaced.
     """
 
-    def __init__(self, stream: Stream, source: Source, want: LineFilter, *, by_line: bool = False) -> None:
-        self._stream, self._ranks, self._match = stream, source.ranks, want.match()
+    def __init__(self, stream: Stream, source: Source, line_filter: LineFilter, *, by_line: bool = False) -> None:
+        self._stream, self._ranks, self._match = stream, source.ranks, line_filter.match()
         self._labels = LineReader(stream, world_size=source.world_size)
         self._whole = not by_line and self._ranks is None and self._match is None
         self._tail = b""
-        self._passing: bool | None = None  # of a line so long that its beginning was judged
+        self._passing: bool | None = None  # of a line so long that only its beginning was matched
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The lines that these bytes complete; bytes at once where all are wanted."""
+        """Return the lines that these bytes complete, or the bytes themselves if no line is left out."""
         if self._whole:
             return [data]
         kept: list[bytes] = []
@@ -37,15 +37,15 @@ class RawReader:
         return kept
 
     def skip(self, data: bytes) -> None:
-        """Take what stands before the place where reading begins."""
+        """Take bytes before the offset where reading begins."""
         self.feed(data)
 
     def late(self, _now: float) -> list[bytes]:
-        """Nothing waits here."""
+        """Return nothing: no line waits here."""
         return []
 
     def end(self) -> list[bytes]:
-        """The last line, where its newline has not come."""
+        """Return the last line if it has no newline."""
         tail, self._tail = self._tail, b""
         return [tail] if tail and self._passes(tail) else []
 

@@ -1,76 +1,55 @@
-"""Reading logs as they are now: all of them, from a time on, or their last lines."""
+"""Read logs as they are now: all lines, those since a time, or the last ones."""
 
 from __future__ import annotations
 
-import re
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
+from functools import partial
 from itertools import islice
-from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from clusterrun.errors import ClusterrunError
 from clusterrun.logs.files import LogFile, NotTheJobs
 from clusterrun.logs.lines import LineReader, LogLine, Stream
-from clusterrun.logs.merge import offsets_at, turns
-from clusterrun.logs.wanted import LineFilter, Source, Streams, Tick
+from clusterrun.logs.merge import interleave, offsets_at
+from clusterrun.logs.request import LineFilter, LogRequest, Source, Tick
 
-BEFORE = 256 * 1024  # bytes read before a place for what they leave unfinished there: a long line's pieces
-_COUNTED = 10_000  # more last lines than this are counted first and read again instead of kept in memory
+BEFORE = 256 * 1024  # bytes read before an offset, as a long line may have begun in them
+_COUNTED = 10_000  # more last lines than this are counted first and read again, instead of kept in memory
 
 T_co = TypeVar("T_co", covariant=True)
 T = TypeVar("T")
 
 
 class Reader(Protocol[T_co]):
-    """What turns the bytes of one file, in blocks of any size, into items: lines, or chunks of lines."""
+    """Turns the bytes of one file, in blocks of any size, into items: lines, or chunks of lines."""
 
     def feed(self, data: bytes) -> Sequence[T_co]:
-        """What these bytes complete."""
+        """Return the items that these bytes complete."""
 
     def skip(self, data: bytes) -> None:
-        """Take what stands before the place where reading begins, perhaps inside a line: nothing of it is shown."""
+        """Take bytes before the offset where reading begins, maybe inside a line. None of their lines is shown."""
 
     def late(self, now: float) -> Sequence[T_co]:
-        """What should wait no longer; ``now`` in seconds of any clock."""
+        """Return the items that have waited long enough; ``now`` in seconds of any clock."""
 
     def end(self) -> Sequence[T_co]:
-        """What is still unfinished."""
+        """Return the unfinished items."""
 
 
 R = TypeVar("R", bound=Reader[Any])
 
 
-def read_lines(
-    paths: tuple[Path, Path | None],
-    *,
-    stream: Streams = "both",
-    ranks: Collection[int] | None = None,
-    tail: int | None = None,
-    grep: re.Pattern[str] | None = None,
-    world_size: int | None = None,
-    errors: bool = False,
-    ticks: Sequence[Tick] = (),
-    since: float | None = None,
-) -> Iterator[LogLine]:
-    """The lines of the logs that pass the filters, as the files are now.
-
-    Those of out come first, then those of err, as nothing in the files says when a line was written; with ``ticks``
-    they take turns. With ``tail``, the last that many passing lines: of both where they take turns, else of each.
-    ``since`` (seconds since 1970) begins where the files ended at the last tick before it. A file that does not
-    exist has no lines. Raises RequestError where a file is not a plain one.
-    """
-    chosen = None if ranks is None else frozenset(ranks)
-    source = Source(*paths, world_size=world_size, ranks=chosen, ticks=tuple(ticks))
-    want = LineFilter(stream, grep, errors)
-    return read(source, want, lambda stream: line_reader(stream, source, want), tail=tail, since=since)
+def read_lines(source: Source, request: LogRequest) -> Iterator[LogLine]:
+    """Yield the requested lines of a job's files as they are now; see ``read``."""
+    return read(source, request, lambda stream: line_reader(stream, source, request.filter))
 
 
-def refused(source: Source, want: LineFilter) -> list[NotTheJobs]:
-    """Why files that are there are not read: they belong to somebody whose job it is not."""
+def find_refused(source: Source, line_filter: LineFilter) -> list[NotTheJobs]:
+    """Return an error for each file that is not read because another user owns it."""
     found: list[NotTheJobs] = []
-    for stream, _ in source.files(want.stream):
+    for stream, _ in source.files(line_filter.stream):
         try:
             source.open(stream).close()
         except NotTheJobs as error:
@@ -80,88 +59,84 @@ def refused(source: Source, want: LineFilter) -> list[NotTheJobs]:
     return found
 
 
-def line_reader(stream: Stream, source: Source, want: LineFilter) -> LineReader:
-    """What reads the lines of one file that are wanted."""
-    return LineReader(stream, world_size=source.world_size, ranks=source.ranks, match=want.match())
+def line_reader(stream: Stream, source: Source, line_filter: LineFilter) -> LineReader:
+    """Return a reader of the lines of one file that pass the filter."""
+    return LineReader(stream, world_size=source.world_size, ranks=source.ranks, match=line_filter.match())
 
 
-def read(
-    source: Source,
-    want: LineFilter,
-    new_reader: Callable[[Stream], Reader[T]],
-    *,
-    tail: int | None = None,
-    since: float | None = None,
-) -> Iterator[T]:
-    """What new readers make of a job's files; with ``tail`` they must give an item a line.
+def read(source: Source, request: LogRequest, new_reader: Callable[[Stream], Reader[T]]) -> Iterator[T]:
+    """Yield what new readers make of a job's files; with ``tail`` they must return one item per line.
 
-    A file that ``refused`` names is left out.
+    Without ticks, out comes before err, since no file says when a line was written; with ticks both are interleaved.
+    ``tail`` counts the passing lines of both files if they are interleaved, else of each. ``since`` begins at the sizes
+    in the last tick before it. A missing file has no lines, and one that ``find_refused`` names is left out. Raises
+    RequestError if a log is not a regular file.
     """
+    tail, since = request.tail, request.since
     with ExitStack() as stack:
         files: dict[Stream, LogFile] = {}
-        for stream, _ in source.files(want.stream):
+        for stream, _ in source.files(request.filter.stream):
             try:
                 files[stream] = stack.enter_context(closing(source.open(stream)))
             except (FileNotFoundError, NotTheJobs):
                 continue
-        # a file that is still written to must not keep us for ever
+        # read up to the size of now: a job may write faster than this reads
         sizes = {stream: file.size() for stream, file in files.items()}
         both = sizes.get("out", 0), sizes.get("err", 0)
         out, err = (0, 0) if since is None else offsets_at(source.ticks, both, since)
         starts: dict[Stream, int] = {"out": out, "err": err}
         if tail is None:
-            yield from _in_turns(files, source.ticks, both, starts, new_reader, begun_at)
+            yield from _read_interleaved(files, source.ticks, both, starts, new_reader, skip_to)
         elif not source.ticks:
             for stream, file in files.items():
-                one = _making(new_reader, stream)
-                yield from last_lines(file, sizes[stream], tail, one, begin=starts[stream], finish=True)[0]
-        else:  # what is last of both is among what is last of each
+                new = partial(new_reader, stream)
+                yield from last_lines(file, sizes[stream], tail, new, begin=starts[stream], finish=True)[0]
+        else:  # the last lines of both are among the last lines of each
             if tail <= _COUNTED:
                 for stream, file in files.items():
-                    one = _making(new_reader, stream)
-                    last = last_lines(file, sizes[stream], tail, one, begin=starts[stream], finish=True)
-                    starts[stream] = last[2]
-            yield from _last(lambda: _in_turns(files, source.ticks, both, starts, new_reader, primed), tail)
+                    new = partial(new_reader, stream)
+                    starts[stream] = last_lines(file, sizes[stream], tail, new, begin=starts[stream], finish=True)[2]
+            yield from _last(lambda: _read_interleaved(files, source.ticks, both, starts, new_reader, feed_to), tail)
 
 
 def last_lines(
     file: LogFile, end: int, tail: int, new_reader: Callable[[], R], *, begin: int = 0, finish: bool
 ) -> tuple[Iterable[Any], R, int]:
-    """The last ``tail`` lines from ``begin`` to ``end``; the reader, which can go on after them; where it began.
+    """Return the last ``tail`` lines from ``begin`` to ``end``, their reader, which can read on, and its first offset.
 
-    Reads backwards from the end, as far as it must. With ``finish`` an unfinished line counts as one.
+    Reads backwards from the end, as far as necessary. With ``finish``, an unfinished line counts.
     """
     if tail > _COUNTED:
-        total = sum(1 for _ in _lines(file, begin, end, primed(file, begin, new_reader()), finish=finish))
-        reader = primed(file, begin, new_reader())
+        total = sum(1 for _ in _lines(file, begin, end, feed_to(file, begin, new_reader()), finish=finish))
+        reader = feed_to(file, begin, new_reader())
         return islice(_lines(file, begin, end, reader, finish=finish), max(0, total - tail), None), reader, begin
     span = 2 * BEFORE
     while True:
         start = max(begin, end - span)
         span *= 4
         if start > begin and b"\n" not in b"".join(file.blocks(max(0, start - BEFORE), start)):
-            continue  # inside one very long line: its label is further back
-        reader = primed(file, start, new_reader())
+            continue  # inside a very long line: its label is further back
+        reader = feed_to(file, start, new_reader())
         kept = deque(_lines(file, start, end, reader, finish=finish), maxlen=tail)
         if len(kept) == tail or start == begin:
             return kept, reader, start
 
 
-def begun_at(file: LogFile, at: int, reader: R) -> R:
-    """The reader, told what comes before ``at``, of which nothing is to be shown."""
+def skip_to(file: LogFile, at: int, reader: R) -> R:
+    """Return the reader after it skipped the bytes before ``at``."""
     for block in file.blocks(max(0, at - BEFORE), at):
         reader.skip(block)
     return reader
 
 
-def primed(file: LogFile, at: int, reader: R) -> R:
-    """The reader, told what comes before ``at``: that may be inside a line, perhaps between the pieces of several."""
+def feed_to(file: LogFile, at: int, reader: R) -> R:
+    """Return the reader after it read the bytes before ``at``, which may be inside a line or between its pieces."""
     for block in file.blocks(max(0, at - BEFORE), at):
         reader.feed(block)
     return reader
 
 
-def _in_turns(
+def _read_interleaved(
     files: dict[Stream, LogFile],
     ticks: Sequence[Tick],
     sizes: tuple[int, int],
@@ -170,7 +145,7 @@ def _in_turns(
     begin: Callable[[LogFile, int, Reader[T]], Reader[T]],
 ) -> Iterator[T]:
     readers = {stream: begin(file, starts[stream], new_reader(stream)) for stream, file in files.items()}
-    for which, start, end in turns(ticks, sizes, (starts["out"], starts["err"])):
+    for which, start, end in interleave(ticks, sizes, (starts["out"], starts["err"])):
         stream: Stream = "err" if which else "out"
         for block in files[stream].blocks(start, end):
             yield from readers[stream].feed(block)
@@ -190,7 +165,3 @@ def _last(read_all: Callable[[], Iterator[T]], tail: int) -> Iterable[T]:
         return deque(read_all(), maxlen=tail)
     total = sum(1 for _ in read_all())
     return islice(read_all(), max(0, total - tail), None)
-
-
-def _making(new_reader: Callable[[Stream], Reader[T]], stream: Stream) -> Callable[[], Reader[T]]:
-    return lambda: new_reader(stream)

@@ -1,4 +1,4 @@
-"""What to look for in a log: --rank and --node as srun tasks or prefixes, --grep as a pattern, --since as a time."""
+"""Parse --rank, --node and --grep into labels, prefixes and patterns to search a log for."""
 
 from __future__ import annotations
 
@@ -7,30 +7,28 @@ import warnings
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
-from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from clusterrun.errors import RequestError
 from clusterrun.logs.files import LogFile
 
-_MOST = 1_000_000  # ranks; more is a slip of the finger
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
-_HEAD = 256 * 1024  # bytes of a log's beginning and of its end in which labels are looked for
+_MOST = 1_000_000  # ranks; a larger number is a typing mistake
+_HEAD = 256 * 1024  # bytes at each end of a log that are searched for labels
 _LABEL = re.compile(rb"^ *\d{1,10}: ?", re.MULTILINE)
 _PREFIX = re.compile(rb"^(?: *\d{1,10}: ?)?\[rank\d+\]:", re.MULTILINE)
 
 
 @dataclass(frozen=True)
-class Choice:
-    """Which lines are asked for: those with these labels (None: any) and, where ranks share one, with this prefix."""
+class RankFilter:
+    """The lines of some ranks: those with these srun labels (None: any), or with this prefix if ranks share a label."""
 
     tasks: frozenset[int] | None = None
     prefix: re.Pattern[str] | None = None
 
 
 def parse_ranks(texts: Iterable[str]) -> frozenset[int]:
-    """The ranks of ``3``, ``0-7`` and ``0-3,8``; raises RequestError."""
+    """Parse ranks as ``3``, ``0-7`` or ``0-3,8``. Raises RequestError."""
     found: set[int] = set()
     for text in texts:
         for part in text.split(","):
@@ -41,75 +39,55 @@ def parse_ranks(texts: Iterable[str]) -> frozenset[int]:
             if last < first:
                 raise RequestError(f"--rank: {first}-{last} has no ranks", hint=f"write --rank {last}-{first}")
             if last >= _MOST:
-                raise RequestError(f"--rank: there is no rank {last}", hint="ranks count from 0")
+                raise RequestError(f"--rank: there is no rank {last}", hint="ranks start at 0")
             found.update(range(first, last + 1))
     return frozenset(found)
 
 
-def parse_since(text: str, now: float) -> float:
-    """The second (since 1970) of ``10m`` ago, of ``14:05`` today (else yesterday) or of a date; raises RequestError."""
-    words = text.strip()
-    ago = re.fullmatch(r"(\d{1,9})([smhdw])", words, re.ASCII)
-    if ago:
-        return max(0.0, now - int(ago[1]) * _UNITS[ago[2]])
-    today = datetime.fromtimestamp(now)
-    try:
-        if re.fullmatch(r"\d{1,2}:\d\d(:\d\d)?", words, re.ASCII):
-            hour, minute, second = (*map(int, words.split(":")), 0)[:3]
-            then = today.replace(hour=hour, minute=minute, second=second, microsecond=0)
-            return (then if then <= today else then - timedelta(days=1)).timestamp()
-        return datetime.fromisoformat(words).timestamp()
-    except (ValueError, OverflowError, OSError):
-        pass
-    hint = "for example --since 10m, 2h, 1d, 14:05 or 2026-11-21T14:05"
-    raise RequestError(f"--since: not a time: {text[:40]!r}", hint=hint)
-
-
-def compile_grep(pattern: str) -> re.Pattern[str]:
-    """The pattern of --grep, a Python regular expression; raises RequestError naming the place of its error."""
+def compile_grep(pattern: str, flag: str = "--grep") -> re.Pattern[str]:
+    """Compile the Python regular expression of a flag. Raises RequestError with the position of the error."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a construct that may change some day is none of the user's business
+            warnings.simplefilter("ignore")  # Python warns of syntax that may change; that does not help the user
             return re.compile(pattern)
     except re.error as error:
-        place = "" if error.pos is None else f" at character {error.pos + 1}"
+        where = "" if error.pos is None else f" at character {error.pos + 1}"
         raise RequestError(
-            f"--grep: {error.msg}{place} of {pattern!r}",
-            hint="for the characters themselves write a backslash before ( ) [ ] { } . * + ? | ^ $ \\",
+            f"{flag}: {error.msg}{where} of {pattern!r}",
+            hint="to match one of ( ) [ ] { } . * + ? | ^ $ \\ itself, put a backslash before it",
         ) from error
     except (OverflowError, RecursionError) as error:
-        raise RequestError(f"--grep: {pattern[:40]!r} is too large a pattern", hint="write a simpler one") from error
+        raise RequestError(f"{flag}: {pattern[:40]!r} is too large", hint="use a simpler pattern") from error
 
 
-def choose(
+def filter_ranks(
     start: Mapping[str, Any] | None, ranks: Collection[int], nodes: Collection[str], *,
     files: Iterable[Path] = (), labelled: bool = False,
-) -> Choice:  # fmt: skip
-    """Which lines those ranks are, on those nodes: all where neither is named.
+) -> RankFilter:  # fmt: skip
+    """Return the filter for the lines of these ranks on these nodes; all lines if both are empty.
 
-    ``start`` is the attempt's start.json. ``labelled`` says that every rank's lines bear srun's label; of another's job
-    that is looked up in its ``files``. Raises RequestError where the lines do not tell whose they are.
+    ``start`` is the attempt's start.json. ``labelled``: every line has srun's label; else the ``files`` are searched
+    for labels. Raises RequestError if the lines do not show their rank.
     """
     if not ranks and not nodes:
-        return Choice()
+        return RankFilter()
     if nodes and not labelled:
-        raise RequestError(
-            "which ranks are on which node is known of clusterrun's own jobs only", hint="ask for ranks: --rank 0"
-        )
+        raise RequestError("--node works only for jobs submitted by clusterrun", hint="select ranks instead: --rank 0")
     shared = start is not None and _share_labels(start)
     if labelled and not (shared and ranks):
-        return Choice(tasks=frozenset(select_tasks(start, ranks, nodes)))
-    has = [_marks(path) for path in files]
+        return RankFilter(tasks=frozenset(select_tasks(start, ranks, nodes)))
+    has = [_find_labels(path) for path in files]
     if not labelled and any(label for label, _ in has):
-        return Choice(tasks=frozenset(ranks))
-    if any(prefixed for _, prefixed in has):  # labels first: torch itself writes this before lines of a traceback
-        return Choice(prefix=re.compile(rf"^\[rank(?:{'|'.join(map(str, sorted(ranks)))})\]:"))
+        return RankFilter(tasks=frozenset(ranks))
+    if any(
+        prefixed for _, prefixed in has
+    ):  # after labels: torch writes this prefix before the lines of a traceback too
+        return RankFilter(prefix=re.compile(rf"^\[rank(?:{'|'.join(map(str, sorted(ranks)))})\]:"))
     if labelled:
-        return Choice(tasks=frozenset(select_tasks(start, ranks, nodes)))
-    word = "rank" if len(ranks) == 1 else "ranks"
+        return RankFilter(tasks=frozenset(select_tasks(start, ranks, nodes)))
     raise RequestError(
-        f"no line says which rank wrote it, so {word} {_ranges(ranks)} cannot be told apart",
-        hint="srun --label marks each line; without it, look for words: --grep RE",
+        f"--rank {format_ranges(ranks)}: the lines of this log have no rank",
+        hint="run srun with --label to add it, or use --grep RE",
     )
 
 
@@ -118,8 +96,8 @@ def _share_labels(start: Mapping[str, Any]) -> bool:
     return len(set(tasks)) < len(tasks)
 
 
-def _marks(path: Path) -> tuple[bool, bool]:
-    """Whether lines of a log bear labels, and ``[rankN]:``; judged by its beginning and its end."""
+def _find_labels(path: Path) -> tuple[bool, bool]:
+    """Whether lines at the ends of a log have labels, and whether they have ``[rankN]:``."""
     try:
         with closing(LogFile(path)) as file:
             size = file.size()
@@ -130,7 +108,7 @@ def _marks(path: Path) -> tuple[bool, bool]:
 
 
 def node_ranks(start: Mapping[str, Any]) -> dict[str, set[int]]:
-    """The ranks on each node, from an attempt's start.json; an entry that says no rank and node is left out."""
+    """Return the ranks on each node, from an attempt's start.json; an entry without rank or node is left out."""
     nodes: dict[str, set[int]] = {}
     for rank, _task, node in _entries(start):
         nodes.setdefault(node, set()).add(rank)
@@ -138,23 +116,22 @@ def node_ranks(start: Mapping[str, Any]) -> dict[str, set[int]]:
 
 
 def select_tasks(start: Mapping[str, Any] | None, ranks: Collection[int], nodes: Collection[str]) -> set[int]:
-    """The srun tasks, which are the labels, of these ranks; on these nodes, where any are named.
+    """Return the srun tasks, which are the labels, of these ranks on these nodes. At least one must be given.
 
-    To be called where any is asked for. Asked for both, a rank must be on one of the nodes.
-    ``start`` is the attempt's start.json, None where there is none yet: then a rank is taken to be
-    its task, as srun starts one per GPU, and asking for a node raises RequestError, as does a rank or
-    a node that the job does not have.
+    With both, a rank must be on one of the nodes. ``start`` is the attempt's start.json. Without one, each rank is its
+    own task, as srun starts one per GPU. Raises RequestError for a rank or node that the job does not have, and for a
+    node without ``start``.
     """
     entries = [] if start is None else _entries(start)
     if not entries:
         if nodes:
             raise RequestError(
-                "the ranks have not come together yet, so it is not known which of them are on which node",
-                hint="ask for ranks (--rank 0), or again once the job has started",
+                "--node: the ranks have not started, so their nodes are not known",
+                hint="try again when the job has started, or select ranks: --rank 0",
             )
         below = min(ranks, default=0)
         if below < 0:
-            raise RequestError(f"there is no rank {below}", hint="ranks count from 0")
+            raise RequestError(f"there is no rank {below}", hint="ranks start at 0")
         return set(ranks)
     on_node = node_ranks(start or {})
     known = set().union(*on_node.values())
@@ -163,27 +140,27 @@ def select_tasks(start: Mapping[str, Any] | None, ranks: Collection[int], nodes:
             raise RequestError(f"the job has no node {node}", hint=f"its nodes: {', '.join(sorted(on_node))}")
     for rank in ranks:
         if rank not in known:
-            raise RequestError(f"the job has no rank {rank}", hint=f"its ranks: {_ranges(known)}")
+            raise RequestError(f"the job has no rank {rank}", hint=f"its ranks: {format_ranges(known)}")
     there = set().union(*(on_node[node] for node in nodes)) if nodes else known
-    wanted = there.intersection(ranks) if ranks else there
-    if not wanted:
+    selected = there.intersection(ranks) if ranks else there
+    if not selected:
         raise RequestError(
-            f"rank {_ranges(ranks)} is not on {', '.join(nodes)}",
-            hint=f"the ranks there: {_ranges(there)}",
+            f"rank {format_ranges(ranks)} is not on {', '.join(nodes)}",
+            hint=f"ranks there: {format_ranges(there)}",
         )
-    tasks = {task for rank, task, _node in entries if rank in wanted}
+    tasks = {task for rank, task, _node in entries if rank in selected}
     shown = {rank for rank, task, _node in entries if task in tasks}
-    if shown != wanted:
-        # a launcher with one task per node: its label stands before the lines of all ranks there
+    if shown != selected:
+        # a launcher with one task per node: all its ranks have the same label
         raise RequestError(
-            f"the lines of ranks {_ranges(shown)} carry one label per node, so {_ranges(wanted)} cannot be told apart",
-            hint="ask for the node: --node NAME",
+            f"--rank {format_ranges(selected)}: ranks {format_ranges(shown)} have one label per node",
+            hint="select the node: --node NAME",
         )
     return tasks
 
 
 def _entries(start: Mapping[str, Any]) -> list[tuple[int, int, str]]:
-    """(rank, task, node) of each entry that is whole; the file is another program's, perhaps another user's."""
+    """Return (rank, task, node) of each valid entry; another user may have written the file."""
     ranks = start.get("ranks")
     found = []
     for entry in ranks if isinstance(ranks, list) else []:
@@ -196,8 +173,8 @@ def _entries(start: Mapping[str, Any]) -> list[tuple[int, int, str]]:
     return found
 
 
-def _ranges(numbers: Iterable[int]) -> str:
-    """Numbers for people: ``0-3, 8``."""
+def format_ranges(numbers: Iterable[int]) -> str:
+    """Return numbers as ``0-3, 8``."""
     runs: list[list[int]] = []
     for number in sorted(numbers):
         if runs and number == runs[-1][1] + 1:

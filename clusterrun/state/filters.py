@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from clusterrun.errors import NoSuchJob, RequestError
 from clusterrun.job import TERMINAL, JobId, Outcome, format_tasks, is_run_id, parse_tasks, split_tasks
 from clusterrun.state.reconcile import RunState
+from clusterrun.terminal import units
 
 
 def is_part(text: str) -> bool:
@@ -44,7 +45,7 @@ SHORT: dict[str, str] = {
 }  # fmt: skip
 #: clusterrun's own states beside Slurm's, as the table shows them.
 _OWN_STATES = {"LOST": Outcome.LOST, "STOPPED": Outcome.STOPPED}
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
+_FIRST_DATE = -62_135_596_800  # of the year 1: sacct gets a date
 OPEN = frozenset({Outcome.RUNNING, Outcome.UNKNOWN, Outcome.LOST})
 
 
@@ -88,11 +89,11 @@ def parse_states(text: str) -> frozenset[str]:
 
 
 def parse_since(text: str, now: float) -> int:
-    """Return the epoch second ``30m``, ``12h``, ``2d`` or ``1w`` before ``now``. Raises RequestError."""
-    match = re.fullmatch(r"(\d{1,6})([smhdw])", text.strip(), re.ASCII)
-    if match is None:
-        raise RequestError(f"--since: invalid time: {text[:40]!r}", hint="for example --since 2d, 12h or 30m")
-    return int(now) - int(match[1]) * _UNITS[match[2]]
+    """Parse --since into seconds since 1970, as ``logs`` does. Raises RequestError, also before the year 1."""
+    at = int(units.parse_since(text, now))
+    if at < _FIRST_DATE:
+        raise RequestError(f"--since: not a time: {text[:40]!r}", hint="for example --since 2d, 12h or 30m")
+    return at
 
 
 def choose(states: Iterable[RunState], wanted: JobFilter) -> list[RunState]:

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import time
+from datetime import datetime, timedelta
 from functools import lru_cache
+
+from clusterrun.errors import RequestError
+
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
 @lru_cache(maxsize=1024)
@@ -76,3 +82,25 @@ def first_few(names: list[str], most: int = 6) -> str:
 
 def _format_memory(megabytes: float) -> str:
     return f"{megabytes / 1024:g}G" if megabytes >= 1024 and megabytes % 512 == 0 else f"{megabytes:g}M"
+
+
+def parse_since(text: str, now: float) -> float:
+    """Parse ``10m`` (an age), ``14:05`` (today, else yesterday) or a date into seconds since 1970.
+
+    An age may reach back before 1970. Raises RequestError.
+    """
+    text = text.strip()
+    age = re.fullmatch(r"(\d{1,9})([smhdw])", text, re.ASCII)
+    if age:
+        return now - int(age[1]) * _SECONDS[age[2]]
+    today = datetime.fromtimestamp(now)
+    try:
+        if re.fullmatch(r"\d{1,2}:\d\d(:\d\d)?", text, re.ASCII):
+            hour, minute, second = (*map(int, text.split(":")), 0)[:3]
+            then = today.replace(hour=hour, minute=minute, second=second, microsecond=0)
+            return (then if then <= today else then - timedelta(days=1)).timestamp()
+        return datetime.fromisoformat(text).timestamp()
+    except (ValueError, OverflowError, OSError):
+        pass
+    hint = "for example --since 10m, 2h, 1d, 14:05 or 2026-11-21T14:05"
+    raise RequestError(f"--since: not a time: {text[:40]!r}", hint=hint)

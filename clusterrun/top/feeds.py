@@ -15,9 +15,8 @@ from dataclasses import dataclass, field, replace
 
 from clusterrun.errors import ClusterrunError
 from clusterrun.job import LOCAL, Outcome
-from clusterrun.logs import LineFilter, LogLine, Source
-from clusterrun.logs.follow import follow_lines
-from clusterrun.logs.look import terminal_line
+from clusterrun.logs import LogLine, LogRequest, Source, Timing, follow_lines
+from clusterrun.logs.display import format_line
 from clusterrun.state.pace import Pace
 from clusterrun.state.reconcile import Listing, RunState
 from clusterrun.terminal.safe_text import safe_text
@@ -234,7 +233,8 @@ class LogFeed:
         """Add lines until they arrive faster than anyone can read; then start again at the end."""
         self._began, self._in_a_second = time.monotonic(), 0
         width = len(str(max(0, (self.source.world_size or 1) - 1)))
-        lines = follow_lines(self.source, LineFilter(), stop=lambda: False, sleep=self._sleep, tail=SHOWN_FIRST)
+        request, timing = LogRequest(tail=SHOWN_FIRST), Timing(sleep=self._sleep)
+        lines = follow_lines(self.source, request, stop=lambda: False, timing=timing)
         for line in lines:
             if self._closed:
                 raise _Closed
@@ -258,8 +258,8 @@ class LogFeed:
 
 
 def log_text(line: LogLine, width: int) -> str:
-    """Return a line of a log as `logs` shows it, or a notice, made safe."""
-    return f"-- {safe_text(line.text)}" if line.notice else terminal_line(line, width)
+    """A line of a log as `logs` shows it, or a note of ours on it, made safe."""
+    return f"-- {safe_text(line.text)}" if line.notice else format_line(line, width)
 
 
 def _kept(before: Sequence[RunState], found: Sequence[RunState]) -> tuple[RunState, ...]:

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clusterrun.job import JobId
-from clusterrun.logs import LineFilter, Look, Notice, Source, Tick, show, show_following
+from clusterrun.logs import DisplayFormat, LineFilter, LogRequest, Notice, Source, Tick, Timing, show, show_following
 from clusterrun.records import run_logs
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store
@@ -33,7 +33,7 @@ LINES = st.lists(
 ).map(b"".join)  # fmt: skip
 
 
-LOOKS = {"pipe": Look(), "people": Look(terminal=True, fold=True), "raw": Look(raw=True)}
+LOOKS = {"pipe": DisplayFormat(), "people": DisplayFormat(terminal=True, fold=True), "raw": DisplayFormat(raw=True)}
 WANTS = {"all": LineFilter(), "errors": LineFilter(errors=True), "grep": LineFilter(grep=re.compile("a|x"))}
 
 
@@ -47,7 +47,7 @@ def test_what_stands_before_a_runs_first_byte_changes_nothing(
     old: bytes,
     new: bytes,
     more: bytes,
-    look: Look,
+    look: DisplayFormat,
     want: LineFilter,
     how: dict,
 ) -> None:
@@ -59,11 +59,12 @@ def test_what_stands_before_a_runs_first_byte_changes_nothing(
         for path in (source.out, source.err):
             assert path is not None
             path.write_bytes(before + new + more)
-    assert b"".join(show([after], want, look, **how)) == b"".join(show([alone], want, look, **how))
+    request = LogRequest(want, look, **how)
+    assert b"".join(show([after], request)) == b"".join(show([alone], request))
 
     def followed(one: Source) -> list[bytes | Notice]:
-        pieces = show_following([one], want, look, stop=lambda: True, sleep=lambda _: None, now=lambda: 0.0, **how)
-        return list(pieces)
+        timing = Timing(sleep=lambda _: None, now=lambda: 0.0)
+        return list(show_following([one], request, stop=lambda: True, timing=timing))
 
     assert followed(after) == followed(alone)
 
@@ -71,7 +72,7 @@ def test_what_stands_before_a_runs_first_byte_changes_nothing(
 def test_a_log_that_was_cut_below_the_first_byte_is_read_whole(tmp_path: Path) -> None:
     source = Source(tmp_path / "a.out", begin=(1000, 0))
     source.out.write_text("all of it\n")
-    assert b"".join(show([source], LineFilter(), Look())) == b"all of it\n"
+    assert b"".join(show([source], LogRequest())) == b"all of it\n"
 
 
 def test_a_followed_log_that_is_cut_or_replaced_is_read_from_its_new_beginning(tmp_path: Path) -> None:
@@ -84,7 +85,10 @@ def test_a_followed_log_that_is_cut_or_replaced_is_read_from_its_new_beginning(t
 
     steps = [lambda: source.out.write_text("two\n"), lambda: None, replace_it, lambda: None]
     pieces = show_following(
-        [source], LineFilter(), Look(), stop=lambda: not steps, sleep=lambda _: steps.pop(0)() if steps else None
+        [source],
+        LogRequest(),
+        stop=lambda: not steps,
+        timing=Timing(sleep=lambda _: steps.pop(0)() if steps else None),
     )
     said = [piece.text if isinstance(piece, Notice) else piece for piece in pieces]
     assert [one for one in said if isinstance(one, bytes)] == [b"one\n", b"two\n", b"three\n" + b"x" * 200 + b"\n"]
@@ -139,7 +143,7 @@ def test_a_log_of_another_user_is_named_in_one_line_and_the_rest_is_shown(desk: 
         said = desk.type("logs", "101", *words)
         assert "loss 4" in said.out and "no such column" not in said.out
         (line,) = [line for line in said.err.splitlines() if "train_101.err" in line]
-        assert "belongs to user 54321, whose job it is not, and is not read" in line
+        assert "is not read: it belongs to user 54321, who does not own the job" in line
     said = desk.type("logs", "101", "--stream", "err")
     assert (said.status, said.out) == (2, "")
     notes = ended.explain(Slurm(), over(run)).notes

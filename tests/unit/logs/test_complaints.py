@@ -3,11 +3,11 @@
 import pytest
 
 from clusterrun.logs import LogLine
-from clusterrun.logs.complaints import Complaints
+from clusterrun.logs.complaints import ErrorMatcher
 
 
 def kept(*texts, rank=0):
-    complaints = Complaints()
+    complaints = ErrorMatcher()
     return [text for text in texts if complaints(LogLine("err", rank, text))]
 
 
@@ -76,7 +76,7 @@ def test_chained_tracebacks_are_whole():
 
 
 def test_tracebacks_of_several_ranks_do_not_mix():
-    complaints, shown = Complaints(), []
+    complaints, shown = ErrorMatcher(), []
     for text in TRACEBACK:
         for rank, said in ((0, text), (1, "all is well"), (2, text)):
             if complaints(LogLine("err", rank, said)):
@@ -85,7 +85,7 @@ def test_tracebacks_of_several_ranks_do_not_mix():
 
 
 def told(complaints, *texts):
-    lines = complaints.told("\n".join(texts).encode(), lambda raw: LogLine("err", 0, raw.decode()))
+    lines = complaints.find_errors("\n".join(texts).encode(), lambda raw: LogLine("err", 0, raw.decode()))
     return None if lines is None else [line.text for line in lines]
 
 
@@ -93,21 +93,21 @@ HEALTHY = [f"step {i} loss 0.{i}" for i in range(20)]
 
 
 def test_of_a_block_the_errors_are_told():
-    assert told(Complaints(), *HEALTHY, "ValueError: no data", *HEALTHY) == ["ValueError: no data"]
+    assert told(ErrorMatcher(), *HEALTHY, "ValueError: no data", *HEALTHY) == ["ValueError: no data"]
 
 
 def test_a_traceback_goes_on_in_a_block_without_an_error():
-    complaints = Complaints()
+    complaints = ErrorMatcher()
     assert told(complaints, *TRACEBACK[1:4], *HEALTHY) == []
     assert told(complaints, *HEALTHY, TRACEBACK[0]) == [TRACEBACK[0]]
     assert told(complaints, *TRACEBACK[1:4], *HEALTHY) == [*TRACEBACK[1:4], HEALTHY[0]]
 
 
 def test_lines_that_differ_only_in_their_numbers_are_looked_at_once():
-    complaints = Complaints()
+    complaints = ErrorMatcher()
     assert told(complaints, *HEALTHY) == []
-    assert complaints.told(b"step 99 loss 1.25", lambda _: pytest.fail("it was looked at")) == []
+    assert complaints.find_errors(b"step 99 loss 1.25", lambda _: pytest.fail("it was looked at")) == []
 
 
 def test_a_block_that_is_mostly_errors_is_left_to_a_look_at_each_line():
-    assert told(Complaints(), *TRACEBACK) is None
+    assert told(ErrorMatcher(), *TRACEBACK) is None

@@ -9,9 +9,8 @@ from itertools import pairwise
 import pytest
 
 from clusterrun.errors import RequestError
-from clusterrun.logs import follow
 from clusterrun.logs.files import BLOCK
-from tests.log_texts import texts
+from tests.log_texts import follow, texts
 
 
 @pytest.fixture
@@ -106,7 +105,7 @@ def test_follow_says_that_a_file_was_cut_and_begins_again(logs):
     play = Play(lambda: os.truncate(out, 0), add(out, b"0: three\n"))
     first, second, notice, third = play.follow(logs)
     assert (first.text, second.text, third.text) == ("one", "two", "three")
-    assert notice.notice and "cut" in notice.text and "train_1.out" in notice.text
+    assert notice.notice and "truncated" in notice.text and "train_1.out" in notice.text
 
 
 def test_follow_sees_the_cut_of_a_file_that_ended_in_zeros(logs):
@@ -147,7 +146,7 @@ def test_follow_says_once_that_a_file_is_gone_and_waits_for_it(logs):
     play = Play(out.unlink, nothing, nothing, add(out, b"0: two\n"), nothing)
     lines = list(play.follow(logs))
     assert texts(x for x in lines if not x.notice) == ["one", "two"]
-    assert ["gone" in x.text for x in lines if x.notice] == [True, False]
+    assert ["removed" in x.text for x in lines if x.notice] == [True, False]
 
 
 def test_follow_reads_on_in_a_file_whose_name_is_gone(logs):

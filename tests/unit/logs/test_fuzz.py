@@ -10,13 +10,18 @@ import re
 
 import pytest
 
-from clusterrun.logs import LineFilter, Look, Notice, Source, show, show_following
+from clusterrun.logs import DisplayFormat, LineFilter, LogRequest, Notice, Source, Timing, show, show_following
 from clusterrun.terminal.safe_text import safe_text
 from tests.log_texts import pieces
 
 OURS = re.compile(rb"\x1b\[(?:31|3[2-6]|2|0)m")  # the colours that are put around ranks and marks
 ACTS = re.compile(rb"[\x00-\x08\x0b-\x1f\x7f]")
-LOOKS = (Look(), Look(terminal=True), Look(terminal=True, fold=True), Look(terminal=True, colour=True, fold=True))
+LOOKS = (
+    DisplayFormat(),
+    DisplayFormat(terminal=True),
+    DisplayFormat(terminal=True, fold=True),
+    DisplayFormat(terminal=True, colour=True, fold=True),
+)
 WANTS = (
     LineFilter(),
     LineFilter(errors=True),
@@ -89,10 +94,10 @@ def run(seed: int, folder) -> None:
     ranks = draw.choice([None, None, frozenset({3}), frozenset(range(40))])
     source = Source(out, err, draw.choice(["", "7_1"]), draw.choice([None, 1, 16]), ranks)
     want, tail = draw.choice(WANTS), draw.choice([None, None, 0, 3, 20_000])
-    whole = {look: b"".join(show([source], want, look, tail=tail)) for look in LOOKS}
+    whole = {look: b"".join(show([source], LogRequest(want, look, tail=tail))) for look in LOOKS}
     for shown in whole.values():
         check(shown, seed)
-    assert b"".join(show([source], want, Look(raw=True), tail=tail)) is not None
+    assert b"".join(show([source], LogRequest(want, DisplayFormat(raw=True), tail=tail))) is not None
     if draw.random() < 0.5:
         follow(draw, source, want, data, seed)
     out.unlink()
@@ -118,7 +123,10 @@ def follow(draw: random.Random, source: Source, want: LineFilter, data: bytes, s
         at += size
 
     following = show_following(
-        [source], want, draw.choice(LOOKS), stop=lambda: steps > 20 or at > len(data), sleep=sleep, now=lambda: clock
+        [source],
+        LogRequest(want, draw.choice(LOOKS)),
+        stop=lambda: steps > 20 or at > len(data),
+        timing=Timing(sleep=sleep, now=lambda: clock),
     )
     for piece in following:
         check(piece.text.encode() if isinstance(piece, Notice) else bytes(piece), seed)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from clusterrun.logs.lines import LineReader
 from clusterrun.logs.pipe import PipeReader, pipe_line
-from clusterrun.logs.wanted import LineFilter, Source
+from clusterrun.logs.request import LineFilter, Source
 
 
 def lines(stream, source, want):
@@ -61,11 +61,17 @@ SOURCE = st.builds(
 )
 WANT = st.builds(LineFilter, grep=st.sampled_from([None, None, *map(re.compile, PATTERNS)]))
 ERRORS = st.builds(LineFilter, grep=st.sampled_from([None, None, re.compile("r")]), errors=st.just(True))
+EXCLUDE = st.builds(
+    LineFilter,
+    grep=st.sampled_from([None, re.compile("s")]),
+    errors=st.booleans(),
+    exclude=st.sampled_from([*map(re.compile, PATTERNS)]),
+)
 STREAM = st.sampled_from(["out", "err"])
 SIZES = st.lists(st.integers(1, 3000)) | st.lists(st.integers(1, 200))
 
 
-@given(data=HOSTILE | LOG, source=SOURCE, want=WANT | ERRORS, stream=STREAM, sizes=SIZES)
+@given(data=HOSTILE | LOG, source=SOURCE, want=WANT | ERRORS | EXCLUDE, stream=STREAM, sizes=SIZES)
 def test_fast_is_slow_for_any_bytes_in_any_blocks(data, source, want, stream, sizes):
     assert fast(data, stream, source, want, sizes) == slowly(data, stream, source, want)
 
@@ -131,7 +137,7 @@ def monkeypatch_module():
         for module in ("clusterrun.logs.lines", "clusterrun.logs.pipe"):
             patch.setattr(f"{module}.LINE_CAP", 1500)
         patch.setattr("clusterrun.logs.pipe._SMALL", 64)
-        patch.setattr("clusterrun.logs.grep._LOOKED_AT", 2)
+        patch.setattr("clusterrun.logs.grep._SAMPLE", 2)
         patch.setattr("clusterrun.logs.grep._DENSE", 10)
         patch.setattr("clusterrun.logs.complaints._SHAPES_KEPT", 5)
         patch.setattr("clusterrun.logs.complaints._MANY", 1)

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from clusterrun.errors import RequestError
 from clusterrun.job import JobId
-from clusterrun.logs import follow, log_paths, read_lines
+from clusterrun.logs import log_paths
 from clusterrun.logs.reading import BEFORE
-from tests.log_texts import pieces, texts
+from tests.log_texts import follow, pieces, read_lines, texts
 
 
 @pytest.fixture

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from clusterrun.errors import RequestError
 from clusterrun.logs import compile_grep, node_ranks, select_tasks
-from clusterrun.logs.select import Choice, choose, parse_ranks, parse_since
+from clusterrun.logs.select import RankFilter, filter_ranks, parse_ranks
+from clusterrun.terminal.units import parse_since
 
 START = {"ranks": [{"rank": r, "node": f"node{1 + r // 2}", "task": r} for r in range(4)]}
 PER_NODE = {"ranks": [{"rank": r, "node": f"node{1 + r // 2}", "task": r // 2} for r in range(4)]}
@@ -47,12 +48,12 @@ def test_before_the_ranks_have_come_a_rank_is_its_task():
 @pytest.mark.parametrize(
     ("start", "ranks", "nodes", "message"),
     [
-        (None, [], ["node1"], "have not come together yet"),
+        (None, [], ["node1"], "ranks have not started"),
         (None, [-1], [], "no rank -1"),
         (START, [4], [], "no rank 4"),
         (START, [], ["node9"], "no node node9"),
         (START, [0], ["node2"], "rank 0 is not on node2"),
-        (PER_NODE, [3], [], "cannot be told apart"),
+        (PER_NODE, [3], [], "have one label per node"),
     ],
 )
 def test_what_cannot_be_shown_is_refused(start, ranks, nodes, message):
@@ -140,34 +141,34 @@ def log(folder, text, name="log"):
 
 
 def test_without_a_wish_all_lines_are_chosen():
-    assert choose(None, [], []) == Choice()
+    assert filter_ranks(None, [], []) == RankFilter()
 
 
 def test_of_our_own_job_the_label_is_the_task(tmp_path):
-    assert choose(START, [1], [], labelled=True).tasks == {1}
-    assert choose(PER_NODE, [], ["node2"], labelled=True).tasks == {1}
+    assert filter_ranks(START, [1], [], labelled=True).tasks == {1}
+    assert filter_ranks(PER_NODE, [], ["node2"], labelled=True).tasks == {1}
 
 
 def test_ranks_of_another_tools_job_are_its_labels_where_lines_bear_any(tmp_path):
-    assert choose(None, [1, 3], [], files=[log(tmp_path, "starting\n0: a\n1: b\n")]).tasks == {1, 3}
+    assert filter_ranks(None, [1, 3], [], files=[log(tmp_path, "starting\n0: a\n1: b\n")]).tasks == {1, 3}
 
 
 def test_ranks_are_not_guessed_where_no_line_tells_them(tmp_path):
-    with pytest.raises(RequestError, match="rank 1 cannot be told apart") as caught:
-        choose(None, [1], [], files=[log(tmp_path, "hello\nworld: 1: x\n")])
+    with pytest.raises(RequestError, match="rank 1: the lines of this log have no rank") as caught:
+        filter_ranks(None, [1], [], files=[log(tmp_path, "hello\nworld: 1: x\n")])
     assert "--label" in caught.value.hint
 
 
 def test_under_one_task_per_node_the_prefix_tells_the_rank(tmp_path):
-    choice = choose(PER_NODE, [1, 3], [], files=[log(tmp_path, "0: [rank1]: a\n1: [rank3]: b\n")], labelled=True)
+    choice = filter_ranks(PER_NODE, [1, 3], [], files=[log(tmp_path, "0: [rank1]: a\n1: [rank3]: b\n")], labelled=True)
     assert choice.tasks is None and choice.prefix is not None
     assert choice.prefix.search("[rank3]: b") and not choice.prefix.search("[rank13]: b")
 
 
 def test_labels_tell_more_than_the_prefix_of_a_traceback(tmp_path):
-    assert choose(None, [1], [], files=[log(tmp_path, "1: fine\n1: [rank1]: Traceback\n")]).prefix is None
+    assert filter_ranks(None, [1], [], files=[log(tmp_path, "1: fine\n1: [rank1]: Traceback\n")]).prefix is None
 
 
 def test_nodes_of_another_tools_job_are_not_known(tmp_path):
-    with pytest.raises(RequestError, match="known of clusterrun's own jobs only"):
-        choose(None, [], ["node1"], files=[log(tmp_path, "0: a\n")])
+    with pytest.raises(RequestError, match="only for jobs submitted by clusterrun"):
+        filter_ranks(None, [], ["node1"], files=[log(tmp_path, "0: a\n")])

@@ -4,10 +4,21 @@ import re
 
 import pytest
 
-from clusterrun.logs import LineFilter, Look, Notice, Source, Tick, look_of, read_lines, show, show_following
-from tests.log_texts import pieces, texts
+from clusterrun.logs import (
+    DisplayFormat,
+    LineFilter,
+    LogRequest,
+    Notice,
+    Source,
+    Tick,
+    Timing,
+    detect_format,
+    show,
+    show_following,
+)
+from tests.log_texts import pieces, read_lines, texts
 
-PIPE, PEOPLE, RAW = Look(), Look(terminal=True), Look(raw=True)
+PIPE, PEOPLE, RAW = DisplayFormat(), DisplayFormat(terminal=True), DisplayFormat(raw=True)
 
 
 @pytest.fixture
@@ -16,7 +27,7 @@ def source(tmp_path):
 
 
 def shown(source, look=PIPE, want=LineFilter(), **how):  # noqa: B008
-    return b"".join(show([source], want, look, **how)).decode()
+    return b"".join(show([source], LogRequest(want, look, **how))).decode()
 
 
 def test_out_passes_to_a_pipe_unchanged_and_err_is_marked(source):
@@ -40,29 +51,31 @@ def test_people_see_ranks_and_marks(source):
 
 def test_colours_are_put_around_the_rank_only(source):
     source.out.write_text(" 3: a\n")
-    assert re.fullmatch("\x1b\\[3[2-6]m 3\x1b\\[0m\\| a\n", shown(source, Look(terminal=True, colour=True)))
+    assert re.fullmatch("\x1b\\[3[2-6]m 3\x1b\\[0m\\| a\n", shown(source, DisplayFormat(terminal=True, colour=True)))
 
 
 @pytest.mark.parametrize(
     ("tty", "environ", "expected"),
     [
-        (True, {"TERM": "xterm"}, Look(terminal=True, colour=True, fold=True)),
-        (True, {"TERM": "dumb"}, Look(terminal=True, colour=False, fold=True)),
-        (True, {"TERM": "xterm", "NO_COLOR": "1"}, Look(terminal=True, colour=False, fold=True)),
-        (False, {"TERM": "xterm"}, Look()),
+        (True, {"TERM": "xterm"}, DisplayFormat(terminal=True, colour=True, fold=True)),
+        (True, {"TERM": "dumb"}, DisplayFormat(terminal=True, colour=False, fold=True)),
+        (True, {"TERM": "xterm", "NO_COLOR": "1"}, DisplayFormat(terminal=True, colour=False, fold=True)),
+        (False, {"TERM": "xterm"}, DisplayFormat()),
     ],
 )
-def test_the_look_is_decided_by_the_output(tty, environ, expected):
-    assert look_of(tty, environ) == expected
+def test_the_format_is_decided_by_the_output(tty, environ, expected):
+    assert detect_format(tty, environ) == expected
 
 
 def test_folding_can_be_left_out():
-    assert not look_of(True, {}, fold=False).fold
+    assert not detect_format(True, {}, fold=False).fold
 
 
 def test_a_folded_line_tells_how_many_said_it_and_who_where_not_all(source):
     source.out.write_text("".join(f"{rank:2}: hello\n" for rank in range(16)) + " 1: b\n 2: b\n 7: b\n")
-    assert shown(source, Look(terminal=True, fold=True)) == " 0| hello  (×16 ranks)\n 1| b  (×3 ranks: 1-2, 7)\n"
+    assert (
+        shown(source, DisplayFormat(terminal=True, fold=True)) == " 0| hello  (×16 ranks)\n 1| b  (×3 ranks: 1-2, 7)\n"
+    )
 
 
 def test_the_name_of_a_source_goes_before_each_line(source):
@@ -75,15 +88,15 @@ def test_the_name_of_a_source_goes_before_each_line(source):
 def test_raw_is_byte_for_byte(source):
     data = b" 3: \x1b[31m\r\xff\n4: x\n" + b"".join(pieces(5, b"y" * 3000, 16)) + b"no newline"
     source.out.write_bytes(data)
-    assert b"".join(show([source], LineFilter(), RAW)) == data
+    assert b"".join(show([source], LogRequest(display=RAW))) == data
 
 
 def test_raw_lines_of_one_rank_are_as_in_the_file(source):
     source.out.write_bytes(b" 3: \x1ba\n 4: b\n 3: c\r\n")
     one = Source(source.out, world_size=16, ranks=frozenset({3}))
-    assert b"".join(show([one], LineFilter(), RAW)) == b" 3: \x1ba\n 3: c\r\n"
-    assert b"".join(show([one], LineFilter(), RAW, tail=1)) == b" 3: c\r\n"
-    assert b"".join(show([source], LineFilter(grep=re.compile("^b")), RAW)) == b" 4: b\n"
+    assert b"".join(show([one], LogRequest(display=RAW))) == b" 3: \x1ba\n 3: c\r\n"
+    assert b"".join(show([one], LogRequest(display=RAW, tail=1))) == b" 3: c\r\n"
+    assert b"".join(show([source], LogRequest(LineFilter(grep=re.compile("^b")), RAW))) == b" 4: b\n"
 
 
 def test_errors_are_what_looks_like_one(source):
@@ -130,12 +143,12 @@ def test_the_last_lines_are_those_of_both_where_a_clock_tells(clocked):
 
 @pytest.mark.parametrize(("since", "first"), [(0.0, "out 0"), (1004.5, "out 4"), (1003.0, "out 4"), (2000.0, None)])
 def test_since_begins_at_the_last_tick_before_it(clocked, since, first):
-    for look in (PIPE, PEOPLE, RAW, Look(terminal=True, fold=True)):
+    for look in (PIPE, PEOPLE, RAW, DisplayFormat(terminal=True, fold=True)):
         lines = shown(clocked, look, since=since).splitlines()
         assert (lines[0][4:] if lines else None) == first
 
 
-@pytest.mark.parametrize("look", [PIPE, PEOPLE, Look(terminal=True, fold=True)])
+@pytest.mark.parametrize("look", [PIPE, PEOPLE, DisplayFormat(terminal=True, fold=True)])
 def test_a_bar_from_before_that_time_is_shown_with_its_next_state_only(source, look):
     before = b" 0: old\n 0: \r50%|x\n"
     source.out.write_bytes(before)
@@ -183,7 +196,10 @@ class Play:
     def follow(self, source, look=PIPE, want=LineFilter(), **how):  # noqa: B008
         return list(
             show_following(
-                [source], want, look, stop=lambda: not self.steps, sleep=self.sleep, now=lambda: self.time, **how
+                [source],
+                LogRequest(want, look, **how),
+                stop=lambda: not self.steps,
+                timing=Timing(sleep=self.sleep, now=lambda: self.time),
             )
         )
 
@@ -205,7 +221,7 @@ def test_following_a_pipe_gives_what_reading_does(source):
 def test_following_folds_within_a_moment(source):
     many = b"".join(b"%2d: hello\n" % rank for rank in range(16))
     play = Play(add(source.out, many), lambda: None, add(source.out, b" 1: later\n"), *[lambda: None] * 9)
-    text = b"".join(play.follow(source, Look(terminal=True, fold=True))).decode()
+    text = b"".join(play.follow(source, DisplayFormat(terminal=True, fold=True))).decode()
     assert text == " 0| hello  (×16 ranks)\n 1| later\n"
 
 
@@ -228,4 +244,4 @@ def test_following_says_what_became_of_a_file(source):
     source.out.write_text(" 0: a\n")
     first, notice, second = Play(lambda: source.out.write_text(" 0: b, b\n"), lambda: None).follow(source)
     assert (first, second) == (b" 0: a\n", b" 0: b, b\n")
-    assert isinstance(notice, Notice) and "was cut" in notice.text
+    assert isinstance(notice, Notice) and "was truncated" in notice.text

@@ -12,7 +12,7 @@ from typing import cast
 import pytest
 
 from clusterrun.cli import logfiles
-from clusterrun.cli.follow import PATIENCE, Missed, attempt_lines
+from clusterrun.cli.follow import PATIENCE, MissingLogNote, format_attempts
 from clusterrun.errors import RequestError
 from clusterrun.job import JobId
 from clusterrun.records.run_record import RunRecord
@@ -47,6 +47,7 @@ def run(desk: Desk) -> RunRecord:
         (["--rank", "4"], "no rank 4"),
         (["--since", "banana"], "not a time"),
         (["--grep", "a(b"], "--grep"),
+        (["--exclude", "a(b"], "--exclude"),
         (["--node", "node9"], "no node node9"),
         (["--json", "-f"], "do not go together"),
         (["--json", "--raw"], "do not go together"),
@@ -67,6 +68,9 @@ def test_a_mistake_is_one_line_and_a_hint(desk: Desk, run: RunRecord, words: lis
         (["--rank", "2", "--rank", "0", "--stream", "out"], "0: loss 3\n2: loss 5\n"),
         (["--node", "node2", "--stream", "out"], "2: loss 5\n3: loss 6\n"),
         (["--grep", "loss [45]"], "1: loss 4\n2: loss 5\n"),
+        (["--exclude", "loss [356]"], "1: loss 4\n1! careful\n"),
+        (["--grep", "loss", "--exclude", "[45]$", "-n", "1"], "3: loss 6\n"),
+        (["--exclude", "4", "--rank", "1", "--raw"], "1: careful\n"),
         (["-n", "1"], "1! careful\n"),
         (["--stream", "err"], "1! careful\n"),
         (["--since", "30m", "--stream", "out"], OUT),
@@ -129,7 +133,7 @@ def test_logs_that_come_long_after_the_end_are_waited_for(desk: Desk, run: RunRe
     late.start()
     said = desk.type("logs", "101", "-f", "--stream", "out")
     assert (said.status, said.out) == (0, OUT)
-    assert "waiting up to 75 s for its logs to appear here" in said.err
+    assert "waiting up to 75 s for its logs to appear" in said.err
 
 
 def test_a_log_shorter_than_the_clock_saw_it_is_waited_for(desk: Desk, run: RunRecord) -> None:
@@ -155,7 +159,7 @@ def test_the_log_of_a_running_job_that_is_gone_is_not_said_to_come(desk: Desk) -
     desk.slurm.answer("squeue", squeue_row("101", "RUNNING").replace("theirs", name))
     said = desk.type("logs", "101")
     where = desk.project / "logs" / "train_101.out"
-    assert (said.status, said.err) == (0, f"clusterrun: no log of job 101, which is RUNNING: {where} is not there\n")
+    assert (said.status, said.err) == (0, f"clusterrun: no log of job 101, which is RUNNING: {where} does not exist\n")
     desk.slurm.answer("squeue", squeue_row("101", "PENDING", "Priority").replace("theirs", name))
     assert "no log yet: job 101 is PENDING Priority" in desk.type("logs", "101").err
 
@@ -172,15 +176,15 @@ class Told:
 
 def test_a_follower_is_told_once_that_the_log_is_not_there(tmp_path: Path) -> None:
     told, log = Told(), tmp_path / "o.log"
-    missed = Missed(cast(Ui, told), JobId("7"))
+    missed = MissingLogNote(cast(Ui, told), JobId("7"))
     for now in range(60):
-        missed.look(log, "PENDING" if now < 30 else "RUNNING", float(now))
+        missed.update(log, "PENDING" if now < 30 else "RUNNING", float(now))
         assert len(told.notes) == (now >= 30 + PATIENCE), "a job opens its files a moment after it starts"
-    assert told.notes == [f"job 7 is RUNNING, and {log} is not there; waiting for it"]
+    assert told.notes == [f"job 7 is RUNNING, but {log} does not exist; waiting for it"]
     quiet = Told()
-    missed = Missed(cast(Ui, quiet), JobId("7"))
+    missed = MissingLogNote(cast(Ui, quiet), JobId("7"))
     for now in range(60):
-        missed.look(log if now < 2 else None, "RUNNING", float(now))
+        missed.update(log if now < 2 else None, "RUNNING", float(now))
     assert quiet.notes == []
 
 
@@ -190,7 +194,7 @@ def test_an_attempt_is_named_by_why_it_began(tmp_path: Path) -> None:
         folder.mkdir()
     (folders[1] / "end.json").write_text('{"due": "JOB REQUEUE"}')
     (folders[2] / "end.json").write_text('{"due": "PREEMPTION", "time": "x"}')
-    assert attempt_lines(folders) == [
+    assert format_attempts(folders) == [
         "attempt 0, launch 1",
         "attempt 1 (requeued)",
         "attempt 2 (requeued after a preemption)",
@@ -241,7 +245,7 @@ def test_its_err_cannot_be_told_apart_then(desk: Desk) -> None:
 
 def test_its_ranks_are_not_guessed(desk: Desk) -> None:
     theirs(desk, {"7": "hello\n"})
-    assert "cannot be told apart" in desk.type("logs", "7", "--rank", "0").err
+    assert "lines of this log have no rank" in desk.type("logs", "7", "--rank", "0").err
     theirs(desk, {"7": "0: hello\n1: you\n"})
     assert desk.type("logs", "7", "--rank", "1").out == "1: you\n"
 
@@ -270,7 +274,7 @@ def test_a_job_whose_files_nobody_remembers_is_told_so(desk: Desk) -> None:
     theirs(desk, {"7": "hello\n"})
     desk.slurm.answer("scontrol", err="slurm_load_jobs error: Invalid job id specified", status=1)
     said = desk.type("logs", "7")
-    assert said.status == 4 and "no longer tells where its logs are" in said.err
+    assert said.status == 4 and "no longer knows the paths of its logs" in said.err
     assert "not submitted by" not in said.err, "its record may be another's, or gone"
 
 
@@ -278,7 +282,7 @@ def test_where_the_log_is_missing_is_said_at_the_end_too(desk: Desk) -> None:
     theirs(desk, {"7": ""}, "FAILED")
     (desk.project / "theirs" / "7.log").unlink()
     said = desk.type("logs", "-f", "7")
-    assert said.status == 1 and f"no log of job 7: {desk.project}/theirs/7.log is not there" in said.err
+    assert said.status == 1 and f"no log of job 7: {desk.project}/theirs/7.log does not exist" in said.err
 
 
 def test_whose_file_cannot_be_read_is_said(tmp_path: Path) -> None:
@@ -289,7 +293,7 @@ def test_whose_file_cannot_be_read_is_said(tmp_path: Path) -> None:
     (closed / "theirs.log").write_text("secret")
     os.seteuid(pwd.getpwnam("nobody").pw_uid)
     try:
-        with pytest.raises(RequestError, match=r"theirs\.log of job 7 cannot be read: /\S+ belongs to root, who lets"):
+        with pytest.raises(RequestError, match=r"theirs\.log of job 7 cannot be read: /\S+ belongs to root, and you"):
             logfiles.check_readable(closed / "theirs.log", JobId("7"))
     finally:
         os.seteuid(0)

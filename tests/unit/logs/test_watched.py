@@ -9,15 +9,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from clusterrun.logs.locations import LogLocation
 
 from clusterrun.cli import follow
-from clusterrun.cli.follow import state_line
-from clusterrun.cli.follow_external import AT_ONCE, Whereabouts, _Reading
-from clusterrun.cli.logfiles import Theirs
+from clusterrun.cli.follow import format_state
+from clusterrun.cli.follow_external import AT_ONCE, LogLocator, TaskReader
+from clusterrun.cli.logfiles import ExternalLogs
 from clusterrun.errors import SchedulerError
 from clusterrun.job import JobId, JobStatus, Outcome, outcome_of
 from clusterrun.logs import Source
-from clusterrun.logs.places import Place
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store
 from clusterrun.scheduler import Answer
@@ -167,10 +167,10 @@ def test_what_a_watch_raises_ends_the_following() -> None:
 
 
 def test_a_reason_for_waiting_is_told_in_words() -> None:
-    words = state_line(state_of(None, "PENDING", "Resources"))
+    words = format_state(state_of(None, "PENDING", "Resources"))
     assert words.startswith("job 101: PENDING Resources: ") and len(words) > 40
-    assert state_line(state_of(None, "PENDING", "NeverHeardOf")) == "job 101: PENDING NeverHeardOf"
-    assert state_line(replace(state_of(None, "PENDING"), note="squeue: no answer")) == "job 101: squeue: no answer"
+    assert format_state(state_of(None, "PENDING", "NeverHeardOf")) == "job 101: PENDING NeverHeardOf"
+    assert format_state(replace(state_of(None, "PENDING"), note="squeue: no answer")) == "job 101: squeue: no answer"
 
 
 def test_of_a_thousand_tasks_few_are_read_at_once(tmp_path: Path) -> None:
@@ -185,7 +185,7 @@ def test_of_a_thousand_tasks_few_are_read_at_once(tmp_path: Path) -> None:
 
     path = tmp_path / "log"
     path.touch()
-    reading = _Reading(lambda job, begun, over: Source(path), follow_one)
+    reading = TaskReader(lambda job, begun, over: Source(path), follow_one)
     states = [state_of(None, "COMPLETED", job=f"7_{n}") for n in range(1000)]
     lines = 0
 
@@ -220,19 +220,19 @@ class Told:
     def __init__(self, folder: Path) -> None:
         self.folder, self.node, self.times = folder, "", 0
 
-    def place(self) -> Place:
-        return Place(JOB, self.folder / "o.log", self.folder / f"e-{self.node or '%N'}.log")
+    def place(self) -> LogLocation:
+        return LogLocation(JOB, self.folder / "o.log", self.folder / f"e-{self.node or '%N'}.log")
 
-    def __call__(self) -> Theirs:
+    def __call__(self) -> ExternalLogs:
         self.times += 1
         if not self.node:
             raise SchedulerError("Slurm did not answer")
-        return Theirs(JOB, (self.place(),))
+        return ExternalLogs(JOB, (self.place(),))
 
 
 def test_a_file_that_is_there_shows_that_its_job_has_begun_before_the_queue_says_so(tmp_path: Path) -> None:
     told = Told(tmp_path)
-    where = Whereabouts(Theirs(JOB, (told.place(),)), told, Clock())
+    where = LogLocator(ExternalLogs(JOB, (told.place(),)), told, Clock())
     assert where.place(JOB, begun=False, over=False) is None and told.times == 0
     (tmp_path / "o.log").write_text("hello\n")
     told.node = "n1"
@@ -244,7 +244,7 @@ def test_a_file_that_is_there_shows_that_its_job_has_begun_before_the_queue_says
 
 def test_nothing_is_read_until_all_names_are_known_or_slurm_knows_no_more(tmp_path: Path) -> None:
     told, clock = Told(tmp_path), Clock()
-    where = Whereabouts(Theirs(JOB, (told.place(),)), told, clock)
+    where = LogLocator(ExternalLogs(JOB, (told.place(),)), told, clock)
     assert where.place(JOB, begun=True, over=False) is None, "Slurm was silent"
     clock.now = 29
     assert where.place(JOB, begun=True, over=False) is None and told.times == 1
@@ -252,5 +252,5 @@ def test_nothing_is_read_until_all_names_are_known_or_slurm_knows_no_more(tmp_pa
     clock.now = 31
     assert where.place(JOB, begun=True, over=False) == told.place() and told.times == 2
     told.node = ""
-    other = Whereabouts(Theirs(JOB, (told.place(),)), told, clock)
+    other = LogLocator(ExternalLogs(JOB, (told.place(),)), told, clock)
     assert other.place(JOB, begun=True, over=True) == told.place(), "it is over, and what is known is read"

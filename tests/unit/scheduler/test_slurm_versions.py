@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from clusterrun.logs.places import places
+from clusterrun.logs.locations import parse_locations
 from clusterrun.scheduler.slurm.nodes import parse_nodes, parse_partitions
 from clusterrun.scheduler.slurm.sacct import parse_sacct
 from clusterrun.scheduler.slurm.sbatch import Start, parse_test_only
@@ -67,9 +67,9 @@ def test_the_queue_says_what_it_says_on_older_versions(version: str) -> None:
 def test_a_job_without_a_file_for_its_errors_has_one_file(version: str) -> None:
     blocks = parse_show(recorded("jobs", version))
     assert len(blocks) == 3
-    found = places(blocks)
+    found = parse_locations(blocks)
     assert {(str(place.out), place.err) for place in found} == {("/dev/null", None)}
-    assert [place.waiting for place in found] == [False, False, True]
+    assert [place.is_pattern for place in found] == [False, False, True]
 
 
 def test_a_request_and_what_was_allocated_are_two_lines(version: str) -> None:

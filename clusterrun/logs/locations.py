@@ -1,8 +1,8 @@
-"""Where the logs of a job are that clusterrun did not submit, by what Slurm tells of it.
+"""Find the log files of external jobs, which clusterrun did not submit.
 
-Pure functions over the answers of ``scontrol show job`` and ``sacct``. Of a file name scontrol expands %A %a %j %u %x
-and leaves what it cannot know before the job runs; for the number of an array's waiting tasks it writes 4294967294
-(seen on 22.05).
+Pure functions over the output of ``scontrol show job`` and ``sacct``. In a file name, scontrol expands %A %a %j %u %x
+but not the fields that are unknown before the job runs. As the task number of pending tasks it prints 4294967294 (seen
+on 22.05).
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from pathlib import Path
 
 from clusterrun.job import JobId
 
-#: NO_VAL-1, which scontrol writes for the task of tasks that have no record of their own yet
+#: NO_VAL-1, which scontrol prints as the number of tasks without their own record
 NO_TASK = "4294967294"
 _FIELD = re.compile(r"%(?:%|(\d{0,2})([AajJNnstux]))")
 _OUT = ("-o", "--output")
 _ERR = ("-e", "--error")
-#: sbatch's options without a value (man sbatch, 22.05 and 25.05)
+#: sbatch options without a value (man sbatch, 22.05 and 25.05)
 _FLAGS = frozenset({
     "-H", "-h", "-I", "-k", "-O", "-Q", "-s", "-v", "-W", "--hold", "--help", "--overcommit", "--quiet",
     "--oversubscribe", "--verbose", "--wait", "--contiguous", "--exclusive", "--get-user-env", "--ignore-pbs",
@@ -30,53 +30,54 @@ _FLAGS = frozenset({
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """The log files of one job or one task; ``err`` is None where both streams go into ``out``.
+class LogLocation:
+    """The log files of one job or one task. ``err`` is None if both streams go into ``out``. ``user`` owns the job.
 
-    ``waiting`` marks the place of tasks that have no record yet: in it stands ``{task}``. ``user`` owns the job.
+    With ``is_pattern``, the paths contain ``{task}`` and are those of all pending tasks.
     """
 
     job: JobId
     out: Path
     err: Path | None
     user: str = ""
-    waiting: bool = False
+    is_pattern: bool = False
 
     @property
     def is_whole(self) -> bool:
-        """Whether all of the names is known."""
+        """Whether no field of the names is unknown."""
         return not any(_FIELD.search(str(path)) for path in (self.out, self.err) if path is not None)
 
-    def of_task(self, task: int) -> Place:
-        """The place of one of the tasks that wait."""
+    def of_task(self, task: int) -> LogLocation:
+        """Return the location of one pending task."""
 
         def path(pattern: Path) -> Path:
             return Path(str(pattern).replace("{task}", str(task)))
 
         err = path(self.err) if self.err is not None else None
-        return replace(self, job=replace(self.job, task=task), out=path(self.out), err=err, waiting=False)
+        return replace(self, job=replace(self.job, task=task), out=path(self.out), err=err, is_pattern=False)
 
 
-def places(blocks: Sequence[Mapping[str, str]]) -> list[Place]:
-    """The places in an answer of ``scontrol show job``, in order of tasks; a job without a file has none."""
-    found = [place for block in blocks if (place := _place(block)) is not None]
-    return sorted(found, key=lambda place: (place.waiting, place.job.task or 0))
+def parse_locations(blocks: Sequence[Mapping[str, str]]) -> list[LogLocation]:
+    """Return the locations in the output of ``scontrol show job``, in order of tasks; a job without a file has none."""
+    found = [location for block in blocks if (location := _parse_block(block)) is not None]
+    return sorted(found, key=lambda location: (location.is_pattern, location.job.task or 0))
 
 
-def place_of(job: JobId, known: Sequence[Place]) -> Place | None:
-    """The place of a job or task; of a task without a record yet, the one that its array's pattern gives."""
-    for place in known:
-        if not place.waiting and place.job.raw == job.raw and place.job.task == job.task:
-            return place
-    waiting = next((place for place in known if place.waiting and place.job.raw == job.raw), None)
-    return waiting.of_task(job.task) if waiting is not None and job.task is not None else None
+def find_location(job: JobId, known: Sequence[LogLocation]) -> LogLocation | None:
+    """Return the location of a job or task; of a task without its own record, by the pattern of its array."""
+    for location in known:
+        if not location.is_pattern and location.job.raw == job.raw and location.job.task == job.task:
+            return location
+    pattern = next((location for location in known if location.is_pattern and location.job.raw == job.raw), None)
+    return pattern.of_task(job.task) if pattern is not None and job.task is not None else None
 
 
-def from_submit_line(job: JobId, line: str, workdir: str, user: str, name: str, raw_id: str, host: str) -> Place | None:
-    """The place that an sbatch command line gives; None where it does not name one: the script itself may.
+def parse_submit_line(
+    job: JobId, line: str, workdir: str, user: str, name: str, raw_id: str, host: str
+) -> LogLocation | None:
+    """Return the location in an sbatch command line; None without --output, as the script may set it.
 
-    ``raw_id`` is the task's own number, ``host`` the job's first node. A line without --error means both streams in one
-    file.
+    ``raw_id`` is the task's own job id, ``host`` the job's first node. Without --error, both streams go into one file.
     """
     try:
         words = shlex.split(line)
@@ -86,14 +87,14 @@ def from_submit_line(job: JobId, line: str, workdir: str, user: str, name: str, 
         return None
     out, err = _option(words, _OUT), _option(words, _ERR)
     if out is None:
-        return None  # then the script's own lines decide, and nobody kept them
+        return None  # then the script may set it, and Slurm does not keep the script
     fields = _fields(job, raw_id, user, name, host)
     base = Path(workdir or "/")
-    return Place(job, base / expand(out, fields), base / expand(err, fields) if err is not None else None, user)
+    return LogLocation(job, base / expand(out, fields), base / expand(err, fields) if err is not None else None, user)
 
 
 def expand(pattern: str, fields: Mapping[str, str]) -> str:
-    """A pattern of sbatch with its ``%x`` filled in, ``%4j`` with zeros; one whose value is not known stays."""
+    """Return a file pattern of sbatch with its ``%x`` expanded, ``%4j`` zero-padded; an unknown field stays."""
 
     def fill(match: re.Match[str]) -> str:
         if match[2] is None:
@@ -104,23 +105,23 @@ def expand(pattern: str, fields: Mapping[str, str]) -> str:
     return _FIELD.sub(fill, pattern)
 
 
-def _place(block: Mapping[str, str]) -> Place | None:
+def _parse_block(block: Mapping[str, str]) -> LogLocation | None:
     raw, out, err = block.get("JobId", ""), block.get("StdOut", ""), block.get("StdErr", "")
     array, task = block.get("ArrayJobId", ""), block.get("ArrayTaskId", "")
     if not raw.isdigit() or not out:
         return None
     job = JobId(array or raw, int(task) if task.isdigit() else None)
-    waiting = bool(array) and job.task is None
+    is_pattern = bool(array) and job.task is None
     user = block.get("UserId", "").partition("(")[0]
     fields = _fields(job, raw, user, block.get("JobName", ""), block.get("BatchHost", ""))
     paths = [expand(path, fields) for path in (out, err or out)]
-    if waiting:
+    if is_pattern:
         paths = [path.replace(NO_TASK, "{task}") for path in paths]
-    return Place(job, Path(paths[0]), Path(paths[1]) if paths[1] != paths[0] else None, user, waiting)
+    return LogLocation(job, Path(paths[0]), Path(paths[1]) if paths[1] != paths[0] else None, user, is_pattern)
 
 
 def _fields(job: JobId, raw_id: str, user: str, name: str, host: str) -> dict[str, str]:
-    """What each letter stands for in a batch script's own files: there node and task are the first (seen on 22.05)."""
+    """Return the fields of the file names of a batch script; its node and task are the first ones (seen on 22.05)."""
     task = "" if job.task is None else str(job.task)
     return {
         "A": job.raw, "a": task or NO_TASK, "j": raw_id, "J": f"{raw_id}.batch", "u": user, "x": name,
@@ -129,7 +130,7 @@ def _fields(job: JobId, raw_id: str, user: str, name: str, host: str) -> dict[st
 
 
 def _option(words: Sequence[str], names: tuple[str, str]) -> str | None:
-    """The last value of an option in sbatch's words, up to the script: what follows that is the script's own."""
+    """Return the last value of an option in the arguments of sbatch, before the script and its own arguments."""
     short, long = names
     found, at = None, 1
     while at < len(words) and words[at].startswith("-"):

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterrun.job import JobId
-from clusterrun.logs.places import expand, from_submit_line, place_of, places
+from clusterrun.logs.locations import expand, find_location, parse_locations, parse_submit_line
 from clusterrun.scheduler.slurm.sacct import NEW, OLD, SEP, files_argv, parse_files
 from clusterrun.scheduler.slurm.scontrol import parse_show
 
@@ -40,7 +40,7 @@ ONE = """JobId=3 JobName=a b=c
 
 
 def of(text: str) -> list:
-    return places(parse_show(text))
+    return parse_locations(parse_show(text))
 
 
 def test_what_scontrol_leaves_is_filled_in_as_slurm_does_it() -> None:
@@ -52,17 +52,17 @@ def test_what_scontrol_leaves_is_filled_in_as_slurm_does_it() -> None:
 def test_a_running_task_has_its_file_and_one_file_is_read_once() -> None:
     task, waiting = of(ARRAY)
     assert (task.job, task.out, task.err) == (JobId("1", 1), Path("/home/ann/x-1_1-a.sh.log"), None)
-    assert waiting.waiting
+    assert waiting.is_pattern
 
 
 def test_a_task_that_waits_will_write_where_its_arrays_pattern_says() -> None:
-    place = place_of(JobId("1", 4), of(ARRAY))
-    assert place is not None and place.out == Path("/home/ann/x-1_4-a.sh.log") and not place.waiting
+    place = find_location(JobId("1", 4), of(ARRAY))
+    assert place is not None and place.out == Path("/home/ann/x-1_4-a.sh.log") and not place.is_pattern
 
 
 def test_a_job_that_is_not_in_the_answer_has_no_place() -> None:
-    assert place_of(JobId("9", 4), of(ARRAY)) is None
-    assert place_of(JobId("3", 4), of(ONE)) is None
+    assert find_location(JobId("9", 4), of(ARRAY)) is None
+    assert find_location(JobId("3", 4), of(ONE)) is None
 
 
 def test_a_job_without_a_batch_script_has_no_place() -> None:
@@ -96,7 +96,7 @@ def test_any_pattern_is_expanded_without_a_fall(pattern: str) -> None:
     ],
 )
 def test_sbatchs_own_line_names_the_files(line: str, out: str, err: str | None) -> None:
-    place = from_submit_line(JobId("1", 2), line, "/w", "ann", "job", "7", "node1")
+    place = parse_submit_line(JobId("1", 2), line, "/w", "ann", "job", "7", "node1")
     assert place is not None
     assert (str(place.out), str(place.err) if place.err else None) == (out, err)
 
@@ -106,7 +106,7 @@ def test_sbatchs_own_line_names_the_files(line: str, out: str, err: str | None) 
     ["sbatch run.sh", "sbatch run.sh -o script.out", "sbatch --requeue run.sh -o x", "srun -o x y", "", "sbatch '"],
 )
 def test_a_line_that_does_not_name_them_is_no_answer(line: str) -> None:
-    assert from_submit_line(JobId("1"), line, "/w", "ann", "job", "1", "node1") is None
+    assert parse_submit_line(JobId("1"), line, "/w", "ann", "job", "1", "node1") is None
 
 
 def test_sacct_is_asked_for_one_job_and_answers_by_column() -> None:
