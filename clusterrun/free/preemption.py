@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from clusterrun.scheduler.slurm.nodes import Node
 from clusterrun.scheduler.slurm.scontrol import parse_show
+from clusterrun.scheduler.slurm.values import parse_int
 
 BY_PARTITION = "preempt/partition_prio"
 """The PreemptType with which this is so; with another one the partitions' tiers end no job."""
@@ -50,5 +51,5 @@ def preempted(partitions: str, nodes: Iterable[Node]) -> dict[str, Preemption]:
 
 
 def _tier(block: dict[str, str]) -> int:
-    text = block.get("PriorityTier", "")
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 1
+    tier = parse_int(block.get("PriorityTier", ""))
+    return 1 if tier is None else tier

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from clusterrun.why.causes.context import with_reason
 from clusterrun.why.causes.hang import Absent, absent
-from clusterrun.why.causes.match import Finding, filled
-from clusterrun.why.causes.model import Cause, EndFacts, Evidence, Line, Strength
+from clusterrun.why.causes.match import filled
+from clusterrun.why.causes.model import Cause, EndFacts, Evidence, Line, LogFinding, Strength
 from clusterrun.why.causes.table_python import EXCEPTION
 
 Logs = Sequence[Sequence[Line]]
@@ -27,7 +27,7 @@ BY_STATE = {
 BY_DUE = {"TIME LIMIT": "time-limit", "PREEMPTION": "preemption", "NODE FAILURE": "node-failure"}
 
 
-def in_full(best: Finding, findings: Sequence[Finding], logs: Logs, facts: EndFacts) -> Cause:
+def in_full(best: LogFinding, findings: Sequence[LogFinding], logs: Logs, facts: EndFacts) -> Cause:
     """A finding in full: a kill or a container with its reason, a hang with the rank that did not come."""
     if best.kind == "killed" or (best.row is EXCEPTION and _says_killed(best.sentence)):
         memory = next((f for f in findings if f.kind == "host-memory" and f.strength <= Strength.HINT), None)
@@ -54,12 +54,12 @@ def in_full(best: Finding, findings: Sequence[Finding], logs: Logs, facts: EndFa
     return told(_with_task(with_reason(best, findings, logs), findings), facts)
 
 
-def _may_be(task: Finding, memory: Finding) -> bool:
+def _may_be(task: LogFinding, memory: LogFinding) -> bool:
     """Whether that task can be the one that a line on memory is about: a line names its node, and only that."""
     return not memory.node or (task.node in ("", memory.node) and len(task.ranks) < 2)
 
 
-def _with_task(best: Finding, findings: Sequence[Finding]) -> Finding:
+def _with_task(best: LogFinding, findings: Sequence[LogFinding]) -> LogFinding:
     """A cause that no rank's label stands before, with the task that srun says went first."""
     if best.rank is not None or best.strength is not Strength.CAUSE or best.kind in BY_STATE.values():
         return best
@@ -72,7 +72,7 @@ def _says_killed(text: str) -> bool:
     return any(word in text for word in words)
 
 
-def _hang(best: Finding, missing: Absent | None, facts: EndFacts) -> Cause:
+def _hang(best: LogFinding, missing: Absent | None, facts: EndFacts) -> Cause:
     cause = told(best, facts)
     waited = f"; the others waited at {cause.place}" if cause.place else ""
     if missing is None:
@@ -96,7 +96,7 @@ def _hang(best: Finding, missing: Absent | None, facts: EndFacts) -> Cause:
     )
 
 
-def told(finding: Finding, facts: EndFacts) -> Cause:
+def told(finding: LogFinding, facts: EndFacts) -> Cause:
     node = finding.node or (facts.nodes.get(finding.rank, "") if finding.rank is not None else "")
     command = finding.command
     if "{node}" in finding.row.command and not finding.value("node"):
@@ -116,7 +116,7 @@ def told(finding: Finding, facts: EndFacts) -> Cause:
     )
 
 
-def lines_of(finding: Finding | None) -> tuple[Evidence, ...]:
+def lines_of(finding: LogFinding | None) -> tuple[Evidence, ...]:
     return () if finding is None or not finding.line.text else (evidence_of(finding.line),)
 
 

@@ -9,8 +9,8 @@ from itertools import islice
 
 from clusterrun.why.causes.context import with_reason
 from clusterrun.why.causes.describe import Logs, evidence_of, lines_of, rank_words, told
-from clusterrun.why.causes.match import BY_STEPD, Finding
-from clusterrun.why.causes.model import Cause, EndFacts, Evidence, Line, Strength
+from clusterrun.why.causes.match import BY_STEPD
+from clusterrun.why.causes.model import Cause, EndFacts, Evidence, Line, LogFinding, Strength
 from clusterrun.why.causes.table_python import BARE
 from clusterrun.why.causes.tracebacks import split_rank
 
@@ -26,7 +26,7 @@ _SHORT = 40  # lines of logs that show no work
 _LAST = 5  # lines to show where none names a cause
 
 
-def weak(best: Finding | None, findings: Sequence[Finding], logs: Logs, facts: EndFacts) -> Cause:
+def weak(best: LogFinding | None, findings: Sequence[LogFinding], logs: Logs, facts: EndFacts) -> Cause:
     """Nothing names a cause by itself: hints, a rank that is silent, consequences, or the bare exit status."""
     if facts.exit_status in (126, 127):
         missing = [f for f in findings if f.kind == "command-missing"]
@@ -64,7 +64,7 @@ def weak(best: Finding | None, findings: Sequence[Finding], logs: Logs, facts: E
     return _unknown(findings, logs, facts)
 
 
-def _ends_its_log(found: Finding, logs: Logs) -> bool:
+def _ends_its_log(found: LogFinding, logs: Logs) -> bool:
     """Whether a log ends with it, and none of the others with the words of a good end."""
     if found.row.common and (found.kind == "setup" or _BROKEN.search(found.sentence)):
         return _stops_there(found, logs)
@@ -83,13 +83,13 @@ def _ends_its_log(found: Finding, logs: Logs) -> bool:
     return True
 
 
-def _went_on(found: Finding, logs: Logs) -> bool:
+def _went_on(found: LogFinding, logs: Logs) -> bool:
     """Whether it is a warning of C++ code (``[W…``), which tries again, and some log shows work."""
     work = (line for lines in logs for line in lines if _WORK.search(line.text[:1_000]))
     return split_rank(found.line)[1].startswith("[W") and len(list(islice(work, 3))) == 3
 
 
-def _stops_there(found: Finding, logs: Logs) -> bool:
+def _stops_there(found: LogFinding, logs: Logs) -> bool:
     """Whether short logs show no work at all beside an environment that does not work and its own advice."""
     texts = [line.text[:1_000] for lines in logs for line in lines if line.text.strip()]
     return len(texts) <= _SHORT and not any(_WORK.search(text) or _GOOD_END.search(text) for text in texts)
@@ -103,7 +103,7 @@ def _silent(facts: EndFacts) -> list[int]:
     return silent if 2 * len(silent) <= facts.world_size else []
 
 
-def _unknown(findings: Sequence[Finding], logs: Logs, facts: EndFacts) -> Cause:
+def _unknown(findings: Sequence[LogFinding], logs: Logs, facts: EndFacts) -> Cause:
     ended = next((f for f in findings if f.kind == "task-ended" and f.value("status")), None)
     rank = facts.failure.rank if facts.failure else ended.rank if ended else None
     # srun's own status is the highest of all ranks', mostly that of those which it ended

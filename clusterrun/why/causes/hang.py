@@ -6,8 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from clusterrun.why.causes.match import Finding
-from clusterrun.why.causes.model import EndFacts, Line
+from clusterrun.why.causes.model import EndFacts, Line, LogFinding
 from clusterrun.why.causes.tracebacks import split_rank
 
 _ENQUEUED = re.compile(
@@ -23,7 +22,7 @@ class Absent:
     how: str
 
 
-def absent(findings: Sequence[Finding], logs: Sequence[Sequence[Line]], facts: EndFacts) -> Absent | None:
+def absent(findings: Sequence[LogFinding], logs: Sequence[Sequence[Line]], facts: EndFacts) -> Absent | None:
     """The ranks that did not come to the collective that timed out, None where that cannot be seen."""
     if facts.behind:
         ranks = tuple(sorted(facts.behind))

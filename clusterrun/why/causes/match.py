@@ -7,12 +7,12 @@ import re
 import shlex
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import accumulate
 
 from clusterrun.why.causes.aborts import put_aborted
 from clusterrun.why.causes.memory_units import compared
-from clusterrun.why.causes.model import CauseRow, Line, Strength
+from clusterrun.why.causes.model import READ, CauseRow, Line, LogFinding, Strength
 from clusterrun.why.causes.nan_series import NAN, turned_nan
 from clusterrun.why.causes.table_files import FILES, UNRESOLVED
 from clusterrun.why.causes.table_gpu import GPU
@@ -26,7 +26,6 @@ from clusterrun.why.causes.tracebacks import Raised, Summary, crash_place, split
 TABLE: tuple[CauseRow, ...] = (*SLURM, *GPU, *PEERS, *PYTHON, *FILES, *LAUNCH)
 
 _MOST_OF_ONE = 2_000  # lines that one needle may name in one file: a word that stands in every line tells nothing new
-_READ = 4_096  # characters of a line that a pattern looks at: foreign lines may be long, and made to be slow
 _MOST_RANKS = 4_096  # of one line of srun's
 _SIGNALS = {4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL", 11: "SIGSEGV"}
 _OTHER = ("_too", "_old")
@@ -34,7 +33,6 @@ _STEPD = re.compile(r"slurmstepd-([\w.-]+): ")
 #: How a line of slurmstepd's begins: by its name, in 26.05 by the time, which other programs' lines may begin with too.
 BY_STEPD = re.compile(r"slurmstepd|\[\d{4}-[\dT:.-]+\] error: (?:\*\*\* |Detected \d+ oom|StepId=)")
 _SKIPPED = re.compile(r"(?i)\bskip(?:s|ped|ping)? (?:this |the |a )?batch\b")
-_WARNING = re.compile(r":\d+: [A-Z]\w*Warning: ")
 #: exceptions that only report another process's end
 _REPORTS = frozenset(("ChildFailedError", "SystemExit", "CalledProcessError", "ProcessExitedException"))
 _REPR = re.compile(r"^(\w+(?:Error|Exception))\((['\"])(.*)\2,?\)$")
@@ -42,43 +40,9 @@ _WORD, _PART = re.compile(r"\{(\w+)\}"), re.compile(r"\[([^\]]*)\]")
 PROGRESS = re.compile(r"(?i)\b(?:step|iter(?:ation)?|epoch|batch|loss|it/s|s/it|tokens?/s)\b\W{0,3}\d|\d+%\|")
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """What one line shows: the row it matched, its index among the file's lines, who it is about, the row's words.
-
-    ``survived`` where the same rank went on with its work afterwards.
-    """
-
-    row: CauseRow
-    index: int
-    line: Line
-    rank: int | None = None
-    ranks: tuple[int, ...] = ()
-    node: str = ""
-    sentence: str = ""
-    advice: str = ""
-    command: str = ""
-    place: str = ""
-    strength: Strength = Strength.CAUSE
-    values: tuple[tuple[str, str], ...] = ()
-    survived: bool = False
-
-    @property
-    def kind(self) -> str:
-        return self.row.kind
-
-    @property
-    def warned(self) -> bool:
-        """Whether its line is a warning of Python's ``warnings``: the program went on."""
-        return _WARNING.search(self.line.text[:_READ]) is not None
-
-    def value(self, name: str) -> str:
-        return dict(self.values).get(name, "")
-
-
-def scan(lines: Sequence[Line]) -> list[Finding]:
+def scan(lines: Sequence[Line]) -> list[LogFinding]:
     """The findings in the lines of one file, in their order."""
-    found: dict[int, Finding] = {}
+    found: dict[int, LogFinding] = {}
     for row_, index in _hits(lines):
         finding = match_row(row_, lines[index], index)
         known = found.get(index)
@@ -99,16 +63,16 @@ def scan(lines: Sequence[Line]) -> list[Finding]:
     if turned is not None:  # lines of work come after it, and are what shows it
         index, sentence = turned
         findings.append(
-            Finding(row=NAN, index=index, line=lines[index], rank=split_rank(lines[index])[0], sentence=sentence,
+            LogFinding(row=NAN, index=index, line=lines[index], rank=split_rank(lines[index])[0], sentence=sentence,
                     advice=NAN.advice, command=NAN.command, strength=NAN.strength)
         )  # fmt: skip
     return findings
 
 
-def match_row(row_: CauseRow, line: Line, index: int = 0) -> Finding | None:
+def match_row(row_: CauseRow, line: Line, index: int = 0) -> LogFinding | None:
     """What a row finds in one line, None where it finds nothing."""
     rank, text = split_rank(line)
-    text = _REPR.sub(r"\1: \3", text[:_READ])  # hydra prints an exception as its repr
+    text = _REPR.sub(r"\1: \3", text[:READ])  # hydra prints an exception as its repr
     match = row_.pattern.search(text)
     if match is None or " NCCL INFO " in text:  # what NCCL tries again, or does without
         return None
@@ -135,7 +99,7 @@ def match_row(row_: CauseRow, line: Line, index: int = 0) -> Finding | None:
     rank = ranks[0] if ranks else int(told) if told and told.isdigit() else rank
     words["0"] = match[0][:200]
     known = words | ({} if rank is None else {"rank": str(rank)})
-    return Finding(
+    return LogFinding(
         row=row_,
         index=index,
         line=line,
@@ -150,7 +114,7 @@ def match_row(row_: CauseRow, line: Line, index: int = 0) -> Finding | None:
     )
 
 
-def classify(text: str) -> Finding | None:
+def classify(text: str) -> LogFinding | None:
     """What a text by itself shows (a rank's own word of its error), None where no row knows it."""
     line = Line("", None, None, text)
     low = text.lower()
@@ -203,7 +167,7 @@ def _lines_with(low: str, needle: str, starts: list[int]) -> list[int]:
     return found
 
 
-def _put_raised(found: dict[int, Finding], raised: Raised, lines: Sequence[Line]) -> None:
+def _put_raised(found: dict[int, LogFinding], raised: Raised, lines: Sequence[Line]) -> None:
     """Let a traceback speak at its last line: in the words of a row that knows it, else in its own."""
     inside = [
         found[i]
@@ -223,7 +187,7 @@ def _put_raised(found: dict[int, Finding], raised: Raised, lines: Sequence[Line]
     if known is None:
         name = raised.name.rpartition(".")[2]
         echo = raised.harmless or name in _REPORTS
-        finding = Finding(
+        finding = LogFinding(
             row=EXCEPTION,
             index=raised.index,
             line=line,
@@ -242,14 +206,14 @@ def _put_raised(found: dict[int, Finding], raised: Raised, lines: Sequence[Line]
     found[raised.index] = finding
 
 
-def _of_summary(line: Line, summary: Summary) -> Finding:
+def _of_summary(line: Line, summary: Summary) -> LogFinding:
     """torchrun's word on who failed first: a cause where it was a signal, else only who it was."""
     rank, code = summary.rank, summary.code or 0
     kind = "task-ended" if code >= 0 or code == -15 else "killed" if code == -9 else "crashed"
     model = next(r for r in SLURM if r.kind == kind)
     who = f"rank {rank} on {summary.host or '?'}" if rank is not None else "a rank"
     how = _SIGNALS.get(-code, f"signal {-code}") if code < 0 else f"status {code}"
-    return Finding(
+    return LogFinding(
         row=model,
         index=summary.index,
         line=line,
@@ -264,7 +228,7 @@ def _of_summary(line: Line, summary: Summary) -> Finding:
     )
 
 
-def _with_survivors(findings: list[Finding], lines: Sequence[Line]) -> list[Finding]:
+def _with_survivors(findings: list[LogFinding], lines: Sequence[Line]) -> list[LogFinding]:
     """Mark what a rank survived: three lines of its work came after it, or a batch too large that it left out."""
     if not findings:
         return findings
@@ -289,6 +253,6 @@ def _with_survivors(findings: list[Finding], lines: Sequence[Line]) -> list[Find
         survived = len(work) == 3 and work[2] > finding.index
         if finding.kind == "cuda-memory":
             near = lines[finding.index : finding.index + 4]
-            survived = survived or any(_SKIPPED.search(line.text[:_READ]) for line in near)
+            survived = survived or any(_SKIPPED.search(line.text[:READ]) for line in near)
         marked.append(replace(finding, survived=survived))
     return marked

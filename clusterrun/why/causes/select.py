@@ -16,8 +16,8 @@ from clusterrun.job import LAUNCH_FAILURE, LAUNCH_REASON
 from clusterrun.why.causes.context import reported
 from clusterrun.why.causes.describe import BY_DUE, BY_STATE, Logs, in_full, lines_of, rank_words, told
 from clusterrun.why.causes.fallback import weak
-from clusterrun.why.causes.match import BY_STEPD, TABLE, Finding, classify, filled, scan
-from clusterrun.why.causes.model import Cause, EndFacts, Line, Strength
+from clusterrun.why.causes.match import BY_STEPD, TABLE, classify, filled, scan
+from clusterrun.why.causes.model import Cause, EndFacts, Line, LogFinding, Strength
 from clusterrun.why.causes.nan_series import NAN
 from clusterrun.why.causes.table_python import BARE, EXCEPTION, EXIT
 
@@ -64,10 +64,10 @@ def _completed(logs: Logs) -> Cause:
     return Cause(kind="none", sentence="nothing went wrong")
 
 
-def _own_words(findings: Sequence[Finding], facts: EndFacts) -> Cause | None:
+def _own_words(findings: Sequence[LogFinding], facts: EndFacts) -> Cause | None:
     """Ends that say themselves what they are: the exit statuses of clusterrun's script, and a log that never was."""
 
-    def last(kind: str) -> Finding | None:
+    def last(kind: str) -> LogFinding | None:
         return next((f for f in reversed(findings) if f.kind == kind), None)
 
     if facts.exit_status == STOPPED and facts.state in ("", "FAILED"):
@@ -97,7 +97,7 @@ def _own_words(findings: Sequence[Finding], facts: EndFacts) -> Cause | None:
     return None
 
 
-def _of_job(kind: str, by_file: Sequence[Sequence[Finding]], logs: Logs, facts: EndFacts) -> Cause:
+def _of_job(kind: str, by_file: Sequence[Sequence[LogFinding]], logs: Logs, facts: EndFacts) -> Cause:
     """The cause where the scheduler says what it did: that, unless a rank had failed before its line."""
     marks = [next((f for f in found if f.kind == kind), None) for found in by_file]
     mark = next((f for f in marks if f is not None), None)
@@ -169,7 +169,7 @@ def _able(kind: str) -> Strength:
     return Strength.CAUSE if kind in ("node-failure", "preemption") else Strength.HANG
 
 
-def _of_record(by_file: Sequence[Sequence[Finding]], logs: Logs, facts: EndFacts) -> Finding | None:
+def _of_record(by_file: Sequence[Sequence[LogFinding]], logs: Logs, facts: EndFacts) -> LogFinding | None:
     """The cause by the word of the rank that failed first; None where it has none, or only noticed another's end."""
     told = facts.failure
     if told is None:
@@ -192,7 +192,7 @@ def _of_record(by_file: Sequence[Sequence[Finding]], logs: Logs, facts: EndFacts
     if known is not None:
         return replace(known, line=line, rank=told.rank, place=told.place)
     row = EXIT if _EXITED.search(told.error) else EXCEPTION
-    return Finding(
+    return LogFinding(
         row=row,
         index=0,
         line=line,
@@ -205,8 +205,8 @@ def _of_record(by_file: Sequence[Sequence[Finding]], logs: Logs, facts: EndFacts
 
 
 def _instead(
-    best: Finding, by_file: Sequence[Sequence[Finding]], findings: Sequence[Finding], facts: EndFacts
-) -> Finding:
+    best: LogFinding, by_file: Sequence[Sequence[LogFinding]], findings: Sequence[LogFinding], facts: EndFacts
+) -> LogFinding:
     """What says more than a bare exit status, or came before an exception that complains of NaN; else the same."""
     if best.strength is Strength.HANG and (known := _behind_the_hang(by_file)) is not None:
         return known
@@ -224,7 +224,7 @@ def _instead(
     return best
 
 
-def _behind_the_hang(by_file: Sequence[Sequence[Finding]]) -> Finding | None:
+def _behind_the_hang(by_file: Sequence[Sequence[LogFinding]]) -> LogFinding | None:
     """What no waiting rank can bring about: it made them wait, even where its line comes after their time-outs."""
     found = [f for f in chain(*by_file) if not f.survived and not f.warned]
     able = [f for f in found if f.kind in _ROOTS and f.strength is Strength.CAUSE]
@@ -235,7 +235,7 @@ def _behind_the_hang(by_file: Sequence[Sequence[Finding]]) -> Finding | None:
 _ROOTS = frozenset({"gpu-fault", "node-failure", "cuda-memory", "host-memory", "quota", "disk-full"})
 
 
-def _no_launcher(by_file: Sequence[Sequence[Finding]]) -> Finding | None:
+def _no_launcher(by_file: Sequence[Sequence[LogFinding]]) -> LogFinding | None:
     """A launcher that the shell did not find, where a file is missing that its ranks would have written."""
     missing = (f for f in chain(*by_file) if f.kind == "command-missing" and _LAUNCHER.search(f.sentence))
     return next((replace(f, row=replace(f.row, strength=Strength.CAUSE)) for f in missing), None)
@@ -245,7 +245,7 @@ _LAUNCHER = re.compile(r"\b(?:torchrun|accelerate|deepspeed|mpirun|mpiexec|horov
 _OF_NAN = re.compile(r"(?i)\b(?:nan|inf|infinity|infinite)\b")
 
 
-def _killed_before(by_file: Sequence[Sequence[Finding]], near: Finding | None, rank: int) -> Finding | None:
+def _killed_before(by_file: Sequence[Sequence[LogFinding]], near: LogFinding | None, rank: int) -> LogFinding | None:
     """A rank that was killed, or a device that failed, before the rank that could still write said anything."""
     if near is None:
         return None
@@ -259,9 +259,9 @@ def _killed_before(by_file: Sequence[Sequence[Finding]], near: Finding | None, r
     return None
 
 
-def _earliest(by_file: Sequence[Sequence[Finding]], facts: EndFacts) -> Finding | None:
+def _earliest(by_file: Sequence[Sequence[LogFinding]], facts: EndFacts) -> LogFinding | None:
     """Of each file the earliest that explains most, of those the one that explains most; the first file wins a tie."""
-    chosen: list[Finding] = []
+    chosen: list[LogFinding] = []
     failed = (
         facts.state or facts.exit_status or any(f.strength <= Strength.HANG and not f.warned for f in chain(*by_file))
     )
@@ -279,24 +279,24 @@ def _earliest(by_file: Sequence[Sequence[Finding]], facts: EndFacts) -> Finding 
 _LATER = {"nan-loss": 1, "crashed": 1, "interrupted": 2}
 
 
-def _later(found: Finding) -> int:
+def _later(found: LogFinding) -> int:
     return _LATER.get(found.kind, 0) if found.strength >= Strength.HINT else 0
 
 
-def _named(finding: Finding, facts: EndFacts) -> Finding:
+def _named(finding: LogFinding, facts: EndFacts) -> LogFinding:
     """A finding whose rank is known by its node too."""
     if finding.node or finding.rank is None:
         return finding
     return replace(finding, node=facts.nodes.get(finding.rank, ""))
 
 
-def _by_kind(kind: str, found: Finding | None) -> Finding:
+def _by_kind(kind: str, found: LogFinding | None) -> LogFinding:
     """A finding of that kind: the one there is, else the bare row's words."""
     if found is not None:
         return found
     row = next((r for r in TABLE if r.kind == kind), EXCEPTION)
     line = Line("", None, None, "")
-    return Finding(
+    return LogFinding(
         row=replace(row, kind=kind),
         index=0,
         line=line,

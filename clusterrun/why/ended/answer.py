@@ -10,7 +10,6 @@ from typing import Any
 from clusterrun.job import JobStatus
 from clusterrun.why.causes import Cause
 
-_NO_FAILURE = ("none", "unknown", "stopped", "duplicate")
 _LONGEST = 400  # characters of a line of evidence: errors of libraries go on for a page
 
 
@@ -33,17 +32,8 @@ class Diagnosis:
         who = f"{self._who()} failed first: " if self._who() else ""
         return f"{who}{self.cause.sentence}{place}"
 
-    def lines(self) -> list[str]:
-        """For people: the cause, the proof with file and line, what to do, the command to type."""
-        cause = self.cause
-        lines = [self.headline() if cause.kind in _NO_FAILURE else f"first cause: {self.headline()}"]
-        lines += [f"  {one.place}: {one.text[:_LONGEST]}" for one in cause.evidence]
-        lines += [f"what to do: {cause.advice}"] if cause.advice else []
-        lines += [f"  {cause.command}"] if cause.command else []
-        return lines + [f"note: {note}" for note in self.notes]
-
     def facts(self) -> list[tuple[str, Sequence[str]]]:
-        """The same for people as named parts, as ``why`` shows them."""
+        """Return what ``why`` shows: each part's name and its lines."""
         cause = self.cause
         seen = [f"{one.place}: {one.text[:_LONGEST]}" for one in cause.evidence]
         do = [line for line in (cause.advice, cause.command) if line]

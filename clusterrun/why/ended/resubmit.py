@@ -11,8 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from clusterrun.config.files import PROJECT_FILE, USER_FILE
+from clusterrun.errors import RequestError
+from clusterrun.jobspec.fields import parse_time_limit
 from clusterrun.records import run_record
 from clusterrun.records.run_record import RunRecord
+from clusterrun.terminal.units import format_time_limit
 from clusterrun.why.causes import Cause
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)([KMGT]?)B?", re.IGNORECASE)
@@ -133,20 +136,12 @@ def _twice(size: str) -> str:
 
 
 def _longer(limit: str) -> str:
-    """Twice a time limit, as sbatch takes it (90, 2:00:00, 1-12)."""
-    days, dash, rest = limit.rpartition("-")
-    parts = rest.split(":")
-    if not all(part.isdigit() for part in parts) or not limit or (dash and not days.isdigit()):
+    """Return twice a time limit in one of sbatch's formats (90, 2:00:00, 1-12)."""
+    try:
+        seconds = parse_time_limit(limit)
+    except RequestError:
         return "LONGER"
-    numbers = [int(part) for part in parts]
-    if dash:
-        hours, minutes, seconds = (*numbers, 0, 0)[:3]
-    elif len(numbers) == 3:
-        hours, minutes, seconds = numbers[0], numbers[1], numbers[2]
-    else:
-        hours, minutes, seconds = 0, numbers[0], numbers[1] if len(numbers) > 1 else 0
-    total = 2 * (((int(days) if dash else 0) * 24 + hours) * 3600 + minutes * 60 + seconds)
-    return f"{total // 3600}:{total % 3600 // 60:02}:{total % 60:02}"
+    return format_time_limit(2 * seconds) if seconds else "LONGER"
 
 
 def _work(run: RunRecord, spec: Mapping[str, Any]) -> str:

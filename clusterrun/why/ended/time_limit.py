@@ -12,6 +12,7 @@ from clusterrun.job import JobStatus
 from clusterrun.jobspec.fields import parse_time_limit
 from clusterrun.records.run_record import RunRecord
 from clusterrun.scheduler.slurm.nodes import Partition, UserContext, closed
+from clusterrun.terminal.units import format_time_limit
 from clusterrun.why.causes import Cause
 
 _SAVE = "save and go on in another job: tasks of clusterrun save before the limit and resume (--requeue)"
@@ -31,8 +32,8 @@ def longer(cause: Cause, job: JobStatus, partitions: Sequence[Partition], run: R
         return cause
     wanted = 2 * had
     if most is None or wanted <= most:
-        return replace(cause, command=cause.command.replace("--time LONGER", f"--time {_words(wanted)}"))
-    bound = f"partition {own.name} allows no more than {_words(most)}"
+        return replace(cause, command=cause.command.replace("--time LONGER", f"--time {format_time_limit(wanted)}"))
+    bound = f"partition {own.name} allows no more than {format_time_limit(most)}"
     me = UserContext(user=_user())
     other = next(
         (
@@ -45,14 +46,16 @@ def longer(cause: Cause, job: JobStatus, partitions: Sequence[Partition], run: R
         None,
     )
     if other is not None:
-        allows = f"allows {_words(other.time_limit)}" if other.time_limit is not None else "has no limit"
-        command = cause.command.replace("--time LONGER", f"--time {_words(wanted)} --partition {other.name}")
+        allows = f"allows {format_time_limit(other.time_limit)}" if other.time_limit is not None else "has no limit"
+        command = cause.command.replace("--time LONGER", f"--time {format_time_limit(wanted)} --partition {other.name}")
         advice = f"{bound}, {other.name} {allows}: ask for more time there, or {_SAVE}"
         return replace(cause, advice=advice, command=command)
     if most > had:
-        command = cause.command.replace("--time LONGER", f"--time {_words(most)}")
+        command = cause.command.replace("--time LONGER", f"--time {format_time_limit(most)}")
         return replace(cause, advice=f"{bound}: ask for that, or {_SAVE}", command=command)
-    return replace(cause, advice=f"{bound}, and no other that you may use allows {_words(wanted)}: {_SAVE}", command="")
+    return replace(
+        cause, advice=f"{bound}, and no other that you may use allows {format_time_limit(wanted)}: {_SAVE}", command=""
+    )
 
 
 def _asked(run: RunRecord | None, name: str) -> str:
@@ -65,10 +68,6 @@ def _seconds(limit: str) -> int | None:
         return parse_time_limit(limit) if limit else None
     except ClusterrunError:
         return None
-
-
-def _words(seconds: int) -> str:
-    return f"{seconds // 3600}:{seconds % 3600 // 60:02}:{seconds % 60:02}"
 
 
 def _user() -> str:

@@ -76,10 +76,6 @@ class Waiting:
             ("not seen", self.unseen),
         ]
 
-    def lines(self) -> list[str]:
-        """The same as plain lines, each fact named once."""
-        return [f"{'' if n else name:>9}  {line}" for name, lines in self.facts() for n, line in enumerate(lines)]
-
     def json(self) -> dict[str, Any]:
         """The same as plain values; times in seconds since the epoch."""
         row = self.reason

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from clusterrun.job import JobStatus, Outcome, outcome_of
 from clusterrun.scheduler.slurm.squeue import Queued
-from clusterrun.terminal.units import first_few, format_duration, plural
+from clusterrun.terminal.units import first_few, format_clock, format_duration, plural
 
 # afterok:1(unfulfilled)   afterany:5_*+10(failed)   singleton(unfulfilled)   expand:3
 _ONE = re.compile(
@@ -101,8 +100,8 @@ def _live_words(rows: Sequence[Queued], delay: int) -> str:
         return f"has tasks that are not over: {_tasks(rows)}"
     row = rows[0]
     if row.state == "RUNNING" and delay and row.start:
-        met = time.strftime("%H:%M:%S", time.localtime(row.start + 60 * delay))
-        return f"is RUNNING since {time.strftime('%H:%M:%S', time.localtime(row.start))}, so this is met at {met}"
+        met = format_clock(row.start + 60 * delay)
+        return f"has been RUNNING since {format_clock(row.start)}, so this is met at {met}"
     if row.state == "RUNNING":
         return f"is RUNNING, at most {format_duration(row.left)} more" if row.left else "is RUNNING"
     return f"is {row.state}" + (f" ({row.reason})" if row.reason else "")

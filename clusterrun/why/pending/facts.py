@@ -88,11 +88,6 @@ class PendingFacts:
         return int(text) if text.isascii() and text.isdigit() and len(text) < 12 else None
 
 
-def whole(text: str) -> int | None:
-    """A whole number of Slurm's; None for a word in its place."""
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else None
-
-
 @dataclass(frozen=True, slots=True)
 class Finding:
     """``here`` is what the reason means for this job, a sentence each; ``do`` are commands, or advice, for it.

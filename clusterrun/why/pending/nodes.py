@@ -10,9 +10,9 @@ from clusterrun.reasons import Starts
 from clusterrun.scheduler.slurm.hostlist import expand, fold
 from clusterrun.scheduler.slurm.nodes import OPEN, OUT, Node
 from clusterrun.scheduler.slurm.scontrol import having
-from clusterrun.scheduler.slurm.values import parse_duration
+from clusterrun.scheduler.slurm.values import parse_duration, parse_int
 from clusterrun.terminal.units import first_few, format_duration, format_time_and_offset, plural
-from clusterrun.why.pending.facts import Finding, PendingFacts, whole
+from clusterrun.why.pending.facts import Finding, PendingFacts
 
 _SHOWN = 4
 
@@ -157,7 +157,7 @@ def reservations(facts: PendingFacts) -> Finding:
 
 def _before(facts: PendingFacts, blocks: Sequence[dict[str, str]]) -> tuple[str, ...]:
     """A time limit with which the job would end before the first of those reservations begins."""
-    starts = [start for block in blocks if (start := whole(block.get("StartTime", "")) or 0) > facts.now]
+    starts = [start for block in blocks if (start := parse_int(block.get("StartTime", "")) or 0) > facts.now]
     asked = parse_duration(facts.job.get("TimeLimit", ""))
     minutes = int(min(starts) - facts.now) // 60 - 1 if starts else 0
     if minutes < 1 or (asked is not None and asked <= minutes * 60):
@@ -166,14 +166,14 @@ def _before(facts: PendingFacts, blocks: Sequence[dict[str, str]]) -> tuple[str,
 
 
 def _reservation(block: dict[str, str], now: float) -> str:
-    start, end = whole(block.get("StartTime", "")), whole(block.get("EndTime", ""))
+    start, end = parse_int(block.get("StartTime", "")), parse_int(block.get("EndTime", ""))
     flags = f" ({block['Flags']})" if block.get("Flags") else ""
     if start and start > now:
         when = f"begins at {format_time_and_offset(start, now)}, for {format_duration(end - start if end else None)}"
     else:
         when = f"holds until {format_time_and_offset(end, now)}" if end else f"is {block.get('State', 'there')}"
     nodes = (
-        f"{plural(whole(block.get('NodeCnt', '')) or 0, 'node')}: {block['Nodes']}"
+        f"{plural(parse_int(block.get('NodeCnt', '')) or 0, 'node')}: {block['Nodes']}"
         if block.get("Nodes")
         else "no nodes"
     )

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from clusterrun.scheduler.slurm.sacctmgr import Association
 from clusterrun.scheduler.slurm.squeue import parse_tres
-from clusterrun.scheduler.slurm.values import parse_duration
+from clusterrun.scheduler.slurm.values import parse_duration, parse_int
 from clusterrun.terminal.units import first_few, format_duration
 from clusterrun.terminal.units import plural as several
-from clusterrun.why.pending.facts import Finding, PendingFacts, whole
+from clusterrun.why.pending.facts import Finding, PendingFacts
 from clusterrun.why.pending.targets import wall
 
 
@@ -35,8 +35,8 @@ def _broken(facts: PendingFacts, partition: dict[str, str]) -> Finding:
         here.append(f"partition {name} allows {format_duration(most)}; this job asks for {wants}")
         do.append(f"scontrol update JobId={facts.id} TimeLimit={format_duration(most)}")
     low, high = facts.nodes_asked
-    least, limit = whole(partition.get("MinNodes", "")) or 0, whole(partition.get("MaxNodes", ""))
-    total = whole(partition.get("TotalNodes", ""))
+    least, limit = parse_int(partition.get("MinNodes", "")) or 0, parse_int(partition.get("MaxNodes", ""))
+    total = parse_int(partition.get("TotalNodes", ""))
     if limit is not None and low > limit:
         here.append(f"partition {name} allows {several(limit, 'node')} for a job; this job asks for {low}")
         do.append(other_nodes(facts, limit))
@@ -57,7 +57,7 @@ def _broken(facts: PendingFacts, partition: dict[str, str]) -> Finding:
 
 def other_nodes(facts: PendingFacts, count: int) -> str:
     """How to have another number of nodes: Slurm keeps the tasks, and holds the job where they do not fit any more."""
-    tasks = whole(facts.job.get("NumTasks", "")) or 0
+    tasks = parse_int(facts.job.get("NumTasks", "")) or 0
     if tasks > (facts.nodes_asked[0] or 1):
         return f"submit it again with --nodes {count}, after `clusterrun cancel {facts.id}`"
     # the count alone is taken for the least: the most stays as it was, and with it the reason (22.05: seen)

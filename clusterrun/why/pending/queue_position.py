@@ -9,9 +9,9 @@ from clusterrun.job import TERMINAL
 from clusterrun.reasons import explain
 from clusterrun.scheduler.slurm.sprio import Priority
 from clusterrun.scheduler.slurm.squeue import Queued
-from clusterrun.scheduler.slurm.values import parse_duration
+from clusterrun.scheduler.slurm.values import parse_duration, parse_int
 from clusterrun.terminal.units import first_few, format_duration, format_time_and_offset, plural
-from clusterrun.why.pending.facts import Finding, PendingFacts, whole
+from clusterrun.why.pending.facts import Finding, PendingFacts
 from clusterrun.why.pending.nodes import has_room
 
 _SHOWN = 4
@@ -82,12 +82,12 @@ def _word(row: Queued) -> str:
 
 def _partitions_first(facts: PendingFacts) -> list[str]:
     """Partitions of a higher tier that share nodes with the job's."""
-    tiers = [whole(p.get("PriorityTier", "")) or 0 for p in facts.own_partitions]
+    tiers = [parse_int(p.get("PriorityTier", "")) or 0 for p in facts.own_partitions]
     if not tiers or facts.nodes is None:
         return []
     shared = _sharing(facts)
     others = [p for p in facts.partitions or () if p.get("PartitionName") in shared]
-    return [p["PartitionName"] for p in others if (whole(p.get("PriorityTier", "")) or 0) > max(tiers)]
+    return [p["PartitionName"] for p in others if (parse_int(p.get("PriorityTier", "")) or 0) > max(tiers)]
 
 
 def _sharing(facts: PendingFacts) -> set[str]:
@@ -175,7 +175,7 @@ def begin(facts: PendingFacts) -> Finding:
     if at is None:
         return Finding(unseen=("the time from which it may start",))
     here = [f"it may start from {format_time_and_offset(at, facts.now)}"]
-    restarts = whole(facts.job.get("Restarts", "")) or 0
+    restarts = parse_int(facts.job.get("Restarts", "")) or 0
     if restarts:
         again = f"it was put back into the queue ({plural(restarts, 'restart')})"
         here.append(f"{again}; Slurm lets some minutes pass before a job starts again")
@@ -197,7 +197,7 @@ def hold(facts: PendingFacts) -> Finding:
 
 def throttle(facts: PendingFacts) -> Finding:
     """How many tasks of the array run, of the number that %N allows."""
-    most = whole(facts.job.get("ArrayTaskThrottle", ""))
+    most = parse_int(facts.job.get("ArrayTaskThrottle", ""))
     array = facts.job.get("ArrayJobId", "") or facts.id.partition("_")[0]
     if facts.queue is None:
         return Finding(unseen=("the array's running tasks",))

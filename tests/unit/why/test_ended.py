@@ -50,7 +50,7 @@ def test_first_failure_is_told_with_node_place_line_and_a_command(store: Store) 
     told = answer.json()
     assert (told["kind"], told["rank"], told["node"], told["place"]) == ("exception", 1, "n2", "/u/train.py:4")
     assert told["evidence"] == [{"file": str(run.logs / "train_101.err"), "line": 4, "text": "ValueError: no"}]
-    assert answer.lines()[0] == "first cause: ValueError: no (rank 1 on n2, /u/train.py:4)"
+    assert answer.headline() == "ValueError: no (rank 1 on n2, /u/train.py:4)"
     assert told["command"] == "clusterrun logs 101 --rank 1 --stream err -n 50"
 
 
@@ -91,7 +91,7 @@ def test_logs_that_are_not_there_are_named(store: Store) -> None:
     run = submitted(store)
     answer = ended.explain(Slurm(), over(run, "TIMEOUT", 143))
     assert answer.cause.kind == "time-limit"
-    assert [line for line in answer.lines() if line.startswith("note: not there: ")]
+    assert [note for note in answer.notes if note.startswith("not there: ")]
 
 
 def test_log_that_is_a_link_is_not_read(store: Store, tmp_path: Path) -> None:

@@ -186,8 +186,9 @@ def test_nothing_seen_is_said_and_the_reason_still_explained() -> None:
 @pytest.mark.parametrize("number", ["6", "7", "9", "10", "11", "14", "15", "16", "18", "21", "22"])
 def test_every_job_of_a_real_queue_is_explained(number: str) -> None:
     found = judged(number)
-    assert found.reason is not None and found.here and found.do, found.lines()
-    assert not any(word in line for line in found.lines() for word in ("None", "{", "Found("))
+    lines = [line for _, lines in found.facts() for line in lines]
+    assert found.reason is not None and found.here and found.do, lines
+    assert not any(word in line for line in lines for word in ("None", "{", "Found("))
 
 
 @pytest.mark.parametrize("lost", ["queue", "partitions", "nodes", "reservations", "licenses", "holders", "past"])

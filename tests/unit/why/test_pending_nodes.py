@@ -172,7 +172,7 @@ def test_a_task_that_has_not_begun_waits_with_its_array() -> None:
 
 def test_the_minutes_after_a_begin() -> None:
     (line,), _ = dependencies.sentences("after:5+10(unfulfilled)", [task("5", "RUNNING", start=int(NOW))], [])
-    assert "to begin or be cancelled and then 10 minutes more; it is RUNNING since " in line
+    assert "to begin or be cancelled and then 10 minutes more; it has been RUNNING since " in line
     assert "so this is met at " in line
 
 
