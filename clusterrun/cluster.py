@@ -36,7 +36,7 @@ from clusterrun.submit import recover as recovering
 from clusterrun.terminal.units import plural
 
 if TYPE_CHECKING:  # asking about jobs needs none of them, and starts sooner without
-    from clusterrun.free.estimate import Asker, Soonest
+    from clusterrun.free.estimate import EstimateContext, StartEstimates
     from clusterrun.free.snapshot import ClusterSnapshot
     from clusterrun.jobspec.fields import Value
     from clusterrun.submit.plan import Plan
@@ -102,7 +102,7 @@ class Cluster:
 
         return plan(self._asker(asked, named=named), self.user, named=named)
 
-    def soonest(self, asked: SubmitArgs) -> Soonest:
+    def soonest(self, asked: SubmitArgs) -> StartEstimates:
         """Where a job would start soonest: asked of Slurm by partition and shape, nothing submitted or written."""
         from clusterrun.free.estimate import soonest
 
@@ -112,7 +112,7 @@ class Cluster:
         """What the cluster has free, and this user's limits; raises SchedulerError where Slurm does not answer."""
         from clusterrun.free import snapshot
 
-        return snapshot.look(self.scheduler("slurm"), self.user)
+        return snapshot.load_snapshot(self.scheduler("slurm"), self.user)
 
     def check(self, plan: Plan) -> None:
         """What can be known before queueing: the Python has torch, the script is bash; raises RequestError."""
@@ -333,8 +333,8 @@ class Cluster:
     def _foreign(self, ids: Sequence[JobId]) -> dict[JobId, list[RunState]]:
         return external.states(ids, self._reach.slurm_for(ids), time.time()) if ids else {}
 
-    def _asker(self, asked: SubmitArgs, *, named: bool = True, scheduler: str = "") -> Asker:
-        from clusterrun.free.estimate import Asker
+    def _asker(self, asked: SubmitArgs, *, named: bool = True, scheduler: str = "") -> EstimateContext:
+        from clusterrun.free.estimate import EstimateContext
         from clusterrun.submit import plan as planning
         from clusterrun.submit import request
 
@@ -342,7 +342,7 @@ class Cluster:
         if named or typed.scheduler == LOCAL or self.facts() is not None:
             found = self.scheduler(scheduler or typed.scheduler)
         here = planning.Here(self.cwd, self.environ, self.user)
-        return Asker(typed, found, here, self._reach.has_gpus(found), asked)
+        return EstimateContext(typed, found, here, self._reach.has_gpus(found), asked)
 
     def _scheduler_of(self, run: RunRecord | None) -> Scheduler:
         return query.scheduler_of(run, self._reach)

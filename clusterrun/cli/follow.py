@@ -258,7 +258,7 @@ def _clock(seconds: Any) -> str:
 def _meaning(reason: str) -> str:
     from clusterrun import reasons  # late: a thousand words that only a waiting job needs
 
-    found = reasons.explain(reason)
+    found = reasons.find_reason(reason)
     return found.meaning if found is not None else ""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from clusterrun.free.limits import Limit
+from clusterrun.free.limits import UserLimit
 from clusterrun.free.shapes import Need
 from clusterrun.free.snapshot import ClusterSnapshot
 from clusterrun.jobspec.spec import JobSpec
@@ -15,7 +15,9 @@ _RUNNING = ("MaxJobs", "MaxJobsPU", "MaxJobsPA", "GrpJobs")
 _QUEUED = ("MaxSubmitJobs", "MaxSubmitJobsPU", "MaxSubmitJobsPA", "GrpSubmitJobs")
 
 
-def beyond(seen: ClusterSnapshot, spec: JobSpec, need: Need, gpus: int, partitions: Iterable[str]) -> list[str]:
+def exceeded_limits(
+    seen: ClusterSnapshot, spec: JobSpec, need: Need, gpus: int, partitions: Iterable[str]
+) -> list[str]:
     """What stands in the way of a job of so many GPUs in any of those partitions, a line each.
 
     Only limits that surely hold for the job count: of the QOS and account it names, or of the user's defaults.
@@ -31,7 +33,7 @@ def beyond(seen: ClusterSnapshot, spec: JobSpec, need: Need, gpus: int, partitio
     return lines
 
 
-def _why(limit: Limit, spec: JobSpec, need: Need, gpus: int) -> str:
+def _why(limit: UserLimit, spec: JobSpec, need: Need, gpus: int) -> str:
     left = limit.limit if limit.left is None else limit.left
     if limit.name in _TRES:
         return _too_much(limit, left, *_asked(limit.tres, spec, need, gpus))
@@ -44,7 +46,7 @@ def _why(limit: Limit, spec: JobSpec, need: Need, gpus: int) -> str:
     return ""
 
 
-def _too_much(limit: Limit, left: float, count: int, noun: str) -> str:
+def _too_much(limit: UserLimit, left: float, count: int, noun: str) -> str:
     if count > limit.limit:
         more = f"{plural(count, noun)} {'is' if count == 1 else 'are'} more than the {limit.limit:.0f} that it allows"
         return f"{more}: the job would wait for ever"

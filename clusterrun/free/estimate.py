@@ -12,11 +12,11 @@ from dataclasses import dataclass, field, replace
 
 from clusterrun.config.profiles import nearest
 from clusterrun.errors import Refused, RequestError, SchedulerError
-from clusterrun.free.account_limits import beyond
-from clusterrun.free.fits import most_of, room
+from clusterrun.free.account_limits import exceeded_limits
+from clusterrun.free.fits import check_fit, node_capacity
 from clusterrun.free.preemption import Preemption
-from clusterrun.free.shapes import Need, Shape, alike, command, reshaped, shape_of
-from clusterrun.free.snapshot import ClusterSnapshot, look
+from clusterrun.free.shapes import Need, Shape, reshape_values, shape_of, shapes_alike, submit_command
+from clusterrun.free.snapshot import ClusterSnapshot, load_snapshot
 from clusterrun.jobspec.fields import Value
 from clusterrun.jobspec.spec import JobSpec
 from clusterrun.scheduler import Scheduler
@@ -34,7 +34,7 @@ ONE, ALL = 15.0, 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Tried:
+class ShapeEstimate:
     """One shape in one partition, what Slurm said of it, and the line to type for it.
 
     ``given_time`` is the time limit in seconds that a job gets there which asks for none, as this one does.
@@ -55,7 +55,7 @@ class Tried:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Soonest:
+class StartEstimates:
     """What came of it: ``tried`` soonest first, then what Slurm refused; ``no`` are (shape, partition, why) not asked.
 
     ``unasked`` counts questions that were left out, being too many or after a silence. ``beyond`` are limits of
@@ -64,14 +64,14 @@ class Soonest:
 
     shape: Shape
     need: Need
-    tried: tuple[Tried, ...]
+    tried: tuple[ShapeEstimate, ...]
     no: tuple[tuple[Shape, str, str], ...]
     unasked: int = 0
     dependency: str = ""
-    beyond: tuple[str, ...] = ()
+    exceeded_limits: tuple[str, ...] = ()
 
     @property
-    def starts(self) -> list[Tried]:
+    def starts(self) -> list[ShapeEstimate]:
         return [t for t in self.tried if isinstance(t.said, Start)]
 
     @property
@@ -81,7 +81,7 @@ class Soonest:
 
 
 @dataclass(frozen=True, slots=True)
-class Asker:
+class EstimateContext:
     """What a question needs: the request, and how it is planned and asked; without Slurm nothing can be."""
 
     request: Request
@@ -102,48 +102,50 @@ class Asker:
         return planning.plan(request, self.scheduler, self.has_gpus, self.here, named=False)
 
 
-def soonest(asker: Asker, seen: ClusterSnapshot) -> Soonest:
+def soonest(context: EstimateContext, seen: ClusterSnapshot) -> StartEstimates:
     """Ask for the shape that was asked for and those like it, in the partitions that were typed or in all.
 
     Raises RequestError for a partition that is not there.
     """
-    typed = asker.asked.flags.get("partition")
-    partitions = named(seen, str(typed.value)) if typed else list(seen.partitions)
-    spec = asker.plan({}).spec
+    typed = context.asked.flags.get("partition")
+    partitions = find_partitions(seen, str(typed.value)) if typed else list(seen.partitions)
+    spec = context.plan({}).spec
     shape, need = shape_of(spec)
-    most = max((most_of(node, need) for node in seen.nodes), default=shape.each)
-    found = _ask(asker, seen, spec, alike(shape, most), partitions, first_now=False)
+    most = max((node_capacity(node, need) for node in seen.nodes), default=shape.each)
+    found = _ask(context, seen, spec, shapes_alike(shape, most), partitions, first_now=False)
     gpus = shape.nodes * shape.each if need.gpus else 0
-    return replace(found, beyond=tuple(beyond(seen, spec, need, gpus, (t.partition for t in found.starts))))
+    exceeded = exceeded_limits(seen, spec, need, gpus, (t.partition for t in found.starts))
+    return replace(found, exceeded_limits=tuple(exceeded))
 
 
-def plan(asker: Asker, user: str, *, named: bool = True) -> planning.Plan:
-    """The plan of the request, its partition chosen where that was left to us; see :func:`place` for errors."""
-    return planning.plan(place(asker, user), asker.scheduler, asker.has_gpus, asker.here, named=named)
+def plan(context: EstimateContext, user: str, *, named: bool = True) -> planning.Plan:
+    """Return the plan of the request, with a partition chosen for ``auto``; :func:`choose_partition` has the errors."""
+    request = choose_partition(context, user)
+    return planning.plan(request, context.scheduler, context.has_gpus, context.here, named=named)
 
 
-def place(asker: Asker, user: str) -> Request:
+def choose_partition(context: EstimateContext, user: str) -> Request:
     """The request with ``partition = auto`` replaced by the partition in which it starts soonest.
 
     Where a partition is called ``auto``, that one is meant. Raises RequestError or Refused where none takes the job,
     SchedulerError where Slurm did not answer.
     """
-    request, value = asker.request, asker.request.values.get("partition")
-    if value is None or value.value != AUTO or not isinstance(asker.scheduler, SlurmScheduler | None):
+    request, value = context.request, context.request.values.get("partition")
+    if value is None or value.value != AUTO or not isinstance(context.scheduler, SlurmScheduler | None):
         return request
-    if asker.scheduler is None:  # a script rendered far from the cluster
+    if context.scheduler is None:  # a script rendered far from the cluster
         line = "partition auto: no Slurm answers here to choose one, so the script names none"
         values = {name: v for name, v in request.values.items() if name != "partition"}
         return replace(request, values=values, notices=[*request.notices, line])
-    seen = look(asker.slurm, user, limits=False)
+    seen = load_snapshot(context.slurm, user, limits=False)
     if any(p.name == AUTO for p in seen.partitions):
         return request
-    spec = asker.plan({}).spec
+    spec = context.plan({}).spec
     partitions, short = _as_long(seen, spec)
-    found = _ask(asker, seen, spec, [shape_of(spec)[0]], partitions, first_now=True)
+    found = _ask(context, seen, spec, [shape_of(spec)[0]], partitions, first_now=True)
     found = replace(found, no=(*found.no, *((found.shape, p.name, why) for p, why in short)))
     if not found.starts:
-        said = "\n".join(f"{where}: {why}" for where, why in reasons(found))
+        said = "\n".join(f"{where}: {why}" for where, why in refusals(found))
         if found.silence:
             raise SchedulerError(
                 "Slurm did not say where the job would start, so nothing was submitted",
@@ -159,7 +161,7 @@ def place(asker: Asker, user: str) -> Request:
     if best.given_time:
         line += f"; without --time its time limit there is {format_duration(best.given_time)}"
     if best.preemption:
-        line += f"; {best.preemption.words}"
+        line += f"; {best.preemption.sentence}"
     placed = Value(best.partition, f"{value.source}: auto, soonest by Slurm's estimate: {words}")
     return replace(request, values={**request.values, "partition": placed}, notices=[*request.notices, line])
 
@@ -180,7 +182,7 @@ def _as_long(seen: ClusterSnapshot, spec: JobSpec) -> tuple[list[Partition], lis
     return chosen, short
 
 
-def reasons(found: Soonest) -> list[tuple[str, str]]:
+def refusals(found: StartEstimates) -> list[tuple[str, str]]:
     """Where it was refused and why, each reason once: ``gpu, low (2x4, 1x8)`` and Slurm's words or ours."""
     places: dict[str, dict[str, list[str]]] = {}
     refused = [(t.shape, t.partition, t.said.words) for t in found.tried if not isinstance(t.said, Start)]
@@ -198,9 +200,9 @@ def reasons(found: Soonest) -> list[tuple[str, str]]:
 
 
 def _ask(
-    asker: Asker, seen: ClusterSnapshot, spec: JobSpec, shapes: Sequence[Shape], partitions: Sequence[Partition], *,
-    first_now: bool,
-) -> Soonest:  # fmt: skip
+    context: EstimateContext, seen: ClusterSnapshot, spec: JobSpec, shapes: Sequence[Shape],
+    partitions: Sequence[Partition], *, first_now: bool,
+) -> StartEstimates:  # fmt: skip
     """Ask, the most promising first; with ``first_now`` stop at one that starts now, as nothing is sooner.
 
     One where the job may have to leave for others is not that good: those where it may stay are still asked.
@@ -211,50 +213,52 @@ def _ask(
     no: list[tuple[Shape, str, str]] = []
     for number, shape in enumerate(shapes):
         for partition in partitions:
-            why, now = room(seen, partition, spec, shape, need)
+            why, now = check_fit(seen, partition, spec, shape, need)
             if why:
                 no.append((shape, partition.name, why))
                 continue
             mine = partition.name == own or (own in ("", AUTO) and partition.default)
-            size = sum(most_of(node, need) for node in seen.nodes_of(partition.name))
+            size = sum(node_capacity(node, need) for node in seen.nodes_of(partition.name))
             leaves = partition.name in seen.preempted
             questions.append(((not now, number, leaves, not mine, -size), shape, partition))
-    tried: list[Tried] = []
-    began = asker.now()
+    tried: list[ShapeEstimate] = []
+    began = context.now()
     questions.sort(key=lambda question: question[0])
     for _, shape, partition in questions:
-        left = ALL - (asker.now() - began)
+        left = ALL - (context.now() - began)
         silent = bool(tried) and isinstance(tried[-1].said, Silence)
         if len(tried) >= MOST_QUESTIONS or left <= 0 or silent:
             break
         preemption = seen.preempted.get(partition.name)
         if first_now and preemption and any(_is_now(t) for t in tried):
             continue
-        changed = reshaped(asker.request.values, asked, shape, need)
+        changed = reshape_values(context.request.values, asked, shape, need)
         if changed is None:
             no.append((shape, partition.name, "the job cannot be cut that way: its nodes or ranks are fixed"))
             continue
         changed["partition"] = Value(partition.name, AUTO)
-        plan = asker.plan(changed)
-        said = asker.slurm.estimate(plan.order, plan.script, timeout=min(ONE, left))
-        given = None if "time" in asker.request.values else partition.given_time
-        tried.append(Tried(shape, partition.name, said, command(asker.asked, changed), given, preemption))
+        plan = context.plan(changed)
+        said = context.slurm.estimate(plan.order, plan.script, timeout=min(ONE, left))
+        given = None if "time" in context.request.values else partition.given_time
+        tried.append(
+            ShapeEstimate(shape, partition.name, said, submit_command(context.asked, changed), given, preemption)
+        )
         if first_now and preemption is None and _is_now(tried[-1]):
             break
     tried.sort(key=lambda t: (0.0 if _is_now(t) else t.at, t.preemption is not None, t.at, t.shape != asked))
     known = len(tried) + len(no)
-    return Soonest(
+    return StartEstimates(
         shape=asked, need=need, tried=tuple(tried), no=tuple(no),
         unasked=0 if first_now else max(0, len(shapes) * len(partitions) - known),
         dependency=spec.directive("dependency"),
     )  # fmt: skip
 
 
-def _is_now(tried: Tried) -> bool:
+def _is_now(tried: ShapeEstimate) -> bool:
     return isinstance(tried.said, Start) and format_when(tried.said.at, time.time()) == "now"
 
 
-def named(seen: ClusterSnapshot, names: str) -> list[Partition]:
+def find_partitions(seen: ClusterSnapshot, names: str) -> list[Partition]:
     """The partitions of a list as ``--partition`` takes it; raises RequestError with the nearest one."""
     known = {p.name: p for p in seen.partitions}
     if names == AUTO and AUTO not in known:

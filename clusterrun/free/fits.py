@@ -11,7 +11,7 @@ from clusterrun.scheduler.slurm.nodes import Node, Partition
 from clusterrun.terminal.units import format_duration, plural
 
 
-def room(seen: ClusterSnapshot, partition: Partition, spec: JobSpec, shape: Shape, need: Need) -> tuple[str, bool]:
+def check_fit(seen: ClusterSnapshot, partition: Partition, spec: JobSpec, shape: Shape, need: Need) -> tuple[str, bool]:
     """Why a partition could never hold the job, or nothing; and whether there is room for it now.
 
     Slurm takes some such jobs all the same and lets them wait for ever (EnforcePartLimits=NO: seen on 22.05).
@@ -33,8 +33,8 @@ def _never(seen: ClusterSnapshot, partition: Partition, spec: JobSpec, shape: Sh
     if partition.max_nodes is not None and shape.nodes > partition.max_nodes:
         yield f"a job has at most {plural(partition.max_nodes, 'node')} there"
     nodes = seen.nodes_of(partition.name)
-    fit = sum(most_of(node, need) >= shape.each for node in nodes)
-    most = max((most_of(node, need) for node in nodes), default=0)
+    fit = sum(node_capacity(node, need) >= shape.each for node in nodes)
+    most = max((node_capacity(node, need) for node in nodes), default=0)
     kind = f" of type {need.kind}" if need.kind else ""
     what = plural(shape.each, "GPU") + kind if need.gpus else f"CPUs for {plural(shape.each, 'rank')}"
     if not most:
@@ -45,7 +45,7 @@ def _never(seen: ClusterSnapshot, partition: Partition, spec: JobSpec, shape: Sh
         yield f"it has only {plural(fit, 'node')} with {what} or more"
 
 
-def most_of(node: Node, need: Need) -> int:
+def node_capacity(node: Node, need: Need) -> int:
     """How many ranks or GPUs of a kind a node could ever hold."""
     if not need.gpus:
         return node.cpus // need.cpus

@@ -21,12 +21,12 @@ _OWN = {"MaxTRESPU": "{} of yours", "MaxJobs": "running jobs of yours", "MaxSubm
         "MaxSubmitJobsPA": "jobs of your account", "MaxTRESRunMinsPU": "{} of yours, minutes to run"}  # fmt: skip
 _PER_JOB = {"MaxTRESPJ": "{} in a job", "MaxTRESPN": "{} on a node", "MinTRESPJ": "{} in a job, at least",
             "MaxWallPJ": "time limit"}  # fmt: skip
-WORDS = _SHARED | _OWN | _PER_JOB
+LABELS = _SHARED | _OWN | _PER_JOB
 _TRES = {"gres/gpu": "GPUs", "cpu": "CPUs", "node": "nodes", "mem": "memory (MB)"}
 
 
 @dataclass(frozen=True, slots=True)
-class Limit:
+class UserLimit:
     """One limit that is set: ``by`` whom (``QOS normal``, ``account physics``), Slurm's ``name`` of it, on which TRES.
 
     In Slurm's units: MB, minutes. ``used`` is None for a limit on each job, and where Slurm did not say. It holds for
@@ -47,9 +47,9 @@ class Limit:
         return None if self.used is None else max(0.0, self.limit - self.used)
 
     @property
-    def words(self) -> str:
+    def label(self) -> str:
         """What is limited, for people."""
-        return WORDS[self.name].format(_TRES.get(self.tres, self.tres.removeprefix("gres/").replace("gpu:", "GPUs ")))
+        return LABELS[self.name].format(_TRES.get(self.tres, self.tres.removeprefix("gres/").replace("gpu:", "GPUs ")))
 
 
 def groups_of(holders: Iterable[LimitScope], user: str) -> list[LimitScope]:
@@ -60,7 +60,7 @@ def groups_of(holders: Iterable[LimitScope], user: str) -> list[LimitScope]:
     return list(found.values())
 
 
-def above(holders: Iterable[LimitScope], account: str) -> frozenset[str]:
+def account_chain(holders: Iterable[LimitScope], account: str) -> frozenset[str]:
     """An account and all that it belongs to, by name."""
     groups = {h.account: h for h in holders if h.kind == "association" and not h.user}
     return frozenset({account, *(group.account for group in _above(groups, account))})
@@ -77,7 +77,7 @@ def _above(groups: Mapping[str, LimitScope], account: str) -> list[LimitScope]:
 
 def limits_of(
     holders: Sequence[LimitScope], by_qos: Mapping[str, Limits], user: str, uid: int, names: Mapping[str, str]
-) -> list[Limit]:
+) -> list[UserLimit]:
     """The limits that are set on a user: of the associations, the accounts above them and these QOS.
 
     ``names`` maps each to what people call it: a QOS may come with a partition.
@@ -118,13 +118,13 @@ def _joined(values: Mapping[Key, Pair], holder: LimitScope) -> dict[Key, Pair]:
 
 
 def _values(holder: LimitScope) -> dict[Key, Pair]:
-    return {(name, bound.tres): (bound.limit, bound.used) for name in WORDS for bound in holder.bounds(name)}
+    return {(name, bound.tres): (bound.limit, bound.used) for name in LABELS for bound in holder.bounds(name)}
 
 
-def _set(by: str, values: Mapping[Key, Pair], *, qos: str = "", accounts: tuple[str, ...] = ()) -> Iterator[Limit]:
+def _set(by: str, values: Mapping[Key, Pair], *, qos: str = "", accounts: tuple[str, ...] = ()) -> Iterator[UserLimit]:
     for (name, tres), (limit, used) in values.items():
         if limit is not None:
-            yield Limit(by, name, tres, limit, None if name in _PER_JOB else used, qos, accounts)
+            yield UserLimit(by, name, tres, limit, None if name in _PER_JOB else used, qos, accounts)
 
 
 def _place(holder: LimitScope) -> str:

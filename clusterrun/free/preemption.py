@@ -27,13 +27,13 @@ class Preemption:
     by: tuple[str, ...]
 
     @property
-    def words(self) -> str:
+    def sentence(self) -> str:
         """The same as a sentence."""
         more = f" and {len(self.by) - _SHOWN} more" if len(self.by) > _SHOWN else ""
         return f"jobs here are {self.done} for those of {', '.join(self.by[:_SHOWN])}{more}"
 
 
-def preempted(partitions: str, nodes: Iterable[Node]) -> dict[str, Preemption]:
+def find_preemption(partitions: str, nodes: Iterable[Node]) -> dict[str, Preemption]:
     """The partitions whose jobs may have to leave, of what ``scontrol show partition`` told."""
     blocks = {block["PartitionName"]: block for block in parse_show(partitions) if block.get("PartitionName")}
     sharing: dict[str, set[str]] = {name: set() for name in blocks}

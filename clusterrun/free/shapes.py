@@ -51,7 +51,7 @@ def shape_of(spec: JobSpec) -> tuple[Shape, Need]:
     return Shape(spec.nodes, spec.tasks_per_node), Need(gpus=False, cpus=spec.cpus_per_task or 1)
 
 
-def alike(asked: Shape, most_each: int) -> list[Shape]:
+def shapes_alike(asked: Shape, most_each: int) -> list[Shape]:
     """The asked shape, then others of the same total that a node could hold, the nearest first."""
     total = asked.nodes * asked.each
     others = [Shape(total // each, each) for each in range(1, min(total, most_each) + 1) if total % each == 0]
@@ -61,7 +61,7 @@ def alike(asked: Shape, most_each: int) -> list[Shape]:
     return [asked, *near[: MOST_SHAPES - 1]]
 
 
-def reshaped(values: Mapping[str, Value], asked: Shape, shape: Shape, need: Need) -> dict[str, Value] | None:
+def reshape_values(values: Mapping[str, Value], asked: Shape, shape: Shape, need: Need) -> dict[str, Value] | None:
     """The values that another shape changes: what is asked per node goes with the GPUs; None where it cannot."""
     if shape == asked:
         return {}
@@ -92,7 +92,7 @@ def reshaped(values: Mapping[str, Value], asked: Shape, shape: Shape, need: Need
     return changed
 
 
-def command(asked: SubmitArgs, changed: Mapping[str, Value]) -> str:
+def submit_command(asked: SubmitArgs, changed: Mapping[str, Value]) -> str:
     """The line to type for it: what was typed, with these values in place of its own."""
     words = ["clusterrun", "submit", *([asked.job] if asked.job else [])]
     words += ["--profile", asked.profile] if asked.profile else []

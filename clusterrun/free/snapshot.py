@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 from clusterrun.errors import SchedulerError
-from clusterrun.free.limits import Limit, above, groups_of, limits_of
-from clusterrun.free.preemption import BY_PARTITION, Preemption, preempted
+from clusterrun.free.limits import UserLimit, account_chain, groups_of, limits_of
+from clusterrun.free.preemption import BY_PARTITION, Preemption, find_preemption
 from clusterrun.scheduler import Scheduler
 from clusterrun.scheduler.slurm import nodes as slurm_nodes
 from clusterrun.scheduler.slurm import sacctmgr, scontrol
@@ -39,7 +39,7 @@ class ClusterSnapshot:
     associations: tuple[Association, ...] = ()
     default_account: str = ""
     above: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    limits: tuple[Limit, ...] | None = None
+    limits: tuple[UserLimit, ...] | None = None
     preempted: Mapping[str, Preemption] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
@@ -74,16 +74,16 @@ class ClusterSnapshot:
         return found.pop() if len(found) == 1 else ""
 
 
-def look(slurm: Scheduler, user: str, *, limits: bool = True) -> ClusterSnapshot:
+def load_snapshot(slurm: Scheduler, user: str, *, limits: bool = True) -> ClusterSnapshot:
     """Ask Slurm for its nodes, partitions and this user's limits; raises SchedulerError where it does not answer.
 
     Two calls, a third for the configuration where a partition's jobs may have to leave for others', and where there is
     accounting up to four more at once: configuration, associations, QOS and what is used.
     """
     assert isinstance(slurm, SlurmScheduler)
-    nodes = slurm_nodes.parse_nodes(_must(slurm, slurm_nodes.nodes_argv(), "nodes"))
-    told = _must(slurm, slurm_nodes.partitions_argv(), "partitions")
-    leaving, config = preempted(told, nodes), None
+    nodes = slurm_nodes.parse_nodes(_require_answer(slurm, slurm_nodes.nodes_argv(), "nodes"))
+    told = _require_answer(slurm, slurm_nodes.partitions_argv(), "partitions")
+    leaving, config = find_preemption(told, nodes), None
     if leaving:
         config = slurm.answer(scontrol.config_argv(), TIMEOUT)
         kind = scontrol.parse_config(config.text).get("PreemptType", BY_PARTITION)
@@ -116,7 +116,7 @@ def _accounted(
     holders = parse_limits(used.text)
     if rows:
         accounts, qualities = frozenset(row.account for row in rows), frozenset(q for row in rows for q in row.qos)
-        trees = {account: above(holders, account) for account in accounts}
+        trees = {account: account_chain(holders, account) for account in accounts}
         all_above = frozenset(group.account for group in groups_of(holders, user))
         seen = replace(
             seen, me=UserContext(user, seen.me.groups, accounts, qualities, all_above), associations=rows, above=trees
@@ -153,7 +153,7 @@ def used_argv(user: str) -> list[str]:
     return ["scontrol", "show", "assoc_mgr", "flags=assoc,qos", f"users={user}"]
 
 
-def _must(slurm: SlurmScheduler, argv: list[str], what: str) -> str:
+def _require_answer(slurm: SlurmScheduler, argv: list[str], what: str) -> str:
     reply = slurm.answer(argv)
     if reply.note:
         raise SchedulerError(

@@ -1,11 +1,11 @@
-"""What `free` shows, as lines of text: aligned, plain, the same on a terminal and in a pipe. Pure."""
+"""What `free` shows, as lines of text: align, plain, the same on a terminal and in a pipe. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from clusterrun.free.estimate import Soonest, Tried, reasons
-from clusterrun.free.limits import Limit
+from clusterrun.free.estimate import ShapeEstimate, StartEstimates, refusals
+from clusterrun.free.limits import UserLimit
 from clusterrun.free.snapshot import ClusterSnapshot
 from clusterrun.free.summary import NodeRow, PartitionSum, node_rows, partition_sums
 from clusterrun.scheduler.slurm.nodes import OPEN, OUT
@@ -19,9 +19,9 @@ MOST_ROWS = 24
 MOST_NAMES = 44
 
 
-def summary(seen: ClusterSnapshot, now: float) -> list[str]:
+def format_summary(seen: ClusterSnapshot, now: float) -> list[str]:
     """What is free by partition and node, what is out and why, and the user's limits."""
-    lines = aligned(
+    lines = align(
         [["PARTITION", "FREE", "OF", "", "NODES"], *(r for row in partition_sums(seen) for r in _partition_rows(row))],
         right={1, 2},
     )
@@ -46,7 +46,7 @@ def _partition_rows(row: PartitionSum) -> list[list[str]]:
     if row.untold:
         notes += f" (of {row.untold} Slurm does not say what is used)"
     if row.preemption and not row.closed:
-        notes += f"; {row.preemption.words}"
+        notes += f"; {row.preemption.sentence}"
     if row.closed:
         notes = f"not for you: {row.closed}; {notes}"
     mark = "*" if row.partition.default else ""
@@ -80,7 +80,7 @@ def _out_cells(row: NodeRow, now: float) -> list[str]:
 def _rows(title: str, rows: Sequence[NodeRow], cells: list[list[str]]) -> list[str]:
     if not rows:
         return []
-    lines = ["", title, *(f"  {line}" for line in aligned(cells[:MOST_ROWS]))]
+    lines = ["", title, *(f"  {line}" for line in align(cells[:MOST_ROWS]))]
     if more := sum(len(row.names) for row in rows[MOST_ROWS:]):
         lines.append(f"  and {plural(more, 'node')} more: --partition shows one partition, --json all")
     return lines
@@ -97,50 +97,50 @@ def _limits(seen: ClusterSnapshot) -> list[str]:
         return []
     if not seen.limits:
         return [] if seen.notes else ["", "no limits are set on you, your accounts or your QOS"]
-    return ["", "limits on you", *(f"  {line}" for line in aligned([_limit_cells(limit) for limit in seen.limits]))]
+    return ["", "limits on you", *(f"  {line}" for line in align([_limit_cells(limit) for limit in seen.limits]))]
 
 
-def _limit_cells(limit: Limit) -> list[str]:
+def _limit_cells(limit: UserLimit) -> list[str]:
     most = _amount(limit, limit.limit)
     if limit.used is None or limit.left is None:
-        return [limit.by, f"{limit.words} ({limit.name})", most, ""]
-    return [limit.by, f"{limit.words} ({limit.name})", f"{_amount(limit, limit.used)} of {most} used",
+        return [limit.by, f"{limit.label} ({limit.name})", most, ""]
+    return [limit.by, f"{limit.label} ({limit.name})", f"{_amount(limit, limit.used)} of {most} used",
             f"{_amount(limit, limit.left)} left"]  # fmt: skip
 
 
-def _amount(limit: Limit, number: float) -> str:
+def _amount(limit: UserLimit, number: float) -> str:
     return format_duration(int(number * 60)) if limit.name == "MaxWallPJ" else f"{number:.0f}"
 
 
-def estimates(found: Soonest, now: float) -> list[str]:
+def format_estimates(found: StartEstimates, now: float) -> list[str]:
     """Where the job would start soonest: an answer and the line to type for it, then what cannot be and why."""
     shape, unit = found.shape, found.need.unit
     total = plural(shape.nodes * shape.each, unit)
     lines = []
     if found.starts:
         lines = [f"{total}, asked of Slurm (sbatch --test-only: an estimate, no job is made)"]
-        cells = aligned([_start_cells(tried, now) for tried in found.starts])
+        cells = align([_start_cells(tried, now) for tried in found.starts])
         for tried, line in zip(found.starts, cells, strict=True):
             lines += ["", f"  {line}", f"    {tried.command}"]
-    if lines and found.beyond:
+    if lines and found.exceeded_limits:
         lines += ["", "but a limit is in the way, which Slurm's estimate leaves out"]
-        lines += [safe_line(f"  {line}") for line in found.beyond]
-    refused = reasons(found)
+        lines += [safe_line(f"  {line}") for line in found.exceeded_limits]
+    refused = refusals(found)
     if refused:
         lines += ["", "not possible"] if lines else [f"{total}: no partition takes this job"]
-        lines += [f"  {line}" for line in aligned([[where, why] for where, why in refused])]
+        lines += [f"  {line}" for line in align([[where, why] for where, why in refused])]
     return lines
 
 
-def _start_cells(tried: Tried, now: float) -> list[str]:
+def _start_cells(tried: ShapeEstimate, now: float) -> list[str]:
     assert isinstance(tried.said, Start)
     notes = [f"time limit {format_duration(tried.given_time)}"] if tried.given_time else []
     notes += [f"preempts job {', '.join(tried.said.preempts)}"] if tried.said.preempts else []
-    notes += [tried.preemption.words] if tried.preemption else []
+    notes += [tried.preemption.sentence] if tried.preemption else []
     return [format_when(tried.said.at, now), str(tried.shape), tried.partition, tried.said.nodes, ", ".join(notes)]
 
 
-def aligned(rows: Iterable[Sequence[str]], right: frozenset[int] | set[int] = frozenset()) -> list[str]:
+def align(rows: Iterable[Sequence[str]], right: frozenset[int] | set[int] = frozenset()) -> list[str]:
     """Rows of cells as lines, the columns ``right`` at their right edge; each cell is made safe first."""
     safe = [[safe_line(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*safe, strict=True)]

@@ -11,7 +11,7 @@ from dataclasses import replace
 from clusterrun.reasons import limits, words
 from clusterrun.reasons.reason import Limit, Reason, Starts
 
-__all__ = ["TABLE", "Limit", "Reason", "Starts", "explain"]
+__all__ = ["TABLE", "Limit", "Reason", "Starts", "find_reason"]
 
 #: Slurm's word -> what it means.
 TABLE: dict[str, Reason] = {row.word: row for row in (*words.ROWS, *limits.ROWS)}
@@ -32,7 +32,7 @@ _MINUTES_WORD = {
 }
 
 
-def explain(text: str) -> Reason | None:
+def find_reason(text: str) -> Reason | None:
     """What a reason means, however it is decorated; None for one that no release of Slurm we read has.
 
     Brackets, case, and blanks that scontrol writes as ``_`` do not matter. What stands beside the word comes back as

@@ -219,9 +219,9 @@ def _meaning(job: JobStatus) -> tuple[str, str] | None:
     """A waiting job's reason in plain words, and what to do; None for one that is not in the tables."""
     if job.state != "PENDING" or not job.reason:
         return None
-    from clusterrun.reasons import explain
+    from clusterrun.reasons import find_reason
 
-    found = explain(job.reason)
+    found = find_reason(job.reason)
     return (found.meaning, found.what_to_do(str(job.id))) if found is not None else None
 
 
@@ -229,9 +229,9 @@ def _expected(job: JobStatus, now: float) -> str:
     """Slurm's estimate of a waiting job's start, which it has of one on hold too; nothing of one that needs a hand."""
     if job.state != "PENDING" or job.started is None or job.started <= now:
         return ""
-    from clusterrun.reasons import Starts, explain
+    from clusterrun.reasons import Starts, find_reason
 
-    found = explain(job.reason)
+    found = find_reason(job.reason)
     return f"Slurm expects {_moment(job.started, now)}" if found is None or found.starts is Starts.ALONE else ""
 
 

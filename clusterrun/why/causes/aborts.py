@@ -14,7 +14,7 @@ _ABORT = re.compile(r"(?i)\babort|signal 6|SIGABRT")
 _WHAT = re.compile(r"^\s*what\(\):\s+(?P<what>\S.{0,300})")
 
 
-def put_aborted(found: dict[int, LogFinding], lines: Sequence[Line]) -> None:
+def apply_abort_messages(found: dict[int, LogFinding], lines: Sequence[Line]) -> None:
     """Let what a process aborted with speak: its ``what()``, and not who reports the abort afterwards."""
     aborted = [index for index in sorted(found) if found[index].row is TERMINATE]
     if not aborted:

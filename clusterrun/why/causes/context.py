@@ -35,7 +35,7 @@ _NCCL_FAILED = re.compile(r"NCCL WARN (?P<what>(?:Cuda failure|Call to \w+ faile
 _LAST_ERROR = re.compile(r"NCCL WARN (?P<what>(?!.*Missing|.*NCCL_).{8,200})")
 
 
-def reported(found: LogFinding, logs: Sequence[Sequence[Line]]) -> LogFinding:
+def with_earlier_report(found: LogFinding, logs: Sequence[Sequence[Line]]) -> LogFinding:
     """An exception that only follows from what the script had printed, in the words of both; else the same."""
     if found.row is not EXCEPTION or _FOLLOWER.search(found.sentence) is None:
         return found

@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import islice
 
 from clusterrun.why.causes.context import with_reason
-from clusterrun.why.causes.describe import Logs, evidence_of, lines_of, rank_words, told
+from clusterrun.why.causes.describe import Logs, evidence_lines, format_rank, to_cause, to_evidence
 from clusterrun.why.causes.match import BY_STEPD
 from clusterrun.why.causes.model import Cause, EndFacts, Evidence, Line, LogFinding, Strength
 from clusterrun.why.causes.table_python import BARE
@@ -26,37 +26,37 @@ _SHORT = 40  # lines of logs that show no work
 _LAST = 5  # lines to show where none names a cause
 
 
-def weak(best: LogFinding | None, findings: Sequence[LogFinding], logs: Logs, facts: EndFacts) -> Cause:
+def fallback_cause(best: LogFinding | None, findings: Sequence[LogFinding], logs: Logs, facts: EndFacts) -> Cause:
     """Nothing names a cause by itself: hints, a rank that is silent, consequences, or the bare exit status."""
     if facts.exit_status in (126, 127):
         missing = [f for f in findings if f.kind == "command-missing"]
         if missing:
-            return told(missing[-1], facts)
+            return to_cause(missing[-1], facts)
     if (
         best is not None
         and best.strength is Strength.HINT
         and (facts.state or not (best.row is BARE or best.row.common) or _ends_its_log(best, logs))
-        and (facts.state or not _went_on(best, logs))
+        and (facts.state or not _continued(best, logs))
     ):
-        return told(with_reason(best, findings, logs), facts)
+        return to_cause(with_reason(best, findings, logs), facts)
     silent = _silent(facts)
     if silent and (best is not None or facts.failure is not None):
         first, many = silent[0], len(silent) > 1
-        who = ", ".join(rank_words(rank, facts) for rank in silent[:4]) + (" …" if len(silent) > 4 else "")
+        who = ", ".join(format_rank(rank, facts) for rank in silent[:4]) + (" …" if len(silent) > 4 else "")
         return Cause(
             kind="rank-lost",
             rank=first,
             node=facts.nodes.get(first, ""),
             sentence=f"{who} ended without a word: killed, out of host memory, or {'their' if many else 'its'} node"
             " lost; no line says which",
-            evidence=lines_of(best) or _failure_line(facts),
+            evidence=evidence_lines(best) or _failure_line(facts),
             advice="admins can look for it in that node's kernel log (dmesg); ask for more memory if that may be it",
             command=f"clusterrun logs JOB --rank {first} -n 50",
         )
     if best is not None and best.strength is Strength.CONSEQUENCE:
         peer = best.value("peer") or "another one"
         bare = f"a rank lost the connection to {peer}; no line says why that one ended"
-        return replace(told(best, facts), sentence=bare if best.kind == "peer-lost" else best.sentence)
+        return replace(to_cause(best, facts), sentence=bare if best.kind == "peer-lost" else best.sentence)
     if not facts.state and facts.exit_status is None:
         return Cause(
             kind="none", sentence="no line names a cause, and whether the job failed is not known from its logs"
@@ -83,7 +83,7 @@ def _ends_its_log(found: LogFinding, logs: Logs) -> bool:
     return True
 
 
-def _went_on(found: LogFinding, logs: Logs) -> bool:
+def _continued(found: LogFinding, logs: Logs) -> bool:
     """Whether it is a warning of C++ code (``[W…``), which tries again, and some log shows work."""
     work = (line for lines in logs for line in lines if _WORK.search(line.text[:1_000]))
     return split_rank(found.line)[1].startswith("[W") and len(list(islice(work, 3))) == 3
@@ -125,7 +125,7 @@ def _unknown(findings: Sequence[LogFinding], logs: Logs, facts: EndFacts) -> Cau
         rank=rank,
         node=facts.nodes.get(rank, "") if rank is not None else "",
         sentence=f"exit status {status}{signal}, and no line in the log names a cause{tail}",
-        evidence=tuple(evidence_of(line) for line in lines),
+        evidence=tuple(to_evidence(line) for line in lines),
         command="clusterrun logs JOB -n 100",
     )
 

@@ -55,7 +55,7 @@ def read_dump(data: bytes) -> Reached | None:
     return Reached(enqueued, str(entry.get("profiling_name") or ""), _place(entry.get("frames")))
 
 
-def behind(dumps: Mapping[int, Reached]) -> dict[int, str]:
+def ranks_behind(dumps: Mapping[int, Reached]) -> dict[int, str]:
     """The ranks that had enqueued fewer collectives than others in a process group, and how far they had come."""
     found: dict[int, str] = {}
     groups = {group for reached in dumps.values() for group in reached.enqueued}

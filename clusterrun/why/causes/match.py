@@ -10,17 +10,24 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
 
-from clusterrun.why.causes.aborts import put_aborted
-from clusterrun.why.causes.memory_units import compared
+from clusterrun.why.causes.aborts import apply_abort_messages
+from clusterrun.why.causes.memory_units import format_excess
 from clusterrun.why.causes.model import READ, CauseRow, Line, LogFinding, Strength
-from clusterrun.why.causes.nan_series import NAN, turned_nan
+from clusterrun.why.causes.nan_series import NAN, find_nan_start
 from clusterrun.why.causes.table_files import FILES, UNRESOLVED
 from clusterrun.why.causes.table_gpu import GPU
 from clusterrun.why.causes.table_launch import LAUNCH
 from clusterrun.why.causes.table_peers import PEERS
 from clusterrun.why.causes.table_python import BARE, EXCEPTION, PYTHON
 from clusterrun.why.causes.table_slurm import SLURM
-from clusterrun.why.causes.tracebacks import Raised, Summary, crash_place, split_rank, summaries, tracebacks
+from clusterrun.why.causes.tracebacks import (
+    Raised,
+    Summary,
+    find_crash_place,
+    find_summaries,
+    find_tracebacks,
+    split_rank,
+)
 
 #: All rows; of two that match one line the earlier counts, where it explains as much.
 TABLE: tuple[CauseRow, ...] = (*SLURM, *GPU, *PEERS, *PYTHON, *FILES, *LAUNCH)
@@ -43,23 +50,23 @@ PROGRESS = re.compile(r"(?i)\b(?:step|iter(?:ation)?|epoch|batch|loss|it/s|s/it|
 def scan(lines: Sequence[Line]) -> list[LogFinding]:
     """The findings in the lines of one file, in their order."""
     found: dict[int, LogFinding] = {}
-    for row_, index in _hits(lines):
+    for row_, index in _candidate_lines(lines):
         finding = match_row(row_, lines[index], index)
         known = found.get(index)
         if finding is not None and (known is None or (finding.strength < known.strength and not row_.general)):
             found[index] = finding
-    raised = tracebacks(lines)
+    raised = find_tracebacks(lines)
     for one in raised:
-        _put_raised(found, one, lines)
+        _add_traceback(found, one, lines)
     for index in [i for i in found if "Fatal Python error" in found[i].line.text]:
-        found[index] = replace(found[index], place=crash_place(lines, index))
-    for summary in summaries(lines):
+        found[index] = replace(found[index], place=find_crash_place(lines, index))
+    for summary in find_summaries(lines):
         for index in [i for i, one in found.items() if "local_rank: " in one.line.text]:
             del found[index]  # the same said by local ranks only
-        found[summary.index] = _of_summary(lines[summary.index], summary)
-    put_aborted(found, lines)
-    findings = _with_survivors([found[index] for index in sorted(found)], lines)
-    turned = turned_nan(lines)
+        found[summary.index] = _summary_finding(lines[summary.index], summary)
+    apply_abort_messages(found, lines)
+    findings = _mark_survived([found[index] for index in sorted(found)], lines)
+    turned = find_nan_start(lines)
     if turned is not None:  # lines of work come after it, and are what shows it
         index, sentence = turned
         findings.append(
@@ -82,14 +89,14 @@ def match_row(row_: CauseRow, line: Line, index: int = 0) -> LogFinding | None:
     if words.get("ms", "").isdigit():
         words["limit"] = f"{int(words['ms']) / 1000:g} s"
     if "used" in words and len(words["used"] + words.get("limit", "")) < 40:
-        words["compared"] = compared(int(words["used"]), int(words["limit"]))
+        words["compared"] = format_excess(int(words["used"]), int(words["limit"]))
     if "within" in words:  # the worker says where it looked
         words["path"] = words["what"] = posixpath.join(words["within"], words.get("what", ""))
     if "path" in words:
         words["path"] = shlex.quote(words["path"])
     if "/" in words.get("what", ""):
         words["folder"] = shlex.quote(words["what"].strip("'\"").rpartition("/")[0] or "/")
-    ranks = spans(words.get("ranks", ""))
+    ranks = parse_ranges(words.get("ranks", ""))
     told = words.get("rank") or (words.get("reporter") if rank is None else None)  # a reporter counts within its group
     if BY_STEPD.match(text):
         rank = None  # the label is the task's whose stream it came through; what it says is of the whole step
@@ -106,9 +113,9 @@ def match_row(row_: CauseRow, line: Line, index: int = 0) -> LogFinding | None:
         rank=rank,
         ranks=ranks,
         node=words.get("node", ""),
-        sentence=filled(row_.sentence, known),
-        advice=filled(row_.advice, known),
-        command=filled(row_.command, known),
+        sentence=fill_template(row_.sentence, known),
+        advice=fill_template(row_.advice, known),
+        command=fill_template(row_.command, known),
         strength=row_.strength,
         values=tuple(words.items()),
     )
@@ -122,7 +129,7 @@ def classify(text: str) -> LogFinding | None:
     return min(found, key=lambda f: f.strength, default=None)
 
 
-def spans(text: str) -> tuple[int, ...]:
+def parse_ranges(text: str) -> tuple[int, ...]:
     """The numbers of ``1-3,5``; some thousands at most, as the text is foreign."""
     numbers: list[int] = []
     for part in text.replace(" ", "").split(","):
@@ -134,16 +141,16 @@ def spans(text: str) -> tuple[int, ...]:
     return tuple(numbers)
 
 
-def filled(template: str, words: Mapping[str, str]) -> str:
+def fill_template(template: str, words: Mapping[str, str]) -> str:
     """A row's text with its words; a part in brackets goes where one of its words is missing."""
 
     def part(match: re.Match[str]) -> str:
-        return filled(match[1], words) if all(name in words for name in _WORD.findall(match[1])) else ""
+        return fill_template(match[1], words) if all(name in words for name in _WORD.findall(match[1])) else ""
 
     return _WORD.sub(lambda m: words.get(m[1], "?"), _PART.sub(part, template))
 
 
-def _hits(lines: Sequence[Line]) -> Iterable[tuple[CauseRow, int]]:
+def _candidate_lines(lines: Sequence[Line]) -> Iterable[tuple[CauseRow, int]]:
     """(row, index of a line that holds one of its needles), each once."""
     joined = "\n".join(line.text for line in lines)
     low = joined.encode("ascii", "replace").lower().decode()  # as long as the original, which lower() alone is not
@@ -167,7 +174,7 @@ def _lines_with(low: str, needle: str, starts: list[int]) -> list[int]:
     return found
 
 
-def _put_raised(found: dict[int, LogFinding], raised: Raised, lines: Sequence[Line]) -> None:
+def _add_traceback(found: dict[int, LogFinding], raised: Raised, lines: Sequence[Line]) -> None:
     """Let a traceback speak at its last line: in the words of a row that knows it, else in its own."""
     inside = [
         found[i]
@@ -180,7 +187,8 @@ def _put_raised(found: dict[int, LogFinding], raised: Raised, lines: Sequence[Li
     line = lines[raised.index]
     text = f"{raised.text[:300]}; from {raised.cause[:120]}" if raised.cause else raised.text[:300]
     if known is not None and known.kind == "name-resolution" and raised.online:
-        known = replace(known, row=UNRESOLVED, sentence=filled(UNRESOLVED.sentence, {"error": raised.text[:200]}),
+        sentence = fill_template(UNRESOLVED.sentence, {"error": raised.text[:200]})
+        known = replace(known, row=UNRESOLVED, sentence=sentence,
                         advice=UNRESOLVED.advice, command=UNRESOLVED.command)  # fmt: skip
     if known is not None and known.kind == "peer-lost" and raised.online:
         known = None  # a server that is not one of the ranks
@@ -194,7 +202,7 @@ def _put_raised(found: dict[int, LogFinding], raised: Raised, lines: Sequence[Li
             rank=raised.rank,
             sentence=text,
             advice=EXCEPTION.advice,
-            command=filled(EXCEPTION.command, {} if raised.rank is None else {"rank": str(raised.rank)}),
+            command=fill_template(EXCEPTION.command, {} if raised.rank is None else {"rank": str(raised.rank)}),
             place=raised.place,
             strength=Strength.ECHO if echo else Strength.HINT if raised.threaded else Strength.CAUSE,
         )
@@ -206,7 +214,7 @@ def _put_raised(found: dict[int, LogFinding], raised: Raised, lines: Sequence[Li
     found[raised.index] = finding
 
 
-def _of_summary(line: Line, summary: Summary) -> LogFinding:
+def _summary_finding(line: Line, summary: Summary) -> LogFinding:
     """torchrun's word on who failed first: a cause where it was a signal, else only who it was."""
     rank, code = summary.rank, summary.code or 0
     kind = "task-ended" if code >= 0 or code == -15 else "killed" if code == -9 else "crashed"
@@ -222,13 +230,13 @@ def _of_summary(line: Line, summary: Summary) -> LogFinding:
         node=summary.host,
         sentence=f"{who} was ended by {how}" if code < 0 else f"{who} ended with {how}",
         advice=model.advice,
-        command=filled(model.command, {} if rank is None else {"rank": str(rank)}),
+        command=fill_template(model.command, {} if rank is None else {"rank": str(rank)}),
         strength=model.strength,
         values=(("status", str(code)),) if code > 0 else (),
     )
 
 
-def _with_survivors(findings: list[LogFinding], lines: Sequence[Line]) -> list[LogFinding]:
+def _mark_survived(findings: list[LogFinding], lines: Sequence[Line]) -> list[LogFinding]:
     """Mark what a rank survived: three lines of its work came after it, or a batch too large that it left out."""
     if not findings:
         return findings

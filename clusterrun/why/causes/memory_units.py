@@ -8,7 +8,7 @@ _MIB = 1024 * 1024
 _PAGE = 4096
 
 
-def compared(used: int, limit: int) -> str:
+def format_excess(used: int, limit: int) -> str:
     """``305.9 MiB > 300.0 MiB``; without a unit where it is in doubt.
 
     Older releases (``Step 7.0``) count in KiB, newer ones (``StepId=7.0``) in bytes: the memory used is then whole

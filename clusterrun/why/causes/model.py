@@ -116,7 +116,7 @@ class CauseRow:
     """What a kind of cause looks like in a log.
 
     ``needles`` are lower-case words, one of which stands in every line that ``pattern`` matches: they are looked for
-    first, at memory speed. The texts are filled with the pattern's groups (``{0}`` the whole match); a part in
+    first, at memory speed. The texts are fill_template with the pattern's groups (``{0}`` the whole match); a part in
     brackets is left out where a word of it is missing. ``rank`` or ``ranks`` and ``node`` say who. ``source`` says
     where the text was seen.
     """

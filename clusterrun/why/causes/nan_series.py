@@ -42,7 +42,7 @@ _STEPS = (
 )
 
 
-def turned_nan(lines: Sequence[Line]) -> tuple[int, str] | None:
+def find_nan_start(lines: Sequence[Line]) -> tuple[int, str] | None:
     """Where the loss became NaN for good: the index of the first such line, and the sentence that says so."""
     if not any("nan" in line.text[:_READ].lower() for line in lines):
         return None

@@ -13,10 +13,10 @@ from dataclasses import replace
 from itertools import chain
 
 from clusterrun.job import LAUNCH_FAILURE, LAUNCH_REASON
-from clusterrun.why.causes.context import reported
-from clusterrun.why.causes.describe import BY_DUE, BY_STATE, Logs, in_full, lines_of, rank_words, told
-from clusterrun.why.causes.fallback import weak
-from clusterrun.why.causes.match import BY_STEPD, TABLE, classify, filled, scan
+from clusterrun.why.causes.context import with_earlier_report
+from clusterrun.why.causes.describe import BY_DUE, BY_STATE, Logs, evidence_lines, format_rank, full_cause, to_cause
+from clusterrun.why.causes.fallback import fallback_cause
+from clusterrun.why.causes.match import BY_STEPD, TABLE, classify, fill_template, scan
 from clusterrun.why.causes.model import Cause, EndFacts, Line, LogFinding, Strength
 from clusterrun.why.causes.nan_series import NAN
 from clusterrun.why.causes.table_python import BARE, EXCEPTION, EXIT
@@ -34,18 +34,18 @@ def first_cause(logs: Logs, facts: EndFacts) -> Cause:
     findings = [_named(f, facts) for lines in logs for f in scan(lines)]
     order = {id(line): (n, i) for n, lines in enumerate(logs) for i, line in enumerate(lines)}
     by_file = [[f for f in findings if order[id(f.line)][0] == n] for n in range(len(logs))]
-    ours = _own_words(findings, facts)
+    ours = _from_exit_status(findings, facts)
     if ours is not None:
         return ours
     kind = BY_STATE.get(facts.state) or BY_DUE.get(facts.due, "")
     if kind:
-        return _of_job(kind, by_file, logs, facts)
-    best = _of_record(by_file, logs, facts) or _earliest(by_file, facts)
+        return _scheduler_cause(kind, by_file, logs, facts)
+    best = _recorded_failure(by_file, logs, facts) or _earliest(by_file, facts)
     if best is not None:
-        best = reported(_instead(best, by_file, findings, facts), logs)
+        best = with_earlier_report(_better_finding(best, by_file, findings, facts), logs)
     if best is not None and best.strength in (Strength.CAUSE, Strength.HANG):
-        return in_full(best, findings, logs, facts)
-    return weak(best, findings, logs, facts)
+        return full_cause(best, findings, logs, facts)
+    return fallback_cause(best, findings, logs, facts)
 
 
 _OVER = frozenset((*BY_STATE, "FAILED", "UNKNOWN", "REVOKED", "RECONFIG_FAIL"))
@@ -57,14 +57,14 @@ def _completed(logs: Logs) -> Cause:
         for found in scan(lines):
             if found.row is NAN:
                 sentence = f"it is COMPLETED, but {found.sentence}"
-                return replace(told(found, EndFacts()), sentence=sentence)
+                return replace(to_cause(found, EndFacts()), sentence=sentence)
             if found.kind == "host-memory" and found.strength is Strength.CAUSE and BY_STEPD.match(found.line.text):
                 sentence = f"it is COMPLETED, but not all of it ran: {found.sentence}"
-                return Cause(kind="none", sentence=sentence, evidence=lines_of(found), advice=found.advice)
+                return Cause(kind="none", sentence=sentence, evidence=evidence_lines(found), advice=found.advice)
     return Cause(kind="none", sentence="nothing went wrong")
 
 
-def _own_words(findings: Sequence[LogFinding], facts: EndFacts) -> Cause | None:
+def _from_exit_status(findings: Sequence[LogFinding], facts: EndFacts) -> Cause | None:
     """Ends that say themselves what they are: the exit statuses of clusterrun's script, and a log that never was."""
 
     def last(kind: str) -> LogFinding | None:
@@ -76,12 +76,12 @@ def _own_words(findings: Sequence[LogFinding], facts: EndFacts) -> Cause | None:
         return Cause(
             kind="stopped",
             sentence=sentence,
-            evidence=lines_of(found),
+            evidence=evidence_lines(found),
             advice="submit it again with the same checkpoint_dir: it goes on from there",
             command="clusterrun submit …",
         )
     if facts.exit_status == DUPLICATE and (found := last("duplicate")) is not None:
-        return told(found, facts)
+        return to_cause(found, facts)
     # where accounting is off, Slurm forgets the exit code soon, and the reason that was seen in the queue is left
     unlaunched = facts.reason == LAUNCH_REASON and facts.exit_status is None and not facts.ends
     if (facts.exit_status == LAUNCH_FAILURE or unlaunched) and not findings:
@@ -97,7 +97,7 @@ def _own_words(findings: Sequence[LogFinding], facts: EndFacts) -> Cause | None:
     return None
 
 
-def _of_job(kind: str, by_file: Sequence[Sequence[LogFinding]], logs: Logs, facts: EndFacts) -> Cause:
+def _scheduler_cause(kind: str, by_file: Sequence[Sequence[LogFinding]], logs: Logs, facts: EndFacts) -> Cause:
     """The cause where the scheduler says what it did: that, unless a rank had failed before its line."""
     marks = [next((f for f in found if f.kind == kind), None) for found in by_file]
     mark = next((f for f in marks if f is not None), None)
@@ -106,33 +106,33 @@ def _of_job(kind: str, by_file: Sequence[Sequence[LogFinding]], logs: Logs, fact
         for found, here in zip(by_file, marks, strict=True):
             if here is None:
                 continue
-            before = [f for f in found if f.index < here.index and not f.survived and f.strength <= _able(kind)]
+            before = [f for f in found if f.index < here.index and not f.survived and f.strength <= _max_strength(kind)]
             first = min(before, key=lambda f: (f.index, f.strength), default=None)
             if (
                 first is not None
                 and kind != "host-memory"
                 and not (kind == "cancelled" and first.kind == "interrupted")
             ):
-                whole = in_full(first, findings, logs, facts)
+                whole = full_cause(first, findings, logs, facts)
                 what = mark.sentence if mark else ""
                 return replace(
                     whole,
                     sentence=f"{whole.sentence}; {what} afterwards",
-                    evidence=(*whole.evidence, *lines_of(here))[:4],
+                    evidence=(*whole.evidence, *evidence_lines(here))[:4],
                 )
     if kind == "node-failure" and facts.lost_nodes:
         node = ", ".join(facts.lost_nodes)
-        base = _by_kind("node-failure", mark)
+        base = _finding_of_kind("node-failure", mark)
         return replace(
-            told(base, facts),
+            to_cause(base, facts),
             sentence=f"Slurm lost node {node}",
             node=facts.lost_nodes[0],
             command=f"clusterrun submit … --exclude {','.join(facts.lost_nodes)} --requeue",
-            evidence=lines_of(mark),
+            evidence=evidence_lines(mark),
         )
     if mark is None:
         mark = next((f for f in findings if f.kind == kind), None)
-    cause = in_full(mark, findings, logs, facts) if mark else told(_by_kind(kind, mark), facts)
+    cause = full_cause(mark, findings, logs, facts) if mark else to_cause(_finding_of_kind(kind, mark), facts)
     if mark is None:
         cause = replace(cause, sentence=_BARE.get(kind, cause.sentence), evidence=())
     if kind == "cancelled" and facts.cancelled_by:
@@ -141,14 +141,14 @@ def _of_job(kind: str, by_file: Sequence[Sequence[LogFinding]], logs: Logs, fact
         )
     if kind in ("time-limit", "cancelled") and facts.behind:
         rank = min(facts.behind)
-        note = f"{cause.sentence}; before that the job stood still: {rank_words(rank, facts)} ({facts.behind[rank]})"
+        note = f"{cause.sentence}; before that the job stood still: {format_rank(rank, facts)} ({facts.behind[rank]})"
         cause = replace(cause, sentence=note, rank=rank, node=facts.nodes.get(rank, ""))
     turned = next((f for f in findings if f.row is NAN), None)
     if kind in ("time-limit", "cancelled", "preemption") and turned is not None:
         cause = replace(
             cause,
             sentence=f"{cause.sentence}; before that {turned.sentence}",
-            evidence=(*cause.evidence, *lines_of(turned)),
+            evidence=(*cause.evidence, *evidence_lines(turned)),
         )
     return cause
 
@@ -164,12 +164,12 @@ _BARE = {
 }
 
 
-def _able(kind: str) -> Strength:
+def _max_strength(kind: str) -> Strength:
     """What may have come before the scheduler's act: before a lost node only a failure, as ranks wait for it."""
     return Strength.CAUSE if kind in ("node-failure", "preemption") else Strength.HANG
 
 
-def _of_record(by_file: Sequence[Sequence[LogFinding]], logs: Logs, facts: EndFacts) -> LogFinding | None:
+def _recorded_failure(by_file: Sequence[Sequence[LogFinding]], logs: Logs, facts: EndFacts) -> LogFinding | None:
     """The cause by the word of the rank that failed first; None where it has none, or only noticed another's end."""
     told = facts.failure
     if told is None:
@@ -200,17 +200,17 @@ def _of_record(by_file: Sequence[Sequence[LogFinding]], logs: Logs, facts: EndFa
         sentence=told.error,
         advice=row.advice,
         place=told.place,
-        command=filled(row.command, {"rank": str(told.rank)}),
+        command=fill_template(row.command, {"rank": str(told.rank)}),
     )
 
 
-def _instead(
+def _better_finding(
     best: LogFinding, by_file: Sequence[Sequence[LogFinding]], findings: Sequence[LogFinding], facts: EndFacts
 ) -> LogFinding:
     """What says more than a bare exit status, or came before an exception that complains of NaN; else the same."""
-    if best.strength is Strength.HANG and (known := _behind_the_hang(by_file)) is not None:
+    if best.strength is Strength.HANG and (known := _root_of_hang(by_file)) is not None:
         return known
-    if best.kind == "file-missing" and (launcher := _no_launcher(by_file)) is not None:
+    if best.kind == "file-missing" and (launcher := _missing_launcher(by_file)) is not None:
         return launcher
     turned = next((f for f in findings if f.row is NAN), None)
     if best.row is EXIT:
@@ -224,7 +224,7 @@ def _instead(
     return best
 
 
-def _behind_the_hang(by_file: Sequence[Sequence[LogFinding]]) -> LogFinding | None:
+def _root_of_hang(by_file: Sequence[Sequence[LogFinding]]) -> LogFinding | None:
     """What no waiting rank can bring about: it made them wait, even where its line comes after their time-outs."""
     found = [f for f in chain(*by_file) if not f.survived and not f.warned]
     able = [f for f in found if f.kind in _ROOTS and f.strength is Strength.CAUSE]
@@ -235,7 +235,7 @@ def _behind_the_hang(by_file: Sequence[Sequence[LogFinding]]) -> LogFinding | No
 _ROOTS = frozenset({"gpu-fault", "node-failure", "cuda-memory", "host-memory", "quota", "disk-full"})
 
 
-def _no_launcher(by_file: Sequence[Sequence[LogFinding]]) -> LogFinding | None:
+def _missing_launcher(by_file: Sequence[Sequence[LogFinding]]) -> LogFinding | None:
     """A launcher that the shell did not find, where a file is missing that its ranks would have written."""
     missing = (f for f in chain(*by_file) if f.kind == "command-missing" and _LAUNCHER.search(f.sentence))
     return next((replace(f, row=replace(f.row, strength=Strength.CAUSE)) for f in missing), None)
@@ -290,7 +290,7 @@ def _named(finding: LogFinding, facts: EndFacts) -> LogFinding:
     return replace(finding, node=facts.nodes.get(finding.rank, ""))
 
 
-def _by_kind(kind: str, found: LogFinding | None) -> LogFinding:
+def _finding_of_kind(kind: str, found: LogFinding | None) -> LogFinding:
     """A finding of that kind: the one there is, else the bare row's words."""
     if found is not None:
         return found

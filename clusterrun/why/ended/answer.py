@@ -68,7 +68,7 @@ _SLURM = r"(?:sacct|scontrol|sinfo|squeue)\b"
 _ASIDE = re.compile(rf" \({_SLURM}[^)]*\)")
 
 
-def here(cause: Cause, job: JobStatus) -> Cause:
+def local_cause(cause: Cause, job: JobStatus) -> Cause:
     """The cause without Slurm's commands, and a lost supervisor in the local scheduler's own words."""
     if cause.kind == "node-failure" and job.state == "NODE_FAIL":
         return replace(cause, sentence=job.reason, advice="", command="clusterrun submit …")

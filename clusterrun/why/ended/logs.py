@@ -37,7 +37,7 @@ _RANK = re.compile(r"(?:rank|task|proc)[_.-]?(\d{1,6})(?!\d)|(?:^|[_/])(\d{1,6})
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
+class LogLines:
     """The lines of each log, the ones to believe first in front, and what was not read."""
 
     logs: tuple[tuple[Line, ...], ...]
@@ -47,7 +47,7 @@ class Read:
 def read_logs(
     paths: Sequence[Path], *, world_size: int | None = None, run_id: str = "", search: bool = True,
     begin: Sequence[int] = (), owners: Collection[int] | None = None,
-) -> Read:  # fmt: skip
+) -> LogLines:  # fmt: skip
     """The lines of these files, errors first; with ``run_id`` only those since the run's newest start.
 
     ``begin`` is the offset in each file at which the job's own lines begin, ``owners`` whose files they may be. With
@@ -79,10 +79,10 @@ def read_logs(
                 f"of {_shown(path)} ({ends.size / 1e6:,.0f} MB) its beginning, end and first trouble between were"
                 f" read; {ends.skipped / 1e6:,.0f} MB were not"
             )
-    return Read(tuple(logs), tuple(notes))
+    return LogLines(tuple(logs), tuple(notes))
 
 
-def read_folder(folder: Path) -> Read:
+def read_folder(folder: Path) -> LogLines:
     """The lines of all logs in a folder and the folders in it; raises RequestError where there are none.
 
     Streams of errors come first, of those the one that was written to last comes last: who ended first is silent
@@ -98,17 +98,17 @@ def read_folder(folder: Path) -> Read:
     notes = list(read.notes)
     if len(found) > _MOST_FILES:
         notes.append(f"{len(found) - _MOST_FILES} more logs in {folder} were not read")
-    return Read(read.logs, tuple(notes))
+    return LogLines(read.logs, tuple(notes))
 
 
 def _lines(ends: Ends) -> tuple[Line, ...]:
-    name, rank = _shown(ends.path), rank_of_name(ends.path)
+    name, rank = _shown(ends.path), rank_of_file(ends.path)
     return tuple(
         Line(name, number, line.rank if line.rank is not None else rank, line.text) for number, line in ends.lines
     )
 
 
-def rank_of_name(path: Path) -> int | None:
+def rank_of_file(path: Path) -> int | None:
     """The rank whose own log this is, by its name (``rank3.err``, ``…/3/stderr.log``); None where it does not say."""
     match = _RANK.search("/".join(path.parts[-2:]))
     return int(match[1] or match[2]) if match else None

@@ -16,14 +16,14 @@ from clusterrun.records import progress, run_record
 from clusterrun.records.progress import RankProgress
 from clusterrun.records.run_record import RunRecord
 from clusterrun.state.reconcile import RunState
-from clusterrun.why.causes.flight_recorder import LARGEST, Reached, behind, read_dump
+from clusterrun.why.causes.flight_recorder import LARGEST, Reached, ranks_behind, read_dump
 from clusterrun.why.causes.model import EndFacts, RankEnd, RankFailure
 
 _DUMP = re.compile(r"flight_recorder_(\d{1,7})")
 _DUMPS_READ = 256 * 1024 * 1024  # bytes of flight recorder dumps altogether
 
 
-def facts_of(state: RunState) -> EndFacts:
+def load_end_facts(state: RunState) -> EndFacts:
     """The facts of a job's end; those of a job that is not ours are its state and exit status alone."""
     status, run = state.status, state.record
     base = EndFacts(state=status.state, exit_status=status.exit_status, reason=status.reason)
@@ -111,10 +111,10 @@ def _ends(folder: Path) -> tuple[RankEnd, ...]:
 
 def _behind(folder: Path) -> dict[int, str]:
     """The ranks that stood still: by their flight recorders, else by their progress records."""
-    return behind(_dumps(folder)) or still(progress.read_ranks(folder))
+    return ranks_behind(_dumps(folder)) or stalled_ranks(progress.read_ranks(folder))
 
 
-def still(ranks: Iterable[RankProgress]) -> dict[int, str]:
+def stalled_ranks(ranks: Iterable[RankProgress]) -> dict[int, str]:
     """The ranks, fewer than half, that were silent or at an earlier step when the others last spoke."""
     known = list(ranks)
     if len(known) < 2:

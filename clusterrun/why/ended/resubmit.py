@@ -27,7 +27,7 @@ _STEP = re.compile(r"step-(\d{1,12})")
 _PROFILE = re.compile(r"\[profile\.([^]]+)\]")
 
 
-def advised(cause: Cause, run: RunRecord | None, script: str = "") -> Cause:
+def with_command(cause: Cause, run: RunRecord | None, script: str = "") -> Cause:
     """The cause with a command that works when it is pasted, or none.
 
     A command in which the reader has to fill in a value becomes part of the advice. Where the run saved a checkpoint,
@@ -36,11 +36,11 @@ def advised(cause: Cause, run: RunRecord | None, script: str = "") -> Cause:
     command, advice = cause.command, cause.advice
     if command.startswith("clusterrun submit"):
         options = _options(command, run)
-        command = again(command, run, script)
+        command = resubmit_command(command, run, script)
         if _PLACEHOLDER.search(options):
             told = command if run is None and command else f"clusterrun submit … {options}"
             return replace(cause, command="", advice=f"{advice}: `{told}`" if advice else f"`{told}`")
-        saved = _checkpoint(run) if run is not None and command else None
+        saved = _newest_checkpoint(run) if run is not None and command else None
         if saved is not None:
             first = f"{advice}; " if advice and cause.kind != "stopped" else ""
             advice = f"{first}this command resumes from the checkpoint of step {saved[0]}"
@@ -49,7 +49,7 @@ def advised(cause: Cause, run: RunRecord | None, script: str = "") -> Cause:
     return replace(cause, command=command, advice=advice)
 
 
-def again(command: str, run: RunRecord | None, script: str = "") -> str:
+def resubmit_command(command: str, run: RunRecord | None, script: str = "") -> str:
     """A row's command with ``clusterrun submit …`` written out for this run.
 
     ``SIZE``, ``LONGER`` and the like become twice what was asked for, where that is known. For a job of another tool
@@ -64,22 +64,22 @@ def again(command: str, run: RunRecord | None, script: str = "") -> str:
             return ""
         return " ".join(word for word in ("sbatch", options, shlex.quote(script)) if word)
     spec = run_record.read_json(run.run_dir / "spec.json") or {}
-    work = _work(run, spec)
+    work = _work_arguments(run, spec)
     if not work:
         return ""
     named = set(re.findall(r"--([\w-]+)", options)) - {"set", "env", "setup"} | set(_WITHOUT.findall(command))
     if "--exclude " in options:
         named.add("nodelist")
-    saved = _checkpoint(run, spec)
+    saved = _newest_checkpoint(run, spec)
     resume = f"--set {shlex.quote(f'resume={saved[1]}')}" if saved is not None and saved[1] else ""
     profile = next((m[1] for _, source in run.sources.values() if (m := _PROFILE.search(str(source)))), "")
     words = (
         f"--profile {shlex.quote(profile)}" if profile else "",
-        *_asked(run, named, without_key="resume" if resume else ""),
+        *_typed_options(run, named, without_key="resume" if resume else ""),
     )
     line = " ".join(word for word in ("clusterrun submit", *words, options, resume, work) if word)
     workdir = spec.get("workdir")
-    here = not isinstance(workdir, str) or not workdir.startswith("/") or workdir == _here()
+    here = not isinstance(workdir, str) or not workdir.startswith("/") or workdir == _current_folder()
     return line if here else f"cd {shlex.quote(str(workdir))} && {line}"
 
 
@@ -93,14 +93,14 @@ def _options(command: str, run: RunRecord | None) -> str:
         return ""
     if run is None:
         return options
-    options = _doubled(options, run)
+    options = _with_doubled_values(options, run)
     excluded = re.search(r"--exclude (\S+)", options)
     if excluded is not None:
-        options = options.replace(excluded[0], f"--exclude {_and(run, 'exclude', excluded[1])}")
+        options = options.replace(excluded[0], f"--exclude {_merged_list(run, 'exclude', excluded[1])}")
     return options
 
 
-def _asked(run: RunRecord, without: Collection[str], without_key: str = "") -> list[str]:
+def _typed_options(run: RunRecord, without: Collection[str], without_key: str = "") -> list[str]:
     """The options that were typed then; what a file or a profile said will be said again by itself."""
     words: list[str] = []
     for name, (value, source) in run.sources.items():
@@ -116,26 +116,26 @@ def _asked(run: RunRecord, without: Collection[str], without_key: str = "") -> l
     return words
 
 
-def _and(run: RunRecord, name: str, more: str) -> str:
+def _merged_list(run: RunRecord, name: str, more: str) -> str:
     """What was asked for then, and more of it."""
     before = run.sources.get(name, ("", ""))[0]
     return shlex.quote(",".join(dict.fromkeys([*filter(None, str(before or "").split(",")), *shlex.split(more)])))
 
 
-def _doubled(options: str, run: RunRecord) -> str:
+def _with_doubled_values(options: str, run: RunRecord) -> str:
     def asked(name: str) -> str:
         return str(run.sources.get(name, ("", ""))[0])
 
-    options = options.replace("--mem SIZE", f"--mem {_twice(asked('mem'))}")
-    return options.replace("--time LONGER", f"--time {_longer(asked('time'))}")
+    options = options.replace("--mem SIZE", f"--mem {_double_size(asked('mem'))}")
+    return options.replace("--time LONGER", f"--time {_double_time_limit(asked('time'))}")
 
 
-def _twice(size: str) -> str:
+def _double_size(size: str) -> str:
     match = _SIZE.fullmatch(size)
     return f"{float(match[1]) * 2:g}{match[2].upper()}" if match else "SIZE"
 
 
-def _longer(limit: str) -> str:
+def _double_time_limit(limit: str) -> str:
     """Return twice a time limit in one of sbatch's formats (90, 2:00:00, 1-12)."""
     try:
         seconds = parse_time_limit(limit)
@@ -144,7 +144,7 @@ def _longer(limit: str) -> str:
     return format_time_limit(2 * seconds) if seconds else "LONGER"
 
 
-def _work(run: RunRecord, spec: Mapping[str, Any]) -> str:
+def _work_arguments(run: RunRecord, spec: Mapping[str, Any]) -> str:
     """What is to be run, as one would type it; empty for a Python callable, which has no command."""
     work = spec.get("work")
     work = work if isinstance(work, dict) else {}
@@ -173,7 +173,7 @@ def _job_file(run: RunRecord) -> str:
     return ""
 
 
-def _checkpoint(run: RunRecord, spec: Mapping[str, Any] | None = None) -> tuple[int, str] | None:
+def _newest_checkpoint(run: RunRecord, spec: Mapping[str, Any] | None = None) -> tuple[int, str] | None:
     """The newest step that a task saved, and the folder to name as ``resume``: empty where the task looks there itself.
 
     None where nothing is saved, or what runs is not one of clusterrun's own tasks.
@@ -195,7 +195,7 @@ def _checkpoint(run: RunRecord, spec: Mapping[str, Any] | None = None) -> tuple[
     return (max(steps), "" if own else str(folder)) if steps else None
 
 
-def _here() -> str:
+def _current_folder() -> str:
     try:
         return str(Path.cwd())
     except OSError:

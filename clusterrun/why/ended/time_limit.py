@@ -18,23 +18,25 @@ from clusterrun.why.causes import Cause
 _SAVE = "save and go on in another job: tasks of clusterrun save before the limit and resume (--requeue)"
 
 
-def longer(cause: Cause, job: JobStatus, partitions: Sequence[Partition], run: RunRecord | None = None) -> Cause:
+def with_longer_limit(
+    cause: Cause, job: JobStatus, partitions: Sequence[Partition], run: RunRecord | None = None
+) -> Cause:
     """The cause with a time limit that can start; unchanged where the job's own partition allows twice what it had.
 
     Where it does not: another open partition that does, else the most that its own allows, else words alone.
     """
-    name = job.partition or _asked(run, "partition")
+    name = job.partition or _submitted_option(run, "partition")
     own = next((one for one in partitions if (one.name == name if name else one.default)), None)
     if own is None:
         return cause
-    most, had = own.time_limit, job.time_limit or _seconds(_asked(run, "time")) or own.given_time
+    most, had = own.time_limit, job.time_limit or _parse_limit(_submitted_option(run, "time")) or own.given_time
     if not had:
         return cause
     wanted = 2 * had
     if most is None or wanted <= most:
         return replace(cause, command=cause.command.replace("--time LONGER", f"--time {format_time_limit(wanted)}"))
     bound = f"partition {own.name} allows no more than {format_time_limit(most)}"
-    me = UserContext(user=_user())
+    me = UserContext(user=_user_name())
     other = next(
         (
             one
@@ -58,19 +60,19 @@ def longer(cause: Cause, job: JobStatus, partitions: Sequence[Partition], run: R
     )
 
 
-def _asked(run: RunRecord | None, name: str) -> str:
+def _submitted_option(run: RunRecord | None, name: str) -> str:
     """What was asked for, by an option or a file: the end of a run of ours may be known without Slurm's words."""
     return str(run.sources.get(name, ("", ""))[0] or "") if run is not None else ""
 
 
-def _seconds(limit: str) -> int | None:
+def _parse_limit(limit: str) -> int | None:
     try:
         return parse_time_limit(limit) if limit else None
     except ClusterrunError:
         return None
 
 
-def _user() -> str:
+def _user_name() -> str:
     try:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:

@@ -19,15 +19,14 @@ from clusterrun.scheduler.local.client import LocalScheduler
 from clusterrun.scheduler.slurm.client import SlurmScheduler
 from clusterrun.state.reconcile import RunState
 from clusterrun.terminal.units import format_duration, format_time_and_offset
-from clusterrun.why.pending import dependencies, limits, local, partition_rules, queue_position, running_job
-from clusterrun.why.pending import nodes as places
+from clusterrun.why.pending import dependencies, limits, local, nodes, partition_rules, queue_position, running_job
 from clusterrun.why.pending.facts import Finding, PendingFacts
-from clusterrun.why.pending.queries import ask
+from clusterrun.why.pending.queries import query_facts
 from clusterrun.why.pending.queue_position import Ahead
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Waiting:
+class PendingReport:
     """Why one job waits. ``said`` is Slurm's reason as Slurm wrote it; ``reason`` its row, None for an unknown word.
 
     ``start`` is Slurm's estimate in seconds since the epoch, None where it has none.
@@ -46,7 +45,7 @@ class Waiting:
     start_line: str = ""
     unseen: tuple[str, ...] = ()
     is_local: bool = False
-    hearsay: bool = False
+    from_accounting: bool = False
 
     @property
     def meaning(self) -> str:
@@ -55,7 +54,7 @@ class Waiting:
             return self.reason.meaning
         if self.is_local:
             return "It has just been submitted, or starts this moment."
-        if not self.said and self.hearsay:
+        if not self.said and self.from_accounting:
             return "Slurm gives no reason yet that could be seen: only accounting tells that it waits."
         return (
             "Slurm gives no reason yet" if not self.said else "clusterrun does not know this reason; it is Slurm's own"
@@ -94,7 +93,7 @@ class Waiting:
         }
 
 
-def explain(scheduler: Scheduler, state: RunState, now: float | None = None, *, array: str = "") -> Waiting:
+def explain(scheduler: Scheduler, state: RunState, now: float | None = None, *, array: str = "") -> PendingReport:
     """Ask the scheduler about a job that waits; what it told, in sentences.
 
     Raises SchedulerError, and asks nothing, where Slurm was silent a moment ago and the state is an older one: what
@@ -105,8 +104,8 @@ def explain(scheduler: Scheduler, state: RunState, now: float | None = None, *, 
     if isinstance(scheduler, SlurmScheduler):
         if state.as_of is not None:
             raise _silence(state, now)
-        facts = ask(scheduler, state.status, now)
-        return judge(replace(facts, id=array) if array else facts, state.status)
+        facts = query_facts(scheduler, state.status, now)
+        return explain_facts(replace(facts, id=array) if array else facts, state.status)
     assert isinstance(scheduler, LocalScheduler)
     return _local(scheduler, state.status)
 
@@ -122,13 +121,13 @@ def _silence(state: RunState, now: float) -> SchedulerError:
 
 def running(state: RunState, now: float | None = None) -> list[str]:
     """How a job stands that is neither waiting nor over, a sentence each."""
-    return running_job.lines(state.status, state.record, time.time() if now is None else now)
+    return running_job.describe_running(state.status, state.record, time.time() if now is None else now)
 
 
-def _local(scheduler: LocalScheduler, job: JobStatus) -> Waiting:
+def _local(scheduler: LocalScheduler, job: JobStatus) -> PendingReport:
     """A job of this machine, by its own files."""
-    reason, found = local.look(scheduler.folder, job, scheduler.devices)
-    return Waiting(
+    reason, found = local.explain_local(scheduler.folder, job, scheduler.devices)
+    return PendingReport(
         id=str(job.id),
         said=job.reason,
         reason=reason,
@@ -140,16 +139,16 @@ def _local(scheduler: LocalScheduler, job: JobStatus) -> Waiting:
     )
 
 
-def judge(facts: PendingFacts, job: JobStatus) -> Waiting:
+def explain_facts(facts: PendingFacts, job: JobStatus) -> PendingReport:
     """The pure part of :func:`explain`: from what was told to what is shown."""
     found = Finding()
-    for look in _LOOKS.get(_word(facts), _ANY):
+    for look in _EVIDENCE.get(_word(facts), _ANY):
         found += look(facts)
     row = facts.reason
     starts = found.starts or (row.starts if row else None)
     do = found.do or ((row.what_to_do(facts.id),) if row else ())
-    ahead = queue_position.ahead(facts)
-    return Waiting(
+    ahead = queue_position.find_ahead(facts)
+    return PendingReport(
         id=str(job.id),
         said=job.reason,
         reason=row,
@@ -161,8 +160,8 @@ def judge(facts: PendingFacts, job: JobStatus) -> Waiting:
         start=facts.epoch("StartTime") if _counts(starts) else None,
         start_nodes=facts.job.get("SchedNodeList", "") if _counts(starts) else "",
         start_line=_start(facts, starts) if facts.job else "",
-        hearsay=job.source == "sacct",
-        unseen=tuple(dict.fromkeys((*facts.unseen, *found.unseen, *_hearsay(job)))),
+        from_accounting=job.source == "sacct",
+        unseen=tuple(dict.fromkeys((*facts.unseen, *found.unseen, *_accounting_note(job)))),
     )
 
 
@@ -180,7 +179,7 @@ def _start(facts: PendingFacts, starts: Starts | None) -> str:
     return f"Slurm expects {format_time_and_offset(at, facts.now)}{late}{f' on {nodes}' if nodes else ''}"
 
 
-def _hearsay(job: JobStatus) -> tuple[str, ...]:
+def _accounting_note(job: JobStatus) -> tuple[str, ...]:
     return ("the job in the queue (only accounting tells of it, and that lags)",) if job.source == "sacct" else ()
 
 
@@ -193,42 +192,46 @@ def _dependency(facts: PendingFacts) -> Finding:
     text = facts.job.get("Dependency", "")
     if not text:
         return Finding(unseen=("the condition it waits for",))
-    lines, never = dependencies.sentences(text, facts.queue, facts.past)
+    lines, never = dependencies.describe_conditions(text, facts.queue, facts.past)
     do = (f"scontrol update JobId={facts.id} Dependency=", f"clusterrun cancel {facts.id}") if never else ()
     return Finding(tuple(lines) or (f"it waits for {text}",), do, starts=Starts.NEVER if never else None)
 
 
 def _misfit(facts: PendingFacts) -> Finding:
     """A rule of the partition that the job breaks; where it breaks none, nodes are missing that will come back."""
-    broken = partition_rules.rules(facts)
+    broken = partition_rules.broken_rules(facts)
     if broken.here:
         return broken
-    return broken + places.asked_nodes(facts) + places.room(facts) + Finding(starts=Starts.ALONE)
+    return broken + nodes.check_named_nodes(facts) + nodes.free_room(facts) + Finding(starts=Starts.ALONE)
 
 
 #: Reason word -> where to look, in the order in which it is told. A job without a known reason gets ``_ANY``.
-_ANY: tuple[Callable[[PendingFacts], Finding], ...] = (places.asked_nodes, places.room, queue_position.next_ends)
-_LOOKS: dict[str, tuple[Callable[[PendingFacts], Finding], ...]] = {
-    "limit": (limits.evidence,),
-    "Priority": (queue_position.parts, places.room, queue_position.next_ends, queue_position.gap),
+_ANY: tuple[Callable[[PendingFacts], Finding], ...] = (
+    nodes.check_named_nodes,
+    nodes.free_room,
+    queue_position.next_ends,
+)
+_EVIDENCE: dict[str, tuple[Callable[[PendingFacts], Finding], ...]] = {
+    "limit": (limits.limit_evidence,),
+    "Priority": (queue_position.priority_parts, nodes.free_room, queue_position.next_ends, queue_position.backfill_gap),
     "Dependency": (_dependency,),
     "DependencyNeverSatisfied": (_dependency,),
-    "BeginTime": (queue_position.begin,),
-    "JobHeldUser": (queue_position.hold,),
-    "JobHeldAdmin": (queue_position.hold,),
-    "JobArrayTaskLimit": (queue_position.throttle,),
-    "Licenses": (queue_position.licenses,),
-    "PartitionTimeLimit": (partition_rules.rules,),
+    "BeginTime": (queue_position.earliest_start,),
+    "JobHeldUser": (queue_position.describe_hold,),
+    "JobHeldAdmin": (queue_position.describe_hold,),
+    "JobArrayTaskLimit": (queue_position.array_throttle,),
+    "Licenses": (queue_position.license_use,),
+    "PartitionTimeLimit": (partition_rules.broken_rules,),
     "PartitionNodeLimit": (_misfit,),
-    "PartitionConfig": (partition_rules.rules,),
-    "PartitionDown": (partition_rules.rules,),
-    "PartitionInactive": (partition_rules.rules,),
-    "Reservation": (places.reservations,),
-    "ReservationDeleted": (places.reservations,),
-    "ReqNodeNotAvail": (places.asked_nodes, places.reservations, places.room),
-    "BadConstraints": (partition_rules.rules, places.room),
-    "MaxMemPerLimit": (partition_rules.rules,),
-    "AccountNotAllowed": (partition_rules.rules,),
-    "QOSNotAllowed": (partition_rules.rules,),
+    "PartitionConfig": (partition_rules.broken_rules,),
+    "PartitionDown": (partition_rules.broken_rules,),
+    "PartitionInactive": (partition_rules.broken_rules,),
+    "Reservation": (nodes.reservations,),
+    "ReservationDeleted": (nodes.reservations,),
+    "ReqNodeNotAvail": (nodes.check_named_nodes, nodes.reservations, nodes.free_room),
+    "BadConstraints": (partition_rules.broken_rules, nodes.free_room),
+    "MaxMemPerLimit": (partition_rules.broken_rules,),
+    "AccountNotAllowed": (partition_rules.broken_rules,),
+    "QOSNotAllowed": (partition_rules.broken_rules,),
     **dict.fromkeys(("JobHoldMaxRequeue", "InvalidAccount", "InvalidQOS"), ()),
 }

@@ -40,7 +40,7 @@ class Condition:
     delay: int = 0
 
 
-def conditions(text: str) -> list[Condition]:
+def parse_conditions(text: str) -> list[Condition]:
     """The conditions of scontrol's ``Dependency``; a part that does not read is left out."""
     found = []
     for part in re.split(r"[,?]", text):
@@ -51,9 +51,11 @@ def conditions(text: str) -> list[Condition]:
     return found
 
 
-def sentences(text: str, queue: Sequence[Queued] | None, past: Sequence[JobStatus] | None) -> tuple[list[str], bool]:
+def describe_conditions(
+    text: str, queue: Sequence[Queued] | None, past: Sequence[JobStatus] | None
+) -> tuple[list[str], bool]:
     """Each condition and how its job stands; and whether the whole can never be met."""
-    each = conditions(text)
+    each = parse_conditions(text)
     if not each:
         return [], False
     judged = [_sentence(one, queue, past) for one in each]
@@ -83,19 +85,19 @@ def _sentence(one: Condition, queue: Sequence[Queued] | None, past: Sequence[Job
     if bad and not ended:
         return f"{demand}: Slurm says that this has failed", True
     if bad:
-        return f"{demand}, and it {_past_words(ended)}: this can never be met", True
+        return f"{demand}, and it {_past_states(ended)}: this can never be met", True
     if live:
-        return f"{demand}; it {_live_words(live, one.delay)}", False
+        return f"{demand}; it {_live_state(live, one.delay)}", False
     if ended:
-        return f"{demand}; it {_past_words(ended)}", False
+        return f"{demand}; it {_past_states(ended)}", False
     return f"{demand}; how that job stands could not be seen", False
 
 
-def _past_words(states: Iterable[str]) -> str:
+def _past_states(states: Iterable[str]) -> str:
     return "is " + " and ".join(sorted(states))
 
 
-def _live_words(rows: Sequence[Queued], delay: int) -> str:
+def _live_state(rows: Sequence[Queued], delay: int) -> str:
     if len(rows) > 1:
         return f"has tasks that are not over: {_tasks(rows)}"
     row = rows[0]

@@ -63,7 +63,7 @@ class PendingFacts:
         return chain
 
     @property
-    def asked(self) -> dict[str, float]:
+    def requested(self) -> dict[str, float]:
         """What the job asks for, by resource; memory in MB."""
         return dict(parse_tres(self.job.get("ReqTRES") or self.job.get("TRES", "")))
 
@@ -77,7 +77,7 @@ class PendingFacts:
         return self.job.get("UserId", "").partition("(")[2].rstrip(")")
 
     @property
-    def nodes_asked(self) -> tuple[int, int]:
+    def requested_nodes(self) -> tuple[int, int]:
         """The least and the most nodes that it asks for, (0, 0) where that is not known."""
         match = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", self.job.get("NumNodes", ""), re.ASCII)
         return (int(match[1]), int(match[2] or match[1])) if match else (0, 0)

@@ -10,20 +10,20 @@ from clusterrun.why.pending.facts import PendingFacts
 
 #: Bounds on a count of jobs, by field: of those that run, and of those that wait too.
 _JOBS = {"GrpJobs", "MaxJobs", "MaxJobsPU", "MaxJobsPA"}
-QUEUED = {"GrpSubmitJobs", "MaxSubmitJobs", "MaxSubmitJobsPU", "MaxSubmitJobsPA"}
+QUEUED_JOBS = {"GrpSubmitJobs", "MaxSubmitJobs", "MaxSubmitJobsPU", "MaxSubmitJobsPA"}
 _MINUTES = ("GrpTRESMins", "GrpTRESRunMins", "MaxTRESMinsPJ", "MaxTRESRunMinsPA", "MaxTRESRunMinsPU")
 
 
-def per_job(limit: Limit) -> bool:
+def is_per_job(limit: Limit) -> bool:
     """Whether it is on each job, so that nothing is in use of it."""
     return limit.field in ("MaxTRESPJ", "MaxTRESPN", "MaxTRESMinsPJ", "MinTRESPJ", "MaxWallPJ")
 
 
-def value(limit: Limit, bound: LimitValue, value: float) -> str:
+def format_amount(limit: Limit, bound: LimitValue, value: float) -> str:
     """So much of what is limited, in words."""
     if limit.field in _JOBS:
         return plural(int(value), "running job")
-    if limit.field in QUEUED:
+    if limit.field in QUEUED_JOBS:
         return f"{plural(int(value), 'job')} waiting or running"
     if limit.field in ("MaxWallPJ", "GrpWall"):
         return format_duration(value * 60)
@@ -32,15 +32,15 @@ def value(limit: Limit, bound: LimitValue, value: float) -> str:
     return format_tres(bound.tres, value)
 
 
-def wanted(facts: PendingFacts, limit: Limit, bound: LimitValue) -> float | None:
+def requested_amount(facts: PendingFacts, limit: Limit, bound: LimitValue) -> float | None:
     """What the job asks for, in the limit's unit; None where that is not known, or jobs are counted."""
     time_limit = parse_duration(facts.job.get("TimeLimit", ""))
     minutes = time_limit / 60 if time_limit is not None else None
     if limit.field in ("MaxWallPJ", "GrpWall"):
         return minutes
-    asked = facts.asked.get(bound.tres)
+    asked = facts.requested.get(bound.tres)
     if limit.field in _MINUTES:
         return asked * minutes if asked is not None and minutes is not None else None
     if limit.field == "MaxTRESPN" and asked is not None:
-        return asked / max(1.0, facts.asked.get("node", 1.0))
+        return asked / max(1.0, facts.requested.get("node", 1.0))
     return asked if bound.tres else None

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from clusterrun.job import JobStatus, Outcome
-from clusterrun.reasons import Reason, Starts, explain
+from clusterrun.reasons import Reason, Starts, find_reason
 from clusterrun.scheduler.local.jobfiles import Job, job_folders, read_job, read_state, read_status
 from clusterrun.scheduler.local.safe_files import Unreadable
 from clusterrun.scheduler.slurm.squeue import Queued
@@ -15,12 +15,12 @@ from clusterrun.why.pending import dependencies
 from clusterrun.why.pending.facts import Finding
 
 
-def look(root: Path, job: JobStatus, seen: Sequence[str]) -> tuple[Reason | None, Finding]:
+def explain_local(root: Path, job: JobStatus, seen: Sequence[str]) -> tuple[Reason | None, Finding]:
     """The reason of a local job and what it means here.
 
     ``root`` is the folder of the local jobs, ``seen`` the devices that this machine shows.
     """
-    reason = explain(job.reason) if job.reason else None
+    reason = find_reason(job.reason) if job.reason else None
     try:
         asked = read_job(root / str(job.id))
     except (OSError, Unreadable):
@@ -39,7 +39,7 @@ def _dependency(root: Path, job: JobStatus, asked: Job) -> Finding:
         for s in statuses
         if s.outcome is Outcome.RUNNING
     ]
-    lines, never = dependencies.sentences(asked.dependency, queue, [s for s in statuses if s.is_over])
+    lines, never = dependencies.describe_conditions(asked.dependency, queue, [s for s in statuses if s.is_over])
     give_up = f"clusterrun cancel {job.id}"
     return Finding(
         tuple(lines),

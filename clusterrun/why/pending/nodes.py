@@ -17,7 +17,7 @@ from clusterrun.why.pending.facts import Finding, PendingFacts
 _SHOWN = 4
 
 
-def room(facts: PendingFacts) -> Finding:
+def free_room(facts: PendingFacts) -> Finding:
     """What is asked against what the nodes that may take the job have free, what they lack, which are out and why."""
     nodes = partition_nodes(facts)
     if nodes is None:
@@ -33,7 +33,7 @@ def room(facts: PendingFacts) -> Finding:
     kept = set(having(facts.job.get("Features", ""), facts.features or {}, [n.name for n in nodes]) or ())
     nodes = [n for n in nodes if n.name in kept] or nodes
     fitting = [n.name for n in nodes if n.standing in OPEN and not _lacks(n, facts)]
-    need = facts.nodes_asked[0] or 1
+    need = facts.requested_nodes[0] or 1
     enough = f"{plural(len(fitting), 'node')} of {len(nodes)} {'has' if len(fitting) == 1 else 'have'} room for it now"
     if fitting:
         enough += f" ({fold(fitting)})"
@@ -51,13 +51,13 @@ def has_room(facts: PendingFacts) -> bool:
     names = [n.name for n in nodes if _fits(n, facts)]
     wanted = facts.job.get("Features", "")
     able = having(wanted, facts.features or {}, names) if wanted else names
-    return able is not None and len(able) >= (facts.nodes_asked[0] or 1)
+    return able is not None and len(able) >= (facts.requested_nodes[0] or 1)
 
 
 def _named(facts: PendingFacts, nodes: list[Node]) -> tuple[list[Node], str]:
     """The nodes that the job's --nodelist and --exclude leave, and how to call them."""
     wanted, unwanted = (set(expand(facts.job.get(key, ""), 10_000)) for key in ("ReqNodeList", "ExcNodeList"))
-    if wanted and len(wanted) >= (facts.nodes_asked[0] or 1):
+    if wanted and len(wanted) >= (facts.requested_nodes[0] or 1):
         return [n for n in nodes if n.name in wanted], "the nodes it names of"
     if unwanted & {n.name for n in nodes}:
         return [n for n in nodes if n.name not in unwanted], "the nodes it does not exclude of"
@@ -116,7 +116,7 @@ def _why_out(node: Node, now: float) -> str:
     return f"{node.name} is {node.standing}: {node.reason or 'no reason given'}{by}{at}"
 
 
-def asked_nodes(facts: PendingFacts) -> Finding:
+def check_named_nodes(facts: PendingFacts) -> Finding:
     """The nodes that the job names, and how each stands."""
     text = facts.job.get("ReqNodeList", "")
     if not text or facts.nodes is None:
@@ -190,7 +190,7 @@ def partition_nodes(facts: PendingFacts) -> list[Node] | None:
 
 def _request(facts: PendingFacts) -> str:
     """The request in words, on each node where it says so."""
-    asked, (low, high) = facts.asked, facts.nodes_asked
+    asked, (low, high) = facts.requested, facts.requested_nodes
     parts = [plural(low, "node") if low == high else f"{low} to {high} nodes"]
     gpus = _gpus(facts)
     parts += [plural(gpus, "GPU")] if gpus else []
@@ -201,11 +201,11 @@ def _request(facts: PendingFacts) -> str:
 
 
 def _gpus(facts: PendingFacts) -> int:
-    named = [value for name, value in facts.asked.items() if name.startswith("gres/gpu")]
+    named = [value for name, value in facts.requested.items() if name.startswith("gres/gpu")]
     if named:
         return int(max(named))
     # where GPUs are not accounted for they stand in the request alone: gres:gpu:4, gres/gpu:a100=2
-    nodes = max(1, facts.nodes_asked[0])
+    nodes = max(1, facts.requested_nodes[0])
     return _counted(facts.job.get("TresPerNode", "")) * nodes or _counted(facts.job.get("TresPerJob", ""))
 
 
@@ -220,8 +220,12 @@ def _fits(node: Node, facts: PendingFacts) -> bool:
 
 def _lacks(node: Node, facts: PendingFacts) -> list[str]:
     """What the node has too little of for its share of the request, the scarcest first."""
-    nodes = max(1, facts.nodes_asked[0])
-    gpus, cpus, memory = -(-_gpus(facts) // nodes), facts.asked.get("cpu", 1) / nodes, facts.asked.get("mem", 0) / nodes
+    nodes = max(1, facts.requested_nodes[0])
+    gpus, cpus, memory = (
+        -(-_gpus(facts) // nodes),
+        facts.requested.get("cpu", 1) / nodes,
+        facts.requested.get("mem", 0) / nodes,
+    )
     idle = sum(number for _, number in node.gpus_idle)
     short = {
         "GPUs": gpus > 0 and idle < gpus,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from clusterrun.job import TERMINAL
-from clusterrun.reasons import explain
+from clusterrun.reasons import find_reason
 from clusterrun.scheduler.slurm.sprio import Priority
 from clusterrun.scheduler.slurm.squeue import Queued
 from clusterrun.scheduler.slurm.values import parse_duration, parse_int
@@ -48,7 +48,7 @@ class Ahead:
         return first
 
 
-def ahead(facts: PendingFacts) -> Ahead | None:
+def find_ahead(facts: PendingFacts) -> Ahead | None:
     """The jobs of a higher priority, or of the same and submitted before.
 
     None for a job that waits for something of its own, and where the queue could not be seen.
@@ -76,7 +76,7 @@ def _own(facts: PendingFacts) -> Queued | None:
 
 
 def _word(row: Queued) -> str:
-    found = explain(row.reason) if row.reason else None
+    found = find_reason(row.reason) if row.reason else None
     return found.word if found else row.reason
 
 
@@ -96,13 +96,13 @@ def _sharing(facts: PendingFacts) -> set[str]:
     return {name for node in facts.nodes or () if mine & set(node.partitions) for name in node.partitions} - mine
 
 
-def parts(facts: PendingFacts) -> Finding:
+def priority_parts(facts: PendingFacts) -> Finding:
     """What the job's priority is made of, beside that of the first in line."""
     own = next((one for one in facts.priorities or () if str(one.job) == facts.job.get("JobId")), None)
     if own is None:
         return Finding()
     here = [f"its priority is {_made_of(own)}"]
-    first = ahead(facts)
+    first = find_ahead(facts)
     others = [one for one in facts.priorities or () if first and str(one.job) in first.jobs[:1]]
     here += [f"job {one.job}, the first in line, has {_made_of(one)}" for one in others[:1]]
     return Finding(tuple(here))
@@ -113,12 +113,12 @@ def _made_of(one: Priority) -> str:
     return f"{one.total:g}{f': {named}' if named else ''}"
 
 
-def gap(facts: PendingFacts) -> Finding:
+def backfill_gap(facts: PendingFacts) -> Finding:
     """A time limit with which the job would end before the first of the jobs that go first is expected to start.
 
     Nothing where it has no room now, or where Slurm expects none of them yet: a user cannot raise a limit again.
     """
-    before = ahead(facts)
+    before = find_ahead(facts)
     if before is None or before.elsewhere or not has_room(facts):
         return Finding()
     planned = {row.id: row.start for row in facts.queue or () if row.start is not None}
@@ -160,7 +160,7 @@ def next_ends(facts: PendingFacts) -> Finding:
 
 def _held_by(facts: PendingFacts, running: Sequence[Queued]) -> str:
     """Who has how much of what the job asks for most: GPUs where it asks for one and they are accounted for."""
-    name, noun = ("gres/gpu", "GPU") if facts.asked.get("gres/gpu") else ("cpu", "CPU")
+    name, noun = ("gres/gpu", "GPU") if facts.requested.get("gres/gpu") else ("cpu", "CPU")
     sums: dict[str, float] = {}
     for row in running:
         sums[row.user] = sums.get(row.user, 0) + row.holds(name)
@@ -169,7 +169,7 @@ def _held_by(facts: PendingFacts, running: Sequence[Queued]) -> str:
     return f"held there: {first_few(shown, _SHOWN)}" if shown else ""
 
 
-def begin(facts: PendingFacts) -> Finding:
+def earliest_start(facts: PendingFacts) -> Finding:
     """The time before which the job may not start, and why it has one."""
     at = facts.epoch("EligibleTime") or facts.epoch("StartTime")
     if at is None:
@@ -182,7 +182,7 @@ def begin(facts: PendingFacts) -> Finding:
     return Finding(tuple(here), (f"scontrol update JobId={facts.id} StartTime=now",))
 
 
-def hold(facts: PendingFacts) -> Finding:
+def describe_hold(facts: PendingFacts) -> Finding:
     """Who holds the job, and whether its owner can release it."""
     word = facts.reason.word if facts.reason else ""
     said = [facts.job.get(key, "") for key in ("AdminComment", "SystemComment")]
@@ -195,7 +195,7 @@ def hold(facts: PendingFacts) -> Finding:
     return Finding((here, *notes), ("ask the administrators to release it",))
 
 
-def throttle(facts: PendingFacts) -> Finding:
+def array_throttle(facts: PendingFacts) -> Finding:
     """How many tasks of the array run, of the number that %N allows."""
     most = parse_int(facts.job.get("ArrayTaskThrottle", ""))
     array = facts.job.get("ArrayJobId", "") or facts.id.partition("_")[0]
@@ -208,7 +208,7 @@ def throttle(facts: PendingFacts) -> Finding:
     return Finding((f"{allows}; {len(live)} running{tasks}",), do)
 
 
-def licenses(facts: PendingFacts) -> Finding:
+def license_use(facts: PendingFacts) -> Finding:
     """The licenses it asks for: how many there are, how many are in use, and by which jobs."""
     mine = _own(facts)
     wanted = dict(mine.licenses) if mine else {}

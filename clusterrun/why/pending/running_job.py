@@ -30,7 +30,7 @@ STATES = {
 _STILL = 300.0
 
 
-def lines(job: JobStatus, run: RunRecord | None, now: float) -> list[str]:
+def describe_running(job: JobStatus, run: RunRecord | None, now: float) -> list[str]:
     """What is known of a job that is neither waiting nor over, a sentence each."""
     said = [_since(job, now)]
     if job.state in STATES:
@@ -40,7 +40,7 @@ def lines(job: JobStatus, run: RunRecord | None, now: float) -> list[str]:
     if run is None:
         return [*said, "there is no record of it here, so its steps are not known"]
     ranks = progress.ranks(run, job.id.task)
-    return said + training(progress.last_metrics(run), ranks, run.world_size, now)
+    return said + describe_training(progress.last_metrics(run), ranks, run.world_size, now)
 
 
 def _since(job: JobStatus, now: float) -> str:
@@ -51,7 +51,7 @@ def _since(job: JobStatus, now: float) -> str:
     return text + (f"; on {job.nodes}" if job.nodes else "")
 
 
-def training(metrics: Metrics | None, ranks: Sequence[RankProgress], world: int, now: float) -> list[str]:
+def describe_training(metrics: Metrics | None, ranks: Sequence[RankProgress], world: int, now: float) -> list[str]:
     """The last step, and every rank that is missing, silent or standing still. Pure."""
     said = []
     if metrics is not None:

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterrun.why.causes import Cause, EndFacts, Line, RankEnd, RankFailure, first_cause
-from clusterrun.why.causes.flight_recorder import Reached, behind, read_dump
-from clusterrun.why.causes.match import TABLE, classify, filled, spans
+from clusterrun.why.causes.flight_recorder import Reached, ranks_behind, read_dump
+from clusterrun.why.causes.match import TABLE, classify, fill_template, parse_ranges
 from clusterrun.why.causes.model import Strength
 from tests.cause_fixtures import Fixture, load_all
 from tests.folders import ROOT
@@ -108,8 +108,8 @@ def test_every_row_that_an_excerpt_shows_has_a_needle_in_the_lines_it_matches() 
 
 
 def test_part_in_brackets_goes_with_its_word() -> None:
-    assert filled("full[: {what}]", {"what": "/scratch"}) == "full: /scratch"
-    assert filled("full[: {what}]", {}) == "full"
+    assert fill_template("full[: {what}]", {"what": "/scratch"}) == "full: /scratch"
+    assert fill_template("full[: {what}]", {}) == "full"
 
 
 # -- order -----------------------------------------------------------------------------------------------------------
@@ -273,7 +273,7 @@ def dump(enqueued: int) -> bytes:
 
 def test_flight_recorder_names_the_rank_that_stopped_earlier() -> None:
     dumps = {rank: read_dump(dump(41 if rank == 2 else 42)) for rank in range(4)}
-    found = behind({rank: one for rank, one in dumps.items() if one is not None})
+    found = ranks_behind({rank: one for rank, one in dumps.items() if one is not None})
     assert list(found) == [2] and "collective 41" in found[2] and "/u/train.py:7" in found[2]
 
 
@@ -327,9 +327,9 @@ def test_line_made_to_be_slow_is_not(piece: str) -> None:
 
 
 def test_ranges_of_foreign_numbers_stay_small() -> None:
-    assert spans("1-3,5") == (1, 2, 3, 5)
-    assert len(spans("0-9999999,0-9999999")) <= 4_096
-    assert spans("x,1-,99999999999") == (1,)
+    assert parse_ranges("1-3,5") == (1, 2, 3, 5)
+    assert len(parse_ranges("0-9999999,0-9999999")) <= 4_096
+    assert parse_ranges("x,1-,99999999999") == (1,)
 
 
 def test_text_of_an_error_by_itself_is_known() -> None:

@@ -20,8 +20,8 @@ from clusterrun.scheduler.slurm.nodes import parse_partitions
 from clusterrun.scheduler.slurm.sacct import ended_argv, lost_nodes, parse_canceller
 from clusterrun.why import ended
 from clusterrun.why.causes import Cause
-from clusterrun.why.ended.records import still
-from clusterrun.why.ended.time_limit import longer
+from clusterrun.why.ended.records import stalled_ranks
+from clusterrun.why.ended.time_limit import with_longer_limit
 from tests.ended_runs import RAISED, Slurm, over, ranks_on, write_logs
 from tests.run_records import AT, attempt, end, submitted
 
@@ -135,17 +135,17 @@ def rank(number: int, time: float = 100.0, step: int | None = 5, interval: float
 
 
 def test_ranks_that_are_together_stand_not_still() -> None:
-    assert still([rank(0), rank(1), rank(2, time=95)]) == {}
-    assert still([rank(0)]) == {}
-    assert still([]) == {}
+    assert stalled_ranks([rank(0), rank(1), rank(2, time=95)]) == {}
+    assert stalled_ranks([rank(0)]) == {}
+    assert stalled_ranks([]) == {}
 
 
 def test_rank_at_an_earlier_step_stands_behind() -> None:
-    assert list(still([rank(0), rank(1, step=4), rank(2)])) == [1]
+    assert list(stalled_ranks([rank(0), rank(1, step=4), rank(2)])) == [1]
 
 
 def test_half_of_all_ranks_silent_is_nobodys_fault_alone() -> None:
-    assert still([rank(0), rank(1, time=0), rank(2, time=0)]) == {}
+    assert stalled_ranks([rank(0), rank(1, time=0), rank(2, time=0)]) == {}
 
 
 # -- Slurm -------------------------------------------------------------------------------------------------------------
@@ -268,7 +268,7 @@ def timed_out(store: Store, minutes: int, partition: str, text: str = PARTITIONS
 
 def test_longer_time_that_the_partition_does_not_allow_is_asked_of_another() -> None:
     job = JobStatus(id=JobId("7"), state="TIMEOUT", outcome=Outcome.FAILED, partition="short", time_limit=60)
-    told = longer(LIMIT, job, parse_partitions(PARTITIONS))
+    told = with_longer_limit(LIMIT, job, parse_partitions(PARTITIONS))
     assert told.command == "clusterrun submit … --time 0:02:00 --partition gpu"
     assert "short allows no more than 0:01:00" in told.advice and "gpu allows 2:00:00" in told.advice
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from clusterrun.why.causes.memory_units import compared
+from clusterrun.why.causes.memory_units import format_excess
 from tests.unit.why.test_causes import judge
 
 
@@ -18,7 +18,7 @@ from tests.unit.why.test_causes import judge
     ],
 )
 def test_unit_of_a_memory_limit_is_told_by_its_figures(used: int, limit: int, words: str) -> None:
-    assert compared(used, limit) == words
+    assert format_excess(used, limit) == words
 
 
 def test_node_of_a_memory_limit_is_the_one_whose_slurmstepd_speaks() -> None:

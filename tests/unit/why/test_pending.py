@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterrun.reasons import Starts, explain
+from clusterrun.reasons import Starts, find_reason
 from clusterrun.scheduler.slurm.limits import LimitScope
 from clusterrun.scheduler.slurm.sacctmgr import Association
 from clusterrun.why import pending
@@ -30,24 +30,24 @@ def test_a_job_that_asks_for_more_than_the_whole_limit_does_not_wait_for_others(
     found = judged("21")
     assert found.here[2] == "that is more than the limit itself: it cannot start, however many jobs end"
     assert found.starts is Starts.YOU
-    less = pending.judge(asking("21", TRES="cpu=1,node=1,gres/gpu=1"), status("21"))
+    less = pending.explain_facts(asking("21", TRES="cpu=1,node=1,gres/gpu=1"), status("21"))
     assert less.starts is Starts.ALONE and not any("more than the limit" in line for line in less.here)
 
 
 def test_the_other_qos_of_the_user_are_where_it_can_go() -> None:
     rows = [Association("physics", "", ("normal", "tight"), ""), Association("chem", "", ("big",), "")]
     smaller = replace(asking("21", TRES="cpu=1,node=1,gres/gpu=1"), associations=rows)
-    assert pending.judge(smaller, status("21")).do == (
+    assert pending.explain_facts(smaller, status("21")).do == (
         "wait for those jobs, or move it:", "scontrol update JobId=21 QOS=normal"
     )  # fmt: skip
     assert judged("21", associations=rows).do[0].startswith("ask for less (`clusterrun cancel 21`")
-    moved = limits.evidence(replace(facts("5", associations=rows), reason=explain("AssocGrpCpuLimit")))
+    moved = limits.limit_evidence(replace(facts("5", associations=rows), reason=find_reason("AssocGrpCpuLimit")))
     assert moved.do[-1] == "scontrol update JobId=5 Account=physics"
     assert "QOS=NAME" in judged("21", associations=[]).do[0]
 
 
 def test_an_accounts_limit() -> None:
-    found = limits.evidence(replace(facts("5"), reason=explain("AssocGrpCpuLimit")))
+    found = limits.limit_evidence(replace(facts("5"), reason=find_reason("AssocGrpCpuLimit")))
     assert found.here[0] == "account chem allows 2 cpu (GrpTRES); 2 cpu in use"
     assert found.here[1] == "this job asks for 2 cpu"
 
@@ -68,14 +68,14 @@ def qos(field: str, value: str) -> list[LimitScope]:
         ("QOSMaxMemoryPerJob", "MaxTRESPJ", "cpu=8,mem=2048",
          "QOS tight, for each job, allows 2G mem (MaxTRESPerJob)", None),
         ("QOSMinCpuNotSatisfied", "MinTRESPJ", "cpu=4",
-         "QOS tight, for each job, demands at least 4 cpu (MinTRESPerJob)", None),
+         "QOS tight, for each job, requires at least 4 cpu (MinTRESPerJob)", None),
         ("QOSGrpJobsLimit", "GrpJobs", "1(1)", "QOS tight allows 1 running job (GrpJobs); 1 running job in use", None),
         ("QOSGrpGRESRunMinutes", "GrpTRESRunMins", "gres/gpu=100(90)",
          "QOS tight allows 100 minutes of gres/gpu (GrpTRESRunMins); 90 minutes of gres/gpu in use", None),
     ],
 )  # fmt: skip
 def test_each_kind_of_limit(reason: str, field: str, value: str, line: str, command: str | None) -> None:
-    found = limits.evidence(replace(facts("21"), reason=explain(reason), holders=qos(field, value)))
+    found = limits.limit_evidence(replace(facts("21"), reason=find_reason(reason), holders=qos(field, value)))
     assert found.here[0] == line
     assert found.do == ((command,) if command else ())
 
@@ -84,8 +84,8 @@ def test_of_several_bounds_that_which_stops_the_job_is_told() -> None:
     rows = [LimitScope(kind="qos", qos=name, values={"GrpTRES": value}) for name, value in
             (("tight", "gres/gpu=64(2)"), ("part", "gres/gpu=4(2)"))]  # fmt: skip
     partitions = [{"PartitionName": facts("21").partition_names[0], "QoS": "part"}]
-    asked = replace(facts("21"), reason=explain("QOSGrpGRES"), holders=rows, partitions=partitions)
-    found = limits.evidence(asked)
+    asked = replace(facts("21"), reason=find_reason("QOSGrpGRES"), holders=rows, partitions=partitions)
+    found = limits.limit_evidence(asked)
     assert [line for line in found.here if line.startswith("QOS")] == [
         "QOS part allows 4 gres/gpu (GrpTRES); 2 gres/gpu in use"
     ]
@@ -93,8 +93,8 @@ def test_of_several_bounds_that_which_stops_the_job_is_told() -> None:
 
 def test_a_limit_that_is_not_shown_is_said_to_be_unseen() -> None:
     asked = replace(facts("21"), holders=[])
-    assert limits.evidence(asked).unseen == ("a MaxTRESPerUser on QOS tight: none is shown to you there",)
-    assert limits.evidence(replace(asked, holders=None)).unseen == ("the limit MaxTRESPerUser of its qos",)
+    assert limits.limit_evidence(asked).unseen == ("a MaxTRESPerUser on QOS tight: none is shown to you there",)
+    assert limits.limit_evidence(replace(asked, holders=None)).unseen == ("the limit MaxTRESPerUser of its qos",)
 
 
 # -- nodes and partitions ----------------------------------------------------------------------------------------------
@@ -126,7 +126,7 @@ def test_a_reservation_that_has_begun_and_one_that_is_not_shown() -> None:
 
 
 def test_what_is_asked_against_what_is_free() -> None:
-    found = nodes.room(facts("7"))
+    found = nodes.free_room(facts("7"))
     assert found.here[0] == (
         "it asks for 2 nodes, 8 GPUs, 2 CPUs, 3.91G of memory; free now in partition gpu: 16 of 32 CPUs, 4 of 8 GPUs"
     )
@@ -134,7 +134,7 @@ def test_what_is_asked_against_what_is_free() -> None:
 
 
 def test_gpus_are_known_where_they_are_not_accounted() -> None:
-    found = nodes.room(asking("7", TRES="cpu=2,mem=4000M,node=2", TresPerNode="gres:gpu:a100:4"))
+    found = nodes.free_room(asking("7", TRES="cpu=2,mem=4000M,node=2", TresPerNode="gres:gpu:a100:4"))
     assert found.here[0].startswith("it asks for 2 nodes, 8 GPUs, 2 CPUs")
 
 
@@ -153,15 +153,15 @@ def test_more_nodes_than_the_partition_takes() -> None:
 
 
 def test_a_node_limit_that_comes_of_nodes_that_are_out_passes_by_itself() -> None:
-    known = replace(asking("22", Reason="PartitionNodeLimit"), reason=explain("PartitionNodeLimit"))
-    found = pending.judge(known, status("22", "PartitionNodeLimit"))
+    known = replace(asking("22", Reason="PartitionNodeLimit"), reason=find_reason("PartitionNodeLimit"))
+    found = pending.explain_facts(known, status("22", "PartitionNodeLimit"))
     assert found.starts is Starts.ALONE
     assert any("bad fan" in line for line in found.here)
 
 
 def test_a_partition_that_is_down() -> None:
     down = [p | ({"State": "DOWN"} if p["PartitionName"] == "gpu" else {}) for p in facts("6").partitions or ()]
-    found = partition_rules.rules(replace(facts("6"), partitions=down))
+    found = partition_rules.broken_rules(replace(facts("6"), partitions=down))
     assert found.here[0] == "partition gpu is DOWN"
     assert found.do == ("scontrol update JobId=6 Partition=low",)
 
@@ -170,15 +170,15 @@ def test_a_partition_that_is_down() -> None:
 
 
 def test_an_unknown_reason_is_shown_as_it_is() -> None:
-    found = pending.judge(replace(facts("7"), reason=None), status("7", "Sun[31mspots"))
+    found = pending.explain_facts(replace(facts("7"), reason=None), status("7", "Sun[31mspots"))
     shown = dict(found.facts())
     assert shown["reason"] == ("Sun[31mspots",) and "does not know this reason" in shown["means"][0]
     assert found.json()["word"] is None and found.json()["starts"] is None
 
 
 def test_nothing_seen_is_said_and_the_reason_still_explained() -> None:
-    blind = PendingFacts(id="7", reason=explain("Resources"), now=NOW, unseen=("the queue (squeue: no answer)",))
-    found = pending.judge(blind, status("7", "Resources"))
+    blind = PendingFacts(id="7", reason=find_reason("Resources"), now=NOW, unseen=("the queue (squeue: no answer)",))
+    found = pending.explain_facts(blind, status("7", "Resources"))
     assert "next in line" in found.meaning and found.do
     assert "the queue (squeue: no answer)" in found.unseen and "the partition's nodes" in found.unseen
 
@@ -200,11 +200,11 @@ def test_each_answer_may_be_missing(lost: str) -> None:
 @given(st.dictionaries(st.sampled_from(sorted(facts("22").job)), st.text(max_size=30)))
 def test_no_request_breaks_it(changes: dict[str, str]) -> None:
     for number in ("22", "21", "18", "9", "14"):
-        pending.judge(asking(number, **changes), status(number))
+        pending.explain_facts(asking(number, **changes), status(number))
 
 
 def test_an_estimate_and_the_nodes_it_names() -> None:
-    start = pending.judge(asking("7", StartTime=str(int(NOW) + 90), SchedNodeList="node1"), status("7"))
+    start = pending.explain_facts(asking("7", StartTime=str(int(NOW) + 90), SchedNodeList="node1"), status("7"))
     assert dict(start.facts())["start"][0].endswith("in 1:30 on node1")
-    assert "so it is due" in pending.judge(asking("7", StartTime=str(int(NOW) - 90)), status("7")).start_line
+    assert "so it is due" in pending.explain_facts(asking("7", StartTime=str(int(NOW) - 90)), status("7")).start_line
     assert dict(judged("22").facts())["start"] == ("Slurm has no estimate",)

@@ -21,7 +21,7 @@ from clusterrun.system.shell import Completed
 from clusterrun.terminal.units import first_few, format_duration, format_time_and_offset, plural
 from clusterrun.why import pending
 from clusterrun.why.pending import running_job
-from clusterrun.why.pending.queries import ask
+from clusterrun.why.pending.queries import query_facts
 from tests.recorded_queue import NOW, recorded, status
 
 # -- asking ------------------------------------------------------------------------------------------------------------
@@ -78,7 +78,7 @@ def slurm(controller: Controller, accounting: bool = True) -> SlurmScheduler:
 )  # fmt: skip
 def test_few_questions_are_asked(reason: str, calls: int) -> None:
     controller = Controller()
-    ask(slurm(controller), replace(status("18"), reason=reason), NOW)
+    query_facts(slurm(controller), replace(status("18"), reason=reason), NOW)
     assert len(controller.asked) <= calls, controller.asked
 
 
@@ -107,7 +107,7 @@ def test_nothing_answers_and_it_still_says_what_the_reason_means() -> None:
 
 def test_a_controller_that_cannot_be_reached_is_not_asked_again() -> None:
     controller = Controller(gone=["show partition"])
-    facts = ask(slurm(controller), status("21"), NOW)
+    facts = query_facts(slurm(controller), status("21"), NOW)
     assert len(controller.asked) == 3, "those at its side, which were asked at the same time"
     assert "Unable to contact slurm controller" in facts.unseen[0]
     assert facts.unseen[1:] == tuple(
@@ -156,11 +156,11 @@ def test_a_limit_is_looked_for_up_the_tree_of_accounts() -> None:
 def test_the_limits_of_where_it_could_be_moved_come_in_the_same_question() -> None:
     mine = "physics||normal,tight,short|\nchem||big|\nbio||normal|\n"
     controller = Controller(also={"sacctmgr": mine})
-    ask(slurm(controller), status("21"), NOW)
+    query_facts(slurm(controller), status("21"), NOW)
     (asked,) = [call for call in controller.asked if "assoc_mgr" in call]
     assert asked.endswith("flags=qos qos=tight,normal,short")
     controller = Controller(also={"sacctmgr": mine})
-    ask(slurm(controller), replace(status("5"), reason="AssocGrpCpuLimit"), NOW)
+    query_facts(slurm(controller), replace(status("5"), reason="AssocGrpCpuLimit"), NOW)
     assert next(call for call in controller.asked if "assoc_mgr" in call).endswith("accounts=chem,physics,bio")
 
 
@@ -172,48 +172,51 @@ def rank(number: int, ago: float = 1.0, **more: Any) -> RankProgress:
 
 
 def test_ranks_that_all_write() -> None:
-    lines = running_job.training(Metrics(step=120, time=NOW - 3, loss=2.5), [rank(0), rank(1)], 2, NOW)
+    lines = running_job.describe_training(Metrics(step=120, time=NOW - 3, loss=2.5), [rank(0), rank(1)], 2, NOW)
     assert lines == ["the last step written down is 120, loss 2.5, 0:03 ago", "all 2 ranks have been heard of lately"]
 
 
 def test_a_silent_rank_is_named_with_its_node_and_its_last_word() -> None:
-    lines = running_job.training(Metrics(step=9), [rank(0), rank(1), rank(2, 200, step=7), rank(3)], 4, NOW)
+    lines = running_job.describe_training(Metrics(step=9), [rank(0), rank(1), rank(2, 200, step=7), rank(3)], 4, NOW)
     assert lines[1] == "rank 2 on node1 has been silent for 3:20 (last: training, step 7)"
 
 
 def test_many_silent_ranks_are_folded() -> None:
-    lines = running_job.training(None, [rank(n, 99) for n in range(12)], 12, NOW)
+    lines = running_job.describe_training(None, [rank(n, 99) for n in range(12)], 12, NOW)
     assert lines[-1] == "and so ranks 4-11 are, on node[2-5]"
 
 
 def test_a_rank_that_was_never_heard_of() -> None:
-    lines = running_job.training(None, [rank(0), rank(3)], 4, NOW)
+    lines = running_job.describe_training(None, [rank(0), rank(3)], 4, NOW)
     assert "ranks 1-2 are not heard of, of 4 ranks" in lines
 
 
 def test_a_rank_that_writes_but_does_not_move() -> None:
-    lines = running_job.training(None, [rank(0, stepped=NOW - 5), rank(1, stepped=NOW - 900)], 2, NOW)
+    lines = running_job.describe_training(None, [rank(0, stepped=NOW - 5), rank(1, stepped=NOW - 900)], 2, NOW)
     assert lines[-1] == "rank 1 is alive but not moving: at one step for up to 15:00"
 
 
 def test_a_users_own_script_has_no_steps_of_ours() -> None:
     ranks = [replace(rank(n), phase="script") for n in range(2)]
     assert (
-        running_job.training(None, ranks, 2, NOW)[0] == "it runs a script of the user's own, whose steps are not known"
+        running_job.describe_training(None, ranks, 2, NOW)[0]
+        == "it runs a script of the user's own, whose steps are not known"
     )
 
 
 def test_no_records_is_said_not_guessed() -> None:
-    assert running_job.training(None, [], 4, NOW) == ["its ranks have written nothing yet: no step, no progress record"]
-    assert "could not be seen" in running_job.training(Metrics(step=1), [], 4, NOW)[-1]
+    assert running_job.describe_training(None, [], 4, NOW) == [
+        "its ranks have written nothing yet: no step, no progress record"
+    ]
+    assert "could not be seen" in running_job.describe_training(Metrics(step=1), [], 4, NOW)[-1]
 
 
 def test_other_states_have_their_sentence() -> None:
     job = JobStatus(id=JobId("3"), state="COMPLETING", outcome=Outcome.RUNNING, started=int(NOW) - 60, nodes="node1")
-    lines = running_job.lines(job, None, NOW)
+    lines = running_job.describe_running(job, None, NOW)
     assert lines[0].startswith("COMPLETING since ") and "it is ending" in lines[1]
     assert lines[-1] == "there is no record of it here, so its steps are not known", "a record may have been removed"
-    assert "Slurm's own word" in running_job.lines(replace(job, state="MELTING"), None, NOW)[1]
+    assert "Slurm's own word" in running_job.describe_running(replace(job, state="MELTING"), None, NOW)[1]
 
 
 # -- words -------------------------------------------------------------------------------------------------------------
