@@ -134,7 +134,7 @@ def choose_partition(context: EstimateContext, user: str) -> Request:
     if value is None or value.value != AUTO or not isinstance(context.scheduler, SlurmScheduler | None):
         return request
     if context.scheduler is None:  # a script rendered far from the cluster
-        line = "partition auto: no Slurm answers here to choose one, so the script names none"
+        line = "partition auto: Slurm is not available here to choose one, so the script names none"
         values = {name: v for name, v in request.values.items() if name != "partition"}
         return replace(request, values=values, notices=[*request.notices, line])
     seen = load_snapshot(context.slurm, user, limits=False)
@@ -148,21 +148,21 @@ def choose_partition(context: EstimateContext, user: str) -> Request:
         said = "\n".join(f"{where}: {why}" for where, why in refusals(found))
         if found.silence:
             raise SchedulerError(
-                "Slurm did not say where the job would start, so nothing was submitted",
+                "Slurm did not estimate where the job would start, so nothing was submitted",
                 said=said, hint="try again, or name one: --partition NAME",
             )  # fmt: skip
         error = Refused if any(isinstance(t.said, No) for t in found.tried) else RequestError
-        raise error("no partition takes this job", said=said, hint="`clusterrun free` shows what there is")
+        raise error("no partition accepts this job", said=said, hint="run `clusterrun free` to see the partitions")
     best = found.starts[0]
     assert isinstance(best.said, Start)
     words = format_when(best.said.at, time.time())
     asked = plural(len(found.tried), "partition")
-    line = f"partition {best.partition}: by Slurm's estimate it starts soonest there, {words} ({asked} asked)"
+    line = f"partition {best.partition}: earliest start by Slurm's estimate: {words} ({asked} checked)"
     if best.given_time:
         line += f"; without --time its time limit there is {format_duration(best.given_time)}"
     if best.preemption:
         line += f"; {best.preemption.sentence}"
-    placed = Value(best.partition, f"{value.source}: auto, soonest by Slurm's estimate: {words}")
+    placed = Value(best.partition, f"{value.source}: auto, earliest start by Slurm's estimate: {words}")
     return replace(request, values={**request.values, "partition": placed}, notices=[*request.notices, line])
 
 
@@ -234,7 +234,7 @@ def _ask(
             continue
         changed = reshape_values(context.request.values, asked, shape, need)
         if changed is None:
-            no.append((shape, partition.name, "the job cannot be cut that way: its nodes or ranks are fixed"))
+            no.append((shape, partition.name, "the job cannot take this shape: its nodes or ranks are fixed"))
             continue
         changed["partition"] = Value(partition.name, AUTO)
         plan = context.plan(changed)
@@ -266,6 +266,6 @@ def find_partitions(seen: ClusterSnapshot, names: str) -> list[Partition]:
     wanted = [name for name in names.split(",") if name]
     wrong = next((name for name in wanted if name not in known), None)
     if wrong is not None or not wanted:
-        hint = f"{nearest(wrong or '', list(known))} there are: {', '.join(known)}".strip()
-        raise RequestError(f"no partition {wrong or names!r} to be seen here", hint=hint)
+        hint = f"{nearest(wrong or '', list(known))} partitions: {', '.join(known)}".strip()
+        raise RequestError(f"no partition {wrong or names!r} found", hint=hint)
     return [known[name] for name in wanted]

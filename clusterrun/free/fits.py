@@ -25,20 +25,20 @@ def _never(seen: ClusterSnapshot, partition: Partition, spec: JobSpec, shape: Sh
     if why := seen.closed_to(partition, spec.directive("account"), spec.directive("qos")):
         yield why
     if partition.needs_reservation and not spec.directive("reservation"):
-        yield "ReqResv=YES: only with --reservation"
+        yield "ReqResv=YES: requires --reservation"
     if partition.time_limit and spec.time_limit and spec.time_limit > partition.time_limit:
-        yield f"the time limit is over the partition's {format_duration(partition.time_limit)}"
+        yield f"the time limit exceeds the partition's {format_duration(partition.time_limit)}"
     if shape.nodes < partition.min_nodes:
-        yield f"a job has at least {plural(partition.min_nodes, 'node')} there"
+        yield f"the partition requires at least {plural(partition.min_nodes, 'node')}"
     if partition.max_nodes is not None and shape.nodes > partition.max_nodes:
-        yield f"a job has at most {plural(partition.max_nodes, 'node')} there"
+        yield f"the partition allows at most {plural(partition.max_nodes, 'node')}"
     nodes = seen.nodes_of(partition.name)
     fit = sum(node_capacity(node, need) >= shape.each for node in nodes)
     most = max((node_capacity(node, need) for node in nodes), default=0)
     kind = f" of type {need.kind}" if need.kind else ""
     what = plural(shape.each, "GPU") + kind if need.gpus else f"CPUs for {plural(shape.each, 'rank')}"
     if not most:
-        yield f"it has no GPUs{kind}" if need.gpus else "no node has CPUs enough for a rank"
+        yield f"it has no GPUs{kind}" if need.gpus else "no node has enough CPUs for a rank"
     if not fit:
         yield f"no node has {what} (at most {most})"
     if fit < shape.nodes:

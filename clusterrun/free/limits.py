@@ -13,13 +13,13 @@ Pair = tuple[float | None, float | None]
 
 #: Slurm's names of limits, and what each is on, for people (man sacctmgr, SPECIFICATIONS FOR ASSOCIATIONS and QOS).
 #: The first group is shared by all in it, the second each user's or account's own, the third holds for each job.
-_SHARED = {"GrpTRES": "{}, together", "GrpJobs": "running jobs, together", "GrpSubmitJobs": "jobs, together",
-           "GrpTRESMins": "{}, minutes together", "GrpTRESRunMins": "{}, minutes to run together"}  # fmt: skip
-_OWN = {"MaxTRESPU": "{} of yours", "MaxJobs": "running jobs of yours", "MaxSubmitJobs": "jobs of yours",
-        "MaxJobsPU": "running jobs of yours", "MaxSubmitJobsPU": "jobs of yours",
-        "MaxTRESPA": "{} of your account", "MaxJobsPA": "running jobs of your account",
-        "MaxSubmitJobsPA": "jobs of your account", "MaxTRESRunMinsPU": "{} of yours, minutes to run"}  # fmt: skip
-_PER_JOB = {"MaxTRESPJ": "{} in a job", "MaxTRESPN": "{} on a node", "MinTRESPJ": "{} in a job, at least",
+_SHARED = {"GrpTRES": "{}, in total", "GrpJobs": "running jobs, in total", "GrpSubmitJobs": "jobs, in total",
+           "GrpTRESMins": "{}, minutes in total", "GrpTRESRunMins": "{}, minutes to run in total"}  # fmt: skip
+_OWN = {"MaxTRESPU": "your {}", "MaxJobs": "your running jobs", "MaxSubmitJobs": "your jobs",
+        "MaxJobsPU": "your running jobs", "MaxSubmitJobsPU": "your jobs",
+        "MaxTRESPA": "your account's {}", "MaxJobsPA": "your account's running jobs",
+        "MaxSubmitJobsPA": "your account's jobs", "MaxTRESRunMinsPU": "your {}, minutes to run"}  # fmt: skip
+_PER_JOB = {"MaxTRESPJ": "{} per job", "MaxTRESPN": "{} per node", "MinTRESPJ": "{} per job, at least",
             "MaxWallPJ": "time limit"}  # fmt: skip
 LABELS = _SHARED | _OWN | _PER_JOB
 _TRES = {"gres/gpu": "GPUs", "cpu": "CPUs", "node": "nodes", "mem": "memory (MB)"}

@@ -30,7 +30,7 @@ class Preemption:
     def sentence(self) -> str:
         """The same as a sentence."""
         more = f" and {len(self.by) - _SHOWN} more" if len(self.by) > _SHOWN else ""
-        return f"jobs here are {self.done} for those of {', '.join(self.by[:_SHOWN])}{more}"
+        return f"jobs here are {self.done} for jobs in {', '.join(self.by[:_SHOWN])}{more}"
 
 
 def find_preemption(partitions: str, nodes: Iterable[Node]) -> dict[str, Preemption]:

@@ -93,7 +93,7 @@ def load_snapshot(slurm: Scheduler, user: str, *, limits: bool = True) -> Cluste
         nodes=tuple(nodes), partitions=partitions, me=UserContext(user, _groups()), preempted=leaving
     )
     if not slurm.facts.accounting:
-        return replace(seen, notes=("this cluster keeps no accounts: it has no QOS and no limits of yours",))
+        return replace(seen, notes=("This cluster has no accounting, so there are no QOS or user limits.",))
     return _accounted(slurm, seen, limits, config)
 
 
@@ -110,7 +110,7 @@ def _accounted(
     config = scontrol.parse_config((config_told or replies[-1]).text)
     enforced = set(re.split(r"[,\s]+", config.get("AccountingStorageEnforce", "unknown").lower()))
     if not enforced - {"", "none", "0"}:
-        return replace(seen, notes=("this cluster enforces no accounts and no limits (AccountingStorageEnforce)",))
+        return replace(seen, notes=("This cluster does not enforce accounts or limits (AccountingStorageEnforce).",))
     associations, used = replies[:2]
     rows = sacctmgr.parse_associations(associations.text) if not associations.note else ()
     holders = parse_limits(used.text)
@@ -126,7 +126,7 @@ def _accounted(
     if not with_limits:
         return seen
     if not enforced & {"limits", "safe", "all", "unknown"}:
-        return replace(seen, notes=("this cluster enforces no limits (AccountingStorageEnforce)",))
+        return replace(seen, notes=("This cluster does not enforce limits (AccountingStorageEnforce).",))
     set_by_qos = replies[2]
     unseen: dict[str, list[str]] = {}
     for reply, what in (
@@ -136,9 +136,9 @@ def _accounted(
     ):
         if reply.note:
             unseen.setdefault(re.sub(r"^(\w+): \1: (error: )?", r"\1: ", reply.note), []).append(what)
-    notes = [f"not seen: {' and '.join(whats)} ({why})" for why, whats in unseen.items()]
+    notes = [f"not available: {' and '.join(whats)} ({why})" for why, whats in unseen.items()]
     if not rows and not associations.note and enforced & {"associations", "limits", "safe", "all"}:
-        notes.append("accounting has no account for you, and this cluster asks for one: the site's support adds you")
+        notes.append("You have no Slurm account, and this cluster requires one; ask your administrators to add you.")
     names = {p.qos: f"QOS {p.qos} of partition {p.name}" for p in seen.partitions if p.qos}
     # which of them are the user's own may not have been seen: then all that slurmctld tells of
     mine = [holder.qos for holder in holders] if associations.note else [q for row in rows for q in row.qos]
@@ -157,7 +157,7 @@ def _require_answer(slurm: SlurmScheduler, argv: list[str], what: str) -> str:
     reply = slurm.answer(argv)
     if reply.note:
         raise SchedulerError(
-            f"Slurm did not tell its {what}", said=reply.stderr.strip() or reply.note, hint="ask `scontrol ping`"
+            f"Slurm did not list its {what}", said=reply.stderr.strip() or reply.note, hint="check `scontrol ping`"
         )
     return reply.text
 

@@ -27,16 +27,16 @@ def format_summary(seen: ClusterSnapshot, now: float) -> list[str]:
     )
     names = {partition.name for partition in seen.partitions}
     if not names:
-        return ["no partitions are to be seen here", *_limits(seen)]
+        return ["no partitions are found", *_limits(seen)]
     rows = node_rows(node for node in seen.nodes if names & set(node.partitions))
     one_partition = len(names) == 1
     # a node whose CPUs are all taken is allocated to Slurm, though its GPUs may be idle: that is worth knowing
     open_rows = [r for r in rows if r.idle and (r.standing in OPEN or (r.standing == "allocated" and r.unit == "GPUs"))]
-    lines += _rows("free now, on each node", open_rows, [_free_cells(row, one_partition) for row in open_rows])
+    lines += _rows("free now, per node", open_rows, [_free_cells(row, one_partition) for row in open_rows])
     out = [row for row in rows if row.standing in OUT or (row.reason and row.standing not in OPEN)]
     lines += _rows("out of service", out, [_out_cells(row, now) for row in out])
     later = [row for row in rows if row.standing == "powered down"]
-    lines += _rows("powered down, started when a job needs them", later, [_free_cells(r, one_partition) for r in later])
+    lines += _rows("powered down, started on demand", later, [_free_cells(r, one_partition) for r in later])
     return lines + _limits(seen)
 
 
@@ -44,11 +44,11 @@ def _partition_rows(row: PartitionSum) -> list[list[str]]:
     """The partition's row, and one for each type of GPU where they are named."""
     notes = ", ".join(f"{number} {standing}" for standing, number in row.standings) or "no nodes"
     if row.untold:
-        notes += f" (of {row.untold} Slurm does not say what is used)"
+        notes += f" (usage of {row.untold} unknown)"
     if row.preemption and not row.closed:
         notes += f"; {row.preemption.sentence}"
     if row.closed:
-        notes = f"not for you: {row.closed}; {notes}"
+        notes = f"closed to you: {row.closed}; {notes}"
     mark = "*" if row.partition.default else ""
     types = [["", str(free), str(total), kind, ""] for kind, free, total in row.types]
     unit = row.unit
@@ -67,7 +67,7 @@ def _free_cells(row: NodeRow, one_partition: bool) -> list[str]:
     if row.full:
         notes.append(f"{row.idle} idle, but no {row.full} left")
     if row.standing == "planned":
-        notes = ["planned for a waiting job"]
+        notes = ["planned for a pending job"]
     return [_names(row.names, row.folded), what, "" if one_partition else ",".join(row.partitions), ", ".join(notes)]
 
 
@@ -82,7 +82,7 @@ def _rows(title: str, rows: Sequence[NodeRow], cells: list[list[str]]) -> list[s
         return []
     lines = ["", title, *(f"  {line}" for line in align(cells[:MOST_ROWS]))]
     if more := sum(len(row.names) for row in rows[MOST_ROWS:]):
-        lines.append(f"  and {plural(more, 'node')} more: --partition shows one partition, --json all")
+        lines.append(f"  and {plural(more, 'node')} more: use --partition for one partition, --json for all")
     return lines
 
 
@@ -96,8 +96,8 @@ def _limits(seen: ClusterSnapshot) -> list[str]:
     if seen.limits is None:
         return []
     if not seen.limits:
-        return [] if seen.notes else ["", "no limits are set on you, your accounts or your QOS"]
-    return ["", "limits on you", *(f"  {line}" for line in align([_limit_cells(limit) for limit in seen.limits]))]
+        return [] if seen.notes else ["", "there are no limits on you, your accounts or your QOS"]
+    return ["", "your limits", *(f"  {line}" for line in align([_limit_cells(limit) for limit in seen.limits]))]
 
 
 def _limit_cells(limit: UserLimit) -> list[str]:
@@ -118,16 +118,16 @@ def format_estimates(found: StartEstimates, now: float) -> list[str]:
     total = plural(shape.nodes * shape.each, unit)
     lines = []
     if found.starts:
-        lines = [f"{total}, asked of Slurm (sbatch --test-only: an estimate, no job is made)"]
+        lines = [f"{total}, estimated by Slurm (sbatch --test-only; nothing is submitted)"]
         cells = align([_start_cells(tried, now) for tried in found.starts])
         for tried, line in zip(found.starts, cells, strict=True):
             lines += ["", f"  {line}", f"    {tried.command}"]
     if lines and found.exceeded_limits:
-        lines += ["", "but a limit is in the way, which Slurm's estimate leaves out"]
+        lines += ["", "but a limit blocks it, which Slurm's estimate ignores"]
         lines += [safe_line(f"  {line}") for line in found.exceeded_limits]
     refused = refusals(found)
     if refused:
-        lines += ["", "not possible"] if lines else [f"{total}: no partition takes this job"]
+        lines += ["", "not possible"] if lines else [f"{total}: no partition accepts this job"]
         lines += [f"  {line}" for line in align([[where, why] for where, why in refused])]
     return lines
 

@@ -87,7 +87,7 @@ def _hang(best: LogFinding, missing: AbsentRanks | None, facts: EndFacts) -> Cau
             rank=None,
             node="",
             place="",
-            sentence=f"{cause.sentence}; which rank did not come cannot be seen{waited}",
+            sentence=f"{cause.sentence}; the logs do not show which rank was missing{waited}",
             command="clusterrun logs JOB -n 50",
         )
     first = missing.ranks[0]
@@ -97,7 +97,7 @@ def _hang(best: LogFinding, missing: AbsentRanks | None, facts: EndFacts) -> Cau
         rank=first,
         node=facts.nodes.get(first, ""),
         place="",
-        sentence=f"{cause.sentence}: {who} did not come ({missing.how}){waited}",
+        sentence=f"{cause.sentence}: {who} did not join ({missing.how}){waited}",
         command=f"clusterrun logs JOB --rank {first} -n 50",
     )
 

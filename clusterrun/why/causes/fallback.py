@@ -47,20 +47,18 @@ def fallback_cause(best: LogFinding | None, findings: Sequence[LogFinding], logs
             kind="rank-lost",
             rank=first,
             node=facts.nodes.get(first, ""),
-            sentence=f"{who} ended without a word: killed, out of host memory, or {'their' if many else 'its'} node"
-            " lost; no line says which",
+            sentence=f"{who} ended without a message: killed, out of host memory, or with {'their' if many else 'its'}"
+            " node lost; the log does not say which",
             evidence=evidence_lines(best) or _failure_line(facts),
-            advice="admins can look for it in that node's kernel log (dmesg); ask for more memory if that may be it",
+            advice="administrators can check that node's kernel log (dmesg); request more memory if it ran out",
             command=f"clusterrun logs JOB --rank {first} -n 50",
         )
     if best is not None and best.strength is Strength.CONSEQUENCE:
-        peer = best.value("peer") or "another one"
-        bare = f"a rank lost the connection to {peer}; no line says why that one ended"
+        peer = best.value("peer") or "another rank"
+        bare = f"a rank lost the connection to {peer}; the log does not say why that rank ended"
         return replace(to_cause(best, facts), sentence=bare if best.kind == "peer-lost" else best.sentence)
     if not facts.state and facts.exit_status is None:
-        return Cause(
-            kind="none", sentence="no line names a cause, and whether the job failed is not known from its logs"
-        )
+        return Cause(kind="none", sentence="no line names a cause, and the logs do not show whether the job failed")
     return _unknown(findings, logs, facts)
 
 
@@ -108,7 +106,7 @@ def _unknown(findings: Sequence[LogFinding], logs: Logs, facts: EndFacts) -> Cau
     rank = facts.failure.rank if facts.failure else ended.rank if ended else None
     # srun's own status is the highest of all ranks', mostly that of those which it ended
     first = facts.failure.status if facts.failure is not None and facts.failure.status else facts.exit_status
-    status = first if first is not None else "not known"
+    status = first if first is not None else "unknown"
     lines: list[Line] = []
     for whose in dict.fromkeys((rank, None)):  # its own, where the lines say whose they are
         for one in logs:
@@ -118,7 +116,7 @@ def _unknown(findings: Sequence[LogFinding], logs: Logs, facts: EndFacts) -> Cau
         lines = [spoken, *lines]
     who = f"rank {rank}" if rank is not None else "the log"
     signal = f" (signal {status - 128})" if isinstance(status, int) and 128 < status < 193 else ""
-    below = "the first line that speaks of an error and " if spoken is not None else ""
+    below = "the first line that mentions an error and " if spoken is not None else ""
     tail = f"; {below}the last lines of {who} are below" if lines else "; there are no lines to show"
     return Cause(
         kind="unknown",

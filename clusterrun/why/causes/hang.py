@@ -40,11 +40,11 @@ def find_absent_ranks(
     world = facts.world_size or (max(facts.nodes) + 1 if facts.nodes else 0)
     rest = tuple(rank for rank in range(world) if rank not in waited)
     if waited and rest and len(rest) <= max(1, world // 2) and world <= 1_000_000:
-        return AbsentRanks(rest, "every other rank says that it waited")
+        return AbsentRanks(rest, "every other rank reports that it waited")
     ended = {end.rank for end in facts.ends}
     silent = tuple(rank for rank in range(world) if rank not in ended)
     if ended and silent and len(silent) <= max(1, world // 2):
-        return AbsentRanks(silent, "it left no end record, as the others did")
+        return AbsentRanks(silent, "it left no end record, unlike the others")
     return None
 
 

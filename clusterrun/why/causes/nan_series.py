@@ -13,7 +13,7 @@ NAN = row(
     "nan",
     "nan",
     "{told}",
-    "a lower learning rate, a longer warm-up, clipped gradients, bf16, not fp16; look at the samples of that step",
+    "try a lower learning rate, a longer warm-up, gradient clipping, or bf16 instead of fp16; check that step",
     "https://github.com/vpetren/gradnorm_tf/issues/17",
     "clusterrun logs JOB --grep loss",
     Strength.HINT,
@@ -61,7 +61,7 @@ def find_nan_start(lines: Sequence[Line]) -> tuple[int, str] | None:
     first, whose = min(lasting, key=lambda one: one[0])
     step = _step(lines, first)
     if whose in finite:
-        return first, f"the loss became NaN{f' at {step}' if step else ''} and stayed so"
+        return first, f"the loss became NaN{f' at {step}' if step else ''} and stayed NaN"
     return first, f"the loss is NaN from the first value in the log{f' ({step})' if step else ''}"
 
 

@@ -30,7 +30,7 @@ def first_cause(logs: Logs, facts: EndFacts) -> Cause:
     if facts.state == "COMPLETED":
         return _completed(logs)
     if facts.state and facts.state not in _OVER and not facts.exit_status:
-        return Cause(kind="none", sentence="it is not over")
+        return Cause(kind="none", sentence="the job has not ended")
     findings = [_named(f, facts) for lines in logs for f in scan(lines)]
     order = {id(line): (n, i) for n, lines in enumerate(logs) for i, line in enumerate(lines)}
     by_file = [[f for f in findings if order[id(f.line)][0] == n] for n in range(len(logs))]
@@ -56,10 +56,10 @@ def _completed(logs: Logs) -> Cause:
     for lines in logs:
         for found in scan(lines):
             if found.row is NAN:
-                sentence = f"it is COMPLETED, but {found.sentence}"
+                sentence = f"the job is COMPLETED, but {found.sentence}"
                 return replace(to_cause(found, EndFacts()), sentence=sentence)
             if found.kind == "host-memory" and found.strength is Strength.CAUSE and BY_STEPD.match(found.line.text):
-                sentence = f"it is COMPLETED, but not all of it ran: {found.sentence}"
+                sentence = f"the job is COMPLETED, but part of it was killed: {found.sentence}"
                 return Cause(kind="none", sentence=sentence, evidence=evidence_lines(found), advice=found.advice)
     return Cause(kind="none", sentence="nothing went wrong")
 
@@ -72,12 +72,12 @@ def _from_exit_status(findings: Sequence[LogFinding], facts: EndFacts) -> Cause 
 
     if facts.exit_status == STOPPED and facts.state in ("", "FAILED"):
         found = last("stopped")
-        sentence = found.sentence if found else "it saved and left, to be resumed"
+        sentence = found.sentence if found else "the run saved a checkpoint and stopped"
         return Cause(
             kind="stopped",
             sentence=sentence,
             evidence=evidence_lines(found),
-            advice="submit it again with the same checkpoint_dir: it goes on from there",
+            advice="submit it again with the same checkpoint_dir to resume from there",
             command="clusterrun submit …",
         )
     if facts.exit_status == DUPLICATE and (found := last("duplicate")) is not None:
@@ -85,12 +85,12 @@ def _from_exit_status(findings: Sequence[LogFinding], facts: EndFacts) -> Cause 
     # where accounting is off, Slurm forgets the exit code soon, and the reason that was seen in the queue is left
     unlaunched = facts.reason == LAUNCH_REASON and facts.exit_status is None and not facts.ends
     if (facts.exit_status == LAUNCH_FAILURE or unlaunched) and not findings:
+        unstarted = "Slurm could not start the job on its node (JobLaunchFailure); its log folder is probably missing"
+        unopened = "Slurm could not open the job's log files, so it never ran (exit code 0:53)"
         return Cause(
             kind="log-unopened",
-            sentence="Slurm could not start the job on its node (JobLaunchFailure), probably for want of its log folder"
-            if unlaunched
-            else "Slurm could not open the job's log files, so it never ran (exit code 0:53)",
-            advice="the log folder must exist and be writable on the compute nodes; a full disk or quota does it too",
+            sentence=unstarted if unlaunched else unopened,
+            advice="the log folder must exist and be writable on the compute nodes; a full disk or quota does this too",
             command="ls -ld logs; df -h .; quota -s",
             source="Slurm 22.05, seen on the lab",
         )
@@ -117,7 +117,7 @@ def _scheduler_cause(kind: str, by_file: Sequence[Sequence[LogFinding]], logs: L
                 what = mark.sentence if mark else ""
                 return replace(
                     whole,
-                    sentence=f"{whole.sentence}; {what} afterwards",
+                    sentence=f"{whole.sentence}; then {what}",
                     evidence=(*whole.evidence, *evidence_lines(here))[:4],
                 )
     if kind == "node-failure" and facts.lost_nodes:
@@ -141,24 +141,24 @@ def _scheduler_cause(kind: str, by_file: Sequence[Sequence[LogFinding]], logs: L
         )
     if kind in ("time-limit", "cancelled") and facts.behind:
         rank = min(facts.behind)
-        note = f"{cause.sentence}; before that the job stood still: {format_rank(rank, facts)} ({facts.behind[rank]})"
+        note = f"{cause.sentence}; before that, the job hung: {format_rank(rank, facts)} ({facts.behind[rank]})"
         cause = replace(cause, sentence=note, rank=rank, node=facts.nodes.get(rank, ""))
     turned = next((f for f in findings if f.row is NAN), None)
     if kind in ("time-limit", "cancelled", "preemption") and turned is not None:
         cause = replace(
             cause,
-            sentence=f"{cause.sentence}; before that {turned.sentence}",
+            sentence=f"{cause.sentence}; before that, {turned.sentence}",
             evidence=(*cause.evidence, *evidence_lines(turned)),
         )
     return cause
 
 
 _BARE = {
-    "time-limit": "the time limit ended the job",
-    "preemption": "the job was preempted: a job of higher priority took its nodes",
+    "time-limit": "the job reached its time limit",
+    "preemption": "the job was preempted: a higher-priority job took its nodes",
     "node-failure": "Slurm lost a node of the job",
     "cancelled": "the job was cancelled",
-    "host-memory": "the host's memory ran out",
+    "host-memory": "host memory ran out",
     "deadline": "the job's deadline passed",
     "launch-failed": "Slurm could not start the job",
 }

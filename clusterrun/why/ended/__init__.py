@@ -150,7 +150,7 @@ def _folder_command(state: RunState, shown: dict[str, str]) -> str:
 def _state_notes(state: RunState) -> Sequence[str]:
     status = state.status
     known = status.reason if status.outcome in (Outcome.UNKNOWN, Outcome.LOST) else ""
-    return [*([known] if known else []), *([f"not seen: {state.note}"] if state.note else [])]
+    return [*([known] if known else []), *([f"not available: {state.note}"] if state.note else [])]
 
 
 def _find_slurm(cluster: Cluster, state: RunState) -> SlurmScheduler | None:
@@ -210,6 +210,8 @@ def _read_job_logs(state: RunState, shown: dict[str, str], search: bool = True, 
         )  # fmt: skip
     paths = list(dict.fromkeys(Path(shown[key]) for key in ("StdErr", "StdOut") if shown.get(key, "").startswith("/")))
     if not paths:
-        why = f"Slurm did not answer ({silence})" if silence else "Slurm has forgotten it"
-        return LogLines((), (f"where its logs are is not known: {why}; `clusterrun why --logs DIR` reads a folder",))
+        why = f"Slurm did not answer ({silence})" if silence else "Slurm no longer knows the job"
+        return LogLines(
+            (), (f"the location of its logs is unknown: {why}; `clusterrun why --logs DIR` reads a folder",)
+        )
     return read_logs(paths)

@@ -68,7 +68,7 @@ def read_logs(
                 owners=owners,
             )  # fmt: skip
         except FileNotFoundError:
-            notes.append(f"not there: {_shown(path)}")
+            notes.append(f"not found: {_shown(path)}")
             continue
         except ClusterrunError as error:
             notes.append(error.message)
@@ -76,8 +76,8 @@ def read_logs(
         logs.append(_lines(ends))
         if ends.skipped:
             notes.append(
-                f"of {_shown(path)} ({ends.size / 1e6:,.0f} MB) its beginning, end and first trouble between were"
-                f" read; {ends.skipped / 1e6:,.0f} MB were not"
+                f"of {_shown(path)} ({ends.size / 1e6:,.0f} MB) only the beginning, the end and the first errors"
+                f" were read; {ends.skipped / 1e6:,.0f} MB were not"
             )
     return LogLines(tuple(logs), tuple(notes))
 

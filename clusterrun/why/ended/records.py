@@ -131,9 +131,7 @@ def stalled_ranks(ranks: Iterable[RankProgress]) -> dict[int, str]:
     if len(steps) < len(known) or max(steps) == min(steps):
         return {}
     usual = statistics.mode(steps)
-    late = {
-        one.rank: f"it stands at step {one.step}, the others at {usual}" for one in known if (one.step or 0) < usual
-    }
+    late = {one.rank: f"it is at step {one.step}, the others at {usual}" for one in known if (one.step or 0) < usual}
     return late if 2 * len(late) <= len(known) else {}
 
 

@@ -15,7 +15,7 @@ from clusterrun.scheduler.slurm.nodes import Partition, UserContext, closed
 from clusterrun.terminal.units import format_time_limit
 from clusterrun.why.causes import Cause
 
-_SAVE = "save and go on in another job: tasks of clusterrun save before the limit and resume (--requeue)"
+_SAVE = "save and resume in another job: clusterrun's tasks save before the limit and resume (--requeue)"
 
 
 def with_longer_limit(
@@ -35,7 +35,7 @@ def with_longer_limit(
     wanted = 2 * had
     if most is None or wanted <= most:
         return replace(cause, command=cause.command.replace("--time LONGER", f"--time {format_time_limit(wanted)}"))
-    bound = f"partition {own.name} allows no more than {format_time_limit(most)}"
+    bound = f"partition {own.name} allows at most {format_time_limit(most)}"
     me = UserContext(user=_user_name())
     other = next(
         (
@@ -50,13 +50,15 @@ def with_longer_limit(
     if other is not None:
         allows = f"allows {format_time_limit(other.time_limit)}" if other.time_limit is not None else "has no limit"
         command = cause.command.replace("--time LONGER", f"--time {format_time_limit(wanted)} --partition {other.name}")
-        advice = f"{bound}, {other.name} {allows}: ask for more time there, or {_SAVE}"
+        advice = f"{bound}, but {other.name} {allows}: request more time there, or {_SAVE}"
         return replace(cause, advice=advice, command=command)
     if most > had:
         command = cause.command.replace("--time LONGER", f"--time {format_time_limit(most)}")
-        return replace(cause, advice=f"{bound}: ask for that, or {_SAVE}", command=command)
+        return replace(cause, advice=f"{bound}: request that, or {_SAVE}", command=command)
     return replace(
-        cause, advice=f"{bound}, and no other that you may use allows {format_time_limit(wanted)}: {_SAVE}", command=""
+        cause,
+        advice=f"{bound}, and no other partition that you may use allows {format_time_limit(wanted)}: {_SAVE}",
+        command="",
     )
 
 

@@ -53,18 +53,16 @@ class PendingReport:
         if self.reason is not None:
             return self.reason.meaning
         if self.is_local:
-            return "It has just been submitted, or starts this moment."
+            return "It has just been submitted or is about to start."
         if not self.said and self.from_accounting:
-            return "Slurm gives no reason yet that could be seen: only accounting tells that it waits."
-        return (
-            "Slurm gives no reason yet" if not self.said else "clusterrun does not know this reason; it is Slurm's own"
-        )
+            return "Slurm gives no reason yet; only accounting shows that the job is pending."
+        return "Slurm gives no reason yet." if not self.said else "clusterrun does not know this reason."
 
     def facts(self) -> list[tuple[str, Sequence[str]]]:
         """What to show, a name and its lines each, in the order of reading."""
         starts = f"It starts {self.starts.value}." if self.starts else ""
         if self.starts is Starts.NEVER:
-            starts = "It never starts as it stands."
+            starts = "It can never start as it is."
         return [
             ("reason", (self.said or "none given",)),
             ("means", (f"{self.meaning} {starts}".strip(),)),
@@ -114,8 +112,8 @@ def _silence(state: RunState, now: float) -> SchedulerError:
     job = state.status
     last = f"{job.state}{f' ({job.reason})' if job.reason else ''} {format_duration(now - (state.as_of or now))} ago"
     return SchedulerError(
-        f"Slurm did not answer, so why job {job.id} waits could not be seen (last seen: {last})",
-        said=state.note, hint="ask `scontrol ping`, then try again",
+        f"Slurm did not answer, so the reason why job {job.id} is pending is unknown (last known: {last})",
+        said=state.note, hint="check `scontrol ping`, then try again",
     )  # fmt: skip
 
 
@@ -174,13 +172,13 @@ def _start(facts: PendingFacts, starts: Starts | None) -> str:
     """Slurm's estimate in words."""
     at, nodes = facts.epoch("StartTime"), facts.job.get("SchedNodeList", "")
     if at is None or not _counts(starts):
-        return "Slurm has no estimate" + ("" if starts is Starts.ALONE else " for a job that is not in line")
-    late = ", so it is due" if at < facts.now else ""
+        return "Slurm has no estimate" + ("" if starts is Starts.ALONE else " for a job that cannot start yet")
+    late = ", which has passed" if at < facts.now else ""
     return f"Slurm expects {format_time_and_offset(at, facts.now)}{late}{f' on {nodes}' if nodes else ''}"
 
 
 def _accounting_note(job: JobStatus) -> tuple[str, ...]:
-    return ("the job in the queue (only accounting tells of it, and that lags)",) if job.source == "sacct" else ()
+    return ("the job in the queue (only accounting shows it, and accounting lags)",) if job.source == "sacct" else ()
 
 
 def _word(facts: PendingFacts) -> str:

@@ -18,12 +18,12 @@ _ONE = re.compile(
 
 #: What each word waits for (sbatch(1), --dependency), and whether it can still be met by a job with such an outcome.
 _DEMANDS: dict[str, tuple[str, Callable[[Outcome], bool] | None]] = {
-    "after": ("to begin or be cancelled", lambda outcome: True),
+    "after": ("to start or be cancelled", lambda outcome: True),
     "afterany": ("to end", lambda outcome: True),
-    "afterok": ("to end well", lambda outcome: outcome is Outcome.DONE),
+    "afterok": ("to succeed", lambda outcome: outcome is Outcome.DONE),
     "afternotok": ("to fail", lambda outcome: outcome is not Outcome.DONE),
-    "aftercorr": ("to end well, task for task", lambda outcome: outcome is Outcome.DONE),
-    "afterburstbuffer": ("to end and its burst buffer to be copied out", lambda outcome: True),
+    "aftercorr": ("to succeed, task by task", lambda outcome: outcome is Outcome.DONE),
+    "afterburstbuffer": ("to end, and for its burst buffer to be copied out", lambda outcome: True),
 }
 
 
@@ -69,11 +69,11 @@ def describe_conditions(
 
 def _sentence(one: Condition, queue: Sequence[Queued] | None, past: Sequence[JobStatus] | None) -> tuple[str, bool]:
     if one.word == "singleton":
-        return "singleton: it waits until no other job of its user with its name is waiting or running before it", False
+        return "singleton: it waits until all earlier jobs of its user with the same name have ended", False
     wants, may = _DEMANDS.get(one.word, ("", None))
     name = f"{one.word}:{one.job}"
     demand = f"{name} waits for job {one.job} {wants}" if wants else name
-    demand += f" and then {plural(one.delay, 'minute')} more" if one.delay else ""
+    demand += f", plus {plural(one.delay, 'minute')}" if one.delay else ""
     rows = [row for row in queue or () if one.job in (str(row.raw), row.id, row.id.partition("_")[0])]
     base = one.job.partition("_")[0]
     if not rows and base != one.job:  # a task that has not begun has no row of its own, its array has one
@@ -83,14 +83,14 @@ def _sentence(one: Condition, queue: Sequence[Queued] | None, past: Sequence[Job
     ended |= {job.state for job in past or () if job.is_over and one.job in (str(job.id), job.id.base)}
     bad = one.said == "failed" or (may is not None and any(not may(outcome_of(state)) for state in ended))
     if bad and not ended:
-        return f"{demand}: Slurm says that this has failed", True
+        return f"{demand}: Slurm reports that this has failed", True
     if bad:
         return f"{demand}, and it {_past_states(ended)}: this can never be met", True
     if live:
         return f"{demand}; it {_live_state(live, one.delay)}", False
     if ended:
         return f"{demand}; it {_past_states(ended)}", False
-    return f"{demand}; how that job stands could not be seen", False
+    return f"{demand}; the state of that job is unknown", False
 
 
 def _past_states(states: Iterable[str]) -> str:
@@ -99,7 +99,7 @@ def _past_states(states: Iterable[str]) -> str:
 
 def _live_state(rows: Sequence[Queued], delay: int) -> str:
     if len(rows) > 1:
-        return f"has tasks that are not over: {_tasks(rows)}"
+        return f"has unfinished tasks: {_tasks(rows)}"
     row = rows[0]
     if row.state == "RUNNING" and delay and row.start:
         met = format_clock(row.start + 60 * delay)

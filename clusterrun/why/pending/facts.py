@@ -78,7 +78,7 @@ class PendingFacts:
 
     @property
     def requested_nodes(self) -> tuple[int, int]:
-        """The least and the most nodes that it asks for, (0, 0) where that is not known."""
+        """The least and the most nodes that it requests, (0, 0) where that is not known."""
         match = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", self.job.get("NumNodes", ""), re.ASCII)
         return (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
 

@@ -24,7 +24,7 @@ def format_amount(limit: Limit, bound: LimitValue, value: float) -> str:
     if limit.field in _JOBS:
         return plural(int(value), "running job")
     if limit.field in QUEUED_JOBS:
-        return f"{plural(int(value), 'job')} waiting or running"
+        return f"{plural(int(value), 'job')} pending or running"
     if limit.field in ("MaxWallPJ", "GrpWall"):
         return format_duration(value * 60)
     if limit.field in _MINUTES:

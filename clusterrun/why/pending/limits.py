@@ -26,7 +26,7 @@ def limit_evidence(facts: PendingFacts) -> Finding:
     hits = [(holder, bound) for holder in _holders(facts, limit) for bound in holder.bounds(limit.field, limit.tres)]
     hits = [(holder, bound) for holder, bound in hits if bound.limit is not None]
     if not hits:
-        return Finding(unseen=(f"a {limit.setting} on {_names(facts, limit)}: none is shown to you there",))
+        return Finding(unseen=(f"the limit {limit.setting} on {_names(facts, limit)}: not visible to you",))
     tight = [(holder, bound) for holder, bound in hits if _exceeds(facts, limit, bound)] or hits
     found = Finding()
     for holder, bound in tight:
@@ -45,14 +45,14 @@ def _alternatives(facts: PendingFacts, limit: Limit, found: Finding) -> Finding:
         names = [row.account for row in rows if row.account != account]
         word, blocking = "Account", {name: blocking_limit(facts, account=name) for name in names}
     closed = [f"{word if word == 'QOS' else 'account'} {name} allows {why}" for name, why in blocking.items() if why]
-    here = (f"no way out: {'; '.join(closed[:_SHOWN])}",) if closed else ()
+    here = (f"ruled out: {'; '.join(closed[:_SHOWN])}",) if closed else ()
     names = [name for name, why in blocking.items() if not why][:_SHOWN]
     commands = tuple(f"scontrol update JobId={facts.id} {word}={name}" for name in names)
     if found.do or not (commands or closed):
         return Finding(here, commands)
     starts = found.starts or (facts.reason.starts if facts.reason else Starts.YOU)
-    change = f"ask for {'more' if limit.least else 'less'} (`clusterrun cancel {facts.id}`, then submit again)"
-    first = {Starts.ALONE: "wait for those jobs", Starts.ADMIN: "ask who keeps the budget"}.get(starts, change)
+    change = f"request {'more' if limit.least else 'less'} (`clusterrun cancel {facts.id}`, then submit again)"
+    first = {Starts.ALONE: "wait for those jobs", Starts.ADMIN: "ask the budget's administrator"}.get(starts, change)
     return Finding(here, (f"{first}, or move it:", *commands) if commands else (first,))
 
 
@@ -66,10 +66,10 @@ def _one(facts: PendingFacts, limit: Limit, holder: LimitScope, bound: LimitValu
     here = [line]
     wants = requested_amount(facts, limit, bound)
     if wants is not None:
-        here.append(f"this job asks for {format_amount(limit, bound, wants)}")
+        here.append(f"this job requests {format_amount(limit, bound, wants)}")
     alone = not is_per_job(limit) and wants is not None and wants > bound.limit
     if alone:
-        here.append("that is more than the limit itself: it cannot start, however many jobs end")
+        here.append("that exceeds the limit itself: it cannot start even when all other jobs have ended")
     if not is_per_job(limit) and facts.queue is not None:
         here += _describe_users(facts, limit, holder, bound)
     return Finding(tuple(here), _actions(facts, limit, bound), starts=Starts.YOU if alone else None)
@@ -95,7 +95,7 @@ def _holders(facts: PendingFacts, limit: Limit) -> list[LimitScope]:
 def _names(facts: PendingFacts, limit: Limit) -> str:
     if limit.owner == "qos":
         return f"QOS {facts.job.get('QOS', '?')}"
-    return f"account {facts.job.get('Account', '?')} or those above it"
+    return f"account {facts.job.get('Account', '?')} or its parent accounts"
 
 
 def _scope_name(holder: LimitScope, limit: Limit) -> str:
@@ -127,13 +127,13 @@ def _describe_users(facts: PendingFacts, limit: Limit, holder: LimitScope, bound
     rows = [row for row in facts.queue or () if row.state in live and _shares(row, holder, facts) and counts(row)]
     rows = [row for row in rows if row.id != facts.id]
     if not rows:
-        return ["none of the jobs that you may see holds any of it"]
+        return ["no job that you can see uses any of it"]
     rows.sort(key=lambda row: (-counts(row), row.raw))
     shown = [
         _describe_user(row, facts, format_tres(bound.tres, counts(row)) if bound.tres else "") for row in rows[:_SHOWN]
     ]
     more = f" and {plural(len(rows) - _SHOWN, 'more job')}" if len(rows) > _SHOWN else ""
-    return [f"held by {'; '.join(shown)}{more}"]
+    return [f"used by {'; '.join(shown)}{more}"]
 
 
 def _shares(row: Queued, holder: LimitScope, facts: PendingFacts) -> bool:

@@ -26,7 +26,7 @@ def explain_local(root: Path, job: JobStatus, seen: Sequence[str]) -> tuple[Reas
     except (OSError, Unreadable):
         asked = None
     if asked is None:
-        return reason, Finding(unseen=("what the job asked for",))
+        return reason, Finding(unseen=("what the job requested",))
     if job.reason.startswith("Dependency"):
         return reason, _dependency(root, job, asked)
     return reason, _devices(root, job, asked, seen) if job.reason == "Resources" else Finding()
@@ -43,13 +43,13 @@ def _dependency(root: Path, job: JobStatus, asked: Job) -> Finding:
     give_up = f"clusterrun cancel {job.id}"
     return Finding(
         tuple(lines),
-        (give_up if never else f"wait, or give it up: `{give_up}`",),
+        (give_up if never else f"wait, or cancel it: `{give_up}`",),
         starts=Starts.NEVER if never else None,
     )
 
 
 def _devices(root: Path, job: JobStatus, asked: Job, seen: Sequence[str]) -> Finding:
-    here = [f"it asks for {plural(asked.nodes * asked.gpus_per_node, 'GPU')}; this machine shows {len(seen)}"]
+    here = [f"it requests {plural(asked.nodes * asked.gpus_per_node, 'GPU')}; this machine has {len(seen)}"]
     holders = []
     for folder in job_folders(root):
         try:
@@ -60,8 +60,8 @@ def _devices(root: Path, job: JobStatus, asked: Job, seen: Sequence[str]) -> Fin
             continue
         unseen = f" ({status.reason})" if status.outcome is Outcome.UNKNOWN else ""
         holders.append(f"{folder.name} has {', '.join(state.devices)}{unseen}")
-    here.append(f"held by local jobs: {'; '.join(holders)}" if holders else "no local job of yours holds one")
-    return Finding(tuple(here), ("wait, or `clusterrun cancel` a job that holds them",))
+    here.append(f"used by local jobs: {'; '.join(holders)}" if holders else "none of your local jobs uses one")
+    return Finding(tuple(here), ("wait, or `clusterrun cancel` a job that uses them",))
 
 
 def _statuses(root: Path) -> list[JobStatus]:

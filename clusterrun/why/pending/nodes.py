@@ -28,7 +28,7 @@ def free_room(facts: PendingFacts) -> Finding:
     free, total = sum(n.gpu_free for n in nodes), sum(n.gpu_total for n in nodes)
     cpus = f"{sum(n.cpus_free for n in nodes)} of {plural(sum(n.cpus for n in nodes), 'CPU')}"
     gpus = f", {free} of {plural(total, 'GPU')}" if total else ""
-    here = [f"it asks for {_request(facts)}; free now {where}: {cpus}{gpus}"]
+    here = [f"it requests {_request(facts)}; free now {where}: {cpus}{gpus}"]
     featured = _featured(facts, nodes, where)
     kept = set(having(facts.job.get("Features", ""), facts.features or {}, [n.name for n in nodes]) or ())
     nodes = [n for n in nodes if n.name in kept] or nodes
@@ -39,7 +39,7 @@ def free_room(facts: PendingFacts) -> Finding:
         enough += f" ({fold(fitting)})"
     room_now = [f"{enough}; it needs {need}", *_short(nodes, facts)]
     if len(fitting) >= need and (facts.reason is None or facts.reason.starts is Starts.ALONE):
-        room_now.append("they may be kept for jobs that go first, or the scheduler has not come to it yet")
+        room_now.append("they may be reserved for jobs ahead of it, or the scheduler has not considered it yet")
     if featured.starts:
         return Finding(tuple(here)) + featured
     return Finding(tuple(here)) + featured + Finding(tuple(room_now)) + out_of_service(nodes, facts.now)
@@ -58,9 +58,9 @@ def _named(facts: PendingFacts, nodes: list[Node]) -> tuple[list[Node], str]:
     """The nodes that the job's --nodelist and --exclude leave, and how to call them."""
     wanted, unwanted = (set(expand(facts.job.get(key, ""), 10_000)) for key in ("ReqNodeList", "ExcNodeList"))
     if wanted and len(wanted) >= (facts.requested_nodes[0] or 1):
-        return [n for n in nodes if n.name in wanted], "the nodes it names of"
+        return [n for n in nodes if n.name in wanted], "the nodes it names in"
     if unwanted & {n.name for n in nodes}:
-        return [n for n in nodes if n.name not in unwanted], "the nodes it does not exclude of"
+        return [n for n in nodes if n.name not in unwanted], "the nodes it does not exclude in"
     return nodes, ""
 
 
@@ -76,9 +76,9 @@ def _featured(facts: PendingFacts, nodes: Sequence[Node], where: str) -> Finding
     if found:
         return Finding((f"{plural(len(found), 'node')} of {len(names)} {_has(found)} {wanted} ({fold(found)})",))
     known = sorted({name for node in names for name in (facts.features or {}).get(node, ())})
-    there = f"; there is {first_few(known)}" if known else "; its nodes have no features at all"
+    there = f"; available: {first_few(known)}" if known else "; its nodes have no features"
     return Finding(
-        (f"no node has {wanted}, {where}{there}",),
+        (f"no node has {wanted} {where}{there}",),
         (f"scontrol update JobId={facts.id} Features=", f"clusterrun cancel {facts.id}"),
         starts=Starts.YOU,
     )
@@ -95,7 +95,7 @@ def _short(nodes: Sequence[Node], facts: PendingFacts) -> list[str]:
         lacks = _lacks(node, facts)
         if lacks and node.standing in (*OPEN, "allocated"):
             by_lack.setdefault(" and ".join(lacks), []).append(node.name)
-    return [f"short of {what}: {fold(names)}" for what, names in by_lack.items()]
+    return [f"not enough {what}: {fold(names)}" for what, names in by_lack.items()]
 
 
 def out_of_service(nodes: Sequence[Node], now: float) -> Finding:
@@ -126,13 +126,13 @@ def check_named_nodes(facts: PendingFacts) -> Finding:
     for name in expand(text, 1000):
         node = known.get(name)
         if node is None:
-            here.append(f"{name}, which it asks for, could not be seen")
+            here.append(f"requested node {name} is not visible to you")
         elif node.standing in OUT:
             bad.append(name)
-            here.append(f"it asks for {name}")
+            here.append(f"it requests {name}")
         elif not _fits(node, facts):
             gpus = f", {node.gpu_free} of {plural(node.gpu_total, 'GPU')} free" if node.gpu_total else ""
-            here.append(f"it asks for {name}, which is {node.standing}{gpus}")
+            here.append(f"it requests {name}, which is {node.standing}{gpus}")
     good = [name for name in expand(text, 1000) if name not in bad]
     names = shlex.quote(fold(good)) if good else ""  # brackets are a pattern for the shell
     do = (f"scontrol update JobId={facts.id} ReqNodeList={names}",) if bad else ()
@@ -148,7 +148,7 @@ def reservations(facts: PendingFacts) -> Finding:
     if wanted:
         blocks = [by_name[name] for name in wanted.split(",") if name in by_name]
         if not blocks:
-            return Finding((f"reservation {wanted} is not shown to you: it may be over, or not yours",))
+            return Finding((f"reservation {wanted} is not visible to you: it may have ended, or not be yours",))
         return Finding(tuple(_reservation(block, facts.now) for block in blocks))
     mine = set(expand(facts.job.get("ReqNodeList", ""))) or {n.name for n in partition_nodes(facts) or ()}
     blocks = [b for b in facts.reservations if mine & set(expand(b.get("Nodes", "")))]
@@ -162,7 +162,9 @@ def _before(facts: PendingFacts, blocks: Sequence[dict[str, str]]) -> tuple[str,
     minutes = int(min(starts) - facts.now) // 60 - 1 if starts else 0
     if minutes < 1 or (asked is not None and asked <= minutes * 60):
         return ()
-    return (f"scontrol update JobId={facts.id} TimeLimit={minutes}  # minutes: it would end before the reservation",)
+    return (
+        f"scontrol update JobId={facts.id} TimeLimit={minutes}  # minutes: it would then end before the reservation",
+    )
 
 
 def _reservation(block: dict[str, str], now: float) -> str:
@@ -171,7 +173,7 @@ def _reservation(block: dict[str, str], now: float) -> str:
     if start and start > now:
         when = f"begins at {format_time_and_offset(start, now)}, for {format_duration(end - start if end else None)}"
     else:
-        when = f"holds until {format_time_and_offset(end, now)}" if end else f"is {block.get('State', 'there')}"
+        when = f"lasts until {format_time_and_offset(end, now)}" if end else f"is {block.get('State', 'there')}"
     nodes = (
         f"{plural(parse_int(block.get('NodeCnt', '')) or 0, 'node')}: {block['Nodes']}"
         if block.get("Nodes")

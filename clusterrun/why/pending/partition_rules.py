@@ -31,25 +31,25 @@ def _broken(facts: PendingFacts, partition: dict[str, str]) -> Finding:
     asked, most = parse_duration(facts.job.get("TimeLimit", "")), parse_duration(partition.get("MaxTime", ""))
     if most is not None and (asked is None or asked > most):
         wants = format_duration(asked) if asked is not None else facts.job.get("TimeLimit", "no time limit")
-        here.append(f"partition {name} allows {format_duration(most)}; this job asks for {wants}")
+        here.append(f"partition {name} allows {format_duration(most)}; this job requests {wants}")
         do.append(f"scontrol update JobId={facts.id} TimeLimit={format_duration(most)}")
     low, high = facts.requested_nodes
     least, limit = parse_int(partition.get("MinNodes", "")) or 0, parse_int(partition.get("MaxNodes", ""))
     total = parse_int(partition.get("TotalNodes", ""))
     if limit is not None and low > limit:
-        here.append(f"partition {name} allows {plural(limit, 'node')} for a job; this job asks for {low}")
+        here.append(f"partition {name} allows {plural(limit, 'node')} per job; this job requests {low}")
         do.append(change_nodes_command(facts, limit))
     elif total is not None and low > total:
-        here.append(f"partition {name} has {plural(total, 'node')}; this job asks for {low}")
+        here.append(f"partition {name} has {plural(total, 'node')}; this job requests {low}")
         do.append(change_nodes_command(facts, total))
     if high and high < least:
-        here.append(f"partition {name} takes jobs of {least} nodes or more; this job asks for {high}")
+        here.append(f"partition {name} takes jobs of at least {least} nodes; this job requests {high}")
         do.append(change_nodes_command(facts, least))
     found = Finding(tuple(here), tuple(do))
     for per, asked_key, noun in (("MaxMemPerNode", "MinMemoryNode", "node"), ("MaxMemPerCPU", "MinMemoryCPU", "CPU")):
         asks, allows = _megabytes(facts.job.get(asked_key, "")), _megabytes(partition.get(per, ""))
         if allows and asks is not None and asks > allows:
-            line = f"partition {name} allows {allows:g}M of memory on each {noun} ({per}); this job asks for {asks:g}M"
+            line = f"partition {name} allows {allows:g}M of memory on each {noun} ({per}); this job requests {asks:g}M"
             found += Finding((line,), (f"scontrol update JobId={facts.id} {asked_key}={allows:g}",))
     return found
 
@@ -58,7 +58,7 @@ def change_nodes_command(facts: PendingFacts, count: int) -> str:
     """How to have another number of nodes: Slurm keeps the tasks, and holds the job where they do not fit any more."""
     tasks = parse_int(facts.job.get("NumTasks", "")) or 0
     if tasks > (facts.requested_nodes[0] or 1):
-        return f"submit it again with --nodes {count}, after `clusterrun cancel {facts.id}`"
+        return f"`clusterrun cancel {facts.id}`, then submit it again with --nodes {count}"
     # the count alone is taken for the least: the most stays as it was, and with it the reason (22.05: seen)
     return f"scontrol update JobId={facts.id} NumNodes={count}-{count}"
 
@@ -78,7 +78,7 @@ def _not_allowed(facts: PendingFacts, partition: dict[str, str]) -> Finding:
         denied = _names(partition.get(f"Deny{list_name}", ""))
         if not own or ((own in allowed or not allowed) and own not in denied):
             continue
-        rule = f"takes {noun} {', '.join(allowed)} only" if allowed else f"does not take {noun} {', '.join(denied)}"
+        rule = f"accepts only {noun} {', '.join(allowed)}" if allowed else f"does not accept {noun} {', '.join(denied)}"
         rows = facts.associations or ()
         mine = [row.account for row in rows] if key == "Account" else [q for r in rows for q in r.qos if _own(facts, r)]
         fit = [n for n in dict.fromkeys(mine) if n != own and (n in allowed if allowed else n not in denied)]
@@ -88,7 +88,7 @@ def _not_allowed(facts: PendingFacts, partition: dict[str, str]) -> Finding:
             if not (blocking_limit(facts, account=n) if key == "Account" else blocking_limit(facts, qos=n))
         ]
         found += Finding(
-            (f"partition {partition['PartitionName']} {rule}; this job's is {own}",),
+            (f"partition {partition['PartitionName']} {rule}; this job uses {own}",),
             tuple(f"scontrol update JobId={facts.id} {key}={name}" for name in fit[:1]),
         )
     return found

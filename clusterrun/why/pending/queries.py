@@ -62,7 +62,7 @@ class _Queries:
     def submit(self, what: str, argv: Sequence[str], parse: Callable[[str], T]) -> Answer[T]:
         """Ask, and go on; what comes back waits for the answer, which is None where there is none."""
         if self._gone:
-            self.unseen.append(f"{what} (not asked: Slurm did not answer)")
+            self.unseen.append(f"{what} (skipped: Slurm did not answer)")
             return _nothing
         asked = self._pool.submit(self._scheduler.answer, argv, TIMEOUT)
 
@@ -203,7 +203,7 @@ def _priorities(queries: _Queries, facts: PendingFacts) -> list[Priority] | None
     first = [id.partition("_")[0] for id in ahead.jobs[:1]] if ahead else []
     if not facts.job.get("JobId"):
         return None
-    return queries.submit("the parts of its priority", priority_argv([facts.job["JobId"], *first]), parse_priority)()
+    return queries.submit("its priority factors", priority_argv([facts.job["JobId"], *first]), parse_priority)()
 
 
 def _past(queries: _Queries, scheduler: SlurmScheduler, facts: PendingFacts) -> list[JobStatus] | None:
@@ -214,9 +214,9 @@ def _past(queries: _Queries, scheduler: SlurmScheduler, facts: PendingFacts) -> 
     if not gone:
         return []
     if not scheduler.facts.accounting:
-        queries.unseen.append("how jobs ended that have left the queue (this cluster keeps no accounts)")
+        queries.unseen.append("how jobs that left the queue have ended (this cluster has no accounting)")
         return None
     answer = scheduler.account(gone, int(facts.now) - 30 * 86_400)
     if not answer.complete:
-        queries.unseen.append(f"how jobs ended that have left the queue ({answer.note})")
+        queries.unseen.append(f"how jobs that left the queue have ended ({answer.note})")
     return list(answer.jobs)

@@ -36,15 +36,13 @@ class Ahead:
     def sentence(self, partitions: tuple[str, ...]) -> str:
         """The count in words."""
         where = f"partition {', '.join(partitions)}"
-        first = f"{plural(len(self.jobs), 'job')} in {where}, of those that you may see"
+        first = f"{plural(len(self.jobs), 'job')} in {where} that you can see"
         if self.jobs:
             first += f": {first_few(list(self.jobs))}"
         if self.others:
-            first += (
-                f"; {self.others} more before it {'waits' if self.others == 1 else 'wait'} for something of their own"
-            )
+            first += f"; {self.others} more ahead of it {'waits' if self.others == 1 else 'wait'} for other reasons"
         for name, count in self.elsewhere:
-            first += f"; {plural(count, 'job')} of partition {name}, which goes first on the same nodes"
+            first += f"; {plural(count, 'job')} in partition {name}, which has priority on the same nodes"
         return first
 
 
@@ -129,8 +127,10 @@ def backfill_gap(facts: PendingFacts) -> Finding:
     if minutes < 1 or (asked is not None and asked <= minutes * 60):
         return Finding()
     command = f"scontrol update JobId={facts.id} TimeLimit={minutes}"
-    why = f"minutes: it would end before job {min(starts)[1]} is expected to start; you cannot raise it again"
-    return Finding(do=("wait, or let it go before them if so much time is enough:", f"{command}  # {why}"))
+    why = f"minutes: it would end before job {min(starts)[1]} is expected to start; you cannot raise the limit again"
+    return Finding(
+        do=("wait, or start it before them with a shorter time limit, if that is enough:", f"{command}  # {why}")
+    )
 
 
 def next_ends(facts: PendingFacts) -> Finding:
@@ -142,7 +142,7 @@ def next_ends(facts: PendingFacts) -> Finding:
     own = [r for r in live if mine & set(r.partitions)]
     others = [r for r in live if not mine & set(r.partitions) and sharing & set(r.partitions)]
     where = f"partition {', '.join(facts.partition_names)}"
-    count = f"{plural(len(own), 'job')} running there" if own else f"no job that you may see runs in {where}"
+    count = f"{plural(len(own), 'job')} running there" if own else f"no job that you can see runs in {where}"
     if others:
         names = dict.fromkeys(name for r in others for name in r.partitions)
         count += (
@@ -159,26 +159,28 @@ def next_ends(facts: PendingFacts) -> Finding:
 
 
 def _held_by(facts: PendingFacts, running: Sequence[Queued]) -> str:
-    """Who has how much of what the job asks for most: GPUs where it asks for one and they are accounted for."""
+    """Who has how much of what the job asks for most: GPUs where it requests one and they are accounted for."""
     name, noun = ("gres/gpu", "GPU") if facts.requested.get("gres/gpu") else ("cpu", "CPU")
     sums: dict[str, float] = {}
     for row in running:
         sums[row.user] = sums.get(row.user, 0) + row.holds(name)
     biggest = sorted(((user, held) for user, held in sums.items() if held), key=lambda pair: -pair[1])
-    shown = [f"{plural(int(held), noun)} by {'its user' if user == facts.user else user}" for user, held in biggest]
-    return f"held there: {first_few(shown, _SHOWN)}" if shown else ""
+    shown = [
+        f"{plural(int(held), noun)} by {'the same user' if user == facts.user else user}" for user, held in biggest
+    ]
+    return f"in use there: {first_few(shown, _SHOWN)}" if shown else ""
 
 
 def earliest_start(facts: PendingFacts) -> Finding:
     """The time before which the job may not start, and why it has one."""
     at = facts.epoch("EligibleTime") or facts.epoch("StartTime")
     if at is None:
-        return Finding(unseen=("the time from which it may start",))
-    here = [f"it may start from {format_time_and_offset(at, facts.now)}"]
+        return Finding(unseen=("its earliest start time",))
+    here = [f"it cannot start before {format_time_and_offset(at, facts.now)}"]
     restarts = parse_int(facts.job.get("Restarts", "")) or 0
     if restarts:
-        again = f"it was put back into the queue ({plural(restarts, 'restart')})"
-        here.append(f"{again}; Slurm lets some minutes pass before a job starts again")
+        again = f"it was requeued ({plural(restarts, 'restart')})"
+        here.append(f"{again}; Slurm waits a few minutes before it restarts a job")
     return Finding(tuple(here), (f"scontrol update JobId={facts.id} StartTime=now",))
 
 
@@ -186,12 +188,12 @@ def describe_hold(facts: PendingFacts) -> Finding:
     """Who holds the job, and whether its owner can release it."""
     word = facts.reason.word if facts.reason else ""
     said = [facts.job.get(key, "") for key in ("AdminComment", "SystemComment")]
-    notes = tuple(f"the administrators' note: {text}" for text in said if text)
+    notes = tuple(f"administrators' comment: {text}" for text in said if text)
     if word == "JobHeldUser":
         owner = facts.user
-        return Finding((f"it is on hold for its user{f', {owner}' if owner else ''}, who can release it", *notes),
+        return Finding((f"it is held by its user{f', {owner}' if owner else ''}, who can release it", *notes),
                      (f"scontrol release {facts.id}",))  # fmt: skip
-    here = "it is on hold by an administrator (priority 0): `scontrol release` is refused to users"
+    here = "it is held by an administrator (priority 0): users cannot release it"
     return Finding((here, *notes), ("ask the administrators to release it",))
 
 
@@ -203,17 +205,21 @@ def array_throttle(facts: PendingFacts) -> Finding:
         return Finding(unseen=("the array's running tasks",))
     live = [row for row in facts.queue if row.id.partition("_")[0] == array and row.state not in ("PENDING", *TERMINAL)]
     tasks = f": {first_few([row.id for row in live])}" if live else ""
-    allows = f"%{most} allows {plural(most, 'task')} of array {array} at a time" if most else f"array {array} has a %N"
+    allows = (
+        f"%{most} allows {plural(most, 'task')} of array {array} at a time"
+        if most
+        else f"array {array} has a task limit (%N)"
+    )
     do = (f"scontrol update JobId={array} ArrayTaskThrottle={2 * most}  # or another number",) if most else ()
     return Finding((f"{allows}; {len(live)} running{tasks}",), do)
 
 
 def license_use(facts: PendingFacts) -> Finding:
-    """The licenses it asks for: how many there are, how many are in use, and by which jobs."""
+    """The licenses it requests: how many there are, how many are in use, and by which jobs."""
     mine = _own(facts)
     wanted = dict(mine.licenses) if mine else {}
     if facts.licenses is None or not wanted:
-        return Finding(unseen=("the licenses it asks for and what is in use of them",))
+        return Finding(unseen=("the licenses it requests and how many are in use",))
     here, unseen = [], []
     known = {block.get("LicenseName", ""): block for block in facts.licenses}
     for name, count in wanted.items():
@@ -223,5 +229,5 @@ def license_use(facts: PendingFacts) -> Finding:
             continue
         users = [row.id for row in facts.queue or () if row.state == "RUNNING" and name in dict(row.licenses)]
         by = f", by {first_few(users)}" if users else ""
-        here.append(f"it asks for {count} {name}; {block.get('Used', '?')} of {block.get('Total', '?')} in use{by}")
+        here.append(f"it requests {count} {name}; {block.get('Used', '?')} of {block.get('Total', '?')} in use{by}")
     return Finding(tuple(here), unseen=tuple(unseen))

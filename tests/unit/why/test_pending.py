@@ -22,13 +22,13 @@ from tests.recorded_queue import NOW, asking, facts, judged, status
 def test_a_users_limit_in_a_qos_its_use_and_its_holders() -> None:
     here = judged("21").here
     assert here[0] == "QOS tight, for each user, allows 2 gres/gpu (MaxTRESPerUser); 2 gres/gpu in use"
-    assert here[1] == "this job asks for 4 gres/gpu"
-    assert here[3].startswith("held by job 3 (2 gres/gpu, at most ")
+    assert here[1] == "this job requests 4 gres/gpu"
+    assert here[3].startswith("used by job 3 (2 gres/gpu, at most ")
 
 
 def test_a_job_that_asks_for_more_than_the_whole_limit_does_not_wait_for_others() -> None:
     found = judged("21")
-    assert found.here[2] == "that is more than the limit itself: it cannot start, however many jobs end"
+    assert found.here[2] == "that exceeds the limit itself: it cannot start even when all other jobs have ended"
     assert found.starts is Starts.YOU
     less = pending.explain_facts(asking("21", TRES="cpu=1,node=1,gres/gpu=1"), status("21"))
     assert less.starts is Starts.ALONE and not any("more than the limit" in line for line in less.here)
@@ -40,7 +40,7 @@ def test_the_other_qos_of_the_user_are_where_it_can_go() -> None:
     assert pending.explain_facts(smaller, status("21")).do == (
         "wait for those jobs, or move it:", "scontrol update JobId=21 QOS=normal"
     )  # fmt: skip
-    assert judged("21", associations=rows).do[0].startswith("ask for less (`clusterrun cancel 21`")
+    assert judged("21", associations=rows).do[0].startswith("request less (`clusterrun cancel 21`")
     moved = limits.limit_evidence(replace(facts("5", associations=rows), reason=find_reason("AssocGrpCpuLimit")))
     assert moved.do[-1] == "scontrol update JobId=5 Account=physics"
     assert "QOS=NAME" in judged("21", associations=[]).do[0]
@@ -49,7 +49,7 @@ def test_the_other_qos_of_the_user_are_where_it_can_go() -> None:
 def test_an_accounts_limit() -> None:
     found = limits.limit_evidence(replace(facts("5"), reason=find_reason("AssocGrpCpuLimit")))
     assert found.here[0] == "account chem allows 2 cpu (GrpTRES); 2 cpu in use"
-    assert found.here[1] == "this job asks for 2 cpu"
+    assert found.here[1] == "this job requests 2 cpu"
 
 
 def qos(field: str, value: str) -> list[LimitScope]:
@@ -93,7 +93,7 @@ def test_of_several_bounds_that_which_stops_the_job_is_told() -> None:
 
 def test_a_limit_that_is_not_shown_is_said_to_be_unseen() -> None:
     asked = replace(facts("21"), holders=[])
-    assert limits.limit_evidence(asked).unseen == ("a MaxTRESPerUser on QOS tight: none is shown to you there",)
+    assert limits.limit_evidence(asked).unseen == ("the limit MaxTRESPerUser on QOS tight: not visible to you",)
     assert limits.limit_evidence(replace(asked, holders=None)).unseen == ("the limit MaxTRESPerUser of its qos",)
 
 
@@ -102,7 +102,7 @@ def test_a_limit_that_is_not_shown_is_said_to_be_unseen() -> None:
 
 def test_a_node_that_is_asked_for_and_drained() -> None:
     found = judged("22")
-    assert found.here[0] == "it asks for node2"
+    assert found.here[0] == "it requests node2"
     assert any(line.startswith("node2 is draining: bad fan [left = 2], by root, ") for line in found.here)
     assert found.do[0] == "scontrol update JobId=22 ReqNodeList="
 
@@ -119,28 +119,30 @@ def test_a_reservation_that_has_begun_and_one_that_is_not_shown() -> None:
     (block,) = facts("7").reservations or ()
     begun = block | {"StartTime": str(int(NOW) - 60), "EndTime": str(int(NOW) + 600)}
     found = nodes.reservations(facts("7", reservations=[begun]))
-    assert "holds until " in found.here[0] and "in 10:00; 1 node: node1" in found.here[0] and found.do == ()
+    assert "lasts until " in found.here[0] and "in 10:00; 1 node: node1" in found.here[0] and found.do == ()
     wanted = replace(asking("7", Reservation="gone"), reservations=[begun])
-    assert nodes.reservations(wanted).here == ("reservation gone is not shown to you: it may be over, or not yours",)
+    assert nodes.reservations(wanted).here == (
+        "reservation gone is not visible to you: it may have ended, or not be yours",
+    )
     assert nodes.reservations(replace(wanted, reservations=None)).unseen == ("the reservations",)
 
 
 def test_what_is_asked_against_what_is_free() -> None:
     found = nodes.free_room(facts("7"))
     assert found.here[0] == (
-        "it asks for 2 nodes, 8 GPUs, 2 CPUs, 3.91G of memory; free now in partition gpu: 16 of 32 CPUs, 4 of 8 GPUs"
+        "it requests 2 nodes, 8 GPUs, 2 CPUs, 3.91G of memory; free now in partition gpu: 16 of 32 CPUs, 4 of 8 GPUs"
     )
     assert found.here[1] == "1 node of 2 has room for it now (node1); it needs 2"
 
 
 def test_gpus_are_known_where_they_are_not_accounted() -> None:
     found = nodes.free_room(asking("7", TRES="cpu=2,mem=4000M,node=2", TresPerNode="gres:gpu:a100:4"))
-    assert found.here[0].startswith("it asks for 2 nodes, 8 GPUs, 2 CPUs")
+    assert found.here[0].startswith("it requests 2 nodes, 8 GPUs, 2 CPUs")
 
 
 def test_a_time_limit_beyond_the_partitions() -> None:
     found = judged("15")
-    assert found.here[0] == "partition tiny allows 30:00; this job asks for 1:00:00"
+    assert found.here[0] == "partition tiny allows 30:00; this job requests 1:00:00"
     assert found.here[1] == "allowed in gpu, low"
     assert found.do == ("scontrol update JobId=15 TimeLimit=30:00", "scontrol update JobId=15 Partition=gpu")
     assert found.starts is Starts.YOU
@@ -148,7 +150,7 @@ def test_a_time_limit_beyond_the_partitions() -> None:
 
 def test_more_nodes_than_the_partition_takes() -> None:
     found = judged("14")
-    assert found.here[0] == "partition tiny allows 1 node for a job; this job asks for 2"
+    assert found.here[0] == "partition tiny allows 1 node per job; this job requests 2"
     assert found.do[0] == "scontrol update JobId=14 NumNodes=1-1" and found.starts is Starts.YOU
 
 
@@ -206,5 +208,7 @@ def test_no_request_breaks_it(changes: dict[str, str]) -> None:
 def test_an_estimate_and_the_nodes_it_names() -> None:
     start = pending.explain_facts(asking("7", StartTime=str(int(NOW) + 90), SchedNodeList="node1"), status("7"))
     assert dict(start.facts())["start"][0].endswith("in 1:30 on node1")
-    assert "so it is due" in pending.explain_facts(asking("7", StartTime=str(int(NOW) - 90)), status("7")).start_line
+    assert (
+        "which has passed" in pending.explain_facts(asking("7", StartTime=str(int(NOW) - 90)), status("7")).start_line
+    )
     assert dict(judged("22").facts())["start"] == ("Slurm has no estimate",)

@@ -43,15 +43,15 @@ def test_a_node_without_the_memory_has_no_room_and_what_each_lacks_is_said() -> 
     ).here
     assert here[1:] == (
         "1 node of 4 has room for it now (n1); it needs 2",
-        "short of memory: n2",
-        "short of GPUs: n3",
-        "short of GPUs and CPUs: n4",
+        "not enough memory: n2",
+        "not enough GPUs: n3",
+        "not enough GPUs and CPUs: n4",
     )
 
 
 def test_only_nodes_that_it_names_count() -> None:
     found = nodes.free_room(facts(node(1), node(2), node(3, state="IDLE+DRAIN"), NumNodes="1", ReqNodeList="n3"))
-    assert found.here[0].endswith("free now on the nodes it names of partition gpu: 0 of 16 CPUs, 0 of 4 GPUs")
+    assert found.here[0].endswith("free now on the nodes it names in partition gpu: 0 of 16 CPUs, 0 of 4 GPUs")
     assert found.here[1] == "0 nodes of 1 have room for it now; it needs 1"
     assert found.here[2].startswith("n3 is drained") and len(found.here) == 3
     more = nodes.free_room(facts(node(1), node(2), node(3), ReqNodeList="n3"))
@@ -67,7 +67,7 @@ def test_a_feature_that_no_node_has() -> None:
     features = {"n1": frozenset({"a100"}), "n2": frozenset({"a100", "ib"})}
     known = replace(facts(node(1), node(2), reason="BadConstraints", Features="h100"), features=features)
     found = pending.explain_facts(known, status("7", "BadConstraints"))
-    assert found.here[-1] == "no node has h100, in partition gpu; there is a100, ib"
+    assert found.here[-1] == "no node has h100 in partition gpu; available: a100, ib"
     assert found.do[0] == "scontrol update JobId=7 Features="
     assert (
         pending.explain_facts(replace(known, reason=find_reason("Priority")), status("7", "Priority")).starts
@@ -103,7 +103,7 @@ def test_what_a_constraint_matches(wanted: str, found: list[str] | None) -> None
 
 
 def test_a_constraint_is_no_reason_to_say_that_the_scheduler_is_late() -> None:
-    late = "the scheduler has not come to it yet"
+    late = "the scheduler has not considered it yet"
     assert any(late in line for line in nodes.free_room(facts(node(1), node(2))).here)
     assert not any(late in line for line in nodes.free_room(facts(node(1), node(2), reason="BadConstraints")).here)
 
@@ -114,9 +114,9 @@ def test_jobs_of_another_partition_on_the_same_nodes_are_seen_to_hold_them() -> 
         Queued(id="4", raw=4, state="RUNNING", user="kim", partitions=("cpu",), left=30, tres=(("gres/gpu", 1.0),)),
     ]
     assert queue_position.next_ends(replace(facts(node(1), node(2)), queue=rows)).here == (
-        "no job that you may see runs in partition gpu, 1 in low, which shares its nodes; "
+        "no job that you can see runs in partition gpu, 1 in low, which shares its nodes; "
         "by their time limits these end first: 3 of kim within 1:00",
-        "held there: 8 GPUs by kim",
+        "in use there: 8 GPUs by kim",
     )
 
 
@@ -124,7 +124,7 @@ def test_memory_beyond_the_partitions() -> None:
     partition = {"PartitionName": "gpu", "MaxMemPerNode": "4000"}
     known = replace(facts(reason="MaxMemPerLimit", MinMemoryNode="8000M"), partitions=[partition])
     found = pending.explain_facts(known, status("7", "MaxMemPerLimit"))
-    assert found.here == ("partition gpu allows 4000M of memory on each node (MaxMemPerNode); this job asks for 8000M",)
+    assert found.here == ("partition gpu allows 4000M of memory on each node (MaxMemPerNode); this job requests 8000M",)
     assert found.do == ("scontrol update JobId=7 MinMemoryNode=4000",)
 
 
@@ -137,10 +137,10 @@ def test_an_account_that_the_partition_does_not_take() -> None:
     rows = [Association("physics", "", ("normal",), ""), Association("chem", "", ("normal",), "")]
     known = replace(facts(reason=said, StartTime=str(int(NOW) - 5)), partitions=partitions, associations=rows)
     found = pending.explain_facts(known, status("7", said))
-    assert found.here[0] == "partition gpu takes account bio, chem only; this job's is physics"
+    assert found.here[0] == "partition gpu accepts only account bio, chem; this job uses physics"
     assert found.do == ("scontrol update JobId=7 Account=chem", "scontrol update JobId=7 Partition=low")
     assert found.start is None, "Slurm's estimate of a job that it never starts is this moment"
-    assert found.start_line == "Slurm has no estimate for a job that is not in line"
+    assert found.start_line == "Slurm has no estimate for a job that cannot start yet"
     elsewhere = replace(known, partitions=[partitions[0], partitions[1] | {"DenyAccounts": "physics"}])
     assert partition_rules.broken_rules(elsewhere).do == ("scontrol update JobId=7 Account=chem",)
 
@@ -150,7 +150,7 @@ def test_ranks_that_are_bound_to_nodes_cannot_be_moved_to_fewer() -> None:
     one_each = replace(facts(reason="PartitionNodeLimit", NumTasks="2"), partitions=partitions)
     assert partition_rules.broken_rules(one_each).do == ("scontrol update JobId=7 NumNodes=1-1",)
     many = replace(one_each, job=one_each.job | {"NumTasks": "8"})
-    assert partition_rules.broken_rules(many).do == ("submit it again with --nodes 1, after `clusterrun cancel 7`",)
+    assert partition_rules.broken_rules(many).do == ("`clusterrun cancel 7`, then submit it again with --nodes 1",)
 
 
 def test_a_list_of_nodes_is_quoted_for_the_shell() -> None:
@@ -165,7 +165,7 @@ def task(id: str, state: str, **more: object) -> Queued:
 def test_tasks_of_an_array_that_wait_are_not_counted_as_one() -> None:
     queue = [task("18", "PENDING", reason="JobArrayTaskLimit"), task("18_0", "RUNNING"), task("18_1", "RUNNING")]
     (line,), never = dependencies.describe_conditions("afterok:18_*(unfulfilled)", queue, [])
-    assert line.endswith("it has tasks that are not over: 2 RUNNING, others wait (JobArrayTaskLimit)") and not never
+    assert line.endswith("it has unfinished tasks: 2 RUNNING, others wait (JobArrayTaskLimit)") and not never
 
 
 def test_a_task_that_has_not_begun_waits_with_its_array() -> None:
@@ -176,7 +176,7 @@ def test_a_task_that_has_not_begun_waits_with_its_array() -> None:
 
 def test_the_minutes_after_a_begin() -> None:
     (line,), _ = dependencies.describe_conditions("after:5+10(unfulfilled)", [task("5", "RUNNING", start=int(NOW))], [])
-    assert "to begin or be cancelled and then 10 minutes more; it has been RUNNING since " in line
+    assert "to start or be cancelled, plus 10 minutes; it has been RUNNING since " in line
     assert "so this is met at " in line
 
 

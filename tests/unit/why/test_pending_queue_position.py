@@ -54,7 +54,7 @@ def test_a_partition_of_a_higher_tier_on_the_same_nodes_goes_first() -> None:
     mine, other = replace(row(7, 50), partitions=("low",)), row(3, 1)
     found = queue_position.find_ahead(replace(known, reason=find_reason("Priority"), queue=(mine, other)))
     assert found is not None and found.elsewhere == (("gpu", 1),)
-    assert "1 job of partition gpu, which goes first on the same nodes" in found.sentence(("low",))
+    assert "1 job in partition gpu, which has priority on the same nodes" in found.sentence(("low",))
 
 
 def test_a_held_job_has_no_place_in_line() -> None:
@@ -108,7 +108,7 @@ def test_who_holds_what_is_asked_for() -> None:
     assert found.here == (
         "3 jobs running there; by their time limits these end first: 3 of kim within 3:00, 4 within 4:00, "
         "5 of kim within 5:00",
-        "held there: 12 GPUs by kim, 2 GPUs by its user",
+        "in use there: 12 GPUs by kim, 2 GPUs by the same user",
     )
 
 
@@ -124,7 +124,7 @@ def test_what_a_priority_is_made_of() -> None:
 
 def test_a_begin_time() -> None:
     found = judged("9")
-    assert found.here[0].startswith("it may start from ") and found.here[0].endswith(
+    assert found.here[0].startswith("it cannot start before ") and found.here[0].endswith(
         f"in {format_duration(1795260498 - NOW)}"
     )
     assert found.do == ("scontrol update JobId=9 StartTime=now",)
@@ -132,16 +132,16 @@ def test_a_begin_time() -> None:
 
 def test_a_requeue_explains_its_begin_time() -> None:
     found = queue_position.earliest_start(asking("9", Restarts="2"))
-    assert "put back into the queue (2 restarts)" in found.here[1]
+    assert "requeued (2 restarts)" in found.here[1]
 
 
 def test_who_holds_it_and_who_can_release_it() -> None:
     user, admin = judged("10"), judged("16")
     assert user.do == ("scontrol release 10",) and user.starts is Starts.YOU
     assert admin.do == ("ask the administrators to release it",) and admin.starts is Starts.ADMIN
-    assert "refused to users" in admin.here[0]
+    assert "users cannot release it" in admin.here[0]
     noted = queue_position.describe_hold(replace(asking("16", AdminComment="see ticket 5")))
-    assert noted.here[1] == "the administrators' note: see ticket 5"
+    assert noted.here[1] == "administrators' comment: see ticket 5"
 
 
 def test_an_arrays_throttle() -> None:
@@ -161,7 +161,7 @@ def test_licenses_who_uses_them() -> None:
              Queued(id="3", raw=3, state="RUNNING", partitions=("gpu",), licenses=(("matlab", 1),))]  # fmt: skip
     licenses = [{"LicenseName": "matlab", "Total": "2", "Used": "1"}]
     found = queue_position.license_use(facts("7", reason=find_reason("Licenses"), queue=queue, licenses=licenses))
-    assert found.here == ("it asks for 2 matlab; 1 of 2 in use, by 3",)
+    assert found.here == ("it requests 2 matlab; 1 of 2 in use, by 3",)
     assert queue_position.license_use(facts("7", queue=queue, licenses=[])).unseen == ("license matlab",)
 
 
@@ -174,9 +174,9 @@ def ended(number: str, state: str, outcome: Outcome) -> JobStatus:
 
 def test_a_dependency_that_can_never_be_met() -> None:
     found = judged("18", past=[ended("17", "FAILED", Outcome.FAILED)], queue=[])
-    assert found.here == ("afterok:17 waits for job 17 to end well, and it is FAILED: this can never be met",)
+    assert found.here == ("afterok:17 waits for job 17 to succeed, and it is FAILED: this can never be met",)
     assert found.do == ("scontrol update JobId=18 Dependency=", "clusterrun cancel 18")
-    assert found.starts is Starts.NEVER and "never starts" in dict(found.facts())["means"][0]
+    assert found.starts is Starts.NEVER and "can never start" in dict(found.facts())["means"][0]
 
 
 @pytest.mark.parametrize(
@@ -184,12 +184,12 @@ def test_a_dependency_that_can_never_be_met() -> None:
     [
         ("afterok:3(unfulfilled)", False, "is RUNNING, at most "),
         ("afterany:5(unfulfilled)", False, "waits for job 5 to end; it is RUNNING"),
-        ("afternotok:99(unfulfilled)", False, "to fail; how that job stands could not be seen"),
-        ("afterok:99(failed)", True, "Slurm says that this has failed"),
+        ("afternotok:99(unfulfilled)", False, "to fail; the state of that job is unknown"),
+        ("afterok:99(failed)", True, "Slurm reports that this has failed"),
         ("afterok:17(unfulfilled)?afterok:3(unfulfilled)", False, "one of these"),
         ("afterok:17(unfulfilled),afterok:3(unfulfilled)", True, "all of these"),
-        ("singleton(unfulfilled)", False, "no other job of its user with its name"),
-        ("afterok:11_*(unfulfilled)", False, "tasks that are not over"),
+        ("singleton(unfulfilled)", False, "all earlier jobs of its user with the same name"),
+        ("afterok:11_*(unfulfilled)", False, "unfinished tasks"),
         ("aftersomething:3(unfulfilled)", False, "aftersomething:3; it is RUNNING"),
     ],
 )

@@ -61,7 +61,7 @@ def test_where_no_other_takes_it_no_move_is_offered() -> None:
     blocking = [qos(name, MaxWallPJ="5") for name in ("normal", "next")]
     found = limits.limit_evidence(waits("QOSMaxJobsPerUserLimit", qos("tight"), held, *blocking))
     assert found.do == ("wait for those jobs",)
-    assert found.here[-1] == "no way out: QOS normal allows 5:00 (MaxWall); QOS next allows 5:00 (MaxWall)"
+    assert found.here[-1] == "ruled out: QOS normal allows 5:00 (MaxWall); QOS next allows 5:00 (MaxWall)"
 
 
 def test_an_account_that_would_stop_the_job_too() -> None:
