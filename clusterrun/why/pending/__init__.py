@@ -70,7 +70,7 @@ class PendingReport:
             ("do", self.do),
             ("ahead", (self.ahead_line,) if self.ahead_line else ()),
             ("start", (self.start_line,) if self.start_line else ()),
-            ("not seen", self.unseen),
+            ("unknown", self.unseen),
         ]
 
     def json(self) -> dict[str, Any]:
