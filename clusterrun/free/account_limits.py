@@ -1,4 +1,4 @@
-"""Limits of accounting that a job would be beyond: ``sbatch --test-only`` does not look at them (22.05: seen). Pure."""
+"""Find accounting limits that a job would exceed; ``sbatch --test-only`` ignores them (seen on 22.05). Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _QUEUED = ("MaxSubmitJobs", "MaxSubmitJobsPU", "MaxSubmitJobsPA", "GrpSubmitJobs
 def exceeded_limits(
     seen: ClusterSnapshot, spec: JobSpec, need: Need, gpus: int, partitions: Iterable[str]
 ) -> list[str]:
-    """What stands in the way of a job of so many GPUs in any of those partitions, a line each.
+    """Return the limits that block a job with so many GPUs in these partitions, one line each.
 
     Only limits that surely hold for the job count: of the QOS and account it names, or of the user's defaults.
     """
@@ -56,7 +56,7 @@ def _too_much(limit: UserLimit, left: float, count: int, noun: str) -> str:
 
 
 def _asked(tres: str, spec: JobSpec, need: Need, gpus: int) -> tuple[int, str]:
-    """How much of a limited resource the job asks for, as far as its options tell: of CPUs at least so many."""
+    """Return how much of a limited resource the job requests; for CPUs the minimum."""
     if need.gpus and tres in ("gres/gpu", f"gres/gpu:{need.kind}"):
         return gpus, "GPU"
     if tres == "cpu":

@@ -1,4 +1,4 @@
-"""Where a job would start soonest: the same job asked of each partition and shape by ``sbatch --test-only``.
+"""Estimate where a job would start soonest with ``sbatch --test-only`` per partition and shape.
 
 The job goes through the planning that ``submit`` uses, so the answer is about the job one would submit. No job is made
 and nothing is written. Slurm is asked a bounded number of times, one after the other, the most promising first.
@@ -35,7 +35,7 @@ ONE, ALL = 15.0, 60.0
 
 @dataclass(frozen=True, slots=True)
 class ShapeEstimate:
-    """One shape in one partition, what Slurm said of it, and the line to type for it.
+    """One shape in one partition, Slurm's estimate, and the command to submit it.
 
     ``given_time`` is the time limit in seconds that a job gets there which asks for none, as this one does.
     ``preemption`` is set where jobs have to leave that partition for those of others.
@@ -50,7 +50,7 @@ class ShapeEstimate:
 
     @property
     def at(self) -> float:
-        """When it would start, for sorting: an unknown time is after all known ones."""
+        """Return the start time as a sort key; an unknown one sorts last."""
         return float("inf") if not isinstance(self.said, Start) or self.said.at is None else self.said.at
 
 
@@ -76,13 +76,13 @@ class StartEstimates:
 
     @property
     def silence(self) -> str:
-        """How Slurm failed to answer, empty where it did not fail."""
+        """Return how Slurm failed to answer, empty if it did not fail."""
         return next((t.said.words for t in self.tried if isinstance(t.said, Silence)), "")
 
 
 @dataclass(frozen=True, slots=True)
 class EstimateContext:
-    """What a question needs: the request, and how it is planned and asked; without Slurm nothing can be."""
+    """What an estimate needs: the request, how it is planned, and the scheduler."""
 
     request: Request
     scheduler: Scheduler | None
@@ -97,13 +97,13 @@ class EstimateContext:
         return self.scheduler
 
     def plan(self, changed: Mapping[str, Value]) -> planning.Plan:
-        """The job with some values changed, planned as ``submit`` would, without a name of its own."""
+        """Return the plan of the job with some values changed, as ``submit`` would make it, without a name."""
         request = replace(self.request, values={**self.request.values, **changed})
         return planning.plan(request, self.scheduler, self.has_gpus, self.here, named=False)
 
 
 def soonest(context: EstimateContext, seen: ClusterSnapshot) -> StartEstimates:
-    """Ask for the shape that was asked for and those like it, in the partitions that were typed or in all.
+    """Estimate the requested shape and similar ones, in the given partitions or in all.
 
     Raises RequestError for a partition that is not there.
     """
@@ -125,7 +125,7 @@ def plan(context: EstimateContext, user: str, *, named: bool = True) -> planning
 
 
 def choose_partition(context: EstimateContext, user: str) -> Request:
-    """The request with ``partition = auto`` replaced by the partition in which it starts soonest.
+    """Return the request with ``partition = auto`` replaced by the partition with the earliest start.
 
     Where a partition is called ``auto``, that one is meant. Raises RequestError or Refused where none takes the job,
     SchedulerError where Slurm did not answer.
@@ -167,7 +167,7 @@ def choose_partition(context: EstimateContext, user: str) -> Request:
 
 
 def _as_long(seen: ClusterSnapshot, spec: JobSpec) -> tuple[list[Partition], list[tuple[Partition, str]]]:
-    """The partitions that may be chosen for a job, and the others with why not.
+    """Return the partitions that may be chosen for a job, and the others with the reason.
 
     A job without --time must not land where it gets less time than in the cluster's default partition.
     """
@@ -183,7 +183,7 @@ def _as_long(seen: ClusterSnapshot, spec: JobSpec) -> tuple[list[Partition], lis
 
 
 def refusals(found: StartEstimates) -> list[tuple[str, str]]:
-    """Where it was refused and why, each reason once: ``gpu, low (2x4, 1x8)`` and Slurm's words or ours."""
+    """Return the partitions and shapes that were rejected, by reason: ``gpu, low (2x4, 1x8)`` and the reason."""
     places: dict[str, dict[str, list[str]]] = {}
     refused = [(t.shape, t.partition, t.said.words) for t in found.tried if not isinstance(t.said, Start)]
     for shape, partition, why in [*refused, *found.no]:
@@ -203,7 +203,7 @@ def _ask(
     context: EstimateContext, seen: ClusterSnapshot, spec: JobSpec, shapes: Sequence[Shape],
     partitions: Sequence[Partition], *, first_now: bool,
 ) -> StartEstimates:  # fmt: skip
-    """Ask, the most promising first; with ``first_now`` stop at one that starts now, as nothing is sooner.
+    """Estimate, most promising first; with ``first_now`` stop at the first that starts now.
 
     One where the job may have to leave for others is not that good: those where it may stay are still asked.
     """
@@ -259,7 +259,7 @@ def _is_now(tried: ShapeEstimate) -> bool:
 
 
 def find_partitions(seen: ClusterSnapshot, names: str) -> list[Partition]:
-    """The partitions of a list as ``--partition`` takes it; raises RequestError with the nearest one."""
+    """Return the partitions of a ``--partition`` list; raises RequestError with the nearest name."""
     known = {p.name: p for p in seen.partitions}
     if names == AUTO and AUTO not in known:
         return list(seen.partitions)

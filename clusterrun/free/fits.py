@@ -1,4 +1,4 @@
-"""Which partitions could hold a job at all, and which have room for it now: pure, from what was seen."""
+"""Check which partitions could run a job at all, and which have room now. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from clusterrun.terminal.units import format_duration, plural
 
 
 def check_fit(seen: ClusterSnapshot, partition: Partition, spec: JobSpec, shape: Shape, need: Need) -> tuple[str, bool]:
-    """Why a partition could never hold the job, or nothing; and whether there is room for it now.
+    """Return why a partition can never run the job, or "", and whether it has room now.
 
     Slurm takes some such jobs all the same and lets them wait for ever (EnforcePartLimits=NO: seen on 22.05).
     """
@@ -46,7 +46,7 @@ def _never(seen: ClusterSnapshot, partition: Partition, spec: JobSpec, shape: Sh
 
 
 def node_capacity(node: Node, need: Need) -> int:
-    """How many ranks or GPUs of a kind a node could ever hold."""
+    """Return how many ranks, or GPUs of a type, a node has in all."""
     if not need.gpus:
         return node.cpus // need.cpus
     return sum(number for kind, number in node.gpus if need.kind in ("", kind))

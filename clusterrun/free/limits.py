@@ -1,4 +1,4 @@
-"""Which limits of accounting are set on a user, and what is left of each: pure sums over what Slurm told."""
+"""Compute the accounting limits on a user and what is left of each. Pure."""
 
 from __future__ import annotations
 
@@ -43,17 +43,17 @@ class UserLimit:
 
     @property
     def left(self) -> float | None:
-        """What is left of it, never below 0; None where nobody can say."""
+        """Return what is left of it, never below 0; None if unknown."""
         return None if self.used is None else max(0.0, self.limit - self.used)
 
     @property
     def label(self) -> str:
-        """What is limited, for people."""
+        """Return the name of what is limited."""
         return LABELS[self.name].format(_TRES.get(self.tres, self.tres.removeprefix("gres/").replace("gpu:", "GPUs ")))
 
 
 def groups_of(holders: Iterable[LimitScope], user: str) -> list[LimitScope]:
-    """The accounts a user is in and those above them, each as a whole."""
+    """Return the accounts of a user and their parents."""
     rows = [h for h in holders if h.kind == "association"]
     groups = {h.account: h for h in rows if not h.user}
     found = {group.account: group for h in rows if h.user == user for group in _above(groups, h.account)}
@@ -61,13 +61,13 @@ def groups_of(holders: Iterable[LimitScope], user: str) -> list[LimitScope]:
 
 
 def account_chain(holders: Iterable[LimitScope], account: str) -> frozenset[str]:
-    """An account and all that it belongs to, by name."""
+    """Return the names of an account and its parents."""
     groups = {h.account: h for h in holders if h.kind == "association" and not h.user}
     return frozenset({account, *(group.account for group in _above(groups, account))})
 
 
 def _above(groups: Mapping[str, LimitScope], account: str) -> list[LimitScope]:
-    """An account, its parent, and so on to the root."""
+    """Return an account, its parent, and so on to the root."""
     found: list[LimitScope] = []
     while (group := groups.get(account)) is not None and group not in found:
         found.append(group)
@@ -78,7 +78,7 @@ def _above(groups: Mapping[str, LimitScope], account: str) -> list[LimitScope]:
 def limits_of(
     holders: Sequence[LimitScope], by_qos: Mapping[str, Limits], user: str, uid: int, names: Mapping[str, str]
 ) -> list[UserLimit]:
-    """The limits that are set on a user: of the associations, the accounts above them and these QOS.
+    """Return the limits on a user: of the associations, their parent accounts and these QOS.
 
     ``names`` maps each to what people call it: a QOS may come with a partition.
     ``holders`` are slurmctld's, empty where it did not say; ``by_qos`` are accounting's limits, likewise.

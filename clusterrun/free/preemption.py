@@ -1,4 +1,4 @@
-"""Which partitions are run at others' pleasure: jobs there make room for those of a higher tier. Pure.
+"""Find the partitions whose jobs are preempted by partitions of a higher tier. Pure.
 
 What ``preempt/partition_prio`` does (slurm.conf(5), PreemptType, PreemptMode, PriorityTier): a job in a partition whose
 PreemptMode is not OFF leaves for one in a partition of a higher PriorityTier on the same nodes.
@@ -28,13 +28,13 @@ class Preemption:
 
     @property
     def sentence(self) -> str:
-        """The same as a sentence."""
+        """Return the preemption as a sentence."""
         more = f" and {len(self.by) - _SHOWN} more" if len(self.by) > _SHOWN else ""
         return f"jobs here are {self.done} for jobs in {', '.join(self.by[:_SHOWN])}{more}"
 
 
 def find_preemption(partitions: str, nodes: Iterable[Node]) -> dict[str, Preemption]:
-    """The partitions whose jobs may have to leave, of what ``scontrol show partition`` told."""
+    """Return the partitions whose jobs can be preempted, from ``scontrol show partition``."""
     blocks = {block["PartitionName"]: block for block in parse_show(partitions) if block.get("PartitionName")}
     sharing: dict[str, set[str]] = {name: set() for name in blocks}
     for names in {node.partitions for node in nodes}:

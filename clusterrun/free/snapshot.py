@@ -1,4 +1,4 @@
-"""What the cluster has and what of it a user may have: a handful of calls, whatever the cluster's size."""
+"""Load the cluster's nodes, partitions and a user's limits with a few calls."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TIMEOUT = 15.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterSnapshot:
-    """The cluster as this user sees it; ``notes`` say in a line each what could not be seen.
+    """The cluster as this user sees it; ``notes`` name what was not available, one line each.
 
     ``above`` has for each account of this user the accounts that count as it does: itself and those that it belongs to.
     ``preempted`` are the partitions whose jobs leave for those of others.
@@ -47,7 +47,7 @@ class ClusterSnapshot:
         return [node for node in self.nodes if partition in node.partitions]
 
     def closed(self, partition: Partition) -> str:
-        """Why jobs of this user are not taken there; empty where nothing says so."""
+        """Return why the partition does not accept this user's jobs; empty if it may."""
         return slurm_nodes.closed(partition, self.me)
 
     def closed_to(self, partition: Partition, account: str, qos: str) -> str:
@@ -68,27 +68,27 @@ class ClusterSnapshot:
         return ""
 
     def default_qos(self, account: str) -> str:
-        """The QOS of a job that names none, with that account or with the default one; "" where it is not known."""
+        """Return the default QOS of that account, or of the default account; "" if unknown."""
         account = account or self.default_account
         found = {row.default_qos for row in self.associations if row.account == account}
         return found.pop() if len(found) == 1 else ""
 
 
 def load_snapshot(slurm: Scheduler, user: str, *, limits: bool = True) -> ClusterSnapshot:
-    """Ask Slurm for its nodes, partitions and this user's limits; raises SchedulerError where it does not answer.
+    """Load nodes, partitions and this user's limits from Slurm; raises SchedulerError if it does not answer.
 
     Two calls, a third for the configuration where a partition's jobs may have to leave for others', and where there is
     accounting up to four more at once: configuration, associations, QOS and what is used.
     """
     assert isinstance(slurm, SlurmScheduler)
     nodes = slurm_nodes.parse_nodes(_require_answer(slurm, slurm_nodes.nodes_argv(), "nodes"))
-    told = _require_answer(slurm, slurm_nodes.partitions_argv(), "partitions")
-    leaving, config = find_preemption(told, nodes), None
+    partition_text = _require_answer(slurm, slurm_nodes.partitions_argv(), "partitions")
+    leaving, config = find_preemption(partition_text, nodes), None
     if leaving:
         config = slurm.answer(scontrol.config_argv(), TIMEOUT)
         kind = scontrol.parse_config(config.text).get("PreemptType", BY_PARTITION)
         leaving = leaving if kind == BY_PARTITION else {}
-    partitions = tuple(slurm_nodes.parse_partitions(told))
+    partitions = tuple(slurm_nodes.parse_partitions(partition_text))
     seen = ClusterSnapshot(
         nodes=tuple(nodes), partitions=partitions, me=UserContext(user, _groups()), preempted=leaving
     )
@@ -98,16 +98,16 @@ def load_snapshot(slurm: Scheduler, user: str, *, limits: bool = True) -> Cluste
 
 
 def _accounted(
-    slurm: SlurmScheduler, seen: ClusterSnapshot, with_limits: bool, config_told: Reply | None
+    slurm: SlurmScheduler, seen: ClusterSnapshot, with_limits: bool, config_reply: Reply | None
 ) -> ClusterSnapshot:
-    """The same with who this is to accounting, and the limits that are set on them."""
+    """Return the snapshot with the user's accounts, QOS and limits."""
     user = seen.me.user
     questions = [sacctmgr.associations_argv(user, slurm.facts.cluster), used_argv(user)]
     questions += [qos_argv()] if with_limits else []
-    questions += [scontrol.config_argv()] if config_told is None else []
+    questions += [scontrol.config_argv()] if config_reply is None else []
     with ThreadPoolExecutor(max_workers=len(questions)) as pool:  # accounting that hangs is waited for once
         replies = list(pool.map(lambda argv: slurm.answer(argv, TIMEOUT), questions))
-    config = scontrol.parse_config((config_told or replies[-1]).text)
+    config = scontrol.parse_config((config_reply or replies[-1]).text)
     enforced = set(re.split(r"[,\s]+", config.get("AccountingStorageEnforce", "unknown").lower()))
     if not enforced - {"", "none", "0"}:
         return replace(seen, notes=("This cluster does not enforce accounts or limits (AccountingStorageEnforce).",))
@@ -149,7 +149,7 @@ def _accounted(
 
 
 def used_argv(user: str) -> list[str]:
-    """Ask slurmctld for a user's associations, the accounts as wholes, and every QOS, each with what is used of it."""
+    """Return the command for a user's associations, all accounts and every QOS, with their use."""
     return ["scontrol", "show", "assoc_mgr", "flags=assoc,qos", f"users={user}"]
 
 
@@ -163,7 +163,7 @@ def _require_answer(slurm: SlurmScheduler, argv: list[str], what: str) -> str:
 
 
 def _groups() -> frozenset[str]:
-    """The names of this process's groups; one that has no name here counts for nothing."""
+    """Return the names of this process's groups; groups without a name are left out."""
     names = set()
     for number in {os.getgid(), *os.getgroups()}:
         try:

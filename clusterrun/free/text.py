@@ -1,4 +1,4 @@
-"""What `free` shows, as lines of text: align, plain, the same on a terminal and in a pipe. Pure."""
+"""Format the output of ``free`` as lines of text. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MOST_NAMES = 44
 
 
 def format_summary(seen: ClusterSnapshot, now: float) -> list[str]:
-    """What is free by partition and node, what is out and why, and the user's limits."""
+    """Return what is free by partition and node, what is out of service, and the user's limits."""
     lines = align(
         [["PARTITION", "FREE", "OF", "", "NODES"], *(r for row in partition_sums(seen) for r in _partition_rows(row))],
         right={1, 2},
@@ -41,7 +41,7 @@ def format_summary(seen: ClusterSnapshot, now: float) -> list[str]:
 
 
 def _partition_rows(row: PartitionSum) -> list[list[str]]:
-    """The partition's row, and one for each type of GPU where they are named."""
+    """Return the partition's row, and one for each named GPU type."""
     notes = ", ".join(f"{number} {standing}" for standing, number in row.standings) or "no nodes"
     if row.untold:
         notes += f" (usage of {row.untold} unknown)"
@@ -113,7 +113,7 @@ def _amount(limit: UserLimit, number: float) -> str:
 
 
 def format_estimates(found: StartEstimates, now: float) -> list[str]:
-    """Where the job would start soonest: an answer and the line to type for it, then what cannot be and why."""
+    """Return the estimates with the command for each, then what is not possible and why."""
     shape, unit = found.shape, found.need.unit
     total = plural(shape.nodes * shape.each, unit)
     lines = []
@@ -141,7 +141,7 @@ def _start_cells(tried: ShapeEstimate, now: float) -> list[str]:
 
 
 def align(rows: Iterable[Sequence[str]], right: frozenset[int] | set[int] = frozenset()) -> list[str]:
-    """Rows of cells as lines, the columns ``right`` at their right edge; each cell is made safe first."""
+    """Return rows of cells as aligned lines, columns ``right`` right-aligned; cells are sanitized."""
     safe = [[safe_line(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*safe, strict=True)]
     lines = []

@@ -1,4 +1,4 @@
-"""The reasons that stand alone, a row each, and the sentences that Slurm writes in a reason's place."""
+"""The reasons that name no single limit, one row each, and the sentences that Slurm writes in place of a reason."""
 
 from __future__ import annotations
 

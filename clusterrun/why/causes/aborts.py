@@ -15,7 +15,7 @@ _WHAT = re.compile(r"^\s*what\(\):\s+(?P<what>\S.{0,300})")
 
 
 def apply_abort_messages(found: dict[int, LogFinding], lines: Sequence[Line]) -> None:
-    """Let what a process aborted with speak: its ``what()``, and not who reports the abort afterwards."""
+    """Prefer a process's own abort message (``what()``) to later reports of the abort, in place."""
     aborted = [index for index in sorted(found) if found[index].row is TERMINATE]
     if not aborted:
         return

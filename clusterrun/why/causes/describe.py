@@ -1,4 +1,4 @@
-"""A finding in full: a kill with its reason, a hang with the rank that did not come, and the words for all of it."""
+"""Turn a finding into a cause: a kill with its reason, a hang with the missing rank."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ BY_DUE = {"TIME LIMIT": "time-limit", "PREEMPTION": "preemption", "NODE FAILURE"
 
 
 def full_cause(best: LogFinding, findings: Sequence[LogFinding], logs: Logs, facts: EndFacts) -> Cause:
-    """A finding in full: a kill or a container with its reason, a hang with the rank that did not come."""
+    """Return the cause of a finding: a kill or a container with its reason, a hang with the missing rank."""
     if best.kind == "killed" or (best.row is EXCEPTION and _mentions_kill(best.sentence)):
         memory = next((f for f in findings if f.kind == "host-memory" and f.strength <= Strength.HINT), None)
         if memory is not None:
@@ -66,7 +66,7 @@ def _may_be_same_task(task: LogFinding, memory: LogFinding) -> bool:
 
 
 def _with_task(best: LogFinding, findings: Sequence[LogFinding]) -> LogFinding:
-    """A cause that no rank's label stands before, with the task that srun says went first."""
+    """Return a cause without a rank with the task that srun reports first."""
     if best.rank is not None or best.strength is not Strength.CAUSE or best.kind in BY_STATE.values():
         return best
     task = next((f for f in findings if f.kind == "task-ended" and f.value("status") and f.index > best.index), None)

@@ -1,4 +1,4 @@
-"""What is said where nothing names a cause by itself: hints, a silent rank, consequences, the bare exit status."""
+"""Choose a cause if no line names one: hints, a silent rank, consequences, the exit status."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _LAST = 5  # lines to show where none names a cause
 
 
 def fallback_cause(best: LogFinding | None, findings: Sequence[LogFinding], logs: Logs, facts: EndFacts) -> Cause:
-    """Nothing names a cause by itself: hints, a rank that is silent, consequences, or the bare exit status."""
+    """Return the best cause if no line names one: a hint, a silent rank, a consequence, or the exit status."""
     if facts.exit_status in (126, 127):
         missing = [f for f in findings if f.kind == "command-missing"]
         if missing:
@@ -129,5 +129,5 @@ def _unknown(findings: Sequence[LogFinding], logs: Logs, facts: EndFacts) -> Cau
 
 
 def _failure_line(facts: EndFacts) -> tuple[Evidence, ...]:
-    told = facts.failure
-    return () if told is None else (Evidence(told.file or "first_failure.json", None, told.error),)
+    failure = facts.failure
+    return () if failure is None else (Evidence(failure.file or "first_failure.json", None, failure.error),)

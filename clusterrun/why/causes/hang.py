@@ -16,7 +16,7 @@ _ENQUEUED = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class AbsentRanks:
-    """The ranks that did not come, and how that is known."""
+    """The ranks that did not join, and how that is known."""
 
     ranks: tuple[int, ...]
     how: str
@@ -25,7 +25,7 @@ class AbsentRanks:
 def find_absent_ranks(
     findings: Sequence[LogFinding], logs: Sequence[Sequence[Line]], facts: EndFacts
 ) -> AbsentRanks | None:
-    """The ranks that did not come to the collective that timed out, None where that cannot be seen."""
+    """Return the ranks that did not join the collective that timed out, None if unknown."""
     if facts.behind:
         ranks = tuple(sorted(facts.behind))
         return AbsentRanks(ranks, facts.behind[ranks[0]])
@@ -67,7 +67,7 @@ def _last_enqueued(logs: Sequence[Sequence[Line]]) -> dict[int, int]:
 
 
 def _behind(seen: dict[int, int], how: str) -> AbsentRanks | None:
-    """The ranks that stand before the others, where they are the fewer."""
+    """Return the ranks behind the others, if they are the minority."""
     if len(seen) < 2:
         return None
     least = min(seen.values())

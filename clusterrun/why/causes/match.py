@@ -1,4 +1,4 @@
-"""From the lines of a log to what they show: one finding for each line, or group of lines, that tells something."""
+"""Match the lines of a log against the tables: one finding per line, or group of lines."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ PROGRESS = re.compile(r"(?i)\b(?:step|iter(?:ation)?|epoch|batch|loss|it/s|s/it|
 
 
 def scan(lines: Sequence[Line]) -> list[LogFinding]:
-    """The findings in the lines of one file, in their order."""
+    """Return the findings in the lines of one file, in order."""
     found: dict[int, LogFinding] = {}
     for row_, index in _candidate_lines(lines):
         finding = match_row(row_, lines[index], index)
@@ -77,7 +77,7 @@ def scan(lines: Sequence[Line]) -> list[LogFinding]:
 
 
 def match_row(row_: CauseRow, line: Line, index: int = 0) -> LogFinding | None:
-    """What a row finds in one line, None where it finds nothing."""
+    """Return a row's finding in one line, None if it does not match."""
     rank, text = split_rank(line)
     text = _REPR.sub(r"\1: \3", text[:READ])  # hydra prints an exception as its repr
     match = row_.pattern.search(text)
@@ -97,13 +97,15 @@ def match_row(row_: CauseRow, line: Line, index: int = 0) -> LogFinding | None:
     if "/" in words.get("what", ""):
         words["folder"] = shlex.quote(words["what"].strip("'\"").rpartition("/")[0] or "/")
     ranks = parse_ranges(words.get("ranks", ""))
-    told = words.get("rank") or (words.get("reporter") if rank is None else None)  # a reporter counts within its group
+    named_rank = words.get("rank") or (
+        words.get("reporter") if rank is None else None
+    )  # a reporter counts within its group
     if BY_STEPD.match(text):
         rank = None  # the label is the task's whose stream it came through; what it says is of the whole step
         speaker = _STEPD.match(text)
         if speaker is not None and row_.kind == "host-memory":
             words.setdefault("node", speaker[1])
-    rank = ranks[0] if ranks else int(told) if told and told.isdigit() else rank
+    rank = ranks[0] if ranks else int(named_rank) if named_rank and named_rank.isdigit() else rank
     words["0"] = match[0][:200]
     known = words | ({} if rank is None else {"rank": str(rank)})
     return LogFinding(
@@ -122,7 +124,7 @@ def match_row(row_: CauseRow, line: Line, index: int = 0) -> LogFinding | None:
 
 
 def classify(text: str) -> LogFinding | None:
-    """What a text by itself shows (a rank's own word of its error), None where no row knows it."""
+    """Return the finding in a single text, such as a rank's recorded error; None if no row matches."""
     line = Line("", None, None, text)
     low = text.lower()
     found = [f for row_ in TABLE if any(n in low for n in row_.needles) and (f := match_row(row_, line)) is not None]
@@ -130,7 +132,7 @@ def classify(text: str) -> LogFinding | None:
 
 
 def parse_ranges(text: str) -> tuple[int, ...]:
-    """The numbers of ``1-3,5``; some thousands at most, as the text is foreign."""
+    """Return the numbers of ``1-3,5``, some thousands at most, as the text is not trusted."""
     numbers: list[int] = []
     for part in text.replace(" ", "").split(","):
         low, _, high = part.partition("-")
@@ -142,7 +144,7 @@ def parse_ranges(text: str) -> tuple[int, ...]:
 
 
 def fill_template(template: str, words: Mapping[str, str]) -> str:
-    """A row's text with its words; a part in brackets goes where one of its words is missing."""
+    """Return a row's text with its words filled in; a part in brackets is dropped if a word is missing."""
 
     def part(match: re.Match[str]) -> str:
         return fill_template(match[1], words) if all(name in words for name in _WORD.findall(match[1])) else ""

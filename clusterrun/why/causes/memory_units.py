@@ -9,7 +9,7 @@ _PAGE = 4096
 
 
 def format_excess(used: int, limit: int) -> str:
-    """``305.9 MiB > 300.0 MiB``; without a unit where it is in doubt.
+    """Return ``305.9 MiB > 300.0 MiB``; without a unit if it is ambiguous.
 
     Older releases (``Step 7.0``) count in KiB, newer ones (``StepId=7.0``) in bytes: the memory used is then whole
     pages, and the limit whole MiB. Figures that are both are bytes but for one case in a thousand; those of which one

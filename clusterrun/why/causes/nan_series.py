@@ -1,4 +1,4 @@
-"""A loss that became NaN and stayed so, from the figures that a log prints, with the step where it began."""
+"""Find a loss that became NaN and stayed NaN, with the step where it began."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NAN = row(
     "nan-loss",
     "nan",
     "nan",
-    "{told}",
+    "{sentence}",
     "try a lower learning rate, a longer warm-up, gradient clipping, or bf16 instead of fp16; check that step",
     "https://github.com/vpetren/gradnorm_tf/issues/17",
     "clusterrun logs JOB --grep loss",
@@ -43,7 +43,7 @@ _STEPS = (
 
 
 def find_nan_start(lines: Sequence[Line]) -> tuple[int, str] | None:
-    """Where the loss became NaN for good: the index of the first such line, and the sentence that says so."""
+    """Return the index of the first line where the loss became NaN for good, and the sentence; None if it did not."""
     if not any("nan" in line.text[:_READ].lower() for line in lines):
         return None
     begins: dict[tuple[int | None, str], tuple[int, int]] = {}  # rank and name -> first index, how many since

@@ -1,4 +1,4 @@
-"""From what the logs show and what is known of the end: the first cause.
+"""Select the first cause from the findings in the logs and the facts of the end.
 
 The order of belief: what the scheduler did to the job, unless a rank had failed before; then the rank that says it
 failed first; then the earliest line that names a cause; then what somebody waited for; then the consequences, and
@@ -26,7 +26,7 @@ _EXITED = re.compile(r"(?:^| )exited(?: with (?:status )?\d+|: )")  # how the wo
 
 
 def first_cause(logs: Logs, facts: EndFacts) -> Cause:
-    """The first cause of a job's end; ``logs`` are the lines of each file, the ones to believe first in front."""
+    """Return the first cause of a job's end; ``logs`` are the lines of each file, most trusted first."""
     if facts.state == "COMPLETED":
         return _completed(logs)
     if facts.state and facts.state not in _OVER and not facts.exit_status:
@@ -52,7 +52,7 @@ _OVER = frozenset((*BY_STATE, "FAILED", "UNKNOWN", "REVOKED", "RECONFIG_FAIL"))
 
 
 def _completed(logs: Logs) -> Cause:
-    """A success by its state; where Slurm killed a process for memory on the way, that is told beside it."""
+    """Return the result of a COMPLETED job, with a process that Slurm killed for memory, if any."""
     for lines in logs:
         for found in scan(lines):
             if found.row is NAN:
@@ -65,7 +65,7 @@ def _completed(logs: Logs) -> Cause:
 
 
 def _from_exit_status(findings: Sequence[LogFinding], facts: EndFacts) -> Cause | None:
-    """Ends that say themselves what they are: the exit statuses of clusterrun's script, and a log that never was."""
+    """Return the cause of an exit status of clusterrun's script, or of a log that could not be opened."""
 
     def last(kind: str) -> LogFinding | None:
         return next((f for f in reversed(findings) if f.kind == kind), None)
@@ -98,7 +98,7 @@ def _from_exit_status(findings: Sequence[LogFinding], facts: EndFacts) -> Cause 
 
 
 def _scheduler_cause(kind: str, by_file: Sequence[Sequence[LogFinding]], logs: Logs, facts: EndFacts) -> Cause:
-    """The cause where the scheduler says what it did: that, unless a rank had failed before its line."""
+    """Return what the scheduler did to the job, unless a rank had failed before."""
     marks = [next((f for f in found if f.kind == kind), None) for found in by_file]
     mark = next((f for f in marks if f is not None), None)
     findings = [f for found in by_file for f in found]
@@ -170,37 +170,37 @@ def _max_strength(kind: str) -> Strength:
 
 
 def _recorded_failure(by_file: Sequence[Sequence[LogFinding]], logs: Logs, facts: EndFacts) -> LogFinding | None:
-    """The cause by the word of the rank that failed first; None where it has none, or only noticed another's end."""
-    told = facts.failure
-    if told is None:
+    """Return the recorded failure of the rank that failed first; None if it only noticed another's end."""
+    failure = facts.failure
+    if failure is None:
         return None
-    known = classify(told.error)
+    known = classify(failure.error)
     strength = known.strength if known is not None and known.kind != "worker" else Strength.CAUSE
     if strength is not Strength.CAUSE:
         return None
-    mine = [f for found in by_file for f in found if f.rank == told.rank and f.strength is Strength.CAUSE]
-    near = [f for f in mine if told.error[:60] and told.error[:60] in f.line.text] or [
+    mine = [f for found in by_file for f in found if f.rank == failure.rank and f.strength is Strength.CAUSE]
+    near = [f for f in mine if failure.error[:60] and failure.error[:60] in f.line.text] or [
         f for f in mine if not f.survived
     ]
-    killed = _killed_before(by_file, near[0] if near else None, told.rank)
+    killed = _killed_before(by_file, near[0] if near else None, failure.rank)
     if killed is not None:
         return killed
     if near:
         found = near[-1]
-        return replace(found, place=found.place or told.place)
-    line = Line(told.file or "first_failure.json", None, told.rank, told.error)
+        return replace(found, place=found.place or failure.place)
+    line = Line(failure.file or "first_failure.json", None, failure.rank, failure.error)
     if known is not None:
-        return replace(known, line=line, rank=told.rank, place=told.place)
-    row = EXIT if _EXITED.search(told.error) else EXCEPTION
+        return replace(known, line=line, rank=failure.rank, place=failure.place)
+    row = EXIT if _EXITED.search(failure.error) else EXCEPTION
     return LogFinding(
         row=row,
         index=0,
         line=line,
-        rank=told.rank,
-        sentence=told.error,
+        rank=failure.rank,
+        sentence=failure.error,
         advice=row.advice,
-        place=told.place,
-        command=fill_template(row.command, {"rank": str(told.rank)}),
+        place=failure.place,
+        command=fill_template(row.command, {"rank": str(failure.rank)}),
     )
 
 
@@ -284,14 +284,14 @@ def _later(found: LogFinding) -> int:
 
 
 def _named(finding: LogFinding, facts: EndFacts) -> LogFinding:
-    """A finding whose rank is known by its node too."""
+    """Return the finding with the node of its rank."""
     if finding.node or finding.rank is None:
         return finding
     return replace(finding, node=facts.nodes.get(finding.rank, ""))
 
 
 def _finding_of_kind(kind: str, found: LogFinding | None) -> LogFinding:
-    """A finding of that kind: the one there is, else the bare row's words."""
+    """Return the given finding, else one made from the row of that kind."""
     if found is not None:
         return found
     row = next((r for r in TABLE if r.kind == kind), EXCEPTION)

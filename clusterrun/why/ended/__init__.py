@@ -1,11 +1,10 @@
-"""Why a job ended, asked of everything that knows: its records, its logs, the scheduler.
+"""Why a job ended, from its records, its logs and the scheduler.
 
-records.py   what the run wrote of itself -> facts
-reading.py   its logs -> lines, bounded
-again.py     the command that submits it again, with what to change
-time_limit.py  a longer time limit, within what a partition allows
-here.py      a local job's end, without what only Slurm has
-answer.py    Diagnosis: what is told
+records.py      what the run recorded -> facts
+logs.py         its logs -> lines, within bounds
+resubmit.py     the command that submits it again, with what to change
+time_limit.py   a longer time limit, within what a partition allows
+answer.py       Diagnosis: what is shown
 """
 
 from __future__ import annotations
@@ -44,13 +43,13 @@ _JOB = re.compile(r"\bJOB\b")  # stands for the job's id in the texts of the tab
 
 
 class Cluster(Protocol):
-    """Who has the schedulers; clusterrun.cluster.Cluster is one."""
+    """The part of clusterrun.cluster.Cluster that is needed here."""
 
     def scheduler(self, name: str) -> Scheduler: ...
 
 
 def explain(cluster: Cluster, state: RunState) -> Diagnosis:
-    """Why a job that is over ended, ours or any other whose logs can be found. Never raises for want of evidence.
+    """Return why a job ended; it may be another tool's. Missing evidence never raises.
 
     At most three reading commands of Slurm: its show of the job, its accounting where the job was cancelled, its
     nodes where one was lost, its partitions where the time limit ended it.
@@ -71,7 +70,7 @@ def explain(cluster: Cluster, state: RunState) -> Diagnosis:
 
 
 def in_one_line(state: RunState) -> str:
-    """The first cause of a run of ours that is over, from its own files alone; empty where none is seen."""
+    """Return the first cause of an ended run on one line, from its own files only; empty if there is none."""
     if state.record is None or state.status.outcome in (Outcome.DONE, Outcome.RUNNING):
         return ""
     answer = _diagnose(state, load_end_facts(state), _read_job_logs(state, {}, search=False), [], {})
@@ -79,7 +78,7 @@ def in_one_line(state: RunState) -> str:
 
 
 def explain_logs(folder: Path) -> Diagnosis:
-    """The first cause that a folder of logs shows, with nothing known of the job.
+    """Return the first cause in a folder of logs, without knowing the job.
 
     Raises RequestError where it is no folder or holds no log.
     """
@@ -91,7 +90,7 @@ def explain_logs(folder: Path) -> Diagnosis:
 
 
 def _less_command(cause: Cause) -> str:
-    """How to read the log that shows it, from the line on; empty where none does."""
+    """Return the command that opens the log at the evidence; empty if there is none."""
     shown = next((one for one in cause.evidence if one.file), None)
     if shown is None:
         return ""
@@ -129,7 +128,7 @@ def _diagnose(
 
 
 def _with_module(cause: Cause, state: RunState) -> Cause:
-    """The cause with the module that was started (``-m``), where its place is in a library's code."""
+    """Return the cause with the module that was started (``-m``) if its place is in a library."""
     if state.record is None or not cause.place or is_own(cause.place.rpartition(":")[0]):
         return cause
     work = (read_json(state.record.run_dir / "spec.json") or {}).get("work")
@@ -139,7 +138,7 @@ def _with_module(cause: Cause, state: RunState) -> Cause:
 
 
 def _folder_command(state: RunState, shown: dict[str, str]) -> str:
-    """How to look at the folder that the logs were to be in."""
+    """Return the command that checks the log folder."""
     run = state.record
     if run is None and not shown.get("StdOut"):
         return "quota -s"
@@ -164,7 +163,7 @@ def _find_slurm(cluster: Cluster, state: RunState) -> SlurmScheduler | None:
 
 
 def _show_job(slurm: SlurmScheduler, state: RunState) -> tuple[dict[str, str], str]:
-    """What Slurm still shows of a job (its logs, what was run, its exit code), and why it did not answer, if so."""
+    """Return the fields of ``scontrol show job``, and the error if Slurm did not answer."""
     reply = slurm.answer(show_argv("job", [str(state.status.id)]))
     blocks = parse_show(reply.text)
     silent = reply.note if not blocks and "Invalid job id" not in reply.note + reply.stderr else ""
@@ -172,7 +171,7 @@ def _show_job(slurm: SlurmScheduler, state: RunState) -> tuple[dict[str, str], s
 
 
 def _with_slurm_facts(slurm: SlurmScheduler, state: RunState, facts: EndFacts) -> EndFacts:
-    """The facts with what only Slurm knows: who cancelled, which nodes are lost."""
+    """Return the facts with what only Slurm knows: who cancelled the job, which nodes are lost."""
     if facts.state == "CANCELLED" and not facts.cancelled_by and slurm.facts.accounting:
         user = parse_canceller(slurm.answer(ended_argv(state.status.id)).text)
         if user is not None:
@@ -184,7 +183,7 @@ def _with_slurm_facts(slurm: SlurmScheduler, state: RunState, facts: EndFacts) -
 
 
 def _may_be_lost(facts: EndFacts) -> bool:
-    """Whether ranks are missing that nobody speaks for."""
+    """Return whether some ranks left no end record."""
     return facts.state == "FAILED" and bool(facts.world_size) and 0 < len(facts.ends) < (facts.world_size or 0)
 
 

@@ -1,4 +1,4 @@
-"""The command that submits a run again: what was asked then, with what is to be different now. It can be pasted."""
+"""Build the command that submits a run again with changed options."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)([KMGT]?)B?", re.IGNORECASE)
 _WITHOUT = re.compile(r"\(without --([\w-]+)\)")
 _SBATCH = ("--mem", "--time", "--exclude", "--requeue", "--gpus-per-node")
 _PLACEHOLDER = re.compile(r"(?<![\w$./-])(?:SIZE|LONGER|LOWER|NODE|NAME|PATH|SCRIPT|N)(?![\w./])|(?<!\S)\?(?!\S)")
-"""What a row leaves to the reader, or could not be read from the log (?)."""
+"""A value that the reader must fill in, or that the log does not show (?)."""
 _STEP = re.compile(r"step-(\d{1,12})")
 _PROFILE = re.compile(r"\[profile\.([^]]+)\]")
 
 
 def with_command(cause: Cause, run: RunRecord | None, script: str = "") -> Cause:
-    """The cause with a command that works when it is pasted, or none.
+    """Return the cause with a command that works when pasted, or without one.
 
     A command in which the reader has to fill in a value becomes part of the advice. Where the run saved a checkpoint,
     the command resumes from it and the advice names it.
@@ -38,8 +38,8 @@ def with_command(cause: Cause, run: RunRecord | None, script: str = "") -> Cause
         options = _options(command, run)
         command = resubmit_command(command, run, script)
         if _PLACEHOLDER.search(options):
-            told = command if run is None and command else f"clusterrun submit … {options}"
-            return replace(cause, command="", advice=f"{advice}: `{told}`" if advice else f"`{told}`")
+            filled_in = command if run is None and command else f"clusterrun submit … {options}"
+            return replace(cause, command="", advice=f"{advice}: `{filled_in}`" if advice else f"`{filled_in}`")
         saved = _newest_checkpoint(run) if run is not None and command else None
         if saved is not None:
             first = f"{advice}; " if advice and cause.kind != "stopped" else ""
@@ -50,7 +50,7 @@ def with_command(cause: Cause, run: RunRecord | None, script: str = "") -> Cause
 
 
 def resubmit_command(command: str, run: RunRecord | None, script: str = "") -> str:
-    """A row's command with ``clusterrun submit …`` written out for this run.
+    """Return a row's command with ``clusterrun submit …`` completed for this run.
 
     ``SIZE``, ``LONGER`` and the like become twice what was asked for, where that is known. For a job of another tool
     it is sbatch with the same option, as far as sbatch has it, else nothing. ``(without --NAME)`` takes an option away.
@@ -84,7 +84,7 @@ def resubmit_command(command: str, run: RunRecord | None, script: str = "") -> s
 
 
 def _options(command: str, run: RunRecord | None) -> str:
-    """The options of a row's command, as the shell reads them: words from a log are in them."""
+    """Return the options of a row's command, quoted for the shell: they may hold text of a log."""
     options = _WITHOUT.sub("", command.removeprefix("clusterrun submit").replace("…", "")).strip()
     options = re.sub(r"--exclude(?= --|$)", "", options)  # the log names no node
     try:
@@ -101,7 +101,7 @@ def _options(command: str, run: RunRecord | None) -> str:
 
 
 def _typed_options(run: RunRecord, without: Collection[str], without_key: str = "") -> list[str]:
-    """The options that were typed then; what a file or a profile said will be said again by itself."""
+    """Return the options that were typed at submit; those of a file or profile apply again by themselves."""
     words: list[str] = []
     for name, (value, source) in run.sources.items():
         if not str(source).startswith("--") or name in without:
@@ -117,7 +117,7 @@ def _typed_options(run: RunRecord, without: Collection[str], without_key: str = 
 
 
 def _merged_list(run: RunRecord, name: str, more: str) -> str:
-    """What was asked for then, and more of it."""
+    """Return the submitted list of an option with ``more`` added."""
     before = run.sources.get(name, ("", ""))[0]
     return shlex.quote(",".join(dict.fromkeys([*filter(None, str(before or "").split(",")), *shlex.split(more)])))
 
@@ -145,7 +145,7 @@ def _double_time_limit(limit: str) -> str:
 
 
 def _work_arguments(run: RunRecord, spec: Mapping[str, Any]) -> str:
-    """What is to be run, as one would type it; empty for a Python callable, which has no command."""
+    """Return what to run as command-line words; empty for a Python callable."""
     work = spec.get("work")
     work = work if isinstance(work, dict) else {}
     kind, args = work.get("kind"), work.get("args")
@@ -163,7 +163,7 @@ def _work_arguments(run: RunRecord, spec: Mapping[str, Any]) -> str:
 
 
 def _job_file(run: RunRecord) -> str:
-    """The job file that was named, by the values that came from it."""
+    """Return the job file that was submitted, found by the sources of the values."""
     for _, sources in run.sources.values():
         for source in str(sources).split(", "):
             if source.endswith(" (shipped)"):
@@ -174,7 +174,7 @@ def _job_file(run: RunRecord) -> str:
 
 
 def _newest_checkpoint(run: RunRecord, spec: Mapping[str, Any] | None = None) -> tuple[int, str] | None:
-    """The newest step that a task saved, and the folder to name as ``resume``: empty where the task looks there itself.
+    """Return the newest saved step and the folder for ``resume``, empty if the task finds it itself.
 
     None where nothing is saved, or what runs is not one of clusterrun's own tasks.
     """

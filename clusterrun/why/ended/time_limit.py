@@ -1,4 +1,4 @@
-"""A longer time limit after one ended a job: within what its partition allows, else in another that allows it."""
+"""Suggest a longer time limit that the job's partition, or another one, allows."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SAVE = "save and resume in another job: clusterrun's tasks save before the limi
 def with_longer_limit(
     cause: Cause, job: JobStatus, partitions: Sequence[Partition], run: RunRecord | None = None
 ) -> Cause:
-    """The cause with a time limit that can start; unchanged where the job's own partition allows twice what it had.
+    """Return the cause with twice the time limit, or the most that a partition allows.
 
     Where it does not: another open partition that does, else the most that its own allows, else words alone.
     """
@@ -63,7 +63,7 @@ def with_longer_limit(
 
 
 def _submitted_option(run: RunRecord | None, name: str) -> str:
-    """What was asked for, by an option or a file: the end of a run of ours may be known without Slurm's words."""
+    """Return the value of a submit option, or ""."""
     return str(run.sources.get(name, ("", ""))[0] or "") if run is not None else ""
 
 

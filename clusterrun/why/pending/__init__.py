@@ -1,4 +1,4 @@
-"""Why a job waits: Slurm's reason, what it means here with the evidence, what to do, who is ahead, when it starts.
+"""Explain why a job is pending: Slurm's reason, its meaning, the evidence, what to do, who is ahead, when it starts.
 
 Slurm is asked a few commands at once (:mod:`asking`); every piece of evidence is a pure function of the answers, and
 what could not be seen is said. A local job waits for a dependency or for devices, and its own files tell.
@@ -27,7 +27,7 @@ from clusterrun.why.pending.queue_position import Ahead
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingReport:
-    """Why one job waits. ``said`` is Slurm's reason as Slurm wrote it; ``reason`` its row, None for an unknown word.
+    """Why one job is pending. ``said`` is Slurm's own reason; ``reason`` is its row, None for an unknown one.
 
     ``start`` is Slurm's estimate in seconds since the epoch, None where it has none.
     """
@@ -49,7 +49,7 @@ class PendingReport:
 
     @property
     def meaning(self) -> str:
-        """The reason in plain words."""
+        """Return what the reason means."""
         if self.reason is not None:
             return self.reason.meaning
         if self.is_local:
@@ -59,7 +59,7 @@ class PendingReport:
         return "Slurm gives no reason yet." if not self.said else "clusterrun does not know this reason."
 
     def facts(self) -> list[tuple[str, Sequence[str]]]:
-        """What to show, a name and its lines each, in the order of reading."""
+        """Return what ``why`` shows: each part's name and its lines."""
         starts = f"It starts {self.starts.value}." if self.starts else ""
         if self.starts is Starts.NEVER:
             starts = "It can never start as it is."
@@ -74,7 +74,7 @@ class PendingReport:
         ]
 
     def json(self) -> dict[str, Any]:
-        """The same as plain values; times in seconds since the epoch."""
+        """Return the values for ``--json``; times in seconds since the epoch."""
         row = self.reason
         return {
             "reason": self.said,
@@ -92,7 +92,7 @@ class PendingReport:
 
 
 def explain(scheduler: Scheduler, state: RunState, now: float | None = None, *, array: str = "") -> PendingReport:
-    """Ask the scheduler about a job that waits; what it told, in sentences.
+    """Return why a job is pending, from the scheduler's answers.
 
     Raises SchedulerError, and asks nothing, where Slurm was silent a moment ago and the state is an older one: what
     was true then may not be what the job waits for now. A silence that begins later hides only what it hides.
@@ -118,12 +118,12 @@ def _silence(state: RunState, now: float) -> SchedulerError:
 
 
 def running(state: RunState, now: float | None = None) -> list[str]:
-    """How a job stands that is neither waiting nor over, a sentence each."""
+    """Describe a job that is neither pending nor ended, one sentence per line."""
     return running_job.describe_running(state.status, state.record, time.time() if now is None else now)
 
 
 def _local(scheduler: LocalScheduler, job: JobStatus) -> PendingReport:
-    """A job of this machine, by its own files."""
+    """Explain a local job from its own files."""
     reason, found = local.explain_local(scheduler.folder, job, scheduler.devices)
     return PendingReport(
         id=str(job.id),
@@ -138,7 +138,7 @@ def _local(scheduler: LocalScheduler, job: JobStatus) -> PendingReport:
 
 
 def explain_facts(facts: PendingFacts, job: JobStatus) -> PendingReport:
-    """The pure part of :func:`explain`: from what was told to what is shown."""
+    """Return the report on a job from these facts: the pure part of :func:`explain`."""
     found = Finding()
     for look in _EVIDENCE.get(_word(facts), _ANY):
         found += look(facts)
@@ -164,12 +164,12 @@ def explain_facts(facts: PendingFacts, job: JobStatus) -> PendingReport:
 
 
 def _counts(starts: Starts | None) -> bool:
-    """Whether Slurm's estimate means something: for a job that something else holds back it may name this moment."""
+    """Return whether Slurm's estimate is meaningful: for a blocked job it may be the current time."""
     return starts in (None, Starts.ALONE)
 
 
 def _start(facts: PendingFacts, starts: Starts | None) -> str:
-    """Slurm's estimate in words."""
+    """Return Slurm's estimated start as text."""
     at, nodes = facts.epoch("StartTime"), facts.job.get("SchedNodeList", "")
     if at is None or not _counts(starts):
         return "Slurm has no estimate" + ("" if starts is Starts.ALONE else " for a job that cannot start yet")
@@ -196,7 +196,7 @@ def _dependency(facts: PendingFacts) -> Finding:
 
 
 def _misfit(facts: PendingFacts) -> Finding:
-    """A rule of the partition that the job breaks; where it breaks none, nodes are missing that will come back."""
+    """Return the partition's rules that the job breaks; if it breaks none, nodes are out that will come back."""
     broken = partition_rules.broken_rules(facts)
     if broken.here:
         return broken

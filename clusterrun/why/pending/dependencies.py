@@ -1,4 +1,4 @@
-"""The condition that a job waits for, and how each job in it stands. Pure."""
+"""Describe a job's dependency and the state of each job in it. Pure."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Condition:
 
 
 def parse_conditions(text: str) -> list[Condition]:
-    """The conditions of scontrol's ``Dependency``; a part that does not read is left out."""
+    """Parse the conditions of scontrol's ``Dependency``; invalid parts are left out."""
     found = []
     for part in re.split(r"[,?]", text):
         match = _ONE.fullmatch(part.strip())
@@ -54,7 +54,7 @@ def parse_conditions(text: str) -> list[Condition]:
 def describe_conditions(
     text: str, queue: Sequence[Queued] | None, past: Sequence[JobStatus] | None
 ) -> tuple[list[str], bool]:
-    """Each condition and how its job stands; and whether the whole can never be met."""
+    """Return a line per condition with the state of its job, and whether the dependency can never be met."""
     each = parse_conditions(text)
     if not each:
         return [], False
@@ -110,7 +110,7 @@ def _live_state(rows: Sequence[Queued], delay: int) -> str:
 
 
 def _tasks(rows: Sequence[Queued]) -> str:
-    """How many run; those that have not begun share a row of the queue, so that they cannot be counted."""
+    """Return the tasks by state; pending ones share a row of the queue, so they cannot be counted."""
     begun = Counter(row.state for row in rows if row.state != "PENDING")
     words = [f"{count} {state}" for state, count in sorted(begun.items())]
     whys = sorted({row.reason for row in rows if row.state == "PENDING" and row.reason})

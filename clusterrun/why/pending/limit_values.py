@@ -1,4 +1,4 @@
-"""What a job asks for in the unit of a limit, and how such an amount is said. Pure."""
+"""Compute what a job requests in a limit's unit, and format such amounts. Pure."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _MINUTES = ("GrpTRESMins", "GrpTRESRunMins", "MaxTRESMinsPJ", "MaxTRESRunMinsPA"
 
 
 def is_per_job(limit: Limit) -> bool:
-    """Whether it is on each job, so that nothing is in use of it."""
+    """Return whether the limit applies to each job, so that it has no use."""
     return limit.field in ("MaxTRESPJ", "MaxTRESPN", "MaxTRESMinsPJ", "MinTRESPJ", "MaxWallPJ")
 
 
 def format_amount(limit: Limit, bound: LimitValue, value: float) -> str:
-    """So much of what is limited, in words."""
+    """Return an amount with its unit."""
     if limit.field in _JOBS:
         return plural(int(value), "running job")
     if limit.field in QUEUED_JOBS:
@@ -33,7 +33,7 @@ def format_amount(limit: Limit, bound: LimitValue, value: float) -> str:
 
 
 def requested_amount(facts: PendingFacts, limit: Limit, bound: LimitValue) -> float | None:
-    """What the job asks for, in the limit's unit; None where that is not known, or jobs are counted."""
+    """Return what the job requests in the limit's unit; None if unknown, or if the limit counts jobs."""
     time_limit = parse_duration(facts.job.get("TimeLimit", ""))
     minutes = time_limit / 60 if time_limit is not None else None
     if limit.field in ("MaxWallPJ", "GrpWall"):

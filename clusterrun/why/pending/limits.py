@@ -1,4 +1,4 @@
-"""The limit that is hit: its value, what is in use of it, who holds that, and what this job asks. Pure."""
+"""Explain the limit that blocks a job: its value, its use, the jobs that use it, the request. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SHOWN = 5
 
 
 def limit_evidence(facts: PendingFacts) -> Finding:
-    """Everything about the limit that the reason names."""
+    """Return the evidence on the limit that the reason names."""
     limit = facts.reason.limit if facts.reason else None
     if limit is None:
         return Finding()
@@ -35,7 +35,7 @@ def limit_evidence(facts: PendingFacts) -> Finding:
 
 
 def _alternatives(facts: PendingFacts, limit: Limit, found: Finding) -> Finding:
-    """The other QOS or accounts that its user has, to which the job can be moved: not those that do not take it."""
+    """Return the user's other QOS or accounts to which the job can be moved."""
     account, qos = facts.job.get("Account", ""), facts.job.get("QOS", "")
     rows = facts.associations or ()
     if limit.owner == "qos":
@@ -76,7 +76,7 @@ def _one(facts: PendingFacts, limit: Limit, holder: LimitScope, bound: LimitValu
 
 
 def _holders(facts: PendingFacts, limit: Limit) -> list[LimitScope]:
-    """The rows that the limit may stand on: the job's QOS and its partition's, or its association and those above."""
+    """Return the scopes that may set the limit: the QOS of job and partition, or the association and its parents."""
     rows = facts.holders or ()
     if limit.owner == "association":
         here = ("", *facts.partition_names)
@@ -111,7 +111,7 @@ def _scope_name(holder: LimitScope, limit: Limit) -> str:
 
 
 def _exceeds(facts: PendingFacts, limit: Limit, bound: LimitValue) -> bool:
-    """Whether this bound is one that stops the job."""
+    """Return whether this limit blocks the job."""
     assert bound.limit is not None
     wants = requested_amount(facts, limit, bound)
     if limit.least:
@@ -121,7 +121,7 @@ def _exceeds(facts: PendingFacts, limit: Limit, bound: LimitValue) -> bool:
 
 
 def _describe_users(facts: PendingFacts, limit: Limit, holder: LimitScope, bound: LimitValue) -> list[str]:
-    """The running jobs that use the limit up, those that hold most first."""
+    """Return the running jobs that use the limit, largest use first."""
     counts: Callable[[Queued], float] = lambda row: row.holds(bound.tres) if bound.tres else 1.0  # noqa: E731
     live = ("RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING", *(("PENDING",) if limit.field in QUEUED_JOBS else ()))
     rows = [row for row in facts.queue or () if row.state in live and _shares(row, holder, facts) and counts(row)]
@@ -153,7 +153,7 @@ def _describe_user(row: Queued, facts: PendingFacts, what: str) -> str:
 
 
 def _actions(facts: PendingFacts, limit: Limit, bound: LimitValue) -> tuple[str, ...]:
-    """Commands whose values are known: a time limit that fits, fewer nodes."""
+    """Return commands with known values: a time limit that fits, fewer nodes."""
     assert bound.limit is not None
     if limit.field == "MaxWallPJ":
         return (f"scontrol update JobId={facts.id} TimeLimit={format_duration(bound.limit * 60)}",)

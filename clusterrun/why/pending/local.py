@@ -1,4 +1,4 @@
-"""Why a job of this machine waits: for another local job, or for devices that other local jobs have."""
+"""Explain why a local job is pending: another local job, or devices that others use."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from clusterrun.why.pending.facts import Finding
 
 
 def explain_local(root: Path, job: JobStatus, seen: Sequence[str]) -> tuple[Reason | None, Finding]:
-    """The reason of a local job and what it means here.
+    """Return the reason of a local job and its evidence.
 
     ``root`` is the folder of the local jobs, ``seen`` the devices that this machine shows.
     """

@@ -1,4 +1,4 @@
-"""Where the job could run: the nodes that are out, reserved or short of something, and what is free. Pure."""
+"""Explain where a job could run: nodes out of service, reserved or full, and what is free. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SHOWN = 4
 
 
 def free_room(facts: PendingFacts) -> Finding:
-    """What is asked against what the nodes that may take the job have free, what they lack, which are out and why."""
+    """Compare the request with what is free on the job's nodes, and name those that are full or out of service."""
     nodes = partition_nodes(facts)
     if nodes is None:
         return Finding(unseen=("the partition's nodes",)) if facts.nodes is None else Finding()
@@ -46,7 +46,7 @@ def free_room(facts: PendingFacts) -> Finding:
 
 
 def has_room(facts: PendingFacts) -> bool:
-    """Whether so many nodes as the job needs have room for it now; False where that could not be seen."""
+    """Return whether enough nodes have room for the job now; False if unknown."""
     nodes, _ = _named(facts, partition_nodes(facts) or [])
     names = [n.name for n in nodes if _fits(n, facts)]
     wanted = facts.job.get("Features", "")
@@ -55,7 +55,7 @@ def has_room(facts: PendingFacts) -> bool:
 
 
 def _named(facts: PendingFacts, nodes: list[Node]) -> tuple[list[Node], str]:
-    """The nodes that the job's --nodelist and --exclude leave, and how to call them."""
+    """Return the nodes that --nodelist and --exclude leave, and a description of them."""
     wanted, unwanted = (set(expand(facts.job.get(key, ""), 10_000)) for key in ("ReqNodeList", "ExcNodeList"))
     if wanted and len(wanted) >= (facts.requested_nodes[0] or 1):
         return [n for n in nodes if n.name in wanted], "the nodes it names in"
@@ -65,7 +65,7 @@ def _named(facts: PendingFacts, nodes: list[Node]) -> tuple[list[Node], str]:
 
 
 def _featured(facts: PendingFacts, nodes: Sequence[Node], where: str) -> Finding:
-    """Which of the nodes have the features that the job asks for; where none has, how to drop them."""
+    """Find the nodes with the requested features, or the command that drops the features."""
     wanted = facts.job.get("Features", "")
     if not wanted:
         return Finding()
@@ -89,7 +89,7 @@ def _has(names: Sequence[str]) -> str:
 
 
 def _short(nodes: Sequence[Node], facts: PendingFacts) -> list[str]:
-    """The nodes in service without room for the job, by what they lack of its share: GPUs, memory, CPUs."""
+    """Return the nodes in service without room for the job, by what they lack: GPUs, memory, CPUs."""
     by_lack: dict[str, list[str]] = {}
     for node in nodes:
         lacks = _lacks(node, facts)
@@ -99,7 +99,7 @@ def _short(nodes: Sequence[Node], facts: PendingFacts) -> list[str]:
 
 
 def out_of_service(nodes: Sequence[Node], now: float) -> Finding:
-    """The nodes that take no jobs, those that somebody must mend with the reason that was given."""
+    """Return the nodes that accept no jobs, with the reason that was set."""
     broken = [n for n in nodes if n.standing in OUT]
     kept = [n for n in nodes if n.standing not in (*OUT, *OPEN, "allocated", "completing")]
     here = [_why_out(n, now) for n in broken[:_SHOWN]]
@@ -117,7 +117,7 @@ def _why_out(node: Node, now: float) -> str:
 
 
 def check_named_nodes(facts: PendingFacts) -> Finding:
-    """The nodes that the job names, and how each stands."""
+    """Check the nodes that the job names and their states."""
     text = facts.job.get("ReqNodeList", "")
     if not text or facts.nodes is None:
         return Finding()
@@ -140,7 +140,7 @@ def check_named_nodes(facts: PendingFacts) -> Finding:
 
 
 def reservations(facts: PendingFacts) -> Finding:
-    """The reservation that the job asks for, or those of others that keep its nodes."""
+    """Describe the job's reservation, or the reservations that hold its nodes."""
     wanted = facts.job.get("Reservation", "")
     if facts.reservations is None:
         return Finding(unseen=("the reservations",)) if wanted else Finding()
@@ -156,7 +156,7 @@ def reservations(facts: PendingFacts) -> Finding:
 
 
 def _before(facts: PendingFacts, blocks: Sequence[dict[str, str]]) -> tuple[str, ...]:
-    """A time limit with which the job would end before the first of those reservations begins."""
+    """Return the time limit with which the job ends before the first reservation begins."""
     starts = [start for block in blocks if (start := parse_int(block.get("StartTime", "")) or 0) > facts.now]
     asked = parse_duration(facts.job.get("TimeLimit", ""))
     minutes = int(min(starts) - facts.now) // 60 - 1 if starts else 0
@@ -184,14 +184,14 @@ def _reservation(block: dict[str, str], now: float) -> str:
 
 
 def partition_nodes(facts: PendingFacts) -> list[Node] | None:
-    """The nodes of the job's partitions; None where they could not be seen."""
+    """Return the nodes of the job's partitions; None if unknown."""
     if facts.nodes is None or not facts.partition_names:
         return None
     return [n for n in facts.nodes if set(n.partitions) & set(facts.partition_names)]
 
 
 def _request(facts: PendingFacts) -> str:
-    """The request in words, on each node where it says so."""
+    """Return the request as text."""
     asked, (low, high) = facts.requested, facts.requested_nodes
     parts = [plural(low, "node") if low == high else f"{low} to {high} nodes"]
     gpus = _gpus(facts)
@@ -216,12 +216,12 @@ def _counted(request: str) -> int:
 
 
 def _fits(node: Node, facts: PendingFacts) -> bool:
-    """Whether a node has its share of the request free, as far as counts tell (features aside)."""
+    """Return whether a node has its share of the request free (features aside)."""
     return node.standing in OPEN and not _lacks(node, facts)
 
 
 def _lacks(node: Node, facts: PendingFacts) -> list[str]:
-    """What the node has too little of for its share of the request, the scarcest first."""
+    """Return what the node lacks for its share of the request."""
     nodes = max(1, facts.requested_nodes[0])
     gpus, cpus, memory = (
         -(-_gpus(facts) // nodes),

@@ -1,4 +1,4 @@
-"""What the job asks for that its partitions do not allow, and which partition, account or QOS would. Pure."""
+"""Find what a job's partitions do not allow, and which partition, account or QOS would. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from clusterrun.why.pending.targets import blocking_limit
 
 
 def broken_rules(facts: PendingFacts) -> Finding:
-    """What the job asks for that its partition does not allow, and which partition would."""
+    """Return the rules of the job's partitions that it breaks, and the partitions that allow it."""
     if facts.partitions is None:
         return Finding(unseen=("the partition's limits",))
     found = Finding()
@@ -55,7 +55,7 @@ def _broken(facts: PendingFacts, partition: dict[str, str]) -> Finding:
 
 
 def change_nodes_command(facts: PendingFacts, count: int) -> str:
-    """How to have another number of nodes: Slurm keeps the tasks, and holds the job where they do not fit any more."""
+    """Return how to change the number of nodes: Slurm keeps the tasks and holds a job whose tasks no longer fit."""
     tasks = parse_int(facts.job.get("NumTasks", "")) or 0
     if tasks > (facts.requested_nodes[0] or 1):
         return f"`clusterrun cancel {facts.id}`, then submit it again with --nodes {count}"
@@ -68,7 +68,7 @@ _LISTS = (("Accounts", "Account", "account"), ("Qos", "QOS", "QOS"))
 
 
 def _not_allowed(facts: PendingFacts, partition: dict[str, str]) -> Finding:
-    """The partition's lists of accounts and QOS, where Slurm says that they keep the job out, and what they let in."""
+    """Return the partition's account and QOS rules if Slurm names them as the reason, and what they accept."""
     word = facts.reason.word if facts.reason else ""
     if word not in ("AccountNotAllowed", "QOSNotAllowed"):
         return Finding()
@@ -103,13 +103,13 @@ def _names(text: str) -> list[str]:
 
 
 def _megabytes(text: str) -> float | None:
-    """``4000``, ``8000M``, ``8G`` of Slurm's, in MB; None for none, and for UNLIMITED."""
+    """Parse ``4000``, ``8000M`` or ``8G`` to MB; None for 0 and for UNLIMITED."""
     found = dict(parse_tres(f"mem={text}"))
     return found.get("mem") or None
 
 
 def _would_take(facts: PendingFacts, partition: dict[str, str]) -> bool:
-    """Whether a partition's size and time limit allow the job, as far as they tell; hidden rules may say no."""
+    """Return whether a partition's known rules allow the job; hidden rules may not."""
     if partition.get("PartitionName") in facts.partition_names or _broken(facts, partition).here:
         return False
     for list_name, key, _ in _LISTS:

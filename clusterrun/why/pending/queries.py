@@ -1,4 +1,4 @@
-"""What is asked about a job that waits: a few commands side by side, any of which may fail and hide no other."""
+"""Query Slurm about a pending job with a few parallel commands; a failed one hides no other."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ Answer = Callable[[], T | None]
 
 
 class _Queries:
-    """Asks side by side, and keeps a line of everything that was not answered.
+    """Runs queries in parallel and keeps a note of every one that was not answered.
 
     Where slurmctld could not be reached once, nothing more is asked: each question would wait for as long.
     """
@@ -60,7 +60,7 @@ class _Queries:
         self.unseen: list[str] = []
 
     def submit(self, what: str, argv: Sequence[str], parse: Callable[[str], T]) -> Answer[T]:
-        """Ask, and go on; what comes back waits for the answer, which is None where there is none."""
+        """Start a query; the returned callable waits for its answer, None if it failed."""
         if self._gone:
             self.unseen.append(f"{what} (skipped: Slurm did not answer)")
             return _nothing
@@ -78,7 +78,7 @@ class _Queries:
 
 
 def query_facts(scheduler: SlurmScheduler, job: JobStatus, now: float) -> PendingFacts:
-    """Everything that bears on why a job waits: three to five commands at once, and at most a few more."""
+    """Return the facts on why a job is pending, from three to five parallel commands and a few more."""
     with ThreadPoolExecutor(max_workers=6) as pool:
         return _query_facts(_Queries(scheduler, pool), scheduler, job, now)
 
@@ -122,11 +122,11 @@ def _nodes_and_features(text: str) -> tuple[list[Node], dict[str, frozenset[str]
 
 
 def _nothing() -> None:
-    """The answer to what was not asked."""
+    """Return no answer, for a query that was skipped."""
 
 
 def _block(blocks: Sequence[dict[str, str]] | None, id: JobId) -> dict[str, str]:
-    """Of an array's blocks that of the task, else the one that stands for all tasks that wait."""
+    """Return the block of an array's task, else that of its pending tasks."""
     if not blocks:
         return {}
     exact = [b for b in blocks if id.task is not None and b.get("ArrayTaskId") == str(id.task)]
@@ -139,7 +139,7 @@ def _reservations(blocks: Sequence[dict[str, str]] | None) -> list[dict[str, str
 
 
 def _holders(queries: _Queries, facts: PendingFacts, limit: Limit) -> list[LimitScope] | None:
-    """The limits of the job's QOS and its partition's, or of its account and those above it.
+    """Return the limits of the QOS of the job and partition, or of its account and the parents.
 
     In the same questions those of the other QOS or accounts of its user, to which it could be moved.
     """
@@ -152,11 +152,11 @@ def _holders(queries: _Queries, facts: PendingFacts, limit: Limit) -> list[Limit
     more = [row.account for row in rows if row.account != account][:_TARGETS]
     found: list[LimitScope] = []
     for _ in range(_LEVELS):
-        told = _limits(queries, facts.own_qos if more else (), [account, *more]) if account else None
-        if told is None:
+        scopes = _limits(queries, facts.own_qos if more else (), [account, *more]) if account else None
+        if scopes is None:
             break
-        found += told
-        level = [row for row in told if row.kind == "association" and row.account == account]
+        found += scopes
+        level = [row for row in scopes if row.kind == "association" and row.account == account]
         more = []
         account = next((row.parent for row in level if row.parent and not row.user), "")
         if not account or any(_set(row, limit, facts) for row in level):
@@ -165,7 +165,7 @@ def _holders(queries: _Queries, facts: PendingFacts, limit: Limit) -> list[Limit
 
 
 def _of_targets(queries: _Queries, facts: PendingFacts) -> list[LimitScope] | None:
-    """The limits of where a job could be moved that its partition does not take: none that lets it wait there again."""
+    """Return the limits of the QOS and accounts to which a job could be moved."""
     own = facts.job.get("Account", "")
     rows = facts.associations or ()
     of_partitions = [p.get("QoS", "") for p in facts.partitions or ()]
@@ -174,14 +174,14 @@ def _of_targets(queries: _Queries, facts: PendingFacts) -> list[LimitScope] | No
     names = [name for name in dict.fromkeys([*of_partitions, *more]) if name][:_TARGETS]
     if not (names or accounts):
         return None
-    # its own account too: what a QOS allows that account is told with it
+    # its own account too: what a QOS allows that account is scopes with it
     return _limits(
         queries, list(dict.fromkeys([*facts.own_qos, *names])), [own, *accounts][:_TARGETS] if own else accounts
     )
 
 
 def _associations(queries: _Queries, scheduler: SlurmScheduler, facts: PendingFacts) -> tuple[Association, ...] | None:
-    """The accounts and QOS that the job's user has: where else the job could go."""
+    """Return the accounts and QOS of the job's user."""
     if not scheduler.facts.accounting or not facts.user:
         return None
     argv = associations_argv(facts.user, scheduler.facts.cluster)
@@ -198,7 +198,7 @@ def _set(row: LimitScope, limit: Limit, facts: PendingFacts) -> bool:
 
 
 def _priorities(queries: _Queries, facts: PendingFacts) -> list[Priority] | None:
-    """What the priority of the job is made of, and that of the first in line."""
+    """Return the priority factors of the job and of the first job in line."""
     ahead = queue_position.find_ahead(facts)
     first = [id.partition("_")[0] for id in ahead.jobs[:1]] if ahead else []
     if not facts.job.get("JobId"):
@@ -207,7 +207,7 @@ def _priorities(queries: _Queries, facts: PendingFacts) -> list[Priority] | None
 
 
 def _past(queries: _Queries, scheduler: SlurmScheduler, facts: PendingFacts) -> list[JobStatus] | None:
-    """The jobs of the dependency that have left the queue, by accounting."""
+    """Return the dependency's jobs that have left the queue, from accounting."""
     here = {str(row.raw) for row in facts.queue or ()} | {row.id for row in facts.queue or ()}
     wanted = {one.job for one in parse_conditions(facts.job.get("Dependency", "")) if one.job}
     gone = [JobId.parse(text) for text in wanted - here if text.replace("_", "").isdigit()]

@@ -1,4 +1,4 @@
-"""Whose turn it is: the jobs ahead, the time before which it may not start, who holds it, the array's %N. Pure."""
+"""Explain a job's place in the queue: jobs ahead, earliest start, holds, the array's %N. Pure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _IN_LINE = frozenset({*_COMPETING, "ReqNodeNotAvail", "Reservation", "Licenses",
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ahead:
-    """The jobs that go first, of those that may be seen; an array counts as one.
+    """The visible jobs ahead of a job; an array counts as one.
 
     ``jobs`` wait in the same partition for their turn, ``others`` there for something of their own, ``elsewhere`` in
     partitions that go first on the same nodes.
@@ -34,7 +34,7 @@ class Ahead:
     elsewhere: tuple[tuple[str, int], ...] = ()
 
     def sentence(self, partitions: tuple[str, ...]) -> str:
-        """The count in words."""
+        """Return the counts as a sentence."""
         where = f"partition {', '.join(partitions)}"
         first = f"{plural(len(self.jobs), 'job')} in {where} that you can see"
         if self.jobs:
@@ -47,7 +47,7 @@ class Ahead:
 
 
 def find_ahead(facts: PendingFacts) -> Ahead | None:
-    """The jobs of a higher priority, or of the same and submitted before.
+    """Return the jobs with a higher priority, or with the same and an earlier id.
 
     None for a job that waits for something of its own, and where the queue could not be seen.
     """
@@ -79,7 +79,7 @@ def _word(row: Queued) -> str:
 
 
 def _partitions_first(facts: PendingFacts) -> list[str]:
-    """Partitions of a higher tier that share nodes with the job's."""
+    """Return the partitions of a higher tier that share nodes with the job's."""
     tiers = [parse_int(p.get("PriorityTier", "")) or 0 for p in facts.own_partitions]
     if not tiers or facts.nodes is None:
         return []
@@ -89,13 +89,13 @@ def _partitions_first(facts: PendingFacts) -> list[str]:
 
 
 def _sharing(facts: PendingFacts) -> set[str]:
-    """The other partitions that share nodes with the job's."""
+    """Return the other partitions that share nodes with the job's."""
     mine = set(facts.partition_names)
     return {name for node in facts.nodes or () if mine & set(node.partitions) for name in node.partitions} - mine
 
 
 def priority_parts(facts: PendingFacts) -> Finding:
-    """What the job's priority is made of, beside that of the first in line."""
+    """Return the job's priority factors beside those of the first job in line."""
     own = next((one for one in facts.priorities or () if str(one.job) == facts.job.get("JobId")), None)
     if own is None:
         return Finding()
@@ -112,7 +112,7 @@ def _made_of(one: Priority) -> str:
 
 
 def backfill_gap(facts: PendingFacts) -> Finding:
-    """A time limit with which the job would end before the first of the jobs that go first is expected to start.
+    """Return the time limit with which the job ends before the next job ahead is expected to start.
 
     Nothing where it has no room now, or where Slurm expects none of them yet: a user cannot raise a limit again.
     """
@@ -134,7 +134,7 @@ def backfill_gap(facts: PendingFacts) -> Finding:
 
 
 def next_ends(facts: PendingFacts) -> Finding:
-    """When room may come: the running jobs of the partition, and of those on the same nodes, that end first."""
+    """Return the running jobs of the partition, or on the same nodes, that end first."""
     if facts.queue is None or not facts.partition_names:
         return Finding()
     mine, sharing = set(facts.partition_names), _sharing(facts)
@@ -159,7 +159,7 @@ def next_ends(facts: PendingFacts) -> Finding:
 
 
 def _held_by(facts: PendingFacts, running: Sequence[Queued]) -> str:
-    """Who has how much of what the job asks for most: GPUs where it requests one and they are accounted for."""
+    """Return how much each user uses: GPUs if the job requests them and Slurm tracks them, else CPUs."""
     name, noun = ("gres/gpu", "GPU") if facts.requested.get("gres/gpu") else ("cpu", "CPU")
     sums: dict[str, float] = {}
     for row in running:
@@ -172,7 +172,7 @@ def _held_by(facts: PendingFacts, running: Sequence[Queued]) -> str:
 
 
 def earliest_start(facts: PendingFacts) -> Finding:
-    """The time before which the job may not start, and why it has one."""
+    """Return the earliest start time of the job and where it comes from."""
     at = facts.epoch("EligibleTime") or facts.epoch("StartTime")
     if at is None:
         return Finding(unseen=("its earliest start time",))
@@ -185,7 +185,7 @@ def earliest_start(facts: PendingFacts) -> Finding:
 
 
 def describe_hold(facts: PendingFacts) -> Finding:
-    """Who holds the job, and whether its owner can release it."""
+    """Return who holds the job and whether its owner can release it."""
     word = facts.reason.word if facts.reason else ""
     said = [facts.job.get(key, "") for key in ("AdminComment", "SystemComment")]
     notes = tuple(f"administrators' comment: {text}" for text in said if text)
@@ -198,7 +198,7 @@ def describe_hold(facts: PendingFacts) -> Finding:
 
 
 def array_throttle(facts: PendingFacts) -> Finding:
-    """How many tasks of the array run, of the number that %N allows."""
+    """Return how many of the tasks that %N allows are running."""
     most = parse_int(facts.job.get("ArrayTaskThrottle", ""))
     array = facts.job.get("ArrayJobId", "") or facts.id.partition("_")[0]
     if facts.queue is None:
@@ -215,7 +215,7 @@ def array_throttle(facts: PendingFacts) -> Finding:
 
 
 def license_use(facts: PendingFacts) -> Finding:
-    """The licenses it requests: how many there are, how many are in use, and by which jobs."""
+    """Return the requested licenses: how many exist, how many are in use, and by which jobs."""
     mine = _own(facts)
     wanted = dict(mine.licenses) if mine else {}
     if facts.licenses is None or not wanted:

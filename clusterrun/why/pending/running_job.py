@@ -1,4 +1,4 @@
-"""How a job stands that runs: since when, its last step and how long ago, and the ranks that have fallen silent."""
+"""Describe a running job: its start, its last step, and the ranks without heartbeat or progress."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _STILL = 300.0
 
 
 def describe_running(job: JobStatus, run: RunRecord | None, now: float) -> list[str]:
-    """What is known of a job that is neither waiting nor over, a sentence each."""
+    """Describe a job that is neither pending nor ended, one sentence per line."""
     said = [_since(job, now)]
     if job.state in STATES:
         said.append(STATES[job.state].replace("{job}", str(job.id)))
@@ -52,7 +52,7 @@ def _since(job: JobStatus, now: float) -> str:
 
 
 def describe_training(metrics: Metrics | None, ranks: Sequence[RankProgress], world: int, now: float) -> list[str]:
-    """The last step, and every rank that is missing, silent or standing still. Pure."""
+    """Describe the last step and every rank that is missing, silent or stuck. Pure."""
     said = []
     if metrics is not None:
         loss = f", loss {metrics.loss:.4g}" if metrics.loss is not None else ""

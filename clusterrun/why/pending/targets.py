@@ -1,4 +1,4 @@
-"""Whether a job would be beyond a limit where it is moved to: another QOS, account or partition. Pure.
+"""Check whether a limit would block a job in another QOS, account or partition. Pure.
 
 Only limits that no end of another job would mend count, as far as slurmctld told of them.
 """
@@ -18,7 +18,7 @@ _CAPS = {"MaxWallPJ": "MaxWall", "MaxTRESPJ": "MaxTRESPerJob", "MaxTRESPN": "Max
 
 
 def blocking_limit(facts: PendingFacts, *, qos: str = "", account: str = "", partition_qos: str = "") -> str:
-    """The first limit that the job is beyond there, in words, ``10:00 (MaxWall)``; "" where none is known.
+    """Return the first limit that the job exceeds there, as ``10:00 (MaxWall)``; "" if none is known.
 
     One of three is given: a QOS or an account for the job, or the QOS of another partition. What a partition's QOS sets
     takes the place of the job's own QOS, and that of what is set on the account (resource_limits.html, hierarchy).
