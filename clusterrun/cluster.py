@@ -28,7 +28,7 @@ from clusterrun.submit import protocol
 from clusterrun.submit import recover as recovering
 
 if TYPE_CHECKING:  # commands that query jobs need none of them, and start sooner
-    from clusterrun.free.estimate import Soonest
+    from clusterrun.free.estimate import StartEstimates
     from clusterrun.free.snapshot import ClusterSnapshot
     from clusterrun.jobspec.fields import Value
     from clusterrun.submit.plan import Here, Plan
@@ -103,19 +103,21 @@ class Cluster:
             request = self._choose_partition(args, request, scheduler)
         return planning.plan(request, scheduler, self._factory.has_gpus(scheduler), self._here(), named=named)
 
-    def soonest(self, args: SubmitArgs) -> Soonest:
+    def soonest(self, args: SubmitArgs) -> StartEstimates:
         """Return where a job would start soonest, by partition and shape; nothing is submitted or written."""
-        from clusterrun.free.estimate import Asker, soonest
+        from clusterrun.free.estimate import EstimateContext, soonest
         from clusterrun.submit import request as requests
 
         request, scheduler = requests.load_request(args, self.cwd, self.environ), self.scheduler("slurm")
-        return soonest(Asker(request, scheduler, self._here(), self._factory.has_gpus(scheduler), args), self.free())
+        return soonest(
+            EstimateContext(request, scheduler, self._here(), self._factory.has_gpus(scheduler), args), self.free()
+        )
 
     def free(self) -> ClusterSnapshot:
         """Return the free resources and this user's limits. Raises SchedulerError if Slurm does not answer."""
         from clusterrun.free import snapshot
 
-        return snapshot.look(self._factory.slurm(), self.user)
+        return snapshot.load_snapshot(self._factory.slurm(), self.user)
 
     def check(self, plan: Plan) -> None:
         """Check that the job's Python has torch and the script is bash. Raises RequestError."""
@@ -291,9 +293,11 @@ class Cluster:
         return Here(self.cwd, self.environ, self.user)
 
     def _choose_partition(self, args: SubmitArgs, request: Request, scheduler: Scheduler | None) -> Request:
-        from clusterrun.free.estimate import Asker, place  # only --partition auto needs it
+        from clusterrun.free.estimate import EstimateContext, choose_partition  # only --partition auto needs it
 
-        return place(Asker(request, scheduler, self._here(), self._factory.has_gpus(scheduler), args), self.user)
+        return choose_partition(
+            EstimateContext(request, scheduler, self._here(), self._factory.has_gpus(scheduler), args), self.user
+        )
 
     def _scheduler_of(self, run: RunRecord | None) -> Scheduler:
         return scheduler_of(run, self._factory)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from clusterrun.job import JobId, JobStatus, Outcome
-from clusterrun.reasons import explain
+from clusterrun.reasons import find_reason
 from clusterrun.scheduler.slurm.limits import parse_limits
 from clusterrun.scheduler.slurm.nodes import parse_nodes
 from clusterrun.scheduler.slurm.scontrol import parse_show
@@ -53,7 +53,7 @@ def request(number: str) -> dict[str, str]:
 def facts(number: str, **changes: Any) -> PendingFacts:
     """Everything that was recorded, seen from one job."""
     asked = request(number)
-    return replace(whole(), **{"id": number, "reason": explain(asked["Reason"]), "job": asked, **changes})
+    return replace(whole(), **{"id": number, "reason": find_reason(asked["Reason"]), "job": asked, **changes})
 
 
 def status(number: str, reason: str = "") -> JobStatus:
@@ -62,9 +62,9 @@ def status(number: str, reason: str = "") -> JobStatus:
     return JobStatus(id=JobId.parse(number), state="PENDING", outcome=Outcome.RUNNING, reason=said)
 
 
-def judged(number: str, **changes: Any) -> pending.Waiting:
+def judged(number: str, **changes: Any) -> pending.PendingReport:
     """Why it waits, by what was recorded."""
-    return pending.judge(facts(number, **changes), status(number))
+    return pending.explain_facts(facts(number, **changes), status(number))
 
 
 def asking(number: str, **request: str) -> PendingFacts:

@@ -14,10 +14,10 @@ from clusterrun.cli.session import Session, json_option
 from clusterrun.cli.submit import job_and_script
 from clusterrun.cluster import Cluster
 from clusterrun.errors import RequestError
-from clusterrun.free.estimate import AUTO, MOST_QUESTIONS, Soonest, named
+from clusterrun.free.estimate import AUTO, MOST_QUESTIONS, StartEstimates, find_partitions
 from clusterrun.free.snapshot import ClusterSnapshot
 from clusterrun.free.summary import NodeRow, PartitionSum, node_rows, partition_sums
-from clusterrun.free.text import estimates, summary
+from clusterrun.free.text import format_estimates, format_summary
 from clusterrun.job import LOCAL
 from clusterrun.scheduler.local import devices
 from clusterrun.scheduler.slurm.sbatch import No, Silence, Start
@@ -58,24 +58,24 @@ def free(ctx: click.Context, /, words: tuple[str, ...], profile: str | None, as_
     elif job or script or profile or request.flags.keys() - {"partition", "scheduler"}:
         found = _find_soonest(cluster, request)
         ui.data(_soonest_json(found))
-        ui.say(*estimates(found, time.time()))
+        ui.say(*format_estimates(found, time.time()))
         _print_notes(ui, found)
         if not found.starts:
             ctx.exit(3)
     else:
         seen = cluster.free()
         if partition := request.flags.get("partition"):
-            kept = named(seen, str(partition.value))
+            kept = find_partitions(seen, str(partition.value))
             names = {one.name for one in kept}
             nodes = tuple(node for node in seen.nodes if names & set(node.partitions))
             seen = replace(seen, partitions=tuple(kept), nodes=nodes)
         ui.data(_summary_json(seen))
-        ui.say(*summary(seen, time.time()))
+        ui.say(*format_summary(seen, time.time()))
         for note in seen.notes:
             ui.note(note)
 
 
-def _find_soonest(cluster: Cluster, request: SubmitArgs) -> Soonest:
+def _find_soonest(cluster: Cluster, request: SubmitArgs) -> StartEstimates:
     try:
         return cluster.soonest(request)
     except RequestError as error:
@@ -92,7 +92,7 @@ def _print_local(ui: Ui, cluster: Cluster, *, chosen: bool) -> None:
     ui.say(f"{where} on this machine, which has {count or 'no'} GPU{'s'[: count != 1]}")
 
 
-def _print_notes(ui: Ui, found: Soonest) -> None:
+def _print_notes(ui: Ui, found: StartEstimates) -> None:
     if found.silence:
         ui.note(f"Slurm stopped answering ({found.silence}); the list is incomplete")
     elif found.unasked:
@@ -101,7 +101,7 @@ def _print_notes(ui: Ui, found: Soonest) -> None:
         ui.note(f"the estimate ignores --dependency {found.dependency}; the job waits for it first")
 
 
-def _soonest_json(found: Soonest) -> dict[str, Any]:
+def _soonest_json(found: StartEstimates) -> dict[str, Any]:
     return {
         "asked": {"nodes": found.shape.nodes, f"{found.need.unit.lower()}s_per_node": found.shape.each},
         "options": [
@@ -125,7 +125,7 @@ def _soonest_json(found: Soonest) -> dict[str, Any]:
             if isinstance(t.said, No)
         ]
         + [{"partition": p, "shape": str(s), "reason": why, "by": "clusterrun"} for s, p, why in found.no],
-        "beyond_limits": list(found.beyond),
+        "beyond_limits": list(found.exceeded_limits),
         "unanswered": [t.said.words for t in found.tried if isinstance(t.said, Silence)],
         "unasked": found.unasked,
     }

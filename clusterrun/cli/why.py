@@ -137,4 +137,4 @@ def _logs(ui: Ui, folder: Path) -> None:
 
     diagnosis = ended.explain_logs(folder)
     ui.data([{"logs": str(folder), "kind": "ended", "ended": diagnosis.json()}])
-    ui.say(*diagnosis.lines())
+    ui.facts(diagnosis.facts())

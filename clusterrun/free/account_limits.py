@@ -1,10 +1,10 @@
-"""Limits of accounting that a job would be beyond: ``sbatch --test-only`` does not look at them (22.05: seen). Pure."""
+"""Find accounting limits that a job would exceed; ``sbatch --test-only`` ignores them (seen on 22.05). Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from clusterrun.free.limits import Limit
+from clusterrun.free.limits import UserLimit
 from clusterrun.free.shapes import Need
 from clusterrun.free.snapshot import ClusterSnapshot
 from clusterrun.jobspec.spec import JobSpec
@@ -15,8 +15,10 @@ _RUNNING = ("MaxJobs", "MaxJobsPU", "MaxJobsPA", "GrpJobs")
 _QUEUED = ("MaxSubmitJobs", "MaxSubmitJobsPU", "MaxSubmitJobsPA", "GrpSubmitJobs")
 
 
-def beyond(seen: ClusterSnapshot, spec: JobSpec, need: Need, gpus: int, partitions: Iterable[str]) -> list[str]:
-    """What stands in the way of a job of so many GPUs in any of those partitions, a line each.
+def exceeded_limits(
+    seen: ClusterSnapshot, spec: JobSpec, need: Need, gpus: int, partitions: Iterable[str]
+) -> list[str]:
+    """Return the limits that block a job with so many GPUs in these partitions, one line each.
 
     Only limits that surely hold for the job count: of the QOS and account it names, or of the user's defaults.
     """
@@ -31,30 +33,30 @@ def beyond(seen: ClusterSnapshot, spec: JobSpec, need: Need, gpus: int, partitio
     return lines
 
 
-def _why(limit: Limit, spec: JobSpec, need: Need, gpus: int) -> str:
+def _why(limit: UserLimit, spec: JobSpec, need: Need, gpus: int) -> str:
     left = limit.limit if limit.left is None else limit.left
     if limit.name in _TRES:
         return _too_much(limit, left, *_asked(limit.tres, spec, need, gpus))
     if limit.name == "MaxWallPJ" and spec.time_limit and spec.time_limit > limit.limit * 60:
-        return "the time limit is over its own: the job would wait for ever"
+        return "the job's time limit exceeds it: the job would never start"
     if limit.name in _RUNNING and left == 0:
-        return f"all of its {limit.limit:.0f} running jobs are in use: the job would wait for others"
+        return f"all {limit.limit:.0f} running jobs that it allows are in use: the job would have to wait"
     if limit.name in _QUEUED and left == 0:
-        return f"all of its {limit.limit:.0f} jobs are in use: Slurm would refuse another"
+        return f"all {limit.limit:.0f} jobs that it allows are in use: Slurm would reject another"
     return ""
 
 
-def _too_much(limit: Limit, left: float, count: int, noun: str) -> str:
+def _too_much(limit: UserLimit, left: float, count: int, noun: str) -> str:
     if count > limit.limit:
         more = f"{plural(count, noun)} {'is' if count == 1 else 'are'} more than the {limit.limit:.0f} that it allows"
-        return f"{more}: the job would wait for ever"
+        return f"{more}: the job would never start"
     if count > left:
-        return f"of {plural(int(limit.limit), noun)} {left:.0f} are left: the job would wait for others"
+        return f"{left:.0f} of {plural(int(limit.limit), noun)} left: the job would have to wait"
     return ""
 
 
 def _asked(tres: str, spec: JobSpec, need: Need, gpus: int) -> tuple[int, str]:
-    """How much of a limited resource the job asks for, as far as its options tell: of CPUs at least so many."""
+    """Return how much of a limited resource the job requests; for CPUs the minimum."""
     if need.gpus and tres in ("gres/gpu", f"gres/gpu:{need.kind}"):
         return gpus, "GPU"
     if tres == "cpu":

@@ -1,4 +1,4 @@
-"""Which limits of accounting are set on a user, and what is left of each: pure sums over what Slurm told."""
+"""Compute the accounting limits on a user and what is left of each. Pure."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ Pair = tuple[float | None, float | None]
 
 #: Slurm's names of limits, and what each is on, for people (man sacctmgr, SPECIFICATIONS FOR ASSOCIATIONS and QOS).
 #: The first group is shared by all in it, the second each user's or account's own, the third holds for each job.
-_SHARED = {"GrpTRES": "{}, together", "GrpJobs": "running jobs, together", "GrpSubmitJobs": "jobs, together",
-           "GrpTRESMins": "{}, minutes together", "GrpTRESRunMins": "{}, minutes to run together"}  # fmt: skip
-_OWN = {"MaxTRESPU": "{} of yours", "MaxJobs": "running jobs of yours", "MaxSubmitJobs": "jobs of yours",
-        "MaxJobsPU": "running jobs of yours", "MaxSubmitJobsPU": "jobs of yours",
-        "MaxTRESPA": "{} of your account", "MaxJobsPA": "running jobs of your account",
-        "MaxSubmitJobsPA": "jobs of your account", "MaxTRESRunMinsPU": "{} of yours, minutes to run"}  # fmt: skip
-_PER_JOB = {"MaxTRESPJ": "{} in a job", "MaxTRESPN": "{} on a node", "MinTRESPJ": "{} in a job, at least",
+_SHARED = {"GrpTRES": "{}, in total", "GrpJobs": "running jobs, in total", "GrpSubmitJobs": "jobs, in total",
+           "GrpTRESMins": "{}, minutes in total", "GrpTRESRunMins": "{}, minutes to run in total"}  # fmt: skip
+_OWN = {"MaxTRESPU": "your {}", "MaxJobs": "your running jobs", "MaxSubmitJobs": "your jobs",
+        "MaxJobsPU": "your running jobs", "MaxSubmitJobsPU": "your jobs",
+        "MaxTRESPA": "your account's {}", "MaxJobsPA": "your account's running jobs",
+        "MaxSubmitJobsPA": "your account's jobs", "MaxTRESRunMinsPU": "your {}, minutes to run"}  # fmt: skip
+_PER_JOB = {"MaxTRESPJ": "{} per job", "MaxTRESPN": "{} per node", "MinTRESPJ": "{} per job, at least",
             "MaxWallPJ": "time limit"}  # fmt: skip
-WORDS = _SHARED | _OWN | _PER_JOB
+LABELS = _SHARED | _OWN | _PER_JOB
 _TRES = {"gres/gpu": "GPUs", "cpu": "CPUs", "node": "nodes", "mem": "memory (MB)"}
 
 
 @dataclass(frozen=True, slots=True)
-class Limit:
+class UserLimit:
     """One limit that is set: ``by`` whom (``QOS normal``, ``account physics``), Slurm's ``name`` of it, on which TRES.
 
     In Slurm's units: MB, minutes. ``used`` is None for a limit on each job, and where Slurm did not say. It holds for
@@ -43,31 +43,31 @@ class Limit:
 
     @property
     def left(self) -> float | None:
-        """What is left of it, never below 0; None where nobody can say."""
+        """Return what is left of it, never below 0; None if unknown."""
         return None if self.used is None else max(0.0, self.limit - self.used)
 
     @property
-    def words(self) -> str:
-        """What is limited, for people."""
-        return WORDS[self.name].format(_TRES.get(self.tres, self.tres.removeprefix("gres/").replace("gpu:", "GPUs ")))
+    def label(self) -> str:
+        """Return the name of what is limited."""
+        return LABELS[self.name].format(_TRES.get(self.tres, self.tres.removeprefix("gres/").replace("gpu:", "GPUs ")))
 
 
 def groups_of(holders: Iterable[LimitScope], user: str) -> list[LimitScope]:
-    """The accounts a user is in and those above them, each as a whole."""
+    """Return the accounts of a user and their parents."""
     rows = [h for h in holders if h.kind == "association"]
     groups = {h.account: h for h in rows if not h.user}
     found = {group.account: group for h in rows if h.user == user for group in _above(groups, h.account)}
     return list(found.values())
 
 
-def above(holders: Iterable[LimitScope], account: str) -> frozenset[str]:
-    """An account and all that it belongs to, by name."""
+def account_chain(holders: Iterable[LimitScope], account: str) -> frozenset[str]:
+    """Return the names of an account and its parents."""
     groups = {h.account: h for h in holders if h.kind == "association" and not h.user}
     return frozenset({account, *(group.account for group in _above(groups, account))})
 
 
 def _above(groups: Mapping[str, LimitScope], account: str) -> list[LimitScope]:
-    """An account, its parent, and so on to the root."""
+    """Return an account, its parent, and so on to the root."""
     found: list[LimitScope] = []
     while (group := groups.get(account)) is not None and group not in found:
         found.append(group)
@@ -77,8 +77,8 @@ def _above(groups: Mapping[str, LimitScope], account: str) -> list[LimitScope]:
 
 def limits_of(
     holders: Sequence[LimitScope], by_qos: Mapping[str, Limits], user: str, uid: int, names: Mapping[str, str]
-) -> list[Limit]:
-    """The limits that are set on a user: of the associations, the accounts above them and these QOS.
+) -> list[UserLimit]:
+    """Return the limits on a user: of the associations, their parent accounts and these QOS.
 
     ``names`` maps each to what people call it: a QOS may come with a partition.
     ``holders`` are slurmctld's, empty where it did not say; ``by_qos`` are accounting's limits, likewise.
@@ -118,13 +118,13 @@ def _joined(values: Mapping[Key, Pair], holder: LimitScope) -> dict[Key, Pair]:
 
 
 def _values(holder: LimitScope) -> dict[Key, Pair]:
-    return {(name, bound.tres): (bound.limit, bound.used) for name in WORDS for bound in holder.bounds(name)}
+    return {(name, bound.tres): (bound.limit, bound.used) for name in LABELS for bound in holder.bounds(name)}
 
 
-def _set(by: str, values: Mapping[Key, Pair], *, qos: str = "", accounts: tuple[str, ...] = ()) -> Iterator[Limit]:
+def _set(by: str, values: Mapping[Key, Pair], *, qos: str = "", accounts: tuple[str, ...] = ()) -> Iterator[UserLimit]:
     for (name, tres), (limit, used) in values.items():
         if limit is not None:
-            yield Limit(by, name, tres, limit, None if name in _PER_JOB else used, qos, accounts)
+            yield UserLimit(by, name, tres, limit, None if name in _PER_JOB else used, qos, accounts)
 
 
 def _place(holder: LimitScope) -> str:

@@ -1,4 +1,4 @@
-"""Which partitions are run at others' pleasure: jobs there make room for those of a higher tier. Pure.
+"""Find the partitions whose jobs are preempted by partitions of a higher tier. Pure.
 
 What ``preempt/partition_prio`` does (slurm.conf(5), PreemptType, PreemptMode, PriorityTier): a job in a partition whose
 PreemptMode is not OFF leaves for one in a partition of a higher PriorityTier on the same nodes.
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from clusterrun.scheduler.slurm.nodes import Node
 from clusterrun.scheduler.slurm.scontrol import parse_show
+from clusterrun.scheduler.slurm.values import parse_int
 
 BY_PARTITION = "preempt/partition_prio"
 """The PreemptType with which this is so; with another one the partitions' tiers end no job."""
@@ -26,14 +27,14 @@ class Preemption:
     by: tuple[str, ...]
 
     @property
-    def words(self) -> str:
-        """The same as a sentence."""
+    def sentence(self) -> str:
+        """Return the preemption as a sentence."""
         more = f" and {len(self.by) - _SHOWN} more" if len(self.by) > _SHOWN else ""
-        return f"jobs here are {self.done} for those of {', '.join(self.by[:_SHOWN])}{more}"
+        return f"jobs here are {self.done} for jobs in {', '.join(self.by[:_SHOWN])}{more}"
 
 
-def preempted(partitions: str, nodes: Iterable[Node]) -> dict[str, Preemption]:
-    """The partitions whose jobs may have to leave, of what ``scontrol show partition`` told."""
+def find_preemption(partitions: str, nodes: Iterable[Node]) -> dict[str, Preemption]:
+    """Return the partitions whose jobs can be preempted, from ``scontrol show partition``."""
     blocks = {block["PartitionName"]: block for block in parse_show(partitions) if block.get("PartitionName")}
     sharing: dict[str, set[str]] = {name: set() for name in blocks}
     for names in {node.partitions for node in nodes}:
@@ -50,5 +51,5 @@ def preempted(partitions: str, nodes: Iterable[Node]) -> dict[str, Preemption]:
 
 
 def _tier(block: dict[str, str]) -> int:
-    text = block.get("PriorityTier", "")
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 1
+    tier = parse_int(block.get("PriorityTier", ""))
+    return 1 if tier is None else tier

@@ -1,4 +1,4 @@
-"""The shapes in which the same number of GPUs can be asked for, and what a job of another shape asks: pure."""
+"""Compute the shapes with the same number of GPUs, and what a job of another shape requests. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MEM = re.compile(r"([0-9]+)([KMGT]?)(B?)", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """So many nodes with so many GPUs each (ranks, for a job without GPUs)."""
+    """A number of nodes with a number of GPUs each (ranks, for a job without GPUs)."""
 
     nodes: int
     each: int
@@ -42,7 +42,7 @@ class Need:
 
 
 def shape_of(spec: JobSpec) -> tuple[Shape, Need]:
-    """The shape that was asked for."""
+    """Return the requested shape."""
     gres = spec.directive("gres")
     gpus = spec.gpus_per_node if spec.gpus_per_node is not None else gres_gpus(gres)
     kinds = [kind for kind, _ in parse_gpus(gres)]
@@ -51,8 +51,8 @@ def shape_of(spec: JobSpec) -> tuple[Shape, Need]:
     return Shape(spec.nodes, spec.tasks_per_node), Need(gpus=False, cpus=spec.cpus_per_task or 1)
 
 
-def alike(asked: Shape, most_each: int) -> list[Shape]:
-    """The asked shape, then others of the same total that a node could hold, the nearest first."""
+def shapes_alike(asked: Shape, most_each: int) -> list[Shape]:
+    """Return the requested shape, then others of the same total that fit on a node, nearest first."""
     total = asked.nodes * asked.each
     others = [Shape(total // each, each) for each in range(1, min(total, most_each) + 1) if total % each == 0]
     near = sorted(
@@ -61,8 +61,8 @@ def alike(asked: Shape, most_each: int) -> list[Shape]:
     return [asked, *near[: MOST_SHAPES - 1]]
 
 
-def reshaped(values: Mapping[str, Value], asked: Shape, shape: Shape, need: Need) -> dict[str, Value] | None:
-    """The values that another shape changes: what is asked per node goes with the GPUs; None where it cannot."""
+def reshape_values(values: Mapping[str, Value], asked: Shape, shape: Shape, need: Need) -> dict[str, Value] | None:
+    """Return the values that another shape changes, per-node values in proportion; None if it cannot be."""
     if shape == asked:
         return {}
     source = "another shape"
@@ -92,8 +92,8 @@ def reshaped(values: Mapping[str, Value], asked: Shape, shape: Shape, need: Need
     return changed
 
 
-def command(asked: SubmitArgs, changed: Mapping[str, Value]) -> str:
-    """The line to type for it: what was typed, with these values in place of its own."""
+def submit_command(asked: SubmitArgs, changed: Mapping[str, Value]) -> str:
+    """Return the submit command: what was typed, with these values changed."""
     words = ["clusterrun", "submit", *([asked.job] if asked.job else [])]
     words += ["--profile", asked.profile] if asked.profile else []
     for one in FIELDS:

@@ -1,4 +1,4 @@
-"""What the cluster has and what of it a user may have: a handful of calls, whatever the cluster's size."""
+"""Load the cluster's nodes, partitions and a user's limits with a few calls."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 from clusterrun.errors import SchedulerError
-from clusterrun.free.limits import Limit, above, groups_of, limits_of
-from clusterrun.free.preemption import BY_PARTITION, Preemption, preempted
+from clusterrun.free.limits import UserLimit, account_chain, groups_of, limits_of
+from clusterrun.free.preemption import BY_PARTITION, Preemption, find_preemption
 from clusterrun.scheduler import Reply, SlurmCommands
 from clusterrun.scheduler.slurm import nodes as slurm_nodes
 from clusterrun.scheduler.slurm import sacctmgr, scontrol
@@ -25,7 +25,7 @@ TIMEOUT = 15.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterSnapshot:
-    """The cluster as this user sees it; ``notes`` say in a line each what could not be seen.
+    """The cluster as this user sees it; ``notes`` name what was not available, one line each.
 
     ``above`` has for each account of this user the accounts that count as it does: itself and those that it belongs to.
     ``preempted`` are the partitions whose jobs leave for those of others.
@@ -38,7 +38,7 @@ class ClusterSnapshot:
     associations: tuple[Association, ...] = ()
     default_account: str = ""
     above: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    limits: tuple[Limit, ...] | None = None
+    limits: tuple[UserLimit, ...] | None = None
     preempted: Mapping[str, Preemption] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
@@ -46,7 +46,7 @@ class ClusterSnapshot:
         return [node for node in self.nodes if partition in node.partitions]
 
     def closed(self, partition: Partition) -> str:
-        """Why jobs of this user are not taken there; empty where nothing says so."""
+        """Return why the partition does not accept this user's jobs; empty if it may."""
         return slurm_nodes.closed(partition, self.me)
 
     def closed_to(self, partition: Partition, account: str, qos: str) -> str:
@@ -67,54 +67,54 @@ class ClusterSnapshot:
         return ""
 
     def default_qos(self, account: str) -> str:
-        """The QOS of a job that names none, with that account or with the default one; "" where it is not known."""
+        """Return the default QOS of that account, or of the default account; "" if unknown."""
         account = account or self.default_account
         found = {row.default_qos for row in self.associations if row.account == account}
         return found.pop() if len(found) == 1 else ""
 
 
-def look(slurm: SlurmCommands, user: str, *, limits: bool = True) -> ClusterSnapshot:
-    """Ask Slurm for its nodes, partitions and this user's limits; raises SchedulerError where it does not answer.
+def load_snapshot(slurm: SlurmCommands, user: str, *, limits: bool = True) -> ClusterSnapshot:
+    """Load nodes, partitions and this user's limits from Slurm; raises SchedulerError if it does not answer.
 
     Two calls, a third for the configuration where a partition's jobs may have to leave for others', and where there is
     accounting up to four more at once: configuration, associations, QOS and what is used.
     """
-    nodes = slurm_nodes.parse_nodes(_must(slurm, slurm_nodes.nodes_argv(), "nodes"))
-    told = _must(slurm, slurm_nodes.partitions_argv(), "partitions")
-    leaving, config = preempted(told, nodes), None
+    nodes = slurm_nodes.parse_nodes(_require_answer(slurm, slurm_nodes.nodes_argv(), "nodes"))
+    partition_text = _require_answer(slurm, slurm_nodes.partitions_argv(), "partitions")
+    leaving, config = find_preemption(partition_text, nodes), None
     if leaving:
         config = slurm.answer(scontrol.config_argv(), TIMEOUT)
         kind = scontrol.parse_config(config.text).get("PreemptType", BY_PARTITION)
         leaving = leaving if kind == BY_PARTITION else {}
-    partitions = tuple(slurm_nodes.parse_partitions(told))
+    partitions = tuple(slurm_nodes.parse_partitions(partition_text))
     seen = ClusterSnapshot(
         nodes=tuple(nodes), partitions=partitions, me=UserContext(user, _groups()), preempted=leaving
     )
     if not slurm.facts.accounting:
-        return replace(seen, notes=("this cluster keeps no accounts: it has no QOS and no limits of yours",))
+        return replace(seen, notes=("This cluster has no accounting, so there are no QOS or user limits.",))
     return _accounted(slurm, seen, limits, config)
 
 
 def _accounted(
-    slurm: SlurmCommands, seen: ClusterSnapshot, with_limits: bool, config_told: Reply | None
+    slurm: SlurmCommands, seen: ClusterSnapshot, with_limits: bool, config_reply: Reply | None
 ) -> ClusterSnapshot:
-    """The same with who this is to accounting, and the limits that are set on them."""
+    """Return the snapshot with the user's accounts, QOS and limits."""
     user = seen.me.user
     questions = [sacctmgr.associations_argv(user, slurm.facts.cluster), used_argv(user)]
     questions += [qos_argv()] if with_limits else []
-    questions += [scontrol.config_argv()] if config_told is None else []
+    questions += [scontrol.config_argv()] if config_reply is None else []
     with ThreadPoolExecutor(max_workers=len(questions)) as pool:  # accounting that hangs is waited for once
         replies = list(pool.map(lambda argv: slurm.answer(argv, TIMEOUT), questions))
-    config = scontrol.parse_config((config_told or replies[-1]).text)
+    config = scontrol.parse_config((config_reply or replies[-1]).text)
     enforced = set(re.split(r"[,\s]+", config.get("AccountingStorageEnforce", "unknown").lower()))
     if not enforced - {"", "none", "0"}:
-        return replace(seen, notes=("this cluster enforces no accounts and no limits (AccountingStorageEnforce)",))
+        return replace(seen, notes=("This cluster does not enforce accounts or limits (AccountingStorageEnforce).",))
     associations, used = replies[:2]
     rows = sacctmgr.parse_associations(associations.text) if not associations.note else ()
     holders = parse_limits(used.text)
     if rows:
         accounts, qualities = frozenset(row.account for row in rows), frozenset(q for row in rows for q in row.qos)
-        trees = {account: above(holders, account) for account in accounts}
+        trees = {account: account_chain(holders, account) for account in accounts}
         all_above = frozenset(group.account for group in groups_of(holders, user))
         seen = replace(
             seen, me=UserContext(user, seen.me.groups, accounts, qualities, all_above), associations=rows, above=trees
@@ -124,7 +124,7 @@ def _accounted(
     if not with_limits:
         return seen
     if not enforced & {"limits", "safe", "all", "unknown"}:
-        return replace(seen, notes=("this cluster enforces no limits (AccountingStorageEnforce)",))
+        return replace(seen, notes=("This cluster does not enforce limits (AccountingStorageEnforce).",))
     set_by_qos = replies[2]
     unseen: dict[str, list[str]] = {}
     for reply, what in (
@@ -134,9 +134,9 @@ def _accounted(
     ):
         if reply.note:
             unseen.setdefault(re.sub(r"^(\w+): \1: (error: )?", r"\1: ", reply.note), []).append(what)
-    notes = [f"not seen: {' and '.join(whats)} ({why})" for why, whats in unseen.items()]
+    notes = [f"not available: {' and '.join(whats)} ({why})" for why, whats in unseen.items()]
     if not rows and not associations.note and enforced & {"associations", "limits", "safe", "all"}:
-        notes.append("accounting has no account for you, and this cluster asks for one: the site's support adds you")
+        notes.append("You have no Slurm account, and this cluster requires one; ask your administrators to add you.")
     names = {p.qos: f"QOS {p.qos} of partition {p.name}" for p in seen.partitions if p.qos}
     # which of them are the user's own may not have been seen: then all that slurmctld tells of
     mine = [holder.qos for holder in holders] if associations.note else [q for row in rows for q in row.qos]
@@ -147,21 +147,21 @@ def _accounted(
 
 
 def used_argv(user: str) -> list[str]:
-    """Ask slurmctld for a user's associations, the accounts as wholes, and every QOS, each with what is used of it."""
+    """Return the command for a user's associations, all accounts and every QOS, with their use."""
     return ["scontrol", "show", "assoc_mgr", "flags=assoc,qos", f"users={user}"]
 
 
-def _must(slurm: SlurmCommands, argv: list[str], what: str) -> str:
+def _require_answer(slurm: SlurmCommands, argv: list[str], what: str) -> str:
     reply = slurm.answer(argv)
     if reply.note:
         raise SchedulerError(
-            f"Slurm did not tell its {what}", said=reply.stderr.strip() or reply.note, hint="ask `scontrol ping`"
+            f"Slurm did not list its {what}", said=reply.stderr.strip() or reply.note, hint="check `scontrol ping`"
         )
     return reply.text
 
 
 def _groups() -> frozenset[str]:
-    """The names of this process's groups; one that has no name here counts for nothing."""
+    """Return the names of this process's groups; groups without a name are left out."""
     names = set()
     for number in {os.getgid(), *os.getgroups()}:
         try:

@@ -1,4 +1,4 @@
-"""Sums over what was seen: what is free in each partition, and nodes that are alike as one row. Pure."""
+"""Sum up what is free in each partition, and group similar nodes into rows. Pure."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class NodeRow:
 
 
 def partition_sums(seen: ClusterSnapshot) -> list[PartitionSum]:
-    """All partitions, those with something free first as Slurm lists them, those that are closed last."""
+    """Return all partitions in Slurm's order, closed ones last."""
     rows = [_sum(seen, partition) for partition in seen.partitions]
     return sorted(rows, key=lambda row: bool(row.closed))
 
@@ -84,7 +84,7 @@ def _sum(seen: ClusterSnapshot, partition: Partition) -> PartitionSum:
 
 
 def node_rows(nodes: Iterable[Node]) -> list[NodeRow]:
-    """The nodes, those alike in one row; most free first, then by standing."""
+    """Return the nodes, similar ones in one row; most free first, then by state."""
     alike: dict[tuple[object, ...], list[Node]] = {}
     for node in nodes:
         per_node: tuple[object, ...] = (node.full, *((node.gpus, node.gpus_idle) if node.gpus else (node.cpus_free,)))

@@ -1,11 +1,11 @@
-"""What `free` shows, as lines of text: aligned, plain, the same on a terminal and in a pipe. Pure."""
+"""Format the output of ``free`` as lines of text. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from clusterrun.free.estimate import Soonest, Tried, reasons
-from clusterrun.free.limits import Limit
+from clusterrun.free.estimate import ShapeEstimate, StartEstimates, refusals
+from clusterrun.free.limits import UserLimit
 from clusterrun.free.snapshot import ClusterSnapshot
 from clusterrun.free.summary import NodeRow, PartitionSum, node_rows, partition_sums
 from clusterrun.scheduler.slurm.nodes import OPEN, OUT
@@ -19,36 +19,36 @@ MOST_ROWS = 24
 MOST_NAMES = 44
 
 
-def summary(seen: ClusterSnapshot, now: float) -> list[str]:
-    """What is free by partition and node, what is out and why, and the user's limits."""
-    lines = aligned(
+def format_summary(seen: ClusterSnapshot, now: float) -> list[str]:
+    """Return what is free by partition and node, what is out of service, and the user's limits."""
+    lines = align(
         [["PARTITION", "FREE", "OF", "", "NODES"], *(r for row in partition_sums(seen) for r in _partition_rows(row))],
         right={1, 2},
     )
     names = {partition.name for partition in seen.partitions}
     if not names:
-        return ["no partitions are to be seen here", *_limits(seen)]
+        return ["no partitions are found", *_limits(seen)]
     rows = node_rows(node for node in seen.nodes if names & set(node.partitions))
     one_partition = len(names) == 1
     # a node whose CPUs are all taken is allocated to Slurm, though its GPUs may be idle: that is worth knowing
     open_rows = [r for r in rows if r.idle and (r.standing in OPEN or (r.standing == "allocated" and r.unit == "GPUs"))]
-    lines += _rows("free now, on each node", open_rows, [_free_cells(row, one_partition) for row in open_rows])
+    lines += _rows("free now, per node", open_rows, [_free_cells(row, one_partition) for row in open_rows])
     out = [row for row in rows if row.standing in OUT or (row.reason and row.standing not in OPEN)]
     lines += _rows("out of service", out, [_out_cells(row, now) for row in out])
     later = [row for row in rows if row.standing == "powered down"]
-    lines += _rows("powered down, started when a job needs them", later, [_free_cells(r, one_partition) for r in later])
+    lines += _rows("powered down, started on demand", later, [_free_cells(r, one_partition) for r in later])
     return lines + _limits(seen)
 
 
 def _partition_rows(row: PartitionSum) -> list[list[str]]:
-    """The partition's row, and one for each type of GPU where they are named."""
+    """Return the partition's row, and one for each named GPU type."""
     notes = ", ".join(f"{number} {standing}" for standing, number in row.standings) or "no nodes"
     if row.untold:
-        notes += f" (of {row.untold} Slurm does not say what is used)"
+        notes += f" (usage of {row.untold} unknown)"
     if row.preemption and not row.closed:
-        notes += f"; {row.preemption.words}"
+        notes += f"; {row.preemption.sentence}"
     if row.closed:
-        notes = f"not for you: {row.closed}; {notes}"
+        notes = f"closed to you: {row.closed}; {notes}"
     mark = "*" if row.partition.default else ""
     types = [["", str(free), str(total), kind, ""] for kind, free, total in row.types]
     unit = row.unit
@@ -67,7 +67,7 @@ def _free_cells(row: NodeRow, one_partition: bool) -> list[str]:
     if row.full:
         notes.append(f"{row.idle} idle, but no {row.full} left")
     if row.standing == "planned":
-        notes = ["planned for a waiting job"]
+        notes = ["planned for a pending job"]
     return [_names(row.names, row.folded), what, "" if one_partition else ",".join(row.partitions), ", ".join(notes)]
 
 
@@ -80,9 +80,9 @@ def _out_cells(row: NodeRow, now: float) -> list[str]:
 def _rows(title: str, rows: Sequence[NodeRow], cells: list[list[str]]) -> list[str]:
     if not rows:
         return []
-    lines = ["", title, *(f"  {line}" for line in aligned(cells[:MOST_ROWS]))]
+    lines = ["", title, *(f"  {line}" for line in align(cells[:MOST_ROWS]))]
     if more := sum(len(row.names) for row in rows[MOST_ROWS:]):
-        lines.append(f"  and {plural(more, 'node')} more: --partition shows one partition, --json all")
+        lines.append(f"  and {plural(more, 'node')} more: use --partition for one partition, --json for all")
     return lines
 
 
@@ -96,52 +96,52 @@ def _limits(seen: ClusterSnapshot) -> list[str]:
     if seen.limits is None:
         return []
     if not seen.limits:
-        return [] if seen.notes else ["", "no limits are set on you, your accounts or your QOS"]
-    return ["", "limits on you", *(f"  {line}" for line in aligned([_limit_cells(limit) for limit in seen.limits]))]
+        return [] if seen.notes else ["", "there are no limits on you, your accounts or your QOS"]
+    return ["", "your limits", *(f"  {line}" for line in align([_limit_cells(limit) for limit in seen.limits]))]
 
 
-def _limit_cells(limit: Limit) -> list[str]:
+def _limit_cells(limit: UserLimit) -> list[str]:
     most = _amount(limit, limit.limit)
     if limit.used is None or limit.left is None:
-        return [limit.by, f"{limit.words} ({limit.name})", most, ""]
-    return [limit.by, f"{limit.words} ({limit.name})", f"{_amount(limit, limit.used)} of {most} used",
+        return [limit.by, f"{limit.label} ({limit.name})", most, ""]
+    return [limit.by, f"{limit.label} ({limit.name})", f"{_amount(limit, limit.used)} of {most} used",
             f"{_amount(limit, limit.left)} left"]  # fmt: skip
 
 
-def _amount(limit: Limit, number: float) -> str:
+def _amount(limit: UserLimit, number: float) -> str:
     return format_duration(int(number * 60)) if limit.name == "MaxWallPJ" else f"{number:.0f}"
 
 
-def estimates(found: Soonest, now: float) -> list[str]:
-    """Where the job would start soonest: an answer and the line to type for it, then what cannot be and why."""
+def format_estimates(found: StartEstimates, now: float) -> list[str]:
+    """Return the estimates with the command for each, then what is not possible and why."""
     shape, unit = found.shape, found.need.unit
     total = plural(shape.nodes * shape.each, unit)
     lines = []
     if found.starts:
-        lines = [f"{total}, asked of Slurm (sbatch --test-only: an estimate, no job is made)"]
-        cells = aligned([_start_cells(tried, now) for tried in found.starts])
+        lines = [f"{total}, estimated by Slurm (sbatch --test-only; nothing is submitted)"]
+        cells = align([_start_cells(tried, now) for tried in found.starts])
         for tried, line in zip(found.starts, cells, strict=True):
             lines += ["", f"  {line}", f"    {tried.command}"]
-    if lines and found.beyond:
-        lines += ["", "but a limit is in the way, which Slurm's estimate leaves out"]
-        lines += [safe_line(f"  {line}") for line in found.beyond]
-    refused = reasons(found)
+    if lines and found.exceeded_limits:
+        lines += ["", "but a limit blocks it, which Slurm's estimate ignores"]
+        lines += [safe_line(f"  {line}") for line in found.exceeded_limits]
+    refused = refusals(found)
     if refused:
-        lines += ["", "not possible"] if lines else [f"{total}: no partition takes this job"]
-        lines += [f"  {line}" for line in aligned([[where, why] for where, why in refused])]
+        lines += ["", "not possible"] if lines else [f"{total}: no partition accepts this job"]
+        lines += [f"  {line}" for line in align([[where, why] for where, why in refused])]
     return lines
 
 
-def _start_cells(tried: Tried, now: float) -> list[str]:
+def _start_cells(tried: ShapeEstimate, now: float) -> list[str]:
     assert isinstance(tried.said, Start)
     notes = [f"time limit {format_duration(tried.given_time)}"] if tried.given_time else []
     notes += [f"preempts job {', '.join(tried.said.preempts)}"] if tried.said.preempts else []
-    notes += [tried.preemption.words] if tried.preemption else []
+    notes += [tried.preemption.sentence] if tried.preemption else []
     return [format_when(tried.said.at, now), str(tried.shape), tried.partition, tried.said.nodes, ", ".join(notes)]
 
 
-def aligned(rows: Iterable[Sequence[str]], right: frozenset[int] | set[int] = frozenset()) -> list[str]:
-    """Rows of cells as lines, the columns ``right`` at their right edge; each cell is made safe first."""
+def align(rows: Iterable[Sequence[str]], right: frozenset[int] | set[int] = frozenset()) -> list[str]:
+    """Return rows of cells as aligned lines, columns ``right`` right-aligned; cells are sanitized."""
     safe = [[safe_line(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*safe, strict=True)]
     lines = []

@@ -1,4 +1,4 @@
-"""Why Slurm says a job waits: each of its reason words in plain words, whether the job starts, and what to do.
+"""Slurm's reasons for pending jobs: what each means, whether the job starts, and what to do.
 
 The tables are data with their source; a word that is in none of them is nobody's to explain, and is shown as it is.
 """
@@ -11,7 +11,7 @@ from dataclasses import replace
 from clusterrun.reasons import limits, words
 from clusterrun.reasons.reason import Limit, Reason, Starts
 
-__all__ = ["TABLE", "Limit", "Reason", "Starts", "explain"]
+__all__ = ["TABLE", "Limit", "Reason", "Starts", "find_reason"]
 
 #: Slurm's word -> what it means.
 TABLE: dict[str, Reason] = {row.word: row for row in (*words.ROWS, *limits.ROWS)}
@@ -32,8 +32,8 @@ _MINUTES_WORD = {
 }
 
 
-def explain(text: str) -> Reason | None:
-    """What a reason means, however it is decorated; None for one that no release of Slurm we read has.
+def find_reason(text: str) -> Reason | None:
+    """Return the row of a reason as Slurm writes it; None for an unknown one.
 
     Brackets, case, and blanks that scontrol writes as ``_`` do not matter. What stands beside the word comes back as
     ``detail``.
@@ -51,7 +51,7 @@ def explain(text: str) -> Reason | None:
 
 
 def _sentence(text: str) -> Reason | None:
-    """The row of a sentence that slurmctld writes where a word is expected."""
+    """Return the row of a sentence that slurmctld writes in place of a reason word."""
     for pattern, row in words.SENTENCES:
         if pattern.search(text):
             return row

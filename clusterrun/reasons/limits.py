@@ -22,7 +22,7 @@ RESOURCES: dict[str, tuple[str, str]] = {
     "BB": ("bb", "burst buffer"),
     "Billing": ("billing", "billing units"),
     "Energy": ("energy", "energy"),
-    "Unknown": ("", "a resource without a name"),
+    "Unknown": ("", "an unnamed resource"),
 }
 
 _WHO = {"qos": "the job's QOS", "association": "the job's account (or its user in it)"}
@@ -31,10 +31,10 @@ _SEE = {
     "association": "see the limit with `scontrol show assoc_mgr flags=assoc users=$USER`",
 }
 _ELSE = {
-    "qos": "`scontrol update JobId={job} QOS=NAME` moves it to another QOS of yours",
-    "association": "`scontrol update JobId={job} Account=NAME` moves it to another account of yours",
+    "qos": "`scontrol update JobId={job} QOS=NAME` moves it to another of your QOS",
+    "association": "`scontrol update JobId={job} Account=NAME` moves it to another of your accounts",
 }
-_SMALLER = "ask for less: `clusterrun cancel {job}`, then submit again"
+_SMALLER = "request less: `clusterrun cancel {job}`, then submit again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,17 +66,17 @@ class _Family:
                 )
 
 
-_ALL_USED = "The running jobs of {who} leave too little of the {} that it allows at one time."
-_BUDGET = "{who} has a budget of {}, counted in minutes over past and running jobs, and it does not cover this job."
+_ALL_USED = "The running jobs of {who} use too much of its limit on {} for this job to start."
+_BUDGET = "{who} has a budget of {}, counted in minutes of past and running jobs; the rest does not cover this job."
 _PROMISED = (
-    "With this job the running jobs of {who} might use more minutes of {} than it allows; the sum falls as they run."
+    "With this job, the running jobs of {who} could use more minutes of {} than it allows; the sum falls as they run."
 )
-_JOB_MORE = "The job asks for more {} than {who} allows one job."
-_NODE_MORE = "The job asks for more {} on one node than {who} allows."
-_JOB_MINUTES = "The job's {} times its time limit is more than {who} allows one job."
+_JOB_MORE = "The job requests more {} than {who} allows per job."
+_NODE_MORE = "The job requests more {} on one node than {who} allows."
+_JOB_MINUTES = "The job's {} multiplied by its time limit is more than {who} allows per job."
 _WAIT = "wait for those jobs, or SEE; ELSE"
-_SPENT = "ask who keeps the budget; SEE; ELSE"
-_SHORTER = "ask for less, or for a shorter time limit; SEE; ELSE"
+_SPENT = "ask the budget's administrator; SEE; ELSE"
+_SHORTER = "request less, or a shorter time limit; SEE; ELSE"
 _LESS = f"{_SMALLER}; SEE; ELSE"
 _NEWER = f"Slurm 24.05 to 26.05, {SOURCE}"
 
@@ -94,20 +94,20 @@ _FAMILIES = (
     _Family("qos", "QOSMax{}MinutesPerJob", "MaxTRESMinsPJ", "MaxTRESMinsPerJob", _JOB_MINUTES, Starts.YOU, _SHORTER,
             {"Cpu": "QOSMaxCpuMinutesPerJobLimit"}),
     _Family("qos", "QOSMax{}PerUser", "MaxTRESPU", "MaxTRESPerUser",
-            "Its user's running jobs leave too little of the {} that {who} allows one user.", Starts.ALONE, _WAIT,
+            "The user's running jobs use too much of the limit on {} that {who} sets per user.", Starts.ALONE, _WAIT,
             {"Cpu": "QOSMaxCpuPerUserLimit", "Node": "QOSMaxNodePerUserLimit"}),
     _Family("qos", "QOSMin{}", "MinTRESPJ", "MinTRESPerJob",
-            "The job asks for too little: {who} demands a minimum of {}.", Starts.YOU,
-            "ask for more: `clusterrun cancel {job}`, then submit again; SEE; ELSE",
+            "The job requests too little: {who} requires a minimum of {}.", Starts.YOU,
+            "request more: `clusterrun cancel {job}`, then submit again; SEE; ELSE",
             {"Cpu": "QOSMinCpuNotSatisfied"}, least=True),
     _Family("qos", "Max{}PerAccount", "MaxTRESPA", "MaxTRESPerAccount",
-            "Its account's running jobs leave too little of the {} that {who} allows one account.",
+            "The account's running jobs use too much of the limit on {} that {who} sets per account.",
             Starts.ALONE, _WAIT),
     _Family("qos", "Max{}RunMinsPerAccount", "MaxTRESRunMinsPA", "MaxTRESRunMinsPerAccount",
-            "With this job its account's jobs in {who} might use more minutes of {} than it allows one account.",
+            "With this job, the account's jobs in {who} could use more minutes of {} than it allows per account.",
             Starts.ALONE, _WAIT, source=_NEWER),
     _Family("qos", "Max{}RunMinsPerUser", "MaxTRESRunMinsPU", "MaxTRESRunMinsPerUser",
-            "With this job its user's jobs in {who} might use more minutes of {} than it allows one user.",
+            "With this job, the user's jobs in {who} could use more minutes of {} than it allows per user.",
             Starts.ALONE, _WAIT, source=_NEWER),
     _Family("association", "AssocGrp{}", "GrpTRES", "GrpTRES", _ALL_USED, Starts.ALONE, _WAIT,
             {"Cpu": "AssocGrpCpuLimit", "Memory": "AssocGrpMemLimit", "Node": "AssocGrpNodeLimit"}),
@@ -139,25 +139,27 @@ def _count(word: str, owner: str, field: str, setting: str, meaning: str, starts
     )
 
 
-_JOBS = "As many jobs of {who} run as it allows at one time."
-_QUEUED = "As many jobs of {who} wait or run as it allows at one time."
-_WALL = "{who} has a budget of hours for all its jobs together, and it does not cover this job's time limit."
+_JOBS = "{who} already has as many running jobs as it allows."
+_QUEUED = "{who} already has as many pending and running jobs as it allows."
+_WALL = "{who} has a time budget for all its jobs together, and what is left does not cover this job's time limit."
 _LONG = "The job's time limit is longer than {who} allows."
-_CUT = "ask for a shorter time limit; SEE; ELSE"
+_CUT = "request a shorter time limit; SEE; ELSE"
 
 _COUNTS = (
     _count("QOSGrpJobsLimit", "qos", "GrpJobs", "GrpJobs", _JOBS, Starts.ALONE, _WAIT),
     _count("QOSGrpSubmitJobsLimit", "qos", "GrpSubmitJobs", "GrpSubmitJobs", _QUEUED, Starts.ALONE, _WAIT),
     _count("QOSGrpWallLimit", "qos", "GrpWall", "GrpWall", _WALL, Starts.ADMIN, _SPENT),
     _count("QOSMaxJobsPerUserLimit", "qos", "MaxJobsPU", "MaxJobsPerUser",
-           "As many of its user's jobs run in {who} as it allows one user.", Starts.ALONE, _WAIT),
+           "The user already has as many running jobs in {who} as it allows per user.", Starts.ALONE, _WAIT),
     _count("QOSMaxSubmitJobPerUserLimit", "qos", "MaxSubmitJobsPU", "MaxSubmitJobsPerUser",
-           "As many of its user's jobs wait or run in {who} as it allows one user.", Starts.ALONE, _WAIT),
+           "The user already has as many pending and running jobs in {who} as it allows per user.",
+           Starts.ALONE, _WAIT),
     _count("QOSMaxWallDurationPerJobLimit", "qos", "MaxWallPJ", "MaxWallDurationPerJob", _LONG, Starts.YOU, _CUT),
     _count("MaxJobsPerAccount", "qos", "MaxJobsPA", "MaxJobsPerAccount",
-           "As many jobs of its account run in {who} as it allows one account.", Starts.ALONE, _WAIT),
+           "The account already has as many running jobs in {who} as it allows per account.", Starts.ALONE, _WAIT),
     _count("MaxSubmitJobsPerAccount", "qos", "MaxSubmitJobsPA", "MaxSubmitJobsPerAccount",
-           "As many jobs of its account wait or run in {who} as it allows one account.", Starts.ALONE, _WAIT),
+           "The account already has as many pending and running jobs in {who} as it allows per account.",
+           Starts.ALONE, _WAIT),
     _count("AssocGrpJobsLimit", "association", "GrpJobs", "GrpJobs", _JOBS, Starts.ALONE, _WAIT),
     _count("AssocGrpSubmitJobsLimit", "association", "GrpSubmitJobs", "GrpSubmitJobs", _QUEUED, Starts.ALONE, _WAIT),
     _count("AssocGrpWallLimit", "association", "GrpWall", "GrpWall", _WALL, Starts.ADMIN, _SPENT),

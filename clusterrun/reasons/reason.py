@@ -1,4 +1,4 @@
-"""What one of Slurm's reasons means, as a value: the words of the tables beside it."""
+"""The types of the tables of reasons."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ OLD_SOURCE = "src/common/slurm_protocol_defs.c"
 
 
 class Starts(StrEnum):
-    """Whether a job with this reason starts, and who must do something for it."""
+    """Whether a job with this reason starts, and who has to act."""
 
     ALONE = "by itself"
     YOU = "after you change something"
@@ -52,5 +52,5 @@ class Reason:
     detail: str = ""
 
     def what_to_do(self, job: str) -> str:
-        """The action for a job, a command in it ready to be typed."""
+        """Return the action for a job, with its id filled in."""
         return self.action.replace("{job}", job)

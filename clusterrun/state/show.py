@@ -219,9 +219,9 @@ def _meaning(job: JobStatus) -> tuple[str, str] | None:
     """Return the meaning of a pending job's reason, and what to do; None if the reason is unknown."""
     if job.state != "PENDING" or not job.reason:
         return None
-    from clusterrun.reasons import explain
+    from clusterrun.reasons import find_reason
 
-    found = explain(job.reason)
+    found = find_reason(job.reason)
     return (found.meaning, found.what_to_do(str(job.id))) if found is not None else None
 
 
@@ -229,9 +229,9 @@ def _expected(job: JobStatus, now: float) -> str:
     """Return Slurm's estimate of a pending job's start; empty if the job cannot start by itself, as a held one."""
     if job.state != "PENDING" or job.started is None or job.started <= now:
         return ""
-    from clusterrun.reasons import Starts, explain
+    from clusterrun.reasons import Starts, find_reason
 
-    found = explain(job.reason)
+    found = find_reason(job.reason)
     return f"Slurm expects {_moment(job.started, now)}" if found is None or found.starts is Starts.ALONE else ""
 
 

@@ -25,6 +25,16 @@ def format_duration(seconds: float | None) -> str:
     return f"{hour}:{minute:02}:{second:02}" if hour else f"{minute}:{second:02}"
 
 
+def format_time_limit(seconds: int) -> str:
+    """Return seconds as a time limit for ``--time``: always ``H:MM:SS``, so that minutes are not read as hours."""
+    return f"{seconds // 3600}:{seconds % 3600 // 60:02}:{seconds % 60:02}"
+
+
+def format_clock(at: float) -> str:
+    """Return a moment as ``HH:MM:SS`` in this machine's time zone."""
+    return time.strftime("%H:%M:%S", time.localtime(at))
+
+
 def format_age(seconds: float) -> str:
     """An age in one unit: ``4 s``, ``3 min``, ``2 h``, ``5 d``; of a clock that is ahead of ours, ``0 s``."""
     for unit, size in (("d", 86_400), ("h", 3600), ("min", 60)):
@@ -78,6 +88,12 @@ def first_few(names: list[str], most: int = 6) -> str:
     """The first few names and how many more there are."""
     shown = ", ".join(names[:most])
     return f"{shown} and {len(names) - most} more" if len(names) > most else shown
+
+
+def format_bytes(size: int) -> str:
+    """Return a size in bytes as ``305.9 MiB`` or ``1.5 GiB``."""
+    mebibytes = size / 1024**2
+    return f"{mebibytes:.1f} MiB" if mebibytes < 1024 else f"{mebibytes / 1024:.1f} GiB"
 
 
 def _format_memory(megabytes: float) -> str:

@@ -121,7 +121,7 @@ def test_shapes_are_asked_of_each_partition(busy: Lab, site: Site) -> None:
         "clusterrun submit --nodes 1 --gpus-per-node 2 --time 10 --partition low -- train.py --lr '1 4'"
     )
     refused = {(row["partition"], row["shape"]): row["reason"] for row in found["refused"]}
-    assert refused["short", "1x2"] == "the time limit is over the partition's 1:00"
+    assert refused["short", "1x2"] == "the time limit exceeds the partition's 1:00"
     assert refused["closed", "1x2"] == "AllowAccounts=chemistry"
     assert "not available" in refused["low", "2x1"], "Slurm knows that one of the two is drained"
 
@@ -129,10 +129,8 @@ def test_shapes_are_asked_of_each_partition(busy: Lab, site: Site) -> None:
 def test_a_limit_that_the_estimate_leaves_out_is_told_and_true(busy: Lab, site: Site) -> None:
     asked = ("--qos", "tight", *EIGHT, "--partition", "gpu")
     said = site.cli("free", *asked, "--", "true")
-    assert (
-        "QOS tight: 8 GPUs are more than the 6 that it allows: the job would wait for ever (MaxTRESPU)" in said.stdout
-    )
-    assert "account science: of 14 GPUs 5 are left: the job would wait for others (GrpTRES)" in said.stdout
+    assert "QOS tight: 8 GPUs are more than the 6 that it allows: the job would never start (MaxTRESPU)" in said.stdout
+    assert "account science: 5 of 14 GPUs left: the job would have to wait (GrpTRES)" in said.stdout
     assert site.json("free", "--gpus-per-node", "2", "--", "true")["beyond_limits"] == []
     job = run(
         busy, "sbatch", "--parsable", "-o/dev/null", "-qtight", "-pgpu", "-N2", "--gpus-per-node=4", "--wrap=true"
@@ -146,7 +144,7 @@ def test_a_limit_that_the_estimate_leaves_out_is_told_and_true(busy: Lab, site: 
 
 def test_what_no_partition_takes(site: Site) -> None:
     said = site.cli("free", "--nodes", "5", "--gpus-per-node", "3", status=3)
-    assert "no partition takes this job" in said.stdout and "2 nodes with 3 GPUs or more" in said.stdout
+    assert "no partition accepts this job" in said.stdout and "2 nodes with 3 GPUs or more" in said.stdout
     assert "Traceback" not in said.stderr
 
 
@@ -165,7 +163,7 @@ def test_the_words_of_a_wrong_shape(site: Site) -> None:
 
 def test_auto_is_refused_where_no_partition_takes_it(site: Site) -> None:
     said = site.cli("submit", "--partition", "auto", "--nodes", "7", "--", "train.py", status=2)
-    assert "no partition takes this job" in said.stderr and "low" in said.stderr
+    assert "no partition accepts this job" in said.stderr and "low" in said.stderr
 
 
 def test_auto_submits_nothing_where_slurm_does_not_answer(busy: Lab, site: Site) -> None:
@@ -188,7 +186,7 @@ def test_auto_lands_where_it_starts_soonest(busy: Lab, new_site: Callable[[Lab |
     state = site.wait_state(job, "RUNNING", "COMPLETED")
     assert (state["partition"], state["nodes"]) == ("low", f"{busy.name}-node3")
     value, source = state["sources"]["partition"].values()
-    assert value == "low" and source == "clusterrun.toml: auto, soonest by Slurm's estimate: now"
+    assert value == "low" and source == "clusterrun.toml: auto, earliest start by Slurm's estimate: now"
     until(lambda: site.state(job)["state"] == "COMPLETED", 60)
 
 
@@ -203,7 +201,7 @@ def test_a_typed_partition_wins_over_auto(busy: Lab, new_site: Callable[[Lab | N
 def test_without_accounting_that_is_said_once(lab_no_accounting: Lab, new_site: Callable[[Lab | None], Site]) -> None:
     site = new_site(lab_no_accounting)
     said = site.cli("free")
-    assert said.stderr.count("keeps no accounts") == 1 and "limits on you" not in said.stdout
+    assert said.stderr.count("has no accounting") == 1 and "your limits" not in said.stdout
     found = site.json("free")
     assert found["limits"] is None
     assert by(found["partitions"], "partition")["gpu"]["total"] == 16

@@ -58,12 +58,12 @@ def why(site: Site, jobs: dict[str, str]) -> Callable[[str], Explained]:
 
 def test_resources(why: Callable[[str], Explained], jobs: dict[str, str], strict_lab: Lab) -> None:
     found = why("resources")
-    assert found["here"][0].startswith("it asks for 2 nodes, 8 GPUs, 2 CPUs")
+    assert found["here"][0].startswith("it requests 2 nodes, 8 GPUs, 2 CPUs")
     assert "of 48 CPUs, 2 of 12 GPUs" in found["here"][0]
     assert found["here"][1] == "0 nodes of 3 have room for it now; it needs 2"
     assert any(f"{strict_lab.node_names[2]} is drained: bad fan, by root" in line for line in found["here"])
     assert any(jobs["filler"] in line and "end first" in line for line in found["here"])
-    assert "held there: 6 GPUs by its user" in found["here"]
+    assert "in use there: 6 GPUs by the same user" in found["here"]
     assert found["starts"] == "alone" and found["ahead"]["jobs"] == []
 
 
@@ -88,7 +88,7 @@ def test_an_estimated_start(why: Callable[[str], Explained], strict_lab: Lab, jo
 
 def test_a_dependency_and_its_job(why: Callable[[str], Explained], jobs: dict[str, str]) -> None:
     found = why("dependency")
-    line = f"afterok:{jobs['filler']} waits for job {jobs['filler']} to end well; it is RUNNING, at most "
+    line = f"afterok:{jobs['filler']} waits for job {jobs['filler']} to succeed; it is RUNNING, at most "
     assert found["here"][0].startswith(line)
     assert f"scontrol update JobId={jobs['dependency']} Dependency=" in found["do"][0]
 
@@ -102,7 +102,7 @@ def test_a_dependency_that_can_never_be_met(why: Callable[[str], Explained], job
 
 def test_a_time_limit_beyond_the_partitions(why: Callable[[str], Explained], jobs: dict[str, str]) -> None:
     found = why("too long")
-    assert found["here"][0] == "partition tiny allows 30:00; this job asks for 1:00:00"
+    assert found["here"][0] == "partition tiny allows 30:00; this job requests 1:00:00"
     assert found["do"] == [
         f"scontrol update JobId={jobs['too long']} {new}" for new in ("TimeLimit=30:00", "Partition=gpu")
     ]
@@ -110,31 +110,31 @@ def test_a_time_limit_beyond_the_partitions(why: Callable[[str], Explained], job
 
 def test_more_nodes_than_the_partition_takes(why: Callable[[str], Explained], jobs: dict[str, str]) -> None:
     found = why("too wide")
-    assert found["here"][0] == "partition tiny allows 1 node for a job; this job asks for 2"
+    assert found["here"][0] == "partition tiny allows 1 node per job; this job requests 2"
     assert found["do"][0] == f"scontrol update JobId={jobs['too wide']} NumNodes=1-1"
 
 
 def test_a_users_limit_in_a_qos(why: Callable[[str], Explained], jobs: dict[str, str]) -> None:
     found = why("qos")
     assert found["here"][0] == "QOS tight, for each user, allows 2 gres/gpu (MaxTRESPerUser); 2 gres/gpu in use"
-    assert found["here"][1] == "this job asks for 2 gres/gpu"
-    assert found["here"][2].startswith(f"held by job {jobs['holder']} (2 gres/gpu, at most ")
+    assert found["here"][1] == "this job requests 2 gres/gpu"
+    assert found["here"][2].startswith(f"used by job {jobs['holder']} (2 gres/gpu, at most ")
     update = f"scontrol update JobId={jobs['qos']}"
     assert found["do"] == ["wait for those jobs, or move it:", f"{update} QOS=normal"]
-    assert found["here"][3] == "no way out: QOS short allows 10:00 (MaxWall)"
+    assert found["here"][3] == "ruled out: QOS short allows 10:00 (MaxWall)"
 
 
 def test_an_accounts_limit(why: Callable[[str], Explained], jobs: dict[str, str]) -> None:
     found = why("account")
     assert found["here"][0] == "account chem allows 2 cpu (GrpTRES); 2 cpu in use"
-    assert found["here"][2].startswith(f"held by job {jobs['chemist']} (2 cpu, at most ")
+    assert found["here"][2].startswith(f"used by job {jobs['chemist']} (2 cpu, at most ")
     assert f"scontrol update JobId={jobs['account']} Account=physics" in found["do"]
 
 
 def test_a_qos_that_limits_the_time(why: Callable[[str], Explained], jobs: dict[str, str]) -> None:
     found = why("long")
     assert found["here"][:2] == [
-        "QOS short, for each job, allows 10:00 (MaxWallDurationPerJob)", "this job asks for 15:00"
+        "QOS short, for each job, allows 10:00 (MaxWallDurationPerJob)", "this job requests 15:00"
     ]  # fmt: skip
     assert found["do"][0] == f"scontrol update JobId={jobs['long']} TimeLimit=10:00"
 
@@ -142,7 +142,7 @@ def test_a_qos_that_limits_the_time(why: Callable[[str], Explained], jobs: dict[
 def test_a_drained_node(why: Callable[[str], Explained], jobs: dict[str, str], strict_lab: Lab) -> None:
     found, node = why("drained"), strict_lab.node_names[2]
     assert found["reason"].startswith("ReqNodeNotAvail, ")  # 24.11 adds that another job may have reserved it
-    assert found["here"][0] == f"it asks for {node}"
+    assert found["here"][0] == f"it requests {node}"
     assert any(line.startswith(f"{node} is drained: bad fan, by root, ") for line in found["here"])
     assert found["do"] == [f"scontrol update JobId={jobs['drained']} ReqNodeList="]
 
@@ -154,7 +154,7 @@ def test_holds(why: Callable[[str], Explained], jobs: dict[str, str]) -> None:
 
 def test_a_begin_time(why: Callable[[str], Explained], jobs: dict[str, str]) -> None:
     found = why("later")
-    assert found["here"][0].startswith("it may start from ")
+    assert found["here"][0].startswith("it cannot start before ")
     assert found["do"] == [f"scontrol update JobId={jobs['later']} StartTime=now"]
 
 
@@ -176,14 +176,14 @@ def test_a_reservation_that_has_not_begun(why: Callable[[str], Explained], stric
 
 
 def test_licenses(why: Callable[[str], Explained], jobs: dict[str, str]) -> None:
-    assert why("licensed")["here"] == [f"it asks for 1 matlab; 2 of 2 in use, by {jobs['licensee']}"]
+    assert why("licensed")["here"] == [f"it requests 1 matlab; 2 of 2 in use, by {jobs['licensee']}"]
 
 
 def test_people_read_the_same(site: Site, jobs: dict[str, str]) -> None:
     text = site.cli("why", jobs["qos"]).stdout
     names = [line[:9].strip() for line in text.splitlines() if line[:9].strip()]
     assert names == ["job", "state", "reason", "means", "here", "do", "start"]
-    assert "reason  QOSMaxGRESPerUser" in text and "Its user's running jobs leave too little of the GPUs" in text
+    assert "reason  QOSMaxGRESPerUser" in text and "The user's running jobs use too much of the limit on GPUs" in text
 
 
 def test_a_job_that_would_delay_the_next_in_line_is_told_how_long_it_may_take(site: Site, strict_lab: Lab) -> None:
@@ -238,12 +238,12 @@ def test_another_user_is_told_what_may_be_seen(site: Site, jobs: dict[str, str],
     assert found["waiting"]["word"] == "Priority"
     assert found["waiting"]["ahead"]["jobs"] == [], "the jobs of others are private here"
     text = site.cli("why", jobs["priority"], env=other).stdout
-    assert "0 jobs in partition gpu, of those that you may see" in text
-    assert "no job that you may see runs in partition gpu" in text
+    assert "0 jobs in partition gpu that you can see" in text
+    assert "no job that you can see runs in partition gpu" in text
     hidden = site.cli("why", jobs["stopped"], env=other).stdout
     assert "means  Slurm gives no reason yet" in hidden
     assert "the job's request (scontrol: slurm_load_jobs error: Invalid job id specified)" in hidden
-    assert "only accounting tells of it" in hidden
+    assert "only accounting shows it" in hidden
 
 
 def test_a_limit_of_another_users_own(site: Site, jobs: dict[str, str], other: dict[str, str]) -> None:

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from clusterrun.cli import VERBS, cli, main
-from clusterrun.reasons import explain
+from clusterrun.reasons import find_reason
 from clusterrun.records.store import Store
 from clusterrun.why.causes import Cause
-from clusterrun.why.causes.match import filled
+from clusterrun.why.causes.match import fill_template
 from clusterrun.why.causes.model import CauseRow
 from clusterrun.why.causes.select import TABLE
-from clusterrun.why.ended.resubmit import advised
+from clusterrun.why.ended.resubmit import with_command
 from tests.printed_commands import SLURM, in_code, in_documents
 from tests.run_records import submitted
 
@@ -83,8 +83,8 @@ def test_a_command_of_the_tables_can_be_pasted(
     (run.run_dir / "spec.json").write_text(json.dumps({"work": WORKS[kind], "workdir": "/p"}))
     for row in TABLE:
         for template in dict.fromkeys([row.command, row.command.replace("JOB", "101")]):
-            told = advised(Cause(kind=row.kind, sentence="", command=filled(template, words)), run)
-            assert told.command or told.advice or not filled(template, words)
+            told = with_command(Cause(kind=row.kind, sentence="", command=fill_template(template, words)), run)
+            assert told.command or told.advice or not fill_template(template, words)
             check_pasted(row, told.command, capsys)
 
 
@@ -101,6 +101,6 @@ def test_reasons_tell_commands_with_the_jobs_id() -> None:
 
     for row in words.ROWS:
         told = row.what_to_do("123")
-        assert "{" not in told and explain(row.word) is not None
+        assert "{" not in told and find_reason(row.word) is not None
         for command in re.findall(r"`([^`]+)`", told):
             assert command.split()[0] in ("clusterrun", "sshare", *SLURM), (row.word, command)

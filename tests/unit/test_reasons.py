@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterrun.reasons import TABLE, Reason, Starts, explain
+from clusterrun.reasons import TABLE, Reason, Starts, find_reason
 from tests.folders import DATA
 
 LISTED = DATA / "slurm_reasons.txt"
@@ -27,7 +27,7 @@ def test_the_table_has_every_word_that_slurm_has_and_no_other() -> None:
 
 @pytest.mark.parametrize("word", listed())
 def test_a_word_is_explained(word: str) -> None:
-    row = explain(word)
+    row = find_reason(word)
     assert row is not None and row.word == word
     assert re.fullmatch(r"[A-Z][^\n]{15,165}\.", row.meaning), row.meaning
     assert row.meaning.count(". ") == 0, "one sentence"
@@ -83,13 +83,13 @@ def test_a_limit_names_its_owner_and_its_field() -> None:
     ],
 )  # fmt: skip
 def test_decorations_do_not_matter(said: str, word: str, detail: str) -> None:
-    row = explain(said)
+    row = find_reason(said)
     assert row is not None and (row.word, row.detail) == (word, detail)
 
 
 def test_nodes_that_are_out_or_kept_for_others_are_resources() -> None:
     said = "Nodes_required_for_job_are_DOWN,_DRAINED_or_reserved_for_jobs_in_higher_priority_partitions"
-    row = explain(said)
+    row = find_reason(said)
     assert row is not None and row.word == "Resources" and "down, drained" in row.meaning
 
 
@@ -104,17 +104,17 @@ def test_nodes_that_are_out_or_kept_for_others_are_resources() -> None:
     ],
 )  # fmt: skip
 def test_a_sentence_of_slurms_names_the_limit_and_the_resource(said: str, word: str, tres: str) -> None:
-    row = explain(said)
+    row = find_reason(said)
     assert row is not None and row.limit is not None
     assert (row.word, row.limit.tres) == (word, tres)
 
 
 @pytest.mark.parametrize("said", ["", "Sunspots", "QOSMaxBananasPerUser", "()", ",", "17", "Priorityy"])
 def test_an_unknown_word_is_not_explained(said: str) -> None:
-    assert explain(said) is None
+    assert find_reason(said) is None
 
 
 @given(st.text())
 def test_no_text_breaks_it(said: str) -> None:
-    row = explain(said)
+    row = find_reason(said)
     assert row is None or row.word in TABLE

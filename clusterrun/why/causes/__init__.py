@@ -1,16 +1,14 @@
-"""Why a job ended: from the lines of its logs and what is known of its end to the first cause.
+"""The first cause of a job's end, from the lines of its logs and the facts of its end.
 
-    model.py        what goes in (Line, Facts) and what comes out (Cause)
-    rows.py         one Row of the tables: what to look for, what it means, what to do, where it was seen
-    gpu.py, peers.py, slurm.py, python.py, files.py, launch.py      the tables
-    tracebacks.py   Python's tracebacks and torchrun's summaries, which take several lines
-    sizes.py        the figures of a memory limit, whose unit the line does not say
-    scan.py         lines -> findings
-    choose.py       findings and facts -> the one that came first
-    telling.py      a finding -> Cause, with its reason, its ranks, its proof
-    weak.py         ... where nothing names a cause by itself
-    hang.py         which rank did not come to a collective
-    recorder.py     PyTorch's flight recorder dumps, read without running anything in them
+    model.py            the input (Line, EndFacts), the rows of the tables, LogFinding, the output (Cause)
+    table_*.py          the tables: what to look for, what it means, what to do, where it was seen
+    match.py            lines -> findings
+    tracebacks.py, frames.py    Python's tracebacks and torchrun's summaries, which take several lines
+    aborts.py, nan_series.py, memory_units.py, context.py    what other lines or figures add to a finding
+    select.py           findings and facts -> the one that came first
+    describe.py         a finding -> Cause, with its reason, its ranks, its evidence
+    fallback.py         ... if no line names a cause
+    hang.py, flight_recorder.py    which rank did not join a collective
 
 Pure: no file is opened here.
 """

@@ -5,21 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-from clusterrun.why.causes.model import Line, Strength
+from clusterrun.why.causes.model import Line, LogFinding, Strength
 from clusterrun.why.causes.table_launch import TERMINATE
 from clusterrun.why.causes.tracebacks import split_rank
-
-if TYPE_CHECKING:
-    from clusterrun.why.causes.match import Finding
 
 _ABORT = re.compile(r"(?i)\babort|signal 6|SIGABRT")
 _WHAT = re.compile(r"^\s*what\(\):\s+(?P<what>\S.{0,300})")
 
 
-def put_aborted(found: dict[int, Finding], lines: Sequence[Line]) -> None:
-    """Let what a process aborted with speak: its ``what()``, and not who reports the abort afterwards."""
+def apply_abort_messages(found: dict[int, LogFinding], lines: Sequence[Line]) -> None:
+    """Prefer a process's own abort message (``what()``) to later reports of the abort, in place."""
     aborted = [index for index in sorted(found) if found[index].row is TERMINATE]
     if not aborted:
         return

@@ -6,8 +6,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from clusterrun.why.causes.match import PROGRESS, Finding
-from clusterrun.why.causes.model import Line, row
+from clusterrun.why.causes.match import PROGRESS
+from clusterrun.why.causes.model import Line, LogFinding, row
 from clusterrun.why.causes.table_gpu import BUILD
 from clusterrun.why.causes.table_python import EXCEPTION
 from clusterrun.why.causes.tracebacks import split_rank
@@ -16,7 +16,7 @@ _NEAR = 25  # lines before an exception, or at the end of another stream, where 
 _READ = 500  # characters of a line that are looked at
 _REPORTED = row(
     "file-missing", "exist", "exist", "{report}; then {error}",
-    "the script printed that line and went on: the path must exist on the compute nodes, and hold what is read from it",
+    "the script printed this and continued: the path must exist on the compute nodes and contain the expected data",
     "https://github.com/NVIDIA/Megatron-LM/blob/main/megatron/data/indexed_dataset.py", "clusterrun logs JOB -n 50",
 )  # fmt: skip
 #: exceptions that are raised where something had not been found before
@@ -35,7 +35,7 @@ _NCCL_FAILED = re.compile(r"NCCL WARN (?P<what>(?:Cuda failure|Call to \w+ faile
 _LAST_ERROR = re.compile(r"NCCL WARN (?P<what>(?!.*Missing|.*NCCL_).{8,200})")
 
 
-def reported(found: Finding, logs: Sequence[Sequence[Line]]) -> Finding:
+def with_earlier_report(found: LogFinding, logs: Sequence[Sequence[Line]]) -> LogFinding:
     """An exception that only follows from what the script had printed, in the words of both; else the same."""
     if found.row is not EXCEPTION or _FOLLOWER.search(found.sentence) is None:
         return found
@@ -52,7 +52,7 @@ def reported(found: Finding, logs: Sequence[Sequence[Line]]) -> Finding:
     return found
 
 
-def with_reason(best: Finding, findings: Sequence[Finding], logs: Sequence[Sequence[Line]]) -> Finding:
+def with_reason(best: LogFinding, findings: Sequence[LogFinding], logs: Sequence[Sequence[Line]]) -> LogFinding:
     """A container, a build, an import or NCCL's error, by what was printed about it, where that says more."""
     if best.kind == "launch-failed" and "pyxis:" in best.line.text:
         inner = [f for f in findings if "pyxis:" in f.line.text and f.kind in ("disk-full", "quota", "launch-failed")]
@@ -73,7 +73,7 @@ def with_reason(best: Finding, findings: Sequence[Finding], logs: Sequence[Seque
     return best
 
 
-def _nccl_reason(lines: Sequence[Line], best: Finding) -> str:
+def _nccl_reason(lines: Sequence[Line], best: LogFinding) -> str:
     """NCCL's own word of what failed: the line after ``Last error:``, else its last warning before the error."""
     after = [split_rank(line)[1].strip() for line in lines[best.index : best.index + 8]]
     if "Last error:" in after[:-1]:
@@ -84,5 +84,5 @@ def _nccl_reason(lines: Sequence[Line], best: Finding) -> str:
     return next((match["what"] for match in before if match), "")
 
 
-def _holds(lines: Sequence[Line], found: Finding) -> bool:
+def _holds(lines: Sequence[Line], found: LogFinding) -> bool:
     return found.index < len(lines) and lines[found.index] is found.line

@@ -1,4 +1,4 @@
-"""A finding in full: a kill with its reason, a hang with the rank that did not come, and the words for all of it."""
+"""Turn a finding into a cause: a kill with its reason, a hang with the missing rank."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from clusterrun.why.causes.context import with_reason
-from clusterrun.why.causes.hang import Absent, absent
-from clusterrun.why.causes.match import Finding, filled
-from clusterrun.why.causes.model import Cause, EndFacts, Evidence, Line, Strength
+from clusterrun.why.causes.hang import AbsentRanks, find_absent_ranks
+from clusterrun.why.causes.match import fill_template
+from clusterrun.why.causes.model import Cause, EndFacts, Evidence, Line, LogFinding, Strength
 from clusterrun.why.causes.table_python import EXCEPTION
 
 Logs = Sequence[Sequence[Line]]
@@ -27,53 +27,59 @@ BY_STATE = {
 BY_DUE = {"TIME LIMIT": "time-limit", "PREEMPTION": "preemption", "NODE FAILURE": "node-failure"}
 
 
-def in_full(best: Finding, findings: Sequence[Finding], logs: Logs, facts: EndFacts) -> Cause:
-    """A finding in full: a kill or a container with its reason, a hang with the rank that did not come."""
-    if best.kind == "killed" or (best.row is EXCEPTION and _says_killed(best.sentence)):
+def full_cause(best: LogFinding, findings: Sequence[LogFinding], logs: Logs, facts: EndFacts) -> Cause:
+    """Return the cause of a finding: a kill or a container with its reason, a hang with the missing rank."""
+    if best.kind == "killed" or (best.row is EXCEPTION and _mentions_kill(best.sentence)):
         memory = next((f for f in findings if f.kind == "host-memory" and f.strength <= Strength.HINT), None)
         if memory is not None:
-            cause = told(memory, facts)
-            who = best if best.rank is not None and _may_be(best, memory) else memory
+            cause = to_cause(memory, facts)
+            who = best if best.rank is not None and _may_be_same_task(best, memory) else memory
             return replace(
-                cause, rank=who.rank, node=who.node or cause.node, evidence=(*lines_of(memory), *lines_of(best))
+                cause,
+                rank=who.rank,
+                node=who.node or cause.node,
+                evidence=(*evidence_lines(memory), *evidence_lines(best)),
             )
     if best.kind == "host-memory" and best.rank is None:
         killed = [f for f in findings if f.kind in ("host-memory", "killed") and f.rank is not None]
-        task = next((f for f in killed if _may_be(f, best)), None)
+        task = next((f for f in killed if _may_be_same_task(f, best)), None)
         if task is not None:
             return replace(
-                told(best, facts), rank=task.rank, node=task.node, evidence=(*lines_of(best), *lines_of(task))
+                to_cause(best, facts),
+                rank=task.rank,
+                node=task.node,
+                evidence=(*evidence_lines(best), *evidence_lines(task)),
             )
     if best.kind == "crashed" and best.rank is not None:
         inner = next((f for f in findings if f.kind == "crashed" and f is not best and f.rank == best.rank), None)
-        return replace(told(best, facts), evidence=(*lines_of(inner), *lines_of(best)))
+        return replace(to_cause(best, facts), evidence=(*evidence_lines(inner), *evidence_lines(best)))
     if best.kind == "collective-timeout":
-        return _hang(best, absent(findings, logs, facts), facts)
+        return _hang(best, find_absent_ranks(findings, logs, facts), facts)
     if best.kind == "worker" and not best.advice:
-        return replace(told(best, facts), kind="refused" if facts.exit_status == 2 else "worker")
-    return told(_with_task(with_reason(best, findings, logs), findings), facts)
+        return replace(to_cause(best, facts), kind="refused" if facts.exit_status == 2 else "worker")
+    return to_cause(_with_task(with_reason(best, findings, logs), findings), facts)
 
 
-def _may_be(task: Finding, memory: Finding) -> bool:
+def _may_be_same_task(task: LogFinding, memory: LogFinding) -> bool:
     """Whether that task can be the one that a line on memory is about: a line names its node, and only that."""
     return not memory.node or (task.node in ("", memory.node) and len(task.ranks) < 2)
 
 
-def _with_task(best: Finding, findings: Sequence[Finding]) -> Finding:
-    """A cause that no rank's label stands before, with the task that srun says went first."""
+def _with_task(best: LogFinding, findings: Sequence[LogFinding]) -> LogFinding:
+    """Return a cause without a rank with the task that srun reports first."""
     if best.rank is not None or best.strength is not Strength.CAUSE or best.kind in BY_STATE.values():
         return best
     task = next((f for f in findings if f.kind == "task-ended" and f.value("status") and f.index > best.index), None)
     return best if task is None or len(task.ranks) != 1 else replace(best, rank=task.rank, node=task.node)
 
 
-def _says_killed(text: str) -> bool:
+def _mentions_kill(text: str) -> bool:
     words = ("SIGKILL", "exit code -9", "signal: Killed", "was terminated abruptly", "exited unexpectedly")
     return any(word in text for word in words)
 
 
-def _hang(best: Finding, missing: Absent | None, facts: EndFacts) -> Cause:
-    cause = told(best, facts)
+def _hang(best: LogFinding, missing: AbsentRanks | None, facts: EndFacts) -> Cause:
+    cause = to_cause(best, facts)
     waited = f"; the others waited at {cause.place}" if cause.place else ""
     if missing is None:
         return replace(
@@ -81,26 +87,26 @@ def _hang(best: Finding, missing: Absent | None, facts: EndFacts) -> Cause:
             rank=None,
             node="",
             place="",
-            sentence=f"{cause.sentence}; which rank did not come cannot be seen{waited}",
+            sentence=f"{cause.sentence}; the logs do not show which rank was missing{waited}",
             command="clusterrun logs JOB -n 50",
         )
     first = missing.ranks[0]
-    who = ", ".join(rank_words(rank, facts) for rank in missing.ranks[:4]) + (" …" if len(missing.ranks) > 4 else "")
+    who = ", ".join(format_rank(rank, facts) for rank in missing.ranks[:4]) + (" …" if len(missing.ranks) > 4 else "")
     return replace(
         cause,
         rank=first,
         node=facts.nodes.get(first, ""),
         place="",
-        sentence=f"{cause.sentence}: {who} did not come ({missing.how}){waited}",
+        sentence=f"{cause.sentence}: {who} did not join ({missing.how}){waited}",
         command=f"clusterrun logs JOB --rank {first} -n 50",
     )
 
 
-def told(finding: Finding, facts: EndFacts) -> Cause:
+def to_cause(finding: LogFinding, facts: EndFacts) -> Cause:
     node = finding.node or (facts.nodes.get(finding.rank, "") if finding.rank is not None else "")
     command = finding.command
     if "{node}" in finding.row.command and not finding.value("node"):
-        command = filled(finding.row.command, dict(finding.values) | {"node": node or "NODE"})
+        command = fill_template(finding.row.command, dict(finding.values) | {"node": node or "NODE"})
     elif node:
         command = command.replace("NODE", node)
     return Cause(
@@ -109,21 +115,21 @@ def told(finding: Finding, facts: EndFacts) -> Cause:
         rank=finding.rank,
         node=node,
         place=finding.place,
-        evidence=lines_of(finding),
+        evidence=evidence_lines(finding),
         advice=finding.advice,
         command=command,
         source=finding.row.source,
     )
 
 
-def lines_of(finding: Finding | None) -> tuple[Evidence, ...]:
-    return () if finding is None or not finding.line.text else (evidence_of(finding.line),)
+def evidence_lines(finding: LogFinding | None) -> tuple[Evidence, ...]:
+    return () if finding is None or not finding.line.text else (to_evidence(finding.line),)
 
 
-def evidence_of(line: Line) -> Evidence:
+def to_evidence(line: Line) -> Evidence:
     return Evidence(line.file, line.number, line.text)
 
 
-def rank_words(rank: int, facts: EndFacts) -> str:
+def format_rank(rank: int, facts: EndFacts) -> str:
     node = facts.nodes.get(rank, "")
     return f"rank {rank} on {node}" if node else f"rank {rank}"

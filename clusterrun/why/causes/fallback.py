@@ -1,4 +1,4 @@
-"""What is said where nothing names a cause by itself: hints, a silent rank, consequences, the bare exit status."""
+"""Choose a cause if no line names one: hints, a silent rank, consequences, the exit status."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import replace
 from itertools import islice
 
 from clusterrun.why.causes.context import with_reason
-from clusterrun.why.causes.describe import Logs, evidence_of, lines_of, rank_words, told
-from clusterrun.why.causes.match import BY_STEPD, Finding
-from clusterrun.why.causes.model import Cause, EndFacts, Evidence, Line, Strength
+from clusterrun.why.causes.describe import Logs, evidence_lines, format_rank, to_cause, to_evidence
+from clusterrun.why.causes.match import BY_STEPD
+from clusterrun.why.causes.model import Cause, EndFacts, Evidence, Line, LogFinding, Strength
 from clusterrun.why.causes.table_python import BARE
 from clusterrun.why.causes.tracebacks import split_rank
 
@@ -26,45 +26,43 @@ _SHORT = 40  # lines of logs that show no work
 _LAST = 5  # lines to show where none names a cause
 
 
-def weak(best: Finding | None, findings: Sequence[Finding], logs: Logs, facts: EndFacts) -> Cause:
-    """Nothing names a cause by itself: hints, a rank that is silent, consequences, or the bare exit status."""
+def fallback_cause(best: LogFinding | None, findings: Sequence[LogFinding], logs: Logs, facts: EndFacts) -> Cause:
+    """Return the best cause if no line names one: a hint, a silent rank, a consequence, or the exit status."""
     if facts.exit_status in (126, 127):
         missing = [f for f in findings if f.kind == "command-missing"]
         if missing:
-            return told(missing[-1], facts)
+            return to_cause(missing[-1], facts)
     if (
         best is not None
         and best.strength is Strength.HINT
         and (facts.state or not (best.row is BARE or best.row.common) or _ends_its_log(best, logs))
-        and (facts.state or not _went_on(best, logs))
+        and (facts.state or not _continued(best, logs))
     ):
-        return told(with_reason(best, findings, logs), facts)
+        return to_cause(with_reason(best, findings, logs), facts)
     silent = _silent(facts)
     if silent and (best is not None or facts.failure is not None):
         first, many = silent[0], len(silent) > 1
-        who = ", ".join(rank_words(rank, facts) for rank in silent[:4]) + (" …" if len(silent) > 4 else "")
+        who = ", ".join(format_rank(rank, facts) for rank in silent[:4]) + (" …" if len(silent) > 4 else "")
         return Cause(
             kind="rank-lost",
             rank=first,
             node=facts.nodes.get(first, ""),
-            sentence=f"{who} ended without a word: killed, out of host memory, or {'their' if many else 'its'} node"
-            " lost; no line says which",
-            evidence=lines_of(best) or _failure_line(facts),
-            advice="admins can look for it in that node's kernel log (dmesg); ask for more memory if that may be it",
+            sentence=f"{who} ended without a message: killed, out of host memory, or with {'their' if many else 'its'}"
+            " node lost; the log does not say which",
+            evidence=evidence_lines(best) or _failure_line(facts),
+            advice="administrators can check that node's kernel log (dmesg); request more memory if it ran out",
             command=f"clusterrun logs JOB --rank {first} -n 50",
         )
     if best is not None and best.strength is Strength.CONSEQUENCE:
-        peer = best.value("peer") or "another one"
-        bare = f"a rank lost the connection to {peer}; no line says why that one ended"
-        return replace(told(best, facts), sentence=bare if best.kind == "peer-lost" else best.sentence)
+        peer = best.value("peer") or "another rank"
+        bare = f"a rank lost the connection to {peer}; the log does not say why that rank ended"
+        return replace(to_cause(best, facts), sentence=bare if best.kind == "peer-lost" else best.sentence)
     if not facts.state and facts.exit_status is None:
-        return Cause(
-            kind="none", sentence="no line names a cause, and whether the job failed is not known from its logs"
-        )
+        return Cause(kind="none", sentence="no line names a cause, and the logs do not show whether the job failed")
     return _unknown(findings, logs, facts)
 
 
-def _ends_its_log(found: Finding, logs: Logs) -> bool:
+def _ends_its_log(found: LogFinding, logs: Logs) -> bool:
     """Whether a log ends with it, and none of the others with the words of a good end."""
     if found.row.common and (found.kind == "setup" or _BROKEN.search(found.sentence)):
         return _stops_there(found, logs)
@@ -83,13 +81,13 @@ def _ends_its_log(found: Finding, logs: Logs) -> bool:
     return True
 
 
-def _went_on(found: Finding, logs: Logs) -> bool:
+def _continued(found: LogFinding, logs: Logs) -> bool:
     """Whether it is a warning of C++ code (``[W…``), which tries again, and some log shows work."""
     work = (line for lines in logs for line in lines if _WORK.search(line.text[:1_000]))
     return split_rank(found.line)[1].startswith("[W") and len(list(islice(work, 3))) == 3
 
 
-def _stops_there(found: Finding, logs: Logs) -> bool:
+def _stops_there(found: LogFinding, logs: Logs) -> bool:
     """Whether short logs show no work at all beside an environment that does not work and its own advice."""
     texts = [line.text[:1_000] for lines in logs for line in lines if line.text.strip()]
     return len(texts) <= _SHORT and not any(_WORK.search(text) or _GOOD_END.search(text) for text in texts)
@@ -103,12 +101,12 @@ def _silent(facts: EndFacts) -> list[int]:
     return silent if 2 * len(silent) <= facts.world_size else []
 
 
-def _unknown(findings: Sequence[Finding], logs: Logs, facts: EndFacts) -> Cause:
+def _unknown(findings: Sequence[LogFinding], logs: Logs, facts: EndFacts) -> Cause:
     ended = next((f for f in findings if f.kind == "task-ended" and f.value("status")), None)
     rank = facts.failure.rank if facts.failure else ended.rank if ended else None
     # srun's own status is the highest of all ranks', mostly that of those which it ended
     first = facts.failure.status if facts.failure is not None and facts.failure.status else facts.exit_status
-    status = first if first is not None else "not known"
+    status = first if first is not None else "unknown"
     lines: list[Line] = []
     for whose in dict.fromkeys((rank, None)):  # its own, where the lines say whose they are
         for one in logs:
@@ -118,18 +116,18 @@ def _unknown(findings: Sequence[Finding], logs: Logs, facts: EndFacts) -> Cause:
         lines = [spoken, *lines]
     who = f"rank {rank}" if rank is not None else "the log"
     signal = f" (signal {status - 128})" if isinstance(status, int) and 128 < status < 193 else ""
-    below = "the first line that speaks of an error and " if spoken is not None else ""
+    below = "the first line that mentions an error and " if spoken is not None else ""
     tail = f"; {below}the last lines of {who} are below" if lines else "; there are no lines to show"
     return Cause(
         kind="unknown",
         rank=rank,
         node=facts.nodes.get(rank, "") if rank is not None else "",
         sentence=f"exit status {status}{signal}, and no line in the log names a cause{tail}",
-        evidence=tuple(evidence_of(line) for line in lines),
+        evidence=tuple(to_evidence(line) for line in lines),
         command="clusterrun logs JOB -n 100",
     )
 
 
 def _failure_line(facts: EndFacts) -> tuple[Evidence, ...]:
-    told = facts.failure
-    return () if told is None else (Evidence(told.file or "first_failure.json", None, told.error),)
+    failure = facts.failure
+    return () if failure is None else (Evidence(failure.file or "first_failure.json", None, failure.error),)

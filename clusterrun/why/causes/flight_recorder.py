@@ -33,7 +33,7 @@ class Reached:
 
 
 def read_dump(data: bytes) -> Reached | None:
-    """A dump's content, None where it is no dump of plain values."""
+    """Return a dump's content, None if it is not a dump of plain values."""
     if len(data) > LARGEST:
         return None
     try:
@@ -55,8 +55,8 @@ def read_dump(data: bytes) -> Reached | None:
     return Reached(enqueued, str(entry.get("profiling_name") or ""), _place(entry.get("frames")))
 
 
-def behind(dumps: Mapping[int, Reached]) -> dict[int, str]:
-    """The ranks that had enqueued fewer collectives than others in a process group, and how far they had come."""
+def ranks_behind(dumps: Mapping[int, Reached]) -> dict[int, str]:
+    """Return the ranks that had enqueued fewer collectives than others in a process group, and how far they got."""
     found: dict[int, str] = {}
     groups = {group for reached in dumps.values() for group in reached.enqueued}
     for group in sorted(groups):

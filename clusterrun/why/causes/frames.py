@@ -23,12 +23,12 @@ def is_own(file: str) -> bool:
     )
 
 
-def asks_the_web(file: str) -> bool:
+def is_web_library(file: str) -> bool:
     """Whether a frame is in a library that asks servers on the web."""
     return _WEB.search(file) is not None
 
 
-def place(frames: Sequence[tuple[str, str]]) -> str:
+def find_place(frames: Sequence[tuple[str, str]]) -> str:
     """file:line of the innermost frame of the user's own, else of the library whose module or command was started."""
     own = [frame for frame in frames if is_own(frame[0])]
     packages = [match["name"] if (match := _PACKAGE.search(file)) else "" for file, _ in frames]

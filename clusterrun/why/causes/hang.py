@@ -6,8 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from clusterrun.why.causes.match import Finding
-from clusterrun.why.causes.model import EndFacts, Line
+from clusterrun.why.causes.model import EndFacts, Line, LogFinding
 from clusterrun.why.causes.tracebacks import split_rank
 
 _ENQUEUED = re.compile(
@@ -16,22 +15,24 @@ _ENQUEUED = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Absent:
-    """The ranks that did not come, and how that is known."""
+class AbsentRanks:
+    """The ranks that did not join, and how that is known."""
 
     ranks: tuple[int, ...]
     how: str
 
 
-def absent(findings: Sequence[Finding], logs: Sequence[Sequence[Line]], facts: EndFacts) -> Absent | None:
-    """The ranks that did not come to the collective that timed out, None where that cannot be seen."""
+def find_absent_ranks(
+    findings: Sequence[LogFinding], logs: Sequence[Sequence[Line]], facts: EndFacts
+) -> AbsentRanks | None:
+    """Return the ranks that did not join the collective that timed out, None if unknown."""
     if facts.behind:
         ranks = tuple(sorted(facts.behind))
-        return Absent(ranks, facts.behind[ranks[0]])
+        return AbsentRanks(ranks, facts.behind[ranks[0]])
     hangs = [f for f in findings if f.kind == "collective-timeout"]
     named = next((f for f in hangs if f.ranks), None)
     if named is not None:  # a monitored barrier says it itself
-        return Absent(named.ranks, "the barrier names it")
+        return AbsentRanks(named.ranks, "the barrier names it")
     behind = _behind(_last_enqueued(logs), "had not started the collective that the others waited in")
     if behind is not None:
         return behind
@@ -39,11 +40,11 @@ def absent(findings: Sequence[Finding], logs: Sequence[Sequence[Line]], facts: E
     world = facts.world_size or (max(facts.nodes) + 1 if facts.nodes else 0)
     rest = tuple(rank for rank in range(world) if rank not in waited)
     if waited and rest and len(rest) <= max(1, world // 2) and world <= 1_000_000:
-        return Absent(rest, "every other rank says that it waited")
+        return AbsentRanks(rest, "every other rank reports that it waited")
     ended = {end.rank for end in facts.ends}
     silent = tuple(rank for rank in range(world) if rank not in ended)
     if ended and silent and len(silent) <= max(1, world // 2):
-        return Absent(silent, "it left no end record, as the others did")
+        return AbsentRanks(silent, "it left no end record, unlike the others")
     return None
 
 
@@ -65,10 +66,10 @@ def _last_enqueued(logs: Sequence[Sequence[Line]]) -> dict[int, int]:
     return max(seen.values(), key=len, default={})
 
 
-def _behind(seen: dict[int, int], how: str) -> Absent | None:
-    """The ranks that stand before the others, where they are the fewer."""
+def _behind(seen: dict[int, int], how: str) -> AbsentRanks | None:
+    """Return the ranks behind the others, if they are the minority."""
     if len(seen) < 2:
         return None
     least = min(seen.values())
     ranks = tuple(sorted(rank for rank, seq in seen.items() if seq == least))
-    return Absent(ranks, how) if 2 * len(ranks) < len(seen) or (len(seen) == 2 and len(ranks) == 1) else None
+    return AbsentRanks(ranks, how) if 2 * len(ranks) < len(seen) or (len(seen) == 2 and len(ranks) == 1) else None

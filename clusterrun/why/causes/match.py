@@ -1,4 +1,4 @@
-"""From the lines of a log to what they show: one finding for each line, or group of lines, that tells something."""
+"""Match the lines of a log against the tables: one finding per line, or group of lines."""
 
 from __future__ import annotations
 
@@ -7,26 +7,32 @@ import re
 import shlex
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import accumulate
 
-from clusterrun.why.causes.aborts import put_aborted
-from clusterrun.why.causes.memory_units import compared
-from clusterrun.why.causes.model import CauseRow, Line, Strength
-from clusterrun.why.causes.nan_series import NAN, turned_nan
+from clusterrun.why.causes.aborts import apply_abort_messages
+from clusterrun.why.causes.memory_units import format_excess
+from clusterrun.why.causes.model import READ, CauseRow, Line, LogFinding, Strength
+from clusterrun.why.causes.nan_series import NAN, find_nan_start
 from clusterrun.why.causes.table_files import FILES, UNRESOLVED
 from clusterrun.why.causes.table_gpu import GPU
 from clusterrun.why.causes.table_launch import LAUNCH
 from clusterrun.why.causes.table_peers import PEERS
 from clusterrun.why.causes.table_python import BARE, EXCEPTION, PYTHON
 from clusterrun.why.causes.table_slurm import SLURM
-from clusterrun.why.causes.tracebacks import Raised, Summary, crash_place, split_rank, summaries, tracebacks
+from clusterrun.why.causes.tracebacks import (
+    Raised,
+    Summary,
+    find_crash_place,
+    find_summaries,
+    find_tracebacks,
+    split_rank,
+)
 
 #: All rows; of two that match one line the earlier counts, where it explains as much.
 TABLE: tuple[CauseRow, ...] = (*SLURM, *GPU, *PEERS, *PYTHON, *FILES, *LAUNCH)
 
 _MOST_OF_ONE = 2_000  # lines that one needle may name in one file: a word that stands in every line tells nothing new
-_READ = 4_096  # characters of a line that a pattern looks at: foreign lines may be long, and made to be slow
 _MOST_RANKS = 4_096  # of one line of srun's
 _SIGNALS = {4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL", 11: "SIGSEGV"}
 _OTHER = ("_too", "_old")
@@ -34,7 +40,6 @@ _STEPD = re.compile(r"slurmstepd-([\w.-]+): ")
 #: How a line of slurmstepd's begins: by its name, in 26.05 by the time, which other programs' lines may begin with too.
 BY_STEPD = re.compile(r"slurmstepd|\[\d{4}-[\dT:.-]+\] error: (?:\*\*\* |Detected \d+ oom|StepId=)")
 _SKIPPED = re.compile(r"(?i)\bskip(?:s|ped|ping)? (?:this |the |a )?batch\b")
-_WARNING = re.compile(r":\d+: [A-Z]\w*Warning: ")
 #: exceptions that only report another process's end
 _REPORTS = frozenset(("ChildFailedError", "SystemExit", "CalledProcessError", "ProcessExitedException"))
 _REPR = re.compile(r"^(\w+(?:Error|Exception))\((['\"])(.*)\2,?\)$")
@@ -42,73 +47,39 @@ _WORD, _PART = re.compile(r"\{(\w+)\}"), re.compile(r"\[([^\]]*)\]")
 PROGRESS = re.compile(r"(?i)\b(?:step|iter(?:ation)?|epoch|batch|loss|it/s|s/it|tokens?/s)\b\W{0,3}\d|\d+%\|")
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """What one line shows: the row it matched, its index among the file's lines, who it is about, the row's words.
-
-    ``survived`` where the same rank went on with its work afterwards.
-    """
-
-    row: CauseRow
-    index: int
-    line: Line
-    rank: int | None = None
-    ranks: tuple[int, ...] = ()
-    node: str = ""
-    sentence: str = ""
-    advice: str = ""
-    command: str = ""
-    place: str = ""
-    strength: Strength = Strength.CAUSE
-    values: tuple[tuple[str, str], ...] = ()
-    survived: bool = False
-
-    @property
-    def kind(self) -> str:
-        return self.row.kind
-
-    @property
-    def warned(self) -> bool:
-        """Whether its line is a warning of Python's ``warnings``: the program went on."""
-        return _WARNING.search(self.line.text[:_READ]) is not None
-
-    def value(self, name: str) -> str:
-        return dict(self.values).get(name, "")
-
-
-def scan(lines: Sequence[Line]) -> list[Finding]:
-    """The findings in the lines of one file, in their order."""
-    found: dict[int, Finding] = {}
-    for row_, index in _hits(lines):
+def scan(lines: Sequence[Line]) -> list[LogFinding]:
+    """Return the findings in the lines of one file, in order."""
+    found: dict[int, LogFinding] = {}
+    for row_, index in _candidate_lines(lines):
         finding = match_row(row_, lines[index], index)
         known = found.get(index)
         if finding is not None and (known is None or (finding.strength < known.strength and not row_.general)):
             found[index] = finding
-    raised = tracebacks(lines)
+    raised = find_tracebacks(lines)
     for one in raised:
-        _put_raised(found, one, lines)
+        _add_traceback(found, one, lines)
     for index in [i for i in found if "Fatal Python error" in found[i].line.text]:
-        found[index] = replace(found[index], place=crash_place(lines, index))
-    for summary in summaries(lines):
+        found[index] = replace(found[index], place=find_crash_place(lines, index))
+    for summary in find_summaries(lines):
         for index in [i for i, one in found.items() if "local_rank: " in one.line.text]:
             del found[index]  # the same said by local ranks only
-        found[summary.index] = _of_summary(lines[summary.index], summary)
-    put_aborted(found, lines)
-    findings = _with_survivors([found[index] for index in sorted(found)], lines)
-    turned = turned_nan(lines)
+        found[summary.index] = _summary_finding(lines[summary.index], summary)
+    apply_abort_messages(found, lines)
+    findings = _mark_survived([found[index] for index in sorted(found)], lines)
+    turned = find_nan_start(lines)
     if turned is not None:  # lines of work come after it, and are what shows it
         index, sentence = turned
         findings.append(
-            Finding(row=NAN, index=index, line=lines[index], rank=split_rank(lines[index])[0], sentence=sentence,
+            LogFinding(row=NAN, index=index, line=lines[index], rank=split_rank(lines[index])[0], sentence=sentence,
                     advice=NAN.advice, command=NAN.command, strength=NAN.strength)
         )  # fmt: skip
     return findings
 
 
-def match_row(row_: CauseRow, line: Line, index: int = 0) -> Finding | None:
-    """What a row finds in one line, None where it finds nothing."""
+def match_row(row_: CauseRow, line: Line, index: int = 0) -> LogFinding | None:
+    """Return a row's finding in one line, None if it does not match."""
     rank, text = split_rank(line)
-    text = _REPR.sub(r"\1: \3", text[:_READ])  # hydra prints an exception as its repr
+    text = _REPR.sub(r"\1: \3", text[:READ])  # hydra prints an exception as its repr
     match = row_.pattern.search(text)
     if match is None or " NCCL INFO " in text:  # what NCCL tries again, or does without
         return None
@@ -118,48 +89,50 @@ def match_row(row_: CauseRow, line: Line, index: int = 0) -> Finding | None:
     if words.get("ms", "").isdigit():
         words["limit"] = f"{int(words['ms']) / 1000:g} s"
     if "used" in words and len(words["used"] + words.get("limit", "")) < 40:
-        words["compared"] = compared(int(words["used"]), int(words["limit"]))
+        words["compared"] = format_excess(int(words["used"]), int(words["limit"]))
     if "within" in words:  # the worker says where it looked
         words["path"] = words["what"] = posixpath.join(words["within"], words.get("what", ""))
     if "path" in words:
         words["path"] = shlex.quote(words["path"])
     if "/" in words.get("what", ""):
         words["folder"] = shlex.quote(words["what"].strip("'\"").rpartition("/")[0] or "/")
-    ranks = spans(words.get("ranks", ""))
-    told = words.get("rank") or (words.get("reporter") if rank is None else None)  # a reporter counts within its group
+    ranks = parse_ranges(words.get("ranks", ""))
+    named_rank = words.get("rank") or (
+        words.get("reporter") if rank is None else None
+    )  # a reporter counts within its group
     if BY_STEPD.match(text):
         rank = None  # the label is the task's whose stream it came through; what it says is of the whole step
         speaker = _STEPD.match(text)
         if speaker is not None and row_.kind == "host-memory":
             words.setdefault("node", speaker[1])
-    rank = ranks[0] if ranks else int(told) if told and told.isdigit() else rank
+    rank = ranks[0] if ranks else int(named_rank) if named_rank and named_rank.isdigit() else rank
     words["0"] = match[0][:200]
     known = words | ({} if rank is None else {"rank": str(rank)})
-    return Finding(
+    return LogFinding(
         row=row_,
         index=index,
         line=line,
         rank=rank,
         ranks=ranks,
         node=words.get("node", ""),
-        sentence=filled(row_.sentence, known),
-        advice=filled(row_.advice, known),
-        command=filled(row_.command, known),
+        sentence=fill_template(row_.sentence, known),
+        advice=fill_template(row_.advice, known),
+        command=fill_template(row_.command, known),
         strength=row_.strength,
         values=tuple(words.items()),
     )
 
 
-def classify(text: str) -> Finding | None:
-    """What a text by itself shows (a rank's own word of its error), None where no row knows it."""
+def classify(text: str) -> LogFinding | None:
+    """Return the finding in a single text, such as a rank's recorded error; None if no row matches."""
     line = Line("", None, None, text)
     low = text.lower()
     found = [f for row_ in TABLE if any(n in low for n in row_.needles) and (f := match_row(row_, line)) is not None]
     return min(found, key=lambda f: f.strength, default=None)
 
 
-def spans(text: str) -> tuple[int, ...]:
-    """The numbers of ``1-3,5``; some thousands at most, as the text is foreign."""
+def parse_ranges(text: str) -> tuple[int, ...]:
+    """Return the numbers of ``1-3,5``, some thousands at most, as the text is not trusted."""
     numbers: list[int] = []
     for part in text.replace(" ", "").split(","):
         low, _, high = part.partition("-")
@@ -170,16 +143,16 @@ def spans(text: str) -> tuple[int, ...]:
     return tuple(numbers)
 
 
-def filled(template: str, words: Mapping[str, str]) -> str:
-    """A row's text with its words; a part in brackets goes where one of its words is missing."""
+def fill_template(template: str, words: Mapping[str, str]) -> str:
+    """Return a row's text with its words filled in; a part in brackets is dropped if a word is missing."""
 
     def part(match: re.Match[str]) -> str:
-        return filled(match[1], words) if all(name in words for name in _WORD.findall(match[1])) else ""
+        return fill_template(match[1], words) if all(name in words for name in _WORD.findall(match[1])) else ""
 
     return _WORD.sub(lambda m: words.get(m[1], "?"), _PART.sub(part, template))
 
 
-def _hits(lines: Sequence[Line]) -> Iterable[tuple[CauseRow, int]]:
+def _candidate_lines(lines: Sequence[Line]) -> Iterable[tuple[CauseRow, int]]:
     """(row, index of a line that holds one of its needles), each once."""
     joined = "\n".join(line.text for line in lines)
     low = joined.encode("ascii", "replace").lower().decode()  # as long as the original, which lower() alone is not
@@ -203,7 +176,7 @@ def _lines_with(low: str, needle: str, starts: list[int]) -> list[int]:
     return found
 
 
-def _put_raised(found: dict[int, Finding], raised: Raised, lines: Sequence[Line]) -> None:
+def _add_traceback(found: dict[int, LogFinding], raised: Raised, lines: Sequence[Line]) -> None:
     """Let a traceback speak at its last line: in the words of a row that knows it, else in its own."""
     inside = [
         found[i]
@@ -216,21 +189,22 @@ def _put_raised(found: dict[int, Finding], raised: Raised, lines: Sequence[Line]
     line = lines[raised.index]
     text = f"{raised.text[:300]}; from {raised.cause[:120]}" if raised.cause else raised.text[:300]
     if known is not None and known.kind == "name-resolution" and raised.online:
-        known = replace(known, row=UNRESOLVED, sentence=filled(UNRESOLVED.sentence, {"error": raised.text[:200]}),
+        sentence = fill_template(UNRESOLVED.sentence, {"error": raised.text[:200]})
+        known = replace(known, row=UNRESOLVED, sentence=sentence,
                         advice=UNRESOLVED.advice, command=UNRESOLVED.command)  # fmt: skip
     if known is not None and known.kind == "peer-lost" and raised.online:
         known = None  # a server that is not one of the ranks
     if known is None:
         name = raised.name.rpartition(".")[2]
         echo = raised.harmless or name in _REPORTS
-        finding = Finding(
+        finding = LogFinding(
             row=EXCEPTION,
             index=raised.index,
             line=line,
             rank=raised.rank,
             sentence=text,
             advice=EXCEPTION.advice,
-            command=filled(EXCEPTION.command, {} if raised.rank is None else {"rank": str(raised.rank)}),
+            command=fill_template(EXCEPTION.command, {} if raised.rank is None else {"rank": str(raised.rank)}),
             place=raised.place,
             strength=Strength.ECHO if echo else Strength.HINT if raised.threaded else Strength.CAUSE,
         )
@@ -242,14 +216,14 @@ def _put_raised(found: dict[int, Finding], raised: Raised, lines: Sequence[Line]
     found[raised.index] = finding
 
 
-def _of_summary(line: Line, summary: Summary) -> Finding:
+def _summary_finding(line: Line, summary: Summary) -> LogFinding:
     """torchrun's word on who failed first: a cause where it was a signal, else only who it was."""
     rank, code = summary.rank, summary.code or 0
     kind = "task-ended" if code >= 0 or code == -15 else "killed" if code == -9 else "crashed"
     model = next(r for r in SLURM if r.kind == kind)
     who = f"rank {rank} on {summary.host or '?'}" if rank is not None else "a rank"
     how = _SIGNALS.get(-code, f"signal {-code}") if code < 0 else f"status {code}"
-    return Finding(
+    return LogFinding(
         row=model,
         index=summary.index,
         line=line,
@@ -258,13 +232,13 @@ def _of_summary(line: Line, summary: Summary) -> Finding:
         node=summary.host,
         sentence=f"{who} was ended by {how}" if code < 0 else f"{who} ended with {how}",
         advice=model.advice,
-        command=filled(model.command, {} if rank is None else {"rank": str(rank)}),
+        command=fill_template(model.command, {} if rank is None else {"rank": str(rank)}),
         strength=model.strength,
         values=(("status", str(code)),) if code > 0 else (),
     )
 
 
-def _with_survivors(findings: list[Finding], lines: Sequence[Line]) -> list[Finding]:
+def _mark_survived(findings: list[LogFinding], lines: Sequence[Line]) -> list[LogFinding]:
     """Mark what a rank survived: three lines of its work came after it, or a batch too large that it left out."""
     if not findings:
         return findings
@@ -289,6 +263,6 @@ def _with_survivors(findings: list[Finding], lines: Sequence[Line]) -> list[Find
         survived = len(work) == 3 and work[2] > finding.index
         if finding.kind == "cuda-memory":
             near = lines[finding.index : finding.index + 4]
-            survived = survived or any(_SKIPPED.search(line.text[:_READ]) for line in near)
+            survived = survived or any(_SKIPPED.search(line.text[:READ]) for line in near)
         marked.append(replace(finding, survived=survived))
     return marked

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from clusterrun.terminal.units import format_bytes
+
 _MIB = 1024 * 1024
 _PAGE = 4096
 
 
-def compared(used: int, limit: int) -> str:
-    """``305.9 MiB > 300.0 MiB``; without a unit where it is in doubt.
+def format_excess(used: int, limit: int) -> str:
+    """Return ``305.9 MiB > 300.0 MiB``; without a unit if it is ambiguous.
 
     Older releases (``Step 7.0``) count in KiB, newer ones (``StepId=7.0``) in bytes: the memory used is then whole
     pages, and the limit whole MiB. Figures that are both are bytes but for one case in a thousand; those of which one
@@ -19,9 +21,5 @@ def compared(used: int, limit: int) -> str:
         unit = 1024
     else:
         return f"{used} > {limit}"
-    words = f"{_size(used * unit)} > {_size(limit * unit)}"
-    return words if _size(used * unit) != _size(limit * unit) else f"{used} > {limit} {'KiB' if unit > 1 else 'bytes'}"
-
-
-def _size(size: int) -> str:
-    return f"{size / _MIB:.1f} MiB" if size < 1024 * _MIB else f"{size / 1024 / _MIB:.1f} GiB"
+    more, less = format_bytes(used * unit), format_bytes(limit * unit)
+    return f"{more} > {less}" if more != less else f"{used} > {limit} {'KiB' if unit > 1 else 'bytes'}"

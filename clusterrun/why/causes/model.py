@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
 
+READ = 4_096  # characters of a line that a pattern looks at: foreign lines may be long, and made to be slow
+_WARNING = re.compile(r":\d+: [A-Z]\w*Warning: ")
+
 
 class Line(NamedTuple):
     """One line of a log: the name of its file, its number there (from 1; None where it was not counted), its text.
@@ -113,7 +116,7 @@ class CauseRow:
     """What a kind of cause looks like in a log.
 
     ``needles`` are lower-case words, one of which stands in every line that ``pattern`` matches: they are looked for
-    first, at memory speed. The texts are filled with the pattern's groups (``{0}`` the whole match); a part in
+    first, at memory speed. The texts are fill_template with the pattern's groups (``{0}`` the whole match); a part in
     brackets is left out where a word of it is missing. ``rank`` or ``ranks`` and ``node`` say who. ``source`` says
     where the text was seen.
     """
@@ -144,3 +147,37 @@ def row(kind: str, needles: str, pattern: str, sentence: str, advice: str, sourc
         kind=kind, needles=tuple(needles.split("|")), pattern=re.compile(pattern), sentence=sentence, advice=advice,
         source=source, command=command, strength=strength, common=common,
     )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class LogFinding:
+    """What one line shows: the row it matched, its index among the file's lines, who it is about, the row's words.
+
+    ``survived`` where the same rank went on with its work afterwards.
+    """
+
+    row: CauseRow
+    index: int
+    line: Line
+    rank: int | None = None
+    ranks: tuple[int, ...] = ()
+    node: str = ""
+    sentence: str = ""
+    advice: str = ""
+    command: str = ""
+    place: str = ""
+    strength: Strength = Strength.CAUSE
+    values: tuple[tuple[str, str], ...] = ()
+    survived: bool = False
+
+    @property
+    def kind(self) -> str:
+        return self.row.kind
+
+    @property
+    def warned(self) -> bool:
+        """Whether its line is a warning of Python's ``warnings``: the program went on."""
+        return _WARNING.search(self.line.text[:READ]) is not None
+
+    def value(self, name: str) -> str:
+        return dict(self.values).get(name, "")

@@ -1,4 +1,4 @@
-"""A loss that became NaN and stayed so, from the figures that a log prints, with the step where it began."""
+"""Find a loss that became NaN and stayed NaN, with the step where it began."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ NAN = row(
     "nan-loss",
     "nan",
     "nan",
-    "{told}",
-    "a lower learning rate, a longer warm-up, clipped gradients, bf16, not fp16; look at the samples of that step",
+    "{sentence}",
+    "try a lower learning rate, a longer warm-up, gradient clipping, or bf16 instead of fp16; check that step",
     "https://github.com/vpetren/gradnorm_tf/issues/17",
     "clusterrun logs JOB --grep loss",
     Strength.HINT,
@@ -42,8 +42,8 @@ _STEPS = (
 )
 
 
-def turned_nan(lines: Sequence[Line]) -> tuple[int, str] | None:
-    """Where the loss became NaN for good: the index of the first such line, and the sentence that says so."""
+def find_nan_start(lines: Sequence[Line]) -> tuple[int, str] | None:
+    """Return the index of the first line where the loss became NaN for good, and the sentence; None if it did not."""
     if not any("nan" in line.text[:_READ].lower() for line in lines):
         return None
     begins: dict[tuple[int | None, str], tuple[int, int]] = {}  # rank and name -> first index, how many since
@@ -61,7 +61,7 @@ def turned_nan(lines: Sequence[Line]) -> tuple[int, str] | None:
     first, whose = min(lasting, key=lambda one: one[0])
     step = _step(lines, first)
     if whose in finite:
-        return first, f"the loss became NaN{f' at {step}' if step else ''} and stayed so"
+        return first, f"the loss became NaN{f' at {step}' if step else ''} and stayed NaN"
     return first, f"the loss is NaN from the first value in the log{f' ({step})' if step else ''}"
 
 

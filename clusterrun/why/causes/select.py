@@ -1,4 +1,4 @@
-"""From what the logs show and what is known of the end: the first cause.
+"""Select the first cause from the findings in the logs and the facts of the end.
 
 The order of belief: what the scheduler did to the job, unless a rank had failed before; then the rank that says it
 failed first; then the earliest line that names a cause; then what somebody waited for; then the consequences, and
@@ -13,11 +13,11 @@ from dataclasses import replace
 from itertools import chain
 
 from clusterrun.job import LAUNCH_FAILURE, LAUNCH_REASON
-from clusterrun.why.causes.context import reported
-from clusterrun.why.causes.describe import BY_DUE, BY_STATE, Logs, in_full, lines_of, rank_words, told
-from clusterrun.why.causes.fallback import weak
-from clusterrun.why.causes.match import BY_STEPD, TABLE, Finding, classify, filled, scan
-from clusterrun.why.causes.model import Cause, EndFacts, Line, Strength
+from clusterrun.why.causes.context import with_earlier_report
+from clusterrun.why.causes.describe import BY_DUE, BY_STATE, Logs, evidence_lines, format_rank, full_cause, to_cause
+from clusterrun.why.causes.fallback import fallback_cause
+from clusterrun.why.causes.match import BY_STEPD, TABLE, classify, fill_template, scan
+from clusterrun.why.causes.model import Cause, EndFacts, Line, LogFinding, Strength
 from clusterrun.why.causes.nan_series import NAN
 from clusterrun.why.causes.table_python import BARE, EXCEPTION, EXIT
 
@@ -26,79 +26,79 @@ _EXITED = re.compile(r"(?:^| )exited(?: with (?:status )?\d+|: )")  # how the wo
 
 
 def first_cause(logs: Logs, facts: EndFacts) -> Cause:
-    """The first cause of a job's end; ``logs`` are the lines of each file, the ones to believe first in front."""
+    """Return the first cause of a job's end; ``logs`` are the lines of each file, most trusted first."""
     if facts.state == "COMPLETED":
         return _completed(logs)
     if facts.state and facts.state not in _OVER and not facts.exit_status:
-        return Cause(kind="none", sentence="it is not over")
+        return Cause(kind="none", sentence="the job has not ended")
     findings = [_named(f, facts) for lines in logs for f in scan(lines)]
     order = {id(line): (n, i) for n, lines in enumerate(logs) for i, line in enumerate(lines)}
     by_file = [[f for f in findings if order[id(f.line)][0] == n] for n in range(len(logs))]
-    ours = _own_words(findings, facts)
+    ours = _from_exit_status(findings, facts)
     if ours is not None:
         return ours
     kind = BY_STATE.get(facts.state) or BY_DUE.get(facts.due, "")
     if kind:
-        return _of_job(kind, by_file, logs, facts)
-    best = _of_record(by_file, logs, facts) or _earliest(by_file, facts)
+        return _scheduler_cause(kind, by_file, logs, facts)
+    best = _recorded_failure(by_file, logs, facts) or _earliest(by_file, facts)
     if best is not None:
-        best = reported(_instead(best, by_file, findings, facts), logs)
+        best = with_earlier_report(_better_finding(best, by_file, findings, facts), logs)
     if best is not None and best.strength in (Strength.CAUSE, Strength.HANG):
-        return in_full(best, findings, logs, facts)
-    return weak(best, findings, logs, facts)
+        return full_cause(best, findings, logs, facts)
+    return fallback_cause(best, findings, logs, facts)
 
 
 _OVER = frozenset((*BY_STATE, "FAILED", "UNKNOWN", "REVOKED", "RECONFIG_FAIL"))
 
 
 def _completed(logs: Logs) -> Cause:
-    """A success by its state; where Slurm killed a process for memory on the way, that is told beside it."""
+    """Return the result of a COMPLETED job, with a process that Slurm killed for memory, if any."""
     for lines in logs:
         for found in scan(lines):
             if found.row is NAN:
-                sentence = f"it is COMPLETED, but {found.sentence}"
-                return replace(told(found, EndFacts()), sentence=sentence)
+                sentence = f"the job is COMPLETED, but {found.sentence}"
+                return replace(to_cause(found, EndFacts()), sentence=sentence)
             if found.kind == "host-memory" and found.strength is Strength.CAUSE and BY_STEPD.match(found.line.text):
-                sentence = f"it is COMPLETED, but not all of it ran: {found.sentence}"
-                return Cause(kind="none", sentence=sentence, evidence=lines_of(found), advice=found.advice)
+                sentence = f"the job is COMPLETED, but part of it was killed: {found.sentence}"
+                return Cause(kind="none", sentence=sentence, evidence=evidence_lines(found), advice=found.advice)
     return Cause(kind="none", sentence="nothing went wrong")
 
 
-def _own_words(findings: Sequence[Finding], facts: EndFacts) -> Cause | None:
-    """Ends that say themselves what they are: the exit statuses of clusterrun's script, and a log that never was."""
+def _from_exit_status(findings: Sequence[LogFinding], facts: EndFacts) -> Cause | None:
+    """Return the cause of an exit status of clusterrun's script, or of a log that could not be opened."""
 
-    def last(kind: str) -> Finding | None:
+    def last(kind: str) -> LogFinding | None:
         return next((f for f in reversed(findings) if f.kind == kind), None)
 
     if facts.exit_status == STOPPED and facts.state in ("", "FAILED"):
         found = last("stopped")
-        sentence = found.sentence if found else "it saved and left, to be resumed"
+        sentence = found.sentence if found else "the run saved a checkpoint and stopped"
         return Cause(
             kind="stopped",
             sentence=sentence,
-            evidence=lines_of(found),
-            advice="submit it again with the same checkpoint_dir: it goes on from there",
+            evidence=evidence_lines(found),
+            advice="submit it again with the same checkpoint_dir to resume from there",
             command="clusterrun submit …",
         )
     if facts.exit_status == DUPLICATE and (found := last("duplicate")) is not None:
-        return told(found, facts)
+        return to_cause(found, facts)
     # where accounting is off, Slurm forgets the exit code soon, and the reason that was seen in the queue is left
     unlaunched = facts.reason == LAUNCH_REASON and facts.exit_status is None and not facts.ends
     if (facts.exit_status == LAUNCH_FAILURE or unlaunched) and not findings:
+        unstarted = "Slurm could not start the job on its node (JobLaunchFailure); its log folder is probably missing"
+        unopened = "Slurm could not open the job's log files, so it never ran (exit code 0:53)"
         return Cause(
             kind="log-unopened",
-            sentence="Slurm could not start the job on its node (JobLaunchFailure), probably for want of its log folder"
-            if unlaunched
-            else "Slurm could not open the job's log files, so it never ran (exit code 0:53)",
-            advice="the log folder must exist and be writable on the compute nodes; a full disk or quota does it too",
+            sentence=unstarted if unlaunched else unopened,
+            advice="the log folder must exist and be writable on the compute nodes; a full disk or quota does this too",
             command="ls -ld logs; df -h .; quota -s",
             source="Slurm 22.05, seen on the lab",
         )
     return None
 
 
-def _of_job(kind: str, by_file: Sequence[Sequence[Finding]], logs: Logs, facts: EndFacts) -> Cause:
-    """The cause where the scheduler says what it did: that, unless a rank had failed before its line."""
+def _scheduler_cause(kind: str, by_file: Sequence[Sequence[LogFinding]], logs: Logs, facts: EndFacts) -> Cause:
+    """Return what the scheduler did to the job, unless a rank had failed before."""
     marks = [next((f for f in found if f.kind == kind), None) for found in by_file]
     mark = next((f for f in marks if f is not None), None)
     findings = [f for found in by_file for f in found]
@@ -106,33 +106,33 @@ def _of_job(kind: str, by_file: Sequence[Sequence[Finding]], logs: Logs, facts: 
         for found, here in zip(by_file, marks, strict=True):
             if here is None:
                 continue
-            before = [f for f in found if f.index < here.index and not f.survived and f.strength <= _able(kind)]
+            before = [f for f in found if f.index < here.index and not f.survived and f.strength <= _max_strength(kind)]
             first = min(before, key=lambda f: (f.index, f.strength), default=None)
             if (
                 first is not None
                 and kind != "host-memory"
                 and not (kind == "cancelled" and first.kind == "interrupted")
             ):
-                whole = in_full(first, findings, logs, facts)
+                whole = full_cause(first, findings, logs, facts)
                 what = mark.sentence if mark else ""
                 return replace(
                     whole,
-                    sentence=f"{whole.sentence}; {what} afterwards",
-                    evidence=(*whole.evidence, *lines_of(here))[:4],
+                    sentence=f"{whole.sentence}; then {what}",
+                    evidence=(*whole.evidence, *evidence_lines(here))[:4],
                 )
     if kind == "node-failure" and facts.lost_nodes:
         node = ", ".join(facts.lost_nodes)
-        base = _by_kind("node-failure", mark)
+        base = _finding_of_kind("node-failure", mark)
         return replace(
-            told(base, facts),
+            to_cause(base, facts),
             sentence=f"Slurm lost node {node}",
             node=facts.lost_nodes[0],
             command=f"clusterrun submit … --exclude {','.join(facts.lost_nodes)} --requeue",
-            evidence=lines_of(mark),
+            evidence=evidence_lines(mark),
         )
     if mark is None:
         mark = next((f for f in findings if f.kind == kind), None)
-    cause = in_full(mark, findings, logs, facts) if mark else told(_by_kind(kind, mark), facts)
+    cause = full_cause(mark, findings, logs, facts) if mark else to_cause(_finding_of_kind(kind, mark), facts)
     if mark is None:
         cause = replace(cause, sentence=_BARE.get(kind, cause.sentence), evidence=())
     if kind == "cancelled" and facts.cancelled_by:
@@ -141,76 +141,76 @@ def _of_job(kind: str, by_file: Sequence[Sequence[Finding]], logs: Logs, facts: 
         )
     if kind in ("time-limit", "cancelled") and facts.behind:
         rank = min(facts.behind)
-        note = f"{cause.sentence}; before that the job stood still: {rank_words(rank, facts)} ({facts.behind[rank]})"
+        note = f"{cause.sentence}; before that, the job hung: {format_rank(rank, facts)} ({facts.behind[rank]})"
         cause = replace(cause, sentence=note, rank=rank, node=facts.nodes.get(rank, ""))
     turned = next((f for f in findings if f.row is NAN), None)
     if kind in ("time-limit", "cancelled", "preemption") and turned is not None:
         cause = replace(
             cause,
-            sentence=f"{cause.sentence}; before that {turned.sentence}",
-            evidence=(*cause.evidence, *lines_of(turned)),
+            sentence=f"{cause.sentence}; before that, {turned.sentence}",
+            evidence=(*cause.evidence, *evidence_lines(turned)),
         )
     return cause
 
 
 _BARE = {
-    "time-limit": "the time limit ended the job",
-    "preemption": "the job was preempted: a job of higher priority took its nodes",
+    "time-limit": "the job reached its time limit",
+    "preemption": "the job was preempted: a higher-priority job took its nodes",
     "node-failure": "Slurm lost a node of the job",
     "cancelled": "the job was cancelled",
-    "host-memory": "the host's memory ran out",
+    "host-memory": "host memory ran out",
     "deadline": "the job's deadline passed",
     "launch-failed": "Slurm could not start the job",
 }
 
 
-def _able(kind: str) -> Strength:
+def _max_strength(kind: str) -> Strength:
     """What may have come before the scheduler's act: before a lost node only a failure, as ranks wait for it."""
     return Strength.CAUSE if kind in ("node-failure", "preemption") else Strength.HANG
 
 
-def _of_record(by_file: Sequence[Sequence[Finding]], logs: Logs, facts: EndFacts) -> Finding | None:
-    """The cause by the word of the rank that failed first; None where it has none, or only noticed another's end."""
-    told = facts.failure
-    if told is None:
+def _recorded_failure(by_file: Sequence[Sequence[LogFinding]], logs: Logs, facts: EndFacts) -> LogFinding | None:
+    """Return the recorded failure of the rank that failed first; None if it only noticed another's end."""
+    failure = facts.failure
+    if failure is None:
         return None
-    known = classify(told.error)
+    known = classify(failure.error)
     strength = known.strength if known is not None and known.kind != "worker" else Strength.CAUSE
     if strength is not Strength.CAUSE:
         return None
-    mine = [f for found in by_file for f in found if f.rank == told.rank and f.strength is Strength.CAUSE]
-    near = [f for f in mine if told.error[:60] and told.error[:60] in f.line.text] or [
+    mine = [f for found in by_file for f in found if f.rank == failure.rank and f.strength is Strength.CAUSE]
+    near = [f for f in mine if failure.error[:60] and failure.error[:60] in f.line.text] or [
         f for f in mine if not f.survived
     ]
-    killed = _killed_before(by_file, near[0] if near else None, told.rank)
+    killed = _killed_before(by_file, near[0] if near else None, failure.rank)
     if killed is not None:
         return killed
     if near:
         found = near[-1]
-        return replace(found, place=found.place or told.place)
-    line = Line(told.file or "first_failure.json", None, told.rank, told.error)
+        return replace(found, place=found.place or failure.place)
+    line = Line(failure.file or "first_failure.json", None, failure.rank, failure.error)
     if known is not None:
-        return replace(known, line=line, rank=told.rank, place=told.place)
-    row = EXIT if _EXITED.search(told.error) else EXCEPTION
-    return Finding(
+        return replace(known, line=line, rank=failure.rank, place=failure.place)
+    row = EXIT if _EXITED.search(failure.error) else EXCEPTION
+    return LogFinding(
         row=row,
         index=0,
         line=line,
-        rank=told.rank,
-        sentence=told.error,
+        rank=failure.rank,
+        sentence=failure.error,
         advice=row.advice,
-        place=told.place,
-        command=filled(row.command, {"rank": str(told.rank)}),
+        place=failure.place,
+        command=fill_template(row.command, {"rank": str(failure.rank)}),
     )
 
 
-def _instead(
-    best: Finding, by_file: Sequence[Sequence[Finding]], findings: Sequence[Finding], facts: EndFacts
-) -> Finding:
+def _better_finding(
+    best: LogFinding, by_file: Sequence[Sequence[LogFinding]], findings: Sequence[LogFinding], facts: EndFacts
+) -> LogFinding:
     """What says more than a bare exit status, or came before an exception that complains of NaN; else the same."""
-    if best.strength is Strength.HANG and (known := _behind_the_hang(by_file)) is not None:
+    if best.strength is Strength.HANG and (known := _root_of_hang(by_file)) is not None:
         return known
-    if best.kind == "file-missing" and (launcher := _no_launcher(by_file)) is not None:
+    if best.kind == "file-missing" and (launcher := _missing_launcher(by_file)) is not None:
         return launcher
     turned = next((f for f in findings if f.row is NAN), None)
     if best.row is EXIT:
@@ -224,7 +224,7 @@ def _instead(
     return best
 
 
-def _behind_the_hang(by_file: Sequence[Sequence[Finding]]) -> Finding | None:
+def _root_of_hang(by_file: Sequence[Sequence[LogFinding]]) -> LogFinding | None:
     """What no waiting rank can bring about: it made them wait, even where its line comes after their time-outs."""
     found = [f for f in chain(*by_file) if not f.survived and not f.warned]
     able = [f for f in found if f.kind in _ROOTS and f.strength is Strength.CAUSE]
@@ -235,7 +235,7 @@ def _behind_the_hang(by_file: Sequence[Sequence[Finding]]) -> Finding | None:
 _ROOTS = frozenset({"gpu-fault", "node-failure", "cuda-memory", "host-memory", "quota", "disk-full"})
 
 
-def _no_launcher(by_file: Sequence[Sequence[Finding]]) -> Finding | None:
+def _missing_launcher(by_file: Sequence[Sequence[LogFinding]]) -> LogFinding | None:
     """A launcher that the shell did not find, where a file is missing that its ranks would have written."""
     missing = (f for f in chain(*by_file) if f.kind == "command-missing" and _LAUNCHER.search(f.sentence))
     return next((replace(f, row=replace(f.row, strength=Strength.CAUSE)) for f in missing), None)
@@ -245,7 +245,7 @@ _LAUNCHER = re.compile(r"\b(?:torchrun|accelerate|deepspeed|mpirun|mpiexec|horov
 _OF_NAN = re.compile(r"(?i)\b(?:nan|inf|infinity|infinite)\b")
 
 
-def _killed_before(by_file: Sequence[Sequence[Finding]], near: Finding | None, rank: int) -> Finding | None:
+def _killed_before(by_file: Sequence[Sequence[LogFinding]], near: LogFinding | None, rank: int) -> LogFinding | None:
     """A rank that was killed, or a device that failed, before the rank that could still write said anything."""
     if near is None:
         return None
@@ -259,9 +259,9 @@ def _killed_before(by_file: Sequence[Sequence[Finding]], near: Finding | None, r
     return None
 
 
-def _earliest(by_file: Sequence[Sequence[Finding]], facts: EndFacts) -> Finding | None:
+def _earliest(by_file: Sequence[Sequence[LogFinding]], facts: EndFacts) -> LogFinding | None:
     """Of each file the earliest that explains most, of those the one that explains most; the first file wins a tie."""
-    chosen: list[Finding] = []
+    chosen: list[LogFinding] = []
     failed = (
         facts.state or facts.exit_status or any(f.strength <= Strength.HANG and not f.warned for f in chain(*by_file))
     )
@@ -279,24 +279,24 @@ def _earliest(by_file: Sequence[Sequence[Finding]], facts: EndFacts) -> Finding 
 _LATER = {"nan-loss": 1, "crashed": 1, "interrupted": 2}
 
 
-def _later(found: Finding) -> int:
+def _later(found: LogFinding) -> int:
     return _LATER.get(found.kind, 0) if found.strength >= Strength.HINT else 0
 
 
-def _named(finding: Finding, facts: EndFacts) -> Finding:
-    """A finding whose rank is known by its node too."""
+def _named(finding: LogFinding, facts: EndFacts) -> LogFinding:
+    """Return the finding with the node of its rank."""
     if finding.node or finding.rank is None:
         return finding
     return replace(finding, node=facts.nodes.get(finding.rank, ""))
 
 
-def _by_kind(kind: str, found: Finding | None) -> Finding:
-    """A finding of that kind: the one there is, else the bare row's words."""
+def _finding_of_kind(kind: str, found: LogFinding | None) -> LogFinding:
+    """Return the given finding, else one made from the row of that kind."""
     if found is not None:
         return found
     row = next((r for r in TABLE if r.kind == kind), EXCEPTION)
     line = Line("", None, None, "")
-    return Finding(
+    return LogFinding(
         row=replace(row, kind=kind),
         index=0,
         line=line,

@@ -7,14 +7,14 @@ from __future__ import annotations
 from clusterrun.why.causes.model import CauseRow, Strength, row
 
 _HANG = (
-    "see what the rank that did not come was doing (its own lines, py-spy dump --pid on its node); a longer limit helps only"
-    " where it was slow, not stuck"
+    "check what the missing rank was doing (its log lines, py-spy dump --pid on its node); a longer timeout helps only"
+    " if it was slow, not stuck"
 )
 _HANG_COMMAND = "clusterrun logs JOB[ --rank {rank}] -n 50"
-_PEER = "the others only noticed: look for the rank that ended first"
-_PORT = "leave --master-port out: a free port is then found and held for the job"
-_NAME = "name the nodes as they resolve on each other (getent hosts NODE on every node), or ask your admins"
-_IB = "a link or its switch, or the other side ended: where no rank died, keep off the node and tell your admins (ibstat, NCCL_IB_TIMEOUT=22)"
+_PEER = "this rank only noticed the failure: look for the rank that ended first"
+_PORT = "leave out --master-port: clusterrun then finds a free port and holds it for the job"
+_NAME = "use node names that resolve on every node (getent hosts NODE), or ask your administrators"
+_IB = "a link or switch failed, or the peer ended: if no rank died, exclude the node and tell your administrators (ibstat, NCCL_IB_TIMEOUT=22)"
 
 PEERS: tuple[CauseRow, ...] = (
     row(
@@ -35,52 +35,52 @@ PEERS: tuple[CauseRow, ...] = (
     ),
     row(
         "collective-timeout", "monitoredbarrier", r"Ranks? (?P<ranks>[\d, ]+) failed to pass monitoredBarrier in (?P<ms>\d+) ms",
-        "a barrier timed out[ after {limit}]: rank {ranks} did not come", _HANG,
+        "a barrier timed out[ after {limit}]: rank {ranks} did not reach it", _HANG,
         "https://github.com/pytorch/pytorch/blob/main/torch/csrc/distributed/c10d/ProcessGroupGloo.cpp", _HANG_COMMAND, Strength.HANG,
     ),
     row(
         "collective-timeout", "heartbeat monitor timed out|watchdog got stuck for",
         r"Rank (?P<reporter>\d+)\] (?:Heartbeat monitor timed out!|.*watchdog got stuck for (?P<seconds>\d+) seconds)",
-        "NCCL stood still: its watchdog thread got no answer (a hang in NCCL or CUDA)", _HANG,
+        "NCCL hung: its watchdog thread got no response (a hang in NCCL or CUDA)", _HANG,
         "https://github.com/hiyouga/LlamaFactory/issues/6953", _HANG_COMMAND, Strength.HANG,
     ),
     row(
         "collective-timeout", "wait timeout after|socket timeout|timeout waiting for key",
         r"(?:DistStoreError|got error): (?:wait timeout after (?P<ms>\d+)ms|Socket Timeout)|RuntimeError: Socket Timeout|Timeout waiting for key: ",
-        "waiting for another rank at the store timed out", _HANG, "https://github.com/pytorch/pytorch/pull/131808", _HANG_COMMAND, Strength.HANG,
+        "timed out waiting for another rank at the store", _HANG, "https://github.com/pytorch/pytorch/pull/131808", _HANG_COMMAND, Strength.HANG,
     ),
     row(
         "ranks-missing", "did not come within", r"join barrier: (?P<number>\d+) of (?P<all>\d+) ranks did not come within (?P<seconds>\d+) s: (?P<who>.*)",
-        "{number} of {all} ranks never started to work together: {who}",
-        "see what these ranks printed: an import that takes minutes, a setup that hangs, a node that cannot reach the first",
+        "{number} of {all} ranks did not join the others: {who}",
+        "check what these ranks printed: an import may take minutes, a setup line may hang, or a node may not reach the first node",
         "clusterrun/worker/barriers.py", "clusterrun logs JOB -n 50",
     ),
     row(
         "ranks-missing", "clients joined|workers joined", r"Timed out after (?P<seconds>\d+) seconds waiting for (?:clients|workers)\. (?P<came>\d+)/(?P<all>\d+)",
-        "only {came} of {all} ranks came together within {seconds} s",
-        "see what the others printed; WORLD_SIZE and MASTER_ADDR must be the same on all nodes",
+        "only {came} of {all} ranks joined within {seconds} s",
+        "check what the other ranks printed; WORLD_SIZE and MASTER_ADDR must be the same on all nodes",
         "https://github.com/Liuziyu77/Visual-RFT/issues/123", "clusterrun logs JOB -n 50", Strength.HANG,
     ),
     row(
         "ranks-missing", "store based barrier",
         r"Timed out initializing process group in store based barrier on rank: ?\d+.*?\(world_size=(?P<all>\d+), worker_count=(?P<came>\d+)",
-        "the ranks did not all come together: {came} came, {all} were awaited",
-        "see what the others printed; more than were awaited means that two runs, or two init_process_group, share one port",
+        "the ranks did not join as expected: {came} joined, {all} were expected",
+        "check what the other ranks printed; more ranks than expected means that two runs, or two init_process_group calls, share one port",
         "https://github.com/tczhangzhi/pytorch-distributed/issues/18", "clusterrun logs JOB -n 50", Strength.HANG,
     ),
     row(
-        "ranks-missing", "rendezvoustimeouterror", r"RendezvousTimeoutError", "torchrun's agents did not all come together in time",
-        "see what the other nodes printed; --nodes must be the number of torchruns that start",
+        "ranks-missing", "rendezvoustimeouterror", r"RendezvousTimeoutError", "not all torchrun agents joined in time",
+        "check what the other nodes printed; --nodes must be the number of torchrun processes that start",
         "https://github.com/pytorch/pytorch/issues/67616", "clusterrun logs JOB -n 50", Strength.HANG,
     ),
     row(
         "address-in-use", "rendezvous: port", r"rendezvous: port (?P<port>\d+) on (?P<node>\S+) is taken(?P<holder>.*)",
-        "port {port} on {node} is taken[ {holder}]", _PORT, "clusterrun/worker/rendezvous.py", "clusterrun submit … (without --master-port)",
+        "port {port} on {node} is in use[ {holder}]", _PORT, "clusterrun/worker/rendezvous.py", "clusterrun submit … (without --master-port)",
     ),
     row(
         "address-in-use", "address already in use|eaddrinuse|no free port on",
         r"(?:\bport:? |\]:|\d\.\d{1,3}:|localhost:|\*:|', )(?P<port>\d{2,5})\b(?!\.\d).*(?:EADDRINUSE|[Aa]ddress already in use)|EADDRINUSE|[Aa]ddress already in use|rendezvous: no free port on .*",
-        "a port that was to be listened on is taken[ (port {port})]", _PORT + "; a script of your own should listen on port 0",
+        "the port to listen on is already in use[ (port {port})]", _PORT + "; your own script should listen on port 0",
         "https://github.com/vllm-project/vllm-omni/issues/6425", "clusterrun submit … (without --master-port)",
     ),
     row(
@@ -110,7 +110,7 @@ PEERS: tuple[CauseRow, ...] = (
     ),
     row(
         "network", "connectfullmesh failed", r"Gloo connectFullMesh failed with (?P<what>.*)", "gloo could not connect the ranks of all nodes: {what}",
-        "gloo took an interface that the other nodes cannot reach: name the right one (ip -br addr on a node)",
+        "gloo chose an interface that the other nodes cannot reach: set the right one (ip -br addr on a node lists them)",
         "https://github.com/sgl-project/sglang/issues/3226", "clusterrun submit … --env GLOO_SOCKET_IFNAME=NAME",
     ),
     row(
@@ -120,24 +120,24 @@ PEERS: tuple[CauseRow, ...] = (
     row(
         "network", "client socket has timed out|client socket has failed to connect",
         r"client socket has (?:timed out after (?P<seconds>\d+)(?: ?s|ms) while trying to connect to|failed to connect to) (?P<what>\([^)]*\)|[^\s,]+)",
-        "the first node's port cannot be reached[: {what}]", "MASTER_ADDR or --rdzv-endpoint must be an address of the first node that the others reach, its port open between nodes",
+        "the first node's port cannot be reached[: {what}]", "MASTER_ADDR or --rdzv-endpoint must be an address of the first node that the other nodes can reach, with its port open between nodes",
         "https://github.com/pytorch/pytorch/issues/107021", "srun -N 2 getent hosts NODE", Strength.HINT,
     ),
     row(
         "network", "cannot reach the run's store|the run's store at", r"(?P<what>(?:cannot reach the run's store at|the run's store at) .*)",
-        "{what}", "the ranks' nodes cannot reach the first node's port: a firewall between nodes, or the batch script was gone already",
+        "{what}", "the nodes cannot reach the first node's port: a firewall blocks it, or the batch script had already ended",
         "clusterrun/worker/barriers.py", "clusterrun logs JOB -n 50", Strength.HINT,
     ),
     row(
         "network", "connection refused|connection timed out", r"pair\.cc:\d+\] (?:connect|SO_ERROR) \[(?P<host>[^\]]+)\]:(?P<port>\d+): (?P<why>Connection (?:refused|timed out))",
-        "gloo could not connect to {host}:{port}: {why}", "the rank that listens there had ended or its port is closed between nodes; GLOO_SOCKET_IFNAME names the interface that all nodes reach",
+        "gloo could not connect to {host}:{port}: {why}", "the rank that listened there had ended, or its port is blocked between nodes; set GLOO_SOCKET_IFNAME to an interface that all nodes can reach",
         "https://github.com/pytorch/pytorch/issues/108732", "clusterrun submit … --env GLOO_SOCKET_IFNAME=NAME", Strength.CONSEQUENCE,
     ),
     row(
         "nccl-error", "nccl error in|ncclsystemerror|ncclunhandledcudaerror|ncclinternalerror|ncclinvalid|unhandled system error|unhandled cuda error|nccl error |rank failed: ",
         r"nccl(?:(?:System|UnhandledCuda|Internal)Error|Invalid(?:Argument|Usage)): (?P<text>[^\n]{0,120})|NCCL Error [1-5]: (?P<text_too>.{0,80})|nccl[A-Z]\w* failed: (?P<text_old>.{0,80})|NCCL error in: [^,]*, (?!remote process exited)(?P<what>[^,\n]{1,80}), NCCL version"
         r"|(?P<other>unhandled (?:system|cuda) error)",
-        "NCCL failed[: {what}][: {text}][: {other}]", "run it once with NCCL_DEBUG=INFO: the lines before the error name the call that failed (network, shared memory, driver)",
+        "NCCL failed[: {what}][: {text}][: {other}]", "run once with NCCL_DEBUG=INFO: the lines before the error name the call that failed (network, shared memory, driver)",
         "https://github.com/NVIDIA/nccl/issues/1066", "clusterrun submit … --env NCCL_DEBUG=INFO", Strength.HINT,
     ),
     row(

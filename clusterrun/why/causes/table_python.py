@@ -6,32 +6,30 @@ from __future__ import annotations
 
 from clusterrun.why.causes.model import CauseRow, Strength, row
 
-_PIP = "install it into the Python that the job uses (the one that was active at submit, or --python)"
-_NAN = (
-    "a lower learning rate, a longer warm-up, clipped gradients, bf16 instead of fp16; look at the samples of that step"
-)
-_HOST = "less in host memory: fewer data-loading workers, smaller batches, memory-mapped data; or ask for more"
+_PIP = "install it into the Python that the job uses (the one active at submit, or --python)"
+_NAN = "try a lower learning rate, a longer warm-up, gradient clipping, or bf16 instead of fp16; check the samples of that step"
+_HOST = "use less host memory (fewer data-loading workers, smaller batches, memory-mapped data), or request more"
 
 PYTHON: tuple[CauseRow, ...] = (
     row(
         "import-error", "modulenotfounderror", r"ModuleNotFoundError: No module named '?(?P<module>(?:src|utils?|models?|modules|data|lib|libs|configs?|common|core|tools|scripts|networks?|helpers|misc|engine|trainers?|options|losses)(?:\.\w+)*)'?",
-        "a module of the project's own cannot be imported: {module}", "the folder it is in must be on the path (PYTHONPATH, or start in it), and its file must be there: see that the checkout is whole",
+        "a module of your project cannot be imported: {module}", "its folder must be on the Python path (PYTHONPATH, or start the job there), and its file must exist: check that the checkout is complete",
         "https://github.com/iedwardwangi/MetaAdapter/issues/2", "clusterrun submit … --env PYTHONPATH=FOLDER",
     ),
     row(
         "library-mismatch", "did not match any variant of untagged enum", r"data did not match any variant of untagged enum \w*(?:Wrapper|Tokenizer)\w*.*", "the tokenizer's file is newer than the installed tokenizers and transformers can read: {0}",
-        "a newer transformers (with its tokenizers) in the Python that the job uses", "https://github.com/allenai/open-instruct/issues/738", "python -m pip install --upgrade transformers tokenizers",
+        "install a newer transformers (with its tokenizers) into the Python that the job uses", "https://github.com/allenai/open-instruct/issues/738", "python -m pip install --upgrade transformers tokenizers",
     ),
     row(
         "exception", "pytorchstreamreader|unexpected eof, expected|metadataincompletebuffer|invalidheaderdeserialization|headertoolarge|ran out of input|invalid load key",
         r"(?:Error|Exception): (?P<what>.*(?:PytorchStreamReader failed (?:reading zip archive|finding central directory|locating).*|unexpected EOF, expected.*|MetadataIncompleteBuffer|InvalidHeaderDeserialization|HeaderTooLarge|Ran out of input|invalid load key.*))",
-        "a checkpoint or other saved file is incomplete or damaged: {what}", "a file cut short as it was written (full disk, a job that ended), half downloaded, or a pointer of Git LFS (key 'v'): take the one before it, or fetch it again",
+        "a checkpoint or other saved file is incomplete or damaged: {what}", "the file was cut short while it was written (full disk, a job that ended), only half downloaded, or is a Git LFS pointer (key 'v'): use the previous one, or download it again",
         "https://github.com/sml2h3/dddd_trainer/issues/36", "clusterrun logs JOB[ --rank {rank}] --stream err -n 50",
     ),
     row(
         "usage", "could not override '|cannot find primary config|could not find '|you must specify '|error locating target|in 'con|missing mandatory value|is not in struct",
         r"^(?P<what>Could not override '.*|Cannot find primary config .*|(?:In '[^']+': )?Could not find '[\w-]+/[^']+'.*|You must specify '.*|Error locating target '[^']+'|Missing mandatory value: .*|Key '[^']+' is not in struct)",
-        "hydra refused the configuration: {what}", "the option, or the file or class that the configuration names, must be there: HYDRA_FULL_ERROR=1 shows the whole stack",
+        "Hydra rejected the configuration: {what}", "the option, file or class that the configuration names must exist; HYDRA_FULL_ERROR=1 shows the full stack trace",
         "https://hydra.cc/docs/advanced/override_grammar/basic/", "clusterrun submit … --env HYDRA_FULL_ERROR=1", Strength.HINT,
     ),
     row(
@@ -53,7 +51,7 @@ PYTHON: tuple[CauseRow, ...] = (
     ),
     row(
         "import-error", "importerror: ", r"ImportError: (?P<what>.+)", "an import failed: {what}",
-        "the package is there in another version than the code expects: compare with the login node's (pip list)", "Python 3.11",
+        "the installed version may differ from the one the code expects: compare it with the login node's (pip list)", "Python 3.11",
         "python -m pip list",
     ),
     row(
@@ -64,14 +62,14 @@ PYTHON: tuple[CauseRow, ...] = (
         "nan-loss", "nan|infinite|not finite|floatingpointerror", r"(?i)\bloss(?: value)?(?: is|=| became| was|:)? ?(?:\w+ )?(?:nan|inf|infinite|not finite)\b.{0,40}?\b(?:stop|abort|exit|terminat|quit)"
         r"|FloatingPointError: .{0,200}(?:nan|inf|overflow|loss)|Error: .{0,120}?\b(?:nan|infinite|non-finite)\b.{0,20}\bloss|Error: .{0,120}?\bloss\b.{0,60}\b(?:nan|infinite|non-finite)\b|returned nan values in its \d"
         r"|outputs? (?:is|are) nan!? *stop",
-        "the loss is no number any more (NaN or infinite)", _NAN, "https://github.com/Intellindust-AI-Lab/DEIM/issues/96", "clusterrun submit … --set lr=LOWER",
+        "the loss became NaN or infinite", _NAN, "https://github.com/Intellindust-AI-Lab/DEIM/issues/96", "clusterrun submit … --set lr=LOWER",
     ),
     row(
         "nan-loss", "found nan|found inf", r"(?:Error|Exception): (?:[Rr]ank (?P<rank>\d+): )?.{0,80}?\b[Ff]ound (?P<what>NaN|[Ii]nf\w*) in (?:the )?(?P<where>(?:\w+ ){0,3}(?:grad|loss)\w*)",
         "{what} in the {where}", _NAN, "https://github.com/alibaba/Pai-Megatron-Patch/issues/366", "clusterrun submit … --set lr=LOWER",
     ),
     row(
-        "nan-loss", "loss scale already at minimum|minimum loss scale reached", r"loss scale already at minimum|Minimum loss scale reached", "the loss scale fell to its minimum: every step has gradients that are no numbers",
+        "nan-loss", "loss scale already at minimum|minimum loss scale reached", r"loss scale already at minimum|Minimum loss scale reached", "the loss scale fell to its minimum: the gradients of every step are NaN or infinite",
         _NAN, "https://github.com/ymcui/Chinese-LLaMA-Alpaca/issues/534", "clusterrun submit … --set lr=LOWER",
     ),
     row(
@@ -85,12 +83,12 @@ PYTHON: tuple[CauseRow, ...] = (
     ),
     row(  # Ray starts them again some times
         "host-memory", "killed due to memory pressure", r"(?P<n>[1-9]\d*) Workers \(tasks / actors\) killed due to memory pressure",
-        "Ray killed {n} of its workers as the node's memory ran out", _HOST, "https://github.com/jchengai/planTF/issues/28",
+        "Ray killed {n} of its workers because the node ran out of memory", _HOST, "https://github.com/jchengai/planTF/issues/28",
         "clusterrun submit … --mem SIZE", Strength.HINT,
     ),
     row(
         "shared-memory", "call to shm_open failed", r"Call to shm_open failed ?: (?P<why>(?!File exists).+)",
-        "NCCL could not make a segment of shared memory (/dev/shm): {why}", "\"Permission denied\": another user's segment of that name, or the rights of /dev/shm (1777); \"No space\": it is full",
+        "NCCL could not create a shared memory segment (/dev/shm): {why}", "\"Permission denied\": another user has a segment of that name, or the mode of /dev/shm is not 1777; \"No space\": it is full",
         "https://github.com/NVIDIA/nccl/issues/312", "srun ls -ld /dev/shm",
     ),
     row(
@@ -98,80 +96,80 @@ PYTHON: tuple[CauseRow, ...] = (
         r"out of shared memory|insufficient shared memory|posix_fallocate.*No space left|[Ee]rror while (?:creating|attaching to) shared memory segment|unable to (?:open|write|mmap|resize|allocate).*(?:</?torch_|/dev/shm).*|/dev/shm\S*'?.*No space left"
         r"|No space left on device.*/dev/shm",
         "/dev/shm is full: data-loading workers and NCCL pass their data through it",
-        "fewer workers (num_workers), or a container with a larger /dev/shm; torch.multiprocessing.set_sharing_strategy('file_system') avoids it",
+        "use fewer workers (num_workers), or a container with a larger /dev/shm; torch.multiprocessing.set_sharing_strategy('file_system') avoids it",
         "https://github.com/pytorch/pytorch/issues/5040", "df -h /dev/shm",
     ),
     row(
         "exception", "background workers are no longer alive", r"(?:One or more|Some) background workers are no longer alive",
-        "the processes that prepare the data had ended", "the first error above that line names the cause",
+        "the data-loading processes had ended", "the first error above that line shows the cause",
         "https://github.com/MIC-DKFZ/nnUNet/issues/1546", "clusterrun logs JOB -n 50", Strength.CONSEQUENCE,
     ),
     row(
         "shared-memory", "is killed by signal: bus error", r"DataLoader worker \(pid\(?s?\)? ?(?P<pid>\d+)\) is killed by signal: Bus error",
-        "a data-loading worker ({pid}) had no shared memory left: /dev/shm is full", "fewer workers (num_workers), or a container with a larger /dev/shm",
+        "a data-loading worker ({pid}) ran out of shared memory: /dev/shm is full", "use fewer workers (num_workers), or a container with a larger /dev/shm",
         "https://github.com/XPixelGroup/BasicSR/issues/59", "df -h /dev/shm",
     ),
     row(
         "crashed", "is killed by signal: ",
         r"DataLoader worker \(pid\(?s?\)? ?(?P<pid>\d+)\) is killed by signal: (?P<how>Segmentation fault|Aborted|Illegal instruction|Floating point exception)",
-        "a data-loading worker ({pid}) crashed: {how}", "compiled code in the data set failed: num_workers=0 shows the Python line",
+        "a data-loading worker ({pid}) crashed: {how}", "compiled code in the dataset failed: num_workers=0 shows the Python line",
         "https://github.com/pytorch/pytorch/blob/main/torch/csrc/DataLoader.cpp", "clusterrun logs JOB[ --rank {rank}] -n 50",
     ),
     row(
         "killed", "is killed by signal: killed", r"DataLoader worker \(pid\(?s?\)? ?(?P<pid>\d+)\) is killed by signal: Killed",
-        "a data-loading worker ({pid}) was killed (SIGKILL)", "mostly the kernel, for want of host memory: fewer workers, or more memory",
+        "a data-loading worker ({pid}) was killed (SIGKILL)", "usually the kernel, because host memory ran out: use fewer workers, or request more memory",
         "https://github.com/pytorch/pytorch/issues/8976", "clusterrun submit … --mem SIZE",
     ),
     row(
         "killed", "sigkill", r"[Dd]ied with <Signals\.SIGKILL: 9>", "a child process was killed (SIGKILL)",
-        "mostly the kernel, for want of host memory", "Python 3.11 subprocess", "clusterrun submit … --mem SIZE",
+        "usually the kernel, because host memory ran out", "Python 3.11 subprocess", "clusterrun submit … --mem SIZE",
     ),
     row(
         "killed", "terminated with signal sigkill", r"process \d+ terminated with signal SIGKILL", "a spawned process was killed (SIGKILL)",
-        "mostly the kernel, for want of host memory", "https://github.com/resistzzz/Prompt4NR/issues/3", "clusterrun submit … --mem SIZE",
+        "usually the kernel, because host memory ran out", "https://github.com/resistzzz/Prompt4NR/issues/3", "clusterrun submit … --mem SIZE",
     ),
     row(
         "crashed", "terminated with signal sig", r"process \d+ terminated with signal (?P<how>SIG(?:SEGV|ABRT|BUS|ILL|FPE))", "a spawned process crashed ({how})",
-        "compiled code failed, not Python: the lines before it name the place", "https://github.com/pytorch/pytorch/blob/main/torch/multiprocessing/spawn.py",
+        "compiled code failed, not Python: the lines above show where", "https://github.com/pytorch/pytorch/blob/main/torch/multiprocessing/spawn.py",
         "clusterrun logs JOB -n 50",
     ),
     row(
         "crashed", "died with <signals", r"[Dd]ied with <Signals\.(?P<how>SIG(?:SEGV|ABRT|BUS|ILL|FPE)): \d+>", "a child process crashed ({how})",
-        "compiled code failed, not Python: the lines before it name the place", "Python 3.11 subprocess", "clusterrun logs JOB -n 50",
+        "compiled code failed, not Python: the lines above show where", "Python 3.11 subprocess", "clusterrun logs JOB -n 50",
     ),
     row(
         "rank-lost", "actor died unexpectedly|worker died or was killed",
-        r"(?:ActorDied|RayActor)Error: The actor died unexpectedly|A worker died or was killed while executing a task", "a Ray worker ended without a word: killed, out of host memory, or crashed",
-        "ask for more memory, or fewer workers on a node; Ray's own log of that worker (session_latest/logs) may say more",
+        r"(?:ActorDied|RayActor)Error: The actor died unexpectedly|A worker died or was killed while executing a task", "a Ray worker ended without a message: killed, out of host memory, or crashed",
+        "request more memory, or use fewer workers per node; Ray's own log of that worker (session_latest/logs) may say more",
         "https://github.com/langfengQ/verl-agent/issues/52", "clusterrun submit … --mem SIZE", Strength.HINT,
     ),
     row(
         "interrupted", "got signal: |death signal, shutting down",
-        r"SignalException: Process \d+ got signal: (?P<signal>\d+)|Received (?P<signal_too>\d+) death signal, shutting down workers", "torchrun was told to end (signal {signal})",
-        "the cause is outside: another node's ranks, a cancel, the time limit; 1 is a terminal that was closed",
+        r"SignalException: Process \d+ got signal: (?P<signal>\d+)|Received (?P<signal_too>\d+) death signal, shutting down workers", "torchrun was stopped by a signal ({signal})",
+        "the cause is elsewhere: ranks on another node, a cancel, or the time limit; signal 1 means that a terminal was closed",
         "https://github.com/pytorch/pytorch/blob/main/torch/distributed/elastic/multiprocessing/api.py", "clusterrun logs JOB --errors", Strength.HINT,
     ),
     row(
         "crashed", "fatal python error", r"Fatal Python error: (?P<how>.*)", "the interpreter crashed: {how}",
-        "compiled code failed, not Python: the stack below that line names the Python line that called it", "Python 3.11 faulthandler",
+        "compiled code failed, not Python: the stack below that line shows the Python line that called it", "Python 3.11 faulthandler",
         "clusterrun logs JOB[ --rank {rank}] -n 50",
     ),
     row(
-        "usage", ": error: ", r"^(?:\S*\.py: error: (?P<what>.*)|[\w./-]+: error: (?P<what_too>(?:unrecognized arguments|the following arguments are required|argument \S+|invalid choice).*))", "the script refused its arguments: {what}", "correct the arguments after the script's name",
+        "usage", ": error: ", r"^(?:\S*\.py: error: (?P<what>.*)|[\w./-]+: error: (?P<what_too>(?:unrecognized arguments|the following arguments are required|argument \S+|invalid choice).*))", "the script rejected its arguments: {what}", "fix the arguments after the script's name",
         "Python 3.11 argparse", "python SCRIPT --help",
     ),
     row(
         "usage", "error: no such option|error: missing option|error: missing argument|error: invalid value for|error: got unexpected extra argument",
-        r"^Error: (?P<what>(?:No such option|Missing (?:option|argument)|Invalid value for|Got unexpected extra argument).*)", "the script refused its arguments: {what}", "correct the arguments after the script's name",
+        r"^Error: (?P<what>(?:No such option|Missing (?:option|argument)|Invalid value for|Got unexpected extra argument).*)", "the script rejected its arguments: {what}", "fix the arguments after the script's name",
         "https://click.palletsprojects.com/en/stable/exceptions/", "python SCRIPT --help",
     ),
     row(
         "process-limit", "can't start new thread|resource temporarily unavailable", r"can't start new thread|(?:fork|pthread_create).{0,80}Resource temporarily unavailable",
-        "a rank may start no more threads or processes: {0}", "fewer data-loading workers and threads (OMP_NUM_THREADS), or a higher limit (ulimit -u)",
+        "a rank cannot start more threads or processes: {0}", "use fewer data-loading workers and threads (OMP_NUM_THREADS), or raise the limit (ulimit -u)",
         "https://github.com/pytorch/pytorch/issues/4019", "clusterrun submit … --env OMP_NUM_THREADS=1 --setup 'ulimit -u'",
     ),
     row(
-        "interrupted", "keyboardinterrupt", r"^KeyboardInterrupt\b", "a rank was interrupted (SIGINT)", "somebody sent SIGINT: scancel --signal=INT, or Ctrl-C in an interactive step",
+        "interrupted", "keyboardinterrupt", r"^KeyboardInterrupt\b", "a rank was interrupted (SIGINT)", "someone sent SIGINT: scancel --signal=INT, or Ctrl-C in an interactive step",
         "Python 3.11", "clusterrun logs JOB -n 50", Strength.HINT,
     ),
 )  # fmt: skip
@@ -182,7 +180,7 @@ EXCEPTION = row(
     "exception",
     "exception",
     "{error}",
-    "the script's own exception: the line named is where it was raised",
+    "the script raised this exception; the line shown is where",
     "Python 3.11",
     "clusterrun logs JOB[ --rank {rank}] --stream err -n 50",
 )
@@ -194,7 +192,7 @@ BARE = row(
     r"(?:(?:[A-Z]\w*(?:Error|Exception|Failure)|Exception|TimeoutExpired): .+"
     r"|(?:AssertionError|NotImplementedError|RecursionError)$)",
     "{0}",
-    "an exception whose traceback is not in the log: the lines before it may say where",
+    "the traceback of this exception is not in the log; the lines above may show where it was raised",
     "Python 3.11",
     "clusterrun logs JOB[ --rank {rank}] --stream err -n 50",
     Strength.HINT,
@@ -205,7 +203,7 @@ EXIT = row(
     "exited",
     "exited",
     "{error}",
-    "the script (or what it ran) chose this status itself: what it printed before says more",
+    "the script (or a program it ran) exited with this status itself; its earlier output may say why",
     "clusterrun/worker/user_code.py",
     "clusterrun logs JOB[ --rank {rank}] -n 50",
 )

@@ -7,68 +7,68 @@ from __future__ import annotations
 from clusterrun.why.causes.model import CauseRow, Strength, row
 
 SLURM_C = "https://github.com/SchedMD/slurm/blob/slurm-22.05/src/slurmd/slurmstepd/req.c"
-_MEMORY = "ask for more memory (sacct -j JOB -o JobID,MaxRSS,ReqMem shows what was used), or use less: fewer data-loading workers, no copies"
+_MEMORY = "request more memory (sacct -j JOB -o JobID,MaxRSS,ReqMem shows what was used), or use less: fewer data-loading workers, no copies"
 _MEMORY_COMMAND = "clusterrun submit … --mem SIZE"
-_ECHO = "the end of a task, not its cause"
+_ECHO = "this is how a task ended, not the cause"
 _SIGNALS = r"Segmentation fault|Bus error|Floating point exception|Illegal instruction|Aborted"
 
 SLURM: tuple[CauseRow, ...] = (
     row(
         "time-limit", "due to time limit", r"CANCELLED AT (?P<at>[\d:T-]+) DUE TO TIME LIMIT",
-        "the time limit ended the job at {at}",
-        "ask for more time, or save and go on in another job: tasks of clusterrun save before the limit and resume (--requeue)",
+        "the job reached its time limit at {at}",
+        "request more time, or save and resume in another job: clusterrun's tasks save before the limit and resume (--requeue)",
         SLURM_C, "clusterrun submit … --time LONGER",
     ),
     row(
         "preemption", "due to preemption", r"CANCELLED AT (?P<at>[\d:T-]+) DUE TO PREEMPTION",
-        "the job was preempted at {at}: a job of higher priority took its nodes",
-        "let Slurm start it again (--requeue; tasks of clusterrun resume from their checkpoint), or use a partition or QOS that is not preempted",
+        "the job was preempted at {at}: a higher-priority job took its nodes",
+        "let Slurm restart it (--requeue; clusterrun's tasks resume from their checkpoint), or use a partition or QOS that is not preempted",
         "https://github.com/SystemsGenetics/GEMmaker/issues/233", "clusterrun submit … --requeue",
     ),
     row(
-        "preemption", "this job is preempted", r"Caught signal \w+ on \S+: this job is preempted", "submitit took the signal for a preemption: a job of higher priority took the nodes, or somebody requeued the job",
-        "submitit queues it again by itself where the job has a checkpoint function", "https://github.com/facebookincubator/submitit/pull/1701",
+        "preemption", "this job is preempted", r"Caught signal \w+ on \S+: this job is preempted", "submitit treated the signal as a preemption: a higher-priority job took the nodes, or someone requeued the job",
+        "submitit requeues the job if it has a checkpoint function", "https://github.com/facebookincubator/submitit/pull/1701",
         "clusterrun submit … --requeue",
     ),
     row(
-        "time-limit", "this job is timed-out", r"Caught signal \w+ on \S+: this job is timed-out", "the job came to its time limit",
-        "submitit queues it again by itself where the job has a checkpoint function; else ask for more time", "https://github.com/facebookincubator/submitit/pull/1701",
+        "time-limit", "this job is timed-out", r"Caught signal \w+ on \S+: this job is timed-out", "the job reached its time limit",
+        "submitit requeues the job if it has a checkpoint function; otherwise request more time", "https://github.com/facebookincubator/submitit/pull/1701",
         "clusterrun submit … --time LONGER",
     ),
     row(
         "node-failure", "due to node failure", r"CANCELLED AT (?P<at>[\d:T-]+) DUE TO NODE FAILURE",
-        "Slurm lost a node of the job at {at}", "keep off the node until your admins have looked at it; --requeue starts the job again by itself",
+        "Slurm lost a node of the job at {at}", "exclude the node until your administrators have checked it; with --requeue Slurm restarts the job",
         SLURM_C, "clusterrun submit … --exclude NODE --requeue",
     ),
     row(
         "node-failure", "node failure on", r"error: Node failure on (?P<node>\S+)", "Slurm lost node {node}",
-        "keep off the node until your admins have looked at it; --requeue starts the job again by itself",
+        "exclude the node until your administrators have checked it; with --requeue Slurm restarts the job",
         "https://github.com/nebius/soperator/issues/854", "clusterrun submit … --exclude[ {node}] --requeue",
     ),
     row(
         "cancelled", "cancelled at", r"\*\*\* JOB \S+ (?:ON \S+ )?CANCELLED AT (?P<at>[\d:T-]+)(?: DUE [Tt][Oo] SIGNAL [\w ]+| on \S+)? \*\*\*",
-        "the job was cancelled at {at}", "somebody typed scancel, or a program did; accounting names the user", SLURM_C, "sacct -j JOB -X -o JobID,State%30",
+        "the job was cancelled at {at}", "a user or a program ran scancel; accounting shows which user", SLURM_C, "sacct -j JOB -X -o JobID,State%30",
     ),
     row(
         "requeued", "due to job requeue", r"CANCELLED AT (?P<at>[\d:T-]+) DUE TO JOB REQUEUE", "the job was put back into the queue at {at}",
-        "it starts again under the same id", SLURM_C, "clusterrun status JOB", Strength.ECHO,
+        "it restarts under the same job id", SLURM_C, "clusterrun status JOB", Strength.ECHO,
     ),
     row(
-        "host-memory", "oom-kill|oom_kill", r"Detected (?P<number>\d+) oom[-_]kill event", "the host's memory ran out: the kernel killed {number} of the job's processes",
+        "host-memory", "oom-kill|oom_kill", r"Detected (?P<number>\d+) oom[-_]kill event", "host memory ran out: the kernel killed {number} of the job's processes",
         _MEMORY, "https://github.com/chrisknewman/tusas/issues/149", _MEMORY_COMMAND,
     ),
     row(
         "host-memory", "exceeded memory limit", r"[Ee]xceeded memory limit \((?P<used>\d+) > (?P<limit>\d+)\)",
-        "the job used more memory than it had asked for ({compared}) and was killed[ on {node}]", _MEMORY,
+        "the job used more memory than it requested ({compared}) and was killed[ on {node}]", _MEMORY,
         "https://github.com/openbabel/openbabel/issues/2658", _MEMORY_COMMAND,
     ),
     row(
-        "host-memory", "out of memory", r"srun: error: (?P<node>\S+): tasks? (?P<ranks>[\d,-]+): Out Of Memory", "the host's memory ran out on {node}: task {ranks}",
+        "host-memory", "out of memory", r"srun: error: (?P<node>\S+): tasks? (?P<ranks>[\d,-]+): Out Of Memory", "host memory ran out on {node}: task {ranks}",
         _MEMORY, "https://github.com/hafs-community/HAFS/issues/101", _MEMORY_COMMAND,
     ),
     row(
         "host-memory", "out of memory: killed process|cgroup out of memory", r"(?:Memory cgroup o|O)ut of memory: Killed process (?P<pid>\d+) \((?P<what>[^)]*)\)",
-        "the host's memory ran out: the kernel killed {what} ({pid})", _MEMORY, "Linux mm/oom_kill.c", _MEMORY_COMMAND,
+        "host memory ran out: the kernel killed {what} ({pid})", _MEMORY, "Linux mm/oom_kill.c", _MEMORY_COMMAND,
     ),
     row(
         "host-memory", "memory limit", r"[Ee]xceeded (?:job|step) memory limit", "the job reached its memory limit", _MEMORY,
@@ -76,12 +76,12 @@ SLURM: tuple[CauseRow, ...] = (
     ),
     row(
         "killed", ": killed", r"srun: error: (?P<node>\S+): tasks? (?P<ranks>[\d,-]+): Killed", "task {ranks} on {node} was killed (SIGKILL)",
-        "nobody in the log says who: the kernel for want of memory (ask your admins for dmesg of that node), or somebody by hand",
+        "the log does not say what killed it: the kernel, because memory ran out (ask your administrators for that node's dmesg), or a person",
         "Slurm 22.05, seen on the lab", _MEMORY_COMMAND,
     ),
     row(
         "crashed", "fault|bus error|exception|illegal instruction|aborted", rf"srun: error: (?P<node>\S+): tasks? (?P<ranks>[\d,-]+): (?P<how>{_SIGNALS})",
-        "task {ranks} on {node} crashed: {how}", "compiled code failed, not Python: the lines of that rank before its end name the place (faulthandler)",
+        "task {ranks} on {node} crashed: {how}", "compiled code failed, not Python: the last lines of that rank show where (faulthandler)",
         "https://github.com/hafs-community/HAFS/issues/101", "clusterrun logs JOB[ --rank {rank}] -n 50",
     ),
     row(
@@ -90,53 +90,53 @@ SLURM: tuple[CauseRow, ...] = (
     ),
     row(
         "launch-failed", "task launch for", r"Task launch for (?:StepId=)?(?P<step>\S+) failed on node (?P<node>[^:\s]+): (?P<why>.*)",
-        "Slurm could not start the ranks on {node}: {why}", "\"credential\" means that the nodes' clocks differ: your admins; else try another node",
+        "Slurm could not start the ranks on {node}: {why}", "\"credential\" means that the nodes' clocks differ: tell your administrators; otherwise try another node",
         "https://github.com/ai4d-iasc/trixie/issues/58", "clusterrun submit … --exclude[ {node}]",
     ),
     row(
         "launch-failed", "launch failed: ", r"srun: error: (?:tasks? [\d,-]+|Application) launch failed: (?P<why>.*)", "Slurm could not start the ranks: {why}",
-        "a plug-in or a daemon on the node: try another node, and show your admins the line", "https://github.com/NVIDIA/pyxis/issues/4", "clusterrun submit … --exclude NODE",
+        "a plug-in or a daemon on the node failed: try another node, and show your administrators the line", "https://github.com/NVIDIA/pyxis/issues/4", "clusterrun submit … --exclude NODE",
     ),
     row(
         "launch-failed", "invalid account or|invalid qos", r"(?:srun|sbatch|salloc): error: (?P<what>.*Invalid (?:account or account/partition combination specified|qos specification))",
-        "the scheduler refused: {what}", "you may not use that account, partition or QOS together: sacctmgr -n show assoc user=$USER format=account,partition,qos lists yours",
+        "Slurm rejected the request: {what}", "you may not use that account, partition and QOS together: sacctmgr -n show assoc user=$USER format=account,partition,qos lists yours",
         "https://github.com/ecmwf/WeatherGenerator/issues/2249", "sacctmgr -n show assoc user=$USER format=account,partition,qos",
     ),
     row(
         "launch-failed", "pyxis: ", r"slurmstepd\S*: error: pyxis: +\[ERROR\] (?P<why>.*)", "the container could not be started: {why}",
-        "enroot's own words: a registry's 401 needs a login (enroot's .credentials) or a name written HOST#PATH:TAG, its 404 another tag; a file must be there on the nodes",
+        "the message is enroot's: a registry's 401 needs a login (enroot's .credentials) or a name of the form HOST#PATH:TAG, a 404 another tag; an image file must exist on the nodes",
         "https://github.com/NVIDIA/pyxis/issues/168", "clusterrun logs JOB --stream err -n 30", Strength.HINT,
     ),
     row(
         "launch-failed", "unable to create step|unable to confirm allocation|unable to allocate resources|batch job submission failed|submit/allocate failed|: fatal: ",
         r"(?:srun|sbatch|salloc): (?:fatal: (?!Can not execute)|error: (?=[Uu]nable to (?:create step|confirm allocation|allocate resources)|Batch job submission failed|Job submit/allocate failed))"
         r"(?P<what>.*)",
-        "the scheduler refused: {what}", "the message names what does not fit: more tasks, memory or GPUs in the step than the job has, or a limit",
+        "Slurm rejected the request: {what}", "the message names what does not fit: the step wants more tasks, memory or GPUs than the job has, or exceeds a limit",
         "Slurm 22.05 src/srun/libsrun", "scontrol show job JOB",
     ),
     row(
         "launch-failed", "specified plugin name for mpi|cannot find mpi plugin|invalid mpi type", r"srun: error: (?P<what>Couldn't find the specified plugin name for mpi/\w+|cannot find mpi plugin.*|Invalid MPI type.*)",
-        "srun could not start MPI: {what}", "this Slurm was built without that kind of MPI: take one of its list, or none (torch needs no MPI)", "https://slurm.schedmd.com/mpi_guide.html", "srun --mpi=list",
+        "srun could not start MPI: {what}", "this Slurm was built without that type of MPI: use one that it lists, or none (torch needs no MPI)", "https://slurm.schedmd.com/mpi_guide.html", "srun --mpi=list",
     ),
     row(
         "launch-failed", "container start failed|container_g_join failed|couldn't start container|pyxis: failed to|required plugin|task_prolog|prolog failed|failed to invoke spank",
         r"(?:slurmstepd\S*:|\[[\dT:.-]+\]) error: (?P<what>(?:pyxis: (?:container start failed|couldn't start container|failed to (?:import|create|start)\b)|container_g_join failed|spank: required plugin|Failed to invoke spank"
         r"|run_command: slurm task_prolog|.*[Pp]rolog failed).*)",
-        "the step could not be started on the node: {what}", "a container image, a plug-in or the node's prolog failed: the lines around it say which; try another node, or tell your admins",
+        "the step could not be started on the node: {what}", "a container image, a plug-in or the node's prolog failed: the lines around it say which; try another node, or tell your administrators",
         "https://github.com/NVIDIA/pyxis/issues/61", "clusterrun submit … --exclude[ {node}]",
     ),
     row(
-        "command-missing", "can not execute", r"srun: fatal: Can not execute (?P<what>\S+)", "{what} cannot be run: it is not there, or not executable",
-        "srun looks for it on the node it runs on, a container's own programs too", "https://github.com/NVIDIA/pyxis/issues/104", "clusterrun submit … --python PATH",
+        "command-missing", "can not execute", r"srun: fatal: Can not execute (?P<what>\S+)", "{what} cannot be run: it does not exist, or is not executable",
+        "srun looks for it on the node where it runs; this also holds for a container's own programs", "https://github.com/NVIDIA/pyxis/issues/104", "clusterrun submit … --python PATH",
     ),
     row(
         "slurm-error", "slurmstepd|srun: fatal|srun: error: ",
         r"^(?:slurmstepd\S*: error|srun: fatal|srun: error): (?P<what>(?!\*\*\*|couldn't chdir|_slurm_cgroup|\S+: tasks? [\d,-]+:|Timed out waiting for job step|eio_handle_mainloop|write to unblock task|Failed to send MESSAGE_TASK_EXIT).+)",
-        "Slurm reports: {what}", "its own words: look them up, or show them to your admins", "Slurm 22.05 src/slurmd/slurmstepd, src/srun", "clusterrun logs JOB --stream err -n 50", Strength.HINT,
+        "Slurm reports: {what}", "look the message up, or show it to your administrators", "Slurm 22.05 src/slurmd/slurmstepd, src/srun", "clusterrun logs JOB --stream err -n 50", Strength.HINT,
     ),
     row(
         "command-missing", "execve()", r"error: execve\(\): (?P<what>[^\s:]+): (?P<why>No such file or directory|Permission denied|Exec format error|bad interpreter.*)",
-        "{what} cannot be run on the node: {why}", "the path must be there on the compute nodes: a shared file system, and the right environment",
+        "{what} cannot be run on the node: {why}", "the path must exist on the compute nodes: use a shared file system and the right environment",
         "https://github.com/SchedMD/slurm/blob/slurm-22.05/src/slurmd/slurmstepd/task.c", "clusterrun submit … --python PATH",
     ),
 )  # fmt: skip

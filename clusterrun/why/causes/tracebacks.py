@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from clusterrun.why.causes.frames import asks_the_web, is_own, place
+from clusterrun.why.causes.frames import find_place, is_own, is_web_library
 from clusterrun.why.causes.model import Line
 
 _READER_GONE = frozenset(("BrokenPipeError", "ConnectionResetError"))
@@ -61,8 +61,8 @@ class Raised:
     cause: str = ""
     threaded: bool = False  # whether a thread raised it: the program went on
     online: bool = False  # whether a frame of it is in a library that asks the web
-    going_on: bool = True  # whether a line after it may still belong to its message
-    unsaid: bool = False  # whether its message begins on a line after it
+    continues: bool = True  # whether a line after it may still belong to its message
+    message_follows: bool = False  # whether its message begins on a line after it
     headless: bool = False  # whether the line that opens a traceback is missing
     _prefix: re.Pattern[str] | None = None  # what stands before each of its lines, where something does
     _frames: list[tuple[str, str]] = field(default_factory=list)
@@ -94,7 +94,7 @@ def split_rank(line: Line) -> tuple[int | None, str]:
     return int(prefix["rank"] or prefix["late"] or prefix["mpi"]), line.text[prefix.end() :]
 
 
-def tracebacks(lines: Sequence[Line]) -> list[Raised]:
+def find_tracebacks(lines: Sequence[Line]) -> list[Raised]:
     """The tracebacks in the lines of one file, in the order in which they end; each rank's lines by themselves."""
     done: list[Raised] = []
     open_: dict[int | None, Raised] = {}
@@ -112,7 +112,7 @@ def tracebacks(lines: Sequence[Line]) -> list[Raised]:
         elif current is not None:
             if current.headless and text.strip() and text[0] not in " \t" and not _is_error(text):
                 del open_[rank]
-            elif _read(current, index, text):
+            elif _read_line(current, index, text):
                 done.append(current)
                 ended[rank] = open_.pop(rank)
             elif index - current.first > _LONGEST:
@@ -122,10 +122,10 @@ def tracebacks(lines: Sequence[Line]) -> list[Raised]:
             if _chains(text):
                 before[rank] = text.strip()
                 continue
-            _go_on(last, index, text)
+            _continue_message(last, index, text)
         if text.strip():
             before[rank] = text
-    return _unchained(done)
+    return _last_of_chains(done)
 
 
 def _chains(text: str) -> bool:
@@ -143,7 +143,7 @@ def _opened(
             return None
         raised = _begin(rank, index, None, "")
         raised.headless = True
-        _read(raised, index, text)
+        _read_line(raised, index, text)
         return raised
     if current is None or current._frames:
         chained = _chains(before) or text[: header.start()].endswith("Original ")  # a data-loading worker's
@@ -152,14 +152,14 @@ def _opened(
     return current
 
 
-def _go_on(last: Raised, index: int, text: str) -> None:
+def _continue_message(last: Raised, index: int, text: str) -> None:
     """Take a line after a traceback that may belong to its message."""
     if index - last.index > _MESSAGE_LINES:
         return
-    last.going_on = last.going_on and _ANOTHER.match(text) is None
-    last.end = index if last.going_on else last.end
-    if last.unsaid and last.going_on and text.strip("*-= \t"):
-        last.message, last.unsaid = f"{last.message} {text.strip()}".strip(), False
+    last.continues = last.continues and _ANOTHER.match(text) is None
+    last.end = index if last.continues else last.end
+    if last.message_follows and last.continues and text.strip("*-= \t"):
+        last.message, last.message_follows = f"{last.message} {text.strip()}".strip(), False
 
 
 def _begin(rank: int | None, index: int, last: Raised | None, before: str) -> Raised:
@@ -184,7 +184,7 @@ def _is_error(text: str) -> bool:
     return match is not None and _AN_ERROR.match(match["name"]) is not None
 
 
-def _read(raised: Raised, index: int, text: str) -> bool:
+def _read_line(raised: Raised, index: int, text: str) -> bool:
     """Take one line of a traceback; tells whether it was the last."""
     if raised._prefix is not None:
         before = raised._prefix.match(text)
@@ -200,7 +200,7 @@ def _read(raised: Raised, index: int, text: str) -> bool:
             raised._indent = max(0, len(text) - len(text.lstrip()) - 2)
         raised._frames.append((frame["file"] or frame["boxed"], frame["line"] or frame["number"]))
         raised._source = ""
-        raised.online = raised.online or asks_the_web(raised._frames[-1][0])
+        raised.online = raised.online or is_web_library(raised._frames[-1][0])
         return False
     if not raised._frames or not text.strip() or text[0] in " \t|+" or text.lstrip()[0] in _BOX:
         boxed = _BOXED_SOURCE.match(text[:500])
@@ -210,14 +210,14 @@ def _read(raised: Raised, index: int, text: str) -> bool:
     if match is None:
         return False  # another's line in between
     raised.name, raised.message = match["name"], (match["message"] or "").strip()
-    raised.unsaid = text.rstrip().endswith(":")
+    raised.message_follows = text.rstrip().endswith(":")
     if raised.name in _READER_GONE and raised._frames[0][0].endswith("multiprocessing/queues.py"):
         raised.harmless = True  # the queue's own thread: it prints this, and the process goes on
-    raised.place, raised.index, raised.end = place(raised._frames), index, index
+    raised.place, raised.index, raised.end = find_place(raised._frames), index, index
     return True
 
 
-def _unchained(done: list[Raised]) -> list[Raised]:
+def _last_of_chains(done: list[Raised]) -> list[Raised]:
     """Only the last of each chain: what the program ended with; its range covers the others."""
     by_start: dict[tuple[int | None, int], Raised] = {}
     for raised in done:
@@ -225,7 +225,7 @@ def _unchained(done: list[Raised]) -> list[Raised]:
     return sorted(by_start.values(), key=lambda raised: raised.index)
 
 
-def crash_place(lines: Sequence[Line], index: int) -> str:
+def find_crash_place(lines: Sequence[Line], index: int) -> str:
     """file:line in the user's code of the stack that faulthandler writes after a fatal error, innermost first."""
     rank = split_rank(lines[index])[0]
     stack = [text for line in lines[index + 1 : index + 500] for who, text in [split_rank(line)] if who == rank]
@@ -235,7 +235,7 @@ def crash_place(lines: Sequence[Line], index: int) -> str:
     return f"{own[0]['file']}:{own[0]['line']}" if own else ""
 
 
-def summaries(lines: Sequence[Line]) -> Iterator[Summary]:
+def find_summaries(lines: Sequence[Line]) -> Iterator[Summary]:
     """torchrun's summaries in the lines of one file."""
     for index, line in enumerate(lines):
         if SUMMARY not in line.text:

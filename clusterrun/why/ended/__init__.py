@@ -1,11 +1,10 @@
-"""Why a job ended, asked of everything that knows: its records, its logs, the scheduler.
+"""Why a job ended, from its records, its logs and the scheduler.
 
-records.py   what the run wrote of itself -> facts
-reading.py   its logs -> lines, bounded
-again.py     the command that submits it again, with what to change
-time_limit.py  a longer time limit, within what a partition allows
-here.py      a local job's end, without what only Slurm has
-answer.py    Diagnosis: what is told
+records.py      what the run recorded -> facts
+logs.py         its logs -> lines, within bounds
+resubmit.py     the command that submits it again, with what to change
+time_limit.py   a longer time limit, within what a partition allows
+answer.py       Diagnosis: what is shown
 """
 
 from __future__ import annotations
@@ -31,11 +30,11 @@ from clusterrun.scheduler.slurm.scontrol import parse_show, show_argv
 from clusterrun.state.reconcile import RunState
 from clusterrun.why.causes import Cause, EndFacts, first_cause
 from clusterrun.why.causes.frames import is_own
-from clusterrun.why.ended.answer import Diagnosis, here
-from clusterrun.why.ended.logs import Read, read_folder, read_logs
-from clusterrun.why.ended.records import facts_of
-from clusterrun.why.ended.resubmit import advised
-from clusterrun.why.ended.time_limit import longer
+from clusterrun.why.ended.answer import Diagnosis, local_cause
+from clusterrun.why.ended.logs import LogLines, read_folder, read_logs
+from clusterrun.why.ended.records import load_end_facts
+from clusterrun.why.ended.resubmit import with_command
+from clusterrun.why.ended.time_limit import with_longer_limit
 
 __all__ = ["Diagnosis", "explain", "explain_logs", "in_one_line"]
 
@@ -43,90 +42,92 @@ _JOB = re.compile(r"\bJOB\b")  # stands for the job's id in the texts of the tab
 
 
 class Cluster(Protocol):
-    """Who has the schedulers; clusterrun.cluster.Cluster is one."""
+    """The part of clusterrun.cluster.Cluster that is needed here."""
 
     def scheduler(self, name: str) -> Scheduler: ...
 
 
 def explain(cluster: Cluster, state: RunState) -> Diagnosis:
-    """Why a job that is over ended, ours or any other whose logs can be found. Never raises for want of evidence.
+    """Return why a job ended; it may be another tool's. Missing evidence never raises.
 
     At most three reading commands of Slurm: its show of the job, its accounting where the job was cancelled, its
     nodes where one was lost, its partitions where the time limit ended it.
     """
-    facts, notes = facts_of(state), list(_unseen(state))
-    slurm = _slurm_of(cluster, state)
+    facts, notes = load_end_facts(state), list(_state_notes(state))
+    slurm = _find_slurm(cluster, state)
     shown: dict[str, str] = {}
     silence = ""
     if slurm is not None and (state.record is None or (facts.state == "FAILED" and facts.exit_status is None)):
-        shown, silence = _shown(slurm, state)
+        shown, silence = _show_job(slurm, state)
         if facts.exit_status is None and shown.get("JobState", "") == facts.state:
             facts = replace(facts, exit_status=exit_status(shown.get("ExitCode", "")))
     if slurm is not None:
-        facts = _asked(slurm, state, facts)
-    read = _logs_of(state, shown, silence=silence)
+        facts = _with_slurm_facts(slurm, state, facts)
+    read = _read_job_logs(state, shown, silence=silence)
     # a Slurm that was silent is not asked again
-    return _answer(state, facts, read, notes, shown, None if silence or state.note else slurm)
+    return _diagnose(state, facts, read, notes, shown, None if silence or state.note else slurm)
 
 
 def in_one_line(state: RunState) -> str:
-    """The first cause of a run of ours that is over, from its own files alone; empty where none is seen."""
+    """Return the first cause of an ended run on one line, from its own files only; empty if there is none."""
     if state.record is None or state.status.outcome in (Outcome.DONE, Outcome.RUNNING):
         return ""
-    answer = _answer(state, facts_of(state), _logs_of(state, {}, search=False), [], {})
+    answer = _diagnose(state, load_end_facts(state), _read_job_logs(state, {}, search=False), [], {})
     return "" if answer.cause.kind in ("none", "unknown") else answer.short()
 
 
 def explain_logs(folder: Path) -> Diagnosis:
-    """The first cause that a folder of logs shows, with nothing known of the job.
+    """Return the first cause in a folder of logs, without knowing the job.
 
     Raises RequestError where it is no folder or holds no log.
     """
     read = read_folder(folder)
     cause = first_cause(read.logs, EndFacts())
     if _JOB.search(cause.command):  # no job is known here, but the file is
-        cause = replace(cause, command=_to_read(cause) if cause.command.startswith("clusterrun logs") else "")
-    return Diagnosis(cause=advised(replace(cause, advice=_JOB.sub("JOBID", cause.advice)), None), notes=read.notes)
+        cause = replace(cause, command=_less_command(cause) if cause.command.startswith("clusterrun logs") else "")
+    return Diagnosis(cause=with_command(replace(cause, advice=_JOB.sub("JOBID", cause.advice)), None), notes=read.notes)
 
 
-def _to_read(cause: Cause) -> str:
-    """How to read the log that shows it, from the line on; empty where none does."""
+def _less_command(cause: Cause) -> str:
+    """Return the command that opens the log at the evidence; empty if there is none."""
     shown = next((one for one in cause.evidence if one.file), None)
     if shown is None:
         return ""
     return f"less {f'+{shown.number} ' if shown.number else ''}{shlex.quote(shown.file)}"
 
 
-def _answer(
+def _diagnose(
     state: RunState,
     facts: EndFacts,
-    read: Read,
+    read: LogLines,
     notes: Sequence[str],
     shown: dict[str, str],
     slurm: SlurmCommands | None = None,
 ) -> Diagnosis:
     cause = first_cause(read.logs, facts)
     if state.status.id.is_local:
-        cause = here(cause, state.status)
+        cause = local_cause(cause, state.status)
     if slurm is not None and cause.kind == "time-limit":
-        cause = longer(cause, state.status, parse_partitions(slurm.answer(partitions_argv()).text), state.record)
+        cause = with_longer_limit(
+            cause, state.status, parse_partitions(slurm.answer(partitions_argv()).text), state.record
+        )
     if cause.kind == "log-unopened":
         cause = replace(cause, command=_folder_command(state, shown))
     if facts.lost_nodes and cause.kind != "node-failure":  # since when is not known: it is told, not blamed
         notes = (*notes, f"of its nodes {', '.join(facts.lost_nodes)} is down or does not answer now")
     job = str(state.status.id)
     cause = replace(cause, command=_JOB.sub(job, cause.command), advice=_JOB.sub(job, cause.advice))
-    cause = _in_module(cause, state)
+    cause = _with_module(cause, state)
     if state.record is None or state.record.mine:  # another user's record must not put words into a command of mine
-        cause = advised(cause, state.record, shown.get("Command", ""))
+        cause = with_command(cause, state.record, shown.get("Command", ""))
     elif cause.command.startswith("clusterrun submit"):
         cause = replace(cause, command="")
     status = facts.failure.status if facts.failure is not None and facts.state == "FAILED" else None
     return Diagnosis(cause=cause, notes=(*notes, *read.notes), status=status)
 
 
-def _in_module(cause: Cause, state: RunState) -> Cause:
-    """The cause with the module that was started (``-m``), where its place is in a library's code."""
+def _with_module(cause: Cause, state: RunState) -> Cause:
+    """Return the cause with the module that was started (``-m``) if its place is in a library."""
     if state.record is None or not cause.place or is_own(cause.place.rpartition(":")[0]):
         return cause
     work = (read_json(state.record.run_dir / "spec.json") or {}).get("work")
@@ -136,7 +137,7 @@ def _in_module(cause: Cause, state: RunState) -> Cause:
 
 
 def _folder_command(state: RunState, shown: dict[str, str]) -> str:
-    """How to look at the folder that the logs were to be in."""
+    """Return the command that checks the log folder."""
     run = state.record
     if run is None and not shown.get("StdOut"):
         return "quota -s"
@@ -144,13 +145,13 @@ def _folder_command(state: RunState, shown: dict[str, str]) -> str:
     return f"ls -ld {folder}; df -h {folder}; quota -s"
 
 
-def _unseen(state: RunState) -> Sequence[str]:
+def _state_notes(state: RunState) -> Sequence[str]:
     status = state.status
     known = status.reason if status.outcome in (Outcome.UNKNOWN, Outcome.LOST) else ""
-    return [*([known] if known else []), *([f"not seen: {state.note}"] if state.note else [])]
+    return [*([known] if known else []), *([f"not available: {state.note}"] if state.note else [])]
 
 
-def _slurm_of(cluster: Cluster, state: RunState) -> SlurmCommands | None:
+def _find_slurm(cluster: Cluster, state: RunState) -> SlurmCommands | None:
     if state.status.id.is_local:
         return None
     try:
@@ -160,20 +161,20 @@ def _slurm_of(cluster: Cluster, state: RunState) -> SlurmCommands | None:
     return scheduler.slurm
 
 
-def _shown(slurm: SlurmCommands, state: RunState) -> tuple[dict[str, str], str]:
-    """What Slurm still shows of a job (its logs, what was run, its exit code), and why it did not answer, if so."""
+def _show_job(slurm: SlurmCommands, state: RunState) -> tuple[dict[str, str], str]:
+    """Return the fields of ``scontrol show job``, and the error if Slurm did not answer."""
     reply = slurm.answer(show_argv("job", [str(state.status.id)]))
     blocks = parse_show(reply.text)
     silent = reply.note if not blocks and "Invalid job id" not in reply.note + reply.stderr else ""
     return (blocks[-1] if blocks else {}), silent
 
 
-def _asked(slurm: SlurmCommands, state: RunState, facts: EndFacts) -> EndFacts:
-    """The facts with what only Slurm knows: who cancelled, which nodes are lost."""
+def _with_slurm_facts(slurm: SlurmCommands, state: RunState, facts: EndFacts) -> EndFacts:
+    """Return the facts with what only Slurm knows: who cancelled the job, which nodes are lost."""
     if facts.state == "CANCELLED" and not facts.cancelled_by and slurm.facts.accounting:
         user = parse_canceller(slurm.answer(ended_argv(state.status.id)).text)
         if user is not None:
-            return replace(facts, cancelled_by=_user(user))
+            return replace(facts, cancelled_by=_format_user(user))
     nodes = sorted(set(facts.nodes.values())) or ([state.status.nodes] if state.status.nodes else [])
     if (facts.state == "NODE_FAIL" or facts.due == "NODE FAILURE" or _may_be_lost(facts)) and nodes:
         return replace(facts, lost_nodes=tuple(lost_nodes(parse_show(slurm.answer(show_argv("node", nodes)).text))))
@@ -181,11 +182,11 @@ def _asked(slurm: SlurmCommands, state: RunState, facts: EndFacts) -> EndFacts:
 
 
 def _may_be_lost(facts: EndFacts) -> bool:
-    """Whether ranks are missing that nobody speaks for."""
+    """Return whether some ranks left no end record."""
     return facts.state == "FAILED" and bool(facts.world_size) and 0 < len(facts.ends) < (facts.world_size or 0)
 
 
-def _user(uid: int) -> str:
+def _format_user(uid: int) -> str:
     try:
         name = pwd.getpwuid(uid).pw_name
     except KeyError:
@@ -193,20 +194,22 @@ def _user(uid: int) -> str:
     return f"{name} (you)" if uid == getuid() else name
 
 
-def _logs_of(state: RunState, shown: dict[str, str], search: bool = True, silence: str = "") -> Read:
+def _read_job_logs(state: RunState, shown: dict[str, str], search: bool = True, silence: str = "") -> LogLines:
     job, run = state.status.id, state.record
     if run is not None:
-        again_ = bool(state.status.restarts)
+        restarted = bool(state.status.restarts)
         source = run_logs.source_of(run, job)
         out, err = log_paths(run.logs, job)
         # the figures of a task show a loss that became NaN
         figures = [path] if (path := run.run_dir / "metrics.jsonl").exists() else []
         return read_logs(
-            [err, out, *figures], world_size=run.world_size, run_id=run.run_id if again_ else "", search=search,
+            [err, out, *figures], world_size=run.world_size, run_id=run.run_id if restarted else "", search=search,
             begin=source.begin[::-1], owners=source.owners,
         )  # fmt: skip
     paths = list(dict.fromkeys(Path(shown[key]) for key in ("StdErr", "StdOut") if shown.get(key, "").startswith("/")))
     if not paths:
-        why = f"Slurm did not answer ({silence})" if silence else "Slurm has forgotten it"
-        return Read((), (f"where its logs are is not known: {why}; `clusterrun why --logs DIR` reads a folder",))
+        why = f"Slurm did not answer ({silence})" if silence else "Slurm no longer knows the job"
+        return LogLines(
+            (), (f"the location of its logs is unknown: {why}; `clusterrun why --logs DIR` reads a folder",)
+        )
     return read_logs(paths)

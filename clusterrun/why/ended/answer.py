@@ -1,4 +1,4 @@
-"""What is told of a job's end: the cause in a sentence, who and where, the proof, what to do, what was not seen."""
+"""The diagnosis of a job's end: cause, rank and place, evidence, advice and notes."""
 
 from __future__ import annotations
 
@@ -10,40 +10,30 @@ from typing import Any
 from clusterrun.job import JobStatus
 from clusterrun.why.causes import Cause
 
-_NO_FAILURE = ("none", "unknown", "stopped", "duplicate")
 _LONGEST = 400  # characters of a line of evidence: errors of libraries go on for a page
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """The first cause of a job's end; ``notes`` say what could not be seen. Foreign text is in it as it is."""
+    """The first cause of a job's end; ``notes`` name what was not available. Log text in it is not sanitized."""
 
     cause: Cause
     notes: tuple[str, ...] = ()
     status: int | None = None  # the exit status of the rank that failed first; srun's is the highest of all ranks'
 
     def headline(self) -> str:
-        """The cause and who, on one line."""
+        """Return the cause, its rank and place on one line."""
         where = ", ".join(word for word in (self._who(), self.cause.place) if word)
         return f"{self.cause.sentence}{f' ({where})' if where else ''}"
 
     def short(self) -> str:
-        """One line, whose rank comes first: for the end of what one has followed."""
+        """Return the cause on one line that begins with the rank, as ``logs -f`` ends with it."""
         place = f" ({self.cause.place})" if self.cause.place else ""
         who = f"{self._who()} failed first: " if self._who() else ""
         return f"{who}{self.cause.sentence}{place}"
 
-    def lines(self) -> list[str]:
-        """For people: the cause, the proof with file and line, what to do, the command to type."""
-        cause = self.cause
-        lines = [self.headline() if cause.kind in _NO_FAILURE else f"first cause: {self.headline()}"]
-        lines += [f"  {one.place}: {one.text[:_LONGEST]}" for one in cause.evidence]
-        lines += [f"what to do: {cause.advice}"] if cause.advice else []
-        lines += [f"  {cause.command}"] if cause.command else []
-        return lines + [f"note: {note}" for note in self.notes]
-
     def facts(self) -> list[tuple[str, Sequence[str]]]:
-        """The same for people as named parts, as ``why`` shows them."""
+        """Return what ``why`` shows: each part's name and its lines."""
         cause = self.cause
         seen = [f"{one.place}: {one.text[:_LONGEST]}" for one in cause.evidence]
         do = [line for line in (cause.advice, cause.command) if line]
@@ -51,7 +41,7 @@ class Diagnosis:
         return [(name, lines) for name, lines in named if lines]
 
     def json(self) -> dict[str, Any]:
-        """The same as plain values."""
+        """Return the values for ``--json``."""
         cause = self.cause
         return {
             "kind": cause.kind,
@@ -68,8 +58,8 @@ class Diagnosis:
         }
 
     def _who(self) -> str:
-        rank, node, told = self.cause.rank, self.cause.node, self.cause.sentence
-        if rank is None or f"rank {rank} " in told or f"task {rank} " in told:
+        rank, node, sentence = self.cause.rank, self.cause.node, self.cause.sentence
+        if rank is None or f"rank {rank} " in sentence or f"task {rank} " in sentence:
             return ""
         return f"rank {rank} on {node}" if node else f"rank {rank}"
 
@@ -78,8 +68,8 @@ _SLURM = r"(?:sacct|scontrol|sinfo|squeue)\b"
 _ASIDE = re.compile(rf" \({_SLURM}[^)]*\)")
 
 
-def here(cause: Cause, job: JobStatus) -> Cause:
-    """The cause without Slurm's commands, and a lost supervisor in the local scheduler's own words."""
+def local_cause(cause: Cause, job: JobStatus) -> Cause:
+    """Return the cause of a local job: without Slurm's commands, and with the local scheduler's reason."""
     if cause.kind == "node-failure" and job.state == "NODE_FAIL":
         return replace(cause, sentence=job.reason, advice="", command="clusterrun submit …")
     command = "" if re.match(_SLURM, cause.command) else cause.command

@@ -1,4 +1,4 @@
-"""A job's logs as lines for the tables of causes, bounded, and what of them was not read."""
+"""Read a job's logs, within bounds, as lines for the tables of causes."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ _RANK = re.compile(r"(?:rank|task|proc)[_.-]?(\d{1,6})(?!\d)|(?:^|[_/])(\d{1,6})
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
-    """The lines of each log, the ones to believe first in front, and what was not read."""
+class LogLines:
+    """The lines of each log, most trusted first, and notes on what was not read."""
 
     logs: tuple[tuple[Line, ...], ...]
     notes: tuple[str, ...] = ()
@@ -47,8 +47,8 @@ class Read:
 def read_logs(
     paths: Sequence[Path], *, world_size: int | None = None, run_id: str = "", search: bool = True,
     begin: Sequence[int] = (), owners: Collection[int] | None = None,
-) -> Read:  # fmt: skip
-    """The lines of these files, errors first; with ``run_id`` only those since the run's newest start.
+) -> LogLines:  # fmt: skip
+    """Return the lines of these files, errors first; with ``run_id`` only those since the newest start.
 
     ``begin`` is the offset in each file at which the job's own lines begin, ``owners`` whose files they may be. With
     ``search`` what lies between beginning and end of a large one is searched for the first trouble.
@@ -68,7 +68,7 @@ def read_logs(
                 owners=owners,
             )  # fmt: skip
         except FileNotFoundError:
-            notes.append(f"not there: {_shown(path)}")
+            notes.append(f"not found: {_shown(path)}")
             continue
         except ClusterrunError as error:
             notes.append(error.message)
@@ -76,14 +76,14 @@ def read_logs(
         logs.append(_lines(ends))
         if ends.skipped:
             notes.append(
-                f"of {_shown(path)} ({ends.size / 1e6:,.0f} MB) its beginning, end and first trouble between were"
-                f" read; {ends.skipped / 1e6:,.0f} MB were not"
+                f"of {_shown(path)} ({ends.size / 1e6:,.0f} MB) only the beginning, the end and the first errors"
+                f" were read; {ends.skipped / 1e6:,.0f} MB were not"
             )
-    return Read(tuple(logs), tuple(notes))
+    return LogLines(tuple(logs), tuple(notes))
 
 
-def read_folder(folder: Path) -> Read:
-    """The lines of all logs in a folder and the folders in it; raises RequestError where there are none.
+def read_folder(folder: Path) -> LogLines:
+    """Return the lines of all logs in a folder and its subfolders; raises RequestError if there are none.
 
     Streams of errors come first, of those the one that was written to last comes last: who ended first is silent
     first.
@@ -98,18 +98,18 @@ def read_folder(folder: Path) -> Read:
     notes = list(read.notes)
     if len(found) > _MOST_FILES:
         notes.append(f"{len(found) - _MOST_FILES} more logs in {folder} were not read")
-    return Read(read.logs, tuple(notes))
+    return LogLines(read.logs, tuple(notes))
 
 
 def _lines(ends: Ends) -> tuple[Line, ...]:
-    name, rank = _shown(ends.path), rank_of_name(ends.path)
+    name, rank = _shown(ends.path), rank_of_file(ends.path)
     return tuple(
         Line(name, number, line.rank if line.rank is not None else rank, line.text) for number, line in ends.lines
     )
 
 
-def rank_of_name(path: Path) -> int | None:
-    """The rank whose own log this is, by its name (``rank3.err``, ``…/3/stderr.log``); None where it does not say."""
+def rank_of_file(path: Path) -> int | None:
+    """Return the rank in a log's name (``rank3.err``, ``…/3/stderr.log``), None if there is none."""
     match = _RANK.search("/".join(path.parts[-2:]))
     return int(match[1] or match[2]) if match else None
 
@@ -119,7 +119,7 @@ def _is_err(path: Path) -> bool:
 
 
 def _walk(folder: Path) -> list[Path]:
-    """The plain files below a folder, three deep, no links, at most some thousands."""
+    """Return the regular files below a folder, three levels deep, no links, some thousands at most."""
     found: list[Path] = []
     level = [folder]
     for _ in range(3):
@@ -138,7 +138,7 @@ def _walk(folder: Path) -> list[Path]:
 
 
 def _shown(path: Path) -> str:
-    """A path as it is typed from here, where that is shorter."""
+    """Return a path relative to the current folder if it is below it."""
     try:
         return str(path.relative_to(Path.cwd()))
     except (ValueError, OSError):

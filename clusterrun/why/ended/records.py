@@ -1,4 +1,4 @@
-"""What a run wrote of its own end, as facts: who failed first, which ranks ended how, which stood still."""
+"""Load what a run recorded about its end: the first failure, the ranks' end records, the stalled ranks."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from clusterrun.records import progress, run_record
 from clusterrun.records.progress import RankProgress
 from clusterrun.records.run_record import RunRecord
 from clusterrun.state.reconcile import RunState
-from clusterrun.why.causes.flight_recorder import LARGEST, Reached, behind, read_dump
+from clusterrun.why.causes.flight_recorder import LARGEST, Reached, ranks_behind, read_dump
 from clusterrun.why.causes.model import EndFacts, RankEnd, RankFailure
 
 _DUMP = re.compile(r"flight_recorder_(\d{1,7})")
 _DUMPS_READ = 256 * 1024 * 1024  # bytes of flight recorder dumps altogether
 
 
-def facts_of(state: RunState) -> EndFacts:
-    """The facts of a job's end; those of a job that is not ours are its state and exit status alone."""
+def load_end_facts(state: RunState) -> EndFacts:
+    """Return the facts of a job's end; without a run record they are its state and exit status only."""
     status, run = state.status, state.record
     base = EndFacts(state=status.state, exit_status=status.exit_status, reason=status.reason)
     if run is None:
@@ -74,48 +74,48 @@ def _nodes(start: Mapping[str, Any]) -> dict[int, str]:
 
 
 def _failure(folder: Path) -> RankFailure | None:
-    told = run_record.read_json(folder / "first_failure.json")
-    if told is None or type(told.get("rank")) is not int:
+    record = run_record.read_json(folder / "first_failure.json")
+    if record is None or type(record.get("rank")) is not int:
         return None
-    place = f"{told['file']}:{told.get('line')}" if isinstance(told.get("file"), str) else ""
-    status = told.get("status")
+    place = f"{record['file']}:{record.get('line')}" if isinstance(record.get("file"), str) else ""
+    status = record.get("status")
     return RankFailure(
-        rank=told["rank"],
-        node=str(told.get("node") or ""),
+        rank=record["rank"],
+        node=str(record.get("node") or ""),
         status=status if type(status) is int else None,
-        error=str(told.get("error") or ""),
+        error=str(record.get("error") or ""),
         place=place,
         file=str(folder / "first_failure.json"),
     )
 
 
 def _ends(folder: Path) -> tuple[RankEnd, ...]:
-    """The ranks' end records, by rank."""
+    """Return the ranks' end records, sorted by rank."""
     found = []
     for path in _files(folder):
-        told = run_record.read_json(path) if re.fullmatch(r"rank-\d{1,7}\.end", path.name) else None
-        if told is None or type(told.get("rank")) is not int:
+        record = run_record.read_json(path) if re.fullmatch(r"rank-\d{1,7}\.end", path.name) else None
+        if record is None or type(record.get("rank")) is not int:
             continue
-        status, at = told.get("status"), told.get("time")
+        status, at = record.get("status"), record.get("time")
         found.append(
             RankEnd(
-                rank=told["rank"],
-                node=str(told.get("node") or ""),
+                rank=record["rank"],
+                node=str(record.get("node") or ""),
                 status=status if type(status) is int else None,
                 time=float(at) if isinstance(at, int | float) else None,
-                error=str(told.get("error") or ""),
+                error=str(record.get("error") or ""),
             )
         )
     return tuple(sorted(found, key=lambda end: end.rank))
 
 
 def _behind(folder: Path) -> dict[int, str]:
-    """The ranks that stood still: by their flight recorders, else by their progress records."""
-    return behind(_dumps(folder)) or still(progress.read_ranks(folder))
+    """Return the stalled ranks, from their flight recorder dumps or else from their progress records."""
+    return ranks_behind(_dumps(folder)) or stalled_ranks(progress.read_ranks(folder))
 
 
-def still(ranks: Iterable[RankProgress]) -> dict[int, str]:
-    """The ranks, fewer than half, that were silent or at an earlier step when the others last spoke."""
+def stalled_ranks(ranks: Iterable[RankProgress]) -> dict[int, str]:
+    """Return the ranks (at most half) whose last progress record is older, or at an earlier step, than the others'."""
     known = list(ranks)
     if len(known) < 2:
         return {}
@@ -131,9 +131,7 @@ def still(ranks: Iterable[RankProgress]) -> dict[int, str]:
     if len(steps) < len(known) or max(steps) == min(steps):
         return {}
     usual = statistics.mode(steps)
-    late = {
-        one.rank: f"it stands at step {one.step}, the others at {usual}" for one in known if (one.step or 0) < usual
-    }
+    late = {one.rank: f"it is at step {one.step}, the others at {usual}" for one in known if (one.step or 0) < usual}
     return late if 2 * len(late) <= len(known) else {}
 
 
@@ -142,7 +140,7 @@ def _at(one: RankProgress) -> str:
 
 
 def _dumps(folder: Path) -> dict[int, Reached]:
-    """The flight recorder dumps in an attempt's folder, by rank, as many as may be read."""
+    """Return the flight recorder dumps in an attempt's folder by rank, up to a total size."""
     found: dict[int, Reached] = {}
     left = _DUMPS_READ
     for path in _files(folder):

@@ -1,4 +1,4 @@
-"""The command that submits a run again: what was asked then, with what is to be different now. It can be pasted."""
+"""Build the command that submits a run again with changed options."""
 
 from __future__ import annotations
 
@@ -11,21 +11,24 @@ from pathlib import Path
 from typing import Any
 
 from clusterrun.config.files import PROJECT_FILE, USER_FILE
+from clusterrun.errors import RequestError
+from clusterrun.jobspec.fields import parse_time_limit
 from clusterrun.records import run_record
 from clusterrun.records.run_record import RunRecord
+from clusterrun.terminal.units import format_time_limit
 from clusterrun.why.causes import Cause
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)([KMGT]?)B?", re.IGNORECASE)
 _WITHOUT = re.compile(r"\(without --([\w-]+)\)")
 _SBATCH = ("--mem", "--time", "--exclude", "--requeue", "--gpus-per-node")
 _PLACEHOLDER = re.compile(r"(?<![\w$./-])(?:SIZE|LONGER|LOWER|NODE|NAME|PATH|SCRIPT|N)(?![\w./])|(?<!\S)\?(?!\S)")
-"""What a row leaves to the reader, or could not be read from the log (?)."""
+"""A value that the reader must fill in, or that the log does not show (?)."""
 _STEP = re.compile(r"step-(\d{1,12})")
 _PROFILE = re.compile(r"\[profile\.([^]]+)\]")
 
 
-def advised(cause: Cause, run: RunRecord | None, script: str = "") -> Cause:
-    """The cause with a command that works when it is pasted, or none.
+def with_command(cause: Cause, run: RunRecord | None, script: str = "") -> Cause:
+    """Return the cause with a command that works when pasted, or without one.
 
     A command in which the reader has to fill in a value becomes part of the advice. Where the run saved a checkpoint,
     the command resumes from it and the advice names it.
@@ -33,11 +36,11 @@ def advised(cause: Cause, run: RunRecord | None, script: str = "") -> Cause:
     command, advice = cause.command, cause.advice
     if command.startswith("clusterrun submit"):
         options = _options(command, run)
-        command = again(command, run, script)
+        command = resubmit_command(command, run, script)
         if _PLACEHOLDER.search(options):
-            told = command if run is None and command else f"clusterrun submit … {options}"
-            return replace(cause, command="", advice=f"{advice}: `{told}`" if advice else f"`{told}`")
-        saved = _checkpoint(run) if run is not None and command else None
+            filled_in = command if run is None and command else f"clusterrun submit … {options}"
+            return replace(cause, command="", advice=f"{advice}: `{filled_in}`" if advice else f"`{filled_in}`")
+        saved = _newest_checkpoint(run) if run is not None and command else None
         if saved is not None:
             first = f"{advice}; " if advice and cause.kind != "stopped" else ""
             advice = f"{first}this command resumes from the checkpoint of step {saved[0]}"
@@ -46,8 +49,8 @@ def advised(cause: Cause, run: RunRecord | None, script: str = "") -> Cause:
     return replace(cause, command=command, advice=advice)
 
 
-def again(command: str, run: RunRecord | None, script: str = "") -> str:
-    """A row's command with ``clusterrun submit …`` written out for this run.
+def resubmit_command(command: str, run: RunRecord | None, script: str = "") -> str:
+    """Return a row's command with ``clusterrun submit …`` completed for this run.
 
     ``SIZE``, ``LONGER`` and the like become twice what was asked for, where that is known. For a job of another tool
     it is sbatch with the same option, as far as sbatch has it, else nothing. ``(without --NAME)`` takes an option away.
@@ -61,27 +64,27 @@ def again(command: str, run: RunRecord | None, script: str = "") -> str:
             return ""
         return " ".join(word for word in ("sbatch", options, shlex.quote(script)) if word)
     spec = run_record.read_json(run.run_dir / "spec.json") or {}
-    work = _work(run, spec)
+    work = _work_arguments(run, spec)
     if not work:
         return ""
     named = set(re.findall(r"--([\w-]+)", options)) - {"set", "env", "setup"} | set(_WITHOUT.findall(command))
     if "--exclude " in options:
         named.add("nodelist")
-    saved = _checkpoint(run, spec)
+    saved = _newest_checkpoint(run, spec)
     resume = f"--set {shlex.quote(f'resume={saved[1]}')}" if saved is not None and saved[1] else ""
     profile = next((m[1] for _, source in run.sources.values() if (m := _PROFILE.search(str(source)))), "")
     words = (
         f"--profile {shlex.quote(profile)}" if profile else "",
-        *_asked(run, named, without_key="resume" if resume else ""),
+        *_typed_options(run, named, without_key="resume" if resume else ""),
     )
     line = " ".join(word for word in ("clusterrun submit", *words, options, resume, work) if word)
     workdir = spec.get("workdir")
-    here = not isinstance(workdir, str) or not workdir.startswith("/") or workdir == _here()
+    here = not isinstance(workdir, str) or not workdir.startswith("/") or workdir == _current_folder()
     return line if here else f"cd {shlex.quote(str(workdir))} && {line}"
 
 
 def _options(command: str, run: RunRecord | None) -> str:
-    """The options of a row's command, as the shell reads them: words from a log are in them."""
+    """Return the options of a row's command, quoted for the shell: they may hold text of a log."""
     options = _WITHOUT.sub("", command.removeprefix("clusterrun submit").replace("…", "")).strip()
     options = re.sub(r"--exclude(?= --|$)", "", options)  # the log names no node
     try:
@@ -90,15 +93,15 @@ def _options(command: str, run: RunRecord | None) -> str:
         return ""
     if run is None:
         return options
-    options = _doubled(options, run)
+    options = _with_doubled_values(options, run)
     excluded = re.search(r"--exclude (\S+)", options)
     if excluded is not None:
-        options = options.replace(excluded[0], f"--exclude {_and(run, 'exclude', excluded[1])}")
+        options = options.replace(excluded[0], f"--exclude {_merged_list(run, 'exclude', excluded[1])}")
     return options
 
 
-def _asked(run: RunRecord, without: Collection[str], without_key: str = "") -> list[str]:
-    """The options that were typed then; what a file or a profile said will be said again by itself."""
+def _typed_options(run: RunRecord, without: Collection[str], without_key: str = "") -> list[str]:
+    """Return the options that were typed at submit; those of a file or profile apply again by themselves."""
     words: list[str] = []
     for name, (value, source) in run.sources.items():
         if not str(source).startswith("--") or name in without:
@@ -113,44 +116,36 @@ def _asked(run: RunRecord, without: Collection[str], without_key: str = "") -> l
     return words
 
 
-def _and(run: RunRecord, name: str, more: str) -> str:
-    """What was asked for then, and more of it."""
+def _merged_list(run: RunRecord, name: str, more: str) -> str:
+    """Return the submitted list of an option with ``more`` added."""
     before = run.sources.get(name, ("", ""))[0]
     return shlex.quote(",".join(dict.fromkeys([*filter(None, str(before or "").split(",")), *shlex.split(more)])))
 
 
-def _doubled(options: str, run: RunRecord) -> str:
+def _with_doubled_values(options: str, run: RunRecord) -> str:
     def asked(name: str) -> str:
         return str(run.sources.get(name, ("", ""))[0])
 
-    options = options.replace("--mem SIZE", f"--mem {_twice(asked('mem'))}")
-    return options.replace("--time LONGER", f"--time {_longer(asked('time'))}")
+    options = options.replace("--mem SIZE", f"--mem {_double_size(asked('mem'))}")
+    return options.replace("--time LONGER", f"--time {_double_time_limit(asked('time'))}")
 
 
-def _twice(size: str) -> str:
+def _double_size(size: str) -> str:
     match = _SIZE.fullmatch(size)
     return f"{float(match[1]) * 2:g}{match[2].upper()}" if match else "SIZE"
 
 
-def _longer(limit: str) -> str:
-    """Twice a time limit, as sbatch takes it (90, 2:00:00, 1-12)."""
-    days, dash, rest = limit.rpartition("-")
-    parts = rest.split(":")
-    if not all(part.isdigit() for part in parts) or not limit or (dash and not days.isdigit()):
+def _double_time_limit(limit: str) -> str:
+    """Return twice a time limit in one of sbatch's formats (90, 2:00:00, 1-12)."""
+    try:
+        seconds = parse_time_limit(limit)
+    except RequestError:
         return "LONGER"
-    numbers = [int(part) for part in parts]
-    if dash:
-        hours, minutes, seconds = (*numbers, 0, 0)[:3]
-    elif len(numbers) == 3:
-        hours, minutes, seconds = numbers[0], numbers[1], numbers[2]
-    else:
-        hours, minutes, seconds = 0, numbers[0], numbers[1] if len(numbers) > 1 else 0
-    total = 2 * (((int(days) if dash else 0) * 24 + hours) * 3600 + minutes * 60 + seconds)
-    return f"{total // 3600}:{total % 3600 // 60:02}:{total % 60:02}"
+    return format_time_limit(2 * seconds) if seconds else "LONGER"
 
 
-def _work(run: RunRecord, spec: Mapping[str, Any]) -> str:
-    """What is to be run, as one would type it; empty for a Python callable, which has no command."""
+def _work_arguments(run: RunRecord, spec: Mapping[str, Any]) -> str:
+    """Return what to run as command-line words; empty for a Python callable."""
     work = spec.get("work")
     work = work if isinstance(work, dict) else {}
     kind, args = work.get("kind"), work.get("args")
@@ -168,7 +163,7 @@ def _work(run: RunRecord, spec: Mapping[str, Any]) -> str:
 
 
 def _job_file(run: RunRecord) -> str:
-    """The job file that was named, by the values that came from it."""
+    """Return the job file that was submitted, found by the sources of the values."""
     for _, sources in run.sources.values():
         for source in str(sources).split(", "):
             if source.endswith(" (shipped)"):
@@ -178,8 +173,8 @@ def _job_file(run: RunRecord) -> str:
     return ""
 
 
-def _checkpoint(run: RunRecord, spec: Mapping[str, Any] | None = None) -> tuple[int, str] | None:
-    """The newest step that a task saved, and the folder to name as ``resume``: empty where the task looks there itself.
+def _newest_checkpoint(run: RunRecord, spec: Mapping[str, Any] | None = None) -> tuple[int, str] | None:
+    """Return the newest saved step and the folder for ``resume``, empty if the task finds it itself.
 
     None where nothing is saved, or what runs is not one of clusterrun's own tasks.
     """
@@ -200,7 +195,7 @@ def _checkpoint(run: RunRecord, spec: Mapping[str, Any] | None = None) -> tuple[
     return (max(steps), "" if own else str(folder)) if steps else None
 
 
-def _here() -> str:
+def _current_folder() -> str:
     try:
         return str(Path.cwd())
     except OSError:

@@ -1,4 +1,4 @@
-"""A longer time limit after one ended a job: within what its partition allows, else in another that allows it."""
+"""Suggest a longer time limit that the job's partition, or another one, allows."""
 
 from __future__ import annotations
 
@@ -12,28 +12,31 @@ from clusterrun.job import JobStatus
 from clusterrun.jobspec.fields import parse_time_limit
 from clusterrun.records.run_record import RunRecord
 from clusterrun.scheduler.slurm.nodes import Partition, UserContext, closed
+from clusterrun.terminal.units import format_time_limit
 from clusterrun.why.causes import Cause
 
-_SAVE = "save and go on in another job: tasks of clusterrun save before the limit and resume (--requeue)"
+_SAVE = "save and resume in another job: clusterrun's tasks save before the limit and resume (--requeue)"
 
 
-def longer(cause: Cause, job: JobStatus, partitions: Sequence[Partition], run: RunRecord | None = None) -> Cause:
-    """The cause with a time limit that can start; unchanged where the job's own partition allows twice what it had.
+def with_longer_limit(
+    cause: Cause, job: JobStatus, partitions: Sequence[Partition], run: RunRecord | None = None
+) -> Cause:
+    """Return the cause with twice the time limit, or the most that a partition allows.
 
     Where it does not: another open partition that does, else the most that its own allows, else words alone.
     """
-    name = job.partition or _asked(run, "partition")
+    name = job.partition or _submitted_option(run, "partition")
     own = next((one for one in partitions if (one.name == name if name else one.default)), None)
     if own is None:
         return cause
-    most, had = own.time_limit, job.time_limit or _seconds(_asked(run, "time")) or own.given_time
+    most, had = own.time_limit, job.time_limit or _parse_limit(_submitted_option(run, "time")) or own.given_time
     if not had:
         return cause
     wanted = 2 * had
     if most is None or wanted <= most:
-        return replace(cause, command=cause.command.replace("--time LONGER", f"--time {_words(wanted)}"))
-    bound = f"partition {own.name} allows no more than {_words(most)}"
-    me = UserContext(user=_user())
+        return replace(cause, command=cause.command.replace("--time LONGER", f"--time {format_time_limit(wanted)}"))
+    bound = f"partition {own.name} allows at most {format_time_limit(most)}"
+    me = UserContext(user=_user_name())
     other = next(
         (
             one
@@ -45,33 +48,33 @@ def longer(cause: Cause, job: JobStatus, partitions: Sequence[Partition], run: R
         None,
     )
     if other is not None:
-        allows = f"allows {_words(other.time_limit)}" if other.time_limit is not None else "has no limit"
-        command = cause.command.replace("--time LONGER", f"--time {_words(wanted)} --partition {other.name}")
-        advice = f"{bound}, {other.name} {allows}: ask for more time there, or {_SAVE}"
+        allows = f"allows {format_time_limit(other.time_limit)}" if other.time_limit is not None else "has no limit"
+        command = cause.command.replace("--time LONGER", f"--time {format_time_limit(wanted)} --partition {other.name}")
+        advice = f"{bound}, but {other.name} {allows}: request more time there, or {_SAVE}"
         return replace(cause, advice=advice, command=command)
     if most > had:
-        command = cause.command.replace("--time LONGER", f"--time {_words(most)}")
-        return replace(cause, advice=f"{bound}: ask for that, or {_SAVE}", command=command)
-    return replace(cause, advice=f"{bound}, and no other that you may use allows {_words(wanted)}: {_SAVE}", command="")
+        command = cause.command.replace("--time LONGER", f"--time {format_time_limit(most)}")
+        return replace(cause, advice=f"{bound}: request that, or {_SAVE}", command=command)
+    return replace(
+        cause,
+        advice=f"{bound}, and no other partition that you may use allows {format_time_limit(wanted)}: {_SAVE}",
+        command="",
+    )
 
 
-def _asked(run: RunRecord | None, name: str) -> str:
-    """What was asked for, by an option or a file: the end of a run of ours may be known without Slurm's words."""
+def _submitted_option(run: RunRecord | None, name: str) -> str:
+    """Return the value of a submit option, or ""."""
     return str(run.sources.get(name, ("", ""))[0] or "") if run is not None else ""
 
 
-def _seconds(limit: str) -> int | None:
+def _parse_limit(limit: str) -> int | None:
     try:
         return parse_time_limit(limit) if limit else None
     except ClusterrunError:
         return None
 
 
-def _words(seconds: int) -> str:
-    return f"{seconds // 3600}:{seconds % 3600 // 60:02}:{seconds % 60:02}"
-
-
-def _user() -> str:
+def _user_name() -> str:
     try:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:

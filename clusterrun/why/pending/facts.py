@@ -1,4 +1,4 @@
-"""What Slurm told of a waiting job and what is around it: what every look at it starts from."""
+"""The facts on a pending job and its cluster, as Slurm reported them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from clusterrun.scheduler.slurm.squeue import Queued, parse_tres
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingFacts:
-    """What Slurm told of a waiting job and what is around it; None is what was not asked or not answered.
+    """What Slurm reported on a pending job and its cluster; None was not queried or not answered.
 
     ``job`` and ``partitions`` hold Slurm's own keys. ``unseen`` says, a line each, what could not be seen.
     """
@@ -44,18 +44,18 @@ class PendingFacts:
 
     @property
     def own_partitions(self) -> list[dict[str, str]]:
-        """The partitions that the job may run in."""
+        """Return the partitions that the job may run in."""
         return [p for p in self.partitions or () if p.get("PartitionName") in self.partition_names]
 
     @property
     def own_qos(self) -> list[str]:
-        """The QOS that hold for the job: its own, and those of its partitions."""
+        """Return the QOS that apply to the job: its own and its partitions'."""
         names = [self.job.get("QOS", ""), *(p.get("QoS", "") for p in self.own_partitions)]
         return [name for name in dict.fromkeys(names) if name]
 
     @property
     def own_accounts(self) -> list[str]:
-        """The job's account and those above it, as far as they were told."""
+        """Return the job's account and its known parents."""
         parents = {row.account: row.parent for row in self.holders or () if row.kind == "association" and not row.user}
         chain = [self.job.get("Account", "")]
         while (parent := parents.get(chain[-1], "")) and parent not in chain:
@@ -63,8 +63,8 @@ class PendingFacts:
         return chain
 
     @property
-    def asked(self) -> dict[str, float]:
-        """What the job asks for, by resource; memory in MB."""
+    def requested(self) -> dict[str, float]:
+        """Return the requested amounts by resource; memory in MB."""
         return dict(parse_tres(self.job.get("ReqTRES") or self.job.get("TRES", "")))
 
     @property
@@ -77,20 +77,15 @@ class PendingFacts:
         return self.job.get("UserId", "").partition("(")[2].rstrip(")")
 
     @property
-    def nodes_asked(self) -> tuple[int, int]:
-        """The least and the most nodes that it asks for, (0, 0) where that is not known."""
+    def requested_nodes(self) -> tuple[int, int]:
+        """Return the minimum and maximum number of nodes, (0, 0) if unknown."""
         match = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", self.job.get("NumNodes", ""), re.ASCII)
         return (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
 
     def epoch(self, key: str) -> int | None:
-        """A time of the job's, in seconds since the epoch."""
+        """Return one of the job's times in seconds since the epoch."""
         text = self.job.get(key, "")
         return int(text) if text.isascii() and text.isdigit() and len(text) < 12 else None
-
-
-def whole(text: str) -> int | None:
-    """A whole number of Slurm's; None for a word in its place."""
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else None
 
 
 @dataclass(frozen=True, slots=True)

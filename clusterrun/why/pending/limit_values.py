@@ -1,4 +1,4 @@
-"""What a job asks for in the unit of a limit, and how such an amount is said. Pure."""
+"""Compute what a job requests in a limit's unit, and format such amounts. Pure."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from clusterrun.why.pending.facts import PendingFacts
 
 #: Bounds on a count of jobs, by field: of those that run, and of those that wait too.
 _JOBS = {"GrpJobs", "MaxJobs", "MaxJobsPU", "MaxJobsPA"}
-QUEUED = {"GrpSubmitJobs", "MaxSubmitJobs", "MaxSubmitJobsPU", "MaxSubmitJobsPA"}
+QUEUED_JOBS = {"GrpSubmitJobs", "MaxSubmitJobs", "MaxSubmitJobsPU", "MaxSubmitJobsPA"}
 _MINUTES = ("GrpTRESMins", "GrpTRESRunMins", "MaxTRESMinsPJ", "MaxTRESRunMinsPA", "MaxTRESRunMinsPU")
 
 
-def per_job(limit: Limit) -> bool:
-    """Whether it is on each job, so that nothing is in use of it."""
+def is_per_job(limit: Limit) -> bool:
+    """Return whether the limit applies to each job, so that it has no use."""
     return limit.field in ("MaxTRESPJ", "MaxTRESPN", "MaxTRESMinsPJ", "MinTRESPJ", "MaxWallPJ")
 
 
-def value(limit: Limit, bound: LimitValue, value: float) -> str:
-    """So much of what is limited, in words."""
+def format_amount(limit: Limit, bound: LimitValue, value: float) -> str:
+    """Return an amount with its unit."""
     if limit.field in _JOBS:
         return plural(int(value), "running job")
-    if limit.field in QUEUED:
-        return f"{plural(int(value), 'job')} waiting or running"
+    if limit.field in QUEUED_JOBS:
+        return f"{plural(int(value), 'job')} pending or running"
     if limit.field in ("MaxWallPJ", "GrpWall"):
         return format_duration(value * 60)
     if limit.field in _MINUTES:
@@ -32,15 +32,15 @@ def value(limit: Limit, bound: LimitValue, value: float) -> str:
     return format_tres(bound.tres, value)
 
 
-def wanted(facts: PendingFacts, limit: Limit, bound: LimitValue) -> float | None:
-    """What the job asks for, in the limit's unit; None where that is not known, or jobs are counted."""
+def requested_amount(facts: PendingFacts, limit: Limit, bound: LimitValue) -> float | None:
+    """Return what the job requests in the limit's unit; None if unknown, or if the limit counts jobs."""
     time_limit = parse_duration(facts.job.get("TimeLimit", ""))
     minutes = time_limit / 60 if time_limit is not None else None
     if limit.field in ("MaxWallPJ", "GrpWall"):
         return minutes
-    asked = facts.asked.get(bound.tres)
+    asked = facts.requested.get(bound.tres)
     if limit.field in _MINUTES:
         return asked * minutes if asked is not None and minutes is not None else None
     if limit.field == "MaxTRESPN" and asked is not None:
-        return asked / max(1.0, facts.asked.get("node", 1.0))
+        return asked / max(1.0, facts.requested.get("node", 1.0))
     return asked if bound.tres else None

@@ -1,4 +1,4 @@
-"""The limit that is hit: its value, what is in use of it, who holds that, and what this job asks. Pure."""
+"""Explain the limit that blocks a job: its value, its use, the jobs that use it, the request. Pure."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from clusterrun.scheduler.slurm.limits import LimitScope, LimitValue
 from clusterrun.scheduler.slurm.squeue import Queued
 from clusterrun.terminal.units import format_duration, format_tres, plural
 from clusterrun.why.pending.facts import Finding, PendingFacts
-from clusterrun.why.pending.limit_values import QUEUED, per_job, value, wanted
-from clusterrun.why.pending.partition_rules import other_nodes
-from clusterrun.why.pending.targets import wall
+from clusterrun.why.pending.limit_values import QUEUED_JOBS, format_amount, is_per_job, requested_amount
+from clusterrun.why.pending.partition_rules import change_nodes_command
+from clusterrun.why.pending.targets import blocking_limit
 
 _SHOWN = 5
 
 
-def evidence(facts: PendingFacts) -> Finding:
-    """Everything about the limit that the reason names."""
+def limit_evidence(facts: PendingFacts) -> Finding:
+    """Return the evidence on the limit that the reason names."""
     limit = facts.reason.limit if facts.reason else None
     if limit is None:
         return Finding()
@@ -26,57 +26,57 @@ def evidence(facts: PendingFacts) -> Finding:
     hits = [(holder, bound) for holder in _holders(facts, limit) for bound in holder.bounds(limit.field, limit.tres)]
     hits = [(holder, bound) for holder, bound in hits if bound.limit is not None]
     if not hits:
-        return Finding(unseen=(f"a {limit.setting} on {_names(facts, limit)}: none is shown to you there",))
+        return Finding(unseen=(f"the limit {limit.setting} on {_names(facts, limit)}: not visible to you",))
     tight = [(holder, bound) for holder, bound in hits if _exceeds(facts, limit, bound)] or hits
     found = Finding()
     for holder, bound in tight:
         found += _one(facts, limit, holder, bound)
-    return found + _elsewhere(facts, limit, found)
+    return found + _alternatives(facts, limit, found)
 
 
-def _elsewhere(facts: PendingFacts, limit: Limit, found: Finding) -> Finding:
-    """The other QOS or accounts that its user has, to which the job can be moved: not those that do not take it."""
+def _alternatives(facts: PendingFacts, limit: Limit, found: Finding) -> Finding:
+    """Return the user's other QOS or accounts to which the job can be moved."""
     account, qos = facts.job.get("Account", ""), facts.job.get("QOS", "")
     rows = facts.associations or ()
     if limit.owner == "qos":
         names = [name for row in rows if row.account == account for name in row.qos if name != qos]
-        word, walls = "QOS", {name: wall(facts, qos=name) for name in names}
+        word, blocking = "QOS", {name: blocking_limit(facts, qos=name) for name in names}
     else:
         names = [row.account for row in rows if row.account != account]
-        word, walls = "Account", {name: wall(facts, account=name) for name in names}
-    closed = [f"{word if word == 'QOS' else 'account'} {name} allows {why}" for name, why in walls.items() if why]
-    here = (f"no way out: {'; '.join(closed[:_SHOWN])}",) if closed else ()
-    names = [name for name, why in walls.items() if not why][:_SHOWN]
+        word, blocking = "Account", {name: blocking_limit(facts, account=name) for name in names}
+    closed = [f"{word if word == 'QOS' else 'account'} {name} allows {why}" for name, why in blocking.items() if why]
+    here = (f"ruled out: {'; '.join(closed[:_SHOWN])}",) if closed else ()
+    names = [name for name, why in blocking.items() if not why][:_SHOWN]
     commands = tuple(f"scontrol update JobId={facts.id} {word}={name}" for name in names)
     if found.do or not (commands or closed):
         return Finding(here, commands)
     starts = found.starts or (facts.reason.starts if facts.reason else Starts.YOU)
-    change = f"ask for {'more' if limit.least else 'less'} (`clusterrun cancel {facts.id}`, then submit again)"
-    first = {Starts.ALONE: "wait for those jobs", Starts.ADMIN: "ask who keeps the budget"}.get(starts, change)
+    change = f"request {'more' if limit.least else 'less'} (`clusterrun cancel {facts.id}`, then submit again)"
+    first = {Starts.ALONE: "wait for those jobs", Starts.ADMIN: "ask the budget's administrator"}.get(starts, change)
     return Finding(here, (f"{first}, or move it:", *commands) if commands else (first,))
 
 
 def _one(facts: PendingFacts, limit: Limit, holder: LimitScope, bound: LimitValue) -> Finding:
     assert bound.limit is not None
-    least = "at least " if limit.least else ""
-    line = f"{_whose(holder, limit)} {'demands' if limit.least else 'allows'} {least}{value(limit, bound, bound.limit)}"
+    verb = "requires at least" if limit.least else "allows"
+    line = f"{_scope_name(holder, limit)} {verb} {format_amount(limit, bound, bound.limit)}"
     line += f" ({limit.setting})"
-    if bound.used is not None and not per_job(limit):
-        line += f"; {value(limit, bound, bound.used)} in use"
+    if bound.used is not None and not is_per_job(limit):
+        line += f"; {format_amount(limit, bound, bound.used)} in use"
     here = [line]
-    wants = wanted(facts, limit, bound)
+    wants = requested_amount(facts, limit, bound)
     if wants is not None:
-        here.append(f"this job asks for {value(limit, bound, wants)}")
-    alone = not per_job(limit) and wants is not None and wants > bound.limit
+        here.append(f"this job requests {format_amount(limit, bound, wants)}")
+    alone = not is_per_job(limit) and wants is not None and wants > bound.limit
     if alone:
-        here.append("that is more than the limit itself: it cannot start, however many jobs end")
-    if not per_job(limit) and facts.queue is not None:
-        here += _held(facts, limit, holder, bound)
+        here.append("that exceeds the limit itself: it cannot start even when all other jobs have ended")
+    if not is_per_job(limit) and facts.queue is not None:
+        here += _describe_users(facts, limit, holder, bound)
     return Finding(tuple(here), _actions(facts, limit, bound), starts=Starts.YOU if alone else None)
 
 
 def _holders(facts: PendingFacts, limit: Limit) -> list[LimitScope]:
-    """The rows that the limit may stand on: the job's QOS and its partition's, or its association and those above."""
+    """Return the scopes that may set the limit: the QOS of job and partition, or the association and its parents."""
     rows = facts.holders or ()
     if limit.owner == "association":
         here = ("", *facts.partition_names)
@@ -95,45 +95,45 @@ def _holders(facts: PendingFacts, limit: Limit) -> list[LimitScope]:
 def _names(facts: PendingFacts, limit: Limit) -> str:
     if limit.owner == "qos":
         return f"QOS {facts.job.get('QOS', '?')}"
-    return f"account {facts.job.get('Account', '?')} or those above it"
+    return f"account {facts.job.get('Account', '?')} or its parent accounts"
 
 
-def _whose(holder: LimitScope, limit: Limit) -> str:
+def _scope_name(holder: LimitScope, limit: Limit) -> str:
     if holder.kind == "qos user":
         return f"QOS {holder.qos}, for each user,"
     if holder.kind == "qos account":
         return f"QOS {holder.qos}, for each account,"
     if holder.kind == "qos":
-        each = ", for each job," if per_job(limit) else ""
+        each = ", for each job," if is_per_job(limit) else ""
         return f"QOS {holder.qos}{each}"
     who = f"user {holder.user} in account {holder.account}" if holder.user else f"account {holder.account}"
-    return f"{who}, for each job," if per_job(limit) else f"{who}"
+    return f"{who}, for each job," if is_per_job(limit) else f"{who}"
 
 
 def _exceeds(facts: PendingFacts, limit: Limit, bound: LimitValue) -> bool:
-    """Whether this bound is one that stops the job."""
+    """Return whether this limit blocks the job."""
     assert bound.limit is not None
-    wants = wanted(facts, limit, bound)
+    wants = requested_amount(facts, limit, bound)
     if limit.least:
         return wants is not None and wants < bound.limit
-    used = 0.0 if per_job(limit) else bound.used or 0.0
+    used = 0.0 if is_per_job(limit) else bound.used or 0.0
     return used + (wants if wants is not None else 1.0) > bound.limit
 
 
-def _held(facts: PendingFacts, limit: Limit, holder: LimitScope, bound: LimitValue) -> list[str]:
-    """The running jobs that use the limit up, those that hold most first."""
+def _describe_users(facts: PendingFacts, limit: Limit, holder: LimitScope, bound: LimitValue) -> list[str]:
+    """Return the running jobs that use the limit, largest use first."""
     counts: Callable[[Queued], float] = lambda row: row.holds(bound.tres) if bound.tres else 1.0  # noqa: E731
-    live = ("RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING", *(("PENDING",) if limit.field in QUEUED else ()))
+    live = ("RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING", *(("PENDING",) if limit.field in QUEUED_JOBS else ()))
     rows = [row for row in facts.queue or () if row.state in live and _shares(row, holder, facts) and counts(row)]
     rows = [row for row in rows if row.id != facts.id]
     if not rows:
-        return ["none of the jobs that you may see holds any of it"]
+        return ["no job that you can see uses any of it"]
     rows.sort(key=lambda row: (-counts(row), row.raw))
     shown = [
-        _holder_words(row, facts, format_tres(bound.tres, counts(row)) if bound.tres else "") for row in rows[:_SHOWN]
+        _describe_user(row, facts, format_tres(bound.tres, counts(row)) if bound.tres else "") for row in rows[:_SHOWN]
     ]
     more = f" and {plural(len(rows) - _SHOWN, 'more job')}" if len(rows) > _SHOWN else ""
-    return [f"held by {'; '.join(shown)}{more}"]
+    return [f"used by {'; '.join(shown)}{more}"]
 
 
 def _shares(row: Queued, holder: LimitScope, facts: PendingFacts) -> bool:
@@ -146,20 +146,20 @@ def _shares(row: Queued, holder: LimitScope, facts: PendingFacts) -> bool:
     return holder.kind != "qos account" or row.account == holder.account
 
 
-def _holder_words(row: Queued, facts: PendingFacts, what: str) -> str:
+def _describe_user(row: Queued, facts: PendingFacts, what: str) -> str:
     whose = "" if row.user == facts.user else f" of {row.user}"
     left = f"at most {format_duration(row.left)} more" if row.state == "RUNNING" and row.left is not None else row.state
     return f"job {row.id}{whose} ({what + ', ' if what else ''}{left})"
 
 
 def _actions(facts: PendingFacts, limit: Limit, bound: LimitValue) -> tuple[str, ...]:
-    """Commands whose values are known: a time limit that fits, fewer nodes."""
+    """Return commands with known values: a time limit that fits, fewer nodes."""
     assert bound.limit is not None
     if limit.field == "MaxWallPJ":
         return (f"scontrol update JobId={facts.id} TimeLimit={format_duration(bound.limit * 60)}",)
-    asked = facts.asked.get(bound.tres)
+    asked = facts.requested.get(bound.tres)
     if limit.field == "MaxTRESMinsPJ" and asked:
         return (f"scontrol update JobId={facts.id} TimeLimit={format_duration(bound.limit / asked * 60)}",)
     if limit.field == "MaxTRESPJ" and bound.tres == "node":
-        return (other_nodes(facts, int(bound.limit)),)
+        return (change_nodes_command(facts, int(bound.limit)),)
     return ()

@@ -1,4 +1,4 @@
-"""Why a job of this machine waits: for another local job, or for devices that other local jobs have."""
+"""Explain why a local job is pending: another local job, or devices that others use."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from clusterrun.job import JobStatus, Outcome
-from clusterrun.reasons import Reason, Starts, explain
+from clusterrun.reasons import Reason, Starts, find_reason
 from clusterrun.scheduler.local.jobfiles import Job, job_folders, read_job, read_state, read_status
 from clusterrun.scheduler.local.safe_files import Unreadable
 from clusterrun.scheduler.slurm.squeue import Queued
@@ -15,18 +15,18 @@ from clusterrun.why.pending import dependencies
 from clusterrun.why.pending.facts import Finding
 
 
-def look(root: Path, job: JobStatus, seen: Sequence[str]) -> tuple[Reason | None, Finding]:
-    """The reason of a local job and what it means here.
+def explain_local(root: Path, job: JobStatus, seen: Sequence[str]) -> tuple[Reason | None, Finding]:
+    """Return the reason of a local job and its evidence.
 
     ``root`` is the folder of the local jobs, ``seen`` the devices that this machine shows.
     """
-    reason = explain(job.reason) if job.reason else None
+    reason = find_reason(job.reason) if job.reason else None
     try:
         asked = read_job(root / str(job.id))
     except (OSError, Unreadable):
         asked = None
     if asked is None:
-        return reason, Finding(unseen=("what the job asked for",))
+        return reason, Finding(unseen=("what the job requested",))
     if job.reason.startswith("Dependency"):
         return reason, _dependency(root, job, asked)
     return reason, _devices(root, job, asked, seen) if job.reason == "Resources" else Finding()
@@ -39,17 +39,17 @@ def _dependency(root: Path, job: JobStatus, asked: Job) -> Finding:
         for s in statuses
         if s.outcome is Outcome.RUNNING
     ]
-    lines, never = dependencies.sentences(asked.dependency, queue, [s for s in statuses if s.is_over])
+    lines, never = dependencies.describe_conditions(asked.dependency, queue, [s for s in statuses if s.is_over])
     give_up = f"clusterrun cancel {job.id}"
     return Finding(
         tuple(lines),
-        (give_up if never else f"wait, or give it up: `{give_up}`",),
+        (give_up if never else f"wait, or cancel it: `{give_up}`",),
         starts=Starts.NEVER if never else None,
     )
 
 
 def _devices(root: Path, job: JobStatus, asked: Job, seen: Sequence[str]) -> Finding:
-    here = [f"it asks for {plural(asked.nodes * asked.gpus_per_node, 'GPU')}; this machine shows {len(seen)}"]
+    here = [f"it requests {plural(asked.nodes * asked.gpus_per_node, 'GPU')}; this machine has {len(seen)}"]
     holders = []
     for folder in job_folders(root):
         try:
@@ -60,8 +60,8 @@ def _devices(root: Path, job: JobStatus, asked: Job, seen: Sequence[str]) -> Fin
             continue
         unseen = f" ({status.reason})" if status.outcome is Outcome.UNKNOWN else ""
         holders.append(f"{folder.name} has {', '.join(state.devices)}{unseen}")
-    here.append(f"held by local jobs: {'; '.join(holders)}" if holders else "no local job of yours holds one")
-    return Finding(tuple(here), ("wait, or `clusterrun cancel` a job that holds them",))
+    here.append(f"used by local jobs: {'; '.join(holders)}" if holders else "none of your local jobs uses one")
+    return Finding(tuple(here), ("wait, or `clusterrun cancel` a job that uses them",))
 
 
 def _statuses(root: Path) -> list[JobStatus]:

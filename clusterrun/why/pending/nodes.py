@@ -1,4 +1,4 @@
-"""Where the job could run: the nodes that are out, reserved or short of something, and what is free. Pure."""
+"""Explain where a job could run: nodes out of service, reserved or full, and what is free. Pure."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from clusterrun.reasons import Starts
 from clusterrun.scheduler.slurm.hostlist import expand, fold
 from clusterrun.scheduler.slurm.nodes import OPEN, OUT, Node
 from clusterrun.scheduler.slurm.scontrol import having
-from clusterrun.scheduler.slurm.values import parse_duration
+from clusterrun.scheduler.slurm.values import parse_duration, parse_int
 from clusterrun.terminal.units import first_few, format_duration, format_time_and_offset, plural
-from clusterrun.why.pending.facts import Finding, PendingFacts, whole
+from clusterrun.why.pending.facts import Finding, PendingFacts
 
 _SHOWN = 4
 
 
-def room(facts: PendingFacts) -> Finding:
-    """What is asked against what the nodes that may take the job have free, what they lack, which are out and why."""
+def free_room(facts: PendingFacts) -> Finding:
+    """Compare the request with what is free on the job's nodes, and name those that are full or out of service."""
     nodes = partition_nodes(facts)
     if nodes is None:
         return Finding(unseen=("the partition's nodes",)) if facts.nodes is None else Finding()
@@ -28,44 +28,44 @@ def room(facts: PendingFacts) -> Finding:
     free, total = sum(n.gpu_free for n in nodes), sum(n.gpu_total for n in nodes)
     cpus = f"{sum(n.cpus_free for n in nodes)} of {plural(sum(n.cpus for n in nodes), 'CPU')}"
     gpus = f", {free} of {plural(total, 'GPU')}" if total else ""
-    here = [f"it asks for {_request(facts)}; free now {where}: {cpus}{gpus}"]
+    here = [f"it requests {_request(facts)}; free now {where}: {cpus}{gpus}"]
     featured = _featured(facts, nodes, where)
     kept = set(having(facts.job.get("Features", ""), facts.features or {}, [n.name for n in nodes]) or ())
     nodes = [n for n in nodes if n.name in kept] or nodes
     fitting = [n.name for n in nodes if n.standing in OPEN and not _lacks(n, facts)]
-    need = facts.nodes_asked[0] or 1
+    need = facts.requested_nodes[0] or 1
     enough = f"{plural(len(fitting), 'node')} of {len(nodes)} {'has' if len(fitting) == 1 else 'have'} room for it now"
     if fitting:
         enough += f" ({fold(fitting)})"
     room_now = [f"{enough}; it needs {need}", *_short(nodes, facts)]
     if len(fitting) >= need and (facts.reason is None or facts.reason.starts is Starts.ALONE):
-        room_now.append("they may be kept for jobs that go first, or the scheduler has not come to it yet")
+        room_now.append("they may be reserved for jobs ahead of it, or the scheduler has not considered it yet")
     if featured.starts:
         return Finding(tuple(here)) + featured
     return Finding(tuple(here)) + featured + Finding(tuple(room_now)) + out_of_service(nodes, facts.now)
 
 
 def has_room(facts: PendingFacts) -> bool:
-    """Whether so many nodes as the job needs have room for it now; False where that could not be seen."""
+    """Return whether enough nodes have room for the job now; False if unknown."""
     nodes, _ = _named(facts, partition_nodes(facts) or [])
     names = [n.name for n in nodes if _fits(n, facts)]
     wanted = facts.job.get("Features", "")
     able = having(wanted, facts.features or {}, names) if wanted else names
-    return able is not None and len(able) >= (facts.nodes_asked[0] or 1)
+    return able is not None and len(able) >= (facts.requested_nodes[0] or 1)
 
 
 def _named(facts: PendingFacts, nodes: list[Node]) -> tuple[list[Node], str]:
-    """The nodes that the job's --nodelist and --exclude leave, and how to call them."""
+    """Return the nodes that --nodelist and --exclude leave, and a description of them."""
     wanted, unwanted = (set(expand(facts.job.get(key, ""), 10_000)) for key in ("ReqNodeList", "ExcNodeList"))
-    if wanted and len(wanted) >= (facts.nodes_asked[0] or 1):
-        return [n for n in nodes if n.name in wanted], "the nodes it names of"
+    if wanted and len(wanted) >= (facts.requested_nodes[0] or 1):
+        return [n for n in nodes if n.name in wanted], "the nodes it names in"
     if unwanted & {n.name for n in nodes}:
-        return [n for n in nodes if n.name not in unwanted], "the nodes it does not exclude of"
+        return [n for n in nodes if n.name not in unwanted], "the nodes it does not exclude in"
     return nodes, ""
 
 
 def _featured(facts: PendingFacts, nodes: Sequence[Node], where: str) -> Finding:
-    """Which of the nodes have the features that the job asks for; where none has, how to drop them."""
+    """Find the nodes with the requested features, or the command that drops the features."""
     wanted = facts.job.get("Features", "")
     if not wanted:
         return Finding()
@@ -76,9 +76,9 @@ def _featured(facts: PendingFacts, nodes: Sequence[Node], where: str) -> Finding
     if found:
         return Finding((f"{plural(len(found), 'node')} of {len(names)} {_has(found)} {wanted} ({fold(found)})",))
     known = sorted({name for node in names for name in (facts.features or {}).get(node, ())})
-    there = f"; there is {first_few(known)}" if known else "; its nodes have no features at all"
+    there = f"; available: {first_few(known)}" if known else "; its nodes have no features"
     return Finding(
-        (f"no node has {wanted}, {where}{there}",),
+        (f"no node has {wanted} {where}{there}",),
         (f"scontrol update JobId={facts.id} Features=", f"clusterrun cancel {facts.id}"),
         starts=Starts.YOU,
     )
@@ -89,17 +89,17 @@ def _has(names: Sequence[str]) -> str:
 
 
 def _short(nodes: Sequence[Node], facts: PendingFacts) -> list[str]:
-    """The nodes in service without room for the job, by what they lack of its share: GPUs, memory, CPUs."""
+    """Return the nodes in service without room for the job, by what they lack: GPUs, memory, CPUs."""
     by_lack: dict[str, list[str]] = {}
     for node in nodes:
         lacks = _lacks(node, facts)
         if lacks and node.standing in (*OPEN, "allocated"):
             by_lack.setdefault(" and ".join(lacks), []).append(node.name)
-    return [f"short of {what}: {fold(names)}" for what, names in by_lack.items()]
+    return [f"not enough {what}: {fold(names)}" for what, names in by_lack.items()]
 
 
 def out_of_service(nodes: Sequence[Node], now: float) -> Finding:
-    """The nodes that take no jobs, those that somebody must mend with the reason that was given."""
+    """Return the nodes that accept no jobs, with the reason that was set."""
     broken = [n for n in nodes if n.standing in OUT]
     kept = [n for n in nodes if n.standing not in (*OUT, *OPEN, "allocated", "completing")]
     here = [_why_out(n, now) for n in broken[:_SHOWN]]
@@ -116,8 +116,8 @@ def _why_out(node: Node, now: float) -> str:
     return f"{node.name} is {node.standing}: {node.reason or 'no reason given'}{by}{at}"
 
 
-def asked_nodes(facts: PendingFacts) -> Finding:
-    """The nodes that the job names, and how each stands."""
+def check_named_nodes(facts: PendingFacts) -> Finding:
+    """Check the nodes that the job names and their states."""
     text = facts.job.get("ReqNodeList", "")
     if not text or facts.nodes is None:
         return Finding()
@@ -126,13 +126,13 @@ def asked_nodes(facts: PendingFacts) -> Finding:
     for name in expand(text, 1000):
         node = known.get(name)
         if node is None:
-            here.append(f"{name}, which it asks for, could not be seen")
+            here.append(f"requested node {name} is not visible to you")
         elif node.standing in OUT:
             bad.append(name)
-            here.append(f"it asks for {name}")
+            here.append(f"it requests {name}")
         elif not _fits(node, facts):
             gpus = f", {node.gpu_free} of {plural(node.gpu_total, 'GPU')} free" if node.gpu_total else ""
-            here.append(f"it asks for {name}, which is {node.standing}{gpus}")
+            here.append(f"it requests {name}, which is {node.standing}{gpus}")
     good = [name for name in expand(text, 1000) if name not in bad]
     names = shlex.quote(fold(good)) if good else ""  # brackets are a pattern for the shell
     do = (f"scontrol update JobId={facts.id} ReqNodeList={names}",) if bad else ()
@@ -140,7 +140,7 @@ def asked_nodes(facts: PendingFacts) -> Finding:
 
 
 def reservations(facts: PendingFacts) -> Finding:
-    """The reservation that the job asks for, or those of others that keep its nodes."""
+    """Describe the job's reservation, or the reservations that hold its nodes."""
     wanted = facts.job.get("Reservation", "")
     if facts.reservations is None:
         return Finding(unseen=("the reservations",)) if wanted else Finding()
@@ -148,7 +148,7 @@ def reservations(facts: PendingFacts) -> Finding:
     if wanted:
         blocks = [by_name[name] for name in wanted.split(",") if name in by_name]
         if not blocks:
-            return Finding((f"reservation {wanted} is not shown to you: it may be over, or not yours",))
+            return Finding((f"reservation {wanted} is not visible to you: it may have ended, or not be yours",))
         return Finding(tuple(_reservation(block, facts.now) for block in blocks))
     mine = set(expand(facts.job.get("ReqNodeList", ""))) or {n.name for n in partition_nodes(facts) or ()}
     blocks = [b for b in facts.reservations if mine & set(expand(b.get("Nodes", "")))]
@@ -156,24 +156,26 @@ def reservations(facts: PendingFacts) -> Finding:
 
 
 def _before(facts: PendingFacts, blocks: Sequence[dict[str, str]]) -> tuple[str, ...]:
-    """A time limit with which the job would end before the first of those reservations begins."""
-    starts = [start for block in blocks if (start := whole(block.get("StartTime", "")) or 0) > facts.now]
+    """Return the time limit with which the job ends before the first reservation begins."""
+    starts = [start for block in blocks if (start := parse_int(block.get("StartTime", "")) or 0) > facts.now]
     asked = parse_duration(facts.job.get("TimeLimit", ""))
     minutes = int(min(starts) - facts.now) // 60 - 1 if starts else 0
     if minutes < 1 or (asked is not None and asked <= minutes * 60):
         return ()
-    return (f"scontrol update JobId={facts.id} TimeLimit={minutes}  # minutes: it would end before the reservation",)
+    return (
+        f"scontrol update JobId={facts.id} TimeLimit={minutes}  # minutes: it would then end before the reservation",
+    )
 
 
 def _reservation(block: dict[str, str], now: float) -> str:
-    start, end = whole(block.get("StartTime", "")), whole(block.get("EndTime", ""))
+    start, end = parse_int(block.get("StartTime", "")), parse_int(block.get("EndTime", ""))
     flags = f" ({block['Flags']})" if block.get("Flags") else ""
     if start and start > now:
         when = f"begins at {format_time_and_offset(start, now)}, for {format_duration(end - start if end else None)}"
     else:
-        when = f"holds until {format_time_and_offset(end, now)}" if end else f"is {block.get('State', 'there')}"
+        when = f"lasts until {format_time_and_offset(end, now)}" if end else f"is {block.get('State', 'there')}"
     nodes = (
-        f"{plural(whole(block.get('NodeCnt', '')) or 0, 'node')}: {block['Nodes']}"
+        f"{plural(parse_int(block.get('NodeCnt', '')) or 0, 'node')}: {block['Nodes']}"
         if block.get("Nodes")
         else "no nodes"
     )
@@ -182,15 +184,15 @@ def _reservation(block: dict[str, str], now: float) -> str:
 
 
 def partition_nodes(facts: PendingFacts) -> list[Node] | None:
-    """The nodes of the job's partitions; None where they could not be seen."""
+    """Return the nodes of the job's partitions; None if unknown."""
     if facts.nodes is None or not facts.partition_names:
         return None
     return [n for n in facts.nodes if set(n.partitions) & set(facts.partition_names)]
 
 
 def _request(facts: PendingFacts) -> str:
-    """The request in words, on each node where it says so."""
-    asked, (low, high) = facts.asked, facts.nodes_asked
+    """Return the request as text."""
+    asked, (low, high) = facts.requested, facts.requested_nodes
     parts = [plural(low, "node") if low == high else f"{low} to {high} nodes"]
     gpus = _gpus(facts)
     parts += [plural(gpus, "GPU")] if gpus else []
@@ -201,11 +203,11 @@ def _request(facts: PendingFacts) -> str:
 
 
 def _gpus(facts: PendingFacts) -> int:
-    named = [value for name, value in facts.asked.items() if name.startswith("gres/gpu")]
+    named = [value for name, value in facts.requested.items() if name.startswith("gres/gpu")]
     if named:
         return int(max(named))
     # where GPUs are not accounted for they stand in the request alone: gres:gpu:4, gres/gpu:a100=2
-    nodes = max(1, facts.nodes_asked[0])
+    nodes = max(1, facts.requested_nodes[0])
     return _counted(facts.job.get("TresPerNode", "")) * nodes or _counted(facts.job.get("TresPerJob", ""))
 
 
@@ -214,14 +216,18 @@ def _counted(request: str) -> int:
 
 
 def _fits(node: Node, facts: PendingFacts) -> bool:
-    """Whether a node has its share of the request free, as far as counts tell (features aside)."""
+    """Return whether a node has its share of the request free (features aside)."""
     return node.standing in OPEN and not _lacks(node, facts)
 
 
 def _lacks(node: Node, facts: PendingFacts) -> list[str]:
-    """What the node has too little of for its share of the request, the scarcest first."""
-    nodes = max(1, facts.nodes_asked[0])
-    gpus, cpus, memory = -(-_gpus(facts) // nodes), facts.asked.get("cpu", 1) / nodes, facts.asked.get("mem", 0) / nodes
+    """Return what the node lacks for its share of the request."""
+    nodes = max(1, facts.requested_nodes[0])
+    gpus, cpus, memory = (
+        -(-_gpus(facts) // nodes),
+        facts.requested.get("cpu", 1) / nodes,
+        facts.requested.get("mem", 0) / nodes,
+    )
     idle = sum(number for _, number in node.gpus_idle)
     short = {
         "GPUs": gpus > 0 and idle < gpus,

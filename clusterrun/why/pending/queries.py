@@ -1,4 +1,4 @@
-"""What is asked about a job that waits: a few commands side by side, any of which may fail and hide no other."""
+"""Query Slurm about a pending job with a few parallel commands; a failed one hides no other."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from clusterrun.errors import Refused
 from clusterrun.job import JobId, JobStatus
-from clusterrun.reasons import Limit, explain
+from clusterrun.reasons import Limit, find_reason
 from clusterrun.scheduler import SlurmCommands
 from clusterrun.scheduler.slurm.limits import LimitScope, limits_argv, parse_limits
 from clusterrun.scheduler.slurm.nodes import Node, nodes_argv, parse_nodes
@@ -19,7 +19,7 @@ from clusterrun.scheduler.slurm.scontrol import parse_features, parse_show, show
 from clusterrun.scheduler.slurm.sprio import NO_PARTS, Priority, parse_priority, priority_argv
 from clusterrun.scheduler.slurm.squeue import parse_queue, queue_argv
 from clusterrun.why.pending import queue_position
-from clusterrun.why.pending.dependencies import conditions
+from clusterrun.why.pending.dependencies import parse_conditions
 from clusterrun.why.pending.facts import PendingFacts
 
 #: Seconds that one question may take; all of them are asked at once.
@@ -48,8 +48,8 @@ T = TypeVar("T")
 Answer = Callable[[], T | None]
 
 
-class _Desk:
-    """Asks side by side, and keeps a line of everything that was not answered.
+class _Queries:
+    """Runs queries in parallel and keeps a note of every one that was not answered.
 
     Where slurmctld could not be reached once, nothing more is asked: each question would wait for as long.
     """
@@ -59,10 +59,10 @@ class _Desk:
         self._gone = False
         self.unseen: list[str] = []
 
-    def ask(self, what: str, argv: Sequence[str], parse: Callable[[str], T]) -> Answer[T]:
-        """Ask, and go on; what comes back waits for the answer, which is None where there is none."""
+    def submit(self, what: str, argv: Sequence[str], parse: Callable[[str], T]) -> Answer[T]:
+        """Start a query; the returned callable waits for its answer, None if it failed."""
         if self._gone:
-            self.unseen.append(f"{what} (not asked: Slurm did not answer)")
+            self.unseen.append(f"{what} (skipped: Slurm did not answer)")
             return _nothing
         asked = self._pool.submit(self._scheduler.answer, argv, TIMEOUT)
 
@@ -77,23 +77,23 @@ class _Desk:
         return answer
 
 
-def ask(scheduler: SlurmCommands, job: JobStatus, now: float) -> PendingFacts:
-    """Everything that bears on why a job waits: three to five commands at once, and at most a few more."""
+def query_facts(scheduler: SlurmCommands, job: JobStatus, now: float) -> PendingFacts:
+    """Return the facts on why a job is pending, from three to five parallel commands and a few more."""
     with ThreadPoolExecutor(max_workers=6) as pool:
-        return _ask(_Desk(scheduler, pool), scheduler, job, now)
+        return _query_facts(_Queries(scheduler, pool), scheduler, job, now)
 
 
-def _ask(desk: _Desk, scheduler: SlurmCommands, job: JobStatus, now: float) -> PendingFacts:
+def _query_facts(queries: _Queries, scheduler: SlurmCommands, job: JobStatus, now: float) -> PendingFacts:
     # squeue's "None" is a word of its own; accounting, which may be all that tells of a job, has no reasons
-    reason = explain(job.reason or ("None" if job.source == "squeue" else ""))
+    reason = find_reason(job.reason or ("None" if job.source == "squeue" else ""))
     word, limit = (reason.word, reason.limit) if reason else ("", None)
     on_nodes = word not in _NOT_ABOUT_NODES and limit is None
-    request = desk.ask("the job's request", show_argv("job", [str(job.id)]), parse_show)
-    queue = desk.ask("the queue", queue_argv(), parse_queue)
-    partitions = desk.ask("the partitions", show_argv("partition"), parse_show)
-    nodes = desk.ask("the nodes", nodes_argv(), _nodes_and_features) if on_nodes else _nothing
-    kept = desk.ask("the reservations", show_argv("reservation"), parse_show) if on_nodes else _nothing
-    licenses = desk.ask("the licenses", show_argv("license"), parse_show) if word == "Licenses" else _nothing
+    request = queries.submit("the job's request", show_argv("job", [str(job.id)]), parse_show)
+    queue = queries.submit("the queue", queue_argv(), parse_queue)
+    partitions = queries.submit("the partitions", show_argv("partition"), parse_show)
+    nodes = queries.submit("the nodes", nodes_argv(), _nodes_and_features) if on_nodes else _nothing
+    kept = queries.submit("the reservations", show_argv("reservation"), parse_show) if on_nodes else _nothing
+    licenses = queries.submit("the licenses", show_argv("license"), parse_show) if word == "Licenses" else _nothing
     seen = nodes()
     known = PendingFacts(
         id=str(job.id),
@@ -107,12 +107,14 @@ def _ask(desk: _Desk, scheduler: SlurmCommands, job: JobStatus, now: float) -> P
         reservations=_reservations(kept()),
         licenses=licenses(),
     )
-    associations = _associations(desk, scheduler, known) if limit or word in _ABOUT_ACCOUNTS else None
+    associations = _associations(queries, scheduler, known) if limit or word in _ABOUT_ACCOUNTS else None
     known = replace(known, associations=associations)
-    holders = _holders(desk, known, limit) if limit else _of_targets(desk, known) if word in _ABOUT_RULES else None
-    priorities = _priorities(desk, known) if word == "Priority" else None
-    past = _past(desk, scheduler, known) if word.startswith("Dependency") else None
-    return replace(known, holders=holders, priorities=priorities, past=past, unseen=tuple(desk.unseen))
+    holders = (
+        _holders(queries, known, limit) if limit else _of_targets(queries, known) if word in _ABOUT_RULES else None
+    )
+    priorities = _priorities(queries, known) if word == "Priority" else None
+    past = _past(queries, scheduler, known) if word.startswith("Dependency") else None
+    return replace(known, holders=holders, priorities=priorities, past=past, unseen=tuple(queries.unseen))
 
 
 def _nodes_and_features(text: str) -> tuple[list[Node], dict[str, frozenset[str]]]:
@@ -120,11 +122,11 @@ def _nodes_and_features(text: str) -> tuple[list[Node], dict[str, frozenset[str]
 
 
 def _nothing() -> None:
-    """The answer to what was not asked."""
+    """Return no answer, for a query that was skipped."""
 
 
 def _block(blocks: Sequence[dict[str, str]] | None, id: JobId) -> dict[str, str]:
-    """Of an array's blocks that of the task, else the one that stands for all tasks that wait."""
+    """Return the block of an array's task, else that of its pending tasks."""
     if not blocks:
         return {}
     exact = [b for b in blocks if id.task is not None and b.get("ArrayTaskId") == str(id.task)]
@@ -136,8 +138,8 @@ def _reservations(blocks: Sequence[dict[str, str]] | None) -> list[dict[str, str
     return None if blocks is None else [block for block in blocks if block.get("ReservationName")]
 
 
-def _holders(desk: _Desk, facts: PendingFacts, limit: Limit) -> list[LimitScope] | None:
-    """The limits of the job's QOS and its partition's, or of its account and those above it.
+def _holders(queries: _Queries, facts: PendingFacts, limit: Limit) -> list[LimitScope] | None:
+    """Return the limits of the QOS of the job and partition, or of its account and the parents.
 
     In the same questions those of the other QOS or accounts of its user, to which it could be moved.
     """
@@ -146,15 +148,15 @@ def _holders(desk: _Desk, facts: PendingFacts, limit: Limit) -> list[LimitScope]
     if limit.owner == "qos":
         more = [name for row in rows if row.account == account for name in row.qos]
         names = list(dict.fromkeys([*facts.own_qos, *more[:_TARGETS]]))
-        return _limits(desk, names, ()) if facts.own_qos else None
+        return _limits(queries, names, ()) if facts.own_qos else None
     more = [row.account for row in rows if row.account != account][:_TARGETS]
     found: list[LimitScope] = []
     for _ in range(_LEVELS):
-        told = _limits(desk, facts.own_qos if more else (), [account, *more]) if account else None
-        if told is None:
+        scopes = _limits(queries, facts.own_qos if more else (), [account, *more]) if account else None
+        if scopes is None:
             break
-        found += told
-        level = [row for row in told if row.kind == "association" and row.account == account]
+        found += scopes
+        level = [row for row in scopes if row.kind == "association" and row.account == account]
         more = []
         account = next((row.parent for row in level if row.parent and not row.user), "")
         if not account or any(_set(row, limit, facts) for row in level):
@@ -162,8 +164,8 @@ def _holders(desk: _Desk, facts: PendingFacts, limit: Limit) -> list[LimitScope]
     return found or None
 
 
-def _of_targets(desk: _Desk, facts: PendingFacts) -> list[LimitScope] | None:
-    """The limits of where a job could be moved that its partition does not take: none that lets it wait there again."""
+def _of_targets(queries: _Queries, facts: PendingFacts) -> list[LimitScope] | None:
+    """Return the limits of the QOS and accounts to which a job could be moved."""
     own = facts.job.get("Account", "")
     rows = facts.associations or ()
     of_partitions = [p.get("QoS", "") for p in facts.partitions or ()]
@@ -172,22 +174,22 @@ def _of_targets(desk: _Desk, facts: PendingFacts) -> list[LimitScope] | None:
     names = [name for name in dict.fromkeys([*of_partitions, *more]) if name][:_TARGETS]
     if not (names or accounts):
         return None
-    # its own account too: what a QOS allows that account is told with it
+    # its own account too: what a QOS allows that account is scopes with it
     return _limits(
-        desk, list(dict.fromkeys([*facts.own_qos, *names])), [own, *accounts][:_TARGETS] if own else accounts
+        queries, list(dict.fromkeys([*facts.own_qos, *names])), [own, *accounts][:_TARGETS] if own else accounts
     )
 
 
-def _associations(desk: _Desk, scheduler: SlurmCommands, facts: PendingFacts) -> tuple[Association, ...] | None:
-    """The accounts and QOS that the job's user has: where else the job could go."""
+def _associations(queries: _Queries, scheduler: SlurmCommands, facts: PendingFacts) -> tuple[Association, ...] | None:
+    """Return the accounts and QOS of the job's user."""
     if not scheduler.facts.accounting or not facts.user:
         return None
     argv = associations_argv(facts.user, scheduler.facts.cluster)
-    return desk.ask("the accounts and QOS of its user", argv, parse_associations)()
+    return queries.submit("the accounts and QOS of its user", argv, parse_associations)()
 
 
-def _limits(desk: _Desk, qos: Sequence[str], accounts: Sequence[str]) -> list[LimitScope] | None:
-    return desk.ask("the limits", limits_argv(qos, accounts), parse_limits)()
+def _limits(queries: _Queries, qos: Sequence[str], accounts: Sequence[str]) -> list[LimitScope] | None:
+    return queries.submit("the limits", limits_argv(qos, accounts), parse_limits)()
 
 
 def _set(row: LimitScope, limit: Limit, facts: PendingFacts) -> bool:
@@ -195,26 +197,26 @@ def _set(row: LimitScope, limit: Limit, facts: PendingFacts) -> bool:
     return mine and any(bound.limit is not None for bound in row.bounds(limit.field, limit.tres))
 
 
-def _priorities(desk: _Desk, facts: PendingFacts) -> list[Priority] | None:
-    """What the priority of the job is made of, and that of the first in line."""
-    ahead = queue_position.ahead(facts)
+def _priorities(queries: _Queries, facts: PendingFacts) -> list[Priority] | None:
+    """Return the priority factors of the job and of the first job in line."""
+    ahead = queue_position.find_ahead(facts)
     first = [id.partition("_")[0] for id in ahead.jobs[:1]] if ahead else []
     if not facts.job.get("JobId"):
         return None
-    return desk.ask("the parts of its priority", priority_argv([facts.job["JobId"], *first]), parse_priority)()
+    return queries.submit("its priority factors", priority_argv([facts.job["JobId"], *first]), parse_priority)()
 
 
-def _past(desk: _Desk, scheduler: SlurmCommands, facts: PendingFacts) -> list[JobStatus] | None:
-    """The jobs of the dependency that have left the queue, by accounting."""
+def _past(queries: _Queries, scheduler: SlurmCommands, facts: PendingFacts) -> list[JobStatus] | None:
+    """Return the dependency's jobs that have left the queue, from accounting."""
     here = {str(row.raw) for row in facts.queue or ()} | {row.id for row in facts.queue or ()}
-    wanted = {one.job for one in conditions(facts.job.get("Dependency", "")) if one.job}
+    wanted = {one.job for one in parse_conditions(facts.job.get("Dependency", "")) if one.job}
     gone = [JobId.parse(text) for text in wanted - here if text.replace("_", "").isdigit()]
     if not gone:
         return []
     if not scheduler.facts.accounting:
-        desk.unseen.append("how jobs ended that have left the queue (this cluster keeps no accounts)")
+        queries.unseen.append("how jobs that left the queue have ended (this cluster has no accounting)")
         return None
     answer = scheduler.account(gone, int(facts.now) - 30 * 86_400)
     if not answer.complete:
-        desk.unseen.append(f"how jobs ended that have left the queue ({answer.note})")
+        queries.unseen.append(f"how jobs that left the queue have ended ({answer.note})")
     return list(answer.jobs)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from clusterrun.errors import Refused, RequestError, SchedulerError
-from clusterrun.free.estimate import ALL, MOST_QUESTIONS, ONE, Asker, place, reasons, soonest
+from clusterrun.free.estimate import ALL, MOST_QUESTIONS, ONE, EstimateContext, choose_partition, refusals, soonest
 from clusterrun.jobspec.fields import Value
 from clusterrun.jobspec.spec import Command
 from clusterrun.scheduler.slurm.client import SlurmScheduler
@@ -54,13 +54,13 @@ class Fake:
         )
         return Completed(0, "".join(lines), "")
 
-    def asker(self, folder: Path, **typed: Any) -> Asker:
+    def context(self, folder: Path, **typed: Any) -> EstimateContext:
         flags = {name.replace("_", "-"): Value(value, f"--{name}") for name, value in typed.items()}
         values = flags | {"python": Value("/usr/bin/python3", "me")}
         slurm = SlurmScheduler(ClusterFacts("c", accounting=False, gpus=True), os.environ, run=self)
         here = Here(folder, {}, "me")
         asked = SubmitArgs(command=("true",), flags=flags)
-        return Asker(
+        return EstimateContext(
             Request(folder, values, Command("/bin/true"), []), slurm, here, True, asked, now=lambda: self.seconds
         )
 
@@ -73,8 +73,8 @@ def idle(count: int, partitions: str, used: int = 0) -> str:
     return "".join(NODE.format(f"n{n}", 0, used, "MIXED" if used else "IDLE", partitions) for n in range(1, count + 1))
 
 
-def look(fake: Fake) -> Any:
-    from clusterrun.free.snapshot import look as see
+def load_snapshot(fake: Fake) -> Any:
+    from clusterrun.free.snapshot import load_snapshot as see
 
     return see(SlurmScheduler(ClusterFacts("c", accounting=False, gpus=True), os.environ, run=fake), "me")
 
@@ -82,7 +82,7 @@ def look(fake: Fake) -> Any:
 def test_never_more_than_so_many_questions(tmp_path: Path) -> None:
     names = [f"p{n}" for n in range(40)]
     fake = Fake(idle(8, ",".join(names)), names, yes)
-    found = soonest(fake.asker(tmp_path, nodes=2, gpus_per_node=4), look(fake))
+    found = soonest(fake.context(tmp_path, nodes=2, gpus_per_node=4), load_snapshot(fake))
     assert len(fake.asked) == MOST_QUESTIONS and found.unasked == 40 * 4 - MOST_QUESTIONS
     assert {shape for _, shape in fake.asked} == {"2x4"}, "the shape that was asked for goes first"
     assert max(fake.timeouts) <= ONE
@@ -91,7 +91,7 @@ def test_never_more_than_so_many_questions(tmp_path: Path) -> None:
 def test_where_there_is_room_now_is_asked_first(tmp_path: Path) -> None:
     nodes = idle(4, "full", used=8) + idle(4, "free").replace("=n", "=m")
     fake = Fake(nodes, ["full", "free"], yes)
-    soonest(fake.asker(tmp_path, nodes=2, gpus_per_node=4), look(fake))
+    soonest(fake.context(tmp_path, nodes=2, gpus_per_node=4), load_snapshot(fake))
     first = [partition for partition, _ in fake.asked]
     assert first == sorted(first) and len(first) == 6, "8x1 fits neither: four nodes each"
 
@@ -103,9 +103,9 @@ def test_the_soonest_stands_first_and_a_refusal_once(tmp_path: Path) -> None:
         return yes(partition, shape, {"a": 3000, "b": 2000, "c": 4000}[partition])
 
     fake = Fake(idle(8, "a,b,c"), ["a", "b", "c"], say)
-    found = soonest(fake.asker(tmp_path, nodes=2, gpus_per_node=4), look(fake))
+    found = soonest(fake.context(tmp_path, nodes=2, gpus_per_node=4), load_snapshot(fake))
     assert [t.partition for t in found.starts] == ["b", "a", "c"]
-    ((where, why),) = reasons(found)
+    ((where, why),) = refusals(found)
     assert why == "Requested node configuration is not available"
     assert all(name in where for name in ("a", "b", "c", "1x8", "4x2", "8x1")) and "2x4" not in where
 
@@ -116,10 +116,10 @@ def test_a_silence_ends_the_asking(tmp_path: Path) -> None:
         ["a", "b"],
         lambda *_: Completed(1, "", "sbatch: error: Socket timed out on send/recv operation\n"),
     )
-    found = soonest(fake.asker(tmp_path, nodes=2, gpus_per_node=4), look(fake))
+    found = soonest(fake.context(tmp_path, nodes=2, gpus_per_node=4), load_snapshot(fake))
     assert len(fake.asked) == 1 and "Socket timed out" in found.silence and found.starts == []
     with pytest.raises(SchedulerError, match="nothing was submitted"):
-        place(fake.asker(tmp_path, partition="auto"), "me")
+        choose_partition(fake.context(tmp_path, partition="auto"), "me")
 
 
 def test_all_questions_together_take_no_longer_than_promised(tmp_path: Path) -> None:
@@ -128,27 +128,27 @@ def test_all_questions_together_take_no_longer_than_promised(tmp_path: Path) -> 
         return yes(partition, shape)
 
     fake = Fake(idle(8, "a,b,c"), ["a", "b", "c"], slow)
-    found = soonest(fake.asker(tmp_path, nodes=2, gpus_per_node=4), look(fake))
+    found = soonest(fake.context(tmp_path, nodes=2, gpus_per_node=4), load_snapshot(fake))
     assert len(fake.asked) == 5 and sum(fake.timeouts) <= 4 * ONE + ALL and fake.timeouts[-1] == ALL - 56
     assert found.unasked == 12 - 5
 
 
 def test_auto_stops_at_a_partition_that_starts_now(tmp_path: Path) -> None:
     fake = Fake(idle(8, "a,b,c"), ["a", "b", "c"], yes)
-    placed = place(fake.asker(tmp_path, partition="auto", gpus_per_node=2), "me")
+    placed = choose_partition(fake.context(tmp_path, partition="auto", gpus_per_node=2), "me")
     assert len(fake.asked) == 1
     assert placed.values["partition"].value == fake.asked[0][0]
-    assert placed.values["partition"].source == "--partition: auto, soonest by Slurm's estimate: now"
-    assert len(placed.notices) == 1 and "1 partition asked" in placed.notices[0]
+    assert placed.values["partition"].source == "--partition: auto, earliest start by Slurm's estimate: now"
+    assert len(placed.notices) == 1 and "1 partition checked" in placed.notices[0]
 
 
 def test_auto_says_why_no_partition_takes_it(tmp_path: Path) -> None:
     fake = Fake(idle(2, "a"), ["a"], lambda *_: Completed(1, "", "allocation failure: Invalid qos specification\n"))
     with pytest.raises(Refused) as error:
-        place(fake.asker(tmp_path, partition="auto"), "me")
+        choose_partition(fake.context(tmp_path, partition="auto"), "me")
     assert error.value.said == "a: Invalid qos specification"
     with pytest.raises(RequestError) as wrong:
-        place(fake.asker(tmp_path, partition="auto", nodes=3), "me")
+        choose_partition(fake.context(tmp_path, partition="auto", nodes=3), "me")
     assert wrong.value.said == "a: it has only 2 nodes with 1 GPU or more" and len(fake.asked) == 1
 
 
@@ -158,15 +158,17 @@ def test_auto_gives_a_job_without_time_no_less_of_it_than_the_default_partition(
 
     fake = Fake(idle(2, "gpu,quick"), ["gpu", "quick"], say)
     fake.more = {"gpu": "Default=YES DefaultTime=01:00:00", "quick": "DefaultTime=NONE MaxTime=00:10:00"}
-    assert place(fake.asker(tmp_path, partition="auto"), "me").values["partition"].value == "gpu"
-    typed = fake.asker(tmp_path, partition="auto", time="5")
-    assert place(typed, "me").values["partition"].value == "quick"
+    assert choose_partition(fake.context(tmp_path, partition="auto"), "me").values["partition"].value == "gpu"
+    typed = fake.context(tmp_path, partition="auto", time="5")
+    assert choose_partition(typed, "me").values["partition"].value == "quick"
 
 
 def test_a_partition_that_is_called_auto_is_meant(tmp_path: Path) -> None:
     fake = Fake(idle(2, "auto"), ["auto"], yes)
-    request = fake.asker(tmp_path, partition="auto").request
-    assert place(fake.asker(tmp_path, partition="auto"), "me").values == request.values and fake.asked == []
+    request = fake.context(tmp_path, partition="auto").request
+    assert (
+        choose_partition(fake.context(tmp_path, partition="auto"), "me").values == request.values and fake.asked == []
+    )
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterrun.free.shapes import MOST_SHAPES, Need, Shape, alike, command, reshaped
+from clusterrun.free.shapes import MOST_SHAPES, Need, Shape, reshape_values, shapes_alike, submit_command
 from clusterrun.jobspec.fields import Value
 from clusterrun.submit.request import SubmitArgs
 
@@ -26,15 +26,15 @@ def plain(changed: dict[str, Value] | None) -> dict[str, Any] | None:
 
 
 def test_the_asked_shape_comes_first_then_the_nearest() -> None:
-    assert list(map(str, alike(TWO_BY_FOUR, 8))) == ["2x4", "1x8", "4x2", "8x1"]
-    assert list(map(str, alike(TWO_BY_FOUR, 4))) == ["2x4", "4x2", "8x1"], "no node holds eight"
-    assert list(map(str, alike(Shape(1, 9), 4))) == ["1x9", "3x3", "9x1"]
-    assert alike(Shape(1, 1), 8) == [Shape(1, 1)]
+    assert list(map(str, shapes_alike(TWO_BY_FOUR, 8))) == ["2x4", "1x8", "4x2", "8x1"]
+    assert list(map(str, shapes_alike(TWO_BY_FOUR, 4))) == ["2x4", "4x2", "8x1"], "no node holds eight"
+    assert list(map(str, shapes_alike(Shape(1, 9), 4))) == ["1x9", "3x3", "9x1"]
+    assert shapes_alike(Shape(1, 1), 8) == [Shape(1, 1)]
 
 
 @given(st.integers(1, 64), st.integers(1, 64), st.integers(0, 16))
 def test_every_shape_has_as_many(nodes: int, each: int, most: int) -> None:
-    found = alike(Shape(nodes, each), most)
+    found = shapes_alike(Shape(nodes, each), most)
     assert found[0] == Shape(nodes, each) and len(found) == len(set(found)) <= MOST_SHAPES
     assert {s.nodes * s.each for s in found} == {nodes * each}
     assert all(s.each <= most for s in found[1:])
@@ -59,12 +59,12 @@ def test_every_shape_has_as_many(nodes: int, each: int, most: int) -> None:
 def test_what_is_asked_per_node_goes_with_the_gpus(
     asked: dict[str, Any], shape: Shape, changed: dict[str, Any] | None
 ) -> None:
-    assert plain(reshaped(values(**asked), TWO_BY_FOUR, shape, GPUS)) == changed
-    assert reshaped(values(**asked), TWO_BY_FOUR, TWO_BY_FOUR, GPUS) == {}
+    assert plain(reshape_values(values(**asked), TWO_BY_FOUR, shape, GPUS)) == changed
+    assert reshape_values(values(**asked), TWO_BY_FOUR, TWO_BY_FOUR, GPUS) == {}
 
 
 def test_ranks_without_gpus_are_shaped_too() -> None:
-    changed = reshaped(values(tasks_per_node=4), TWO_BY_FOUR, Shape(1, 8), Need(gpus=False))
+    changed = reshape_values(values(tasks_per_node=4), TWO_BY_FOUR, Shape(1, 8), Need(gpus=False))
     assert plain(changed) == {"nodes": 1, "tasks-per-node": 8}
 
 
@@ -77,8 +77,8 @@ def test_the_line_to_type_is_what_was_typed_with_the_changes() -> None:
         ),
     )
     changed = values(nodes=1, gpus_per_node=8, partition="gpu")
-    assert shlex.split(command(asked, changed)) == [
+    assert shlex.split(submit_command(asked, changed)) == [
         "clusterrun", "submit", "--profile", "big", "--nodes", "1", "--gpus-per-node", "8", "--partition", "gpu",
         "--env", "A=x y", "--sbatch-arg=--switches=1", "--no-requeue", "--", "train.py", "--name", "a b",
     ]  # fmt: skip
-    assert command(SubmitArgs(job="sft"), values(partition="low")) == "clusterrun submit sft --partition low"
+    assert submit_command(SubmitArgs(job="sft"), values(partition="low")) == "clusterrun submit sft --partition low"

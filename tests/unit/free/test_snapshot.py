@@ -6,7 +6,7 @@ import os
 import threading
 from typing import Any
 
-from clusterrun.free.snapshot import TIMEOUT, look
+from clusterrun.free.snapshot import TIMEOUT, load_snapshot
 from clusterrun.scheduler.slurm.client import SlurmScheduler
 from clusterrun.scheduler.slurm.scontrol import ClusterFacts
 from clusterrun.system.shell import CommandError, Completed
@@ -26,8 +26,8 @@ def test_accounting_that_hangs_is_waited_for_once_and_the_nodes_are_shown() -> N
             return Completed(0, "AccountingStorageEnforce = associations,limits,qos\n", "")
         return Completed(0, NODES if "node" in argv else "PartitionName=gpu\n   State=UP\n\n", "")
 
-    seen = look(SlurmScheduler(ClusterFacts("c", accounting=True, gpus=True), os.environ, run=run), "me")
+    seen = load_snapshot(SlurmScheduler(ClusterFacts("c", accounting=True, gpus=True), os.environ, run=run), "me")
     assert limits == [TIMEOUT, TIMEOUT]
     assert [node.name for node in seen.nodes] == ["n1"]
     (note,) = seen.notes
-    assert note.startswith("not seen: your accounts and QOS and the limits of a QOS on each user (sacctmgr")
+    assert note.startswith("not available: your accounts and QOS and the limits of a QOS on each user (sacctmgr")

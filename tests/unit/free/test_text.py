@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterrun.free.account_limits import beyond
-from clusterrun.free.limits import Limit, limits_of
+from clusterrun.free.account_limits import exceeded_limits
+from clusterrun.free.limits import UserLimit, limits_of
 from clusterrun.free.shapes import Need
 from clusterrun.free.snapshot import ClusterSnapshot
 from clusterrun.free.summary import node_rows, partition_sums
-from clusterrun.free.text import MOST_ROWS, aligned, summary
+from clusterrun.free.text import MOST_ROWS, align, format_summary
 from clusterrun.jobspec.spec import Command, JobSpec
 from clusterrun.scheduler.slurm.limits import parse_limits
 from clusterrun.scheduler.slurm.nodes import Node, Partition, UserContext
@@ -36,7 +36,7 @@ def seen(*nodes: Node, **changes: Any) -> ClusterSnapshot:
 
 
 def lines_of(what: ClusterSnapshot) -> list[str]:
-    return summary(what, NOW)
+    return format_summary(what, NOW)
 
 
 def test_types_of_gpus_are_counted_apart() -> None:
@@ -81,14 +81,14 @@ def test_nodes_that_sleep_are_free_later_not_now() -> None:
 
 def test_use_that_is_not_told_is_said() -> None:
     text = "\n".join(lines_of(seen(gpu(1, gpus_used=None, state="MIXED"))))
-    assert "(of 1 Slurm does not say what is used)" in text
+    assert "(usage of 1 unknown)" in text
 
 
 def test_a_partition_for_others_stands_last_and_says_so() -> None:
     closed = Partition(name="vip", allowed=(("Groups", ("vip",)),))
     what = seen(gpu(1, partitions=("vip", "gpu")), partitions=(closed, Partition(name="gpu")))
     assert [row.partition.name for row in partition_sums(what)] == ["gpu", "vip"]
-    assert any("not for you: AllowGroups=vip" in line for line in lines_of(what))
+    assert any("closed to you: AllowGroups=vip" in line for line in lines_of(what))
 
 
 def test_a_cluster_of_thousands_fits_a_screen() -> None:
@@ -100,17 +100,17 @@ def test_a_cluster_of_thousands_fits_a_screen() -> None:
 
 
 def test_an_empty_cluster_is_no_error() -> None:
-    assert lines_of(seen(partitions=())) == ["no partitions are to be seen here"]
+    assert lines_of(seen(partitions=())) == ["no partitions are found"]
 
 
 def test_limits_are_told_with_what_is_left() -> None:
-    limits = (Limit("QOS a", "MaxTRESPU", "gres/gpu", 8, 6), Limit("QOS a", "MaxWallPJ", "", 2880),
-              Limit("account b", "GrpTRES", "gres/gpu:a100", 4, 9))  # fmt: skip
+    limits = (UserLimit("QOS a", "MaxTRESPU", "gres/gpu", 8, 6), UserLimit("QOS a", "MaxWallPJ", "", 2880),
+              UserLimit("account b", "GrpTRES", "gres/gpu:a100", 4, 9))  # fmt: skip
     text = lines_of(seen(limits=limits))
-    assert any(line.split() == "QOS a GPUs of yours (MaxTRESPU) 6 of 8 used 2 left".split() for line in text)
+    assert any(line.split() == "QOS a your GPUs (MaxTRESPU) 6 of 8 used 2 left".split() for line in text)
     assert any(line.split() == "QOS a time limit (MaxWallPJ) 2-00:00:00".split() for line in text)
-    assert any("GPUs a100, together" in line and line.endswith("0 left") for line in text), "never below nothing"
-    assert "no limits are set on you, your accounts or your QOS" in lines_of(seen(limits=()))
+    assert any("GPUs a100, in total" in line and line.endswith("0 left") for line in text), "never below nothing"
+    assert "there are no limits on you, your accounts or your QOS" in lines_of(seen(limits=()))
 
 
 def test_a_limit_on_each_account_is_told_for_each_of_mine() -> None:
@@ -140,41 +140,41 @@ def test_a_qos_that_i_have_not_used_is_all_left() -> None:
 @pytest.mark.parametrize(
     "limit, directives, words",
     [
-        (Limit("QOS q", "MaxTRESPU", "gres/gpu", 6, 0, qos="q"), {"qos": "q"}, "more than the 6"),
-        (Limit("QOS q", "MaxTRESPU", "gres/gpu", 9, 4, qos="q"), {"qos": "q"}, "5 are left"),
-        (Limit("QOS q", "MaxTRESPJ", "gres/gpu", 8, None, qos="q"), {"qos": "q"}, ""),
-        (Limit("QOS q", "MaxTRESPU", "gres/gpu", 6, 0, qos="q"), {"qos": "other"}, ""),
-        (Limit("QOS q", "MaxTRESPU", "gres/gpu", 6, 0, qos="q"), {}, "more than the 6"),
-        (Limit("QOS pq", "MaxTRESPU", "gres/gpu", 6, 0, qos="pq"), {"qos": "other"}, "more than the 6"),
-        (Limit("account up", "GrpTRES", "gres/gpu:h100", 6, 0, accounts=("a",)), {}, ""),
-        (Limit("account up", "GrpTRES", "gres/gpu:a100", 6, 0, accounts=("a",)), {}, "more than the 6"),
-        (Limit("account up", "GrpTRES", "gres/gpu", 6, 0, accounts=("a",)), {"account": "b"}, ""),
-        (Limit("QOS q", "MaxWallPJ", "", 60, qos="q"), {"qos": "q"}, "time limit is over its own"),
-        (Limit("QOS q", "MaxWallPJ", "", 120, qos="q"), {"qos": "q"}, ""),
-        (Limit("account up", "GrpTRES", "cpu", 6, 0, accounts=("a",)), {}, "8 CPUs are more than the 6"),
-        (Limit("account up", "GrpTRES", "cpu", 16, 9, accounts=("a",)), {}, "of 16 CPUs 7 are left"),
-        (Limit("account up", "GrpTRES", "cpu", 16, 8, accounts=("a",)), {}, ""),
-        (Limit("QOS q", "MaxTRESPU", "node", 1, 0, qos="q"), {"qos": "q"}, "2 nodes are more than the 1"),
-        (Limit("QOS q", "MaxTRESPU", "mem", 1, 0, qos="q"), {"qos": "q"}, ""),
-        (Limit("QOS q", "MaxJobsPU", "", 3, 3, qos="q"), {"qos": "q"}, "wait for others"),
-        (Limit("QOS q", "MaxSubmitJobsPU", "", 3, 3, qos="q"), {"qos": "q"}, "refuse"),
-        (Limit("QOS q", "MaxJobsPU", "", 3, None, qos="q"), {"qos": "q"}, ""),
+        (UserLimit("QOS q", "MaxTRESPU", "gres/gpu", 6, 0, qos="q"), {"qos": "q"}, "more than the 6"),
+        (UserLimit("QOS q", "MaxTRESPU", "gres/gpu", 9, 4, qos="q"), {"qos": "q"}, "5 of 9 GPUs left"),
+        (UserLimit("QOS q", "MaxTRESPJ", "gres/gpu", 8, None, qos="q"), {"qos": "q"}, ""),
+        (UserLimit("QOS q", "MaxTRESPU", "gres/gpu", 6, 0, qos="q"), {"qos": "other"}, ""),
+        (UserLimit("QOS q", "MaxTRESPU", "gres/gpu", 6, 0, qos="q"), {}, "more than the 6"),
+        (UserLimit("QOS pq", "MaxTRESPU", "gres/gpu", 6, 0, qos="pq"), {"qos": "other"}, "more than the 6"),
+        (UserLimit("account up", "GrpTRES", "gres/gpu:h100", 6, 0, accounts=("a",)), {}, ""),
+        (UserLimit("account up", "GrpTRES", "gres/gpu:a100", 6, 0, accounts=("a",)), {}, "more than the 6"),
+        (UserLimit("account up", "GrpTRES", "gres/gpu", 6, 0, accounts=("a",)), {"account": "b"}, ""),
+        (UserLimit("QOS q", "MaxWallPJ", "", 60, qos="q"), {"qos": "q"}, "time limit exceeds it"),
+        (UserLimit("QOS q", "MaxWallPJ", "", 120, qos="q"), {"qos": "q"}, ""),
+        (UserLimit("account up", "GrpTRES", "cpu", 6, 0, accounts=("a",)), {}, "8 CPUs are more than the 6"),
+        (UserLimit("account up", "GrpTRES", "cpu", 16, 9, accounts=("a",)), {}, "7 of 16 CPUs left"),
+        (UserLimit("account up", "GrpTRES", "cpu", 16, 8, accounts=("a",)), {}, ""),
+        (UserLimit("QOS q", "MaxTRESPU", "node", 1, 0, qos="q"), {"qos": "q"}, "2 nodes are more than the 1"),
+        (UserLimit("QOS q", "MaxTRESPU", "mem", 1, 0, qos="q"), {"qos": "q"}, ""),
+        (UserLimit("QOS q", "MaxJobsPU", "", 3, 3, qos="q"), {"qos": "q"}, "have to wait"),
+        (UserLimit("QOS q", "MaxSubmitJobsPU", "", 3, 3, qos="q"), {"qos": "q"}, "reject another"),
+        (UserLimit("QOS q", "MaxJobsPU", "", 3, None, qos="q"), {"qos": "q"}, ""),
     ],
 )
-def test_limits_in_a_jobs_way(limit: Limit, directives: dict[str, str], words: str) -> None:
+def test_limits_in_a_jobs_way(limit: UserLimit, directives: dict[str, str], words: str) -> None:
     what = seen(
         limits=(limit,), default_account="a", associations=(Association("a", "", ("q",), "q"),),
         partitions=(Partition(name="gpu", qos="pq"),),
     )  # fmt: skip
     spec = JobSpec(work=Command("/bin/true"), nodes=2, gpus_per_node=4, tasks_per_node=4, job_name="x", python="p",
                    requeue=False, time_limit=7200, directives=tuple(directives.items()))  # fmt: skip
-    lines = beyond(what, spec, Need(gpus=True, kind="a100"), 8, ["gpu"])
+    lines = exceeded_limits(what, spec, Need(gpus=True, kind="a100"), 8, ["gpu"])
     assert len(lines) == bool(words) and all(words in line for line in lines)
 
 
 @given(st.lists(st.tuples(st.text(max_size=9), st.text(max_size=9)), max_size=5))
 def test_no_cell_reaches_the_terminal_raw(rows: list[tuple[str, str]]) -> None:
-    lines = aligned(rows)
+    lines = align(rows)
     assert len(lines) == len(rows)
     assert not any(ord(char) < 32 or 0x7F <= ord(char) < 0xA0 for line in lines for char in line)
 

@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from clusterrun.logs.locations import LogLocation
 
 from clusterrun.cli import follow
 from clusterrun.cli.follow import format_state
@@ -18,6 +17,7 @@ from clusterrun.cli.logfiles import ExternalLogs
 from clusterrun.errors import SchedulerError
 from clusterrun.job import JobId, JobStatus, Outcome, outcome_of
 from clusterrun.logs import Source
+from clusterrun.logs.locations import LogLocation
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store
 from clusterrun.scheduler import Answer
@@ -191,12 +191,12 @@ def test_of_a_thousand_tasks_few_are_read_at_once(tmp_path: Path) -> None:
 
     def over() -> bool:
         nonlocal lines
-        reading.begin(states, lambda state: True)
+        reading.update(states, lambda state: True)
         lines += len(reading.pieces(0.01))
-        return reading.is_over(states)
+        return reading.are_read(states)
 
     until(over, 60, pause=0)
-    assert (lines, reading.without) == (1000, [])
+    assert (lines, reading.without_log) == (1000, [])
     assert most[0] <= AT_ONCE
 
 
@@ -233,24 +233,24 @@ class Told:
 def test_a_file_that_is_there_shows_that_its_job_has_begun_before_the_queue_says_so(tmp_path: Path) -> None:
     told = Told(tmp_path)
     where = LogLocator(ExternalLogs(JOB, (told.place(),)), told, Clock())
-    assert where.place(JOB, begun=False, over=False) is None and told.times == 0
+    assert where.find(JOB, begun=False, over=False) is None and told.times == 0
     (tmp_path / "o.log").write_text("hello\n")
     told.node = "n1"
-    found = where.place(JOB, begun=False, over=False)
+    found = where.find(JOB, begun=False, over=False)
     assert found is not None and found.err == tmp_path / "e-n1.log" and told.times == 1
-    where.place(JOB, begun=True, over=True)
+    where.find(JOB, begun=True, over=True)
     assert told.times == 1, "a name that is known is not asked for again"
 
 
 def test_nothing_is_read_until_all_names_are_known_or_slurm_knows_no_more(tmp_path: Path) -> None:
     told, clock = Told(tmp_path), Clock()
     where = LogLocator(ExternalLogs(JOB, (told.place(),)), told, clock)
-    assert where.place(JOB, begun=True, over=False) is None, "Slurm was silent"
+    assert where.find(JOB, begun=True, over=False) is None, "Slurm was silent"
     clock.now = 29
-    assert where.place(JOB, begun=True, over=False) is None and told.times == 1
+    assert where.find(JOB, begun=True, over=False) is None and told.times == 1
     told.node = "%t"  # a field that nobody can fill
     clock.now = 31
-    assert where.place(JOB, begun=True, over=False) == told.place() and told.times == 2
+    assert where.find(JOB, begun=True, over=False) == told.place() and told.times == 2
     told.node = ""
     other = LogLocator(ExternalLogs(JOB, (told.place(),)), told, clock)
-    assert other.place(JOB, begun=True, over=True) == told.place(), "it is over, and what is known is read"
+    assert other.find(JOB, begun=True, over=True) == told.place(), "it is over, and what is known is read"

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterrun.why.causes import Cause, EndFacts, Line, RankEnd, RankFailure, first_cause
-from clusterrun.why.causes.flight_recorder import Reached, behind, read_dump
-from clusterrun.why.causes.match import TABLE, classify, filled, spans
+from clusterrun.why.causes.flight_recorder import Reached, ranks_behind, read_dump
+from clusterrun.why.causes.match import TABLE, classify, fill_template, parse_ranges
 from clusterrun.why.causes.model import Strength
 from tests.cause_fixtures import Fixture, load_all
 from tests.folders import ROOT
@@ -108,8 +108,8 @@ def test_every_row_that_an_excerpt_shows_has_a_needle_in_the_lines_it_matches() 
 
 
 def test_part_in_brackets_goes_with_its_word() -> None:
-    assert filled("full[: {what}]", {"what": "/scratch"}) == "full: /scratch"
-    assert filled("full[: {what}]", {}) == "full"
+    assert fill_template("full[: {what}]", {"what": "/scratch"}) == "full: /scratch"
+    assert fill_template("full[: {what}]", {}) == "full"
 
 
 # -- order -----------------------------------------------------------------------------------------------------------
@@ -191,7 +191,7 @@ def test_hang_names_the_rank_whose_watchdog_had_not_enqueued_the_collective() ->
 
 def test_hang_whose_rank_cannot_be_seen_says_so() -> None:
     cause = judge("RuntimeError: [unbound_buffer.cc:81] Timed out waiting 5000ms for recv operation to complete")
-    assert cause.rank is None and "cannot be seen" in cause.sentence and "5 s" in cause.sentence
+    assert cause.rank is None and "do not show which rank" in cause.sentence and "5 s" in cause.sentence
 
 
 def test_hang_names_the_rank_known_to_have_stood_still() -> None:
@@ -202,7 +202,7 @@ def test_hang_names_the_rank_known_to_have_stood_still() -> None:
 
 def test_hang_that_ended_in_the_time_limit_is_told_with_it() -> None:
     limit = "slurmstepd: error: *** JOB 5 ON n1 CANCELLED AT 2026-11-21T10:00:00 DUE TO TIME LIMIT ***"
-    cause = judge(limit, state="TIMEOUT", exit_status=143, behind={1: "it stands at step 3, the others at 4"})
+    cause = judge(limit, state="TIMEOUT", exit_status=143, behind={1: "it is at step 3, the others at 4"})
     assert cause.kind == "time-limit" and "rank 1" in cause.sentence
 
 
@@ -273,7 +273,7 @@ def dump(enqueued: int) -> bytes:
 
 def test_flight_recorder_names_the_rank_that_stopped_earlier() -> None:
     dumps = {rank: read_dump(dump(41 if rank == 2 else 42)) for rank in range(4)}
-    found = behind({rank: one for rank, one in dumps.items() if one is not None})
+    found = ranks_behind({rank: one for rank, one in dumps.items() if one is not None})
     assert list(found) == [2] and "collective 41" in found[2] and "/u/train.py:7" in found[2]
 
 
@@ -327,9 +327,9 @@ def test_line_made_to_be_slow_is_not(piece: str) -> None:
 
 
 def test_ranges_of_foreign_numbers_stay_small() -> None:
-    assert spans("1-3,5") == (1, 2, 3, 5)
-    assert len(spans("0-9999999,0-9999999")) <= 4_096
-    assert spans("x,1-,99999999999") == (1,)
+    assert parse_ranges("1-3,5") == (1, 2, 3, 5)
+    assert len(parse_ranges("0-9999999,0-9999999")) <= 4_096
+    assert parse_ranges("x,1-,99999999999") == (1,)
 
 
 def test_text_of_an_error_by_itself_is_known() -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 
 from clusterrun.why.causes import EndFacts, Line, first_cause
-from clusterrun.why.causes.tracebacks import split_rank, tracebacks
+from clusterrun.why.causes.tracebacks import find_tracebacks, split_rank
 
 WAITED = "[Rank {local}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum={seq}, OpType=ALLREDUCE, Timeout(ms)=600000) ran for 600045 milliseconds"
 TOLD = "[PG ID 11 PG GUID {group} Rank {local}] Exception (either an error or timeout) detected by watchdog at work: {seq}, last enqueued NCCL work: {last}, last completed NCCL work: 5."
@@ -66,14 +66,14 @@ FRAME = 'Traceback (most recent call last):\n  File "/u/{file}", line {line}, in
 
 def test_place_is_the_innermost_line_of_the_users_own_code() -> None:
     library = '  File "/e/lib/python3.11/site-packages/torch/x.py", line 9, in stack\n    raise\n'
-    (raised,) = tracebacks(lines(FRAME.format(file="a.py", line=3) + library + "RuntimeError: sizes"))
+    (raised,) = find_tracebacks(lines(FRAME.format(file="a.py", line=3) + library + "RuntimeError: sizes"))
     assert (raised.place, raised.text) == ("/u/a.py:3", "RuntimeError: sizes")
 
 
 def test_chain_is_one_traceback_that_ends_in_its_last() -> None:
     between = "KeyError: 1\n\nDuring handling of the above exception, another exception occurred:\n\n"
     text = FRAME.format(file="a.py", line=1) + between + FRAME.format(file="a.py", line=2) + "ValueError: 2"
-    (raised,) = tracebacks(lines(text))
+    (raised,) = find_tracebacks(lines(text))
     assert (raised.text, raised.first) == ("ValueError: 2", 0)
 
 
@@ -85,7 +85,7 @@ def test_exception_of_an_ending_interpreter_is_not_the_cause() -> None:
 def test_tracebacks_of_two_ranks_in_each_other_are_told_apart() -> None:
     ranks = [(FRAME.format(file="a.py", line=4) + error).split("\n") for error in ("KeyError: 0", "ValueError: no")]
     mixed = [Line("x", None, rank, text) for pair in zip(*ranks, strict=True) for rank, text in enumerate(pair)]
-    assert [(one.rank, one.text) for one in tracebacks(mixed)] == [(0, "KeyError: 0"), (1, "ValueError: no")]
+    assert [(one.rank, one.text) for one in find_tracebacks(mixed)] == [(0, "KeyError: 0"), (1, "ValueError: no")]
 
 
 @pytest.mark.parametrize(
@@ -98,12 +98,12 @@ def test_tracebacks_of_two_ranks_in_each_other_are_told_apart() -> None:
     ids=["spawn", "spawn of old", "data loader"],
 )  # fmt: skip
 def test_error_that_a_process_hands_on_is_told_where_it_was_raised(handed_on: str) -> None:
-    (raised,) = tracebacks(lines(handed_on + FRAME.format(file="data.py", line=7) + "KeyError: 'x'"))
+    (raised,) = find_tracebacks(lines(handed_on + FRAME.format(file="data.py", line=7) + "KeyError: 'x'"))
     assert (raised.text, raised.place, raised.first) == ("KeyError: 'x'", "/u/data.py:7", 0)
 
 
 def test_message_ends_where_another_programs_line_begins() -> None:
-    (raised,) = tracebacks(
+    (raised,) = find_tracebacks(
         lines(
             FRAME.format(file="a.py", line=1)
             + "ValueError: sizes\n  [3] and [4]\nsrun: error: n1: task 0: Exited\n  more"

@@ -20,8 +20,8 @@ from clusterrun.scheduler.slurm.nodes import parse_partitions
 from clusterrun.scheduler.slurm.sacct import ended_argv, lost_nodes, parse_canceller
 from clusterrun.why import ended
 from clusterrun.why.causes import Cause
-from clusterrun.why.ended.records import still
-from clusterrun.why.ended.time_limit import longer
+from clusterrun.why.ended.records import stalled_ranks
+from clusterrun.why.ended.time_limit import with_longer_limit
 from tests.ended_runs import RAISED, Slurm, over, ranks_on, write_logs
 from tests.run_records import AT, attempt, end, submitted
 
@@ -50,7 +50,7 @@ def test_first_failure_is_told_with_node_place_line_and_a_command(store: Store) 
     told = answer.json()
     assert (told["kind"], told["rank"], told["node"], told["place"]) == ("exception", 1, "n2", "/u/train.py:4")
     assert told["evidence"] == [{"file": str(run.logs / "train_101.err"), "line": 4, "text": "ValueError: no"}]
-    assert answer.lines()[0] == "first cause: ValueError: no (rank 1 on n2, /u/train.py:4)"
+    assert answer.headline() == "ValueError: no (rank 1 on n2, /u/train.py:4)"
     assert told["command"] == "clusterrun logs 101 --rank 1 --stream err -n 50"
 
 
@@ -91,7 +91,7 @@ def test_logs_that_are_not_there_are_named(store: Store) -> None:
     run = submitted(store)
     answer = ended.explain(Slurm(), over(run, "TIMEOUT", 143))
     assert answer.cause.kind == "time-limit"
-    assert [line for line in answer.lines() if line.startswith("note: not there: ")]
+    assert [note for note in answer.notes if note.startswith("not found: ")]
 
 
 def test_log_that_is_a_link_is_not_read(store: Store, tmp_path: Path) -> None:
@@ -135,17 +135,17 @@ def rank(number: int, time: float = 100.0, step: int | None = 5, interval: float
 
 
 def test_ranks_that_are_together_stand_not_still() -> None:
-    assert still([rank(0), rank(1), rank(2, time=95)]) == {}
-    assert still([rank(0)]) == {}
-    assert still([]) == {}
+    assert stalled_ranks([rank(0), rank(1), rank(2, time=95)]) == {}
+    assert stalled_ranks([rank(0)]) == {}
+    assert stalled_ranks([]) == {}
 
 
 def test_rank_at_an_earlier_step_stands_behind() -> None:
-    assert list(still([rank(0), rank(1, step=4), rank(2)])) == [1]
+    assert list(stalled_ranks([rank(0), rank(1, step=4), rank(2)])) == [1]
 
 
 def test_half_of_all_ranks_silent_is_nobodys_fault_alone() -> None:
-    assert still([rank(0), rank(1, time=0), rank(2, time=0)]) == {}
+    assert stalled_ranks([rank(0), rank(1, time=0), rank(2, time=0)]) == {}
 
 
 # -- Slurm -------------------------------------------------------------------------------------------------------------
@@ -212,7 +212,7 @@ def test_job_that_slurm_has_forgotten_says_what_can_still_be_done() -> None:
     slurm = Slurm(refusals={"show job": "slurm_load_jobs error: Invalid job id specified"})
     answer = ended.explain(slurm, over(None, "TIMEOUT", None, job="7"))
     assert answer.cause.kind == "time-limit" and "--logs DIR" in answer.notes[0]
-    assert "Slurm has forgotten it" in answer.notes[0]
+    assert "Slurm no longer knows the job" in answer.notes[0]
 
 
 def test_slurm_that_is_silent_is_not_said_to_have_forgotten() -> None:
@@ -236,7 +236,7 @@ def test_exit_status_is_taken_from_what_slurm_still_shows(tmp_path: Path) -> Non
 
 def test_exit_status_of_another_state_is_not_believed(tmp_path: Path) -> None:
     slurm = Slurm({"show job 7": shown_job("3:0", tmp_path / "a.out", "RUNNING")})
-    assert "not known" in ended.explain(slurm, over(None, status=None, job="7")).cause.sentence
+    assert "exit status unknown" in ended.explain(slurm, over(None, status=None, job="7")).cause.sentence
 
 
 def test_log_that_could_not_be_opened_is_known_at_once(tmp_path: Path) -> None:
@@ -268,9 +268,9 @@ def timed_out(store: Store, minutes: int, partition: str, text: str = PARTITIONS
 
 def test_longer_time_that_the_partition_does_not_allow_is_asked_of_another() -> None:
     job = JobStatus(id=JobId("7"), state="TIMEOUT", outcome=Outcome.FAILED, partition="short", time_limit=60)
-    told = longer(LIMIT, job, parse_partitions(PARTITIONS))
+    told = with_longer_limit(LIMIT, job, parse_partitions(PARTITIONS))
     assert told.command == "clusterrun submit … --time 0:02:00 --partition gpu"
-    assert "short allows no more than 0:01:00" in told.advice and "gpu allows 2:00:00" in told.advice
+    assert "short allows at most 0:01:00" in told.advice and "gpu allows 2:00:00" in told.advice
 
 
 def test_command_after_a_time_limit_can_start(store: Store) -> None:
@@ -286,7 +286,7 @@ def test_partition_and_limit_are_those_asked_for_where_slurm_was_not_asked_again
 
 def test_most_that_the_partition_allows_is_asked_where_no_other_allows_more(store: Store) -> None:
     told = timed_out(store, 90, "gpu").cause
-    assert "--time 2:00:00" in told.command and "gpu allows no more than 2:00:00" in told.advice
+    assert "--time 2:00:00" in told.command and "gpu allows at most 2:00:00" in told.advice
 
 
 def test_time_limit_that_nothing_exceeds_is_told_in_words(store: Store) -> None:

@@ -10,7 +10,7 @@ from clusterrun.job import JobId, JobStatus, Outcome
 from clusterrun.records.store import Store
 from clusterrun.why import ended
 from clusterrun.why.causes import Cause
-from clusterrun.why.ended.answer import here
+from clusterrun.why.ended.answer import local_cause
 from tests.ended_runs import Slurm, over, write_logs
 from tests.run_records import submitted
 
@@ -46,7 +46,10 @@ def test_slurm_commands_are_taken_out_of_advice_for_a_local_job() -> None:
     cause = Cause(
         kind="host-memory", sentence="", advice="more (sacct -j JOB -o X shows it), or less", command="sacct -j 1"
     )
-    assert (here(cause, local("FAILED")).advice, here(cause, local("FAILED")).command) == ("more, or less", "")
+    assert (local_cause(cause, local("FAILED")).advice, local_cause(cause, local("FAILED")).command) == (
+        "more, or less",
+        "",
+    )
 
 
 def test_a_job_that_slurm_could_not_start_is_explained_once_slurm_has_forgotten_its_exit_code(store: Store) -> None:

@@ -9,7 +9,7 @@ import pytest
 from clusterrun.errors import RequestError
 from clusterrun.logs import ends
 from clusterrun.why import ended
-from clusterrun.why.ended.logs import rank_of_name, read_logs
+from clusterrun.why.ended.logs import rank_of_file, read_logs
 from tests.ended_runs import RAISED
 
 # -- folders of logs ---------------------------------------------------------------------------------------------------
@@ -27,7 +27,7 @@ def test_folder_of_a_log_for_each_rank(tmp_path: Path) -> None:
 def test_healthy_folder_shows_no_cause(tmp_path: Path) -> None:
     (tmp_path / "train.log").write_text("step 1 loss 2.3\ntimeout: 600\n")
     answer = ended.explain_logs(tmp_path)
-    assert answer.cause.kind == "none" and "not known" in answer.lines()[0]
+    assert answer.cause.kind == "none" and "do not show whether" in answer.headline()
 
 
 def test_folder_without_logs_is_a_wrong_request(tmp_path: Path) -> None:
@@ -42,7 +42,7 @@ def test_folder_without_logs_is_a_wrong_request(tmp_path: Path) -> None:
     [("rank3.err", 3), ("train_task-12.log", 12), ("run/4/stderr.log", 4), ("train_101.err", None), ("log.out", None)],
 )
 def test_rank_in_a_files_name(name: str, number: int | None) -> None:
-    assert rank_of_name(Path("/logs") / name) == number
+    assert rank_of_file(Path("/logs") / name) == number
 
 
 # -- bounds ------------------------------------------------------------------------------------------------------------

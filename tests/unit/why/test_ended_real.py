@@ -77,7 +77,7 @@ NAN = "step 10 loss 2\nstep 20 loss nan\nstep 30 loss nan\nstep 40 loss nan"
 
 def test_nan_is_told_beside_the_time_limit_and_beside_success() -> None:
     limit = judge("", NAN, state="TIMEOUT")
-    assert limit.kind == "time-limit" and "before that the loss became NaN at step 20" in limit.sentence
+    assert limit.kind == "time-limit" and "before that, the loss became NaN at step 20" in limit.sentence
     done = judge("", NAN, state="COMPLETED", exit_status=0)
     assert done.kind == "nan-loss" and "COMPLETED, but" in done.sentence
 

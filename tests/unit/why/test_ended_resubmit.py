@@ -11,7 +11,7 @@ import pytest
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store
 from clusterrun.why.causes import Cause
-from clusterrun.why.ended.resubmit import advised, again
+from clusterrun.why.ended.resubmit import resubmit_command, with_command
 from tests.run_records import submitted
 
 
@@ -36,7 +36,7 @@ def test_run_is_submitted_again_as_it_was_typed_with_what_changes(store: Store) 
         requeue=(False, "--no-requeue"),
     )
     assert (
-        again("clusterrun submit … --mem SIZE", run)
+        resubmit_command("clusterrun submit … --mem SIZE", run)
         == "clusterrun submit --nodes 2 --set lr=1 --no-requeue --mem 128G -- train.py --lr 1"
     )
 
@@ -47,17 +47,26 @@ def test_run_is_submitted_again_as_it_was_typed_with_what_changes(store: Store) 
 )
 def test_time_limit_is_doubled(store: Store, limit: str, longer: str) -> None:
     run = asked(store, time=(limit, "--time"))
-    assert again("clusterrun submit … --time LONGER", run) == f"clusterrun submit --time {longer} -- train.py --lr 1"
+    assert (
+        resubmit_command("clusterrun submit … --time LONGER", run)
+        == f"clusterrun submit --time {longer} -- train.py --lr 1"
+    )
 
 
 def test_node_is_kept_off_besides_those_kept_off_before(store: Store) -> None:
     run = asked(store, exclude=("n1", "--exclude"), nodelist=("n2,n3", "--nodelist"))
-    assert again("clusterrun submit … --exclude n2", run) == "clusterrun submit --exclude n1,n2 -- train.py --lr 1"
+    assert (
+        resubmit_command("clusterrun submit … --exclude n2", run)
+        == "clusterrun submit --exclude n1,n2 -- train.py --lr 1"
+    )
 
 
 def test_option_is_taken_away(store: Store) -> None:
     run = asked(store, master_port=(29500, "--master-port"), nodes=(2, "--nodes"))
-    assert again("clusterrun submit … (without --master-port)", run) == "clusterrun submit --nodes 2 -- train.py --lr 1"
+    assert (
+        resubmit_command("clusterrun submit … (without --master-port)", run)
+        == "clusterrun submit --nodes 2 -- train.py --lr 1"
+    )
 
 
 # -- what is run, and from where -----------------------------------------------------------------------------------
@@ -71,11 +80,11 @@ def of(store: Store, work: dict[str, Any], sources: dict[str, Any] | None = None
 
 def test_a_module_keeps_its_m(store: Store) -> None:
     run = of(store, {"kind": "module", "name": "pkg.mod", "args": ["--name", "a b"]})
-    assert again("clusterrun submit …", run) == "clusterrun submit -- -m pkg.mod --name 'a b'"
+    assert resubmit_command("clusterrun submit …", run) == "clusterrun submit -- -m pkg.mod --name 'a b'"
 
 
 def test_a_python_callable_has_no_command(store: Store) -> None:
-    assert again("clusterrun submit …", of(store, {"kind": "function", "name": "f"})) == ""
+    assert resubmit_command("clusterrun submit …", of(store, {"kind": "function", "name": "f"})) == ""
 
 
 @pytest.mark.parametrize(
@@ -91,29 +100,29 @@ def test_a_python_callable_has_no_command(store: Store) -> None:
 )
 def test_a_job_file_and_a_profile_are_named_again(store: Store, source: str, line: str) -> None:
     run = of(store, {"kind": "task", "name": "sft", "settings": []}, {"env": ({"A": "b"}, source)})
-    assert again("clusterrun submit …", run) == line
+    assert resubmit_command("clusterrun submit …", run) == line
 
 
 def test_values_that_are_no_text_are_written_as_settings_are(store: Store) -> None:
     run = of(store, {"kind": "task", "name": "lm"}, {"set": ({"data": ["a b", "c"], "packing": True}, "--set, x.toml")})
-    assert again("clusterrun submit …", run) == (
+    assert resubmit_command("clusterrun submit …", run) == (
         """clusterrun submit --set 'data=["a b", "c"]' --set packing=true x.toml"""
     )
 
 
 def test_from_another_folder_the_line_goes_to_the_runs_own(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     run = of(store, {"kind": "script", "path": "/p/t.py", "args": []}, workdir="/home/ann/my project")
-    assert again("clusterrun submit …", run) == "cd '/home/ann/my project' && clusterrun submit -- /p/t.py"
+    assert resubmit_command("clusterrun submit …", run) == "cd '/home/ann/my project' && clusterrun submit -- /p/t.py"
     monkeypatch.chdir("/")
     run = of(store, {"kind": "script", "path": "/p/t.py", "args": []}, workdir="/")
-    assert again("clusterrun submit …", run) == "clusterrun submit -- /p/t.py"
+    assert resubmit_command("clusterrun submit …", run) == "clusterrun submit -- /p/t.py"
 
 
 def test_words_from_a_log_are_quoted(store: Store) -> None:
     run = of(store, {"kind": "script", "path": "/p/t.py", "args": []}, {"exclude": ("n1", "--exclude")})
-    line = again("clusterrun submit … --exclude n2;touch${IFS}/tmp/x --requeue", run)
+    line = resubmit_command("clusterrun submit … --exclude n2;touch${IFS}/tmp/x --requeue", run)
     assert line == "clusterrun submit --exclude 'n1,n2;touch${IFS}/tmp/x' --requeue -- /p/t.py"
-    assert again("clusterrun submit … --exclude n2'", run) == "clusterrun submit --exclude n1 -- /p/t.py"
+    assert resubmit_command("clusterrun submit … --exclude n2'", run) == "clusterrun submit --exclude n1 -- /p/t.py"
 
 
 # -- resuming ------------------------------------------------------------------------------------------------------
@@ -135,7 +144,7 @@ STOPPED = Cause(kind="stopped", sentence="", advice="submit it again", command="
 def test_the_command_resumes_from_the_checkpoint(store: Store, cause: Cause) -> None:
     run = of(store, LM, {"set": ({"steps": "300", "resume": "no"}, "--set")})
     folder = checkpoints(run.run_dir / "checkpoints", 90, 120)
-    told = advised(cause, run)
+    told = with_command(cause, run)
     assert told.command == f"clusterrun submit --set steps=300 --set resume={folder} lm"
     assert told.advice == "this command resumes from the checkpoint of step 120"
 
@@ -143,7 +152,7 @@ def test_the_command_resumes_from_the_checkpoint(store: Store, cause: Cause) -> 
 def test_a_checkpoint_is_told_beside_other_advice(store: Store) -> None:
     run = of(store, LM, {"time": ("1:00:00", "--time")})
     folder = checkpoints(run.run_dir / "checkpoints", 5)
-    told = advised(Cause(kind="time-limit", sentence="", advice="ask for more", command=LONGER), run)
+    told = with_command(Cause(kind="time-limit", sentence="", advice="ask for more", command=LONGER), run)
     assert told.command == f"clusterrun submit --time 2:00:00 --set resume={folder} lm"
     assert told.advice == "ask for more; this command resumes from the checkpoint of step 5"
 
@@ -155,28 +164,28 @@ def test_a_checkpoint_dir_of_ones_own_is_resumed_from_by_itself(store: Store, tm
     checkpoints(tmp_path / "ck", 7)
     work = {"kind": "task", "name": "lm", "settings": [["checkpoint_dir", "ck"]]}
     run = of(store, work, {"set": ({"checkpoint_dir": "ck"}, "--set")}, workdir=str(tmp_path))
-    told = advised(CANCELLED, run)
+    told = with_command(CANCELLED, run)
     assert told.command.endswith("clusterrun submit --set checkpoint_dir=ck lm")
     assert told.advice == "this command resumes from the checkpoint of step 7"
 
 
 def test_without_a_checkpoint_nothing_is_said_of_one(store: Store) -> None:
     run = of(store, LM)
-    assert advised(CANCELLED, run) == Cause(kind="cancelled", sentence="", command="clusterrun submit lm")
+    assert with_command(CANCELLED, run) == Cause(kind="cancelled", sentence="", command="clusterrun submit lm")
     (run.run_dir / "checkpoints" / "step-x").mkdir(parents=True)
-    assert advised(STOPPED, run).advice == "submit it again"
+    assert with_command(STOPPED, run).advice == "submit it again"
     checkpoints(run.run_dir / "checkpoints", 3)
     (run.run_dir / "spec.json").write_text('{"work": {"kind": "script", "path": "/p/t.py"}}')
-    assert "resume" not in advised(CANCELLED, run).command, "what a script of the user's saves is its own"
+    assert "resume" not in with_command(CANCELLED, run).command, "what a script of the user's saves is its own"
 
 
 def test_a_command_with_a_gap_is_told_and_not_printed(store: Store) -> None:
     run = of(store, LM)
-    told = advised(
+    told = with_command(
         Cause(kind="nan-loss", sentence="", advice="lower it", command="clusterrun submit … --set lr=LOWER"), run
     )
     assert (told.command, told.advice) == ("", "lower it: `clusterrun submit … --set lr=LOWER`")
-    told = advised(Cause(kind="usage", sentence="", command="python SCRIPT --help"), run)
+    told = with_command(Cause(kind="usage", sentence="", command="python SCRIPT --help"), run)
     assert (told.command, told.advice) == ("", "`python SCRIPT --help`")
 
 
@@ -184,4 +193,4 @@ def test_a_command_with_a_gap_is_told_and_not_printed(store: Store) -> None:
 def test_a_broken_specification_is_no_error(store: Store, broken: str) -> None:
     run = submitted(store, sources={})
     (run.run_dir / "spec.json").write_text(broken)
-    assert advised(CANCELLED, run).command.startswith("clusterrun submit ")
+    assert with_command(CANCELLED, run).command.startswith("clusterrun submit ")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from clusterrun.why.causes.memory_units import compared
+from clusterrun.why.causes.memory_units import format_excess
 from tests.unit.why.test_causes import judge
 
 
@@ -18,7 +18,7 @@ from tests.unit.why.test_causes import judge
     ],
 )
 def test_unit_of_a_memory_limit_is_told_by_its_figures(used: int, limit: int, words: str) -> None:
-    assert compared(used, limit) == words
+    assert format_excess(used, limit) == words
 
 
 def test_node_of_a_memory_limit_is_the_one_whose_slurmstepd_speaks() -> None:
@@ -33,7 +33,7 @@ def test_node_of_a_memory_limit_is_the_one_whose_slurmstepd_speaks() -> None:
 
 def test_missing_file_gets_its_exact_path_and_a_command_to_paste() -> None:
     cause = judge("0: clusterrun: rank 0: no such script: my train.py (in /home/u)")
-    assert cause.sentence == "a file is not there: /home/u/my train.py"
+    assert cause.sentence == "file not found: /home/u/my train.py"
     assert cause.command == "srun ls -ld '/home/u/my train.py'"
     assert judge("0: FileNotFoundError: [Errno 2] No such file or directory: 'a.txt'").command == "srun ls -ld a.txt"
     assert judge("0: FileNotFoundError: no data here").command == ""
@@ -43,7 +43,7 @@ def test_missing_file_gets_its_exact_path_and_a_command_to_paste() -> None:
     ("line", "words"),
     [
         ("[W220 15:04:41.611 socket.cpp:464] bind to [::]:29511 (errno: 98 - Address already in use).", "29511"),
-        ("[W220 15:04:41.611 socket.cpp:464] bind (errno: 98 - Address already in use).", "is taken"),
+        ("[W220 15:04:41.611 socket.cpp:464] bind (errno: 98 - Address already in use).", "is already in use"),
         ("OSError: [Errno 98] attempting to bind on address ('0.0.0.0', 8000): address already in use", "8000"),
         ("The client socket has timed out after 60s while trying to connect to (n1, 1234).", "(n1, 1234)"),
         ("RuntimeError: [x/tcp/pair.cc:799] connect [10.0.0.7]:13195: Connection refused", "10.0.0.7:13195"),

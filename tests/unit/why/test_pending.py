@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterrun.reasons import Starts, explain
+from clusterrun.reasons import Starts, find_reason
 from clusterrun.scheduler.slurm.limits import LimitScope
 from clusterrun.scheduler.slurm.sacctmgr import Association
 from clusterrun.why import pending
@@ -22,34 +22,34 @@ from tests.recorded_queue import NOW, asking, facts, judged, status
 def test_a_users_limit_in_a_qos_its_use_and_its_holders() -> None:
     here = judged("21").here
     assert here[0] == "QOS tight, for each user, allows 2 gres/gpu (MaxTRESPerUser); 2 gres/gpu in use"
-    assert here[1] == "this job asks for 4 gres/gpu"
-    assert here[3].startswith("held by job 3 (2 gres/gpu, at most ")
+    assert here[1] == "this job requests 4 gres/gpu"
+    assert here[3].startswith("used by job 3 (2 gres/gpu, at most ")
 
 
 def test_a_job_that_asks_for_more_than_the_whole_limit_does_not_wait_for_others() -> None:
     found = judged("21")
-    assert found.here[2] == "that is more than the limit itself: it cannot start, however many jobs end"
+    assert found.here[2] == "that exceeds the limit itself: it cannot start even when all other jobs have ended"
     assert found.starts is Starts.YOU
-    less = pending.judge(asking("21", TRES="cpu=1,node=1,gres/gpu=1"), status("21"))
+    less = pending.explain_facts(asking("21", TRES="cpu=1,node=1,gres/gpu=1"), status("21"))
     assert less.starts is Starts.ALONE and not any("more than the limit" in line for line in less.here)
 
 
 def test_the_other_qos_of_the_user_are_where_it_can_go() -> None:
     rows = [Association("physics", "", ("normal", "tight"), ""), Association("chem", "", ("big",), "")]
     smaller = replace(asking("21", TRES="cpu=1,node=1,gres/gpu=1"), associations=rows)
-    assert pending.judge(smaller, status("21")).do == (
+    assert pending.explain_facts(smaller, status("21")).do == (
         "wait for those jobs, or move it:", "scontrol update JobId=21 QOS=normal"
     )  # fmt: skip
-    assert judged("21", associations=rows).do[0].startswith("ask for less (`clusterrun cancel 21`")
-    moved = limits.evidence(replace(facts("5", associations=rows), reason=explain("AssocGrpCpuLimit")))
+    assert judged("21", associations=rows).do[0].startswith("request less (`clusterrun cancel 21`")
+    moved = limits.limit_evidence(replace(facts("5", associations=rows), reason=find_reason("AssocGrpCpuLimit")))
     assert moved.do[-1] == "scontrol update JobId=5 Account=physics"
     assert "QOS=NAME" in judged("21", associations=[]).do[0]
 
 
 def test_an_accounts_limit() -> None:
-    found = limits.evidence(replace(facts("5"), reason=explain("AssocGrpCpuLimit")))
+    found = limits.limit_evidence(replace(facts("5"), reason=find_reason("AssocGrpCpuLimit")))
     assert found.here[0] == "account chem allows 2 cpu (GrpTRES); 2 cpu in use"
-    assert found.here[1] == "this job asks for 2 cpu"
+    assert found.here[1] == "this job requests 2 cpu"
 
 
 def qos(field: str, value: str) -> list[LimitScope]:
@@ -68,14 +68,14 @@ def qos(field: str, value: str) -> list[LimitScope]:
         ("QOSMaxMemoryPerJob", "MaxTRESPJ", "cpu=8,mem=2048",
          "QOS tight, for each job, allows 2G mem (MaxTRESPerJob)", None),
         ("QOSMinCpuNotSatisfied", "MinTRESPJ", "cpu=4",
-         "QOS tight, for each job, demands at least 4 cpu (MinTRESPerJob)", None),
+         "QOS tight, for each job, requires at least 4 cpu (MinTRESPerJob)", None),
         ("QOSGrpJobsLimit", "GrpJobs", "1(1)", "QOS tight allows 1 running job (GrpJobs); 1 running job in use", None),
         ("QOSGrpGRESRunMinutes", "GrpTRESRunMins", "gres/gpu=100(90)",
          "QOS tight allows 100 minutes of gres/gpu (GrpTRESRunMins); 90 minutes of gres/gpu in use", None),
     ],
 )  # fmt: skip
 def test_each_kind_of_limit(reason: str, field: str, value: str, line: str, command: str | None) -> None:
-    found = limits.evidence(replace(facts("21"), reason=explain(reason), holders=qos(field, value)))
+    found = limits.limit_evidence(replace(facts("21"), reason=find_reason(reason), holders=qos(field, value)))
     assert found.here[0] == line
     assert found.do == ((command,) if command else ())
 
@@ -84,8 +84,8 @@ def test_of_several_bounds_that_which_stops_the_job_is_told() -> None:
     rows = [LimitScope(kind="qos", qos=name, values={"GrpTRES": value}) for name, value in
             (("tight", "gres/gpu=64(2)"), ("part", "gres/gpu=4(2)"))]  # fmt: skip
     partitions = [{"PartitionName": facts("21").partition_names[0], "QoS": "part"}]
-    asked = replace(facts("21"), reason=explain("QOSGrpGRES"), holders=rows, partitions=partitions)
-    found = limits.evidence(asked)
+    asked = replace(facts("21"), reason=find_reason("QOSGrpGRES"), holders=rows, partitions=partitions)
+    found = limits.limit_evidence(asked)
     assert [line for line in found.here if line.startswith("QOS")] == [
         "QOS part allows 4 gres/gpu (GrpTRES); 2 gres/gpu in use"
     ]
@@ -93,8 +93,8 @@ def test_of_several_bounds_that_which_stops_the_job_is_told() -> None:
 
 def test_a_limit_that_is_not_shown_is_said_to_be_unseen() -> None:
     asked = replace(facts("21"), holders=[])
-    assert limits.evidence(asked).unseen == ("a MaxTRESPerUser on QOS tight: none is shown to you there",)
-    assert limits.evidence(replace(asked, holders=None)).unseen == ("the limit MaxTRESPerUser of its qos",)
+    assert limits.limit_evidence(asked).unseen == ("the limit MaxTRESPerUser on QOS tight: not visible to you",)
+    assert limits.limit_evidence(replace(asked, holders=None)).unseen == ("the limit MaxTRESPerUser of its qos",)
 
 
 # -- nodes and partitions ----------------------------------------------------------------------------------------------
@@ -102,7 +102,7 @@ def test_a_limit_that_is_not_shown_is_said_to_be_unseen() -> None:
 
 def test_a_node_that_is_asked_for_and_drained() -> None:
     found = judged("22")
-    assert found.here[0] == "it asks for node2"
+    assert found.here[0] == "it requests node2"
     assert any(line.startswith("node2 is draining: bad fan [left = 2], by root, ") for line in found.here)
     assert found.do[0] == "scontrol update JobId=22 ReqNodeList="
 
@@ -119,28 +119,30 @@ def test_a_reservation_that_has_begun_and_one_that_is_not_shown() -> None:
     (block,) = facts("7").reservations or ()
     begun = block | {"StartTime": str(int(NOW) - 60), "EndTime": str(int(NOW) + 600)}
     found = nodes.reservations(facts("7", reservations=[begun]))
-    assert "holds until " in found.here[0] and "in 10:00; 1 node: node1" in found.here[0] and found.do == ()
+    assert "lasts until " in found.here[0] and "in 10:00; 1 node: node1" in found.here[0] and found.do == ()
     wanted = replace(asking("7", Reservation="gone"), reservations=[begun])
-    assert nodes.reservations(wanted).here == ("reservation gone is not shown to you: it may be over, or not yours",)
+    assert nodes.reservations(wanted).here == (
+        "reservation gone is not visible to you: it may have ended, or not be yours",
+    )
     assert nodes.reservations(replace(wanted, reservations=None)).unseen == ("the reservations",)
 
 
 def test_what_is_asked_against_what_is_free() -> None:
-    found = nodes.room(facts("7"))
+    found = nodes.free_room(facts("7"))
     assert found.here[0] == (
-        "it asks for 2 nodes, 8 GPUs, 2 CPUs, 3.91G of memory; free now in partition gpu: 16 of 32 CPUs, 4 of 8 GPUs"
+        "it requests 2 nodes, 8 GPUs, 2 CPUs, 3.91G of memory; free now in partition gpu: 16 of 32 CPUs, 4 of 8 GPUs"
     )
     assert found.here[1] == "1 node of 2 has room for it now (node1); it needs 2"
 
 
 def test_gpus_are_known_where_they_are_not_accounted() -> None:
-    found = nodes.room(asking("7", TRES="cpu=2,mem=4000M,node=2", TresPerNode="gres:gpu:a100:4"))
-    assert found.here[0].startswith("it asks for 2 nodes, 8 GPUs, 2 CPUs")
+    found = nodes.free_room(asking("7", TRES="cpu=2,mem=4000M,node=2", TresPerNode="gres:gpu:a100:4"))
+    assert found.here[0].startswith("it requests 2 nodes, 8 GPUs, 2 CPUs")
 
 
 def test_a_time_limit_beyond_the_partitions() -> None:
     found = judged("15")
-    assert found.here[0] == "partition tiny allows 30:00; this job asks for 1:00:00"
+    assert found.here[0] == "partition tiny allows 30:00; this job requests 1:00:00"
     assert found.here[1] == "allowed in gpu, low"
     assert found.do == ("scontrol update JobId=15 TimeLimit=30:00", "scontrol update JobId=15 Partition=gpu")
     assert found.starts is Starts.YOU
@@ -148,20 +150,20 @@ def test_a_time_limit_beyond_the_partitions() -> None:
 
 def test_more_nodes_than_the_partition_takes() -> None:
     found = judged("14")
-    assert found.here[0] == "partition tiny allows 1 node for a job; this job asks for 2"
+    assert found.here[0] == "partition tiny allows 1 node per job; this job requests 2"
     assert found.do[0] == "scontrol update JobId=14 NumNodes=1-1" and found.starts is Starts.YOU
 
 
 def test_a_node_limit_that_comes_of_nodes_that_are_out_passes_by_itself() -> None:
-    known = replace(asking("22", Reason="PartitionNodeLimit"), reason=explain("PartitionNodeLimit"))
-    found = pending.judge(known, status("22", "PartitionNodeLimit"))
+    known = replace(asking("22", Reason="PartitionNodeLimit"), reason=find_reason("PartitionNodeLimit"))
+    found = pending.explain_facts(known, status("22", "PartitionNodeLimit"))
     assert found.starts is Starts.ALONE
     assert any("bad fan" in line for line in found.here)
 
 
 def test_a_partition_that_is_down() -> None:
     down = [p | ({"State": "DOWN"} if p["PartitionName"] == "gpu" else {}) for p in facts("6").partitions or ()]
-    found = partition_rules.rules(replace(facts("6"), partitions=down))
+    found = partition_rules.broken_rules(replace(facts("6"), partitions=down))
     assert found.here[0] == "partition gpu is DOWN"
     assert found.do == ("scontrol update JobId=6 Partition=low",)
 
@@ -170,15 +172,15 @@ def test_a_partition_that_is_down() -> None:
 
 
 def test_an_unknown_reason_is_shown_as_it_is() -> None:
-    found = pending.judge(replace(facts("7"), reason=None), status("7", "Sun[31mspots"))
+    found = pending.explain_facts(replace(facts("7"), reason=None), status("7", "Sun[31mspots"))
     shown = dict(found.facts())
     assert shown["reason"] == ("Sun[31mspots",) and "does not know this reason" in shown["means"][0]
     assert found.json()["word"] is None and found.json()["starts"] is None
 
 
 def test_nothing_seen_is_said_and_the_reason_still_explained() -> None:
-    blind = PendingFacts(id="7", reason=explain("Resources"), now=NOW, unseen=("the queue (squeue: no answer)",))
-    found = pending.judge(blind, status("7", "Resources"))
+    blind = PendingFacts(id="7", reason=find_reason("Resources"), now=NOW, unseen=("the queue (squeue: no answer)",))
+    found = pending.explain_facts(blind, status("7", "Resources"))
     assert "next in line" in found.meaning and found.do
     assert "the queue (squeue: no answer)" in found.unseen and "the partition's nodes" in found.unseen
 
@@ -186,8 +188,9 @@ def test_nothing_seen_is_said_and_the_reason_still_explained() -> None:
 @pytest.mark.parametrize("number", ["6", "7", "9", "10", "11", "14", "15", "16", "18", "21", "22"])
 def test_every_job_of_a_real_queue_is_explained(number: str) -> None:
     found = judged(number)
-    assert found.reason is not None and found.here and found.do, found.lines()
-    assert not any(word in line for line in found.lines() for word in ("None", "{", "Found("))
+    lines = [line for _, lines in found.facts() for line in lines]
+    assert found.reason is not None and found.here and found.do, lines
+    assert not any(word in line for line in lines for word in ("None", "{", "Found("))
 
 
 @pytest.mark.parametrize("lost", ["queue", "partitions", "nodes", "reservations", "licenses", "holders", "past"])
@@ -199,11 +202,13 @@ def test_each_answer_may_be_missing(lost: str) -> None:
 @given(st.dictionaries(st.sampled_from(sorted(facts("22").job)), st.text(max_size=30)))
 def test_no_request_breaks_it(changes: dict[str, str]) -> None:
     for number in ("22", "21", "18", "9", "14"):
-        pending.judge(asking(number, **changes), status(number))
+        pending.explain_facts(asking(number, **changes), status(number))
 
 
 def test_an_estimate_and_the_nodes_it_names() -> None:
-    start = pending.judge(asking("7", StartTime=str(int(NOW) + 90), SchedNodeList="node1"), status("7"))
+    start = pending.explain_facts(asking("7", StartTime=str(int(NOW) + 90), SchedNodeList="node1"), status("7"))
     assert dict(start.facts())["start"][0].endswith("in 1:30 on node1")
-    assert "so it is due" in pending.judge(asking("7", StartTime=str(int(NOW) - 90)), status("7")).start_line
+    assert (
+        "which has passed" in pending.explain_facts(asking("7", StartTime=str(int(NOW) - 90)), status("7")).start_line
+    )
     assert dict(judged("22").facts())["start"] == ("Slurm has no estimate",)

@@ -6,14 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from clusterrun.reasons import Starts, explain
+from clusterrun.reasons import Starts, find_reason
 from clusterrun.scheduler.slurm.nodes import Node
 from clusterrun.scheduler.slurm.sacctmgr import Association
 from clusterrun.scheduler.slurm.scontrol import having, parse_features
 from clusterrun.scheduler.slurm.squeue import Queued
 from clusterrun.why import pending
-from clusterrun.why.pending import dependencies, partition_rules, queue_position
-from clusterrun.why.pending import nodes as places
+from clusterrun.why.pending import dependencies, nodes, partition_rules, queue_position
 from clusterrun.why.pending.facts import PendingFacts
 from tests.recorded_queue import NOW, status
 
@@ -35,49 +34,54 @@ def facts(*nodes: Node, reason: str = "Resources", **asked: str) -> PendingFacts
         "JobId": "7", "Partition": "gpu", "NumNodes": "2", "UserId": "ann(1001)", "Account": "physics", "QOS": "normal",
         "TRES": "cpu=2,mem=40000M,node=2,gres/gpu=4", "Reason": reason,
     }  # fmt: skip
-    return PendingFacts(id="7", reason=explain(reason), now=NOW, job=job | asked, nodes=nodes, queue=[])
+    return PendingFacts(id="7", reason=find_reason(reason), now=NOW, job=job | asked, nodes=nodes, queue=[])
 
 
 def test_a_node_without_the_memory_has_no_room_and_what_each_lacks_is_said() -> None:
-    here = places.room(
+    here = nodes.free_room(
         facts(node(1), node(2, memory_used=55_000), node(3, gpus_used=(("", 3),)), node(4, **FULL_OF_JOBS))
     ).here
     assert here[1:] == (
         "1 node of 4 has room for it now (n1); it needs 2",
-        "short of memory: n2",
-        "short of GPUs: n3",
-        "short of GPUs and CPUs: n4",
+        "not enough memory: n2",
+        "not enough GPUs: n3",
+        "not enough GPUs and CPUs: n4",
     )
 
 
 def test_only_nodes_that_it_names_count() -> None:
-    found = places.room(facts(node(1), node(2), node(3, state="IDLE+DRAIN"), NumNodes="1", ReqNodeList="n3"))
-    assert found.here[0].endswith("free now on the nodes it names of partition gpu: 0 of 16 CPUs, 0 of 4 GPUs")
+    found = nodes.free_room(facts(node(1), node(2), node(3, state="IDLE+DRAIN"), NumNodes="1", ReqNodeList="n3"))
+    assert found.here[0].endswith("free now on the nodes it names in partition gpu: 0 of 16 CPUs, 0 of 4 GPUs")
     assert found.here[1] == "0 nodes of 1 have room for it now; it needs 1"
     assert found.here[2].startswith("n3 is drained") and len(found.here) == 3
-    more = places.room(facts(node(1), node(2), node(3), ReqNodeList="n3"))
+    more = nodes.free_room(facts(node(1), node(2), node(3), ReqNodeList="n3"))
     assert "3 nodes of 3" in more.here[1], "fewer names than nodes: any may come to them"
 
 
 def test_nodes_that_it_excludes_do_not_count() -> None:
-    found = places.room(facts(node(1), node(2), node(3), ExcNodeList="n[2-3]"))
+    found = nodes.free_room(facts(node(1), node(2), node(3), ExcNodeList="n[2-3]"))
     assert found.here[1] == "1 node of 1 has room for it now (n1); it needs 2"
 
 
 def test_a_feature_that_no_node_has() -> None:
     features = {"n1": frozenset({"a100"}), "n2": frozenset({"a100", "ib"})}
     known = replace(facts(node(1), node(2), reason="BadConstraints", Features="h100"), features=features)
-    found = pending.judge(known, status("7", "BadConstraints"))
-    assert found.here[-1] == "no node has h100, in partition gpu; there is a100, ib"
+    found = pending.explain_facts(known, status("7", "BadConstraints"))
+    assert found.here[-1] == "no node has h100 in partition gpu; available: a100, ib"
     assert found.do[0] == "scontrol update JobId=7 Features="
-    assert pending.judge(replace(known, reason=explain("Priority")), status("7", "Priority")).starts is Starts.YOU
+    assert (
+        pending.explain_facts(replace(known, reason=find_reason("Priority")), status("7", "Priority")).starts
+        is Starts.YOU
+    )
 
 
 def test_a_feature_that_one_node_has() -> None:
     known = replace(facts(node(1), node(2), Features="ib"), features={"n1": frozenset(), "n2": frozenset({"ib"})})
-    found = places.room(known)
+    found = nodes.free_room(known)
     assert found.here[1:3] == ("1 node of 2 has ib (n2)", "1 node of 1 has room for it now (n2); it needs 2")
-    assert places.room(replace(known, job=known.job | {"Features": "[a|b]*2"})).unseen == ("which nodes have [a|b]*2",)
+    assert nodes.free_room(replace(known, job=known.job | {"Features": "[a|b]*2"})).unseen == (
+        "which nodes have [a|b]*2",
+    )
 
 
 @pytest.mark.parametrize(
@@ -99,9 +103,9 @@ def test_what_a_constraint_matches(wanted: str, found: list[str] | None) -> None
 
 
 def test_a_constraint_is_no_reason_to_say_that_the_scheduler_is_late() -> None:
-    late = "the scheduler has not come to it yet"
-    assert any(late in line for line in places.room(facts(node(1), node(2))).here)
-    assert not any(late in line for line in places.room(facts(node(1), node(2), reason="BadConstraints")).here)
+    late = "the scheduler has not considered it yet"
+    assert any(late in line for line in nodes.free_room(facts(node(1), node(2))).here)
+    assert not any(late in line for line in nodes.free_room(facts(node(1), node(2), reason="BadConstraints")).here)
 
 
 def test_jobs_of_another_partition_on_the_same_nodes_are_seen_to_hold_them() -> None:
@@ -110,17 +114,17 @@ def test_jobs_of_another_partition_on_the_same_nodes_are_seen_to_hold_them() -> 
         Queued(id="4", raw=4, state="RUNNING", user="kim", partitions=("cpu",), left=30, tres=(("gres/gpu", 1.0),)),
     ]
     assert queue_position.next_ends(replace(facts(node(1), node(2)), queue=rows)).here == (
-        "no job that you may see runs in partition gpu, 1 in low, which shares its nodes; "
+        "no job that you can see runs in partition gpu, 1 in low, which shares its nodes; "
         "by their time limits these end first: 3 of kim within 1:00",
-        "held there: 8 GPUs by kim",
+        "in use there: 8 GPUs by kim",
     )
 
 
 def test_memory_beyond_the_partitions() -> None:
     partition = {"PartitionName": "gpu", "MaxMemPerNode": "4000"}
     known = replace(facts(reason="MaxMemPerLimit", MinMemoryNode="8000M"), partitions=[partition])
-    found = pending.judge(known, status("7", "MaxMemPerLimit"))
-    assert found.here == ("partition gpu allows 4000M of memory on each node (MaxMemPerNode); this job asks for 8000M",)
+    found = pending.explain_facts(known, status("7", "MaxMemPerLimit"))
+    assert found.here == ("partition gpu allows 4000M of memory on each node (MaxMemPerNode); this job requests 8000M",)
     assert found.do == ("scontrol update JobId=7 MinMemoryNode=4000",)
 
 
@@ -132,26 +136,26 @@ def test_an_account_that_the_partition_does_not_take() -> None:
     ]
     rows = [Association("physics", "", ("normal",), ""), Association("chem", "", ("normal",), "")]
     known = replace(facts(reason=said, StartTime=str(int(NOW) - 5)), partitions=partitions, associations=rows)
-    found = pending.judge(known, status("7", said))
-    assert found.here[0] == "partition gpu takes account bio, chem only; this job's is physics"
+    found = pending.explain_facts(known, status("7", said))
+    assert found.here[0] == "partition gpu accepts only account bio, chem; this job uses physics"
     assert found.do == ("scontrol update JobId=7 Account=chem", "scontrol update JobId=7 Partition=low")
     assert found.start is None, "Slurm's estimate of a job that it never starts is this moment"
-    assert found.start_line == "Slurm has no estimate for a job that is not in line"
+    assert found.start_line == "Slurm has no estimate for a job that cannot start yet"
     elsewhere = replace(known, partitions=[partitions[0], partitions[1] | {"DenyAccounts": "physics"}])
-    assert partition_rules.rules(elsewhere).do == ("scontrol update JobId=7 Account=chem",)
+    assert partition_rules.broken_rules(elsewhere).do == ("scontrol update JobId=7 Account=chem",)
 
 
 def test_ranks_that_are_bound_to_nodes_cannot_be_moved_to_fewer() -> None:
     partitions = [{"PartitionName": "gpu", "MaxNodes": "1"}]
     one_each = replace(facts(reason="PartitionNodeLimit", NumTasks="2"), partitions=partitions)
-    assert partition_rules.rules(one_each).do == ("scontrol update JobId=7 NumNodes=1-1",)
+    assert partition_rules.broken_rules(one_each).do == ("scontrol update JobId=7 NumNodes=1-1",)
     many = replace(one_each, job=one_each.job | {"NumTasks": "8"})
-    assert partition_rules.rules(many).do == ("submit it again with --nodes 1, after `clusterrun cancel 7`",)
+    assert partition_rules.broken_rules(many).do == ("`clusterrun cancel 7`, then submit it again with --nodes 1",)
 
 
 def test_a_list_of_nodes_is_quoted_for_the_shell() -> None:
     known = facts(node(1), node(2), node(3, state="DOWN"), ReqNodeList="n[1-3]")
-    assert places.asked_nodes(known).do == ("scontrol update JobId=7 ReqNodeList='n[1-2]'",)
+    assert nodes.check_named_nodes(known).do == ("scontrol update JobId=7 ReqNodeList='n[1-2]'",)
 
 
 def task(id: str, state: str, **more: object) -> Queued:
@@ -160,24 +164,24 @@ def task(id: str, state: str, **more: object) -> Queued:
 
 def test_tasks_of_an_array_that_wait_are_not_counted_as_one() -> None:
     queue = [task("18", "PENDING", reason="JobArrayTaskLimit"), task("18_0", "RUNNING"), task("18_1", "RUNNING")]
-    (line,), never = dependencies.sentences("afterok:18_*(unfulfilled)", queue, [])
-    assert line.endswith("it has tasks that are not over: 2 RUNNING, others wait (JobArrayTaskLimit)") and not never
+    (line,), never = dependencies.describe_conditions("afterok:18_*(unfulfilled)", queue, [])
+    assert line.endswith("it has unfinished tasks: 2 RUNNING, others wait (JobArrayTaskLimit)") and not never
 
 
 def test_a_task_that_has_not_begun_waits_with_its_array() -> None:
     queue = [task("18", "PENDING", reason="JobArrayTaskLimit"), task("18_0", "RUNNING")]
-    (line,), _ = dependencies.sentences("afterok:18_3(unfulfilled)", queue, [])
+    (line,), _ = dependencies.describe_conditions("afterok:18_3(unfulfilled)", queue, [])
     assert line.endswith("it is PENDING (JobArrayTaskLimit)")
 
 
 def test_the_minutes_after_a_begin() -> None:
-    (line,), _ = dependencies.sentences("after:5+10(unfulfilled)", [task("5", "RUNNING", start=int(NOW))], [])
-    assert "to begin or be cancelled and then 10 minutes more; it is RUNNING since " in line
+    (line,), _ = dependencies.describe_conditions("after:5+10(unfulfilled)", [task("5", "RUNNING", start=int(NOW))], [])
+    assert "to start or be cancelled, plus 10 minutes; it has been RUNNING since " in line
     assert "so this is met at " in line
 
 
 def test_commands_are_for_the_array_that_a_task_stands_for() -> None:
     known = replace(facts(reason="JobHeldUser"), id="30")
-    assert pending.judge(known, status("7", "JobHeldUser")).do == ("scontrol release 30",)
+    assert pending.explain_facts(known, status("7", "JobHeldUser")).do == ("scontrol release 30",)
     unknown = replace(facts(reason="QOSUsageThreshold"), id="30")
-    assert "JobId=30 QOS=NAME" in pending.judge(unknown, status("7", "QOSUsageThreshold")).do[0]
+    assert "JobId=30 QOS=NAME" in pending.explain_facts(unknown, status("7", "QOSUsageThreshold")).do[0]

@@ -21,7 +21,7 @@ from clusterrun.system.shell import Completed
 from clusterrun.terminal.units import first_few, format_duration, format_time_and_offset, plural
 from clusterrun.why import pending
 from clusterrun.why.pending import running_job
-from clusterrun.why.pending.queries import ask
+from clusterrun.why.pending.queries import query_facts
 from tests.recorded_queue import NOW, recorded, status
 
 # -- asking ------------------------------------------------------------------------------------------------------------
@@ -78,17 +78,19 @@ def slurm(controller: Controller, accounting: bool = True) -> SlurmScheduler:
 )  # fmt: skip
 def test_few_questions_are_asked(reason: str, calls: int) -> None:
     controller = Controller()
-    ask(slurm(controller), replace(status("18"), reason=reason), NOW)
+    query_facts(slurm(controller), replace(status("18"), reason=reason), NOW)
     assert len(controller.asked) <= calls, controller.asked
 
 
 def test_a_job_that_slurm_has_not_looked_at_yet() -> None:
     fresh = replace(status("7"), reason="", source="squeue")
     found = pending.explain(slurm(Controller()), RunState(None, fresh), NOW)
-    assert "has not looked at the job yet" in found.meaning and found.starts is Starts.ALONE
+    assert "has not considered the job yet" in found.meaning and found.starts is Starts.ALONE
     told = replace(fresh, source="sacct")
     found = pending.explain(slurm(Controller()), RunState(None, told), NOW)
-    assert found.reason is None and "the job in the queue (only accounting tells of it, and that lags)" in found.unseen
+    assert (
+        found.reason is None and "the job in the queue (only accounting shows it, and accounting lags)" in found.unseen
+    )
 
 
 def test_a_silent_command_hides_no_other() -> None:
@@ -107,11 +109,11 @@ def test_nothing_answers_and_it_still_says_what_the_reason_means() -> None:
 
 def test_a_controller_that_cannot_be_reached_is_not_asked_again() -> None:
     controller = Controller(gone=["show partition"])
-    facts = ask(slurm(controller), status("21"), NOW)
+    facts = query_facts(slurm(controller), status("21"), NOW)
     assert len(controller.asked) == 3, "those at its side, which were asked at the same time"
     assert "Unable to contact slurm controller" in facts.unseen[0]
     assert facts.unseen[1:] == tuple(
-        f"{what} (not asked: Slurm did not answer)" for what in ("the accounts and QOS of its user", "the limits")
+        f"{what} (skipped: Slurm did not answer)" for what in ("the accounts and QOS of its user", "the limits")
     )
 
 
@@ -134,15 +136,15 @@ def test_accounting_is_asked_about_jobs_that_have_left_the_queue() -> None:
     ]
     controller = Controller(also={"squeue": "", "sacct": SEP.join(cells) + "\n"})
     found = pending.explain(slurm(controller), RunState(None, status("18")), NOW)
-    assert found.here == ("afterok:17 waits for job 17 to end well, and it is FAILED: this can never be met",)
+    assert found.here == ("afterok:17 waits for job 17 to succeed, and it is FAILED: this can never be met",)
     assert sum(call.startswith("sacct") for call in controller.asked) == 1
 
 
 def test_without_accounting_it_is_said_that_they_were_not_seen() -> None:
     controller = Controller(also={"squeue": ""})
     found = pending.explain(slurm(controller, accounting=False), RunState(None, status("18")), NOW)
-    assert found.unseen == ("how jobs ended that have left the queue (this cluster keeps no accounts)",)
-    assert "Slurm says that this has failed" in found.here[0]
+    assert found.unseen == ("how jobs that left the queue have ended (this cluster has no accounting)",)
+    assert "Slurm reports that this has failed" in found.here[0]
 
 
 def test_a_limit_is_looked_for_up_the_tree_of_accounts() -> None:
@@ -156,11 +158,11 @@ def test_a_limit_is_looked_for_up_the_tree_of_accounts() -> None:
 def test_the_limits_of_where_it_could_be_moved_come_in_the_same_question() -> None:
     mine = "physics||normal,tight,short|\nchem||big|\nbio||normal|\n"
     controller = Controller(also={"sacctmgr": mine})
-    ask(slurm(controller), status("21"), NOW)
+    query_facts(slurm(controller), status("21"), NOW)
     (asked,) = [call for call in controller.asked if "assoc_mgr" in call]
     assert asked.endswith("flags=qos qos=tight,normal,short")
     controller = Controller(also={"sacctmgr": mine})
-    ask(slurm(controller), replace(status("5"), reason="AssocGrpCpuLimit"), NOW)
+    query_facts(slurm(controller), replace(status("5"), reason="AssocGrpCpuLimit"), NOW)
     assert next(call for call in controller.asked if "assoc_mgr" in call).endswith("accounts=chem,physics,bio")
 
 
@@ -172,48 +174,50 @@ def rank(number: int, ago: float = 1.0, **more: Any) -> RankProgress:
 
 
 def test_ranks_that_all_write() -> None:
-    lines = running_job.training(Metrics(step=120, time=NOW - 3, loss=2.5), [rank(0), rank(1)], 2, NOW)
-    assert lines == ["the last step written down is 120, loss 2.5, 0:03 ago", "all 2 ranks have been heard of lately"]
+    lines = running_job.describe_training(Metrics(step=120, time=NOW - 3, loss=2.5), [rank(0), rank(1)], 2, NOW)
+    assert lines == ["last recorded step: 120, loss 2.5, 0:03 ago", "2 of 2 ranks responding"]
 
 
 def test_a_silent_rank_is_named_with_its_node_and_its_last_word() -> None:
-    lines = running_job.training(Metrics(step=9), [rank(0), rank(1), rank(2, 200, step=7), rank(3)], 4, NOW)
-    assert lines[1] == "rank 2 on node1 has been silent for 3:20 (last: training, step 7)"
+    lines = running_job.describe_training(Metrics(step=9), [rank(0), rank(1), rank(2, 200, step=7), rank(3)], 4, NOW)
+    assert lines[1] == "rank 2 on node1: no heartbeat for 3:20 (last: training, step 7)"
 
 
 def test_many_silent_ranks_are_folded() -> None:
-    lines = running_job.training(None, [rank(n, 99) for n in range(12)], 12, NOW)
-    assert lines[-1] == "and so ranks 4-11 are, on node[2-5]"
+    lines = running_job.describe_training(None, [rank(n, 99) for n in range(12)], 12, NOW)
+    assert lines[-1] == "no heartbeat either from ranks 4-11, on node[2-5]"
 
 
 def test_a_rank_that_was_never_heard_of() -> None:
-    lines = running_job.training(None, [rank(0), rank(3)], 4, NOW)
-    assert "ranks 1-2 are not heard of, of 4 ranks" in lines
+    lines = running_job.describe_training(None, [rank(0), rank(3)], 4, NOW)
+    assert "no heartbeat from ranks 1-2, of 4 ranks" in lines
 
 
 def test_a_rank_that_writes_but_does_not_move() -> None:
-    lines = running_job.training(None, [rank(0, stepped=NOW - 5), rank(1, stepped=NOW - 900)], 2, NOW)
-    assert lines[-1] == "rank 1 is alive but not moving: at one step for up to 15:00"
+    lines = running_job.describe_training(None, [rank(0, stepped=NOW - 5), rank(1, stepped=NOW - 900)], 2, NOW)
+    assert lines[-1] == "rank 1 is alive but stuck: no new step for up to 15:00"
 
 
 def test_a_users_own_script_has_no_steps_of_ours() -> None:
     ranks = [replace(rank(n), phase="script") for n in range(2)]
-    assert (
-        running_job.training(None, ranks, 2, NOW)[0] == "it runs a script of the user's own, whose steps are not known"
-    )
+    assert running_job.describe_training(None, ranks, 2, NOW)[0] == "custom script; no step information"
 
 
 def test_no_records_is_said_not_guessed() -> None:
-    assert running_job.training(None, [], 4, NOW) == ["its ranks have written nothing yet: no step, no progress record"]
-    assert "could not be seen" in running_job.training(Metrics(step=1), [], 4, NOW)[-1]
+    assert running_job.describe_training(None, [], 4, NOW) == [
+        "its ranks have recorded nothing yet: no step, no progress"
+    ]
+    assert "cannot be detected" in running_job.describe_training(Metrics(step=1), [], 4, NOW)[-1]
 
 
 def test_other_states_have_their_sentence() -> None:
     job = JobStatus(id=JobId("3"), state="COMPLETING", outcome=Outcome.RUNNING, started=int(NOW) - 60, nodes="node1")
-    lines = running_job.lines(job, None, NOW)
+    lines = running_job.describe_running(job, None, NOW)
     assert lines[0].startswith("COMPLETING since ") and "it is ending" in lines[1]
-    assert lines[-1] == "there is no record of it here, so its steps are not known", "a record may have been removed"
-    assert "Slurm's own word" in running_job.lines(replace(job, state="MELTING"), None, NOW)[1]
+    assert lines[-1] == "there is no record of it here, so its steps are unknown", "a record may have been removed"
+    assert (
+        "does not know the state MELTING" in running_job.describe_running(replace(job, state="MELTING"), None, NOW)[1]
+    )
 
 
 # -- words -------------------------------------------------------------------------------------------------------------
