@@ -127,7 +127,7 @@ def test_a_folder_that_takes_no_checkpoint_is_refused_before_the_first_step(
 ) -> None:
     folder = tmp_path / place
     line, status = refused(lambda: lm(checkpoint_dir=folder))
-    assert (line, status) == (f"checkpoint_dir={folder}: nothing can be written there ({why})", 2)
+    assert (line, status) == (f"checkpoint_dir={folder}: not writable ({why})", 2)
     assert not (tmp_path / "project" / "runs" / "run" / "metrics.jsonl").exists()
 
 

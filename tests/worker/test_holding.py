@@ -15,7 +15,7 @@ from clusterrun.worker.distenv import RunEnv
 from clusterrun.worker.epoch import Superseded
 from clusterrun.worker.errors import WorkerError
 from clusterrun.worker.training import checkpoint, holding
-from clusterrun.worker.training.background_writer import Saver
+from clusterrun.worker.training.background_writer import BackgroundWriter
 from clusterrun.worker.training.checkpoint import Snapshot
 from tests.worker.small_training import go, run_env
 
@@ -133,7 +133,7 @@ def snapshot(step: int, run_id: str) -> Snapshot:
 def test_another_runs_checkpoints_are_never_pruned(kept: Path) -> None:
     for step in (1, 2, 3):
         checkpoint.write(kept, snapshot(step, "a"))
-    saver = Saver(kept, keep_last=1, run_id="b")
+    saver = BackgroundWriter(kept, keep_last=1, run_id="b")
     for step in (4, 5, 6):
         saver.save(snapshot(step, "b"))
     saver.wait()

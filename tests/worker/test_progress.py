@@ -316,7 +316,7 @@ def test_what_a_part_of_a_gpu_does_not_tell_is_left_open() -> None:
 
 def test_without_nvml_there_are_no_figures_and_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    watcher = nvml.Watcher(0)
+    watcher = nvml.GpuSampler(0)
     thread = threading.Thread(target=watcher._run)  # never in the main thread: it blocks all signals where it runs
     thread.start()
     thread.join(30)
@@ -325,7 +325,7 @@ def test_without_nvml_there_are_no_figures_and_no_error(monkeypatch: pytest.Monk
 
 
 def test_old_figures_are_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    watcher = nvml.Watcher(0, every=10.0)
+    watcher = nvml.GpuSampler(0, every=10.0)
     watcher._last = (time.monotonic() - 30, {"use": 42})
     assert watcher.figures() == {"use": 42}
     watcher._last = (time.monotonic() - 50, {"use": 42})
@@ -334,7 +334,7 @@ def test_old_figures_are_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_sample_is_taken_and_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", FakeNvml())
-    watcher = nvml.Watcher(0, uuid="bbbb-2", every=1000.0)
+    watcher = nvml.GpuSampler(0, uuid="bbbb-2", every=1000.0)
     watcher.start()
     deadline = time.monotonic() + 10
     while watcher.figures() is None and time.monotonic() < deadline:

@@ -1,4 +1,4 @@
-"""Labelled texts to learn from: read, split, tokenized once, and put into batches as long as their longest text."""
+"""Labelled texts: read, split, tokenized once, and batched with padding to the longest text."""
 
 from __future__ import annotations
 
@@ -23,11 +23,9 @@ from .tokenizer import digest, train_bpe
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from ..tasks.classify import Config
-
 BUILTIN = "builtin:labelled"
 BUILTIN_TARGETS = ("kind", "topic")
-ASKED = ("model", "vocab", "seq_len", "text_cols", "formatter", "on_bad_row")  # what else the tensors depend on
+CACHE_KEYS = ("model", "vocab", "seq_len", "text_cols", "formatter", "on_bad_row")  # what else the tensors depend on
 NAMED = 5  # unseen classes that a message names
 
 
@@ -68,8 +66,10 @@ class Data(NamedTuple):
     fingerprint: str
 
 
-def prepare(config: Config, tokenizer: PreTrainedTokenizerBase | None, root: Path, dist: DistEnv) -> Data:
-    """Read and tokenize the labelled texts, or find that done in the cache folder `root`; a collective.
+def prepare(config: Any, tokenizer: PreTrainedTokenizerBase | None, root: Path, dist: DistEnv) -> Data:
+    """Read and tokenize the labelled texts, or load them from the cache folder `root`; a collective.
+
+    `config` has the settings of the task `classify`.
 
     Without a tokenizer one of `config.vocab` tokens is trained on the texts. Without `val_data` a share of
     `config.held_out` is taken out of the rows by a permutation of `config.seed`.
@@ -77,7 +77,7 @@ def prepare(config: Config, tokenizer: PreTrainedTokenizerBase | None, root: Pat
     key: dict[str, Any] = {}
     if dist.rank == 0:
         key = {"name": "classify", "data": marks(*_data(config)), "targets": _target_cols(config)}
-        key |= {name: getattr(config, name) for name in ASKED}
+        key |= {name: getattr(config, name) for name in CACHE_KEYS}
         key["split"] = None if config.val_data else [config.held_out, config.seed]
         key["tokenizer"] = digest(tokenizer)
     folder, tensors = prepared.prepare(root, key, lambda folder: _make(config, tokenizer, folder), dist)
@@ -98,7 +98,7 @@ def prepare(config: Config, tokenizer: PreTrainedTokenizerBase | None, root: Pat
     return Data(tokenizer, groups, samples("train"), samples("held_out"), notes["said"], folder.name)
 
 
-def _data(config: Config) -> tuple[list[str], list[str]]:
+def _data(config: Any) -> tuple[list[str], list[str]]:
     """The sources of the rows to train on (and perhaps to split), and of those held out."""
 
     def named(data: str | tuple[str, ...]) -> list[str]:
@@ -108,12 +108,12 @@ def _data(config: Config) -> tuple[list[str], list[str]]:
     return named(config.dataset) or named(config.train_data) or [BUILTIN], named(config.val_data)
 
 
-def _target_cols(config: Config) -> tuple[str, ...]:
+def _target_cols(config: Any) -> tuple[str, ...]:
     builtin = _data(config)[0] == [BUILTIN]
     return tuple(filter(None, config.target_cols)) or (BUILTIN_TARGETS if builtin else ())
 
 
-def _make(config: Config, tokenizer: PreTrainedTokenizerBase | None, folder: Path) -> dict[str, torch.Tensor]:
+def _make(config: Any, tokenizer: PreTrainedTokenizerBase | None, folder: Path) -> dict[str, torch.Tensor]:
     """Return `tokens`, `offsets` (one more than texts) and `labels` (texts, groups) of both parts.
 
     A tokenizer trained here is left in `folder`, and notes.json: what the outputs stand for, and what is to be said.
@@ -157,7 +157,7 @@ def _warning(unseen: Sequence[str]) -> list[str]:
     return [f"classes that no training row has count as wrong when held out: {named}{more}"] if unseen else []
 
 
-def _split(examples: list[Example], config: Config) -> tuple[list[Example], list[Example]]:
+def _split(examples: list[Example], config: Any) -> tuple[list[Example], list[Example]]:
     count = max(1, round(len(examples) * config.held_out))
     if count >= len(examples):
         raise WorkerError(f"held_out={config.held_out:g} of {len(examples)} rows leaves none to train on")

@@ -18,7 +18,7 @@ from .tokenizer import digest, train_bpe
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-ASKED = ("model", "vocab", "held_out", "text_column", "on_bad_row")  # what else the tokens depend on
+CACHE_KEYS = ("model", "vocab", "held_out", "text_column", "on_bad_row")  # what else the tokens depend on
 
 
 class Chunks:
@@ -57,7 +57,7 @@ def prepare(config: Any, tokenizer: PreTrainedTokenizerBase | None, root: Path, 
     key: dict[str, Any] = {}
     if dist.rank == 0:
         key = {"name": "text", "data": marks(config.data, config.val_data)}
-        key |= {name: getattr(config, name) for name in ASKED} | {"tokenizer": digest(tokenizer)}
+        key |= {name: getattr(config, name) for name in CACHE_KEYS} | {"tokenizer": digest(tokenizer)}
     folder, tensors = prepared.prepare(root, key, lambda folder: _tokenize(config, tokenizer, folder), dist)
     if tokenizer is None:
         from transformers import PreTrainedTokenizerFast

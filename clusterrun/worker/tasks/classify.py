@@ -21,38 +21,28 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Config(settings.Training):
-    """What can be set for `classify`, with `KEY=VALUE`, beside the keys of every task. Lengths are tokens.
-
-    `dataset` is a file or glob of rows (csv, tsv, jsonl, parquet; "pydoc", the default: docstrings of Python's standard
-    library), of which a `held_out` share, drawn by `seed`, is for evaluation. In its place `train_data` may name
-    several, and `val_data` what is held out. `target_cols` are the columns to learn; an empty cell is left out.
-    `formatter` tells how a row is read: "plain" joins `text_cols`, "hisco" reads HISCO codes, and columns in braces,
-    such as "{title}: {body}", take the place of `text_cols`. `model` is a preset, a folder, gguf:FILE or a hub name; a
-    preset gets a tokenizer of `vocab` tokens trained on the data. A longer text is cut at `seq_len`.
-    """
+    """The settings of `classify`, besides those of every task. Lengths are in tokens."""
 
     task: ClassVar[str] = "classify"
 
-    dataset: str | tuple[str, ...] = ""
-    train_data: str | tuple[str, ...] = ""
-    val_data: str | tuple[str, ...] = ""
-    held_out: float = 0.1
-    target_cols: tuple[str, ...] = ()
-    text_cols: tuple[str, ...] = ("text",)
-    formatter: str = "plain"
-    model: str = "tiny"
-    vocab: int = 1024
-    seq_len: int = 64
+    dataset: str | tuple[str, ...] = ""  # rows (csv, tsv, jsonl, parquet), to be split; default: Python's docstrings
+    train_data: str | tuple[str, ...] = ""  # in place of dataset: rows to train on
+    val_data: str | tuple[str, ...] = ""  # rows to evaluate on, with train_data
+    held_out: float = 0.1  # share of dataset, drawn by seed, to evaluate on
+    target_cols: tuple[str, ...] = ()  # columns to learn; rows with an empty cell do not count for that column
+    text_cols: tuple[str, ...] = ("text",)  # columns of the text
+    formatter: str = "plain"  # plain: joins text_cols; hisco: HISCO codes; or a template such as "{title}: {body}"
+    model: str = "tiny"  # a preset, a folder, gguf:FILE or a hub name
+    vocab: int = 1024  # tokens of the tokenizer trained on the data, for a preset
+    seq_len: int = 64  # longer texts are cut
 
     steps: int = 150
     lr: float = 1e-3
 
 
 def check(config: Config, world_size: int) -> None:
-    """Refuse what cannot be trained, in one line with what would be possible."""
+    """Raise WorkerError (status 2) for settings that cannot work."""
     settings.check(config, world_size)
-    if not 0 < config.held_out < 1:
-        raise WorkerError(f"held_out must be between 0 and 1, got {config.held_out}", status=2)
     if config.dataset and (config.train_data or config.val_data):
         other = "train_data" if config.train_data else "val_data"
         raise WorkerError(

@@ -23,36 +23,26 @@ BUILTIN = "builtin:conversations"
 
 @dataclass(frozen=True)
 class Config(settings.Training):
-    """What can be set for `sft`, with `KEY=VALUE`, beside the keys of every task. Lengths are tokens.
-
-    `data` is files or globs of rows with `messages`, `prompt` and `completion`, or `instruction` and `output` ("pydoc":
-    questions about Python's standard library); a `held_out` share of it, evenly spread, or `val_data`, is for
-    evaluation. `model` is a preset, a folder, gguf:FILE or a hub name; a preset gets a tokenizer of `vocab` tokens
-    trained on the data. A longer conversation is cut at `seq_len`. With `packing` a sample, and so a batch size, is a
-    row of `seq_len` tokens with as many conversations as it holds; without, a conversation.
-    """
+    """The settings of `sft`, besides those of every task. Lengths are in tokens."""
 
     task: ClassVar[str] = "sft"
     default_global_batch: ClassVar[int] = 8
 
+    # rows with messages, prompt and completion, or instruction and output; pydoc: questions about Python's library
     data: str | tuple[str, ...] = "pydoc"
-    val_data: str | tuple[str, ...] = ""
-    held_out: float = 0.1
-    model: str = "tiny"
-    vocab: int = 1024
-    seq_len: int = 256
-    packing: bool = True
+    val_data: str | tuple[str, ...] = ""  # data to evaluate on
+    held_out: float = 0.1  # share of the data, evenly spread, to evaluate on without val_data
+    model: str = "tiny"  # a preset, a folder, gguf:FILE or a hub name
+    vocab: int = 1024  # tokens of the tokenizer trained on the data, for a preset
+    seq_len: int = 256  # longer conversations are cut
+    packing: bool = True  # a sample is a row of seq_len tokens with several conversations; without: one conversation
 
     steps: int = 150
     lr: float = 3e-3
     sample_prompts: tuple[str, ...] = ("What does textwrap.dedent do?",)
 
 
-def check(config: Config, world_size: int) -> None:
-    """Refuse what cannot be trained, in one line with what would be possible."""
-    settings.check(config, world_size)
-    if not 0 < config.held_out < 1:
-        raise WorkerError(f"held_out must be between 0 and 1, got {config.held_out}", status=2)
+check = settings.check
 
 
 class Packed:
