@@ -17,7 +17,7 @@ from clusterrun.logs import Source, log_paths
 from clusterrun.logs.clock import read_ticks
 from clusterrun.logs.places import Place, from_submit_line, place_of, places
 from clusterrun.logs.select import Choice, choose
-from clusterrun.records import run_logs, run_record
+from clusterrun.records import rank_records, run_logs, run_record
 from clusterrun.records.run_record import RunRecord
 from clusterrun.scheduler import Scheduler
 from clusterrun.scheduler.slurm.client import SlurmScheduler
@@ -45,9 +45,7 @@ class Ours:
 
     def choice(self, ranks: frozenset[int], nodes: Sequence[str]) -> Choice:
         """The lines of those ranks on those nodes; raises RequestError."""
-        start = next(
-            (s for folder in reversed(self.attempts) if (s := run_record.read_json(folder / "start.json"))), None
-        )
+        start = next((s for folder in reversed(self.attempts) if (s := rank_records.load_start(folder))), None)
         if start is None and ranks and max(ranks) >= self.run.world_size:
             raise RequestError(f"there is no rank {max(ranks)}", hint=f"the ranks are 0 to {self.run.world_size - 1}")
         return choose(start, ranks, nodes, files=self.paths, labelled=True)

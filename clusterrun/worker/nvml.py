@@ -20,7 +20,7 @@ GIB = 2**30
 TOO_OLD = 4  # intervals
 
 
-class Watcher:
+class GpuSampler:
     """Samples one device about every `every` seconds.
 
     `index` counts in what CUDA_VISIBLE_DEVICES (`visible`) shows, as torch counts; `uuid` is torch's word for the same

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
 
+from clusterrun.records.rank_records import RankEnd, RankFailure
+
 
 class Line(NamedTuple):
     """One line of a log: the name of its file, its number there (from 1; None where it was not counted), its text.
@@ -29,29 +31,6 @@ class Strength(IntEnum):
     HINT = 2  # may be the cause where nothing else is
     CONSEQUENCE = 3  # another rank went first
     ECHO = 4  # who reports the end of somebody else
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankFailure:
-    """What the rank that failed first wrote of itself (``first_failure.json``)."""
-
-    rank: int
-    node: str = ""
-    status: int | None = None
-    error: str = ""
-    place: str = ""  # file:line
-    file: str = ""  # where this was read
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankEnd:
-    """A rank's own end record (``rank-N.end``)."""
-
-    rank: int
-    node: str = ""
-    status: int | None = None
-    time: float | None = None
-    error: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -158,9 +158,7 @@ class Checkpointer:
         epoch.check()
         stopping.clear_stop_file(self._run.run_dir)
         if self._run.attempt_dir is not None:
-            end_records.write_json(
-                self._run.attempt_dir / "stopped", {"step": step, "reason": reason, "time": time.time()}
-            )
+            end_records.write_stopped(self._run.attempt_dir, step, reason)
         return f"stopped at step {step} by {reason}: {saved}"
 
     def close(self) -> None:
