@@ -9,7 +9,7 @@ import socket
 import struct
 import sys
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as torch_dist
@@ -17,6 +17,9 @@ import torch.distributed as torch_dist
 from . import barriers, end_records
 from .distenv import DistEnv, RunEnv
 from .errors import WorkerError
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import Store
 
 SIOCGIFADDR = 0x8915
 
@@ -34,7 +37,7 @@ def start(dist: DistEnv, run: RunEnv, cuda_check: bool = True) -> torch.device:
         )
     facts = _facts(dist, ask_uuid=cuda_check)
     if dist.master is None:
-        plan = barriers.draw_plan([facts])
+        plan = barriers.make_plan([facts])
     else:
         board = barriers.connect(dist, run, run.join_timeout)
         plan = barriers.join(board, dist, facts, run.join_timeout, run.node_names)
@@ -130,7 +133,7 @@ def _facts(dist: DistEnv, ask_uuid: bool) -> dict[str, Any]:
     }
 
 
-def _open(store: torch_dist.Store, dist: DistEnv, run: RunEnv, device: torch.device) -> None:
+def _open(store: Store, dist: DistEnv, run: RunEnv, device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.set_device(device)
     elif dist.world_size > 1 and not os.environ.get("GLOO_SOCKET_IFNAME") and not os.environ.get("NCCL_SOCKET_IFNAME"):

@@ -188,12 +188,12 @@ def run(command: Sequence[str], nodes: int, per_node: int, devices: list[str] | 
         timeout = 1.0 if step.kill_at is None and open_until is None else 0.1
         for key, _ in selector.select(timeout):
             if key.fileobj is wakeup:
-                for signum in wakeup.recv(256):
-                    if signum in ENDING:
+                for number in wakeup.recv(256):
+                    if number in ENDING:
                         step.stopped = True
                         step.stop()
-                    elif signum in PASSED_ON:
-                        step.signal_all(signum)
+                    elif number in PASSED_ON:
+                        step.signal_all(number)
                 continue
             labeler, target = key.data
             data = os.read(key.fd, 65_536)

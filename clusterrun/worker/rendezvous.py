@@ -217,7 +217,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _serve(sock: socket.socket, parent: int, born_to: int, found: Any = None) -> int:
     try:
         if found is None:
-            from torch.distributed import TCPStore as found
+            found = importlib.import_module("torch.distributed").TCPStore
         serve(sock, parent, born_to, found)
     except Exception as error:  # one line, whatever torch says
         print(f"rendezvous: cannot serve the store: {type(error).__name__}: {str(error)[:300]}", file=sys.stderr)

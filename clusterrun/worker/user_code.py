@@ -81,8 +81,8 @@ def run_command(argv: list[str]) -> Outcome:
         status = 127 if isinstance(error, FileNotFoundError) else 126
         raise WorkerError(f"cannot run {argv[0]}: {error.strerror or error}", status=status) from None
     here.process = child.pid
-    for signum in early:
-        child.send_signal(signum)
+    for received in early:
+        child.send_signal(received)
     status = child.wait()
     if status == 0:
         return Outcome(0)

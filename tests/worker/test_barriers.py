@@ -95,7 +95,7 @@ def test_a_rank_leaves_where_there_is_no_store(server: TCPStore) -> None:
 def test_the_lowest_rank_there_says_now_and_then_who_is_awaited(
     server: TCPStore, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(barriers, "SAY_EVERY_S", 0.5)
+    monkeypatch.setattr(barriers, "REPORT_EVERY_S", 0.5)
     come_all(server)
     waiting = [threading.Thread(target=barriers.leave, args=(rank(0, server), RUN))]
     waiting[0].start()

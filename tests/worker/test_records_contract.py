@@ -51,7 +51,7 @@ def attempt(tmp_path: Path) -> Path:
     progress.enter("training")
     progress.gpu = lambda: {"name": "H100", "use": 90, "memory_gib": 1.0, "memory_total_gib": 80.0, "temperature": 50}
     dist = DistEnv(1, 0, 2, 1, 1, "n1", "n1.site", 1, "slurm", ("n0", 1))
-    assert Recorder(progress, dist, tmp_path, every=10.0).look()
+    assert Recorder(progress, dist, tmp_path, every=10.0).write_if_due()
     return tmp_path
 
 

@@ -8,7 +8,7 @@ import json
 import os
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import IO, Any
@@ -94,7 +94,7 @@ def excerpt(data: str | bytes) -> str:
     return quoted if len(quoted) <= EXCERPT else quoted[: EXCERPT - 1] + "…"
 
 
-def _open(path: str) -> IO[bytes]:
+def _open(path: str) -> gzip.GzipFile | IO[bytes]:
     return gzip.open(path) if path.lower().endswith(".gz") else open(path, "rb")
 
 
@@ -253,7 +253,7 @@ def _parquet(path: str) -> Iterator[Row | Bad]:
         raise WorkerError(f"cannot read {shown(path)} as parquet: {first_line(error)}") from None
 
 
-READERS = {
+READERS: dict[str | None, Callable[[str], Iterator[Row | Bad]]] = {
     ".jsonl": _jsonl,
     ".ndjson": _jsonl,
     ".json": _json,

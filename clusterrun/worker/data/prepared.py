@@ -107,7 +107,7 @@ def _whole(folder: Path, key: dict[str, Any]) -> dict[str, int] | None:
         return None
     try:
         document = json.loads((folder / KEY).read_bytes())
-        files = document["files"]
+        files: dict[str, int] = document["files"]
         if _canonical(document["key"]) != _canonical(key) or not _visible(folder, files):
             return None
         load_file(folder / TENSORS)

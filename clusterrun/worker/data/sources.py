@@ -175,7 +175,7 @@ def _collect(source: str, rows: list[Row], on_bad_row: str) -> int:
     before = len(rows)
     skipped = 0
     for item in _read(source):
-        if type(item) is Row:
+        if isinstance(item, Row):
             rows.append(item)
         elif on_bad_row == "skip":
             skipped += item.lines

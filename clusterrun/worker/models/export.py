@@ -18,6 +18,7 @@ from .hub import push_to_hub
 from .load import quiet
 
 if TYPE_CHECKING:
+    import torch
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 __all__ = ["check_target", "export", "push_to_hub"]
@@ -47,7 +48,7 @@ def check_target(folder: Path, run_id: str) -> Path:
 
 
 def export(
-    model: PreTrainedModel,
+    model: torch.nn.Module,
     tokenizer: PreTrainedTokenizerBase | None,
     folder: Path,
     *,
@@ -95,10 +96,10 @@ def _standalone(model: Any) -> PreTrainedModel:
         model = getattr(model, wrapper, model)
     config, generation = copy.deepcopy(model.config), copy.deepcopy(getattr(model, "generation_config", None))
     for settings in (config, generation):
-        if hasattr(settings, "use_cache"):
+        if settings is not None and hasattr(settings, "use_cache"):
             settings.use_cache = True
     with torch.device("meta"):
-        alone = type(model)(config)
+        alone: PreTrainedModel = type(model)(config)
     weights = {
         name: tensor.detach().to("cpu", torch.float32 if tensor.is_floating_point() else tensor.dtype)
         for name, tensor in model.state_dict().items()
@@ -112,7 +113,7 @@ def _standalone(model: Any) -> PreTrainedModel:
 
 def _owner(folder: Path) -> str | None:
     try:
-        return json.loads((folder / CARD).read_text(encoding="utf-8"))["run_id"]
+        return str(json.loads((folder / CARD).read_text(encoding="utf-8"))["run_id"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

@@ -54,7 +54,8 @@ def _continue(model: Any, tokenizer: Any, prompt: list[int], tokens: int, device
                 break
     # decoded with the prompt before it: some tokenizers drop the space at the start of a text
     before = tokenizer.decode(prompt, skip_special_tokens=True)
-    return tokenizer.decode(ids, skip_special_tokens=True)[len(before) :]
+    text: str = tokenizer.decode(ids, skip_special_tokens=True)
+    return text[len(before) :]
 
 
 @contextlib.contextmanager

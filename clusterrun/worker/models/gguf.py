@@ -47,9 +47,10 @@ def tokenizer(file: Path) -> PreTrainedTokenizerFast:
     from transformers import AutoTokenizer
 
     with _no_bars():
-        return AutoTokenizer.from_pretrained(
+        tokenizer: PreTrainedTokenizerFast = AutoTokenizer.from_pretrained(  # type: ignore[assignment]
             str(file.parent), gguf_file=file.name, local_files_only=True, trust_remote_code=False
         )
+    return tokenizer
 
 
 def load(file: Path) -> PreTrainedModel:

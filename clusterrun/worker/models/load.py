@@ -73,7 +73,10 @@ def tokenizer(source: Source) -> PreTrainedTokenizerFast | None:
             return gguf.tokenizer(Path(source.name))
         from transformers import AutoTokenizer
 
-        return AutoTokenizer.from_pretrained(source.name, **_access(source))
+        loaded: PreTrainedTokenizerFast = AutoTokenizer.from_pretrained(  # type: ignore[assignment]
+            source.name, **_access(source)
+        )
+    return loaded
 
 
 def build(
@@ -112,7 +115,8 @@ def build(
         if head == "classify":
             _label(config, num_labels, id2label)
         torch.manual_seed(seed)
-        # attention: transformers takes sdpa by itself where the architecture has it, and eager where it has not
+        # attention: transformers uses sdpa by default if the architecture supports it, else eager
+        model: PreTrainedModel
         if loaded is not None and head == "causal":
             model = loaded
         elif loaded is not None:
@@ -122,9 +126,11 @@ def build(
             model = _pretrained(source, auto, config, head)
         else:
             model = auto.from_config(config, dtype=torch.float32, trust_remote_code=False)
-        if vocab_size is not None and vocab_size > model.get_input_embeddings().num_embeddings:
+        embeddings: Any = model.get_input_embeddings()
+        if vocab_size is not None and vocab_size > embeddings.num_embeddings:
             model.resize_token_embeddings(vocab_size)
-    return model.train()
+    model.train()
+    return model
 
 
 @contextlib.contextmanager
@@ -175,7 +181,7 @@ def _config(source: Source, vocab_size: int | None) -> PreTrainedConfig:
         return presets.config(source.name, vocab_size)
     from transformers import AutoConfig
 
-    config = AutoConfig.from_pretrained(source.name, **_access(source))
+    config: PreTrainedConfig = AutoConfig.from_pretrained(source.name, **_access(source))
     if not _has_weights(source):
         config.vocab_size = max(config.vocab_size, vocab_size or 0)
     return config
@@ -204,6 +210,7 @@ def _label(config: PreTrainedConfig, num_labels: int, id2label: Mapping[int, str
 def _pretrained(source: Source, auto: Any, config: PreTrainedConfig, head: str) -> PreTrainedModel:
     import torch
 
+    model: PreTrainedModel
     model, found = auto.from_pretrained(
         source.name,
         config=config,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch.nn.functional import cross_entropy
@@ -20,7 +20,8 @@ def add_mask_token(tokenizer: PreTrainedTokenizerBase) -> int:
     """Return the id of the tokenizer's mask token, which it is given as one token more where it has none."""
     if tokenizer.mask_token_id is None:
         tokenizer.add_special_tokens({"mask_token": MASK})
-    return tokenizer.mask_token_id
+    mask_id: int = tokenizer.mask_token_id
+    return mask_id
 
 
 def make_bidirectional(model: PreTrainedModel) -> None:
@@ -51,8 +52,8 @@ def masked_loss(model: torch.nn.Module, tensors: Tensors, mask_id: int, eps: flo
     CPU generator, so that the device makes no difference.
     """
     ids = tensors["input_ids"]
-    weights = (at_random(*ids.shape, eps) if model.training else evenly(*ids.shape)).to(ids.device)
-    logits: Any = model(input_ids=ids.masked_fill(weights > 0, mask_id), use_cache=False).logits
+    weights: torch.Tensor = (at_random(*ids.shape, eps) if model.training else evenly(*ids.shape)).to(ids.device)
+    logits: torch.Tensor = model(input_ids=ids.masked_fill(weights > 0, mask_id), use_cache=False).logits
     losses = cross_entropy(logits.float().flatten(0, 1), ids.flatten(), reduction="none")
     return (losses * weights.flatten()).sum()
 

@@ -40,7 +40,11 @@ def _llama(hidden: int, layers: int, heads: int, kv_heads: int, ffn: int, **more
 def _smollm2(*shape: int, rope_theta: float, initializer_range: float = 0.02) -> Preset:
     # as in the config.json of HuggingFaceTB/SmolLM2-135M, -360M and -1.7B: the released models have 8192 positions
     rope = {"rope_type": "default", "rope_theta": rope_theta}
-    own = {"max_position_embeddings": 8192, "rope_parameters": rope, "initializer_range": initializer_range}
+    own: dict[str, Any] = {
+        "max_position_embeddings": 8192,
+        "rope_parameters": rope,
+        "initializer_range": initializer_range,
+    }
     return Preset("llama", 49152, _llama(*shape, **own))
 
 

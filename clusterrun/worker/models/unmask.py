@@ -38,7 +38,8 @@ def sample(
     end = next((i for i in range(len(before), len(filled)) if filled[i] in ends), len(filled))
     # decoded with the prompt before it: some tokenizers drop the space at the start of a text
     start = len(tokenizer.decode(filled[: len(before)], skip_special_tokens=True))
-    return tokenizer.decode(filled[:end], skip_special_tokens=True)[start:]
+    text = tokenizer.decode(filled[:end], skip_special_tokens=True)
+    return str(text)[start:]
 
 
 def unmask(model: torch.nn.Module, ids: torch.Tensor, mask_id: int, rounds: int) -> torch.Tensor:

@@ -70,7 +70,7 @@ def run(config: Config, dist: DistEnv, run: RunEnv, device: torch.device) -> Non
     """Train on all ranks of the open process group (or on one process alone)."""
     from .. import scores
     from ..data import labelled
-    from ..finish import cache_folder, train_and_leave
+    from ..finish import cache_folder, train_and_save
     from ..models import load
     from ..work import Work
 
@@ -100,12 +100,13 @@ def run(config: Config, dist: DistEnv, run: RunEnv, device: torch.device) -> Non
         fingerprint=data.fingerprint,
         files={"labels.json": described(config, data.groups)},
     )
-    train_and_leave(work, config, dist, run, device)
+    train_and_save(work, config, dist, run, device)
 
 
 def logits(model: torch.nn.Module, tensors: Tensors) -> torch.Tensor:
     """(texts, outputs) in float32; all tensors but the labels are the model's own arguments."""
-    return model(**{name: tensor for name, tensor in tensors.items() if name != "labels"}).logits.float()
+    outputs: torch.Tensor = model(**{name: tensor for name, tensor in tensors.items() if name != "labels"}).logits
+    return outputs.float()
 
 
 def sum_of_losses(model: torch.nn.Module, tensors: Tensors, groups: Sequence[targets.Group]) -> torch.Tensor:

@@ -39,7 +39,7 @@ check = settings.check
 def run(config: Config, dist: DistEnv, run: RunEnv, device: torch.device) -> None:
     """Train on all ranks of the open process group (or on one process alone)."""
     from ..data import texts
-    from ..finish import cache_folder, train_and_leave
+    from ..finish import cache_folder, train_and_save
     from ..models import generate, load
     from ..work import Work, next_token
 
@@ -63,4 +63,4 @@ def run(config: Config, dist: DistEnv, run: RunEnv, device: torch.device) -> Non
         tokenizer=tokenizer,
         fingerprint=corpus.fingerprint,
     )
-    train_and_leave(work, config, dist, run, device)
+    train_and_save(work, config, dist, run, device)

@@ -99,7 +99,7 @@ def run(config: Config, dist: DistEnv, run: RunEnv, device: torch.device) -> Non
     from ..data import chat, packing, prepared
     from ..data.marks import marks
     from ..data.tokenizer import digest
-    from ..finish import cache_folder, train_and_leave
+    from ..finish import cache_folder, train_and_save
     from ..models import generate, load
     from ..work import Work, next_token
 
@@ -149,7 +149,7 @@ def run(config: Config, dist: DistEnv, run: RunEnv, device: torch.device) -> Non
         tokenizer=tokenizer,
         fingerprint=folder.name,
     )
-    train_and_leave(work, config, dist, run, device)
+    train_and_save(work, config, dist, run, device)
 
 
 def tokenize(config: Config, tokenizer: Any, folder: Path) -> dict[str, Any]:

@@ -92,7 +92,7 @@ def write_safetensors(tensors: dict[str, torch.Tensor], out: Hashed) -> None:
     text += b" " * (-len(text) % 8)
     out.write(len(text).to_bytes(8, "little") + text)
     for _, tensor in ordered:
-        out.write(memoryview(tensor.reshape(-1).view(torch.uint8).numpy()))
+        out.write(tensor.reshape(-1).view(torch.uint8).numpy().data)
 
 
 def temporary(path: Path) -> Path:

@@ -83,7 +83,7 @@ def write(folder: Path, snapshot: Snapshot, check: atomic_files.Check = epoch.ch
     temporary, pointer = atomic_files.temporary(target), atomic_files.temporary(folder / LATEST)
     parts: dict[str, Callable[[atomic_files.Hashed], Any]] = {
         WEIGHTS: lambda out: atomic_files.write_safetensors(snapshot.tensors, out),
-        TRAINER: lambda out: torch.save(snapshot.trainer, out),
+        TRAINER: lambda out: torch.save(snapshot.trainer, out),  # type: ignore[arg-type]  # it needs write() and flush()
         STATE: lambda out: out.write(json.dumps(snapshot.state | {"step": snapshot.step}).encode()),
     }
     if snapshot.config_json:
@@ -174,7 +174,7 @@ def prune(
     there = [(step, path) for step, path in found(folder) if run_id is None or run_of(path) == run_id]
     steps = sorted({step for step, _ in there}, reverse=True)
     written = _latest(folder)
-    kept = {step for step in steps if written is not None and step > written}
+    kept: set[int | None] = {step for step in steps if written is not None and step > written}
     kept |= {best, *[step for step in steps if step not in kept][:keep_last]}
     paths = {path for _, path in there}
     for step, path in there:
@@ -234,7 +234,7 @@ def _copy(value: Any) -> Any:
 def _config(model: torch.nn.Module) -> str:
     """The model's config as save_pretrained would write it: with the class, and the weights' own precision."""
     config = getattr(model, "config", None)
-    if not hasattr(config, "to_json_string"):
+    if config is None or not hasattr(config, "to_json_string"):
         return ""
     document = json.loads(config.to_json_string())
     precision = next((str(p.dtype).removeprefix("torch.") for p in model.parameters() if p.is_floating_point()), None)

@@ -42,7 +42,8 @@ class Checkpointer:
                 self._hold, takeover = _take(folder, run)
             path, notes = self._find(folder or Path("checkpoints"))
             found = (str(path or ""), [*takeover, *notes, *(resume.foreign(path) if path else [])])
-        path_text, self._notes = consensus.broadcast(found)
+        path_text, notes = consensus.broadcast(found)
+        self._notes: list[str] = notes
         self._from = Path(path_text) if path_text else None
         self._loaded = resume.load(self._from) if self._from else None
         if self._loaded:

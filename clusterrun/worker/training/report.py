@@ -50,7 +50,8 @@ def flops_per_token(model: Any, seq_len: int) -> float | None:
     layers, width = getattr(config, "num_hidden_layers", None), getattr(config, "hidden_size", None)
     if not layers or not width:
         return None
-    return 6.0 * sum(p.numel() for p in model.parameters()) + 12.0 * layers * width * seq_len
+    parameters: int = sum(p.numel() for p in model.parameters())
+    return 6.0 * parameters + 12.0 * float(layers * width * seq_len)
 
 
 class Report:
@@ -107,8 +108,7 @@ class Report:
         known = {k: v for k, v in values.items() if v is not None}
         row = {"step": step, **known, "time": time.time()}
         # NaN is not valid JSON
-        row = {k: v if math.isfinite(v) else str(v) for k, v in row.items()}
-        _append(self.metrics, row)
+        _append(self.metrics, {k: v if math.isfinite(v) else str(v) for k, v in row.items()})
         self.say(_line(step, steps, known))
         if self._board is None and self._wandb is None:
             return
