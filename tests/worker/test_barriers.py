@@ -107,7 +107,7 @@ def test_the_lowest_rank_there_says_now_and_then_who_is_awaited(
     dist = rank(1, server, world=3)
     board = barriers.connect(dist, RunEnv(secret="new"), 5)
     board.claim("join/1", "{}")
-    barriers._say(board, "join", dist, ("n0", "n1", "n2"))
+    barriers._report_absent(board, "join", dist, ("n0", "n1", "n2"))
     assert capfd.readouterr().err == "clusterrun: rank 1: waiting for rank 0 on n0, rank 2 on n2 to come\n"
-    barriers._say(board, "join", rank(2, server, world=3), ("n0", "n1", "n2"))
+    barriers._report_absent(board, "join", rank(2, server, world=3), ("n0", "n1", "n2"))
     assert capfd.readouterr().err == "", "rank 1 is there and says it"

@@ -53,7 +53,7 @@ def format_of(path: str) -> str | None:
 def read_file(path: str) -> Iterator[Row | Bad]:
     """Yield the rows of a file in its format; raises WorkerError naming a file that cannot be read as a whole."""
     try:
-        yield from READERS[format_of(path)](path)
+        yield from READERS[format_of(path) or ""](path)
     except (OSError, EOFError, zlib.error) as error:
         raise _unreadable(path, error) from None
 
@@ -253,7 +253,7 @@ def _parquet(path: str) -> Iterator[Row | Bad]:
         raise WorkerError(f"cannot read {shown(path)} as parquet: {first_line(error)}") from None
 
 
-READERS: dict[str | None, Callable[[str], Iterator[Row | Bad]]] = {
+READERS: dict[str, Callable[[str], Iterator[Row | Bad]]] = {
     ".jsonl": _jsonl,
     ".ndjson": _jsonl,
     ".json": _json,

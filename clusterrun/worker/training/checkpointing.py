@@ -82,8 +82,10 @@ class Checkpointer:
         self._state["settings"] = settings
         if self._loaded is None or self._from is None:
             return
-        resume.fit(model, self._loaded.tensors, self._from)  # first: with another model the data differ as well
-        resume.same_run(self._loaded.state, settings)
+        resume.load_weights(
+            model, self._loaded.tensors, self._from
+        )  # first: with another model the data differ as well
+        resume.check_same_order(self._loaded.state, settings)
         if self._loaded.trainer:
             optimizer.load_state_dict(self._loaded.trainer["optimizer"])
             if self._loaded.trainer.get("scaler"):
