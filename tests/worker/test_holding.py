@@ -148,7 +148,7 @@ def test_the_next_run_goes_on_in_the_folder_and_leaves_the_first_ones_checkpoint
     train("a", steps=4, save_every=2)
     train("b", steps=12, save_every=4)
     assert sorted(step for step, _ in checkpoint.found(kept)) == [4, 12]
-    with pytest.raises(WorkerError, match=r"holds checkpoints of run b: name another checkpoint_dir") as caught:
+    with pytest.raises(WorkerError, match=r"has checkpoints of run b: set another checkpoint_dir") as caught:
         train("c", steps=20, resume=str(kept / "step-00000004"))  # its step 12 would replace that of b
     assert caught.value.status == 2
     train("d", steps=14, resume=str(kept))

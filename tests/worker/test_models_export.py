@@ -123,7 +123,7 @@ def test_targets_are_checked_before_training(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(WorkerError, match="is a file"):
         check_target(tmp_path / "file", "r1")
-    with pytest.raises(WorkerError, match="nothing can be written in"):
+    with pytest.raises(WorkerError, match="cannot write to"):
         check_target(tmp_path / "file" / "out", "r1")
     (tmp_path / "theirs").mkdir()
     for card in ("", "[1]", "null", '{"run_id": 3}', "{"):

@@ -167,7 +167,7 @@ def test_resume_no_starts_afresh_but_a_requeued_run_goes_on_from_its_own(tmp_pat
     go(tmp_path / "a", Counting(640), env, steps=20, resume="no", log_every=1)
     assert rows(tmp_path / "a")[-17]["step"] == 4
     kept = str(tmp_path / "a" / "checkpoints")
-    with pytest.raises(WorkerError, match="holds checkpoints of run r1"):
+    with pytest.raises(WorkerError, match="has checkpoints of run r1"):
         go(
             tmp_path / "b",
             env=dataclasses.replace(run_env(tmp_path / "b"), run_id="r2"),

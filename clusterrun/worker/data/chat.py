@@ -36,7 +36,7 @@ class Encoded(NamedTuple):
 
 
 def encode(chats: Sequence[Chat], tokenizer: PreTrainedTokenizerFast, seq_len: int, *, on_bad_row: str) -> Encoded:
-    """Tokenize conversations by the chat template: the labels are what the assistant says, to the end of each turn.
+    """Tokenize conversations by the chat template: the labels are the assistant's tokens, to the end of each turn.
 
     They are cut at `seq_len` tokens, and left out if nothing of an answer is within them. Raises WorkerError for a
     tokenizer or template that cannot be used, and for a conversation that the template refuses or changes in
@@ -71,7 +71,7 @@ def encode(chats: Sequence[Chat], tokenizer: PreTrainedTokenizerFast, seq_len: i
 
 
 def answers(tokenizer: Any, messages: Messages, special: Sequence[str]) -> tuple[str, list[Span]]:
-    """Return a conversation as the template writes it, and the spans of characters that the assistant is to write.
+    """Return a conversation as the template writes it, and the spans of characters of the assistant's turns.
 
     A span reaches to the end of the turn's end token (one of `special`). Where the template does not mark what the
     assistant writes, it is what an answer adds to the prompt for it. Raises Malformed.
@@ -91,8 +91,8 @@ def answers(tokenizer: Any, messages: Messages, special: Sequence[str]) -> tuple
         answered = text if i == len(messages) - 1 else _render(tokenizer, template, messages[: i + 1])[0]
         if not (answered.startswith(prompt) and text.startswith(answered)):
             raise Malformed(
-                f"the chat template writes message {i + 1} otherwise once its conversation goes on, so it cannot be"
-                " told which tokens are the assistant's: give the template {% generation %} marks"
+                f"the chat template renders message {i + 1} differently when more messages follow, so the assistant's"
+                " tokens cannot be found: add {% generation %} marks to the template"
             )
         spans.append((len(prompt), len(prompt) + _to_end_token(answered[len(prompt) :], special)))
     return text, spans
@@ -141,7 +141,9 @@ def _render(
 
 def _special_tokens(tokenizer: Any) -> tuple[str, ...]:
     if not tokenizer.is_fast:
-        raise WorkerError("sft needs a fast tokenizer (a tokenizer.json), which tells where in the text a token stands")
+        raise WorkerError(
+            "sft needs a fast tokenizer (a tokenizer.json), which gives the position of each token in the text"
+        )
     added = [token.content for token in tokenizer.added_tokens_decoder.values() if token.special]
     return tuple({*added, *tokenizer.all_special_tokens})
 

@@ -25,8 +25,15 @@ if TYPE_CHECKING:
 
 BUILTIN = "builtin:labelled"
 BUILTIN_TARGETS = ("kind", "topic")
-CACHE_KEYS = ("model", "vocab", "seq_len", "text_cols", "formatter", "on_bad_row")  # what else the tensors depend on
-NAMED = 5  # unseen classes that a message names
+CACHE_KEYS = (
+    "model",
+    "vocab",
+    "seq_len",
+    "text_cols",
+    "formatter",
+    "on_bad_row",
+)  # settings that the tensors depend on
+NAMED = 5  # unseen classes to name in a message
 
 
 class Labelled:
@@ -56,13 +63,13 @@ class Labelled:
 
 
 class Data(NamedTuple):
-    """What `classify` learns from; `said` are lines about it, `fingerprint` names the rows, their tokens and labels."""
+    """The data of `classify`; `notes` are lines to print, `fingerprint` identifies the rows, tokens and labels."""
 
     tokenizer: PreTrainedTokenizerBase
     groups: tuple[Group, ...]
     train: Labelled
     held_out: Labelled
-    said: list[str]
+    notes: list[str]
     fingerprint: str
 
 
@@ -99,7 +106,7 @@ def prepare(config: Any, tokenizer: PreTrainedTokenizerBase | None, root: Path, 
 
 
 def _data(config: Any) -> tuple[list[str], list[str]]:
-    """The sources of the rows to train on (and perhaps to split), and of those held out."""
+    """Return the sources of the rows to train on, and of those to evaluate on (none: to be split off)."""
 
     def named(data: str | tuple[str, ...]) -> list[str]:
         names = [data] if isinstance(data, str) else data
@@ -116,7 +123,7 @@ def _target_cols(config: Any) -> tuple[str, ...]:
 def _make(config: Any, tokenizer: PreTrainedTokenizerBase | None, folder: Path) -> dict[str, torch.Tensor]:
     """Return `tokens`, `offsets` (one more than texts) and `labels` (texts, groups) of both parts.
 
-    A tokenizer trained here is left in `folder`, and notes.json: what the outputs stand for, and what is to be said.
+    Saves a newly trained tokenizer in `folder`, and notes.json: the meaning of the outputs, and lines to print.
     """
     formatter = targets.find_formatter(config.formatter, config.text_cols)
     target_cols = _target_cols(config)
@@ -142,19 +149,19 @@ def _make(config: Any, tokenizer: PreTrainedTokenizerBase | None, folder: Path) 
         tensors[f"{part}.offsets"] = lengths.cumsum(0)
         tensors[f"{part}.labels"] = torch.tensor(table, dtype=torch.int32)
         cut += longer
-    said = f"{len(train):,} texts to train on, {len(held_out):,} held out"
-    said += f"; {cut:,} cut at {config.seq_len} tokens" if cut else ""
-    said += f"; {skipped:,} bad rows skipped" if skipped else ""
-    notes = {"targets": targets.describe(groups), "said": [said, *_warning(unseen)]}
+    line = f"{len(train):,} texts to train on, {len(held_out):,} held out"
+    line += f"; {cut:,} cut at {config.seq_len} tokens" if cut else ""
+    line += f"; {skipped:,} bad rows skipped" if skipped else ""
+    notes = {"targets": targets.describe(groups), "said": [line, *_warning(unseen)]}
     (folder / "notes.json").write_text(json.dumps(notes), encoding="utf-8")
     return tensors
 
 
 def _warning(unseen: Sequence[str]) -> list[str]:
-    """Name the classes of the held-out part that training does not have, if there are any, in one line."""
+    """Return a line with the held-out classes that have no training rows, if any."""
     more = f" and {len(unseen) - NAMED:,} more" if len(unseen) > NAMED else ""
     named = ", ".join(map(shown, unseen[:NAMED]))
-    return [f"classes that no training row has count as wrong when held out: {named}{more}"] if unseen else []
+    return [f"classes without training rows, counted as wrong in evaluation: {named}{more}"] if unseen else []
 
 
 def _split(examples: list[Example], config: Any) -> tuple[list[Example], list[Example]]:
@@ -170,12 +177,12 @@ def _split(examples: list[Example], config: Any) -> tuple[list[Example], list[Ex
 
 
 def _encode(tokenizer: PreTrainedTokenizerBase, examples: Sequence[Example], most: int) -> tuple[list[list[int]], int]:
-    """Tokenize as calling the tokenizer will when the model is used; also count the texts cut at `most` tokens."""
+    """Return the token ids of the texts, as the tokenizer gives them, and how many were cut at `most` tokens."""
     ids = tokenizer([example.text for example in examples], verbose=False)["input_ids"]
     longer = [number for number, text in enumerate(ids) if len(text) > most]
     for number in longer:
         ids[number] = tokenizer(examples[number].text, truncation=True, max_length=most)["input_ids"]
-    tokenizer.backend_tokenizer.no_truncation()  # else it is saved with the tokenizer
+    tokenizer.backend_tokenizer.no_truncation()  # else the truncation is saved with the tokenizer
     for example, text in zip(examples, ids, strict=True):
         if not text:
             raise WorkerError(f"{example.where}: the tokenizer finds nothing in {example.text!r:.60}")

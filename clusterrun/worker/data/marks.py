@@ -13,7 +13,7 @@ from .sources import find_sources
 
 
 def marks(*data: str | Sequence[str]) -> list[Any]:
-    """Name every file with its size and time of change; builtin data goes with the version of Python.
+    """Return every file with its size and modification time; for builtin data, the version of Python.
 
     Empty names are left out. Raises WorkerError for a file that is not there.
     """

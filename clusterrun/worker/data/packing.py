@@ -87,7 +87,7 @@ def fill(documents: Documents, placement: Placement, seq_len: int, pad_id: int) 
 
 @torch.no_grad()
 def keeps_apart(model: torch.nn.Module) -> bool:
-    """Tell whether the model, on the CPU, lets no document of a row see another: not every architecture knows how.
+    """Return whether the model, on the CPU, keeps the documents of a row apart: not every architecture does.
 
     Another first document must leave the second one's output as it was, to the last bit.
     """

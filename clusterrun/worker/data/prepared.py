@@ -44,10 +44,10 @@ def prepare(root: Path, key: dict[str, Any], build: Build, dist: DistEnv) -> tup
     message: Any = None
     if dist.rank == 0:
         if problem := _distrust(root):
-            raise WorkerError(f"the cache folder is not used: {problem}")
+            raise WorkerError(f"cannot use the cache folder: {problem}")
         folder = _folder(root, key)
         if problem := _distrusted(folder):
-            print(f"clusterrun: prepared data is made again: {problem}", flush=True)
+            print(f"clusterrun: preparing the data again: {problem}", flush=True)
         files = _whole(folder, key)
         if files is None:
             files = _make(folder, key, build)
@@ -212,8 +212,8 @@ def _await(folder: Path, files: dict[str, int], dist: DistEnv, writer: str) -> N
     while not _visible(folder, files):
         if time.monotonic() > deadline:
             raise WorkerError(
-                f"{folder / TENSORS}, written on node {writer}, is not seen on node {dist.node} after {VISIBLE_S:g} s:"
-                " is this folder on a file system that all nodes share?"
+                f"{folder / TENSORS}, written on node {writer}, is not visible on node {dist.node} after"
+                f" {VISIBLE_S:g} s: is this folder on a file system that all nodes share?"
             )
         time.sleep(pause)
         pause = min(1.0, 2 * pause)
@@ -223,7 +223,7 @@ def _await(folder: Path, files: dict[str, int], dist: DistEnv, writer: str) -> N
 
 def _load(folder: Path, dist: DistEnv) -> dict[str, torch.Tensor]:
     if problem := _distrusted(folder):
-        raise WorkerError(f"the cache is not used on node {dist.node}: {problem}")
+        raise WorkerError(f"cannot use the cache on node {dist.node}: {problem}")
     try:
         return load_file(folder / TENSORS)
     except (OSError, SafetensorError) as error:

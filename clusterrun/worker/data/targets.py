@@ -171,7 +171,7 @@ def _hisco(cell: str) -> tuple[str, ...]:
     if code in NO_CODE:
         return (code,) * DIGITS
     if not re.fullmatch(rf"[0-9]{{1,{DIGITS}}}", code):
-        raise Malformed(f"{excerpt(cell)} is no HISCO code: five digits, or {', '.join(NO_CODE)}")
+        raise Malformed(f"{excerpt(cell)} is not a HISCO code: five digits, or {', '.join(NO_CODE)}")
     return tuple(code.zfill(DIGITS))
 
 

@@ -20,7 +20,7 @@ NEEDED = ("gguf", "accelerate")
 
 
 def locate(name: str) -> Path:
-    """Find the file: `name` is a .gguf file, or an installed Python package (never imported) that carries one.
+    """Return the GGUF file: `name` is a .gguf file, or an installed Python package (not imported) that contains one.
 
     Raises WorkerError (status 2).
     """
@@ -34,15 +34,15 @@ def locate(name: str) -> Path:
         raise WorkerError(f"model={'gguf:' + name!r}: neither a file nor an installed package", 2)
     files = sorted(file for folder in folders for file in folder.glob("*.gguf"))
     if not files:
-        raise WorkerError(f"model={'gguf:' + name!r}: the package carries no .gguf file", 2)
+        raise WorkerError(f"model={'gguf:' + name!r}: the package has no .gguf file", 2)
     if len(files) > 1:
         names = ", ".join(str(file) for file in files)
-        raise WorkerError(f"model={'gguf:' + name!r}: the package carries several, name one: {names}", 2)
+        raise WorkerError(f"model={'gguf:' + name!r}: the package has several, name one: {names}", 2)
     return files[0]
 
 
 def tokenizer(file: Path) -> PreTrainedTokenizerFast:
-    """Load the tokenizer, with its chat template, that the file holds."""
+    """Load the file's tokenizer, with its chat template."""
     _check_packages()
     from transformers import AutoTokenizer
 
@@ -54,7 +54,7 @@ def tokenizer(file: Path) -> PreTrainedTokenizerFast:
 
 
 def load(file: Path) -> PreTrainedModel:
-    """Load the language model in float32; it takes four bytes per parameter, twice for a moment."""
+    """Load the language model in float32: four bytes per parameter, briefly twice that."""
     _check_packages()
     import torch
     from transformers import AutoModelForCausalLM

@@ -28,7 +28,7 @@ SECRETS = re.compile(r"(?i:\bbearer\s+\S+)|\bhf_\w{4,}")
 
 
 def push_to_hub(folder: Path, repo: str, environ: Mapping[str, str]) -> str | None:
-    """Upload the folder as the model `repo` ("org/name", made if it is not there); returns None, or why it failed.
+    """Upload the folder as the model `repo` ("org/name", created if missing); return None, or why it failed.
 
     The token comes from HF_TOKEN or HUGGING_FACE_HUB_TOKEN in `environ`, and is in no message. Never raises for what
     the network or the hub does. Blocks for a minute at most while the hub does not answer, then for the upload.
@@ -44,7 +44,7 @@ def push_to_hub(folder: Path, repo: str, environ: Mapping[str, str]) -> str | No
 
 @functools.cache
 def answers() -> bool:
-    """Tell whether the hub can be asked from here (False under HF_HUB_OFFLINE); takes 10 s at most, once a process.
+    """Return whether the hub is reachable (False under HF_HUB_OFFLINE); takes 10 s at most, once per process.
 
     The client itself may wait for ever behind a firewall that drops what it sends.
     """

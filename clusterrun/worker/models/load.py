@@ -31,7 +31,7 @@ class Source:
 
 
 def resolve(model: str) -> Source:
-    """Tell what `model` names: a preset, a local folder, `gguf:FILE_OR_PACKAGE`, or `hf:ORG/NAME`, in this order.
+    """Return what `model` names: a preset, a local folder, `gguf:FILE_OR_PACKAGE`, or `hf:ORG/NAME`, in this order.
 
     Looks at the file system only. Raises WorkerError (status 2) for what is none of them.
     """
@@ -92,11 +92,11 @@ def build(
     bos_id: int | None = None,
     eos_id: int | None = None,
 ) -> PreTrainedModel:
-    """Make the model: float32, on the CPU, in train mode, without a key-value cache.
+    """Build the model: float32, on the CPU, in train mode, without a key-value cache.
 
-    `head` is "causal" or "classify" (`num_labels` outputs). What has no weights to load is drawn from `seed`, so it
-    is the same on every rank. `vocab_size` is the tokenizer's number of tokens: embeddings that are too few are made
-    more. Token ids that are given replace those of the configuration.
+    `head` is "causal" or "classify" (`num_labels` outputs). Weights that are not loaded are drawn from `seed`, so
+    they are the same on every rank. `vocab_size` is the tokenizer's number of tokens: a smaller embedding is enlarged.
+    Token ids that are given replace those of the configuration.
     Raises WorkerError: status 2 for a `seq_len` (tokens) beyond the model's positions, 1 for what cannot be loaded.
     """
     import torch
@@ -135,7 +135,7 @@ def build(
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Keep transformers from logging and from drawing progress bars: as many of them as ranks would be in the log."""
+    """Silence the logging and progress bars of transformers: else the log has them once per rank."""
     from transformers.utils import logging
 
     verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
@@ -216,9 +216,9 @@ def _pretrained(source: Source, auto: Any, config: PreTrainedConfig, head: str) 
         config=config,
         dtype=torch.float32,
         **_access(source),
-        weights_only=True,  # the default; safetensors come first, and a .bin is read as tensors and numbers
+        weights_only=True,  # the default; safetensors are preferred, and a .bin is loaded as tensors and numbers only
         output_loading_info=True,
-        ignore_mismatched_sizes=True,  # judged here: a new number of labels is meant, another width is not
+        ignore_mismatched_sizes=True,  # checked below: another number of labels is intended, another width is not
     )
 
     def replaced(key: str) -> bool:

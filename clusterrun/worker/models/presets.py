@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Preset:
-    """A family of transformers ("llama", "gpt2") and what its configuration is given.
+    """A transformers architecture ("llama", "gpt2") and its configuration.
 
-    `vocab_size` is the preset's own; with `own_vocabulary` a smaller tokenizer leaves it as it is, so that the
-    parameter count stays the one that the preset is known by.
+    `vocab_size` is the preset's; with `own_vocabulary` a smaller tokenizer does not change it, so that the model keeps
+    the parameter count of its name.
     """
 
     family: str

@@ -21,10 +21,10 @@ def sample(
     rounds: int,
     device: torch.device,
 ) -> str:
-    """Return what the model puts in the place of `tokens` masks after `prompt`, up to an end token.
+    """Return the text that the model fills in for `tokens` masks after `prompt`, up to an end token.
 
-    The model is on `device`, and left as it was, as are torch's random numbers. Masks in the prompt are filled too.
-    Of a prompt that does not fit the model's positions the end is kept.
+    The model is on `device`; it and torch's random state are not changed. Masks in the prompt are filled too. A prompt
+    that exceeds the model's positions is cut at its start.
     """
     before: list[int] = tokenizer(prompt, add_special_tokens=False)["input_ids"]
     positions = getattr(model.config, "max_position_embeddings", None)
@@ -43,7 +43,7 @@ def sample(
 
 
 def unmask(model: torch.nn.Module, ids: torch.Tensor, mask_id: int, rounds: int) -> torch.Tensor:
-    """Return the 1-D `ids` with every mask replaced: in each round, all are predicted and the surest are kept.
+    """Return the 1-D `ids` with every mask replaced: each round predicts all and keeps the most certain.
 
     The masks are shared out evenly over the rounds, the first ones taking the rest; never more rounds than masks.
     """

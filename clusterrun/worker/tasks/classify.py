@@ -54,9 +54,7 @@ def check(config: Config, world_size: int) -> None:
         raise WorkerError("val_data is set, but not train_data: set both, or dataset alone", status=2)
     formatter = targets.find_formatter(config.formatter, config.text_cols)
     if formatter.columns != config.text_cols and config.text_cols != Config.text_cols:
-        raise WorkerError(
-            f"formatter={config.formatter} names the text's columns itself: leave text_cols out", status=2
-        )
+        raise WorkerError(f"formatter={config.formatter} names the text's columns: omit text_cols", status=2)
     if not all(formatter.columns):
         raise WorkerError("text_cols must name the columns of the text", status=2)
     for number, target in enumerate(config.target_cols):
@@ -76,7 +74,7 @@ def run(config: Config, dist: DistEnv, run: RunEnv, device: torch.device) -> Non
 
     source = load.resolve(config.model)
     data = labelled.prepare(config, load.tokenizer(source), cache_folder(run), dist)
-    for line in data.said if dist.rank == 0 else ():
+    for line in data.notes if dist.rank == 0 else ():
         print(f"clusterrun: {line}", flush=True)
     names = [f"{group.name}={name}" for group in data.groups for name in group.classes]
     model = load.build(
@@ -104,13 +102,13 @@ def run(config: Config, dist: DistEnv, run: RunEnv, device: torch.device) -> Non
 
 
 def logits(model: torch.nn.Module, tensors: Tensors) -> torch.Tensor:
-    """(texts, outputs) in float32; all tensors but the labels are the model's own arguments."""
+    """Return the logits (texts, outputs) in float32; all tensors but the labels are the model's arguments."""
     outputs: torch.Tensor = model(**{name: tensor for name, tensor in tensors.items() if name != "labels"}).logits
     return outputs.float()
 
 
 def sum_of_losses(model: torch.nn.Module, tensors: Tensors, groups: Sequence[targets.Group]) -> torch.Tensor:
-    """Sum of the cross-entropies (nats) of all labelled (text, group) pairs."""
+    """Return the summed cross-entropy (nats) of all labelled (text, group) pairs."""
     from torch.nn.functional import cross_entropy
 
     from ..work import IGNORED
