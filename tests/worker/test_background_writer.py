@@ -154,7 +154,7 @@ def test_an_old_one_that_cannot_be_deleted_is_told_and_fails_no_save(
     saver.save(numbered(1))
     saver.wait()
     assert (saver.last_saved, saver.failure) == (1, None)
-    assert "step 1 is saved, but" in capsys.readouterr().err
+    assert "saved step 1; cannot delete old checkpoints" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"step": null}', '{"step": "x"}', "\udcff"])

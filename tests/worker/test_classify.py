@@ -183,7 +183,7 @@ def test_bad_rows_stop_the_run_or_are_counted(tmp_path: Path, model: str, capsys
         (["val_data=b.csv"], "val_data is set, but not train_data"),
         (["held_out=1"], "held_out must be between 0 and 1, got 1.0"),
         (["formatter=hisko"], "did you mean 'hisco'?"),
-        (["formatter={a}", "text_cols=b"], "names the text's columns itself: leave text_cols out"),
+        (["formatter={a}", "text_cols=b"], "names the text's columns: omit text_cols"),
         (["text_cols="], "text_cols must name the columns of the text"),
         (['target_cols=["a","a"]'], "target_cols names 'a' twice"),
         (["target_cols=text"], "target 'text' is in the text too"),
