@@ -1,8 +1,8 @@
-"""What a run's ranks tell while they run: the last figures of its training, and where each rank is.
+"""Read the progress of running ranks: the newest metrics of the training, and each rank's heartbeat.
 
-Two files of the worker's, each with one writer: ``metrics.jsonl`` (rank 0, a line at every logged step) and
-``rank-N.progress`` in the attempt's folder (every rank, replaced every few seconds). They may be missing, torn or
-late, and are another program's: what is not as it should be is left out.
+The worker writes two files: ``metrics.jsonl`` (rank 0, a line at every logged step) and ``rank-N.progress`` in the
+attempt's folder (every rank, replaced every few seconds; ``worker/progress.py``). They may be missing, cut off or late;
+values of a wrong type are left out. Older heartbeats have no ``version``; a newer version may add keys, ignored here.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from clusterrun.system import safe_files
 
 _TAIL = 16 * 1024  # bytes: more than a line of metrics has
 USUAL_INTERVAL = 10.0
-"""Seconds between a rank's words where it does not say what it means to keep."""
+"""Seconds between two heartbeats of a rank, if its record does not say."""
 MISSED = 3
-"""So many intervals without a word, and a rank counts as silent."""
+"""A rank is silent after this many intervals without a heartbeat."""
 _FIGURES = ("time", "loss", "val_loss", "tokens_per_second", "mfu")
-_HUGE = 2**63  # no figure of ours is: a longer one could not even be printed
+_HUGE = 2**63  # larger numbers are damaged, and could not be printed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metrics:
-    """The newest figures of a training; times are seconds since the epoch, None where the worker said nothing."""
+    """The newest metrics of a training; ``time`` is in epoch seconds. None: not known."""
 
     step: int
     time: float | None = None
@@ -41,7 +41,7 @@ class Metrics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """One rank's device as NVML last told: use in percent, memory in GiB, temperature in °C."""
+    """One rank's GPU, from NVML: use in percent, memory in GiB, temperature in °C."""
 
     name: str = ""
     use: float | None = None
@@ -52,11 +52,11 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankProgress:
-    """Where one rank is: its phase since when, its step of how many, and when it last said so.
+    """The heartbeat of one rank: its phase and step at ``time``. Times are in epoch seconds.
 
-    ``phase`` is one of starting, joining, loading, training, evaluating, saving, script, ending. The rank means to
-    write every ``interval`` seconds; ``stepped`` is when its step was last seen to move. ``tokens_per_second`` is that
-    of all ranks together, and rank 0 alone tells it.
+    ``phase`` is one of starting, joining, loading, training, evaluating, saving, script, ending; it began at ``since``.
+    The rank writes every ``interval`` seconds. ``stepped`` is when its step last changed. ``tokens_per_second`` is that
+    of all ranks together; only rank 0 has it.
     """
 
     rank: int
@@ -71,16 +71,16 @@ class RankProgress:
     steps: int | None = None
     stepped: float | None = None
     tokens_per_second: float | None = None
-    memory_gib: float | None = None  # of the host, resident
+    memory_gib: float | None = None  # resident memory on the host
     gpu: Gpu | None = None
 
     def is_silent(self, now: float) -> bool:
-        """Whether it has not told for much longer than it means to: stopped, ended, or its folder takes no files."""
+        """Return whether heartbeats are missing: the rank is stopped or has ended, or cannot write to its folder."""
         return now - self.time > MISSED * (self.interval or USUAL_INTERVAL)
 
 
 def last_metrics(run: RunRecord) -> Metrics | None:
-    """The newest row of a run's metrics, with the newest of each figure in its last rows; None where there is none."""
+    """Return the newest step of a run's metrics, with the newest value of each metric; None if there is none."""
     rows = _last_rows(run.run_dir / "metrics.jsonl")
     step = next((s for row in reversed(rows) if (s := _int(row.get("step"))) is not None), None)
     if step is None:
@@ -92,20 +92,20 @@ def last_metrics(run: RunRecord) -> Metrics | None:
 
 
 def as_metrics(data: object) -> Metrics | None:
-    """Figures that were written down, as a mapping of their names; None for anything else."""
+    """Return metrics from a mapping of their names, None for anything else."""
     if not isinstance(data, Mapping) or (step := _int(data.get("step"))) is None:
         return None
     return Metrics(step=step, **{name: _number(data.get(name)) for name in _FIGURES})
 
 
 def ranks(run: RunRecord, task: int | None = None) -> list[RankProgress]:
-    """Where the ranks of a run's newest attempt are, by rank; none where the worker keeps no progress."""
+    """Return the heartbeats of a run's newest attempt, by rank; empty if its worker writes none."""
     folders = run_record.attempts(run, task)
     return read_ranks(folders[-1]) if folders else []
 
 
 def read_ranks(attempt: Path) -> list[RankProgress]:
-    """The progress records in an attempt's folder, by rank."""
+    """Return the heartbeats in an attempt's folder, by rank."""
     names = run_record.names(attempt)
     wanted = (attempt / name for name in names if name.startswith("rank-") and name.endswith(".progress"))
     found = (_rank(data) for path in wanted if (data := run_record.read_json(path)) is not None)
@@ -113,14 +113,14 @@ def read_ranks(attempt: Path) -> list[RankProgress]:
 
 
 def _rank(data: Mapping[str, Any]) -> RankProgress | None:
-    rank, at = _int(data.get("rank")), _number(data.get("time"))
-    if rank is None or at is None:
+    rank, time = _int(data.get("rank")), _number(data.get("time"))
+    if rank is None or time is None:
         return None
     gpu = data.get("gpu")
     return RankProgress(
         rank=rank,
         node=_text(data.get("node")),
-        time=at,
+        time=time,
         interval=_number(data.get("interval")),
         phase=_text(data.get("phase")),
         since=_number(data.get("since")),
@@ -146,14 +146,14 @@ def _gpu(data: Mapping[str, Any]) -> Gpu:
 
 
 def _last_rows(path: Path) -> list[dict[str, Any]]:
-    """The whole rows at the end of a file of JSON lines, oldest first."""
+    """Return the complete rows at the end of a file of JSON lines, oldest first."""
     try:
         with safe_files.open_file(path) as file:
             size = os.fstat(file).st_size
             data = os.pread(file, _TAIL, max(0, size - _TAIL))
     except OSError:
         return []
-    lines = data.split(b"\n")[:-1]  # the last may be half written
+    lines = data.split(b"\n")[:-1]  # the last line may be incomplete
     rows = []
     for line in lines if size <= _TAIL else lines[1:]:
         try:

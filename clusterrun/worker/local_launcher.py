@@ -156,7 +156,7 @@ def run(command: Sequence[str], nodes: int, per_node: int, devices: list[str] | 
     wakeup_in.setblocking(False)
     caught = ENDING | PASSED_ON | {signal.SIGCHLD}
     for signum in caught:
-        signal.signal(signum, lambda *_: None)  # told apart below, from the wake-up bytes
+        signal.signal(signum, lambda *_: None)  # the signals are read below, from the wake-up bytes
     signal.set_wakeup_fd(wakeup_in.fileno(), warn_on_full_buffer=False)
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     selector.register(wakeup, selectors.EVENT_READ)

@@ -4,8 +4,8 @@ Run by path in the batch step: `python rendezvous.py --host ADDR [--port N] [--p
 soon as it is bound, before torch is imported: ranks start meanwhile and wait in the socket's backlog. A store in rank 0
 would break the other ranks if rank 0 exits first; this one outlives them all.
 
-It also writes the log clock into the attempt's folder: lines `TIME OUT_BYTES ERR_BYTES`, which tell when a line of the
-logs was written.
+It also writes the log clock into the attempt's folder: lines `TIME OUT_BYTES ERR_BYTES`, from which the time of
+each line of the logs is found.
 """
 
 from __future__ import annotations

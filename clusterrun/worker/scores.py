@@ -23,8 +23,8 @@ def measure(groups: Sequence[Group], logits: torch.Tensor, labels: torch.Tensor)
     wrong = known & (guesses != labels)
     sums = []
     for columns in _questions(groups).values():
-        asked = known[:, columns].any(1)
-        sums.append(torch.stack([asked.sum(), (asked & ~wrong[:, columns].any(1)).sum()]))
+        labelled = known[:, columns].any(1)
+        sums.append(torch.stack([labelled.sum(), (labelled & ~wrong[:, columns].any(1)).sum()]))
     for i in _with_f1(groups):
         size = len(groups[i].classes) + 1  # the last, also number -1, is for classes without training rows
         guessed, right = guesses[known[:, i], i], labels[known[:, i], i] % size
@@ -40,9 +40,9 @@ def summarize(groups: Sequence[Group], sums: torch.Tensor) -> dict[str, float]:
     found: dict[str, float] = {}
     rest = sums.tolist()
     for key in _questions(groups):
-        asked, right, *rest = rest
-        if asked:
-            found[_unused(key, found)] = right / asked
+        rows, right, *rest = rest
+        if rows:
+            found[_unused(key, found)] = right / rows
     for i in _with_f1(groups):
         size = len(groups[i].classes) + 1
         guessed, right, both = (rest[n * size : (n + 1) * size] for n in range(3))

@@ -84,8 +84,8 @@ def _train(
         torch.use_deterministic_algorithms(True)
 
     # the model, its optimizer, the batch sizes and the number of steps
-    asked = (config.global_batch_size, config.micro_batch_size, config.grad_accum_steps)
-    sizes = checkpointer.sizes(solve(*asked, dist.world_size, config.default_global_batch))
+    batches = (config.global_batch_size, config.micro_batch_size, config.grad_accum_steps)
+    sizes = checkpointer.sizes(solve(*batches, dist.world_size, config.default_global_batch))
     optimizer = make_optimizer(work.model.to(device), config)
     scaler = precision.scaler()
     model: torch.nn.Module = ModelWithLoss(work)

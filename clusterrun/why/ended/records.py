@@ -1,4 +1,4 @@
-"""What a run wrote of its own end, as facts: who failed first, which ranks ended how, which stood still."""
+"""Collect the facts of a job's end from its records: the first failure, the ranks' ends, ranks that hang."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from clusterrun.why.causes.flight_recorder import LARGEST, Reached, behind, read
 from clusterrun.why.causes.model import EndFacts
 
 _DUMP = re.compile(r"flight_recorder_(\d{1,7})")
-_DUMPS_READ = 256 * 1024 * 1024  # bytes of flight recorder dumps altogether
+_DUMPS_READ = 256 * 1024 * 1024  # bytes, of all flight recorder dumps
 
 
 def facts_of(state: RunState) -> EndFacts:
-    """The facts of a job's end; those of a job that is not ours are its state and exit status alone."""
+    """Return the facts of a job's end; of an external job only its state and exit status."""
     status, run = state.status, state.record
     base = EndFacts(state=status.state, exit_status=status.exit_status, reason=status.reason)
     if run is None:
@@ -63,12 +63,12 @@ def _canceller(run: RunRecord, status: JobStatus) -> str:
 
 
 def _behind(folder: Path) -> dict[int, str]:
-    """The ranks that stood still: by their flight recorders, else by their progress records."""
+    """Return the ranks that hang: by their flight recorders, else by their heartbeats."""
     return behind(_dumps(folder)) or still(progress.read_ranks(folder))
 
 
 def still(ranks: Iterable[RankProgress]) -> dict[int, str]:
-    """The ranks, fewer than half, that were silent or at an earlier step when the others last spoke."""
+    """Return the ranks, at most half, that were silent or at an earlier step at the others' last heartbeats."""
     known = list(ranks)
     if len(known) < 2:
         return {}
@@ -95,7 +95,7 @@ def _at(one: RankProgress) -> str:
 
 
 def _dumps(folder: Path) -> dict[int, Reached]:
-    """The flight recorder dumps in an attempt's folder, by rank, as many as may be read."""
+    """Return the flight recorder dumps in an attempt's folder, by rank, within the size limits."""
     found: dict[int, Reached] = {}
     left = _DUMPS_READ
     for path in _files(folder):

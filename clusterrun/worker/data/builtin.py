@@ -15,7 +15,7 @@ from typing import Any
 
 from ..errors import WorkerError
 
-#: Modules by topic, chosen for much prose in little source; one that a Python does not have is skipped.
+#: Modules by topic, chosen for much prose in little source; missing ones are skipped.
 MODULES: dict[str, tuple[str, ...]] = {
     "text": ("textwrap", "difflib", "re", "shlex", "codecs", "configparser", "email.message", "optparse"),
     "files": ("genericpath", "posixpath", "pathlib", "pathlib._local", "shutil", "tempfile", "tarfile", "bz2"),

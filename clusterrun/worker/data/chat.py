@@ -99,7 +99,7 @@ def answers(tokenizer: Any, messages: Messages, special: Sequence[str]) -> tuple
 
 
 def with_template(tokenizer: PreTrainedTokenizerFast) -> bool:
-    """Give a tokenizer without a chat template the ChatML one and its two tokens; tells whether it had none."""
+    """Add the ChatML template and its two tokens to a tokenizer without a template. Return whether it did."""
     if tokenizer.chat_template:
         return False
     start, end = TURN

@@ -24,7 +24,7 @@ class Chat(NamedTuple):
 
 
 class Malformed(ValueError):
-    """What is wrong with a row, as it stands in a message."""
+    """A row is malformed; the message says why."""
 
 
 def conversations(rows: Rows, what: str, *, on_bad_row: str) -> tuple[list[Chat], int]:

@@ -18,7 +18,7 @@ from ..errors import WorkerError
 EXCERPT = 60
 SURROGATE = re.compile(rb"\\u[dD]").search  # what JSON writes for a character above U+FFFF, or for half of one
 UTF16 = (b"\xff\xfe", b"\xfe\xff")
-CSV_WORDS = {
+CSV_PROBLEMS = {
     "unexpected end of data": "a quote opened here is never closed",
     "new-line character seen in unquoted field": "a bare carriage return",
 }
@@ -26,7 +26,7 @@ CSV_WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row; `where` says where it stands, as "FILE:LINE" (of its first line), "FILE row N" or "builtin:NAME:N"."""
+    """One row; `where` is its place: "FILE:LINE" (of its first line), "FILE row N" or "builtin:NAME:N"."""
 
     values: dict[str, Any]
     where: str
@@ -76,7 +76,7 @@ def _unreadable(path: str, error: Exception) -> WorkerError:
 
 
 def shown(text: str) -> str:
-    """Return a foreign name as it may stand in a message: as it is if that is printable, else quoted and escaped."""
+    """Return a name for a message: unchanged if it is printable, else quoted and escaped."""
     return text if text.isprintable() else repr(text)
 
 
@@ -207,8 +207,8 @@ def _csv(path: str, delimiter: str) -> Iterator[Row | Bad]:
             return
         except csv.Error as error:
             fields = []
-            words = first_line(error).partition(" - ")[0]
-            problems.append(CSV_WORDS.get(words, words))
+            problem = first_line(error).partition(" - ")[0]
+            problems.append(CSV_PROBLEMS.get(problem, problem))
         if header and not problems and len(fields) == width:
             yield Row(dict(zip(header, fields)), f"{name}:{start}")  # noqa: B905, the lengths were just compared
             continue

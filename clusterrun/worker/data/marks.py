@@ -1,4 +1,4 @@
-"""What tells data from other data, for the keys of the cache and for checkpoints."""
+"""Fingerprints of data files, for the keys of the cache and for checkpoints."""
 
 from __future__ import annotations
 

@@ -218,7 +218,7 @@ def _await(folder: Path, files: dict[str, int], dist: DistEnv, writer: str) -> N
         time.sleep(pause)
         pause = min(1.0, 2 * pause)
         with contextlib.suppress(OSError):
-            os.listdir(folder.parent)  # makes an NFS client ask the server anew
+            os.listdir(folder.parent)  # makes an NFS client refresh the folder
 
 
 def _load(folder: Path, dist: DistEnv) -> dict[str, torch.Tensor]:

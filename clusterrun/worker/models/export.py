@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 __all__ = ["check_target", "export", "push_to_hub"]
 
 CARD = "clusterrun.json"
-NO_RUN = "none"  # outside a run there is no id by which a folder could be told to be one's own
+NO_RUN = "none"  # the run id outside a run: no folder belongs to it
 
 
 def check_target(folder: Path, run_id: str) -> Path:
     """Return `folder` as an absolute path; check that it is free or has an earlier model of this run.
 
-    To be asked before the training too. Raises WorkerError (status 2).
+    Call it before the training too. Raises WorkerError (status 2).
     """
     folder = folder.expanduser().resolve()
     if folder.exists() and not folder.is_dir():

@@ -166,7 +166,7 @@ def _explained(source: Source, what: str = "") -> Iterator[None]:
 
 
 def _access(source: Source) -> dict[str, bool]:
-    # what is not asked of the hub comes from its cache, or from the folder, without a look at the network
+    # everything but the hub is loaded offline, from the cache or the folder
     return {"trust_remote_code": False, "local_files_only": source.kind != "hub" or not hub.answers()}
 
 

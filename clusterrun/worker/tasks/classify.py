@@ -123,7 +123,7 @@ def sum_of_losses(model: torch.nn.Module, tensors: Tensors, groups: Sequence[tar
 
 
 def described(config: Config, groups: Sequence[targets.Group]) -> str:
-    """Return the text of labels.json: how a row becomes a text, and what the model's outputs stand for."""
+    """Return the text of labels.json: how a row becomes a text, and the meaning of the model's outputs."""
     columns = targets.find_formatter(config.formatter, config.text_cols).columns
     found = {"formatter": config.formatter, "text_cols": columns, "seq_len": config.seq_len}
     return json.dumps(found | {"targets": targets.describe(groups)}, indent=2, ensure_ascii=False) + "\n"

@@ -138,10 +138,10 @@ def _find_in(path: Path) -> tuple[Path, list[str]]:
 
 
 def _hint(resume: str, path: Path) -> str:
-    words = ["auto", "no"] if os.sep not in resume else []
+    keywords = ["auto", "no"] if os.sep not in resume else []
     while path != path.parent and not path.parent.is_dir():
         path = path.parent
-    return nearest(path.name, [*words, *os.listdir(path.parent)])
+    return nearest(path.name, [*keywords, *os.listdir(path.parent)])
 
 
 def _load_folder(path: Path) -> Loaded:
