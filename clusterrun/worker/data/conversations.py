@@ -1,4 +1,4 @@
-"""From rows to conversations: the three well-known ways in which chat data is written."""
+"""Parse rows into conversations, in the three common formats of chat data."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def conversations(rows: Rows, what: str, *, on_bad_row: str) -> tuple[list[Chat]
 
 
 def refuse(where: str, problem: Malformed, on_bad_row: str) -> None:
-    """Raise the WorkerError for a bad row, unless such rows are to be skipped."""
+    """Raise the WorkerError for a bad row, unless on_bad_row=skip."""
     if on_bad_row != "skip":
         raise WorkerError(f"{where}: {problem} (on_bad_row=skip skips such rows)") from None
 

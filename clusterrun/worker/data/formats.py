@@ -1,4 +1,4 @@
-"""One file into rows: what each format calls a row, and what makes a row a bad one."""
+"""Read the rows of a file in its format, and report bad rows."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Bad:
-    """A row that does not parse; `lines` is how many lines of the file went with it."""
+    """A row that does not parse; `lines` is how many lines of the file it takes."""
 
     where: str
     problem: str
@@ -42,7 +42,7 @@ class Bad:
 
 
 def format_of(path: str) -> str | None:
-    """Name the format of rows by the file's suffix (".jsonl", ".csv" …; ".gz" after it is allowed), None if none."""
+    """Return the format of rows by the file's suffix (".jsonl", ".csv" …; ".gz" after it is allowed), None if none."""
     stem, suffix = os.path.splitext(path.lower())
     if suffix == ".gz":
         suffix = os.path.splitext(stem)[1]
@@ -81,7 +81,7 @@ def shown(text: str) -> str:
 
 
 def first_line(error: Exception) -> str:
-    """Return what a library says of an error as one printable line."""
+    """Return the first line of a library's error message, made printable."""
     lines = str(error).strip().splitlines()
     line = lines[0].strip() if lines else type(error).__name__
     return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in line)
@@ -99,7 +99,7 @@ def _open(path: str) -> gzip.GzipFile | IO[bytes]:
 
 
 def _lines(path: str) -> Iterator[bytes]:
-    """Yield the file's lines, split at newlines alone, without a byte order mark."""
+    """Yield the file's lines, split at newlines only, without a byte order mark."""
     with _open(path) as file:
         first = file.readline()
         _refuse_utf16(path, first)
@@ -145,7 +145,7 @@ def _json_problem(error: Exception, line: bytes) -> str:
 
 
 def _lone_surrogate(values: Any) -> bool:
-    """Tell whether JSON's escapes made text that is none: no tokenizer takes it."""
+    """Return whether a JSON value has half of a surrogate pair, which no tokenizer accepts."""
     try:
         json.dumps(values, ensure_ascii=False).encode()
     except UnicodeEncodeError:

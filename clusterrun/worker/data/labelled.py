@@ -49,7 +49,7 @@ class Labelled:
         return len(self._labels)
 
     def batch(self, indices: Sequence[int]) -> Batch:
-        """(texts, longest) of input ids and attention mask, padded on the right; labels are (texts, groups)."""
+        """Return (texts, longest) input ids and attention mask, padded on the right, and (texts, groups) labels."""
         chosen = torch.tensor(list(indices))
         starts = self._offsets[chosen]
         lengths = self._offsets[chosen + 1] - starts

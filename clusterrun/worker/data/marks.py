@@ -21,5 +21,5 @@ def marks(*data: str | Sequence[str]) -> list[Any]:
     for names in data:
         for source in find_sources(names) if names else []:
             found += fingerprint([Path(source)]) if os.path.exists(source) else [[source, platform.python_version()]]
-        found.append("|")  # a file moved from one list to the next is other data
+        found.append("|")  # a file that moves between the lists makes other data
     return found

@@ -1,4 +1,4 @@
-"""What `data=` names becomes rows or texts: files, globs, the built-in data, data sets of the Hugging Face hub."""
+"""Read what `data=` names as rows or texts: files, globs, built-in data, data sets of the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def read_rows(data: str | Sequence[str], *, on_bad_row: str = "stop") -> Rows:
 
 
 def require_columns(rows: Rows, names: Sequence[str], what: str, *, on_bad_row: str = "stop") -> Rows:
-    """Return the rows, all of which have the columns `names`; `what` is how the data is called in a message.
+    """Return the rows, all of which have the columns `names`; `what` names the data in messages.
 
     Raises WorkerError for a column that no row has (status 2), and for a row without one of them, unless `on_bad_row`
     is "skip": then such rows are left out and counted.

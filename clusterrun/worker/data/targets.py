@@ -24,7 +24,7 @@ UNSEEN, MISSING = -1, -2  # instead of a class number: a class without training 
 
 @dataclass(frozen=True)
 class Formatter:
-    """How a row is read: `columns` make the text, and `answers` splits a target's cell into `parts` classes."""
+    """How to parse a row: `columns` make the text, and `answers` splits a target's cell into `parts` classes."""
 
     columns: tuple[str, ...]
     text: Callable[[Sequence[str]], str]
@@ -59,7 +59,7 @@ class Group:
 
 
 def find_formatter(formatter: str, text_cols: Sequence[str]) -> Formatter:
-    """Return the reader of rows that is called `formatter`.
+    """Return the formatter of that name.
 
     "plain" joins the text columns with spaces, and a cell is a class. "hisco" does so too, and a cell is a HISCO code:
     five digits, each with classes of its own, leading zeros added; for "-1", "-2" and "-3" all five are that. A text
@@ -191,7 +191,7 @@ def _example(values: dict[str, Any], formatter: Formatter, target_cols: Sequence
 def _cell(values: dict[str, Any], column: str) -> str:
     """Return a cell as text, stripped; a number as it is written in JSON."""
     value = values.get(column)
-    if value is None or value != value:  # pandas writes NaN where there is nothing
+    if value is None or value != value:  # pandas writes NaN for an empty cell
         return ""
     if isinstance(value, bool):
         return str(value).lower()
@@ -201,7 +201,7 @@ def _cell(values: dict[str, Any], column: str) -> str:
 
 
 def _require(rows: Rows, text_cols: Sequence[str], target_cols: Sequence[str], what: str) -> None:
-    """Refuse columns that are not there, with the ones that are."""
+    """Raise WorkerError for missing columns, with those that exist."""
     listed = ", ".join(shown(column) for column in rows.columns[:LISTED])
     columns = f"columns: {listed}{', …' if len(rows.columns) > LISTED else ''}"
     if not target_cols:

@@ -32,7 +32,7 @@ class Chunks:
         return max(0, (len(self._tokens) - 1) // self._length)
 
     def batch(self, indices: Sequence[int]) -> Batch:
-        """(sequences, length) of input ids and of the labels one token further."""
+        """Return (sequences, length) input ids, and the labels one token further."""
         length = self._length
         rows = torch.stack([self._tokens[i * length : (i + 1) * length + 1] for i in indices]).long()
         targets = len(indices) * length

@@ -1,4 +1,4 @@
-"""The finished model as a Hugging Face folder that `from_pretrained` loads; it appears only when it is whole."""
+"""Export the finished model in Hugging Face format; the folder appears when it is complete."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def check_target(folder: Path, run_id: str) -> Path:
         raise WorkerError(f"save_path={folder} is a file: name a folder", 2)
     if folder.is_dir() and any(folder.iterdir()) and (run_id == NO_RUN or _owner(folder) != run_id):
         raise WorkerError(f"save_path={folder} already exists and is not of this run: name a new folder", 2)
-    if folder.is_mount():  # it could not be moved aside for the finished one
+    if folder.is_mount():  # a mount point cannot be renamed
         raise WorkerError(f"save_path={folder} is a mount point: name a folder in it, such as {folder / 'model'}", 2)
     parent = next(parent for parent in folder.parents if parent.exists())
     try:
@@ -136,6 +136,6 @@ def _sync(path: Path) -> None:
     except OSError:
         if path.is_file():
             raise
-        # some network file systems refuse it on folders
+        # some network file systems do not support it on folders
     finally:
         os.close(descriptor)

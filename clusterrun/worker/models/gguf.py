@@ -1,4 +1,4 @@
-"""Models in GGUF files, read through transformers and given back as ordinary ones that can be trained and saved."""
+"""Load models from GGUF files through transformers, as models that can be trained and saved."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def load(file: Path) -> PreTrainedModel:
             str(file.parent), gguf_file=file.name, dtype=torch.float32, local_files_only=True, trust_remote_code=False
         )
     config = copy.deepcopy(stored.config)
-    # what was read is float32, yet it counts as quantized: save_pretrained refuses it. So the weights move
+    # the model is float32, but counts as quantized, which save_pretrained refuses. So the weights move
     del config.quantization_config
     model = type(stored)(config)
     model.load_state_dict(stored.state_dict(), assign=True)
@@ -90,6 +90,6 @@ def _check_packages() -> None:
 
 @contextlib.contextmanager
 def _no_bars() -> Iterator[None]:
-    # this part of transformers draws its bar without asking transformers' own switch
+    # this part of transformers ignores transformers' setting for progress bars
     with contextlib.redirect_stderr(io.StringIO()):
         yield

@@ -1,4 +1,4 @@
-"""From what was typed as `model=` to a model that can be trained, the same on every rank."""
+"""Load or build the model that `model=` names, the same on every rank."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def _explained(source: Source, what: str = "") -> Iterator[None]:
             yield
     except WorkerError:
         raise
-    except Exception as error:  # transformers, tokenizers, safetensors and the hub's client each have their own
+    except Exception as error:  # transformers, tokenizers, safetensors and the hub's client have no common class
         lines = hub.scrub(str(error), os.environ).split("\n")
         reason = next((line.strip() for line in lines if line.strip()), type(error).__name__)
         if source.kind == "hub":

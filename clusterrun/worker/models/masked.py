@@ -1,4 +1,4 @@
-"""Masked diffusion over text (LLaDA, arXiv 2502.09992): a causal model made to look both ways, and what it learns."""
+"""Masked diffusion over text (LLaDA, arXiv 2502.09992): bidirectional attention, and the loss."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Model shapes that need no download: a configuration by name, to be trained from nothing."""
+"""Model configurations by name, to be trained from scratch without a download."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ PRESETS: Mapping[str, Preset] = {
 
 
 def config(name: str, vocab_size: int | None) -> PreTrainedConfig:
-    """Make the configuration of a preset with room for a tokenizer of `vocab_size` tokens (None: the preset's own)."""
+    """Return the configuration of a preset with room for a tokenizer of `vocab_size` tokens (None: its own)."""
     from transformers import AutoConfig
 
     preset = PRESETS[name]

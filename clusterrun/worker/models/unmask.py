@@ -1,4 +1,4 @@
-"""LLaDA's sampler: text out of mask tokens, the surest first."""
+"""LLaDA's sampler: fills in mask tokens, the most certain first."""
 
 from __future__ import annotations
 

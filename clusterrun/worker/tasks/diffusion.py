@@ -1,4 +1,4 @@
-"""LLaDA's masked diffusion over text: tokens are masked at random, and the model learns to put them back."""
+"""LLaDA's masked diffusion over text: tokens are masked at random, and the model learns to restore them."""
 
 from __future__ import annotations
 
