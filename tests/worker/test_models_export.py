@@ -112,7 +112,7 @@ def test_the_same_run_replaces_its_folder_and_another_does_not(model: Any, tmp_p
 
 def test_outside_a_run_no_folder_is_ones_own(model: Any, tmp_path: Path) -> None:
     export(model, None, tmp_path / "out", run_id="none", card={})
-    with pytest.raises(WorkerError, match="exists already"):
+    with pytest.raises(WorkerError, match="already exists"):
         check_target(tmp_path / "out", "none")
 
 
