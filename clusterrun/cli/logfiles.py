@@ -16,7 +16,7 @@ from clusterrun.logs import LogRequest, Source, log_paths
 from clusterrun.logs.clock import read_ticks
 from clusterrun.logs.locations import LogLocation, find_location, parse_locations, parse_submit_line
 from clusterrun.logs.select import RankFilter, filter_ranks
-from clusterrun.records import run_logs, run_record
+from clusterrun.records import rank_records, run_logs, run_record
 from clusterrun.records.run_record import RunRecord
 from clusterrun.scheduler import Scheduler, SlurmCommands
 from clusterrun.scheduler.slurm.hostlist import expand
@@ -44,9 +44,7 @@ class RunLogs:
     def filter_ranks(self, request: LogRequest) -> RankFilter:
         """Return the filter for the requested ranks and nodes. Raises RequestError."""
         ranks = request.ranks
-        start = next(
-            (s for folder in reversed(self.attempts) if (s := run_record.read_json(folder / "start.json"))), None
-        )
+        start = next((s for folder in reversed(self.attempts) if (s := rank_records.load_start(folder))), None)
         if start is None and ranks and max(ranks) >= self.run.world_size:
             raise RequestError(f"there is no rank {max(ranks)}", hint=f"its ranks: 0-{self.run.world_size - 1}")
         return filter_ranks(start, ranks, request.nodes, files=self.paths, labelled=True)

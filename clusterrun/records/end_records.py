@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from clusterrun.job import STOPPED_STATUS, JobStatus, outcome_of
-from clusterrun.records import run_record
+from clusterrun.records import rank_records, run_record
 from clusterrun.records.run_record import RunRecord
 
 
@@ -25,8 +24,7 @@ def end_of(run: RunRecord) -> JobStatus | None:
     if due in ("JOB REQUEUE", "PREEMPTION", "NODE FAILURE"):
         return None
     state, reason = _state_and_reason(status, bool(end.get("signal")), due, str(end.get("reason", "")))
-    started = run_record.read_json(folders[-1] / "start.json") or {}
-    ranks = started["ranks"] if isinstance(started.get("ranks"), list) else []
+    started = rank_records.load_start(folders[-1]) or {"ranks": []}
     last = as_int(end.get("time"), None)
     joined = as_int(started.get("time"), None)
     first = min((at for at in (joined, claim.at if claim else None) if at is not None), default=None)
@@ -38,7 +36,7 @@ def end_of(run: RunRecord) -> JobStatus | None:
         name=f"{run.name}.{run.submission.token[:8]}",
         user=run.user,
         node_count=run.nodes,
-        nodes=",".join(dict.fromkeys(str(r.get("node", "")) for r in ranks if isinstance(r, dict))),
+        nodes=",".join(dict.fromkeys(rank["node"] for rank in started["ranks"])),
         elapsed=last - first if first is not None and last is not None else None,
         submitted=run.submission.at,
         started=first,
@@ -58,11 +56,9 @@ def _exit_status(run: RunRecord, attempt: Path, end: Mapping[str, Any]) -> int:
     status = as_int(end.get("status"), 1)
     if status == 0 or not as_int(end.get("unmarked"), 0):
         return int(status)
-    names = run_record.list_names(attempt)
-    marks = [run_record.read_json(attempt / name) for name in names if re.fullmatch(r"rank-\d{1,7}\.end", name)]
-    if sum(mark is not None and mark.get("status") == 0 for mark in marks) < run.world_size:
+    if sum(end.status == 0 for end in rank_records.load_ends(attempt)) < run.world_size:
         return int(status)
-    return STOPPED_STATUS if "stopped" in names else 0
+    return STOPPED_STATUS if rank_records.has_stopped(run_record.list_names(attempt)) else 0
 
 
 def _state_and_reason(status: int, signalled: bool, due: str, reason: str) -> tuple[str, str]:

@@ -1,8 +1,8 @@
-"""Metrics and heartbeats of running ranks.
+"""Read the progress of running ranks: the newest metrics of the training, and each rank's heartbeat.
 
-The worker writes two kinds of files, each with one writer: ``metrics.jsonl`` (rank 0, a line per logged step) and
-``rank-N.progress`` in the attempt's folder (every rank, replaced every few seconds). They may be missing, partly
-written or stale, so invalid values are skipped.
+The worker writes two files: ``metrics.jsonl`` (rank 0, a line at every logged step) and ``rank-N.progress`` in the
+attempt's folder (every rank, replaced every few seconds; ``worker/progress.py``). They may be missing, cut off or late;
+values of a wrong type are left out. Older heartbeats have no ``version``; a newer version may add keys, ignored here.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from clusterrun.system import safe_files
 
 _TAIL = 16 * 1024  # bytes: longer than any line of metrics
 USUAL_INTERVAL = 10.0
-"""Seconds between a rank's heartbeats, if its record does not give an interval."""
+"""Seconds between two heartbeats of a rank, if its record does not say."""
 MISSED = 3
 """A rank is silent after this many intervals without a heartbeat."""
 _FIGURES = ("time", "loss", "val_loss", "tokens_per_second", "mfu")
-_HUGE = 2**63  # larger numbers are invalid
+_HUGE = 2**63  # larger numbers are damaged, and could not be printed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metrics:
-    """The newest metrics of a run. Times are seconds since the epoch; None if not reported."""
+    """The newest metrics of a training; ``time`` is in epoch seconds. None: not known."""
 
     step: int
     time: float | None = None
@@ -41,7 +41,7 @@ class Metrics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """One rank's GPU as last reported by NVML: use in percent, memory in GiB, temperature in °C."""
+    """One rank's GPU, from NVML: use in percent, memory in GiB, temperature in °C."""
 
     name: str = ""
     use: float | None = None
@@ -52,11 +52,11 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankProgress:
-    """The last heartbeat of a rank: its phase, its step, and their times.
+    """The heartbeat of one rank: its phase and step at ``time``. Times are in epoch seconds.
 
-    ``phase`` is one of starting, joining, loading, training, evaluating, saving, script, ending; it began at
-    ``since``. A rank writes every ``interval`` seconds. ``stepped`` is when its step last advanced. Only rank 0 reports
-    ``tokens_per_second``, for all ranks together.
+    ``phase`` is one of starting, joining, loading, training, evaluating, saving, script, ending; it began at ``since``.
+    The rank writes every ``interval`` seconds. ``stepped`` is when its step last changed. ``tokens_per_second`` is that
+    of all ranks together; only rank 0 has it.
     """
 
     rank: int
@@ -71,16 +71,16 @@ class RankProgress:
     steps: int | None = None
     stepped: float | None = None
     tokens_per_second: float | None = None
-    memory_gib: float | None = None  # of the host, resident
+    memory_gib: float | None = None  # resident memory on the host
     gpu: Gpu | None = None
 
     def is_silent(self, now: float) -> bool:
-        """Whether the heartbeat is overdue: the rank is stopped or gone, or its folder is not writable."""
+        """Return whether heartbeats are missing: the rank is stopped or has ended, or cannot write to its folder."""
         return now - self.time > MISSED * (self.interval or USUAL_INTERVAL)
 
 
 def last_metrics(run: RunRecord) -> Metrics | None:
-    """Return the newest metrics of a run, or None. Each value is the newest one in the last rows of the file."""
+    """Return the newest step of a run's metrics, with the newest value of each metric; None if there is none."""
     rows = _last_rows(run.run_dir / "metrics.jsonl")
     step = next((s for row in reversed(rows) if (s := _int(row.get("step"))) is not None), None)
     if step is None:
@@ -92,35 +92,35 @@ def last_metrics(run: RunRecord) -> Metrics | None:
 
 
 def as_metrics(data: object) -> Metrics | None:
-    """Return metrics from a mapping of names to values, or None for anything else."""
+    """Return metrics from a mapping of their names, None for anything else."""
     if not isinstance(data, Mapping) or (step := _int(data.get("step"))) is None:
         return None
     return Metrics(step=step, **{name: _number(data.get(name)) for name in _FIGURES})
 
 
 def ranks(run: RunRecord, task: int | None = None) -> list[RankProgress]:
-    """Return the progress of the ranks in a run's newest attempt, sorted by rank."""
+    """Return the heartbeats of a run's newest attempt, by rank; empty if its worker writes none."""
     folders = run_record.attempts(run, task)
     return read_ranks(folders[-1]) if folders else []
 
 
 def read_ranks(attempt: Path) -> list[RankProgress]:
-    """Return the progress records in an attempt's folder, sorted by rank."""
+    """Return the heartbeats in an attempt's folder, by rank."""
     names = run_record.list_names(attempt)
-    paths = (attempt / name for name in names if name.startswith("rank-") and name.endswith(".progress"))
-    found = (_rank(data) for path in paths if (data := run_record.read_json(path)) is not None)
+    wanted = (attempt / name for name in names if name.startswith("rank-") and name.endswith(".progress"))
+    found = (_rank(data) for path in wanted if (data := run_record.read_json(path)) is not None)
     return sorted((one for one in found if one is not None), key=lambda one: one.rank)
 
 
 def _rank(data: Mapping[str, Any]) -> RankProgress | None:
-    rank, at = _int(data.get("rank")), _number(data.get("time"))
-    if rank is None or at is None:
+    rank, time = _int(data.get("rank")), _number(data.get("time"))
+    if rank is None or time is None:
         return None
     gpu = data.get("gpu")
     return RankProgress(
         rank=rank,
         node=_text(data.get("node")),
-        time=at,
+        time=time,
         interval=_number(data.get("interval")),
         phase=_text(data.get("phase")),
         since=_number(data.get("since")),
@@ -153,7 +153,7 @@ def _last_rows(path: Path) -> list[dict[str, Any]]:
             data = os.pread(file, _TAIL, max(0, size - _TAIL))
     except OSError:
         return []
-    lines = data.split(b"\n")[:-1]  # the last may be half written
+    lines = data.split(b"\n")[:-1]  # the last line may be incomplete
     rows = []
     for line in lines if size <= _TAIL else lines[1:]:
         try:

@@ -11,7 +11,7 @@ from pwd import getpwuid
 from typing import Any
 
 from clusterrun.job import JobStatus, Outcome, log_paths, task_count
-from clusterrun.records import progress, run_record
+from clusterrun.records import progress, rank_records, run_record
 from clusterrun.records.progress import Metrics, RankProgress
 from clusterrun.state import reconcile
 from clusterrun.state.filters import submitted
@@ -281,7 +281,7 @@ def _first_failure(state: RunState) -> dict[str, Any] | None:
     if state.record is None or state.status.outcome is Outcome.DONE:
         return None
     folders = run_record.attempts(state.record)
-    return run_record.read_json(folders[-1] / "first_failure.json") if folders else None
+    return rank_records.load_first_failure(folders[-1]) if folders else None
 
 
 def _logs(state: RunState) -> list[Path]:

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from clusterrun.errors import RequestError
 from clusterrun.job import Outcome
 from clusterrun.logs import Source as LogSource
-from clusterrun.records import progress, run_logs, run_record
+from clusterrun.records import progress, rank_records, run_logs, run_record
 from clusterrun.records.progress import Metrics, RankProgress
 from clusterrun.records.run_record import RunRecord
 from clusterrun.scheduler import Answer
@@ -168,13 +168,8 @@ def key_of(state: RunState) -> str:
 
 def _ranks_of_start(attempt: Path) -> tuple[RankProgress, ...]:
     """Return the ranks and their nodes for ranks without progress files (a custom launcher, an older worker)."""
-    start = run_record.read_json(attempt / "start.json") or {}
-    rows = start.get("ranks")
-    found = []
-    for row in rows if isinstance(rows, list) else []:
-        if isinstance(row, dict) and isinstance(row.get("rank"), int):
-            found.append(RankProgress(rank=row["rank"], node=str(row.get("node") or ""), time=0.0))
-    return tuple(found)
+    start = rank_records.load_start(attempt) or {"ranks": []}
+    return tuple(RankProgress(rank=entry["rank"], node=entry["node"], time=0.0) for entry in start["ranks"])
 
 
 def is_over(state: RunState) -> bool:

@@ -1,5 +1,5 @@
-"""The part of clusterrun that runs on compute nodes: an island of torch and the standard library.
+"""The part of clusterrun that runs on compute nodes, with torch and the standard library only.
 
-Nothing here imports the rest of clusterrun, and nothing above imports this. `__main__.py`, `rendezvous.py` and
+It does not import the rest of clusterrun, and the rest does not import it. `__main__.py`, `rendezvous.py` and
 `local_launcher.py` are run by path with the job's own Python.
 """

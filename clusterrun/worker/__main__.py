@@ -1,7 +1,7 @@
 """Run one rank: `python -u /path/to/worker/__main__.py task|script|module|command …`.
 
-The worker is started by path, so its folder stands first on sys.path and `train.py` here would shadow the user's.
-This file therefore drops that entry and loads the folder as a package under a private name.
+The worker is started by path, so Python puts this folder first on sys.path, where `train.py` would shadow the user's.
+This file removes that entry and loads the folder as a package under a private name.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ PACKAGE = "_clusterrun_worker"
 
 
 def main() -> int:
-    """Load the worker under its private name and run it; returns the exit status."""
+    """Load the worker under its private name, run it, and return its exit status."""
     folder = Path(__file__).resolve().parent
     if not getattr(sys.flags, "safe_path", False):
-        del sys.path[0]  # this folder (or, under -m, the current one): the modes put the right entry there
+        del sys.path[0]  # this folder (under -m the current one); user_code.py inserts the right entry
     spec = importlib.util.spec_from_file_location(
         PACKAGE, folder / "__init__.py", submodule_search_locations=[str(folder)]
     )
@@ -25,8 +25,8 @@ def main() -> int:
     package = importlib.util.module_from_spec(spec)
     sys.modules[PACKAGE] = package
     spec.loader.exec_module(package)
-    entry = importlib.import_module(f"{PACKAGE}.entry")
-    return entry.main(sys.argv[1:])
+    status: int = importlib.import_module(f"{PACKAGE}.entry").main(sys.argv[1:])
+    return status
 
 
 if __name__ == "__main__":

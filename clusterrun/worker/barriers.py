@@ -1,8 +1,8 @@
-"""The two barriers on the held store: everyone is here before the start, everyone has returned before the end.
+"""The two barriers on the run's store: all ranks join before the start, and all have returned before the end.
 
-Neither is a collective and neither knows the process group's time-out. The store is the job's own (rendezvous.py);
-our keys stand under a prefix of their own, so that the user's own groups find it clean. The store lets anyone who
-reaches it read, list, set and delete keys: what our ranks post is sealed (seal.py), and what is not is not there.
+Neither is a collective, so the process group's timeout does not apply. rendezvous.py holds the store. Our keys have a
+prefix, apart from those of the user's process groups. Anyone who can reach the store can read and write keys: what our
+ranks post is signed (seal.py), and unsigned values are ignored.
 """
 
 from __future__ import annotations
@@ -14,53 +14,56 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import torch.distributed as torch_dist
+from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
 from .distenv import DistEnv, RunEnv
 from .errors import WorkerError
 from .seal import Seal
 
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import Store
+
 RETRY_S = 0.5
-STORE_ANSWER_S = 300.0  # a server still importing torch on a loaded node has the connection but does not answer yet
-FIRST_LOOK_S, SLOWEST_LOOK_S = 0.01, 0.5  # between two looks at the store while waiting
-SAY_EVERY_S = 60.0
+STORE_ANSWER_S = 300.0  # a server that is still importing torch accepts connections before it answers
+FIRST_POLL_S, SLOWEST_POLL_S = 0.01, 0.5  # between two polls of the store
+REPORT_EVERY_S = 60.0
 Found = TypeVar("Found")
 
 
-class Board:
-    """The run's store as our ranks use it: `store` is torch's, under our prefix; what is posted here is sealed."""
+class SealedStore:
+    """The run's store with signed values; `store` is torch's store under our prefix."""
 
-    def __init__(self, store: torch_dist.Store, seal: Seal) -> None:
-        self.store = torch_dist.PrefixStore(seal.prefix, store)
+    def __init__(self, store: Store, seal: Seal) -> None:
+        self.store = PrefixStore(seal.prefix, store)
         self._seal = seal
 
     def post(self, key: str, text: str) -> None:
         self.store.set(key, self._seal.close(key, text))
 
     def claim(self, key: str, text: str) -> bool:
-        """Post unless another rank has posted something else there; tells whether this one's word stands."""
-        mine = self._seal.close(key, text)
-        found = self.store.compare_set(key, "", mine)
-        if self._seal.open(key, found) is None:  # planted by a stranger
-            self.store.set(key, mine)
+        """Post unless another rank has posted another value. Return whether the store now has this rank's value."""
+        sealed = self._seal.close(key, text)
+        found = self.store.compare_set(key, "", sealed)
+        if self._seal.open(key, found) is None:  # somebody else's value
+            self.store.set(key, sealed)
             return True
-        return bool(found == mine.encode())
+        return bool(found == sealed.encode())
 
-    def read(self, key: str) -> str | None:
-        """What one of our ranks posted, None where none did."""
+    def get(self, key: str) -> str | None:
+        """Return what one of our ranks posted, None if none did."""
         return self._seal.open(key, self.store.get(key)) if self.store.check([key]) else None
 
-    def read_all(self, keys: Sequence[str]) -> list[str] | None:
-        """What our ranks posted at all these keys, None while one is missing: two questions, whatever their number."""
+    def get_all(self, keys: Sequence[str]) -> list[str] | None:
+        """Return what our ranks posted at these keys, None if one is missing. It takes two requests in all."""
         if not self.store.check(list(keys)):
             return None
         texts = [self._seal.open(key, raw) for key, raw in zip(keys, self.store.multi_get(list(keys)), strict=True)]
         return None if None in texts else texts  # type: ignore[return-value]
 
 
-def connect(dist: DistEnv, run: RunEnv, limit: float) -> Board:
+def connect(dist: DistEnv, run: RunEnv, limit: float) -> SealedStore:
     """Connect to the held store within `limit` seconds; raises WorkerError naming host and port."""
     assert dist.master is not None
     host, port = dist.master
@@ -77,48 +80,51 @@ def connect(dist: DistEnv, run: RunEnv, limit: float) -> Board:
             time.sleep(RETRY_S)
     try:
         wait = timedelta(seconds=max(1.0, min(STORE_ANSWER_S, deadline - time.monotonic())))
-        store = torch_dist.TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=wait)
+        store = TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=wait)
     except RuntimeError as error:
         raise WorkerError(f"the run's store at {host}:{port} does not answer: {_first_line(error)}") from None
-    return Board(store, Seal(run.secret))
+    return SealedStore(store, Seal(run.secret))
 
 
-def join(board: Board, dist: DistEnv, facts: dict[str, Any], limit: float, names: tuple[str, ...]) -> dict:
-    """Post this rank's facts, wait for everyone's, and return the plan that rank 0 draws from them.
+def join(
+    board: SealedStore, dist: DistEnv, facts: dict[str, Any], limit: float, names: tuple[str, ...]
+) -> dict[str, Any]:
+    """Post this rank's facts, wait for those of all ranks, and return the plan that rank 0 makes from them.
 
-    `names` are the nodes in node-rank order, so that absent ranks can be placed. The plan is
+    `names` are the nodes in node-rank order, to name the nodes of absent ranks. The plan is
     `{"device_type": "cuda"|"cpu", "notice": str, "ranks": [facts of rank 0, …]}`. Raises WorkerError naming the
     ranks that did not come within `limit` seconds.
     """
     deadline = time.monotonic() + limit
     try:
         if not board.claim(f"join/{dist.rank}", json.dumps(facts)):
-            raise WorkerError(f"join barrier: rank {dist.rank} is there twice: two launches share one store")
+            raise WorkerError(f"join barrier: rank {dist.rank} joined twice: two launches share one store")
         if dist.rank == 0:
             everyone = _wait(
-                lambda: board.read_all(_keys("join", dist)), deadline, lambda: _say(board, "join", dist, names)
+                lambda: board.get_all(_keys("join", dist)), deadline, lambda: _report_absent(board, "join", dist, names)
             )
             if everyone is not None:
-                board.post("plan", json.dumps(draw_plan([json.loads(text) for text in everyone])))
-        plan = _wait(lambda: board.read("plan"), deadline, lambda: _say(board, "join", dist, names))
+                board.post("plan", json.dumps(make_plan([json.loads(text) for text in everyone])))
+        plan = _wait(lambda: board.get("plan"), deadline, lambda: _report_absent(board, "join", dist, names))
         if plan is None and (absent := _absent(board, "join", dist)):
             raise WorkerError(
                 f"join barrier: {len(absent)} of {dist.world_size} ranks did not come within {limit:.0f} s: "
                 + describe(absent, dist, names)
             )
-        plan = plan or _wait(lambda: board.read("plan"), time.monotonic() + 30)
+        plan = plan or _wait(lambda: board.get("plan"), time.monotonic() + 30)
         if plan is None:
-            raise WorkerError("join barrier: all ranks came, but rank 0 did not say how to go on")
-        return json.loads(plan)
+            raise WorkerError("join barrier: all ranks came, but rank 0 did not post the plan")
+        result: dict[str, Any] = json.loads(plan)
+        return result
     except RuntimeError as error:
         raise WorkerError(f"join barrier: the run's store is gone: {_first_line(error)}") from None
 
 
-def draw_plan(ranks: list[dict[str, Any]]) -> dict[str, Any]:
-    """Decide for the whole job between CUDA and the CPU.
+def make_plan(ranks: list[dict[str, Any]]) -> dict[str, Any]:
+    """Choose between CUDA and the CPU for the whole job.
 
-    CUDA needs a device of its own for every rank: two NCCL ranks on one device are refused. One mixed decision
-    would hang the job, so that it is taken once, by rank 0.
+    CUDA needs a device per rank, since NCCL refuses two ranks on one device. Ranks with different choices would hang,
+    so rank 0 chooses for all.
     """
     if all(r["device"] is None for r in ranks) and not any(r["visible"] for r in ranks):
         return {"device_type": "cpu", "notice": "", "ranks": ranks}
@@ -136,28 +142,32 @@ def draw_plan(ranks: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def leave(dist: DistEnv, run: RunEnv, limit: float = 10.0) -> bool:
-    """Hold this rank until all ranks have returned: no collective, no time-out. False where it did not have to wait.
+    """Wait until all ranks have returned: no collective, no timeout. Return False if there was nothing to wait for.
 
-    A new connection, because the first may be days old; `limit` (seconds) is for making it. Where the store is gone,
-    or is not the one that this rank joined at, the rank leaves at once: it has returned, and its own end record says
-    so. That harms no rank that still saves: nothing ends the others before the last one (srun --wait=0).
+    It makes a new connection, as the first may be days old; `limit` (seconds) is for connecting. If the store is gone,
+    or is not the one that this rank joined at, the rank exits at once; its end record says that it has returned. Ranks
+    that are still saving are not affected: nothing ends them before the last one (srun --wait=0).
     """
     try:
         board = connect(dist, run, limit)
-        if board.read("plan") is None:
+        if board.get("plan") is None:
             return False
         board.post(f"done/{dist.rank}", "")
         if dist.rank == 0:
-            _wait(lambda: board.read_all(_keys("done", dist)), None, lambda: _say(board, "done", dist, run.node_names))
+            _wait(
+                lambda: board.get_all(_keys("done", dist)),
+                None,
+                lambda: _report_absent(board, "done", dist, run.node_names),
+            )
             board.post("done", "")
-        _wait(lambda: board.read("done"), None, lambda: _say(board, "done", dist, run.node_names))
+        _wait(lambda: board.get("done"), None, lambda: _report_absent(board, "done", dist, run.node_names))
     except (WorkerError, RuntimeError):
         return False
     return True
 
 
 def describe(ranks: list[int], dist: DistEnv, names: tuple[str, ...]) -> str:
-    """Name ranks and their nodes in few words: `ranks 4-5 on node2, rank 9 on node3` (block distribution)."""
+    """Return ranks with their nodes: `ranks 4-5 on node2, rank 9 on node3` (block distribution)."""
     per_node = max(1, dist.world_size // len(names)) if names else dist.local_world_size
     by_node: dict[int, list[int]] = {}
     for rank in ranks:
@@ -165,11 +175,11 @@ def describe(ranks: list[int], dist: DistEnv, names: tuple[str, ...]) -> str:
     parts = []
     for node, members in by_node.items():
         where = names[node] if node < len(names) else f"node {node}"
-        parts.append(f"rank{'s' if len(members) > 1 else ''} {_spans(members)} on {where}")
+        parts.append(f"rank{'s' if len(members) > 1 else ''} {_ranges(members)} on {where}")
     return ", ".join(parts)
 
 
-def _spans(numbers: list[int]) -> str:
+def _ranges(numbers: list[int]) -> str:
     spans: list[list[int]] = []
     for n in numbers:
         if spans and n == spans[-1][1] + 1:
@@ -183,13 +193,13 @@ def _keys(what: str, dist: DistEnv) -> list[str]:
     return [f"{what}/{rank}" for rank in range(dist.world_size)]
 
 
-def _absent(board: Board, what: str, dist: DistEnv) -> list[int]:
-    return [rank for rank, key in enumerate(_keys(what, dist)) if board.read(key) is None]
+def _absent(board: SealedStore, what: str, dist: DistEnv) -> list[int]:
+    return [rank for rank, key in enumerate(_keys(what, dist)) if board.get(key) is None]
 
 
-def _say(board: Board, what: str, dist: DistEnv, names: tuple[str, ...]) -> None:
-    """Say who is awaited, in one line of the lowest rank that is there."""
-    if any(board.read(f"{what}/{rank}") is not None for rank in range(dist.rank)):
+def _report_absent(board: SealedStore, what: str, dist: DistEnv, names: tuple[str, ...]) -> None:
+    """Print which ranks are absent; only the lowest rank that is present prints."""
+    if any(board.get(f"{what}/{rank}") is not None for rank in range(dist.rank)):
         return
     absent = _absent(board, what, dist)
     if absent:
@@ -202,22 +212,22 @@ def _say(board: Board, what: str, dist: DistEnv, names: tuple[str, ...]) -> None
 
 
 def _wait(
-    look: Callable[[], Found | None], deadline: float | None, say: Callable[[], None] = lambda: None
+    poll: Callable[[], Found | None], deadline: float | None, report: Callable[[], None] = lambda: None
 ) -> Found | None:
-    """Look until something is found or it is `deadline` (monotonic seconds; None: for ever); calls `say` once a minute.
+    """Call `poll` until it returns a value or the `deadline` (monotonic seconds; None: never) has passed.
 
-    By looking and not by the store's own `wait`, for which torch prints a warning every few seconds.
+    Calls `report` once a minute. The store's own `wait` prints a warning of torch every few seconds.
     """
-    pause, due = FIRST_LOOK_S, time.monotonic() + SAY_EVERY_S
-    while (found := look()) is None:
+    pause, due = FIRST_POLL_S, time.monotonic() + REPORT_EVERY_S
+    while (found := poll()) is None:
         now = time.monotonic()
         if deadline is not None and now >= deadline:
             return None
         if now >= due:
-            say()
-            due += SAY_EVERY_S
+            report()
+            due += REPORT_EVERY_S
         time.sleep(pause if deadline is None else max(0.0, min(pause, deadline - now)))
-        pause = min(1.5 * pause, SLOWEST_LOOK_S)
+        pause = min(1.5 * pause, SLOWEST_POLL_S)
     return found
 
 

@@ -1,7 +1,7 @@
-"""Run a pickled callable in this rank, as `python -m submitit.core._submit FOLDER` does, with a check before it.
+"""Run a pickled callable in this rank, as `python -m submitit.core._submit FOLDER` does, after a safety check.
 
-Unpickling runs whatever the pickle says, so only a file that this user wrote, and that nobody else could change, is
-opened. Run by path with the job's Python, which needs submitit.
+Unpickling can run any code, so only a file that this user owns and nobody else can write is loaded. Run by path with
+the job's Python, which needs submitit.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from typing import Any
 
 
 def load(path: str | Path) -> Any:
-    """Unpickle a file; raises PermissionError, before reading any of it, where another user could have written it."""
+    """Unpickle a file; raises PermissionError before reading it if another user could have written it."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with open(descriptor, "rb") as file:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
-            raise PermissionError(f"{path} is not a file that only its owner, this user, can write: not unpickled")
+            raise PermissionError(f"{path} is not unpickled: it is not a plain file that only you can write")
         return pickle.load(file)
 
 
 def dump(value: Any, path: str | Path) -> None:
-    """Pickle a value into a new file of mode 0600, whatever the umask is."""
+    """Pickle a value into a new file of mode 0600, regardless of the umask."""
     import cloudpickle
 
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -34,14 +34,14 @@ def dump(value: Any, path: str | Path) -> None:
 
 
 def main(folder: str) -> None:
-    """Run the job's callable and leave its result beside it."""
+    """Run the job's callable and write its result beside it."""
     from submitit.core import submission, utils
 
-    utils.pickle_load, utils.cloudpickle_dump = load, dump
+    utils.pickle_load, utils.cloudpickle_dump = load, dump  # type: ignore[assignment]  # other names of parameters
     submission.process_job(folder)
 
 
 if __name__ == "__main__":
     if not getattr(sys.flags, "safe_path", False):
-        sys.path[0] = os.getcwd()  # as under -m; our folder has modules that could stand for the user's
+        sys.path[0] = os.getcwd()  # as under -m; modules in this folder could shadow the user's
     main(sys.argv[1])

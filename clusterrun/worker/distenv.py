@@ -1,4 +1,4 @@
-"""Which rank is this? One answer from torchrun's variables, Slurm's, or none of them."""
+"""The rank and world of this process, from torchrun's variables, Slurm's, or neither."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ DEFAULT_PROGRESS_INTERVAL = 10.0
 
 @dataclass(frozen=True)
 class DistEnv:
-    """The place of this process in the job; all counts are of ranks, one rank per process.
+    """The rank of this process in the job. Counts are of ranks, one rank per process.
 
-    `source` is "torchrun", "slurm" or "single". `task` is the label that srun (or its local stand-in) puts before
-    this process's lines. `master` is None where no store was given.
+    `source` is "torchrun", "slurm" or "single". `task` is the label that srun (or local_launcher.py) puts
+    before this process's lines. `master` is the host and port of the run's store, if any.
     """
 
     rank: int
@@ -49,10 +49,10 @@ class DistEnv:
 
 @dataclass(frozen=True)
 class RunEnv:
-    """What the batch script says about the run: folders as paths (None outside a run), limits in seconds.
+    """The run's environment, set by the batch script: folders (None outside a run), limits in seconds.
 
-    `end_time` is when the time limit ends the job, in seconds since 1970; None where there is none or nobody said.
-    `secret` is what only this job's processes know: the token, and the secret of this launch.
+    `end_time` is when the time limit ends the job, in seconds since 1970; None if there is none or it is unknown.
+    `secret` is known to this job's processes only: the token and the secret of this launch.
     """
 
     run_id: str = "none"
@@ -68,7 +68,7 @@ class RunEnv:
 
     @classmethod
     def resolve(cls, environ: Mapping[str, str]) -> RunEnv:
-        """Read the CLUSTERRUN_* variables; an empty one counts as absent."""
+        """Parse the CLUSTERRUN_* variables; an empty one counts as not set."""
 
         def path(name: str) -> Path | None:
             return Path(environ[name]) if environ.get(name) else None
@@ -88,9 +88,9 @@ class RunEnv:
 
 
 def resolve(environ: Mapping[str, str] | None = None) -> DistEnv:
-    """Tell this process's rank and world: torchrun's variables, else Slurm's, else a single process.
+    """Return this process's rank and world: from torchrun's variables, else Slurm's, else a single process.
 
-    torchrun's are believed only together with TORCHELASTIC_RUN_ID: a RANK left over in somebody's shell is common.
+    torchrun's variables count only together with TORCHELASTIC_RUN_ID: a RANK left in a shell is common.
     """
     environ = os.environ if environ is None else environ
     host = socket.gethostname()
@@ -98,7 +98,7 @@ def resolve(environ: Mapping[str, str] | None = None) -> DistEnv:
     master = _master(environ)
     if environ.get("TORCHELASTIC_RUN_ID") and environ.get("RANK"):
         rank = _integer(environ, "RANK")
-        # the local stand-in for srun labels by rank; srun with one torchrun per node labels by task
+        # local_launcher.py labels by rank; srun with one torchrun per node labels by task
         local = bool(environ.get("CLUSTERRUN_NODE_NAME"))
         task = rank if local or not environ.get("SLURM_PROCID") else _integer(environ, "SLURM_PROCID")
         return DistEnv(
@@ -132,10 +132,10 @@ def resolve(environ: Mapping[str, str] | None = None) -> DistEnv:
 
 
 def torch_variables(dist: DistEnv, run_id: str) -> dict[str, str]:
-    """The variables that torchrun would set, so that a script written for torchrun runs unchanged.
+    """Return the variables that torchrun sets, so that a script written for torchrun runs unchanged.
 
-    All ranks are clients of the held store (TORCHELASTIC_USE_AGENT_STORE). A single process without a store gets a
-    port of 0, with which torch's own rank 0 opens a store on a free port.
+    All ranks are clients of the run's store (TORCHELASTIC_USE_AGENT_STORE). A single process without a store gets port
+    0: torch then opens a store on a free port.
     """
     variables = {
         "RANK": str(dist.rank),
@@ -164,7 +164,7 @@ def _master(environ: Mapping[str, str]) -> tuple[str, int] | None:
 
 
 def _tasks_on_node(environ: Mapping[str, str], node_rank: int, world_size: int) -> int:
-    """Ranks on this node, from Slurm's compressed form (`4(x2),3`), else an even share of the world."""
+    """Return the ranks on this node, from Slurm's compressed form (`4(x2),3`), else an even share of the world."""
     compressed = environ.get("SLURM_STEP_TASKS_PER_NODE") or environ.get("SLURM_TASKS_PER_NODE") or ""
     counts: list[int] = []
     for tasks, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", compressed):
@@ -183,7 +183,7 @@ def _integer(environ: Mapping[str, str], name: str) -> int:
 
 
 def _moment(text: str) -> float | None:
-    """Seconds since 1970, or None: a scheduler that names no end of the job must not stop the job."""
+    """Parse seconds since 1970; None if not a number, as an unknown end time must not stop the job."""
     try:
         return float(text) or None
     except ValueError:

@@ -1,4 +1,8 @@
-"""The small files by which ranks tell how they ended; each has one writer and appears whole or not at all."""
+"""Write the files in which ranks record their start and their end; each has one writer and appears whole.
+
+`clusterrun/records/rank_records.py` reads them on the login node. A change that an older reader would misread raises
+VERSION; a new key does not.
+"""
 
 from __future__ import annotations
 
@@ -11,30 +15,63 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-LONGEST_ERROR = 500
+VERSION = 1
+START, FIRST_FAILURE, STOPPED = "start.json", "first_failure.json", "stopped"
+LONGEST_ERROR = 500  # characters
 
 
 def write_json(path: Path, document: dict[str, Any]) -> None:
-    """Write a JSON file so that readers on any node see the old one or the new one; raises OSError."""
+    """Replace a JSON file atomically, as seen from any node; raises OSError."""
     temporary = _write_temporary(path, document)
     os.replace(temporary, path)
     _sync_folder(path.parent)
 
 
+def write_start(folder: Path, backend: str, torch_version: str, ranks: list[dict[str, Any]]) -> None:
+    """Write start.json, with an entry for each rank; raises OSError."""
+    document = {
+        "version": VERSION,
+        "world_size": len(ranks),
+        "backend": backend,
+        "time": time.time(),
+        "torch": torch_version,
+        "ranks": ranks,
+    }
+    write_json(folder / START, document)
+
+
 def write_end(folder: Path, rank: int, node: str, status: int, error: str | None = None) -> None:
-    """Write this rank's end marker, `rank-<R>.end`; raises OSError."""
-    document: dict[str, Any] = {"rank": rank, "node": node, "status": status, "time": time.time()}
+    """Write this rank's end record, `rank-<R>.end`; raises OSError."""
+    document = {"version": VERSION, "rank": rank, "node": node, "status": status, "time": time.time()}
     if error is not None:
         document["error"] = error
     write_json(folder / f"rank-{rank}.end", document)
 
 
-def claim_first_failure(folder: Path, document: dict[str, Any]) -> bool:
-    """Write first_failure.json unless another rank has; tells whether this one did. Raises OSError.
+def write_stopped(folder: Path, step: int, reason: str) -> None:
+    """Write `stopped`, from which the batch script knows that the run saved and stopped; raises OSError."""
+    write_json(folder / STOPPED, {"version": VERSION, "step": step, "reason": reason, "time": time.time()})
+
+
+def claim_first_failure(
+    folder: Path, rank: int, node: str, status: int, error: str, trace: TracebackType | None = None
+) -> bool:
+    """Write first_failure.json unless another rank has. Return whether this rank wrote it. Raises OSError.
 
     A hard link is the exclusive create that holds on NFS and never shows a half-written file.
     """
-    target = folder / "first_failure.json"
+    file, line = locate(trace)
+    document = {
+        "version": VERSION,
+        "rank": rank,
+        "node": node,
+        "status": status,
+        "error": error,
+        "file": file,
+        "line": line,
+        "time": time.time(),
+    }
+    target = folder / FIRST_FAILURE
     temporary = _write_temporary(target, document)
     try:
         os.link(temporary, target)
@@ -42,9 +79,9 @@ def claim_first_failure(folder: Path, document: dict[str, Any]) -> bool:
         return False
     except OSError:  # a file system without hard links
         try:
-            with open(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "w") as file:
-                os.fchmod(file.fileno(), os.stat(temporary).st_mode & 0o640)
-                json.dump(document, file)
+            with open(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "w") as out:
+                os.fchmod(out.fileno(), os.stat(temporary).st_mode & 0o640)
+                json.dump(document, out)
         except FileExistsError:
             return False
     finally:
@@ -53,15 +90,28 @@ def claim_first_failure(folder: Path, document: dict[str, Any]) -> bool:
     return True
 
 
+def first_failure_error(folder: Path) -> str | None:
+    """Return the error of the rank that failed first; None if none has, or it is not visible from this node yet."""
+    try:
+        return str(json.loads((folder / FIRST_FAILURE).read_bytes())["error"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def has_failed(folder: Path) -> bool:
+    """Return whether a rank has written first_failure.json."""
+    return (folder / FIRST_FAILURE).exists()
+
+
 def describe_error(error: BaseException) -> str:
-    """Put an exception in one line."""
+    """Return an exception in one line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     name = type(error).__name__
     return f"{name}: {lines[0]}"[:LONGEST_ERROR] if lines else name
 
 
 def locate(trace: TracebackType | None) -> tuple[str | None, int | None]:
-    """Find the file and line to show for a traceback: the innermost frame outside libraries, else the innermost."""
+    """Return the file and line of a traceback's innermost frame outside libraries, else of the innermost."""
     frames = traceback.extract_tb(trace)
     own = [f for f in frames if not f.filename.startswith("<") and not _is_library(f.filename)]
     chosen = (own or frames)[-1:]
@@ -73,10 +123,10 @@ def _is_library(filename: str) -> bool:
 
 
 def create(path: Path) -> int:
-    """Open a new file for writing, in place of whatever stood there; returns its descriptor. Raises OSError.
+    """Create a file for writing, replacing an existing one; return its descriptor. Raises OSError.
 
-    Its mode is 0600, or 0640 in a folder that its group may read, whatever the umask is: that one is for the files of
-    the user's own code.
+    Its mode is 0600, or 0640 in a folder that its group may read. It ignores the umask, which is for the files of the
+    user's own code.
     """
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
@@ -100,6 +150,6 @@ def _sync_folder(folder: Path) -> None:
     try:
         os.fsync(descriptor)
     except OSError:
-        pass  # some network file systems refuse it on folders
+        pass  # some network file systems do not support it on folders
     finally:
         os.close(descriptor)

@@ -1,4 +1,4 @@
-"""One rank from its first line to its exit status."""
+"""The entry point of one rank."""
 
 from __future__ import annotations
 
@@ -16,23 +16,25 @@ from . import distenv, user_code
 from .distenv import DistEnv, RunEnv
 from .end_records import describe_error
 from .errors import WorkerError, nearest
-from .exit import Ending
+from .exit import RankExit
 from .progress import Recorder, here
 
 if TYPE_CHECKING:
     import torch
 
 USAGE = "task NAME [KEY=VALUE …] | script -- FILE [ARGS…] | module -- MODULE [ARGS…] | command -- EXE [ARGS…]"
-A_RANK_IS_GONE = (
-    "lost the connection to another rank, which ended without a word: killed, or short of memory? The log says which"
+PEER_LOST = (
+    "lost the connection to another rank, which ended without an error message: killed, or out of memory? See the log"
 )
-LOST = re.compile("closed by peer|reset by peer|Broken pipe|remote process exited")  # gloo's words, and NCCL's
+CONNECTION_LOST = re.compile(
+    "closed by peer|reset by peer|Broken pipe|remote process exited"
+)  # messages of gloo and NCCL
 MODES = ("task", "script", "module", "command")
 
 
 @dataclass(frozen=True)
 class Request:
-    """What to run: the mode, its target, and the target's own arguments, untouched."""
+    """What to run: the mode, its target, and the target's arguments."""
 
     mode: str
     target: str
@@ -40,7 +42,7 @@ class Request:
 
 
 def parse(argv: Sequence[str]) -> Request:
-    """Read the worker's command line; raises WorkerError (status 2) in one line."""
+    """Parse the worker's command line; raises WorkerError (status 2)."""
     mode, rest = (argv[0], list(argv[1:])) if argv else ("", [])
     if mode not in MODES:
         raise WorkerError(f"unknown mode {mode!r}{nearest(mode, MODES)}; usage: {USAGE}", status=2)
@@ -52,41 +54,41 @@ def parse(argv: Sequence[str]) -> Request:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run one rank; returns its exit status and leaves its markers in the attempt folder."""
+    """Run one rank, write its records into the attempt's folder, and return its exit status."""
     faulthandler.enable()
-    gc.disable()  # imports make a great many objects that stay: looking through them again and again takes its time
+    gc.disable()  # imports create many objects that stay: collecting garbage meanwhile takes time for nothing
     try:
         dist, run = distenv.resolve(), RunEnv.resolve(os.environ)
     except WorkerError as error:
         print(f"clusterrun: {error}", file=sys.stderr)
         return error.status
-    ending = Ending(dist, run)
-    ending.install()
+    rank_exit = RankExit(dist, run)
+    rank_exit.install()
     if run.attempt_dir is not None:
         Recorder(here, dist, run.attempt_dir, run.progress_interval).start()
     try:
-        outcome = _work(parse(argv), dist, run, ending)
+        outcome = _work(parse(argv), dist, run, rank_exit)
     except WorkerError as error:
-        return ending.fail_saying(error.status, str(error))
-    except BaseException as error:  # torch's errors while the group is opened, or a mistake of ours
-        if dist.world_size > 1 and isinstance(error, RuntimeError) and LOST.search(str(error)):
-            return ending.fail_saying(1, A_RANK_IS_GONE, even_second=False)
+        return rank_exit.fail_with_message(error.status, str(error))
+    except BaseException as error:  # an error of torch while opening the process group, or a bug in the worker
+        if dist.world_size > 1 and isinstance(error, RuntimeError) and CONNECTION_LOST.search(str(error)):
+            return rank_exit.fail_with_message(1, PEER_LOST, even_second=False)
         traceback.print_exc()
-        return ending.fail(
+        return rank_exit.fail(
             130 if isinstance(error, KeyboardInterrupt) else 1, describe_error(error), error.__traceback__
         )
     if outcome.status == 0:
-        here.enter("ending")  # a rank that failed stays where it was
-        return ending.succeed()
-    return ending.fail(outcome.status, outcome.error, outcome.trace)
+        here.enter("ending")  # a rank that failed keeps its phase
+        return rank_exit.succeed()
+    return rank_exit.fail(outcome.status, outcome.error, outcome.trace)
 
 
-def _work(request: Request, dist: DistEnv, run: RunEnv, ending: Ending) -> user_code.Outcome:
-    # what is wrong with the request must not cost a start-up
+def _work(request: Request, dist: DistEnv, run: RunEnv, rank_exit: RankExit) -> user_code.Outcome:
+    # check the request before the slow start-up
     if request.mode == "script" and not os.path.exists(request.target):
         raise WorkerError(f"no such script: {request.target} (in {os.getcwd()})", status=2)
     if request.mode == "task":
-        # a path or a prompt that the log's encoding lacks must not end the training
+        # a path or a prompt outside the log's encoding must not end the training
         sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
         from . import tasks
         from .training import stopping
@@ -98,14 +100,14 @@ def _work(request: Request, dist: DistEnv, run: RunEnv, ending: Ending) -> user_
 
     here.enter("joining")
     device = group.start(dist, run, cuda_check=request.mode != "command")
-    ending.joined = dist.master is not None
+    rank_exit.joined = dist.master is not None
     _watch_gpu(device, run, request.mode)
     if request.mode == "task":
         here.enter("loading")
         task(dist, run, device)
         group.stop()
         return user_code.Outcome(0)
-    # the user's script opens its own group, and a second one in the same process is refused
+    # the user's script opens its own process group; torch refuses a second one
     group.stop()
     gc.freeze()
     gc.enable()
@@ -120,18 +122,18 @@ def _work(request: Request, dist: DistEnv, run: RunEnv, ending: Ending) -> user_
 
 
 def _watch_gpu(device: torch.device, run: RunEnv, mode: str) -> None:
-    """Have the figures of this rank's GPU told, where it has one."""
+    """Add this rank's GPU, if any, to its progress record."""
     if device.type != "cuda" or device.index is None or run.attempt_dir is None:
         return
     import torch
 
-    from .nvml import Watcher
+    from .nvml import GpuSampler
 
-    # asking torch opens CUDA, which a command of the user's wants for itself
+    # asking torch opens CUDA, which a user's command needs for itself
     properties = torch.cuda.get_device_properties(device) if mode != "command" else None
-    watcher = Watcher(device.index, str(getattr(properties, "uuid", "")), run.progress_interval)
-    watcher.start()
-    here.gpu = watcher.figures
+    sampler = GpuSampler(device.index, str(getattr(properties, "uuid", "")), run.progress_interval)
+    sampler.start()
+    here.gpu = sampler.figures
 
 
 def _need_torch() -> None:

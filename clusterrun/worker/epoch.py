@@ -1,7 +1,7 @@
-"""The run's epoch: only the newest attempt of a run may write what outlives an attempt.
+"""The run's epoch: only the newest attempt of a run may write checkpoints, metrics and models.
 
-The batch script raises the number in CLUSTERRUN_EPOCH_FILE when it starts, and exports it as CLUSTERRUN_EPOCH. After a
-requeue, processes of the older attempt may still live on a node that was cut off: they find a larger number and stop.
+The batch script increments the number in CLUSTERRUN_EPOCH_FILE when it starts, and exports it as CLUSTERRUN_EPOCH.
+After a requeue, processes of an older attempt may still run on a disconnected node: they find a larger number and stop.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from .errors import WorkerError
 
 
 class Superseded(WorkerError):
-    """Another process writes in this one's place: stop, and write nothing more."""
+    """Another process has taken over from this one, which must stop and write nothing more."""
 
 
 def number() -> int:
@@ -24,13 +24,13 @@ def number() -> int:
 def check() -> None:
     """Raise Superseded if a newer attempt of the run has started. Call directly before each rename and append.
 
-    Raises OSError if the epoch cannot be read: then do not write either. What remains between this check and the write
-    is the time of one system call. Without the batch script's variables there is no check.
+    Raises OSError if the epoch cannot be read: then do not write either. Between this check and the write there is time
+    for one system call. Without the batch script's variables there is no check.
     """
     path = os.environ.get("CLUSTERRUN_EPOCH_FILE")
     if not path or not os.environ.get("CLUSTERRUN_EPOCH"):
         return
-    with open(path, "rb") as file:  # opened each time: that makes an NFS client ask the server
+    with open(path, "rb") as file:  # opened each time, so that an NFS client revalidates it
         text = file.read(32)
     if not text.strip().isdigit():
         raise OSError(errno.EINVAL, f"{path} does not hold the run's epoch")

@@ -1,4 +1,4 @@
-"""The one error of the worker: a sentence for the user and an exit status."""
+"""The worker's error class: a message for the user and an exit status."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Iterable
 
 
 class WorkerError(Exception):
-    """Something that ends this rank with one clear line and no traceback of ours.
+    """Ends this rank with a one-line message and no traceback.
 
-    `status` is the exit status of the rank: 2 for a wrong request, else 1.
+    `status` is the exit status of the rank: 2 for a bad request, else 1.
     """
 
     def __init__(self, message: str, status: int = 1) -> None:
@@ -17,7 +17,7 @@ class WorkerError(Exception):
         self.status = status
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
-    """Return ` (did you mean 'X'?)` for the known word nearest to `word`, or an empty string."""
-    match = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return ` (did you mean 'X'?)` for the known name nearest to `name`, or an empty string."""
+    match = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
     return f" (did you mean {match[0]!r}?)" if match else ""

@@ -1,121 +1,111 @@
-"""How a rank ends: markers in every way out that Python can see, and no rank leaves before all have returned."""
+"""How a rank exits: it writes its end record on every exit path, and waits until all ranks have returned."""
 
 from __future__ import annotations
 
 import atexit
-import json
 import os
 import signal
 import socket
 import sys
 import threading
-import time
 from types import FrameType, TracebackType
 
 from . import end_records
 from .distenv import DistEnv, RunEnv
 
 TERMINATED = 128 + signal.SIGTERM
-EXIT_GRACE_S = 5.0  # what a failing rank's own threads and atexit handlers get before it leaves without them
+EXIT_GRACE_S = 5.0  # time that a failing rank's threads and atexit handlers get before it exits without them
 
 
-class Ending:
-    """The end of this rank, decided once: `succeed()` or `fail(…)`, carried out when the interpreter exits.
+class RankExit:
+    """The exit of this rank: `succeed()` or `fail(…)` set its status, which takes effect when the interpreter exits.
 
-    The last barrier stands in an atexit handler registered before any of the user's: it runs after their threads
-    have ended and their handlers have run, as all of that still belongs to their work.
+    The last barrier is in an atexit handler registered before any of the user's, so that it runs after the user's
+    threads and atexit handlers.
     """
 
     def __init__(self, dist: DistEnv, run: RunEnv) -> None:
         self.dist = dist
         self.run = run
-        self.joined = False  # set once this rank has been through the join barrier
+        self.joined = False  # set once this rank has passed the join barrier
         self.status: int | None = None
-        self._first = False  # of all ranks, this one failed first
+        self._first = False  # this rank failed first
         self._pid = os.getpid()
         self._exiting = False
         self._closing = threading.Lock()
         self._forking = threading.local()  # the forking thread's signal mask
-        self._handler = self._on_term  # one object, to be recognised by `is`
+        self._handler = self._on_term  # kept, to compare with `is`
         self._wakeup, self._wakeup_in = socket.socketpair()
 
     def install(self) -> None:
-        """Take SIGTERM and the interpreter's exit; call once, from the main thread, before user code."""
+        """Handle SIGTERM and the interpreter's exit. Call once, from the main thread, before user code."""
         atexit.register(self._at_exit)
-        # a child that gets SIGTERM before it has let go of our descriptor would end this rank: hold the signal back
+        # block SIGTERM while forking: a child that gets it before it drops our descriptor would end this rank
         os.register_at_fork(before=self._hold_term, after_in_parent=self._release_term, after_in_child=self._in_child)
         signal.signal(signal.SIGTERM, self._handler)
-        # a rank inside a collective runs no Python handler, but C code still writes to this descriptor
+        # inside a collective no Python handler runs, but C code still writes to this descriptor
         self._wakeup_in.setblocking(False)
         signal.set_wakeup_fd(self._wakeup_in.fileno(), warn_on_full_buffer=False)
         threading.Thread(target=self._watch, name="clusterrun-sigterm", daemon=True).start()
 
     def succeed(self) -> int:
-        """Record that the work has returned; the marker is written after the last barrier."""
+        """Set status 0; the end record is written after the last barrier."""
         self.status = 0
         return 0
 
     def fail(self, status: int, error: str, trace: TracebackType | None = None) -> int:
-        """Record a failure, write its markers at once, and return `status` (never changed by a failing write)."""
+        """Set the status of a failure, write its records at once, and return `status`, even if writing fails."""
         self.status = status
-        if status != TERMINATED and self.run.attempt_dir is not None:  # who is being stopped is not the cause
-            file, line = end_records.locate(trace)
-            document = {
-                "rank": self.dist.rank,
-                "node": self.dist.node,
-                "status": status,
-                "error": error,
-                "file": file,
-                "line": line,
-                "time": time.time(),
-            }
+        if status != TERMINATED and self.run.attempt_dir is not None:  # a rank that is terminated is not the cause
             try:
-                self._first = end_records.claim_first_failure(self.run.attempt_dir, document)
+                self._first = end_records.claim_first_failure(
+                    self.run.attempt_dir, self.dist.rank, self.dist.node, status, error, trace
+                )
             except OSError as problem:
-                self._say(f"cannot write first_failure.json: {problem}")
-        self._mark(status, error)
+                self._print(f"cannot write first_failure.json: {problem}")
+        self._write_end(status, error)
         if not self._exiting:
             timer = threading.Timer(EXIT_GRACE_S, os._exit, [status])
             timer.daemon = True
             timer.start()
         return status
 
-    def fail_saying(self, status: int, error: str, even_second: bool = True) -> int:
-        """As `fail`, and say it in one line, which need not stand in the log once per rank.
+    def fail_with_message(self, status: int, error: str, even_second: bool = True) -> int:
+        """As `fail`, and print the error in one line.
 
-        Silent where another rank has failed with the same words, or, without `even_second`, with any.
+        Nothing is printed if another rank failed first with the same error or, without `even_second`, with any error.
         """
-        with self._closing:  # the SIGTERM that ends the other ranks must not come before the line
+        with self._closing:  # a SIGTERM for the other ranks must not end this one before the line is printed
             self.fail(status, error)
-            told = None if self._first else self._told()
-            if told is None or (even_second and told != error):
-                self._say(error)
+            first_error = None if self._first else self._first_error()
+            if first_error is None or (even_second and first_error != error):
+                self._print(error)
         return status
 
     def _at_exit(self) -> None:
         if os.getpid() != self._pid:
-            return  # a forked child on its way out is not this rank
+            return  # a forked child that exits is not this rank
         self._exiting = True
         if self.status == 0 and self.joined:
             from . import barriers
 
             if not barriers.leave(self.dist, self.run) and self.dist.rank == 0:
-                self._say("the run's store is gone: ranks end without waiting for each other")
+                self._print("the run's store is gone: ranks end without waiting for each other")
         if self.status == 0:
-            self._mark(0, None)
+            self._write_end(0, None)
         elif self.status is not None:
             _flush()
-            os._exit(self.status)  # what is left of the interpreter's exit may wait for peers that are gone
+            os._exit(self.status)  # the rest of the interpreter's exit may wait for peers that are gone
 
-    def _mark(self, status: int, error: str | None) -> None:
+    def _write_end(self, status: int, error: str | None) -> None:
         if self.run.attempt_dir is None:
             return
         try:
             end_records.write_end(self.run.attempt_dir, self.dist.rank, self.dist.node, status, error)
         except OSError as problem:
-            self._say(f"cannot write the end marker: {problem}")
+            self._print(f"cannot write the end record: {problem}")
 
-    def _say(self, text: str) -> None:
+    def _print(self, text: str) -> None:
         try:
             print(f"clusterrun: rank {self.dist.rank}: {text}", file=sys.stderr, flush=True)
         except (OSError, ValueError):
@@ -128,7 +118,7 @@ class Ending:
         if os.getpid() != self._pid or not self._closing.acquire(blocking=False):
             return
         if self.status is None or self.status == 0:
-            self._mark(TERMINATED, "ended by SIGTERM")
+            self._write_end(TERMINATED, "ended by SIGTERM")
             os._exit(TERMINATED)
         os._exit(self.status)
 
@@ -140,20 +130,15 @@ class Ending:
             if signal.SIGTERM not in data:
                 continue
             handler = signal.getsignal(signal.SIGTERM)
-            # a task in training saves before it stops; but when a rank has failed, nobody would come to the agreement
+            # a task in training saves before it stops; but after a rank has failed, the ranks cannot agree on a step
             if handler is self._handler or (getattr(handler, "saves_first", False) and self._a_rank_failed()):
                 self._terminate()
 
-    def _told(self) -> str | None:
-        """What the first rank to fail said; None where none has, or it is not seen from this node yet."""
-        try:
-            assert self.run.attempt_dir is not None
-            return json.loads((self.run.attempt_dir / "first_failure.json").read_bytes())["error"]
-        except (AssertionError, OSError, ValueError, KeyError):
-            return None
+    def _first_error(self) -> str | None:
+        return end_records.first_failure_error(self.run.attempt_dir) if self.run.attempt_dir is not None else None
 
     def _a_rank_failed(self) -> bool:
-        return self.run.attempt_dir is not None and (self.run.attempt_dir / "first_failure.json").exists()
+        return self.run.attempt_dir is not None and end_records.has_failed(self.run.attempt_dir)
 
     def _hold_term(self) -> None:
         self._forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
@@ -162,7 +147,7 @@ class Ending:
         signal.pthread_sigmask(signal.SIG_SETMASK, self._forking.mask)
 
     def _in_child(self) -> None:
-        """In a forked child: SIGTERM is its own affair, and must not reach us through the shared descriptor."""
+        """Undo the signal handling in a forked child: its SIGTERM must not reach this rank by the shared descriptor."""
         try:
             before = signal.set_wakeup_fd(-1)
             if before not in (-1, self._wakeup_in.fileno()):

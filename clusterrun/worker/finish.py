@@ -1,4 +1,4 @@
-"""Train, then leave the finished model where it can be used."""
+"""Train, then save the finished model."""
 
 from __future__ import annotations
 
@@ -16,22 +16,21 @@ from .work import Work
 
 
 def output_folder(config: Any, run: RunEnv) -> Path | None:
-    """Where the finished model goes: `save_path`, else the run's folder; None for a worker started by hand without."""
+    """Return the folder for the finished model: `save_path`, else in the run's folder; None if there is neither."""
     if config.save_path:
         return Path(config.save_path).expanduser().absolute()
     return run.run_dir / "model" if run.run_dir else None
 
 
 def cache_folder(run: RunEnv) -> Path:
-    """Where prepared data is kept for the next run: in the project's own folder."""
+    """Return the folder in which prepared data is kept for later runs: in the project's `.clusterrun`."""
     return (run.run_dir.parent.parent if run.run_dir else Path(".clusterrun").absolute()) / "cache"
 
 
-def train_and_leave(work: Work, config: Any, dist: DistEnv, run: RunEnv, device: torch.device) -> None:
-    """Train on all ranks; then rank 0 writes an unwrapped Hugging Face folder, and pushes it where that is asked for.
+def train_and_save(work: Work, config: Any, dist: DistEnv, run: RunEnv, device: torch.device) -> None:
+    """Train on all ranks; then rank 0 saves the model in Hugging Face format, and pushes it if `push_to_hub` is set.
 
-    Nothing is written for a run that stopped to be resumed. Raises WorkerError before the first step where the folder
-    could not be written after the last.
+    A run that stopped early saves no model. Raises WorkerError before the first step if the folder is not writable.
     """
     from .models import export
     from .train import train

@@ -1,4 +1,4 @@
-"""Our own process group: opened after the join barrier, proved with one sum, written down for the login side."""
+"""The worker's process group: open it after the join barrier, check it with one sum, and write start.json."""
 
 from __future__ import annotations
 
@@ -8,35 +8,36 @@ import os
 import socket
 import struct
 import sys
-import time
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as torch_dist
 
-from . import barriers
+from . import barriers, end_records
 from .distenv import DistEnv, RunEnv
-from .end_records import write_json
 from .errors import WorkerError
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import Store
 
 SIOCGIFADDR = 0x8915
 
 
 def start(dist: DistEnv, run: RunEnv, cuda_check: bool = True) -> torch.device:
-    """Bring all ranks together and return this rank's device; raises WorkerError in words.
+    """Bring all ranks together and return this rank's device; raises WorkerError.
 
-    After it the default process group is open (unless there is one rank without a store), the sum of ranks has been
-    checked, rank 0 has printed the table and written start.json. `cuda_check=False` opens the group on gloo
-    even where the job has GPUs: for a child process that wants all of the GPU's memory.
+    Then the default process group is open (unless there is one rank without a store) and checked, and rank 0 has
+    printed the table of ranks and written start.json. With `cuda_check=False` the group is on gloo even if the job has
+    GPUs: for a child process that needs all of the GPU's memory.
     """
     if run.world_size not in (None, dist.world_size):
         raise WorkerError(
-            f"the run asked for {run.world_size} ranks, but this step has {dist.world_size} ({dist.source} variables)"
+            f"the run has {run.world_size} ranks, but this step has {dist.world_size} ({dist.source} variables)"
         )
     facts = _facts(dist, ask_uuid=cuda_check)
     if dist.master is None:
-        plan = barriers.draw_plan([facts])
+        plan = barriers.make_plan([facts])
     else:
         board = barriers.connect(dist, run, run.join_timeout)
         plan = barriers.join(board, dist, facts, run.join_timeout, run.node_names)
@@ -52,17 +53,19 @@ def start(dist: DistEnv, run: RunEnv, cuda_check: bool = True) -> torch.device:
 
 
 def stop() -> None:
-    """Close our process group, if it is open, and take back what opening it changed in the interpreter."""
+    """Close the process group, if open, and undo what opening it changed in the interpreter."""
     if torch_dist.is_initialized():
         torch_dist.destroy_process_group()
-    sys.excepthook = sys.__excepthook__  # torch's prefixes tracebacks with the rank; the user's group sets it again
+    sys.excepthook = (
+        sys.__excepthook__
+    )  # torch's hook prefixes tracebacks with the rank; the user's process group sets it again
 
 
 def set_default_timeout(seconds: float) -> None:
-    """Make `seconds` the time-out of process groups for which the user's script names none.
+    """Set the timeout of process groups that the user's script opens without one.
 
-    torch reads these two module constants when init_process_group() gets no timeout; an explicit one still wins.
-    A torch without them keeps its own default.
+    torch reads these two module constants if init_process_group() gets no timeout. A torch without them keeps its own
+    default.
     """
     c10d = torch_dist.distributed_c10d
     for name in ("default_pg_timeout", "default_pg_nccl_timeout"):
@@ -71,10 +74,10 @@ def set_default_timeout(seconds: float) -> None:
 
 
 def gloo_interface(hosts: list[str]) -> str | None:
-    """Name the interface that leads to the first of `hosts` reached by a real network; None to leave it to gloo.
+    """Return the network interface to the first of `hosts` that is not on loopback; None for gloo's default.
 
-    gloo listens on the address of the host's own name. Where that is a loopback address (Debian writes 127.0.1.1),
-    other nodes could not connect.
+    gloo listens on the address of the host's own name. If that is a loopback address (on Debian 127.0.1.1), other
+    nodes cannot connect.
     """
     try:
         own = socket.gethostbyname(socket.gethostname())
@@ -85,7 +88,7 @@ def gloo_interface(hosts: list[str]) -> str | None:
     for host in hosts:
         try:
             with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-                probe.connect((host, 9))  # nothing is sent: the kernel only chooses the route
+                probe.connect((host, 9))  # sends nothing: the kernel only chooses the route
                 local = probe.getsockname()[0]
         except OSError:
             continue
@@ -107,13 +110,13 @@ def _interface_of(address: str) -> str | None:
 
 
 def _facts(dist: DistEnv, ask_uuid: bool) -> dict[str, Any]:
-    """What this rank tells the others. CUDA_VISIBLE_DEVICES is never changed: we index into what it shows."""
+    """Return what this rank posts at the join barrier. Device indexes count within CUDA_VISIBLE_DEVICES."""
     visible = torch.cuda.device_count() if torch.cuda.is_available() else 0
     device = dist.local_rank if dist.local_rank < visible else (0 if visible == 1 else None)
     uuid = None
     if device is not None:
-        # one visible device per task, or one device for all tasks? Only the device's own name can tell. Asking for
-        # it opens CUDA; where that is not wanted, or torch is old, the list of visible devices must do
+        # one visible device may be the same for all tasks: its UUID shows it. Asking for the UUID opens CUDA; if that
+        # is not wanted, or torch is old, use the list of visible devices
         properties = torch.cuda.get_device_properties(device) if ask_uuid else None
         uuid = str(getattr(properties, "uuid", "")) or f"{os.environ.get('CUDA_VISIBLE_DEVICES', 'all')}#{device}"
     return {
@@ -130,7 +133,7 @@ def _facts(dist: DistEnv, ask_uuid: bool) -> dict[str, Any]:
     }
 
 
-def _open(store: torch_dist.Store, dist: DistEnv, run: RunEnv, device: torch.device) -> None:
+def _open(store: Store, dist: DistEnv, run: RunEnv, device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.set_device(device)
     elif dist.world_size > 1 and not os.environ.get("GLOO_SOCKET_IFNAME") and not os.environ.get("NCCL_SOCKET_IFNAME"):
@@ -149,11 +152,11 @@ def _open(store: torch_dist.Store, dist: DistEnv, run: RunEnv, device: torch.dev
     torch_dist.all_reduce(total)
     expected = dist.world_size * (dist.world_size - 1) // 2
     if total.item() != expected:
-        raise WorkerError(f"the sum of all ranks is {total.item()}, expected {expected}: the process group is wrong")
+        raise WorkerError(f"the process group is broken: the sum of all ranks is {total.item()}, expected {expected}")
 
 
 def _announce(plan: dict[str, Any], run: RunEnv) -> None:
-    """Print who is where, and write start.json: the login side maps labels to ranks and nodes with it."""
+    """Print the table of ranks, and write start.json, which maps log labels to ranks and nodes."""
     on_cuda = plan["device_type"] == "cuda"
     ranks = [
         {k: r[k] for k in ("rank", "local_rank", "node_rank", "node", "host", "pid", "task")}
@@ -172,15 +175,7 @@ def _announce(plan: dict[str, Any], run: RunEnv) -> None:
         print(f"{r['rank']:>4}  {r['node']:<{width}}  {r['device']}")
     sys.stdout.flush()
     if run.attempt_dir is not None:
-        document = {
-            "version": 1,
-            "world_size": len(ranks),
-            "backend": "nccl" if on_cuda else "gloo",
-            "time": time.time(),
-            "torch": torch.__version__,
-            "ranks": ranks,
-        }
         try:
-            write_json(run.attempt_dir / "start.json", document)
+            end_records.write_start(run.attempt_dir, "nccl" if on_cuda else "gloo", torch.__version__, ranks)
         except OSError as error:
             print(f"clusterrun: cannot write start.json: {error}", file=sys.stderr)

@@ -1,7 +1,7 @@
-"""The local scheduler's stand-in for srun: start one step's ranks on this machine, label their lines, end together.
+"""The local scheduler's replacement for srun: start the ranks of a step on this machine and label their output.
 
-Run by path: `python local_launcher.py --nodes N --tasks-per-node T [--devices cuda|cpu] -- CMD ARGS…`. Needs only the
-standard library. Its output has srun's label format, its exit status is the first failing rank's.
+Run by path: `python local_launcher.py --nodes N --tasks-per-node T [--devices cuda|cpu] -- CMD ARGS…`. It needs only
+the standard library. It labels lines as srun does, and exits with the status of the first rank that fails.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-PIECE = 1024  # srun cuts a labelled line here; the reader of the logs joins pieces of exactly this size
+PIECE = 1024  # srun splits labelled lines at this size; the log reader joins such pieces
 PASSED_ON = {signal.SIGUSR1, signal.SIGUSR2}
 ENDING = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 PR_SET_PDEATHSIG = 1
@@ -27,25 +27,25 @@ PR_SET_PDEATHSIG = 1
 
 def die_with_parent(parent: int) -> Callable[[], None]:
     """Return a preexec function after which the kernel kills the child when `parent` dies."""
-    libc = ctypes.CDLL(None)  # loaded here: between fork and exec nothing may be imported
+    libc = ctypes.CDLL(None)  # loaded here, as nothing may be imported between fork and exec
 
-    def ask() -> None:
+    def kill_with_parent() -> None:
         libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # it died before the request
+        if os.getppid() != parent:  # it died before the prctl call
             os._exit(1)
 
-    return ask
+    return kill_with_parent
 
 
 class Labeler:
-    """Turn a stream's bytes into whole lines that begin with `RANK: `, in bounded memory."""
+    """Splits a stream into lines that begin with `RANK: `, in bounded memory."""
 
     def __init__(self, rank: int, world_size: int) -> None:
         self.label = f"{rank:>{len(str(world_size - 1))}}: ".encode()
         self.rest = b""
 
     def feed(self, data: bytes) -> bytes:
-        """Return what can be written now; an unfinished line waits, up to PIECE bytes of it."""
+        """Return the complete lines; keep an unfinished one, up to PIECE bytes."""
         *lines, self.rest = (self.rest + data).split(b"\n")
         out = [self._line(line) for line in lines]
         while len(self.rest) >= PIECE:
@@ -75,7 +75,7 @@ class Rank:
 
 @dataclass
 class Step:
-    """All ranks of the step and how it is going; times are monotonic seconds."""
+    """The ranks of the step and its state; times are monotonic seconds."""
 
     grace: float
     ranks: list[Rank] = field(default_factory=list)
@@ -88,46 +88,46 @@ class Step:
 
     def signal_all(self, signum: int) -> None:
         for r in self.running():
-            os.kill(r.process.pid, signum)  # unreaped, so that the pid is still its own
+            os.kill(r.process.pid, signum)  # not reaped yet, so the pid is still its own
 
     def stop(self) -> None:
-        """Ask the ranks to end; what is left after the grace is killed."""
+        """Terminate the ranks; those that still run after the grace period are killed."""
         if self.kill_at is None:
             self.kill_at = time.monotonic() + self.grace
             self.signal_all(signal.SIGTERM)
-            self.signal_all(signal.SIGCONT)  # a stopped process does not see SIGTERM
+            self.signal_all(signal.SIGCONT)  # a stopped process does not handle SIGTERM
 
     def kill(self) -> None:
-        """End everything that the ranks have started, too; their unreaped leaders keep the group ids ours."""
+        """Kill the ranks' process groups; their leaders are not reaped yet, so the group ids are still theirs."""
         for r in self.ranks:
             try:
                 os.killpg(r.process.pid, signal.SIGKILL)
             except (ProcessLookupError, PermissionError):
                 pass
 
-    def look(self) -> None:
-        """Take note of ranks that have ended; the first bad one ends the step."""
+    def reap(self) -> None:
+        """Record the ranks that have ended; the first failure stops the step."""
         ended = []
         for r in self.running():
             info = os.waitid(os.P_PID, r.process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             if info is not None:
                 r.status = info.si_status if info.si_code == os.CLD_EXITED else 128 + info.si_status
                 ended.append(r)
-        bad = [r for r in ended if r.status]
-        if bad and self.failed is None and not self.stopped:
-            self.failed = min(bad, key=lambda r: (r.status == 128 + signal.SIGTERM, r.rank))
-            say(f"rank {self.failed.rank} on {self.failed.node} exited with {self.failed.status}")
+        failed = [r for r in ended if r.status]
+        if failed and self.failed is None and not self.stopped:
+            self.failed = min(failed, key=lambda r: (r.status == 128 + signal.SIGTERM, r.rank))
+            print_message(f"rank {self.failed.rank} on {self.failed.node} exited with {self.failed.status}")
             self.stop()
 
 
 def rank_environment(rank: int, nodes: int, per_node: int, devices: list[str] | None) -> dict[str, str]:
-    """The environment of one rank: torchrun's variables, its node's name, and its node's share of the devices.
+    """Return the environment of a rank: torchrun's variables, its node's name, and its node's devices.
 
-    `devices` are the machine's visible ones (None: CPU, and none is shown).
+    `devices` are the machine's visible ones (None: run on the CPU).
     """
     node, local = divmod(rank, per_node)
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM_", "SLURMD_", "PMI"))}
-    mine = [] if devices is None else devices[node * per_node : (node + 1) * per_node]
+    own = [] if devices is None else devices[node * per_node : (node + 1) * per_node]
     return environment | {
         "RANK": str(rank),
         "LOCAL_RANK": str(local),
@@ -136,7 +136,7 @@ def rank_environment(rank: int, nodes: int, per_node: int, devices: list[str] | 
         "GROUP_RANK": str(node),
         "TORCHELASTIC_RUN_ID": os.environ.get("CLUSTERRUN_RUN_ID") or "local",
         "CLUSTERRUN_NODE_NAME": f"local{node}",
-        "CUDA_VISIBLE_DEVICES": ",".join(mine),
+        "CUDA_VISIBLE_DEVICES": ",".join(own),
     }
 
 
@@ -156,7 +156,7 @@ def run(command: Sequence[str], nodes: int, per_node: int, devices: list[str] | 
     wakeup_in.setblocking(False)
     caught = ENDING | PASSED_ON | {signal.SIGCHLD}
     for signum in caught:
-        signal.signal(signum, lambda *_: None)  # told apart below, from the wake-up bytes
+        signal.signal(signum, lambda *_: None)  # the signals are read below, from the wake-up bytes
     signal.set_wakeup_fd(wakeup_in.fileno(), warn_on_full_buffer=False)
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     selector.register(wakeup, selectors.EVENT_READ)
@@ -175,7 +175,7 @@ def run(command: Sequence[str], nodes: int, per_node: int, devices: list[str] | 
                 preexec_fn=preexec,
             )
         except OSError as error:
-            say(f"cannot start {command[0]}: {error.strerror or error}")
+            print_message(f"cannot start {command[0]}: {error.strerror or error}")
             step.kill()
             return 127 if isinstance(error, FileNotFoundError) else 126
         step.ranks.append(Rank(rank, f"local{rank // per_node}", process))
@@ -183,24 +183,24 @@ def run(command: Sequence[str], nodes: int, per_node: int, devices: list[str] | 
             assert stream is not None
             selector.register(stream, selectors.EVENT_READ, (Labeler(rank, world), target))
 
-    open_until: float | None = None  # once all ranks have ended, their leftovers may not hold the pipes for long
+    open_until: float | None = None  # after all ranks have ended, their children may not keep the pipes open for long
     while len(selector.get_map()) > 1 or step.running():
         timeout = 1.0 if step.kill_at is None and open_until is None else 0.1
         for key, _ in selector.select(timeout):
             if key.fileobj is wakeup:
-                for signum in wakeup.recv(256):
-                    if signum in ENDING:
+                for number in wakeup.recv(256):
+                    if number in ENDING:
                         step.stopped = True
                         step.stop()
-                    elif signum in PASSED_ON:
-                        step.signal_all(signum)
+                    elif number in PASSED_ON:
+                        step.signal_all(number)
                 continue
             labeler, target = key.data
             data = os.read(key.fd, 65_536)
             write_all(target, labeler.feed(data) if data else labeler.close())
             if not data:
                 selector.unregister(key.fileobj)
-        step.look()
+        step.reap()
         now = time.monotonic()
         if step.kill_at is not None and now >= step.kill_at and step.running():
             step.kill()
@@ -221,7 +221,7 @@ def run(command: Sequence[str], nodes: int, per_node: int, devices: list[str] | 
 
 
 def write_all(target: int, data: bytes) -> None:
-    """Write to a descriptor; a closed or full output must not end the run, so that what does not fit is dropped."""
+    """Write to a descriptor; if it is closed or full, drop the data: that must not end the run."""
     while data:
         try:
             data = data[os.write(target, data) :]
@@ -229,13 +229,13 @@ def write_all(target: int, data: bytes) -> None:
             return
 
 
-def say(text: str) -> None:
-    """One line on stderr, unlabelled, as srun's own."""
+def print_message(text: str) -> None:
+    """Print one line on stderr, without a label, as srun does."""
     write_all(2, f"clusterrun: {text}\n".encode())
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Read the command line and run the step; 2 when the request cannot be met."""
+    """Run the step; return its exit status, 2 for an impossible request."""
     argv = list(sys.argv[1:] if argv is None else argv)
     split = argv.index("--") if "--" in argv else len(argv)
     parser = argparse.ArgumentParser(description="Run N x T ranks of a command on this machine.")
@@ -252,7 +252,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error("--nodes and --tasks-per-node must be at least 1")
     visible = visible_devices() if options.devices != "cpu" else []
     if options.devices == "cuda" and len(visible) < world:
-        say(f"{world} ranks need {world} devices, {len(visible)} visible here")
+        print_message(f"{world} ranks need {world} devices, {len(visible)} visible here")
         return 2
     return run(
         command, options.nodes, options.tasks_per_node, visible if len(visible) >= world else None, options.grace

@@ -1,17 +1,16 @@
-"""Where this rank is, told every few seconds in `rank-N.progress` of the attempt's folder.
+"""The progress record (heartbeat) of this rank: `rank-N.progress` in the attempt's folder.
 
-The work sets plain attributes of `here`; a daemon thread looks at them about once a second and replaces the file when
-the phase has changed, and every ten seconds in any case. So the loop pays an attribute, no lock and no system call, and
-a phase that came and went between two looks is not told.
+The training loop sets plain attributes of `here`, which costs no lock and no system call. A daemon thread polls them
+about once a second and replaces the file when the phase has changed, and every ten seconds in any case. A phase that
+began and ended between two polls is not recorded. `clusterrun/records/progress.py` reads the file on the login node.
 
-What the file proves is that this process ran at `time`, and that its folder could be written. An old `time` says that
-it was stopped (SIGSTOP, a node that is gone), has ended, or that the file system took no more writes: not which of
-them. A fresh one does not say that the work goes on: a rank that waits in a collective for ever keeps telling so, and
-only `stepped`, the time at which its step was last seen to move, grows old. A command that runs as a child may be
-stopped while the rank above it is not. There is no fsync: a node that crashes may leave the file empty or older.
+A fresh `time` proves that this process runs and can write to its folder, not that its work advances: a rank that hangs
+in a collective still writes, and only `stepped`, the time of its last step, grows old. An old `time` means that the
+process is stopped (SIGSTOP, a lost node) or has ended, or that the file system takes no writes. A command that runs as
+a child may be stopped while its rank is not. There is no fsync: after a node crash the file may be empty or older.
 
-A failure to write is not told, nor tried again before the next time. A write that hangs holds this thread only; but
-where the file system is dead, the kernel may hold the process at its end until that write returns.
+A failed write is not reported, and not retried before the next one is due. A write that hangs blocks this thread only;
+but on a dead file system the kernel may keep the process from exiting until that write returns.
 """
 
 from __future__ import annotations
@@ -31,17 +30,16 @@ from .distenv import DistEnv
 from .end_records import create
 
 VERSION = 1
-MOST_WRITES_PER_S = 200  # of all ranks together, as they share one folder: more of them tell less often
-LOOKS = 10  # in the time between two writes
+MOST_WRITES_PER_S = 200  # of all ranks together, as they share a folder: with more ranks each writes less often
+POLLS = 10  # between two writes
 GIB = 2**30
 
 
 class Progress:
-    """What the work says of itself; setting an attribute is all it does.
+    """The progress of this rank, as plain attributes that the training loop sets.
 
-    `entered` is the phase (starting, joining, loading, training, evaluating, saving, script, ending) and since when,
-    in seconds since 1970. `process` is the child that does the work in this rank's place, `gpu` gives the device's
-    figures.
+    `entered` is the phase (starting, joining, loading, training, evaluating, saving, script, ending) and its start in
+    seconds since 1970. `process` is the child that runs the user's command, if any. `gpu` returns the GPU's figures.
     """
 
     def __init__(self) -> None:
@@ -58,7 +56,7 @@ class Progress:
 
     @contextlib.contextmanager
     def during(self, phase: str) -> Iterator[None]:
-        """A phase within another; an error leaves it standing, as that is where this rank failed."""
+        """Enter a phase within another. After an error it stays: it is where this rank failed."""
         before, _ = self.entered
         self.enter(phase)
         yield
@@ -66,40 +64,40 @@ class Progress:
 
 
 here = Progress()
-"""This process is one rank, and this is where it is."""
+"""The progress of this process, which is one rank."""
 
 
 class Recorder:
-    """Writes what `here` says into a folder, about every `every` seconds; `interval` is what became of that."""
+    """Writes a `Progress` into a folder about every `interval` seconds: `every`, or more if there are many ranks."""
 
     def __init__(self, progress: Progress, dist: DistEnv, folder: Path, every: float) -> None:
         self.interval = max(every, dist.world_size / MOST_WRITES_PER_S)
         self._progress = progress
         self._dist = dist
         self._file = folder / f"rank-{dist.rank}.progress"
-        self._random = random.Random()  # ranks that started together must not write together for ever
-        self._told: tuple[str, float] | None = None
+        self._random = random.Random()  # spreads the writes of ranks that started together
+        self._written: tuple[str, float] | None = None
         self._due = 0.0
         self._step: int | None = None
         self._stepped: float | None = None
 
     def start(self) -> None:
-        """Write now and from now on, in a thread that nobody waits for."""
+        """Start writing, in a daemon thread."""
         threading.Thread(target=self._run, name="clusterrun-progress", daemon=True).start()
 
-    def look(self) -> bool:
-        """Write the record if it is time; tells whether it tried to. Raises OSError."""
+    def write_if_due(self) -> bool:
+        """Write the record if the phase has changed or it is due. Return whether it was. Raises OSError."""
         now, entered, step = time.monotonic(), self._progress.entered, self._progress.step
         if step != self._step:
             self._step, self._stepped = step, time.time()
-        if entered == self._told and now < self._due:
+        if entered == self._written and now < self._due:
             return False
-        self._told, self._due = entered, now + self._uneven(self.interval)
+        self._written, self._due = entered, now + self._uneven(self.interval)
         _replace(self._file, self.document())
         return True
 
     def document(self) -> dict[str, Any]:
-        """The record as it would be written now."""
+        """Return the record as of now."""
         it = self._progress
         phase, since = it.entered
         return {
@@ -121,19 +119,19 @@ class Recorder:
         }
 
     def _run(self) -> None:
-        # a signal is for the main thread: a handler of the user's must not wait until this one has slept
+        # leave signals to the main thread, so that the user's handlers run without delay
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         while True:
-            with contextlib.suppress(Exception):  # nothing here is worth the training
-                self.look()
-            time.sleep(self._uneven(self.interval / LOOKS))
+            with contextlib.suppress(Exception):  # no error here may end the training
+                self.write_if_due()
+            time.sleep(self._uneven(self.interval / POLLS))
 
     def _uneven(self, seconds: float) -> float:
         return seconds * self._random.uniform(0.8, 1.2)
 
 
 def resident_gib(pid: int) -> float | None:
-    """Memory of the host that a process holds, in GiB; None where the system does not tell."""
+    """Return the resident memory of a process in GiB, None if unknown."""
     try:
         with open(f"/proc/{pid}/statm") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGESIZE") / GIB
@@ -143,7 +141,7 @@ def resident_gib(pid: int) -> float | None:
 
 def _replace(path: Path, document: dict[str, Any]) -> None:
     text = json.dumps(document)
-    temporary = path.with_name(f".{path.name}.tmp")  # always the same: a rank that is killed here leaves one file
+    temporary = path.with_name(f".{path.name}.tmp")  # a fixed name: a rank that is killed here leaves one file at most
     with open(create(temporary), "w") as file:
         file.write(text)
     os.replace(temporary, path)

@@ -1,11 +1,11 @@
-"""The held store: open the job's rendezvous port at once, serve a TCPStore on it, hold it until the step has ended.
+"""The run's store: bind the rendezvous port at once, serve a TCPStore on it, and keep it until the step has ended.
 
 Run by path in the batch step: `python rendezvous.py --host ADDR [--port N] [--parent PID]`. The port is printed as
-soon as it is bound, before torch is imported: ranks start meanwhile and wait in the socket's backlog. A store inside
-rank 0 would end the other ranks when rank 0 leaves first; this one outlives them all.
+soon as it is bound, before torch is imported: ranks start meanwhile and wait in the socket's backlog. A store in rank 0
+would break the other ranks if rank 0 exits first; this one outlives them all.
 
-Being there for the whole launch, it also keeps the log clock: lines `TIME OUT_BYTES ERR_BYTES` in the attempt's folder,
-as nothing in a log says when a line was written.
+It also writes the log clock into the attempt's folder: lines `TIME OUT_BYTES ERR_BYTES`, from which the time of
+each line of the logs is found.
 """
 
 from __future__ import annotations
@@ -36,26 +36,26 @@ CLOCK_LINES = 8192  # then half as often, and so on: five hours at 2 s, a month 
 
 
 class RendezvousError(Exception):
-    """The port cannot be opened; the message is for the user."""
+    """The port cannot be opened."""
 
 
 def port_range(proc: Path = Path("/proc/sys/net/ipv4/ip_local_port_range")) -> range:
-    """Ports that no outgoing connection is given by the kernel: 10,000 up to the start of the ephemeral range."""
+    """Return the ports below the kernel's ephemeral range, from 10,000 on: no outgoing connection gets one of them."""
     try:
         ephemeral = int(proc.read_text().split()[0])
     except (OSError, ValueError, IndexError):
         ephemeral = 32_768
     if ephemeral - LOWEST_PORT >= 100:
         return range(LOWEST_PORT, ephemeral)
-    # some sites start the ephemeral range at 9000 or lower: what lies below it is then the only safe place
+    # some sites start the ephemeral range at 9000 or lower: only ports below it are safe
     return range(2_000, ephemeral) if ephemeral > 3_000 else range(LOWEST_PORT, 65_536)
 
 
 def bind_address(host: str, nodes: int) -> tuple[socket.AddressFamily, str]:
-    """Resolve `host` to the address to listen on.
+    """Return the address family and the address to listen on for `host`.
 
-    On Debian-style hosts a node's own name is 127.0.1.1 for itself alone. In a job of several nodes the others
-    look for the real address, so such a name means every interface.
+    On Debian a node resolves its own name to 127.0.1.1. The other nodes of a job connect to its real address, so then
+    listen on every interface.
     """
     try:
         family, _, _, _, where = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0]
@@ -70,7 +70,7 @@ def bind_address(host: str, nodes: int) -> tuple[socket.AddressFamily, str]:
 
 
 def listen(host: str, ports: Sequence[int], nodes: int = 1, start: int | None = None) -> socket.socket:
-    """Bind and listen on the first free port of `ports`, from index `start` (random by default) and round once."""
+    """Bind and listen on the first free port of `ports`, starting at index `start` (random by default)."""
     family, address = bind_address(host, nodes)
     first = random.SystemRandom().randrange(len(ports)) if start is None else start
     sock = _new_socket(family)
@@ -83,7 +83,7 @@ def listen(host: str, ports: Sequence[int], nodes: int = 1, start: int | None = 
                     f"{host} ({address}) is not an address of this host ({socket.gethostname()})"
                 ) from None
             if error.errno in (errno.EADDRINUSE, errno.EACCES):
-                continue  # the socket is still unbound: no new one is needed, so a full range is walked quickly
+                continue  # the socket is still unbound, so it can try the next port
             raise RendezvousError(f"cannot bind {host} ({address}): {error.strerror}") from None
         try:
             sock.listen(BACKLOG)
@@ -98,14 +98,14 @@ def listen(host: str, ports: Sequence[int], nodes: int = 1, start: int | None = 
 
 
 def serve(sock: socket.socket, parent: int, born_to: int, store_class: Any) -> NoReturn:
-    """Hand the listening socket to a TCPStore and hold it until `parent` is gone.
+    """Hand the listening socket to a TCPStore and keep it until `parent` has exited.
 
-    `born_to` is our own parent at the start: often the same process.
+    `born_to` is this process's parent at its start, often the same process.
     """
     from datetime import timedelta
 
     address, port = sock.getsockname()[:2]
-    # detach: the store owns the descriptor from here on; closed under its feet, it aborts the process
+    # detach: the store owns the descriptor; if it were closed elsewhere, torch would abort the process
     store = store_class(
         "127.0.0.1" if address == "0.0.0.0" else address,
         port,
@@ -121,7 +121,7 @@ def serve(sock: socket.socket, parent: int, born_to: int, store_class: Any) -> N
 
 
 def keep_clock(parent: int) -> None:
-    """Begin to note how long the two logs of `parent` are; never in anybody's way, and silent where it cannot."""
+    """Start recording the sizes of the two logs of `parent`, in a daemon thread; errors are ignored."""
     folder = os.environ.get("CLUSTERRUN_ATTEMPT_DIR")
     if folder:
         path = Path(folder, "log-clock")
@@ -137,9 +137,9 @@ def _keep_clock(parent: int, path: Path, sleep: Any = time.sleep) -> None:
                 _append(path, f"{time.time():.2f} {sizes[0]} {sizes[1]}\n".encode())
                 last, lines = sizes, lines + 1
         except (ValueError, FileNotFoundError):
-            return  # what is no plain file has no length to note; the script or the folder is gone
+            return  # not a plain file, or the script or the folder is gone
         except OSError:
-            pass  # a full disk: the next one may come through
+            pass  # a full disk: the next write may succeed
         sleep(CLOCK_S * 2 ** (lines // CLOCK_LINES))
 
 
@@ -154,22 +154,22 @@ def _append(path: Path, line: bytes) -> None:
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
     descriptor = os.open(path, flags, 0o600)
     try:
-        os.fchmod(descriptor, 0o600 | (os.stat(path.parent).st_mode & 0o040))  # as markers.create
+        os.fchmod(descriptor, 0o600 | (os.stat(path.parent).st_mode & 0o040))  # as in end_records.create
         os.write(descriptor, line)
     finally:
         os.close(descriptor)
 
 
 def store_class() -> Any:
-    """torch's TCPStore without the thousand Python files of torch, which it does not need; raises where it cannot.
+    """Return torch's TCPStore without importing the rest of torch, which it does not need; raises if not possible.
 
-    It takes a quarter of the import's time (seen: 0.3 s instead of 1.25 s), while the ranks want the same cores and the
-    same shared file system. After it has raised, this process cannot import torch any more.
+    It takes a quarter of the import's time (0.3 s instead of 1.25 s), while the ranks need the same cores and the same
+    file system. After it has raised, this process cannot import torch any more.
     """
     spec = importlib.util.find_spec("torch")
     assert spec is not None and spec.submodule_search_locations
     for name, path in (("torch", list(spec.submodule_search_locations)), ("torch.distributed", [])):
-        stand_in = types.ModuleType(name)  # the extension asks for these two by name while it is loaded
+        stand_in = types.ModuleType(name)  # the extension looks up these two modules while it is loaded
         stand_in.__path__ = path
         sys.modules[name] = stand_in
     importlib.import_module("torch._C")._c10d_init()
@@ -177,22 +177,22 @@ def store_class() -> Any:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Open the port, print it, serve; returns 1 with one line on stderr when that is impossible."""
+    """Open the port, print it and serve; return 1 with one line on stderr if that fails."""
     born_to = os.getppid()
     parser = argparse.ArgumentParser(description="Hold the TCPStore of one launch.")
     parser.add_argument("--host", required=True, help="the node's own name or address")
     parser.add_argument("--port", type=int, help="a fixed port instead of the first free one")
-    parser.add_argument("--parent", type=int, help="stay until this process is gone, whatever SIGTERM says")
+    parser.add_argument("--parent", type=int, help="stay until this process has exited, and ignore SIGTERM")
     parser.add_argument("--held", type=int, help=argparse.SUPPRESS)  # the descriptor of a socket that listens already
     options = parser.parse_args(argv)
 
-    # before anything slow: Ctrl-C belongs to the script. A scancel or a requeue sends SIGTERM to every process of the
-    # batch step, but ranks that save before they leave still meet at this store: with a parent, only its end counts
+    # before anything slow: the script handles Ctrl-C. A scancel or a requeue sends SIGTERM to every process of the
+    # batch step, but ranks that save before they exit still need this store: with a parent, only its exit counts
     signal.signal(signal.SIGTERM, signal.SIG_IGN if options.parent else lambda *_: os._exit(0))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     keep_clock(options.parent or born_to)
     if not getattr(sys.flags, "safe_path", False):
-        del sys.path[0]  # our folder: a module there must not stand for one that torch imports
+        del sys.path[0]  # this folder: its modules must not shadow those that torch imports
     if options.held is not None:
         return _serve(socket.socket(fileno=options.held), options.parent or born_to, born_to)
     try:
@@ -207,7 +207,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     _raise_descriptor_limit()
     try:
         found = store_class()
-    except Exception:  # a torch that is put together otherwise: begin anew, with the socket in hand
+    except Exception:  # another layout of torch: restart with the open socket
         os.set_inheritable(sock.fileno(), True)
         own = sys.argv[1:] if argv is None else argv
         os.execv(sys.executable, [sys.executable, "-u", os.path.abspath(__file__), *own, "--held", str(sock.fileno())])
@@ -217,7 +217,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _serve(sock: socket.socket, parent: int, born_to: int, found: Any = None) -> int:
     try:
         if found is None:
-            from torch.distributed import TCPStore as found
+            found = importlib.import_module("torch.distributed").TCPStore
         serve(sock, parent, born_to, found)
     except Exception as error:  # one line, whatever torch says
         print(f"rendezvous: cannot serve the store: {type(error).__name__}: {str(error)[:300]}", file=sys.stderr)
@@ -231,11 +231,11 @@ def _new_socket(family: socket.AddressFamily) -> socket.socket:
 
 
 def _publish(port: int) -> None:
-    """Print the port, then let go of stdout, so that a reader sees its end and cannot end us by leaving."""
+    """Print the port and close stdout, so that a reader sees its end and its exit cannot kill this process."""
     try:
         os.write(1, f"{port}\n".encode())
     except OSError:
-        pass  # nobody reads: the store is still wanted
+        pass  # nobody reads it: the store is still needed
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 1)
     os.close(null)
@@ -246,13 +246,13 @@ def _raise_descriptor_limit() -> None:
 
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # each rank takes a few connections
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # each rank opens a few connections
     except (OSError, ValueError):
         pass
 
 
 def _alive(parent: int, born_to: int) -> bool:
-    """Tell whether the process we serve is there; a dead one that nobody has waited for yet still answers kill()."""
+    """Return whether the process is running; a zombie still answers kill(), so ask for the parent if possible."""
     if parent == born_to:
         return os.getppid() == parent
     try:
@@ -265,7 +265,7 @@ def _alive(parent: int, born_to: int) -> bool:
 
 
 def _holder(port: int) -> str:
-    """Name the process that listens on `port`, as far as /proc lets us see it; else an empty string."""
+    """Return ` by process …` for the process that listens on `port`, empty if /proc does not show it."""
     inodes = set()
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         try:
@@ -278,8 +278,8 @@ def _holder(port: int) -> str:
         try:
             if os.readlink(descriptor) in wanted:
                 pid = descriptor.parts[2]
-                words = Path("/proc", pid, "cmdline").read_bytes().split(b"\0")
-                return f" by process {pid} ({b' '.join(words).decode(errors='replace').strip()[:80]})"
+                command = Path("/proc", pid, "cmdline").read_bytes().split(b"\0")
+                return f" by process {pid} ({b' '.join(command).decode(errors='replace').strip()[:80]})"
         except OSError:
             continue
     return ""

@@ -1,4 +1,4 @@
-"""How right a classifier is, from sums that add up over batches and ranks."""
+"""Accuracy and F1 of a classifier, from sums that add up over batches and ranks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 from .data.targets import MISSING, Group
 
-MOST_FOR_F1 = 100  # above it a macro F1 over a few hundred held-out samples says nothing
+MOST_FOR_F1 = 100  # with more classes, a macro F1 over a few hundred samples means nothing
 
 
 def measure(groups: Sequence[Group], logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -23,26 +23,26 @@ def measure(groups: Sequence[Group], logits: torch.Tensor, labels: torch.Tensor)
     wrong = known & (guesses != labels)
     sums = []
     for columns in _questions(groups).values():
-        asked = known[:, columns].any(1)
-        sums.append(torch.stack([asked.sum(), (asked & ~wrong[:, columns].any(1)).sum()]))
+        labelled = known[:, columns].any(1)
+        sums.append(torch.stack([labelled.sum(), (labelled & ~wrong[:, columns].any(1)).sum()]))
     for i in _with_f1(groups):
-        size = len(groups[i].classes) + 1  # the last, which is also number -1, is for all that training never saw
+        size = len(groups[i].classes) + 1  # the last, also number -1, is for classes without training rows
         guessed, right = guesses[known[:, i], i], labels[known[:, i], i] % size
         sums += [what.bincount(minlength=size) for what in (guessed, right, right[guessed == right])]
     return torch.cat(sums).double()
 
 
 def summarize(groups: Sequence[Group], sums: torch.Tensor) -> dict[str, float]:
-    """Turn the total of such sums into accuracies, macro F1 scores, and the share of rows without any mistake.
+    """Return accuracies, macro F1 scores, and the share of rows without a mistake, from the sums of measure().
 
-    What no row was asked is left out. A macro F1 is over the classes that are right or guessed somewhere.
+    Groups without labelled rows are left out. A macro F1 is over the classes that occur as label or prediction.
     """
     found: dict[str, float] = {}
     rest = sums.tolist()
     for key in _questions(groups):
-        asked, right, *rest = rest
-        if asked:
-            found[_unused(key, found)] = right / asked
+        rows, right, *rest = rest
+        if rows:
+            found[_unused(key, found)] = right / rows
     for i in _with_f1(groups):
         size = len(groups[i].classes) + 1
         guessed, right, both = (rest[n * size : (n + 1) * size] for n in range(3))
@@ -54,7 +54,7 @@ def summarize(groups: Sequence[Group], sums: torch.Tensor) -> dict[str, float]:
 
 
 def _questions(groups: Sequence[Group]) -> dict[str, list[int]]:
-    """What is asked of a row: each group, each target that has several, and everything at once."""
+    """Return the groups of each accuracy: each group, each target with several groups, and all groups."""
     found = {f"accuracy_{group.name}": [i] for i, group in enumerate(groups)}
     targets = list(dict.fromkeys(group.target for group in groups))
     for target in targets:
@@ -65,12 +65,12 @@ def _questions(groups: Sequence[Group]) -> dict[str, list[int]]:
 
 
 def _with_f1(groups: Sequence[Group]) -> Iterator[int]:
-    """The groups that are targets of their own, with classes few enough."""
+    """Return the groups that are whole targets, with few enough classes for a macro F1."""
     return (i for i, group in enumerate(groups) if group.name == group.target and len(group.classes) <= MOST_FOR_F1)
 
 
 def _unused(key: str, found: dict[str, float]) -> str:
-    """Make a name that TensorBoard takes as it is, and that is not there yet."""
+    """Return a name that is valid for TensorBoard and not in `found` yet."""
     safe = re.sub(r"[^\w-]", "_", key)
     while safe in found:
         safe += "_"

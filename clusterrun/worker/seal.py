@@ -1,4 +1,4 @@
-"""What our ranks say over the run's store, sealed: the store itself answers anyone who reaches its port."""
+"""Signatures for what our ranks post on the run's store, which anyone who reaches its port can write to."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ import hmac
 
 
 class Seal:
-    """Signs values with a key made of the run's token and the launch's secret.
+    """Signs values with a key derived from the run's token and the launch's secret.
 
-    The secret is known to the job's own processes only, so a value that `open` accepts was written by one of them,
-    under that key of the store and in this launch. Nothing is encrypted.
+    Only the job's processes know the secret, so a value that `open` accepts was written by one of them, for that key
+    of the store and in this launch. Nothing is encrypted.
     """
 
     def __init__(self, secret: str) -> None:
         self._key = hashlib.sha256(b"clusterrun " + secret.encode("utf-8", "surrogateescape")).digest()
-        self.prefix = self._sign(b"prefix")[:32]  # where our keys stand in the store; not to be guessed
+        self.prefix = self._sign(b"prefix")[:32]  # of our keys in the store; cannot be guessed
 
     def close(self, name: str, text: str) -> str:
-        """Seal the text for the key `name`."""
+        """Return the signed text for the key `name`."""
         return self._sign(f"{name}\0{text}".encode()) + text
 
     def open(self, name: str, sealed: bytes) -> str | None:
-        """The text that was sealed for the key `name`; None for anything else."""
+        """Return the text if it was signed for the key `name`, else None."""
         signature, text = sealed[:64], sealed[64:]
         if not hmac.compare_digest(signature, self._sign(name.encode() + b"\0" + text).encode()):
             return None

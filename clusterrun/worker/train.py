@@ -1,4 +1,4 @@
-"""The training loop: read it from top to bottom, it is all there is."""
+"""The training loop, from top to bottom."""
 
 from __future__ import annotations
 
@@ -15,55 +15,55 @@ import torch
 from .distenv import DistEnv, RunEnv
 from .progress import here
 from .training import memory, schedule
-from .training.checkpointing import Keeper
-from .training.consensus import Agreement
+from .training.checkpointing import Checkpointer
+from .training.consensus import Consensus
 from .training.ddp import (
-    WithLoss,
+    ModelWithLoss,
     accumulating,
-    averaged,
     compiled,
     fit_memory,
     make_optimizer,
     settle_buckets,
     to_device,
+    wrap_ddp,
 )
 from .training.evaluation import evaluate
-from .training.judging import Judge, Taken
+from .training.judging import Judge, StepResult
 from .training.precision import Precision, choose
 from .training.report import Report, flops_per_token, peak_flops
-from .training.sampler import Order, reseed, seed_of
+from .training.sampler import Sampler, reseed, seed_of
 from .training.sizes import BatchSizes, solve
 from .training.stopping import StopRequest, stop_reason
-from .training.throughput import Window
+from .training.throughput import Throughput
 from .work import Batch, Work
 
-Mine = list[tuple[int, list[int], Batch]]  # this rank's part of a step: slot, sample indices, micro batch
+MicroBatches = list[tuple[int, list[int], Batch]]  # of this rank in one step: slot, sample indices, batch
 
 
 def train(
     work: Work, config: Any, dist: DistEnv, run: RunEnv, device: torch.device, judge_late: bool | None = None
 ) -> bool:
-    """Train `work.model` on all ranks; tells whether it got to the end (False: it was asked to stop, and saved).
+    """Train `work.model` on all ranks. Return True at the end of training, False if the run saved and stopped early.
 
-    `config` has the keys of `settings.Training`. Rank 0 prints, and writes metrics, checkpoints and samples. A GPU's
-    gradients are judged one step late; `judge_late` sets that for any device. Raises WorkerError for what the user can
-    mend: batches that cannot be, a foreign checkpoint, NaN, memory that ran out.
+    `config` has the keys of `settings.Training`. Rank 0 prints, and writes metrics, checkpoints and samples. On a GPU
+    a step's gradient is checked one step late; `judge_late` forces that on any device. Raises WorkerError for what the
+    user can fix: impossible batch sizes, a checkpoint of another model, NaN, out of memory.
     """
-    gc.freeze()  # what stands by now stays: no need to look through it while training
+    gc.freeze()  # objects that exist now stay until the end: keep the garbage collector from scanning them
     gc.enable()
-    agreement = Agreement(dist, run)
+    consensus = Consensus(dist, run)
     stop = StopRequest(dist, run, config.time_margin)
     stop.install()
-    keeper = Keeper(config, dist, run, agreement)
-    judge = Judge(device.type != "cpu" if judge_late is None else judge_late, config.on_nan, agreement, dist)
+    checkpointer = Checkpointer(config, dist, run, consensus)
+    judge = Judge(device.type != "cpu" if judge_late is None else judge_late, config.on_nan, consensus, dist)
     try:
-        done = _train(work, config, dist, run, device, agreement, stop, keeper, judge)
+        done = _train(work, config, dist, run, device, consensus, stop, checkpointer, judge)
     finally:
         try:
-            keeper.close()  # also on the way out of an error: what is being written is the last good state
+            checkpointer.close()  # also after an error: the checkpoint being written is the last good state
         finally:
             stop.release()
-    agreement.close()
+    consensus.close()
     return done
 
 
@@ -73,9 +73,9 @@ def _train(
     dist: DistEnv,
     run: RunEnv,
     device: torch.device,
-    agreement: Agreement,
+    consensus: Consensus,
     stop: StopRequest,
-    keeper: Keeper,
+    checkpointer: Checkpointer,
     judge: Judge,
 ) -> bool:
     precision = choose(config.precision, device)
@@ -83,85 +83,86 @@ def _train(
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
 
-    # what to train, and how much of it
-    asked = (config.global_batch_size, config.micro_batch_size, config.grad_accum_steps)
-    sizes = keeper.sizes(solve(*asked, dist.world_size, config.default_global_batch))
+    # the model, its optimizer, the batch sizes and the number of steps
+    batches = (config.global_batch_size, config.micro_batch_size, config.grad_accum_steps)
+    sizes = checkpointer.sizes(solve(*batches, dist.world_size, config.default_global_batch))
     optimizer = make_optimizer(work.model.to(device), config)
     scaler = precision.scaler()
-    whole: torch.nn.Module = WithLoss(work)
+    model: torch.nn.Module = ModelWithLoss(work)
     if config.compile:
-        whole = compiled(whole)
-    net = averaged(whole, dist.world_size, device)
+        model = compiled(model)
+    ddp_model = wrap_ddp(model, dist.world_size, device)
     if config.auto_micro_batch:
-        sizes = fit_memory(net, work, sizes, precision, device, optimizer, agreement)
-    order = Order(len(work.train), sizes, config.seed, config.drop_last)
-    steps = config.steps or math.ceil(config.epochs * order.steps_per_epoch)
+        sizes = fit_memory(ddp_model, work, sizes, precision, device, optimizer, consensus)
+    sampler = Sampler(len(work.train), sizes, config.seed, config.drop_last)
+    steps = config.steps or math.ceil(config.epochs * sampler.steps_per_epoch)
     top_lr = schedule.scaled(config.lr, config.lr_scaling, sizes.global_batch_size, config.base_batch_size)
 
-    # where to go on: after this, a resumed run is in the state that the uninterrupted one was in
+    # load the checkpoint: from here on a resumed run is in the same state as an uninterrupted one
     settings = settings_of(config, sizes, work, steps)
-    keeper.restore(work.model, optimizer, scaler, settings)
-    start = keeper.start
-    settle_buckets(net, work, device, optimizer)
+    checkpointer.restore(work.model, optimizer, scaler, settings)
+    start = checkpointer.start
+    settle_buckets(ddp_model, work, device, optimizer)
 
     report = Report(dist.rank, run, config, start, settings)
-    for line in [*banner(work, config, order, steps, precision, top_lr), *keeper.announce()]:
+    for line in [*banner(work, config, sampler, steps, precision, top_lr), *checkpointer.announce()]:
         report.say(line)
     flops = flops_per_token(work.model, getattr(config, "seq_len", 0))
     peak = peak_flops(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
 
-    def look(step: int) -> dict[str, float]:
-        """Evaluate on all ranks, generate on rank 0."""
+    def evaluate_now(step: int) -> dict[str, float]:
+        """Evaluate on all ranks, and generate samples on rank 0."""
         with here.during("evaluating"):
-            found = evaluate(whole, work, sizes, config, precision, device, agreement, dist.rank)
+            measures = evaluate(model, work, sizes, config, precision, device, consensus, dist.rank)
             if dist.rank == 0 and work.sample is not None:
                 for prompt in config.sample_prompts:
-                    report.sampled(step, prompt, work.sample(prompt))
-        return found
+                    report.sample(step, prompt, work.sample(prompt))
+        return measures
 
     row: dict[str, float | None] = {}
     if start == 0:
-        row = {**look(0)}
-        keeper.first_val(row["val_loss"])
+        row = {**evaluate_now(0)}
+        checkpointer.first_val(row["val_loss"])
         report.row(0, steps, row)
     report.start(start, steps)
-    window = Window(device)
+    throughput = Throughput(device)
     began = time.monotonic()
     step, stopped = start, ""
     here.step, here.steps = start, steps
     here.enter("training")
-    shown = start  # the step of the last row
+    logged = start  # the step of the last row
 
     while step < steps:
-        window.resume()
-        mine: Mine = [(slot, s, work.train.batch(s or [0])) for slot, s in order.mine(step + 1, dist.rank)]
-        window.data_is_here()
-        agreed = agreement.begin(  # on its way while the first micro batch goes forward
+        throughput.begin_step()
+        slots = sampler.rank_slots(step + 1, dist.rank)
+        micro_batches: MicroBatches = [(slot, samples, work.train.batch(samples or [0])) for slot, samples in slots]
+        throughput.data_ready()
+        wait_for_sums = consensus.begin(  # overlaps with the first micro batch's forward pass
             [
-                sum(batch.weight for _, samples, batch in mine if samples),
-                sum(batch.tokens for _, samples, batch in mine if samples),
-                *stop.wishes(keeper.saving_s + window.step_s),
+                sum(batch.weight for _, samples, batch in micro_batches if samples),
+                sum(batch.tokens for _, samples, batch in micro_batches if samples),
+                *stop.flags(checkpointer.saving_s + throughput.step_s),
             ]
         )
         lr = schedule.learning_rate(step + 1, steps, top_lr, config.warmup, config.schedule)
         for group in optimizer.param_groups:
             group["lr"] = lr
 
-        local = torch.zeros((), device=device)  # this rank's part of the step's mean loss
+        local_loss = torch.zeros((), device=device)  # this rank's part of the step's mean loss
         try:
-            for i, (slot, samples, batch) in enumerate(mine):
+            for i, (slot, samples, batch) in enumerate(micro_batches):
                 reseed(seed_of(config.seed, "step", step + 1, slot), device)
-                with accumulating(net) if i < len(mine) - 1 else contextlib.nullcontext():
+                with accumulating(ddp_model) if i < len(micro_batches) - 1 else contextlib.nullcontext():
                     with precision.autocast():
-                        loss = net(to_device(batch.tensors, device))
+                        loss = ddp_model(to_device(batch.tensors, device))
                     if i == 0:
-                        weight, tokens, *wishes = agreed()
-                        if stopped := stop_reason(wishes):
+                        weight, tokens, *flags = wait_for_sums()
+                        if stopped := stop_reason(flags):
                             break
-                    # DDP takes the mean over ranks; times their number it is the sum, over the global batch's weight
+                    # DDP averages over ranks: multiply by their number for the sum, divide by the global batch's weight
                     factor = dist.world_size / weight if samples and weight else 0.0
                     scaler.scale(loss * factor).backward()
-                local += loss.detach() * (factor / dist.world_size)
+                local_loss += loss.detach() * (factor / dist.world_size)
         except (RuntimeError, MemoryError) as error:
             if memory.is_oom(error):
                 raise memory.explain(device, sizes, precision.name) from None
@@ -169,61 +170,61 @@ def _train(
         if stopped:
             break
         step += 1
-        ends = step == steps
-        looks = ends or (config.eval_every and step % config.eval_every == 0)
-        saves = ends or (config.save_every and step % config.save_every == 0)
-        shows = looks or saves or step % config.log_every == 0 or step == start + 1
+        last_step = step == steps
+        eval_due = last_step or (config.eval_every and step % config.eval_every == 0)
+        save_due = last_step or (config.save_every and step % config.save_every == 0)
+        log_due = eval_due or save_due or step % config.log_every == 0 or step == start + 1
         scaler.unscale_(optimizer)
         norm = torch.nn.utils.clip_grad_norm_(work.model.parameters(), config.clip or math.inf)
-        taken = Taken(step, norm, local, [sample for _, chosen, _ in mine for sample in chosen], lr)
-        # in fp16 an overflow is normal, and the scaler skips the step itself
-        finite = scaler.is_enabled() or judge.passes(taken, now=bool(shows))
-        window.add(local if finite else None, int(tokens))
+        result = StepResult(step, norm, local_loss, [i for _, samples, _ in micro_batches for i in samples], lr)
+        # in fp16 an overflow is normal: the scaler skips such a step
+        finite = scaler.is_enabled() or judge.passes(result, now=bool(log_due))
+        throughput.add_step(local_loss if finite else None, int(tokens))
         if finite:
             scaler.step(optimizer)
             scaler.update()
         else:
-            report.say(f"step {step}: the gradient is not finite, this step changes nothing")
+            report.say(f"step {step}: the gradient is not finite; skipping this step")
         optimizer.zero_grad(set_to_none=True)
         report.advance(step)
         here.step = step
 
-        if not shows:
+        if not log_due:
             continue
-        row = {"epoch": step / order.steps_per_epoch, "lr": lr, "grad_norm": norm.item()}
-        row |= window.close(agreement, flops, peak)
-        if dist.rank == 0:  # the figure is that of all ranks together
+        row = {"epoch": step / sampler.steps_per_epoch, "lr": lr, "grad_norm": norm.item()}
+        row |= throughput.take(consensus, flops, peak)
+        if dist.rank == 0:  # the sum over all ranks: one rank reports it
             here.tokens_per_second = row["tokens_per_second"]
         if not math.isfinite(row["loss"] or 0.0):
-            raise judge.error(taken, since=shown + 1)
-        shown = step
-        if looks or saves:
+            raise judge.error(result, since=logged + 1)
+        logged = step
+        if eval_due or save_due:
             judge.weights(work.model, step, lr)
-        if looks:
-            row |= look(step)
-        if saves:
+        if eval_due:
+            row |= evaluate_now(step)
+        if save_due:
             with here.during("saving"):
-                row["save_stall_s"] = keeper.save(step, work.model, optimizer, scaler, row.get("val_loss"))
+                row["save_stall_s"] = checkpointer.save(step, work.model, optimizer, scaler, row.get("val_loss"))
         report.row(step, steps, row)
 
-    here.enter("saving")  # a checkpoint may still be on its way
+    here.enter("saving")  # a checkpoint may still be being written
     if stopped:
         judge.settle()
         judge.weights(work.model, step, top_lr)
-        report.say(keeper.stop(step, work.model, optimizer, scaler, stopped))
+        report.say(checkpointer.stop(step, work.model, optimizer, scaler, stopped))
     elif step > start:
-        first, last = keeper.first_val(None), row["val_loss"]
+        first, last = checkpointer.first_val(None), row["val_loss"]
         report.say(
             f"validation loss {first or math.nan:.3f} -> {last:.3f} in {steps} steps, {time.monotonic() - began:.0f} s"
         )
     else:
-        report.say(f"trained to step {steps} already")
+        report.say(f"already trained to step {steps}: nothing to do")
     report.close()
     return not stopped
 
 
 def settings_of(config: Any, sizes: BatchSizes, work: Work, steps: int) -> dict[str, Any]:
-    """What a checkpoint says of the run it belongs to."""
+    """Return the settings that a checkpoint stores, to compare with those of a run that resumes from it."""
     return {
         "data": work.fingerprint,
         "seed": config.seed,
@@ -239,18 +240,18 @@ def settings_of(config: Any, sizes: BatchSizes, work: Work, steps: int) -> dict[
     }
 
 
-def banner(work: Work, config: Any, order: Order, steps: int, precision: Precision, lr: float) -> list[str]:
-    """What is about to happen, in figures that hold."""
-    sizes = order.sizes
+def banner(work: Work, config: Any, sampler: Sampler, steps: int, precision: Precision, lr: float) -> list[str]:
+    """Return the lines of the start banner: settings, model size, batch sizes, steps, precision."""
+    sizes = sampler.sizes
     parameters = sum(p.numel() for p in work.model.parameters())
     vocabulary = f", vocabulary {len(work.tokenizer):,}" if work.tokenizer is not None else ""
     chosen = [f"{f.name}={v}" for f in dataclasses.fields(config) if (v := getattr(config, f.name)) != f.default]
     scaled = "" if lr == config.lr else f" ({config.lr_scaling} scaling of {config.lr:g})"
     return [
-        f"{config.task}: {' '.join(chosen) or 'as it is'}",
-        f"model {getattr(config, 'model', '')} {parameters / 1e6:.2f} M parameters{vocabulary}, {precision.name};"
+        f"{config.task}: {' '.join(chosen) or 'default settings'}",
+        f"model {getattr(config, 'model', '')}: {parameters / 1e6:.2f} M parameters{vocabulary}, {precision.name};"
         f" {len(work.train):,} training and {len(work.held_out):,} held-out samples",
         f"global batch {sizes.global_batch_size} = micro batch {sizes.micro_batch_size} x {sizes.world_size} ranks"
-        f" x {sizes.grad_accum_steps} accumulation; {order.steps_per_epoch} steps per epoch;"
-        f" {steps} steps = {steps / order.steps_per_epoch:.2f} epochs; lr {lr:g}{scaled}",
+        f" x {sizes.grad_accum_steps} accumulation steps; {sampler.steps_per_epoch} steps per epoch;"
+        f" {steps} steps = {steps / sampler.steps_per_epoch:.2f} epochs; lr {lr:g}{scaled}",
     ]

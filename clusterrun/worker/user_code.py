@@ -1,4 +1,4 @@
-"""Run the user's own script, module or command in this rank, as Python or the shell would run it alone."""
+"""Run the user's script, module or command in this rank, as Python or the shell would run it."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from .errors import WorkerError
 from .local_launcher import die_with_parent
 from .progress import here
 
-PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
+FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How the user's work ended: exit status, and for a failure one line and the place."""
+    """How the user's code ended: its exit status and, for a failure, one line and the traceback."""
 
     status: int
     error: str = ""
@@ -40,8 +40,8 @@ def run_script(file: str, arguments: list[str]) -> Outcome:
         return _guard(lambda: runpy.run_path(file, run_name="__main__"))  # a folder or archive with a __main__.py
     if not getattr(sys.flags, "safe_path", False):
         sys.path.insert(0, os.path.dirname(os.path.realpath(file)))
-    # not runpy.run_path: it takes the module away when the script returns, while threads, atexit handlers and
-    # pickle may still look for it
+    # not runpy.run_path: it removes the module when the script returns, while threads, atexit handlers and pickle
+    # may still need it
     main = types.ModuleType("__main__")
     main.__dict__.update(__file__=os.path.abspath(file), __builtins__=builtins, __cached__=None)
     sys.modules["__main__"] = main
@@ -63,26 +63,26 @@ def run_module(module: str, arguments: list[str]) -> Outcome:
 
 
 def run_command(argv: list[str]) -> Outcome:
-    """Run an executable as a child, pass TERM, INT, USR1 and USR2 on to it, and keep its exit status."""
+    """Run an executable as a child, forward TERM, INT, USR1 and USR2 to it, and return its exit status."""
     child: subprocess.Popen[bytes] | None = None
     early: list[int] = []
 
-    def pass_on(signum: int, frame: FrameType | None) -> None:
+    def forward(signum: int, frame: FrameType | None) -> None:
         if child is None:
             early.append(signum)
         elif child.poll() is None:
             child.send_signal(signum)
 
-    for signum in PASSED_ON:
-        signal.signal(signum, pass_on)
+    for signum in FORWARDED:
+        signal.signal(signum, forward)
     try:
         child = subprocess.Popen(argv, preexec_fn=die_with_parent(os.getpid()))
     except OSError as error:
         status = 127 if isinstance(error, FileNotFoundError) else 126
         raise WorkerError(f"cannot run {argv[0]}: {error.strerror or error}", status=status) from None
     here.process = child.pid
-    for signum in early:
-        child.send_signal(signum)
+    for received in early:
+        child.send_signal(received)
     status = child.wait()
     if status == 0:
         return Outcome(0)
@@ -92,7 +92,7 @@ def run_command(argv: list[str]) -> Outcome:
 
 
 def _guard(work: Callable[[], object]) -> Outcome:
-    """Turn every way out of the user's code into an Outcome, with the output and status that Python gives it."""
+    """Return how the user's code ends, with the output and exit status that Python gives it."""
     try:
         work()
     except SystemExit as error:
@@ -106,13 +106,13 @@ def _guard(work: Callable[[], object]) -> Outcome:
     except BaseException as error:
         trace = _without_our_frames(error.__traceback__)
         status = 130 if isinstance(error, KeyboardInterrupt) else 1
-        _show(error.with_traceback(trace))
+        _print_traceback(error.with_traceback(trace))
         return Outcome(status, describe_error(error), trace)
     return Outcome(0)
 
 
-def _show(error: BaseException) -> None:
-    """Print a traceback the way the interpreter would: through the hook that the user may have set."""
+def _print_traceback(error: BaseException) -> None:
+    """Print a traceback as the interpreter does, with the user's excepthook."""
     try:
         sys.excepthook(type(error), error, error.__traceback__)
     except BaseException:
@@ -120,7 +120,7 @@ def _show(error: BaseException) -> None:
 
 
 def _without_our_frames(trace: TracebackType | None) -> TracebackType | None:
-    """Drop the frames above the user's own code: the worker's, and runpy's."""
+    """Drop the frames of the worker and of runpy above the user's code."""
     ours = str(Path(__file__).parent)
     while trace is not None:
         filename = trace.tb_frame.f_code.co_filename

@@ -1,4 +1,4 @@
-"""Losses that more than one task uses."""
+"""The interface between a task and the training loop, and the loss of next-token prediction."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch.nn.functional import cross_entropy
 
-IGNORED = -100  # the label of a position that no loss is taken of
+IGNORED = -100  # label of positions without loss
 
 
 def next_token(model: torch.nn.Module, tensors: Tensors) -> torch.Tensor:
-    """Sum of cross-entropies (nats) of `labels`, shifted already, shape (sequences, length); IGNORED ones are left out.
+    """Return the summed cross-entropy (nats) of `labels`, already shifted, shape (sequences, length), without IGNORED.
 
-    All other tensors are the model's own arguments (`input_ids`, `position_ids` …).
+    The other tensors are the model's arguments (`input_ids`, `position_ids` …).
     """
     inputs = {name: tensor for name, tensor in tensors.items() if name != "labels"}
     logits = model(**inputs, use_cache=False).logits
@@ -30,8 +30,8 @@ Tensors = dict[str, torch.Tensor]
 class Batch(NamedTuple):
     """One micro batch, on the CPU.
 
-    `tensors` is what the task's loss takes. `weight` is what the sum of losses is divided by: the number of target
-    tokens (or of labelled samples), as a float; 0 is allowed. `tokens` counts the useful tokens (no padding).
+    `tensors` are the input of the task's loss. `weight` divides the sum of losses: the number of target tokens (or of
+    labelled samples); 0 is allowed. `tokens` counts tokens without padding.
     """
 
     tensors: Tensors
@@ -40,26 +40,26 @@ class Batch(NamedTuple):
 
 
 class Samples(Protocol):
-    """Samples by index; the same on every rank, and the same for the same indices at any time."""
+    """Samples by index; the same on every rank and at any time."""
 
     def __len__(self) -> int: ...
 
     def batch(self, indices: Sequence[int]) -> Batch:
-        """Put these samples (at least one) into one micro batch."""
+        """Return these samples (at least one) as one micro batch."""
 
 
 @dataclass(frozen=True)
 class Work:
-    """All that the loop needs of a task.
+    """What a task gives to the training loop.
 
-    `loss(model, tensors)` gives the SUM of the losses over the micro batch in nats, a float32 scalar on the model's
-    device; tensors are already there. Randomness it draws with torch's default CPU generator is a function of
-    (seed, step, slot): the loop seeds it before every call, also while evaluating.
-    `measure(model, tensors)` gives a 1-D float64 tensor of sums over the micro batch (correct answers, confusion
-    counts …); they are added over batches and ranks and `summarize` turns the total into named numbers.
-    `sample(prompt)` generates text with the model as it is now; rank 0 alone calls it.
-    `fingerprint` names the data and the order of its samples: a checkpoint of other data is not resumed from.
-    `files` are texts by name, put beside the finished model.
+    `loss(model, tensors)` returns the SUM of the losses over the micro batch in nats, a float32 scalar on the model's
+    device, where the tensors are. The loop seeds torch's default CPU generator by (seed, step, slot) before each call,
+    also while evaluating.
+    `measure(model, tensors)` returns a 1-D float64 tensor of sums over the micro batch (correct answers, confusion
+    counts …). They are added over batches and ranks, and `summarize` turns the total into named numbers.
+    `sample(prompt)` generates text with the model; only rank 0 calls it.
+    `fingerprint` identifies the data and the order of its samples: a checkpoint with other data is refused.
+    `files` are texts by file name, saved with the finished model.
     """
 
     model: torch.nn.Module

@@ -40,7 +40,7 @@ class Done:
         return (self.run_dir / "attempt" / name).exists()
 
     def statuses(self) -> dict[int, int]:
-        """Rank -> status, over the end markers that are there."""
+        """Rank -> status, over the end records that exist."""
         markers = [json.loads(p.read_text()) for p in (self.run_dir / "attempt").glob("rank-*.end")]
         return {m["rank"]: m["status"] for m in markers}
 

@@ -76,9 +76,7 @@ def whole(folder: Path) -> list[int]:
 def test_one_rank_that_fails_ends_the_others_and_its_line_stands_alone(lm: Callable[..., Done], tmp_path: Path) -> None:
     done = lm("a", checkpoint_dir=tmp_path / "text.txt")  # rank 0 alone looks: the other one waits in a collective
     assert done.status == 2
-    assert said(done) == [
-        f"clusterrun: rank 0: checkpoint_dir={tmp_path}/text.txt: nothing can be written there (it is a file)"
-    ]
+    assert said(done) == [f"clusterrun: rank 0: checkpoint_dir={tmp_path}/text.txt: not writable (it is a file)"]
     assert done.json("first_failure.json")["rank"] == 0
 
 
@@ -123,7 +121,7 @@ def test_a_disk_that_fills_stops_no_rank_and_leaves_the_last_good_checkpoint(
     lines = said(done)
     assert lines and all("NOT SAVED: No space left on device" in line for line in lines)
     steps = whole(full_disk)
-    assert steps and lines[-1].endswith(f"the last good one is step {steps[0]}")
+    assert steps and lines[-1].endswith(f"the last good checkpoint is step {steps[0]}")
     assert [name for name in os.listdir(full_disk) if name.startswith(".")] == []
 
 

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from clusterrun.worker.training import checkpoint
-from clusterrun.worker.training.background_writer import Saver
+from clusterrun.worker.training.background_writer import BackgroundWriter
 from clusterrun.worker.training.checkpoint import Snapshot
 
 
@@ -53,7 +53,7 @@ class Gate:
 
 def test_save_returns_while_the_write_still_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gate = Gate(monkeypatch)
-    saver = Saver(tmp_path, keep_last=2)
+    saver = BackgroundWriter(tmp_path, keep_last=2)
     saver.save(numbered(1))
     assert gate.begun.acquire(timeout=30)
     assert (saver.last_saved, steps(tmp_path), saver.wait(timeout=0)) == (None, [], False)
@@ -65,7 +65,7 @@ def test_save_returns_while_the_write_still_runs(tmp_path: Path, monkeypatch: py
 
 def test_a_second_save_waits_for_the_first_and_counts_the_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gate = Gate(monkeypatch)
-    saver = Saver(tmp_path, keep_last=2)
+    saver = BackgroundWriter(tmp_path, keep_last=2)
     saver.save(numbered(1))
     waiting, real_wait = threading.Event(), saver.wait
     monkeypatch.setattr(saver, "wait", lambda: (waiting.set(), real_wait()))
@@ -85,14 +85,14 @@ def test_a_second_save_waits_for_the_first_and_counts_the_wait(tmp_path: Path, m
 
 
 def test_it_prunes_after_each_save_and_keeps_the_best_also_for_the_next_attempt(tmp_path: Path) -> None:
-    saver = Saver(tmp_path, keep_last=1)
+    saver = BackgroundWriter(tmp_path, keep_last=1)
     for step in (1, 2, 3):
         saver.save(numbered(step), best=step == 2)
     saver.wait()
     assert steps(tmp_path) == [2, 3]
     assert json.loads((tmp_path / "best.json").read_text()) == {"step": 2}
 
-    resumed = Saver(tmp_path, keep_last=1, in_use=tmp_path / "step-00000003")
+    resumed = BackgroundWriter(tmp_path, keep_last=1, in_use=tmp_path / "step-00000003")
     assert resumed.best == 2
     for step in (4, 5):
         resumed.save(numbered(step))
@@ -104,14 +104,14 @@ def test_a_failed_write_is_loud_and_the_next_one_is_tried(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "checkpoints"
-    saver = Saver(folder, keep_last=1)
+    saver = BackgroundWriter(folder, keep_last=1)
     folder.write_text("a file where the folder should be")  # a real error of the system, for root too
     saver.save(numbered(1), best=True)
     saver.wait()
     assert saver.failure == "File exists"
     assert capsys.readouterr().err == (
-        f"clusterrun: CHECKPOINT of step 1 NOT SAVED: File exists ({folder}): training goes on;"
-        " there is no good one yet\n"
+        f"clusterrun: CHECKPOINT of step 1 NOT SAVED: File exists ({folder}): training continues;"
+        " there is no good checkpoint yet\n"
     )
     folder.unlink()
     saver.save(numbered(2))
@@ -125,8 +125,8 @@ def test_a_failed_write_is_loud_and_the_next_one_is_tried(
     saver.save(numbered(3))
     saver.wait()
     assert capsys.readouterr().err == (
-        f"clusterrun: CHECKPOINT of step 3 NOT SAVED: Input/output error ({folder}): training goes on;"
-        " the last good one is step 2\n"
+        f"clusterrun: CHECKPOINT of step 3 NOT SAVED: Input/output error ({folder}): training continues;"
+        " the last good checkpoint is step 2\n"
     )
     assert (saver.last_saved, steps(folder)) == (2, [2])
 
@@ -134,13 +134,13 @@ def test_a_failed_write_is_loud_and_the_next_one_is_tried(
 def test_a_failure_before_the_first_save_names_the_one_resumed_from(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    saver = Saver(tmp_path, keep_last=1, in_use=checkpoint.write(tmp_path, numbered(5)))
+    saver = BackgroundWriter(tmp_path, keep_last=1, in_use=checkpoint.write(tmp_path, numbered(5)))
     monkeypatch.setattr(checkpoint, "write", lambda *_: torch.zeros(1).reshape(7))  # no OSError: a fault of ours
     saver.save(numbered(6))
     saver.wait()
     error = capsys.readouterr().err
     assert "CHECKPOINT of step 6 NOT SAVED: RuntimeError: shape" in error
-    assert error.endswith("training goes on; the last good one is step-00000005\n")
+    assert error.endswith("training continues; the last good checkpoint is step-00000005\n")
 
 
 def test_an_old_one_that_cannot_be_deleted_is_told_and_fails_no_save(
@@ -150,17 +150,17 @@ def test_an_old_one_that_cannot_be_deleted_is_told_and_fails_no_save(
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(checkpoint, "prune", refuse)
-    saver = Saver(tmp_path, keep_last=1)
+    saver = BackgroundWriter(tmp_path, keep_last=1)
     saver.save(numbered(1))
     saver.wait()
     assert (saver.last_saved, saver.failure) == (1, None)
-    assert "step 1 is saved, but" in capsys.readouterr().err
+    assert "saved step 1; cannot delete old checkpoints" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"step": null}', '{"step": "x"}', "\udcff"])
 def test_a_damaged_best_is_no_best(tmp_path: Path, content: str) -> None:
     (tmp_path / "best.json").write_text(content, errors="surrogateescape")
-    assert Saver(tmp_path, keep_last=1).best is None
+    assert BackgroundWriter(tmp_path, keep_last=1).best is None
 
 
 def test_an_exit_of_the_interpreter_waits_for_the_write(tmp_path: Path) -> None:
@@ -169,12 +169,12 @@ def test_an_exit_of_the_interpreter_waits_for_the_write(tmp_path: Path) -> None:
         from pathlib import Path
         import torch
         from clusterrun.worker.training import checkpoint
-        from clusterrun.worker.training.background_writer import Saver
+        from clusterrun.worker.training.background_writer import BackgroundWriter
         main_is_over = threading.main_thread().join  # returns once the interpreter is on its way out
         write = checkpoint.write
         checkpoint.write = lambda *given: (main_is_over(), write(*given))
         snapshot = checkpoint.Snapshot(7, {{"w": torch.ones(9)}}, {{"optimizer": {{}}, "scaler": None}}, {{}}, "")
-        Saver(Path({str(tmp_path)!r}), keep_last=1).save(snapshot)
+        BackgroundWriter(Path({str(tmp_path)!r}), keep_last=1).save(snapshot)
         sys.exit(3)
     """)
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)

@@ -103,7 +103,7 @@ def test_the_rows_skipped_are_said_also_when_the_data_come_from_the_cache(
     (tmp_path / "rows.jsonl").write_text("\n".join([*good[:30], "{broken", *good[30:], "[]"]))
     for run in ("first", "again"):
         lm(run, data=tmp_path / "rows.jsonl", on_bad_row="skip")
-        assert "clusterrun: 2 rows that do not parse were skipped\n" in capsys.readouterr().out
+        assert "clusterrun: 2 rows skipped that do not parse\n" in capsys.readouterr().out
 
 
 def test_a_checkpoint_of_another_model_names_the_tensor_and_both_shapes(
@@ -127,7 +127,7 @@ def test_a_folder_that_takes_no_checkpoint_is_refused_before_the_first_step(
 ) -> None:
     folder = tmp_path / place
     line, status = refused(lambda: lm(checkpoint_dir=folder))
-    assert (line, status) == (f"checkpoint_dir={folder}: nothing can be written there ({why})", 2)
+    assert (line, status) == (f"checkpoint_dir={folder}: not writable ({why})", 2)
     assert not (tmp_path / "project" / "runs" / "run" / "metrics.jsonl").exists()
 
 
@@ -135,7 +135,7 @@ def test_a_folder_that_takes_no_model_is_refused_before_the_first_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     line, status = refused(lambda: export.check_target(Path("/proc/none"), "r1"))
-    assert line.startswith("save_path=/proc/none: nothing can be written in /proc (") and status == 2
+    assert line.startswith("save_path=/proc/none: cannot write to /proc (") and status == 2
     (tmp_path / "volume").mkdir()
     monkeypatch.setattr(Path, "is_mount", lambda path: path.name == "volume")  # a real one takes root
     line, status = refused(lambda: export.check_target(tmp_path / "volume", "r1"))

@@ -95,7 +95,7 @@ def test_a_rank_leaves_where_there_is_no_store(server: TCPStore) -> None:
 def test_the_lowest_rank_there_says_now_and_then_who_is_awaited(
     server: TCPStore, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(barriers, "SAY_EVERY_S", 0.5)
+    monkeypatch.setattr(barriers, "REPORT_EVERY_S", 0.5)
     come_all(server)
     waiting = [threading.Thread(target=barriers.leave, args=(rank(0, server), RUN))]
     waiting[0].start()
@@ -107,7 +107,7 @@ def test_the_lowest_rank_there_says_now_and_then_who_is_awaited(
     dist = rank(1, server, world=3)
     board = barriers.connect(dist, RunEnv(secret="new"), 5)
     board.claim("join/1", "{}")
-    barriers._say(board, "join", dist, ("n0", "n1", "n2"))
+    barriers._report_absent(board, "join", dist, ("n0", "n1", "n2"))
     assert capfd.readouterr().err == "clusterrun: rank 1: waiting for rank 0 on n0, rank 2 on n2 to come\n"
-    barriers._say(board, "join", rank(2, server, world=3), ("n0", "n1", "n2"))
+    barriers._report_absent(board, "join", rank(2, server, world=3), ("n0", "n1", "n2"))
     assert capfd.readouterr().err == "", "rank 1 is there and says it"

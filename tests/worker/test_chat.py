@@ -121,7 +121,7 @@ def test_a_text_is_tokenized_as_the_model_will_see_it() -> None:
 def test_a_template_that_changes_earlier_answers_is_refused_for_the_row_that_shows_it() -> None:
     once, twice = chat("a", "b"), chat("a", "b", "c", "d", where="b.jsonl:9")
     assert learned(encoded(FORGETTING, once)) == ["Hm. b<|eot|>"]
-    with pytest.raises(WorkerError, match=r"^b\.jsonl:9: the chat template writes message 2 otherwise"):
+    with pytest.raises(WorkerError, match=r"^b\.jsonl:9: the chat template renders message 2 differently"):
         encoded(FORGETTING, once, twice)
     found = encoded(FORGETTING, once, twice, on_bad_row="skip")
     assert (found.skipped, len(found.documents.lengths)) == (1, 1)

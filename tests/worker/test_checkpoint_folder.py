@@ -127,7 +127,7 @@ def leftover(folder: Path, name: str, age_s: float = 0.0) -> Path:
 
 
 def test_leftovers_of_dead_writers_go_and_those_of_live_ones_stay(tmp_path: Path, ended_pid: int) -> None:
-    hour = atomic_files.STRANGER_IS_DEAD_S
+    hour = atomic_files.REMOTE_WRITER_DEAD_S
     dead = [
         leftover(tmp_path, f".tmp-step-00000001-{HOST}-{ended_pid}"),
         leftover(tmp_path, f".tmp-step-00000002.replaced-{HOST}-{ended_pid}"),
@@ -147,7 +147,7 @@ def test_leftovers_of_dead_writers_go_and_those_of_live_ones_stay(tmp_path: Path
 
 
 def test_a_stranger_whose_folder_is_old_but_whose_file_grows_is_alive(tmp_path: Path) -> None:
-    path = leftover(tmp_path, ".tmp-step-00000001-node-17-5", age_s=2 * atomic_files.STRANGER_IS_DEAD_S)
+    path = leftover(tmp_path, ".tmp-step-00000001-node-17-5", age_s=2 * atomic_files.REMOTE_WRITER_DEAD_S)
     os.utime(path / "model.safetensors")
     atomic_files.sweep(tmp_path)
     assert path.exists()

@@ -126,7 +126,7 @@ def test_one_file_is_split_by_the_seed(tmp_path: Path, capsys: pytest.CaptureFix
 
     one, found = held_out()
     assert (len(found.train), len(found.held_out)) == (40, 10)
-    assert found.said == ["40 texts to train on, 10 held out"]
+    assert found.notes == ["40 texts to train on, 10 held out"]
     assert held_out()[0] == one and held_out()[1].fingerprint == found.fingerprint
     assert held_out(seed=2)[0] != one
     with pytest.raises(WorkerError, match=r"held_out=0.99 of 50 rows leaves none to train on"):
@@ -162,14 +162,14 @@ def test_a_class_that_training_never_saw_counts_as_wrong_and_is_said(
 ) -> None:
     files = {"train_data": table(tmp_path / "a.csv", 40), "val_data": table(tmp_path / "b.csv", 1, ["x", "king", ""])}
     run_dir = start(tmp_path, model=model, **files, target_cols="trade", **SMALL, steps=1)
-    assert "classes that no training row has count as wrong when held out: trade=king" in capsys.readouterr().out
+    assert "classes without training rows, counted as wrong in evaluation: trade=king" in capsys.readouterr().out
     row = last_row(run_dir)
     assert row["accuracy_trade"] in (0.0, 0.5) and row["val_loss"] > 0
 
 
 def test_bad_rows_stop_the_run_or_are_counted(tmp_path: Path, model: str, capsys: pytest.CaptureFixture[str]) -> None:
     settings = {"dataset": table(tmp_path / "a.csv", 9, ["", "smith", ""]), "target_cols": "trade", "model": model}
-    with pytest.raises(WorkerError, match=r"a\.csv:11: no text in 'text' \(on_bad_row=skip leaves such rows out\)"):
+    with pytest.raises(WorkerError, match=r"a\.csv:11: no text in 'text' \(on_bad_row=skip skips such rows\)"):
         start(tmp_path, "one", **settings, **SMALL, steps=1)
     start(tmp_path, "two", **settings, **SMALL, steps=1, on_bad_row="skip")
     assert "8 texts to train on, 1 held out; 1 bad rows skipped" in capsys.readouterr().out
@@ -183,7 +183,7 @@ def test_bad_rows_stop_the_run_or_are_counted(tmp_path: Path, model: str, capsys
         (["val_data=b.csv"], "val_data is set, but not train_data"),
         (["held_out=1"], "held_out must be between 0 and 1, got 1.0"),
         (["formatter=hisko"], "did you mean 'hisco'?"),
-        (["formatter={a}", "text_cols=b"], "names the text's columns itself: leave text_cols out"),
+        (["formatter={a}", "text_cols=b"], "names the text's columns: omit text_cols"),
         (["text_cols="], "text_cols must name the columns of the text"),
         (['target_cols=["a","a"]'], "target_cols names 'a' twice"),
         (["target_cols=text"], "target 'text' is in the text too"),

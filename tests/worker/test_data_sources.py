@@ -75,7 +75,7 @@ def test_home_is_understood(folder: Path, monkeypatch: pytest.MonkeyPatch) -> No
         ("", "no data given"),
         ([], "no data given"),
         ([7], "data must be names of files, got 7"),
-        ("notes.md", "cannot tell the rows of notes.md by its name: use one of .jsonl,"),
+        ("notes.md", "unknown file type: notes.md; known: .jsonl,"),
     ],
 )
 def test_data_that_is_not_there_is_a_wrong_request(folder: Path, data: Any, said: str) -> None:

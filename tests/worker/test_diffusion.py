@@ -144,7 +144,7 @@ def test_the_first_position_sees_the_last_one_also_in_bf16_and_when_loaded_again
 
 
 def test_a_model_that_stays_causal_is_refused() -> None:
-    with pytest.raises(WorkerError, match="Fixed cannot look both ways"):
+    with pytest.raises(WorkerError, match="Fixed does not support bidirectional attention"):
         masked.make_bidirectional(Fixed(torch.zeros(8, 12)))  # type: ignore[arg-type]
 
 

@@ -15,7 +15,7 @@ from clusterrun.worker.distenv import RunEnv
 from clusterrun.worker.epoch import Superseded
 from clusterrun.worker.models.export import export
 from clusterrun.worker.training import checkpoint
-from clusterrun.worker.training.background_writer import Saver
+from clusterrun.worker.training.background_writer import BackgroundWriter
 from clusterrun.worker.training.checkpoint import Snapshot
 from clusterrun.worker.training.report import Report
 from clusterrun.worker.training.settings import Training
@@ -71,7 +71,7 @@ def test_an_epoch_that_cannot_be_read_is_no_leave_to_write(
     damage(tmp_path / "epoch", *([0] if damage is os.truncate else []))
     with pytest.raises(OSError):
         epoch.check()
-    saver = Saver(tmp_path / "kept", keep_last=1)
+    saver = BackgroundWriter(tmp_path / "kept", keep_last=1)
     saver.save(numbered(1))
     saver.wait()
     assert "CHECKPOINT of step 1 NOT SAVED" in capsys.readouterr().err and saver.last_saved is None
@@ -95,7 +95,7 @@ def test_once_the_epoch_is_raised_no_name_changes_any_more(
             raise_epoch()
 
     monkeypatch.setattr(os, "rename", counted)
-    saver = Saver(folder, keep_last=1)
+    saver = BackgroundWriter(folder, keep_last=1)
     if moment == 0:
         raise_epoch()
     saver.save(numbered(3), best=True)
@@ -117,7 +117,7 @@ def test_a_save_that_is_on_its_way_when_the_epoch_is_raised_ends_the_process(
     before = state(tmp_path / "kept")
     fsync = os.fsync
     monkeypatch.setattr(os, "fsync", lambda descriptor: (raise_epoch(), fsync(descriptor)))
-    saver = Saver(tmp_path / "kept", keep_last=1)
+    saver = BackgroundWriter(tmp_path / "kept", keep_last=1)
     saver.save(numbered(2))
     with pytest.raises(Superseded):
         saver.save(numbered(3))
@@ -131,14 +131,14 @@ def test_no_row_no_sample_and_no_event_is_appended(
     run = RunEnv(run_id="r1", run_dir=tmp_path)
     report = Report(0, run, Training(tensorboard=tensorboard), 0, {})
     report.row(1, 2, {"loss": 1.0})
-    report.sampled(1, "a", "b")
+    report.sample(1, "a", "b")
     raise_epoch()
     capsys.readouterr()
     before = state(tmp_path)
     with pytest.raises(Superseded):
         report.row(2, 2, {"loss": 1.0})
     with pytest.raises(Superseded):
-        report.sampled(2, "a", "b")
+        report.sample(2, "a", "b")
     with pytest.raises(Superseded):
         Report(0, run, Training(tensorboard=tensorboard), 1, {})
     report.close()

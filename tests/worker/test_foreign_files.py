@@ -171,7 +171,7 @@ def test_a_cache_with_a_part_of_another_user_is_made_again(
     os.chown(theirs, STRANGER, STRANGER)
     again, tensors = prepare(tmp_path, KEY, build, ONE)
     assert again == folder and tensors["ids"].tolist() == [0, 1, 2]
-    assert capsys.readouterr().out == f"clusterrun: prepared data is made again: {theirs} belongs to another user\n"
+    assert capsys.readouterr().out == f"clusterrun: preparing the data again: {theirs} belongs to another user\n"
     prepare(tmp_path, KEY, build, ONE)
     assert capsys.readouterr().out == ""
 

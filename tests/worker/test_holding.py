@@ -15,7 +15,7 @@ from clusterrun.worker.distenv import RunEnv
 from clusterrun.worker.epoch import Superseded
 from clusterrun.worker.errors import WorkerError
 from clusterrun.worker.training import checkpoint, holding
-from clusterrun.worker.training.background_writer import Saver
+from clusterrun.worker.training.background_writer import BackgroundWriter
 from clusterrun.worker.training.checkpoint import Snapshot
 from tests.worker.small_training import go, run_env
 
@@ -133,7 +133,7 @@ def snapshot(step: int, run_id: str) -> Snapshot:
 def test_another_runs_checkpoints_are_never_pruned(kept: Path) -> None:
     for step in (1, 2, 3):
         checkpoint.write(kept, snapshot(step, "a"))
-    saver = Saver(kept, keep_last=1, run_id="b")
+    saver = BackgroundWriter(kept, keep_last=1, run_id="b")
     for step in (4, 5, 6):
         saver.save(snapshot(step, "b"))
     saver.wait()
@@ -148,7 +148,7 @@ def test_the_next_run_goes_on_in_the_folder_and_leaves_the_first_ones_checkpoint
     train("a", steps=4, save_every=2)
     train("b", steps=12, save_every=4)
     assert sorted(step for step, _ in checkpoint.found(kept)) == [4, 12]
-    with pytest.raises(WorkerError, match=r"holds checkpoints of run b: name another checkpoint_dir") as caught:
+    with pytest.raises(WorkerError, match=r"has checkpoints of run b: set another checkpoint_dir") as caught:
         train("c", steps=20, resume=str(kept / "step-00000004"))  # its step 12 would replace that of b
     assert caught.value.status == 2
     train("d", steps=14, resume=str(kept))

@@ -82,7 +82,7 @@ def test_a_gguf_package_is_found_without_being_imported(tmp_path: Path, monkeypa
         ("./nowhere", "no such folder"),
         ("nowhere.gguf", "no such GGUF file"),
         ("gguf:no_such_package_here", "neither a file nor an installed package"),
-        ("gguf:json", "carries no .gguf file"),
+        ("gguf:json", "the package has no .gguf file"),
         ("gguf:os.path", "neither a file nor an installed package"),
     ],
 )

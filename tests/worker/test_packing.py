@@ -102,7 +102,7 @@ def test_many_documents_are_placed_without_looking_at_every_row() -> None:
 
 
 def test_the_builtin_chats_fill_their_rows() -> None:
-    chats = sft.read(sft.Config.data, "stop")[0][::3]
+    chats = sft.read_conversations(sft.Config.data, "stop")[0][::3]
     tokenizer = train_bpe((said["content"] for chat in chats for said in chat.messages), 400, chat=True)
     lengths = encode(chats, tokenizer, 256, on_bad_row="stop").documents.lengths
     used = best_fit(lengths, 256).used

@@ -44,7 +44,7 @@ def test_the_login_side_reads_what_a_rank_says(tmp_path: Path) -> None:
         "name": "NVIDIA H200", "use": 97, "memory_gib": 100.5, "memory_total_gib": 139.8, "temperature": 61
     }  # fmt: skip
     before = time.time()
-    assert recorder(progress, tmp_path, rank=3).look()
+    assert recorder(progress, tmp_path, rank=3).write_if_due()
     (one,) = read_ranks(tmp_path)
     assert (one.rank, one.node, one.local_rank, one.pid) == (3, "node1", 1, os.getpid())
     assert (one.phase, one.step, one.steps, one.tokens_per_second) == ("training", 7, 100, 123.5)
@@ -56,7 +56,7 @@ def test_the_login_side_reads_what_a_rank_says(tmp_path: Path) -> None:
 
 
 def test_a_rank_that_has_not_begun_says_so_and_no_more(tmp_path: Path) -> None:
-    recorder(Progress(), tmp_path).look()
+    recorder(Progress(), tmp_path).write_if_due()
     (one,) = read_ranks(tmp_path)
     assert (one.phase, one.step, one.steps, one.stepped, one.gpu) == ("starting", None, None, None, None)
 
@@ -90,23 +90,23 @@ def test_an_error_leaves_the_phase_in_which_it_came() -> None:
 def test_it_is_written_at_once_then_rarely_and_when_the_phase_changes(tmp_path: Path) -> None:
     progress = Progress()
     one = recorder(progress, tmp_path)
-    assert [one.look(), one.look()] == [True, False]
+    assert [one.write_if_due(), one.write_if_due()] == [True, False]
     progress.step = 1
-    assert not one.look()
+    assert not one.write_if_due()
     progress.enter("training")
-    assert [one.look(), one.look()] == [True, False]
+    assert [one.write_if_due(), one.write_if_due()] == [True, False]
 
 
 def test_stepped_is_when_the_step_moved_not_when_that_was_written(tmp_path: Path) -> None:
     progress = Progress()
     one = recorder(progress, tmp_path)
     progress.step = 1
-    one.look()
+    one.write_if_due()
     seen = one.document()["stepped"]
-    one.look()
+    one.write_if_due()
     assert one.document()["stepped"] == seen
     progress.step = 2
-    one.look()
+    one.write_if_due()
     assert one.document()["stepped"] > seen
 
 
@@ -221,11 +221,11 @@ def test_a_write_that_hangs_holds_neither_the_work_nor_its_end(rank: subprocess.
 def test_a_rank_killed_while_it_writes_leaves_a_whole_record(tmp_path: Path) -> None:
     progress = Progress()
     one = recorder(progress, tmp_path)
-    one.look()
+    one.write_if_due()
     (tmp_path / ".rank-0.progress.tmp").write_text('{"rank": 0, "ti')
     assert [found.phase for found in read_ranks(tmp_path)] == ["starting"]
     progress.enter("joining")
-    one.look()
+    one.write_if_due()
     assert [path.name for path in tmp_path.iterdir()] == ["rank-0.progress"]
 
 
@@ -299,13 +299,13 @@ class FakeNvml(types.ModuleType):
     ],
 )
 def test_the_device_is_the_one_that_torch_uses(index: int, uuid: str, visible: str, found: str) -> None:
-    assert nvml.find(FakeNvml(), index, uuid, visible) == found
+    assert nvml.find_device(FakeNvml(), index, uuid, visible) == found
 
 
 @pytest.mark.parametrize(("index", "uuid", "visible"), [(1, "", "0"), (0, "dddd", ""), (0, "", "GPU-dddd")])
 def test_another_devices_figures_are_never_shown(index: int, uuid: str, visible: str) -> None:
     with pytest.raises(LookupError):
-        nvml.find(FakeNvml(), index, uuid, visible)
+        nvml.find_device(FakeNvml(), index, uuid, visible)
 
 
 def test_what_a_part_of_a_gpu_does_not_tell_is_left_open() -> None:
@@ -316,7 +316,7 @@ def test_what_a_part_of_a_gpu_does_not_tell_is_left_open() -> None:
 
 def test_without_nvml_there_are_no_figures_and_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    watcher = nvml.Watcher(0)
+    watcher = nvml.GpuSampler(0)
     thread = threading.Thread(target=watcher._run)  # never in the main thread: it blocks all signals where it runs
     thread.start()
     thread.join(30)
@@ -325,7 +325,7 @@ def test_without_nvml_there_are_no_figures_and_no_error(monkeypatch: pytest.Monk
 
 
 def test_old_figures_are_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    watcher = nvml.Watcher(0, every=10.0)
+    watcher = nvml.GpuSampler(0, every=10.0)
     watcher._last = (time.monotonic() - 30, {"use": 42})
     assert watcher.figures() == {"use": 42}
     watcher._last = (time.monotonic() - 50, {"use": 42})
@@ -334,13 +334,13 @@ def test_old_figures_are_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_sample_is_taken_and_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", FakeNvml())
-    watcher = nvml.Watcher(0, uuid="bbbb-2", every=1000.0)
+    watcher = nvml.GpuSampler(0, uuid="bbbb-2", every=1000.0)
     watcher.start()
     deadline = time.monotonic() + 10
     while watcher.figures() is None and time.monotonic() < deadline:
         time.sleep(0.01)
     progress = Progress()
     progress.gpu = watcher.figures
-    recorder(progress, tmp_path).look()
+    recorder(progress, tmp_path).write_if_due()
     document = json.loads((tmp_path / "rank-0.progress").read_text())
     assert document["gpu"]["use"] == 42 and document["gpu"]["memory_total_gib"] == 80.0

@@ -95,10 +95,10 @@ def test_a_folder_of_damaged_ones_is_refused_with_each_reason(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("given_path", "message"),
     [
-        ("runs/chekpoints", r"there is no such checkpoint \(did you mean 'checkpoints'\?\)$"),
-        ("rusn/checkpoints/step-00000001", r"there is no such checkpoint \(did you mean 'runs'\?\)$"),
-        ("runs/checkpoints/step-00000010", r"there is no such checkpoint \(did you mean 'step-00000001'\?\)$"),
-        ("atuo", r"there is no such checkpoint \(did you mean 'auto'\?\)$"),
+        ("runs/chekpoints", r"no such checkpoint \(did you mean 'checkpoints'\?\)$"),
+        ("rusn/checkpoints/step-00000001", r"no such checkpoint \(did you mean 'runs'\?\)$"),
+        ("runs/checkpoints/step-00000010", r"no such checkpoint \(did you mean 'step-00000001'\?\)$"),
+        ("atuo", r"no such checkpoint \(did you mean 'auto'\?\)$"),
         ("runs", "holds no checkpoint"),
         ("notes.txt", "is neither a checkpoint's folder nor a .pt file$"),
     ],

@@ -58,7 +58,7 @@ def test_the_weights_of_a_pt_file_whatever_wrapped_them(tmp_path: Path, prefix: 
     weights = {prefix + name: tensor for name, tensor in model.state_dict().items()}
     loaded = resume.load(saved(tmp_path / "x.pt", {key: weights, "epoch": 5} if key else weights))
     other = tiny(seed=1)
-    resume.fit(other, loaded.tensors, tmp_path / "x.pt")
+    resume.load_weights(other, loaded.tensors, tmp_path / "x.pt")
     assert equal(other, model)
     assert (loaded.step, loaded.state, loaded.trainer) == (0, {}, None)
 
@@ -140,7 +140,7 @@ def test_a_folder_that_cannot_be_read_is_one_line(tmp_path: Path, name: str, con
 
 def test_other_sizes_name_the_first_tensor_and_both_shapes() -> None:
     with pytest.raises(WorkerError) as caught:
-        resume.fit(tiny(hidden=16, vocab=32), tiny(hidden=32, vocab=64).state_dict(), X)
+        resume.load_weights(tiny(hidden=16, vocab=32), tiny(hidden=32, vocab=64).state_dict(), X)
     assert str(caught.value) == (
         f"checkpoint {X} is of another model: model.embed_tokens.weight is (64, 32) there and (32, 16) here"
     )
@@ -153,7 +153,7 @@ def test_another_architecture_says_what_is_lacking_and_what_is_too_much() -> Non
     before = {name: tensor.clone() for name, tensor in llama.state_dict().items()}
     tensors = {name: tensor for name, tensor in gpt2.state_dict().items() if name != "lm_head.weight"}
     with pytest.raises(WorkerError) as caught:
-        resume.fit(llama, tensors, X)
+        resume.load_weights(llama, tensors, X)
     assert str(caught.value) == (
         f"checkpoint {X} is of another model: it lacks 12 tensors (model.embed_tokens.weight,"
         " model.layers.0.self_attn.q_proj.weight, model.layers.0.self_attn.k_proj.weight, …), it also has 16 tensors"
@@ -167,7 +167,7 @@ def test_tied_weights_may_be_stored_under_either_name(stored: str) -> None:
     model, other = tiny(), tiny(seed=1)
     twin = {"model.embed_tokens.weight", "lm_head.weight"} - {stored}
     tensors = {name: tensor.clone() for name, tensor in model.state_dict().items() if name not in twin}
-    resume.fit(other, tensors, X)
+    resume.load_weights(other, tensors, X)
     assert equal(other, model)
 
 
@@ -175,10 +175,10 @@ def test_an_untied_checkpoint_does_not_fit_a_tied_model_and_the_other_way_round(
     with pytest.raises(
         WorkerError, match=r"lm_head\.weight and model\.embed_tokens\.weight are one tensor here and two"
     ):
-        resume.fit(tiny(), tiny(tied=False).state_dict(), X)
+        resume.load_weights(tiny(), tiny(tied=False).state_dict(), X)
     tensors = {name: tensor for name, tensor in tiny().state_dict().items() if name != "lm_head.weight"}
     with pytest.raises(WorkerError, match=r"it lacks 1 tensor \(lm_head.weight\)$"):
-        resume.fit(tiny(tied=False), tensors, X)
+        resume.load_weights(tiny(tied=False), tensors, X)
 
 
 SETTINGS = {"seed": 1, "global_batch_size": 8, "micro_batch_size": 2, "seq_len": 64, "data": "abc", "lr": 1e-3}
@@ -187,19 +187,19 @@ SETTINGS = {"seed": 1, "global_batch_size": 8, "micro_batch_size": 2, "seq_len":
 @pytest.mark.parametrize("key", ["seed", "global_batch_size", "micro_batch_size", "seq_len"])
 def test_a_setting_that_changes_the_order_of_samples_is_refused_with_both_values(key: str) -> None:
     with pytest.raises(WorkerError) as caught:
-        resume.same_run({"settings": SETTINGS}, SETTINGS | {key: 99})
+        resume.check_same_order({"settings": SETTINGS}, SETTINGS | {key: 99})
     assert caught.value.status == 2
     assert (
-        f"saved with {key}={SETTINGS[key]}, this run has {key}=99: set {key}={SETTINGS[key]}, or start afresh with"
+        f"saved with {key}={SETTINGS[key]}, this run has {key}=99: set {key}={SETTINGS[key]}, or start over with"
         in (str(caught.value))
     )
 
 
 def test_other_data_are_refused() -> None:
-    with pytest.raises(WorkerError, match="the data are not those it was saved with: give the same data, or start"):
-        resume.same_run({"settings": SETTINGS}, SETTINGS | {"data": "def"})
+    with pytest.raises(WorkerError, match=r"its data differ from this run's: use the same data, or start"):
+        resume.check_same_order({"settings": SETTINGS}, SETTINGS | {"data": "def"})
 
 
 @pytest.mark.parametrize("state", [{"settings": SETTINGS}, {"settings": {"seed": 1}}, {"settings": {}}, {}])
 def test_what_is_the_same_or_unknown_is_no_matter(state: dict[str, Any]) -> None:
-    resume.same_run(state, SETTINGS | {"lr": 5.0})
+    resume.check_same_order(state, SETTINGS | {"lr": 5.0})

@@ -50,14 +50,14 @@ def chats(count: int) -> list[dict[str, Any]]:
     ],
 )
 def test_each_known_shape_of_a_row_is_the_same_conversation(tmp_path: Path, row: dict[str, Any]) -> None:
-    found, skipped = sft.read(jsonl(tmp_path / "a.jsonl", row), "stop")
+    found, skipped = sft.read_conversations(jsonl(tmp_path / "a.jsonl", row), "stop")
     assert (found[0].messages, skipped) == (HELLO, 0)
     assert found[0].where.endswith("a.jsonl:1")
 
 
 def test_the_input_follows_its_instruction(tmp_path: Path) -> None:
     row = {"instruction": "Translate.", "input": "chat", "output": "cat"}
-    found, _ = sft.read(jsonl(tmp_path / "a.jsonl", row), "stop")
+    found, _ = sft.read_conversations(jsonl(tmp_path / "a.jsonl", row), "stop")
     assert found[0].messages[0]["content"] == "Translate.\n\nchat"
 
 
@@ -65,15 +65,15 @@ def test_files_of_different_shapes_go_together_and_a_csv_cell_holds_json(tmp_pat
     with open(tmp_path / "a.csv", "w", newline="") as file:
         csv.writer(file).writerows([["id", "messages"], ["1", json.dumps(HELLO)]])
     pairs = jsonl(tmp_path / "b.jsonl", {"prompt": "Hi", "completion": "Hello!"})
-    found, _ = sft.read((str(tmp_path / "a.csv"), pairs), "stop")
+    found, _ = sft.read_conversations((str(tmp_path / "a.csv"), pairs), "stop")
     assert [chat.messages for chat in found] == [HELLO, HELLO]
 
 
 def test_rows_of_no_known_shape_are_refused_with_their_columns_and_the_shapes(tmp_path: Path) -> None:
     data = jsonl(tmp_path / "a.jsonl", {"question": "Hi", "completion": "Hello!"})
     with pytest.raises(WorkerError) as caught:
-        sft.read(data, "skip")
-    assert "columns: question, completion; known are messages (" in str(caught.value)
+        sft.read_conversations(data, "skip")
+    assert "columns: question, completion; known: messages (" in str(caught.value)
     assert "prompt + completion" in str(caught.value)
     assert caught.value.status == 2
 
@@ -88,7 +88,7 @@ def test_rows_of_no_known_shape_are_refused_with_their_columns_and_the_shapes(tm
         ({"messages": ["Hi"]}, "message 1 is not an object with role and content: \"'Hi'\""),
         (
             {"messages": [HELLO[0], {"role": "bot", "content": "x"}]},
-            "message 2 has the role \"'bot'\": known are system,",
+            "message 2 has the role \"'bot'\": known: system,",
         ),
         ({"messages": [{"role": ["user"], "content": "x"}]}, "message 1 has the role"),
         ({"messages": [{"role": "user", "content": None}]}, "the content of message 1 (user) is null, not text"),
@@ -103,15 +103,15 @@ def test_rows_of_no_known_shape_are_refused_with_their_columns_and_the_shapes(tm
 def test_a_row_that_is_no_conversation_is_named_or_skipped(tmp_path: Path, row: dict[str, Any], problem: str) -> None:
     data = jsonl(tmp_path / "a.jsonl", {"messages": HELLO}, row)
     with pytest.raises(WorkerError) as caught:
-        sft.read(data, "stop")
+        sft.read_conversations(data, "stop")
     assert str(caught.value).startswith(f"{data}:2: {problem}")
-    found, skipped = sft.read(data, "skip")
+    found, skipped = sft.read_conversations(data, "skip")
     assert (len(found), skipped) == (1, 1)
 
 
 def test_nothing_but_bad_rows_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(WorkerError, match=r"no conversations in .*: 1 bad rows skipped"):
-        sft.read(jsonl(tmp_path / "a.jsonl", {"messages": []}), "skip")
+        sft.read_conversations(jsonl(tmp_path / "a.jsonl", {"messages": []}), "skip")
 
 
 # --- samples -----------------------------------------------------------------------------------------------------
@@ -172,13 +172,13 @@ def test_validation_data_of_its_own_leaves_all_else_to_train_on(tmp_path: Path) 
 
 def test_conversations_without_an_answer_are_not_trained_on(tmp_path: Path) -> None:
     data = jsonl(tmp_path / "a.jsonl", *[{"messages": HELLO[:1]}] * 30)
-    with pytest.raises(WorkerError, match="of 30 conversations none is left to train on; 27 of them have no answer"):
+    with pytest.raises(WorkerError, match="none of 30 conversations is left to train on; 27 of them have no answer"):
         sft.tokenize(Config(data=data, vocab=300), None, tmp_path)
 
 
 def test_too_few_conversations_to_hold_some_out_is_said(tmp_path: Path) -> None:
     data = jsonl(tmp_path / "a.jsonl", {"messages": HELLO})
-    with pytest.raises(WorkerError, match="none is left to evaluate on: set val_data, or a larger held_out"):
+    with pytest.raises(WorkerError, match="conversations is left to evaluate on: set val_data, or a larger held_out"):
         sft.tokenize(Config(data=data, vocab=300), None, tmp_path)
 
 

@@ -74,7 +74,7 @@ def test_hisco_codes_for_no_occupation_are_classes_of_every_digit() -> None:
 @pytest.mark.parametrize("cell", ["-4", "123456", "1.5", "smith", "12a", "٣"])
 def test_what_is_no_hisco_code_is_a_bad_row(tmp_path: Path, cell: str) -> None:
     data = write(tmp_path / "d.csv", ["text", "a"], ["smith", "83110"], ["baker", cell])
-    with pytest.raises(WorkerError, match=r"d\.csv:3: .* is no HISCO code: five digits, or -1, -2, -3"):
+    with pytest.raises(WorkerError, match=r"d\.csv:3: .* is not a HISCO code: five digits, or -1, -2, -3"):
         read(data, targets.find_formatter("hisco", ("text",)))
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterrun.worker.errors import WorkerError
-from clusterrun.worker.training.sampler import Order
+from clusterrun.worker.training.sampler import Sampler
 from clusterrun.worker.training.schedule import learning_rate, scaled
 from clusterrun.worker.training.sizes import BatchSizes, solve
 
@@ -62,7 +62,7 @@ def test_three_sizes_that_disagree_name_the_product() -> None:
 
 
 orders = st.builds(
-    Order,
+    Sampler,
     st.integers(40, 200),
     st.builds(lambda m, a, w: BatchSizes(m * a * w, m, a, w), st.integers(1, 4), st.integers(1, 3), st.integers(1, 3)),
     st.integers(0, 3),
@@ -70,50 +70,55 @@ orders = st.builds(
 )
 
 
-@given(order=orders)
-def test_every_sample_comes_once_per_epoch_over_all_ranks(order: Order) -> None:
+@given(sampler=orders)
+def test_every_sample_comes_once_per_epoch_over_all_ranks(sampler: Sampler) -> None:
     seen = [
-        [i for step in range(1, order.steps_per_epoch + 1) for _, samples in order.mine(step, rank) for i in samples]
-        for rank in range(order.sizes.world_size)
+        [
+            i
+            for step in range(1, sampler.steps_per_epoch + 1)
+            for _, samples in sampler.rank_slots(step, rank)
+            for i in samples
+        ]
+        for rank in range(sampler.sizes.world_size)
     ]
     together = [i for mine in seen for i in mine]
     assert len(together) == len(set(together))
-    dropped = order.samples % order.sizes.global_batch_size if order.drop_last else 0
-    assert len(together) == order.samples - dropped
+    dropped = sampler.samples % sampler.sizes.global_batch_size if sampler.drop_last else 0
+    assert len(together) == sampler.samples - dropped
 
 
-@given(order=orders, step=st.integers(1, 60))
-def test_ranks_take_the_same_number_of_micro_batches(order: Order, step: int) -> None:
-    assert len({len(order.mine(step, rank)) for rank in range(order.sizes.world_size)}) == 1
+@given(sampler=orders, step=st.integers(1, 60))
+def test_ranks_take_the_same_number_of_micro_batches(sampler: Sampler, step: int) -> None:
+    assert len({len(sampler.rank_slots(step, rank)) for rank in range(sampler.sizes.world_size)}) == 1
 
 
 @given(st.integers(40, 200), st.integers(1, 4), st.integers(1, 40), st.booleans())
 def test_two_ranks_see_the_slots_of_one_rank_with_two_accumulations(n: int, micro: int, step: int, drop: bool) -> None:
-    two = Order(n, BatchSizes(2 * micro, micro, 1, 2), 1, drop)
-    one = Order(n, BatchSizes(2 * micro, micro, 2, 1), 1, drop)
+    two = Sampler(n, BatchSizes(2 * micro, micro, 1, 2), 1, drop)
+    one = Sampler(n, BatchSizes(2 * micro, micro, 2, 1), 1, drop)
     assert two.slots(step) == one.slots(step)
-    filled = {slot: samples for rank in (0, 1) for slot, samples in two.mine(step, rank) if samples}
-    assert filled == dict(one.mine(step, 0))
+    filled = {slot: samples for rank in (0, 1) for slot, samples in two.rank_slots(step, rank) if samples}
+    assert filled == dict(one.rank_slots(step, 0))
 
 
 def test_each_epoch_has_its_own_order() -> None:
-    order = Order(64, BatchSizes(64, 64, 1, 1), 1, False)
-    assert sorted(order.slots(1)[0]) == sorted(order.slots(2)[0])
-    assert order.slots(1) != order.slots(2)
+    sampler = Sampler(64, BatchSizes(64, 64, 1, 1), 1, False)
+    assert sorted(sampler.slots(1)[0]) == sorted(sampler.slots(2)[0])
+    assert sampler.slots(1) != sampler.slots(2)
 
 
 def test_too_few_samples_for_a_full_batch_are_refused_with_drop_last_only() -> None:
     sizes = BatchSizes(16, 16, 1, 1)
-    assert Order(3, sizes, 1, False).steps_per_epoch == 1
+    assert Sampler(3, sizes, 1, False).steps_per_epoch == 1
     with pytest.raises(WorkerError, match="drop_last=false"):
-        Order(3, sizes, 1, True)
+        Sampler(3, sizes, 1, True)
 
 
 @pytest.mark.parametrize(("gpus", "steps"), [(1, 7375), (2, 3687), (4, 1843), (8, 921)])
 def test_steps_per_epoch_are_the_guides_with_drop_last_and_one_more_without(gpus: int, steps: int) -> None:
     sizes = solve(0, 4, 0, gpus, 16)
-    assert Order(29_500, sizes, 1, True).steps_per_epoch == steps
-    assert Order(29_500, sizes, 1, False).steps_per_epoch == math.ceil(29_500 / (4 * gpus))
+    assert Sampler(29_500, sizes, 1, True).steps_per_epoch == steps
+    assert Sampler(29_500, sizes, 1, False).steps_per_epoch == math.ceil(29_500 / (4 * gpus))
 
 
 @pytest.mark.parametrize(("global_batch", "lr"), [(8, 2.5e-6), (16, 5.0e-6)])

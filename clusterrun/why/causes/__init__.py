@@ -13,7 +13,8 @@
 Pure: no file is opened here.
 """
 
-from clusterrun.why.causes.model import Cause, EndFacts, Evidence, Line, RankEnd, RankFailure
+from clusterrun.records.rank_records import RankEnd, RankFailure
+from clusterrun.why.causes.model import Cause, EndFacts, Evidence, Line
 from clusterrun.why.causes.select import first_cause
 
 __all__ = ["Cause", "EndFacts", "Evidence", "Line", "RankEnd", "RankFailure", "first_cause"]

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
 
+from clusterrun.records.rank_records import RankEnd, RankFailure
+
 READ = 4_096  # characters of a line that a pattern looks at: foreign lines may be long, and made to be slow
 _WARNING = re.compile(r":\d+: [A-Z]\w*Warning: ")
 
@@ -32,29 +34,6 @@ class Strength(IntEnum):
     HINT = 2  # may be the cause where nothing else is
     CONSEQUENCE = 3  # another rank went first
     ECHO = 4  # who reports the end of somebody else
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankFailure:
-    """What the rank that failed first wrote of itself (``first_failure.json``)."""
-
-    rank: int
-    node: str = ""
-    status: int | None = None
-    error: str = ""
-    place: str = ""  # file:line
-    file: str = ""  # where this was read
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankEnd:
-    """A rank's own end record (``rank-N.end``)."""
-
-    rank: int
-    node: str = ""
-    status: int | None = None
-    time: float | None = None
-    error: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import re
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 from clusterrun.errors import ClusterrunError
 from clusterrun.job import JobStatus
 from clusterrun.logs import LogFile
-from clusterrun.records import progress, run_record
+from clusterrun.records import progress, rank_records, run_record
 from clusterrun.records.progress import RankProgress
 from clusterrun.records.run_record import RunRecord
 from clusterrun.state.reconcile import RunState
 from clusterrun.why.causes.flight_recorder import LARGEST, Reached, ranks_behind, read_dump
-from clusterrun.why.causes.model import EndFacts, RankEnd, RankFailure
+from clusterrun.why.causes.model import EndFacts
 
 _DUMP = re.compile(r"flight_recorder_(\d{1,7})")
-_DUMPS_READ = 256 * 1024 * 1024  # bytes of flight recorder dumps altogether
+_DUMPS_READ = 256 * 1024 * 1024  # bytes, of all flight recorder dumps
 
 
 def load_end_facts(state: RunState) -> EndFacts:
@@ -40,17 +39,16 @@ def load_end_facts(state: RunState) -> EndFacts:
         )
     folder = folders[-1]
     end = run_record.read_json(folder / "end.json") or {}
-    nodes = _nodes(run_record.read_json(folder / "start.json") or {})
-    ends = _ends(folder)
+    start = rank_records.load_start(folder) or {"ranks": []}
     return EndFacts(
         state=status.state,
         exit_status=status.exit_status,
         reason=status.reason,
         due=str(end.get("due") or ""),
         world_size=run.world_size,
-        nodes=nodes,
-        failure=_failure(folder),
-        ends=ends,
+        nodes={entry["rank"]: entry["node"] for entry in start["ranks"]},
+        failure=rank_records.find_failure(folder),
+        ends=rank_records.load_ends(folder),
         cancelled_by=_canceller(run, status),
         behind=_behind(folder),
     )
@@ -64,58 +62,13 @@ def _canceller(run: RunRecord, status: JobStatus) -> str:
     return ""
 
 
-def _nodes(start: Mapping[str, Any]) -> dict[int, str]:
-    ranks = start.get("ranks")
-    return {
-        rank["rank"]: rank["node"]
-        for rank in (ranks if isinstance(ranks, list) else ())
-        if isinstance(rank, dict) and type(rank.get("rank")) is int and isinstance(rank.get("node"), str)
-    }
-
-
-def _failure(folder: Path) -> RankFailure | None:
-    record = run_record.read_json(folder / "first_failure.json")
-    if record is None or type(record.get("rank")) is not int:
-        return None
-    place = f"{record['file']}:{record.get('line')}" if isinstance(record.get("file"), str) else ""
-    status = record.get("status")
-    return RankFailure(
-        rank=record["rank"],
-        node=str(record.get("node") or ""),
-        status=status if type(status) is int else None,
-        error=str(record.get("error") or ""),
-        place=place,
-        file=str(folder / "first_failure.json"),
-    )
-
-
-def _ends(folder: Path) -> tuple[RankEnd, ...]:
-    """Return the ranks' end records, sorted by rank."""
-    found = []
-    for path in _files(folder):
-        record = run_record.read_json(path) if re.fullmatch(r"rank-\d{1,7}\.end", path.name) else None
-        if record is None or type(record.get("rank")) is not int:
-            continue
-        status, at = record.get("status"), record.get("time")
-        found.append(
-            RankEnd(
-                rank=record["rank"],
-                node=str(record.get("node") or ""),
-                status=status if type(status) is int else None,
-                time=float(at) if isinstance(at, int | float) else None,
-                error=str(record.get("error") or ""),
-            )
-        )
-    return tuple(sorted(found, key=lambda end: end.rank))
-
-
 def _behind(folder: Path) -> dict[int, str]:
-    """Return the stalled ranks, from their flight recorder dumps or else from their progress records."""
+    """Return the stalled ranks, from their flight recorder dumps or else from their heartbeats."""
     return ranks_behind(_dumps(folder)) or stalled_ranks(progress.read_ranks(folder))
 
 
 def stalled_ranks(ranks: Iterable[RankProgress]) -> dict[int, str]:
-    """Return the ranks (at most half) whose last progress record is older, or at an earlier step, than the others'."""
+    """Return the ranks, at most half, that were silent or at an earlier step at the others' last heartbeats."""
     known = list(ranks)
     if len(known) < 2:
         return {}

@@ -1,4 +1,4 @@
-"""Real text that every Python carries, for jobs without data of their own: no file, no network, no import."""
+"""Text that comes with Python, for jobs without data: no file, no network, no import."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 
 from ..errors import WorkerError
 
-#: Modules by topic, chosen for much prose in little source; one that a Python does not have is skipped.
+#: Modules by topic, chosen for much prose in little source; missing ones are skipped.
 MODULES: dict[str, tuple[str, ...]] = {
     "text": ("textwrap", "difflib", "re", "shlex", "codecs", "configparser", "email.message", "optparse"),
     "files": ("genericpath", "posixpath", "pathlib", "pathlib._local", "shutil", "tempfile", "tarfile", "bz2"),
@@ -29,7 +29,7 @@ MODULES: dict[str, tuple[str, ...]] = {
 SHOWN = {"_pydecimal": "decimal", "_collections_abc": "collections.abc", "_pydatetime": "datetime",
          "genericpath": "os.path", "posixpath": "os.path", "concurrent.futures._base": "concurrent.futures",
          "pathlib._local": "pathlib"}  # fmt: skip
-SHORTEST = 20  # characters; below it a docstring says nothing
+SHORTEST = 20  # characters; shorter docstrings are left out
 BRIEF = "You answer questions about Python's standard library in one sentence."
 
 
@@ -111,7 +111,7 @@ def _chat(doc: Doc) -> list[dict[str, str]]:
     first, _, rest = (part.strip() for part in doc.text.partition("\n\n"))
     first = " ".join(first.split())
     ask = f"What is the {doc.kind} {doc.name}?" if doc.kind in ("class", "module") else f"What does {doc.name} do?"
-    # a stable draw by name: hash() differs from process to process
+    # a stable hash of the name: hash() differs between processes
     style = zlib.crc32(doc.name.encode()) % 4
     if style == 0:
         return [_say("system", BRIEF), _say("user", ask), _say("assistant", first)]

@@ -1,4 +1,4 @@
-"""From conversations to tokens, with labels on what the assistant says and on nothing else."""
+"""Tokenize conversations, with labels on the assistant's tokens only."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 Span = tuple[int, int]
 
-MARKED = re.compile(r"\{%-?\s*generation\s*-?%\}")  # a template that says itself what the assistant's part is
+MARKED = re.compile(r"\{%-?\s*generation\s*-?%\}")  # a template that marks the assistant's turns
 TOGETHER = 1000  # conversations tokenized at once, in parallel
 
 
 class Encoded(NamedTuple):
-    """Tokenized conversations; how many were cut, had no answer left, or were bad and skipped."""
+    """Tokenized conversations, and how many were cut, had no answer left, or were bad and skipped."""
 
     documents: Documents
     cut: int
@@ -36,7 +36,7 @@ class Encoded(NamedTuple):
 
 
 def encode(chats: Sequence[Chat], tokenizer: PreTrainedTokenizerFast, seq_len: int, *, on_bad_row: str) -> Encoded:
-    """Tokenize conversations by the chat template: the labels are what the assistant says, to the end of each turn.
+    """Tokenize conversations by the chat template: the labels are the assistant's tokens, to the end of each turn.
 
     They are cut at `seq_len` tokens, and left out if nothing of an answer is within them. Raises WorkerError for a
     tokenizer or template that cannot be used, and for a conversation that the template refuses or changes in
@@ -71,7 +71,7 @@ def encode(chats: Sequence[Chat], tokenizer: PreTrainedTokenizerFast, seq_len: i
 
 
 def answers(tokenizer: Any, messages: Messages, special: Sequence[str]) -> tuple[str, list[Span]]:
-    """Return a conversation as the template writes it, and the spans of characters that the assistant is to write.
+    """Return a conversation as the template writes it, and the spans of characters of the assistant's turns.
 
     A span reaches to the end of the turn's end token (one of `special`). Where the template does not mark what the
     assistant writes, it is what an answer adds to the prompt for it. Raises Malformed.
@@ -91,15 +91,15 @@ def answers(tokenizer: Any, messages: Messages, special: Sequence[str]) -> tuple
         answered = text if i == len(messages) - 1 else _render(tokenizer, template, messages[: i + 1])[0]
         if not (answered.startswith(prompt) and text.startswith(answered)):
             raise Malformed(
-                f"the chat template writes message {i + 1} otherwise once its conversation goes on, so it cannot be"
-                " told which tokens are the assistant's: give the template {% generation %} marks"
+                f"the chat template renders message {i + 1} differently when more messages follow, so the assistant's"
+                " tokens cannot be found: add {% generation %} marks to the template"
             )
         spans.append((len(prompt), len(prompt) + _to_end_token(answered[len(prompt) :], special)))
     return text, spans
 
 
 def with_template(tokenizer: PreTrainedTokenizerFast) -> bool:
-    """Give a tokenizer without a chat template the ChatML one and its two tokens; tells whether it had none."""
+    """Add the ChatML template and its two tokens to a tokenizer without a template. Return whether it did."""
     if tokenizer.chat_template:
         return False
     start, end = TURN
@@ -120,7 +120,7 @@ def _template(tokenizer: Any) -> str:
 def _render(
     tokenizer: Any, template: str, messages: Messages, *, prompting: bool = False, marked: bool = False
 ) -> tuple[str, list[Span]]:
-    """The text of a conversation, and the spans that a marked template says the assistant writes."""
+    """Return the text of a conversation, and the spans that its template marks as the assistant's."""
     from transformers.utils.chat_template_utils import render_jinja_template
 
     try:
@@ -133,7 +133,7 @@ def _render(
         )
     except ImportError as error:
         raise WorkerError(f"chat templates need jinja2 ({error}): pip install 'jinja2>=3.1.6'") from None
-    except Exception as error:  # a template is somebody's program: what it raises is open
+    except Exception as error:  # a template is a program and can raise anything
         raise Malformed(f"the chat template refuses it: {excerpt(str(error))}") from None
     texts, spans = rendered  # of each conversation
     return texts[0], spans[0] if marked else []
@@ -141,20 +141,20 @@ def _render(
 
 def _special_tokens(tokenizer: Any) -> tuple[str, ...]:
     if not tokenizer.is_fast:
-        raise WorkerError("sft needs a fast tokenizer (a tokenizer.json), which tells where in the text a token stands")
+        raise WorkerError("sft needs a fast tokenizer (a tokenizer.json), which knows each token's place in the text")
     added = [token.content for token in tokenizer.added_tokens_decoder.values() if token.special]
     return tuple({*added, *tokenizer.all_special_tokens})
 
 
 def _with_end_token(text: str, end: int, special: Sequence[str]) -> int:
-    """Where a marked answer ends: after the special token that follows it, should the mark leave that out."""
+    """Return the end of a marked answer: after the special token that follows it, if the mark excludes that."""
     if text.endswith(tuple(special), 0, end):
         return end
     return end + max((len(token) for token in special if text.startswith(token, end)), default=0)
 
 
 def _to_end_token(answer: str, special: Sequence[str]) -> int:
-    """Length of an answer without the blank that a template sets between the end token and the next turn."""
+    """Return the length of an answer without the blank that a template adds between the end token and the next turn."""
     body = answer.rstrip()
     return len(body) if body.endswith(tuple(special)) else len(answer)
 
@@ -168,7 +168,7 @@ def _tokenize(tokenizer: Any, texts: list[str]) -> Iterator[tuple[list[int], lis
 
 
 def _labels(ids: list[int], offsets: list[Span], spans: list[Span]) -> list[int]:
-    """The next token where it is (even partly) the assistant's, else IGNORED."""
+    """Return the labels: the next token if it is (even partly) the assistant's, else IGNORED."""
     labels = [IGNORED] * (len(ids) + 1)
     for begin, end in spans:
         first = bisect_right(offsets, begin, key=lambda span: span[1])

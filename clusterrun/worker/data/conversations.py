@@ -1,4 +1,4 @@
-"""From rows to conversations: the three well-known ways in which chat data is written."""
+"""Parse rows into conversations, in the three common formats of chat data."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Chat(NamedTuple):
 
 
 class Malformed(ValueError):
-    """What is wrong with a row, as it stands in a message."""
+    """A row is malformed; the message says why."""
 
 
 def conversations(rows: Rows, what: str, *, on_bad_row: str) -> tuple[list[Chat], int]:
@@ -37,7 +37,7 @@ def conversations(rows: Rows, what: str, *, on_bad_row: str) -> tuple[list[Chat]
     if not any(set(shape) <= set(rows.columns) for shape in SHAPES):
         listed = ", ".join(shown(column) for column in rows.columns[:LISTED])
         more = ", …" if len(rows.columns) > LISTED else ""
-        raise WorkerError(f"no conversations in {what}: columns: {listed}{more}; known are {SHAPES_IN_WORDS}", status=2)
+        raise WorkerError(f"no conversations in {what}: columns: {listed}{more}; known: {SHAPES_IN_WORDS}", status=2)
     chats = []
     for row in rows.rows:
         try:
@@ -50,9 +50,9 @@ def conversations(rows: Rows, what: str, *, on_bad_row: str) -> tuple[list[Chat]
 
 
 def refuse(where: str, problem: Malformed, on_bad_row: str) -> None:
-    """Raise the WorkerError for a bad row, unless such rows are to be skipped."""
+    """Raise the WorkerError for a bad row, unless on_bad_row=skip."""
     if on_bad_row != "skip":
-        raise WorkerError(f"{where}: {problem} (on_bad_row=skip leaves such rows out)") from None
+        raise WorkerError(f"{where}: {problem} (on_bad_row=skip skips such rows)") from None
 
 
 def _messages(values: dict[str, Any]) -> Messages:
@@ -91,7 +91,7 @@ def _checked(messages: Any) -> Messages:
             raise Malformed(f"message {number} is not an object with role and content: {excerpt(repr(message))}")
         role, content = message["role"], message["content"]
         if role not in ROLES:
-            raise Malformed(f"message {number} has the role {excerpt(repr(role))}: known are {', '.join(ROLES)}")
+            raise Malformed(f"message {number} has the role {excerpt(repr(role))}: known: {', '.join(ROLES)}")
         if not isinstance(content, str):
             raise Malformed(f"the content of message {number} ({role}) is {_kind(content)}, not text")
         if not _encodes(content):

@@ -1,4 +1,4 @@
-"""One file into rows: what each format calls a row, and what makes a row a bad one."""
+"""Read the rows of a file in its format, and report bad rows."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import json
 import os
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import IO, Any
@@ -18,7 +18,7 @@ from ..errors import WorkerError
 EXCERPT = 60
 SURROGATE = re.compile(rb"\\u[dD]").search  # what JSON writes for a character above U+FFFF, or for half of one
 UTF16 = (b"\xff\xfe", b"\xfe\xff")
-CSV_WORDS = {
+CSV_PROBLEMS = {
     "unexpected end of data": "a quote opened here is never closed",
     "new-line character seen in unquoted field": "a bare carriage return",
 }
@@ -26,7 +26,7 @@ CSV_WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row; `where` says where it stands, as "FILE:LINE" (of its first line), "FILE row N" or "builtin:NAME:N"."""
+    """One row; `where` is its place: "FILE:LINE" (of its first line), "FILE row N" or "builtin:NAME:N"."""
 
     values: dict[str, Any]
     where: str
@@ -34,7 +34,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Bad:
-    """A row that does not parse; `lines` is how many lines of the file went with it."""
+    """A row that does not parse; `lines` is how many lines of the file it takes."""
 
     where: str
     problem: str
@@ -42,7 +42,7 @@ class Bad:
 
 
 def format_of(path: str) -> str | None:
-    """Name the format of rows by the file's suffix (".jsonl", ".csv" …; ".gz" after it is allowed), None if none."""
+    """Return the format of rows by the file's suffix (".jsonl", ".csv" …; ".gz" after it is allowed), None if none."""
     stem, suffix = os.path.splitext(path.lower())
     if suffix == ".gz":
         suffix = os.path.splitext(stem)[1]
@@ -53,7 +53,7 @@ def format_of(path: str) -> str | None:
 def read_file(path: str) -> Iterator[Row | Bad]:
     """Yield the rows of a file in its format; raises WorkerError naming a file that cannot be read as a whole."""
     try:
-        yield from READERS[format_of(path)](path)
+        yield from READERS[format_of(path) or ""](path)
     except (OSError, EOFError, zlib.error) as error:
         raise _unreadable(path, error) from None
 
@@ -76,12 +76,12 @@ def _unreadable(path: str, error: Exception) -> WorkerError:
 
 
 def shown(text: str) -> str:
-    """Return a foreign name as it may stand in a message: as it is if that is printable, else quoted and escaped."""
+    """Return a name for a message: unchanged if it is printable, else quoted and escaped."""
     return text if text.isprintable() else repr(text)
 
 
 def first_line(error: Exception) -> str:
-    """Return what a library says of an error as one printable line."""
+    """Return the first line of a library's error message, made printable."""
     lines = str(error).strip().splitlines()
     line = lines[0].strip() if lines else type(error).__name__
     return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in line)
@@ -94,12 +94,12 @@ def excerpt(data: str | bytes) -> str:
     return quoted if len(quoted) <= EXCERPT else quoted[: EXCERPT - 1] + "…"
 
 
-def _open(path: str) -> IO[bytes]:
+def _open(path: str) -> gzip.GzipFile | IO[bytes]:
     return gzip.open(path) if path.lower().endswith(".gz") else open(path, "rb")
 
 
 def _lines(path: str) -> Iterator[bytes]:
-    """Yield the file's lines, split at newlines alone, without a byte order mark."""
+    """Yield the file's lines, split at newlines only, without a byte order mark."""
     with _open(path) as file:
         first = file.readline()
         _refuse_utf16(path, first)
@@ -145,7 +145,7 @@ def _json_problem(error: Exception, line: bytes) -> str:
 
 
 def _lone_surrogate(values: Any) -> bool:
-    """Tell whether JSON's escapes made text that is none: no tokenizer takes it."""
+    """Return whether a JSON value has half of a surrogate pair, which no tokenizer accepts."""
     try:
         json.dumps(values, ensure_ascii=False).encode()
     except UnicodeEncodeError:
@@ -207,8 +207,8 @@ def _csv(path: str, delimiter: str) -> Iterator[Row | Bad]:
             return
         except csv.Error as error:
             fields = []
-            words = first_line(error).partition(" - ")[0]
-            problems.append(CSV_WORDS.get(words, words))
+            problem = first_line(error).partition(" - ")[0]
+            problems.append(CSV_PROBLEMS.get(problem, problem))
         if header and not problems and len(fields) == width:
             yield Row(dict(zip(header, fields)), f"{name}:{start}")  # noqa: B905, the lengths were just compared
             continue
@@ -253,7 +253,7 @@ def _parquet(path: str) -> Iterator[Row | Bad]:
         raise WorkerError(f"cannot read {shown(path)} as parquet: {first_line(error)}") from None
 
 
-READERS = {
+READERS: dict[str, Callable[[str], Iterator[Row | Bad]]] = {
     ".jsonl": _jsonl,
     ".ndjson": _jsonl,
     ".json": _json,

@@ -1,4 +1,4 @@
-"""A data set of the Hugging Face hub, where `datasets` and the network (or its cache) are there."""
+"""Data sets of the Hugging Face hub; needs the package `datasets`, and the network or its cache."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def read_hub(source: str) -> Iterator[Row]:
         raise WorkerError(f"reading {source} needs datasets: pip install datasets") from None
     try:
         table = datasets.load_dataset(form["name"], split=form["split"] or "train", trust_remote_code=False)
-    except Exception as error:  # the network's, the hub's and the data set's own: datasets has no common class
+    except Exception as error:  # errors of the network, the hub and the data set: datasets has no common class
         raise WorkerError(f"cannot load {source}: {type(error).__name__}: {first_line(error)}") from None
     for number, values in enumerate(table, 1):
         yield Row(values, f"{form['name']} row {number}")

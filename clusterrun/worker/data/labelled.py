@@ -1,4 +1,4 @@
-"""Labelled texts to learn from: read, split, tokenized once, and put into batches as long as their longest text."""
+"""Labelled texts: read, split, tokenized once, and batched with padding to the longest text."""
 
 from __future__ import annotations
 
@@ -23,12 +23,17 @@ from .tokenizer import digest, train_bpe
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from ..tasks.classify import Config
-
 BUILTIN = "builtin:labelled"
 BUILTIN_TARGETS = ("kind", "topic")
-ASKED = ("model", "vocab", "seq_len", "text_cols", "formatter", "on_bad_row")  # what else the tensors depend on
-NAMED = 5  # unseen classes that a message names
+CACHE_KEYS = (
+    "model",
+    "vocab",
+    "seq_len",
+    "text_cols",
+    "formatter",
+    "on_bad_row",
+)  # settings that the tensors depend on
+NAMED = 5  # unseen classes to name in a message
 
 
 class Labelled:
@@ -44,7 +49,7 @@ class Labelled:
         return len(self._labels)
 
     def batch(self, indices: Sequence[int]) -> Batch:
-        """(texts, longest) of input ids and attention mask, padded on the right; labels are (texts, groups)."""
+        """Return (texts, longest) input ids and attention mask, padded on the right, and (texts, groups) labels."""
         chosen = torch.tensor(list(indices))
         starts = self._offsets[chosen]
         lengths = self._offsets[chosen + 1] - starts
@@ -58,18 +63,20 @@ class Labelled:
 
 
 class Data(NamedTuple):
-    """What `classify` learns from; `said` are lines about it, `fingerprint` names the rows, their tokens and labels."""
+    """The data of `classify`; `notes` are lines to print, `fingerprint` identifies the rows, tokens and labels."""
 
     tokenizer: PreTrainedTokenizerBase
     groups: tuple[Group, ...]
     train: Labelled
     held_out: Labelled
-    said: list[str]
+    notes: list[str]
     fingerprint: str
 
 
-def prepare(config: Config, tokenizer: PreTrainedTokenizerBase | None, root: Path, dist: DistEnv) -> Data:
-    """Read and tokenize the labelled texts, or find that done in the cache folder `root`; a collective.
+def prepare(config: Any, tokenizer: PreTrainedTokenizerBase | None, root: Path, dist: DistEnv) -> Data:
+    """Read and tokenize the labelled texts, or load them from the cache folder `root`; a collective.
+
+    `config` has the settings of the task `classify`.
 
     Without a tokenizer one of `config.vocab` tokens is trained on the texts. Without `val_data` a share of
     `config.held_out` is taken out of the rows by a permutation of `config.seed`.
@@ -77,7 +84,7 @@ def prepare(config: Config, tokenizer: PreTrainedTokenizerBase | None, root: Pat
     key: dict[str, Any] = {}
     if dist.rank == 0:
         key = {"name": "classify", "data": marks(*_data(config)), "targets": _target_cols(config)}
-        key |= {name: getattr(config, name) for name in ASKED}
+        key |= {name: getattr(config, name) for name in CACHE_KEYS}
         key["split"] = None if config.val_data else [config.held_out, config.seed]
         key["tokenizer"] = digest(tokenizer)
     folder, tensors = prepared.prepare(root, key, lambda folder: _make(config, tokenizer, folder), dist)
@@ -98,8 +105,8 @@ def prepare(config: Config, tokenizer: PreTrainedTokenizerBase | None, root: Pat
     return Data(tokenizer, groups, samples("train"), samples("held_out"), notes["said"], folder.name)
 
 
-def _data(config: Config) -> tuple[list[str], list[str]]:
-    """The sources of the rows to train on (and perhaps to split), and of those held out."""
+def _data(config: Any) -> tuple[list[str], list[str]]:
+    """Return the sources of the rows to train on, and of those to evaluate on (none: to be split off)."""
 
     def named(data: str | tuple[str, ...]) -> list[str]:
         names = [data] if isinstance(data, str) else data
@@ -108,15 +115,15 @@ def _data(config: Config) -> tuple[list[str], list[str]]:
     return named(config.dataset) or named(config.train_data) or [BUILTIN], named(config.val_data)
 
 
-def _target_cols(config: Config) -> tuple[str, ...]:
+def _target_cols(config: Any) -> tuple[str, ...]:
     builtin = _data(config)[0] == [BUILTIN]
     return tuple(filter(None, config.target_cols)) or (BUILTIN_TARGETS if builtin else ())
 
 
-def _make(config: Config, tokenizer: PreTrainedTokenizerBase | None, folder: Path) -> dict[str, torch.Tensor]:
+def _make(config: Any, tokenizer: PreTrainedTokenizerBase | None, folder: Path) -> dict[str, torch.Tensor]:
     """Return `tokens`, `offsets` (one more than texts) and `labels` (texts, groups) of both parts.
 
-    A tokenizer trained here is left in `folder`, and notes.json: what the outputs stand for, and what is to be said.
+    Saves a newly trained tokenizer in `folder`, and notes.json: the meaning of the outputs, and lines to print.
     """
     formatter = targets.find_formatter(config.formatter, config.text_cols)
     target_cols = _target_cols(config)
@@ -142,22 +149,22 @@ def _make(config: Config, tokenizer: PreTrainedTokenizerBase | None, folder: Pat
         tensors[f"{part}.offsets"] = lengths.cumsum(0)
         tensors[f"{part}.labels"] = torch.tensor(table, dtype=torch.int32)
         cut += longer
-    said = f"{len(train):,} texts to train on, {len(held_out):,} held out"
-    said += f"; {cut:,} cut at {config.seq_len} tokens" if cut else ""
-    said += f"; {skipped:,} bad rows skipped" if skipped else ""
-    notes = {"targets": targets.describe(groups), "said": [said, *_warning(unseen)]}
+    line = f"{len(train):,} texts to train on, {len(held_out):,} held out"
+    line += f"; {cut:,} cut at {config.seq_len} tokens" if cut else ""
+    line += f"; {skipped:,} bad rows skipped" if skipped else ""
+    notes = {"targets": targets.describe(groups), "said": [line, *_warning(unseen)]}
     (folder / "notes.json").write_text(json.dumps(notes), encoding="utf-8")
     return tensors
 
 
 def _warning(unseen: Sequence[str]) -> list[str]:
-    """Name the classes of the held-out part that training does not have, if there are any, in one line."""
+    """Return a line with the held-out classes that have no training rows, if any."""
     more = f" and {len(unseen) - NAMED:,} more" if len(unseen) > NAMED else ""
     named = ", ".join(map(shown, unseen[:NAMED]))
-    return [f"classes that no training row has count as wrong when held out: {named}{more}"] if unseen else []
+    return [f"classes without training rows, counted as wrong in evaluation: {named}{more}"] if unseen else []
 
 
-def _split(examples: list[Example], config: Config) -> tuple[list[Example], list[Example]]:
+def _split(examples: list[Example], config: Any) -> tuple[list[Example], list[Example]]:
     count = max(1, round(len(examples) * config.held_out))
     if count >= len(examples):
         raise WorkerError(f"held_out={config.held_out:g} of {len(examples)} rows leaves none to train on")
@@ -170,12 +177,12 @@ def _split(examples: list[Example], config: Config) -> tuple[list[Example], list
 
 
 def _encode(tokenizer: PreTrainedTokenizerBase, examples: Sequence[Example], most: int) -> tuple[list[list[int]], int]:
-    """Tokenize as calling the tokenizer will when the model is used; also count the texts cut at `most` tokens."""
+    """Return the token ids of the texts, as the tokenizer gives them, and how many were cut at `most` tokens."""
     ids = tokenizer([example.text for example in examples], verbose=False)["input_ids"]
     longer = [number for number, text in enumerate(ids) if len(text) > most]
     for number in longer:
         ids[number] = tokenizer(examples[number].text, truncation=True, max_length=most)["input_ids"]
-    tokenizer.backend_tokenizer.no_truncation()  # else it is saved with the tokenizer
+    tokenizer.backend_tokenizer.no_truncation()  # else the truncation is saved with the tokenizer
     for example, text in zip(examples, ids, strict=True):
         if not text:
             raise WorkerError(f"{example.where}: the tokenizer finds nothing in {example.text!r:.60}")

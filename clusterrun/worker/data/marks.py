@@ -1,4 +1,4 @@
-"""What tells data from other data, for the keys of the cache and for checkpoints."""
+"""Fingerprints of data files, for the keys of the cache and for checkpoints."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .sources import find_sources
 
 
 def marks(*data: str | Sequence[str]) -> list[Any]:
-    """Name every file with its size and time of change; builtin data goes with the version of Python.
+    """Return every file with its size and modification time; for builtin data, the version of Python.
 
     Empty names are left out. Raises WorkerError for a file that is not there.
     """
@@ -21,5 +21,5 @@ def marks(*data: str | Sequence[str]) -> list[Any]:
     for names in data:
         for source in find_sources(names) if names else []:
             found += fingerprint([Path(source)]) if os.path.exists(source) else [[source, platform.python_version()]]
-        found.append("|")  # a file moved from one list to the next is other data
+        found.append("|")  # a file that moves between the lists makes other data
     return found

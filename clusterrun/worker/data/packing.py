@@ -1,4 +1,4 @@
-"""Several documents to a row of fixed length, so that hardly a position is padding."""
+"""Pack several documents into each row of fixed length, with little padding."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class Placement(NamedTuple):
 
 
 def best_fit(lengths: torch.Tensor, capacity: int) -> Placement:
-    """Place documents of 1 to `capacity` tokens: the longest first, each where the least room is left after it."""
+    """Place documents of 1 to `capacity` tokens: the longest first, each in the row that it fills best."""
     sizes = lengths.tolist()
     rows, offsets = array("q", bytes(8 * len(sizes))), array("q", bytes(8 * len(sizes)))
     used = array("q")
     with_room: list[list[int]] = [[] for _ in range(capacity)]  # rows by the number of their free positions
-    rooms = 0  # bit r: there is a row with r free positions. One shift finds the tightest, however many rows there are
+    rooms = 0  # bit r: there is a row with r free positions. One shift finds the tightest
     for document in torch.argsort(lengths, descending=True, stable=True).tolist():
         size = sizes[document]
         fitting = rooms >> size
@@ -87,7 +87,7 @@ def fill(documents: Documents, placement: Placement, seq_len: int, pad_id: int) 
 
 @torch.no_grad()
 def keeps_apart(model: torch.nn.Module) -> bool:
-    """Tell whether the model, on the CPU, lets no document of a row see another: not every architecture knows how.
+    """Return whether the model, on the CPU, keeps the documents of a row apart: not every architecture does.
 
     Another first document must leave the second one's output as it was, to the last bit.
     """
@@ -100,7 +100,7 @@ def keeps_apart(model: torch.nn.Module) -> bool:
             model(input_ids=torch.cat([first, second])[None], position_ids=positions, use_cache=False).logits[0, 4:]
             for first in (torch.arange(4), torch.arange(4, 8))
         ]
-    except TypeError:  # it takes no positions
+    except TypeError:  # it takes no position ids
         return False
     finally:
         model.train(was_training)

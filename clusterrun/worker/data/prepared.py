@@ -1,4 +1,4 @@
-"""Tensors made of the data once, by rank 0, and then mapped by every rank and every later run."""
+"""The cache of prepared data: tensors written once, by rank 0, and mapped by all ranks and later runs."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from ..training.consensus import broadcast
 
 TENSORS = "tensors.safetensors"
 KEY = "key.json"
-VISIBLE_S = 60.0  # NFS clients may believe for up to a minute (acdirmax) that a file is not there
-LEFTOVER_S = 86_400.0  # an unfinished folder older than this is nobody's any more
+VISIBLE_S = 60.0  # NFS clients may not see a new file for up to a minute (acdirmax)
+LEFTOVER_S = 86_400.0  # an unfinished folder older than this was abandoned
 
 Build = Callable[[Path], dict[str, torch.Tensor]]
 
@@ -44,10 +44,10 @@ def prepare(root: Path, key: dict[str, Any], build: Build, dist: DistEnv) -> tup
     message: Any = None
     if dist.rank == 0:
         if problem := _distrust(root):
-            raise WorkerError(f"the cache folder is not used: {problem}")
+            raise WorkerError(f"cannot use the cache folder: {problem}")
         folder = _folder(root, key)
         if problem := _distrusted(folder):
-            print(f"clusterrun: prepared data is made again: {problem}", flush=True)
+            print(f"clusterrun: preparing the data again: {problem}", flush=True)
         files = _whole(folder, key)
         if files is None:
             files = _make(folder, key, build)
@@ -79,7 +79,7 @@ def _folder(root: Path, key: dict[str, Any]) -> Path:
 
 
 def _distrust(path: Path) -> str:
-    """Tell why a file or folder of the cache may hold what another user wrote; empty if it cannot."""
+    """Return why another user may have written a file or folder of the cache; empty if not."""
     try:
         found = path.lstat()
     except (FileNotFoundError, NotADirectoryError):
@@ -107,7 +107,7 @@ def _whole(folder: Path, key: dict[str, Any]) -> dict[str, int] | None:
         return None
     try:
         document = json.loads((folder / KEY).read_bytes())
-        files = document["files"]
+        files: dict[str, int] = document["files"]
         if _canonical(document["key"]) != _canonical(key) or not _visible(folder, files):
             return None
         load_file(folder / TENSORS)
@@ -150,11 +150,11 @@ def _make(folder: Path, key: dict[str, Any], build: Build) -> dict[str, int]:
 
 
 def _publish(temporary: Path, folder: Path, key: dict[str, Any]) -> dict[str, int] | None:
-    """Rename the finished folder into place; returns the files of another job's that came first, if it is whole."""
+    """Rename the finished folder into place; return the files of another job's folder that came first, if complete."""
     try:
         os.rename(temporary, folder)
         return None
-    except OSError:  # rename never replaces a folder that holds something
+    except OSError:  # rename does not replace a folder with files
         if not folder.exists():
             raise
     files = _whole(folder, key)
@@ -177,7 +177,7 @@ def _beside(folder: Path) -> Path:
 
 
 def _remove_leftovers(folder: Path) -> None:
-    """Remove what builds of the same key left that were killed long ago."""
+    """Delete what old, killed builds of the same key left."""
     for path in folder.parent.glob(f".{folder.name}.*.tmp"):
         with contextlib.suppress(OSError):
             if time.time() - path.stat().st_mtime > LEFTOVER_S:
@@ -189,7 +189,7 @@ def _sync(path: Path) -> None:
     try:
         os.fsync(descriptor)
     except OSError:
-        if not path.is_dir():  # some network file systems refuse it on folders
+        if not path.is_dir():  # some network file systems do not support it on folders
             raise
     finally:
         os.close(descriptor)
@@ -212,18 +212,18 @@ def _await(folder: Path, files: dict[str, int], dist: DistEnv, writer: str) -> N
     while not _visible(folder, files):
         if time.monotonic() > deadline:
             raise WorkerError(
-                f"{folder / TENSORS}, written on node {writer}, is not seen on node {dist.node} after {VISIBLE_S:g} s:"
-                " is this folder on a file system that all nodes share?"
+                f"{folder / TENSORS}, written on node {writer}, is not visible on node {dist.node} after"
+                f" {VISIBLE_S:g} s: is this folder on a file system that all nodes share?"
             )
         time.sleep(pause)
         pause = min(1.0, 2 * pause)
         with contextlib.suppress(OSError):
-            os.listdir(folder.parent)  # makes an NFS client ask the server anew
+            os.listdir(folder.parent)  # makes an NFS client refresh the folder
 
 
 def _load(folder: Path, dist: DistEnv) -> dict[str, torch.Tensor]:
     if problem := _distrusted(folder):
-        raise WorkerError(f"the cache is not used on node {dist.node}: {problem}")
+        raise WorkerError(f"cannot use the cache on node {dist.node}: {problem}")
     try:
         return load_file(folder / TENSORS)
     except (OSError, SafetensorError) as error:

@@ -1,4 +1,4 @@
-"""What `data=` names becomes rows or texts: files, globs, the built-in data, data sets of the Hugging Face hub."""
+"""Read what `data=` names as rows or texts: files, globs, built-in data, data sets of the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def read_rows(data: str | Sequence[str], *, on_bad_row: str = "stop") -> Rows:
 
 
 def require_columns(rows: Rows, names: Sequence[str], what: str, *, on_bad_row: str = "stop") -> Rows:
-    """Return the rows, all of which have the columns `names`; `what` is how the data is called in a message.
+    """Return the rows, all of which have the columns `names`; `what` names the data in messages.
 
     Raises WorkerError for a column that no row has (status 2), and for a row without one of them, unless `on_bad_row`
     is "skip": then such rows are left out and counted.
@@ -64,7 +64,7 @@ def require_columns(rows: Rows, names: Sequence[str], what: str, *, on_bad_row: 
             good.append(row)
         elif on_bad_row != "skip":
             lacking = next(name for name in names if name not in row.values)
-            raise WorkerError(f"{row.where}: no {lacking!r} in this row (on_bad_row=skip leaves such rows out)")
+            raise WorkerError(f"{row.where}: no {lacking!r} in this row (on_bad_row=skip skips such rows)")
     if not good:
         raise WorkerError(f"no row in {what} has all of {', '.join(names)}")
     return Rows(good, rows.columns, rows.skipped + len(rows.rows) - len(good))
@@ -95,7 +95,7 @@ def read_texts(data: str | Sequence[str], *, text_column: str = "text", on_bad_r
                 else:
                     kind = "null" if text is None else type(text).__name__
                     raise WorkerError(
-                        f"{row.where}: {text_column!r} is {kind}, not text (on_bad_row=skip leaves such rows out)"
+                        f"{row.where}: {text_column!r} is {kind}, not text (on_bad_row=skip skips such rows)"
                     )
     texts = [text for text in texts if text and not text.isspace()]
     if not texts:
@@ -161,7 +161,7 @@ def _read_sources(sources: list[str], on_bad_row: str) -> Rows:
     for source in sources:
         if not _has_rows(source):
             known = ", ".join(READERS)
-            raise WorkerError(f"cannot tell the rows of {shown(source)} by its name: use one of {known}", status=2)
+            raise WorkerError(f"unknown file type: {shown(source)}; known: {known}", status=2)
         skipped += _collect(source, rows, on_bad_row)
     columns: dict[str, None] = {}
     for row in rows:
@@ -175,12 +175,12 @@ def _collect(source: str, rows: list[Row], on_bad_row: str) -> int:
     before = len(rows)
     skipped = 0
     for item in _read(source):
-        if type(item) is Row:
+        if isinstance(item, Row):
             rows.append(item)
         elif on_bad_row == "skip":
             skipped += item.lines
         else:
-            raise WorkerError(f"{item.where}: {item.problem} (on_bad_row=skip leaves such rows out)")
+            raise WorkerError(f"{item.where}: {item.problem} (on_bad_row=skip skips such rows)")
     if len(rows) == before:
         why = f": {skipped} bad skipped" if skipped else ""
         raise WorkerError(f"no rows in {shown(source)}{why}")

@@ -1,4 +1,4 @@
-"""From rows to texts with answers: how a row is read, and which of a model's outputs stand for which class."""
+"""Labelled rows: parse them into texts and answers, and map classes to the model's outputs."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ NAMED = ("plain", "hisco")
 DIGITS = 5
 NO_CODE = ("-1", "-2", "-3")
 MOST_CLASSES = 10_000
-LOOKED_AT = 100  # rows that tell whether a column is text
+SAMPLED_ROWS = 100  # rows checked for whether a column is text
 
-UNSEEN, MISSING = -1, -2  # instead of a class: one that no training row has; an empty cell
+UNSEEN, MISSING = -1, -2  # instead of a class number: a class without training rows; an empty cell
 
 
 @dataclass(frozen=True)
 class Formatter:
-    """How a row is read: `columns` make the text, and `answers` splits a target's cell into `parts` classes."""
+    """How to parse a row: `columns` make the text, and `answers` splits a target's cell into `parts` classes."""
 
     columns: tuple[str, ...]
     text: Callable[[Sequence[str]], str]
@@ -42,7 +42,7 @@ class Example(NamedTuple):
 
 @dataclass(frozen=True)
 class Group:
-    """Classes of which one is right, and the first of the model's outputs that stand for them, in this order.
+    """Exclusive classes, and the first of the model's outputs for them, in this order.
 
     A target has one group, a HISCO code one for each digit; `name` is the target's, with a number where it has more.
     """
@@ -59,7 +59,7 @@ class Group:
 
 
 def find_formatter(formatter: str, text_cols: Sequence[str]) -> Formatter:
-    """Return the reader of rows that is called `formatter`.
+    """Return the formatter of that name.
 
     "plain" joins the text columns with spaces, and a cell is a class. "hisco" does so too, and a cell is a HISCO code:
     five digits, each with classes of its own, leading zeros added; for "-1", "-2" and "-3" all five are that. A text
@@ -131,7 +131,7 @@ def find_groups(examples: Sequence[Example], target_cols: Sequence[str], parts: 
 
 
 def labels(examples: Sequence[Example], groups: Sequence[Group]) -> tuple[list[list[int]], list[str]]:
-    """Number the answers: rows of one class per group, MISSING or UNSEEN; and the unseen ones in words, each once."""
+    """Return a class number, MISSING or UNSEEN per row and group, and the names of the unseen classes."""
     numbers = [{None: MISSING} | {name: number for number, name in enumerate(group.classes)} for group in groups]
     table = []
     unseen: dict[str, None] = {}
@@ -146,7 +146,7 @@ def labels(examples: Sequence[Example], groups: Sequence[Group]) -> tuple[list[l
 
 
 def describe(groups: Sequence[Group]) -> dict[str, list[dict[str, Any]]]:
-    """Say for each target which outputs stand for which classes, as JSON; groups_of() reads it."""
+    """Return the outputs and classes of each target, as JSON; groups_of() parses it."""
     found: dict[str, list[dict[str, Any]]] = {}
     for group in groups:
         found.setdefault(group.target, []).append({**asdict(group), "end": group.end})
@@ -171,7 +171,7 @@ def _hisco(cell: str) -> tuple[str, ...]:
     if code in NO_CODE:
         return (code,) * DIGITS
     if not re.fullmatch(rf"[0-9]{{1,{DIGITS}}}", code):
-        raise Malformed(f"{excerpt(cell)} is no HISCO code: five digits, or {', '.join(NO_CODE)}")
+        raise Malformed(f"{excerpt(cell)} is not a HISCO code: five digits, or {', '.join(NO_CODE)}")
     return tuple(code.zfill(DIGITS))
 
 
@@ -191,7 +191,7 @@ def _example(values: dict[str, Any], formatter: Formatter, target_cols: Sequence
 def _cell(values: dict[str, Any], column: str) -> str:
     """Return a cell as text, stripped; a number as it is written in JSON."""
     value = values.get(column)
-    if value is None or value != value:  # pandas writes NaN where there is nothing
+    if value is None or value != value:  # pandas writes NaN for an empty cell
         return ""
     if isinstance(value, bool):
         return str(value).lower()
@@ -201,7 +201,7 @@ def _cell(values: dict[str, Any], column: str) -> str:
 
 
 def _require(rows: Rows, text_cols: Sequence[str], target_cols: Sequence[str], what: str) -> None:
-    """Refuse columns that are not there, with the ones that are."""
+    """Raise WorkerError for missing columns, with those that exist."""
     listed = ", ".join(shown(column) for column in rows.columns[:LISTED])
     columns = f"columns: {listed}{', …' if len(rows.columns) > LISTED else ''}"
     if not target_cols:
@@ -222,5 +222,5 @@ def _require(rows: Rows, text_cols: Sequence[str], target_cols: Sequence[str], w
 
 
 def _is_text(rows: Rows, column: str) -> bool:
-    cells = [cell for row in rows.rows[:LOOKED_AT] if (cell := row.values.get(column)) not in (None, "")]
+    cells = [cell for row in rows.rows[:SAMPLED_ROWS] if (cell := row.values.get(column)) not in (None, "")]
     return bool(cells) and all(isinstance(cell, str) and any(map(str.isalpha, cell)) for cell in cells)

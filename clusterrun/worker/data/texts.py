@@ -1,4 +1,4 @@
-"""Running text to learn from: tokenized once, document after document, and cut into pieces of one length."""
+"""Running text: tokenized once, document after document, and cut into pieces of one length."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .tokenizer import digest, train_bpe
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-ASKED = ("model", "vocab", "held_out", "text_column", "on_bad_row")  # what else the tokens depend on
+CACHE_KEYS = ("model", "vocab", "held_out", "text_column", "on_bad_row")  # settings that the tokens depend on
 
 
 class Chunks:
@@ -32,7 +32,7 @@ class Chunks:
         return max(0, (len(self._tokens) - 1) // self._length)
 
     def batch(self, indices: Sequence[int]) -> Batch:
-        """(sequences, length) of input ids and of the labels one token further."""
+        """Return (sequences, length) input ids, and the labels one token further."""
         length = self._length
         rows = torch.stack([self._tokens[i * length : (i + 1) * length + 1] for i in indices]).long()
         targets = len(indices) * length
@@ -40,7 +40,7 @@ class Chunks:
 
 
 class Corpus(NamedTuple):
-    """What a task learns from; `fingerprint` names the text and its tokens."""
+    """The data of a task; `fingerprint` identifies the text and its tokens."""
 
     tokenizer: PreTrainedTokenizerBase
     train: Chunks
@@ -49,7 +49,7 @@ class Corpus(NamedTuple):
 
 
 def prepare(config: Any, tokenizer: PreTrainedTokenizerBase | None, root: Path, dist: DistEnv) -> Corpus:
-    """Read and tokenize `config.data`, or find that done in the cache folder `root`; a collective.
+    """Read and tokenize `config.data`, or load it from the cache folder `root`; a collective.
 
     Without a tokenizer one of `config.vocab` tokens is trained on the text. The last `config.held_out` of the text is
     held out, or `config.val_data`. Raises WorkerError where a part is too short for one piece of `config.seq_len`.
@@ -57,14 +57,14 @@ def prepare(config: Any, tokenizer: PreTrainedTokenizerBase | None, root: Path, 
     key: dict[str, Any] = {}
     if dist.rank == 0:
         key = {"name": "text", "data": marks(config.data, config.val_data)}
-        key |= {name: getattr(config, name) for name in ASKED} | {"tokenizer": digest(tokenizer)}
+        key |= {name: getattr(config, name) for name in CACHE_KEYS} | {"tokenizer": digest(tokenizer)}
     folder, tensors = prepared.prepare(root, key, lambda folder: _tokenize(config, tokenizer, folder), dist)
     if tokenizer is None:
         from transformers import PreTrainedTokenizerFast
 
         tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
     if dist.rank == 0 and "skipped" in tensors:
-        print(f"clusterrun: {tensors['skipped'].item():,} rows that do not parse were skipped", flush=True)
+        print(f"clusterrun: {tensors['skipped'].item():,} rows skipped that do not parse", flush=True)
     tokens = {name: tensors[name] for name in ("train", "held_out")}
     parts = {name: Chunks(tokens[name], config.seq_len) for name in tokens}
     for name, chunks in parts.items():

@@ -1,4 +1,4 @@
-"""A tokenizer of our own: a byte-level BPE trained on the data, as a Hugging Face tokenizer."""
+"""Train a byte-level BPE on the data, as a Hugging Face tokenizer."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BYTES = 256
 
 
 def digest(tokenizer: PreTrainedTokenizerBase | None) -> str:
-    """Name a tokenizer and its chat template by what they are: the folder they come from may change; "" for None."""
+    """Return a hash of a tokenizer and its chat template, "" for None."""
     if tokenizer is None:
         return ""
     text = f"{tokenizer.backend_tokenizer.to_str()}{tokenizer.chat_template}"

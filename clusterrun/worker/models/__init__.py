@@ -1,1 +1,1 @@
-"""Models: built from a preset, loaded from where they are, sampled from, and written as a Hugging Face folder."""
+"""Models: build from a preset, load, generate, and export in Hugging Face format."""

@@ -1,4 +1,4 @@
-"""The finished model as a Hugging Face folder that `from_pretrained` loads; it appears only when it is whole."""
+"""Export the finished model in Hugging Face format; the folder appears when it is complete."""
 
 from __future__ import annotations
 
@@ -18,36 +18,37 @@ from .hub import push_to_hub
 from .load import quiet
 
 if TYPE_CHECKING:
+    import torch
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 __all__ = ["check_target", "export", "push_to_hub"]
 
 CARD = "clusterrun.json"
-NO_RUN = "none"  # outside a run there is no id by which a folder could be told to be one's own
+NO_RUN = "none"  # the run id outside a run: no folder belongs to it
 
 
 def check_target(folder: Path, run_id: str) -> Path:
-    """Return `folder` as an absolute path, once it is sure that it is free or holds an earlier model of this run.
+    """Return `folder` as an absolute path; check that it is free or has an earlier model of this run.
 
-    To be asked before the training too. Raises WorkerError (status 2).
+    Call it before the training too. Raises WorkerError (status 2).
     """
     folder = folder.expanduser().resolve()
     if folder.exists() and not folder.is_dir():
         raise WorkerError(f"save_path={folder} is a file: name a folder", 2)
     if folder.is_dir() and any(folder.iterdir()) and (run_id == NO_RUN or _owner(folder) != run_id):
-        raise WorkerError(f"save_path={folder} exists already and is not of this run: name a new folder", 2)
-    if folder.is_mount():  # it could not be moved aside for the finished one
+        raise WorkerError(f"save_path={folder} already exists and is not of this run: name a new folder", 2)
+    if folder.is_mount():  # a mount point cannot be renamed
         raise WorkerError(f"save_path={folder} is a mount point: name a folder in it, such as {folder / 'model'}", 2)
     parent = next(parent for parent in folder.parents if parent.exists())
     try:
-        os.rmdir(tempfile.mkdtemp(prefix=f".{folder.name[:60]}.", dir=parent))  # root is told that it may, always
+        os.rmdir(tempfile.mkdtemp(prefix=f".{folder.name[:60]}.", dir=parent))  # root always may, by os.access
     except OSError as error:
-        raise WorkerError(f"save_path={folder}: nothing can be written in {parent} ({error.strerror})", 2) from None
+        raise WorkerError(f"save_path={folder}: cannot write to {parent} ({error.strerror})", 2) from None
     return folder
 
 
 def export(
-    model: PreTrainedModel,
+    model: torch.nn.Module,
     tokenizer: PreTrainedTokenizerBase | None,
     folder: Path,
     *,
@@ -57,14 +58,14 @@ def export(
 ) -> Path:
     """Write model (float32 safetensors), tokenizer, `clusterrun.json` (run id, `card`) and `files` (name to text).
 
-    Returns the absolute folder. The model may be wrapped by DDP or torch.compile, and stays as it is. Raises
+    Returns the absolute folder. The model may be wrapped by DDP or torch.compile, and is not changed. Raises
     WorkerError if the folder is another run's (status 2) or cannot be written, and Superseded.
     """
     from safetensors import SafetensorError
 
     epoch.check()
     folder = check_target(folder, run_id)
-    # a name of its own: an older attempt that still lives must not write into it
+    # a name per attempt: an older attempt that still runs must not write into it
     temporary = folder.with_name(f".{folder.name}.{run_id}.{epoch.number()}.tmp")
     try:
         for left in folder.parent.glob(f"{glob.escape(f'.{folder.name}.{run_id}.')}*tmp"):
@@ -88,17 +89,17 @@ def export(
 
 
 def _standalone(model: Any) -> PreTrainedModel:
-    """Make a second model around float32 copies of the weights, as saving writes into the configuration."""
+    """Return a second model with float32 copies of the weights, as saving changes the configuration."""
     import torch
 
     for wrapper in ("_orig_mod", "module", "_orig_mod"):  # torch.compile around DDP or within it
         model = getattr(model, wrapper, model)
     config, generation = copy.deepcopy(model.config), copy.deepcopy(getattr(model, "generation_config", None))
     for settings in (config, generation):
-        if hasattr(settings, "use_cache"):
+        if settings is not None and hasattr(settings, "use_cache"):
             settings.use_cache = True
     with torch.device("meta"):
-        alone = type(model)(config)
+        alone: PreTrainedModel = type(model)(config)
     weights = {
         name: tensor.detach().to("cpu", torch.float32 if tensor.is_floating_point() else tensor.dtype)
         for name, tensor in model.state_dict().items()
@@ -112,7 +113,7 @@ def _standalone(model: Any) -> PreTrainedModel:
 
 def _owner(folder: Path) -> str | None:
     try:
-        return json.loads((folder / CARD).read_text(encoding="utf-8"))["run_id"]
+        return str(json.loads((folder / CARD).read_text(encoding="utf-8"))["run_id"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
@@ -135,6 +136,6 @@ def _sync(path: Path) -> None:
     except OSError:
         if path.is_file():
             raise
-        # some network file systems refuse it on folders
+        # some network file systems do not support it on folders
     finally:
         os.close(descriptor)

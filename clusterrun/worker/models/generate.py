@@ -1,4 +1,4 @@
-"""What the model writes after a prompt: greedy, the same each time, and without a trace in the training."""
+"""Greedy generation after a prompt, deterministic and without effect on the training."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def sample(
 def sample_chat(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, prompt: str, *, tokens: int, device: torch.device
 ) -> str:
-    """Return the assistant's answer to one user message, put into the tokenizer's chat template; else as `sample`."""
+    """Return the assistant's answer to one user message, with the tokenizer's chat template, if any."""
     if not tokenizer.chat_template:
         raise WorkerError("the tokenizer has no chat template to ask a question with", 2)
     messages = [{"role": "user", "content": prompt}]
@@ -54,7 +54,8 @@ def _continue(model: Any, tokenizer: Any, prompt: list[int], tokens: int, device
                 break
     # decoded with the prompt before it: some tokenizers drop the space at the start of a text
     before = tokenizer.decode(prompt, skip_special_tokens=True)
-    return tokenizer.decode(ids, skip_special_tokens=True)[len(before) :]
+    text: str = tokenizer.decode(ids, skip_special_tokens=True)
+    return text[len(before) :]
 
 
 @contextlib.contextmanager
@@ -65,7 +66,7 @@ def undisturbed(model: torch.nn.Module, device: torch.device) -> Iterator[None]:
     cards = [device] if device.type == "cuda" else []
     model.eval()
     try:
-        # no_grad, not inference_mode: tensors that a model keeps from here must be good for a backward pass
+        # no_grad, not inference_mode: the model may keep tensors that a later backward pass needs
         with torch.no_grad(), torch.random.fork_rng(cards):
             yield
     finally:

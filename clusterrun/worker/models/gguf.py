@@ -1,4 +1,4 @@
-"""Models in GGUF files, read through transformers and given back as ordinary ones that can be trained and saved."""
+"""Load models from GGUF files through transformers, as models that can be trained and saved."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NEEDED = ("gguf", "accelerate")
 
 
 def locate(name: str) -> Path:
-    """Find the file: `name` is a .gguf file, or an installed Python package (never imported) that carries one.
+    """Return the GGUF file: `name` is a .gguf file, or an installed Python package (not imported) that contains one.
 
     Raises WorkerError (status 2).
     """
@@ -34,26 +34,27 @@ def locate(name: str) -> Path:
         raise WorkerError(f"model={'gguf:' + name!r}: neither a file nor an installed package", 2)
     files = sorted(file for folder in folders for file in folder.glob("*.gguf"))
     if not files:
-        raise WorkerError(f"model={'gguf:' + name!r}: the package carries no .gguf file", 2)
+        raise WorkerError(f"model={'gguf:' + name!r}: the package has no .gguf file", 2)
     if len(files) > 1:
         names = ", ".join(str(file) for file in files)
-        raise WorkerError(f"model={'gguf:' + name!r}: the package carries several, name one: {names}", 2)
+        raise WorkerError(f"model={'gguf:' + name!r}: the package has several, name one: {names}", 2)
     return files[0]
 
 
 def tokenizer(file: Path) -> PreTrainedTokenizerFast:
-    """Load the tokenizer, with its chat template, that the file holds."""
+    """Load the file's tokenizer, with its chat template."""
     _check_packages()
     from transformers import AutoTokenizer
 
     with _no_bars():
-        return AutoTokenizer.from_pretrained(
+        tokenizer: PreTrainedTokenizerFast = AutoTokenizer.from_pretrained(  # type: ignore[assignment]
             str(file.parent), gguf_file=file.name, local_files_only=True, trust_remote_code=False
         )
+    return tokenizer
 
 
 def load(file: Path) -> PreTrainedModel:
-    """Load the language model in float32; it takes four bytes per parameter, twice for a moment."""
+    """Load the language model in float32: four bytes per parameter, briefly twice that."""
     _check_packages()
     import torch
     from transformers import AutoModelForCausalLM
@@ -63,7 +64,7 @@ def load(file: Path) -> PreTrainedModel:
             str(file.parent), gguf_file=file.name, dtype=torch.float32, local_files_only=True, trust_remote_code=False
         )
     config = copy.deepcopy(stored.config)
-    # what was read is float32, yet it counts as quantized: save_pretrained refuses it. So the weights move
+    # the model is float32, but counts as quantized, which save_pretrained refuses. So the weights move
     del config.quantization_config
     model = type(stored)(config)
     model.load_state_dict(stored.state_dict(), assign=True)
@@ -89,6 +90,6 @@ def _check_packages() -> None:
 
 @contextlib.contextmanager
 def _no_bars() -> Iterator[None]:
-    # this part of transformers draws its bar without asking transformers' own switch
+    # this part of transformers ignores transformers' setting for progress bars
     with contextlib.redirect_stderr(io.StringIO()):
         yield

@@ -1,4 +1,4 @@
-"""The Hugging Face hub: a finished folder is pushed by a process of its own, so that nothing there can hold up the run.
+"""Push a finished model to the Hugging Face hub in a separate process, so that it cannot block the run.
 
 The hub's client waits without limit for an answer and for as long as a server asks; a process can be ended.
 This file is also that process: `python hub.py create REPO` and `python hub.py upload REPO FOLDER`.
@@ -20,7 +20,7 @@ from pathlib import Path
 
 TOKENS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 PROBE_S = 10.0
-ANSWER_S = 60.0  # for the client to be loaded (from a slow file system, it may be), to connect, and to be answered
+ANSWER_S = 60.0  # to load the client (perhaps from a slow file system), to connect, and to get an answer
 UPLOAD_S = 300.0  # for the upload's own requests …
 UPLOAD_RATE = 1e6  # … and for its content, bytes per second
 LONGEST = 300
@@ -28,7 +28,7 @@ SECRETS = re.compile(r"(?i:\bbearer\s+\S+)|\bhf_\w{4,}")
 
 
 def push_to_hub(folder: Path, repo: str, environ: Mapping[str, str]) -> str | None:
-    """Upload the folder as the model `repo` ("org/name", made if it is not there); returns None, or why it failed.
+    """Upload the folder as the model `repo` ("org/name", created if missing); return None, or why it failed.
 
     The token comes from HF_TOKEN or HUGGING_FACE_HUB_TOKEN in `environ`, and is in no message. Never raises for what
     the network or the hub does. Blocks for a minute at most while the hub does not answer, then for the upload.
@@ -44,7 +44,7 @@ def push_to_hub(folder: Path, repo: str, environ: Mapping[str, str]) -> str | No
 
 @functools.cache
 def answers() -> bool:
-    """Tell whether the hub can be asked from here (False under HF_HUB_OFFLINE); takes 10 s at most, once a process.
+    """Return whether the hub is reachable (False under HF_HUB_OFFLINE); takes 10 s at most, once per process.
 
     The client itself may wait for ever behind a firewall that drops what it sends.
     """
@@ -58,12 +58,12 @@ def answers() -> bool:
     except urllib.error.HTTPError:
         return True
     except (OSError, ValueError, http.client.HTTPException) as error:
-        # the client has certificates of its own: what it cannot do either, it says
+        # the client has its own certificates, and reports its own errors
         return isinstance(getattr(error, "reason", None), ssl.SSLError)
 
 
 def scrub(text: str, environ: Mapping[str, str]) -> str:
-    """Take the tokens of `environ`, and what else looks like one, out of a text."""
+    """Remove the tokens of `environ`, and whatever looks like one, from a text."""
     for name in TOKENS:
         if environ.get(name, "").strip():
             text = text.replace(environ[name].strip(), "***")
@@ -99,7 +99,7 @@ def _step(arguments: list[str], limit: float, environ: Mapping[str, str]) -> str
 
 def _main(action: str, repo: str, folder: str = "") -> int:
     if not getattr(sys.flags, "safe_path", False):
-        del sys.path[0]  # this folder: its files have the names of other people's packages
+        del sys.path[0]  # this folder: its modules could shadow packages
     try:
         from huggingface_hub import HfApi
 

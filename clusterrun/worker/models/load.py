@@ -1,4 +1,4 @@
-"""From what was typed as `model=` to a model that can be trained, the same on every rank."""
+"""Load or build the model that `model=` names, the same on every rank."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Source:
 
 
 def resolve(model: str) -> Source:
-    """Tell what `model` names: a preset, a local folder, `gguf:FILE_OR_PACKAGE`, or `hf:ORG/NAME`, in this order.
+    """Return what `model` names: a preset, a local folder, `gguf:FILE_OR_PACKAGE`, or `hf:ORG/NAME`, in this order.
 
     Looks at the file system only. Raises WorkerError (status 2) for what is none of them.
     """
@@ -73,7 +73,10 @@ def tokenizer(source: Source) -> PreTrainedTokenizerFast | None:
             return gguf.tokenizer(Path(source.name))
         from transformers import AutoTokenizer
 
-        return AutoTokenizer.from_pretrained(source.name, **_access(source))
+        loaded: PreTrainedTokenizerFast = AutoTokenizer.from_pretrained(  # type: ignore[assignment]
+            source.name, **_access(source)
+        )
+    return loaded
 
 
 def build(
@@ -89,11 +92,11 @@ def build(
     bos_id: int | None = None,
     eos_id: int | None = None,
 ) -> PreTrainedModel:
-    """Make the model: float32, on the CPU, in train mode, without a key-value cache.
+    """Build the model: float32, on the CPU, in train mode, without a key-value cache.
 
-    `head` is "causal" or "classify" (`num_labels` outputs). What has no weights to load is drawn from `seed`, so it
-    is the same on every rank. `vocab_size` is the tokenizer's number of tokens: embeddings that are too few are made
-    more. Token ids that are given replace those of the configuration.
+    `head` is "causal" or "classify" (`num_labels` outputs). Weights that are not loaded are drawn from `seed`, so
+    they are the same on every rank. `vocab_size` is the tokenizer's number of tokens: a smaller embedding is enlarged.
+    Token ids that are given replace those of the configuration.
     Raises WorkerError: status 2 for a `seq_len` (tokens) beyond the model's positions, 1 for what cannot be loaded.
     """
     import torch
@@ -112,7 +115,8 @@ def build(
         if head == "classify":
             _label(config, num_labels, id2label)
         torch.manual_seed(seed)
-        # attention: transformers takes sdpa by itself where the architecture has it, and eager where it has not
+        # attention: transformers uses sdpa by default if the architecture supports it, else eager
+        model: PreTrainedModel
         if loaded is not None and head == "causal":
             model = loaded
         elif loaded is not None:
@@ -122,14 +126,16 @@ def build(
             model = _pretrained(source, auto, config, head)
         else:
             model = auto.from_config(config, dtype=torch.float32, trust_remote_code=False)
-        if vocab_size is not None and vocab_size > model.get_input_embeddings().num_embeddings:
+        embeddings: Any = model.get_input_embeddings()
+        if vocab_size is not None and vocab_size > embeddings.num_embeddings:
             model.resize_token_embeddings(vocab_size)
-    return model.train()
+    model.train()
+    return model
 
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Keep transformers from logging and from drawing progress bars: as many of them as ranks would be in the log."""
+    """Silence the logging and progress bars of transformers: else the log has them once per rank."""
     from transformers.utils import logging
 
     verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
@@ -150,7 +156,7 @@ def _explained(source: Source, what: str = "") -> Iterator[None]:
             yield
     except WorkerError:
         raise
-    except Exception as error:  # transformers, tokenizers, safetensors and the hub's client each have their own
+    except Exception as error:  # transformers, tokenizers, safetensors and the hub's client have no common class
         lines = hub.scrub(str(error), os.environ).split("\n")
         reason = next((line.strip() for line in lines if line.strip()), type(error).__name__)
         if source.kind == "hub":
@@ -160,7 +166,7 @@ def _explained(source: Source, what: str = "") -> Iterator[None]:
 
 
 def _access(source: Source) -> dict[str, bool]:
-    # what is not asked of the hub comes from its cache, or from the folder, without a look at the network
+    # everything but the hub is loaded offline, from the cache or the folder
     return {"trust_remote_code": False, "local_files_only": source.kind != "hub" or not hub.answers()}
 
 
@@ -175,7 +181,7 @@ def _config(source: Source, vocab_size: int | None) -> PreTrainedConfig:
         return presets.config(source.name, vocab_size)
     from transformers import AutoConfig
 
-    config = AutoConfig.from_pretrained(source.name, **_access(source))
+    config: PreTrainedConfig = AutoConfig.from_pretrained(source.name, **_access(source))
     if not _has_weights(source):
         config.vocab_size = max(config.vocab_size, vocab_size or 0)
     return config
@@ -204,14 +210,15 @@ def _label(config: PreTrainedConfig, num_labels: int, id2label: Mapping[int, str
 def _pretrained(source: Source, auto: Any, config: PreTrainedConfig, head: str) -> PreTrainedModel:
     import torch
 
+    model: PreTrainedModel
     model, found = auto.from_pretrained(
         source.name,
         config=config,
         dtype=torch.float32,
         **_access(source),
-        weights_only=True,  # the default; safetensors come first, and a .bin is read as tensors and numbers
+        weights_only=True,  # the default; safetensors are preferred, and a .bin is loaded as tensors and numbers only
         output_loading_info=True,
-        ignore_mismatched_sizes=True,  # judged here: a new number of labels is meant, another width is not
+        ignore_mismatched_sizes=True,  # checked below: another number of labels is intended, another width is not
     )
 
     def replaced(key: str) -> bool:

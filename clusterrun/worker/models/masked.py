@@ -1,8 +1,8 @@
-"""Masked diffusion over text (LLaDA, arXiv 2502.09992): a causal model made to look both ways, and what it learns."""
+"""Masked diffusion over text (LLaDA, arXiv 2502.09992): bidirectional attention, and the loss."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch.nn.functional import cross_entropy
@@ -17,47 +17,48 @@ MASK = "<|mask|>"
 
 
 def add_mask_token(tokenizer: PreTrainedTokenizerBase) -> int:
-    """Return the id of the tokenizer's mask token, which it is given as one token more where it has none."""
+    """Return the id of the tokenizer's mask token; add one if it has none."""
     if tokenizer.mask_token_id is None:
         tokenizer.add_special_tokens({"mask_token": MASK})
-    return tokenizer.mask_token_id
+    mask_id: int = tokenizer.mask_token_id
+    return mask_id
 
 
 def make_bidirectional(model: PreTrainedModel) -> None:
-    """Let every position see all others; the model's configuration says so from now on, in the folder it is saved to.
+    """Make attention bidirectional; the model's configuration records it, also when saved.
 
-    Raises WorkerError for a model whose code does not heed that.
+    Raises WorkerError for a model whose code ignores that.
     """
     model.config.is_causal = False
     was_training = model.training
     model.eval()
-    # what is masked out by mistake would still train, as a worse model: so it is looked at
+    # a model that ignored it would still train, only worse: so check it
     with torch.no_grad():
         pair = torch.tensor([[0, 1], [0, model.config.vocab_size // 2]], device=model.device)
         first = model(input_ids=pair, use_cache=False).logits[:, 0]
     model.train(was_training)
     if torch.equal(first[0], first[1]):
         raise WorkerError(
-            f"{type(model).__name__} cannot look both ways here: take a Llama or GPT-2 model, and transformers 5.2 or"
-            " later"
+            f"{type(model).__name__} does not support bidirectional attention: use a Llama or GPT-2 model, and"
+            " transformers 5.2 or later"
         )
 
 
 def masked_loss(model: torch.nn.Module, tensors: Tensors, mask_id: int, eps: float) -> torch.Tensor:
-    """Sum (nats) over the masked tokens of `input_ids` of the cross-entropy of what was there, weighted.
+    """Return the weighted sum (nats) of the cross-entropy over the masked tokens of `input_ids`.
 
     Divided by the number of all tokens, masked or not, it estimates a bound on the mean of -log p(token): a model in
     training with the weights of `at_random`, one that is evaluated with those of `evenly`. Both draw from the default
     CPU generator, so that the device makes no difference.
     """
     ids = tensors["input_ids"]
-    weights = (at_random(*ids.shape, eps) if model.training else evenly(*ids.shape)).to(ids.device)
-    logits: Any = model(input_ids=ids.masked_fill(weights > 0, mask_id), use_cache=False).logits
+    weights: torch.Tensor = (at_random(*ids.shape, eps) if model.training else evenly(*ids.shape)).to(ids.device)
+    logits: torch.Tensor = model(input_ids=ids.masked_fill(weights > 0, mask_id), use_cache=False).logits
     losses = cross_entropy(logits.float().flatten(0, 1), ids.flatten(), reduction="none")
     return (losses * weights.flatten()).sum()
 
 
-@torch.compiler.disable  # compiled code would draw other numbers
+@torch.compiler.disable  # compiled code would draw other random numbers
 def at_random(sequences: int, length: int, eps: float) -> torch.Tensor:
     """For each sequence t ~ U(eps, 1): return 1/t for the tokens to be masked, each with probability t, and else 0."""
     t = eps + (1 - eps) * torch.rand(sequences, 1)

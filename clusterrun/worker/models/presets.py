@@ -1,4 +1,4 @@
-"""Model shapes that need no download: a configuration by name, to be trained from nothing."""
+"""Model configurations by name, to be trained from scratch without a download."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Preset:
-    """A family of transformers ("llama", "gpt2") and what its configuration is given.
+    """A transformers architecture ("llama", "gpt2") and its configuration.
 
-    `vocab_size` is the preset's own; with `own_vocabulary` a smaller tokenizer leaves it as it is, so that the
-    parameter count stays the one that the preset is known by.
+    `vocab_size` is the preset's; with `own_vocabulary` a smaller tokenizer does not change it, so that the model keeps
+    the parameter count of its name.
     """
 
     family: str
@@ -40,7 +40,11 @@ def _llama(hidden: int, layers: int, heads: int, kv_heads: int, ffn: int, **more
 def _smollm2(*shape: int, rope_theta: float, initializer_range: float = 0.02) -> Preset:
     # as in the config.json of HuggingFaceTB/SmolLM2-135M, -360M and -1.7B: the released models have 8192 positions
     rope = {"rope_type": "default", "rope_theta": rope_theta}
-    own = {"max_position_embeddings": 8192, "rope_parameters": rope, "initializer_range": initializer_range}
+    own: dict[str, Any] = {
+        "max_position_embeddings": 8192,
+        "rope_parameters": rope,
+        "initializer_range": initializer_range,
+    }
     return Preset("llama", 49152, _llama(*shape, **own))
 
 
@@ -55,7 +59,7 @@ PRESETS: Mapping[str, Preset] = {
 
 
 def config(name: str, vocab_size: int | None) -> PreTrainedConfig:
-    """Make the configuration of a preset with room for a tokenizer of `vocab_size` tokens (None: the preset's own)."""
+    """Return the configuration of a preset with room for a tokenizer of `vocab_size` tokens (None: its own)."""
     from transformers import AutoConfig
 
     preset = PRESETS[name]

@@ -1,4 +1,4 @@
-"""LLaDA's sampler: text out of mask tokens, the surest first."""
+"""LLaDA's sampler: fills in mask tokens, the most certain first."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def sample(
     rounds: int,
     device: torch.device,
 ) -> str:
-    """Return what the model puts in the place of `tokens` masks after `prompt`, up to an end token.
+    """Return the text that the model fills in for `tokens` masks after `prompt`, up to an end token.
 
-    The model is on `device`, and left as it was, as are torch's random numbers. Masks in the prompt are filled too.
-    Of a prompt that does not fit the model's positions the end is kept.
+    The model is on `device`; it and torch's random state are not changed. Masks in the prompt are filled too. A prompt
+    that exceeds the model's positions is cut at its start.
     """
     before: list[int] = tokenizer(prompt, add_special_tokens=False)["input_ids"]
     positions = getattr(model.config, "max_position_embeddings", None)
@@ -38,11 +38,12 @@ def sample(
     end = next((i for i in range(len(before), len(filled)) if filled[i] in ends), len(filled))
     # decoded with the prompt before it: some tokenizers drop the space at the start of a text
     start = len(tokenizer.decode(filled[: len(before)], skip_special_tokens=True))
-    return tokenizer.decode(filled[:end], skip_special_tokens=True)[start:]
+    text = tokenizer.decode(filled[:end], skip_special_tokens=True)
+    return str(text)[start:]
 
 
 def unmask(model: torch.nn.Module, ids: torch.Tensor, mask_id: int, rounds: int) -> torch.Tensor:
-    """Return the 1-D `ids` with every mask replaced: in each round, all are predicted and the surest are kept.
+    """Return the 1-D `ids` with every mask replaced: each round predicts all and keeps the most certain.
 
     The masks are shared out evenly over the rounds, the first ones taking the rest; never more rounds than masks.
     """

@@ -1,4 +1,4 @@
-"""Our own jobs: one short module each, with a frozen `Config`, `check(config, world_size)` and `run(…)`."""
+"""The shipped tasks: one module each, with a frozen `Config`, `check(config, world_size)` and `run(…)`."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ NAMES = ("lm", "sft", "classify", "diffusion")
 
 
 def prepare(name: str, arguments: Sequence[str], world_size: int) -> Callable[..., None]:
-    """Return the task as a function of (dist, run, device), its configuration checked; tightens the umask.
+    """Check the configuration, set the umask, and return the task as a function of (dist, run, device).
 
-    Raises WorkerError (status 2) for an unknown task or key, or a value that cannot be.
+    Raises WorkerError (status 2) for an unknown task or key, or an impossible value.
     """
     if name not in NAMES:
         raise WorkerError(f"unknown task {name!r}{nearest(name, NAMES)}; known: {', '.join(NAMES)}", status=2)
     module = importlib.import_module(f"{__name__}.{name}")
     config = configure(module.Config, arguments)
     module.check(config, world_size)
-    # checkpoints, caches and models are read again as this user's own: whatever the umask, nobody else may change them
+    # checkpoints, caches and models are trusted when read again: nobody else may write them, whatever the umask was
     os.umask(os.umask(0o077) | 0o022)
     return functools.partial(module.run, config)
 
 
 def configure(kind: type, arguments: Sequence[str]) -> Any:
-    """Build a task's configuration from `KEY=VALUE` words; a value is JSON where it can be, else plain text."""
+    """Return a task's configuration from `KEY=VALUE` arguments; a value is JSON if it parses, else text."""
     fields = {f.name: f for f in dataclasses.fields(kind)}
     values: dict[str, Any] = {}
-    for word in arguments:
-        key, equals, text = word.partition("=")
+    for argument in arguments:
+        key, equals, text = argument.partition("=")
         if not equals:
-            raise WorkerError(f"expected KEY=VALUE, got {word!r}", status=2)
+            raise WorkerError(f"expected KEY=VALUE, got {argument!r}", status=2)
         if key not in fields:
             raise WorkerError(f"unknown key {key!r}{nearest(key, fields)}; known: {', '.join(fields)}", status=2)
         values[key] = _fit(key, text, fields[key].default)
@@ -46,7 +46,7 @@ def configure(kind: type, arguments: Sequence[str]) -> Any:
 
 
 def _fit(key: str, text: str, default: Any) -> Any:
-    """Parse a value and hold it to the type of the key's default; a tuple stands for one text or a list of them."""
+    """Parse a value as the type of the key's default; a tuple is one text or a list of texts."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):

@@ -21,38 +21,28 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Config(settings.Training):
-    """What can be set for `classify`, with `KEY=VALUE`, beside the keys of every task. Lengths are tokens.
-
-    `dataset` is a file or glob of rows (csv, tsv, jsonl, parquet; "pydoc", the default: docstrings of Python's standard
-    library), of which a `held_out` share, drawn by `seed`, is for evaluation. In its place `train_data` may name
-    several, and `val_data` what is held out. `target_cols` are the columns to learn; an empty cell is left out.
-    `formatter` tells how a row is read: "plain" joins `text_cols`, "hisco" reads HISCO codes, and columns in braces,
-    such as "{title}: {body}", take the place of `text_cols`. `model` is a preset, a folder, gguf:FILE or a hub name; a
-    preset gets a tokenizer of `vocab` tokens trained on the data. A longer text is cut at `seq_len`.
-    """
+    """The settings of `classify`, besides those of every task. Lengths are in tokens."""
 
     task: ClassVar[str] = "classify"
 
-    dataset: str | tuple[str, ...] = ""
-    train_data: str | tuple[str, ...] = ""
-    val_data: str | tuple[str, ...] = ""
-    held_out: float = 0.1
-    target_cols: tuple[str, ...] = ()
-    text_cols: tuple[str, ...] = ("text",)
-    formatter: str = "plain"
-    model: str = "tiny"
-    vocab: int = 1024
-    seq_len: int = 64
+    dataset: str | tuple[str, ...] = ""  # rows (csv, tsv, jsonl, parquet), to be split; default: Python's docstrings
+    train_data: str | tuple[str, ...] = ""  # in place of dataset: rows to train on
+    val_data: str | tuple[str, ...] = ""  # rows to evaluate on, with train_data
+    held_out: float = 0.1  # share of dataset, drawn by seed, to evaluate on
+    target_cols: tuple[str, ...] = ()  # columns to learn; rows with an empty cell do not count for that column
+    text_cols: tuple[str, ...] = ("text",)  # columns of the text
+    formatter: str = "plain"  # plain: joins text_cols; hisco: HISCO codes; or a template such as "{title}: {body}"
+    model: str = "tiny"  # a preset, a folder, gguf:FILE or a hub name
+    vocab: int = 1024  # tokens of the tokenizer trained on the data, for a preset
+    seq_len: int = 64  # longer texts are cut
 
     steps: int = 150
     lr: float = 1e-3
 
 
 def check(config: Config, world_size: int) -> None:
-    """Refuse what cannot be trained, in one line with what would be possible."""
+    """Raise WorkerError (status 2) for settings that cannot work."""
     settings.check(config, world_size)
-    if not 0 < config.held_out < 1:
-        raise WorkerError(f"held_out must be between 0 and 1, got {config.held_out}", status=2)
     if config.dataset and (config.train_data or config.val_data):
         other = "train_data" if config.train_data else "val_data"
         raise WorkerError(
@@ -64,9 +54,7 @@ def check(config: Config, world_size: int) -> None:
         raise WorkerError("val_data is set, but not train_data: set both, or dataset alone", status=2)
     formatter = targets.find_formatter(config.formatter, config.text_cols)
     if formatter.columns != config.text_cols and config.text_cols != Config.text_cols:
-        raise WorkerError(
-            f"formatter={config.formatter} names the text's columns itself: leave text_cols out", status=2
-        )
+        raise WorkerError(f"formatter={config.formatter} names the text's columns: omit text_cols", status=2)
     if not all(formatter.columns):
         raise WorkerError("text_cols must name the columns of the text", status=2)
     for number, target in enumerate(config.target_cols):
@@ -80,13 +68,13 @@ def run(config: Config, dist: DistEnv, run: RunEnv, device: torch.device) -> Non
     """Train on all ranks of the open process group (or on one process alone)."""
     from .. import scores
     from ..data import labelled
-    from ..finish import cache_folder, train_and_leave
+    from ..finish import cache_folder, train_and_save
     from ..models import load
     from ..work import Work
 
     source = load.resolve(config.model)
     data = labelled.prepare(config, load.tokenizer(source), cache_folder(run), dist)
-    for line in data.said if dist.rank == 0 else ():
+    for line in data.notes if dist.rank == 0 else ():
         print(f"clusterrun: {line}", flush=True)
     names = [f"{group.name}={name}" for group in data.groups for name in group.classes]
     model = load.build(
@@ -110,16 +98,17 @@ def run(config: Config, dist: DistEnv, run: RunEnv, device: torch.device) -> Non
         fingerprint=data.fingerprint,
         files={"labels.json": described(config, data.groups)},
     )
-    train_and_leave(work, config, dist, run, device)
+    train_and_save(work, config, dist, run, device)
 
 
 def logits(model: torch.nn.Module, tensors: Tensors) -> torch.Tensor:
-    """(texts, outputs) in float32; all tensors but the labels are the model's own arguments."""
-    return model(**{name: tensor for name, tensor in tensors.items() if name != "labels"}).logits.float()
+    """Return the logits (texts, outputs) in float32; all tensors but the labels are the model's arguments."""
+    outputs: torch.Tensor = model(**{name: tensor for name, tensor in tensors.items() if name != "labels"}).logits
+    return outputs.float()
 
 
 def sum_of_losses(model: torch.nn.Module, tensors: Tensors, groups: Sequence[targets.Group]) -> torch.Tensor:
-    """Sum of the cross-entropies (nats) of all labelled (text, group) pairs."""
+    """Return the summed cross-entropy (nats) of all labelled (text, group) pairs."""
     from torch.nn.functional import cross_entropy
 
     from ..work import IGNORED
@@ -134,7 +123,7 @@ def sum_of_losses(model: torch.nn.Module, tensors: Tensors, groups: Sequence[tar
 
 
 def described(config: Config, groups: Sequence[targets.Group]) -> str:
-    """Return the text of labels.json: how a row becomes a text, and what the model's outputs stand for."""
+    """Return the text of labels.json: how a row becomes a text, and the meaning of the model's outputs."""
     columns = targets.find_formatter(config.formatter, config.text_cols).columns
     found = {"formatter": config.formatter, "text_cols": columns, "seq_len": config.seq_len}
     return json.dumps(found | {"targets": targets.describe(groups)}, indent=2, ensure_ascii=False) + "\n"

@@ -1,4 +1,4 @@
-"""LLaDA's masked diffusion over text: tokens are masked at random, and the model learns to put them back."""
+"""LLaDA's masked diffusion over text: tokens are masked at random, and the model learns to restore them."""
 
 from __future__ import annotations
 
@@ -16,26 +16,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Config(settings.Training):
-    """What can be set for `diffusion`, with `KEY=VALUE`, beside the keys of every task. Lengths are tokens.
-
-    `data` is files or globs (txt, jsonl, csv, parquet; "pydoc": the topics of Python's own help); the last
-    `held_out` of it, or `val_data`, is for evaluation. `model` is a preset, a folder, or a hub name, of Llama's or
-    GPT-2's kind; a preset gets a tokenizer of `vocab` tokens trained on the data. Each token of a sequence is masked
-    with a probability drawn from `eps` to 1. A sample is filled in `sample_steps` rounds.
-    """
+    """The settings of `diffusion`, besides those of every task. Lengths are in tokens."""
 
     task: ClassVar[str] = "diffusion"
     default_global_batch: ClassVar[int] = 8
 
-    data: str | tuple[str, ...] = "pydoc"
-    val_data: str | tuple[str, ...] = ""
-    held_out: float = 0.1
-    text_column: str = "text"
-    model: str = "tiny"
-    vocab: int = 320  # the larger, the longer it learns no more than how often each token comes
-    seq_len: int = 64
-    eps: float = 1e-3
-    sample_steps: int = 20
+    data: str | tuple[str, ...] = "pydoc"  # files or globs (txt, jsonl, csv, parquet); pydoc: Python's help topics
+    val_data: str | tuple[str, ...] = ""  # data to evaluate on
+    held_out: float = 0.1  # share of the data, at its end, to evaluate on without val_data
+    text_column: str = "text"  # column of jsonl, csv and parquet files
+    model: str = "tiny"  # a preset, a folder or a hub name; Llama or GPT-2
+    vocab: int = 320  # for a preset; with more tokens it takes longer to learn more than their frequencies
+    seq_len: int = 64  # tokens per sample
+    eps: float = 1e-3  # a sequence's tokens are masked with a probability drawn from eps to 1
+    sample_steps: int = 20  # rounds in which a sample is filled in
 
     steps: int = 1000
     lr: float = 3e-3
@@ -44,10 +38,8 @@ class Config(settings.Training):
 
 
 def check(config: Config, world_size: int) -> None:
-    """Refuse what cannot be trained, in one line with what would be possible."""
+    """Raise WorkerError (status 2) for settings that cannot work."""
     settings.check(config, world_size)
-    if not 0 < config.held_out < 1:
-        raise WorkerError(f"held_out must be between 0 and 1, got {config.held_out}", status=2)
     if not 0 < config.eps < 1:
         raise WorkerError(f"eps must be between 0 and 1, got {config.eps}", status=2)
     if config.sample_steps < 1:
@@ -57,7 +49,7 @@ def check(config: Config, world_size: int) -> None:
 def run(config: Config, dist: DistEnv, run: RunEnv, device: torch.device) -> None:
     """Train on all ranks of the open process group (or on one process alone)."""
     from ..data import texts
-    from ..finish import cache_folder, train_and_leave
+    from ..finish import cache_folder, train_and_save
     from ..models import load, masked, unmask
     from ..work import Work
 
@@ -88,4 +80,4 @@ def run(config: Config, dist: DistEnv, run: RunEnv, device: torch.device) -> Non
         tokenizer=tokenizer,
         fingerprint=corpus.fingerprint,
     )
-    train_and_leave(work, config, dist, run, device)
+    train_and_save(work, config, dist, run, device)

@@ -1,6 +1,6 @@
-"""The default job: causal language modelling over text, by default text that every Python carries.
+"""Causal language modelling over text, by default over the help texts that come with Python.
 
-No download, no data set to prepare: it shows in a minute that a cluster trains, with a loss that really falls.
+It needs no download and no data set: in a minute it shows that a cluster can train, with a falling loss.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from ..distenv import DistEnv, RunEnv
-from ..errors import WorkerError
 from ..training import settings
 
 if TYPE_CHECKING:
@@ -18,38 +17,29 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Config(settings.Training):
-    """What can be set for `lm`, with `KEY=VALUE`, beside the keys of every task. Lengths are tokens.
-
-    `data` is files or globs (txt, jsonl, csv, parquet; "pydoc": the topics of Python's own help); the last
-    `held_out` of it, or `val_data`, is for evaluation. `model` is a preset, a folder, or a hub name; a preset gets a
-    tokenizer of `vocab` tokens trained on the data.
-    """
+    """The settings of `lm`, besides those of every task. Lengths are in tokens."""
 
     task: ClassVar[str] = "lm"
 
-    data: str | tuple[str, ...] = "pydoc"
-    val_data: str | tuple[str, ...] = ""
-    held_out: float = 0.1
-    text_column: str = "text"
-    model: str = "tiny"
-    vocab: int = 1024
-    seq_len: int = 64
+    data: str | tuple[str, ...] = "pydoc"  # files or globs (txt, jsonl, csv, parquet); pydoc: Python's help topics
+    val_data: str | tuple[str, ...] = ""  # data to evaluate on
+    held_out: float = 0.1  # share of the data, at its end, to evaluate on without val_data
+    text_column: str = "text"  # column of jsonl, csv and parquet files
+    model: str = "tiny"  # a preset, a folder, gguf:FILE or a hub name
+    vocab: int = 1024  # tokens of the tokenizer trained on the data, for a preset
+    seq_len: int = 64  # tokens per sample
 
     steps: int = 150
     lr: float = 3e-3
 
 
-def check(config: Config, world_size: int) -> None:
-    """Refuse what cannot be trained, in one line with what would be possible."""
-    settings.check(config, world_size)
-    if not 0 < config.held_out < 1:
-        raise WorkerError(f"held_out must be between 0 and 1, got {config.held_out}", status=2)
+check = settings.check
 
 
 def run(config: Config, dist: DistEnv, run: RunEnv, device: torch.device) -> None:
     """Train on all ranks of the open process group (or on one process alone)."""
     from ..data import texts
-    from ..finish import cache_folder, train_and_leave
+    from ..finish import cache_folder, train_and_save
     from ..models import generate, load
     from ..work import Work, next_token
 
@@ -73,4 +63,4 @@ def run(config: Config, dist: DistEnv, run: RunEnv, device: torch.device) -> Non
         tokenizer=tokenizer,
         fingerprint=corpus.fingerprint,
     )
-    train_and_leave(work, config, dist, run, device)
+    train_and_save(work, config, dist, run, device)

@@ -1,4 +1,4 @@
-"""Chat fine-tuning: the loss is on what the assistant says, and short conversations share a row without meeting."""
+"""Chat fine-tuning: loss on the assistant's turns only, and short conversations packed into rows."""
 
 from __future__ import annotations
 
@@ -23,40 +23,30 @@ BUILTIN = "builtin:conversations"
 
 @dataclass(frozen=True)
 class Config(settings.Training):
-    """What can be set for `sft`, with `KEY=VALUE`, beside the keys of every task. Lengths are tokens.
-
-    `data` is files or globs of rows with `messages`, `prompt` and `completion`, or `instruction` and `output` ("pydoc":
-    questions about Python's standard library); a `held_out` share of it, evenly spread, or `val_data`, is for
-    evaluation. `model` is a preset, a folder, gguf:FILE or a hub name; a preset gets a tokenizer of `vocab` tokens
-    trained on the data. A longer conversation is cut at `seq_len`. With `packing` a sample, and so a batch size, is a
-    row of `seq_len` tokens with as many conversations as it holds; without, a conversation.
-    """
+    """The settings of `sft`, besides those of every task. Lengths are in tokens."""
 
     task: ClassVar[str] = "sft"
     default_global_batch: ClassVar[int] = 8
 
+    # rows with messages, prompt and completion, or instruction and output; pydoc: questions about Python's library
     data: str | tuple[str, ...] = "pydoc"
-    val_data: str | tuple[str, ...] = ""
-    held_out: float = 0.1
-    model: str = "tiny"
-    vocab: int = 1024
-    seq_len: int = 256
-    packing: bool = True
+    val_data: str | tuple[str, ...] = ""  # data to evaluate on
+    held_out: float = 0.1  # share of the data, evenly spread, to evaluate on without val_data
+    model: str = "tiny"  # a preset, a folder, gguf:FILE or a hub name
+    vocab: int = 1024  # tokens of the tokenizer trained on the data, for a preset
+    seq_len: int = 256  # longer conversations are cut
+    packing: bool = True  # a sample is a row of seq_len tokens with several conversations; without: one conversation
 
     steps: int = 150
     lr: float = 3e-3
     sample_prompts: tuple[str, ...] = ("What does textwrap.dedent do?",)
 
 
-def check(config: Config, world_size: int) -> None:
-    """Refuse what cannot be trained, in one line with what would be possible."""
-    settings.check(config, world_size)
-    if not 0 < config.held_out < 1:
-        raise WorkerError(f"held_out must be between 0 and 1, got {config.held_out}", status=2)
+check = settings.check
 
 
 class Packed:
-    """Rows that are full of conversations: sample i is row i."""
+    """Rows packed with conversations: sample i is row i."""
 
     def __init__(self, rows: dict[str, torch.Tensor]) -> None:
         self._used = rows["used"]
@@ -66,7 +56,7 @@ class Packed:
         return len(self._used)
 
     def batch(self, indices: Sequence[int]) -> Batch:
-        """(rows, seq_len) of input ids, position ids that restart with each conversation, and labels."""
+        """Return (rows, seq_len) input ids, position ids that restart with each conversation, and labels."""
         from ..work import IGNORED, Batch
 
         chosen = list(indices)
@@ -75,7 +65,7 @@ class Packed:
 
 
 class Padded:
-    """One conversation to a row, padded to the batch's longest: sample i is conversation i."""
+    """One conversation per row, padded to the batch's longest: sample i is conversation i."""
 
     def __init__(self, documents: dict[str, torch.Tensor], pad_id: int) -> None:
         self._tokens, self._labels, lengths = (documents[name] for name in ("tokens", "labels", "lengths"))
@@ -86,7 +76,7 @@ class Padded:
         return len(self._lengths)
 
     def batch(self, indices: Sequence[int]) -> Batch:
-        """(conversations, longest) of input ids, attention mask and labels."""
+        """Return (conversations, longest) input ids, attention mask and labels."""
         import torch
 
         from ..work import IGNORED, Batch
@@ -96,9 +86,9 @@ class Padded:
         input_ids, labels = torch.full(shape, self._pad_id), torch.full(shape, IGNORED)
         attention_mask = torch.zeros(shape, dtype=torch.long)
         for row, (i, length) in enumerate(zip(indices, lengths, strict=True)):
-            here = slice(self._ends[i] - length, self._ends[i])
-            input_ids[row, :length] = self._tokens[here]
-            labels[row, :length] = self._labels[here]
+            span = slice(self._ends[i] - length, self._ends[i])
+            input_ids[row, :length] = self._tokens[span]
+            labels[row, :length] = self._labels[span]
             attention_mask[row, :length] = 1
         tensors = {"input_ids": input_ids, "attention_mask": attention_mask, "labels": labels}
         return Batch(tensors, float((labels != IGNORED).sum()), sum(lengths))
@@ -109,7 +99,7 @@ def run(config: Config, dist: DistEnv, run: RunEnv, device: torch.device) -> Non
     from ..data import chat, packing, prepared
     from ..data.marks import marks
     from ..data.tokenizer import digest
-    from ..finish import cache_folder, train_and_leave
+    from ..finish import cache_folder, train_and_save
     from ..models import generate, load
     from ..work import Work, next_token
 
@@ -122,8 +112,8 @@ def run(config: Config, dist: DistEnv, run: RunEnv, device: torch.device) -> Non
 
     key: dict[str, Any] = {}
     if dist.rank == 0:
-        asked = ("model", "vocab", "held_out", "seq_len", "packing", "on_bad_row")
-        key = {"name": "sft", "data": marks(config.data, config.val_data)} | {k: getattr(config, k) for k in asked}
+        keys = ("model", "vocab", "held_out", "seq_len", "packing", "on_bad_row")
+        key = {"name": "sft", "data": marks(config.data, config.val_data)} | {k: getattr(config, k) for k in keys}
         key["tokenizer"] = digest(own)
     folder, tensors = prepared.prepare(cache_folder(run), key, build, dist)
     tokenizer = own or load.tokenizer(load.Source("folder", str(folder)))
@@ -140,13 +130,13 @@ def run(config: Config, dist: DistEnv, run: RunEnv, device: torch.device) -> Non
         seed=config.seed,
     )
     if new_format:
-        model.generation_config.eos_token_id = tokenizer.eos_token_id  # else it never learns where a turn ends
+        model.generation_config.eos_token_id = tokenizer.eos_token_id  # else it never learns to end a turn
     if config.packing and not packing.keeps_apart(model):
         raise WorkerError(f"{config.model} would mix conversations that share a row: set packing=false", status=2)
 
     def samples(part: str) -> Packed | Padded:
-        mine = {name.removeprefix(f"{part}."): tensors[name] for name in tensors if name.startswith(f"{part}.")}
-        return Packed(mine) if config.packing else Padded(mine, padding_of(tokenizer))
+        own_tensors = {name.removeprefix(f"{part}."): tensors[name] for name in tensors if name.startswith(f"{part}.")}
+        return Packed(own_tensors) if config.packing else Padded(own_tensors, padding_of(tokenizer))
 
     work = Work(
         model=model,
@@ -159,13 +149,13 @@ def run(config: Config, dist: DistEnv, run: RunEnv, device: torch.device) -> Non
         tokenizer=tokenizer,
         fingerprint=folder.name,
     )
-    train_and_leave(work, config, dist, run, device)
+    train_and_save(work, config, dist, run, device)
 
 
 def tokenize(config: Config, tokenizer: Any, folder: Path) -> dict[str, Any]:
     """Read and tokenize the conversations, with a BPE trained on them where the model has no tokenizer.
 
-    Gives the tensors of `packing.fill` (without packing: of `packing.Documents`) for "train" and "held_out", and
+    Return the tensors of `packing.fill` (without packing: of `packing.Documents`) for "train" and "held_out", and
     `counts`: conversations trained on, cut, left without an answer, bad rows skipped.
     """
     import torch
@@ -174,15 +164,17 @@ def tokenize(config: Config, tokenizer: Any, folder: Path) -> dict[str, Any]:
     from ..data.packing import best_fit, fill
     from ..data.tokenizer import train_bpe
 
-    chats, skipped = read(config.data, config.on_bad_row)
+    chats, skipped = read_conversations(config.data, config.on_bad_row)
     if config.val_data:
         train = chats
-        held_out, more = read(config.val_data, config.on_bad_row)
+        held_out, more = read_conversations(config.val_data, config.on_bad_row)
         skipped += more
     else:
         train, held_out = split(chats, config.held_out)
     if tokenizer is None:
-        tokenizer = train_bpe((said["content"] for chat in train for said in chat.messages), config.vocab, chat=True)
+        tokenizer = train_bpe(
+            (message["content"] for chat in train for message in chat.messages), config.vocab, chat=True
+        )
         tokenizer.save_pretrained(folder)
     parts: dict[str, Encoded] = {}
     tensors: dict[str, Any] = {}
@@ -191,7 +183,7 @@ def tokenize(config: Config, tokenizer: Any, folder: Path) -> dict[str, Any]:
         if not len(part.documents.lengths):
             why = f"; {part.unanswered} of them have no answer within seq_len={config.seq_len}" if some else ""
             where = "train on" if name == "train" else "evaluate on: set val_data, or a larger held_out"
-            raise WorkerError(f"of {len(chats)} conversations none is left to {where}{why}")
+            raise WorkerError(f"none of {len(chats)} conversations is left to {where}{why}")
         found = part.documents._asdict()
         if config.packing:
             placement = best_fit(part.documents.lengths, config.seq_len)
@@ -202,8 +194,8 @@ def tokenize(config: Config, tokenizer: Any, folder: Path) -> dict[str, Any]:
     return tensors
 
 
-def read(data: str | tuple[str, ...], on_bad_row: str) -> tuple[list[Chat], int]:
-    """Read conversations, and count the bad rows that were skipped."""
+def read_conversations(data: str | tuple[str, ...], on_bad_row: str) -> tuple[list[Chat], int]:
+    """Return the conversations, and the number of bad rows skipped."""
     from ..data import sources
     from ..data.conversations import conversations
 
@@ -214,7 +206,7 @@ def read(data: str | tuple[str, ...], on_bad_row: str) -> tuple[list[Chat], int]
 
 
 def split(chats: list[Chat], share: float) -> tuple[list[Chat], list[Chat]]:
-    """Take a share of the conversations out, evenly spread: data is often sorted."""
+    """Split off a share of the conversations, evenly spread, as data is often sorted."""
     taken = [int((i + 1) * share) > int(i * share) for i in range(len(chats))]
     parts: tuple[list[Chat], list[Chat]] = ([], [])
     for chat, out in zip(chats, taken, strict=True):
@@ -223,12 +215,12 @@ def split(chats: list[Chat], share: float) -> tuple[list[Chat], list[Chat]]:
 
 
 def padding_of(tokenizer: Any) -> int:
-    """The token that stands where nothing does; no loss and no attention ever comes to it."""
+    """Return the padding token; it gets no loss and no attention."""
     return next((i for i in (tokenizer.pad_token_id, tokenizer.eos_token_id) if i is not None), 0)
 
 
 def described(config: Config, tensors: dict[str, torch.Tensor]) -> str:
-    """Say what became of the data, in one line."""
+    """Return a line with the numbers of conversations used, cut and skipped."""
     conversations, cut, unanswered, skipped = tensors["counts"].tolist()
     line = f"{conversations:,} conversations to train on"
     if config.packing:

@@ -1,1 +1,1 @@
-"""What the loop in train.py is made of: settings, batches, schedule, precision, checkpoints, stopping, reports."""
+"""The parts of the loop in train.py: settings, batches, schedule, precision, checkpoints, stopping, reports."""

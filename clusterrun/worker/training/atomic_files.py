@@ -1,4 +1,4 @@
-"""Files that are on the disk before they get their name, and the names they have until then."""
+"""Write files under temporary names, sync them to disk, and rename them into place."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from typing import Any, BinaryIO
 
 import torch
 
-SMALL = 2**20  # bytes; a record is a few hundred
-STRANGER_IS_DEAD_S = 3600.0  # a writer on another node cannot be asked whether it lives
+SMALL = 2**20  # bytes; a record has a few hundred
+REMOTE_WRITER_DEAD_S = 3600.0  # whether a writer on another node lives is unknown: its file must be this old
 
 _TEMPORARY = re.compile(r"\.tmp-(?:step-\d+(?:\.replaced)?|latest|best\.json|owner\.json)-(?P<host>.+)-(?P<pid>\d+)")
 _DTYPES = {
@@ -38,7 +38,7 @@ Check = Callable[[], None]  # raises Superseded where this process may no longer
 
 
 class Hashed:
-    """A file that knows the size and sha256 of what went through it, and why it could not be written."""
+    """A file that records the size and sha256 of what is written to it, and the last error."""
 
     def __init__(self, file: BinaryIO) -> None:
         self.file = file
@@ -62,13 +62,13 @@ class Hashed:
 
 
 def write_file(path: Path, fill: Callable[[Hashed], Any]) -> dict[str, Any]:
-    """Write one file through to the disk; returns its size in bytes and its sha256. Raises OSError."""
+    """Write and sync one file; return its size in bytes and its sha256. Raises OSError."""
     with open(path, "wb") as file:
         out = Hashed(file)
         try:
             fill(out)
         except RuntimeError:
-            if out.error is not None:  # torch.save reports a full disk as an unexpected position
+            if out.error is not None:  # torch.save hides a full disk behind a RuntimeError
                 raise out.error from None
             raise
         file.flush()
@@ -77,12 +77,12 @@ def write_file(path: Path, fill: Callable[[Hashed], Any]) -> dict[str, Any]:
 
 
 def write_safetensors(tensors: dict[str, torch.Tensor], out: Hashed) -> None:
-    """Write safetensors' format in one pass, from the tensors' own memory.
+    """Write the safetensors format in one pass, from the tensors' memory.
 
-    The library's save_file needs a second pass for the sha256, and hides the disk's errors in a text of its own.
+    The library's save_file would need a second pass for the sha256, and hides errors of the disk.
     """
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
-    ordered = sorted(tensors.items(), key=lambda item: (-item[1].element_size(), item[0]))  # keeps all of them aligned
+    ordered = sorted(tensors.items(), key=lambda item: (-item[1].element_size(), item[0]))  # keeps them aligned
     offset = 0
     for name, tensor in ordered:
         end = offset + tensor.nbytes
@@ -92,16 +92,16 @@ def write_safetensors(tensors: dict[str, torch.Tensor], out: Hashed) -> None:
     text += b" " * (-len(text) % 8)
     out.write(len(text).to_bytes(8, "little") + text)
     for _, tensor in ordered:
-        out.write(memoryview(tensor.reshape(-1).view(torch.uint8).numpy()))
+        out.write(tensor.reshape(-1).view(torch.uint8).numpy().data)
 
 
 def temporary(path: Path) -> Path:
-    """The name that only this process gives to `path` while it is not whole."""
+    """Return this process's temporary name for `path`."""
     return path.parent / f".tmp-{path.name}-{os.uname().nodename}-{os.getpid()}"
 
 
 def sweep(folder: Path) -> None:
-    """Delete what dead writers left half-written; never raises."""
+    """Delete temporary files of dead writers; never raises."""
     try:
         leftovers = [(folder / match[0], match) for match in map(_TEMPORARY.fullmatch, os.listdir(folder)) if match]
     except OSError:
@@ -111,17 +111,17 @@ def sweep(folder: Path) -> None:
             if _is_left(path, match["host"], int(match["pid"])):
                 path.unlink() if path.is_file() else shutil.rmtree(path)
         except OSError:
-            pass  # another sweeper was faster, or the file system keeps it for now
+            pass  # deleted by another process, or not possible now
 
 
 def publish(temporary: Path, path: Path, check: Check) -> None:
-    """Give a finished file or folder its name, if this process may still write; raises OSError and Superseded."""
+    """Rename a finished file or folder, if this process may still write; raises OSError and Superseded."""
     check()
     os.rename(temporary, path)
 
 
 def put(path: Path, text: str, check: Check) -> None:
-    """Replace a small file; readers see the old one or the new one. Raises OSError and Superseded."""
+    """Replace a small file atomically; raises OSError and Superseded."""
     new = temporary(path)
     try:
         write_file(new, lambda out: out.write(text.encode()))
@@ -135,7 +135,7 @@ def put(path: Path, text: str, check: Check) -> None:
 def read_small(path: Path) -> bytes:
     """Read a small record; raises OSError also for a pipe, a device and a file beyond SMALL bytes.
 
-    Another user may be able to write in a folder of checkpoints: what stands there must not hang or fill the memory.
+    Another user may be able to write in a folder of checkpoints: such files must not hang this process or fill memory.
     """
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
         found = os.fstat(file.fileno())
@@ -145,7 +145,7 @@ def read_small(path: Path) -> bytes:
 
 
 def discard(path: Path, check: Check) -> None:
-    """Delete a folder so that nobody ever sees half of it under its name; raises OSError and Superseded."""
+    """Delete a folder atomically, by renaming it first; raises OSError and Superseded."""
     gone = temporary(path)
     shutil.rmtree(gone, ignore_errors=True)
     publish(path, gone, check)
@@ -153,11 +153,11 @@ def discard(path: Path, check: Check) -> None:
 
 
 def sync(folder: Path) -> None:
-    """Make the names in a folder durable; raises OSError."""
+    """Sync the names in a folder to disk; raises OSError."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
-    except OSError as error:  # some network file systems refuse it on folders; a loss they do tell
+    except OSError as error:  # some network file systems do not support it on folders; report real losses
         if error.errno in (errno.EIO, errno.ENOSPC, errno.EDQUOT):
             raise
     finally:
@@ -167,9 +167,9 @@ def sync(folder: Path) -> None:
 def _is_left(path: Path, host: str, pid: int) -> bool:
     if host != os.uname().nodename:
         touched = [path.stat().st_mtime, *(part.stat().st_mtime for part in path.glob("*"))]
-        return time.time() - max(touched) > STRANGER_IS_DEAD_S
+        return time.time() - max(touched) > REMOTE_WRITER_DEAD_S
     if pid == os.getpid():
-        return True  # this process has one writer and it is not writing now: an earlier process had this pid
+        return True  # this process has one writer, which is not writing now: an earlier process had this pid
     try:
         os.kill(pid, 0)
     except PermissionError:

@@ -1,4 +1,4 @@
-"""Saving beside the training: one write at a time in a thread, and a disk that fills stops nothing."""
+"""Writes checkpoints in a thread, one at a time; a full disk does not stop the training."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from . import atomic_files, checkpoint
 BEST = "best.json"
 
 
-class Saver:
-    """Writes snapshots into a folder, and deletes the older ones after each that is durable.
+class BackgroundWriter:
+    """Writes checkpoints into a folder, and deletes older ones once a new one is on disk.
 
-    `last_saved` is the last step this saver made durable, `seconds` how long that took from the hand-over on, and
-    `failure` why the last write failed (None: it did not). `best` is the best step, of earlier attempts too.
+    `last_saved` is the last step written to disk, `seconds` how long that took since `save`, and `failure` why the last
+    write failed (None if it did not). `best` is the best step, including earlier attempts.
     `in_use`, the checkpoint this run was resumed from, is never deleted, nor are those of other runs than `run_id`.
     `check` raises Superseded where this process may no longer write: then the next `save` or `wait` does.
     """
@@ -45,16 +45,16 @@ class Saver:
         atomic_files.sweep(folder)
 
     def save(self, snapshot: checkpoint.Snapshot, best: bool = False) -> float:
-        """Hand a snapshot over; returns the seconds this took: next to none, unless the last write still runs."""
+        """Start writing a snapshot; return the seconds this took: almost none, unless the last write still runs."""
         began = time.monotonic()
         self.wait()
-        # not a daemon: the interpreter waits for it before it exits. One per write: an idle one would be waited for too
+        # not a daemon: the interpreter waits for it at exit. One per write: it would wait for an idle thread too
         self._thread = threading.Thread(target=self._write, args=(snapshot, best), name="clusterrun-checkpoint")
         self._thread.start()
         return time.monotonic() - began
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until what was handed over is written or has failed; False if it still runs after `timeout` seconds.
+        """Wait until the last write has ended; return False if it still runs after `timeout` seconds.
 
         Raises Superseded if the writer had to stop.
         """
@@ -71,11 +71,11 @@ class Saver:
         except epoch.Superseded as superseded:
             self._superseded = superseded
             return
-        except Exception as error:  # in a thread of its own: nobody else would hear of it
+        except Exception as error:  # in a thread: nothing else would report it
             self.failure = _reason(error)
-            self._say(
+            self._print(
                 f"CHECKPOINT of step {snapshot.step} NOT SAVED: {self.failure} ({self._folder}):"
-                f" training goes on; {self._last_good()}"
+                f" training continues; {self._last_good()}"
             )
             return
         self.seconds = time.monotonic() - began
@@ -88,17 +88,19 @@ class Saver:
         except epoch.Superseded as superseded:
             self._superseded = superseded
         except OSError as error:
-            self._say(f"step {snapshot.step} is saved, but {self._folder} cannot be tidied: {_reason(error)}")
+            self._print(
+                f"saved step {snapshot.step}; cannot delete old checkpoints in {self._folder}: {_reason(error)}"
+            )
 
     def _last_good(self) -> str:
         if self.last_saved is not None:
-            return f"the last good one is step {self.last_saved}"
+            return f"the last good checkpoint is step {self.last_saved}"
         if self._in_use is not None:
-            return f"the last good one is {self._in_use.name}"
-        return "there is no good one yet"
+            return f"the last good checkpoint is {self._in_use.name}"
+        return "there is no good checkpoint yet"
 
     @staticmethod
-    def _say(text: str) -> None:
+    def _print(text: str) -> None:
         try:
             print(f"clusterrun: {text}", file=sys.stderr, flush=True)
         except (OSError, ValueError):

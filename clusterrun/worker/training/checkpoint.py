@@ -1,7 +1,7 @@
-"""The checkpoint on disk: a folder per step that is there whole or not at all, and that can be proved whole later.
+"""The checkpoint on disk: a folder per step that appears atomically and can be verified later.
 
 A folder `step-00000010` holds model.safetensors, config.json, trainer.pt, state.json and manifest.json, which has the
-sha256 of the others. The file `latest` names the one written last: a hint, never needed to resume.
+sha256 of the others. The file `latest` names the newest one: a hint, not needed to resume.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _NAME = re.compile(r"step-(?P<step>\d{8,})(?P<aside>\.replaced)?")
 
 
 class BadCheckpoint(Exception):
-    """A checkpoint that is not what its writer wrote; the message says what is wrong, without the folder's name."""
+    """A damaged checkpoint; the message says what is wrong, without the folder's name."""
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A training state in host memory that shares nothing with the run: it may be written while training goes on.
+    """A copy of the training state in host memory, to be written while training continues.
 
-    `tensors` are contiguous, by their names in the model's state_dict, each shared one once. `trainer` holds
+    `tensors` are contiguous, by their names in the model's state_dict, tied ones once. `trainer` holds
     "optimizer" and "scaler" (or None). `state` is JSON. `config_json` is empty for a model without a config.
     """
 
@@ -47,9 +47,9 @@ class Snapshot:
 
 
 def take(model: torch.nn.Module, optimizer: Any, scaler: Any, state: dict[str, Any], step: int) -> Snapshot:
-    """Copy the unwrapped model, the optimizer and the scaler (or None) to host memory; this is all that stalls."""
+    """Copy the unwrapped model, the optimizer and the scaler (or None) to host memory; only this blocks training."""
     first: dict[Any, str] = {}
-    kept = {k: v for k, v in model.state_dict().items() if first.setdefault(place(v) or k, k) == k}
+    kept = {k: v for k, v in model.state_dict().items() if first.setdefault(memory_key(v) or k, k) == k}
     snapshot = Snapshot(
         step=step,
         tensors=_copy(kept),
@@ -62,8 +62,8 @@ def take(model: torch.nn.Module, optimizer: Any, scaler: Any, state: dict[str, A
     return snapshot
 
 
-def place(tensor: torch.Tensor) -> tuple[Any, ...] | None:
-    """Tell which memory a tensor is: equal for tied tensors; None for an empty one, which is nowhere."""
+def memory_key(tensor: torch.Tensor) -> tuple[Any, ...] | None:
+    """Return a key of a tensor's memory: equal for tied tensors, None for an empty one."""
     if not tensor.numel():
         return None
     start = tensor.untyped_storage().data_ptr()
@@ -71,10 +71,10 @@ def place(tensor: torch.Tensor) -> tuple[Any, ...] | None:
 
 
 def write(folder: Path, snapshot: Snapshot, check: atomic_files.Check = epoch.check) -> Path:
-    """Write a checkpoint into `folder` and return its path once it is durable.
+    """Write a checkpoint into `folder` and return its path once it is on disk.
 
-    Raises OSError, and Superseded where `check` does, before each rename. Then it has left nothing behind and touched
-    neither the other checkpoints nor `latest`.
+    Raises OSError, and Superseded from `check`, which runs before each rename. An error leaves nothing behind, and the
+    other checkpoints and `latest` unchanged.
     """
     check()
     folder.mkdir(parents=True, exist_ok=True)
@@ -83,7 +83,7 @@ def write(folder: Path, snapshot: Snapshot, check: atomic_files.Check = epoch.ch
     temporary, pointer = atomic_files.temporary(target), atomic_files.temporary(folder / LATEST)
     parts: dict[str, Callable[[atomic_files.Hashed], Any]] = {
         WEIGHTS: lambda out: atomic_files.write_safetensors(snapshot.tensors, out),
-        TRAINER: lambda out: torch.save(snapshot.trainer, out),
+        TRAINER: lambda out: torch.save(snapshot.trainer, out),  # type: ignore[arg-type]  # it needs write() and flush()
         STATE: lambda out: out.write(json.dumps(snapshot.state | {"step": snapshot.step}).encode()),
     }
     if snapshot.config_json:
@@ -95,7 +95,7 @@ def write(folder: Path, snapshot: Snapshot, check: atomic_files.Check = epoch.ch
         )
         atomic_files.write_file(temporary / MANIFEST, lambda out: out.write(manifest.encode()))
         atomic_files.sync(temporary)
-        # all that needs room on the disk is written before the first name changes
+        # write everything that takes disk space before the first rename
         atomic_files.write_file(pointer, lambda out: out.write(f"{target.name}\n".encode()))
         _put_in_place(temporary, target, check)
         atomic_files.publish(pointer, folder / LATEST, check)
@@ -125,9 +125,9 @@ def verify(path: Path) -> None:
 
 
 def newest_valid(folder: Path) -> tuple[Path | None, list[str]]:
-    """Find the valid checkpoint with the highest step, and tell in sentences which ones were skipped and why.
+    """Return the valid checkpoint with the highest step, and a line for each newer one that was skipped.
 
-    A folder that is not there holds none; one that cannot be read raises OSError.
+    A missing folder has none; one that cannot be read raises OSError.
     """
     skipped: list[str] = []
     for _, path in found(folder):
@@ -151,7 +151,7 @@ def found(folder: Path) -> list[tuple[int, Path]]:
 
 
 def run_of(path: Path) -> str | None:
-    """The run that wrote a checkpoint; None if it does not say."""
+    """Return the id of the run that wrote a checkpoint, None if unknown."""
     try:
         return str(json.loads(atomic_files.read_small(path / STATE))["run_id"])
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
@@ -168,13 +168,13 @@ def prune(
 ) -> None:
     """Delete all but the newest `keep_last` checkpoints, step `best` and `in_use`; raises OSError and Superseded.
 
-    With `run_id`, other runs' checkpoints are neither counted nor touched, nor is what is newer than `latest`: it was
-    found wanting.
+    With `run_id`, checkpoints of other runs are neither counted nor deleted, nor are those newer than `latest`, which
+    were not valid.
     """
     there = [(step, path) for step, path in found(folder) if run_id is None or run_of(path) == run_id]
     steps = sorted({step for step, _ in there}, reverse=True)
     written = _latest(folder)
-    kept = {step for step in steps if written is not None and step > written}
+    kept: set[int | None] = {step for step in steps if written is not None and step > written}
     kept |= {best, *[step for step in steps if step not in kept][:keep_last]}
     paths = {path for _, path in there}
     for step, path in there:
@@ -184,7 +184,7 @@ def prune(
 
 
 def _put_in_place(temporary: Path, target: Path, check: atomic_files.Check) -> None:
-    aside = target.with_suffix(".replaced")  # found() knows this name: no moment is without one of the two
+    aside = target.with_suffix(".replaced")  # found() knows this name: one of the two exists at any moment
     if target.exists():
         check()
         shutil.rmtree(aside, ignore_errors=True)
@@ -232,9 +232,9 @@ def _copy(value: Any) -> Any:
 
 
 def _config(model: torch.nn.Module) -> str:
-    """The model's config as save_pretrained would write it: with the class, and the weights' own precision."""
+    """Return the model's config as save_pretrained writes it: with the class, and the weights' precision."""
     config = getattr(model, "config", None)
-    if not hasattr(config, "to_json_string"):
+    if config is None or not hasattr(config, "to_json_string"):
         return ""
     document = json.loads(config.to_json_string())
     precision = next((str(p.dtype).removeprefix("torch.") for p in model.parameters() if p.is_floating_point()), None)

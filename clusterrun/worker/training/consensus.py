@@ -1,4 +1,4 @@
-"""What the ranks agree on: small sums and one rank's word, over the CPU."""
+"""Small sums and broadcasts between the ranks, on the CPU."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from ..distenv import DistEnv, RunEnv
 
 
 def broadcast(value: Any, group: Any = None) -> Any:
-    """Give rank 0's value (JSON; tuples become lists) to every rank of an open process group.
+    """Return rank 0's value (JSON; tuples become lists) on every rank of an open process group.
 
-    torch's own collectives for objects unpickle what the network brings, and a pickle can run any code.
+    torch's own collectives for objects use pickle, which can run any code that the network brings.
     """
     device = "cuda" if torch_dist.get_backend(group) == "nccl" else "cpu"
     text = json.dumps(value).encode()
@@ -29,8 +29,8 @@ def broadcast(value: Any, group: Any = None) -> Any:
     return json.loads(bytes(box.cpu().numpy()))
 
 
-class Agreement:
-    """Small sums over all ranks on the CPU, in a group of their own so that a GPU's queue is never waited for."""
+class Consensus:
+    """Sums and broadcasts over all ranks, in a gloo group of their own: they never wait for the GPU."""
 
     def __init__(self, dist: DistEnv, run: RunEnv) -> None:
         self._group = None
@@ -39,24 +39,24 @@ class Agreement:
             self._group = torch_dist.new_group(backend="gloo", timeout=timedelta(seconds=run.pg_timeout))
 
     def sum(self, values: list[float]) -> list[float]:
-        """Add up over the ranks; exact for counts below 2**53."""
+        """Return the sums over the ranks; exact for counts below 2**53."""
         return self.begin(values)()
 
     def begin(self, values: list[float]) -> Callable[[], list[float]]:
-        """Begin to add up over the ranks; what is returned waits for the sums. Every rank begins them in one order."""
+        """Start summing over the ranks; return a function that waits for the sums. Same order of calls on all ranks."""
         if self._group is None:
             return lambda: values
         tensor = torch.tensor(values, dtype=torch.float64)
-        under_way = torch_dist.all_reduce(tensor, group=self._group, async_op=True)
+        pending = torch_dist.all_reduce(tensor, group=self._group, async_op=True)
 
         def sums() -> list[float]:
-            under_way.wait()
+            pending.wait()
             return tensor.tolist()
 
         return sums
 
-    def word(self, value: Any) -> Any:
-        """Give rank 0's value (JSON) to every rank."""
+    def broadcast(self, value: Any) -> Any:
+        """Return rank 0's value (JSON) on every rank."""
         return value if self._group is None else broadcast(value, self._group)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""The model, its optimizer and its batches on their device, under DDP where there are ranks to average with."""
+"""The model under DDP, its optimizer, and moving batches to the device."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ..work import Tensors, Work
 from . import memory
-from .consensus import Agreement
+from .consensus import Consensus
 from .precision import Precision
 from .sizes import BatchSizes
 
 
-class WithLoss(torch.nn.Module):
+class ModelWithLoss(torch.nn.Module):
     """The model and its loss as one forward pass, so that DDP and the compiler see all of it."""
 
     def __init__(self, work: Work) -> None:
@@ -33,10 +33,10 @@ class WithLoss(torch.nn.Module):
         return self._loss(self.model, tensors)
 
 
-def compiled(whole: torch.nn.Module) -> torch.nn.Module:
-    """Compile a module, with a cache folder that no other user of this machine can have prepared.
+def compiled(model: torch.nn.Module) -> torch.nn.Module:
+    """Compile a module, with a cache folder that no other user can write to.
 
-    torch's own default is a fixed name in /tmp, and it unpickles and runs what it finds there.
+    torch's default is a fixed name in /tmp, and torch unpickles and runs what it finds there.
     """
     if not os.environ.get("TORCHINDUCTOR_CACHE_DIR"):
         folder = os.path.join(tempfile.gettempdir(), f"clusterrun-compiled-{os.geteuid()}")
@@ -46,26 +46,28 @@ def compiled(whole: torch.nn.Module) -> torch.nn.Module:
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
             folder = tempfile.mkdtemp(prefix="clusterrun-compiled-")
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder
-    return torch.compile(whole)  # type: ignore[return-value]
+    return torch.compile(model)  # type: ignore[return-value]
 
 
-def averaged(whole: torch.nn.Module, world_size: int, device: torch.device) -> torch.nn.Module:
-    """Wrap a module in DDP where there is more than one rank."""
+def wrap_ddp(model: torch.nn.Module, world_size: int, device: torch.device) -> torch.nn.Module:
+    """Wrap a module in DDP if there is more than one rank."""
     if world_size == 1:
-        return whole
-    # no buffer of our models changes in training; torch 2.13 gave the option that says so another name
-    known = inspect.signature(DistributedDataParallel).parameters
-    buffers = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
+        return model
+    # no buffer of our models changes in training; torch 2.13 renamed the option for that
+    parameters = inspect.signature(DistributedDataParallel).parameters
+    sync_buffers: dict[str, Any] = {
+        "forward_sync_buffers" if "forward_sync_buffers" in parameters else "broadcast_buffers": False
+    }
     return DistributedDataParallel(
-        whole,
+        model,
         device_ids=[device.index] if device.type == "cuda" else None,
-        gradient_as_bucket_view=True,  # one copy of the gradients less
-        **{buffers: False},
+        gradient_as_bucket_view=True,  # saves one copy of the gradients
+        **sync_buffers,
     )
 
 
 def make_optimizer(model: torch.nn.Module, config: Any) -> torch.optim.Optimizer:
-    """AdamW, fused where the device has it; weight decay on matrices only."""
+    """Return AdamW, fused where the device supports it, with weight decay on matrices only."""
     parameters = [p for p in model.parameters() if p.requires_grad]
     groups = [
         {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": config.weight_decay},
@@ -79,54 +81,56 @@ def make_optimizer(model: torch.nn.Module, config: Any) -> torch.optim.Optimizer
 
 
 def to_device(tensors: Tensors, device: torch.device) -> Tensors:
-    """Move a micro batch; to a GPU without waiting for it."""
+    """Move a micro batch to the device; to a GPU without waiting."""
     if device.type == "cpu":
         return tensors
     return {name: tensor.pin_memory().to(device, non_blocking=True) for name, tensor in tensors.items()}
 
 
-def accumulating(net: torch.nn.Module) -> contextlib.AbstractContextManager[Any]:
-    """The context of a micro batch that is not the last of its step: no gradient is sent yet."""
-    return net.no_sync() if isinstance(net, DistributedDataParallel) else contextlib.nullcontext()
+def accumulating(ddp_model: torch.nn.Module) -> contextlib.AbstractContextManager[Any]:
+    """Return the context for a micro batch that is not the last of its step: gradients are not averaged yet."""
+    return ddp_model.no_sync() if isinstance(ddp_model, DistributedDataParallel) else contextlib.nullcontext()
 
 
 def fit_memory(
-    net: torch.nn.Module,
+    ddp_model: torch.nn.Module,
     work: Work,
     sizes: BatchSizes,
     precision: Precision,
     device: torch.device,
     optimizer: torch.optim.Optimizer,
-    agreement: Agreement,
+    consensus: Consensus,
 ) -> BatchSizes:
-    """Halve the micro batch until a step fits on every rank, with what the optimizer will take set aside."""
+    """Halve the micro batch until a step fits on every rank, with memory for the optimizer's state reserved."""
 
     def attempt(sizes: BatchSizes) -> None:
-        aside = [torch.empty_like(p) for g in optimizer.param_groups for p in g["params"] for _ in (1, 2)]
+        reserved = [torch.empty_like(p) for g in optimizer.param_groups for p in g["params"] for _ in (1, 2)]
         samples = [i % len(work.train) for i in range(sizes.micro_batch_size)]
         try:
-            with accumulating(net):
+            with accumulating(ddp_model):
                 with precision.autocast():
-                    loss = net(to_device(work.train.batch(samples).tensors, device))
+                    loss = ddp_model(to_device(work.train.batch(samples).tensors, device))
                 (loss * 0).backward()
         finally:
             optimizer.zero_grad(set_to_none=True)
-            del aside
+            del reserved
 
-    fits = memory.fitting(sizes, attempt, agreement)
+    fits = memory.fit_micro_batch(sizes, attempt, consensus)
     if fits is None:
         raise memory.explain(device, BatchSizes(sizes.global_batch_size, 1, 1, sizes.world_size), precision.name)
     return fits
 
 
-def settle_buckets(net: torch.nn.Module, work: Work, device: torch.device, optimizer: torch.optim.Optimizer) -> None:
+def settle_buckets(
+    ddp_model: torch.nn.Module, work: Work, device: torch.device, optimizer: torch.optim.Optimizer
+) -> None:
     """Let DDP rebuild its buckets before the first step.
 
-    It does so once, in the order in which gradients arrive, and the all-reduce then adds up in another order: with
-    three ranks or more a resumed run's first step would differ from the uninterrupted one in the last bits.
+    DDP does so once, in the order in which gradients arrive, which changes the order of additions in the all-reduce.
+    With three ranks or more the first step of a resumed run would otherwise differ in the last bits.
     """
     if not torch_dist.is_initialized() or torch_dist.get_world_size() < 3:  # a + b = b + a
         return
     for _ in range(2):
-        (net(to_device(work.train.batch([0]).tensors, device)) * 0).backward()
+        (ddp_model(to_device(work.train.batch([0]).tensors, device)) * 0).backward()
         optimizer.zero_grad(set_to_none=True)

@@ -1,4 +1,4 @@
-"""Evaluation on the held-out samples, shared out over the ranks."""
+"""Evaluation on the held-out samples, split over the ranks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from ..work import Work
-from .consensus import Agreement
+from .consensus import Consensus
 from .ddp import to_device
 from .precision import Precision
 from .sampler import seed_of
@@ -16,19 +16,19 @@ from .sizes import BatchSizes
 
 @torch.no_grad()
 def evaluate(
-    whole: torch.nn.Module,
+    model: torch.nn.Module,
     work: Work,
     sizes: BatchSizes,
     config: Any,
     precision: Precision,
     device: torch.device,
-    agreement: Agreement,
+    consensus: Consensus,
     rank: int,
 ) -> dict[str, float]:
     """Return `val_loss` (nats per unit of weight) and the task's own measures, the same numbers on every rank.
 
-    At most `config.eval_samples` samples are looked at, evenly spread, the same ones each time. What a loss draws at
-    random is a function of the seed and the micro batch, so that two evaluations can be compared.
+    At most `config.eval_samples` samples are used, evenly spread, the same ones each time. A loss that draws random
+    numbers is seeded by micro batch, so that evaluations can be compared.
     """
     indices = spread(len(work.held_out), config.eval_samples)
     micro = sizes.micro_batch_size
@@ -42,23 +42,23 @@ def evaluate(
         tensors = to_device(batch.tensors, device)
         torch.manual_seed(seed_of(config.seed, "evaluation", i))
         with precision.autocast():
-            total += whole(tensors).item()
+            total += model(tensors).item()
             if work.measure is not None:
-                sums = work.measure(work.model, tensors).cpu()
-                measured = sums if measured is None else measured + sums
+                batch_sums = work.measure(work.model, tensors).cpu()
+                measured = batch_sums if measured is None else measured + batch_sums
         weight += batch.weight
     work.model.train(was_training)
-    if work.measure is not None and measured is None:  # a rank without a share must still know how many sums there are
+    if work.measure is not None and measured is None:  # a rank without samples still needs the number of sums
         measured = torch.zeros_like(work.measure(work.model, to_device(work.held_out.batch([0]).tensors, device))).cpu()
-    total, weight, *sums = agreement.sum([total, weight, *(measured.tolist() if measured is not None else [])])
-    found = {"val_loss": total / weight if weight else 0.0}
+    val_loss, val_weight, *sums = consensus.sum([total, weight, *(measured.tolist() if measured is not None else [])])
+    found = {"val_loss": val_loss / val_weight if val_weight else 0.0}
     if work.summarize is not None:
         found |= work.summarize(torch.tensor(sums, dtype=torch.float64))
     return found
 
 
 def spread(count: int, most: int) -> list[int]:
-    """At most `most` of `count` indices, evenly spread; 0 means all."""
+    """Return at most `most` of `count` indices, evenly spread; 0 means all."""
     if not most or count <= most:
         return list(range(count))
     return [i * count // most for i in range(most)]

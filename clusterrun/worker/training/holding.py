@@ -1,4 +1,4 @@
-"""A folder of checkpoints has one writer: the run that its owner.json names."""
+"""Ownership of a checkpoint folder: only the run that its owner.json names may write there."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SILENT_S = 300.0  # rank 0 writes its progress record every 10 s; NFS may show i
 
 @dataclass(frozen=True)
 class Hold:
-    """The right of one run, in one epoch, to write into a folder."""
+    """The right of a run, in one epoch, to write into a folder."""
 
     folder: Path
     run_id: str
@@ -37,10 +37,10 @@ class Hold:
 
 
 def take(folder: Path, run: RunEnv) -> tuple[Hold, list[str]]:
-    """Make this run the writer of an existing folder; returns notes for the user.
+    """Make this run the owner of an existing folder; return it and lines for the user.
 
-    The same run may always continue, and the folder of a run that no longer lives is taken over. Raises WorkerError
-    (status 2) if another run that lives holds it, and OSError.
+    The same run may always continue, and the folder of a run that has ended is taken over. Raises WorkerError
+    (status 2) if another run is active in it, and OSError.
     """
     hold = Hold(folder, run.run_id, epoch.number())
     document = {
@@ -55,7 +55,7 @@ def take(folder: Path, run: RunEnv) -> tuple[Hold, list[str]]:
         return hold, []
     owner = owner or _read(folder)
     others = owner is not None and owner["run_id"] != run.run_id
-    if owner is not None and others and _lives(owner):
+    if owner is not None and others and _may_be_active(owner):
         raise WorkerError(
             f"checkpoint_dir={folder} is in use by {_named(owner)}: wait until it ends, or set another checkpoint_dir"
             f" (resume={folder} only reads it)",
@@ -66,7 +66,7 @@ def take(folder: Path, run: RunEnv) -> tuple[Hold, list[str]]:
 
 
 def _read(folder: Path) -> dict[str, Any] | None:
-    """The owner of a folder; None if there is none, or its file is damaged. Raises OSError."""
+    """Return the owner of a folder; None if there is none, or its file is damaged. Raises OSError."""
     try:
         owner = json.loads(atomic_files.read_small(folder / OWNER))
         return {
@@ -81,26 +81,26 @@ def _read(folder: Path) -> dict[str, Any] | None:
 
 
 def _create(path: Path, text: str) -> bool:
-    """Create the file unless it exists; a hard link is the exclusive create that holds on NFS."""
+    """Create the file unless it exists, with a hard link, which is exclusive on NFS too."""
     temporary = atomic_files.temporary(path)
     atomic_files.write_file(temporary, lambda out: out.write(text.encode()))
     try:
         epoch.check()
         os.link(temporary, path)
         return True
-    except OSError:  # it exists, or this file system has no hard links
+    except OSError:  # it exists, or the file system has no hard links
         return False
     finally:
         temporary.unlink(missing_ok=True)
 
 
-def _lives(owner: dict[str, Any]) -> bool:
-    """Tell whether the owner's attempt may still run: no end record, and a progress record of the last SILENT_S."""
+def _may_be_active(owner: dict[str, Any]) -> bool:
+    """Return whether the owner's attempt may be active: no end record, and a progress record of the last SILENT_S."""
     attempt = Path(owner["attempt_dir"])
-    if not attempt.is_absolute():  # of a process outside a run
+    if not attempt.is_absolute():  # a process outside a run
         return False
     try:
-        os.listdir(attempt)  # a folder of another user that cannot be read proves nothing
+        os.listdir(attempt)  # another user's folder may not be readable: then it may be active
         if any((attempt / name).exists() for name in ("end.json", "rank-0.end")):
             return False
         return time.time() - os.stat(attempt / "rank-0.progress").st_mtime < SILENT_S

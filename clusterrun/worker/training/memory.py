@@ -1,4 +1,4 @@
-"""Out of memory: said with the figures that help, and avoided by halving the micro batch before the first step."""
+"""Out of memory: an error with the numbers that help, and halving the micro batch before the first step."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from collections.abc import Callable
 import torch
 
 from ..errors import WorkerError
-from .consensus import Agreement
+from .consensus import Consensus
 from .sizes import BatchSizes
 
 GIB = 2**30
 
 
 def is_oom(error: BaseException) -> bool:
-    """Tell whether an exception says that memory ran out, on a GPU or on the CPU."""
+    """Return whether an exception means out of memory, on a GPU or on the CPU."""
     return isinstance(error, torch.OutOfMemoryError | MemoryError) or (
         isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
     )
 
 
 def explain(device: torch.device, sizes: BatchSizes, precision: str) -> WorkerError:
-    """The error for a step that ran out of memory: peak and free memory, the device, and what to set instead."""
+    """Return the error for a step that ran out of memory: peak and free memory, the device, and what to set."""
     if device.type == "cuda":
         free, total = torch.cuda.mem_get_info(device)
         where = (
@@ -40,28 +40,30 @@ def explain(device: torch.device, sizes: BatchSizes, precision: str) -> WorkerEr
     elif sizes.micro_batch_size > 1:
         advice = f"set micro_batch_size=1 grad_accum_steps={sizes.micro_batch_size * sizes.grad_accum_steps}"
     else:
-        advice = "the micro batch is 1 already: a shorter seq_len or a smaller model is needed"
+        advice = "the micro batch is already 1: use a shorter seq_len or a smaller model"
     if device.type == "cuda" and precision == "fp32":
         advice += "; precision=bf16 halves the activations"
     return WorkerError(f"out of memory on {where}, micro batch {sizes.micro_batch_size}: {advice}")
 
 
-def fitting(sizes: BatchSizes, attempt: Callable[[BatchSizes], None], agreement: Agreement) -> BatchSizes | None:
-    """Halve the micro batch until `attempt` passes on every rank; None when not even the smallest does.
+def fit_micro_batch(
+    sizes: BatchSizes, attempt: Callable[[BatchSizes], None], consensus: Consensus
+) -> BatchSizes | None:
+    """Halve the micro batch until `attempt` succeeds on every rank; return None if not even the smallest does.
 
     `attempt` must not communicate: a rank that runs out of memory inside a collective would leave the others there.
     """
     while True:
         try:
             attempt(sizes)
-            short = 0.0
+            out_of_memory = 0.0
         except (RuntimeError, MemoryError) as error:
             if not is_oom(error):
                 raise
-            short = 1.0
+            out_of_memory = 1.0
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
-        if agreement.sum([short])[0] == 0:
+        if consensus.sum([out_of_memory])[0] == 0:
             return sizes
         smaller = sizes.halved()
         if smaller is None:
@@ -70,14 +72,14 @@ def fitting(sizes: BatchSizes, attempt: Callable[[BatchSizes], None], agreement:
 
 
 def peak_bytes(device: torch.device) -> int:
-    """The most memory used so far: allocated by torch on a GPU, resident in this process on a CPU."""
+    """Return the peak memory in bytes: allocated by torch on a GPU, resident in this process on a CPU."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def _free_bytes() -> int:
-    """Memory this process may still take: what the machine has, or what a limit of its address space leaves."""
+    """Return the bytes this process can still take: what the machine has, within the limit of its address space."""
     with open("/proc/meminfo") as file:
         available = next(int(line.split()[1]) * 1024 for line in file if line.startswith("MemAvailable:"))
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)

@@ -1,4 +1,4 @@
-"""Which number format the forward pass runs in; weights, gradients and optimizer stay in float32."""
+"""The number format of the forward pass; weights, gradients and optimizer stay in float32."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ class Precision:
     device_type: str
 
     def autocast(self) -> contextlib.AbstractContextManager[Any]:
-        """The context for a forward pass."""
+        """Return the context for a forward pass."""
         if self.name == "fp32":
             return contextlib.nullcontext()
         return torch.autocast(self.device_type, torch.bfloat16 if self.name == "bf16" else torch.float16)
 
     def scaler(self) -> torch.amp.GradScaler:
-        """A gradient scaler: fp16 alone needs one, for the others it passes everything through."""
+        """Return a gradient scaler, enabled for fp16 only."""
         return torch.amp.GradScaler(self.device_type, enabled=self.name == "fp16")
 
 
-def choose(asked: str, device: torch.device) -> Precision:
-    """Resolve "auto": bf16 where the GPU has it, fp16 on older ones, fp32 on a CPU (where 16 bits are slower)."""
-    if asked == "auto":
+def choose(setting: str, device: torch.device) -> Precision:
+    """Return the precision of a setting; "auto" is bf16 if the GPU supports it, else fp16; fp32 on a CPU."""
+    if setting == "auto":
         if device.type == "cuda":
-            asked = "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp16"
+            setting = "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp16"
         else:
-            asked = "fp32"
+            setting = "fp32"
     if device.type == "cuda":
-        torch.set_float32_matmul_precision("high")  # TF32 for what stays in float32
-    return Precision(asked, device.type)
+        torch.set_float32_matmul_precision("high")  # TF32 for matrices in float32
+    return Precision(setting, device.type)

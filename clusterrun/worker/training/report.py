@@ -1,4 +1,4 @@
-"""What rank 0 tells of a run: lines for people, metrics.jsonl for programs, TensorBoard and W&B where asked for."""
+"""The output of rank 0: lines for people, metrics.jsonl for programs, and TensorBoard and W&B if set."""
 
 from __future__ import annotations
 
@@ -40,34 +40,35 @@ PEAK_FLOPS = (
 
 
 def peak_flops(device_name: str) -> float | None:
-    """The device's peak in FLOP/s, or None where it is not known."""
+    """Return the device's peak in FLOP/s, None if unknown."""
     return next((peak for part, peak in PEAK_FLOPS if part in device_name), None)
 
 
 def flops_per_token(model: Any, seq_len: int) -> float | None:
-    """FLOPs of one token, forward and backward: 6 per parameter, and 12 x layers x width x length for attention."""
+    """Return the FLOPs per token, forward and backward: 6 per parameter, 12 x layers x width x length for attention."""
     config = getattr(model, "config", None)
     layers, width = getattr(config, "num_hidden_layers", None), getattr(config, "hidden_size", None)
     if not layers or not width:
         return None
-    return 6.0 * sum(p.numel() for p in model.parameters()) + 12.0 * layers * width * seq_len
+    parameters: int = sum(p.numel() for p in model.parameters())
+    return 6.0 * parameters + 12.0 * float(layers * width * seq_len)
 
 
 class Report:
-    """The one voice of a run. On other ranks than 0 every method does nothing."""
+    """Prints and records the progress of a run on rank 0. On other ranks every method does nothing."""
 
     def __init__(self, rank: int, run: RunEnv, config: Any, start_step: int, settings: dict[str, Any]) -> None:
-        self.speaks = rank == 0
-        self.metrics = run.run_dir / "metrics.jsonl" if self.speaks and run.run_dir else None
-        self.samples = run.run_dir / "samples.jsonl" if self.speaks and run.run_dir else None
+        self.enabled = rank == 0
+        self.metrics = run.run_dir / "metrics.jsonl" if self.enabled and run.run_dir else None
+        self.samples = run.run_dir / "samples.jsonl" if self.enabled and run.run_dir else None
         self._board: Any = None
         self._wandb: Any = None
         self._progress: Any = None
-        if not self.speaks:
+        if not self.enabled:
             return
         for file in (self.metrics, self.samples):
             if file is not None:
-                _forget_after(file, start_step)
+                _drop_rows_after(file, start_step)
         folder = run.run_dir or Path()
         epoch.check()
         if config.tensorboard:
@@ -79,12 +80,12 @@ class Report:
         """Print a line."""
         if self._progress is not None:
             self._progress.console.print(text, markup=False, highlight=False)
-        elif self.speaks and text:
+        elif self.enabled and text:
             print(text, flush=True)
 
     def start(self, step: int, steps: int) -> None:
-        """Show a progress line, on a terminal only: in a file it would be thousands of lines."""
-        if not self.speaks or not sys.stdout.isatty():
+        """Show a progress bar if stdout is a terminal."""
+        if not self.enabled or not sys.stdout.isatty():
             return
         try:
             from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -96,23 +97,22 @@ class Report:
         self._progress.add_task("training", total=steps, completed=step)
 
     def advance(self, step: int) -> None:
-        """Move the progress line to a step."""
+        """Move the progress bar to a step."""
         if self._progress:
             self._progress.update(self._progress.task_ids[0], completed=step)
 
     def row(self, step: int, steps: int, values: dict[str, float | None]) -> None:
-        """Record a step's figures and print the ones people read; None is left out."""
-        if not self.speaks:
+        """Record a step's metrics and print the main ones. Values that are None are left out."""
+        if not self.enabled:
             return
         known = {k: v for k, v in values.items() if v is not None}
         row = {"step": step, **known, "time": time.time()}
-        # NaN is not JSON: the reader would refuse the whole line
-        row = {k: v if math.isfinite(v) else str(v) for k, v in row.items()}
-        _append(self.metrics, row)
+        # NaN is not valid JSON
+        _append(self.metrics, {k: v if math.isfinite(v) else str(v) for k, v in row.items()})
         self.say(_line(step, steps, known))
         if self._board is None and self._wandb is None:
             return
-        with _training_goes_on("the trackers' rows"):
+        with _report_write_error("to TensorBoard or W&B"):
             epoch.check()
             if self._board is not None:
                 for key, value in known.items():
@@ -121,12 +121,12 @@ class Report:
             if self._wandb is not None:
                 self._wandb.log(known, step=step)
 
-    def sampled(self, step: int, prompt: str, text: str) -> None:
-        """Record what the model wrote."""
+    def sample(self, step: int, prompt: str, text: str) -> None:
+        """Record a generated sample."""
         _append(self.samples, {"step": step, "prompt": prompt, "text": text})
 
     def close(self) -> None:
-        """End the progress line and the trackers."""
+        """Close the progress bar, TensorBoard and W&B."""
         for close in (
             self._progress and self._progress.stop,
             self._board and self._board.close,
@@ -159,13 +159,13 @@ def _append(file: Path | None, row: dict[str, Any]) -> None:
     if file is None:
         return
     line = json.dumps(row, ensure_ascii=False) + "\n"
-    with _training_goes_on(file.name), file.open("a", encoding="utf-8") as out:
+    with _report_write_error(file.name), file.open("a", encoding="utf-8") as out:
         epoch.check()
         out.write(line)
 
 
 @contextlib.contextmanager
-def _training_goes_on(what: str) -> Iterator[None]:
+def _report_write_error(what: str) -> Iterator[None]:
     """Report an OSError in one line: a full disk must not end the training."""
     try:
         yield
@@ -173,8 +173,8 @@ def _training_goes_on(what: str) -> Iterator[None]:
         print(f"clusterrun: cannot write {what}: {error.strerror}", file=sys.stderr, flush=True)
 
 
-def _forget_after(file: Path, step: int) -> None:
-    """Drop the rows that a resumed run is about to write again, and a last line cut by a crash."""
+def _drop_rows_after(file: Path, step: int) -> None:
+    """Drop the rows that a resumed run will write again, and a last line cut by a crash."""
     if not file.exists():
         return
     kept = []
@@ -183,7 +183,7 @@ def _forget_after(file: Path, step: int) -> None:
             row = json.loads(line)
         except ValueError:
             continue
-        # what was measured at step 0 of a run that starts anew is measured again
+        # a run that starts from the beginning measures step 0 again
         if isinstance(row, dict) and row.get("step", 0) <= step and step > 0:
             kept.append(line)
     atomic_files.put(file, "".join(line + "\n" for line in kept), epoch.check)
@@ -200,7 +200,7 @@ def _open_tensorboard(folder: Path, step: int) -> Any:
 
 
 def _open_wandb(project: str, run_id: str, folder: Path, settings: Any) -> Any:
-    """Open (or, after a restart, reopen) the W&B run of this run's id; without it training goes on."""
+    """Open (or, after a restart, reopen) the W&B run of this run's id. Return None if W&B is not reachable."""
     try:
         import wandb
     except ImportError as error:
@@ -209,5 +209,5 @@ def _open_wandb(project: str, run_id: str, folder: Path, settings: Any) -> Any:
         return wandb.init(project=project, id=run_id, name=run_id, resume="allow", dir=str(folder), config=settings)
     except Exception as error:
         line = (str(error).splitlines() or [type(error).__name__])[0]
-        print(f"clusterrun: W&B cannot be reached, training goes on without it: {line[:200]}", file=sys.stderr)
+        print(f"clusterrun: cannot reach W&B; continuing without it: {line[:200]}", file=sys.stderr)
         return None

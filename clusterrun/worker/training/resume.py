@@ -1,4 +1,4 @@
-"""Where a run goes on from: which checkpoint, what is in it, and whether it fits this model and this run."""
+"""Resuming: find a checkpoint, load it, and check that it fits the model and the run."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ DATA_ORDER = ("seed", "global_batch_size", "micro_batch_size", "seq_len", "drop_
 
 @dataclass(frozen=True)
 class Loaded:
-    """A checkpoint in host memory; `trainer` is None and `step` 0 where there were only weights.
+    """A checkpoint in host memory; with weights only, `trainer` is None and `step` is 0.
 
-    `notes` are sentences for the user, the same on every rank: one of them prints.
+    `notes` are lines for the user, the same on every rank; rank 0 prints them.
     """
 
     step: int
@@ -35,14 +35,14 @@ class Loaded:
 
 
 def find(resume: str, own: Path) -> tuple[Path | None, list[str]]:
-    """Find the checkpoint that `resume` means, and what to tell about it; None: start from the beginning.
+    """Return the checkpoint for the setting `resume` (None: start from the beginning), and lines for the user.
 
-    "auto" is the newest valid one in `own`, "no" none; else a checkpoint, a folder of them, or a .pt file. Raises
-    WorkerError, with status 2 for a path that is not there or is none of these.
+    `resume` is "auto" (the newest valid one in `own`), "no", a checkpoint, a folder of them, or a .pt file. Raises
+    WorkerError, with status 2 for a path that does not exist or is none of these.
     """
     if resume == "no":
         return None, []
-    path = own if resume == "auto" else Path(os.path.expanduser(resume.replace("\0", "")))  # no path has a NUL
+    path = own if resume == "auto" else Path(os.path.expanduser(resume.replace("\0", "")))  # a path cannot have a NUL
     try:
         if resume == "auto":
             return _find_own(own)
@@ -55,11 +55,11 @@ def find(resume: str, own: Path) -> tuple[Path | None, list[str]]:
         hint = _hint(resume, path)
     except OSError as error:
         raise WorkerError(f"resume: {str(path)!r} cannot be read ({error.strerror})") from None
-    raise WorkerError(f"resume={resume!r}: there is no such checkpoint{hint}", status=2)
+    raise WorkerError(f"resume={resume!r}: no such checkpoint{hint}", status=2)
 
 
 def load(path: Path) -> Loaded:
-    """Read a checkpoint of ours (a folder), or the weights of a .pt file; raises WorkerError."""
+    """Load a checkpoint folder, or the weights of a .pt file; raises WorkerError."""
     return _load_file(path) if path.suffix in FILES and not path.is_dir() else _load_folder(path)
 
 
@@ -70,10 +70,10 @@ def foreign(path: Path) -> list[str]:
     return [f"checkpoint of user {_user(uid)}: {path} is read as tensors and numbers only" for uid in sorted(others)]
 
 
-def fit(model: torch.nn.Module, tensors: Mapping[str, torch.Tensor], source: Path) -> None:
-    """Load `tensors` into the unwrapped model, all of them and nothing less; raises WorkerError naming what differs.
+def load_weights(model: torch.nn.Module, tensors: Mapping[str, torch.Tensor], source: Path) -> None:
+    """Load `tensors` into the unwrapped model; raises WorkerError naming what differs.
 
-    Tied tensors may be there under any of their names.
+    Tied tensors may have any of their names.
     """
     here = model.state_dict()
     foreign = f"checkpoint {source} is of another model"
@@ -82,34 +82,34 @@ def fit(model: torch.nn.Module, tensors: Mapping[str, torch.Tensor], source: Pat
             raise WorkerError(f"{foreign}: {key} is {tuple(tensors[key].shape)} there and {tuple(tensor.shape)} here")
     tied: dict[Any, str] = {}
     for key in here.keys() & tensors.keys():
-        twin = tied.setdefault(checkpoint.place(here[key]) or key, key)
+        twin = tied.setdefault(checkpoint.memory_key(here[key]) or key, key)
         if twin != key and not torch.equal(tensors[twin], tensors[key]):
             first, second = sorted((twin, key))
             raise WorkerError(f"{foreign}: {first} and {second} are one tensor here and two there")
-    missing = [key for key in here if key not in tensors and checkpoint.place(here[key]) not in tied]
+    missing = [key for key in here if key not in tensors and checkpoint.memory_key(here[key]) not in tied]
     unexpected = [key for key in tensors if key not in here]
     if missing or unexpected:
         parts = [f"it lacks {_some(missing)}"] * bool(missing) + [f"it also has {_some(unexpected)}"] * bool(unexpected)
         raise WorkerError(f"{foreign}: {', '.join(parts)}")
-    model.load_state_dict(tensors, strict=False)  # strict does not know that tied names are one tensor
+    model.load_state_dict(tensors, strict=False)  # strict does not know tied names
 
 
-def same_run(state: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
-    """Refuse, with status 2, to go on with other settings than those that fix which sample comes when.
+def check_same_order(state: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
+    """Raise WorkerError (status 2) if a setting differs that changes the order of samples.
 
-    `state["settings"]` is what was in force at the save, `settings` what is now; a key that only one has is no matter.
+    `state["settings"]` are those of the checkpoint, `settings` those of this run; keys that only one has are ignored.
     """
     then = state.get("settings", {})
     for key in DATA_ORDER:
         if key not in then or key not in settings or then[key] == settings[key]:
             continue
         if key == "data":
-            what, remedy = "the data are not those it was saved with", "give the same data"
+            what, remedy = "its data differ from this run's", "use the same data"
         else:
             what = f"it was saved with {key}={then[key]}, this run has {key}={settings[key]}"
             remedy = f"set {key}={then[key]}"
         raise WorkerError(
-            f"cannot go on from the checkpoint in the same order of samples: {what}: {remedy}, or start afresh with"
+            f"cannot resume from the checkpoint with the same order of samples: {what}: {remedy}, or start over with"
             " resume=no",
             status=2,
         )
@@ -138,10 +138,10 @@ def _find_in(path: Path) -> tuple[Path, list[str]]:
 
 
 def _hint(resume: str, path: Path) -> str:
-    words = ["auto", "no"] if os.sep not in resume else []
+    keywords = ["auto", "no"] if os.sep not in resume else []
     while path != path.parent and not path.parent.is_dir():
         path = path.parent
-    return nearest(path.name, [*words, *os.listdir(path.parent)])
+    return nearest(path.name, [*keywords, *os.listdir(path.parent)])
 
 
 def _load_folder(path: Path) -> Loaded:
@@ -151,7 +151,7 @@ def _load_folder(path: Path) -> Loaded:
         state = json.loads(atomic_files.read_small(path / checkpoint.STATE))
         trainer = torch.load(path / checkpoint.TRAINER, map_location="cpu", weights_only=True)
         return Loaded(int(state["step"]), state, load_file(path / checkpoint.WEIGHTS), trainer)
-    except Exception as error:  # what safetensors, torch and json make of a damaged file has no common class
+    except Exception as error:  # the errors of safetensors, torch and json have no common class
         raise WorkerError(f"checkpoint {path} cannot be read: {_first_line(error)}") from None
 
 
@@ -182,7 +182,7 @@ def _load_file(path: Path) -> Loaded:
 
 
 def _plain_names(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Take off what DistributedDataParallel (`module.`) and torch.compile (`_orig_mod.`) put into the names."""
+    """Remove the prefixes of DistributedDataParallel (`module.`) and torch.compile (`_orig_mod.`) from the names."""
     plain = {key.replace("_orig_mod.", ""): tensor for key, tensor in tensors.items()}
     if all(key.startswith("module.") for key in plain):
         return {key.removeprefix("module."): tensor for key, tensor in plain.items()}

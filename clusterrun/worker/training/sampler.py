@@ -1,4 +1,4 @@
-"""The order of samples: a function of the seed and the step, so that no loader has a state to save."""
+"""The order of samples: a function of the seed and the step, so that there is no state to save."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ from .sizes import BatchSizes
 
 
 @dataclass(frozen=True)
-class Order:
-    """Which samples each micro batch of each step holds: a function of (seed, step, slot) alone.
+class Sampler:
+    """Maps (seed, step, slot) to samples, where a slot is a micro batch's place in the global batch.
 
-    A slot is a micro batch's place in the global batch. Every sample comes once per epoch; the last global batch of
-    an epoch is smaller, or left out with `drop_last`. No loader has a state to save, and another world size with the
-    same micro batch sees the same slots.
+    Every sample comes once per epoch. The last global batch of an epoch is smaller, or dropped with `drop_last`. With
+    the same micro batch size, another world size gets the same slots.
     """
 
     samples: int
@@ -31,7 +30,7 @@ class Order:
         if self.steps_per_epoch == 0:
             raise WorkerError(
                 f"{self.samples} samples do not fill one global batch of {self.sizes.global_batch_size}:"
-                " use a smaller one, or drop_last=false"
+                " set a smaller global_batch_size, or drop_last=false"
             )
 
     @property
@@ -40,14 +39,14 @@ class Order:
         return full + (1 if rest and not self.drop_last else 0)
 
     def slots(self, step: int) -> list[list[int]]:
-        """The sample indices of each slot of a step; steps count from 1, an incomplete batch has fewer slots."""
+        """Return the sample indices of each slot of a step. Steps count from 1; an incomplete batch has fewer slots."""
         epoch, batch = divmod(step - 1, self.steps_per_epoch)
         size, micro = self.sizes.global_batch_size, self.sizes.micro_batch_size
-        mine = _permutation(self.samples, self.seed, epoch)[batch * size : (batch + 1) * size].tolist()
-        return [mine[i : i + micro] for i in range(0, len(mine), micro)]
+        samples = _permutation(self.samples, self.seed, epoch)[batch * size : (batch + 1) * size].tolist()
+        return [samples[i : i + micro] for i in range(0, len(samples), micro)]
 
-    def mine(self, step: int, rank: int) -> list[tuple[int, list[int]]]:
-        """This rank's (slot, sample indices) of a step, as many for each rank; no samples where slots ran out."""
+    def rank_slots(self, step: int, rank: int) -> list[tuple[int, list[int]]]:
+        """Return this rank's (slot, sample indices) of a step: as many on each rank, some perhaps empty."""
         slots = self.slots(step)
         world = self.sizes.world_size
         return [
@@ -62,13 +61,13 @@ def _permutation(samples: int, seed: int, epoch: int) -> torch.Tensor:
 
 
 def seed_of(*parts: int | str) -> int:
-    """One 63-bit seed of several numbers and words, the same on every machine."""
+    """Hash numbers and strings into one 63-bit seed, the same on every machine."""
     digest = hashlib.blake2b("/".join(map(str, parts)).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 1
 
 
 def reseed(seed: int, device: torch.device) -> None:
-    """Seed what draws on the CPU and on this device; `torch.manual_seed` walks over all devices, 0.2 ms a time."""
+    """Seed the generators of the CPU and of this device. `torch.manual_seed` seeds all devices and takes 0.2 ms."""
     torch.default_generator.manual_seed(seed)
     if device.type == "cuda":
         torch.cuda.default_generators[device.index or 0].manual_seed(seed)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 
-FLOOR = 0.1  # cosine and linear end at this share of the highest rate
+FLOOR = 0.1  # the schedules cosine and linear end at this fraction of lr
 
 
 def scaled(lr: float, rule: str, global_batch_size: int, base_batch_size: int) -> float:
-    """Scale a rate that was found at `base_batch_size` to this global batch: rule is none, linear or sqrt."""
+    """Return a learning rate for `base_batch_size`, scaled to this global batch: rule is none, linear or sqrt."""
     if rule == "none":
         return lr
     ratio = global_batch_size / base_batch_size
@@ -16,7 +16,7 @@ def scaled(lr: float, rule: str, global_batch_size: int, base_batch_size: int) -
 
 
 def learning_rate(step: int, steps: int, lr: float, warmup: int, schedule: str) -> float:
-    """Warm up in a line to `lr`, then follow cosine, linear or constant; steps count from 1 to `steps`."""
+    """Return the rate of a step: linear warmup to `lr`, then cosine, linear or constant. Steps count from 1."""
     if step <= warmup:
         return lr * step / warmup
     if schedule == "constant":

@@ -1,4 +1,4 @@
-"""The settings that every task shares, and what makes a value of each impossible."""
+"""The settings that all tasks share, and their checks."""
 
 from __future__ import annotations
 
@@ -30,72 +30,76 @@ LEAST = {
     "keep_last": 1,
     "sample_tokens": 1,
     "seq_len": 2,
-    "vocab": 300,  # 256 bytes and the special tokens come first
+    "vocab": 300,  # it must hold 256 bytes and the special tokens
 }
 
 
 @dataclass(frozen=True)
 class Training:
-    """What can be set for every task, with `KEY=VALUE`. Batches are samples; 0 and "" mean: not given.
-
-    How long: `steps`, or else `epochs`. Batches: any two of the three give the third (`micro_batch_size` alone: no
-    accumulation). `lr` is scaled by global batch / `base_batch_size` if `lr_scaling` says so. `warmup` is in steps.
-    `save_path` takes the finished model in Hugging Face's format (default: in the run's folder). `resume` is "auto"
-    (this run's own checkpoints), "no", a checkpoint, a folder of them, or a .pt file with a `model_state_dict`.
-    `time_margin` is in seconds: how long before the time limit to save and stop (0: measured).
-    """
+    """The settings of every task, set with `KEY=VALUE`. Batch sizes are in samples; 0 and "" mean: not set."""
 
     task: ClassVar[str] = "train"
-    default_global_batch: ClassVar[int] = 16  # where no batch size is given at all
+    default_global_batch: ClassVar[int] = 16  # if no batch size is set
 
-    steps: int = 0
-    epochs: float = 1.0
-    global_batch_size: int = 0
-    micro_batch_size: int = 0
-    grad_accum_steps: int = 0
-    auto_micro_batch: bool = False
-    drop_last: bool = False
+    # length of the training
+    steps: int = 0  # optimizer steps; 0: as many as `epochs` take
+    epochs: float = 1.0  # passes over the data, if steps=0
 
-    lr: float = 1e-3
-    lr_scaling: str = "none"
-    base_batch_size: int = 0
-    warmup: int = 10
-    schedule: str = "cosine"
-    weight_decay: float = 0.1
-    clip: float = 1.0
+    # batch sizes: any two of the three give the third; micro_batch_size alone means no accumulation
+    global_batch_size: int = 0  # samples per step, over all ranks
+    micro_batch_size: int = 0  # samples per forward pass of one rank
+    grad_accum_steps: int = 0  # forward passes of a rank per step
+    auto_micro_batch: bool = False  # halve the micro batch until a step fits in memory; the global batch stays
+    drop_last: bool = False  # drop the last, smaller batch of an epoch
 
-    precision: str = "auto"
-    compile: bool = False
-    deterministic: bool = False
-    seed: int = 1
+    # AdamW
+    lr: float = 1e-3  # highest learning rate
+    lr_scaling: str = "none"  # none, linear or sqrt: scale lr by global_batch_size / base_batch_size
+    base_batch_size: int = 0  # the global batch size that lr is for, with lr_scaling
+    warmup: int = 10  # steps of linear warmup
+    schedule: str = "cosine"  # cosine, linear (both down to a tenth of lr) or constant
+    weight_decay: float = 0.1  # of matrices only
+    clip: float = 1.0  # highest norm of the gradient; 0: no clipping
 
-    eval_every: int = 25
-    eval_samples: int = 256
-    log_every: int = 10
-    sample_prompts: tuple[str, ...] = ()
-    sample_tokens: int = 40
-    on_nan: str = "stop"
-    on_bad_row: str = "stop"
+    # numerics
+    precision: str = "auto"  # bf16, fp16, fp32; auto: bf16 if the GPU supports it, else fp16; fp32 on a CPU
+    compile: bool = False  # torch.compile
+    deterministic: bool = False  # torch's deterministic algorithms; slower on a GPU
+    seed: int = 1  # of weights, order of samples, dropout and noise
 
-    save_every: int = 0
-    keep_last: int = 2
-    checkpoint_dir: str = ""
-    resume: str = "auto"
-    time_margin: float = 0.0
-    save_path: str = ""
-    push_to_hub: str = ""
-    tensorboard: bool = False
-    wandb: str = ""
+    # evaluation, logging and samples
+    eval_every: int = 25  # steps between evaluations; 0: only at the end
+    eval_samples: int = 256  # held-out samples per evaluation at most, evenly spread; 0: all
+    log_every: int = 10  # steps between rows of metrics.jsonl
+    sample_prompts: tuple[str, ...] = ()  # generate from these prompts at each evaluation
+    sample_tokens: int = 40  # tokens to generate per prompt
+
+    # bad values and bad data
+    on_nan: str = "stop"  # stop, or skip steps whose gradient is not finite (20 in a row stop the run)
+    on_bad_row: str = "stop"  # stop, or skip rows of the data that do not parse
+
+    # checkpoints and results
+    save_every: int = 0  # steps between checkpoints; 0: only at the end and before an early stop
+    keep_last: int = 2  # checkpoints kept, besides the best and the one resumed from
+    checkpoint_dir: str = ""  # default: in the run's folder
+    resume: str = "auto"  # auto (this run's checkpoints), no, a checkpoint, a folder of them, or a .pt file
+    time_margin: float = 0.0  # seconds before the time limit to save and stop; 0: from the measured time of saving
+    save_path: str = ""  # folder for the finished model in Hugging Face format; default: in the run's folder
+    push_to_hub: str = ""  # org/name on the Hugging Face hub to push the finished model to
+    tensorboard: bool = False  # also log to TensorBoard, in the run's folder
+    wandb: str = ""  # also log to this W&B project
 
 
 def check(config: Any, world_size: int) -> None:
-    """Refuse a value, or batch sizes, that cannot be, in one line (status 2)."""
+    """Raise WorkerError (status 2) for a value, or a combination of batch sizes, that is not possible."""
     for key, choices in CHOICES.items():
         value = getattr(config, key, None)
         if value is not None and value not in choices:
             raise WorkerError(f"{key}={value}{nearest(value, choices)}: choose one of {', '.join(choices)}", status=2)
     for key, least in LEAST.items():
-        value = getattr(config, key, least)
+        value = getattr(config, key, None)
+        if value is None:
+            continue
         if value < least:
             raise WorkerError(f"{key} must be at least {least}, got {value}", status=2)
     for key in ("lr", "epochs"):
@@ -114,11 +118,14 @@ def check(config: Any, world_size: int) -> None:
             status=2,
         )
     if config.base_batch_size and config.lr_scaling == "none":
-        raise WorkerError("base_batch_size is for lr_scaling=linear or sqrt: set that too, or leave it out", status=2)
+        raise WorkerError("base_batch_size is for lr_scaling=linear or sqrt: set that too, or omit it", status=2)
+    held_out = getattr(config, "held_out", None)
+    if held_out is not None and not 0 < held_out < 1:
+        raise WorkerError(f"held_out must be between 0 and 1, got {held_out}", status=2)
     for prompt in config.sample_prompts:
         try:
             prompt.encode()
         except UnicodeEncodeError:
             raise WorkerError(f"sample_prompts: {prompt!a:.60} is not UTF-8 text", status=2) from None
-    asked = (config.global_batch_size, config.micro_batch_size, config.grad_accum_steps)
-    solve(*asked, world_size, config.default_global_batch)
+    batches = (config.global_batch_size, config.micro_batch_size, config.grad_accum_steps)
+    solve(*batches, world_size, config.default_global_batch)

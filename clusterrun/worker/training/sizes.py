@@ -1,4 +1,4 @@
-"""The three batch sizes, of which two give the third."""
+"""The three batch sizes: any two give the third."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class BatchSizes:
     world_size: int
 
     def halved(self) -> BatchSizes | None:
-        """The same global batch in micro batches of half the size, or None where that cannot be."""
+        """Return sizes with half the micro batch and the same global batch, None if it is odd."""
         if self.micro_batch_size % 2:
             return None
         return BatchSizes(
@@ -27,17 +27,17 @@ class BatchSizes:
 
 
 def solve(global_batch: int, micro: int, accum: int, world_size: int, default_global: int) -> BatchSizes:
-    """Work out the sizes from those given (0: not given); any two give the third.
+    """Return the batch sizes from those that are set (0: not set); any two give the third.
 
-    The micro batch alone means no accumulation, as in the guides; nothing at all means `default_global`, rounded up
-    to what divides over the ranks. Raises WorkerError (status 2) with the nearest possible sizes.
+    The micro batch alone means no accumulation. If nothing is set, the global batch is `default_global`, rounded up to
+    divide over the ranks. Raises WorkerError (status 2) with the nearest possible sizes.
     """
     if micro and accum:
         product = micro * accum * world_size
         if global_batch not in (0, product):
             raise WorkerError(
                 f"global_batch_size={global_batch} is not micro_batch_size={micro} x grad_accum_steps={accum}"
-                f" x {world_size} ranks = {product}: leave one of the three out, or set global_batch_size={product}",
+                f" x {world_size} ranks = {product}: omit one of the three, or set global_batch_size={product}",
                 status=2,
             )
         return BatchSizes(product, micro, accum, world_size)
@@ -64,7 +64,7 @@ def solve(global_batch: int, micro: int, accum: int, world_size: int, default_gl
 
 
 def _fitting(global_batch: int, world_size: int, near: int) -> int | None:
-    """The size nearest to `near` that divides each rank's share of the global batch."""
+    """Return the size nearest to `near` that divides each rank's share of the global batch."""
     if global_batch % world_size:
         return None
     share = global_batch // world_size

@@ -1,0 +1,132 @@
+"""What the worker's writers write, the readers on the login node read: one contract for each file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clusterrun.records import rank_records
+from clusterrun.records.progress import RankProgress, last_metrics, read_ranks
+from clusterrun.records.rank_records import RankEnd, RankFailure
+from clusterrun.records.run_record import RunRecord, SubmissionRecord
+from clusterrun.worker import end_records
+from clusterrun.worker.distenv import DistEnv, RunEnv
+from clusterrun.worker.progress import Progress, Recorder
+from clusterrun.worker.tasks import lm
+from clusterrun.worker.training.report import Report
+
+DOCUMENTS = ("start.json", "rank-1.end", "first_failure.json", "stopped", "rank-1.progress")
+
+
+def entry(rank: int) -> dict[str, Any]:
+    """An entry of start.json, as the worker's group.py makes it."""
+    return {
+        "rank": rank, "local_rank": 0, "node_rank": rank, "node": f"n{rank}", "host": f"n{rank}.site", "pid": 40 + rank,
+        "task": rank, "device": "cpu",
+    }  # fmt: skip
+
+
+def fail() -> Exception:
+    try:
+        json.loads("{")
+    except ValueError as error:
+        return error
+    raise AssertionError
+
+
+@pytest.fixture
+def attempt(tmp_path: Path) -> Path:
+    """An attempt's folder with one of each document, by the worker's writers."""
+    error = fail()
+    end_records.write_start(tmp_path, "gloo", "2.13.0", [entry(0), entry(1)])
+    end_records.write_end(tmp_path, 0, "n0", 0)
+    end_records.write_end(tmp_path, 1, "n1", 3, "ValueError: no")
+    assert end_records.claim_first_failure(tmp_path, 1, "n1", 3, "ValueError: no", error.__traceback__)
+    end_records.write_stopped(tmp_path, 40, "SIGTERM")
+    progress = Progress()
+    progress.step, progress.steps, progress.tokens_per_second = 7, 40, 1000.0
+    progress.enter("training")
+    progress.gpu = lambda: {"name": "H100", "use": 90, "memory_gib": 1.0, "memory_total_gib": 80.0, "temperature": 50}
+    dist = DistEnv(1, 0, 2, 1, 1, "n1", "n1.site", 1, "slurm", ("n0", 1))
+    assert Recorder(progress, dist, tmp_path, every=10.0).write_if_due()
+    return tmp_path
+
+
+@pytest.fixture(params=["with a version", "of a worker without versions"])
+def any_attempt(attempt: Path, request: pytest.FixtureRequest) -> Path:
+    if request.param == "of a worker without versions":
+        for name in DOCUMENTS:
+            document = json.loads((attempt / name).read_text())
+            del document["version"]
+            (attempt / name).write_text(json.dumps(document))
+    return attempt
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_each_document_bears_its_version(attempt: Path, name: str) -> None:
+    assert json.loads((attempt / name).read_text())["version"] == 1
+
+
+def test_the_start_is_read_as_it_was_written(any_attempt: Path) -> None:
+    start = rank_records.load_start(any_attempt)
+    assert start is not None and start["ranks"] == [entry(0), entry(1)]
+    assert (start["world_size"], start["backend"], start["torch"]) == (2, "gloo", "2.13.0") and start["time"] > 1e9
+
+
+def test_a_damaged_start_loses_its_damaged_entries_only(tmp_path: Path) -> None:
+    old = {"rank": 2, "node": "n2"}
+    ranks = [old, {"rank": True, "node": "n1"}, {"rank": 1}, "1", None]
+    (tmp_path / "start.json").write_text(json.dumps({"ranks": ranks}))
+    assert rank_records.load_start(tmp_path) == {"ranks": [{"task": 2, **old}]}
+    (tmp_path / "start.json").write_text('{"ranks": 5}')
+    assert rank_records.load_start(tmp_path) == {"ranks": []}
+    (tmp_path / "start.json").write_text('{"ranks": [')
+    assert rank_records.load_start(tmp_path) is None
+
+
+def test_the_ends_are_read_as_they_were_written(any_attempt: Path) -> None:
+    first, second = rank_records.load_ends(any_attempt)
+    assert first.time is not None and second.time is not None
+    assert first == RankEnd(rank=0, node="n0", status=0, time=first.time)
+    assert second == RankEnd(rank=1, node="n1", status=3, time=second.time, error="ValueError: no")
+    assert rank_records.has_stopped(path.name for path in any_attempt.iterdir())
+
+
+def test_the_first_failure_is_read_as_it_was_written(any_attempt: Path) -> None:
+    found = rank_records.find_failure(any_attempt)
+    path = any_attempt / "first_failure.json"
+    line = json.loads(path.read_text())["line"]
+    assert found == RankFailure(
+        rank=1, node="n1", status=3, error="ValueError: no", place=f"{__file__}:{line}", file=str(path)
+    )
+    document = rank_records.load_first_failure(any_attempt)
+    assert document is not None
+    assert list(document) == ["rank", "node", "status", "error", "file", "line", "time"], "the keys that --json prints"
+    assert end_records.first_failure_error(any_attempt) == "ValueError: no" and end_records.has_failed(any_attempt)
+
+
+def test_the_progress_is_read_as_it_was_written(any_attempt: Path) -> None:
+    (found,) = read_ranks(any_attempt)
+    assert isinstance(found, RankProgress) and found.gpu is not None
+    written = json.loads((any_attempt / "rank-1.progress").read_text())
+    for name in set(written) - {"version", "gpu"}:
+        assert getattr(found, name) == written[name], name
+    for name, value in written["gpu"].items():
+        assert getattr(found.gpu, name) == value, name
+
+
+def test_the_metrics_are_read_as_they_were_written(tmp_path: Path) -> None:
+    report = Report(0, RunEnv(run_dir=tmp_path), lm.Config(), 0, {})
+    report.row(10, 40, {"loss": 2.5, "val_loss": 2.75, "tokens_per_second": 1000.0, "mfu": None})
+    report.row(20, 40, {"loss": 2.25, "tokens_per_second": 1100.0, "mfu": 0.5})
+    run = RunRecord(
+        run_id="20261121-034501-k3v7qa", run_dir=tmp_path, root=tmp_path, name="lm", what="lm", scheduler="slurm",
+        cluster="c", user="me", at=0, nodes=1, tasks_per_node=1, shared=False, sources={},
+        submissions=(SubmissionRecord(token="tok"),),
+    )  # fmt: skip
+    found = last_metrics(run)
+    assert found is not None and found.time is not None
+    assert (found.step, found.loss, found.val_loss, found.tokens_per_second, found.mfu) == (20, 2.25, 2.75, 1100.0, 0.5)
