@@ -21,7 +21,7 @@ from typing import Any
 from clusterrun.errors import ClusterrunError, Refused
 from clusterrun.job import JobId, JobStatus, outcome_of
 from clusterrun.records.ownership import carries
-from clusterrun.scheduler import Answer, Cancelled, Submission
+from clusterrun.scheduler import Answer, Cancelled, LocalJobs, SlurmCommands, Submission
 from clusterrun.system.safe_files import user_name
 
 __all__ = ["FakeScheduler"]
@@ -42,6 +42,8 @@ class FakeScheduler:
         self.cancelled: list[JobId] = []
         self.next_error: ClusterrunError | None = None
         self.answers = True
+        self.slurm: SlurmCommands | None = None
+        self.local: LocalJobs | None = None
 
     # -- for the test ----------------------------------------------------------------------------------------------
 

@@ -36,7 +36,7 @@ def test_of_twenty_tokens_submitted_twice_twenty_run(
     # of the held ones the copy has run before the original may
     ran = lambda: list(site.project.glob(".clusterrun/runs/*/ran"))  # noqa: E731
     until(lambda: len(ran()) == 20, 60, lambda: f"{len(ran())} of 20 have run")
-    for one in held.told:
+    for one in held.results:
         assert lab.run(["scontrol", "release", one["job_id"]]).returncode == 0
     all_over(lab)
 

@@ -49,7 +49,7 @@ def test_the_script_of_the_docstring_runs_without_slurm(desk: Desk) -> None:
 
 def test_options_are_those_of_submit() -> None:
     args = SubmitArgs.of("train.py", "--lr", "1", nodes=2, gpus_per_node=4)
-    assert args.words == ("train.py", "--lr", "1") and args.job is None
+    assert args.command == ("train.py", "--lr", "1") and args.job is None
     assert {name: value.value for name, value in args.flags.items()} == {"nodes": 2, "gpus-per-node": 4}
     with pytest.raises(RequestError, match=r"no such option: gpus_per_nod$") as error:
         SubmitArgs.of("train.py", gpus_per_nod=4)

@@ -23,7 +23,7 @@ def test_a_run_is_submitted_to_it_and_has_the_states_that_the_test_sets(tmp_path
     run = protocol.submit(store, scheduler, record, submission, notify=str)
     assert run.job_id == JobId("100") and fake.submissions == [submission]
     fake.set_state(JobId("100"), "RUNNING", nodes="node1")
-    (state,) = reconcile.read(store, scheduler, left(tmp_path), now=record.at + 30)
+    (state,) = reconcile.reconcile(store, scheduler, left(tmp_path), now=record.at + 30)
     assert (state.status.state, state.status.nodes) == ("RUNNING", "node1")
     fake.set_state(JobId("100"), "FAILED", exit_status=85)
     assert fake.jobs[JobId("100")].outcome is Outcome.STOPPED

@@ -104,7 +104,8 @@ def test_the_end_record_tells(
 ) -> None:
     run = submitted(store)
     claim(run)
-    attempt(run, end=record, start={"time": AT + 100, "ranks": [{"node": "n1"}, {"node": "n2"}, {"node": "n1"}, 7]})
+    ranks = [{"rank": rank, "node": node} for rank, node in enumerate(("n1", "n2", "n1"))]
+    attempt(run, end=record, start={"time": AT + 100, "ranks": [*ranks, 7]})
     scheduler = Said(answer)
     found = ask(store, run, scheduler)
     assert (found.status.state, found.status.outcome, found.status.source) == (state, outcome, "record")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterrun.cli.why import _standing
+from clusterrun.cli.why import _state_text
 from clusterrun.records.store import Store
 from clusterrun.why import ended
 from clusterrun.why.causes import Cause, EndFacts, Line, RankFailure, first_cause
@@ -209,7 +209,7 @@ def test_status_is_that_of_the_rank_that_failed_first_not_the_highest(store: Sto
     state = over(run, status=143)
     answer = ended.explain(Slurm(), state)
     assert answer.json()["exit_status"] == 1
-    assert _standing(state, answer.status).startswith("FAILED, exit status 1 (")
+    assert _state_text(state, answer.status).startswith("FAILED, exit status 1 (")
     assert (
         "exit status 1,"
         in judge(
