@@ -15,7 +15,6 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import clusterrun
 from clusterrun.errors import Ambiguous, CommandError, Refused
 from clusterrun.job import LOCAL, JobId
 from clusterrun.scheduler import Answer, Cancelled, LocalJobs, Submission
@@ -148,7 +147,7 @@ class LocalScheduler:
         """Start the supervisor and wait for its answer, through a pipe that closes when it ends."""
         # the job's environment is passed in the supervisor's own, so that no secret is written to disk
         env = {k: v for k, v in submission.env.items() if k != TOKEN} | {SUPERVISOR: folder.name}
-        package = str(Path(clusterrun.__file__).absolute().parent)
+        package = str(Path(__file__).absolute().parents[2])
         argv = [sys.executable, "-I", "-S", "-c", _BOOT, package, str(folder)]
         log = folder / "supervisor.log"
         reader, writer = os.pipe2(os.O_CLOEXEC)
