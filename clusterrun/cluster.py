@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -121,9 +122,28 @@ class Cluster:
 
     def check(self, plan: Plan) -> None:
         """Check that the job's Python has torch and the script is bash. Raises RequestError."""
+        self._check(plan, lambda: None)
+
+    def _check(self, plan: Plan, meanwhile: Callable[[], object]) -> None:
+        """Check a plan; ``meanwhile`` runs while the job's Python answers."""
         from clusterrun.submit import request
 
-        request.check_python(plan.spec, self.environ)
+        errors: list[Exception] = []
+
+        def check_python() -> None:
+            try:
+                request.check_python(plan.spec, self.environ)
+            except Exception as error:
+                errors.append(error)
+
+        checking = threading.Thread(target=check_python)
+        checking.start()
+        try:
+            meanwhile()
+        finally:
+            checking.join()
+        for error in errors:
+            raise error
         request.check_setup(plan.spec, plan.script, self.environ)
 
     def submit(self, plan: Plan) -> RunRecord:
@@ -131,10 +151,10 @@ class Cluster:
 
         Raises RequestError or SchedulerError, after which nothing is left, or Ambiguous, which names the run.
         """
-        self.check(plan)
+        scheduler = self.scheduler(plan.record.scheduler)
+        self._check(plan, _import_submitit if scheduler.slurm is not None else lambda: None)
         store = self.store(plan.record.root)
         store.prepare(plan.spec.shared)
-        scheduler = self.scheduler(plan.record.scheduler)
         store.stage(plan.record, plan.spec_json(), plan.script)
         with store.submitting(plan.record):
             return protocol.submit(store, scheduler, plan.record, plan.submission, notify=self.notify)
@@ -301,3 +321,7 @@ class Cluster:
 
     def _scheduler_of(self, run: RunRecord | None) -> Scheduler:
         return scheduler_of(run, self._factory)
+
+
+def _import_submitit() -> None:
+    from clusterrun.scheduler.slurm import executor  # noqa: F401  (takes as long as the check of the job's Python)
