@@ -72,7 +72,7 @@ class Cluster:
         try:
             return Path.cwd()
         except OSError as error:
-            raise RequestError("the current folder no longer exists", hint="cd to one that does") from error
+            raise RequestError("the current folder no longer exists", hint="cd to an existing folder") from error
 
     def store(self, root: Path | None = None) -> Store:
         """Return the records of a project: of this one, unless another root is given."""
@@ -179,7 +179,7 @@ class Cluster:
         plan = self.plan(SubmitArgs(function=getattr(function, "__name__", "function"), flags=flags))
         scheduler = self.scheduler(plan.record.scheduler)
         if scheduler.name == LOCAL:
-            raise RequestError("a callable needs Slurm", hint="submit a script on the local scheduler")
+            raise RequestError("callables can be submitted only to Slurm", hint="use a script on the local scheduler")
         self.check(plan)
         store = self.store(plan.record.root)
         store.prepare(plan.spec.shared)

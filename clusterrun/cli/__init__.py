@@ -38,10 +38,10 @@ class Verb(NamedTuple):
 VERBS: dict[str, Verb] = {
     verb.name: verb
     for verb in (
-        Verb("submit", "submit", "Start a run: a job file, your own script, or the default job."),
+        Verb("submit", "submit", "Submit a job file, your own script, or the default job."),
         Verb("render", "submit", "Print the sbatch script."),
         Verb("logs", "logs", "Show or follow the output of the ranks."),
-        Verb("status", "jobs", "Show the state of jobs and where it comes from."),
+        Verb("status", "jobs", "Show the state of jobs in detail."),
         Verb("list", "jobs", "List active jobs."),
         Verb("wait", "jobs", "Wait for jobs to end; exit 0 if all are done."),
         Verb("why", "why", "Explain why a job is pending or how it ended."),

@@ -32,7 +32,7 @@ def init(session: Session, force: bool, only_print: bool, as_json: bool) -> None
     path = cluster.cwd / "clusterrun.toml"
     if os.path.lexists(path) and not (force or only_print):
         raise RequestError(
-            f"{path.name} already exists", hint="--force replaces it, --print shows what would be written"
+            f"{path.name} already exists", hint="use --force to replace it, or --print to show what would be written"
         )
     env = shell.query_environment(cluster.environ)
 

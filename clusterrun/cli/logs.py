@@ -70,7 +70,7 @@ def logs(ctx: click.Context, /, job_id: str, as_json: bool, **flags: Any) -> Non
     for option in ("follow", "raw"):
         if as_json and flags[option]:
             raise RequestError(
-                f"--json and {'-f' if option == 'follow' else '--raw'} do not go together", hint="use only one of them"
+                f"--json and {'-f' if option == 'follow' else '--raw'} cannot be combined", hint="use only one of them"
             )
     request = parse_request(flags, now=time.time(), tty=sys.stdout.isatty(), environ=os.environ)
     cluster: Cluster = ctx.obj.cluster(ui.note)
@@ -163,7 +163,7 @@ def _add_prefix(ui: Ui, request: LogRequest, ranks: RankFilter) -> LogRequest:
         return request
     if request.filter.grep is not None:
         raise RequestError(
-            "--rank and --grep do not go together here: only the text of a line shows its rank",
+            "--rank and --grep cannot be combined for this log: only the text of a line shows its rank",
             hint=r"put the rank into the pattern: --grep '^\[rank3\]:.*RE'",
         )
     ui.note("several ranks share one label; showing the lines that begin with [rankN]:")
@@ -172,6 +172,6 @@ def _add_prefix(ui: Ui, request: LogRequest, ranks: RankFilter) -> LogRequest:
 
 def _no_clock(job: str) -> RequestError:
     return RequestError(
-        f"--since: the times of the lines of job {job} are not known: no clock ran beside its logs",
+        f"--since: the log lines of job {job} have no timestamps, and clusterrun recorded none",
         hint="use -n 200, or --grep for times in the lines",
     )

@@ -35,7 +35,7 @@ def submit(
     ctx: click.Context, /, words: tuple[str, ...], profile: str | None, follow: bool, wait: bool, dry_run: bool,
     recover: str | None, as_json: bool, **options: Any,
 ) -> None:  # fmt: skip
-    """Start a run: a job file, your own script, or the default job.
+    """Submit a job file, your own script, or the default job.
 
     \b
       clusterrun submit --nodes 2 --gpus-per-node 4                    the default job

@@ -200,7 +200,7 @@ def _read_profile(document: Document, *, base: Path, home: Path | None) -> _Prof
     tables = document.data.get("profile", {})
     if not isinstance(tables, dict) or not all(isinstance(t, dict) for t in tables.values()):
         raise document.error(
-            ["profile"], "profile is not a set of tables",
+            ["profile"], "profile must contain tables, such as [profile.NAME]",
             hint='write [profile.NAME] with keys below it; select one with default-profile = "NAME"',
         )  # fmt: skip
     top = {k: v for k, v in document.data.items() if k != "profile"}

@@ -155,7 +155,9 @@ def _require_answer(slurm: SlurmCommands, argv: list[str], what: str) -> str:
     reply = slurm.answer(argv)
     if reply.note:
         raise SchedulerError(
-            f"Slurm did not list its {what}", said=reply.stderr.strip() or reply.note, hint="check `scontrol ping`"
+            f"could not get the list of {what} from Slurm",
+            said=reply.stderr.strip() or reply.note,
+            hint="check `scontrol ping`",
         )
     return reply.text
 

@@ -45,7 +45,7 @@ def query_states(ids: Sequence[JobId], scheduler: Scheduler, now: float) -> dict
         elif not past.complete:
             raise SchedulerError(
                 f"job {one} is not in the queue, and accounting did not answer", said=past.note,
-                hint="try again: accounting may know the job",
+                hint="try again; accounting may still know the job",
             )  # fmt: skip
         else:
             forgets = "Slurm forgets a job minutes after its end, and this cluster has no accounting"

@@ -173,7 +173,7 @@ class SlurmScheduler:
             refused = scontrol.parse_scancel(done.stderr)
             if done.status != 0 and not refused:
                 raise SchedulerError(
-                    "Slurm did not cancel: scancel failed",
+                    "scancel failed; the job was not cancelled",
                     said=done.stderr.strip(),
                     hint="run `scontrol ping`, then try again",
                 )

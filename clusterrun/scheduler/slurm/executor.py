@@ -73,7 +73,7 @@ def load_own(path: Path) -> Any:
         found = os.fstat(file.fileno())
         if not stat.S_ISREG(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
             raise RequestError(
-                f"not a file that only you can write, so it was not unpickled: {path}",
+                f"refusing to unpickle {path}: not a file that only you can write",
                 hint=f"see who wrote it: ls -l {path}",
             )
         return pickle.load(file)

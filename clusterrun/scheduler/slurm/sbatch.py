@@ -198,7 +198,8 @@ def sbatch_error(done: Completed) -> ClusterrunError:
     if known and known.kind is Refused and any(text in output for text in _DOUBTFUL):
         known = None
     if known is None or known.kind is Ambiguous:
-        return Ambiguous("sbatch did not say whether it submitted the job", said=message, cut_off=known is not None)
+        what = "sbatch's output does not show whether the job was submitted"
+        return Ambiguous(what, said=message, cut_off=known is not None)
     what = "Slurm did not get the request" if known.kind is NotDelivered else "Slurm refused the job"
     return known.kind(what, hint=known.hint, said=message)
 

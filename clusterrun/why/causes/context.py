@@ -16,7 +16,7 @@ _NEAR = 25  # lines before an exception, or at the end of another stream, where 
 _READ = 500  # characters of a line that are looked at
 _REPORTED = row(
     "file-missing", "exist", "exist", "{report}; then {error}",
-    "the script printed this and continued: the path must exist on the compute nodes and contain the expected data",
+    "the script printed this error but kept running; the path must exist there and hold the expected data",
     "https://github.com/NVIDIA/Megatron-LM/blob/main/megatron/data/indexed_dataset.py", "clusterrun logs JOB -n 50",
 )  # fmt: skip
 #: exceptions that are raised where something had not been found before

@@ -50,7 +50,7 @@ def fallback_cause(best: LogFinding | None, findings: Sequence[LogFinding], logs
             sentence=f"{who} ended without a message: killed, out of host memory, or with {'their' if many else 'its'}"
             " node lost; the log does not say which",
             evidence=evidence_lines(best) or _failure_line(facts),
-            advice="administrators can check that node's kernel log (dmesg); request more memory if it ran out",
+            advice="ask an administrator to check that node's kernel log (dmesg); if memory ran out, request more",
             command=f"clusterrun logs JOB --rank {first} -n 50",
         )
     if best is not None and best.strength is Strength.CONSEQUENCE:

@@ -93,7 +93,7 @@ FILES: tuple[CauseRow, ...] = (
     ),
     row(
         "access", "401 client error|403 client error|429 client error|gated repo|gatedrepoerror|invalid user token", r"4(?:0[13]|29) Client Error[^\n]{0,120}|GatedRepoError|gated repo",
-        "a service denied access: {0}", "log in on the login node, accept the model's terms, and make the token available to the job (HF_TOKEN_PATH)",
+        "a service denied access: {0}", "run `hf auth login` on the login node, accept the model's terms on its page, and make the token available to the job (HF_TOKEN_PATH)",
         "https://huggingface.co/docs/hub/models-gated", "hf auth whoami",
     ),
 )  # fmt: skip

@@ -130,7 +130,7 @@ GPU: tuple[CauseRow, ...] = (
     ),
     row(
         "no-gpu", "nvidia-smi has failed|failed to initialize nvml", r"NVIDIA-SMI has failed because [\w' ]+|Failed to initialize NVML: .{1,60}",
-        "the node's GPU driver does not answer: {0}", "request GPUs (--gpus-per-node) if the job has none; otherwise exclude this node and tell your administrators",
+        "the node's GPU driver is not responding: {0}", "request GPUs (--gpus-per-node) if the job has none; otherwise exclude this node and tell your administrators",
         "https://github.com/3dem/model-angelo/issues/60", "srun --gpus 1 nvidia-smi", Strength.HINT, common=True,
     ),
     row(
@@ -157,7 +157,7 @@ GPU: tuple[CauseRow, ...] = (
     row(  # an extension that cannot be built is often left out, and the program goes on
         "library-mismatch", "fatal error: |ninja: build stopped|unsupported gnu version|nvrtc: error",
         r"(?P<what>fatal error: \S+\.(?:h|hpp|cuh): No such file or directory|unsupported GNU version!.*|ninja: build stopped: .*|nvrtc: error: .*)",
-        "compiled code cannot be built on the node: {what}", "the node needs a compiler, a CUDA toolkit that matches torch, and Python's headers (module load); or build the extension once before the job",
+        "compiled code cannot be built on the node: {what}", "load a compiler, a CUDA toolkit that matches torch, and Python's headers on the node (module load), or build the extension once before the job",
         "https://github.com/NVlabs/denoising-diffusion-gan/issues/25", "clusterrun submit … --setup 'module load cuda gcc'", Strength.HINT,
     ),
     row(
@@ -167,7 +167,7 @@ GPU: tuple[CauseRow, ...] = (
         "https://github.com/NVIDIA/Megatron-LM/issues/661", "clusterrun submit … --gpus-per-node N",
     ),
     row(  # without the module's name before it, the tuner left that choice out
-        "exception", "outofresources: ", r"^triton[\w.]*\.OutOfResources: (?P<what>.{1,160})", "a Triton kernel needs more than the GPU has: {what}",
+        "exception", "outofresources: ", r"^triton[\w.]*\.OutOfResources: (?P<what>.{1,160})", "a Triton kernel needs more resources than the GPU has: {what}",
         "use smaller blocks or fewer stages for the kernel, or a GPU with more shared memory",
         "https://github.com/triton-lang/triton/issues/2596", "clusterrun logs JOB[ --rank {rank}] --stream err -n 50",
     ),

@@ -9,13 +9,13 @@ from clusterrun.why.causes.model import CauseRow, Strength, row
 #: what C++ prints as it gives up; ``what():`` after it says why
 TERMINATE = row(
     "crashed", "terminate called", r"terminate called (?:after throwing an instance of '(?P<what>[^']+)'|without an active exception)", "a process aborted in compiled code[: {what}]",
-    "the lines below it (what():, the frames) name the call; an error of the GPU or of another rank may be above it", "https://github.com/kakaobrain/fast-autoaugment/issues/27",
+    "the lines below the error (what(): and the stack frames) name the failing call; look above it for an earlier error of the GPU or another rank", "https://github.com/kakaobrain/fast-autoaugment/issues/27",
     "clusterrun logs JOB -n 50", Strength.HINT,
 )  # fmt: skip
 LAUNCH: tuple[CauseRow, ...] = (
     row(
         "setup", "clusterrun: setup line", r"clusterrun: setup line (?P<number>\d+) failed with status (?P<status>\d+): (?P<line>.*)",
-        "setup line {number} failed with status {status}: {line}", "try that line on a compute node; its output is above that line",
+        "setup line {number} failed with status {status}: {line}", "run that setup line by hand on a compute node; its output is above in the log",
         "clusterrun/templates/sbatch.j2", "clusterrun logs JOB --stream err -n 30",
     ),
     row(
@@ -30,7 +30,7 @@ LAUNCH: tuple[CauseRow, ...] = (
     ),
     row(
         "rank-lost", "ranks say that they ended", r"clusterrun: the step ended with status 0, but only (?P<ended>\d+) of (?P<all>\d+) ranks say that they ended",
-        "a node or a rank was lost without a message: only {ended} of {all} ranks reported their end", "check which rank's lines stop first; --requeue restarts the job after a node failure",
+        "a node or rank disappeared without an error message: only {ended} of {all} ranks reported that they exited", "check which rank's lines stop first; --requeue restarts the job after a node failure",
         "clusterrun/templates/sbatch.j2", "clusterrun submit … --requeue", Strength.HANG,
     ),
     row(
@@ -43,11 +43,11 @@ LAUNCH: tuple[CauseRow, ...] = (
     ),
     row(
         "killed", "exited with 137", r"clusterrun: rank (?P<rank>\d+) on (?P<node>\S+) exited with 137", "rank {rank} on {node} was killed (SIGKILL)",
-        "the log does not say what killed it: the kernel, because memory ran out (see dmesg), or a person", "clusterrun/worker/local_launcher.py", "dmesg | grep -i oom",
+        "the log does not show what killed it: the kernel's OOM killer (see dmesg), or a user", "clusterrun/worker/local_launcher.py", "dmesg | grep -i oom",
     ),
     row(
         "crashed", "exited with 13", r"clusterrun: rank (?P<rank>\d+) on (?P<node>\S+) exited with (?P<status>13[1245689])$",
-        "rank {rank} on {node} crashed (status {status}, a signal)", "compiled code failed, not Python: the last lines of that rank show where",
+        "rank {rank} on {node} was killed by a signal (exit status {status})", "compiled code failed, not Python: the last lines of that rank show where",
         "clusterrun/worker/local_launcher.py", "clusterrun logs JOB[ --rank {rank}] -n 50",
     ),
     row(
@@ -79,7 +79,7 @@ LAUNCH: tuple[CauseRow, ...] = (
     ),
     row(
         "setup", "unbound variable|syntax error near|looking for matching", r"^\S+: (?:line )?\d+: (?P<what>\w+: unbound variable|syntax error near .*|unexpected EOF while looking for matching .*)",
-        "the shell rejected a line: {what}", "a variable is not set (set -u), or a quote is not closed: bash -n SCRIPT finds the latter", "bash 5.2", "clusterrun logs JOB -n 50", Strength.HINT, common=True,
+        "the shell rejected a line: {what}", "a variable is unset (set -u) or a quote is unclosed; bash -n SCRIPT finds unclosed quotes", "bash 5.2", "clusterrun logs JOB -n 50", Strength.HINT, common=True,
     ),
     row(
         "crashed", "assertion `|assertion '", r"^[^:\s]+: [^:\s]+:\d+: .*Assertion [`'](?P<what>.+)' failed\.?$", "a process aborted in compiled code: an assertion failed ({what})",
@@ -87,38 +87,38 @@ LAUNCH: tuple[CauseRow, ...] = (
     ),
     row(
         "killed", "failed (exitcode: -9)", r"failed \(exitcode: -9\) local_rank: (?P<local>\d+)(?: \(pid: (?P<pid>\d+)\))?", "local rank {local}[ (process {pid})] was killed (SIGKILL)",
-        "the log does not say what killed it; usually the kernel, because host memory ran out", "https://github.com/showlab/EgoVLP/issues/21", "clusterrun submit … --mem SIZE",
+        "the log does not show what killed it; usually the kernel's OOM killer (host memory ran out)", "https://github.com/showlab/EgoVLP/issues/21", "clusterrun submit … --mem SIZE",
     ),
     row(
-        "crashed", "failed (exitcode: -", r"failed \(exitcode: -(?P<signal>4|6|8|11)\) local_rank: (?P<local>\d+)(?: \(pid: (?P<pid>\d+)\))?", "local rank {local}[ (process {pid})] was ended by signal {signal}",
-        "compiled code failed, not Python: the lines above show where", "https://github.com/FlagOpen/FlagEmbedding/issues/1549", "clusterrun logs JOB -n 50",
+        "crashed", "failed (exitcode: -", r"failed \(exitcode: -(?P<signal>4|6|8|11)\) local_rank: (?P<local>\d+)(?: \(pid: (?P<pid>\d+)\))?", "local rank {local}[ (process {pid})] was killed by signal {signal}",
+        "the crash was in native code, not Python; see the lines above", "https://github.com/FlagOpen/FlagEmbedding/issues/1549", "clusterrun logs JOB -n 50",
     ),
     row(
         "killed", "exits with return code = -9", r"exits with return code = -9\b", "a rank was killed (SIGKILL), according to DeepSpeed's launcher",
-        "the log does not say what killed it; usually the kernel, because host memory ran out", "https://github.com/deepspeedai/DeepSpeed/issues/3232", "clusterrun submit … --mem SIZE",
+        "the log does not show what killed it; usually the kernel's OOM killer (host memory ran out)", "https://github.com/deepspeedai/DeepSpeed/issues/3232", "clusterrun submit … --mem SIZE",
     ),
     row(
-        "crashed", "exits with return code = -", r"exits with return code = -(?P<signal>4|6|7|8|11)\b", "a rank was ended by signal {signal}, according to DeepSpeed's launcher",
-        "compiled code failed, not Python: the lines above show where", "https://github.com/deepspeedai/DeepSpeed/issues/3989", "clusterrun logs JOB -n 50",
+        "crashed", "exits with return code = -", r"exits with return code = -(?P<signal>4|6|7|8|11)\b", "a rank was killed by signal {signal}, according to DeepSpeed's launcher",
+        "the crash was in native code, not Python; see the lines above", "https://github.com/deepspeedai/DeepSpeed/issues/3989", "clusterrun logs JOB -n 50",
     ),
     row(
         "killed", "noticed that process rank", r"noticed that process rank (?P<rank>\d+) with PID \d+ on node (?P<node>\S+) exited on signal 9\b",
-        "rank {rank} on {node} was killed (SIGKILL), according to mpirun", "the log does not say what killed it; usually the kernel, because host memory ran out",
+        "rank {rank} on {node} was killed (SIGKILL), according to mpirun", "the log does not show what killed it; usually the kernel's OOM killer (host memory ran out)",
         "https://github.com/horovod/horovod/issues/469", "clusterrun submit … --mem SIZE",
     ),
     row(
         "killed", "killed by signal: 9|(signal 9)", r"KILLED BY SIGNAL: 9\b|EXIT STRING: .*\(signal 9\)", "a rank was killed (SIGKILL), according to mpirun",
-        "the log does not say what killed it; usually the kernel, because host memory ran out", "https://wiki.mpich.org/mpich/index.php/Frequently_Asked_Questions", "clusterrun submit … --mem SIZE",
+        "the log does not show what killed it; usually the kernel's OOM killer (host memory ran out)", "https://wiki.mpich.org/mpich/index.php/Frequently_Asked_Questions", "clusterrun submit … --mem SIZE",
     ),
     row(
         "crashed", "killed by signal: |exit string: ", r"KILLED BY SIGNAL: (?:4|6|7|8|11) \((?P<how>[^)]*)|EXIT STRING: (?P<how_too>[A-Z][\w ]*?) \(signal (?:4|6|7|8|11)\)",
-        "a rank crashed: {how}, according to mpirun", "compiled code failed, not Python: the lines above show where", "https://wiki.mpich.org/mpich/index.php/Frequently_Asked_Questions",
+        "a rank crashed: {how}, according to mpirun", "the crash was in native code, not Python; see the lines above", "https://wiki.mpich.org/mpich/index.php/Frequently_Asked_Questions",
         "clusterrun logs JOB -n 50",
     ),
     row(
         "crashed", "noticed that process rank",
         r"noticed that process rank (?P<rank>\d+) with PID \d+ on node (?P<node>\S+) exited on signal (?:4|6|7|8|11) \((?P<how>[^)]*)\)",
-        "rank {rank} on {node} crashed: {how}", "compiled code failed, not Python: the lines above show where",
+        "rank {rank} on {node} crashed: {how}", "the crash was in native code, not Python; see the lines above",
         "https://github.com/NVIDIA/nccl/issues/1419", "clusterrun logs JOB[ --rank {rank}] -n 50",
     ),
     row(
@@ -142,7 +142,7 @@ LAUNCH: tuple[CauseRow, ...] = (
         "setup", "lmod has detected|unable to locate a modulefile|could not find conda environment|environmentnamenotfound|properly configured to use 'conda activate'|run 'conda init' before",
         r"Lmod has detected the following error: +(?P<what>.*)|(?P<what_too>Unable to locate a modulefile for '[^']+'|(?:EnvironmentNameNotFound: )?Could not find conda environment: \S+)"
         r"|(?P<what_old>[Yy]our shell has not been properly configured to use 'conda activate'|Run 'conda init' before 'conda activate')",
-        "the job's environment could not be set up[: {what}]", "try the line on a compute node; module names and the conda setup there can differ from the login node's",
+        "the job's environment could not be set up[: {what}]", "run the failing line by hand on a compute node; environment modules and conda setup there can differ from the login node's",
         "https://github.com/conda/conda/issues/8536", "srun --pty bash -l", Strength.HINT, common=True,
     ),
     row(
@@ -170,7 +170,7 @@ LAUNCH: tuple[CauseRow, ...] = (
         "launch-failed", "not enough slots|mpirun was unable to|unable to reliably start|ate daemon has unexpectedly|orte daemon has unexpectedly|attempt to run as root",
         r"(?P<what>There are not enough slots available|mpirun was unable to (?:find the specified executable|launch the specified application)|(?:ORTE|PRTE) was unable to reliably start|An? (?:ORTE|PRTE) daemon has unexpectedly failed"
         r"|mpirun has detected an attempt to run as root)", "mpirun could not start the ranks: {what}",
-        "the text below that line says what is missing: as many tasks as ranks (--ntasks-per-node), or the program and Open MPI on every node",
+        "the lines below say what is missing: enough tasks (--ntasks-per-node), or the program and Open MPI on every node",
         "https://docs.open-mpi.org/en/v5.0.x/launching-apps/scheduling.html", "clusterrun logs JOB --stream err -n 50",
     ),
     row(
@@ -188,12 +188,12 @@ LAUNCH: tuple[CauseRow, ...] = (
     ),
     row(
         "killed", "killed|terminated by signal sigkill|terminated by signal 9", r"(?:line \d+: +\d+ |^)Killed(?: |$)|^zsh: killed |terminated by signal (?:SIGKILL|9)\b", "a process was killed (SIGKILL)",
-        "the log does not say what killed it; usually the kernel, because host memory ran out", "https://github.com/ArjunaCluster/ArjunaUsers/issues/52", "clusterrun submit … --mem SIZE",
+        "the log does not show what killed it; usually the kernel's OOM killer (host memory ran out)", "https://github.com/ArjunaCluster/ArjunaUsers/issues/52", "clusterrun submit … --mem SIZE",
     ),
     row(
         "crashed", "segmentation fault|bus error|abort|illegal instruction|illegal hardware instruction|floating point exception|memory fault|terminated by signal ",
         r"(?:line \d+: +\d+ |^)(?P<how>Segmentation fault|Bus error|Aborted|Illegal instruction|Floating point exception|Memory fault) ?(?: +\(core ?dumped\))?(?: |\(|$)"
         r"|^zsh: (?P<how_too>segmentation fault|bus error|abort|illegal hardware instruction|floating point exception)(?: |$)|terminated by (?P<how_old>signal (?:SIGSEGV|SIGABRT|SIGBUS|SIGILL|SIGFPE|4|6|7|8|11))\b",
-        "a process crashed: {how}", "compiled code failed, not Python: the lines above show where", "bash 5.2", "clusterrun logs JOB -n 50",
+        "a process crashed: {how}", "the crash was in native code, not Python; see the lines above", "bash 5.2", "clusterrun logs JOB -n 50",
     ),
 )  # fmt: skip

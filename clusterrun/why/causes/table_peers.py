@@ -47,7 +47,7 @@ PEERS: tuple[CauseRow, ...] = (
     row(
         "collective-timeout", "wait timeout after|socket timeout|timeout waiting for key",
         r"(?:DistStoreError|got error): (?:wait timeout after (?P<ms>\d+)ms|Socket Timeout)|RuntimeError: Socket Timeout|Timeout waiting for key: ",
-        "timed out waiting for another rank at the store", _HANG, "https://github.com/pytorch/pytorch/pull/131808", _HANG_COMMAND, Strength.HANG,
+        "timed out waiting for another rank at the rendezvous (TCPStore)", _HANG, "https://github.com/pytorch/pytorch/pull/131808", _HANG_COMMAND, Strength.HANG,
     ),
     row(
         "ranks-missing", "did not come within", r"join barrier: (?P<number>\d+) of (?P<all>\d+) ranks did not come within (?P<seconds>\d+) s: (?P<who>.*)",
@@ -109,7 +109,7 @@ PEERS: tuple[CauseRow, ...] = (
         "the network between nodes failed: {0}", _IB, "https://github.com/NVIDIA/nccl/issues/1664", "clusterrun submit … --exclude NODE", Strength.HINT,
     ),
     row(
-        "network", "connectfullmesh failed", r"Gloo connectFullMesh failed with (?P<what>.*)", "gloo could not connect the ranks of all nodes: {what}",
+        "network", "connectfullmesh failed", r"Gloo connectFullMesh failed with (?P<what>.*)", "gloo could not connect ranks across nodes: {what}",
         "gloo chose an interface that the other nodes cannot reach: set the right one (ip -br addr on a node lists them)",
         "https://github.com/sgl-project/sglang/issues/3226", "clusterrun submit … --env GLOO_SOCKET_IFNAME=NAME",
     ),

@@ -130,12 +130,12 @@ PYTHON: tuple[CauseRow, ...] = (
     ),
     row(
         "crashed", "terminated with signal sig", r"process \d+ terminated with signal (?P<how>SIG(?:SEGV|ABRT|BUS|ILL|FPE))", "a spawned process crashed ({how})",
-        "compiled code failed, not Python: the lines above show where", "https://github.com/pytorch/pytorch/blob/main/torch/multiprocessing/spawn.py",
+        "the crash was in native code, not Python; see the lines above", "https://github.com/pytorch/pytorch/blob/main/torch/multiprocessing/spawn.py",
         "clusterrun logs JOB -n 50",
     ),
     row(
         "crashed", "died with <signals", r"[Dd]ied with <Signals\.(?P<how>SIG(?:SEGV|ABRT|BUS|ILL|FPE)): \d+>", "a child process crashed ({how})",
-        "compiled code failed, not Python: the lines above show where", "Python 3.11 subprocess", "clusterrun logs JOB -n 50",
+        "the crash was in native code, not Python; see the lines above", "Python 3.11 subprocess", "clusterrun logs JOB -n 50",
     ),
     row(
         "rank-lost", "actor died unexpectedly|worker died or was killed",
@@ -146,7 +146,7 @@ PYTHON: tuple[CauseRow, ...] = (
     row(
         "interrupted", "got signal: |death signal, shutting down",
         r"SignalException: Process \d+ got signal: (?P<signal>\d+)|Received (?P<signal_too>\d+) death signal, shutting down workers", "torchrun was stopped by a signal ({signal})",
-        "the cause is elsewhere: ranks on another node, a cancel, or the time limit; signal 1 means that a terminal was closed",
+        "the cause is elsewhere: a failed rank on another node, scancel, or the time limit; signal 1 (SIGHUP) means that the terminal was closed",
         "https://github.com/pytorch/pytorch/blob/main/torch/distributed/elastic/multiprocessing/api.py", "clusterrun logs JOB --errors", Strength.HINT,
     ),
     row(
@@ -180,7 +180,7 @@ EXCEPTION = row(
     "exception",
     "exception",
     "{error}",
-    "the script raised this exception; the line shown is where",
+    "the script raised this exception at the line shown",
     "Python 3.11",
     "clusterrun logs JOB[ --rank {rank}] --stream err -n 50",
 )
@@ -203,7 +203,7 @@ EXIT = row(
     "exited",
     "exited",
     "{error}",
-    "the script (or a program it ran) exited with this status itself; its earlier output may say why",
+    "the script (or a program it ran) exited with this status on its own; see its earlier output",
     "clusterrun/worker/user_code.py",
     "clusterrun logs JOB[ --rank {rank}] -n 50",
 )

@@ -44,7 +44,7 @@ def root(tmp_path: Path) -> Path:
         ("job = 3", 1, "job must be a string, not the number 3", 'write job = "3"'),
         ("job = ''", 1, "job must be a string", 'write job = "…"'),
         ("[profile.a]\ndefault-profile = 'b'", 2, "default-profile belongs at the top", ""),
-        ("profile = 'a'", 1, "profile is not a set of tables", 'default-profile = "NAME"'),
+        ("profile = 'a'", 1, "profile must contain tables, such as [profile.NAME]", 'default-profile = "NAME"'),
         ("task = 'lm'", 1, "task belongs in a job file", "jobs/NAME.toml"),
         ("[profile.a]\nargs = []", 2, "args belongs in a job file", "jobs/NAME.toml"),
         ("nodes = 2\npartition = gpu", 2, "Invalid value (column 13)", "in quotes"),

@@ -49,8 +49,8 @@ def run(desk: Desk) -> RunRecord:
         (["--grep", "a(b"], "--grep"),
         (["--exclude", "a(b"], "--exclude"),
         (["--node", "node9"], "no node node9"),
-        (["--json", "-f"], "do not go together"),
-        (["--json", "--raw"], "do not go together"),
+        (["--json", "-f"], "cannot be combined"),
+        (["--json", "--raw"], "cannot be combined"),
     ],
 )
 def test_a_mistake_is_one_line_and_a_hint(desk: Desk, run: RunRecord, words: list[str], says: str) -> None:
