@@ -145,6 +145,7 @@ class JobStatus:
     restarts: int | None = None
     script: str = ""  # the path given to Slurm: it leads to the run's folder
     tasks: str = ""  # if the row is for several tasks of an array: 0-9,12%4
+    extra: tuple[tuple[str, str], ...] = ()  # fields of squeue that are only shown: key and value
     source: str = ""
 
     @property

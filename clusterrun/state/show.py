@@ -13,6 +13,7 @@ from typing import Any
 from clusterrun.job import JobStatus, Outcome, log_paths, task_count
 from clusterrun.records import progress, rank_records, run_record
 from clusterrun.records.progress import Metrics, RankProgress
+from clusterrun.scheduler.slurm.squeue import EXTRA_FIELDS
 from clusterrun.state import reconcile
 from clusterrun.state.filters import submitted
 from clusterrun.state.reconcile import RunState
@@ -26,7 +27,8 @@ LIST_COLUMNS = (
     Column("LIMIT", leaves=5, right=True), Column("NODES", least=8, leaves=8),
     Column("RESTARTS", leaves=4, right=True), Column("STEP", leaves=7, right=True),
     Column("LOSS", leaves=6, right=True), Column("TOKENS/S", leaves=3, right=True), Column("PARTITION", leaves=2),
-    Column("SUBMITTED", leaves=1), Column("REASON", least=10),
+    Column("SUBMITTED", leaves=1), *(Column(field.heading, leaves=1) for field in EXTRA_FIELDS if field.heading),
+    Column("REASON", least=10),
 )  # fmt: skip
 #: A longer list of array tasks is shown as their number.
 _LONGEST_LIST = 16
@@ -49,6 +51,7 @@ def state_json(state: RunState) -> dict[str, Any]:
         "scheduler": run.scheduler if run else "slurm",
         "user": run.user if run else job.user,
         "partition": job.partition,
+        **{field.key: dict(job.extra).get(field.key) for field in EXTRA_FIELDS},
         "nodes": job.nodes,
         "node_count": job.node_count,
         "restarts": job.restarts,
@@ -111,6 +114,7 @@ def list_row(state: RunState) -> list[str]:
         f"{figures.tokens_per_second:,.0f}" if figures and figures.tokens_per_second is not None else "",
         state.status.partition,
         _day(at) if at else "",
+        *(dict(state.status.extra).get(field.key, "") for field in EXTRA_FIELDS if field.heading),
         reason,
     ]
 
@@ -143,6 +147,7 @@ def state_lines(state: RunState, *, explain: bool = False, first: str = "") -> l
         "outcome": job.outcome.value if over else "",
         "reason": (job.reason if seen else row["REASON"]) + (f": {meaning[0]}" if meaning else ""),
         "nodes": row["NODES"],
+        **dict(job.extra),
         "attempt": f"{job.restarts + 1} ({plural(job.restarts, 'restart')})" if job.restarts else "",
         "time": row["TIME"] + (f" of {row['LIMIT']}" if row["LIMIT"] else ""),
         "submitted": _moment(submitted(state), now),

@@ -118,8 +118,23 @@ def _plain(text: str) -> str:
     return "" if text in ("(null)", "N/A") else text
 
 
-# free text last, and the name after the path: a name is more likely to contain anything
-_SQUEUE = ("%i", "%A", "%T", "%r", "%u", "%P", "%N", "%D", "%M", "%l", "%V", "%S", "%e", "%o", "%j")
+@dataclass(frozen=True, slots=True)
+class ExtraField:
+    """A field of squeue that is only shown: its key in ``--json`` and ``status``, its format, its heading in ``list``.
+
+    Without a heading ``list`` does not show it.
+    """
+
+    key: str
+    format: str
+    heading: str = ""
+
+
+#: To show another field of squeue, add a row here (formats: man squeue, --format).
+EXTRA_FIELDS: tuple[ExtraField, ...] = ()
+_FIRST = ("%i", "%A", "%T", "%r", "%u", "%P", "%N", "%D", "%M", "%l", "%V", "%S", "%e")
+_FREE_TEXT = ("%o", "%j")  # last, and the name after the path: a name is more likely to contain anything
+_SQUEUE = (*_FIRST, *(field.format for field in EXTRA_FIELDS), *_FREE_TEXT)
 
 
 T = TypeVar("T")
@@ -153,12 +168,12 @@ def parse_squeue(text: str) -> list[JobStatus]:
     seconds, states = _Memo(parse_duration), _Memo(clean_state)
     for line in text.split("\n"):
         cells = line.split(SEP, len(_SQUEUE) - 1)
-        found = parse_job_id(cells[0]) if len(cells) == len(_SQUEUE) else None
+        # an answer that another version has cached may lack the extra fields
+        found = parse_job_id(cells[0]) if len(cells) in (len(_SQUEUE), len(_FIRST + _FREE_TEXT)) else None
         if found is None:
             continue
-        _, _, state, reason, user, partition, nodes, count, elapsed, limit, submitted, started, ended, script, name = (
-            cells
-        )
+        _, _, state, reason, user, partition, nodes, count, elapsed, limit, submitted, started, ended = cells[:13]
+        *extra, script, name = cells[13:]
         state = states[state]
         outcome = outcome_of(state)
         jobs.append(
@@ -179,6 +194,7 @@ def parse_squeue(text: str) -> list[JobStatus]:
                 started=parse_int(started),
                 ended=parse_int(ended) if outcome != "running" else None,
                 script=script,
+                extra=tuple((field.key, _plain(cell)) for field, cell in zip(EXTRA_FIELDS, extra, strict=False)),
                 source="squeue",
             )
         )

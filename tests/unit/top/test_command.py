@@ -6,7 +6,7 @@ import pytest
 
 from clusterrun.cli.top import theme_of
 from tests.command_desk import Desk
-from tests.unit.test_startup import imported
+from tests.process.test_startup import imported
 
 
 def test_without_a_terminal_it_says_so_in_one_line(desk: Desk) -> None:
