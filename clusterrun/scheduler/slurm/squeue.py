@@ -131,7 +131,7 @@ class ExtraField:
 
 
 #: To show another field of squeue, add a row here (formats: man squeue, --format).
-EXTRA_FIELDS: tuple[ExtraField, ...] = ()
+EXTRA_FIELDS: tuple[ExtraField, ...] = (ExtraField("account", "%a"),)
 _FIRST = ("%i", "%A", "%T", "%r", "%u", "%P", "%N", "%D", "%M", "%l", "%V", "%S", "%e")
 _FREE_TEXT = ("%o", "%j")  # last, and the name after the path: a name is more likely to contain anything
 _SQUEUE = (*_FIRST, *(field.format for field in EXTRA_FIELDS), *_FREE_TEXT)

@@ -317,3 +317,12 @@ def test_no_cells_break_a_parser(cells: list[str]) -> None:
     (job,) = squeue.parse_squeue(text.SEP.join(["77", *flat]))
     assert job.id == JobId("77")
     slurm_sacct.parse_sacct(text.SEP.join(["77", *flat][: len(slurm_sacct._SACCT)]))
+
+
+def test_a_field_that_is_only_shown_is_kept_and_may_be_missing() -> None:
+    (job,) = squeue.parse_squeue(row(a="physics"))
+    assert dict(job.extra) == {"account": "physics"}
+    cells = row(a="physics").rstrip("\n").split(text.SEP)
+    cells.pop(squeue._SQUEUE.index("%a"))
+    (old,) = squeue.parse_squeue(text.SEP.join(cells))
+    assert (old.script, old.name, old.extra) == (job.script, job.name, ())
