@@ -120,7 +120,7 @@ def _show_external_logs(ui: Ui, cluster: Cluster, logs: ExternalLogs, request: L
             check_readable(path, location.job)
     if (request.ranks or request.nodes) and request.follow and not files:
         raise RequestError(
-            f"job {logs.job} has no log yet, so the ranks of its lines are not known", hint="use --rank when it runs"
+            f"job {logs.job} has no log yet, so its lines cannot be selected by rank", hint="use --rank when it runs"
         )
     ranks = filter_ranks(None, request.ranks, request.nodes, files=files)
     request = _add_prefix(ui, request, ranks)

@@ -90,7 +90,7 @@ def submit(
 @click.command()
 @click.argument("words", nargs=-1, metavar="[JOB] [-- SCRIPT [ARGS]...]")
 @spec_options
-@click.option("--explain", is_flag=True, help="Print on standard error where each value came from.")
+@click.option("--explain", is_flag=True, help="Print where each value came from, on standard error.")
 @json_option
 @click.pass_context
 def render(

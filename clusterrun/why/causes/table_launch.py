@@ -15,7 +15,7 @@ TERMINATE = row(
 LAUNCH: tuple[CauseRow, ...] = (
     row(
         "setup", "clusterrun: setup line", r"clusterrun: setup line (?P<number>\d+) failed with status (?P<status>\d+): (?P<line>.*)",
-        "setup line {number} failed with status {status}: {line}", "run that setup line by hand on a compute node; its output is above in the log",
+        "setup line {number} failed with status {status}: {line}", "its output is above in the log; to reproduce the failure, run the line by hand on a compute node",
         "clusterrun/templates/sbatch.j2", "clusterrun logs JOB --stream err -n 30",
     ),
     row(
@@ -25,7 +25,7 @@ LAUNCH: tuple[CauseRow, ...] = (
     ),
     row(
         "by-hand", "this script was not submitted by clusterrun", r"clusterrun: this script was not submitted by clusterrun",
-        "the script was started by hand, not by clusterrun submit", "submit it, or set CLUSTERRUN_FORCE=1 to run it anyway",
+        "the script was started by hand, not by clusterrun submit", "submit it with clusterrun, or set CLUSTERRUN_FORCE=1 to run it anyway",
         "clusterrun/templates/sbatch.j2", "clusterrun submit …",
     ),
     row(

@@ -63,7 +63,7 @@ SLURM: tuple[CauseRow, ...] = (
         "https://github.com/openbabel/openbabel/issues/2658", _MEMORY_COMMAND,
     ),
     row(
-        "host-memory", "out of memory", r"srun: error: (?P<node>\S+): tasks? (?P<ranks>[\d,-]+): Out Of Memory", "host memory ran out on {node}: task {ranks}",
+        "host-memory", "out of memory", r"srun: error: (?P<node>\S+): tasks? (?P<ranks>[\d,-]+): Out Of Memory", "host memory ran out on {node}; task {ranks} was killed",
         _MEMORY, "https://github.com/hafs-community/HAFS/issues/101", _MEMORY_COMMAND,
     ),
     row(
@@ -76,7 +76,7 @@ SLURM: tuple[CauseRow, ...] = (
     ),
     row(
         "killed", ": killed", r"srun: error: (?P<node>\S+): tasks? (?P<ranks>[\d,-]+): Killed", "task {ranks} on {node} was killed (SIGKILL)",
-        "the log does not say what killed it: the kernel, because memory ran out (ask your administrators for that node's dmesg), or a person",
+        "the log does not show what killed it: either a user, or the kernel because memory ran out (ask your administrators for that node's dmesg)",
         "Slurm 22.05, seen on the lab", _MEMORY_COMMAND,
     ),
     row(
@@ -122,7 +122,7 @@ SLURM: tuple[CauseRow, ...] = (
         "launch-failed", "container start failed|container_g_join failed|couldn't start container|pyxis: failed to|required plugin|task_prolog|prolog failed|failed to invoke spank",
         r"(?:slurmstepd\S*:|\[[\dT:.-]+\]) error: (?P<what>(?:pyxis: (?:container start failed|couldn't start container|failed to (?:import|create|start)\b)|container_g_join failed|spank: required plugin|Failed to invoke spank"
         r"|run_command: slurm task_prolog|.*[Pp]rolog failed).*)",
-        "the step could not be started on the node: {what}", "a container image, a plug-in or the node's prolog failed: the lines around it say which; try another node, or tell your administrators",
+        "the step could not be started on the node: {what}", "a container, a plug-in or the node's prolog failed: the log lines around this error say which; try another node, or tell your administrators",
         "https://github.com/NVIDIA/pyxis/issues/61", "clusterrun submit … --exclude[ {node}]",
     ),
     row(
