@@ -160,7 +160,7 @@ def test_a_yes_without_a_job_is_not_sent_again_and_can_be_settled(desk: Desk) ->
     assert "Queued for approval" in caught.value.said
     assert (desk.slurm.folder / "sent").read_text() == "\n", "sent once"
     (run,) = desk.project.glob(".clusterrun/runs/*")
-    assert caught.value.hint.endswith(f"--recover {run.name}")
+    assert f"submit --recover {run.name}`" in caught.value.hint
     # approved: the job that the site made of it meanwhile
     token = next(run.glob("submissions/*.json")).stem
     (desk.slurm.folder / "job-50").write_text(f"train.{token[:8]}\n")

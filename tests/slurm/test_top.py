@@ -110,8 +110,13 @@ def test_a_screen_with_everything_costs_one_squeue(site: Site, waiting: Job, run
 
 def test_a_job_is_explained_as_why_does(site: Site, waiting: Job) -> None:
     source = Source(Cluster(cwd=site.project, environ=site.env))
-    lines = "\n".join(source.explain(mine(source, waiting)))
-    assert "PENDING" in lines and "BeginTime" in lines and "means" in lines
+
+    def lines() -> str:
+        return "\n".join(source.explain(mine(source, waiting)))
+
+    # until Slurm has considered the job, squeue shows no reason
+    until(lambda: "BeginTime" in lines(), 60, lines)
+    assert "PENDING" in lines() and "means" in lines()
 
 
 def test_top_on_a_terminal_shows_the_job_its_ranks_and_its_log_and_cancels_what_is_asked(
