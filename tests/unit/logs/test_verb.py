@@ -99,7 +99,7 @@ def test_since_without_a_clock_is_refused_with_what_to_use(desk: Desk, run: RunR
     for clock in run.run_dir.glob("attempts/*/log-clock"):
         clock.unlink()
     said = desk.type("logs", "101", "--since", "10m")
-    assert said.status == 2 and "no clock" in said.err and "-n 200" in said.err
+    assert said.status == 2 and "no timestamps" in said.err and "-n 200" in said.err
 
 
 def test_escape_sequences_come_out_raw_only_when_asked(desk: Desk, run: RunRecord) -> None:
@@ -253,7 +253,7 @@ def test_its_ranks_are_not_guessed(desk: Desk) -> None:
 def test_since_is_not_known_of_it(desk: Desk) -> None:
     theirs(desk, {"7": "hello\n"})
     said = desk.type("logs", "7", "--since", "10m")
-    assert said.status == 2 and "no clock" in said.err
+    assert said.status == 2 and "no timestamps" in said.err
 
 
 def test_an_array_is_shown_task_by_task_in_order(desk: Desk) -> None:
