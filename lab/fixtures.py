@@ -26,7 +26,7 @@ def require_lab() -> None:
     if reason := available(releases.default()):
         if os.environ.get("CI") == "true":
             pytest.fail(reason, pytrace=False)
-        pytest.skip(reason)  # not root, or no packages: `make test` promises to say in a line why, and goes on
+        pytest.skip(reason)  # not root, or no packages: `make test` says why in a line and continues; CI fails here
 
 
 def _session_lab(accounting: bool) -> Iterator[Lab]:

@@ -108,7 +108,7 @@ class CauseRow:
     source: str
     command: str = ""
     strength: Strength = Strength.CAUSE
-    common: bool = False  # jobs that go on print it too: told only where the job failed, or its log ends with it
+    common: bool = False  # healthy jobs print it too: reported only if the job failed, or its log ends with it
 
     @property
     def general(self) -> bool:

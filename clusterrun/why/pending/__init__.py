@@ -201,7 +201,7 @@ def _misfit(facts: PendingFacts) -> Finding:
     return broken + nodes.check_named_nodes(facts) + nodes.free_room(facts) + Finding(starts=Starts.ALONE)
 
 
-#: Reason word -> where to look, in the order in which it is told. A job without a known reason gets ``_ANY``.
+#: Reason word -> where to look, in the order of the report. A job without a known reason gets ``_ANY``.
 _ANY: tuple[Callable[[PendingFacts], Finding], ...] = (
     nodes.check_named_nodes,
     nodes.free_room,

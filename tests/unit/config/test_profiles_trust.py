@@ -83,7 +83,7 @@ def test_a_link_of_mine_is_followed_and_the_file_behind_it_is_judged(root: Path)
     assert load(root).notices == [f"{root}/clusterrun.toml is not used: other users can write to it (chmod o-w)"]
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a link away")
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a link away")  # chown refuses; CI is root
 def test_a_link_of_another_user_is_not_followed(root: Path) -> None:
     (root / "other").mkdir()
     mine = write(root / "other" / "clusterrun.toml", "setup = ['meant for another project']")
@@ -152,7 +152,7 @@ def test_a_template_that_others_may_write_is_refused_by_its_path_too(mode: int, 
         assert hint == f"check its content, then chmod go-w {path}, or use your own copy"
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file away")
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file away")  # chown refuses; CI is root
 def test_a_template_of_another_user_is_refused(desk: Desk) -> None:
     os.chown(desk.write("my.j2", "evil"), 54321, 54321)
     assert "my.j2: it belongs to user 54321" in refused(desk, "render", "--template", "my.j2")[0]
