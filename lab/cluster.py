@@ -220,11 +220,11 @@ class Lab:
         return {**kept, "PATH": path, **self.env}
 
     def run(self, argv: Sequence[str], **kwargs: Any) -> subprocess.CompletedProcess[str]:
-        """`subprocess.run` in the lab's environment: text, output captured, 60 s; `env` is added to it.
+        """`subprocess.run` in the lab's environment: text (any bytes), output captured, 60 s; `env` is added to it.
 
         `user="nobody"` runs the command as that user and nobody else: their own group, none of root's.
         """
-        options = {"text": True, "timeout": 60, "check": False, **kwargs}
+        options = {"text": True, "errors": "surrogateescape", "timeout": 60, "check": False, **kwargs}
         env = {**self.full_env(), **(kwargs.get("env") or {})}
         if user := kwargs.get("user"):
             entry = pwd.getpwnam(user)
