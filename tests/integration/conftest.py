@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from tests.warm_ranks import WarmProcess, WarmRanks
+
 ROOT = Path(__file__).resolve().parents[2]
 WORKER = ROOT / "clusterrun" / "worker"
 DATA = ROOT / "tests" / "data"
@@ -46,23 +48,33 @@ class Done:
 
 
 Starter = Callable[..., Done]
+Process = subprocess.Popen[str] | WarmProcess
+
+
+@pytest.fixture(scope="session")
+def warm() -> Iterator[WarmRanks]:
+    """Start ranks of tasks without importing torch and transformers in each."""
+    ranks = WarmRanks()
+    yield ranks
+    ranks.close()
 
 
 @pytest.fixture
-def step(tmp_path: Path) -> Iterator[Starter]:
+def step(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Starter]:
     """Run one step of nodes x tasks ranks to its end: `step(2, 2, "script", "--", "train.py")`.
 
+    The ranks of a task are forked (`warm`); scripts, modules and commands get interpreters of their own.
     `environ` overrides the batch script's variables. `during(process, helper)` is called once the step runs.
     `run` is the run's folder under tmp_path; the same one again is its next attempt.
     """
-    started: list[subprocess.Popen[str]] = []
+    started: list[Process] = []
 
     def start(
         nodes: int,
         tasks: int,
         *arguments: str,
         environ: dict[str, str] | None = None,
-        during: Callable[[subprocess.Popen[str], subprocess.Popen[str]], None] | None = None,
+        during: Callable[[Any, subprocess.Popen[str]], None] | None = None,
         cwd: Path = DATA,
         run: str = "",
     ) -> Done:
@@ -89,16 +101,22 @@ def step(tmp_path: Path) -> Iterator[Starter]:
             "MASTER_PORT": helper.stdout.readline().strip(),
             "OMP_NUM_THREADS": "1",
         }
-        local = [sys.executable, str(WORKER / "local_launcher.py"), "--devices", "cpu"]
-        local += ["--nodes", str(nodes), "--tasks-per-node", str(tasks)]
-        process = subprocess.Popen(
-            [*local, "--", sys.executable, "-u", str(WORKER / "__main__.py"), *arguments],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            cwd=cwd,
-            env=variables | (environ or {}),
-        )
+        variables |= environ or {}
+        script = WORKER / "local_launcher.py"
+        local = ["--devices", "cpu", "--nodes", str(nodes), "--tasks-per-node", str(tasks)]
+        local += ["--", sys.executable, "-u", str(WORKER / "__main__.py"), *arguments]
+        process: Process
+        if arguments[0] == "task":
+            process = request.getfixturevalue("warm").start(script, *local, cwd=cwd, env=variables)
+        else:
+            process = subprocess.Popen(
+                [sys.executable, str(script), *local],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                cwd=cwd,
+                env=variables,
+            )
         started.append(process)
         if during is not None:
             during(process, helper)

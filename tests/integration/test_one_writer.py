@@ -6,8 +6,6 @@ import json
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,23 +14,24 @@ import pytest
 from transformers import LlamaConfig
 
 from clusterrun.worker.training import checkpoint
+from tests.warm_ranks import WarmProcess, WarmRanks
 
 from .conftest import WORKER
 
-Start = Callable[..., "subprocess.Popen[str]"]
+Start = Callable[..., WarmProcess]
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
+def start(tmp_path: Path, warm: WarmRanks) -> Iterator[Start]:
     """Start one rank of a very small training, as attempt number `epoch` of a run: `start("run", 1, key=value …)`."""
     shape = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "vocab_size": 300}
     heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 64}
     LlamaConfig(**shape, **heads).save_pretrained(tmp_path / "m")
     text = tmp_path / "text.txt"
     text.write_text("".join(f"line {i} is {i * i} and {i % 7}\n" for i in range(200)))
-    started: list[subprocess.Popen[str]] = []
+    started: list[WarmProcess] = []
 
-    def start(run: str, epoch: int, **settings: object) -> subprocess.Popen[str]:
+    def start(run: str, epoch: int, **settings: object) -> WarmProcess:
         folder = tmp_path / ".clusterrun" / "runs" / run
         attempt = folder / "attempts" / str(epoch)
         attempt.mkdir(parents=True)
@@ -50,11 +49,11 @@ def start(tmp_path: Path) -> Iterator[Start]:
         }
         given: dict[str, object] = {"vocab": 300, "seq_len": 16, "model": tmp_path / "m", "data": text, "log_every": 1}
         given |= {"global_batch_size": 8, "eval_every": 0, "save_every": 1, **settings}
-        process = subprocess.Popen(
-            [sys.executable, "-u", str(WORKER / "__main__.py"), "task", "lm", *(f"{k}={v}" for k, v in given.items())],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
+        process = warm.start(
+            WORKER / "__main__.py",
+            "task",
+            "lm",
+            *(f"{k}={v}" for k, v in given.items()),
             cwd=tmp_path,
             env=os.environ | {name: str(value) for name, value in variables.items()},
         )
@@ -68,7 +67,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
         process.communicate()
 
 
-def wait_for(ready: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+def wait_for(ready: Callable[[], bool], process: WarmProcess) -> None:
     deadline = time.monotonic() + 120
     while not ready():
         assert process.poll() is None and time.monotonic() < deadline, "it never came"
