@@ -56,7 +56,9 @@ def with_reason(best: LogFinding, findings: Sequence[LogFinding], logs: Sequence
     """A container, a build, an import or NCCL's error, by what was printed about it, where that says more."""
     if best.kind == "launch-failed" and "pyxis:" in best.line.text:
         inner = [f for f in findings if "pyxis:" in f.line.text and f.kind in ("disk-full", "quota", "launch-failed")]
-        return next((f for f in inner if f.kind != "launch-failed"), next((f for f in inner if f.value("why")), best))
+        return next(
+            (f for f in inner if f.kind != "launch-failed"), next((f for f in inner if f.values.get("why")), best)
+        )
     if best.row is BUILD:
         header = next((f for f in findings if _COMPILER.search(f.sentence)), None)
         return best if header is None else replace(header, place=best.place, rank=best.rank)

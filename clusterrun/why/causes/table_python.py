@@ -174,36 +174,21 @@ PYTHON: tuple[CauseRow, ...] = (
     ),
 )  # fmt: skip
 
-#: For an exception that no row knows.
+#: An exception that no row knows.
 EXCEPTION = row(
-    "exception",
-    "exception",
-    "exception",
-    "{error}",
-    "the script raised this exception at the line shown",
-    "Python 3.11",
-    "clusterrun logs JOB[ --rank {rank}] --stream err -n 50",
-)
-#: For the last line of a traceback whose beginning is not there: only where no other row knows the line.
+    "exception", "exception", "exception", "{error}", "the script raised this exception at the line shown",
+    "Python 3.11", "clusterrun logs JOB[ --rank {rank}] --stream err -n 50",
+)  # fmt: skip
+#: The last line of a traceback whose beginning is missing, if no other row matches the line.
 BARE = row(
-    "exception",
-    "error: |exception: |error(|exception(|failure: |timeoutexpired: |assertionerror|notimplementederror|recursionerror",
+    "exception", "error: |exception: |error(|exception(|failure: |timeoutexpired: |assertionerror|notimplementederror|recursionerror",
     r"^(?:[\w.]+\.)?(?!ChildFailedError|CalledProcessError|CommandNotFoundError)"
-    r"(?:(?:[A-Z]\w*(?:Error|Exception|Failure)|Exception|TimeoutExpired): .+"
-    r"|(?:AssertionError|NotImplementedError|RecursionError)$)",
-    "{0}",
-    "the traceback of this exception is not in the log; the lines above may show where it was raised",
-    "Python 3.11",
-    "clusterrun logs JOB[ --rank {rank}] --stream err -n 50",
-    Strength.HINT,
-)
-#: For a script that ended itself with a status, or a command that did.
+    r"(?:(?:[A-Z]\w*(?:Error|Exception|Failure)|Exception|TimeoutExpired): .+|(?:AssertionError|NotImplementedError|RecursionError)$)",
+    "{0}", "the traceback of this exception is not in the log; the lines above may show where it was raised",
+    "Python 3.11", "clusterrun logs JOB[ --rank {rank}] --stream err -n 50", Strength.HINT,
+)  # fmt: skip
+#: A script, or a command in it, that exited with a status.
 EXIT = row(
-    "exit-status",
-    "exited",
-    "exited",
-    "{error}",
-    "the script (or a program it ran) exited with this status on its own; see its earlier output",
-    "clusterrun/worker/user_code.py",
-    "clusterrun logs JOB[ --rank {rank}] -n 50",
-)
+    "exit-status", "exited", "exited", "{error}", "the script (or a program it ran) exited with this status on its own; see its earlier output",
+    "clusterrun/worker/user_code.py", "clusterrun logs JOB[ --rank {rank}] -n 50",
+)  # fmt: skip
