@@ -20,10 +20,8 @@ _ERROR = re.compile(
 )
 _WORK = re.compile(r"(?i)\b(?:step|iter(?:ation)?|epoch|batch|loss)\b\W{0,3}\d|\d+%\|")
 _GOOD_END = re.compile(r"(?i)\b(?:done|finished|completed?(?! stack)|success\w*|saved)\b")
-_BROKEN = re.compile("bad interpreter|Driver/library version mismatch")  # an environment in which little can work
-_NEAR_END = 12  # lines that launchers and clean-ups may still print
-_SHORT = 40  # lines of logs that show no work
-_LAST = 5  # lines to show where none names a cause
+_NEAR_END = 12  # lines that launchers may still print
+_LAST = 5  # lines to show if none names a cause
 
 
 def fallback_cause(best: LogFinding | None, findings: Sequence[LogFinding], logs: Logs, facts: EndFacts) -> Cause:
@@ -63,10 +61,8 @@ def fallback_cause(best: LogFinding | None, findings: Sequence[LogFinding], logs
 
 
 def _ends_its_log(found: LogFinding, logs: Logs) -> bool:
-    """Whether a log ends with it, and none of the others with the words of a good end."""
-    if found.row.common and (found.kind == "setup" or _BROKEN.search(found.sentence)):
-        return _stops_there(found, logs)
-    if found.row.common and found.kind != "command-missing":
+    """Return whether a log ends with the finding, and no other log with a message of success."""
+    if found.row.common and found.kind not in ("command-missing", "setup"):
         return False
     for lines in logs:
         texts = [line.text[:1_000] for line in lines if line.text.strip()]
@@ -77,24 +73,18 @@ def _ends_its_log(found: LogFinding, logs: Logs) -> bool:
             if any(_WORK.search(text) or _GOOD_END.search(text) for text in after):
                 return False
         elif any(_GOOD_END.search(text) for text in texts[-2:]) or (found.row.common and texts):
-            return False  # what printed something there went on without the command
+            return False  # the program continued without the command
     return True
 
 
 def _continued(found: LogFinding, logs: Logs) -> bool:
-    """Whether it is a warning of C++ code (``[W…``), which tries again, and some log shows work."""
+    """Return whether the finding is a warning of C++ code (``[W…``), which retries, and some log shows work."""
     work = (line for lines in logs for line in lines if _WORK.search(line.text[:1_000]))
     return split_rank(found.line)[1].startswith("[W") and len(list(islice(work, 3))) == 3
 
 
-def _stops_there(found: LogFinding, logs: Logs) -> bool:
-    """Whether short logs show no work at all beside an environment that does not work and its own advice."""
-    texts = [line.text[:1_000] for lines in logs for line in lines if line.text.strip()]
-    return len(texts) <= _SHORT and not any(_WORK.search(text) or _GOOD_END.search(text) for text in texts)
-
-
 def _silent(facts: EndFacts) -> list[int]:
-    """The ranks that left no end record, where most of the others did."""
+    """Return the ranks without an end record, if they are at most half."""
     if not facts.ends or not facts.world_size or facts.world_size > 1_000_000:
         return []
     silent = sorted(set(range(facts.world_size)) - {end.rank for end in facts.ends})
@@ -104,7 +94,7 @@ def _silent(facts: EndFacts) -> list[int]:
 def _unknown(findings: Sequence[LogFinding], logs: Logs, facts: EndFacts) -> Cause:
     ended = next((f for f in findings if f.kind == "task-ended" and f.values.get("status")), None)
     rank = facts.failure.rank if facts.failure else ended.rank if ended else None
-    # srun's own status is the highest of all ranks', mostly that of those which it ended
+    # srun's status is the highest of all ranks', usually that of the ranks that it ended
     first = facts.failure.status if facts.failure is not None and facts.failure.status else facts.exit_status
     status = first if first is not None else "unknown"
     lines: list[Line] = []

@@ -1,4 +1,4 @@
-"""Causes in files and services: full disks, quotas, what is missing or forbidden, and a node without the internet."""
+"""Causes in files and services: full disks, quotas, missing files, permissions, no internet access."""
 
 # ruff: noqa: E501 (a table: a pattern or a sentence stays in one piece)
 
@@ -8,7 +8,7 @@ from clusterrun.why.causes.model import CauseRow, Strength, row
 
 _FULL = "free some space, or write elsewhere (checkpoint_dir, TMPDIR); keep fewer checkpoints"
 
-#: for a name that does not resolve, where the one that asked is a library of the web's
+#: a name that does not resolve in a library for requests to the internet
 UNRESOLVED = row(
     "offline", "gaierror", "gaierror", "the node cannot reach the internet: {error}",
     "download on the login node first, into a folder that the compute nodes can read (TORCH_HOME, HF_HOME); many compute nodes have no internet access",
@@ -33,7 +33,7 @@ FILES: tuple[CauseRow, ...] = (
         "[srun ls -ld {path}]"),
     row("permission", "permissionerror", r"PermissionError: (?:\[Errno 1?3?\] \w[\w ]*: )?(?P<what>.*)",
         "permission denied[: {what}]", "check the owner and the group permissions", "Python 3.11", "ls -ld[ {folder}]"),
-    # a shell that goes on
+    # the shell continues
     row("permission", ": permission denied", r"(?P<what>/\S+): Permission denied$|: Permission denied$",
         "permission denied[: {what}]", "check the owner and the group permissions", "bash 5.2", "ls -ld[ {folder}]", Strength.HINT, common=True),
     row("read-only", "read-only file system", r"Read-only file system(?:: '?(?P<what>[^'\n]+)'?)?", "a file system is read-only[: {what}]",

@@ -1,4 +1,4 @@
-"""Causes on the GPU: its memory, its faults, the driver, and what is asked of it."""
+"""Causes on the GPU: memory, faults, the driver, unsupported requests."""
 
 # ruff: noqa: E501 (a table: a pattern or a sentence stays in one piece)
 
@@ -17,7 +17,7 @@ _DRIVER = (
     "the job's Python does not match the node: install a torch built for the node's driver, or load the module it needs"
 )
 
-#: code that could not be built; what is missing stands before it
+#: code that could not be built; the lines before it name what is missing
 BUILD = row(
     "library-mismatch", "cuda setup failed|error building extension|cuda_home environment variable is not set|mismatches the version that was used to compile|find c compiler|error compiling objects|nvcc fatal|working triton installation|ninja is required|command '['",
     r"(?P<what>CUDA Setup failed despite GPU being available|Error building extension '[\w.]+'|CUDA_HOME environment variable is not set"
@@ -93,7 +93,7 @@ GPU: tuple[CauseRow, ...] = (
     row("no-gpu", "unexpected error from cudagetdevicecount", r"Unexpected error from cudaGetDeviceCount\(\)(?!.*forward compat).*?(?P<what>Error \d+: .*)?$",
         "the rank found no usable GPU[: {what}]", "run nvidia-smi on the node; if it fails only there, exclude the node and tell your administrators",
         "https://github.com/huggingface/huggingface_hub/issues/4134", "srun --gpus 1 nvidia-smi"),
-    # TensorFlow says so and goes on without one
+    # TensorFlow prints this and continues without a GPU
     row("no-gpu", "failed call to cuinit", r"failed call to cuInit: (?P<what>CUDA_ERROR_\w+)", "the rank found no usable GPU: {what}",
         "check that the job requested GPUs (--gpus-per-node), and run nvidia-smi on the node",
         "https://github.com/google/deepvariant/issues/761", "clusterrun submit … --gpus-per-node N", Strength.HINT, common=True),
@@ -115,7 +115,7 @@ GPU: tuple[CauseRow, ...] = (
         "a library is missing or incompatible on the node: {what}", _DRIVER, "https://github.com/pytorch/pytorch/issues/119932",
         "clusterrun submit … --setup 'module load NAME'"),
     BUILD,
-    # an extension that cannot be built is often left out, and the program goes on
+    # the program often continues without the extension
     row("library-mismatch", "fatal error: |ninja: build stopped|unsupported gnu version|nvrtc: error",
         r"(?P<what>fatal error: \S+\.(?:h|hpp|cuh): No such file or directory|unsupported GNU version!.*|ninja: build stopped: .*|nvrtc: error: .*)",
         "compiled code cannot be built on the node: {what}", "load a compiler, a CUDA toolkit that matches torch, and Python's headers on the node (module load), or build the extension once before the job",
@@ -124,7 +124,7 @@ GPU: tuple[CauseRow, ...] = (
         "ranks {first} and {second} use the same GPU ({device})",
         "each rank needs its own GPU: call torch.cuda.set_device(LOCAL_RANK) before init_process_group, and start as many ranks as there are GPUs",
         "https://github.com/NVIDIA/Megatron-LM/issues/661", "clusterrun submit … --gpus-per-node N"),
-    # without the module's name before it, the tuner left that choice out
+    # without the module's name before it, the tuner only skipped that choice
     row("exception", "outofresources: ", r"^triton[\w.]*\.OutOfResources: (?P<what>.{1,160})", "a Triton kernel needs more resources than the GPU has: {what}",
         "use smaller blocks or fewer stages for the kernel, or a GPU with more shared memory",
         "https://github.com/triton-lang/triton/issues/2596", "clusterrun logs JOB[ --rank {rank}] --stream err -n 50"),

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from clusterrun.why.causes.model import CauseRow, Strength, row
 
-#: what C++ prints as it gives up; ``what():`` after it says why
+#: C++'s message of an uncaught exception; ``what():`` after it names the reason
 TERMINATE = row(
     "crashed", "terminate called", r"terminate called (?:after throwing an instance of '(?P<what>[^']+)'|without an active exception)", "a process aborted in compiled code[: {what}]",
     "the lines below the error (what(): and the stack frames) name the failing call; look above it for an earlier error of the GPU or another rank", "https://github.com/kakaobrain/fast-autoaugment/issues/27",

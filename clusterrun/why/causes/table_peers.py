@@ -1,4 +1,4 @@
-"""Causes between ranks: collectives that time out, ports, names, the network, and peers that are gone."""
+"""Causes between ranks: collectives that time out, ports, names, the network, lost peers."""
 
 # ruff: noqa: E501 (a table: a pattern or a sentence stays in one piece)
 
@@ -67,7 +67,7 @@ PEERS: tuple[CauseRow, ...] = (
         "a name does not resolve[: {name}][: {what}]", _NAME, "https://github.com/vllm-project/vllm/issues/2407", "srun -N 2 getent hosts NODE"),
     row("name-resolution", "cannot be retrieved (gai error", r"network addresses of \((?P<name>[^,]+), (?P<port>\d+)\) cannot be retrieved \(gai error",
         "the name {name} does not resolve", _NAME, "https://github.com/hpcaitech/ColossalAI/issues/2841", "srun -N 2 getent hosts NODE", Strength.HINT),
-    # IBV_WC_WR_FLUSH_ERR: what was queued when the connection had failed already
+    # IBV_WC_WR_FLUSH_ERR: was queued when the connection had already failed
     row("network", "got completion ", r"NET/IB ?P?[ :]+Got completion (?:from peer (?P<peer>\S+) )?with (?:status=|error )5\b",
         "the network between nodes failed before this: {0}", _IB, "https://github.com/NVIDIA/nccl/issues/1814", "clusterrun submit … --exclude NODE", Strength.CONSEQUENCE),
     row("network", "got completion |got async event|got fatal event|call to ibv_|connect to |no route to host|network is unreachable",

@@ -1,4 +1,4 @@
-"""Causes that Python and the training itself tell."""
+"""Causes in Python and in the training."""
 
 # ruff: noqa: E501 (a table: a pattern or a sentence stays in one piece)
 
@@ -51,7 +51,7 @@ PYTHON: tuple[CauseRow, ...] = (
     row("host-memory", "memoryerror|can't allocate memory|cannot allocate memory|unable to allocate|bad_alloc|running low on memory",
         r"(?:^|\W)MemoryError\b|std::bad_alloc(?!: hip)|due to the node running low on memory|can't allocate memory|[Cc]annot allocate memory|_ArrayMemoryError: (?P<what>.*)",
         "host memory ran out in this rank", _HOST, "https://github.com/pytorch/pytorch/issues/20618", "clusterrun submit … --mem SIZE"),
-    # Ray starts them again some times
+    # Ray restarts them a few times
     row("host-memory", "killed due to memory pressure", r"(?P<n>[1-9]\d*) Workers \(tasks / actors\) killed due to memory pressure",
         "Ray killed {n} of its workers because the node ran out of memory", _HOST, "https://github.com/jchengai/planTF/issues/28",
         "clusterrun submit … --mem SIZE", Strength.HINT),

@@ -1,4 +1,4 @@
-"""Causes that Slurm tells: limits, preemption, nodes, memory, cancels, and how srun says that a task ended."""
+"""Causes that Slurm reports: limits, preemption, nodes, memory, cancellation, and the end of a task."""
 
 # ruff: noqa: E501 (a table: a pattern or a sentence stays in one piece)
 
