@@ -38,7 +38,7 @@ _SMALLER = "request less: `clusterrun cancel {job}`, then submit again"
 
 @dataclass(frozen=True, slots=True)
 class _Family:
-    """The reasons of one limit: ``{}`` in ``pattern`` and ``meaning`` is a resource, ``odd`` maps irregular spellings."""
+    """The reasons of one limit: ``{}`` in ``pattern`` and ``meaning`` is a resource, ``odd`` has special spellings."""
 
     owner: str
     pattern: str
