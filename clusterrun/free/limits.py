@@ -50,14 +50,6 @@ class UserLimit:
         return LABELS[self.name].format(_TRES.get(self.tres, self.tres.removeprefix("gres/").replace("gpu:", "GPUs ")))
 
 
-def groups_of(holders: Iterable[LimitScope], user: str) -> list[LimitScope]:
-    """Return the accounts of a user and their parents."""
-    rows = [h for h in holders if h.kind == "association"]
-    groups = {h.account: h for h in rows if not h.user}
-    found = {group.account: group for h in rows if h.user == user for group in _above(groups, h.account)}
-    return list(found.values())
-
-
 def account_chain(holders: Iterable[LimitScope], account: str) -> frozenset[str]:
     """Return the names of an account and its parents."""
     groups = {h.account: h for h in holders if h.kind == "association" and not h.user}

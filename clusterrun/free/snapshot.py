@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 from clusterrun.errors import SchedulerError
-from clusterrun.free.limits import UserLimit, account_chain, groups_of, limits_of
+from clusterrun.free.limits import UserLimit, account_chain, limits_of
 from clusterrun.free.preemption import BY_PARTITION, Preemption, find_preemption
 from clusterrun.scheduler import Reply, SlurmCommands
 from clusterrun.scheduler.slurm import nodes as slurm_nodes
@@ -113,8 +113,7 @@ def _accounted(
     if rows:
         accounts, qualities = frozenset(row.account for row in rows), frozenset(q for row in rows for q in row.qos)
         trees = {account: account_chain(holders, account) for account in accounts}
-        all_above = frozenset(group.account for group in groups_of(holders, user))
-        me = UserContext(user, seen.me.groups, accounts, qualities, all_above)
+        me = UserContext(user, seen.me.groups, accounts, qualities, accounts.union(*trees.values()))
         seen = replace(seen, me=me, associations=rows, above=trees)
     default = [h.account for h in holders if h.user == user and "Yes" in h.values.get("DefAssoc", "")]
     seen = replace(seen, default_account=default[0] if len(default) == 1 else "")
