@@ -109,24 +109,24 @@ def _soonest_json(found: StartEstimates) -> dict[str, Any]:
                 "partition": tried.partition,
                 "nodes": tried.shape.nodes,
                 f"{found.need.unit.lower()}s_per_node": tried.shape.each,
-                "start": tried.said.at,
-                "node_list": tried.said.nodes,
+                "start": tried.estimate.at,
+                "node_list": tried.estimate.nodes,
                 "time_limit_given": tried.given_time,
-                "preempts": list(tried.said.preempts),
+                "preempts": list(tried.estimate.preempts),
                 "preempted": asdict(tried.preemption) if tried.preemption else None,
                 "command": tried.command,
             }
             for tried in found.starts
-            if isinstance(tried.said, Start)
+            if isinstance(tried.estimate, Start)
         ],
         "refused": [
-            {"partition": t.partition, "shape": str(t.shape), "reason": t.said.words, "by": "slurm"}
+            {"partition": t.partition, "shape": str(t.shape), "reason": t.estimate.words, "by": "slurm"}
             for t in found.tried
-            if isinstance(t.said, No)
+            if isinstance(t.estimate, No)
         ]
         + [{"partition": p, "shape": str(s), "reason": why, "by": "clusterrun"} for s, p, why in found.no],
         "beyond_limits": list(found.exceeded_limits),
-        "unanswered": [t.said.words for t in found.tried if isinstance(t.said, Silence)],
+        "unanswered": [t.estimate.words for t in found.tried if isinstance(t.estimate, Silence)],
         "unasked": found.unasked,
     }
 

@@ -20,7 +20,7 @@ def exceeded_limits(
 ) -> list[str]:
     """Return the limits that block a job with so many GPUs in these partitions, one line each.
 
-    Only limits that surely hold for the job count: of the QOS and account it names, or of the user's defaults.
+    Only limits of the QOS and account that the job names count, or of the user's defaults.
     """
     account = spec.directive("account") or seen.default_account
     qualities = {spec.directive("qos") or seen.default_qos(account)}
@@ -36,7 +36,7 @@ def exceeded_limits(
 def _why(limit: UserLimit, spec: JobSpec, need: Need, gpus: int) -> str:
     left = limit.limit if limit.left is None else limit.left
     if limit.name in _TRES:
-        return _too_much(limit, left, *_asked(limit.tres, spec, need, gpus))
+        return _too_much(limit, left, *_requested(limit.tres, spec, need, gpus))
     if limit.name == "MaxWallPJ" and spec.time_limit and spec.time_limit > limit.limit * 60:
         return "the job's time limit exceeds it: the job would never start"
     if limit.name in _RUNNING and left == 0:
@@ -55,8 +55,8 @@ def _too_much(limit: UserLimit, left: float, count: int, noun: str) -> str:
     return ""
 
 
-def _asked(tres: str, spec: JobSpec, need: Need, gpus: int) -> tuple[int, str]:
-    """Return how much of a limited resource the job requests; for CPUs the minimum."""
+def _requested(tres: str, spec: JobSpec, need: Need, gpus: int) -> tuple[int, str]:
+    """Return the requested amount of a resource, for CPUs the minimum, and its name."""
     if need.gpus and tres in ("gres/gpu", f"gres/gpu:{need.kind}"):
         return gpus, "GPU"
     if tres == "cpu":

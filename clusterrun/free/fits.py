@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from clusterrun.free.shapes import Need, Shape
 from clusterrun.free.snapshot import ClusterSnapshot
@@ -14,14 +14,14 @@ from clusterrun.terminal.units import format_duration, plural
 def check_fit(seen: ClusterSnapshot, partition: Partition, spec: JobSpec, shape: Shape, need: Need) -> tuple[str, bool]:
     """Return why a partition can never run the job, or "", and whether it has room now.
 
-    Slurm takes some such jobs all the same and lets them wait for ever (EnforcePartLimits=NO: seen on 22.05).
+    Slurm may accept such a job, which then stays pending forever (EnforcePartLimits=NO, seen on 22.05).
     """
-    why = next(_never(seen, partition, spec, shape, need), "")
-    now = sum(_now(node, need) >= shape.each for node in seen.nodes_of(partition.name)) >= shape.nodes
+    why = next(_obstacles(seen, partition, spec, shape, need), "")
+    now = sum(_capacity_now(node, need) >= shape.each for node in seen.nodes_of(partition.name)) >= shape.nodes
     return why, now and not why
 
 
-def _never(seen: ClusterSnapshot, partition: Partition, spec: JobSpec, shape: Shape, need: Need) -> Iterator[str]:
+def _obstacles(seen: ClusterSnapshot, partition: Partition, spec: JobSpec, shape: Shape, need: Need) -> Iterator[str]:
     if why := seen.closed_to(partition, spec.directive("account"), spec.directive("qos")):
         yield why
     if partition.needs_reservation and not spec.directive("reservation"):
@@ -32,9 +32,8 @@ def _never(seen: ClusterSnapshot, partition: Partition, spec: JobSpec, shape: Sh
         yield f"the partition requires at least {plural(partition.min_nodes, 'node')}"
     if partition.max_nodes is not None and shape.nodes > partition.max_nodes:
         yield f"the partition allows at most {plural(partition.max_nodes, 'node')}"
-    nodes = seen.nodes_of(partition.name)
-    fit = sum(node_capacity(node, need) >= shape.each for node in nodes)
-    most = max((node_capacity(node, need) for node in nodes), default=0)
+    capacities = [node_capacity(node, need) for node in seen.nodes_of(partition.name)]
+    fit, most = sum(number >= shape.each for number in capacities), max(capacities, default=0)
     kind = f" of type {need.kind}" if need.kind else ""
     what = plural(shape.each, "GPU") + kind if need.gpus else f"CPUs for {plural(shape.each, 'rank')}"
     if not most:
@@ -46,13 +45,15 @@ def _never(seen: ClusterSnapshot, partition: Partition, spec: JobSpec, shape: Sh
 
 
 def node_capacity(node: Node, need: Need) -> int:
-    """Return how many ranks, or GPUs of a type, a node has in all."""
-    if not need.gpus:
-        return node.cpus // need.cpus
-    return sum(number for kind, number in node.gpus if need.kind in ("", kind))
+    """Return how many ranks, or GPUs of the type, the whole node has room for."""
+    return _count(need, node.cpus, node.gpus)
 
 
-def _now(node: Node, need: Need) -> int:
+def _capacity_now(node: Node, need: Need) -> int:
+    return _count(need, node.cpus_free, node.gpus_free)
+
+
+def _count(need: Need, cpus: int, gpus: Iterable[tuple[str, int]]) -> int:
     if not need.gpus:
-        return node.cpus_free // need.cpus
-    return sum(number for kind, number in node.gpus_free if need.kind in ("", kind))
+        return cpus // need.cpus
+    return sum(number for kind, number in gpus if need.kind in ("", kind))

@@ -11,8 +11,8 @@ from clusterrun.scheduler.slurm.sacctmgr import Limits
 Key = tuple[str, str]
 Pair = tuple[float | None, float | None]
 
-#: Slurm's names of limits, and what each is on, for people (man sacctmgr, SPECIFICATIONS FOR ASSOCIATIONS and QOS).
-#: The first group is shared by all in it, the second each user's or account's own, the third holds for each job.
+#: Slurm's names of limits and their labels (man sacctmgr, SPECIFICATIONS FOR ASSOCIATIONS and QOS): limits that users
+#: share, limits of each user or account, and limits of each job.
 _SHARED = {"GrpTRES": "{}, in total", "GrpJobs": "running jobs, in total", "GrpSubmitJobs": "jobs, in total",
            "GrpTRESMins": "{}, minutes in total", "GrpTRESRunMins": "{}, minutes to run in total"}  # fmt: skip
 _OWN = {"MaxTRESPU": "your {}", "MaxJobs": "your running jobs", "MaxSubmitJobs": "your jobs",
@@ -27,10 +27,9 @@ _TRES = {"gres/gpu": "GPUs", "cpu": "CPUs", "node": "nodes", "mem": "memory (MB)
 
 @dataclass(frozen=True, slots=True)
 class UserLimit:
-    """One limit that is set: ``by`` whom (``QOS normal``, ``account physics``), Slurm's ``name`` of it, on which TRES.
+    """One limit: set ``by`` (``QOS normal``, ``account physics``), Slurm's ``name``, the TRES. In MB and minutes.
 
-    In Slurm's units: MB, minutes. ``used`` is None for a limit on each job, and where Slurm did not say. It holds for
-    jobs of that ``qos`` or of these ``accounts`` of the user's.
+    ``used`` is None for a limit on each job and if unknown. The limit applies to jobs of that ``qos`` or ``accounts``.
     """
 
     by: str
@@ -43,21 +42,12 @@ class UserLimit:
 
     @property
     def left(self) -> float | None:
-        """Return what is left of it, never below 0; None if unknown."""
+        """Return what is left, at least 0; None if unknown."""
         return None if self.used is None else max(0.0, self.limit - self.used)
 
     @property
     def label(self) -> str:
-        """Return the name of what is limited."""
         return LABELS[self.name].format(_TRES.get(self.tres, self.tres.removeprefix("gres/").replace("gpu:", "GPUs ")))
-
-
-def groups_of(holders: Iterable[LimitScope], user: str) -> list[LimitScope]:
-    """Return the accounts of a user and their parents."""
-    rows = [h for h in holders if h.kind == "association"]
-    groups = {h.account: h for h in rows if not h.user}
-    found = {group.account: group for h in rows if h.user == user for group in _above(groups, h.account)}
-    return list(found.values())
 
 
 def account_chain(holders: Iterable[LimitScope], account: str) -> frozenset[str]:
@@ -78,10 +68,10 @@ def _above(groups: Mapping[str, LimitScope], account: str) -> list[LimitScope]:
 def limits_of(
     holders: Sequence[LimitScope], by_qos: Mapping[str, Limits], user: str, uid: int, names: Mapping[str, str]
 ) -> list[UserLimit]:
-    """Return the limits on a user: of the associations, their parent accounts and these QOS.
+    """Return the limits on a user: of the associations, their parent accounts and the QOS of ``names``.
 
-    ``names`` maps each to what people call it: a QOS may come with a partition.
-    ``holders`` are slurmctld's, empty where it did not say; ``by_qos`` are accounting's limits, likewise.
+    ``names`` maps each QOS to its name in the output, since a partition may set it. ``holders`` are from slurmctld and
+    ``by_qos`` from accounting; both are empty if unknown.
     """
     own = [h for h in holders if h.kind == "association" and h.user == user]
     found = [limit for h in own for limit in _set(_place(h), _values(h), accounts=(h.account,))]
@@ -93,7 +83,7 @@ def limits_of(
         found += _set(f"account {name}", _values(groups[name]), accounts=mine)
     for name, called in names.items():
         of_qos = [h for h in holders if h.qos == name]
-        # a QOS in which nobody of mine has run yet has no part for me: nothing of it is used
+        # slurmctld lists a user or account in a QOS only after the first job there: until then nothing is used
         unused = 0.0 if of_qos else None
         limits = by_qos.get(name, {})
         shared: dict[Key, Pair] = {k: (v, unused if k[0].endswith("PU") else None) for k, v in limits.items()}
@@ -112,7 +102,7 @@ def limits_of(
 
 
 def _joined(values: Mapping[Key, Pair], holder: LimitScope) -> dict[Key, Pair]:
-    """The values with a holder's own in their place, where it has a limit or nothing stands there yet."""
+    """Return the values, replaced by those of a holder that have a limit or are new."""
     own = {key: pair for key, pair in _values(holder).items() if pair[0] is not None or key not in values}
     return {**values, **own}
 

@@ -1,7 +1,7 @@
 """Find the partitions whose jobs are preempted by partitions of a higher tier. Pure.
 
-What ``preempt/partition_prio`` does (slurm.conf(5), PreemptType, PreemptMode, PriorityTier): a job in a partition whose
-PreemptMode is not OFF leaves for one in a partition of a higher PriorityTier on the same nodes.
+With ``preempt/partition_prio`` a partition of a higher PriorityTier preempts jobs on the same nodes in partitions whose
+PreemptMode is not OFF (slurm.conf(5)).
 """
 
 from __future__ import annotations
@@ -14,21 +14,20 @@ from clusterrun.scheduler.slurm.scontrol import parse_show
 from clusterrun.scheduler.slurm.values import parse_int
 
 BY_PARTITION = "preempt/partition_prio"
-"""The PreemptType with which this is so; with another one the partitions' tiers end no job."""
+"""The PreemptType for this; with another one the tiers of partitions preempt no job."""
 _DONE = {"REQUEUE": "requeued", "CANCEL": "cancelled", "SUSPEND": "suspended"}
 _SHOWN = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Preemption:
-    """What becomes of a partition's jobs (``requeued``, ``cancelled``, ``suspended``), and for which partitions."""
+    """What happens to a partition's jobs (``requeued``, ``cancelled``, ``suspended``), and for which partitions."""
 
     done: str
     by: tuple[str, ...]
 
     @property
     def sentence(self) -> str:
-        """Return the preemption as a sentence."""
         more = f" and {len(self.by) - _SHOWN} more" if len(self.by) > _SHOWN else ""
         return f"jobs here are {self.done} for jobs in {', '.join(self.by[:_SHOWN])}{more}"
 

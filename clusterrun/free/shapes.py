@@ -30,7 +30,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What a job needs of a node, apart from its shape: ``kind`` of GPU, empty for any; CPUs for each rank."""
+    """What a job needs of a node besides its shape: the type of GPU, "" for any, and the CPUs of each rank."""
 
     gpus: bool
     kind: str = ""
@@ -42,7 +42,7 @@ class Need:
 
 
 def shape_of(spec: JobSpec) -> tuple[Shape, Need]:
-    """Return the requested shape."""
+    """Return the requested shape, and what the job needs of each node."""
     gres = spec.directive("gres")
     gpus = spec.gpus_per_node if spec.gpus_per_node is not None else gres_gpus(gres)
     kinds = [kind for kind, _ in parse_gpus(gres)]
@@ -62,13 +62,13 @@ def shapes_alike(asked: Shape, most_each: int) -> list[Shape]:
 
 
 def reshape_values(values: Mapping[str, Value], asked: Shape, shape: Shape, need: Need) -> dict[str, Value] | None:
-    """Return the values that another shape changes, per-node values in proportion; None if it cannot be."""
+    """Return the values that another shape changes, per-node values in proportion; None if it is not possible."""
     if shape == asked:
         return {}
     source = "another shape"
     changed = {"nodes": Value(shape.nodes, source)}
     if "nodelist" in values:
-        return None  # nodes that were named cannot become more or fewer
+        return None  # named nodes fix their number
     if need.gpus and "gres" in values and gres_gpus(str(values["gres"].value)) is not None:
         gres, count = _GPU_COUNT.subn(rf"\g<1>{shape.each}", str(values["gres"].value))
         if count != 1:
@@ -93,7 +93,7 @@ def reshape_values(values: Mapping[str, Value], asked: Shape, shape: Shape, need
 
 
 def submit_command(asked: SubmitArgs, changed: Mapping[str, Value]) -> str:
-    """Return the submit command: what was typed, with these values changed."""
+    """Return the typed submit command with these values changed."""
     words = ["clusterrun", "submit", *([asked.job] if asked.job else [])]
     words += ["--profile", asked.profile] if asked.profile else []
     for one in FIELDS:

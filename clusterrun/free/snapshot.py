@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 from clusterrun.errors import SchedulerError
-from clusterrun.free.limits import UserLimit, account_chain, groups_of, limits_of
+from clusterrun.free.limits import UserLimit, account_chain, limits_of
 from clusterrun.free.preemption import BY_PARTITION, Preemption, find_preemption
 from clusterrun.scheduler import Reply, SlurmCommands
 from clusterrun.scheduler.slurm import nodes as slurm_nodes
@@ -19,7 +19,7 @@ from clusterrun.scheduler.slurm.limits import parse_limits
 from clusterrun.scheduler.slurm.nodes import Node, Partition, UserContext
 from clusterrun.scheduler.slurm.sacctmgr import Association, parse_qos, qos_argv
 
-#: Seconds that accounting may take to tell of this user's limits; without them the rest is shown.
+#: Seconds to wait for accounting; without an answer the rest is shown.
 TIMEOUT = 15.0
 
 
@@ -27,9 +27,8 @@ TIMEOUT = 15.0
 class ClusterSnapshot:
     """The cluster as this user sees it; ``notes`` name what was not available, one line each.
 
-    ``above`` has for each account of this user the accounts that count as it does: itself and those that it belongs to.
-    ``preempted`` are the partitions whose jobs leave for those of others.
-    ``limits`` is None where there are none to know of: no accounting, none that answered, none that is enforced.
+    ``above`` maps each account of the user to itself and its parent accounts. ``preempted`` are the partitions whose
+    jobs can be preempted. ``limits`` is None if they are unknown or not enforced.
     """
 
     nodes: tuple[Node, ...]
@@ -46,13 +45,13 @@ class ClusterSnapshot:
         return [node for node in self.nodes if partition in node.partitions]
 
     def closed(self, partition: Partition) -> str:
-        """Return why the partition does not accept this user's jobs; empty if it may."""
+        """Return why the partition does not accept this user's jobs, or ""."""
         return slurm_nodes.closed(partition, self.me)
 
     def closed_to(self, partition: Partition, account: str, qos: str) -> str:
-        """The same for one job: with the account and the QOS that it names (or "", for the user's defaults).
+        """Return why the partition does not accept a job of that account and QOS ("" for the user's defaults), or "".
 
-        Slurm may take a job whose account or QOS the partition refuses, and let it wait for ever (EnforcePartLimits).
+        Slurm may accept such a job, which then stays pending forever (EnforcePartLimits).
         """
         if why := self.closed(partition):
             return why
@@ -67,7 +66,7 @@ class ClusterSnapshot:
         return ""
 
     def default_qos(self, account: str) -> str:
-        """Return the default QOS of that account, or of the default account; "" if unknown."""
+        """Return the default QOS of that account, "" for the default account; "" if unknown."""
         account = account or self.default_account
         found = {row.default_qos for row in self.associations if row.account == account}
         return found.pop() if len(found) == 1 else ""
@@ -76,20 +75,19 @@ class ClusterSnapshot:
 def load_snapshot(slurm: SlurmCommands, user: str, *, limits: bool = True) -> ClusterSnapshot:
     """Load nodes, partitions and this user's limits from Slurm; raises SchedulerError if it does not answer.
 
-    Two calls, a third for the configuration where a partition's jobs may have to leave for others', and where there is
-    accounting up to four more at once: configuration, associations, QOS and what is used.
+    Two queries, a third for the configuration if a partition's tier may preempt jobs, and with accounting up to four
+    more in parallel: configuration, associations, QOS, and what is in use.
     """
     nodes = slurm_nodes.parse_nodes(_require_answer(slurm, slurm_nodes.nodes_argv(), "nodes"))
     partition_text = _require_answer(slurm, slurm_nodes.partitions_argv(), "partitions")
-    leaving, config = find_preemption(partition_text, nodes), None
-    if leaving:
+    preempted, config = find_preemption(partition_text, nodes), None
+    if preempted:
         config = slurm.answer(scontrol.config_argv(), TIMEOUT)
-        kind = scontrol.parse_config(config.text).get("PreemptType", BY_PARTITION)
-        leaving = leaving if kind == BY_PARTITION else {}
+        if scontrol.parse_config(config.text).get("PreemptType", BY_PARTITION) != BY_PARTITION:
+            preempted = {}
     partitions = tuple(slurm_nodes.parse_partitions(partition_text))
-    seen = ClusterSnapshot(
-        nodes=tuple(nodes), partitions=partitions, me=UserContext(user, _groups()), preempted=leaving
-    )
+    me = UserContext(user, _groups())
+    seen = ClusterSnapshot(nodes=tuple(nodes), partitions=partitions, me=me, preempted=preempted)
     if not slurm.facts.accounting:
         return replace(seen, notes=("This cluster has no accounting, so there are no QOS or user limits.",))
     return _accounted(slurm, seen, limits, config)
@@ -100,11 +98,11 @@ def _accounted(
 ) -> ClusterSnapshot:
     """Return the snapshot with the user's accounts, QOS and limits."""
     user = seen.me.user
-    questions = [sacctmgr.associations_argv(user, slurm.facts.cluster), used_argv(user)]
-    questions += [qos_argv()] if with_limits else []
-    questions += [scontrol.config_argv()] if config_reply is None else []
-    with ThreadPoolExecutor(max_workers=len(questions)) as pool:  # accounting that hangs is waited for once
-        replies = list(pool.map(lambda argv: slurm.answer(argv, TIMEOUT), questions))
+    queries = [sacctmgr.associations_argv(user, slurm.facts.cluster), used_argv(user)]
+    queries += [qos_argv()] if with_limits else []
+    queries += [scontrol.config_argv()] if config_reply is None else []
+    with ThreadPoolExecutor(max_workers=len(queries)) as pool:  # if accounting hangs, the timeouts run in parallel
+        replies = list(pool.map(lambda argv: slurm.answer(argv, TIMEOUT), queries))
     config = scontrol.parse_config((config_reply or replies[-1]).text)
     enforced = set(re.split(r"[,\s]+", config.get("AccountingStorageEnforce", "unknown").lower()))
     if not enforced - {"", "none", "0"}:
@@ -115,10 +113,8 @@ def _accounted(
     if rows:
         accounts, qualities = frozenset(row.account for row in rows), frozenset(q for row in rows for q in row.qos)
         trees = {account: account_chain(holders, account) for account in accounts}
-        all_above = frozenset(group.account for group in groups_of(holders, user))
-        seen = replace(
-            seen, me=UserContext(user, seen.me.groups, accounts, qualities, all_above), associations=rows, above=trees
-        )
+        me = UserContext(user, seen.me.groups, accounts, qualities, accounts.union(*trees.values()))
+        seen = replace(seen, me=me, associations=rows, above=trees)
     default = [h.account for h in holders if h.user == user and "Yes" in h.values.get("DefAssoc", "")]
     seen = replace(seen, default_account=default[0] if len(default) == 1 else "")
     if not with_limits:
@@ -138,7 +134,7 @@ def _accounted(
     if not rows and not associations.note and enforced & {"associations", "limits", "safe", "all"}:
         notes.append("You have no Slurm account, and this cluster requires one; ask your administrators to add you.")
     names = {p.qos: f"QOS {p.qos} of partition {p.name}" for p in seen.partitions if p.qos}
-    # which of them are the user's own may not have been seen: then all that slurmctld tells of
+    # if the user's own QOS are unknown, all that slurmctld lists
     mine = [holder.qos for holder in holders] if associations.note else [q for row in rows for q in row.qos]
     names |= {name: f"QOS {name}" for name in mine if name}
     found = limits_of(holders, parse_qos(set_by_qos.text), user, os.getuid(), names)

@@ -14,11 +14,10 @@ from clusterrun.scheduler.slurm.nodes import OPEN, OUT, Node, Partition
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionSum:
-    """A partition in one row: ``free`` of ``total`` GPUs, or CPUs where it has no GPUs.
+    """A partition in one row: ``free`` of ``total`` GPUs, or CPUs without GPUs.
 
-    ``types`` are (GPU type, free, total) where types are named; ``standings`` counts nodes by what they are good for.
-    ``untold`` counts nodes of which Slurm did not say what is used; ``closed`` is why it is not for this user.
-    ``preemption`` is set where its jobs have to leave for those of others.
+    ``types`` are (GPU type, free, total) of named types; ``standings`` counts nodes by state; ``untold`` counts nodes
+    of unknown use; ``closed`` is why the user may not use it; ``preemption`` is set if its jobs can be preempted.
     """
 
     partition: Partition
@@ -34,7 +33,7 @@ class PartitionSum:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeRow:
-    """Nodes that are alike: ``free`` and ``idle`` GPUs (or CPUs) of each, and why those that are out are out."""
+    """Similar nodes: ``free`` and ``idle`` GPUs (or CPUs) of each, and why they are out of service."""
 
     names: tuple[str, ...]
     partitions: tuple[str, ...]
@@ -89,8 +88,8 @@ def node_rows(nodes: Iterable[Node]) -> list[NodeRow]:
     for node in nodes:
         per_node: tuple[object, ...] = (node.full, *((node.gpus, node.gpus_idle) if node.gpus else (node.cpus_free,)))
         if node.standing in OUT:
-            per_node = (node.gpus,)  # what runs there still does not matter to who looks for a place
-        # who marked it and when may differ by a moment where one command marked many: the day is enough
+            per_node = (node.gpus,)  # what still runs there does not matter
+        # one command may mark many nodes a moment apart: the day is enough
         day = node.reason_at // 86_400 if node.reason_at else None
         key = (node.standing, node.partitions, per_node, node.cpus, node.reason, node.reason_by, day)
         alike.setdefault(key, []).append(node)

@@ -13,9 +13,9 @@ from clusterrun.scheduler.slurm.sbatch import Start
 from clusterrun.terminal.safe_text import safe_line
 from clusterrun.terminal.units import format_duration, format_time, format_when, plural
 
-#: Rows of nodes of each kind that are shown; the others are counted.
+#: Rows of nodes of each kind that are shown; the other nodes are counted.
 MOST_ROWS = 24
-#: The longest list of node names; a longer one is cut, and counted.
+#: Characters of a list of node names; a longer one is cut and its nodes counted.
 MOST_NAMES = 44
 
 
@@ -30,7 +30,7 @@ def format_summary(seen: ClusterSnapshot, now: float) -> list[str]:
         return ["no partitions are found", *_limits(seen)]
     rows = node_rows(node for node in seen.nodes if names & set(node.partitions))
     one_partition = len(names) == 1
-    # a node whose CPUs are all taken is allocated to Slurm, though its GPUs may be idle: that is worth knowing
+    # Slurm calls a node without free CPUs allocated, though its GPUs may be idle
     open_rows = [r for r in rows if r.idle and (r.standing in OPEN or (r.standing == "allocated" and r.unit == "GPUs"))]
     lines += _rows("free now, per node", open_rows, [_free_cells(row, one_partition) for row in open_rows])
     out = [row for row in rows if row.standing in OUT or (row.reason and row.standing not in OPEN)]
@@ -101,11 +101,10 @@ def _limits(seen: ClusterSnapshot) -> list[str]:
 
 
 def _limit_cells(limit: UserLimit) -> list[str]:
-    most = _amount(limit, limit.limit)
+    name, most = f"{limit.label} ({limit.name})", _amount(limit, limit.limit)
     if limit.used is None or limit.left is None:
-        return [limit.by, f"{limit.label} ({limit.name})", most, ""]
-    return [limit.by, f"{limit.label} ({limit.name})", f"{_amount(limit, limit.used)} of {most} used",
-            f"{_amount(limit, limit.left)} left"]  # fmt: skip
+        return [limit.by, name, most, ""]
+    return [limit.by, name, f"{_amount(limit, limit.used)} of {most} used", f"{_amount(limit, limit.left)} left"]
 
 
 def _amount(limit: UserLimit, number: float) -> str:
@@ -113,7 +112,7 @@ def _amount(limit: UserLimit, number: float) -> str:
 
 
 def format_estimates(found: StartEstimates, now: float) -> list[str]:
-    """Return the estimates with the command for each, then what is not possible and why."""
+    """Return the estimates with the command for each, then what is not possible, with the reason."""
     shape, unit = found.shape, found.need.unit
     total = plural(shape.nodes * shape.each, unit)
     lines = []
@@ -133,11 +132,12 @@ def format_estimates(found: StartEstimates, now: float) -> list[str]:
 
 
 def _start_cells(tried: ShapeEstimate, now: float) -> list[str]:
-    assert isinstance(tried.said, Start)
+    start = tried.estimate
+    assert isinstance(start, Start)
     notes = [f"time limit {format_duration(tried.given_time)}"] if tried.given_time else []
-    notes += [f"preempts job {', '.join(tried.said.preempts)}"] if tried.said.preempts else []
+    notes += [f"preempts job {', '.join(start.preempts)}"] if start.preempts else []
     notes += [tried.preemption.sentence] if tried.preemption else []
-    return [format_when(tried.said.at, now), str(tried.shape), tried.partition, tried.said.nodes, ", ".join(notes)]
+    return [format_when(start.at, now), str(tried.shape), tried.partition, start.nodes, ", ".join(notes)]
 
 
 def align(rows: Iterable[Sequence[str]], right: frozenset[int] | set[int] = frozenset()) -> list[str]:

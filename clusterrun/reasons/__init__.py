@@ -1,6 +1,6 @@
 """Slurm's reasons for pending jobs: what each means, whether the job starts, and what to do.
 
-The tables are data with their source; a word that is in none of them is nobody's to explain, and is shown as it is.
+The tables name their sources. A reason that is in no table is shown as it is.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from clusterrun.reasons.reason import Limit, Reason, Starts
 
 __all__ = ["TABLE", "Limit", "Reason", "Starts", "find_reason"]
 
-#: Slurm's word -> what it means.
+#: Slurm's reason -> its row.
 TABLE: dict[str, Reason] = {row.word: row for row in (*words.ROWS, *limits.ROWS)}
 
 _FOLDED = {word.casefold(): row for word, row in TABLE.items()}
-# a word, then what Slurm adds: ``ReqNodeNotAvail, UnavailableNodes:node3``, ``RaisedSignal:9(Killed)``
+# a reason and a detail: ``ReqNodeNotAvail, UnavailableNodes:node3``, ``RaisedSignal:9(Killed)``
 _WORD = re.compile(r"([A-Za-z]+)\s*[,:;(]?\s*(.*)", re.DOTALL)
 _MINUTES = re.compile(
     r"at or exceeds (QOS|association).*?\b(group max TRES|group wall|max TRES)(?:\((\w+))?", re.IGNORECASE
@@ -33,25 +33,24 @@ _MINUTES_WORD = {
 
 
 def find_reason(text: str) -> Reason | None:
-    """Return the row of a reason as Slurm writes it; None for an unknown one.
+    """Return the row of a reason as Slurm writes it, with its detail; None for an unknown one.
 
-    Brackets, case, and blanks that scontrol writes as ``_`` do not matter. What stands beside the word comes back as
-    ``detail``.
+    Parentheses, case, and spaces that scontrol writes as ``_`` do not matter.
     """
-    plain = text.strip().removeprefix("(").removesuffix(")") if text.strip().startswith("(") else text.strip()
+    plain = text.strip()
+    plain = plain[1:].removesuffix(")") if plain.startswith("(") else plain
     spaced = " ".join(plain.replace("_", " ").split())
     found = _sentence(spaced)
     if found is not None:
         return replace(found, detail=spaced)
     match = _WORD.fullmatch(spaced)
-    row = _FOLDED.get(match[1].casefold()) if match else None
-    if row is not None and match is not None:
-        return replace(row, detail=match[2].strip()) if match[2].strip() else row
+    if match is not None and (row := _FOLDED.get(match[1].casefold())) is not None:
+        return replace(row, detail=match[2].strip())
     return _FOLDED.get(spaced.replace(" ", "").casefold())
 
 
 def _sentence(text: str) -> Reason | None:
-    """Return the row of a sentence that slurmctld writes in place of a reason word."""
+    """Return the row of a sentence that slurmctld writes instead of a reason."""
     for pattern, row in words.SENTENCES:
         if pattern.search(text):
             return row

@@ -1,18 +1,17 @@
-"""The reasons that name a limit of a QOS or an association, built as Slurm builds them: a scope times a resource.
+"""The reasons that name a limit of a QOS or an association: each family has one reason per resource.
 
-Slurm spells a few of them in ways of their own (``QOSGrpCpuLimit`` beside ``QOSGrpGRES``): those stand as they are.
-Limits are explained in slurm.schedmd.com/resource_limits.html.
+Slurm spells a few of them differently (``QOSGrpCpuLimit``, ``QOSGrpGRES``). The limits are described in
+slurm.schedmd.com/resource_limits.html.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from clusterrun.reasons.reason import PAGE, SOURCE, Limit, Reason, Starts
 
-#: How a resource stands in a word, in a TRES list, and in a sentence.
+#: A resource in a reason -> in a TRES list, and in a sentence.
 RESOURCES: dict[str, tuple[str, str]] = {
     "Cpu": ("cpu", "CPUs"),
     "Memory": ("mem", "memory"),
@@ -39,16 +38,16 @@ _SMALLER = "request less: `clusterrun cancel {job}`, then submit again"
 
 @dataclass(frozen=True, slots=True)
 class _Family:
-    """One scope: ``{}`` in ``pattern`` and in ``meaning`` is a resource; ``odd`` are Slurm's own spellings."""
+    """The reasons of one limit: ``{}`` in ``pattern`` and ``meaning`` is a resource, ``odd`` has special spellings."""
 
     owner: str
     pattern: str
-    field: str
+    limit: str
     setting: str
     meaning: str
     starts: Starts
     action: str
-    odd: dict[str, str] = dataclasses.field(default_factory=dict)
+    odd: dict[str, str] = field(default_factory=dict)
     without: frozenset[str] = frozenset()
     source: str = PAGE
     least: bool = False
@@ -56,14 +55,18 @@ class _Family:
     def rows(self) -> Iterator[Reason]:
         for name, (tres, noun) in RESOURCES.items():
             if name not in self.without:
-                yield Reason(
-                    word=self.odd.get(name, self.pattern.format(name)),
-                    meaning=_sentence(self.meaning.format(noun, who=_WHO[self.owner])),
-                    starts=self.starts,
-                    action=self.action.replace("SEE", _SEE[self.owner]).replace("ELSE", _ELSE[self.owner]),
-                    source=self.source,
-                    limit=Limit(owner=self.owner, field=self.field, setting=self.setting, tres=tres, least=self.least),
-                )
+                yield self.row(self.odd.get(name, self.pattern.format(name)), tres, noun)
+
+    def row(self, word: str, tres: str = "", noun: str = "") -> Reason:
+        meaning = self.meaning.format(noun, who=_WHO[self.owner])
+        return Reason(
+            word=word,
+            meaning=meaning[0].upper() + meaning[1:],
+            starts=self.starts,
+            action=self.action.replace("SEE", _SEE[self.owner]).replace("ELSE", _ELSE[self.owner]),
+            source=self.source,
+            limit=Limit(owner=self.owner, field=self.limit, setting=self.setting, tres=tres, least=self.least),
+        )
 
 
 _ALL_USED = "The running jobs of {who} use too much of its limit on {} for this job to start."
@@ -125,18 +128,8 @@ _FAMILIES = (
 )  # fmt: skip
 
 
-def _sentence(text: str) -> str:
-    return text[0].upper() + text[1:]
-
-
-def _count(word: str, owner: str, field: str, setting: str, meaning: str, starts: Starts, action: str) -> Reason:
-    return Reason(
-        word=word,
-        meaning=_sentence(meaning.format(who=_WHO[owner])),
-        starts=starts,
-        action=action.replace("SEE", _SEE[owner]).replace("ELSE", _ELSE[owner]),
-        limit=Limit(owner=owner, field=field, setting=setting),
-    )
+def _count(word: str, owner: str, limit: str, setting: str, meaning: str, starts: Starts, action: str) -> Reason:
+    return _Family(owner, word, limit, setting, meaning, starts, action).row(word)
 
 
 _JOBS = "{who} already has as many running jobs as it allows."

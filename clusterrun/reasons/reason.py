@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-#: Where the words come from. A source names the releases in which a word was read.
+#: The sources of the tables, with the releases that have the reasons.
 PAGE = "Slurm 26.05, slurm.schedmd.com/job_reason_codes.html"
 SOURCE = "src/common/job_state_reason.c"
 OLD_SOURCE = "src/common/slurm_protocol_defs.c"
@@ -18,7 +18,7 @@ class Starts(StrEnum):
     YOU = "after you change something"
     ADMIN = "after an administrator changes something"
     NEVER = "never"
-    OVER = "it is over"  # the reason of an end, not of a wait
+    OVER = "it is over"  # the reason of an ended job
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,9 +38,9 @@ class Limit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reason:
-    """A reason word: what it says in plain words, whether the job starts, what to do, and where this was read.
+    """A reason: its meaning, whether the job starts, what to do, and the source.
 
-    ``action`` may hold ``{job}``, for the job's id. ``detail`` is what Slurm wrote beside the word.
+    ``{job}`` in ``action`` stands for the job's id. ``detail`` is what Slurm adds to the reason.
     """
 
     word: str

@@ -1,4 +1,4 @@
-"""The reasons that name no single limit, one row each, and the sentences that Slurm writes in place of a reason."""
+"""The reasons that name no single limit, one row each, and the sentences that Slurm writes instead of a reason."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _row(word: str, starts: Starts, meaning: str, action: str, source: str = PAG
 ALONE, YOU, ADMIN, NEVER, OVER = Starts.ALONE, Starts.YOU, Starts.ADMIN, Starts.NEVER, Starts.OVER
 
 ROWS: tuple[Reason, ...] = (
-    # -- its turn has not come -------------------------------------------------------------------------------------
+    # -- the scheduler has not started it --------------------------------------------------------------------------
     _row("None", ALONE, "Slurm has not considered the job yet, or not since something changed.",
          "check again in a minute"),
     _row("WaitingForScheduling", ALONE, "Slurm has not considered the job yet.", "check again in a minute", _MAN),
@@ -51,7 +51,7 @@ ROWS: tuple[Reason, ...] = (
          "wait; see it with `scontrol show burstbuffer`"),
     _row("BurstBufferStageIn", ALONE, "Its files are being copied into the burst buffer.",
          "wait; see it with `scontrol show burstbuffer`"),
-    # -- you asked for it ------------------------------------------------------------------------------------------
+    # -- requested by the user -------------------------------------------------------------------------------------
     _row("BeginTime", ALONE, "It may not start before a set time: --begin, or the delay after a requeue.",
          "wait, or start it now: `scontrol update JobId={job} StartTime=now`"),
     _row("Dependency", ALONE, "It waits for another job, as set by --dependency.",
@@ -96,7 +96,7 @@ ROWS: tuple[Reason, ...] = (
          "`scontrol update JobId={job} QOS=NAME`; yours: `sacctmgr show assoc user=$USER format=account,qos`"),
     _row("QOSUsageThreshold", ALONE, "Its user's fair share is below what the job's QOS requires (UsageThreshold).",
          "wait until past usage decays (`sshare`), or `scontrol update JobId={job} QOS=NAME`"),
-    # -- general words for limits ----------------------------------------------------------------------------------
+    # -- unnamed limits --------------------------------------------------------------------------------------------
     _row("AccountingPolicy", ALONE, "A limit of the QOS or the association blocks it; Slurm does not say which.",
          _LIMITS),
     _row("AssociationJobLimit", ALONE, "Its account has reached its limit on jobs.", f"wait; {_LIMITS}"),
@@ -109,7 +109,7 @@ ROWS: tuple[Reason, ...] = (
          f"wait; {_LIMITS}"),
     _row("QOSTimeLimit", YOU, "The job's time limit is more than its QOS allows.",
          f"request less time; {_LIMITS}"),
-    # -- the cluster's own matters ---------------------------------------------------------------------------------
+    # -- the cluster -----------------------------------------------------------------------------------------------
     _row("JobHeldAdmin", ADMIN, "It is held by an administrator (or a site rule); its user cannot release it.",
          f"ask the administrators; {_SHOW}"),
     _row("JobHoldMaxRequeue", ADMIN, "It failed to start as often as the cluster allows; the job stays held.",
@@ -144,8 +144,9 @@ ROWS: tuple[Reason, ...] = (
     _row("SystemFailure", OVER, "Slurm itself, a file system or the network failed.", f"{_WHY}; submit it again"),
 )  # fmt: skip
 
-#: Sentences that slurmctld writes in place of a word (``state_desc``), each with the word it stands for there. Read in
-#: 22.05.8 and 26.05.3: node_scheduler.c, job_scheduler.c, partition_mgr.c, reservation.c, job_mgr.c, acct_policy.c.
+_BY_WORD = {row.word: row for row in ROWS}
+#: Sentences that slurmctld writes instead of a reason (``state_desc``), each with that reason. Source: 22.05.8 and
+#: 26.05.3, node_scheduler.c, job_scheduler.c, partition_mgr.c, reservation.c, job_mgr.c, acct_policy.c.
 SENTENCES: tuple[tuple[re.Pattern[str], Reason], ...] = tuple(
     (re.compile(pattern, re.IGNORECASE), row)
     for pattern, row in (
@@ -153,8 +154,7 @@ SENTENCES: tuple[tuple[re.Pattern[str], Reason], ...] = tuple(
          _row("Resources", ALONE, "Every suitable node is down, drained, or reserved for higher-priority jobs.",
               f"wait; `sinfo -R` says why nodes are out; {_FREE}",
               "Slurm 22.05 to 26.05, src/slurmctld/job_scheduler.c")),
-        (r"launch failure limit exceeded requeued held",
-         next(row for row in ROWS if row.word == "JobHoldMaxRequeue")),
+        (r"launch failure limit exceeded requeued held", _BY_WORD["JobHoldMaxRequeue"]),
         (r"user env retrieval failed requeued held",
          _row("JobHeldUser", YOU, "Its user's login environment could not be read on the node; the job is held.",
               "look for a command that blocks in your shell's profile, then `scontrol release {job}`",
@@ -166,12 +166,10 @@ SENTENCES: tuple[tuple[re.Pattern[str], Reason], ...] = tuple(
         (r"job requeued in (held|special exit) state",
          _row("JobHeldUser", YOU, "It was requeued and held (`scontrol requeuehold`).",
               "`scontrol release {job}`", "Slurm 26.05, src/slurmctld/job_mgr.c")),
-        (r"Reservation .* was deleted", next(row for row in ROWS if row.word == "ReservationDeleted")),
-        (r"Reservation .* is invalid", next(row for row in ROWS if row.word == "ReservationInvalid")),
-        (r"not in group permitted to use this partition",
-         next(row for row in ROWS if row.word == "AccountNotAllowed")),
-        (r"account not (permitted|known)", next(row for row in ROWS if row.word == "AccountNotAllowed")),
-        (r"QOS not (permitted|known)", next(row for row in ROWS if row.word == "QOSNotAllowed")),
+        (r"Reservation .* was deleted", _BY_WORD["ReservationDeleted"]),
+        (r"Reservation .* is invalid", _BY_WORD["ReservationInvalid"]),
+        (r"not in group permitted to use this partition|account not (permitted|known)", _BY_WORD["AccountNotAllowed"]),
+        (r"QOS not (permitted|known)", _BY_WORD["QOSNotAllowed"]),
         (r"License request .* is no longer valid",
          _row("JobHeldAdmin", ADMIN, "A license it requests no longer exists; the job is held.",
               "`scontrol update JobId={job} Licenses=`, then ask the administrators to release it",

@@ -1,4 +1,4 @@
-"""A process that aborted in C++: what it printed as it gave up goes before who reports its signal."""
+"""Prefer the message of a process that aborted in C++ to reports of its signal."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def apply_abort_messages(found: dict[int, LogFinding], lines: Sequence[Line]) ->
             found[index] = replace(one, strength=Strength.ECHO)
     for index in aborted:
         near = range(index + 1, min(index + 4, len(lines)))
-        said = next(((at, m["what"]) for at in near if (m := _WHAT.match(split_rank(lines[at])[1]))), None)
-        if said is not None and said[0] in found:
-            del found[index]  # a row knows what it says
-        elif said is not None:
-            found[index] = replace(found[index], sentence=f"{found[index].sentence}: {said[1]}")
+        what = next(((at, m["what"]) for at in near if (m := _WHAT.match(split_rank(lines[at])[1]))), None)
+        if what is not None and what[0] in found:
+            del found[index]  # a row matches the message itself
+        elif what is not None:
+            found[index] = replace(found[index], sentence=f"{found[index].sentence}: {what[1]}")

@@ -1,4 +1,4 @@
-"""What other lines add to a finding: the report that an exception follows from, the reason behind a general word."""
+"""Complete a finding from other lines: an earlier error of the script, the reason of a general error."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from clusterrun.why.causes.table_gpu import BUILD
 from clusterrun.why.causes.table_python import EXCEPTION
 from clusterrun.why.causes.tracebacks import split_rank
 
-_NEAR = 25  # lines before an exception, or at the end of another stream, where its reason may be printed
-_READ = 500  # characters of a line that are looked at
+_NEAR = 25  # lines before an exception, or at the end of another stream, that may name its reason
+_READ = 500  # characters of a line that are searched
 _REPORTED = row(
     "file-missing", "exist", "exist", "{report}; then {error}",
     "the script printed this error but kept running; the path must exist there and hold the expected data",
     "https://github.com/NVIDIA/Megatron-LM/blob/main/megatron/data/indexed_dataset.py", "clusterrun logs JOB -n 50",
 )  # fmt: skip
-#: exceptions that are raised where something had not been found before
+#: exceptions that follow if something was not found before
 _FOLLOWER = re.compile(
     r"NoneType|^UnboundLocalError|list index out of range|max\(\) arg is an empty|empty sequence|^ZeroDivisionError"
     r"|^StopIteration|!_src\.empty\(\)|!ssize\.empty\(\)|need at least one array|non-empty (?:list|TensorList)"
@@ -36,7 +36,7 @@ _LAST_ERROR = re.compile(r"NCCL WARN (?P<what>(?!.*Missing|.*NCCL_).{8,200})")
 
 
 def with_earlier_report(found: LogFinding, logs: Sequence[Sequence[Line]]) -> LogFinding:
-    """An exception that only follows from what the script had printed, in the words of both; else the same."""
+    """Return an exception that only follows from an error that the script printed before, with both messages."""
     if found.row is not EXCEPTION or _FOLLOWER.search(found.sentence) is None:
         return found
     for lines in logs:
@@ -53,10 +53,12 @@ def with_earlier_report(found: LogFinding, logs: Sequence[Sequence[Line]]) -> Lo
 
 
 def with_reason(best: LogFinding, findings: Sequence[LogFinding], logs: Sequence[Sequence[Line]]) -> LogFinding:
-    """A container, a build, an import or NCCL's error, by what was printed about it, where that says more."""
+    """Return the finding of a container, a build, an import or NCCL with the reason that another line names, if any."""
     if best.kind == "launch-failed" and "pyxis:" in best.line.text:
         inner = [f for f in findings if "pyxis:" in f.line.text and f.kind in ("disk-full", "quota", "launch-failed")]
-        return next((f for f in inner if f.kind != "launch-failed"), next((f for f in inner if f.value("why")), best))
+        return next(
+            (f for f in inner if f.kind != "launch-failed"), next((f for f in inner if f.values.get("why")), best)
+        )
     if best.row is BUILD:
         header = next((f for f in findings if _COMPILER.search(f.sentence)), None)
         return best if header is None else replace(header, place=best.place, rank=best.rank)
@@ -74,7 +76,7 @@ def with_reason(best: LogFinding, findings: Sequence[LogFinding], logs: Sequence
 
 
 def _nccl_reason(lines: Sequence[Line], best: LogFinding) -> str:
-    """NCCL's own word of what failed: the line after ``Last error:``, else its last warning before the error."""
+    """Return NCCL's reason: the line after ``Last error:``, else its last warning before the error."""
     after = [split_rank(line)[1].strip() for line in lines[best.index : best.index + 8]]
     if "Last error:" in after[:-1]:
         return after[after.index("Last error:") + 1][:200]

@@ -8,12 +8,12 @@ from dataclasses import replace
 from clusterrun.why.causes.context import with_reason
 from clusterrun.why.causes.hang import AbsentRanks, find_absent_ranks
 from clusterrun.why.causes.match import fill_template
-from clusterrun.why.causes.model import Cause, EndFacts, Evidence, Line, LogFinding, Strength
+from clusterrun.why.causes.model import Cause, EndFacts, Line, LogFinding, Strength
 from clusterrun.why.causes.table_python import EXCEPTION
 
 Logs = Sequence[Sequence[Line]]
 
-#: Slurm's word for the end of a job -> our kind.
+#: Slurm's state of an ended job -> kind of cause.
 BY_STATE = {
     "TIMEOUT": "time-limit",
     "PREEMPTED": "preemption",
@@ -34,22 +34,14 @@ def full_cause(best: LogFinding, findings: Sequence[LogFinding], logs: Logs, fac
         if memory is not None:
             cause = to_cause(memory, facts)
             who = best if best.rank is not None and _may_be_same_task(best, memory) else memory
-            return replace(
-                cause,
-                rank=who.rank,
-                node=who.node or cause.node,
-                evidence=(*evidence_lines(memory), *evidence_lines(best)),
-            )
+            evidence = (*evidence_lines(memory), *evidence_lines(best))
+            return replace(cause, rank=who.rank, node=who.node or cause.node, evidence=evidence)
     if best.kind == "host-memory" and best.rank is None:
         killed = [f for f in findings if f.kind in ("host-memory", "killed") and f.rank is not None]
         task = next((f for f in killed if _may_be_same_task(f, best)), None)
         if task is not None:
-            return replace(
-                to_cause(best, facts),
-                rank=task.rank,
-                node=task.node,
-                evidence=(*evidence_lines(best), *evidence_lines(task)),
-            )
+            evidence = (*evidence_lines(best), *evidence_lines(task))
+            return replace(to_cause(best, facts), rank=task.rank, node=task.node, evidence=evidence)
     if best.kind == "crashed" and best.rank is not None:
         inner = next((f for f in findings if f.kind == "crashed" and f is not best and f.rank == best.rank), None)
         return replace(to_cause(best, facts), evidence=(*evidence_lines(inner), *evidence_lines(best)))
@@ -61,7 +53,7 @@ def full_cause(best: LogFinding, findings: Sequence[LogFinding], logs: Logs, fac
 
 
 def _may_be_same_task(task: LogFinding, memory: LogFinding) -> bool:
-    """Whether that task can be the one that a line on memory is about: a line names its node, and only that."""
+    """Return whether a line on memory, which names a node at most, can be about that task."""
     return not memory.node or (task.node in ("", memory.node) and len(task.ranks) < 2)
 
 
@@ -69,7 +61,9 @@ def _with_task(best: LogFinding, findings: Sequence[LogFinding]) -> LogFinding:
     """Return a cause without a rank with the task that srun reports first."""
     if best.rank is not None or best.strength is not Strength.CAUSE or best.kind in BY_STATE.values():
         return best
-    task = next((f for f in findings if f.kind == "task-ended" and f.value("status") and f.index > best.index), None)
+    task = next(
+        (f for f in findings if f.kind == "task-ended" and f.values.get("status") and f.index > best.index), None
+    )
     return best if task is None or len(task.ranks) != 1 else replace(best, rank=task.rank, node=task.node)
 
 
@@ -82,22 +76,15 @@ def _hang(best: LogFinding, missing: AbsentRanks | None, facts: EndFacts) -> Cau
     cause = to_cause(best, facts)
     waited = f"; the others waited at {cause.place}" if cause.place else ""
     if missing is None:
-        return replace(
-            cause,
-            rank=None,
-            node="",
-            place="",
-            sentence=f"{cause.sentence}; the logs do not show which rank was missing{waited}",
-            command="clusterrun logs JOB -n 50",
-        )
+        sentence = f"{cause.sentence}; the logs do not show which rank was missing{waited}"
+        return replace(cause, rank=None, node="", place="", sentence=sentence, command="clusterrun logs JOB -n 50")
     first = missing.ranks[0]
-    who = ", ".join(format_rank(rank, facts) for rank in missing.ranks[:4]) + (" …" if len(missing.ranks) > 4 else "")
     return replace(
         cause,
         rank=first,
         node=facts.nodes.get(first, ""),
         place="",
-        sentence=f"{cause.sentence}: {who} did not join ({missing.how}){waited}",
+        sentence=f"{cause.sentence}: {format_ranks(missing.ranks, facts)} did not join ({missing.how}){waited}",
         command=f"clusterrun logs JOB --rank {first} -n 50",
     )
 
@@ -105,8 +92,8 @@ def _hang(best: LogFinding, missing: AbsentRanks | None, facts: EndFacts) -> Cau
 def to_cause(finding: LogFinding, facts: EndFacts) -> Cause:
     node = finding.node or (facts.nodes.get(finding.rank, "") if finding.rank is not None else "")
     command = finding.command
-    if "{node}" in finding.row.command and not finding.value("node"):
-        command = fill_template(finding.row.command, dict(finding.values) | {"node": node or "NODE"})
+    if "{node}" in finding.row.command and not finding.values.get("node"):
+        command = fill_template(finding.row.command, {**finding.values, "node": node or "NODE"})
     elif node:
         command = command.replace("NODE", node)
     return Cause(
@@ -122,14 +109,11 @@ def to_cause(finding: LogFinding, facts: EndFacts) -> Cause:
     )
 
 
-def evidence_lines(finding: LogFinding | None) -> tuple[Evidence, ...]:
-    return () if finding is None or not finding.line.text else (to_evidence(finding.line),)
+def evidence_lines(finding: LogFinding | None) -> tuple[Line, ...]:
+    return () if finding is None or not finding.line.text else (finding.line,)
 
 
-def to_evidence(line: Line) -> Evidence:
-    return Evidence(line.file, line.number, line.text)
-
-
-def format_rank(rank: int, facts: EndFacts) -> str:
-    node = facts.nodes.get(rank, "")
-    return f"rank {rank} on {node}" if node else f"rank {rank}"
+def format_ranks(ranks: Sequence[int], facts: EndFacts) -> str:
+    """Return ``rank 0 on n1, rank 3 on n2``, at most four."""
+    named = [f"rank {rank} on {node}" if (node := facts.nodes.get(rank)) else f"rank {rank}" for rank in ranks[:4]]
+    return ", ".join(named) + (" …" if len(ranks) > 4 else "")

@@ -8,9 +8,9 @@ from dataclasses import replace
 from itertools import islice
 
 from clusterrun.why.causes.context import with_reason
-from clusterrun.why.causes.describe import Logs, evidence_lines, format_rank, to_cause, to_evidence
+from clusterrun.why.causes.describe import Logs, evidence_lines, format_ranks, to_cause
 from clusterrun.why.causes.match import BY_STEPD
-from clusterrun.why.causes.model import Cause, EndFacts, Evidence, Line, LogFinding, Strength
+from clusterrun.why.causes.model import Cause, EndFacts, Line, LogFinding, Strength
 from clusterrun.why.causes.table_python import BARE
 from clusterrun.why.causes.tracebacks import split_rank
 
@@ -20,18 +20,15 @@ _ERROR = re.compile(
 )
 _WORK = re.compile(r"(?i)\b(?:step|iter(?:ation)?|epoch|batch|loss)\b\W{0,3}\d|\d+%\|")
 _GOOD_END = re.compile(r"(?i)\b(?:done|finished|completed?(?! stack)|success\w*|saved)\b")
-_BROKEN = re.compile("bad interpreter|Driver/library version mismatch")  # an environment in which little can work
-_NEAR_END = 12  # lines that launchers and clean-ups may still print
-_SHORT = 40  # lines of logs that show no work
-_LAST = 5  # lines to show where none names a cause
+_NEAR_END = 12  # lines that launchers may still print
+_LAST = 5  # lines to show if none names a cause
 
 
 def fallback_cause(best: LogFinding | None, findings: Sequence[LogFinding], logs: Logs, facts: EndFacts) -> Cause:
     """Return the best cause if no line names one: a hint, a silent rank, a consequence, or the exit status."""
-    if facts.exit_status in (126, 127):
-        missing = [f for f in findings if f.kind == "command-missing"]
-        if missing:
-            return to_cause(missing[-1], facts)
+    missing = [f for f in findings if f.kind == "command-missing"]
+    if missing and facts.exit_status in (126, 127):
+        return to_cause(missing[-1], facts)
     if (
         best is not None
         and best.strength is Strength.HINT
@@ -41,20 +38,21 @@ def fallback_cause(best: LogFinding | None, findings: Sequence[LogFinding], logs
         return to_cause(with_reason(best, findings, logs), facts)
     silent = _silent(facts)
     if silent and (best is not None or facts.failure is not None):
-        first, many = silent[0], len(silent) > 1
-        who = ", ".join(format_rank(rank, facts) for rank in silent[:4]) + (" …" if len(silent) > 4 else "")
+        first, whose = silent[0], "their" if len(silent) > 1 else "its"
+        failure = facts.failure
+        recorded = (Line(failure.file or "first_failure.json", None, None, failure.error),) if failure else ()
         return Cause(
             kind="rank-lost",
             rank=first,
             node=facts.nodes.get(first, ""),
-            sentence=f"{who} ended without a message: killed, out of host memory, or with {'their' if many else 'its'}"
-            " node lost; the log does not say which",
-            evidence=evidence_lines(best) or _failure_line(facts),
+            sentence=f"{format_ranks(silent, facts)} ended without a message: killed, out of host memory, or with"
+            f" {whose} node lost; the log does not say which",
+            evidence=evidence_lines(best) or recorded,
             advice="ask an administrator to check that node's kernel log (dmesg); if memory ran out, request more",
             command=f"clusterrun logs JOB --rank {first} -n 50",
         )
     if best is not None and best.strength is Strength.CONSEQUENCE:
-        peer = best.value("peer") or "another rank"
+        peer = best.values.get("peer") or "another rank"
         bare = f"a rank lost the connection to {peer}; the log does not say why that rank ended"
         return replace(to_cause(best, facts), sentence=bare if best.kind == "peer-lost" else best.sentence)
     if not facts.state and facts.exit_status is None:
@@ -63,10 +61,8 @@ def fallback_cause(best: LogFinding | None, findings: Sequence[LogFinding], logs
 
 
 def _ends_its_log(found: LogFinding, logs: Logs) -> bool:
-    """Whether a log ends with it, and none of the others with the words of a good end."""
-    if found.row.common and (found.kind == "setup" or _BROKEN.search(found.sentence)):
-        return _stops_there(found, logs)
-    if found.row.common and found.kind != "command-missing":
+    """Return whether a log ends with the finding, and no other log with a message of success."""
+    if found.row.common and found.kind not in ("command-missing", "setup"):
         return False
     for lines in logs:
         texts = [line.text[:1_000] for line in lines if line.text.strip()]
@@ -77,24 +73,18 @@ def _ends_its_log(found: LogFinding, logs: Logs) -> bool:
             if any(_WORK.search(text) or _GOOD_END.search(text) for text in after):
                 return False
         elif any(_GOOD_END.search(text) for text in texts[-2:]) or (found.row.common and texts):
-            return False  # what printed something there went on without the command
+            return False  # the program continued without the command
     return True
 
 
 def _continued(found: LogFinding, logs: Logs) -> bool:
-    """Whether it is a warning of C++ code (``[W…``), which tries again, and some log shows work."""
+    """Return whether the finding is a warning of C++ code (``[W…``), which retries, and some log shows work."""
     work = (line for lines in logs for line in lines if _WORK.search(line.text[:1_000]))
     return split_rank(found.line)[1].startswith("[W") and len(list(islice(work, 3))) == 3
 
 
-def _stops_there(found: LogFinding, logs: Logs) -> bool:
-    """Whether short logs show no work at all beside an environment that does not work and its own advice."""
-    texts = [line.text[:1_000] for lines in logs for line in lines if line.text.strip()]
-    return len(texts) <= _SHORT and not any(_WORK.search(text) or _GOOD_END.search(text) for text in texts)
-
-
 def _silent(facts: EndFacts) -> list[int]:
-    """The ranks that left no end record, where most of the others did."""
+    """Return the ranks without an end record, if they are at most half."""
     if not facts.ends or not facts.world_size or facts.world_size > 1_000_000:
         return []
     silent = sorted(set(range(facts.world_size)) - {end.rank for end in facts.ends})
@@ -102,32 +92,27 @@ def _silent(facts: EndFacts) -> list[int]:
 
 
 def _unknown(findings: Sequence[LogFinding], logs: Logs, facts: EndFacts) -> Cause:
-    ended = next((f for f in findings if f.kind == "task-ended" and f.value("status")), None)
+    ended = next((f for f in findings if f.kind == "task-ended" and f.values.get("status")), None)
     rank = facts.failure.rank if facts.failure else ended.rank if ended else None
-    # srun's own status is the highest of all ranks', mostly that of those which it ended
+    # srun's status is the highest of all ranks', usually that of the ranks that it ended
     first = facts.failure.status if facts.failure is not None and facts.failure.status else facts.exit_status
     status = first if first is not None else "unknown"
     lines: list[Line] = []
-    for whose in dict.fromkeys((rank, None)):  # its own, where the lines say whose they are
+    for who in dict.fromkeys((rank, None)):  # the lines of that rank if they are labelled, else any
         for one in logs:
-            lines = lines or [line for line in one if line.text.strip() and whose in (None, line.rank)][-_LAST:]
+            lines = lines or [line for line in one if line.text.strip() and who in (None, line.rank)][-_LAST:]
     spoken = next((line for one in logs for line in one if _ERROR.search(line.text[:1_000])), None)
     if spoken is not None and spoken not in lines:
         lines = [spoken, *lines]
-    who = f"rank {rank}" if rank is not None else "the log"
+    whose = f"rank {rank}" if rank is not None else "the log"
     signal = f" (signal {status - 128})" if isinstance(status, int) and 128 < status < 193 else ""
     below = "the first line that mentions an error and " if spoken is not None else ""
-    tail = f"; {below}the last lines of {who} are below" if lines else "; there are no lines to show"
+    tail = f"; {below}the last lines of {whose} are below" if lines else "; there are no lines to show"
     return Cause(
         kind="unknown",
         rank=rank,
         node=facts.nodes.get(rank, "") if rank is not None else "",
         sentence=f"exit status {status}{signal}, and no line in the log names a cause{tail}",
-        evidence=tuple(to_evidence(line) for line in lines),
+        evidence=tuple(lines),
         command="clusterrun logs JOB -n 100",
     )
-
-
-def _failure_line(facts: EndFacts) -> tuple[Evidence, ...]:
-    failure = facts.failure
-    return () if failure is None else (Evidence(failure.file or "first_failure.json", None, failure.error),)

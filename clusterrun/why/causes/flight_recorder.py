@@ -1,7 +1,7 @@
 """PyTorch's flight recorder dumps: which collective each rank had reached.
 
-A dump is a pickle, written into a folder that others may write to, and a pickle can run anything. torch writes only
-plain values (seen: 2.13, format 2.10), so ours is read by an unpickler that refuses every name: data or nothing.
+A dump is a pickle in a folder that others may write to, and loading a pickle can run any code. torch writes only plain
+values (seen: 2.13, format 2.10), so the unpickler here refuses every name.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class _Plain(pickle.Unpickler):
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """How far a rank had come: the last collective that it had enqueued in each process group, and that one's name."""
+    """The last collective that a rank enqueued in each process group, and the name and place of the newest."""
 
     enqueued: Mapping[str, int]
     last: str = ""
@@ -38,7 +38,7 @@ def read_dump(data: bytes) -> Reached | None:
         return None
     try:
         dump = _Plain(io.BytesIO(data)).load()
-    except Exception:  # an unpickler raises whatever its input makes it raise
+    except Exception:  # the input decides which exception is raised
         return None
     if not isinstance(dump, dict):
         return None
@@ -73,7 +73,7 @@ def ranks_behind(dumps: Mapping[int, Reached]) -> dict[int, str]:
 
 
 def _place(frames: object) -> str:
-    """file:line of the innermost frame outside torch."""
+    """Return file:line of the innermost frame outside torch."""
     for frame in frames if isinstance(frames, list) else ():
         if isinstance(frame, dict) and "site-packages" not in str(frame.get("filename")):
             return f"{frame.get('filename')}:{frame.get('line')}"

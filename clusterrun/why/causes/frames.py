@@ -1,18 +1,18 @@
-"""The frames of a traceback: which of them is the user's own, and which one is worth a look."""
+"""Find the frame of a traceback that is in the user's code."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 
-#: packages that start another's code, which is the one to look at
+#: packages that only start other code
 _STARTERS = frozenset(("torch", "accelerate", "hydra", "click", "typer", "fire", "absl", "submitit", "ray"))
 _PACKAGE = re.compile(r"/(?:site|dist)-packages/(?P<name>\w+)")
 _WEB = re.compile(r"/(?:urllib3?|http|requests|httpx|httpcore|aiohttp|huggingface_hub|botocore)/|/torch/hub\.py$")
 
 
 def is_own(file: str) -> bool:
-    """Whether a frame is in the user's code, not in a library, a library's command or the interpreter."""
+    """Return whether a frame is in the user's code, not in a library, a library's command or the interpreter."""
     return not (
         file.startswith("<")
         or "site-packages" in file
@@ -24,12 +24,12 @@ def is_own(file: str) -> bool:
 
 
 def is_web_library(file: str) -> bool:
-    """Whether a frame is in a library that asks servers on the web."""
+    """Return whether a frame is in a library for requests to the internet."""
     return _WEB.search(file) is not None
 
 
 def find_place(frames: Sequence[tuple[str, str]]) -> str:
-    """file:line of the innermost frame of the user's own, else of the library whose module or command was started."""
+    """Return file:line of the user's innermost frame, else of the library whose module or command was started."""
     own = [frame for frame in frames if is_own(frame[0])]
     packages = [match["name"] if (match := _PACKAGE.search(file)) else "" for file, _ in frames]
     started = next((name for name in packages if name and name not in _STARTERS), "")

@@ -1,4 +1,4 @@
-"""Which rank did not come to a collective: from those that waited, from what is known of each, never guessed."""
+"""Find the rank that did not join a collective."""
 
 from __future__ import annotations
 
@@ -31,11 +31,10 @@ def find_absent_ranks(
         return AbsentRanks(ranks, facts.behind[ranks[0]])
     hangs = [f for f in findings if f.kind == "collective-timeout"]
     named = next((f for f in hangs if f.ranks), None)
-    if named is not None:  # a monitored barrier says it itself
+    if named is not None:  # a monitored barrier names them
         return AbsentRanks(named.ranks, "the barrier names it")
-    behind = _behind(_last_enqueued(logs), "had not started the collective that the others waited in")
-    if behind is not None:
-        return behind
+    if late := _late_ranks(_last_enqueued(logs)):
+        return AbsentRanks(late, "had not started the collective that the others waited in")
     waited = {f.rank for f in hangs if f.rank is not None}
     world = facts.world_size or (max(facts.nodes) + 1 if facts.nodes else 0)
     rest = tuple(rank for rank in range(world) if rank not in waited)
@@ -49,9 +48,9 @@ def find_absent_ranks(
 
 
 def _last_enqueued(logs: Sequence[Sequence[Line]]) -> dict[int, int]:
-    """What each rank's watchdog says it had started last, in the process group of which most ranks say so.
+    """Return the last collective that each rank's watchdog reports, in the process group with the most reports.
 
-    Each group counts its collectives, and its ranks, by itself: the label before the line has the rank of the job.
+    Collectives and ranks are numbered per process group, so the rank of the line's label is preferred.
     """
     seen: dict[str, dict[int, int]] = {}
     for lines in logs:
@@ -66,10 +65,7 @@ def _last_enqueued(logs: Sequence[Sequence[Line]]) -> dict[int, int]:
     return max(seen.values(), key=len, default={})
 
 
-def _behind(seen: dict[int, int], how: str) -> AbsentRanks | None:
+def _late_ranks(seen: dict[int, int]) -> tuple[int, ...]:
     """Return the ranks behind the others, if they are the minority."""
-    if len(seen) < 2:
-        return None
-    least = min(seen.values())
-    ranks = tuple(sorted(rank for rank, seq in seen.items() if seq == least))
-    return AbsentRanks(ranks, how) if 2 * len(ranks) < len(seen) or (len(seen) == 2 and len(ranks) == 1) else None
+    ranks = tuple(sorted(rank for rank, seq in seen.items() if seq == min(seen.values())))
+    return ranks if 2 * len(ranks) < len(seen) or (len(seen) == 2 and len(ranks) == 1) else ()

@@ -29,15 +29,15 @@ from clusterrun.why.causes.tracebacks import (
     split_rank,
 )
 
-#: All rows; of two that match one line the earlier counts, where it explains as much.
+#: All rows; of two of equal strength that match one line the earlier counts.
 TABLE: tuple[CauseRow, ...] = (*SLURM, *GPU, *PEERS, *PYTHON, *FILES, *LAUNCH)
 
-_MOST_OF_ONE = 2_000  # lines that one needle may name in one file: a word that stands in every line tells nothing new
-_MOST_RANKS = 4_096  # of one line of srun's
+_MOST_OF_ONE = 2_000  # lines of one file that a needle may name: more of the same word adds nothing
+_MOST_RANKS = 4_096  # in one line of srun
 _SIGNALS = {4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL", 11: "SIGSEGV"}
 _OTHER = ("_too", "_old")
 _STEPD = re.compile(r"slurmstepd-([\w.-]+): ")
-#: How a line of slurmstepd's begins: by its name, in 26.05 by the time, which other programs' lines may begin with too.
+#: The beginning of a line of slurmstepd: its name, or in 26.05 a time, as in lines of other programs.
 BY_STEPD = re.compile(r"slurmstepd|\[\d{4}-[\dT:.-]+\] error: (?:\*\*\* |Detected \d+ oom|StepId=)")
 _SKIPPED = re.compile(r"(?i)\bskip(?:s|ped|ping)? (?:this |the |a )?batch\b")
 #: exceptions that only report another process's end
@@ -62,18 +62,27 @@ def scan(lines: Sequence[Line]) -> list[LogFinding]:
         found[index] = replace(found[index], place=find_crash_place(lines, index))
     for summary in find_summaries(lines):
         for index in [i for i, one in found.items() if "local_rank: " in one.line.text]:
-            del found[index]  # the same said by local ranks only
+            del found[index]  # the same failure, with local ranks only
         found[summary.index] = _summary_finding(lines[summary.index], summary)
     apply_abort_messages(found, lines)
     findings = _mark_survived([found[index] for index in sorted(found)], lines)
     turned = find_nan_start(lines)
-    if turned is not None:  # lines of work come after it, and are what shows it
+    if turned is not None:  # never marked as survived: the later lines of work are what shows it
         index, sentence = turned
-        findings.append(
-            LogFinding(row=NAN, index=index, line=lines[index], rank=split_rank(lines[index])[0], sentence=sentence,
-                    advice=NAN.advice, command=NAN.command, strength=NAN.strength)
-        )  # fmt: skip
+        findings.append(make_finding(NAN, index, lines[index], {"error": sentence}, split_rank(lines[index])[0]))
     return findings
+
+
+def make_finding(
+    row_: CauseRow, index: int, line: Line, words: Mapping[str, str], rank: int | None = None
+) -> LogFinding:
+    """Return a row's finding in a line, with its texts filled in from ``words`` and the rank."""
+    known = {**words} if rank is None else {**words, "rank": str(rank)}
+    return LogFinding(
+        row=row_, index=index, line=line, rank=rank, node=words.get("node", ""), strength=row_.strength, values=words,
+        sentence=fill_template(row_.sentence, known), advice=fill_template(row_.advice, known),
+        command=fill_template(row_.command, known),
+    )  # fmt: skip
 
 
 def match_row(row_: CauseRow, line: Line, index: int = 0) -> LogFinding | None:
@@ -81,46 +90,32 @@ def match_row(row_: CauseRow, line: Line, index: int = 0) -> LogFinding | None:
     rank, text = split_rank(line)
     text = _REPR.sub(r"\1: \3", text[:READ])  # hydra prints an exception as its repr
     match = row_.pattern.search(text)
-    if match is None or " NCCL INFO " in text:  # what NCCL tries again, or does without
+    if match is None or " NCCL INFO " in text:  # NCCL retries it, or does without
         return None
     words = {name: value.strip() for name, value in match.groupdict().items() if value}
-    for name in [name for name in words if name.endswith(_OTHER)]:  # the same word at another place of the pattern
+    for name in [name for name in words if name.endswith(_OTHER)]:  # the same word elsewhere in the pattern
         words.setdefault(name[: -len("_too")], words[name])
     if words.get("ms", "").isdigit():
         words["limit"] = f"{int(words['ms']) / 1000:g} s"
     if "used" in words and len(words["used"] + words.get("limit", "")) < 40:
         words["compared"] = format_excess(int(words["used"]), int(words["limit"]))
-    if "within" in words:  # the worker says where it looked
+    if "within" in words:  # the worker names the folder
         words["path"] = words["what"] = posixpath.join(words["within"], words.get("what", ""))
     if "path" in words:
         words["path"] = shlex.quote(words["path"])
     if "/" in words.get("what", ""):
         words["folder"] = shlex.quote(words["what"].strip("'\"").rpartition("/")[0] or "/")
     ranks = parse_ranges(words.get("ranks", ""))
-    named_rank = words.get("rank") or (
-        words.get("reporter") if rank is None else None
-    )  # a reporter counts within its group
+    # a reporter's number counts within its process group, so the line's label is preferred
+    named_rank = words.get("rank") or (words.get("reporter") if rank is None else None)
     if BY_STEPD.match(text):
-        rank = None  # the label is the task's whose stream it came through; what it says is of the whole step
+        rank = None  # the label is that of the task whose stream it was written to, but the line is about the step
         speaker = _STEPD.match(text)
         if speaker is not None and row_.kind == "host-memory":
             words.setdefault("node", speaker[1])
     rank = ranks[0] if ranks else int(named_rank) if named_rank and named_rank.isdigit() else rank
     words["0"] = match[0][:200]
-    known = words | ({} if rank is None else {"rank": str(rank)})
-    return LogFinding(
-        row=row_,
-        index=index,
-        line=line,
-        rank=rank,
-        ranks=ranks,
-        node=words.get("node", ""),
-        sentence=fill_template(row_.sentence, known),
-        advice=fill_template(row_.advice, known),
-        command=fill_template(row_.command, known),
-        strength=row_.strength,
-        values=tuple(words.items()),
-    )
+    return replace(make_finding(row_, index, line, words, rank), ranks=ranks)
 
 
 def classify(text: str) -> LogFinding | None:
@@ -132,7 +127,7 @@ def classify(text: str) -> LogFinding | None:
 
 
 def parse_ranges(text: str) -> tuple[int, ...]:
-    """Return the numbers of ``1-3,5``, some thousands at most, as the text is not trusted."""
+    """Return the numbers of ``1-3,5``, at most _MOST_RANKS since the text is not trusted."""
     numbers: list[int] = []
     for part in text.replace(" ", "").split(","):
         low, _, high = part.partition("-")
@@ -144,7 +139,7 @@ def parse_ranges(text: str) -> tuple[int, ...]:
 
 
 def fill_template(template: str, words: Mapping[str, str]) -> str:
-    """Return a row's text with its words filled in; a part in brackets is dropped if a word is missing."""
+    """Return a row's text with ``{words}`` filled in; a part in brackets is dropped if one of its words is missing."""
 
     def part(match: re.Match[str]) -> str:
         return fill_template(match[1], words) if all(name in words for name in _WORD.findall(match[1])) else ""
@@ -153,9 +148,9 @@ def fill_template(template: str, words: Mapping[str, str]) -> str:
 
 
 def _candidate_lines(lines: Sequence[Line]) -> Iterable[tuple[CauseRow, int]]:
-    """(row, index of a line that holds one of its needles), each once."""
+    """Yield each row with the indexes of the lines that contain one of its needles."""
     joined = "\n".join(line.text for line in lines)
-    low = joined.encode("ascii", "replace").lower().decode()  # as long as the original, which lower() alone is not
+    low = joined.encode("ascii", "replace").lower().decode()  # lower() alone could change the length
     starts = list(accumulate((len(line.text) + 1 for line in lines), initial=0))
     where: dict[str, list[int]] = {}
     for row_ in (*TABLE, BARE):
@@ -177,7 +172,7 @@ def _lines_with(low: str, needle: str, starts: list[int]) -> list[int]:
 
 
 def _add_traceback(found: dict[int, LogFinding], raised: Raised, lines: Sequence[Line]) -> None:
-    """Let a traceback speak at its last line: in the words of a row that knows it, else in its own."""
+    """Replace the findings inside a traceback by one at its last line: of the row that matches best, else EXCEPTION."""
     inside = [
         found[i]
         for i in range(raised.first, raised.end + 1)
@@ -186,60 +181,33 @@ def _add_traceback(found: dict[int, LogFinding], raised: Raised, lines: Sequence
     known = min((f for f in inside if f.row is not BARE), key=lambda f: (f.strength, f.index), default=None)
     for one in inside:
         del found[one.index]
-    line = lines[raised.index]
-    text = f"{raised.text[:300]}; from {raised.cause[:120]}" if raised.cause else raised.text[:300]
     if known is not None and known.kind == "name-resolution" and raised.online:
-        sentence = fill_template(UNRESOLVED.sentence, {"error": raised.text[:200]})
-        known = replace(known, row=UNRESOLVED, sentence=sentence,
-                        advice=UNRESOLVED.advice, command=UNRESOLVED.command)  # fmt: skip
-    if known is not None and known.kind == "peer-lost" and raised.online:
-        known = None  # a server that is not one of the ranks
-    if known is None:
-        name = raised.name.rpartition(".")[2]
-        echo = raised.harmless or name in _REPORTS
-        finding = LogFinding(
-            row=EXCEPTION,
-            index=raised.index,
-            line=line,
-            rank=raised.rank,
-            sentence=text,
-            advice=EXCEPTION.advice,
-            command=fill_template(EXCEPTION.command, {} if raised.rank is None else {"rank": str(raised.rank)}),
-            place=raised.place,
-            strength=Strength.ECHO if echo else Strength.HINT if raised.threaded else Strength.CAUSE,
-        )
+        known = make_finding(UNRESOLVED, known.index, known.line, {"error": raised.text[:200]}, known.rank)
+    if known is None or (known.kind == "peer-lost" and raised.online):  # online: a server that is not one of the ranks
+        text = f"{raised.text[:300]}; from {raised.cause[:120]}" if raised.cause else raised.text[:300]
+        finding = make_finding(EXCEPTION, raised.index, lines[raised.index], {"error": text}, raised.rank)
+        echo = raised.harmless or raised.name.rpartition(".")[2] in _REPORTS
+        strength = Strength.ECHO if echo else Strength.HINT if raised.threaded else Strength.CAUSE
     else:
+        finding = replace(known, index=raised.index, rank=raised.rank if known.rank is None else known.rank)
         strength = Strength.ECHO if raised.harmless else known.strength
-        finding = replace(known, index=raised.index, line=known.line, place=raised.place, strength=strength)
-        if finding.rank is None:
-            finding = replace(finding, rank=raised.rank)
-    found[raised.index] = finding
+    found[raised.index] = replace(finding, place=raised.place, strength=strength)
 
 
 def _summary_finding(line: Line, summary: Summary) -> LogFinding:
-    """torchrun's word on who failed first: a cause where it was a signal, else only who it was."""
+    """Return torchrun's finding on the rank that failed first: a cause if a signal ended it, else an echo."""
     rank, code = summary.rank, summary.code or 0
     kind = "task-ended" if code >= 0 or code == -15 else "killed" if code == -9 else "crashed"
-    model = next(r for r in SLURM if r.kind == kind)
+    values = {"status": str(code)} if code > 0 else {}
+    finding = make_finding(next(r for r in SLURM if r.kind == kind), summary.index, line, values, rank)
     who = f"rank {rank} on {summary.host or '?'}" if rank is not None else "a rank"
     how = _SIGNALS.get(-code, f"signal {-code}") if code < 0 else f"status {code}"
-    return LogFinding(
-        row=model,
-        index=summary.index,
-        line=line,
-        rank=rank,
-        ranks=() if rank is None else (rank,),
-        node=summary.host,
-        sentence=f"{who} was ended by {how}" if code < 0 else f"{who} ended with {how}",
-        advice=model.advice,
-        command=fill_template(model.command, {} if rank is None else {"rank": str(rank)}),
-        strength=model.strength,
-        values=(("status", str(code)),) if code > 0 else (),
-    )
+    sentence = f"{who} was ended by {how}" if code < 0 else f"{who} ended with {how}"
+    return replace(finding, ranks=() if rank is None else (rank,), node=summary.host, sentence=sentence)
 
 
 def _mark_survived(findings: list[LogFinding], lines: Sequence[Line]) -> list[LogFinding]:
-    """Mark what a rank survived: three lines of its work came after it, or a batch too large that it left out."""
+    """Mark what a rank survived: three lines of work follow, or the rank skipped a batch that was too large."""
     if not findings:
         return findings
     after: dict[int | None, list[int]] = {}  # rank -> the indexes of its last three lines of work, newest first

@@ -1,4 +1,4 @@
-"""The figures of Slurm's line on a memory limit: KiB or bytes, by the release, which the line does not say."""
+"""The numbers in Slurm's message on a memory limit: KiB or bytes, depending on the release."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ _PAGE = 4096
 def format_excess(used: int, limit: int) -> str:
     """Return ``305.9 MiB > 300.0 MiB``; without a unit if it is ambiguous.
 
-    Older releases (``Step 7.0``) count in KiB, newer ones (``StepId=7.0``) in bytes: the memory used is then whole
-    pages, and the limit whole MiB. Figures that are both are bytes but for one case in a thousand; those of which one
-    is not even whole KiB, or whole MiB, can only be KiB.
+    Older releases (``Step 7.0``) count in KiB, newer ones (``StepId=7.0``) in bytes: then ``used`` is a number of whole
+    pages and ``limit`` of whole MiB. Otherwise, if one is not even whole KiB or whole MiB, the unit is KiB.
     """
     if used % _PAGE == 0 and limit % _MIB == 0:
         unit = 1

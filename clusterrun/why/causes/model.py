@@ -1,4 +1,4 @@
-"""What is known of a job's end, and the cause that is made of it."""
+"""The types: lines of a log, facts of a job's end, rows of the tables, findings, causes."""
 
 from __future__ import annotations
 
@@ -10,38 +10,39 @@ from typing import NamedTuple
 
 from clusterrun.records.rank_records import RankEnd, RankFailure
 
-READ = 4_096  # characters of a line that a pattern looks at: foreign lines may be long, and made to be slow
+READ = 4_096  # characters of a line that a pattern sees: a long line could be made to be slow
 _WARNING = re.compile(r":\d+: [A-Z]\w*Warning: ")
 
 
 class Line(NamedTuple):
-    """One line of a log: the name of its file, its number there (from 1; None where it was not counted), its text.
-
-    ``rank`` is the rank whose label it carries, None where it has none.
-    """
+    """A line of a log; ``number`` counts from 1 and is None if unknown, ``rank`` is that of the line's label."""
 
     file: str
     number: int | None
     rank: int | None
     text: str
 
+    @property
+    def place(self) -> str:
+        return self.file if self.number is None else f"{self.file}:{self.number}"
+
 
 class Strength(IntEnum):
-    """How much a finding explains: a smaller one goes before a larger one."""
+    """How well a finding explains the end; smaller is better."""
 
-    CAUSE = 0  # something went wrong here
-    HANG = 1  # somebody waited too long: the cause, unless something had gone wrong before
-    HINT = 2  # may be the cause where nothing else is
-    CONSEQUENCE = 3  # another rank went first
-    ECHO = 4  # who reports the end of somebody else
+    CAUSE = 0  # something failed here
+    HANG = 1  # a rank waited too long: the cause unless something failed before
+    HINT = 2  # the cause only if there is no better one
+    CONSEQUENCE = 3  # another rank failed first
+    ECHO = 4  # a report of another process's end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndFacts:
-    """What is known besides the logs; the defaults mean "not known".
+    """What is known besides the logs; the defaults mean unknown.
 
-    ``state`` is Slurm's word, ``exit_status`` as a shell says it (128+n for a signal), ``due`` what Slurm ended the job
-    for (TIME LIMIT, PREEMPTION …), ``behind`` the ranks that had stood still, each with how that is known.
+    ``state`` is Slurm's state, ``exit_status`` the shell's (128+n for a signal), ``due`` why Slurm ended the job
+    (TIME LIMIT, PREEMPTION …). ``behind`` maps each stalled rank to how that is known.
     """
 
     state: str = ""
@@ -57,26 +58,12 @@ class EndFacts:
     behind: Mapping[int, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Evidence:
-    """A line that shows it, and where it stands; ``number`` is None where lines were not counted."""
-
-    file: str
-    number: int | None
-    text: str
-
-    @property
-    def place(self) -> str:
-        return self.file if self.number is None else f"{self.file}:{self.number}"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cause:
-    """The first cause: what it is, who, the proof, and what to do.
+    """The first cause of a job's end, its evidence, and what to do.
 
-    ``kind`` is a stable word (``unknown`` where nothing names a cause, ``none`` where nothing went wrong); ``sentence``
-    is for people; ``place`` is file:line in the user's code; ``command`` is to be typed, ``JOB`` standing for the job's
-    id. Texts may hold foreign words: ``safe_text`` before they are printed.
+    ``kind`` is stable (``unknown`` without a cause, ``none`` if nothing failed), ``place`` is file:line in the user's
+    code, and ``JOB`` in ``command`` stands for the job's id. Texts hold parts of logs: sanitize them before printing.
     """
 
     kind: str
@@ -84,7 +71,7 @@ class Cause:
     rank: int | None = None
     node: str = ""
     place: str = ""
-    evidence: tuple[Evidence, ...] = ()
+    evidence: tuple[Line, ...] = ()
     advice: str = ""
     command: str = ""
     source: str = ""
@@ -92,12 +79,11 @@ class Cause:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CauseRow:
-    """What a kind of cause looks like in a log.
+    """A row of the tables: the pattern of a cause in a log, and the texts for it.
 
-    ``needles`` are lower-case words, one of which stands in every line that ``pattern`` matches: they are looked for
-    first, at memory speed. The texts are fill_template with the pattern's groups (``{0}`` the whole match); a part in
-    brackets is left out where a word of it is missing. ``rank`` or ``ranks`` and ``node`` say who. ``source`` says
-    where the text was seen.
+    Every line that ``pattern`` matches contains one of the lower-case ``needles``, which are searched for first because
+    that is fast. The groups of the pattern fill the texts (see fill_template); ``rank``, ``ranks`` and ``node`` also
+    name the rank. ``source`` is where the text was seen.
     """
 
     kind: str
@@ -108,11 +94,11 @@ class CauseRow:
     source: str
     command: str = ""
     strength: Strength = Strength.CAUSE
-    common: bool = False  # healthy jobs print it too: reported only if the job failed, or its log ends with it
+    common: bool = False  # healthy jobs print it too: reported only if the job failed or its log ends with it
 
     @property
     def general(self) -> bool:
-        """Whether it only repeats what a line says, so that any row that knows the line goes before it."""
+        """Whether the row only repeats the line, so that any other matching row is preferred."""
         return self.kind in ("slurm-error", "worker", "task-ended") or self.sentence == "{0}"
 
     def __post_init__(self) -> None:
@@ -121,7 +107,7 @@ class CauseRow:
 
 def row(kind: str, needles: str, pattern: str, sentence: str, advice: str, source: str, command: str = "",
         strength: Strength = Strength.CAUSE, common: bool = False) -> CauseRow:  # fmt: skip
-    """A row as it stands in a table: needles separated by ``|``."""
+    """Return a row of a table; ``needles`` are separated by ``|``."""
     return CauseRow(
         kind=kind, needles=tuple(needles.split("|")), pattern=re.compile(pattern), sentence=sentence, advice=advice,
         source=source, command=command, strength=strength, common=common,
@@ -130,9 +116,9 @@ def row(kind: str, needles: str, pattern: str, sentence: str, advice: str, sourc
 
 @dataclass(frozen=True, slots=True)
 class LogFinding:
-    """What one line shows: the row it matched, its index among the file's lines, who it is about, the row's words.
+    """A row that matched a line, with its texts filled in; ``index`` is the line's among those of its file.
 
-    ``survived`` where the same rank went on with its work afterwards.
+    ``survived`` is True if the same rank continued its work afterwards.
     """
 
     row: CauseRow
@@ -146,7 +132,7 @@ class LogFinding:
     command: str = ""
     place: str = ""
     strength: Strength = Strength.CAUSE
-    values: tuple[tuple[str, str], ...] = ()
+    values: Mapping[str, str] = field(default_factory=dict)
     survived: bool = False
 
     @property
@@ -155,8 +141,5 @@ class LogFinding:
 
     @property
     def warned(self) -> bool:
-        """Whether its line is a warning of Python's ``warnings``: the program went on."""
+        """Whether the line is from Python's ``warnings``: the program continued."""
         return _WARNING.search(self.line.text[:READ]) is not None
-
-    def value(self, name: str) -> str:
-        return dict(self.values).get(name, "")

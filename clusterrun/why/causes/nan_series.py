@@ -5,24 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from clusterrun.why.causes.model import Line, Strength, row
+from clusterrun.why.causes.model import READ, Line, Strength, row
 from clusterrun.why.causes.tracebacks import split_rank
 
 NAN = row(
-    "nan-loss",
-    "nan",
-    "nan",
-    "{sentence}",
+    "nan-loss", "nan", "nan", "{error}",
     "try a lower learning rate, a longer warm-up, gradient clipping, or bf16 instead of fp16; check that step",
-    "https://github.com/vpetren/gradnorm_tf/issues/17",
-    "clusterrun logs JOB --grep loss",
-    Strength.HINT,
-)
-_ENOUGH = 3  # values in a row, up to the end of the log: one alone is often a step that was left out
-_READ = 4_096  # characters of a line that are looked at
-_NEAR = 4  # lines around it that may have the step
+    "https://github.com/vpetren/gradnorm_tf/issues/17", "clusterrun logs JOB --grep loss", Strength.HINT,
+)  # fmt: skip
+_ENOUGH = 3  # values in a row up to the end of the log: a single one is often a skipped step
+_NEAR = 4  # lines around it that may name the step
 _NUMBER = r"[-+]?(?:nan|inf(?:inity)?|\d[\d.]{0,30}(?:e[-+]?\d{1,3})?)"
-# the loss that is trained on, not one of a validation or of a part of the model
+# the training loss, not that of a validation or of a part of the model
 _LOSS = re.compile(
     r"(?i)(?<![\w./-])(?P<key>(?:(?:train|training|total|lm|avg|avr|mean|nll)[ _/]?)?loss(?:_(?:total|avg|mean))?)"
     rf"[\"']?\s{{0,20}}[:=|]?\s{{0,20}}[\"']?(?:tensor\()?(?P<value>{_NUMBER})(?:\b|(?=Epoch))"
@@ -44,7 +38,7 @@ _STEPS = (
 
 def find_nan_start(lines: Sequence[Line]) -> tuple[int, str] | None:
     """Return the index of the first line where the loss became NaN for good, and the sentence; None if it did not."""
-    if not any("nan" in line.text[:_READ].lower() for line in lines):
+    if not any("nan" in line.text[:READ].lower() for line in lines):
         return None
     begins: dict[tuple[int | None, str], tuple[int, int]] = {}  # rank and name -> first index, how many since
     finite: set[tuple[int | None, str]] = set()
@@ -66,10 +60,10 @@ def find_nan_start(lines: Sequence[Line]) -> tuple[int, str] | None:
 
 
 def _values(lines: Sequence[Line]) -> Iterator[tuple[int, int | None, str, bool]]:
-    """The losses that are printed: index of the line, its rank, the loss's name, whether it is no finite number."""
+    """Yield the printed losses: index of the line, rank, name of the loss, whether it is NaN or infinite."""
     for index, line in enumerate(lines):
         rank, text = split_rank(line)
-        text = text[:_READ]
+        text = text[:READ]
         if (row_ := _TABLE.match(text)) is not None:
             yield index, rank, "", row_["value"].lower() == "nan"
         if "loss" not in text.lower():
@@ -79,16 +73,16 @@ def _values(lines: Sequence[Line]) -> Iterator[tuple[int, int | None, str, bool]
                 continue
             value = match["value"].lower().lstrip("+-")
             bad = value.startswith(("nan", "inf"))
-            if not bad and not value.strip("0."):  # a loss of zero beside a gradient that is NaN is no loss
+            if not bad and not value.strip("0."):  # a loss of zero is not real if the gradient is NaN
                 bad = _GRADIENT.search(text) is not None
             yield index, rank, match["key"].lower(), bad
             break
 
 
 def _step(lines: Sequence[Line], index: int) -> str:
-    """The step, iteration or epoch of a line of figures, which may stand on a line near it."""
+    """Return the step, iteration or epoch on a line of metrics or near it."""
     around = [index, *range(index - 1, index - _NEAR, -1), *range(index + 1, index + _NEAR)]
-    texts = [lines[n].text[:_READ] for n in around if 0 <= n < len(lines)]
+    texts = [lines[n].text[:READ] for n in around if 0 <= n < len(lines)]
     for text in texts:
         for unit, pattern in _STEPS:
             if (match := pattern.search(text)) is not None:

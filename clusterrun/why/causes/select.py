@@ -1,8 +1,8 @@
 """Select the first cause from the findings in the logs and the facts of the end.
 
-The order of belief: what the scheduler did to the job, unless a rank had failed before; then the rank that says it
-failed first; then the earliest line that names a cause; then what somebody waited for; then the consequences, and
-last the bare exit status. Nothing is made up: where no line names a cause, the sentence says so.
+In order of preference: what the scheduler did to the job, unless a rank failed before; the recorded failure of the rank
+that failed first; the earliest line that names a cause; a wait that timed out; a consequence of another failure; the
+exit status. Nothing is guessed: if no line names a cause, the sentence says so.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
 
-from clusterrun.job import LAUNCH_FAILURE, LAUNCH_REASON
+from clusterrun.job import LAUNCH_FAILURE, LAUNCH_REASON, STOPPED_STATUS
 from clusterrun.why.causes.context import with_earlier_report
-from clusterrun.why.causes.describe import BY_DUE, BY_STATE, Logs, evidence_lines, format_rank, full_cause, to_cause
+from clusterrun.why.causes.describe import BY_DUE, BY_STATE, Logs, evidence_lines, format_ranks, full_cause, to_cause
 from clusterrun.why.causes.fallback import fallback_cause
-from clusterrun.why.causes.match import BY_STEPD, TABLE, classify, fill_template, scan
+from clusterrun.why.causes.match import BY_STEPD, TABLE, classify, make_finding, scan
 from clusterrun.why.causes.model import Cause, EndFacts, Line, LogFinding, Strength
 from clusterrun.why.causes.nan_series import NAN
 from clusterrun.why.causes.table_python import BARE, EXCEPTION, EXIT
 
-STOPPED, DUPLICATE = 85, 75
-_EXITED = re.compile(r"(?:^| )exited(?: with (?:status )?\d+|: )")  # how the worker tells sys.exit and a command's end
+_DUPLICATE = 75  # the status of a script whose run another job already executes
+_EXITED = re.compile(r"(?:^| )exited(?: with (?:status )?\d+|: )")  # the worker's text for sys.exit and for a command
 
 
 def first_cause(logs: Logs, facts: EndFacts) -> Cause:
@@ -31,12 +31,11 @@ def first_cause(logs: Logs, facts: EndFacts) -> Cause:
         return _completed(logs)
     if facts.state and facts.state not in _OVER and not facts.exit_status:
         return Cause(kind="none", sentence="the job has not ended")
-    findings = [_named(f, facts) for lines in logs for f in scan(lines)]
-    order = {id(line): (n, i) for n, lines in enumerate(logs) for i, line in enumerate(lines)}
-    by_file = [[f for f in findings if order[id(f.line)][0] == n] for n in range(len(logs))]
-    ours = _from_exit_status(findings, facts)
-    if ours is not None:
-        return ours
+    by_file = [[_with_node(f, facts) for f in scan(lines)] for lines in logs]
+    findings = list(chain(*by_file))
+    known = _from_exit_status(findings, facts)
+    if known is not None:
+        return known
     kind = BY_STATE.get(facts.state) or BY_DUE.get(facts.due, "")
     if kind:
         return _scheduler_cause(kind, by_file, logs, facts)
@@ -52,12 +51,11 @@ _OVER = frozenset((*BY_STATE, "FAILED", "UNKNOWN", "REVOKED", "RECONFIG_FAIL"))
 
 
 def _completed(logs: Logs) -> Cause:
-    """Return the result of a COMPLETED job, with a process that Slurm killed for memory, if any."""
+    """Return the result of a COMPLETED job: a loss of NaN, or a process that Slurm killed for memory, if any."""
     for lines in logs:
         for found in scan(lines):
             if found.row is NAN:
-                sentence = f"the job is COMPLETED, but {found.sentence}"
-                return replace(to_cause(found, EndFacts()), sentence=sentence)
+                return to_cause(replace(found, sentence=f"the job is COMPLETED, but {found.sentence}"), EndFacts())
             if found.kind == "host-memory" and found.strength is Strength.CAUSE and BY_STEPD.match(found.line.text):
                 sentence = f"the job is COMPLETED, but part of it was killed: {found.sentence}"
                 return Cause(kind="none", sentence=sentence, evidence=evidence_lines(found), advice=found.advice)
@@ -66,12 +64,9 @@ def _completed(logs: Logs) -> Cause:
 
 def _from_exit_status(findings: Sequence[LogFinding], facts: EndFacts) -> Cause | None:
     """Return the cause of an exit status of clusterrun's script, or of a log that could not be opened."""
-
-    def last(kind: str) -> LogFinding | None:
-        return next((f for f in reversed(findings) if f.kind == kind), None)
-
-    if facts.exit_status == STOPPED and facts.state in ("", "FAILED"):
-        found = last("stopped")
+    last = {f.kind: f for f in findings}
+    if facts.exit_status == STOPPED_STATUS and facts.state in ("", "FAILED"):
+        found = last.get("stopped")
         sentence = found.sentence if found else "the run saved a checkpoint and stopped"
         return Cause(
             kind="stopped",
@@ -80,9 +75,9 @@ def _from_exit_status(findings: Sequence[LogFinding], facts: EndFacts) -> Cause 
             advice="submit it again with the same checkpoint_dir to resume from there",
             command="clusterrun submit …",
         )
-    if facts.exit_status == DUPLICATE and (found := last("duplicate")) is not None:
-        return to_cause(found, facts)
-    # where accounting is off, Slurm forgets the exit code soon, and the reason that was seen in the queue is left
+    if facts.exit_status == _DUPLICATE and "duplicate" in last:
+        return to_cause(last["duplicate"], facts)
+    # without accounting Slurm soon forgets the exit code; the reason that was seen in the queue remains
     unlaunched = facts.reason == LAUNCH_REASON and facts.exit_status is None and not facts.ends
     if (facts.exit_status == LAUNCH_FAILURE or unlaunched) and not findings:
         unstarted = "Slurm could not start the job on its node (JobLaunchFailure); its log folder is probably missing"
@@ -99,61 +94,41 @@ def _from_exit_status(findings: Sequence[LogFinding], facts: EndFacts) -> Cause 
 
 def _scheduler_cause(kind: str, by_file: Sequence[Sequence[LogFinding]], logs: Logs, facts: EndFacts) -> Cause:
     """Return what the scheduler did to the job, unless a rank had failed before."""
-    marks = [next((f for f in found if f.kind == kind), None) for found in by_file]
-    mark = next((f for f in marks if f is not None), None)
-    findings = [f for found in by_file for f in found]
-    if mark is not None or facts.failure is not None:
-        for found, here in zip(by_file, marks, strict=True):
-            if here is None:
-                continue
-            before = [f for f in found if f.index < here.index and not f.survived and f.strength <= _max_strength(kind)]
-            first = min(before, key=lambda f: (f.index, f.strength), default=None)
-            if (
-                first is not None
-                and kind != "host-memory"
-                and not (kind == "cancelled" and first.kind == "interrupted")
-            ):
-                whole = full_cause(first, findings, logs, facts)
-                what = mark.sentence if mark else ""
-                return replace(
-                    whole,
-                    sentence=f"{whole.sentence}; then {what}",
-                    evidence=(*whole.evidence, *evidence_lines(here))[:4],
-                )
+    findings = list(chain(*by_file))
+    mark = next((f for f in findings if f.kind == kind), None)
+    for found in by_file if kind != "host-memory" else ():
+        here = next((f for f in found if f.kind == kind), None)
+        before = [f for f in found if here and f.index < here.index and not f.survived]
+        before = [f for f in before if f.strength <= _max_strength(kind)]
+        first = min(before, key=lambda f: (f.index, f.strength), default=None)
+        if mark and first is not None and not (kind == "cancelled" and first.kind == "interrupted"):
+            cause = full_cause(first, findings, logs, facts)
+            evidence = (*cause.evidence, *evidence_lines(here))[:4]
+            return replace(cause, sentence=f"{cause.sentence}; then {mark.sentence}", evidence=evidence)
+    cause = full_cause(mark, findings, logs, facts) if mark else to_cause(_unmarked(kind), facts)
+    sentence = cause.sentence
     if kind == "node-failure" and facts.lost_nodes:
-        node = ", ".join(facts.lost_nodes)
-        base = _finding_of_kind("node-failure", mark)
         return replace(
-            to_cause(base, facts),
-            sentence=f"Slurm lost node {node}",
+            cause,
+            sentence=f"Slurm lost node {', '.join(facts.lost_nodes)}",
             node=facts.lost_nodes[0],
             command=f"clusterrun submit … --exclude {','.join(facts.lost_nodes)} --requeue",
-            evidence=evidence_lines(mark),
         )
-    if mark is None:
-        mark = next((f for f in findings if f.kind == kind), None)
-    cause = full_cause(mark, findings, logs, facts) if mark else to_cause(_finding_of_kind(kind, mark), facts)
-    if mark is None:
-        cause = replace(cause, sentence=_BARE.get(kind, cause.sentence), evidence=())
     if kind == "cancelled" and facts.cancelled_by:
-        cause = replace(
-            cause, sentence=f"{cause.sentence}, by {facts.cancelled_by}", advice="", command="clusterrun submit …"
-        )
+        sentence += f", by {facts.cancelled_by}"
+        cause = replace(cause, advice="", command="clusterrun submit …")
     if kind in ("time-limit", "cancelled") and facts.behind:
         rank = min(facts.behind)
-        note = f"{cause.sentence}; before that, the job hung: {format_rank(rank, facts)} ({facts.behind[rank]})"
-        cause = replace(cause, sentence=note, rank=rank, node=facts.nodes.get(rank, ""))
+        sentence += f"; before that, the job hung: {format_ranks([rank], facts)} ({facts.behind[rank]})"
+        cause = replace(cause, rank=rank, node=facts.nodes.get(rank, ""))
     turned = next((f for f in findings if f.row is NAN), None)
     if kind in ("time-limit", "cancelled", "preemption") and turned is not None:
-        cause = replace(
-            cause,
-            sentence=f"{cause.sentence}; before that, {turned.sentence}",
-            evidence=(*cause.evidence, *evidence_lines(turned)),
-        )
-    return cause
+        sentence += f"; before that, {turned.sentence}"
+        cause = replace(cause, evidence=(*cause.evidence, *evidence_lines(turned)))
+    return replace(cause, sentence=sentence)
 
 
-_BARE = {
+_UNMARKED = {
     "time-limit": "the job reached its time limit",
     "preemption": "the job was preempted: a higher-priority job took its nodes",
     "node-failure": "Slurm lost a node of the job",
@@ -165,7 +140,7 @@ _BARE = {
 
 
 def _max_strength(kind: str) -> Strength:
-    """What may have come before the scheduler's act: before a lost node only a failure, as ranks wait for it."""
+    """Return what counts as an earlier failure; ranks also time out because they wait for a lost node."""
     return Strength.CAUSE if kind in ("node-failure", "preemption") else Strength.HANG
 
 
@@ -179,9 +154,8 @@ def _recorded_failure(by_file: Sequence[Sequence[LogFinding]], logs: Logs, facts
     if strength is not Strength.CAUSE:
         return None
     mine = [f for found in by_file for f in found if f.rank == failure.rank and f.strength is Strength.CAUSE]
-    near = [f for f in mine if failure.error[:60] and failure.error[:60] in f.line.text] or [
-        f for f in mine if not f.survived
-    ]
+    near = [f for f in mine if failure.error[:60] and failure.error[:60] in f.line.text]
+    near = near or [f for f in mine if not f.survived]
     killed = _killed_before(by_file, near[0] if near else None, failure.rank)
     if killed is not None:
         return killed
@@ -192,22 +166,13 @@ def _recorded_failure(by_file: Sequence[Sequence[LogFinding]], logs: Logs, facts
     if known is not None:
         return replace(known, line=line, rank=failure.rank, place=failure.place)
     row = EXIT if _EXITED.search(failure.error) else EXCEPTION
-    return LogFinding(
-        row=row,
-        index=0,
-        line=line,
-        rank=failure.rank,
-        sentence=failure.error,
-        advice=row.advice,
-        place=failure.place,
-        command=fill_template(row.command, {"rank": str(failure.rank)}),
-    )
+    return replace(make_finding(row, 0, line, {"error": failure.error}, failure.rank), place=failure.place)
 
 
 def _better_finding(
     best: LogFinding, by_file: Sequence[Sequence[LogFinding]], findings: Sequence[LogFinding], facts: EndFacts
 ) -> LogFinding:
-    """What says more than a bare exit status, or came before an exception that complains of NaN; else the same."""
+    """Return a finding that explains more than ``best``: than a time-out, an exit status or an error about NaN."""
     if best.strength is Strength.HANG and (known := _root_of_hang(by_file)) is not None:
         return known
     if best.kind == "file-missing" and (launcher := _missing_launcher(by_file)) is not None:
@@ -225,10 +190,10 @@ def _better_finding(
 
 
 def _root_of_hang(by_file: Sequence[Sequence[LogFinding]]) -> LogFinding | None:
-    """What no waiting rank can bring about: it made them wait, even where its line comes after their time-outs."""
+    """Return the failure that a time-out cannot cause: ranks waited for it, even if its line comes later."""
     found = [f for f in chain(*by_file) if not f.survived and not f.warned]
     able = [f for f in found if f.kind in _ROOTS and f.strength is Strength.CAUSE]
-    broken = [f for f in found if f.kind == "network" and f.strength is Strength.HINT and f.value("status")]
+    broken = [f for f in found if f.kind == "network" and f.strength is Strength.HINT and f.values.get("status")]
     return next(iter(able or broken), None)
 
 
@@ -236,7 +201,7 @@ _ROOTS = frozenset({"gpu-fault", "node-failure", "cuda-memory", "host-memory", "
 
 
 def _missing_launcher(by_file: Sequence[Sequence[LogFinding]]) -> LogFinding | None:
-    """A launcher that the shell did not find, where a file is missing that its ranks would have written."""
+    """Return the launcher that the shell did not find: its ranks would have written the missing file."""
     missing = (f for f in chain(*by_file) if f.kind == "command-missing" and _LAUNCHER.search(f.sentence))
     return next((replace(f, row=replace(f.row, strength=Strength.CAUSE)) for f in missing), None)
 
@@ -245,22 +210,22 @@ _LAUNCHER = re.compile(r"\b(?:torchrun|accelerate|deepspeed|mpirun|mpiexec|horov
 _OF_NAN = re.compile(r"(?i)\b(?:nan|inf|infinity|infinite)\b")
 
 
+_SILENT = frozenset({"killed", "crashed", "gpu-fault", "node-failure"})  # a rank records no failure in these cases
+
+
 def _killed_before(by_file: Sequence[Sequence[LogFinding]], near: LogFinding | None, rank: int) -> LogFinding | None:
-    """A rank that was killed, or a device that failed, before the rank that could still write said anything."""
+    """Return a kill, a crash or a faulty device of another rank before the recorded failure."""
     if near is None:
         return None
     for found in by_file:
         if near in found:
             first = [f for f in found if f.index < near.index and f.strength is Strength.CAUSE and not f.survived]
-            silent = [
-                f for f in first if f.kind in ("killed", "crashed", "gpu-fault", "node-failure") and f.rank != rank
-            ]
-            return silent[0] if silent else None
+            return next((f for f in first if f.kind in _SILENT and f.rank != rank), None)
     return None
 
 
 def _earliest(by_file: Sequence[Sequence[LogFinding]], facts: EndFacts) -> LogFinding | None:
-    """Of each file the earliest that explains most, of those the one that explains most; the first file wins a tie."""
+    """Return the earliest of the strongest findings of each file, and of those the strongest; the first file wins."""
     chosen: list[LogFinding] = []
     failed = (
         facts.state or facts.exit_status or any(f.strength <= Strength.HANG and not f.warned for f in chain(*by_file))
@@ -275,7 +240,7 @@ def _earliest(by_file: Sequence[Sequence[LogFinding]], facts: EndFacts) -> LogFi
     return min(chosen, key=lambda f: (f.strength, f.row is EXCEPTION, _later(f)), default=None)
 
 
-#: hints that follow from what another hint names, or go on beside it
+#: hints that usually follow from another hint
 _LATER = {"nan-loss": 1, "crashed": 1, "interrupted": 2}
 
 
@@ -283,24 +248,15 @@ def _later(found: LogFinding) -> int:
     return _LATER.get(found.kind, 0) if found.strength >= Strength.HINT else 0
 
 
-def _named(finding: LogFinding, facts: EndFacts) -> LogFinding:
+def _with_node(finding: LogFinding, facts: EndFacts) -> LogFinding:
     """Return the finding with the node of its rank."""
     if finding.node or finding.rank is None:
         return finding
     return replace(finding, node=facts.nodes.get(finding.rank, ""))
 
 
-def _finding_of_kind(kind: str, found: LogFinding | None) -> LogFinding:
-    """Return the given finding, else one made from the row of that kind."""
-    if found is not None:
-        return found
+def _unmarked(kind: str) -> LogFinding:
+    """Return the finding for what the scheduler did if no line of the logs shows it."""
     row = next((r for r in TABLE if r.kind == kind), EXCEPTION)
     line = Line("", None, None, "")
-    return LogFinding(
-        row=replace(row, kind=kind),
-        index=0,
-        line=line,
-        sentence=_BARE.get(kind, ""),
-        advice=row.advice,
-        command=row.command,
-    )
+    return replace(make_finding(replace(row, kind=kind), 0, line, {}), sentence=_UNMARKED[kind], command=row.command)

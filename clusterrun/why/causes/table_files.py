@@ -1,4 +1,4 @@
-"""Causes in files and services: full disks, quotas, what is missing or forbidden, and a node without the internet."""
+"""Causes in files and services: full disks, quotas, missing files, permissions, no internet access."""
 
 # ruff: noqa: E501 (a table: a pattern or a sentence stays in one piece)
 
@@ -8,92 +8,63 @@ from clusterrun.why.causes.model import CauseRow, Strength, row
 
 _FULL = "free some space, or write elsewhere (checkpoint_dir, TMPDIR); keep fewer checkpoints"
 
-#: for a name that does not resolve, where the one that asked is a library of the web's
+#: a name that does not resolve in a library for requests to the internet
 UNRESOLVED = row(
     "offline", "gaierror", "gaierror", "the node cannot reach the internet: {error}",
     "download on the login node first, into a folder that the compute nodes can read (TORCH_HOME, HF_HOME); many compute nodes have no internet access",
     "https://github.com/timesler/facenet-pytorch/issues/202", "clusterrun submit … --env TORCH_HOME=PATH",
 )  # fmt: skip
 FILES: tuple[CauseRow, ...] = (
-    row(
-        "quota", "quota exceeded|errno 122", r"(?i)Disk quota exceeded(?:: '?(?P<what>[^'\n]+)'?)?|\[Errno 122\](?! Disk)",
+    row("quota", "quota exceeded|errno 122", r"(?i)Disk quota exceeded(?:: '?(?P<what>[^'\n]+)'?)?|\[Errno 122\](?! Disk)",
         "a disk quota is exceeded (bytes or number of files)[: {what}]", "free some space, or write elsewhere; caches in $HOME (HF_HOME, TRITON_CACHE_DIR, TMPDIR) often fill it unnoticed",
-        "https://github.com/KennthShang/HostG/issues/7", "quota -s[; lfs quota -h -u $USER {folder}]",
-    ),
-    row(
-        "disk-full", "no space left on device|storagefull", r"(?i)No space left on device(?:: '?(?P<what>[^'\n]+)'?)?|StorageFull",
-        "a disk is full[: {what}]", _FULL, "https://github.com/hiyouga/LlamaFactory/issues/5155", "df -h[ {folder}]; df -i[ {folder}]",
-    ),
-    row(
-        "disk-full", "pytorchstreamwriter failed|inline_container", r"PytorchStreamWriter failed writing file (?P<what>\S+?): file write failed",
+        "https://github.com/KennthShang/HostG/issues/7", "quota -s[; lfs quota -h -u $USER {folder}]"),
+    row("disk-full", "no space left on device|storagefull", r"(?i)No space left on device(?:: '?(?P<what>[^'\n]+)'?)?|StorageFull",
+        "a disk is full[: {what}]", _FULL, "https://github.com/hiyouga/LlamaFactory/issues/5155", "df -h[ {folder}]; df -i[ {folder}]"),
+    row("disk-full", "pytorchstreamwriter failed|inline_container", r"PytorchStreamWriter failed writing file (?P<what>\S+?): file write failed",
         "a checkpoint could not be written ({what}): the disk is full, or a quota is exceeded", _FULL, "https://github.com/hiyouga/LlamaFactory/issues/1223",
-        "df -h .; quota -s",
-    ),
-    row(
-        "too-many-files", "too many open files|items of ancdata", r"Too many open files|received \d+ items of ancdata",
+        "df -h .; quota -s"),
+    row("too-many-files", "too many open files|items of ancdata", r"Too many open files|received \d+ items of ancdata",
         "a rank has too many files open", "raise the limit in the job, or call torch.multiprocessing.set_sharing_strategy('file_system')",
-        "https://github.com/pytorch/pytorch/issues/973", "clusterrun submit … --setup 'ulimit -n 65536'",
-    ),
-    row(
-        "file-missing", "filenotfounderror|no such script|can't open file",
+        "https://github.com/pytorch/pytorch/issues/973", "clusterrun submit … --setup 'ulimit -n 65536'"),
+    row("file-missing", "filenotfounderror|no such script|can't open file",
         r"FileNotFoundError: (?!.*Hugging Face Hub either)(?:\[Errno 2\] No such file or directory: )?(?P<what>'(?P<path>[^'\n]+)'$|.*)"
         r"|no such script: (?P<what_old>.*?)(?: \(in (?P<within>/.*)\))?$|can't open file '?(?P<what_too>(?P<path_too>[^':]+))'?: \[Errno 2\]",
         "file not found[: {what}]", "the path must exist on the compute nodes; relative paths start at the folder you submitted from", "Python 3.11",
-        "[srun ls -ld {path}]",
-    ),
-    row(
-        "permission", "permissionerror", r"PermissionError: (?:\[Errno 1?3?\] \w[\w ]*: )?(?P<what>.*)",
-        "permission denied[: {what}]", "check the owner and the group permissions", "Python 3.11", "ls -ld[ {folder}]",
-    ),
-    row(  # a shell that goes on
-        "permission", ": permission denied", r"(?P<what>/\S+): Permission denied$|: Permission denied$",
-        "permission denied[: {what}]", "check the owner and the group permissions", "bash 5.2", "ls -ld[ {folder}]", Strength.HINT, common=True,
-    ),
-    row(
-        "read-only", "read-only file system", r"Read-only file system(?:: '?(?P<what>[^'\n]+)'?)?", "a file system is read-only[: {what}]",
-        "write elsewhere; some sites mount $HOME read-only on compute nodes", "Linux errno 30", "clusterrun submit … --env HF_HOME=PATH",
-    ),
-    row(
-        "file-system", "stale file handle|stale nfs file handle|input/output error|transport endpoint|remote i/o error|communication error on send",
+        "[srun ls -ld {path}]"),
+    row("permission", "permissionerror", r"PermissionError: (?:\[Errno 1?3?\] \w[\w ]*: )?(?P<what>.*)",
+        "permission denied[: {what}]", "check the owner and the group permissions", "Python 3.11", "ls -ld[ {folder}]"),
+    # the shell continues
+    row("permission", ": permission denied", r"(?P<what>/\S+): Permission denied$|: Permission denied$",
+        "permission denied[: {what}]", "check the owner and the group permissions", "bash 5.2", "ls -ld[ {folder}]", Strength.HINT, common=True),
+    row("read-only", "read-only file system", r"Read-only file system(?:: '?(?P<what>[^'\n]+)'?)?", "a file system is read-only[: {what}]",
+        "write elsewhere; some sites mount $HOME read-only on compute nodes", "Linux errno 30", "clusterrun submit … --env HF_HOME=PATH"),
+    row("file-system", "stale file handle|stale nfs file handle|input/output error|transport endpoint|remote i/o error|communication error on send",
         r"(?i)Stale (?:NFS )?file handle|Input/output error|Transport endpoint is not connected|Cannot send after transport endpoint shutdown|Remote I/O error|Communication error on send",
         "a file system failed: {0}", "the file server or the node's mount failed: if only one node is affected, exclude it; tell your administrators",
-        "https://github.com/pytorch/pytorch/issues/10577", "df -h", Strength.HINT,
-    ),
-    row(
-        "offline", "couldn't connect to '|max retries exceeded with url|read timed out|offline mode is enabled|localentrynotfounderror|can't load",
+        "https://github.com/pytorch/pytorch/issues/10577", "df -h", Strength.HINT),
+    row("offline", "couldn't connect to '|max retries exceeded with url|read timed out|offline mode is enabled|localentrynotfounderror|can't load",
         r"couldn't connect to '(?P<what>[^']+)'|^(?!.*(?:thrown while requesting|[Rr]etrying)).*ConnectionPool\(host='(?P<what_too>(?!127\.|10\.|192\.168\.)[^'.]+\.[^']+)'.*?(?:Max retries exceeded with url|Read timed out)"
         r"|[Oo]ffline ?[Mm]ode is enabled|LocalEntryNotFoundError",
         "the node cannot reach the internet[: {what}]", "download on the login node first and set HF_HUB_OFFLINE=1; many compute nodes have no internet access",
-        "https://huggingface.co/docs/transformers/installation#offline-mode", "clusterrun submit … --env HF_HUB_OFFLINE=1 --env HF_HOME=PATH",
-    ),
-    row(
-        "offline", "couldn't reach |hugging face hub either|cannot connect to host |could not connect to the endpoint|could not resolve host: |unable to resolve host address|failed to resolve '",
+        "https://huggingface.co/docs/transformers/installation#offline-mode", "clusterrun submit … --env HF_HUB_OFFLINE=1 --env HF_HOME=PATH"),
+    row("offline", "couldn't reach |hugging face hub either|cannot connect to host |could not connect to the endpoint|could not resolve host: |unable to resolve host address|failed to resolve '",
         r"Couldn't reach (?P<what>'\S+' on the Hub|https?://\S+)|^(?:.*Error: )?(?P<what_old>Couldn't find .*Hugging Face Hub either)|Cannot connect to host (?P<what_too>[\w.-]+\.\w+:\d+)"
         r"|EndpointConnectionError: (?P<url>.*)|(?:fatal: unable to access|curl: \(6\)).*Could not resolve host: (?P<host>\S+)|unable to resolve host address .(?P<address>[\w.-]+)|Error.*Failed to resolve '(?P<name>[\w.-]+)'",
         "the node cannot reach the internet[: {what}][: {url}][: {host}][: {address}][: {name}]",
         "download on the login node first (and set HF_HUB_OFFLINE=1 for models and data of the hub); many compute nodes have no internet access",
-        "https://github.com/huggingface/datasets/issues/1764", "clusterrun submit … --env HF_HUB_OFFLINE=1 --env HF_HOME=PATH",
-    ),
-    row(
-        "offline", "urlopen error |connecterror: |connectionerror: ",
+        "https://github.com/huggingface/datasets/issues/1764", "clusterrun submit … --env HF_HUB_OFFLINE=1 --env HF_HOME=PATH"),
+    row("offline", "urlopen error |connecterror: |connectionerror: ",
         r"^(?!\[nltk_data\]|.*(?:WARN|[Rr]etry)).*?urlopen error (?P<what>\[Errno -\d+\].*?|\[Errno 1(?:01|10|11|13)\].*?|timed out|Tunnel connection failed.*?|_ssl\.c:\d+: The handshake operation timed out)>?$"
         r"|(?:Connect|Connection)Error: (?P<what_too>\[Errno (?:-\d+|101|110|113)\] .*|.*(?:Name or service not known|Temporary failure in name resolution).*)",
         "the node cannot reach the internet: {what}", "download on the login node first, into a folder that the compute nodes can read (TORCH_HOME, HF_HOME); many compute nodes have no internet access",
-        "https://github.com/pytorch/pytorch/issues/14701", "clusterrun submit … --env TORCH_HOME=PATH",
-    ),
-    row(
-        "offline", "error loading |error downloading ", r"\[nltk_data\] Error (?:loading|downloading) (?P<what>\S+): <urlopen error.*",
+        "https://github.com/pytorch/pytorch/issues/14701", "clusterrun submit … --env TORCH_HOME=PATH"),
+    row("offline", "error loading |error downloading ", r"\[nltk_data\] Error (?:loading|downloading) (?P<what>\S+): <urlopen error.*",
         "the node cannot reach the internet: nltk's {what}", "download on the login node first (python -m nltk.downloader), into a folder that the compute nodes can read (NLTK_DATA)",
-        "https://github.com/NixOS/nixpkgs/pull/215750", "clusterrun submit … --env NLTK_DATA=PATH", Strength.HINT, common=True,
-    ),
-    row(
-        "offline", "wandb: error|wandb.errors", r"wandb: ERROR (?P<what>Run initialization has timed out|.*[Nn]etwork error).*|wandb\.errors\.\S*(?:Comm|Timeout)Error: (?P<what_too>.*)",
+        "https://github.com/NixOS/nixpkgs/pull/215750", "clusterrun submit … --env NLTK_DATA=PATH", Strength.HINT, common=True),
+    row("offline", "wandb: error|wandb.errors", r"wandb: ERROR (?P<what>Run initialization has timed out|.*[Nn]etwork error).*|wandb\.errors\.\S*(?:Comm|Timeout)Error: (?P<what_too>.*)",
         "the node cannot reach wandb: {what}", "log offline on the node, and upload from the login node afterwards (wandb sync)",
-        "https://github.com/wandb/wandb/issues/10044", "clusterrun submit … --env WANDB_MODE=offline",
-    ),
-    row(
-        "access", "401 client error|403 client error|429 client error|gated repo|gatedrepoerror|invalid user token", r"4(?:0[13]|29) Client Error[^\n]{0,120}|GatedRepoError|gated repo",
+        "https://github.com/wandb/wandb/issues/10044", "clusterrun submit … --env WANDB_MODE=offline"),
+    row("access", "401 client error|403 client error|429 client error|gated repo|gatedrepoerror|invalid user token", r"4(?:0[13]|29) Client Error[^\n]{0,120}|GatedRepoError|gated repo",
         "a service denied access: {0}", "run `hf auth login` on the login node, accept the model's terms on its page, and make the token available to the job (HF_TOKEN_PATH)",
-        "https://huggingface.co/docs/hub/models-gated", "hf auth whoami",
-    ),
+        "https://huggingface.co/docs/hub/models-gated", "hf auth whoami"),
 )  # fmt: skip

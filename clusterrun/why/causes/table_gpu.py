@@ -1,4 +1,4 @@
-"""Causes on the GPU: its memory, its faults, the driver, and what is asked of it."""
+"""Causes on the GPU: memory, faults, the driver, unsupported requests."""
 
 # ruff: noqa: E501 (a table: a pattern or a sentence stays in one piece)
 
@@ -17,7 +17,7 @@ _DRIVER = (
     "the job's Python does not match the node: install a torch built for the node's driver, or load the module it needs"
 )
 
-#: code that could not be built; what is missing stands before it
+#: code that could not be built; the lines before it name what is missing
 BUILD = row(
     "library-mismatch", "cuda setup failed|error building extension|cuda_home environment variable is not set|mismatches the version that was used to compile|find c compiler|error compiling objects|nvcc fatal|working triton installation|ninja is required|command '['",
     r"(?P<what>CUDA Setup failed despite GPU being available|Error building extension '[\w.]+'|CUDA_HOME environment variable is not set"
@@ -30,153 +30,108 @@ BUILD = row(
     "https://github.com/deepspeedai/DeepSpeed/issues/694", "clusterrun submit … --setup 'module load cuda'",
 )  # fmt: skip
 GPU: tuple[CauseRow, ...] = (
-    row(
-        "cuda-memory", "tried to allocate",
+    row("cuda-memory", "tried to allocate",
         r"(?:CUDA|HIP|XPU) out of memory\. Tried to allocate (?P<asked>[\d.]+ \w+)"
         r"(?:.*?GPU (?P<gpu>\d+))?(?:.*?total capac\w+ of (?P<total>[\d.]+ \w+)|.*?; (?P<total_old>[\d.]+ \w+) total capacity)?"
         r"(?:.*? of which (?P<free>[\d.]+ \w+) is free|.*?; (?P<free_old>[\d.]+ \w+) free)?",
         "GPU memory ran out: tried to allocate {asked}[ on GPU {gpu}][, {free} of {total} free]", _SMALLER,
-        "https://github.com/pytorch/pytorch/issues/16417", _SMALLER_COMMAND,
-    ),
-    row(
-        "cuda-memory", "out of memory on cuda", r"out of memory on (?P<where>cuda.*?), micro batch (?P<micro>\d+): (?P<todo>.+)",
+        "https://github.com/pytorch/pytorch/issues/16417", _SMALLER_COMMAND),
+    row("cuda-memory", "out of memory on cuda", r"out of memory on (?P<where>cuda.*?), micro batch (?P<micro>\d+): (?P<todo>.+)",
         "GPU memory ran out on {where}, with a micro batch of {micro}", "{todo}", "clusterrun/worker/training/memory.py",
-        "clusterrun submit … --set auto_micro_batch=true",
-    ),
-    row(
-        "cuda-memory", "outofmemoryerror|cuda error: out of memory|hip error: out of memory|cublas_status_alloc|cudnn_status_alloc|cusparse_status_alloc|cusolver_status_alloc|cuda_error_out_of_memory|cudaerrormemoryallocation|resource_exhausted: |oom when allocating",
+        "clusterrun submit … --set auto_micro_batch=true"),
+    row("cuda-memory", "outofmemoryerror|cuda error: out of memory|hip error: out of memory|cublas_status_alloc|cudnn_status_alloc|cusparse_status_alloc|cusolver_status_alloc|cuda_error_out_of_memory|cudaerrormemoryallocation|resource_exhausted: |oom when allocating",
         r"^(?:.*[ :])?(?:torch\.)?(?:cuda\.)?OutOfMemoryError: |(?:CUDA|HIP) error: out of memory|CU(?:BLAS|DNN|SPARSE|SOLVER)_STATUS_ALLOC_FAILED"
         r"|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation|RESOURCE_EXHAUSTED: (?i:out of memory)|OOM when allocating .*device:GPU|cupy\.cuda\.memory\.OutOfMemoryError",
-        "GPU memory ran out", _SMALLER, "https://github.com/pytorch/pytorch/issues/67978", _SMALLER_COMMAND,
-    ),
-    row(
-        "cuda-memory", "'out of memory'|failed to cuda", r"Cuda failure (?:\d+ )?'out of memory'|Failed to CUDA (?:calloc|malloc)\w* (?P<bytes>\d+) bytes",
+        "GPU memory ran out", _SMALLER, "https://github.com/pytorch/pytorch/issues/67978", _SMALLER_COMMAND),
+    row("cuda-memory", "'out of memory'|failed to cuda", r"Cuda failure (?:\d+ )?'out of memory'|Failed to CUDA (?:calloc|malloc)\w* (?P<bytes>\d+) bytes",
         "GPU memory ran out: none was left for NCCL's buffers[ ({bytes} bytes)]",
-        _SMALLER + "; NCCL allocates its buffers outside torch's memory", "https://github.com/NVIDIA/nccl/issues/1235", _SMALLER_COMMAND,
-    ),
-    row(
-        "gpu-fault", "xid", r"NVRM: Xid \((?P<bus>[^)]*)\): (?P<xid>\d+), (?P<what>.*)",
+        _SMALLER + "; NCCL allocates its buffers outside torch's memory", "https://github.com/NVIDIA/nccl/issues/1235", _SMALLER_COMMAND),
+    row("gpu-fault", "xid", r"NVRM: Xid \((?P<bus>[^)]*)\): (?P<xid>\d+), (?P<what>.*)",
         "the GPU at {bus} reported Xid {xid}: {what}",
         "look the number up in NVIDIA's Xid table; 48, 63, 64, 74, 79, 92, 94, 95 and 119 are hardware faults: exclude this"
         " node and tell your administrators; 13, 31 and 43 are usually bugs in the program",
-        "https://docs.nvidia.com/deploy/xid-errors/", _EXCLUDE,
-    ),
-    row(
-        "gpu-fault", "fallen off the bus", r"fallen off the bus", "a GPU has fallen off the bus (Xid 79)", _ELSEWHERE,
-        "https://github.com/NVIDIA/NVSentinel/issues/155", _EXCLUDE,
-    ),
-    row(
-        "gpu-fault", "ecc error", r"(?i)uncorrectable (?:NVLink |ECC )?(?:ECC )?error",
+        "https://docs.nvidia.com/deploy/xid-errors/", _EXCLUDE),
+    row("gpu-fault", "fallen off the bus", r"fallen off the bus", "a GPU has fallen off the bus (Xid 79)", _ELSEWHERE,
+        "https://github.com/NVIDIA/NVSentinel/issues/155", _EXCLUDE),
+    row("gpu-fault", "ecc error", r"(?i)uncorrectable (?:NVLink |ECC )?(?:ECC )?error",
         "a GPU reported an uncorrectable ECC error", _ELSEWHERE,
-        "https://github.com/jade-hpc-gpu/jade-hpc-gpu.github.io/issues/194", _EXCLUDE,
-    ),
-    row(
-        "gpu-fault", "gpu is lost|unable to determine the device handle|hardware stack error|nvlink error",
+        "https://github.com/jade-hpc-gpu/jade-hpc-gpu.github.io/issues/194", _EXCLUDE),
+    row("gpu-fault", "gpu is lost|unable to determine the device handle|hardware stack error|nvlink error",
         r"GPU is lost|Unable to determine the device handle for \w+|CUDA error: (?:hardware stack error|.*NVLink error).*",
-        "the driver lost a GPU: {0}", _ELSEWHERE, "https://github.com/rwth-i6/returnn/issues/1486", _EXCLUDE,
-    ),
-    row(
-        "cuda-assert", "device-side assert", r"device-side assert triggered",
+        "the driver lost a GPU: {0}", _ELSEWHERE, "https://github.com/rwth-i6/returnn/issues/1486", _EXCLUDE),
+    row("cuda-assert", "device-side assert", r"device-side assert triggered",
         "an index was out of range on the GPU (device-side assert)",
         "usually a label or token id outside the model's range: check the number of classes and the vocabulary; run with"
         " CUDA_LAUNCH_BLOCKING=1, or on the CPU, to see the actual line",
         "https://github.com/layumi/Person_reID_baseline_pytorch/issues/372",
-        "clusterrun submit … --env CUDA_LAUNCH_BLOCKING=1",
-    ),
-    row(
-        "cuda-assert", "assertion `", r"\.cu:\d+: .*block: \[.*Assertion `(?P<what>[^`']*)['`] failed",
+        "clusterrun submit … --env CUDA_LAUNCH_BLOCKING=1"),
+    row("cuda-assert", "assertion `", r"\.cu:\d+: .*block: \[.*Assertion `(?P<what>[^`']*)['`] failed",
         "an assertion failed on the GPU: {what}",
         "usually a label or token id outside the model's range: check the number of classes and the vocabulary",
-        "https://github.com/milesial/Pytorch-UNet/issues/375", "clusterrun submit … --env CUDA_LAUNCH_BLOCKING=1",
-    ),
-    row(
-        "cuda-error", "illegal memory access|unspecified launch failure|misaligned address|error: an illegal|invalid program counter|memory access fault by gpu",
+        "https://github.com/milesial/Pytorch-UNet/issues/375", "clusterrun submit … --env CUDA_LAUNCH_BLOCKING=1"),
+    row("cuda-error", "illegal memory access|unspecified launch failure|misaligned address|error: an illegal|invalid program counter|memory access fault by gpu",
         r"(?:CUDA|HIP) error: (?P<what>an illegal memory access[\w ]*|unspecified launch failure|misaligned address|an illegal instruction[\w ]*"
         r"|invalid program counter)|cudaErrorIllegalAddress|(?P<what_too>Memory access fault by GPU node-\d+)",
         "a kernel failed on the GPU[: {what}]",
         "run with CUDA_LAUNCH_BLOCKING=1 to see the actual line; if it happens on one node only, suspect its GPU",
-        "https://github.com/pytorch/pytorch/issues/21819", "clusterrun submit … --env CUDA_LAUNCH_BLOCKING=1",
-    ),
-    row(
-        "no-gpu", "no cuda gpus are available|no cuda-capable device|found no nvidia driver|invalid device ordinal|devices are busy or unavailable|nvml: driver not loaded|no gpus found|cuda unknown error|cuda driver initialization failed",
+        "https://github.com/pytorch/pytorch/issues/21819", "clusterrun submit … --env CUDA_LAUNCH_BLOCKING=1"),
+    row("no-gpu", "no cuda gpus are available|no cuda-capable device|found no nvidia driver|invalid device ordinal|devices are busy or unavailable|nvml: driver not loaded|no gpus found|cuda unknown error|cuda driver initialization failed",
         r"No CUDA GPUs are available|(?<!CUDA_ERROR_NO_DEVICE: )no CUDA-capable device is detected|Found no NVIDIA driver|invalid device ordinal"
         r"|CUDA-capable device\(s\) is/are busy or unavailable|all CUDA-capable devices are busy or unavailable|NVML: Driver Not Loaded"
         r"|only supported with GPUs, no GPUs found|RuntimeError: (?:CUDA unknown error|CUDA driver initialization failed)",
         "the rank found no usable GPU: {0}",
         "check that the job requested GPUs (--gpus-per-node) and that CUDA_VISIBLE_DEVICES is not set by hand, and run nvidia-smi on the node",
-        "https://github.com/NVIDIA/nccl/issues/1948", "clusterrun submit … --gpus-per-node N",
-    ),
-    row(
-        "no-gpu", "torch.cuda.is_available() is false|cuda unavailable|no supported gpu backend|can not run on your system since|but your machine only has",
+        "https://github.com/NVIDIA/nccl/issues/1948", "clusterrun submit … --gpus-per-node N"),
+    row("no-gpu", "torch.cuda.is_available() is false|cuda unavailable|no supported gpu backend|can not run on your system since|but your machine only has",
         r"Error: (?P<what>.{0,80}torch\.cuda\.is_available\(\) is False|CUDA unavailable.{0,60})|Exception: (?P<what_too>No supported gpu backend found|.{0,60}can not run on your system since the accelerator is not available"
         r"|You requested gpu: .{0,80}But your machine only has.{0,40})",
         "the rank found no usable GPU, or fewer than it needs: {what}", "check that the job requested GPUs (--gpus-per-node), that CUDA_VISIBLE_DEVICES is not set by hand, and that torch is built with CUDA",
-        "https://github.com/pytorch/pytorch/blob/main/torch/serialization.py", "clusterrun submit … --gpus-per-node N",
-    ),
-    row(
-        "no-gpu", "system not yet initialized", r"(?:802|[Cc]uda|CUDA|Error).{0,160}system not yet initialized", "the node's GPUs are not ready: the links between them (NVSwitch) are not set up (error 802)",
+        "https://github.com/pytorch/pytorch/blob/main/torch/serialization.py", "clusterrun submit … --gpus-per-node N"),
+    row("no-gpu", "system not yet initialized", r"(?:802|[Cc]uda|CUDA|Error).{0,160}system not yet initialized", "the node's GPUs are not ready: the links between them (NVSwitch) are not set up (error 802)",
         "the node's fabric manager is not running, or its version does not match the driver: exclude the node and tell your administrators",
-        "https://github.com/pytorch/pytorch/issues/35710", "clusterrun submit … --exclude[ {node}]",
-    ),
-    row(
-        "no-gpu", "unexpected error from cudagetdevicecount", r"Unexpected error from cudaGetDeviceCount\(\)(?!.*forward compat).*?(?P<what>Error \d+: .*)?$",
+        "https://github.com/pytorch/pytorch/issues/35710", "clusterrun submit … --exclude[ {node}]"),
+    row("no-gpu", "unexpected error from cudagetdevicecount", r"Unexpected error from cudaGetDeviceCount\(\)(?!.*forward compat).*?(?P<what>Error \d+: .*)?$",
         "the rank found no usable GPU[: {what}]", "run nvidia-smi on the node; if it fails only there, exclude the node and tell your administrators",
-        "https://github.com/huggingface/huggingface_hub/issues/4134", "srun --gpus 1 nvidia-smi",
-    ),
-    row(  # TensorFlow says so and goes on without one
-        "no-gpu", "failed call to cuinit", r"failed call to cuInit: (?P<what>CUDA_ERROR_\w+)", "the rank found no usable GPU: {what}",
+        "https://github.com/huggingface/huggingface_hub/issues/4134", "srun --gpus 1 nvidia-smi"),
+    # TensorFlow prints this and continues without a GPU
+    row("no-gpu", "failed call to cuinit", r"failed call to cuInit: (?P<what>CUDA_ERROR_\w+)", "the rank found no usable GPU: {what}",
         "check that the job requested GPUs (--gpus-per-node), and run nvidia-smi on the node",
-        "https://github.com/google/deepvariant/issues/761", "clusterrun submit … --gpus-per-node N", Strength.HINT, common=True,
-    ),
-    row(
-        "no-gpu", "nvidia-smi has failed|failed to initialize nvml", r"NVIDIA-SMI has failed because [\w' ]+|Failed to initialize NVML: .{1,60}",
+        "https://github.com/google/deepvariant/issues/761", "clusterrun submit … --gpus-per-node N", Strength.HINT, common=True),
+    row("no-gpu", "nvidia-smi has failed|failed to initialize nvml", r"NVIDIA-SMI has failed because [\w' ]+|Failed to initialize NVML: .{1,60}",
         "the node's GPU driver is not responding: {0}", "request GPUs (--gpus-per-node) if the job has none; otherwise exclude this node and tell your administrators",
-        "https://github.com/3dem/model-angelo/issues/60", "srun --gpus 1 nvidia-smi", Strength.HINT, common=True,
-    ),
-    row(
-        "library-mismatch", "has no attribute '_cuda_|have nccl built in|not compiled with cuda enabled",
+        "https://github.com/3dem/model-angelo/issues/60", "srun --gpus 1 nvidia-smi", Strength.HINT, common=True),
+    row("library-mismatch", "has no attribute '_cuda_|have nccl built in|not compiled with cuda enabled",
         r"module 'torch\._C' has no attribute '_cuda_\w+'|package doesn't have NCCL built in|Torch not compiled with CUDA enabled",
         "this torch was built without CUDA (CPU only): {0}", "install a CUDA build of torch into the Python that the job uses (see pytorch.org/get-started)",
-        "https://github.com/hpzhao/SummaRuNNer/issues/32", "python -c 'import torch; print(torch.__version__, torch.version.cuda)'",
-    ),
-    row(
-        "library-mismatch", "driver on your system is too old|driver version is insufficient|no kernel image is available|forward compatibility was attempted",
+        "https://github.com/hpzhao/SummaRuNNer/issues/32", "python -c 'import torch; print(torch.__version__, torch.version.cuda)'"),
+    row("library-mismatch", "driver on your system is too old|driver version is insufficient|no kernel image is available|forward compatibility was attempted",
         r"NVIDIA driver on your system is too old(?: \(found version (?P<version>\d+)\))?|CUDA driver version is insufficient for CUDA runtime version"
         r"|no kernel image is available for execution on the device|forward compatibility was attempted on non supported HW",
         "torch and the node's GPU driver are incompatible: {0}", _DRIVER, "https://github.com/ai4d-iasc/trixie/issues/9",
-        "srun --gpus 1 nvidia-smi",
-    ),
-    row(
-        "library-mismatch", "undefined symbol|cannot open shared object file|not found (required by|could not load library|libcuda.so",
+        "srun --gpus 1 nvidia-smi"),
+    row("library-mismatch", "undefined symbol|cannot open shared object file|not found (required by|could not load library|libcuda.so",
         r"(?:ImportError|OSError|error while loading shared libraries): (?P<what>.*(?:undefined symbol: \S+|cannot open shared object file"
         r"|version `\S+' not found \(required by \S+\)))|^(?:\S+: )?(?P<what_too>/\S+: (?:version `\S+' not found \(required by \S+\)|undefined symbol: \S+)|Could not load library \S+\. Error: .{1,200})|(?P<what_old>libcuda\.so (?:cannot|not) found!?)",
         "a library is missing or incompatible on the node: {what}", _DRIVER, "https://github.com/pytorch/pytorch/issues/119932",
-        "clusterrun submit … --setup 'module load NAME'",
-    ),
+        "clusterrun submit … --setup 'module load NAME'"),
     BUILD,
-    row(  # an extension that cannot be built is often left out, and the program goes on
-        "library-mismatch", "fatal error: |ninja: build stopped|unsupported gnu version|nvrtc: error",
+    # the program often continues without the extension
+    row("library-mismatch", "fatal error: |ninja: build stopped|unsupported gnu version|nvrtc: error",
         r"(?P<what>fatal error: \S+\.(?:h|hpp|cuh): No such file or directory|unsupported GNU version!.*|ninja: build stopped: .*|nvrtc: error: .*)",
         "compiled code cannot be built on the node: {what}", "load a compiler, a CUDA toolkit that matches torch, and Python's headers on the node (module load), or build the extension once before the job",
-        "https://github.com/NVlabs/denoising-diffusion-gan/issues/25", "clusterrun submit … --setup 'module load cuda gcc'", Strength.HINT,
-    ),
-    row(
-        "duplicate-gpu", "duplicate gpu detected", r"Duplicate GPU detected : rank (?P<first>\d+) and rank (?P<second>\d+) both on CUDA device (?P<device>\w+)",
+        "https://github.com/NVlabs/denoising-diffusion-gan/issues/25", "clusterrun submit … --setup 'module load cuda gcc'", Strength.HINT),
+    row("duplicate-gpu", "duplicate gpu detected", r"Duplicate GPU detected : rank (?P<first>\d+) and rank (?P<second>\d+) both on CUDA device (?P<device>\w+)",
         "ranks {first} and {second} use the same GPU ({device})",
         "each rank needs its own GPU: call torch.cuda.set_device(LOCAL_RANK) before init_process_group, and start as many ranks as there are GPUs",
-        "https://github.com/NVIDIA/Megatron-LM/issues/661", "clusterrun submit … --gpus-per-node N",
-    ),
-    row(  # without the module's name before it, the tuner left that choice out
-        "exception", "outofresources: ", r"^triton[\w.]*\.OutOfResources: (?P<what>.{1,160})", "a Triton kernel needs more resources than the GPU has: {what}",
+        "https://github.com/NVIDIA/Megatron-LM/issues/661", "clusterrun submit … --gpus-per-node N"),
+    # without the module's name before it, the tuner only skipped that choice
+    row("exception", "outofresources: ", r"^triton[\w.]*\.OutOfResources: (?P<what>.{1,160})", "a Triton kernel needs more resources than the GPU has: {what}",
         "use smaller blocks or fewer stages for the kernel, or a GPU with more shared memory",
-        "https://github.com/triton-lang/triton/issues/2596", "clusterrun logs JOB[ --rank {rank}] --stream err -n 50",
-    ),
-    row(
-        "cuda-error", "cudnn_status|cublas_status|cusparse_status|cusolver_status|curand_status|cuda error: |hip error: |cuda driver error: |cudnn error: |cudnn frontend error: ",
+        "https://github.com/triton-lang/triton/issues/2596", "clusterrun logs JOB[ --rank {rank}] --stream err -n 50"),
+    row("cuda-error", "cudnn_status|cublas_status|cusparse_status|cusolver_status|curand_status|cuda error: |hip error: |cuda driver error: |cudnn error: |cudnn frontend error: ",
         r"(?P<lib>CU(?:DNN|BLAS|SPARSE|SOLVER|RAND)_STATUS_(?!SUCCESS)\w+)|(?:CUDA(?: driver)?|HIP|cuDNN(?: Frontend)?) error: (?!no error|driver shutting down)(?P<what>[A-Za-z\[][^(;\n]{2,120})",
         "the GPU or one of its libraries failed[: {lib}][: {what}]",
         "often too little GPU memory is left (\"NOT_INITIALIZED\"), the shapes are not supported, or the libraries are for another CUDA version;"
         " run with CUDA_LAUNCH_BLOCKING=1 to see the actual line",
-        "https://github.com/seanie12/Info-HCVAE/issues/7", "clusterrun submit … --env CUDA_LAUNCH_BLOCKING=1",
-    ),
+        "https://github.com/seanie12/Info-HCVAE/issues/7", "clusterrun submit … --env CUDA_LAUNCH_BLOCKING=1"),
 )  # fmt: skip

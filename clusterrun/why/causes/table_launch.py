@@ -6,194 +6,120 @@ from __future__ import annotations
 
 from clusterrun.why.causes.model import CauseRow, Strength, row
 
-#: what C++ prints as it gives up; ``what():`` after it says why
+#: C++'s message of an uncaught exception; ``what():`` after it names the reason
 TERMINATE = row(
     "crashed", "terminate called", r"terminate called (?:after throwing an instance of '(?P<what>[^']+)'|without an active exception)", "a process aborted in compiled code[: {what}]",
     "the lines below the error (what(): and the stack frames) name the failing call; look above it for an earlier error of the GPU or another rank", "https://github.com/kakaobrain/fast-autoaugment/issues/27",
     "clusterrun logs JOB -n 50", Strength.HINT,
 )  # fmt: skip
 LAUNCH: tuple[CauseRow, ...] = (
-    row(
-        "setup", "clusterrun: setup line", r"clusterrun: setup line (?P<number>\d+) failed with status (?P<status>\d+): (?P<line>.*)",
+    row("setup", "clusterrun: setup line", r"clusterrun: setup line (?P<number>\d+) failed with status (?P<status>\d+): (?P<line>.*)",
         "setup line {number} failed with status {status}: {line}", "its output is above in the log; to reproduce the failure, run the line by hand on a compute node",
-        "clusterrun/templates/sbatch.j2", "clusterrun logs JOB --stream err -n 30",
-    ),
-    row(
-        "duplicate", "already runs", r"clusterrun: job (?P<other>\S+) \(restart \d+\) already runs (?P<run>\S+): this copy",
+        "clusterrun/templates/sbatch.j2", "clusterrun logs JOB --stream err -n 30"),
+    row("duplicate", "already runs", r"clusterrun: job (?P<other>\S+) \(restart \d+\) already runs (?P<run>\S+): this copy",
         "a second copy of the same submission: job {other} is running it, so this one exited", "nothing to do: the other job is doing the work",
-        "clusterrun/templates/sbatch.j2", "clusterrun status {other}",
-    ),
-    row(
-        "by-hand", "this script was not submitted by clusterrun", r"clusterrun: this script was not submitted by clusterrun",
+        "clusterrun/templates/sbatch.j2", "clusterrun status {other}"),
+    row("by-hand", "this script was not submitted by clusterrun", r"clusterrun: this script was not submitted by clusterrun",
         "the script was started by hand, not by clusterrun submit", "submit it with clusterrun, or set CLUSTERRUN_FORCE=1 to run it anyway",
-        "clusterrun/templates/sbatch.j2", "clusterrun submit …",
-    ),
-    row(
-        "rank-lost", "ranks say that they ended", r"clusterrun: the step ended with status 0, but only (?P<ended>\d+) of (?P<all>\d+) ranks say that they ended",
+        "clusterrun/templates/sbatch.j2", "clusterrun submit …"),
+    row("rank-lost", "ranks say that they ended", r"clusterrun: the step ended with status 0, but only (?P<ended>\d+) of (?P<all>\d+) ranks say that they ended",
         "a node or rank disappeared without an error message: only {ended} of {all} ranks reported that they exited", "check which rank's lines stop first; --requeue restarts the job after a node failure",
-        "clusterrun/templates/sbatch.j2", "clusterrun submit … --requeue", Strength.HANG,
-    ),
-    row(
-        "launch-failed", "clusterrun: cannot ", r"clusterrun: (?P<what>cannot (?:write the claim|write|read the node list|start) .*)", "the job could not start: {what}",
-        "check that the project's folder is writable from the compute nodes", "clusterrun/templates/sbatch.j2", "srun ls -ld .clusterrun",
-    ),
-    row(
-        "stopped", "stopped at step", r"stopped at step (?P<step>\d+) by (?P<by>[\w ]+): (?P<saved>.*)", "stopped at step {step} by {by}; checkpoint saved",
-        "submit it again with the same checkpoint_dir to resume from there", "clusterrun/worker/training/checkpointing.py", "clusterrun submit …", Strength.ECHO,
-    ),
-    row(
-        "killed", "exited with 137", r"clusterrun: rank (?P<rank>\d+) on (?P<node>\S+) exited with 137", "rank {rank} on {node} was killed (SIGKILL)",
-        "the log does not show what killed it: the kernel's OOM killer (see dmesg), or a user", "clusterrun/worker/local_launcher.py", "dmesg | grep -i oom",
-    ),
-    row(
-        "crashed", "exited with 13", r"clusterrun: rank (?P<rank>\d+) on (?P<node>\S+) exited with (?P<status>13[1245689])$",
+        "clusterrun/templates/sbatch.j2", "clusterrun submit … --requeue", Strength.HANG),
+    row("launch-failed", "clusterrun: cannot ", r"clusterrun: (?P<what>cannot (?:write the claim|write|read the node list|start) .*)", "the job could not start: {what}",
+        "check that the project's folder is writable from the compute nodes", "clusterrun/templates/sbatch.j2", "srun ls -ld .clusterrun"),
+    row("stopped", "stopped at step", r"stopped at step (?P<step>\d+) by (?P<by>[\w ]+): (?P<saved>.*)", "stopped at step {step} by {by}; checkpoint saved",
+        "submit it again with the same checkpoint_dir to resume from there", "clusterrun/worker/training/checkpointing.py", "clusterrun submit …", Strength.ECHO),
+    row("killed", "exited with 137", r"clusterrun: rank (?P<rank>\d+) on (?P<node>\S+) exited with 137", "rank {rank} on {node} was killed (SIGKILL)",
+        "the log does not show what killed it: the kernel's OOM killer (see dmesg), or a user", "clusterrun/worker/local_launcher.py", "dmesg | grep -i oom"),
+    row("crashed", "exited with 13", r"clusterrun: rank (?P<rank>\d+) on (?P<node>\S+) exited with (?P<status>13[1245689])$",
         "rank {rank} on {node} was killed by a signal (exit status {status})", "compiled code failed, not Python: the last lines of that rank show where",
-        "clusterrun/worker/local_launcher.py", "clusterrun logs JOB[ --rank {rank}] -n 50",
-    ),
-    row(
-        "task-ended", "clusterrun: rank", r"clusterrun: rank (?P<rank>\d+) on (?P<node>\S+) exited with (?P<status>\d+)", "rank {rank} on {node} exited with {status}",
-        "", "clusterrun/worker/local_launcher.py", "", Strength.ECHO,
-    ),
-    row(
-        "task-ended", "horovod detected that one or more", r"Horovod detected that one or more processes exited with non-zero status", "horovodrun reports that a rank failed",
-        "", "https://github.com/determined-ai/determined/issues/3275", "", Strength.ECHO,
-    ),
-    row(
-        "worker", "clusterrun: rank", r"^clusterrun: rank (?P<rank>\d+): (?P<what>.*)", "{what}", "", "clusterrun/worker/exit.py", "clusterrun logs JOB[ --rank {rank}] -n 50",
-    ),
-    row(
-        "command-missing", ": no such file or directory|bad interpreter",
+        "clusterrun/worker/local_launcher.py", "clusterrun logs JOB[ --rank {rank}] -n 50"),
+    row("task-ended", "clusterrun: rank", r"clusterrun: rank (?P<rank>\d+) on (?P<node>\S+) exited with (?P<status>\d+)", "rank {rank} on {node} exited with {status}",
+        "", "clusterrun/worker/local_launcher.py", "", Strength.ECHO),
+    row("task-ended", "horovod detected that one or more", r"Horovod detected that one or more processes exited with non-zero status", "horovodrun reports that a rank failed",
+        "", "https://github.com/determined-ai/determined/issues/3275", "", Strength.ECHO),
+    row("worker", "clusterrun: rank", r"^clusterrun: rank (?P<rank>\d+): (?P<what>.*)", "{what}", "", "clusterrun/worker/exit.py", "clusterrun logs JOB[ --rank {rank}] -n 50"),
+    row("command-missing", ": no such file or directory|bad interpreter",
         r"^(?:\S*/)?(?:bash|sh|dash|zsh|ksh|slurm_script|[\w.-]+\.sh): (?:line )?(?:\d+: )?(?:(?:cd|source|\.|exec): )?(?P<what>[^\s:]+): (?P<why>No such file or directory|(?:/\S+: )?bad interpreter.*)$"
         r"|^zsh: no such file or directory: (?P<what_too>\S+)",
         "the shell could not find {what}[ ({why})]", "the path must exist on the compute nodes, and so must the interpreter in a script's first line; a Python environment that was moved must be recreated",
-        "https://github.com/darshan315/flow_past_cylinder_by_DRL/issues/38", "srun ls -ld[ {what}]", Strength.HINT, common=True,
-    ),
-    row(
-        "command-missing", "command not found|: not found", r"(?P<what>[^\s:]+): command not found"
+        "https://github.com/darshan315/flow_past_cylinder_by_DRL/issues/38", "srun ls -ld[ {what}]", Strength.HINT, common=True),
+    row("command-missing", "command not found|: not found", r"(?P<what>[^\s:]+): command not found"
         r"|^[^:]+: (?:line )?\d+: (?:exec: )?(?P<what_too>[^\s:]+): not found$|\[ERROR\] Command not found: (?P<what_old>\S+)", "command not found on the node: {what}",
-        "load the module that provides it, or give its full path", "bash 5.2", "clusterrun submit … --setup 'module load NAME'", Strength.HINT, common=True,
-    ),
-    row(
-        "setup", "no matching distribution found for", r"^ERROR: No matching distribution found for (?P<what>\S+)", "pip could not install {what}",
-        "compute nodes often have no internet access: install it on the login node first", "https://github.com/pypa/pip/issues/6221", "python -m pip install[ {what}]", Strength.HINT, common=True,
-    ),
-    row(
-        "setup", "unbound variable|syntax error near|looking for matching", r"^\S+: (?:line )?\d+: (?P<what>\w+: unbound variable|syntax error near .*|unexpected EOF while looking for matching .*)",
-        "the shell rejected a line: {what}", "a variable is unset (set -u) or a quote is unclosed; bash -n SCRIPT finds unclosed quotes", "bash 5.2", "clusterrun logs JOB -n 50", Strength.HINT, common=True,
-    ),
-    row(
-        "crashed", "assertion `|assertion '", r"^[^:\s]+: [^:\s]+:\d+: .*Assertion [`'](?P<what>.+)' failed\.?$", "a process aborted in compiled code: an assertion failed ({what})",
-        "compiled code failed, not Python: that line names its file", "glibc 2.36 assert", "clusterrun logs JOB -n 50",
-    ),
-    row(
-        "killed", "failed (exitcode: -9)", r"failed \(exitcode: -9\) local_rank: (?P<local>\d+)(?: \(pid: (?P<pid>\d+)\))?", "local rank {local}[ (process {pid})] was killed (SIGKILL)",
-        "the log does not show what killed it; usually the kernel's OOM killer (host memory ran out)", "https://github.com/showlab/EgoVLP/issues/21", "clusterrun submit … --mem SIZE",
-    ),
-    row(
-        "crashed", "failed (exitcode: -", r"failed \(exitcode: -(?P<signal>4|6|8|11)\) local_rank: (?P<local>\d+)(?: \(pid: (?P<pid>\d+)\))?", "local rank {local}[ (process {pid})] was killed by signal {signal}",
-        "the crash was in native code, not Python; see the lines above", "https://github.com/FlagOpen/FlagEmbedding/issues/1549", "clusterrun logs JOB -n 50",
-    ),
-    row(
-        "killed", "exits with return code = -9", r"exits with return code = -9\b", "a rank was killed (SIGKILL), according to DeepSpeed's launcher",
-        "the log does not show what killed it; usually the kernel's OOM killer (host memory ran out)", "https://github.com/deepspeedai/DeepSpeed/issues/3232", "clusterrun submit … --mem SIZE",
-    ),
-    row(
-        "crashed", "exits with return code = -", r"exits with return code = -(?P<signal>4|6|7|8|11)\b", "a rank was killed by signal {signal}, according to DeepSpeed's launcher",
-        "the crash was in native code, not Python; see the lines above", "https://github.com/deepspeedai/DeepSpeed/issues/3989", "clusterrun logs JOB -n 50",
-    ),
-    row(
-        "killed", "noticed that process rank", r"noticed that process rank (?P<rank>\d+) with PID \d+ on node (?P<node>\S+) exited on signal 9\b",
+        "load the module that provides it, or give its full path", "bash 5.2", "clusterrun submit … --setup 'module load NAME'", Strength.HINT, common=True),
+    row("setup", "no matching distribution found for", r"^ERROR: No matching distribution found for (?P<what>\S+)", "pip could not install {what}",
+        "compute nodes often have no internet access: install it on the login node first", "https://github.com/pypa/pip/issues/6221", "python -m pip install[ {what}]", Strength.HINT, common=True),
+    row("setup", "unbound variable|syntax error near|looking for matching", r"^\S+: (?:line )?\d+: (?P<what>\w+: unbound variable|syntax error near .*|unexpected EOF while looking for matching .*)",
+        "the shell rejected a line: {what}", "a variable is unset (set -u) or a quote is unclosed; bash -n SCRIPT finds unclosed quotes", "bash 5.2", "clusterrun logs JOB -n 50", Strength.HINT, common=True),
+    row("crashed", "assertion `|assertion '", r"^[^:\s]+: [^:\s]+:\d+: .*Assertion [`'](?P<what>.+)' failed\.?$", "a process aborted in compiled code: an assertion failed ({what})",
+        "compiled code failed, not Python: that line names its file", "glibc 2.36 assert", "clusterrun logs JOB -n 50"),
+    row("killed", "failed (exitcode: -9)", r"failed \(exitcode: -9\) local_rank: (?P<local>\d+)(?: \(pid: (?P<pid>\d+)\))?", "local rank {local}[ (process {pid})] was killed (SIGKILL)",
+        "the log does not show what killed it; usually the kernel's OOM killer (host memory ran out)", "https://github.com/showlab/EgoVLP/issues/21", "clusterrun submit … --mem SIZE"),
+    row("crashed", "failed (exitcode: -", r"failed \(exitcode: -(?P<signal>4|6|8|11)\) local_rank: (?P<local>\d+)(?: \(pid: (?P<pid>\d+)\))?", "local rank {local}[ (process {pid})] was killed by signal {signal}",
+        "the crash was in native code, not Python; see the lines above", "https://github.com/FlagOpen/FlagEmbedding/issues/1549", "clusterrun logs JOB -n 50"),
+    row("killed", "exits with return code = -9", r"exits with return code = -9\b", "a rank was killed (SIGKILL), according to DeepSpeed's launcher",
+        "the log does not show what killed it; usually the kernel's OOM killer (host memory ran out)", "https://github.com/deepspeedai/DeepSpeed/issues/3232", "clusterrun submit … --mem SIZE"),
+    row("crashed", "exits with return code = -", r"exits with return code = -(?P<signal>4|6|7|8|11)\b", "a rank was killed by signal {signal}, according to DeepSpeed's launcher",
+        "the crash was in native code, not Python; see the lines above", "https://github.com/deepspeedai/DeepSpeed/issues/3989", "clusterrun logs JOB -n 50"),
+    row("killed", "noticed that process rank", r"noticed that process rank (?P<rank>\d+) with PID \d+ on node (?P<node>\S+) exited on signal 9\b",
         "rank {rank} on {node} was killed (SIGKILL), according to mpirun", "the log does not show what killed it; usually the kernel's OOM killer (host memory ran out)",
-        "https://github.com/horovod/horovod/issues/469", "clusterrun submit … --mem SIZE",
-    ),
-    row(
-        "killed", "killed by signal: 9|(signal 9)", r"KILLED BY SIGNAL: 9\b|EXIT STRING: .*\(signal 9\)", "a rank was killed (SIGKILL), according to mpirun",
-        "the log does not show what killed it; usually the kernel's OOM killer (host memory ran out)", "https://wiki.mpich.org/mpich/index.php/Frequently_Asked_Questions", "clusterrun submit … --mem SIZE",
-    ),
-    row(
-        "crashed", "killed by signal: |exit string: ", r"KILLED BY SIGNAL: (?:4|6|7|8|11) \((?P<how>[^)]*)|EXIT STRING: (?P<how_too>[A-Z][\w ]*?) \(signal (?:4|6|7|8|11)\)",
+        "https://github.com/horovod/horovod/issues/469", "clusterrun submit … --mem SIZE"),
+    row("killed", "killed by signal: 9|(signal 9)", r"KILLED BY SIGNAL: 9\b|EXIT STRING: .*\(signal 9\)", "a rank was killed (SIGKILL), according to mpirun",
+        "the log does not show what killed it; usually the kernel's OOM killer (host memory ran out)", "https://wiki.mpich.org/mpich/index.php/Frequently_Asked_Questions", "clusterrun submit … --mem SIZE"),
+    row("crashed", "killed by signal: |exit string: ", r"KILLED BY SIGNAL: (?:4|6|7|8|11) \((?P<how>[^)]*)|EXIT STRING: (?P<how_too>[A-Z][\w ]*?) \(signal (?:4|6|7|8|11)\)",
         "a rank crashed: {how}, according to mpirun", "the crash was in native code, not Python; see the lines above", "https://wiki.mpich.org/mpich/index.php/Frequently_Asked_Questions",
-        "clusterrun logs JOB -n 50",
-    ),
-    row(
-        "crashed", "noticed that process rank",
+        "clusterrun logs JOB -n 50"),
+    row("crashed", "noticed that process rank",
         r"noticed that process rank (?P<rank>\d+) with PID \d+ on node (?P<node>\S+) exited on signal (?:4|6|7|8|11) \((?P<how>[^)]*)\)",
         "rank {rank} on {node} crashed: {how}", "the crash was in native code, not Python; see the lines above",
-        "https://github.com/NVIDIA/nccl/issues/1419", "clusterrun logs JOB[ --rank {rank}] -n 50",
-    ),
-    row(
-        "crashed", "free(): |double free|malloc(): |corrupted ",
+        "https://github.com/NVIDIA/nccl/issues/1419", "clusterrun logs JOB[ --rank {rank}] -n 50"),
+    row("crashed", "free(): |double free|malloc(): |corrupted ",
         r"free\(\): (?:invalid|double free)[\w ]*|double free or corruption|malloc\(\): (?:invalid|corrupted|unsorted)[\w ]*|corrupted (?:double-linked list|size vs)[\w. ]*",
         "a process crashed: its memory was corrupted ({0})", "compiled code failed, not Python: two libraries may bundle the same code (allocators, OpenMP), or one has the wrong version",
-        "https://github.com/pytorch/pytorch/issues/50137", "clusterrun logs JOB -n 50",
-    ),
-    row(
-        "crashed", "caught signal 7|signal: bus error|exitcode: -7)",
+        "https://github.com/pytorch/pytorch/issues/50137", "clusterrun logs JOB -n 50"),
+    row("crashed", "caught signal 7|signal: bus error|exitcode: -7)",
         r"Caught signal 7 \(|\] Signal: Bus error|failed \(exitcode: -7\) local_rank: (?P<local>\d+)", "a process crashed: bus error (signal 7)",
         "usually shared memory: /dev/shm is full, or too small in a container (df -h /dev/shm on the node; --shm-size), or a memory-mapped file was truncated",
-        "https://github.com/msr-fiddle/pipedream/issues/76", "srun df -h /dev/shm",
-    ),
-    row(
-        "crashed", "caught signal|signal: ", r"Caught signal (?:4|6|7|8|11) \((?P<how>[^):]*)|\] Signal: (?P<how_too>[A-Z][a-z ]+) \((?:4|6|7|8|11)\)",
+        "https://github.com/msr-fiddle/pipedream/issues/76", "srun df -h /dev/shm"),
+    row("crashed", "caught signal|signal: ", r"Caught signal (?:4|6|7|8|11) \((?P<how>[^):]*)|\] Signal: (?P<how_too>[A-Z][a-z ]+) \((?:4|6|7|8|11)\)",
         "a process crashed[: {how}]", "compiled code failed, not Python: the backtrace below that line names the library",
-        "https://github.com/deepseek-ai/DeepEP/issues/150", "clusterrun logs JOB -n 50",
-    ),
-    row(
-        "setup", "lmod has detected|unable to locate a modulefile|could not find conda environment|environmentnamenotfound|properly configured to use 'conda activate'|run 'conda init' before",
+        "https://github.com/deepseek-ai/DeepEP/issues/150", "clusterrun logs JOB -n 50"),
+    row("setup", "lmod has detected|unable to locate a modulefile|could not find conda environment|environmentnamenotfound|properly configured to use 'conda activate'|run 'conda init' before",
         r"Lmod has detected the following error: +(?P<what>.*)|(?P<what_too>Unable to locate a modulefile for '[^']+'|(?:EnvironmentNameNotFound: )?Could not find conda environment: \S+)"
         r"|(?P<what_old>[Yy]our shell has not been properly configured to use 'conda activate'|Run 'conda init' before 'conda activate')",
         "the job's environment could not be set up[: {what}]", "run the failing line by hand on a compute node; environment modules and conda setup there can differ from the login node's",
-        "https://github.com/conda/conda/issues/8536", "srun --pty bash -l", Strength.HINT, common=True,
-    ),
-    row(
-        "launch-failed", "error response from daemon|nvidia-container-cli: ", r"docker: Error response from daemon: (?P<what>.*)|(?P<what_too>nvidia-container-cli: .*)",
+        "https://github.com/conda/conda/issues/8536", "srun --pty bash -l", Strength.HINT, common=True),
+    row("launch-failed", "error response from daemon|nvidia-container-cli: ", r"docker: Error response from daemon: (?P<what>.*)|(?P<what_too>nvidia-container-cli: .*)",
         "the container could not be started: {what}", "the image, a mount or the node's GPU driver failed: the message says which",
-        "https://github.com/NVIDIA/nvidia-container-toolkit", "clusterrun logs JOB --stream err -n 30",
-    ),
-    row(
-        "launch-failed", "fatal:   |container creation failed: ", r"^\s*FATAL:   (?P<what>\S.*)|^\s*(?P<what_too>container creation failed: .*)", "the container could not be started: {what}",
+        "https://github.com/NVIDIA/nvidia-container-toolkit", "clusterrun logs JOB --stream err -n 30"),
+    row("launch-failed", "fatal:   |container creation failed: ", r"^\s*FATAL:   (?P<what>\S.*)|^\s*(?P<what_too>container creation failed: .*)", "the container could not be started: {what}",
         "the message is Apptainer's (Singularity's): the image's path, a mount or the node is wrong; try the same command on a compute node (srun --pty)",
-        "https://github.com/wheaton5/souporcell/issues/201", "clusterrun logs JOB --stream err -n 30",
-    ),
-    row(
-        "launch-failed", "permission denied (|host key verification failed|ssh exited with exit code 255",
+        "https://github.com/wheaton5/souporcell/issues/201", "clusterrun logs JOB --stream err -n 30"),
+    row("launch-failed", "permission denied (|host key verification failed|ssh exited with exit code 255",
         r"(?:(?P<node>[\w.-]+): )?(?:\S+@(?P<node_too>[\w.-]+): )?(?P<what>Permission denied \([a-z,-]+\)|Host key verification failed|ssh exited with exit code 255)",
         "ssh could not log in[ on {node}]: {what}",
         "pdsh and mpirun start ranks on other nodes through ssh: start them with srun instead (--nodes), or set up ssh keys between the nodes",
-        "https://github.com/deepspeedai/DeepSpeed/issues/5709", "clusterrun submit … --nodes N",
-    ),
-    row(
-        "launch-failed", "docker daemon", r"(?P<what>(?i:permission denied) while trying to connect to the Docker daemon|Cannot connect to the Docker daemon)", "the container could not be started: {what}",
-        "most clusters offer no Docker: use Apptainer, or pyxis (srun --container-image)", "https://docs.docker.com/engine/install/linux-postinstall/", "clusterrun logs JOB --stream err -n 30",
-    ),
-    row(
-        "launch-failed", "not enough slots|mpirun was unable to|unable to reliably start|ate daemon has unexpectedly|orte daemon has unexpectedly|attempt to run as root",
+        "https://github.com/deepspeedai/DeepSpeed/issues/5709", "clusterrun submit … --nodes N"),
+    row("launch-failed", "docker daemon", r"(?P<what>(?i:permission denied) while trying to connect to the Docker daemon|Cannot connect to the Docker daemon)", "the container could not be started: {what}",
+        "most clusters offer no Docker: use Apptainer, or pyxis (srun --container-image)", "https://docs.docker.com/engine/install/linux-postinstall/", "clusterrun logs JOB --stream err -n 30"),
+    row("launch-failed", "not enough slots|mpirun was unable to|unable to reliably start|ate daemon has unexpectedly|orte daemon has unexpectedly|attempt to run as root",
         r"(?P<what>There are not enough slots available|mpirun was unable to (?:find the specified executable|launch the specified application)|(?:ORTE|PRTE) was unable to reliably start|An? (?:ORTE|PRTE) daemon has unexpectedly failed"
         r"|mpirun has detected an attempt to run as root)", "mpirun could not start the ranks: {what}",
         "the lines below say what is missing: enough tasks (--ntasks-per-node), or the program and Open MPI on every node",
-        "https://docs.open-mpi.org/en/v5.0.x/launching-apps/scheduling.html", "clusterrun logs JOB --stream err -n 50",
-    ),
-    row(
-        "launch-failed", "an error occurred in mpi_init|failed for some reason|pmi2_init failed",
+        "https://docs.open-mpi.org/en/v5.0.x/launching-apps/scheduling.html", "clusterrun logs JOB --stream err -n 50"),
+    row("launch-failed", "an error occurred in mpi_init|failed for some reason|pmi2_init failed",
         r"An error occurred in MPI_Init\w*|It looks like (?P<what>\S+(?: \S+){0,2}) failed for some reason|PMI2_Init failed",
         "MPI could not start: {0}", "the MPI library and the launcher are incompatible: srun --mpi=list shows what Slurm supports; torch needs no MPI",
-        "https://github.com/deepspeedai/DeepSpeed/issues/935", "srun --mpi=list",
-    ),
+        "https://github.com/deepspeedai/DeepSpeed/issues/935", "srun --mpi=list"),
     TERMINATE,
-    row(
-        "interrupted", "user defined signal|hangup|cpu time limit exceeded|file size limit exceeded",
+    row("interrupted", "user defined signal|hangup|cpu time limit exceeded|file size limit exceeded",
         r"(?:line \d+: +\d+ |^|tasks? [\d,-]+: )(?P<how>User defined signal [12]|Hangup|CPU time limit exceeded|File size limit exceeded)(?: |$)", "a process was ended by a signal that it does not handle: {how}",
         "User defined signal 1 is usually the warning before the time limit (--signal=USR1), which the program must handle; the others are shell limits (ulimit -a)",
-        "bash 5.2", "clusterrun logs JOB -n 50", Strength.HINT,
-    ),
-    row(
-        "killed", "killed|terminated by signal sigkill|terminated by signal 9", r"(?:line \d+: +\d+ |^)Killed(?: |$)|^zsh: killed |terminated by signal (?:SIGKILL|9)\b", "a process was killed (SIGKILL)",
-        "the log does not show what killed it; usually the kernel's OOM killer (host memory ran out)", "https://github.com/ArjunaCluster/ArjunaUsers/issues/52", "clusterrun submit … --mem SIZE",
-    ),
-    row(
-        "crashed", "segmentation fault|bus error|abort|illegal instruction|illegal hardware instruction|floating point exception|memory fault|terminated by signal ",
+        "bash 5.2", "clusterrun logs JOB -n 50", Strength.HINT),
+    row("killed", "killed|terminated by signal sigkill|terminated by signal 9", r"(?:line \d+: +\d+ |^)Killed(?: |$)|^zsh: killed |terminated by signal (?:SIGKILL|9)\b", "a process was killed (SIGKILL)",
+        "the log does not show what killed it; usually the kernel's OOM killer (host memory ran out)", "https://github.com/ArjunaCluster/ArjunaUsers/issues/52", "clusterrun submit … --mem SIZE"),
+    row("crashed", "segmentation fault|bus error|abort|illegal instruction|illegal hardware instruction|floating point exception|memory fault|terminated by signal ",
         r"(?:line \d+: +\d+ |^)(?P<how>Segmentation fault|Bus error|Aborted|Illegal instruction|Floating point exception|Memory fault) ?(?: +\(core ?dumped\))?(?: |\(|$)"
         r"|^zsh: (?P<how_too>segmentation fault|bus error|abort|illegal hardware instruction|floating point exception)(?: |$)|terminated by (?P<how_old>signal (?:SIGSEGV|SIGABRT|SIGBUS|SIGILL|SIGFPE|4|6|7|8|11))\b",
-        "a process crashed: {how}", "the crash was in native code, not Python; see the lines above", "bash 5.2", "clusterrun logs JOB -n 50",
-    ),
+        "a process crashed: {how}", "the crash was in native code, not Python; see the lines above", "bash 5.2", "clusterrun logs JOB -n 50"),
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Causes between ranks: collectives that time out, ports, names, the network, and peers that are gone."""
+"""Causes between ranks: collectives that time out, ports, names, the network, lost peers."""
 
 # ruff: noqa: E501 (a table: a pattern or a sentence stays in one piece)
 
@@ -17,136 +17,89 @@ _NAME = "use node names that resolve on every node (getent hosts NODE), or ask y
 _IB = "a link or switch failed, or the peer ended: if no rank died, exclude the node and tell your administrators (ibstat, NCCL_IB_TIMEOUT=22)"
 
 PEERS: tuple[CauseRow, ...] = (
-    row(
-        "collective-timeout", "watchdog caught collective operation timeout",
+    row("collective-timeout", "watchdog caught collective operation timeout",
         r"\[Rank (?P<reporter>\d+)\] Watchdog caught collective operation timeout: WorkNCCL\((?:SeqNum=(?P<seq>\d+), )?OpType=(?P<op>\w+)"
         r".*?Timeout\(ms\)=(?P<ms>\d+)",
-        "a collective ({op}) timed out[ after {limit}]", _HANG, "https://github.com/pytorch/pytorch/issues/118369", _HANG_COMMAND, Strength.HANG,
-    ),
-    row(
-        "collective-timeout", "ms for recv operation to complete|ms for send operation to complete",
+        "a collective ({op}) timed out[ after {limit}]", _HANG, "https://github.com/pytorch/pytorch/issues/118369", _HANG_COMMAND, Strength.HANG),
+    row("collective-timeout", "ms for recv operation to complete|ms for send operation to complete",
         r"Timed out waiting (?P<ms>\d+)ms for (?:send|recv) operation to complete",
         "a collective (gloo) timed out[ after {limit}]", _HANG, "https://github.com/facebookresearch/detectron2/issues/3243", _HANG_COMMAND,
-        Strength.HANG,
-    ),
-    row(
-        "collective-timeout", "application timeout caused pair closure", r"Application timeout caused pair closure",
-        "a collective (gloo) timed out", _HANG, "https://github.com/pytorch/gloo/blob/main/gloo/transport/tcp/pair.cc", _HANG_COMMAND, Strength.HANG,
-    ),
-    row(
-        "collective-timeout", "monitoredbarrier", r"Ranks? (?P<ranks>[\d, ]+) failed to pass monitoredBarrier in (?P<ms>\d+) ms",
+        Strength.HANG),
+    row("collective-timeout", "application timeout caused pair closure", r"Application timeout caused pair closure",
+        "a collective (gloo) timed out", _HANG, "https://github.com/pytorch/gloo/blob/main/gloo/transport/tcp/pair.cc", _HANG_COMMAND, Strength.HANG),
+    row("collective-timeout", "monitoredbarrier", r"Ranks? (?P<ranks>[\d, ]+) failed to pass monitoredBarrier in (?P<ms>\d+) ms",
         "a barrier timed out[ after {limit}]: rank {ranks} did not reach it", _HANG,
-        "https://github.com/pytorch/pytorch/blob/main/torch/csrc/distributed/c10d/ProcessGroupGloo.cpp", _HANG_COMMAND, Strength.HANG,
-    ),
-    row(
-        "collective-timeout", "heartbeat monitor timed out|watchdog got stuck for",
+        "https://github.com/pytorch/pytorch/blob/main/torch/csrc/distributed/c10d/ProcessGroupGloo.cpp", _HANG_COMMAND, Strength.HANG),
+    row("collective-timeout", "heartbeat monitor timed out|watchdog got stuck for",
         r"Rank (?P<reporter>\d+)\] (?:Heartbeat monitor timed out!|.*watchdog got stuck for (?P<seconds>\d+) seconds)",
         "NCCL hung: its watchdog thread got no response (a hang in NCCL or CUDA)", _HANG,
-        "https://github.com/hiyouga/LlamaFactory/issues/6953", _HANG_COMMAND, Strength.HANG,
-    ),
-    row(
-        "collective-timeout", "wait timeout after|socket timeout|timeout waiting for key",
+        "https://github.com/hiyouga/LlamaFactory/issues/6953", _HANG_COMMAND, Strength.HANG),
+    row("collective-timeout", "wait timeout after|socket timeout|timeout waiting for key",
         r"(?:DistStoreError|got error): (?:wait timeout after (?P<ms>\d+)ms|Socket Timeout)|RuntimeError: Socket Timeout|Timeout waiting for key: ",
-        "timed out waiting for another rank at the rendezvous (TCPStore)", _HANG, "https://github.com/pytorch/pytorch/pull/131808", _HANG_COMMAND, Strength.HANG,
-    ),
-    row(
-        "ranks-missing", "did not come within", r"join barrier: (?P<number>\d+) of (?P<all>\d+) ranks did not come within (?P<seconds>\d+) s: (?P<who>.*)",
+        "timed out waiting for another rank at the rendezvous (TCPStore)", _HANG, "https://github.com/pytorch/pytorch/pull/131808", _HANG_COMMAND, Strength.HANG),
+    row("ranks-missing", "did not come within", r"join barrier: (?P<number>\d+) of (?P<all>\d+) ranks did not come within (?P<seconds>\d+) s: (?P<who>.*)",
         "{number} of {all} ranks did not join the others: {who}",
         "check what these ranks printed: an import may take minutes, a setup line may hang, or a node may not reach the first node",
-        "clusterrun/worker/barriers.py", "clusterrun logs JOB -n 50",
-    ),
-    row(
-        "ranks-missing", "clients joined|workers joined", r"Timed out after (?P<seconds>\d+) seconds waiting for (?:clients|workers)\. (?P<came>\d+)/(?P<all>\d+)",
+        "clusterrun/worker/barriers.py", "clusterrun logs JOB -n 50"),
+    row("ranks-missing", "clients joined|workers joined", r"Timed out after (?P<seconds>\d+) seconds waiting for (?:clients|workers)\. (?P<came>\d+)/(?P<all>\d+)",
         "only {came} of {all} ranks joined within {seconds} s",
         "check what the other ranks printed; WORLD_SIZE and MASTER_ADDR must be the same on all nodes",
-        "https://github.com/Liuziyu77/Visual-RFT/issues/123", "clusterrun logs JOB -n 50", Strength.HANG,
-    ),
-    row(
-        "ranks-missing", "store based barrier",
+        "https://github.com/Liuziyu77/Visual-RFT/issues/123", "clusterrun logs JOB -n 50", Strength.HANG),
+    row("ranks-missing", "store based barrier",
         r"Timed out initializing process group in store based barrier on rank: ?\d+.*?\(world_size=(?P<all>\d+), worker_count=(?P<came>\d+)",
         "the ranks did not join as expected: {came} joined, {all} were expected",
         "check what the other ranks printed; more ranks than expected means that two runs, or two init_process_group calls, share one port",
-        "https://github.com/tczhangzhi/pytorch-distributed/issues/18", "clusterrun logs JOB -n 50", Strength.HANG,
-    ),
-    row(
-        "ranks-missing", "rendezvoustimeouterror", r"RendezvousTimeoutError", "not all torchrun agents joined in time",
+        "https://github.com/tczhangzhi/pytorch-distributed/issues/18", "clusterrun logs JOB -n 50", Strength.HANG),
+    row("ranks-missing", "rendezvoustimeouterror", r"RendezvousTimeoutError", "not all torchrun agents joined in time",
         "check what the other nodes printed; --nodes must be the number of torchrun processes that start",
-        "https://github.com/pytorch/pytorch/issues/67616", "clusterrun logs JOB -n 50", Strength.HANG,
-    ),
-    row(
-        "address-in-use", "rendezvous: port", r"rendezvous: port (?P<port>\d+) on (?P<node>\S+) is taken(?P<holder>.*)",
-        "port {port} on {node} is in use[ {holder}]", _PORT, "clusterrun/worker/rendezvous.py", "clusterrun submit … (without --master-port)",
-    ),
-    row(
-        "address-in-use", "address already in use|eaddrinuse|no free port on",
+        "https://github.com/pytorch/pytorch/issues/67616", "clusterrun logs JOB -n 50", Strength.HANG),
+    row("address-in-use", "rendezvous: port", r"rendezvous: port (?P<port>\d+) on (?P<node>\S+) is taken(?P<holder>.*)",
+        "port {port} on {node} is in use[ {holder}]", _PORT, "clusterrun/worker/rendezvous.py", "clusterrun submit … (without --master-port)"),
+    row("address-in-use", "address already in use|eaddrinuse|no free port on",
         r"(?:\bport:? |\]:|\d\.\d{1,3}:|localhost:|\*:|', )(?P<port>\d{2,5})\b(?!\.\d).*(?:EADDRINUSE|[Aa]ddress already in use)|EADDRINUSE|[Aa]ddress already in use|rendezvous: no free port on .*",
         "the port to listen on is already in use[ (port {port})]", _PORT + "; your own script should listen on port 0",
-        "https://github.com/vllm-project/vllm-omni/issues/6425", "clusterrun submit … (without --master-port)",
-    ),
-    row(
-        "name-resolution", "cannot resolve|no address of",
+        "https://github.com/vllm-project/vllm-omni/issues/6425", "clusterrun submit … (without --master-port)"),
+    row("name-resolution", "cannot resolve|no address of",
         r"rendezvous: cannot resolve (?P<name>[^:]+)|clusterrun: no address of (?P<name_too>\S+) that other nodes could reach",
-        "a node's name does not resolve[: {name}]", _NAME, "clusterrun/worker/rendezvous.py", "srun -N 2 getent hosts NODE",
-    ),
-    row(
-        "name-resolution", "gaierror|could not resolve hostname",
+        "a node's name does not resolve[: {name}]", _NAME, "clusterrun/worker/rendezvous.py", "srun -N 2 getent hosts NODE"),
+    row("name-resolution", "gaierror|could not resolve hostname",
         r"gaierror: \[Errno -?\d+\] (?P<what>.*)|ssh: Could not resolve hostname (?P<name>\S+?):",
-        "a name does not resolve[: {name}][: {what}]", _NAME, "https://github.com/vllm-project/vllm/issues/2407", "srun -N 2 getent hosts NODE",
-    ),
-    row(
-        "name-resolution", "cannot be retrieved (gai error", r"network addresses of \((?P<name>[^,]+), (?P<port>\d+)\) cannot be retrieved \(gai error",
-        "the name {name} does not resolve", _NAME, "https://github.com/hpcaitech/ColossalAI/issues/2841", "srun -N 2 getent hosts NODE", Strength.HINT,
-    ),
-    row(  # IBV_WC_WR_FLUSH_ERR: what was queued when the connection had failed already
-        "network", "got completion ", r"NET/IB ?P?[ :]+Got completion (?:from peer (?P<peer>\S+) )?with (?:status=|error )5\b",
-        "the network between nodes failed before this: {0}", _IB, "https://github.com/NVIDIA/nccl/issues/1814", "clusterrun submit … --exclude NODE", Strength.CONSEQUENCE,
-    ),
-    row(
-        "network", "got completion |got async event|got fatal event|call to ibv_|connect to |no route to host|network is unreachable",
+        "a name does not resolve[: {name}][: {what}]", _NAME, "https://github.com/vllm-project/vllm/issues/2407", "srun -N 2 getent hosts NODE"),
+    row("name-resolution", "cannot be retrieved (gai error", r"network addresses of \((?P<name>[^,]+), (?P<port>\d+)\) cannot be retrieved \(gai error",
+        "the name {name} does not resolve", _NAME, "https://github.com/hpcaitech/ColossalAI/issues/2841", "srun -N 2 getent hosts NODE", Strength.HINT),
+    # IBV_WC_WR_FLUSH_ERR: was queued when the connection had already failed
+    row("network", "got completion ", r"NET/IB ?P?[ :]+Got completion (?:from peer (?P<peer>\S+) )?with (?:status=|error )5\b",
+        "the network between nodes failed before this: {0}", _IB, "https://github.com/NVIDIA/nccl/issues/1814", "clusterrun submit … --exclude NODE", Strength.CONSEQUENCE),
+    row("network", "got completion |got async event|got fatal event|call to ibv_|connect to |no route to host|network is unreachable",
         r"NET/IB ?P?[ :]+Got completion (?:from peer (?P<peer>\S+) )?with (?:status=|error )(?!5\b)(?P<status>\d+)"
         r"|NET/IB.* Got (?:async|fatal) event ?: .*error|Call to ibv_(?!open_device|get_|query_)\w+ failed|NCCL WARN .*Connect to \S+ failed ?: (?!Connection re(?:fused|set)).*|No route to host"
         r"|Network is unreachable",
-        "the network between nodes failed: {0}", _IB, "https://github.com/NVIDIA/nccl/issues/1664", "clusterrun submit … --exclude NODE", Strength.HINT,
-    ),
-    row(
-        "network", "connectfullmesh failed", r"Gloo connectFullMesh failed with (?P<what>.*)", "gloo could not connect ranks across nodes: {what}",
+        "the network between nodes failed: {0}", _IB, "https://github.com/NVIDIA/nccl/issues/1664", "clusterrun submit … --exclude NODE", Strength.HINT),
+    row("network", "connectfullmesh failed", r"Gloo connectFullMesh failed with (?P<what>.*)", "gloo could not connect ranks across nodes: {what}",
         "gloo chose an interface that the other nodes cannot reach: set the right one (ip -br addr on a node lists them)",
-        "https://github.com/sgl-project/sglang/issues/3226", "clusterrun submit … --env GLOO_SOCKET_IFNAME=NAME",
-    ),
-    row(
-        "network", "destination is unreachable|failed to resolve ucx", r"Failed to resolve UCX endpoint.*|ucp_ep_create.* failed: Destination is unreachable",
-        "the network between nodes failed: {0}", _IB, "https://github.com/NVIDIA/NeMo-Aligner/issues/541", "clusterrun submit … --env UCX_TLS=tcp",
-    ),
-    row(
-        "network", "client socket has timed out|client socket has failed to connect",
+        "https://github.com/sgl-project/sglang/issues/3226", "clusterrun submit … --env GLOO_SOCKET_IFNAME=NAME"),
+    row("network", "destination is unreachable|failed to resolve ucx", r"Failed to resolve UCX endpoint.*|ucp_ep_create.* failed: Destination is unreachable",
+        "the network between nodes failed: {0}", _IB, "https://github.com/NVIDIA/NeMo-Aligner/issues/541", "clusterrun submit … --env UCX_TLS=tcp"),
+    row("network", "client socket has timed out|client socket has failed to connect",
         r"client socket has (?:timed out after (?P<seconds>\d+)(?: ?s|ms) while trying to connect to|failed to connect to) (?P<what>\([^)]*\)|[^\s,]+)",
         "the first node's port cannot be reached[: {what}]", "MASTER_ADDR or --rdzv-endpoint must be an address of the first node that the other nodes can reach, with its port open between nodes",
-        "https://github.com/pytorch/pytorch/issues/107021", "srun -N 2 getent hosts NODE", Strength.HINT,
-    ),
-    row(
-        "network", "cannot reach the run's store|the run's store at", r"(?P<what>(?:cannot reach the run's store at|the run's store at) .*)",
+        "https://github.com/pytorch/pytorch/issues/107021", "srun -N 2 getent hosts NODE", Strength.HINT),
+    row("network", "cannot reach the run's store|the run's store at", r"(?P<what>(?:cannot reach the run's store at|the run's store at) .*)",
         "{what}", "the nodes cannot reach the first node's port: a firewall blocks it, or the batch script had already ended",
-        "clusterrun/worker/barriers.py", "clusterrun logs JOB -n 50", Strength.HINT,
-    ),
-    row(
-        "network", "connection refused|connection timed out", r"pair\.cc:\d+\] (?:connect|SO_ERROR) \[(?P<host>[^\]]+)\]:(?P<port>\d+): (?P<why>Connection (?:refused|timed out))",
+        "clusterrun/worker/barriers.py", "clusterrun logs JOB -n 50", Strength.HINT),
+    row("network", "connection refused|connection timed out", r"pair\.cc:\d+\] (?:connect|SO_ERROR) \[(?P<host>[^\]]+)\]:(?P<port>\d+): (?P<why>Connection (?:refused|timed out))",
         "gloo could not connect to {host}:{port}: {why}", "the rank that listened there had ended, or its port is blocked between nodes; set GLOO_SOCKET_IFNAME to an interface that all nodes can reach",
-        "https://github.com/pytorch/pytorch/issues/108732", "clusterrun submit … --env GLOO_SOCKET_IFNAME=NAME", Strength.CONSEQUENCE,
-    ),
-    row(
-        "nccl-error", "nccl error in|ncclsystemerror|ncclunhandledcudaerror|ncclinternalerror|ncclinvalid|unhandled system error|unhandled cuda error|nccl error |rank failed: ",
+        "https://github.com/pytorch/pytorch/issues/108732", "clusterrun submit … --env GLOO_SOCKET_IFNAME=NAME", Strength.CONSEQUENCE),
+    row("nccl-error", "nccl error in|ncclsystemerror|ncclunhandledcudaerror|ncclinternalerror|ncclinvalid|unhandled system error|unhandled cuda error|nccl error |rank failed: ",
         r"nccl(?:(?:System|UnhandledCuda|Internal)Error|Invalid(?:Argument|Usage)): (?P<text>[^\n]{0,120})|NCCL Error [1-5]: (?P<text_too>.{0,80})|nccl[A-Z]\w* failed: (?P<text_old>.{0,80})|NCCL error in: [^,]*, (?!remote process exited)(?P<what>[^,\n]{1,80}), NCCL version"
         r"|(?P<other>unhandled (?:system|cuda) error)",
         "NCCL failed[: {what}][: {text}][: {other}]", "run once with NCCL_DEBUG=INFO: the lines before the error name the call that failed (network, shared memory, driver)",
-        "https://github.com/NVIDIA/nccl/issues/1066", "clusterrun submit … --env NCCL_DEBUG=INFO", Strength.HINT,
-    ),
-    row(
-        "peer-lost", "closed by peer|closed by remote peer|reset by peer|broken pipe|remote process exited|ncclremoteerror|lost the connection to another rank|run's store is gone"
+        "https://github.com/NVIDIA/nccl/issues/1066", "clusterrun submit … --env NCCL_DEBUG=INFO", Strength.HINT),
+    row("peer-lost", "closed by peer|closed by remote peer|reset by peer|broken pipe|remote process exited|ncclremoteerror|lost the connection to another rank|run's store is gone"
         "|nccl communicator was aborted|taking the entire process down|operations have failed or timed out|0 bytes from the|recvvalue failed|failed to recv, got 0 bytes|connection refused|rendezvousconnectionerror|rendezvousclosederror|horovod has been shut down|application crash on rank",
         r"(?i)Connection (?:closed|reset) by (?:remote )?peer(?:,? (?P<peer>\[?[\w.-]+[]:<]+\d+>?))?|Broken pipe|remote process exited|ncclRemoteError|lost the connection to another rank|run's store is gone"
         r"|NCCL communicator was aborted|taking the entire process down|NCCL operations have failed or timed out|recvValue failed|failed to recv, got 0 bytes"
         r"|Connection refused|Rendezvous(?:Connection|Closed)Error|Horovod has been shut down|possible application crash on rank \d+",
         "the connection to another rank was lost", _PEER, "https://github.com/meta-pytorch/torchrec/issues/3560", "clusterrun logs JOB --errors",
-        Strength.CONSEQUENCE,
-    ),
+        Strength.CONSEQUENCE),
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Causes that Python and the training itself tell."""
+"""Causes in Python and in the training."""
 
 # ruff: noqa: E501 (a table: a pattern or a sentence stays in one piece)
 
@@ -11,199 +11,119 @@ _NAN = "try a lower learning rate, a longer warm-up, gradient clipping, or bf16 
 _HOST = "use less host memory (fewer data-loading workers, smaller batches, memory-mapped data), or request more"
 
 PYTHON: tuple[CauseRow, ...] = (
-    row(
-        "import-error", "modulenotfounderror", r"ModuleNotFoundError: No module named '?(?P<module>(?:src|utils?|models?|modules|data|lib|libs|configs?|common|core|tools|scripts|networks?|helpers|misc|engine|trainers?|options|losses)(?:\.\w+)*)'?",
+    row("import-error", "modulenotfounderror", r"ModuleNotFoundError: No module named '?(?P<module>(?:src|utils?|models?|modules|data|lib|libs|configs?|common|core|tools|scripts|networks?|helpers|misc|engine|trainers?|options|losses)(?:\.\w+)*)'?",
         "a module of your project cannot be imported: {module}", "its folder must be on the Python path (PYTHONPATH, or start the job there), and its file must exist: check that the checkout is complete",
-        "https://github.com/iedwardwangi/MetaAdapter/issues/2", "clusterrun submit … --env PYTHONPATH=FOLDER",
-    ),
-    row(
-        "library-mismatch", "did not match any variant of untagged enum", r"data did not match any variant of untagged enum \w*(?:Wrapper|Tokenizer)\w*.*", "the tokenizer's file is newer than the installed tokenizers and transformers can read: {0}",
-        "install a newer transformers (with its tokenizers) into the Python that the job uses", "https://github.com/allenai/open-instruct/issues/738", "python -m pip install --upgrade transformers tokenizers",
-    ),
-    row(
-        "exception", "pytorchstreamreader|unexpected eof, expected|metadataincompletebuffer|invalidheaderdeserialization|headertoolarge|ran out of input|invalid load key",
+        "https://github.com/iedwardwangi/MetaAdapter/issues/2", "clusterrun submit … --env PYTHONPATH=FOLDER"),
+    row("library-mismatch", "did not match any variant of untagged enum", r"data did not match any variant of untagged enum \w*(?:Wrapper|Tokenizer)\w*.*", "the tokenizer's file is newer than the installed tokenizers and transformers can read: {0}",
+        "install a newer transformers (with its tokenizers) into the Python that the job uses", "https://github.com/allenai/open-instruct/issues/738", "python -m pip install --upgrade transformers tokenizers"),
+    row("exception", "pytorchstreamreader|unexpected eof, expected|metadataincompletebuffer|invalidheaderdeserialization|headertoolarge|ran out of input|invalid load key",
         r"(?:Error|Exception): (?P<what>.*(?:PytorchStreamReader failed (?:reading zip archive|finding central directory|locating).*|unexpected EOF, expected.*|MetadataIncompleteBuffer|InvalidHeaderDeserialization|HeaderTooLarge|Ran out of input|invalid load key.*))",
         "a checkpoint or other saved file is incomplete or damaged: {what}", "the file was cut short while it was written (full disk, a job that ended), only half downloaded, or is a Git LFS pointer (key 'v'): use the previous one, or download it again",
-        "https://github.com/sml2h3/dddd_trainer/issues/36", "clusterrun logs JOB[ --rank {rank}] --stream err -n 50",
-    ),
-    row(
-        "usage", "could not override '|cannot find primary config|could not find '|you must specify '|error locating target|in 'con|missing mandatory value|is not in struct",
+        "https://github.com/sml2h3/dddd_trainer/issues/36", "clusterrun logs JOB[ --rank {rank}] --stream err -n 50"),
+    row("usage", "could not override '|cannot find primary config|could not find '|you must specify '|error locating target|in 'con|missing mandatory value|is not in struct",
         r"^(?P<what>Could not override '.*|Cannot find primary config .*|(?:In '[^']+': )?Could not find '[\w-]+/[^']+'.*|You must specify '.*|Error locating target '[^']+'|Missing mandatory value: .*|Key '[^']+' is not in struct)",
         "Hydra rejected the configuration: {what}", "the option, file or class that the configuration names must exist; HYDRA_FULL_ERROR=1 shows the full stack trace",
-        "https://hydra.cc/docs/advanced/override_grammar/basic/", "clusterrun submit … --env HYDRA_FULL_ERROR=1", Strength.HINT,
-    ),
-    row(
-        "import-error", "modulenotfounderror", r"ModuleNotFoundError: No module named '?(?P<module>[\w.]+)'?", "the module {module} is not installed",
-        _PIP, "Python 3.11", "python -m pip install {module}",
-    ),
-    row(
-        "import-error", ": no module named ", r"^\S*python[\d.]*: No module named '?(?P<module>[\w.]+)'?", "the module {module} is not installed",
-        _PIP, "https://github.com/python/cpython/blob/main/Lib/runpy.py", "python -m pip install {module}",
-    ),
-    row(
-        "import-error", "cannot import torch", r"(?P<python>\S+) cannot import torch \((?P<why>.*)\)", "{python} cannot import torch: {why}", _PIP,
-        "clusterrun/worker/entry.py", "{python} -m pip install torch",
-    ),
-    row(
-        "import-error", "need to install|please install|library but it was not found|pip install",
+        "https://hydra.cc/docs/advanced/override_grammar/basic/", "clusterrun submit … --env HYDRA_FULL_ERROR=1", Strength.HINT),
+    row("import-error", "modulenotfounderror", r"ModuleNotFoundError: No module named '?(?P<module>[\w.]+)'?", "the module {module} is not installed",
+        _PIP, "Python 3.11", "python -m pip install {module}"),
+    row("import-error", ": no module named ", r"^\S*python[\d.]*: No module named '?(?P<module>[\w.]+)'?", "the module {module} is not installed",
+        _PIP, "https://github.com/python/cpython/blob/main/Lib/runpy.py", "python -m pip install {module}"),
+    row("import-error", "cannot import torch", r"(?P<python>\S+) cannot import torch \((?P<why>.*)\)", "{python} cannot import torch: {why}", _PIP,
+        "clusterrun/worker/entry.py", "{python} -m pip install torch"),
+    row("import-error", "need to install|please install|library but it was not found|pip install",
         r"(?:Import|ModuleNotFound|Runtime|Value|OS|Attribute)Error: (?P<what>(?=.*(?:need to install|[Pp]lease install|pip install|library but it was not found)).*)|^(?P<what_too>\w+ requires the \S+ library but it was not found.*?\.)",
-        "a package is missing: {what}", _PIP, "https://github.com/huggingface/evaluate/issues/323", "python -m pip list",
-    ),
-    row(
-        "import-error", "importerror: ", r"ImportError: (?P<what>.+)", "an import failed: {what}",
+        "a package is missing: {what}", _PIP, "https://github.com/huggingface/evaluate/issues/323", "python -m pip list"),
+    row("import-error", "importerror: ", r"ImportError: (?P<what>.+)", "an import failed: {what}",
         "the installed version may differ from the one the code expects: compare it with the login node's (pip list)", "Python 3.11",
-        "python -m pip list",
-    ),
-    row(
-        "nan-loss", "is not finite at step", r"(?P<whose>the (?:loss of rank [\d, ]+|gradient)) is not finite at step (?P<step>\d+)(?:.*?: (?P<todo>try .*))?",
-        "{whose} is not finite at step {step}", _NAN, "clusterrun/worker/train.py", "clusterrun submit … --set lr=LOWER",
-    ),
-    row(
-        "nan-loss", "nan|infinite|not finite|floatingpointerror", r"(?i)\bloss(?: value)?(?: is|=| became| was|:)? ?(?:\w+ )?(?:nan|inf|infinite|not finite)\b.{0,40}?\b(?:stop|abort|exit|terminat|quit)"
+        "python -m pip list"),
+    row("nan-loss", "is not finite at step", r"(?P<whose>the (?:loss of rank [\d, ]+|gradient)) is not finite at step (?P<step>\d+)(?:.*?: (?P<todo>try .*))?",
+        "{whose} is not finite at step {step}", _NAN, "clusterrun/worker/train.py", "clusterrun submit … --set lr=LOWER"),
+    row("nan-loss", "nan|infinite|not finite|floatingpointerror", r"(?i)\bloss(?: value)?(?: is|=| became| was|:)? ?(?:\w+ )?(?:nan|inf|infinite|not finite)\b.{0,40}?\b(?:stop|abort|exit|terminat|quit)"
         r"|FloatingPointError: .{0,200}(?:nan|inf|overflow|loss)|Error: .{0,120}?\b(?:nan|infinite|non-finite)\b.{0,20}\bloss|Error: .{0,120}?\bloss\b.{0,60}\b(?:nan|infinite|non-finite)\b|returned nan values in its \d"
         r"|outputs? (?:is|are) nan!? *stop",
-        "the loss became NaN or infinite", _NAN, "https://github.com/Intellindust-AI-Lab/DEIM/issues/96", "clusterrun submit … --set lr=LOWER",
-    ),
-    row(
-        "nan-loss", "found nan|found inf", r"(?:Error|Exception): (?:[Rr]ank (?P<rank>\d+): )?.{0,80}?\b[Ff]ound (?P<what>NaN|[Ii]nf\w*) in (?:the )?(?P<where>(?:\w+ ){0,3}(?:grad|loss)\w*)",
-        "{what} in the {where}", _NAN, "https://github.com/alibaba/Pai-Megatron-Patch/issues/366", "clusterrun submit … --set lr=LOWER",
-    ),
-    row(
-        "nan-loss", "loss scale already at minimum|minimum loss scale reached", r"loss scale already at minimum|Minimum loss scale reached", "the loss scale fell to its minimum: the gradients of every step are NaN or infinite",
-        _NAN, "https://github.com/ymcui/Chinese-LLaMA-Alpaca/issues/534", "clusterrun submit … --set lr=LOWER",
-    ),
-    row(
-        "host-memory", "out of memory on cpu", r"out of memory on (?P<where>cpu.*?), micro batch (?P<micro>\d+): (?P<todo>.+)",
-        "host memory ran out: {where}, with a micro batch of {micro}", "{todo}", "clusterrun/worker/training/memory.py", "clusterrun submit … --set auto_micro_batch=true",
-    ),
-    row(
-        "host-memory", "memoryerror|can't allocate memory|cannot allocate memory|unable to allocate|bad_alloc|running low on memory",
+        "the loss became NaN or infinite", _NAN, "https://github.com/Intellindust-AI-Lab/DEIM/issues/96", "clusterrun submit … --set lr=LOWER"),
+    row("nan-loss", "found nan|found inf", r"(?:Error|Exception): (?:[Rr]ank (?P<rank>\d+): )?.{0,80}?\b[Ff]ound (?P<what>NaN|[Ii]nf\w*) in (?:the )?(?P<where>(?:\w+ ){0,3}(?:grad|loss)\w*)",
+        "{what} in the {where}", _NAN, "https://github.com/alibaba/Pai-Megatron-Patch/issues/366", "clusterrun submit … --set lr=LOWER"),
+    row("nan-loss", "loss scale already at minimum|minimum loss scale reached", r"loss scale already at minimum|Minimum loss scale reached", "the loss scale fell to its minimum: the gradients of every step are NaN or infinite",
+        _NAN, "https://github.com/ymcui/Chinese-LLaMA-Alpaca/issues/534", "clusterrun submit … --set lr=LOWER"),
+    row("host-memory", "out of memory on cpu", r"out of memory on (?P<where>cpu.*?), micro batch (?P<micro>\d+): (?P<todo>.+)",
+        "host memory ran out: {where}, with a micro batch of {micro}", "{todo}", "clusterrun/worker/training/memory.py", "clusterrun submit … --set auto_micro_batch=true"),
+    row("host-memory", "memoryerror|can't allocate memory|cannot allocate memory|unable to allocate|bad_alloc|running low on memory",
         r"(?:^|\W)MemoryError\b|std::bad_alloc(?!: hip)|due to the node running low on memory|can't allocate memory|[Cc]annot allocate memory|_ArrayMemoryError: (?P<what>.*)",
-        "host memory ran out in this rank", _HOST, "https://github.com/pytorch/pytorch/issues/20618", "clusterrun submit … --mem SIZE",
-    ),
-    row(  # Ray starts them again some times
-        "host-memory", "killed due to memory pressure", r"(?P<n>[1-9]\d*) Workers \(tasks / actors\) killed due to memory pressure",
+        "host memory ran out in this rank", _HOST, "https://github.com/pytorch/pytorch/issues/20618", "clusterrun submit … --mem SIZE"),
+    # Ray restarts them a few times
+    row("host-memory", "killed due to memory pressure", r"(?P<n>[1-9]\d*) Workers \(tasks / actors\) killed due to memory pressure",
         "Ray killed {n} of its workers because the node ran out of memory", _HOST, "https://github.com/jchengai/planTF/issues/28",
-        "clusterrun submit … --mem SIZE", Strength.HINT,
-    ),
-    row(
-        "shared-memory", "call to shm_open failed", r"Call to shm_open failed ?: (?P<why>(?!File exists).+)",
+        "clusterrun submit … --mem SIZE", Strength.HINT),
+    row("shared-memory", "call to shm_open failed", r"Call to shm_open failed ?: (?P<why>(?!File exists).+)",
         "NCCL could not create a shared memory segment (/dev/shm): {why}", "\"Permission denied\": another user has a segment of that name, or the mode of /dev/shm is not 1777; \"No space\": it is full",
-        "https://github.com/NVIDIA/nccl/issues/312", "srun ls -ld /dev/shm",
-    ),
-    row(
-        "shared-memory", "out of shared memory|insufficient shared memory|posix_fallocate|shared memory segment|</?torch_|/dev/shm|</torch_",
+        "https://github.com/NVIDIA/nccl/issues/312", "srun ls -ld /dev/shm"),
+    row("shared-memory", "out of shared memory|insufficient shared memory|posix_fallocate|shared memory segment|</?torch_|/dev/shm|</torch_",
         r"out of shared memory|insufficient shared memory|posix_fallocate.*No space left|[Ee]rror while (?:creating|attaching to) shared memory segment|unable to (?:open|write|mmap|resize|allocate).*(?:</?torch_|/dev/shm).*|/dev/shm\S*'?.*No space left"
         r"|No space left on device.*/dev/shm",
         "/dev/shm is full: data-loading workers and NCCL pass their data through it",
         "use fewer workers (num_workers), or a container with a larger /dev/shm; torch.multiprocessing.set_sharing_strategy('file_system') avoids it",
-        "https://github.com/pytorch/pytorch/issues/5040", "df -h /dev/shm",
-    ),
-    row(
-        "exception", "background workers are no longer alive", r"(?:One or more|Some) background workers are no longer alive",
+        "https://github.com/pytorch/pytorch/issues/5040", "df -h /dev/shm"),
+    row("exception", "background workers are no longer alive", r"(?:One or more|Some) background workers are no longer alive",
         "the data-loading processes had ended", "the first error above that line shows the cause",
-        "https://github.com/MIC-DKFZ/nnUNet/issues/1546", "clusterrun logs JOB -n 50", Strength.CONSEQUENCE,
-    ),
-    row(
-        "shared-memory", "is killed by signal: bus error", r"DataLoader worker \(pid\(?s?\)? ?(?P<pid>\d+)\) is killed by signal: Bus error",
+        "https://github.com/MIC-DKFZ/nnUNet/issues/1546", "clusterrun logs JOB -n 50", Strength.CONSEQUENCE),
+    row("shared-memory", "is killed by signal: bus error", r"DataLoader worker \(pid\(?s?\)? ?(?P<pid>\d+)\) is killed by signal: Bus error",
         "a data-loading worker ({pid}) ran out of shared memory: /dev/shm is full", "use fewer workers (num_workers), or a container with a larger /dev/shm",
-        "https://github.com/XPixelGroup/BasicSR/issues/59", "df -h /dev/shm",
-    ),
-    row(
-        "crashed", "is killed by signal: ",
+        "https://github.com/XPixelGroup/BasicSR/issues/59", "df -h /dev/shm"),
+    row("crashed", "is killed by signal: ",
         r"DataLoader worker \(pid\(?s?\)? ?(?P<pid>\d+)\) is killed by signal: (?P<how>Segmentation fault|Aborted|Illegal instruction|Floating point exception)",
         "a data-loading worker ({pid}) crashed: {how}", "compiled code in the dataset failed: num_workers=0 shows the Python line",
-        "https://github.com/pytorch/pytorch/blob/main/torch/csrc/DataLoader.cpp", "clusterrun logs JOB[ --rank {rank}] -n 50",
-    ),
-    row(
-        "killed", "is killed by signal: killed", r"DataLoader worker \(pid\(?s?\)? ?(?P<pid>\d+)\) is killed by signal: Killed",
+        "https://github.com/pytorch/pytorch/blob/main/torch/csrc/DataLoader.cpp", "clusterrun logs JOB[ --rank {rank}] -n 50"),
+    row("killed", "is killed by signal: killed", r"DataLoader worker \(pid\(?s?\)? ?(?P<pid>\d+)\) is killed by signal: Killed",
         "a data-loading worker ({pid}) was killed (SIGKILL)", "usually the kernel, because host memory ran out: use fewer workers, or request more memory",
-        "https://github.com/pytorch/pytorch/issues/8976", "clusterrun submit … --mem SIZE",
-    ),
-    row(
-        "killed", "sigkill", r"[Dd]ied with <Signals\.SIGKILL: 9>", "a child process was killed (SIGKILL)",
-        "usually the kernel, because host memory ran out", "Python 3.11 subprocess", "clusterrun submit … --mem SIZE",
-    ),
-    row(
-        "killed", "terminated with signal sigkill", r"process \d+ terminated with signal SIGKILL", "a spawned process was killed (SIGKILL)",
-        "usually the kernel, because host memory ran out", "https://github.com/resistzzz/Prompt4NR/issues/3", "clusterrun submit … --mem SIZE",
-    ),
-    row(
-        "crashed", "terminated with signal sig", r"process \d+ terminated with signal (?P<how>SIG(?:SEGV|ABRT|BUS|ILL|FPE))", "a spawned process crashed ({how})",
+        "https://github.com/pytorch/pytorch/issues/8976", "clusterrun submit … --mem SIZE"),
+    row("killed", "sigkill", r"[Dd]ied with <Signals\.SIGKILL: 9>", "a child process was killed (SIGKILL)",
+        "usually the kernel, because host memory ran out", "Python 3.11 subprocess", "clusterrun submit … --mem SIZE"),
+    row("killed", "terminated with signal sigkill", r"process \d+ terminated with signal SIGKILL", "a spawned process was killed (SIGKILL)",
+        "usually the kernel, because host memory ran out", "https://github.com/resistzzz/Prompt4NR/issues/3", "clusterrun submit … --mem SIZE"),
+    row("crashed", "terminated with signal sig", r"process \d+ terminated with signal (?P<how>SIG(?:SEGV|ABRT|BUS|ILL|FPE))", "a spawned process crashed ({how})",
         "the crash was in native code, not Python; see the lines above", "https://github.com/pytorch/pytorch/blob/main/torch/multiprocessing/spawn.py",
-        "clusterrun logs JOB -n 50",
-    ),
-    row(
-        "crashed", "died with <signals", r"[Dd]ied with <Signals\.(?P<how>SIG(?:SEGV|ABRT|BUS|ILL|FPE)): \d+>", "a child process crashed ({how})",
-        "the crash was in native code, not Python; see the lines above", "Python 3.11 subprocess", "clusterrun logs JOB -n 50",
-    ),
-    row(
-        "rank-lost", "actor died unexpectedly|worker died or was killed",
+        "clusterrun logs JOB -n 50"),
+    row("crashed", "died with <signals", r"[Dd]ied with <Signals\.(?P<how>SIG(?:SEGV|ABRT|BUS|ILL|FPE)): \d+>", "a child process crashed ({how})",
+        "the crash was in native code, not Python; see the lines above", "Python 3.11 subprocess", "clusterrun logs JOB -n 50"),
+    row("rank-lost", "actor died unexpectedly|worker died or was killed",
         r"(?:ActorDied|RayActor)Error: The actor died unexpectedly|A worker died or was killed while executing a task", "a Ray worker ended without a message: killed, out of host memory, or crashed",
         "request more memory, or use fewer workers per node; Ray's own log of that worker (session_latest/logs) may say more",
-        "https://github.com/langfengQ/verl-agent/issues/52", "clusterrun submit … --mem SIZE", Strength.HINT,
-    ),
-    row(
-        "interrupted", "got signal: |death signal, shutting down",
+        "https://github.com/langfengQ/verl-agent/issues/52", "clusterrun submit … --mem SIZE", Strength.HINT),
+    row("interrupted", "got signal: |death signal, shutting down",
         r"SignalException: Process \d+ got signal: (?P<signal>\d+)|Received (?P<signal_too>\d+) death signal, shutting down workers", "torchrun was stopped by a signal ({signal})",
         "the cause is elsewhere: a failed rank on another node, scancel, or the time limit; signal 1 (SIGHUP) means that the terminal was closed",
-        "https://github.com/pytorch/pytorch/blob/main/torch/distributed/elastic/multiprocessing/api.py", "clusterrun logs JOB --errors", Strength.HINT,
-    ),
-    row(
-        "crashed", "fatal python error", r"Fatal Python error: (?P<how>.*)", "the interpreter crashed: {how}",
+        "https://github.com/pytorch/pytorch/blob/main/torch/distributed/elastic/multiprocessing/api.py", "clusterrun logs JOB --errors", Strength.HINT),
+    row("crashed", "fatal python error", r"Fatal Python error: (?P<how>.*)", "the interpreter crashed: {how}",
         "compiled code failed, not Python: the stack below that line shows the Python line that called it", "Python 3.11 faulthandler",
-        "clusterrun logs JOB[ --rank {rank}] -n 50",
-    ),
-    row(
-        "usage", ": error: ", r"^(?:\S*\.py: error: (?P<what>.*)|[\w./-]+: error: (?P<what_too>(?:unrecognized arguments|the following arguments are required|argument \S+|invalid choice).*))", "the script rejected its arguments: {what}", "fix the arguments after the script's name",
-        "Python 3.11 argparse", "python SCRIPT --help",
-    ),
-    row(
-        "usage", "error: no such option|error: missing option|error: missing argument|error: invalid value for|error: got unexpected extra argument",
+        "clusterrun logs JOB[ --rank {rank}] -n 50"),
+    row("usage", ": error: ", r"^(?:\S*\.py: error: (?P<what>.*)|[\w./-]+: error: (?P<what_too>(?:unrecognized arguments|the following arguments are required|argument \S+|invalid choice).*))", "the script rejected its arguments: {what}", "fix the arguments after the script's name",
+        "Python 3.11 argparse", "python SCRIPT --help"),
+    row("usage", "error: no such option|error: missing option|error: missing argument|error: invalid value for|error: got unexpected extra argument",
         r"^Error: (?P<what>(?:No such option|Missing (?:option|argument)|Invalid value for|Got unexpected extra argument).*)", "the script rejected its arguments: {what}", "fix the arguments after the script's name",
-        "https://click.palletsprojects.com/en/stable/exceptions/", "python SCRIPT --help",
-    ),
-    row(
-        "process-limit", "can't start new thread|resource temporarily unavailable", r"can't start new thread|(?:fork|pthread_create).{0,80}Resource temporarily unavailable",
+        "https://click.palletsprojects.com/en/stable/exceptions/", "python SCRIPT --help"),
+    row("process-limit", "can't start new thread|resource temporarily unavailable", r"can't start new thread|(?:fork|pthread_create).{0,80}Resource temporarily unavailable",
         "a rank cannot start more threads or processes: {0}", "use fewer data-loading workers and threads (OMP_NUM_THREADS), or raise the limit (ulimit -u)",
-        "https://github.com/pytorch/pytorch/issues/4019", "clusterrun submit … --env OMP_NUM_THREADS=1 --setup 'ulimit -u'",
-    ),
-    row(
-        "interrupted", "keyboardinterrupt", r"^KeyboardInterrupt\b", "a rank was interrupted (SIGINT)", "someone sent SIGINT: scancel --signal=INT, or Ctrl-C in an interactive step",
-        "Python 3.11", "clusterrun logs JOB -n 50", Strength.HINT,
-    ),
+        "https://github.com/pytorch/pytorch/issues/4019", "clusterrun submit … --env OMP_NUM_THREADS=1 --setup 'ulimit -u'"),
+    row("interrupted", "keyboardinterrupt", r"^KeyboardInterrupt\b", "a rank was interrupted (SIGINT)", "someone sent SIGINT: scancel --signal=INT, or Ctrl-C in an interactive step",
+        "Python 3.11", "clusterrun logs JOB -n 50", Strength.HINT),
 )  # fmt: skip
 
-#: For an exception that no row knows.
+#: An exception that no row knows.
 EXCEPTION = row(
-    "exception",
-    "exception",
-    "exception",
-    "{error}",
-    "the script raised this exception at the line shown",
-    "Python 3.11",
-    "clusterrun logs JOB[ --rank {rank}] --stream err -n 50",
-)
-#: For the last line of a traceback whose beginning is not there: only where no other row knows the line.
+    "exception", "exception", "exception", "{error}", "the script raised this exception at the line shown",
+    "Python 3.11", "clusterrun logs JOB[ --rank {rank}] --stream err -n 50",
+)  # fmt: skip
+#: The last line of a traceback whose beginning is missing, if no other row matches the line.
 BARE = row(
-    "exception",
-    "error: |exception: |error(|exception(|failure: |timeoutexpired: |assertionerror|notimplementederror|recursionerror",
+    "exception", "error: |exception: |error(|exception(|failure: |timeoutexpired: |assertionerror|notimplementederror|recursionerror",
     r"^(?:[\w.]+\.)?(?!ChildFailedError|CalledProcessError|CommandNotFoundError)"
-    r"(?:(?:[A-Z]\w*(?:Error|Exception|Failure)|Exception|TimeoutExpired): .+"
-    r"|(?:AssertionError|NotImplementedError|RecursionError)$)",
-    "{0}",
-    "the traceback of this exception is not in the log; the lines above may show where it was raised",
-    "Python 3.11",
-    "clusterrun logs JOB[ --rank {rank}] --stream err -n 50",
-    Strength.HINT,
-)
-#: For a script that ended itself with a status, or a command that did.
+    r"(?:(?:[A-Z]\w*(?:Error|Exception|Failure)|Exception|TimeoutExpired): .+|(?:AssertionError|NotImplementedError|RecursionError)$)",
+    "{0}", "the traceback of this exception is not in the log; the lines above may show where it was raised",
+    "Python 3.11", "clusterrun logs JOB[ --rank {rank}] --stream err -n 50", Strength.HINT,
+)  # fmt: skip
+#: A script, or a command in it, that exited with a status.
 EXIT = row(
-    "exit-status",
-    "exited",
-    "exited",
-    "{error}",
-    "the script (or a program it ran) exited with this status on its own; see its earlier output",
-    "clusterrun/worker/user_code.py",
-    "clusterrun logs JOB[ --rank {rank}] -n 50",
-)
+    "exit-status", "exited", "exited", "{error}", "the script (or a program it ran) exited with this status on its own; see its earlier output",
+    "clusterrun/worker/user_code.py", "clusterrun logs JOB[ --rank {rank}] -n 50",
+)  # fmt: skip

@@ -1,4 +1,4 @@
-"""Causes that Slurm tells: limits, preemption, nodes, memory, cancels, and how srun says that a task ended."""
+"""Causes that Slurm reports: limits, preemption, nodes, memory, cancellation, and the end of a task."""
 
 # ruff: noqa: E501 (a table: a pattern or a sentence stays in one piece)
 
@@ -13,130 +13,78 @@ _ECHO = "this is how a task ended, not the cause"
 _SIGNALS = r"Segmentation fault|Bus error|Floating point exception|Illegal instruction|Aborted"
 
 SLURM: tuple[CauseRow, ...] = (
-    row(
-        "time-limit", "due to time limit", r"CANCELLED AT (?P<at>[\d:T-]+) DUE TO TIME LIMIT",
+    row("time-limit", "due to time limit", r"CANCELLED AT (?P<at>[\d:T-]+) DUE TO TIME LIMIT",
         "the job reached its time limit at {at}",
         "request more time, or save and resume in another job: clusterrun's tasks save before the limit and resume (--requeue)",
-        SLURM_C, "clusterrun submit … --time LONGER",
-    ),
-    row(
-        "preemption", "due to preemption", r"CANCELLED AT (?P<at>[\d:T-]+) DUE TO PREEMPTION",
+        SLURM_C, "clusterrun submit … --time LONGER"),
+    row("preemption", "due to preemption", r"CANCELLED AT (?P<at>[\d:T-]+) DUE TO PREEMPTION",
         "the job was preempted at {at}: a higher-priority job took its nodes",
         "let Slurm restart it (--requeue; clusterrun's tasks resume from their checkpoint), or use a partition or QOS that is not preempted",
-        "https://github.com/SystemsGenetics/GEMmaker/issues/233", "clusterrun submit … --requeue",
-    ),
-    row(
-        "preemption", "this job is preempted", r"Caught signal \w+ on \S+: this job is preempted", "submitit treated the signal as a preemption: a higher-priority job took the nodes, or someone requeued the job",
+        "https://github.com/SystemsGenetics/GEMmaker/issues/233", "clusterrun submit … --requeue"),
+    row("preemption", "this job is preempted", r"Caught signal \w+ on \S+: this job is preempted", "submitit treated the signal as a preemption: a higher-priority job took the nodes, or someone requeued the job",
         "submitit requeues the job if it has a checkpoint function", "https://github.com/facebookincubator/submitit/pull/1701",
-        "clusterrun submit … --requeue",
-    ),
-    row(
-        "time-limit", "this job is timed-out", r"Caught signal \w+ on \S+: this job is timed-out", "the job reached its time limit",
+        "clusterrun submit … --requeue"),
+    row("time-limit", "this job is timed-out", r"Caught signal \w+ on \S+: this job is timed-out", "the job reached its time limit",
         "submitit requeues the job if it has a checkpoint function; otherwise request more time", "https://github.com/facebookincubator/submitit/pull/1701",
-        "clusterrun submit … --time LONGER",
-    ),
-    row(
-        "node-failure", "due to node failure", r"CANCELLED AT (?P<at>[\d:T-]+) DUE TO NODE FAILURE",
+        "clusterrun submit … --time LONGER"),
+    row("node-failure", "due to node failure", r"CANCELLED AT (?P<at>[\d:T-]+) DUE TO NODE FAILURE",
         "Slurm lost a node of the job at {at}", "exclude the node until your administrators have checked it; with --requeue Slurm restarts the job",
-        SLURM_C, "clusterrun submit … --exclude NODE --requeue",
-    ),
-    row(
-        "node-failure", "node failure on", r"error: Node failure on (?P<node>\S+)", "Slurm lost node {node}",
+        SLURM_C, "clusterrun submit … --exclude NODE --requeue"),
+    row("node-failure", "node failure on", r"error: Node failure on (?P<node>\S+)", "Slurm lost node {node}",
         "exclude the node until your administrators have checked it; with --requeue Slurm restarts the job",
-        "https://github.com/nebius/soperator/issues/854", "clusterrun submit … --exclude[ {node}] --requeue",
-    ),
-    row(
-        "cancelled", "cancelled at", r"\*\*\* JOB \S+ (?:ON \S+ )?CANCELLED AT (?P<at>[\d:T-]+)(?: DUE [Tt][Oo] SIGNAL [\w ]+| on \S+)? \*\*\*",
-        "the job was cancelled at {at}", "a user or a program ran scancel; accounting shows which user", SLURM_C, "sacct -j JOB -X -o JobID,State%30",
-    ),
-    row(
-        "requeued", "due to job requeue", r"CANCELLED AT (?P<at>[\d:T-]+) DUE TO JOB REQUEUE", "the job was put back into the queue at {at}",
-        "it restarts under the same job id", SLURM_C, "clusterrun status JOB", Strength.ECHO,
-    ),
-    row(
-        "host-memory", "oom-kill|oom_kill", r"Detected (?P<number>\d+) oom[-_]kill event", "host memory ran out: the kernel killed {number} of the job's processes",
-        _MEMORY, "https://github.com/chrisknewman/tusas/issues/149", _MEMORY_COMMAND,
-    ),
-    row(
-        "host-memory", "exceeded memory limit", r"[Ee]xceeded memory limit \((?P<used>\d+) > (?P<limit>\d+)\)",
+        "https://github.com/nebius/soperator/issues/854", "clusterrun submit … --exclude[ {node}] --requeue"),
+    row("cancelled", "cancelled at", r"\*\*\* JOB \S+ (?:ON \S+ )?CANCELLED AT (?P<at>[\d:T-]+)(?: DUE [Tt][Oo] SIGNAL [\w ]+| on \S+)? \*\*\*",
+        "the job was cancelled at {at}", "a user or a program ran scancel; accounting shows which user", SLURM_C, "sacct -j JOB -X -o JobID,State%30"),
+    row("requeued", "due to job requeue", r"CANCELLED AT (?P<at>[\d:T-]+) DUE TO JOB REQUEUE", "the job was put back into the queue at {at}",
+        "it restarts under the same job id", SLURM_C, "clusterrun status JOB", Strength.ECHO),
+    row("host-memory", "oom-kill|oom_kill", r"Detected (?P<number>\d+) oom[-_]kill event", "host memory ran out: the kernel killed {number} of the job's processes",
+        _MEMORY, "https://github.com/chrisknewman/tusas/issues/149", _MEMORY_COMMAND),
+    row("host-memory", "exceeded memory limit", r"[Ee]xceeded memory limit \((?P<used>\d+) > (?P<limit>\d+)\)",
         "the job used more memory than it requested ({compared}) and was killed[ on {node}]", _MEMORY,
-        "https://github.com/openbabel/openbabel/issues/2658", _MEMORY_COMMAND,
-    ),
-    row(
-        "host-memory", "out of memory", r"srun: error: (?P<node>\S+): tasks? (?P<ranks>[\d,-]+): Out Of Memory", "host memory ran out on {node}; task {ranks} was killed",
-        _MEMORY, "https://github.com/hafs-community/HAFS/issues/101", _MEMORY_COMMAND,
-    ),
-    row(
-        "host-memory", "out of memory: killed process|cgroup out of memory", r"(?:Memory cgroup o|O)ut of memory: Killed process (?P<pid>\d+) \((?P<what>[^)]*)\)",
-        "host memory ran out: the kernel killed {what} ({pid})", _MEMORY, "Linux mm/oom_kill.c", _MEMORY_COMMAND,
-    ),
-    row(
-        "host-memory", "memory limit", r"[Ee]xceeded (?:job|step) memory limit", "the job reached its memory limit", _MEMORY,
-        "https://github.com/chaos/slurm/issues/54 (harmless by itself: caches count too)", _MEMORY_COMMAND, Strength.HINT, common=True,
-    ),
-    row(
-        "killed", ": killed", r"srun: error: (?P<node>\S+): tasks? (?P<ranks>[\d,-]+): Killed", "task {ranks} on {node} was killed (SIGKILL)",
+        "https://github.com/openbabel/openbabel/issues/2658", _MEMORY_COMMAND),
+    row("host-memory", "out of memory", r"srun: error: (?P<node>\S+): tasks? (?P<ranks>[\d,-]+): Out Of Memory", "host memory ran out on {node}; task {ranks} was killed",
+        _MEMORY, "https://github.com/hafs-community/HAFS/issues/101", _MEMORY_COMMAND),
+    row("host-memory", "out of memory: killed process|cgroup out of memory", r"(?:Memory cgroup o|O)ut of memory: Killed process (?P<pid>\d+) \((?P<what>[^)]*)\)",
+        "host memory ran out: the kernel killed {what} ({pid})", _MEMORY, "Linux mm/oom_kill.c", _MEMORY_COMMAND),
+    row("host-memory", "memory limit", r"[Ee]xceeded (?:job|step) memory limit", "the job reached its memory limit", _MEMORY,
+        "https://github.com/chaos/slurm/issues/54 (harmless by itself: caches count too)", _MEMORY_COMMAND, Strength.HINT, common=True),
+    row("killed", ": killed", r"srun: error: (?P<node>\S+): tasks? (?P<ranks>[\d,-]+): Killed", "task {ranks} on {node} was killed (SIGKILL)",
         "the log does not show what killed it: either a user, or the kernel because memory ran out (ask your administrators for that node's dmesg)",
-        "Slurm 22.05, seen on the lab", _MEMORY_COMMAND,
-    ),
-    row(
-        "crashed", "fault|bus error|exception|illegal instruction|aborted", rf"srun: error: (?P<node>\S+): tasks? (?P<ranks>[\d,-]+): (?P<how>{_SIGNALS})",
+        "Slurm 22.05, seen on the lab", _MEMORY_COMMAND),
+    row("crashed", "fault|bus error|exception|illegal instruction|aborted", rf"srun: error: (?P<node>\S+): tasks? (?P<ranks>[\d,-]+): (?P<how>{_SIGNALS})",
         "task {ranks} on {node} crashed: {how}", "compiled code failed, not Python: the last lines of that rank show where (faulthandler)",
-        "https://github.com/hafs-community/HAFS/issues/101", "clusterrun logs JOB[ --rank {rank}] -n 50",
-    ),
-    row(
-        "task-ended", "terminated|exited with exit code", r"srun: error: (?P<node>\S+): tasks? (?P<ranks>[\d,-]+): (?P<how>Terminated|Exited with exit code (?P<status>\d+))",
-        "task {ranks} on {node}: {how}", _ECHO, "Slurm 22.05, seen on the lab", "", Strength.ECHO,
-    ),
-    row(
-        "launch-failed", "task launch for", r"Task launch for (?:StepId=)?(?P<step>\S+) failed on node (?P<node>[^:\s]+): (?P<why>.*)",
+        "https://github.com/hafs-community/HAFS/issues/101", "clusterrun logs JOB[ --rank {rank}] -n 50"),
+    row("task-ended", "terminated|exited with exit code", r"srun: error: (?P<node>\S+): tasks? (?P<ranks>[\d,-]+): (?P<how>Terminated|Exited with exit code (?P<status>\d+))",
+        "task {ranks} on {node}: {how}", _ECHO, "Slurm 22.05, seen on the lab", "", Strength.ECHO),
+    row("launch-failed", "task launch for", r"Task launch for (?:StepId=)?(?P<step>\S+) failed on node (?P<node>[^:\s]+): (?P<why>.*)",
         "Slurm could not start the ranks on {node}: {why}", "\"credential\" means that the nodes' clocks differ: tell your administrators; otherwise try another node",
-        "https://github.com/ai4d-iasc/trixie/issues/58", "clusterrun submit … --exclude[ {node}]",
-    ),
-    row(
-        "launch-failed", "launch failed: ", r"srun: error: (?:tasks? [\d,-]+|Application) launch failed: (?P<why>.*)", "Slurm could not start the ranks: {why}",
-        "a plug-in or a daemon on the node failed: try another node, and show your administrators the line", "https://github.com/NVIDIA/pyxis/issues/4", "clusterrun submit … --exclude NODE",
-    ),
-    row(
-        "launch-failed", "invalid account or|invalid qos", r"(?:srun|sbatch|salloc): error: (?P<what>.*Invalid (?:account or account/partition combination specified|qos specification))",
+        "https://github.com/ai4d-iasc/trixie/issues/58", "clusterrun submit … --exclude[ {node}]"),
+    row("launch-failed", "launch failed: ", r"srun: error: (?:tasks? [\d,-]+|Application) launch failed: (?P<why>.*)", "Slurm could not start the ranks: {why}",
+        "a plug-in or a daemon on the node failed: try another node, and show your administrators the line", "https://github.com/NVIDIA/pyxis/issues/4", "clusterrun submit … --exclude NODE"),
+    row("launch-failed", "invalid account or|invalid qos", r"(?:srun|sbatch|salloc): error: (?P<what>.*Invalid (?:account or account/partition combination specified|qos specification))",
         "Slurm rejected the request: {what}", "you may not use that account, partition and QOS together: sacctmgr -n show assoc user=$USER format=account,partition,qos lists yours",
-        "https://github.com/ecmwf/WeatherGenerator/issues/2249", "sacctmgr -n show assoc user=$USER format=account,partition,qos",
-    ),
-    row(
-        "launch-failed", "pyxis: ", r"slurmstepd\S*: error: pyxis: +\[ERROR\] (?P<why>.*)", "the container could not be started: {why}",
+        "https://github.com/ecmwf/WeatherGenerator/issues/2249", "sacctmgr -n show assoc user=$USER format=account,partition,qos"),
+    row("launch-failed", "pyxis: ", r"slurmstepd\S*: error: pyxis: +\[ERROR\] (?P<why>.*)", "the container could not be started: {why}",
         "the message is enroot's: a registry's 401 needs a login (enroot's .credentials) or a name of the form HOST#PATH:TAG, a 404 another tag; an image file must exist on the nodes",
-        "https://github.com/NVIDIA/pyxis/issues/168", "clusterrun logs JOB --stream err -n 30", Strength.HINT,
-    ),
-    row(
-        "launch-failed", "unable to create step|unable to confirm allocation|unable to allocate resources|batch job submission failed|submit/allocate failed|: fatal: ",
+        "https://github.com/NVIDIA/pyxis/issues/168", "clusterrun logs JOB --stream err -n 30", Strength.HINT),
+    row("launch-failed", "unable to create step|unable to confirm allocation|unable to allocate resources|batch job submission failed|submit/allocate failed|: fatal: ",
         r"(?:srun|sbatch|salloc): (?:fatal: (?!Can not execute)|error: (?=[Uu]nable to (?:create step|confirm allocation|allocate resources)|Batch job submission failed|Job submit/allocate failed))"
         r"(?P<what>.*)",
         "Slurm rejected the request: {what}", "the message names what does not fit: the step wants more tasks, memory or GPUs than the job has, or exceeds a limit",
-        "Slurm 22.05 src/srun/libsrun", "scontrol show job JOB",
-    ),
-    row(
-        "launch-failed", "specified plugin name for mpi|cannot find mpi plugin|invalid mpi type", r"srun: error: (?P<what>Couldn't find the specified plugin name for mpi/\w+|cannot find mpi plugin.*|Invalid MPI type.*)",
-        "srun could not start MPI: {what}", "this Slurm was built without that type of MPI: use one that it lists, or none (torch needs no MPI)", "https://slurm.schedmd.com/mpi_guide.html", "srun --mpi=list",
-    ),
-    row(
-        "launch-failed", "container start failed|container_g_join failed|couldn't start container|pyxis: failed to|required plugin|task_prolog|prolog failed|failed to invoke spank",
+        "Slurm 22.05 src/srun/libsrun", "scontrol show job JOB"),
+    row("launch-failed", "specified plugin name for mpi|cannot find mpi plugin|invalid mpi type", r"srun: error: (?P<what>Couldn't find the specified plugin name for mpi/\w+|cannot find mpi plugin.*|Invalid MPI type.*)",
+        "srun could not start MPI: {what}", "this Slurm was built without that type of MPI: use one that it lists, or none (torch needs no MPI)", "https://slurm.schedmd.com/mpi_guide.html", "srun --mpi=list"),
+    row("launch-failed", "container start failed|container_g_join failed|couldn't start container|pyxis: failed to|required plugin|task_prolog|prolog failed|failed to invoke spank",
         r"(?:slurmstepd\S*:|\[[\dT:.-]+\]) error: (?P<what>(?:pyxis: (?:container start failed|couldn't start container|failed to (?:import|create|start)\b)|container_g_join failed|spank: required plugin|Failed to invoke spank"
         r"|run_command: slurm task_prolog|.*[Pp]rolog failed).*)",
         "the step could not be started on the node: {what}", "a container, a plug-in or the node's prolog failed: the log lines around this error say which; try another node, or tell your administrators",
-        "https://github.com/NVIDIA/pyxis/issues/61", "clusterrun submit … --exclude[ {node}]",
-    ),
-    row(
-        "command-missing", "can not execute", r"srun: fatal: Can not execute (?P<what>\S+)", "{what} cannot be run: it does not exist, or is not executable",
-        "srun looks for it on the node where it runs; this also holds for a container's own programs", "https://github.com/NVIDIA/pyxis/issues/104", "clusterrun submit … --python PATH",
-    ),
-    row(
-        "slurm-error", "slurmstepd|srun: fatal|srun: error: ",
+        "https://github.com/NVIDIA/pyxis/issues/61", "clusterrun submit … --exclude[ {node}]"),
+    row("command-missing", "can not execute", r"srun: fatal: Can not execute (?P<what>\S+)", "{what} cannot be run: it does not exist, or is not executable",
+        "srun looks for it on the node where it runs; this also holds for a container's own programs", "https://github.com/NVIDIA/pyxis/issues/104", "clusterrun submit … --python PATH"),
+    row("slurm-error", "slurmstepd|srun: fatal|srun: error: ",
         r"^(?:slurmstepd\S*: error|srun: fatal|srun: error): (?P<what>(?!\*\*\*|couldn't chdir|_slurm_cgroup|\S+: tasks? [\d,-]+:|Timed out waiting for job step|eio_handle_mainloop|write to unblock task|Failed to send MESSAGE_TASK_EXIT).+)",
-        "Slurm reports: {what}", "look the message up, or show it to your administrators", "Slurm 22.05 src/slurmd/slurmstepd, src/srun", "clusterrun logs JOB --stream err -n 50", Strength.HINT,
-    ),
-    row(
-        "command-missing", "execve()", r"error: execve\(\): (?P<what>[^\s:]+): (?P<why>No such file or directory|Permission denied|Exec format error|bad interpreter.*)",
+        "Slurm reports: {what}", "look the message up, or show it to your administrators", "Slurm 22.05 src/slurmd/slurmstepd, src/srun", "clusterrun logs JOB --stream err -n 50", Strength.HINT),
+    row("command-missing", "execve()", r"error: execve\(\): (?P<what>[^\s:]+): (?P<why>No such file or directory|Permission denied|Exec format error|bad interpreter.*)",
         "{what} cannot be run on the node: {why}", "the path must exist on the compute nodes: use a shared file system and the right environment",
-        "https://github.com/SchedMD/slurm/blob/slurm-22.05/src/slurmd/slurmstepd/task.c", "clusterrun submit … --python PATH",
-    ),
+        "https://github.com/SchedMD/slurm/blob/slurm-22.05/src/slurmd/slurmstepd/task.c", "clusterrun submit … --python PATH"),
 )  # fmt: skip

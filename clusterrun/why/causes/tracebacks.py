@@ -1,4 +1,4 @@
-"""What takes several lines to say: Python's tracebacks, and torchrun's summary of the first failure."""
+"""Find what spans several lines: Python's tracebacks, and torchrun's summary of the first failure."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ SUMMARY = "Root Cause (first observed failure):"
 _PREFIX = re.compile(
     r"^(?:(?:\[?(?:rank|default|RANK) ?(?P<rank>\d+)\]?:\s?)+|[^\[\]]{1,64}?\[rank(?P<late>\d+)\]:\s?"
     r"|(?:\d{4}-\d\d-\d\dT[\d:.]{8,20}Z?:? )?\[\d+,(?:mpirank:)?(?P<mpi>\d+)[^\]]{0,64}\]<std(?:err|out)>:)"
-)  # the second after a time or a host's name, the third mpirun's
+)  # the second follows a time or a host name, the third is mpirun's
 _FRAME = re.compile(r'\s*File "(?P<file>.+?)", line (?P<line>\d+)|\s*│ (?P<boxed>/[^:│]+):(?P<number>\d+) in ')
-_HEADLESS = re.compile(r'\s*File ".+?", line \d+(?:, in \S|$)')  # not faulthandler's, which has no comma
-_BOX = "╭╰│"  # rich draws its tracebacks in one
+_HEADLESS = re.compile(r'\s*File ".+?", line \d+(?:, in \S|$)')  # faulthandler's has no comma
+_BOX = "╭╰│"  # around a traceback of rich
 _BOXED_SOURCE = re.compile(r"\s*│ ❱ +\d+ (?:│ +)*(?P<source>.*?) *│?$")
 _AN_ERROR = re.compile(
     r"(?:\w+\.)*[A-Z]\w*(?:Error|Exception|Failure|Interrupt|Iteration|Timeout|Expired|Warning)$"
@@ -29,12 +29,12 @@ _CHAINED = (
     "During handling of the above exception, another exception occurred:",
     "The above exception was the direct cause of the following exception:",
 )
-_HANDED_ON = re.compile(r"-- Process \d+ terminated with the following error:")  # torch.multiprocessing.spawn's word
-#: what stands before a traceback that ends nothing
+_HANDED_ON = re.compile(r"-- Process \d+ terminated with the following error:")  # torch.multiprocessing.spawn's
+#: the line before a traceback that does not end the program
 _HARMLESS = ("Exception ignored in", "Error in atexit", "--- Logging error ---", "Exception ignored when")
-_LONGEST = 2_000  # lines between a header and its last line, others' lines among them: then it is given up
-_MESSAGE_LINES = 8  # a message may go on over several lines
-#: what is no part of the message before it
+_LONGEST = 2_000  # lines of a traceback, with those of other ranks between them
+_MESSAGE_LINES = 8  # lines of a message
+#: a line that is not part of the message before it
 _ANOTHER = re.compile(
     r"(?:[a-z_]\w*\.)+[A-Z]\w*(?:Error|Exception): |srun: |slurmstepd|terminate called|\s+what\(\):|wandb: "
     r"|(?:Aborted|Killed|Segmentation fault|Terminated|ERROR|WARNING|INFO|CRITICAL)\b|Exception ignored"
@@ -44,10 +44,10 @@ _ANOTHER = re.compile(
 
 @dataclass(slots=True)
 class Raised:
-    """One exception, or a chain of them: ``index`` of its last line among the lines, where it began and ends.
+    """One exception, or a chain of them: the indexes of its first line, of the line that names it, and of its end.
 
-    ``place`` is file:line of the innermost frame in the user's own code, of the last of a chain; where a module of a
-    library was started, of the innermost frame in that library. ``cause`` is the exception that it was raised from.
+    ``place`` is file:line of the innermost frame in the user's code (of the last in a chain), or in the library whose
+    module was started. ``cause`` is the exception that it was raised from.
     """
 
     rank: int | None
@@ -59,14 +59,14 @@ class Raised:
     place: str = ""
     harmless: bool = False
     cause: str = ""
-    threaded: bool = False  # whether a thread raised it: the program went on
-    online: bool = False  # whether a frame of it is in a library that asks the web
-    continues: bool = True  # whether a line after it may still belong to its message
-    message_follows: bool = False  # whether its message begins on a line after it
-    headless: bool = False  # whether the line that opens a traceback is missing
-    _prefix: re.Pattern[str] | None = None  # what stands before each of its lines, where something does
+    threaded: bool = False  # raised in a thread: the program continued
+    online: bool = False  # a frame is in a library for requests to the internet
+    continues: bool = True  # the next line may still belong to the message
+    message_follows: bool = False  # the message begins on the next line
+    headless: bool = False  # the header of the traceback is missing
+    _prefix: re.Pattern[str] | None = None  # before each of its lines
     _frames: list[tuple[str, str]] = field(default_factory=list)
-    _indent: int = 0  # of all its lines, as where a launcher shows it as part of its own
+    _indent: int = 0  # of all its lines, as in the output of a launcher
     _source: str = ""  # of the innermost frame
 
     @property
@@ -78,7 +78,7 @@ class Raised:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """torchrun's own word on the first failure: which rank, where, with what exit code (negative: a signal)."""
+    """torchrun's summary of the first failure; a negative exit code is a signal."""
 
     index: int
     rank: int | None
@@ -87,7 +87,7 @@ class Summary:
 
 
 def split_rank(line: Line) -> tuple[int | None, str]:
-    """A line's rank and text, the prefix that torch and torchrun put before it taken off."""
+    """Return a line's rank and text without the prefix of torch, torchrun or mpirun."""
     prefix = _PREFIX.match(line.text)
     if prefix is None:
         return line.rank, line.text
@@ -95,10 +95,10 @@ def split_rank(line: Line) -> tuple[int | None, str]:
 
 
 def find_tracebacks(lines: Sequence[Line]) -> list[Raised]:
-    """The tracebacks in the lines of one file, in the order in which they end; each rank's lines by themselves."""
+    """Return the tracebacks in the lines of one file in the order of their ends; ranks are read separately."""
     done: list[Raised] = []
     open_: dict[int | None, Raised] = {}
-    ended: dict[int | None, Raised] = {}  # the last one of each rank: what may go on as a chain
+    ended: dict[int | None, Raised] = {}  # the last one of each rank, which a chain may continue
     before: dict[int | None, str] = {}
     for index, line in enumerate(lines):
         if not open_ and not ended and "Traceback (most" not in line.text and 'File "' not in line.text:
@@ -129,14 +129,14 @@ def find_tracebacks(lines: Sequence[Line]) -> list[Raised]:
 
 
 def _chains(text: str) -> bool:
-    """Whether a line says that the traceback after it belongs to the one before it."""
+    """Return whether a line chains the traceback after it to the one before it."""
     return text.strip() in _CHAINED or _HANDED_ON.match(text.strip()) is not None
 
 
 def _opened(
     index: int, rank: int | None, text: str, current: Raised | None, last: Raised | None, before: str
 ) -> Raised | None:
-    """The traceback that a line opens, None where it opens none."""
+    """Return the traceback that a line opens, if any."""
     header = _HEADER.search(text)
     if header is None:
         if current is not None or _HEADLESS.match(text) is None:
@@ -153,7 +153,7 @@ def _opened(
 
 
 def _continue_message(last: Raised, index: int, text: str) -> None:
-    """Take a line after a traceback that may belong to its message."""
+    """Add a line after a traceback to its message if it belongs to it."""
     if index - last.index > _MESSAGE_LINES:
         return
     last.continues = last.continues and _ANOTHER.match(text) is None
@@ -172,7 +172,7 @@ def _begin(rank: int | None, index: int, last: Raised | None, before: str) -> Ra
 
 
 def _prefix(text: str) -> re.Pattern[str] | None:
-    """What stands before each line of a traceback (a time, a container's name): the same, but for its digits."""
+    """Return a pattern for the prefix of a traceback's lines (a time, a container's name), with any digits."""
     text = text.rstrip("╭─ ") + " " * text.endswith(" ") if "╭" in text else text
     if not text.strip() or len(text) > 200:
         return None
@@ -185,7 +185,7 @@ def _is_error(text: str) -> bool:
 
 
 def _read_line(raised: Raised, index: int, text: str) -> bool:
-    """Take one line of a traceback; tells whether it was the last."""
+    """Add one line to a traceback; return whether it was the last."""
     if raised._prefix is not None:
         before = raised._prefix.match(text)
         if before is not None:
@@ -208,25 +208,23 @@ def _read_line(raised: Raised, index: int, text: str) -> bool:
         return False
     match = _RAISED.match(text)
     if match is None:
-        return False  # another's line in between
+        return False  # a line of another process
     raised.name, raised.message = match["name"], (match["message"] or "").strip()
     raised.message_follows = text.rstrip().endswith(":")
     if raised.name in _READER_GONE and raised._frames[0][0].endswith("multiprocessing/queues.py"):
-        raised.harmless = True  # the queue's own thread: it prints this, and the process goes on
+        raised.harmless = True  # the queue's thread prints this, and the process continues
     raised.place, raised.index, raised.end = find_place(raised._frames), index, index
     return True
 
 
 def _last_of_chains(done: list[Raised]) -> list[Raised]:
-    """Only the last of each chain: what the program ended with; its range covers the others."""
-    by_start: dict[tuple[int | None, int], Raised] = {}
-    for raised in done:
-        by_start[raised.rank, raised.first] = raised
+    """Return the last traceback of each chain, which is what ended the program; its range covers the others."""
+    by_start = {(raised.rank, raised.first): raised for raised in done}
     return sorted(by_start.values(), key=lambda raised: raised.index)
 
 
 def find_crash_place(lines: Sequence[Line], index: int) -> str:
-    """file:line in the user's code of the stack that faulthandler writes after a fatal error, innermost first."""
+    """Return file:line of the user's innermost frame in the stack that faulthandler prints after a fatal error."""
     rank = split_rank(lines[index])[0]
     stack = [text for line in lines[index + 1 : index + 500] for who, text in [split_rank(line)] if who == rank]
     begin = next((n for n, text in enumerate(stack) if text.startswith("Current thread")), 0)  # others come before it
@@ -236,7 +234,7 @@ def find_crash_place(lines: Sequence[Line], index: int) -> str:
 
 
 def find_summaries(lines: Sequence[Line]) -> Iterator[Summary]:
-    """torchrun's summaries in the lines of one file."""
+    """Yield torchrun's summaries in the lines of one file."""
     for index, line in enumerate(lines):
         if SUMMARY not in line.text:
             continue

@@ -1,10 +1,10 @@
 """Why a job ended, from its records, its logs and the scheduler.
 
-records.py      what the run recorded -> facts
-logs.py         its logs -> lines, within bounds
-resubmit.py     the command that submits it again, with what to change
-time_limit.py   a longer time limit, within what a partition allows
-answer.py       Diagnosis: what is shown
+records.py      the run's records -> facts
+logs.py         the logs -> lines, up to a size
+resubmit.py     the command that submits the job again with changes
+time_limit.py   a longer time limit that a partition allows
+answer.py       Diagnosis: the text and JSON of ``why``
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from __future__ import annotations
 import pwd
 import re
 import shlex
-from collections.abc import Sequence
 from dataclasses import replace
 from os import getuid
 from pathlib import Path
@@ -48,12 +47,12 @@ class Cluster(Protocol):
 
 
 def explain(cluster: Cluster, state: RunState) -> Diagnosis:
-    """Return why a job ended; it may be another tool's. Missing evidence never raises.
+    """Return why a job ended, also a job of another tool. Missing evidence never raises.
 
-    At most three reading commands of Slurm: its show of the job, its accounting where the job was cancelled, its
-    nodes where one was lost, its partitions where the time limit ended it.
+    Runs at most three Slurm commands: for the job, and for accounting (a cancelled job), the nodes (a lost one) or the
+    partitions (a time limit).
     """
-    facts, notes = load_end_facts(state), list(_state_notes(state))
+    facts = load_end_facts(state)
     slurm = _find_slurm(cluster, state)
     shown: dict[str, str] = {}
     silence = ""
@@ -64,26 +63,26 @@ def explain(cluster: Cluster, state: RunState) -> Diagnosis:
     if slurm is not None:
         facts = _with_slurm_facts(slurm, state, facts)
     read = _read_job_logs(state, shown, silence=silence)
-    # a Slurm that was silent is not asked again
-    return _diagnose(state, facts, read, notes, shown, None if silence or state.note else slurm)
+    # without an answer Slurm is not queried again
+    return _diagnose(state, facts, read, shown, None if silence or state.note else slurm)
 
 
 def in_one_line(state: RunState) -> str:
     """Return the first cause of an ended run on one line, from its own files only; empty if there is none."""
     if state.record is None or state.status.outcome in (Outcome.DONE, Outcome.RUNNING):
         return ""
-    answer = _diagnose(state, load_end_facts(state), _read_job_logs(state, {}, search=False), [], {})
+    answer = _diagnose(state, load_end_facts(state), _read_job_logs(state, {}, search=False), {})
     return "" if answer.cause.kind in ("none", "unknown") else answer.short()
 
 
 def explain_logs(folder: Path) -> Diagnosis:
-    """Return the first cause in a folder of logs, without knowing the job.
+    """Return the first cause in a folder of logs of an unknown job.
 
-    Raises RequestError where it is no folder or holds no log.
+    Raises RequestError if it is not a folder or has no log.
     """
     read = read_folder(folder)
     cause = first_cause(read.logs, EndFacts())
-    if _JOB.search(cause.command):  # no job is known here, but the file is
+    if _JOB.search(cause.command):  # the job is unknown, but the file is not
         cause = replace(cause, command=_less_command(cause) if cause.command.startswith("clusterrun logs") else "")
     return Diagnosis(cause=with_command(replace(cause, advice=_JOB.sub("JOBID", cause.advice)), None), notes=read.notes)
 
@@ -97,28 +96,23 @@ def _less_command(cause: Cause) -> str:
 
 
 def _diagnose(
-    state: RunState,
-    facts: EndFacts,
-    read: LogLines,
-    notes: Sequence[str],
-    shown: dict[str, str],
-    slurm: SlurmCommands | None = None,
+    state: RunState, facts: EndFacts, read: LogLines, shown: dict[str, str], slurm: SlurmCommands | None = None
 ) -> Diagnosis:
+    notes = _state_notes(state)
     cause = first_cause(read.logs, facts)
     if state.status.id.is_local:
         cause = local_cause(cause, state.status)
     if slurm is not None and cause.kind == "time-limit":
-        cause = with_longer_limit(
-            cause, state.status, parse_partitions(slurm.answer(partitions_argv()).text), state.record
-        )
+        partitions = parse_partitions(slurm.answer(partitions_argv()).text)
+        cause = with_longer_limit(cause, state.status, partitions, state.record)
     if cause.kind == "log-unopened":
         cause = replace(cause, command=_folder_command(state, shown))
-    if facts.lost_nodes and cause.kind != "node-failure":  # since when is not known: it is told, not blamed
-        notes = (*notes, f"of its nodes {', '.join(facts.lost_nodes)} is down or does not answer now")
+    if facts.lost_nodes and cause.kind != "node-failure":  # a note only: the node may have failed later
+        notes.append(f"of its nodes {', '.join(facts.lost_nodes)} is down or does not answer now")
     job = str(state.status.id)
     cause = replace(cause, command=_JOB.sub(job, cause.command), advice=_JOB.sub(job, cause.advice))
     cause = _with_module(cause, state)
-    if state.record is None or state.record.mine:  # another user's record must not put words into a command of mine
+    if state.record is None or state.record.mine:  # another user's record must not add text to a command for this user
         cause = with_command(cause, state.record, shown.get("Command", ""))
     elif cause.command.startswith("clusterrun submit"):
         cause = replace(cause, command="")
@@ -127,7 +121,7 @@ def _diagnose(
 
 
 def _with_module(cause: Cause, state: RunState) -> Cause:
-    """Return the cause with the module that was started (``-m``) if its place is in a library."""
+    """Return the cause with the started module (``-m``) if its place is in a library."""
     if state.record is None or not cause.place or is_own(cause.place.rpartition(":")[0]):
         return cause
     work = (read_json(state.record.run_dir / "spec.json") or {}).get("work")
@@ -145,7 +139,7 @@ def _folder_command(state: RunState, shown: dict[str, str]) -> str:
     return f"ls -ld {folder}; df -h {folder}; quota -s"
 
 
-def _state_notes(state: RunState) -> Sequence[str]:
+def _state_notes(state: RunState) -> list[str]:
     status = state.status
     known = status.reason if status.outcome in (Outcome.UNKNOWN, Outcome.LOST) else ""
     return [*([known] if known else []), *([f"not available: {state.note}"] if state.note else [])]
@@ -170,20 +164,16 @@ def _show_job(slurm: SlurmCommands, state: RunState) -> tuple[dict[str, str], st
 
 
 def _with_slurm_facts(slurm: SlurmCommands, state: RunState, facts: EndFacts) -> EndFacts:
-    """Return the facts with what only Slurm knows: who cancelled the job, which nodes are lost."""
+    """Return the facts with what only Slurm knows: the user who cancelled the job, the lost nodes."""
     if facts.state == "CANCELLED" and not facts.cancelled_by and slurm.facts.accounting:
         user = parse_canceller(slurm.answer(ended_argv(state.status.id)).text)
         if user is not None:
             return replace(facts, cancelled_by=_format_user(user))
     nodes = sorted(set(facts.nodes.values())) or ([state.status.nodes] if state.status.nodes else [])
-    if (facts.state == "NODE_FAIL" or facts.due == "NODE FAILURE" or _may_be_lost(facts)) and nodes:
+    ranks_missing = facts.state == "FAILED" and 0 < len(facts.ends) < (facts.world_size or 0)
+    if (facts.state == "NODE_FAIL" or facts.due == "NODE FAILURE" or ranks_missing) and nodes:
         return replace(facts, lost_nodes=tuple(lost_nodes(parse_show(slurm.answer(show_argv("node", nodes)).text))))
     return facts
-
-
-def _may_be_lost(facts: EndFacts) -> bool:
-    """Return whether some ranks left no end record."""
-    return facts.state == "FAILED" and bool(facts.world_size) and 0 < len(facts.ends) < (facts.world_size or 0)
 
 
 def _format_user(uid: int) -> str:
@@ -197,19 +187,17 @@ def _format_user(uid: int) -> str:
 def _read_job_logs(state: RunState, shown: dict[str, str], search: bool = True, silence: str = "") -> LogLines:
     job, run = state.status.id, state.record
     if run is not None:
-        restarted = bool(state.status.restarts)
         source = run_logs.source_of(run, job)
         out, err = log_paths(run.logs, job)
-        # the figures of a task show a loss that became NaN
-        figures = [path] if (path := run.run_dir / "metrics.jsonl").exists() else []
+        # the metrics of a task show a loss that became NaN
+        metrics = [path] if (path := run.run_dir / "metrics.jsonl").exists() else []
         return read_logs(
-            [err, out, *figures], world_size=run.world_size, run_id=run.run_id if restarted else "", search=search,
-            begin=source.begin[::-1], owners=source.owners,
+            [err, out, *metrics], world_size=run.world_size, run_id=run.run_id if state.status.restarts else "",
+            search=search, begin=source.begin[::-1], owners=source.owners,
         )  # fmt: skip
     paths = list(dict.fromkeys(Path(shown[key]) for key in ("StdErr", "StdOut") if shown.get(key, "").startswith("/")))
     if not paths:
         why = f"Slurm did not answer ({silence})" if silence else "Slurm no longer knows the job"
-        return LogLines(
-            (), (f"the location of its logs is unknown: {why}; `clusterrun why --logs DIR` reads a folder",)
-        )
+        note = f"the location of its logs is unknown: {why}; `clusterrun why --logs DIR` reads a folder"
+        return LogLines((), (note,))
     return read_logs(paths)

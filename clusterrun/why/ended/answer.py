@@ -10,7 +10,7 @@ from typing import Any
 from clusterrun.job import JobStatus
 from clusterrun.why.causes import Cause
 
-_LONGEST = 400  # characters of a line of evidence: errors of libraries go on for a page
+_LONGEST = 400  # characters of a line of evidence: some errors fill a page
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,13 +27,13 @@ class Diagnosis:
         return f"{self.cause.sentence}{f' ({where})' if where else ''}"
 
     def short(self) -> str:
-        """Return the cause on one line that begins with the rank, as ``logs -f`` ends with it."""
+        """Return the cause on one line that begins with the rank, as the last line of ``logs -f``."""
         place = f" ({self.cause.place})" if self.cause.place else ""
         who = f"{self._who()} failed first: " if self._who() else ""
         return f"{who}{self.cause.sentence}{place}"
 
     def facts(self) -> list[tuple[str, Sequence[str]]]:
-        """Return what ``why`` shows: each part's name and its lines."""
+        """Return the parts that ``why`` shows: name and lines of each."""
         cause = self.cause
         seen = [f"{one.place}: {one.text[:_LONGEST]}" for one in cause.evidence]
         do = [line for line in (cause.advice, cause.command) if line]

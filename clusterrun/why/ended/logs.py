@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from clusterrun.logs.lines import Stream
 from clusterrun.records.run_record import written_at
 from clusterrun.why.causes.model import Line
 
-#: Words that begin trouble: where one stands between a log's beginning and end, its surroundings are read too.
+#: Texts of errors: the lines around one in the middle of a large log are read too.
 MENTION = (
     b"Traceback (most recent call last)",
     b"srun: error:",
@@ -50,22 +50,18 @@ def read_logs(
 ) -> LogLines:  # fmt: skip
     """Return the lines of these files, errors first; with ``run_id`` only those since the newest start.
 
-    ``begin`` is the offset in each file at which the job's own lines begin, ``owners`` whose files they may be. With
-    ``search`` what lies between beginning and end of a large one is searched for the first trouble.
+    ``begin`` is the offset of the job's own lines in each file, ``owners`` are the users that may own the files. With
+    ``search`` the middle of a large file is searched for the first error.
     """
-    since = (
-        (f"clusterrun: {run_id}: job ".encode(), b"DUE TO JOB REQUEUE ***\n", b"Distributed environment: ")
-        if run_id
-        else ()
-    )
+    since = (f"clusterrun: {run_id}: job ".encode(), b"DUE TO JOB REQUEUE ***\n", b"Distributed environment: ")
     logs, notes = [], []
     for path, offset in zip_longest(paths, begin, fillvalue=0):
         assert isinstance(path, Path)
         stream: Stream = "err" if path.suffix == ".err" else "out"
         try:
             ends = read_ends(
-                path, stream, world_size=world_size, since=since, mention=MENTION if search else (), begin=offset,
-                owners=owners,
+                path, stream, world_size=world_size, since=since if run_id else (), begin=offset, owners=owners,
+                mention=MENTION if search else (),
             )  # fmt: skip
         except FileNotFoundError:
             notes.append(f"not found: {_shown(path)}")
@@ -85,8 +81,7 @@ def read_logs(
 def read_folder(folder: Path) -> LogLines:
     """Return the lines of all logs in a folder and its subfolders; raises RequestError if there are none.
 
-    Streams of errors come first, of those the one that was written to last comes last: who ended first is silent
-    first.
+    Error streams come first, then by the time of the last write, since the rank that failed first stops writing first.
     """
     if not folder.is_dir():
         raise RequestError(f"not a folder: {folder}", hint="clusterrun why --logs DIR   (the folder of a job's logs)")
@@ -95,10 +90,8 @@ def read_folder(folder: Path) -> LogLines:
         raise RequestError(f"no log in {folder}", hint="logs are files named *.out, *.err, *.log or slurm-*")
     found.sort(key=lambda path: (not _is_err(path), written_at(path)))
     read = read_logs(found[:_MOST_FILES])
-    notes = list(read.notes)
-    if len(found) > _MOST_FILES:
-        notes.append(f"{len(found) - _MOST_FILES} more logs in {folder} were not read")
-    return LogLines(read.logs, tuple(notes))
+    more = len(found) - _MOST_FILES
+    return replace(read, notes=(*read.notes, f"{more} more logs in {folder} were not read")) if more > 0 else read
 
 
 def _lines(ends: Ends) -> tuple[Line, ...]:
@@ -119,7 +112,7 @@ def _is_err(path: Path) -> bool:
 
 
 def _walk(folder: Path) -> list[Path]:
-    """Return the regular files below a folder, three levels deep, no links, some thousands at most."""
+    """Return the regular files below a folder, three levels deep, without links, at most some 10,000."""
     found: list[Path] = []
     level = [folder]
     for _ in range(3):

@@ -6,6 +6,7 @@ import re
 import statistics
 from collections.abc import Iterable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 from clusterrun.errors import ClusterrunError
@@ -25,46 +26,32 @@ _DUMPS_READ = 256 * 1024 * 1024  # bytes, of all flight recorder dumps
 def load_end_facts(state: RunState) -> EndFacts:
     """Return the facts of a job's end; without a run record they are its state and exit status only."""
     status, run = state.status, state.record
-    base = EndFacts(state=status.state, exit_status=status.exit_status, reason=status.reason)
+    facts = EndFacts(state=status.state, exit_status=status.exit_status, reason=status.reason)
     if run is None:
-        return base
+        return facts
+    facts = replace(facts, world_size=run.world_size, cancelled_by=_canceller(run, status))
     folders = run_record.attempts(run, status.id.task)
     if not folders:
-        return EndFacts(
-            state=status.state,
-            exit_status=status.exit_status,
-            reason=status.reason,
-            world_size=run.world_size,
-            cancelled_by=_canceller(run, status),
-        )
+        return facts
     folder = folders[-1]
     end = run_record.read_json(folder / "end.json") or {}
     start = rank_records.load_start(folder) or {"ranks": []}
-    return EndFacts(
-        state=status.state,
-        exit_status=status.exit_status,
-        reason=status.reason,
+    return replace(
+        facts,
         due=str(end.get("due") or ""),
-        world_size=run.world_size,
         nodes={entry["rank"]: entry["node"] for entry in start["ranks"]},
         failure=rank_records.find_failure(folder),
         ends=rank_records.load_ends(folder),
-        cancelled_by=_canceller(run, status),
-        behind=_behind(folder),
+        behind=ranks_behind(_load_dumps(folder)) or stalled_ranks(progress.read_ranks(folder)),
     )
 
 
 def _canceller(run: RunRecord, status: JobStatus) -> str:
-    if status.state == "CANCELLED" and run.submission.cancel_asked:
+    if status.state != "CANCELLED":
+        return ""
+    if run.submission.cancel_asked:
         return "`clusterrun cancel`"
-    if status.state == "CANCELLED" and status.id.is_local:
-        return "a signal to its supervisor"
-    return ""
-
-
-def _behind(folder: Path) -> dict[int, str]:
-    """Return the stalled ranks, from their flight recorder dumps or else from their heartbeats."""
-    return ranks_behind(_dumps(folder)) or stalled_ranks(progress.read_ranks(folder))
+    return "a signal to its supervisor" if status.id.is_local else ""
 
 
 def stalled_ranks(ranks: Iterable[RankProgress]) -> dict[int, str]:
@@ -74,7 +61,8 @@ def stalled_ranks(ranks: Iterable[RankProgress]) -> dict[int, str]:
         return {}
     newest = max(one.time for one in known)
     silent = {
-        one.rank: f"its last progress record is {newest - one.time:.0f} s older than the others'" + _at(one)
+        one.rank: f"its last progress record is {newest - one.time:.0f} s older than the others'"
+        + (f", at step {one.step}" if one.step is not None else "")
         for one in known
         if newest - one.time > 3 * (one.interval or 10)
     }
@@ -88,15 +76,15 @@ def stalled_ranks(ranks: Iterable[RankProgress]) -> dict[int, str]:
     return late if 2 * len(late) <= len(known) else {}
 
 
-def _at(one: RankProgress) -> str:
-    return f", at step {one.step}" if one.step is not None else ""
-
-
-def _dumps(folder: Path) -> dict[int, Reached]:
+def _load_dumps(folder: Path) -> dict[int, Reached]:
     """Return the flight recorder dumps in an attempt's folder by rank, up to a total size."""
     found: dict[int, Reached] = {}
     left = _DUMPS_READ
-    for path in _files(folder):
+    try:
+        paths = sorted(folder.iterdir())
+    except OSError:
+        return {}
+    for path in paths:
         match = _DUMP.fullmatch(path.name)
         if match is None:
             continue
@@ -112,10 +100,3 @@ def _dumps(folder: Path) -> dict[int, Reached]:
         if reached is not None:
             found[int(match[1])] = reached
     return found
-
-
-def _files(folder: Path) -> list[Path]:
-    try:
-        return sorted(folder.iterdir())
-    except OSError:
-        return []

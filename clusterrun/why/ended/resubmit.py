@@ -22,7 +22,7 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)([KMGT]?)B?", re.IGNORECASE)
 _WITHOUT = re.compile(r"\(without --([\w-]+)\)")
 _SBATCH = ("--mem", "--time", "--exclude", "--requeue", "--gpus-per-node")
 _PLACEHOLDER = re.compile(r"(?<![\w$./-])(?:SIZE|LONGER|LOWER|NODE|NAME|PATH|SCRIPT|N)(?![\w./])|(?<!\S)\?(?!\S)")
-"""A value that the reader must fill in, or that the log does not show (?)."""
+"""A value to fill in, or one that the log does not show (?)."""
 _STEP = re.compile(r"step-(\d{1,12})")
 _PROFILE = re.compile(r"\[profile\.([^]]+)\]")
 
@@ -30,8 +30,8 @@ _PROFILE = re.compile(r"\[profile\.([^]]+)\]")
 def with_command(cause: Cause, run: RunRecord | None, script: str = "") -> Cause:
     """Return the cause with a command that works when pasted, or without one.
 
-    A command in which the reader has to fill in a value becomes part of the advice. Where the run saved a checkpoint,
-    the command resumes from it and the advice names it.
+    A command with a value to fill in becomes part of the advice. If the run saved a checkpoint, the command resumes
+    from it and the advice names it.
     """
     command, advice = cause.command, cause.advice
     if command.startswith("clusterrun submit"):
@@ -52,8 +52,8 @@ def with_command(cause: Cause, run: RunRecord | None, script: str = "") -> Cause
 def resubmit_command(command: str, run: RunRecord | None, script: str = "") -> str:
     """Return a row's command with ``clusterrun submit …`` completed for this run.
 
-    ``SIZE``, ``LONGER`` and the like become twice what was asked for, where that is known. For a job of another tool
-    it is sbatch with the same option, as far as sbatch has it, else nothing. ``(without --NAME)`` takes an option away.
+    ``SIZE`` and ``LONGER`` become twice the submitted value if that is known. ``(without --NAME)`` removes an option.
+    For a job of another tool the command is sbatch with the option, "" if sbatch has no such option.
     """
     if not command.startswith("clusterrun submit"):
         return command
@@ -84,7 +84,7 @@ def resubmit_command(command: str, run: RunRecord | None, script: str = "") -> s
 
 
 def _options(command: str, run: RunRecord | None) -> str:
-    """Return the options of a row's command, quoted for the shell: they may hold text of a log."""
+    """Return the options of a row's command, quoted for the shell since they may contain text of a log."""
     options = _WITHOUT.sub("", command.removeprefix("clusterrun submit").replace("…", "")).strip()
     options = re.sub(r"--exclude(?= --|$)", "", options)  # the log names no node
     try:
@@ -93,41 +93,35 @@ def _options(command: str, run: RunRecord | None) -> str:
         return ""
     if run is None:
         return options
-    options = _with_doubled_values(options, run)
+    options = options.replace("--mem SIZE", f"--mem {_double_size(submitted_option(run, 'mem'))}")
+    options = options.replace("--time LONGER", f"--time {_double_time_limit(submitted_option(run, 'time'))}")
     excluded = re.search(r"--exclude (\S+)", options)
     if excluded is not None:
-        options = options.replace(excluded[0], f"--exclude {_merged_list(run, 'exclude', excluded[1])}")
+        before = [name for name in submitted_option(run, "exclude").split(",") if name]
+        nodes = ",".join(dict.fromkeys([*before, *shlex.split(excluded[1])]))
+        options = options.replace(excluded[0], f"--exclude {shlex.quote(nodes)}")
     return options
 
 
 def _typed_options(run: RunRecord, without: Collection[str], without_key: str = "") -> list[str]:
     """Return the options that were typed at submit; those of a file or profile apply again by themselves."""
-    words: list[str] = []
+    options: list[str] = []
     for name, (value, source) in run.sources.items():
         if not str(source).startswith("--") or name in without:
             continue
         if isinstance(value, bool):
-            words.append(f"--{name}" if value else f"--no-{name}")
+            options.append(f"--{name}" if value else f"--no-{name}")
         elif isinstance(value, Mapping):
             pairs = [(k, v if isinstance(v, str) else json.dumps(v)) for k, v in value.items()]
-            words += [f"--{name} {shlex.quote(f'{k}={v}')}" for k, v in pairs if (name, k) != ("set", without_key)]
+            options += [f"--{name} {shlex.quote(f'{k}={v}')}" for k, v in pairs if (name, k) != ("set", without_key)]
         else:
-            words += [f"--{name} {shlex.quote(str(one))}" for one in (value if isinstance(value, list) else [value])]
-    return words
+            options += [f"--{name} {shlex.quote(str(one))}" for one in (value if isinstance(value, list) else [value])]
+    return options
 
 
-def _merged_list(run: RunRecord, name: str, more: str) -> str:
-    """Return the submitted list of an option with ``more`` added."""
-    before = run.sources.get(name, ("", ""))[0]
-    return shlex.quote(",".join(dict.fromkeys([*filter(None, str(before or "").split(",")), *shlex.split(more)])))
-
-
-def _with_doubled_values(options: str, run: RunRecord) -> str:
-    def asked(name: str) -> str:
-        return str(run.sources.get(name, ("", ""))[0])
-
-    options = options.replace("--mem SIZE", f"--mem {_double_size(asked('mem'))}")
-    return options.replace("--time LONGER", f"--time {_double_time_limit(asked('time'))}")
+def submitted_option(run: RunRecord | None, name: str) -> str:
+    """Return the value of a submit option as text, or ""."""
+    return str(run.sources.get(name, ("", ""))[0] or "") if run is not None else ""
 
 
 def _double_size(size: str) -> str:

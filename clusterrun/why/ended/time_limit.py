@@ -14,6 +14,7 @@ from clusterrun.records.run_record import RunRecord
 from clusterrun.scheduler.slurm.nodes import Partition, UserContext, closed
 from clusterrun.terminal.units import format_time_limit
 from clusterrun.why.causes import Cause
+from clusterrun.why.ended.resubmit import submitted_option
 
 _SAVE = "save and resume in another job: clusterrun's tasks save before the limit and resume (--requeue)"
 
@@ -21,15 +22,15 @@ _SAVE = "save and resume in another job: clusterrun's tasks save before the limi
 def with_longer_limit(
     cause: Cause, job: JobStatus, partitions: Sequence[Partition], run: RunRecord | None = None
 ) -> Cause:
-    """Return the cause with twice the time limit, or the most that a partition allows.
+    """Return the cause with a command for twice the time limit if a partition that the user may use allows that.
 
-    Where it does not: another open partition that does, else the most that its own allows, else words alone.
+    Otherwise for the most that the job's partition allows; without a command if the job already had that.
     """
-    name = job.partition or _submitted_option(run, "partition")
+    name = job.partition or submitted_option(run, "partition")
     own = next((one for one in partitions if (one.name == name if name else one.default)), None)
     if own is None:
         return cause
-    most, had = own.time_limit, job.time_limit or _parse_limit(_submitted_option(run, "time")) or own.given_time
+    most, had = own.time_limit, job.time_limit or _parse_limit(submitted_option(run, "time")) or own.given_time
     if not had:
         return cause
     wanted = 2 * had
@@ -37,17 +38,10 @@ def with_longer_limit(
         return replace(cause, command=cause.command.replace("--time LONGER", f"--time {format_time_limit(wanted)}"))
     bound = f"partition {own.name} allows at most {format_time_limit(most)}"
     me = UserContext(user=_user_name())
-    other = next(
-        (
-            one
-            for one in sorted(partitions, key=lambda one: not one.default)
-            if one is not own
-            and (one.time_limit is None or one.time_limit >= wanted)
-            and not (one.needs_reservation or closed(one, me))
-        ),
-        None,
-    )
-    if other is not None:
+    others = [one for one in partitions if one.time_limit is None or one.time_limit >= wanted]
+    others = [one for one in others if not (one.needs_reservation or closed(one, me))]
+    if others:
+        other = min(others, key=lambda one: not one.default)
         allows = f"allows {format_time_limit(other.time_limit)}" if other.time_limit is not None else "has no limit"
         command = cause.command.replace("--time LONGER", f"--time {format_time_limit(wanted)} --partition {other.name}")
         advice = f"{bound}, but {other.name} {allows}: request more time there, or {_SAVE}"
@@ -55,16 +49,8 @@ def with_longer_limit(
     if most > had:
         command = cause.command.replace("--time LONGER", f"--time {format_time_limit(most)}")
         return replace(cause, advice=f"{bound}: request that, or {_SAVE}", command=command)
-    return replace(
-        cause,
-        advice=f"{bound}, and no other partition that you may use allows {format_time_limit(wanted)}: {_SAVE}",
-        command="",
-    )
-
-
-def _submitted_option(run: RunRecord | None, name: str) -> str:
-    """Return the value of a submit option, or ""."""
-    return str(run.sources.get(name, ("", ""))[0] or "") if run is not None else ""
+    advice = f"{bound}, and no other partition that you may use allows {format_time_limit(wanted)}: {_SAVE}"
+    return replace(cause, advice=advice, command="")
 
 
 def _parse_limit(limit: str) -> int | None:

@@ -1,7 +1,7 @@
-"""Explain why a job is pending: Slurm's reason, its meaning, the evidence, what to do, who is ahead, when it starts.
+"""Explain why a job is pending: the reason and its meaning, evidence, what to do, the jobs ahead, the estimated start.
 
-Slurm is asked a few commands at once (:mod:`asking`); every piece of evidence is a pure function of the answers, and
-what could not be seen is said. A local job waits for a dependency or for devices, and its own files tell.
+:mod:`queries` runs a few Slurm commands in parallel. The evidence is computed from their answers by pure functions, and
+the report names what was not available. A local job is explained from its own files.
 """
 
 from __future__ import annotations
@@ -25,13 +25,12 @@ from clusterrun.why.pending.queue_position import Ahead
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingReport:
-    """Why one job is pending. ``said`` is Slurm's own reason; ``reason`` is its row, None for an unknown one.
+    """Why a job is pending. ``reason`` is the row of ``slurm_reason``, None for an unknown one.
 
-    ``start`` is Slurm's estimate in seconds since the epoch, None where it has none.
+    ``start`` is Slurm's estimate in seconds since the epoch, None without one.
     """
 
-    id: str
-    said: str
+    slurm_reason: str
     reason: Reason | None
     here: tuple[str, ...] = ()
     do: tuple[str, ...] = ()
@@ -47,22 +46,22 @@ class PendingReport:
 
     @property
     def meaning(self) -> str:
-        """Return what the reason means."""
         if self.reason is not None:
             return self.reason.meaning
         if self.is_local:
             return "It has just been submitted or is about to start."
-        if not self.said and self.from_accounting:
-            return "Slurm gives no reason yet; only accounting shows that the job is pending."
-        return "Slurm gives no reason yet." if not self.said else "clusterrun does not know this reason."
+        if self.slurm_reason:
+            return "clusterrun does not know this reason."
+        only = "; only accounting shows that the job is pending" if self.from_accounting else ""
+        return f"Slurm gives no reason yet{only}."
 
     def facts(self) -> list[tuple[str, Sequence[str]]]:
-        """Return what ``why`` shows: each part's name and its lines."""
+        """Return the parts that ``why`` shows: name and lines of each."""
         starts = f"It starts {self.starts.value}." if self.starts else ""
         if self.starts is Starts.NEVER:
             starts = "It can never start as it is."
         return [
-            ("reason", (self.said or "none given",)),
+            ("reason", (self.slurm_reason or "none given",)),
             ("means", (f"{self.meaning} {starts}".strip(),)),
             ("here", self.here),
             ("do", self.do),
@@ -75,7 +74,7 @@ class PendingReport:
         """Return the values for ``--json``; times in seconds since the epoch."""
         row = self.reason
         return {
-            "reason": self.said,
+            "reason": self.slurm_reason,
             "word": row.word if row else None,
             "meaning": row.meaning if row else None,
             "source": row.source if row else None,
@@ -90,42 +89,34 @@ class PendingReport:
 
 
 def explain(scheduler: Scheduler, state: RunState, now: float | None = None, *, array: str = "") -> PendingReport:
-    """Return why a job is pending, from the scheduler's answers.
+    """Return why a job is pending. For a task that stands for a whole array, ``array`` is the id for the commands.
 
-    Raises SchedulerError, and asks nothing, where Slurm was silent a moment ago and the state is an older one: what
-    was true then may not be what the job waits for now. A silence that begins later hides only what it hides.
-    ``array`` is the id of the whole array where the job is a task that stands for all of it: commands are for that.
+    Raises SchedulerError without a query if the state is old because Slurm did not answer: the reason may have changed.
+    If Slurm stops answering later, the report only lacks some evidence.
     """
-    now = time.time() if now is None else now
-    if scheduler.slurm is not None:
-        if state.as_of is not None:
-            raise _silence(state, now)
-        facts = query_facts(scheduler.slurm, state.status, now)
-        return explain_facts(replace(facts, id=array) if array else facts, state.status)
-    assert scheduler.local is not None
-    return _local(scheduler.local, state.status)
+    now, job = time.time() if now is None else now, state.status
+    if scheduler.slurm is None:
+        assert scheduler.local is not None
+        return _local_report(scheduler.local, job)
+    if state.as_of is not None:
+        last = f"{job.state}{f' ({job.reason})' if job.reason else ''} {format_duration(now - state.as_of)} ago"
+        raise SchedulerError(
+            f"Slurm did not answer, so the reason why job {job.id} is pending is unknown (last known: {last})",
+            said=state.note, hint="check `scontrol ping`, then try again",
+        )  # fmt: skip
+    facts = query_facts(scheduler.slurm, job, now)
+    return explain_facts(replace(facts, id=array) if array else facts, job)
 
 
-def _silence(state: RunState, now: float) -> SchedulerError:
-    job = state.status
-    last = f"{job.state}{f' ({job.reason})' if job.reason else ''} {format_duration(now - (state.as_of or now))} ago"
-    return SchedulerError(
-        f"Slurm did not answer, so the reason why job {job.id} is pending is unknown (last known: {last})",
-        said=state.note, hint="check `scontrol ping`, then try again",
-    )  # fmt: skip
-
-
-def running(state: RunState, now: float | None = None) -> list[str]:
+def running(state: RunState) -> list[str]:
     """Describe a job that is neither pending nor ended, one sentence per line."""
-    return running_job.describe_running(state.status, state.record, time.time() if now is None else now)
+    return running_job.describe_running(state.status, state.record, time.time())
 
 
-def _local(jobs: LocalJobs, job: JobStatus) -> PendingReport:
-    """Explain a local job from its own files."""
+def _local_report(jobs: LocalJobs, job: JobStatus) -> PendingReport:
     reason, found = local.explain_local(jobs.folder, job, jobs.devices)
     return PendingReport(
-        id=str(job.id),
-        said=job.reason,
+        slurm_reason=job.reason,
         reason=reason,
         here=found.here,
         do=found.do,
@@ -137,16 +128,16 @@ def _local(jobs: LocalJobs, job: JobStatus) -> PendingReport:
 
 def explain_facts(facts: PendingFacts, job: JobStatus) -> PendingReport:
     """Return the report on a job from these facts: the pure part of :func:`explain`."""
-    found = Finding()
-    for look in _EVIDENCE.get(_word(facts), _ANY):
-        found += look(facts)
-    row = facts.reason
+    found, row = Finding(), facts.reason
+    for evidence in _EVIDENCE.get("limit" if row and row.limit else row.word if row else "", _ANY):
+        found += evidence(facts)
     starts = found.starts or (row.starts if row else None)
     do = found.do or ((row.what_to_do(facts.id),) if row else ())
     ahead = queue_position.find_ahead(facts)
+    only_accounting = job.source == "sacct"
+    lag = ("the job in the queue (only accounting shows it, and accounting lags)",) if only_accounting else ()
     return PendingReport(
-        id=str(job.id),
-        said=job.reason,
+        slurm_reason=job.reason,
         reason=row,
         here=found.here,
         do=do,
@@ -156,8 +147,8 @@ def explain_facts(facts: PendingFacts, job: JobStatus) -> PendingReport:
         start=facts.epoch("StartTime") if _counts(starts) else None,
         start_nodes=facts.job.get("SchedNodeList", "") if _counts(starts) else "",
         start_line=_start(facts, starts) if facts.job else "",
-        from_accounting=job.source == "sacct",
-        unseen=tuple(dict.fromkeys((*facts.unseen, *found.unseen, *_accounting_note(job)))),
+        from_accounting=only_accounting,
+        unseen=tuple(dict.fromkeys((*facts.unseen, *found.unseen, *lag))),
     )
 
 
@@ -175,15 +166,6 @@ def _start(facts: PendingFacts, starts: Starts | None) -> str:
     return f"Slurm expects {format_time_and_offset(at, facts.now)}{late}{f' on {nodes}' if nodes else ''}"
 
 
-def _accounting_note(job: JobStatus) -> tuple[str, ...]:
-    return ("the job in the queue (only accounting shows it, and accounting lags)",) if job.source == "sacct" else ()
-
-
-def _word(facts: PendingFacts) -> str:
-    row = facts.reason
-    return "limit" if row and row.limit else row.word if row else ""
-
-
 def _dependency(facts: PendingFacts) -> Finding:
     text = facts.job.get("Dependency", "")
     if not text:
@@ -194,40 +176,28 @@ def _dependency(facts: PendingFacts) -> Finding:
 
 
 def _misfit(facts: PendingFacts) -> Finding:
-    """Return the partition's rules that the job breaks; if it breaks none, nodes are out that will come back."""
+    """Return the partition's rules that the job breaks; without one, it waits for nodes to return to service."""
     broken = partition_rules.broken_rules(facts)
     if broken.here:
         return broken
     return broken + nodes.check_named_nodes(facts) + nodes.free_room(facts) + Finding(starts=Starts.ALONE)
 
 
-#: Reason word -> where to look, in the order of the report. A job without a known reason gets ``_ANY``.
-_ANY: tuple[Callable[[PendingFacts], Finding], ...] = (
-    nodes.check_named_nodes,
-    nodes.free_room,
-    queue_position.next_ends,
-)
+#: Reason word -> the evidence, in the order of the report. A job without a known reason gets ``_ANY``.
+_ANY = (nodes.check_named_nodes, nodes.free_room, queue_position.next_ends)
 _EVIDENCE: dict[str, tuple[Callable[[PendingFacts], Finding], ...]] = {
     "limit": (limits.limit_evidence,),
     "Priority": (queue_position.priority_parts, nodes.free_room, queue_position.next_ends, queue_position.backfill_gap),
-    "Dependency": (_dependency,),
-    "DependencyNeverSatisfied": (_dependency,),
     "BeginTime": (queue_position.earliest_start,),
-    "JobHeldUser": (queue_position.describe_hold,),
-    "JobHeldAdmin": (queue_position.describe_hold,),
     "JobArrayTaskLimit": (queue_position.array_throttle,),
     "Licenses": (queue_position.license_use,),
-    "PartitionTimeLimit": (partition_rules.broken_rules,),
     "PartitionNodeLimit": (_misfit,),
-    "PartitionConfig": (partition_rules.broken_rules,),
-    "PartitionDown": (partition_rules.broken_rules,),
-    "PartitionInactive": (partition_rules.broken_rules,),
-    "Reservation": (nodes.reservations,),
-    "ReservationDeleted": (nodes.reservations,),
     "ReqNodeNotAvail": (nodes.check_named_nodes, nodes.reservations, nodes.free_room),
     "BadConstraints": (partition_rules.broken_rules, nodes.free_room),
-    "MaxMemPerLimit": (partition_rules.broken_rules,),
-    "AccountNotAllowed": (partition_rules.broken_rules,),
-    "QOSNotAllowed": (partition_rules.broken_rules,),
+    **dict.fromkeys(("Dependency", "DependencyNeverSatisfied"), (_dependency,)),
+    **dict.fromkeys(("JobHeldUser", "JobHeldAdmin"), (queue_position.describe_hold,)),
+    **dict.fromkeys(("Reservation", "ReservationDeleted"), (nodes.reservations,)),
+    **dict.fromkeys(("PartitionTimeLimit", "PartitionConfig", "PartitionDown", "PartitionInactive", "MaxMemPerLimit",
+                     "AccountNotAllowed", "QOSNotAllowed"), (partition_rules.broken_rules,)),
     **dict.fromkeys(("JobHoldMaxRequeue", "InvalidAccount", "InvalidQOS"), ()),
-}
+}  # fmt: skip

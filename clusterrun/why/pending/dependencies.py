@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from clusterrun.job import JobStatus, Outcome, outcome_of
@@ -16,7 +16,7 @@ _ONE = re.compile(
     r"([a-z]+)(?::(L?\d{1,18}(?:_(?:\d{1,9}|\*))?)(?:\+(\d{1,9}))?)?(?:\(([a-z]+)\))?", re.IGNORECASE | re.ASCII
 )
 
-#: What each word waits for (sbatch(1), --dependency), and whether it can still be met by a job with such an outcome.
+#: What each type waits for (sbatch(1), --dependency), and whether a job with that outcome can still satisfy it.
 _DEMANDS: dict[str, tuple[str, Callable[[Outcome], bool] | None]] = {
     "after": ("to start or be cancelled", lambda outcome: True),
     "afterany": ("to end", lambda outcome: True),
@@ -29,14 +29,14 @@ _DEMANDS: dict[str, tuple[str, Callable[[Outcome], bool] | None]] = {
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """One condition: its word, the job it names ("" for singleton), and what Slurm says of it (``unfulfilled``).
+    """One condition; ``state`` is Slurm's (``unfulfilled``, ``failed``), ``job`` is "" for singleton.
 
-    ``delay`` is in minutes: so long after the job began (``after:1+10``).
+    ``delay`` is the number of minutes after the job's start (``after:1+10``).
     """
 
-    word: str
+    type: str
     job: str = ""
-    said: str = ""
+    state: str = ""
     delay: int = 0
 
 
@@ -58,43 +58,38 @@ def describe_conditions(
     each = parse_conditions(text)
     if not each:
         return [], False
-    judged = [_sentence(one, queue, past) for one in each]
-    lines = [line for line, _ in judged]
+    lines, unmet = zip(*(_describe_condition(one, queue, past) for one in each), strict=True)
     any_of = "?" in text
-    if len(each) > 1:
-        lines.insert(0, "it waits for one of these:" if any_of else "it waits for all of these:")
-    never = all(bad for _, bad in judged) if any_of else any(bad for _, bad in judged)
-    return lines, never
+    heading = [f"it waits for {'one' if any_of else 'all'} of these:"] if len(each) > 1 else []
+    return [*heading, *lines], all(unmet) if any_of else any(unmet)
 
 
-def _sentence(one: Condition, queue: Sequence[Queued] | None, past: Sequence[JobStatus] | None) -> tuple[str, bool]:
-    if one.word == "singleton":
+def _describe_condition(
+    one: Condition, queue: Sequence[Queued] | None, past: Sequence[JobStatus] | None
+) -> tuple[str, bool]:
+    """Return the condition with the state of its job, and whether it can never be satisfied."""
+    if one.type == "singleton":
         return "singleton: it waits until all earlier jobs of its user with the same name have ended", False
-    wants, may = _DEMANDS.get(one.word, ("", None))
-    name = f"{one.word}:{one.job}"
+    wants, may = _DEMANDS.get(one.type, ("", None))
+    name = f"{one.type}:{one.job}"
     demand = f"{name} waits for job {one.job} {wants}" if wants else name
     demand += f", plus {plural(one.delay, 'minute')}" if one.delay else ""
     rows = [row for row in queue or () if one.job in (str(row.raw), row.id, row.id.partition("_")[0])]
     base = one.job.partition("_")[0]
-    if not rows and base != one.job:  # a task that has not begun has no row of its own, its array has one
+    if not rows and base != one.job:  # a task that has not started has no row of its own, only its array has one
         rows = [row for row in queue or () if row.id == base and row.state == "PENDING"]
     live = [row for row in rows if outcome_of(row.state) is Outcome.RUNNING]
     ended = {row.state for row in rows if row not in live}
     ended |= {job.state for job in past or () if job.is_over and one.job in (str(job.id), job.id.base)}
-    bad = one.said == "failed" or (may is not None and any(not may(outcome_of(state)) for state in ended))
-    if bad and not ended:
-        return f"{demand}: Slurm reports that this has failed", True
+    bad = one.state == "failed" or (may is not None and any(not may(outcome_of(state)) for state in ended))
+    states = " and ".join(sorted(ended))
     if bad:
-        return f"{demand}, and it {_past_states(ended)}: this can never be met", True
-    if live:
-        return f"{demand}; it {_live_state(live, one.delay)}", False
-    if ended:
-        return f"{demand}; it {_past_states(ended)}", False
-    return f"{demand}; the state of that job is unknown", False
-
-
-def _past_states(states: Iterable[str]) -> str:
-    return "is " + " and ".join(sorted(states))
+        why = f", and it is {states}: this can never be met" if ended else ": Slurm reports that this has failed"
+    elif live:
+        why = f"; it {_live_state(live, one.delay)}"
+    else:
+        why = f"; it is {states}" if ended else "; the state of that job is unknown"
+    return demand + why, bad
 
 
 def _live_state(rows: Sequence[Queued], delay: int) -> str:
@@ -112,7 +107,8 @@ def _live_state(rows: Sequence[Queued], delay: int) -> str:
 def _tasks(rows: Sequence[Queued]) -> str:
     """Return the tasks by state; pending ones share a row of the queue, so they cannot be counted."""
     begun = Counter(row.state for row in rows if row.state != "PENDING")
-    words = [f"{count} {state}" for state, count in sorted(begun.items())]
-    whys = sorted({row.reason for row in rows if row.state == "PENDING" and row.reason})
-    waits = any(row.state == "PENDING" for row in rows)
-    return ", ".join([*words, *([f"others wait{f' ({first_few(whys)})' if whys else ''}"] if waits else [])])
+    parts = [f"{count} {state}" for state, count in sorted(begun.items())]
+    waiting = [row for row in rows if row.state == "PENDING"]
+    reasons = sorted({row.reason for row in waiting if row.reason})
+    parts += [f"others wait{f' ({first_few(reasons)})' if reasons else ''}"] if waiting else []
+    return ", ".join(parts)

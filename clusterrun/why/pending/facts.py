@@ -19,7 +19,7 @@ from clusterrun.scheduler.slurm.squeue import Queued, parse_tres
 class PendingFacts:
     """What Slurm reported on a pending job and its cluster; None was not queried or not answered.
 
-    ``job`` and ``partitions`` hold Slurm's own keys. ``unseen`` says, a line each, what could not be seen.
+    ``job`` and ``partitions`` have Slurm's own keys. ``unseen`` names what was not available, one line each.
     """
 
     id: str
@@ -73,7 +73,7 @@ class PendingFacts:
 
     @property
     def uid(self) -> str:
-        """The user's number as text."""
+        """Return the user's numeric id as text."""
         return self.job.get("UserId", "").partition("(")[2].rstrip(")")
 
     @property
@@ -90,9 +90,9 @@ class PendingFacts:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """``here`` is what the reason means for this job, a sentence each; ``do`` are commands, or advice, for it.
+    """Evidence on one job: ``here`` are sentences, ``do`` commands or advice, ``unseen`` what was not available.
 
-    ``starts`` is set where this job's case is not the reason's usual one; ``unseen`` is what could not be seen.
+    ``starts`` is set if it differs from that of the reason.
     """
 
     here: tuple[str, ...] = ()

@@ -8,14 +8,14 @@ from clusterrun.scheduler.slurm.values import parse_duration
 from clusterrun.terminal.units import format_duration, format_tres, plural
 from clusterrun.why.pending.facts import PendingFacts
 
-#: Bounds on a count of jobs, by field: of those that run, and of those that wait too.
+#: Limits on the number of running jobs, and of pending and running jobs.
 _JOBS = {"GrpJobs", "MaxJobs", "MaxJobsPU", "MaxJobsPA"}
 QUEUED_JOBS = {"GrpSubmitJobs", "MaxSubmitJobs", "MaxSubmitJobsPU", "MaxSubmitJobsPA"}
 _MINUTES = ("GrpTRESMins", "GrpTRESRunMins", "MaxTRESMinsPJ", "MaxTRESRunMinsPA", "MaxTRESRunMinsPU")
 
 
 def is_per_job(limit: Limit) -> bool:
-    """Return whether the limit applies to each job, so that it has no use."""
+    """Return whether the limit applies to each job, so that nothing of it is in use."""
     return limit.field in ("MaxTRESPJ", "MaxTRESPN", "MaxTRESMinsPJ", "MinTRESPJ", "MaxWallPJ")
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from clusterrun.reasons import Limit, Starts
 from clusterrun.scheduler.slurm.limits import LimitScope, LimitValue
 from clusterrun.scheduler.slurm.squeue import Queued
@@ -11,7 +9,7 @@ from clusterrun.terminal.units import format_duration, format_tres, plural
 from clusterrun.why.pending.facts import Finding, PendingFacts
 from clusterrun.why.pending.limit_values import QUEUED_JOBS, format_amount, is_per_job, requested_amount
 from clusterrun.why.pending.partition_rules import change_nodes_command
-from clusterrun.why.pending.targets import blocking_limit
+from clusterrun.why.pending.targets import other_targets
 
 _SHOWN = 5
 
@@ -36,18 +34,12 @@ def limit_evidence(facts: PendingFacts) -> Finding:
 
 def _alternatives(facts: PendingFacts, limit: Limit, found: Finding) -> Finding:
     """Return the user's other QOS or accounts to which the job can be moved."""
-    account, qos = facts.job.get("Account", ""), facts.job.get("QOS", "")
-    rows = facts.associations or ()
-    if limit.owner == "qos":
-        names = [name for row in rows if row.account == account for name in row.qos if name != qos]
-        word, blocking = "QOS", {name: blocking_limit(facts, qos=name) for name in names}
-    else:
-        names = [row.account for row in rows if row.account != account]
-        word, blocking = "Account", {name: blocking_limit(facts, account=name) for name in names}
-    closed = [f"{word if word == 'QOS' else 'account'} {name} allows {why}" for name, why in blocking.items() if why]
+    blocking = other_targets(facts, limit.owner)
+    key, noun = ("QOS", "QOS") if limit.owner == "qos" else ("Account", "account")
+    closed = [f"{noun} {name} allows {why}" for name, why in blocking.items() if why]
     here = (f"ruled out: {'; '.join(closed[:_SHOWN])}",) if closed else ()
     names = [name for name, why in blocking.items() if not why][:_SHOWN]
-    commands = tuple(f"scontrol update JobId={facts.id} {word}={name}" for name in names)
+    commands = tuple(f"scontrol update JobId={facts.id} {key}={name}" for name in names)
     if found.do or not (commands or closed):
         return Finding(here, commands)
     starts = found.starts or (facts.reason.starts if facts.reason else Starts.YOU)
@@ -59,8 +51,7 @@ def _alternatives(facts: PendingFacts, limit: Limit, found: Finding) -> Finding:
 def _one(facts: PendingFacts, limit: Limit, holder: LimitScope, bound: LimitValue) -> Finding:
     assert bound.limit is not None
     verb = "requires at least" if limit.least else "allows"
-    line = f"{_scope_name(holder, limit)} {verb} {format_amount(limit, bound, bound.limit)}"
-    line += f" ({limit.setting})"
+    line = f"{_scope_name(holder, limit)} {verb} {format_amount(limit, bound, bound.limit)} ({limit.setting})"
     if bound.used is not None and not is_per_job(limit):
         line += f"; {format_amount(limit, bound, bound.used)} in use"
     here = [line]
@@ -83,11 +74,10 @@ def _holders(facts: PendingFacts, limit: Limit) -> list[LimitScope]:
         mine = [row for row in rows if row.kind == "association" and row.user in ("", facts.user)]
         return [row for row in mine if row.partition in here and row.account in facts.own_accounts]
     kind = "qos user" if limit.field.endswith("PU") else "qos account" if limit.field.endswith("PA") else "qos"
-    uid = facts.uid
     return [
         row for row in rows
         if row.kind == kind and row.qos in facts.own_qos
-        and (kind != "qos user" or row.user in (uid, facts.user))
+        and (kind != "qos user" or row.user in (facts.uid, facts.user))
         and (kind != "qos account" or row.account == facts.job.get("Account", ""))
     ]  # fmt: skip
 
@@ -103,11 +93,9 @@ def _scope_name(holder: LimitScope, limit: Limit) -> str:
         return f"QOS {holder.qos}, for each user,"
     if holder.kind == "qos account":
         return f"QOS {holder.qos}, for each account,"
-    if holder.kind == "qos":
-        each = ", for each job," if is_per_job(limit) else ""
-        return f"QOS {holder.qos}{each}"
     who = f"user {holder.user} in account {holder.account}" if holder.user else f"account {holder.account}"
-    return f"{who}, for each job," if is_per_job(limit) else f"{who}"
+    name = f"QOS {holder.qos}" if holder.kind == "qos" else who
+    return f"{name}, for each job," if is_per_job(limit) else name
 
 
 def _exceeds(facts: PendingFacts, limit: Limit, bound: LimitValue) -> bool:
@@ -122,16 +110,13 @@ def _exceeds(facts: PendingFacts, limit: Limit, bound: LimitValue) -> bool:
 
 def _describe_users(facts: PendingFacts, limit: Limit, holder: LimitScope, bound: LimitValue) -> list[str]:
     """Return the running jobs that use the limit, largest use first."""
-    counts: Callable[[Queued], float] = lambda row: row.holds(bound.tres) if bound.tres else 1.0  # noqa: E731
     live = ("RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING", *(("PENDING",) if limit.field in QUEUED_JOBS else ()))
-    rows = [row for row in facts.queue or () if row.state in live and _shares(row, holder, facts) and counts(row)]
-    rows = [row for row in rows if row.id != facts.id]
+    rows = [row for row in facts.queue or () if row.state in live and row.id != facts.id]
+    rows = [row for row in rows if _shares(row, holder, facts) and (row.holds(bound.tres) or not bound.tres)]
     if not rows:
         return ["no job that you can see uses any of it"]
-    rows.sort(key=lambda row: (-counts(row), row.raw))
-    shown = [
-        _describe_user(row, facts, format_tres(bound.tres, counts(row)) if bound.tres else "") for row in rows[:_SHOWN]
-    ]
+    rows.sort(key=lambda row: (-row.holds(bound.tres), row.raw))
+    shown = [_describe_user(row, facts, bound.tres) for row in rows[:_SHOWN]]
     more = f" and {plural(len(rows) - _SHOWN, 'more job')}" if len(rows) > _SHOWN else ""
     return [f"used by {'; '.join(shown)}{more}"]
 
@@ -146,10 +131,11 @@ def _shares(row: Queued, holder: LimitScope, facts: PendingFacts) -> bool:
     return holder.kind != "qos account" or row.account == holder.account
 
 
-def _describe_user(row: Queued, facts: PendingFacts, what: str) -> str:
+def _describe_user(row: Queued, facts: PendingFacts, tres: str) -> str:
+    amount = f"{format_tres(tres, row.holds(tres))}, " if tres else ""
     whose = "" if row.user == facts.user else f" of {row.user}"
     left = f"at most {format_duration(row.left)} more" if row.state == "RUNNING" and row.left is not None else row.state
-    return f"job {row.id}{whose} ({what + ', ' if what else ''}{left})"
+    return f"job {row.id}{whose} ({amount}{left})"
 
 
 def _actions(facts: PendingFacts, limit: Limit, bound: LimitValue) -> tuple[str, ...]:

@@ -18,28 +18,28 @@ from clusterrun.why.pending.facts import Finding
 def explain_local(root: Path, job: JobStatus, seen: Sequence[str]) -> tuple[Reason | None, Finding]:
     """Return the reason of a local job and its evidence.
 
-    ``root`` is the folder of the local jobs, ``seen`` the devices that this machine shows.
+    ``root`` is the folder of the local jobs, ``seen`` the visible devices of this machine.
     """
     reason = find_reason(job.reason) if job.reason else None
     try:
-        asked = read_job(root / str(job.id))
+        request = read_job(root / str(job.id))
     except (OSError, Unreadable):
-        asked = None
-    if asked is None:
+        request = None
+    if request is None:
         return reason, Finding(unseen=("what the job requested",))
     if job.reason.startswith("Dependency"):
-        return reason, _dependency(root, job, asked)
-    return reason, _devices(root, job, asked, seen) if job.reason == "Resources" else Finding()
+        return reason, _dependency(root, job, request)
+    return reason, _devices(root, job, request, seen) if job.reason == "Resources" else Finding()
 
 
-def _dependency(root: Path, job: JobStatus, asked: Job) -> Finding:
+def _dependency(root: Path, job: JobStatus, request: Job) -> Finding:
     statuses = _statuses(root)
     queue = [
         Queued(id=str(s.id), raw=-1, state=s.state, reason=s.reason, left=_left(s))
         for s in statuses
         if s.outcome is Outcome.RUNNING
     ]
-    lines, never = dependencies.describe_conditions(asked.dependency, queue, [s for s in statuses if s.is_over])
+    lines, never = dependencies.describe_conditions(request.dependency, queue, [s for s in statuses if s.is_over])
     give_up = f"clusterrun cancel {job.id}"
     return Finding(
         tuple(lines),
@@ -48,8 +48,8 @@ def _dependency(root: Path, job: JobStatus, asked: Job) -> Finding:
     )
 
 
-def _devices(root: Path, job: JobStatus, asked: Job, seen: Sequence[str]) -> Finding:
-    here = [f"it requests {plural(asked.nodes * asked.gpus_per_node, 'GPU')}; this machine has {len(seen)}"]
+def _devices(root: Path, job: JobStatus, request: Job, seen: Sequence[str]) -> Finding:
+    here = [f"it requests {plural(request.nodes * request.gpus_per_node, 'GPU')}; this machine has {len(seen)}"]
     holders = []
     for folder in job_folders(root):
         try:

@@ -18,7 +18,7 @@ _SHOWN = 4
 
 
 def free_room(facts: PendingFacts) -> Finding:
-    """Compare the request with what is free on the job's nodes, and name those that are full or out of service."""
+    """Compare the request with what is free on the job's nodes, and list nodes that are full or out of service."""
     nodes = partition_nodes(facts)
     if nodes is None:
         return Finding(unseen=("the partition's nodes",)) if facts.nodes is None else Finding()
@@ -32,12 +32,11 @@ def free_room(facts: PendingFacts) -> Finding:
     featured = _featured(facts, nodes, where)
     kept = set(having(facts.job.get("Features", ""), facts.features or {}, [n.name for n in nodes]) or ())
     nodes = [n for n in nodes if n.name in kept] or nodes
-    fitting = [n.name for n in nodes if n.standing in OPEN and not _lacks(n, facts)]
+    fitting = [n.name for n in nodes if _fits(n, facts)]
     need = facts.requested_nodes[0] or 1
-    enough = f"{plural(len(fitting), 'node')} of {len(nodes)} {'has' if len(fitting) == 1 else 'have'} room for it now"
-    if fitting:
-        enough += f" ({fold(fitting)})"
-    room_now = [f"{enough}; it needs {need}", *_short(nodes, facts)]
+    enough = f"{plural(len(fitting), 'node')} of {len(nodes)} {_has(fitting)} room for it now"
+    names = f" ({fold(fitting)})" if fitting else ""
+    room_now = [f"{enough}{names}; it needs {need}", *_short(nodes, facts)]
     if len(fitting) >= need and (facts.reason is None or facts.reason.starts is Starts.ALONE):
         room_now.append("they may be reserved for jobs ahead of it, or the scheduler has not considered it yet")
     if featured.starts:
@@ -158,13 +157,18 @@ def reservations(facts: PendingFacts) -> Finding:
 def _before(facts: PendingFacts, blocks: Sequence[dict[str, str]]) -> tuple[str, ...]:
     """Return the time limit with which the job ends before the first reservation begins."""
     starts = [start for block in blocks if (start := parse_int(block.get("StartTime", "")) or 0) > facts.now]
-    asked = parse_duration(facts.job.get("TimeLimit", ""))
-    minutes = int(min(starts) - facts.now) // 60 - 1 if starts else 0
-    if minutes < 1 or (asked is not None and asked <= minutes * 60):
-        return ()
-    return (
-        f"scontrol update JobId={facts.id} TimeLimit={minutes}  # minutes: it would then end before the reservation",
-    )
+    command = shorter_limit_command(facts, min(starts)) if starts else ""
+    return (f"{command}: it would then end before the reservation",) if command else ()
+
+
+def shorter_limit_command(facts: PendingFacts, end: float) -> str:
+    """Return the command that makes the job end before that time; "" if its time limit is short enough or none is."""
+    requested = parse_duration(facts.job.get("TimeLimit", ""))
+    # Slurm counts in minutes, and starts a job some seconds after it could
+    minutes = int(end - facts.now) // 60 - 1
+    if minutes < 1 or (requested is not None and requested <= minutes * 60):
+        return ""
+    return f"scontrol update JobId={facts.id} TimeLimit={minutes}  # minutes"
 
 
 def _reservation(block: dict[str, str], now: float) -> str:
@@ -174,11 +178,8 @@ def _reservation(block: dict[str, str], now: float) -> str:
         when = f"begins at {format_time_and_offset(start, now)}, for {format_duration(end - start if end else None)}"
     else:
         when = f"lasts until {format_time_and_offset(end, now)}" if end else f"is {block.get('State', 'there')}"
-    nodes = (
-        f"{plural(parse_int(block.get('NodeCnt', '')) or 0, 'node')}: {block['Nodes']}"
-        if block.get("Nodes")
-        else "no nodes"
-    )
+    count = plural(parse_int(block.get("NodeCnt", "")) or 0, "node")
+    nodes = f"{count}: {block['Nodes']}" if block.get("Nodes") else "no nodes"
     whose = next((f", for {key.lower()} {block[key]}" for key in ("Users", "Accounts", "Groups") if block.get(key)), "")
     return f"reservation {block['ReservationName']}{flags} {when}; {nodes}{whose}"
 
@@ -191,7 +192,6 @@ def partition_nodes(facts: PendingFacts) -> list[Node] | None:
 
 
 def _request(facts: PendingFacts) -> str:
-    """Return the request as text."""
     asked, (low, high) = facts.requested, facts.requested_nodes
     parts = [plural(low, "node") if low == high else f"{low} to {high} nodes"]
     gpus = _gpus(facts)
@@ -206,7 +206,7 @@ def _gpus(facts: PendingFacts) -> int:
     named = [value for name, value in facts.requested.items() if name.startswith("gres/gpu")]
     if named:
         return int(max(named))
-    # where GPUs are not accounted for they stand in the request alone: gres:gpu:4, gres/gpu:a100=2
+    # if Slurm does not track GPUs, only the request has them: gres:gpu:4, gres/gpu:a100=2
     nodes = max(1, facts.requested_nodes[0])
     return _counted(facts.job.get("TresPerNode", "")) * nodes or _counted(facts.job.get("TresPerJob", ""))
 
@@ -223,11 +223,8 @@ def _fits(node: Node, facts: PendingFacts) -> bool:
 def _lacks(node: Node, facts: PendingFacts) -> list[str]:
     """Return what the node lacks for its share of the request."""
     nodes = max(1, facts.requested_nodes[0])
-    gpus, cpus, memory = (
-        -(-_gpus(facts) // nodes),
-        facts.requested.get("cpu", 1) / nodes,
-        facts.requested.get("mem", 0) / nodes,
-    )
+    gpus = -(-_gpus(facts) // nodes)
+    cpus, memory = facts.requested.get("cpu", 1) / nodes, facts.requested.get("mem", 0) / nodes
     idle = sum(number for _, number in node.gpus_idle)
     short = {
         "GPUs": gpus > 0 and idle < gpus,

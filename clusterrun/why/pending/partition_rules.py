@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from clusterrun.scheduler.slurm.sacctmgr import Association
 from clusterrun.scheduler.slurm.squeue import parse_tres
 from clusterrun.scheduler.slurm.values import parse_duration, parse_int
 from clusterrun.terminal.units import first_few, format_duration, plural
 from clusterrun.why.pending.facts import Finding, PendingFacts
-from clusterrun.why.pending.targets import blocking_limit
+from clusterrun.why.pending.targets import blocking_limit, other_targets
 
 
 def broken_rules(facts: PendingFacts) -> Finding:
@@ -45,25 +44,26 @@ def _broken(facts: PendingFacts, partition: dict[str, str]) -> Finding:
     if high and high < least:
         here.append(f"partition {name} takes jobs of at least {least} nodes; this job requests {high}")
         do.append(change_nodes_command(facts, least))
-    found = Finding(tuple(here), tuple(do))
-    for per, asked_key, noun in (("MaxMemPerNode", "MinMemoryNode", "node"), ("MaxMemPerCPU", "MinMemoryCPU", "CPU")):
-        asks, allows = _megabytes(facts.job.get(asked_key, "")), _megabytes(partition.get(per, ""))
-        if allows and asks is not None and asks > allows:
-            line = f"partition {name} allows {allows:g}M of memory on each {noun} ({per}); this job requests {asks:g}M"
-            found += Finding((line,), (f"scontrol update JobId={facts.id} {asked_key}={allows:g}",))
-    return found
+    for per, key, noun in (("MaxMemPerNode", "MinMemoryNode", "node"), ("MaxMemPerCPU", "MinMemoryCPU", "CPU")):
+        asks, allows = _megabytes(facts.job.get(key, "")), _megabytes(partition.get(per, ""))
+        if allows and asks > allows:
+            here.append(
+                f"partition {name} allows {allows:g}M of memory on each {noun} ({per}); this job requests {asks:g}M"
+            )
+            do.append(f"scontrol update JobId={facts.id} {key}={allows:g}")
+    return Finding(tuple(here), tuple(do))
 
 
 def change_nodes_command(facts: PendingFacts, count: int) -> str:
-    """Return how to change the number of nodes: Slurm keeps the tasks and holds a job whose tasks no longer fit."""
+    """Return how to change the number of nodes. Slurm keeps the tasks, and holds a job whose tasks no longer fit."""
     tasks = parse_int(facts.job.get("NumTasks", "")) or 0
     if tasks > (facts.requested_nodes[0] or 1):
         return f"`clusterrun cancel {facts.id}`, then submit it again with --nodes {count}"
-    # the count alone is taken for the least: the most stays as it was, and with it the reason (22.05: seen)
+    # a single number sets only the minimum, so that the reason stays (seen on 22.05)
     return f"scontrol update JobId={facts.id} NumNodes={count}-{count}"
 
 
-#: A partition's list of those it takes, and of those it does not -> whose name in it counts.
+#: A partition's Allow and Deny lists, the job's key that they apply to, and its name in a sentence.
 _LISTS = (("Accounts", "Account", "account"), ("Qos", "QOS", "QOS"))
 
 
@@ -74,18 +74,14 @@ def _not_allowed(facts: PendingFacts, partition: dict[str, str]) -> Finding:
         return Finding()
     found = Finding()
     for list_name, key, noun in _LISTS:
-        own, allowed = facts.job.get(key, ""), _names(partition.get(f"Allow{list_name}", ""))
-        denied = _names(partition.get(f"Deny{list_name}", ""))
+        own, allowed, denied = facts.job.get(key, ""), *_allowed_and_denied(partition, list_name)
         if not own or ((own in allowed or not allowed) and own not in denied):
             continue
         rule = f"accepts only {noun} {', '.join(allowed)}" if allowed else f"does not accept {noun} {', '.join(denied)}"
-        rows = facts.associations or ()
-        mine = [row.account for row in rows] if key == "Account" else [q for r in rows for q in r.qos if _own(facts, r)]
-        fit = [n for n in dict.fromkeys(mine) if n != own and (n in allowed if allowed else n not in denied)]
         fit = [
-            n
-            for n in fit
-            if not (blocking_limit(facts, account=n) if key == "Account" else blocking_limit(facts, qos=n))
+            name
+            for name, why in other_targets(facts, "association" if key == "Account" else "qos").items()
+            if not why and (name in allowed if allowed else name not in denied)
         ]
         found += Finding(
             (f"partition {partition['PartitionName']} {rule}; this job uses {own}",),
@@ -94,18 +90,17 @@ def _not_allowed(facts: PendingFacts, partition: dict[str, str]) -> Finding:
     return found
 
 
-def _own(facts: PendingFacts, row: Association) -> bool:
-    return row.account == facts.job.get("Account")
+def _allowed_and_denied(partition: dict[str, str], list_name: str) -> tuple[list[str], list[str]]:
+    return _names(partition.get(f"Allow{list_name}", "")), _names(partition.get(f"Deny{list_name}", ""))
 
 
 def _names(text: str) -> list[str]:
     return [name for name in text.split(",") if name and name not in ("ALL", "(null)")]
 
 
-def _megabytes(text: str) -> float | None:
-    """Parse ``4000``, ``8000M`` or ``8G`` to MB; None for 0 and for UNLIMITED."""
-    found = dict(parse_tres(f"mem={text}"))
-    return found.get("mem") or None
+def _megabytes(text: str) -> float:
+    """Parse ``4000``, ``8000M`` or ``8G`` to MB; 0 for UNLIMITED."""
+    return dict(parse_tres(f"mem={text}")).get("mem", 0)
 
 
 def _would_take(facts: PendingFacts, partition: dict[str, str]) -> bool:
@@ -113,8 +108,8 @@ def _would_take(facts: PendingFacts, partition: dict[str, str]) -> bool:
     if partition.get("PartitionName") in facts.partition_names or _broken(facts, partition).here:
         return False
     for list_name, key, _ in _LISTS:
-        allowed, own = _names(partition.get(f"Allow{list_name}", "")), facts.job.get(key, "")
-        if (allowed and own not in allowed) or own in _names(partition.get(f"Deny{list_name}", "")):
+        own, allowed, denied = facts.job.get(key, ""), *_allowed_and_denied(partition, list_name)
+        if (allowed and own not in allowed) or own in denied:
             return False
     quality = partition.get("QoS", "")
     return (

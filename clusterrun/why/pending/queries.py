@@ -22,26 +22,26 @@ from clusterrun.why.pending import queue_position
 from clusterrun.why.pending.dependencies import parse_conditions
 from clusterrun.why.pending.facts import PendingFacts
 
-#: Seconds that one question may take; all of them are asked at once.
+#: Seconds for each query; they run in parallel.
 TIMEOUT = 15.0
-#: slurmctld's silence in the words of Slurm's commands.
-_UNREACHABLE = tuple(said.text for said in SBATCH_ERRORS if not issubclass(said.kind, Refused))
-#: Reasons that have nothing to do with nodes, so that they are not asked for (a big cluster's answer has megabytes).
+#: Error messages of Slurm's commands if slurmctld cannot be reached.
+_UNREACHABLE = tuple(error.text for error in SBATCH_ERRORS if not issubclass(error.kind, Refused))
+#: Reasons for which the nodes are not queried: on a big cluster the answer has megabytes.
 _NOT_ABOUT_NODES = frozenset({
     "Dependency", "DependencyNeverSatisfied", "BeginTime", "JobHeldUser", "JobHeldAdmin", "JobArrayTaskLimit",
     "Licenses", "PartitionTimeLimit", "JobHoldMaxRequeue", "InvalidAccount", "InvalidQOS", "AccountNotAllowed",
     "QOSNotAllowed", "MaxMemPerLimit",
 })  # fmt: skip
-#: Reasons that another account or QOS of its user's may mend.
+#: Reasons that another account or QOS of the user may avoid.
 _ABOUT_ACCOUNTS = frozenset({"AccountNotAllowed", "QOSNotAllowed"})
-#: Reasons that another partition, account or QOS may mend.
+#: Reasons that another partition, account or QOS may avoid.
 _ABOUT_RULES = _ABOUT_ACCOUNTS | {
     "PartitionTimeLimit", "PartitionNodeLimit", "PartitionConfig", "PartitionDown", "PartitionInactive",
     "MaxMemPerLimit", "BadConstraints",
 }  # fmt: skip
-#: How many QOS or accounts to which the job could be moved are asked about.
+#: How many QOS or accounts are queried as targets for the job.
 _TARGETS = 12
-#: How many accounts up the tree are asked about: a limit may be set on any of them.
+#: How many levels of accounts are queried: a limit may be set on any of them.
 _LEVELS = 3
 
 T = TypeVar("T")
@@ -49,9 +49,9 @@ Answer = Callable[[], T | None]
 
 
 class _Queries:
-    """Runs queries in parallel and keeps a note of every one that was not answered.
+    """Runs queries in parallel and notes those that failed.
 
-    Where slurmctld could not be reached once, nothing more is asked: each question would wait for as long.
+    Once slurmctld cannot be reached, further queries are skipped: each would wait for its timeout.
     """
 
     def __init__(self, scheduler: SlurmCommands, pool: ThreadPoolExecutor) -> None:
@@ -64,14 +64,14 @@ class _Queries:
         if self._gone:
             self.unseen.append(f"{what} (skipped: Slurm did not answer)")
             return _nothing
-        asked = self._pool.submit(self._scheduler.answer, argv, TIMEOUT)
+        future = self._pool.submit(self._scheduler.answer, argv, TIMEOUT)
 
         def answer() -> T | None:
-            reply = asked.result()
-            # where priority is the order of arrival it has no parts: nothing is hidden
+            reply = future.result()
+            # NO_PARTS: priority is the order of arrival, so nothing is hidden
             if reply.note and NO_PARTS not in reply.stderr:
                 self.unseen.append(f"{what} ({reply.note})")
-                self._gone = self._gone or any(words in reply.stderr for words in _UNREACHABLE)
+                self._gone = self._gone or any(text in reply.stderr for text in _UNREACHABLE)
             return None if reply.note else parse(reply.text)
 
         return answer
@@ -84,7 +84,7 @@ def query_facts(scheduler: SlurmCommands, job: JobStatus, now: float) -> Pending
 
 
 def _query_facts(queries: _Queries, scheduler: SlurmCommands, job: JobStatus, now: float) -> PendingFacts:
-    # squeue's "None" is a word of its own; accounting, which may be all that tells of a job, has no reasons
+    # squeue's "None" is a reason too; accounting, which may be the only source for the job, has no reasons
     reason = find_reason(job.reason or ("None" if job.source == "squeue" else ""))
     word, limit = (reason.word, reason.limit) if reason else ("", None)
     on_nodes = word not in _NOT_ABOUT_NODES and limit is None
@@ -141,7 +141,7 @@ def _reservations(blocks: Sequence[dict[str, str]] | None) -> list[dict[str, str
 def _holders(queries: _Queries, facts: PendingFacts, limit: Limit) -> list[LimitScope] | None:
     """Return the limits of the QOS of the job and partition, or of its account and the parents.
 
-    In the same questions those of the other QOS or accounts of its user, to which it could be moved.
+    The same queries cover the user's other QOS or accounts, to which the job could be moved.
     """
     account = facts.job.get("Account", "")
     rows = facts.associations or ()
@@ -174,10 +174,9 @@ def _of_targets(queries: _Queries, facts: PendingFacts) -> list[LimitScope] | No
     names = [name for name in dict.fromkeys([*of_partitions, *more]) if name][:_TARGETS]
     if not (names or accounts):
         return None
-    # its own account too: what a QOS allows that account is scopes with it
-    return _limits(
-        queries, list(dict.fromkeys([*facts.own_qos, *names])), [own, *accounts][:_TARGETS] if own else accounts
-    )
+    qos = list(dict.fromkeys([*facts.own_qos, *names]))
+    # with its own account, since a QOS may limit each account
+    return _limits(queries, qos, [own, *accounts][:_TARGETS] if own else accounts)
 
 
 def _associations(queries: _Queries, scheduler: SlurmCommands, facts: PendingFacts) -> tuple[Association, ...] | None:
@@ -199,10 +198,10 @@ def _set(row: LimitScope, limit: Limit, facts: PendingFacts) -> bool:
 
 def _priorities(queries: _Queries, facts: PendingFacts) -> list[Priority] | None:
     """Return the priority factors of the job and of the first job in line."""
-    ahead = queue_position.find_ahead(facts)
-    first = [id.partition("_")[0] for id in ahead.jobs[:1]] if ahead else []
     if not facts.job.get("JobId"):
         return None
+    ahead = queue_position.find_ahead(facts)
+    first = [id.partition("_")[0] for id in ahead.jobs[:1]] if ahead else []
     return queries.submit("its priority factors", priority_argv([facts.job["JobId"], *first]), parse_priority)()
 
 

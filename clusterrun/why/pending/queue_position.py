@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -9,15 +10,15 @@ from clusterrun.job import TERMINAL
 from clusterrun.reasons import find_reason
 from clusterrun.scheduler.slurm.sprio import Priority
 from clusterrun.scheduler.slurm.squeue import Queued
-from clusterrun.scheduler.slurm.values import parse_duration, parse_int
+from clusterrun.scheduler.slurm.values import parse_int
 from clusterrun.terminal.units import first_few, format_duration, format_time_and_offset, plural
 from clusterrun.why.pending.facts import Finding, PendingFacts
-from clusterrun.why.pending.nodes import has_room
+from clusterrun.why.pending.nodes import has_room, shorter_limit_command
 
 _SHOWN = 4
-#: Reasons of jobs that wait for their turn and nothing else.
+#: Reasons of jobs that wait only for resources or priority.
 _COMPETING = frozenset({"", "None", "WaitingForScheduling", "Priority", "Resources"})
-#: Reasons with which a job has a place in the line.
+#: Reasons with which a job has a position in the queue.
 _IN_LINE = frozenset({*_COMPETING, "ReqNodeNotAvail", "Reservation", "Licenses", "MpiPortsBusy", "NvidiaImexChannels"})
 
 
@@ -25,8 +26,8 @@ _IN_LINE = frozenset({*_COMPETING, "ReqNodeNotAvail", "Reservation", "Licenses",
 class Ahead:
     """The visible jobs ahead of a job; an array counts as one.
 
-    ``jobs`` wait in the same partition for their turn, ``others`` there for something of their own, ``elsewhere`` in
-    partitions that go first on the same nodes.
+    ``jobs`` wait in the same partition for resources or priority, ``others`` counts those that wait there for other
+    reasons, ``elsewhere`` those in partitions of a higher tier on the same nodes.
     """
 
     jobs: tuple[str, ...] = ()
@@ -34,9 +35,7 @@ class Ahead:
     elsewhere: tuple[tuple[str, int], ...] = ()
 
     def sentence(self, partitions: tuple[str, ...]) -> str:
-        """Return the counts as a sentence."""
-        where = f"partition {', '.join(partitions)}"
-        first = f"{plural(len(self.jobs), 'job')} in {where} that you can see"
+        first = f"{plural(len(self.jobs), 'job')} in partition {', '.join(partitions)} that you can see"
         if self.jobs:
             first += f": {first_few(list(self.jobs))}"
         if self.others:
@@ -49,7 +48,7 @@ class Ahead:
 def find_ahead(facts: PendingFacts) -> Ahead | None:
     """Return the jobs with a higher priority, or with the same and an earlier id.
 
-    None for a job that waits for something of its own, and where the queue could not be seen.
+    None for a job that waits for something else, and if the queue is unknown.
     """
     if facts.queue is None or not facts.partition_names or (facts.reason and facts.reason.word not in _IN_LINE):
         return None
@@ -61,11 +60,9 @@ def find_ahead(facts: PendingFacts) -> Ahead | None:
     here = [row for row in before if set(row.partitions) & set(facts.partition_names)]
     here.sort(key=lambda row: (-row.priority, row.raw))
     in_line = [row for row in here if _word(row) in _COMPETING]
-    counted = []
-    for name in _partitions_first(facts):
-        rows = [row for row in waiting if name in row.partitions and _word(row) in _COMPETING]
-        counted += [(name, len(rows))] if rows else []
-    return Ahead(jobs=tuple(row.id for row in in_line), others=len(here) - len(in_line), elsewhere=tuple(counted))
+    first = Counter(name for row in waiting if _word(row) in _COMPETING for name in row.partitions)
+    elsewhere = tuple((name, first[name]) for name in _partitions_first(facts) if first[name])
+    return Ahead(jobs=tuple(row.id for row in in_line), others=len(here) - len(in_line), elsewhere=elsewhere)
 
 
 def _own(facts: PendingFacts) -> Queued | None:
@@ -114,23 +111,19 @@ def _made_of(one: Priority) -> str:
 def backfill_gap(facts: PendingFacts) -> Finding:
     """Return the time limit with which the job ends before the next job ahead is expected to start.
 
-    Nothing where it has no room now, or where Slurm expects none of them yet: a user cannot raise a limit again.
+    Nothing without room for it now or an expected start: a user cannot raise the limit again.
     """
     before = find_ahead(facts)
     if before is None or before.elsewhere or not has_room(facts):
         return Finding()
-    planned = {row.id: row.start for row in facts.queue or () if row.start is not None}
-    starts = [(planned[id], id) for id in before.jobs if planned.get(id, 0) > facts.now]
-    asked = parse_duration(facts.job.get("TimeLimit", ""))
-    # Slurm counts in minutes, and a job is started some seconds after it could be
-    minutes = int(min(starts)[0] - facts.now) // 60 - 1 if starts else 0
-    if minutes < 1 or (asked is not None and asked <= minutes * 60):
+    rows = facts.queue or ()
+    starts = [(row.start, row.id) for row in rows if row.id in before.jobs and row.start and row.start > facts.now]
+    command = shorter_limit_command(facts, min(starts)[0]) if starts else ""
+    if not command:
         return Finding()
-    command = f"scontrol update JobId={facts.id} TimeLimit={minutes}"
-    why = f"minutes: it would end before job {min(starts)[1]} is expected to start; you cannot raise the limit again"
-    return Finding(
-        do=("wait, or start it before them with a shorter time limit, if that is enough:", f"{command}  # {why}")
-    )
+    why = f"it would end before job {min(starts)[1]} is expected to start; you cannot raise the limit again"
+    first = "wait, or start it before them with a shorter time limit, if that is enough:"
+    return Finding(do=(first, f"{command}: {why}"))
 
 
 def next_ends(facts: PendingFacts) -> Finding:
@@ -144,31 +137,29 @@ def next_ends(facts: PendingFacts) -> Finding:
     where = f"partition {', '.join(facts.partition_names)}"
     count = f"{plural(len(own), 'job')} running there" if own else f"no job that you can see runs in {where}"
     if others:
-        names = dict.fromkeys(name for r in others for name in r.partitions)
-        count += (
-            f", {len(others)} in {first_few(list(names))}, which {'shares' if len(names) == 1 else 'share'} its nodes"
-        )
+        names = list(dict.fromkeys(name for r in others for name in r.partitions))
+        count += f", {len(others)} in {first_few(names)}, which {'shares' if len(names) == 1 else 'share'} its nodes"
     timed = sorted((r for r in [*own, *others] if r.left is not None), key=lambda r: r.left or 0)
     shown = [
         f"{r.id}{'' if r.user == facts.user else f' of {r.user}'} within {format_duration(r.left)}"
         for r in timed[:_SHOWN]
     ]
     ends = f"; by their time limits these end first: {', '.join(shown)}" if shown else ""
-    held = _held_by(facts, [*own, *others])
-    return Finding((f"{count}{ends}", *((held,) if held else ())))
+    return Finding((f"{count}{ends}", *_use_by_user(facts, [*own, *others])))
 
 
-def _held_by(facts: PendingFacts, running: Sequence[Queued]) -> str:
-    """Return how much each user uses: GPUs if the job requests them and Slurm tracks them, else CPUs."""
+def _use_by_user(facts: PendingFacts, running: Sequence[Queued]) -> list[str]:
+    """Return what each user uses: GPUs if the job requests them and Slurm tracks them, else CPUs."""
     name, noun = ("gres/gpu", "GPU") if facts.requested.get("gres/gpu") else ("cpu", "CPU")
-    sums: dict[str, float] = {}
+    used: Counter[str] = Counter()
     for row in running:
-        sums[row.user] = sums.get(row.user, 0) + row.holds(name)
-    biggest = sorted(((user, held) for user, held in sums.items() if held), key=lambda pair: -pair[1])
+        used[row.user] += int(row.holds(name))
     shown = [
-        f"{plural(int(held), noun)} by {'the same user' if user == facts.user else user}" for user, held in biggest
+        f"{plural(count, noun)} by {'the same user' if user == facts.user else user}"
+        for user, count in used.most_common()
+        if count
     ]
-    return f"in use there: {first_few(shown, _SHOWN)}" if shown else ""
+    return [f"in use there: {first_few(shown, _SHOWN)}"] if shown else []
 
 
 def earliest_start(facts: PendingFacts) -> Finding:
@@ -187,12 +178,12 @@ def earliest_start(facts: PendingFacts) -> Finding:
 def describe_hold(facts: PendingFacts) -> Finding:
     """Return who holds the job and whether its owner can release it."""
     word = facts.reason.word if facts.reason else ""
-    said = [facts.job.get(key, "") for key in ("AdminComment", "SystemComment")]
-    notes = tuple(f"administrators' comment: {text}" for text in said if text)
+    comments = [facts.job.get(key, "") for key in ("AdminComment", "SystemComment")]
+    notes = tuple(f"administrators' comment: {text}" for text in comments if text)
     if word == "JobHeldUser":
-        owner = facts.user
-        return Finding((f"it is held by its user{f', {owner}' if owner else ''}, who can release it", *notes),
-                     (f"scontrol release {facts.id}",))  # fmt: skip
+        owner = f", {facts.user}" if facts.user else ""
+        here = f"it is held by its user{owner}, who can release it"
+        return Finding((here, *notes), (f"scontrol release {facts.id}",))
     here = "it is held by an administrator (priority 0): users cannot release it"
     return Finding((here, *notes), ("ask the administrators to release it",))
 
@@ -204,14 +195,11 @@ def array_throttle(facts: PendingFacts) -> Finding:
     if facts.queue is None:
         return Finding(unseen=("the array's running tasks",))
     live = [row for row in facts.queue if row.id.partition("_")[0] == array and row.state not in ("PENDING", *TERMINAL)]
-    tasks = f": {first_few([row.id for row in live])}" if live else ""
-    allows = (
-        f"%{most} allows {plural(most, 'task')} of array {array} at a time"
-        if most
-        else f"array {array} has a task limit (%N)"
-    )
-    do = (f"scontrol update JobId={array} ArrayTaskThrottle={2 * most}  # or another number",) if most else ()
-    return Finding((f"{allows}; {len(live)} running{tasks}",), do)
+    tasks = f"{len(live)} running{f': {first_few([row.id for row in live])}' if live else ''}"
+    if not most:
+        return Finding((f"array {array} has a task limit (%N); {tasks}",))
+    do = f"scontrol update JobId={array} ArrayTaskThrottle={2 * most}  # or another number"
+    return Finding((f"%{most} allows {plural(most, 'task')} of array {array} at a time; {tasks}",), (do,))
 
 
 def license_use(facts: PendingFacts) -> Finding:

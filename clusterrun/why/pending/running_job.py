@@ -11,7 +11,7 @@ from clusterrun.records.run_record import RunRecord
 from clusterrun.scheduler.slurm.hostlist import fold
 from clusterrun.terminal.units import format_duration, format_time_and_offset, plural
 
-#: Slurm's words for a job that is neither waiting nor simply running (squeue(1) 22.05 and 26.05, JOB STATE CODES).
+#: Slurm's states of a job that is active, but neither pending nor running (squeue(1) 22.05, 26.05, JOB STATE CODES).
 STATES = {
     "CONFIGURING": "its nodes are allocated and are being prepared (for example powered up); it starts by itself",
     "COMPLETING": "it is ending: Slurm waits for the last processes and the epilog on its nodes",
@@ -26,21 +26,22 @@ STATES = {
     "SPECIAL_EXIT": "it was requeued and held in a special state: `scontrol release {job}` lets it start",
     "RESV_DEL_HOLD": "it is held because its reservation was deleted",
 }
-#: Seconds without a step after which a rank that still writes is said to stand still; an evaluation takes minutes.
-_STILL = 300.0
+#: Seconds without a step after which a rank with a heartbeat counts as stuck; an evaluation takes minutes.
+_STUCK = 300.0
+_SHOWN = 4
 
 
 def describe_running(job: JobStatus, run: RunRecord | None, now: float) -> list[str]:
     """Describe a job that is neither pending nor ended, one sentence per line."""
-    said = [_since(job, now)]
+    lines = [_since(job, now)]
     if job.state in STATES:
-        said.append(STATES[job.state].replace("{job}", str(job.id)))
+        lines.append(STATES[job.state].replace("{job}", str(job.id)))
     elif job.state != "RUNNING":
-        said.append(f"clusterrun does not know the state {job.state}")
+        lines.append(f"clusterrun does not know the state {job.state}")
     if run is None:
-        return [*said, "there is no record of it here, so its steps are unknown"]
+        return [*lines, "there is no record of it here, so its steps are unknown"]
     ranks = progress.ranks(run, job.id.task)
-    return said + describe_training(progress.last_metrics(run), ranks, run.world_size, now)
+    return lines + describe_training(progress.last_metrics(run), ranks, run.world_size, now)
 
 
 def _since(job: JobStatus, now: float) -> str:
@@ -53,42 +54,39 @@ def _since(job: JobStatus, now: float) -> str:
 
 def describe_training(metrics: Metrics | None, ranks: Sequence[RankProgress], world: int, now: float) -> list[str]:
     """Describe the last step and every rank that is missing, silent or stuck. Pure."""
-    said = []
+    lines = []
     if metrics is not None:
         loss = f", loss {metrics.loss:.4g}" if metrics.loss is not None else ""
         at = f", {format_duration(now - metrics.time)} ago" if metrics.time is not None else ""
-        said.append(f"last recorded step: {metrics.step}{loss}{at}")
+        lines.append(f"last recorded step: {metrics.step}{loss}{at}")
     elif not ranks:
         return ["its ranks have recorded nothing yet: no step, no progress"]
     elif all(one.phase == "script" for one in ranks):
-        said.append("custom script; no step information")
+        lines.append("custom script; no step information")
     else:
-        said.append("no step recorded yet")
+        lines.append("no step recorded yet")
     if not ranks:
-        return [*said, "its ranks write no progress records, so silent ranks cannot be detected"]
+        return [*lines, "its ranks write no progress records, so silent ranks cannot be detected"]
     missing = sorted(set(range(world)) - {one.rank for one in ranks})
     if missing:
-        said.append(f"no heartbeat from {_ranks(missing)}, of {plural(world, 'rank')}")
+        lines.append(f"no heartbeat from {_ranks(missing)}, of {plural(world, 'rank')}")
     silent = [one for one in ranks if one.is_silent(now)]
-    said += [
+    lines += [
         f"rank {one.rank} on {one.node or 'an unknown node'}: no heartbeat for {format_duration(now - one.time)}"
         f" (last: {one.phase or 'no phase'}{f', step {one.step}' if one.step is not None else ''})"
         for one in silent[:_SHOWN]
     ]
     if rest := silent[_SHOWN:]:
         nodes = fold(dict.fromkeys(one.node for one in rest))
-        said.append(f"no heartbeat either from {_ranks([one.rank for one in rest])}, on {nodes}")
-    still = [one for one in ranks if one not in silent and one.stepped and now - one.stepped > _STILL]
-    if still:
-        longest = format_duration(now - min(one.stepped for one in still if one.stepped))
-        are = "is" if len(still) == 1 else "are"
-        said.append(f"{_ranks([one.rank for one in still])} {are} alive but stuck: no new step for up to {longest}")
-    if not (missing or silent or still):
-        said.append(f"{world} of {world} ranks responding")
-    return said
-
-
-_SHOWN = 4
+        lines.append(f"no heartbeat either from {_ranks([one.rank for one in rest])}, on {nodes}")
+    stuck = [one for one in ranks if one not in silent and one.stepped and now - one.stepped > _STUCK]
+    if stuck:
+        longest = format_duration(now - min(one.stepped for one in stuck if one.stepped))
+        are = "is" if len(stuck) == 1 else "are"
+        lines.append(f"{_ranks([one.rank for one in stuck])} {are} alive but stuck: no new step for up to {longest}")
+    if not (missing or silent or stuck):
+        lines.append(f"{world} of {world} ranks responding")
+    return lines
 
 
 def _ranks(numbers: Sequence[int]) -> str:

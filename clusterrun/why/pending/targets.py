@@ -1,6 +1,6 @@
 """Check whether a limit would block a job in another QOS, account or partition. Pure.
 
-Only limits that no end of another job would mend count, as far as slurmctld told of them.
+Only known limits count, and only those that the job exceeds even when no other job runs.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ _CAPS = {"MaxWallPJ": "MaxWall", "MaxTRESPJ": "MaxTRESPerJob", "MaxTRESPN": "Max
 def blocking_limit(facts: PendingFacts, *, qos: str = "", account: str = "", partition_qos: str = "") -> str:
     """Return the first limit that the job exceeds there, as ``10:00 (MaxWall)``; "" if none is known.
 
-    One of three is given: a QOS or an account for the job, or the QOS of another partition. What a partition's QOS sets
-    takes the place of the job's own QOS, and that of what is set on the account (resource_limits.html, hierarchy).
+    Give a QOS or an account for the job, or another partition's QOS. The limits of a partition's QOS override those
+    of the job's QOS, and these override those of the account (resource_limits.html, hierarchy).
     """
     if partition_qos:
         return next(_exceeded(facts, _of_qos(facts, partition_qos)), "")
@@ -31,6 +31,15 @@ def blocking_limit(facts: PendingFacts, *, qos: str = "", account: str = "", par
     rows = [row for row in facts.holders or () if row.kind == "association" and row.account == account]
     rows = [row for row in rows if row.user in ("", facts.user)]
     return next(_exceeded(facts, rows, _all(facts, facts.own_qos)), "")
+
+
+def other_targets(facts: PendingFacts, owner: str) -> dict[str, str]:
+    """Return the user's other accounts, or other QOS in the job's account (``qos``), each with its blocking limit."""
+    account, rows = facts.job.get("Account", ""), facts.associations or ()
+    if owner == "qos":
+        names = [name for row in rows if row.account == account for name in row.qos if name != facts.job.get("QOS")]
+        return {name: blocking_limit(facts, qos=name) for name in names}
+    return {row.account: blocking_limit(facts, account=row.account) for row in rows if row.account != account}
 
 
 def _all(facts: PendingFacts, names: Iterable[str]) -> list[LimitScope]:
