@@ -1,7 +1,10 @@
 """Bytes as srun writes them, and what a reader made of them."""
 
-from clusterrun import logs
-from clusterrun.logs import LineFilter, LogRequest, Source, Timing
+from clusterrun.logs import follow as following
+from clusterrun.logs import reading
+from clusterrun.logs.files import Source
+from clusterrun.logs.follow import Timing
+from clusterrun.logs.request import LineFilter, LogRequest
 
 
 def pieces(rank, line, world_size):
@@ -19,11 +22,11 @@ def texts(lines):
 def read_lines(paths, *, stream="both", ranks=None, tail=None, grep=None, world_size=None, ticks=()):
     """The lines of two files, by keywords."""
     source = Source(*paths, world_size=world_size, ranks=None if ranks is None else frozenset(ranks), ticks=ticks)
-    return logs.read_lines(source, LogRequest(LineFilter(stream, grep), tail=tail))
+    return reading.read_lines(source, LogRequest(LineFilter(stream, grep), tail=tail))
 
 
 def follow(paths, *, stop, stream="both", ranks=None, tail=None, grep=None, world_size=None, **timing):
     """The lines of two files as they grow, by keywords."""
     source = Source(*paths, world_size=world_size, ranks=None if ranks is None else frozenset(ranks))
     request = LogRequest(LineFilter(stream, grep), tail=tail)
-    return logs.follow_lines(source, request, stop=stop, timing=Timing(**timing))
+    return following.follow_lines(source, request, stop=stop, timing=Timing(**timing))

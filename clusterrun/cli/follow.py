@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from clusterrun.cluster import Cluster
-from clusterrun.job import LAUNCH_FAILURE, LAUNCH_REASON, LOCAL, JobId, Outcome
-from clusterrun.logs import LogRequest, Notice, Source, detect_format, log_paths, show_following
-from clusterrun.logs.clock import clock_ticks
+from clusterrun.job import LAUNCH_FAILURE, LAUNCH_REASON, LOCAL, JobId, Outcome, log_paths
+from clusterrun.logs.files import Source, clock_ticks
+from clusterrun.logs.follow import Notice
+from clusterrun.logs.request import LogRequest, detect_format
+from clusterrun.logs.show import show_following
 from clusterrun.records import run_logs, run_record
 from clusterrun.records.run_record import RunRecord
 from clusterrun.state.reconcile import RunState

@@ -10,18 +10,25 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
-from clusterrun.logs.files import BLOCK, LogFile, NotTheJobs
-from clusterrun.logs.lines import LogLine, Stream
+from clusterrun.logs.files import BLOCK, LogFile, NotTheJobs, Source, Stream
+from clusterrun.logs.lines import LogLine
 from clusterrun.logs.reading import Reader, last_lines, line_reader, skip_to
-from clusterrun.logs.request import LogRequest, Notice, Source
+from clusterrun.logs.request import LogRequest
 
 _LATE = 30.0  # seconds after the end of the job: no longer, even if a process that outlived it still writes
 _MARK = 64  # bytes before the offset that must not change
 
 T = TypeVar("T")
 Begin = Callable[[LogFile, int], tuple[int, Iterable[T], Reader[T]]]
+
+
+class Notice(NamedTuple):
+    """A message of clusterrun about a followed file."""
+
+    text: str
+    stream: Stream = "out"
 
 
 @dataclass(frozen=True)

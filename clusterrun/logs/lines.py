@@ -13,11 +13,10 @@ ended while slurmstepd had no free buffer.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from clusterrun.logs.bars import BLANK, Bars, count, first_state, last_state
-
-Stream = Literal["out", "err"]
+from clusterrun.logs.files import Stream
 
 PIECE = 1024
 """The size of a piece in bytes, without label (SLURM_IO_MAX_MSG_LEN)."""

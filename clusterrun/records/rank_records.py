@@ -53,8 +53,9 @@ def load_start(attempt: Path) -> dict[str, Any] | None:
     entries = start.get("ranks")
     ranks = []
     for entry in entries if isinstance(entries, list) else ():
-        if isinstance(entry, dict) and type(entry.get("rank")) is int and isinstance(entry.get("node"), str):
-            ranks.append({"task": entry["rank"], **entry})
+        whole = {"task": entry.get("rank"), **entry} if isinstance(entry, dict) else {}
+        if type(whole.get("rank")) is int and type(whole["task"]) is int and isinstance(whole.get("node"), str):
+            ranks.append(whole)
     return {**start, "ranks": ranks}
 
 

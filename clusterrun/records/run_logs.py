@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 
-from clusterrun.job import JobId
-from clusterrun.logs import Source, log_paths
-from clusterrun.logs.clock import log_start
+from clusterrun.job import JobId, log_paths
+from clusterrun.logs.files import Source, log_start
 from clusterrun.records import run_record
 from clusterrun.records.run_record import RunRecord
 

@@ -15,8 +15,11 @@ from dataclasses import dataclass, field, replace
 
 from clusterrun.errors import ClusterrunError
 from clusterrun.job import LOCAL, Outcome
-from clusterrun.logs import LogLine, LogRequest, Source, Timing, follow_lines
-from clusterrun.logs.display import format_line
+from clusterrun.logs.files import Source
+from clusterrun.logs.follow import Timing, follow_lines
+from clusterrun.logs.lines import LogLine
+from clusterrun.logs.request import LogRequest
+from clusterrun.logs.show import format_line
 from clusterrun.state.pace import Pace
 from clusterrun.state.reconcile import Listing, RunState
 from clusterrun.terminal.safe_text import safe_text

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from clusterrun.errors import RequestError
 from clusterrun.job import Outcome
-from clusterrun.logs import Source as LogSource
+from clusterrun.logs.files import Source as LogSource
 from clusterrun.records import progress, rank_records, run_logs, run_record
 from clusterrun.records.progress import Metrics, RankProgress
 from clusterrun.records.run_record import RunRecord

@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import Protocol
 
 from clusterrun.errors import SchedulerError
-from clusterrun.job import Outcome
-from clusterrun.logs import log_paths
+from clusterrun.job import Outcome, log_paths
 from clusterrun.records import run_logs
 from clusterrun.records.run_record import read_json
 from clusterrun.scheduler import Scheduler, SlurmCommands

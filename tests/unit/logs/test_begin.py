@@ -13,7 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clusterrun.job import JobId
-from clusterrun.logs import DisplayFormat, LineFilter, LogRequest, Notice, Source, Tick, Timing, show, show_following
+from clusterrun.logs.files import Source, Tick
+from clusterrun.logs.follow import Notice, Timing
+from clusterrun.logs.request import DisplayFormat, LineFilter, LogRequest
+from clusterrun.logs.show import show, show_following
 from clusterrun.records import run_logs
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store

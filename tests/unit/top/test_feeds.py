@@ -12,8 +12,8 @@ import pytest
 
 from clusterrun.errors import SchedulerError
 from clusterrun.job import JobStatus
-from clusterrun.logs import LogLine
-from clusterrun.logs import Source as LogSource
+from clusterrun.logs.files import Source as LogSource
+from clusterrun.logs.lines import LogLine
 from clusterrun.records.progress import RankProgress
 from clusterrun.state.pace import FLOOR, LONGEST, LONGEST_SILENCE, Pace
 from clusterrun.state.reconcile import Listing, RunState

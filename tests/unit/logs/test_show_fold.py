@@ -5,9 +5,9 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterrun.logs import LogLine
-from clusterrun.logs import fold as folding
-from clusterrun.logs.fold import HOLD, Folder
+from clusterrun.logs import show as showing
+from clusterrun.logs.lines import LogLine
+from clusterrun.logs.show import HOLD, Folder
 
 
 def line(rank, text, stream="out"):
@@ -79,7 +79,7 @@ def test_each_rank_s_lines_stay_in_order_and_none_is_lost(said, timed):
 
 
 def test_what_waits_is_bounded(monkeypatch):
-    monkeypatch.setattr(folding, "_WAITING", 10)
+    monkeypatch.setattr(showing, "_WAITING", 10)
     folder = Folder(4)
     gone = list(folder.add((line(0, f"line {i}") for i in range(100)), 0.0))
     assert len(gone) == 90

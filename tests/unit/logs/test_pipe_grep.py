@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterrun.logs.grep import Finder, is_local
+from clusterrun.logs.pipe import Finder, is_local
 
 
 @pytest.mark.parametrize(
