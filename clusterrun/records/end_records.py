@@ -8,7 +8,7 @@ from typing import Any
 
 from clusterrun.job import STOPPED_STATUS, JobStatus, outcome_of
 from clusterrun.records import rank_records, run_record
-from clusterrun.records.run_record import RunRecord
+from clusterrun.records.run_record import RunRecord, as_int
 
 
 def end_of(run: RunRecord) -> JobStatus | None:
@@ -18,15 +18,15 @@ def end_of(run: RunRecord) -> JobStatus | None:
     if end is None or run.job_id is None:
         return None
     claim = run_record.claim_of(run)
-    if claim is not None and claim.restart > as_int(end.get("restart"), 0):
+    if claim is not None and claim.restart > (as_int(end.get("restart")) or 0):
         return None  # it was restarted and has not created its attempt folder yet
     due, status = str(end.get("due", "")), _exit_status(run, folders[-1], end)
     if due in ("JOB REQUEUE", "PREEMPTION", "NODE FAILURE"):
         return None
     state, reason = _state_and_reason(status, bool(end.get("signal")), due, str(end.get("reason", "")))
     started = rank_records.load_start(folders[-1]) or {"ranks": []}
-    last = as_int(end.get("time"), None)
-    joined = as_int(started.get("time"), None)
+    last = as_int(end.get("time"))
+    joined = as_int(started.get("time"))
     first = min((at for at in (joined, claim.at if claim else None) if at is not None), default=None)
     return JobStatus(
         id=run.job_id,
@@ -42,7 +42,7 @@ def end_of(run: RunRecord) -> JobStatus | None:
         started=first,
         ended=last,
         exit_status=status,
-        restarts=as_int(end.get("restart"), None),
+        restarts=as_int(end.get("restart")),
         source="record",
     )
 
@@ -53,11 +53,11 @@ def _exit_status(run: RunRecord, attempt: Path, end: Mapping[str, Any]) -> int:
     The script fails a run if the ranks' end records do not appear in time. If the shared file system shows them later
     and every rank succeeded, the run succeeded too.
     """
-    status = as_int(end.get("status"), 1)
-    if status == 0 or not as_int(end.get("unmarked"), 0):
-        return int(status)
+    status = 1 if (known := as_int(end.get("status"))) is None else known
+    if status == 0 or not as_int(end.get("unmarked")):
+        return status
     if sum(end.status == 0 for end in rank_records.load_ends(attempt)) < run.world_size:
-        return int(status)
+        return status
     return STOPPED_STATUS if rank_records.has_stopped(run_record.list_names(attempt)) else 0
 
 
@@ -70,10 +70,3 @@ def _state_and_reason(status: int, signalled: bool, due: str, reason: str) -> tu
     if signalled:
         return "CANCELLED", ""
     return "FAILED", "NonZeroExitCode"
-
-
-def as_int(value: object, default: int | None) -> Any:
-    """Return a number as an int, or the default if it is not a number or too large."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 2**63:
-        return default
-    return int(value)

@@ -14,9 +14,9 @@ from typing import Any
 from clusterrun.errors import SchedulerError
 from clusterrun.job import JobId, JobStatus, Outcome, outcome_of
 from clusterrun.records import progress, run_record
-from clusterrun.records.end_records import as_int, end_of
+from clusterrun.records.end_records import end_of
 from clusterrun.records.ownership import JobIndex, one_cluster, token_part
-from clusterrun.records.run_record import Claim, RunRecord
+from clusterrun.records.run_record import Claim, RunRecord, as_int
 from clusterrun.records.store import Store
 from clusterrun.scheduler import Answer, Scheduler
 from clusterrun.submit.protocol import settle_submission, submitter_is_alive
@@ -217,18 +217,18 @@ def _record_end(store: Store, run: RunRecord, job: JobStatus) -> RunRecord:
 
 
 def _from_final(run: RunRecord, final: Mapping[str, Any]) -> JobStatus:
-    state, status = str(final.get("state", "UNKNOWN")), as_int(final.get("exit_status"), None)
+    state, status = str(final.get("state", "UNKNOWN")), as_int(final.get("exit_status"))
     base = _unknown(run, str(final.get("reason") or ""))
     return replace(
         base,
         state=state,
         outcome=outcome_of(state, status),
         exit_status=status,
-        ended=as_int(final.get("ended"), None),
-        elapsed=as_int(final.get("elapsed"), None),
-        restarts=as_int(final.get("restarts"), None),
-        started=as_int(final.get("started"), None),
-        time_limit=as_int(final.get("time_limit"), None),
+        ended=as_int(final.get("ended")),
+        elapsed=as_int(final.get("elapsed")),
+        restarts=as_int(final.get("restarts")),
+        started=as_int(final.get("started")),
+        time_limit=as_int(final.get("time_limit")),
         nodes=str(final.get("nodes") or ""),
         source="record",
     )
@@ -282,7 +282,7 @@ def _unknown(run: RunRecord, reason: str) -> JobStatus:
 def needs_query(run: RunRecord, now: float) -> bool:
     """Return whether the scheduler may know more about a run than its own records."""
     final = run.submission.final
-    return final is None or now - (as_int(final.get("ended"), None) or run.submission.at) < QUERIED_AFTER_END
+    return final is None or now - (as_int(final.get("ended")) or run.submission.at) < QUERIED_AFTER_END
 
 
 def _needs_accounting(run: RunRecord, jobs: JobIndex) -> bool:
