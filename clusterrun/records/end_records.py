@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from clusterrun.job import STOPPED_STATUS, JobStatus, outcome_of
+from clusterrun.job import STOPPED_STATUS, JobId, JobStatus, Outcome, outcome_of
 from clusterrun.records import rank_records, run_record
 from clusterrun.records.run_record import RunRecord, as_int
 
@@ -28,21 +29,30 @@ def end_of(run: RunRecord) -> JobStatus | None:
     last = as_int(end.get("time"))
     joined = as_int(started.get("time"))
     first = min((at for at in (joined, claim.at if claim else None) if at is not None), default=None)
-    return JobStatus(
-        id=run.job_id,
+    return replace(
+        unknown_status(run, reason),
         state=state,
         outcome=outcome_of(state, status),
-        reason=reason,
-        name=f"{run.name}.{run.submission.token[:8]}",
-        user=run.user,
-        node_count=run.nodes,
         nodes=",".join(dict.fromkeys(rank["node"] for rank in started["ranks"])),
         elapsed=last - first if first is not None and last is not None else None,
-        submitted=run.submission.at,
         started=first,
         ended=last,
         exit_status=status,
         restarts=as_int(end.get("restart")),
+    )
+
+
+def unknown_status(run: RunRecord, reason: str) -> JobStatus:
+    """Return what a run's record alone shows of its job."""
+    return JobStatus(
+        id=run.job_id or JobId("0"),
+        state="UNKNOWN",
+        outcome=Outcome.UNKNOWN,
+        reason=reason,
+        name=f"{run.name}.{run.submission.token[:8]}",
+        user=run.user,
+        node_count=run.nodes,
+        submitted=run.submission.at,
         source="record",
     )
 

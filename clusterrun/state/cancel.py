@@ -18,15 +18,13 @@ from clusterrun.scheduler import Cancelled, Scheduler
 from clusterrun.state import reconcile
 from clusterrun.state.reconcile import RunState
 
-Results = list[tuple[RunState, Cancelled]]
-
 
 def cancel(
     targets: Sequence[RunState],
     user: str,
     scheduler_of: Callable[[RunRecord | None], Scheduler],
     store_of: Callable[[RunRecord], Store],
-) -> Results:
+) -> list[tuple[RunState, Cancelled]]:
     """Cancel jobs, with one request per scheduler, and return the result of each, in their order.
 
     Raises, before anything is cancelled, NoSuchJob for another user's job, Ambiguous for an interrupted submission, and

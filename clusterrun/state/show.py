@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
+from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
 from pwd import getpwuid
@@ -65,7 +66,7 @@ def state_json(state: RunState) -> dict[str, Any]:
         "source": job.source,
         "as_of": state.as_of,
         "note": state.note,
-        "metrics": _metrics_json(figures),
+        "metrics": figures and asdict(figures),
         "run_dir": str(run.run_dir) if run else None,
         "logs": [str(path) for path in _logs(state)],
         "sources": {k: {"value": v, "source": s} for k, (v, s) in run.sources.items()} if run else {},
@@ -113,7 +114,7 @@ def list_row(state: RunState) -> list[str]:
         _figure(figures.loss) if figures else "",
         f"{figures.tokens_per_second:,.0f}" if figures and figures.tokens_per_second is not None else "",
         state.status.partition,
-        _day(at) if at else "",
+        _local_time(at, "%m-%d %H:%M") if at else "",
         *(dict(state.status.extra).get(field.key, "") for field in EXTRA_FIELDS if field.heading),
         reason,
     ]
@@ -201,9 +202,9 @@ def ranks_line(ranks: list[RankProgress], now: float) -> str:
 
 
 @lru_cache(maxsize=1024)
-def _day(at: int) -> str:
+def _local_time(at: int, form: str) -> str:
     try:
-        return time.strftime("%m-%d %H:%M", time.localtime(at))
+        return time.strftime(form, time.localtime(at))
     except (OverflowError, ValueError, OSError):
         return str(at)
 
@@ -262,17 +263,8 @@ def _figure(value: float | None) -> str:
 def _moment(at: int | None, now: float) -> str:
     if not at:
         return ""
-    try:
-        written = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
-    except (OverflowError, ValueError, OSError):
-        return str(at)
+    written = _local_time(at, "%Y-%m-%d %H:%M:%S")
     return f"{written}, {format_age(now - at)} ago" if at <= now else f"{written}, in {format_age(at - now)}"
-
-
-def _metrics_json(figures: Metrics | None) -> dict[str, Any] | None:
-    if figures is None:
-        return None
-    return {name: getattr(figures, name) for name in ("step", "time", "loss", "val_loss", "tokens_per_second", "mfu")}
 
 
 def _ranks(state: RunState) -> list[RankProgress]:

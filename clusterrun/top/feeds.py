@@ -45,32 +45,43 @@ class Jobs:
     trouble: str = ""
 
 
-class QueueFeed:
+class Feed:
+    """A thread that runs ``_run`` until it is closed."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._closed = False
+
+    def start(self) -> None:
+        """Start the thread."""
+        threading.Thread(target=self._run, name=f"top-{type(self).__name__}", daemon=True).start()
+
+    def close(self) -> None:
+        """Stop the thread; a query in progress is not waited for."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def _run(self) -> None:
+        raise NotImplementedError
+
+
+class QueueFeed(Feed):
     """Query the jobs with ``query``, as often as the pace allows."""
 
     def __init__(
         self, query: Callable[[], Listing], pace: Pace | None = None, now: Callable[[], float] = time.monotonic
     ) -> None:
+        super().__init__()
         self.latest = Jobs()
         self._query, self._pace, self._now = query, pace or Pace(), now
-        self._changed = threading.Condition()
         self._asked, self._due = -1e9, -1e9
         self._known: set[str] = set()  # the jobs that the scheduler has reported since the start
-        self._closed = False
-
-    def start(self) -> None:
-        """Query now and from now on."""
-        threading.Thread(target=self._run, name="top-queue", daemon=True).start()
 
     def hurry(self) -> None:
         """Query as soon as the pace allows: something has just happened."""
         with self._changed:
             self._due = min(self._due, self._asked + self._pace.floor)
-            self._changed.notify_all()
-
-    def close(self) -> None:
-        with self._changed:
-            self._closed = True
             self._changed.notify_all()
 
     def poll(self) -> None:
@@ -128,19 +139,13 @@ class Rows:
     cells: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
-class RowsFeed:
+class RowsFeed(Feed):
     """Make the rows of the table: their metrics come from files, which may be slow to read."""
 
     def __init__(self, queue: QueueFeed, make: Callable[[Jobs, float], Mapping[str, Sequence[str]]]) -> None:
+        super().__init__()
         self.latest = Rows()
         self._queue, self._make = queue, make
-        self._closed = False
-
-    def start(self) -> None:
-        threading.Thread(target=self._run, name="top-rows", daemon=True).start()
-
-    def close(self) -> None:
-        self._closed = True
 
     def _run(self) -> None:
         due = 0.0
@@ -154,21 +159,17 @@ class RowsFeed:
             time.sleep(_LOOK)
 
 
-class RanksFeed:
+class RanksFeed(Feed):
     """Read the selected job's files every second or two; a slow folder is read less often.
 
     ``latest`` is the job's key and what its files contained.
     """
 
     def __init__(self, wait: float = FILES_WAIT) -> None:
+        super().__init__()
         self.latest: tuple[str, Ranks] = ("", Ranks())
         self._wait = wait
         self._selected: tuple[str, Callable[[], Ranks]] | None = None
-        self._changed = threading.Condition()
-        self._closed = False
-
-    def start(self) -> None:
-        threading.Thread(target=self._loop, name="top-ranks", daemon=True).start()
 
     def select(self, key: str, read: Callable[[], Ranks] | None) -> None:
         """Read this job's files with ``read`` from now on, at once if it is another job than before."""
@@ -178,12 +179,7 @@ class RanksFeed:
             if other:
                 self._changed.notify_all()
 
-    def close(self) -> None:
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
-
-    def _loop(self) -> None:
+    def _run(self) -> None:
         while not self._closed:
             selected, began = self._selected, time.monotonic()
             if selected is not None:
@@ -200,21 +196,13 @@ class _Closed(Exception):
     """The log is no longer shown."""
 
 
-@dataclass
-class LogFeed:
+class LogFeed(Feed):
     """The last lines of one job's log as they arrive; ``count`` is the number of all lines so far."""
 
-    source: Source
-    count: int = 0
-    lines: deque[str] = field(default_factory=lambda: deque(maxlen=LOG_LINES))
-    trouble: str = ""
-    _closed: bool = False
-
-    def start(self) -> None:
-        threading.Thread(target=self._run, name="top-log", daemon=True).start()
-
-    def close(self) -> None:
-        self._closed = True
+    def __init__(self, source: Source) -> None:
+        super().__init__()
+        self.source, self.count, self.trouble = source, 0, ""
+        self.lines: deque[str] = deque(maxlen=LOG_LINES)
 
     def new(self, since: int) -> tuple[int, list[str]]:
         """Return the number of all lines so far, and the kept ones after the first ``since``."""
@@ -227,10 +215,9 @@ class LogFeed:
                 self._follow()
         except _Closed:
             pass
-        except (ClusterrunError, OSError) as error:
-            self.trouble = str(error)
         except Exception as error:
-            self.trouble = f"{type(error).__name__}: {error}"
+            known = isinstance(error, ClusterrunError | OSError)
+            self.trouble = str(error) if known else f"{type(error).__name__}: {error}"
 
     def _follow(self) -> None:
         """Add lines until they arrive faster than anyone can read; then start again at the end."""
