@@ -1,9 +1,10 @@
 """Bytes as srun writes them, and what a reader made of them."""
 
-from clusterrun.logs import follow as following
+from functools import partial
+
 from clusterrun.logs import reading
 from clusterrun.logs.files import Source
-from clusterrun.logs.follow import Timing
+from clusterrun.logs.follow import FollowedFile, Timing, follow_files
 from clusterrun.logs.request import LineFilter, LogRequest
 
 
@@ -28,5 +29,15 @@ def read_lines(paths, *, stream="both", ranks=None, tail=None, grep=None, world_
 def follow(paths, *, stop, stream="both", ranks=None, tail=None, grep=None, world_size=None, **timing):
     """The lines of two files as they grow, by keywords."""
     source = Source(*paths, world_size=world_size, ranks=None if ranks is None else frozenset(ranks))
-    request = LogRequest(LineFilter(stream, grep), tail=tail)
-    return following.follow_lines(source, request, stop=stop, timing=Timing(**timing))
+    line_filter = LineFilter(stream, grep)
+    files = []
+    for name, _ in source.files(stream):
+        new_reader = partial(reading.line_reader, name, source, line_filter)
+        begin = None if tail is None else partial(_last, tail, new_reader)
+        files.append(FollowedFile(source, name, new_reader, begin))
+    return follow_files(files, stop=stop, timing=Timing(**timing))
+
+
+def _last(tail, new_reader, file, end):
+    lines, reader, _ = reading.last_lines(file, end, tail, new_reader, finish=False)
+    return end, lines, reader

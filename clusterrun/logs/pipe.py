@@ -63,7 +63,7 @@ class PipeReader:
         if by_label and 0 < world <= _MARKED:
             labels = {f"{rank:>{self._width - 2}}: " for rank in range(world)}
             self._marks = {label.encode(): f"{label[:-2]}! ".encode() for label in labels}
-        self._grep = None if line_filter.grep is None else Finder(line_filter.grep, labels, self._width)
+        self._grep = None if line_filter.grep is None else BlockGrep(line_filter.grep, labels, self._width)
         self._can_pass = line_filter.takes_blocks and not (
             (source.ranks is not None and self._few is None) or (by_label and not labels)
         )
@@ -142,7 +142,7 @@ class PipeReader:
         found = matcher.find_errors(block[:-1], self._lines.single)
         return b"".join(self._format(self._lines.feed(block) if found is None else found))
 
-    def _find_pattern(self, block: bytes, grep: Finder) -> bytes | None:
+    def _find_pattern(self, block: bytes, grep: BlockGrep) -> bytes | None:
         if b"\r" in block:
             return None
         kept = grep.lines(block[:-1].decode("utf-8", "replace"))
@@ -194,7 +194,7 @@ def _rank_lines(ranks: Iterable[int], world_size: int | None) -> Callable[[bytes
     return re.compile(f"\n(?:{'|'.join(labels)}): [^\n]*".encode()).findall if labels else lambda _: []
 
 
-class Finder:
+class BlockGrep:
     """Finds the lines of a text that match a pattern after their label."""
 
     def __init__(self, pattern: re.Pattern[str], labels: Collection[str], width: int) -> None:

@@ -247,8 +247,7 @@ def select_tasks(start: Mapping[str, Any] | None, ranks: Collection[int], nodes:
     selected = there.intersection(ranks) if ranks else there
     if not selected:
         raise RequestError(
-            f"rank {format_ranges(ranks)} is not on {', '.join(nodes)}",
-            hint=f"ranks there: {format_ranges(there)}",
+            f"rank {format_ranges(ranks)} is not on {', '.join(nodes)}", hint=f"ranks there: {format_ranges(there)}"
         )
     tasks = {entry["task"] for entry in entries if entry["rank"] in selected}
     shown = {entry["rank"] for entry in entries if entry["task"] in tasks}

@@ -65,7 +65,7 @@ class Printer:
         self._width = len(str(source.world_size - 1)) if source.world_size else 1
         shown = source.world_size if source.ranks is None else len(source.ranks)
         self._world = shown or 0
-        self._folder = Folder(shown) if self._display.fold and not self._display.raw else None
+        self._folder = LineFolder(shown) if self._display.fold and not self._display.raw else None
 
     def reader(self, stream: Stream, by_line: bool = False, lines: LineReader | None = None) -> Reader[bytes]:
         """Return a reader that turns a file's bytes into chunks to print; it continues ``lines`` if given."""
@@ -121,11 +121,11 @@ class Printer:
             for line in lines:
                 yield self._name.encode() + pipe_line(line) + b"\n"
 
-    def _join_folded(self, lines: Iterable[Folded]) -> list[bytes]:
+    def _join_folded(self, lines: Iterable[FoldedLine]) -> list[bytes]:
         joined = b"".join(map(self._format_folded, lines))
         return [joined] if joined else []
 
-    def _format_folded(self, folded: Folded) -> bytes:
+    def _format_folded(self, folded: FoldedLine) -> bytes:
         text = format_line(folded.line, self._width, colour=self._display.colour, ranks=folded.ranks, world=self._world)
         return f"{self._name}{text}\n".encode()
 
@@ -170,11 +170,12 @@ def format_line(line: LogLine, width: int, *, colour: bool = False, ranks: Itera
     """
     rank = line.rank
     field, mark = f"{'' if rank is None else rank:>{width}}", "!" if line.stream == "err" else "|"
-    writers = sorted(ranks)
+    writers = list(ranks)
     after = f" [{line.cut} bytes left out]" if line.cut else ""
     if len(writers) > 1:
-        which = "" if len(writers) == world else f": {_format_ranges(writers)}"
-        after += f"  (×{len(writers)} ranks{which})"
+        ranges = format_ranges(writers).split(", ")
+        shown = ", ".join(ranges if len(ranges) <= _RANGES_SHOWN else [*ranges[:_RANGES_SHOWN], "…"])
+        after += f"  (×{len(writers)} ranks{'' if len(writers) == world else f': {shown}'})"
     if colour:
         field = _paint(field, _COLOURS[rank % len(_COLOURS)]) if rank is not None else field
         mark = _paint(mark, _ERR) if line.stream == "err" else mark
@@ -186,14 +187,8 @@ def _paint(text: str, code: str) -> str:
     return f"\x1b[{code}m{text}\x1b[0m"
 
 
-def _format_ranges(ranks: list[int]) -> str:
-    """Return ranks as ``0-3, 8``; only the first ranges of many."""
-    ranges = format_ranges(ranks).split(", ")
-    return ", ".join([*ranges[:_RANGES_SHOWN], "…"] if len(ranges) > _RANGES_SHOWN else ranges)
-
-
 @dataclass
-class Folded:
+class FoldedLine:
     """A line, and the ranks that wrote it, in the order of writing."""
 
     line: LogLine
@@ -203,7 +198,7 @@ class Folded:
     rank_set: set[int] = field(default_factory=set)
 
 
-class Folder:
+class LineFolder:
     """Folds lines in the order in which they are read. A line with ``world`` ranks is complete.
 
     ``now`` is in seconds; without it, ``add`` measures waiting in lines.
@@ -211,20 +206,20 @@ class Folder:
 
     def __init__(self, world: int | None = None) -> None:
         self._world = world
-        self._waiting: deque[Folded] = deque()
-        self._by_text: dict[tuple[str, str], Folded] = {}  # the last waiting line with this stream and text
+        self._waiting: deque[FoldedLine] = deque()
+        self._by_text: dict[tuple[str, str], FoldedLine] = {}  # the last waiting line with this stream and text
         self._last: dict[int, int] = {}  # rank -> serial of its last line, which may still wait
         self._size = 0
         self._count = 0  # lines added
         self._serial = 0  # lines that have waited, in all
 
-    def add(self, lines: Iterable[LogLine], now: float | None = None) -> Iterator[Folded]:
+    def add(self, lines: Iterable[LogLine], now: float | None = None) -> Iterator[FoldedLine]:
         """Add lines; yield those that need not wait any longer."""
         for line in lines:
             rank = line.rank
-            if rank is None or line.cut or line.notice:  # not folded: they show what happened, in order
+            if rank is None or line.cut:  # not folded: they show what happened, in order
                 yield from self.end()
-                yield Folded(line, [])
+                yield FoldedLine(line, [])
                 continue
             self._count += 1
             key = line.stream, line.text
@@ -235,23 +230,23 @@ class Folder:
                 self._last[rank] = same.serial
             else:
                 self._serial += 1
-                new = Folded(line, [rank], self._count if now is None else now, self._serial, {rank})
+                new = FoldedLine(line, [rank], self._count if now is None else now, self._serial, {rank})
                 self._waiting.append(new)
                 self._by_text[key] = new
                 self._last[rank] = self._serial
                 self._size += len(line.text)
             yield from self._due(self._count if now is None else now, HOLD if now is not None else None)
 
-    def late(self, now: float) -> Iterator[Folded]:
+    def late(self, now: float) -> Iterator[FoldedLine]:
         """Yield the lines that have waited long enough."""
         return self._due(now, HOLD)
 
-    def end(self) -> Iterator[Folded]:
+    def end(self) -> Iterator[FoldedLine]:
         """Yield all waiting lines."""
         while self._waiting:
             yield self._pop()
 
-    def _due(self, now: float, hold: float | None) -> Iterator[Folded]:
+    def _due(self, now: float, hold: float | None) -> Iterator[FoldedLine]:
         if hold is None:
             hold = _NEAR * max(len(self._last), 1)
         while self._waiting:
@@ -265,7 +260,7 @@ class Folder:
                 return
             yield self._pop()
 
-    def _pop(self) -> Folded:
+    def _pop(self) -> FoldedLine:
         first = self._waiting.popleft()
         key = first.line.stream, first.line.text
         if self._by_text.get(key) is first:
