@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Generic, NamedTuple, TypeVar
 
 from clusterrun.logs.files import BLOCK, LogFile, NotTheJobs, Source, Stream
-from clusterrun.logs.reading import Reader, skip_to
+from clusterrun.logs.reading import Reader
 
 _LATE = 30.0  # seconds after the end of the job: no longer, even if a process that outlived it still writes
 _MARK = 64  # bytes before the offset that must not change
@@ -40,16 +40,6 @@ class Timing:
     """Without new bytes, until a file is opened again: a network file system then queries its server."""
     grace: float = 2.0
     """Without new bytes after the end of the job, until its logs are complete."""
-
-
-def begin_at(new_reader: Callable[[], Reader[T]], at: int) -> Begin[T]:
-    """Return a ``begin`` for FollowedFile that starts at an offset; at 0 if the file is shorter, as it was cut then."""
-
-    def begin(file: LogFile, end: int) -> tuple[int, Iterable[T], Reader[T]]:
-        start = at if at <= end else 0
-        return start, [], skip_to(file, start, new_reader())
-
-    return begin
 
 
 def follow_files(

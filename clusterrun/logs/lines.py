@@ -246,7 +246,9 @@ class LineReader:
                 payload, lost = before + payload, lost + lost_before
             if whole_piece:
                 payload, lost = _squeeze(payload, lost)
-                self._hold(lines, rank, (bytearray(payload), lost, label, first))
+                self._held[rank] = bytearray(payload), lost, label, first
+                self._held_bytes += len(payload)
+                self._bound(lines)
                 return
             if not (lost or self._bars or len(payload) > LINE_CAP or b"\r" in payload):
                 text = payload.decode("utf-8", "replace")
@@ -266,11 +268,6 @@ class LineReader:
         self._held_bytes += min(room, len(payload))
         self._bound(lines)
         return True
-
-    def _hold(self, lines: list[LogLine], rank: int, held: _Held) -> None:
-        self._held[rank] = held
-        self._held_bytes += len(held[0])
-        self._bound(lines)
 
     def _bound(self, lines: list[LogLine]) -> None:
         while self._held_bytes > HELD_CAP:  # thousands of long lines at once: return the oldest unfinished

@@ -73,7 +73,7 @@ class PipeReader:
         chunks: list[bytes] = []
         if self._lines.in_line:
             end = data.find(b"\n") + 1
-            self._add_lines(chunks, data[:end] if end else data)
+            chunks += self._format(self._lines.feed(data[:end] if end else data))
             if not end:
                 return chunks
             data = data[end:]
@@ -88,7 +88,7 @@ class PipeReader:
         else:
             self._tail += data
         if len(self._tail) > LINE_CAP:  # the line reader limits the size of such a line
-            self._add_lines(chunks, self._tail)
+            chunks += self._format(self._lines.feed(self._tail))
             self._tail = b""
         return chunks
 
@@ -124,32 +124,21 @@ class PipeReader:
             for piece in self._lines.join(block):
                 chunks += self._format([piece]) if isinstance(piece, LogLine) else [self._mark(_escape(piece))]
         else:
-            self._add_lines(chunks, block)
+            chunks += self._format(self._lines.feed(block))
 
     def _pass_block(self, block: bytes) -> bytes | None:
         """Return the output of a block, None if that needs a check of each line."""
         if not _is_short(block) or self._lines.waits_for(block):
             return None
-        if self._errors is not None:
-            return self._find_errors(block, self._errors)
-        if self._grep is not None:
-            return self._find_pattern(block, self._grep)
-        return self._mark(block) if is_safe(block) else None
-
-    def _find_errors(self, block: bytes, matcher: ErrorMatcher) -> bytes | None:
-        if b"\r" in block:
+        if (self._errors is not None or self._grep is not None) and b"\r" in block:
             return None  # a line left out may be a state of a bar
-        found = matcher.find_errors(block[:-1], self._lines.single)
-        return b"".join(self._format(self._lines.feed(block) if found is None else found))
-
-    def _find_pattern(self, block: bytes, grep: BlockGrep) -> bytes | None:
-        if b"\r" in block:
-            return None
-        kept = grep.lines(block[:-1].decode("utf-8", "replace"))
-        if not kept:
-            return b""
-        text = "\n".join([*kept, ""])
-        return self._mark(_escape(text.encode()))
+        if self._errors is not None:
+            found = self._errors.find_errors(block[:-1], self._lines.single)
+            return b"".join(self._format(self._lines.feed(block) if found is None else found))
+        if self._grep is not None:
+            kept = self._grep.lines(block[:-1].decode("utf-8", "replace"))
+            return self._mark(_escape("\n".join([*kept, ""]).encode())) if kept else b""
+        return self._mark(block) if is_safe(block) else None
 
     def _mark(self, block: bytes) -> bytes:
         """Return lines with the mark of err, and the name of their job before each."""
@@ -160,9 +149,6 @@ class PipeReader:
         if self._name:
             block = self._name + block[:-1].replace(b"\n", b"\n" + self._name) + b"\n"
         return block
-
-    def _add_lines(self, chunks: list[bytes], data: bytes) -> None:
-        chunks += self._format(self._lines.feed(data))
 
     def _format(self, lines: Iterable[LogLine]) -> list[bytes]:
         chunk = b"".join([self._name + pipe_line(line) + b"\n" for line in lines])

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from clusterrun.logs.files import LogFile, Source, Stream, offsets_at
-from clusterrun.logs.follow import FollowedFile, Notice, Timing, begin_at, follow_files
+from clusterrun.logs.follow import FollowedFile, Notice, Timing, follow_files
 from clusterrun.logs.lines import LineReader, LogLine
 from clusterrun.logs.pipe import PipeReader, RawReader, pipe_line
-from clusterrun.logs.reading import Reader, last_lines, line_reader, read, read_lines
+from clusterrun.logs.reading import Reader, last_lines, line_reader, read, read_lines, skip_to
 from clusterrun.logs.request import LogRequest, format_ranges
 from clusterrun.terminal.safe_text import safe_text
 
@@ -85,7 +85,7 @@ class Printer:
             if self._request.tail is not None:
                 begin = partial(self._last, stream, self._request.tail)
             elif self._request.since is not None:
-                begin = begin_at(new_reader, self._offset(stream, self._request.since))
+                begin = partial(self._since, stream, self._request.since)
             found.append(FollowedFile(self._source, stream, new_reader, begin))
         return found
 
@@ -138,9 +138,10 @@ class Printer:
         last, continued, _ = last_lines(file, end, tail, lines, finish=False)
         return end, self.format(last), self.reader(stream, lines=continued)
 
-    def _offset(self, stream: Stream, since: float) -> int:
-        far = (1 << 62, 1 << 62)  # begin_at() checks the size of the open file
-        return offsets_at(self._source.ticks, far, since)[stream == "err"]
+    def _since(self, stream: Stream, since: float, file: LogFile, end: int) -> tuple[int, list[bytes], Reader[bytes]]:
+        """For ``FollowedFile``: return the offset of a time, no lines, and the reader of what follows."""
+        at = offsets_at(self._source.ticks, (end, end), since)[stream == "err"]
+        return at, [], skip_to(file, at, self.reader(stream))
 
 
 class _TerminalReader:

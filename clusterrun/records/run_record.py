@@ -11,12 +11,13 @@ import json
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 from clusterrun.errors import RequestError
-from clusterrun.job import JobId, is_run_id
+from clusterrun.job import JobId, is_run_id, log_paths
+from clusterrun.logs.files import Source, log_start
 from clusterrun.system import safe_files
 from clusterrun.system.safe_files import RECORDS
 
@@ -181,6 +182,25 @@ def attempts(record: RunRecord, task: int | None = None) -> list[Path]:
         if name.startswith(prefix) and _is_count(restart) and _is_count(launch):
             found.append((int(restart), int(launch), folder / name))
     return [path for _, _, path in sorted(found)]
+
+
+def log_source(run: RunRecord, job: JobId) -> Source:
+    """Return the logs of a run's job or task; of my run the files must be mine or root's, else the run owner's."""
+    owners = frozenset({os.getuid(), 0} if run.mine else {run.owner})
+    return Source(*log_paths(run.logs, job), world_size=run.world_size, begin=log_begin(run, job), owners=owners)
+
+
+def log_begin(run: RunRecord, job: JobId) -> tuple[int, int]:
+    """Return the offsets in both logs where the run's lines begin; a job with a reused id appends to older logs.
+
+    The sizes seen at submit come first: a node may write a line before the script records the sizes.
+    """
+    submission = next((one for one in run.submissions if one.job_id and JobId.parse(one.job_id).base == job.base), None)
+    submission = submission or run.submission
+    folders = attempts(replace(run, submissions=(submission,)), job.task)
+    recorded = (log_start(folders[0]) if folders else None) or (0, 0)
+    seen = submission.log_start if job.task is None else (-1, -1)
+    return seen[0] if seen[0] >= 0 else recorded[0], seen[1] if seen[1] >= 0 else recorded[1]
 
 
 @dataclass(frozen=True, slots=True)

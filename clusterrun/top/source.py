@@ -5,13 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clusterrun.errors import RequestError
 from clusterrun.job import Outcome
 from clusterrun.logs.files import Source
-from clusterrun.records import progress, rank_records, run_logs, run_record
+from clusterrun.records import progress, rank_records, run_record
 from clusterrun.records.progress import Metrics, RankProgress
 from clusterrun.records.run_record import RunRecord
 from clusterrun.scheduler.slurm.scontrol import HELD
@@ -89,7 +88,10 @@ class TopData:
         folders = run_record.attempts(run, state.status.id.task) if run is not None else []
         if run is None or not folders:
             return Ranks(at=time.time())
-        ranks = tuple(progress.read_ranks(folders[-1])) or _ranks_of_start(folders[-1])
+        ranks = tuple(progress.read_ranks(folders[-1]))
+        if not ranks:  # a custom launcher, or an older worker
+            start = rank_records.load_start(folders[-1]) or {"ranks": []}
+            ranks = tuple(RankProgress(rank=one["rank"], node=one["node"], time=0.0) for one in start["ranks"])
         ended = (folders[-1] / "end.json").exists()
         return Ranks(ranks, progress.last_metrics(run), len(folders), ended, time.time())
 
@@ -98,7 +100,7 @@ class TopData:
         run = state.record
         if run is None or run.job_id is None:
             return None
-        return run_logs.source_of(run, replace(run.job_id, task=state.status.id.task))
+        return run_record.log_source(run, replace(run.job_id, task=state.status.id.task))
 
     def cancel(self, state: RunState) -> str:
         """Cancel a job in its current state; return a message."""
@@ -143,12 +145,6 @@ def key_of(state: RunState) -> str:
     if job.tasks:
         return f"{name} {job.state}"
     return name if job.id.task is None else f"{name} {job.id.task}"
-
-
-def _ranks_of_start(attempt: Path) -> tuple[RankProgress, ...]:
-    """Return the ranks and their nodes for ranks without progress files (a custom launcher, an older worker)."""
-    start = rank_records.load_start(attempt) or {"ranks": []}
-    return tuple(RankProgress(rank=entry["rank"], node=entry["node"], time=0.0) for entry in start["ranks"])
 
 
 def is_over(state: RunState) -> bool:

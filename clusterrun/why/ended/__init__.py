@@ -20,7 +20,7 @@ from typing import Protocol
 
 from clusterrun.errors import SchedulerError
 from clusterrun.job import Outcome, log_paths
-from clusterrun.records import run_logs
+from clusterrun.records import run_record
 from clusterrun.records.run_record import read_json
 from clusterrun.scheduler import Scheduler, SlurmCommands
 from clusterrun.scheduler.slurm.nodes import parse_partitions, partitions_argv
@@ -197,7 +197,7 @@ def _read_job_logs(state: RunState, shown: dict[str, str], search: bool = True, 
     job, run = state.status.id, state.record
     if run is not None:
         restarted = bool(state.status.restarts)
-        source = run_logs.source_of(run, job)
+        source = run_record.log_source(run, job)
         out, err = log_paths(run.logs, job)
         # the figures of a task show a loss that became NaN
         figures = [path] if (path := run.run_dir / "metrics.jsonl").exists() else []
