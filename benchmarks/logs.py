@@ -20,7 +20,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from clusterrun.job import JobId
-from clusterrun.logs import DisplayFormat, LogRequest, Source, show
+from clusterrun.logs.files import Source
+from clusterrun.logs.request import DisplayFormat, LogRequest
+from clusterrun.logs.show import show
 from clusterrun.records.run_record import RunRecord, SubmissionRecord
 from clusterrun.records.store import Store
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from clusterrun.logs import LineReader
+from clusterrun.logs.lines import LineReader
 from clusterrun.why.causes import Cause, EndFacts, Line, first_cause
 
 FOLDER = Path(__file__).parent / "data" / "causes"

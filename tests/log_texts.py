@@ -1,7 +1,11 @@
 """Bytes as srun writes them, and what a reader made of them."""
 
-from clusterrun import logs
-from clusterrun.logs import LineFilter, LogRequest, Source, Timing
+from functools import partial
+
+from clusterrun.logs import reading
+from clusterrun.logs.files import Source
+from clusterrun.logs.follow import FollowedFile, Timing, follow_files
+from clusterrun.logs.request import LineFilter, LogRequest
 
 
 def pieces(rank, line, world_size):
@@ -19,11 +23,21 @@ def texts(lines):
 def read_lines(paths, *, stream="both", ranks=None, tail=None, grep=None, world_size=None, ticks=()):
     """The lines of two files, by keywords."""
     source = Source(*paths, world_size=world_size, ranks=None if ranks is None else frozenset(ranks), ticks=ticks)
-    return logs.read_lines(source, LogRequest(LineFilter(stream, grep), tail=tail))
+    return reading.read_lines(source, LogRequest(LineFilter(stream, grep), tail=tail))
 
 
 def follow(paths, *, stop, stream="both", ranks=None, tail=None, grep=None, world_size=None, **timing):
     """The lines of two files as they grow, by keywords."""
     source = Source(*paths, world_size=world_size, ranks=None if ranks is None else frozenset(ranks))
-    request = LogRequest(LineFilter(stream, grep), tail=tail)
-    return logs.follow_lines(source, request, stop=stop, timing=Timing(**timing))
+    line_filter = LineFilter(stream, grep)
+    files = []
+    for name, _ in source.files(stream):
+        new_reader = partial(reading.line_reader, name, source, line_filter)
+        begin = None if tail is None else partial(_last, tail, new_reader)
+        files.append(FollowedFile(source, name, new_reader, begin))
+    return follow_files(files, stop=stop, timing=Timing(**timing))
+
+
+def _last(tail, new_reader, file, end):
+    lines, reader, _ = reading.last_lines(file, end, tail, new_reader, finish=False)
+    return end, lines, reader

@@ -27,9 +27,11 @@ from clusterrun.cli.follow import (
 from clusterrun.cli.logfiles import ExternalLogs, check_readable, external_source, files_of, find_external_logs
 from clusterrun.errors import ClusterrunError
 from clusterrun.job import JobId
-from clusterrun.logs import LogRequest, Notice, Source, show_following
+from clusterrun.logs.files import Source
+from clusterrun.logs.follow import Notice
 from clusterrun.logs.locations import LogLocation
-from clusterrun.logs.select import RankFilter
+from clusterrun.logs.request import LogRequest, RankFilter
+from clusterrun.logs.show import show_following
 from clusterrun.scheduler import Scheduler
 from clusterrun.state.external_watch import ExternalWatch
 from clusterrun.state.pace import WATCH_LONGEST

@@ -11,12 +11,11 @@ from pathlib import Path
 
 from clusterrun.cluster import Cluster
 from clusterrun.errors import NoSuchJob, RequestError
-from clusterrun.job import JobId, is_run_id
-from clusterrun.logs import LogRequest, Source, log_paths
-from clusterrun.logs.clock import read_ticks
+from clusterrun.job import JobId, is_run_id, log_paths
+from clusterrun.logs.files import Source, read_ticks
 from clusterrun.logs.locations import LogLocation, find_location, parse_locations, parse_submit_line
-from clusterrun.logs.select import RankFilter, filter_ranks
-from clusterrun.records import rank_records, run_logs, run_record
+from clusterrun.logs.request import LogRequest, RankFilter, filter_ranks
+from clusterrun.records import rank_records, run_record
 from clusterrun.records.run_record import RunRecord
 from clusterrun.scheduler import Scheduler, SlurmCommands
 from clusterrun.scheduler.slurm.hostlist import expand
@@ -51,7 +50,7 @@ class RunLogs:
 
     def source(self, ranks: RankFilter) -> Source:
         """Return the files with the selected ranks and the log clock."""
-        source = run_logs.source_of(self.run, self.job)
+        source = run_record.log_source(self.run, self.job)
         ticks = read_ticks(self.attempts, self.paths, source.begin)
         return replace(source, ranks=ranks.tasks, ticks=ticks)
 

@@ -17,10 +17,10 @@ from clusterrun.cli.session import json_option
 from clusterrun.cluster import Cluster
 from clusterrun.errors import RequestError
 from clusterrun.job import Outcome
-from clusterrun.logs import LogRequest, Source, read_lines, show
-from clusterrun.logs.reading import find_refused
-from clusterrun.logs.request import FLAGS, Flag, parse_request
-from clusterrun.logs.select import RankFilter, filter_ranks
+from clusterrun.logs.files import Source
+from clusterrun.logs.reading import read_lines
+from clusterrun.logs.request import FLAGS, Flag, LogRequest, RankFilter, filter_ranks, parse_request
+from clusterrun.logs.show import show
 from clusterrun.state.filters import refuse_parts
 from clusterrun.terminal.ui import Ui
 
@@ -139,7 +139,7 @@ def _show_external_logs(ui: Ui, cluster: Cluster, logs: ExternalLogs, request: L
 
 def _show(ui: Ui, sources: list[Source], request: LogRequest) -> None:
     """Print the lines of sources. Raises NotTheJobs if other users own all of their files."""
-    errors = [error for source in sources for error in find_refused(source, request.filter)]
+    errors = [error for source in sources for error in source.find_refused(request.filter.stream)]
     if errors and len(errors) == sum(path.exists() for one in sources for _, path in one.files(request.filter.stream)):
         raise errors[0]
     for error in errors:

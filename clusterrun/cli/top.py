@@ -18,7 +18,7 @@ from clusterrun.state.show import state_json
 from clusterrun.terminal.ui import Ui
 
 if TYPE_CHECKING:
-    from clusterrun.top.source import Source
+    from clusterrun.top.source import TopData
 
 
 @click.command()
@@ -42,13 +42,11 @@ def top(ctx: click.Context, job_id: str | None, theme: str | None, as_json: bool
     notes: list[str] = []
     session: Session = ctx.obj
     cluster = session.cluster(ui.note if as_json else notes.append)  # standard error would overwrite the screen
-    from clusterrun.top.source import Source, key_of
+    from clusterrun.top.source import TopData, key_of
 
     state = _find_job(cluster, job_id) if job_id else None
     pinned, selected = (state.record, key_of(state)) if state is not None else (None, "")
-    problems: list[str] = []
-    polled = session.cluster(problems.append, polling=True)
-    source = Source(cluster, pinned, polled=polled, problems=problems)
+    source = TopData(cluster, pinned, polled=session.cluster(lambda line: None, polling=True))
     if as_json:
         ui.data(_snapshot(source, selected))
         return
@@ -75,7 +73,7 @@ def _find_job(cluster: Cluster, job_id: str) -> RunState:
     return state
 
 
-def _snapshot(source: Source, selected: str) -> list[dict[str, Any]]:
+def _snapshot(source: TopData, selected: str) -> list[dict[str, Any]]:
     from clusterrun.top.source import key_of
 
     states = [state for state in source.jobs().states if selected in ("", key_of(state))]

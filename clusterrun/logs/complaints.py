@@ -100,7 +100,8 @@ class ErrorMatcher:
     def _learn(self, shapes: set[bytes]) -> None:
         if len(self._harmless) > _SHAPES_KEPT:
             self._harmless.clear()
-        words = _words_in(b"\n".join(shapes))
+        data = b"\n".join(shapes)
+        words = [word for word in _WORDS if word[:1] in data and word in data]  # one byte is found far faster
         self._harmless |= {shape for shape in shapes if not any(word in shape for word in words)} if words else shapes
 
     def _is_error(self, line: LogLine) -> bool:
@@ -123,7 +124,3 @@ class ErrorMatcher:
             if word in text and pattern.search(text):
                 return "NCCL WARN" in text or _WARNING.search(text) is None
         return False
-
-
-def _words_in(data: bytes) -> list[bytes]:
-    return [word for word in _WORDS if word[:1] in data and word in data]  # searching for one byte is far faster

@@ -10,8 +10,8 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from clusterrun.logs.files import LogFile
-from clusterrun.logs.lines import LineReader, LogLine, Stream
+from clusterrun.logs.files import LogFile, Stream
+from clusterrun.logs.lines import LineReader, LogLine
 
 HEAD = 512 * 1024
 TAIL = 4 * 1024 * 1024

@@ -9,19 +9,23 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
-from clusterrun.logs.files import BLOCK, LogFile, NotTheJobs
-from clusterrun.logs.lines import LogLine, Stream
-from clusterrun.logs.reading import Reader, last_lines, line_reader, skip_to
-from clusterrun.logs.request import LogRequest, Notice, Source
+from clusterrun.logs.files import BLOCK, LogFile, NotTheJobs, Source, Stream
+from clusterrun.logs.reading import Reader
 
 _LATE = 30.0  # seconds after the end of the job: no longer, even if a process that outlived it still writes
 _MARK = 64  # bytes before the offset that must not change
 
 T = TypeVar("T")
 Begin = Callable[[LogFile, int], tuple[int, Iterable[T], Reader[T]]]
+
+
+class Notice(NamedTuple):
+    """A message of clusterrun about a followed file."""
+
+    text: str
+    stream: Stream = "out"
 
 
 @dataclass(frozen=True)
@@ -36,40 +40,6 @@ class Timing:
     """Without new bytes, until a file is opened again: a network file system then queries its server."""
     grace: float = 2.0
     """Without new bytes after the end of the job, until its logs are complete."""
-
-
-def follow_lines(
-    source: Source, request: LogRequest, *, stop: Callable[[], bool], timing: Timing | None = None
-) -> Iterator[LogLine]:
-    """Yield the requested lines as they are written, until ``stop()`` and all that was written before it.
-
-    Begins with the first line, or with the last ``tail`` passing lines of each file; ``since`` is not used. A line is
-    yielded when its newline is there, or at the end; of a progress bar, some states and the last one. A Notice is
-    yielded as a line too. Raises RequestError if a log is not a regular file, or is replaced by something else.
-    """
-
-    def new_file(stream: Stream) -> FollowedFile[LogLine]:
-        new_reader = partial(line_reader, stream, source, request.filter)
-
-        def begin(file: LogFile, end: int) -> tuple[int, Iterable[LogLine], Reader[LogLine]]:
-            lines, reader, _ = last_lines(file, end, request.tail or 0, new_reader, finish=False)
-            return end, lines, reader
-
-        return FollowedFile(source, stream, new_reader, None if request.tail is None else begin)
-
-    files = [new_file(stream) for stream, _ in source.files(request.filter.stream)]
-    for item in follow_files(files, stop=stop, timing=timing):
-        yield LogLine(item.stream, None, item.text, notice=True) if isinstance(item, Notice) else item
-
-
-def begin_at(new_reader: Callable[[], Reader[T]], at: int) -> Begin[T]:
-    """Return a ``begin`` for FollowedFile that starts at an offset; at 0 if the file is shorter, as it was cut then."""
-
-    def begin(file: LogFile, end: int) -> tuple[int, Iterable[T], Reader[T]]:
-        start = at if at <= end else 0
-        return start, [], skip_to(file, start, new_reader())
-
-    return begin
 
 
 def follow_files(

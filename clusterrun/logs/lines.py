@@ -13,11 +13,10 @@ ended while slurmstepd had no free buffer.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from clusterrun.logs.bars import BLANK, Bars, count, first_state, last_state
-
-Stream = Literal["out", "err"]
+from clusterrun.logs.files import Stream
 
 PIECE = 1024
 """The size of a piece in bytes, without label (SLURM_IO_MAX_MSG_LEN)."""
@@ -34,7 +33,7 @@ class LogLine(NamedTuple):
     """One line of a log. ``rank`` is its srun label (the task); None for lines of the batch script and Slurm.
 
     ``text`` has no label and no newline, and must not be printed without ``safe_text``. ``cut`` is the
-    number of bytes left out after it. A ``notice`` is a message of clusterrun about the file. ``label``
+    number of bytes left out after it. ``label``
     is the rank as it is in the file, with blanks.
     """
 
@@ -43,7 +42,6 @@ class LogLine(NamedTuple):
     rank: int | None
     text: str
     cut: int = 0
-    notice: bool = False
     label: str = ""
 
 
@@ -228,9 +226,9 @@ class LineReader:
                 if rank is None:
                     rank = self._rank(label)
                 if rank is not None:
-                    lines.append(make(LogLine, (stream, rank, line[end + 2 :], 0, False, label)))
+                    lines.append(make(LogLine, (stream, rank, line[end + 2 :], 0, label)))
                     continue
-            lines.append(make(LogLine, (stream, None, line, 0, False, "")))
+            lines.append(make(LogLine, (stream, None, line, 0, "")))
         return lines
 
     def _add(self, lines: list[LogLine], raw: bytes, lost: int, first: bytes) -> None:
@@ -248,11 +246,13 @@ class LineReader:
                 payload, lost = before + payload, lost + lost_before
             if whole_piece:
                 payload, lost = _squeeze(payload, lost)
-                self._hold(lines, rank, (bytearray(payload), lost, label, first))
+                self._held[rank] = bytearray(payload), lost, label, first
+                self._held_bytes += len(payload)
+                self._bound(lines)
                 return
             if not (lost or self._bars or len(payload) > LINE_CAP or b"\r" in payload):
                 text = payload.decode("utf-8", "replace")
-                lines.append(tuple.__new__(LogLine, (self._stream, rank, text, 0, False, label)))
+                lines.append(tuple.__new__(LogLine, (self._stream, rank, text, 0, label)))
                 return  # nearly all lines: the same as below, faster
         self._give(lines, rank, payload, lost, label, first)
 
@@ -268,11 +268,6 @@ class LineReader:
         self._held_bytes += min(room, len(payload))
         self._bound(lines)
         return True
-
-    def _hold(self, lines: list[LogLine], rank: int, held: _Held) -> None:
-        self._held[rank] = held
-        self._held_bytes += len(held[0])
-        self._bound(lines)
 
     def _bound(self, lines: list[LogLine]) -> None:
         while self._held_bytes > HELD_CAP:  # thousands of long lines at once: return the oldest unfinished
@@ -293,12 +288,12 @@ class LineReader:
         if "\r" in text:
             begins, text = text[0] == "\r", last_state(text)
             if (begins and count(text) is not None) or (drawn and not text):
-                line = LogLine(self._stream, rank, text, lost, False, label)
+                line = LogLine(self._stream, rank, text, lost, label)
                 lines += self._bars.draw(rank, first.decode("utf-8", "replace"), text, line)
                 return
         if drawn:
             lines += self._bars.finish(rank)
-        line = tuple.__new__(LogLine, (self._stream, rank, text, lost, False, label))
+        line = tuple.__new__(LogLine, (self._stream, rank, text, lost, label))
         if payload or not drawn:  # an empty line after a bar is only the bar's newline
             lines.append(line)
 

@@ -8,12 +8,12 @@ block is searched as a whole on the same conditions, and only the lines found ha
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from clusterrun.logs.complaints import ErrorMatcher
-from clusterrun.logs.grep import Finder
-from clusterrun.logs.lines import LINE_CAP, PIECE, LineReader, LogLine, Stream
-from clusterrun.logs.request import LineFilter, Source
+from clusterrun.logs.files import Source, Stream
+from clusterrun.logs.lines import LINE_CAP, PIECE, LineReader, LogLine
+from clusterrun.logs.request import LineFilter
 from clusterrun.terminal.safe_text import is_safe, safe_text
 
 _SHORTER = len("0: ") + PIECE
@@ -21,6 +21,17 @@ _SHORTER = len("0: ") + PIECE
 _SMALL = 16 * 1024  # bytes: a smaller block is not split again to find the line that must change
 _FEW = 32  # ranks: a pattern finds the lines of so few faster than a check of each line
 _MARKED = 65_536  # the largest world size whose labels are kept in a table
+#: Patterns that match a line alike in any text, and never past its end: no anchors but \b, no lookaround, nothing that
+#: matches a newline, no possessive repeat.
+_LOCAL = re.compile(
+    r"(?:\(\?i\))?"
+    r"(?:\((?:\?:|(?!\?))|\|"
+    r"|(?:[^\\^$*+?{}()\[\]|\x00-\x1f]|\)|\\[dwSb]|\\[!-/:-@\[-`{-~]"
+    r"|\[(?!\^)\]?(?:[^\[\]\\\x00-\x1f]|\\[dwS]|\\[!-/:-@\[-`{-~])*\])"
+    r"(?:(?:[*+?]|\{\d+(?:,\d*)?\})\??(?!\+))?)*"
+)
+_DENSE = 256  # characters from one match to the next; with fewer, checking each line is faster
+_SAMPLE = 8  # matches after which that is decided
 
 
 def pipe_line(line: LogLine) -> bytes:
@@ -52,7 +63,7 @@ class PipeReader:
         if by_label and 0 < world <= _MARKED:
             labels = {f"{rank:>{self._width - 2}}: " for rank in range(world)}
             self._marks = {label.encode(): f"{label[:-2]}! ".encode() for label in labels}
-        self._grep = None if line_filter.grep is None else Finder(line_filter.grep, labels, self._width)
+        self._grep = None if line_filter.grep is None else BlockGrep(line_filter.grep, labels, self._width)
         self._can_pass = line_filter.takes_blocks and not (
             (source.ranks is not None and self._few is None) or (by_label and not labels)
         )
@@ -62,7 +73,7 @@ class PipeReader:
         chunks: list[bytes] = []
         if self._lines.in_line:
             end = data.find(b"\n") + 1
-            self._add_lines(chunks, data[:end] if end else data)
+            chunks += self._format(self._lines.feed(data[:end] if end else data))
             if not end:
                 return chunks
             data = data[end:]
@@ -77,7 +88,7 @@ class PipeReader:
         else:
             self._tail += data
         if len(self._tail) > LINE_CAP:  # the line reader limits the size of such a line
-            self._add_lines(chunks, self._tail)
+            chunks += self._format(self._lines.feed(self._tail))
             self._tail = b""
         return chunks
 
@@ -113,32 +124,21 @@ class PipeReader:
             for piece in self._lines.join(block):
                 chunks += self._format([piece]) if isinstance(piece, LogLine) else [self._mark(_escape(piece))]
         else:
-            self._add_lines(chunks, block)
+            chunks += self._format(self._lines.feed(block))
 
     def _pass_block(self, block: bytes) -> bytes | None:
         """Return the output of a block, None if that needs a check of each line."""
         if not _is_short(block) or self._lines.waits_for(block):
             return None
-        if self._errors is not None:
-            return self._find_errors(block, self._errors)
-        if self._grep is not None:
-            return self._find_pattern(block, self._grep)
-        return self._mark(block) if is_safe(block) else None
-
-    def _find_errors(self, block: bytes, matcher: ErrorMatcher) -> bytes | None:
-        if b"\r" in block:
+        if (self._errors is not None or self._grep is not None) and b"\r" in block:
             return None  # a line left out may be a state of a bar
-        found = matcher.find_errors(block[:-1], self._lines.single)
-        return b"".join(self._format(self._lines.feed(block) if found is None else found))
-
-    def _find_pattern(self, block: bytes, grep: Finder) -> bytes | None:
-        if b"\r" in block:
-            return None
-        kept = grep.lines(block[:-1].decode("utf-8", "replace"))
-        if not kept:
-            return b""
-        text = "\n".join([*kept, ""])
-        return self._mark(_escape(text.encode()))
+        if self._errors is not None:
+            found = self._errors.find_errors(block[:-1], self._lines.single)
+            return b"".join(self._format(self._lines.feed(block) if found is None else found))
+        if self._grep is not None:
+            kept = self._grep.lines(block[:-1].decode("utf-8", "replace"))
+            return self._mark(_escape("\n".join([*kept, ""]).encode())) if kept else b""
+        return self._mark(block) if is_safe(block) else None
 
     def _mark(self, block: bytes) -> bytes:
         """Return lines with the mark of err, and the name of their job before each."""
@@ -149,9 +149,6 @@ class PipeReader:
         if self._name:
             block = self._name + block[:-1].replace(b"\n", b"\n" + self._name) + b"\n"
         return block
-
-    def _add_lines(self, chunks: list[bytes], data: bytes) -> None:
-        chunks += self._format(self._lines.feed(data))
 
     def _format(self, lines: Iterable[LogLine]) -> list[bytes]:
         chunk = b"".join([self._name + pipe_line(line) + b"\n" for line in lines])
@@ -181,3 +178,94 @@ def _rank_lines(ranks: Iterable[int], world_size: int | None) -> Callable[[bytes
     else:
         labels = [f"{rank:>{len(str(world_size - 1))}}" for rank in sorted(ranks) if rank < world_size]
     return re.compile(f"\n(?:{'|'.join(labels)}): [^\n]*".encode()).findall if labels else lambda _: []
+
+
+class BlockGrep:
+    """Finds the lines of a text that match a pattern after their label."""
+
+    def __init__(self, pattern: re.Pattern[str], labels: Collection[str], width: int) -> None:
+        """``labels`` are all ``width`` characters wide; the pattern does not see them."""
+        self._search, self._labels, self._width = pattern.search, labels, width
+        self._local = is_local(pattern)
+
+    def lines(self, text: str) -> list[str]:
+        """Return the matching lines, without newlines, of a text of whole lines without its last newline."""
+        kept: list[str] = []
+        at = matches = 0
+        while self._local:
+            found = self._search(text, at)
+            if found is None:
+                return kept
+            begin = text.rfind("\n", at, found.start()) + 1 or at
+            end = text.find("\n", found.start())
+            line = text[begin:] if end < 0 else text[begin:end]
+            kept += self._matching([line])
+            if end < 0:
+                return kept
+            at, matches = end + 1, matches + 1
+            if matches == _SAMPLE and at < _DENSE * _SAMPLE:
+                break
+        return kept + self._matching(text[at:].split("\n"))
+
+    def _matching(self, lines: list[str]) -> list[str]:
+        search, labels, width = self._search, self._labels, self._width
+        return [line for line in lines if search(line[width:] if line[:width] in labels else line)]
+
+
+def is_local(pattern: re.Pattern[str]) -> bool:
+    """Whether a pattern matches a line alike in any text that contains it; False if in doubt."""
+    return not pattern.flags & ~(re.UNICODE | re.IGNORECASE) and _LOCAL.fullmatch(pattern.pattern) is not None
+
+
+class RawReader:
+    """Passes the bytes of one file. With a filter, or ``by_line``, each item is a line of the file.
+
+    A line is matched as it is in the file: pieces of a long line are not joined, states of a bar not replaced.
+    """
+
+    def __init__(self, stream: Stream, source: Source, line_filter: LineFilter, *, by_line: bool = False) -> None:
+        self._stream, self._ranks, self._match = stream, source.ranks, line_filter.match()
+        self._labels = LineReader(stream, world_size=source.world_size)
+        self._whole = not by_line and self._ranks is None and self._match is None
+        self._tail = b""
+        self._passing: bool | None = None  # of a line so long that only its beginning was matched
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Return the lines that these bytes complete, or the bytes themselves if no line is left out."""
+        if self._whole:
+            return [data]
+        kept: list[bytes] = []
+        *lines, self._tail = (self._tail + data).split(b"\n")
+        for line in lines:
+            if self._passes(line):
+                kept.append(line + b"\n")
+            self._passing = None
+        if len(self._tail) > LINE_CAP:
+            self._passing = self._passes(self._tail)
+            if self._passing:
+                kept.append(self._tail)
+            self._tail = b""
+        return kept
+
+    def skip(self, data: bytes) -> None:
+        """Take bytes before the offset where reading begins."""
+        self.feed(data)
+
+    def late(self, _now: float) -> list[bytes]:
+        """Return nothing: no line waits here."""
+        return []
+
+    def end(self) -> list[bytes]:
+        """Return the last line if it has no newline."""
+        tail, self._tail = self._tail, b""
+        return [tail] if tail and self._passes(tail) else []
+
+    def _passes(self, raw: bytes) -> bool:
+        if self._passing is not None:
+            return self._passing
+        rank, label, payload = self._labels.split(raw)
+        if self._ranks is not None and rank not in self._ranks:
+            return False
+        if self._match is None:
+            return True
+        return self._match(LogLine(self._stream, rank, payload.decode("utf-8", "replace"), label=label))

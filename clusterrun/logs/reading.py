@@ -9,11 +9,9 @@ from functools import partial
 from itertools import islice
 from typing import Any, Protocol, TypeVar
 
-from clusterrun.errors import ClusterrunError
-from clusterrun.logs.files import LogFile, NotTheJobs
-from clusterrun.logs.lines import LineReader, LogLine, Stream
-from clusterrun.logs.merge import interleave, offsets_at
-from clusterrun.logs.request import LineFilter, LogRequest, Source, Tick
+from clusterrun.logs.files import LogFile, NotTheJobs, Source, Stream, Tick, interleave, offsets_at
+from clusterrun.logs.lines import LineReader, LogLine
+from clusterrun.logs.request import LineFilter, LogRequest
 
 BEFORE = 256 * 1024  # bytes read before an offset, as a long line may have begun in them
 _COUNTED = 10_000  # more last lines than this are counted first and read again, instead of kept in memory
@@ -46,19 +44,6 @@ def read_lines(source: Source, request: LogRequest) -> Iterator[LogLine]:
     return read(source, request, lambda stream: line_reader(stream, source, request.filter))
 
 
-def find_refused(source: Source, line_filter: LineFilter) -> list[NotTheJobs]:
-    """Return an error for each file that is not read because another user owns it."""
-    found: list[NotTheJobs] = []
-    for stream, _ in source.files(line_filter.stream):
-        try:
-            source.open(stream).close()
-        except NotTheJobs as error:
-            found.append(error)
-        except (OSError, ClusterrunError):
-            continue
-    return found
-
-
 def line_reader(stream: Stream, source: Source, line_filter: LineFilter) -> LineReader:
     """Return a reader of the lines of one file that pass the filter."""
     return LineReader(stream, world_size=source.world_size, ranks=source.ranks, match=line_filter.match())
@@ -69,7 +54,7 @@ def read(source: Source, request: LogRequest, new_reader: Callable[[Stream], Rea
 
     Without ticks, out comes before err, since no file says when a line was written; with ticks both are interleaved.
     ``tail`` counts the passing lines of both files if they are interleaved, else of each. ``since`` begins at the sizes
-    in the last tick before it. A missing file has no lines, and one that ``find_refused`` names is left out. Raises
+    in the last tick before it. A missing file has no lines, and one of another user is left out. Raises
     RequestError if a log is not a regular file.
     """
     tail, since = request.tail, request.since

@@ -7,19 +7,24 @@ line of ``parse_request``.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import warnings
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
+from clusterrun.errors import RequestError
+from clusterrun.job import format_tasks
 from clusterrun.logs.complaints import ErrorMatcher
-from clusterrun.logs.display import DisplayFormat, detect_format
-from clusterrun.logs.files import LogFile
-from clusterrun.logs.lines import Match, Stream
-from clusterrun.logs.select import compile_grep, parse_ranks
+from clusterrun.logs.files import LogFile, Streams
+from clusterrun.logs.lines import Match
 from clusterrun.terminal.units import parse_since
 
-Streams = Literal["out", "err", "both"]
+_MOST = 1_000_000  # ranks; a larger number is a typing mistake
+_HEAD = 256 * 1024  # bytes at each end of a log that are searched for labels
+_LABEL = re.compile(rb"^ *\d{1,10}: ?", re.MULTILINE)
+_PREFIX = re.compile(rb"^(?: *\d{1,10}: ?)?\[rank\d+\]:", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -56,56 +61,6 @@ FLAGS = (
 )
 
 
-class Tick(NamedTuple):
-    """The sizes of a job's log files at one time: seconds since 1970, bytes of out, bytes of err."""
-
-    time: float
-    out: int
-    err: int
-
-
-class Notice(NamedTuple):
-    """A message of clusterrun about a followed file."""
-
-    text: str
-    stream: Stream = "out"
-
-
-@dataclass(frozen=True)
-class Source:
-    """The log files of one job, or of one task of an array.
-
-    Without ``err``, the job writes both streams into ``out``. ``name`` is printed before each line. ``ranks`` are
-    srun's labels, None for all lines. ``ticks`` are sorted by time. ``begin`` holds the offset of the job's first byte
-    in each file: an earlier job with the same id wrote what is before it. ``owners`` are the uids that may own the
-    files, None for any.
-    """
-
-    out: Path
-    err: Path | None = None
-    name: str = ""
-    world_size: int | None = None
-    ranks: frozenset[int] | None = None
-    ticks: tuple[Tick, ...] = ()
-    begin: tuple[int, int] = (0, 0)
-    owners: frozenset[int] | None = None
-
-    def files(self, stream: Streams) -> list[tuple[Stream, Path]]:
-        """Return the files of the requested streams, out first."""
-        found: list[tuple[Stream, Path]] = []
-        if stream != "err":
-            found.append(("out", self.out))
-        if stream != "out" and self.err is not None:
-            found.append(("err", self.err))
-        return found
-
-    def open(self, stream: Stream) -> LogFile:
-        """Open the log of a stream. Raises what LogFile raises."""
-        path = self.out if stream == "out" else self.err
-        assert path is not None
-        return LogFile(path, self.begin[stream == "err"], self.owners)
-
-
 @dataclass(frozen=True)
 class LineFilter:
     """Which lines to show."""
@@ -134,11 +89,21 @@ class LineFilter:
 
 
 @dataclass(frozen=True)
+class DisplayFormat:
+    """How to print lines. ``terminal``: for people, else for programs. ``fold``: a line of many ranks once."""
+
+    terminal: bool = False
+    colour: bool = False
+    fold: bool = False
+    raw: bool = False
+
+
+@dataclass(frozen=True)
 class LogRequest:
     """Which lines of a job's logs to show, from where on, and how. ``since`` is in seconds since 1970."""
 
     filter: LineFilter = LineFilter()
-    display: DisplayFormat = field(default_factory=DisplayFormat)
+    display: DisplayFormat = DisplayFormat()
     tail: int | None = None
     since: float | None = None
     ranks: frozenset[int] = frozenset()
@@ -163,3 +128,138 @@ def parse_request(flags: Mapping[str, Any], *, now: float, tty: bool, environ: M
         nodes=tuple(flags["node"]),
         follow=flags["follow"],
     )
+
+
+def detect_format(tty: bool, environ: Mapping[str, str], *, fold: bool = True, raw: bool = False) -> DisplayFormat:
+    """Return the format for an output: folded on a terminal, in colour if TERM has colours and NO_COLOR is not set."""
+    colour = tty and not environ.get("NO_COLOR") and environ.get("TERM", "dumb") != "dumb"
+    return DisplayFormat(terminal=tty, colour=colour, fold=tty and fold, raw=raw)
+
+
+def compile_grep(pattern: str, flag: str = "--grep") -> re.Pattern[str]:
+    """Compile the Python regular expression of a flag. Raises RequestError with the position of the error."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Python warns of syntax that may change; that does not help the user
+            return re.compile(pattern)
+    except re.error as error:
+        where = "" if error.pos is None else f" at character {error.pos + 1}"
+        raise RequestError(
+            f"{flag}: {error.msg}{where} of {pattern!r}",
+            hint="to match one of ( ) [ ] { } . * + ? | ^ $ \\ itself, put a backslash before it",
+        ) from error
+    except (OverflowError, RecursionError) as error:
+        raise RequestError(f"{flag}: {pattern[:40]!r} is too large", hint="use a simpler pattern") from error
+
+
+# -- ranks and nodes -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class RankFilter:
+    """The lines of some ranks: those with these srun labels (None: any), or with this prefix if ranks share a label."""
+
+    tasks: frozenset[int] | None = None
+    prefix: re.Pattern[str] | None = None
+
+
+def parse_ranks(texts: Iterable[str]) -> frozenset[int]:
+    """Parse ranks as ``3``, ``0-7`` or ``0-3,8``. Raises RequestError."""
+    found: set[int] = set()
+    for text in texts:
+        for part in text.split(","):
+            match = re.fullmatch(r"\s*(\d{1,9})(?:\s*-\s*(\d{1,9}))?\s*", part, re.ASCII)
+            if match is None:
+                raise RequestError(f"--rank: not a rank: {part[:40]!r}", hint="for example --rank 3 or --rank 0-3,8")
+            first, last = int(match[1]), int(match[2] or match[1])
+            if last < first:
+                raise RequestError(f"--rank: {first}-{last} has no ranks", hint=f"write --rank {last}-{first}")
+            if last >= _MOST:
+                raise RequestError(f"--rank: there is no rank {last}", hint="ranks start at 0")
+            found.update(range(first, last + 1))
+    return frozenset(found)
+
+
+def filter_ranks(
+    start: Mapping[str, Any] | None, ranks: Collection[int], nodes: Collection[str], *,
+    files: Iterable[Path] = (), labelled: bool = False,
+) -> RankFilter:  # fmt: skip
+    """Return the filter for the lines of these ranks on these nodes; all lines if both are empty.
+
+    ``start`` is that of ``rank_records.load_start``. ``labelled``: every line has srun's label; else the ``files`` are
+    searched for labels. Raises RequestError if the lines do not show their rank.
+    """
+    if not ranks and not nodes:
+        return RankFilter()
+    if nodes and not labelled:
+        raise RequestError("--node works only for jobs submitted by clusterrun", hint="select ranks instead: --rank 0")
+    tasks = [entry["task"] for entry in start["ranks"]] if start is not None else []
+    if labelled and (not ranks or len(set(tasks)) == len(tasks)):
+        return RankFilter(tasks=frozenset(select_tasks(start, ranks, nodes)))
+    has = [_find_labels(path) for path in files]
+    if not labelled and any(label for label, _ in has):
+        return RankFilter(tasks=frozenset(ranks))
+    # after labels: torch writes this prefix before the lines of a traceback too
+    if any(prefixed for _, prefixed in has):
+        return RankFilter(prefix=re.compile(rf"^\[rank(?:{'|'.join(map(str, sorted(ranks)))})\]:"))
+    if labelled:
+        return RankFilter(tasks=frozenset(select_tasks(start, ranks, nodes)))
+    raise RequestError(
+        f"--rank {format_ranges(ranks)}: the lines of this log have no rank",
+        hint="run srun with --label to add it, or use --grep RE",
+    )
+
+
+def _find_labels(path: Path) -> tuple[bool, bool]:
+    """Whether lines at the ends of a log have labels, and whether they have ``[rankN]:``."""
+    try:
+        with closing(LogFile(path)) as file:
+            size = file.size()
+            data = b"".join(file.blocks(0, _HEAD)) + b"\n" + b"".join(file.blocks(max(_HEAD, size - _HEAD), size))
+    except OSError:
+        return False, False
+    return _LABEL.search(data) is not None, _PREFIX.search(data) is not None
+
+
+def select_tasks(start: Mapping[str, Any] | None, ranks: Collection[int], nodes: Collection[str]) -> set[int]:
+    """Return the srun tasks, which are the labels, of these ranks on these nodes. At least one must be given.
+
+    With both, a rank must be on one of the nodes. Without ``start``, each rank is its own task, as srun starts one per
+    GPU. Raises RequestError for a rank or node that the job does not have, and for a
+    node without ``start``.
+    """
+    entries = start["ranks"] if start is not None else []
+    if not entries:
+        if nodes:
+            raise RequestError(
+                "--node: the ranks have not started, so their nodes are not known",
+                hint="try again when the job has started, or select ranks: --rank 0",
+            )
+        return set(ranks)
+    known, on_node = {entry["rank"] for entry in entries}, {entry["node"] for entry in entries}
+    for node in nodes:
+        if node not in on_node:
+            raise RequestError(f"the job has no node {node}", hint=f"its nodes: {', '.join(sorted(on_node))}")
+    for rank in ranks:
+        if rank not in known:
+            raise RequestError(f"the job has no rank {rank}", hint=f"its ranks: {format_ranges(known)}")
+    there = {entry["rank"] for entry in entries if not nodes or entry["node"] in nodes}
+    selected = there.intersection(ranks) if ranks else there
+    if not selected:
+        raise RequestError(
+            f"rank {format_ranges(ranks)} is not on {', '.join(nodes)}", hint=f"ranks there: {format_ranges(there)}"
+        )
+    tasks = {entry["task"] for entry in entries if entry["rank"] in selected}
+    shown = {entry["rank"] for entry in entries if entry["task"] in tasks}
+    if shown != selected:
+        # a launcher with one task per node: all its ranks have the same label
+        raise RequestError(
+            f"--rank {format_ranges(selected)}: ranks {format_ranges(shown)} have one label per node",
+            hint="select the node: --node NAME",
+        )
+    return tasks
+
+
+def format_ranges(numbers: Iterable[int]) -> str:
+    """Return numbers as ``0-3, 8``."""
+    return format_tasks(numbers).replace(",", ", ")

@@ -1,22 +1,36 @@
-"""Turn the logs of jobs into bytes ready to print: for people on a terminal, for programs in a pipe."""
+"""Turn the logs of jobs into bytes ready to print: for people on a terminal, for programs in a pipe.
+
+On a terminal, the same line of many ranks is folded into one line with its ranks. A line waits for the same line of
+other ranks: for a fraction of a second while a log is followed, else for a number of lines. Lines are returned in the
+order of their first rank. A rank joins no line that is before one of its own waiting lines, so the lines of each rank
+keep their order.
+"""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 
-from clusterrun.logs.display import format_line
-from clusterrun.logs.files import LogFile
-from clusterrun.logs.fold import Folded, Folder
-from clusterrun.logs.follow import FollowedFile, Timing, begin_at, follow_files
-from clusterrun.logs.lines import LineReader, LogLine, Stream
-from clusterrun.logs.merge import offsets_at
-from clusterrun.logs.pipe import PipeReader, pipe_line
-from clusterrun.logs.raw import RawReader
-from clusterrun.logs.reading import Reader, last_lines, line_reader, read, read_lines
-from clusterrun.logs.request import LogRequest, Notice, Source
+from clusterrun.logs.files import LogFile, Source, Stream, offsets_at
+from clusterrun.logs.follow import FollowedFile, Notice, Timing, follow_files
+from clusterrun.logs.lines import LineReader, LogLine
+from clusterrun.logs.pipe import PipeReader, RawReader, pipe_line
+from clusterrun.logs.reading import Reader, last_lines, line_reader, read, read_lines, skip_to
+from clusterrun.logs.request import LogRequest, format_ranges
+from clusterrun.terminal.safe_text import safe_text
 
 _BATCH = 256  # lines joined into one chunk
+_COLOURS = ("36", "32", "33", "35", "34")  # readable on light and dark; red is for err
+_ERR, _FAINT = "31", "2"
+_RANGES_SHOWN = 8  # ranges of ranks printed after a folded line
+HOLD = 0.15
+"""The longest wait of a line in seconds, while a log is followed."""
+_NEAR = 32
+"""The longest wait of a line, in lines of each rank, else."""
+_WAITING = 4096  # the most lines that wait ...
+_WAITING_SIZE = 1024 * 1024  # ... and the most characters in them
 
 
 def show(sources: Sequence[Source], request: LogRequest) -> Iterator[bytes]:
@@ -51,7 +65,7 @@ class Printer:
         self._width = len(str(source.world_size - 1)) if source.world_size else 1
         shown = source.world_size if source.ranks is None else len(source.ranks)
         self._world = shown or 0
-        self._folder = Folder(shown) if self._display.fold and not self._display.raw else None
+        self._folder = LineFolder(shown) if self._display.fold and not self._display.raw else None
 
     def reader(self, stream: Stream, by_line: bool = False, lines: LineReader | None = None) -> Reader[bytes]:
         """Return a reader that turns a file's bytes into chunks to print; it continues ``lines`` if given."""
@@ -71,7 +85,7 @@ class Printer:
             if self._request.tail is not None:
                 begin = partial(self._last, stream, self._request.tail)
             elif self._request.since is not None:
-                begin = begin_at(new_reader, self._offset(stream, self._request.since))
+                begin = partial(self._since, stream, self._request.since)
             found.append(FollowedFile(self._source, stream, new_reader, begin))
         return found
 
@@ -107,11 +121,11 @@ class Printer:
             for line in lines:
                 yield self._name.encode() + pipe_line(line) + b"\n"
 
-    def _join_folded(self, lines: Iterable[Folded]) -> list[bytes]:
+    def _join_folded(self, lines: Iterable[FoldedLine]) -> list[bytes]:
         joined = b"".join(map(self._format_folded, lines))
         return [joined] if joined else []
 
-    def _format_folded(self, folded: Folded) -> bytes:
+    def _format_folded(self, folded: FoldedLine) -> bytes:
         text = format_line(folded.line, self._width, colour=self._display.colour, ranks=folded.ranks, world=self._world)
         return f"{self._name}{text}\n".encode()
 
@@ -124,9 +138,10 @@ class Printer:
         last, continued, _ = last_lines(file, end, tail, lines, finish=False)
         return end, self.format(last), self.reader(stream, lines=continued)
 
-    def _offset(self, stream: Stream, since: float) -> int:
-        far = (1 << 62, 1 << 62)  # begin_at() checks the size of the open file
-        return offsets_at(self._source.ticks, far, since)[stream == "err"]
+    def _since(self, stream: Stream, since: float, file: LogFile, end: int) -> tuple[int, list[bytes], Reader[bytes]]:
+        """For ``FollowedFile``: return the offset of a time, no lines, and the reader of what follows."""
+        at = offsets_at(self._source.ticks, (end, end), since)[stream == "err"]
+        return at, [], skip_to(file, at, self.reader(stream))
 
 
 class _TerminalReader:
@@ -146,3 +161,112 @@ class _TerminalReader:
 
     def end(self) -> list[bytes]:
         return list(self._printer.format(self._lines.end()))
+
+
+def format_line(line: LogLine, width: int, *, colour: bool = False, ranks: Iterable[int] = (), world: int = 0) -> str:
+    """Return a line for a terminal, without newline: ``RANK| text``, or ``RANK! text`` of err.
+
+    ``width`` is the number of digits of the largest rank. With several ``ranks``, they are printed after the text.
+    ``world`` is the number of ranks, 0 if unknown.
+    """
+    rank = line.rank
+    field, mark = f"{'' if rank is None else rank:>{width}}", "!" if line.stream == "err" else "|"
+    writers = list(ranks)
+    after = f" [{line.cut} bytes left out]" if line.cut else ""
+    if len(writers) > 1:
+        ranges = format_ranges(writers).split(", ")
+        shown = ", ".join(ranges if len(ranges) <= _RANGES_SHOWN else [*ranges[:_RANGES_SHOWN], "…"])
+        after += f"  (×{len(writers)} ranks{'' if len(writers) == world else f': {shown}'})"
+    if colour:
+        field = _paint(field, _COLOURS[rank % len(_COLOURS)]) if rank is not None else field
+        mark = _paint(mark, _ERR) if line.stream == "err" else mark
+        after = _paint(after, _FAINT) if after else after
+    return f"{field}{mark} {safe_text(line.text)}{after}"
+
+
+def _paint(text: str, code: str) -> str:
+    return f"\x1b[{code}m{text}\x1b[0m"
+
+
+@dataclass
+class FoldedLine:
+    """A line, and the ranks that wrote it, in the order of writing."""
+
+    line: LogLine
+    ranks: list[int]
+    at: float = 0.0
+    serial: int = 0
+    rank_set: set[int] = field(default_factory=set)
+
+
+class LineFolder:
+    """Folds lines in the order in which they are read. A line with ``world`` ranks is complete.
+
+    ``now`` is in seconds; without it, ``add`` measures waiting in lines.
+    """
+
+    def __init__(self, world: int | None = None) -> None:
+        self._world = world
+        self._waiting: deque[FoldedLine] = deque()
+        self._by_text: dict[tuple[str, str], FoldedLine] = {}  # the last waiting line with this stream and text
+        self._last: dict[int, int] = {}  # rank -> serial of its last line, which may still wait
+        self._size = 0
+        self._count = 0  # lines added
+        self._serial = 0  # lines that have waited, in all
+
+    def add(self, lines: Iterable[LogLine], now: float | None = None) -> Iterator[FoldedLine]:
+        """Add lines; yield those that need not wait any longer."""
+        for line in lines:
+            rank = line.rank
+            if rank is None or line.cut:  # not folded: they show what happened, in order
+                yield from self.end()
+                yield FoldedLine(line, [])
+                continue
+            self._count += 1
+            key = line.stream, line.text
+            same = self._by_text.get(key)
+            if same is not None and rank not in same.rank_set and self._last.get(rank, -1) < same.serial:
+                same.ranks.append(rank)
+                same.rank_set.add(rank)
+                self._last[rank] = same.serial
+            else:
+                self._serial += 1
+                new = FoldedLine(line, [rank], self._count if now is None else now, self._serial, {rank})
+                self._waiting.append(new)
+                self._by_text[key] = new
+                self._last[rank] = self._serial
+                self._size += len(line.text)
+            yield from self._due(self._count if now is None else now, HOLD if now is not None else None)
+
+    def late(self, now: float) -> Iterator[FoldedLine]:
+        """Yield the lines that have waited long enough."""
+        return self._due(now, HOLD)
+
+    def end(self) -> Iterator[FoldedLine]:
+        """Yield all waiting lines."""
+        while self._waiting:
+            yield self._pop()
+
+    def _due(self, now: float, hold: float | None) -> Iterator[FoldedLine]:
+        if hold is None:
+            hold = _NEAR * max(len(self._last), 1)
+        while self._waiting:
+            first = self._waiting[0]
+            if (
+                now - first.at < hold
+                and len(first.ranks) != self._world
+                and len(self._waiting) <= _WAITING
+                and self._size <= _WAITING_SIZE
+            ):
+                return
+            yield self._pop()
+
+    def _pop(self) -> FoldedLine:
+        first = self._waiting.popleft()
+        key = first.line.stream, first.line.text
+        if self._by_text.get(key) is first:
+            del self._by_text[key]
+        self._size -= len(first.line.text)
+        if not self._waiting and len(self._last) > 65_536:
+            self._last.clear()
+        return first

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from clusterrun.job import STOPPED_STATUS, JobStatus, outcome_of
+from clusterrun.job import STOPPED_STATUS, JobId, JobStatus, Outcome, outcome_of
 from clusterrun.records import rank_records, run_record
-from clusterrun.records.run_record import RunRecord
+from clusterrun.records.run_record import RunRecord, as_int
 
 
 def end_of(run: RunRecord) -> JobStatus | None:
@@ -18,31 +19,40 @@ def end_of(run: RunRecord) -> JobStatus | None:
     if end is None or run.job_id is None:
         return None
     claim = run_record.claim_of(run)
-    if claim is not None and claim.restart > as_int(end.get("restart"), 0):
+    if claim is not None and claim.restart > (as_int(end.get("restart")) or 0):
         return None  # it was restarted and has not created its attempt folder yet
     due, status = str(end.get("due", "")), _exit_status(run, folders[-1], end)
     if due in ("JOB REQUEUE", "PREEMPTION", "NODE FAILURE"):
         return None
     state, reason = _state_and_reason(status, bool(end.get("signal")), due, str(end.get("reason", "")))
     started = rank_records.load_start(folders[-1]) or {"ranks": []}
-    last = as_int(end.get("time"), None)
-    joined = as_int(started.get("time"), None)
+    last = as_int(end.get("time"))
+    joined = as_int(started.get("time"))
     first = min((at for at in (joined, claim.at if claim else None) if at is not None), default=None)
-    return JobStatus(
-        id=run.job_id,
+    return replace(
+        unknown_status(run, reason),
         state=state,
         outcome=outcome_of(state, status),
+        nodes=",".join(dict.fromkeys(rank["node"] for rank in started["ranks"])),
+        elapsed=last - first if first is not None and last is not None else None,
+        started=first,
+        ended=last,
+        exit_status=status,
+        restarts=as_int(end.get("restart")),
+    )
+
+
+def unknown_status(run: RunRecord, reason: str) -> JobStatus:
+    """Return what a run's record alone shows of its job."""
+    return JobStatus(
+        id=run.job_id or JobId("0"),
+        state="UNKNOWN",
+        outcome=Outcome.UNKNOWN,
         reason=reason,
         name=f"{run.name}.{run.submission.token[:8]}",
         user=run.user,
         node_count=run.nodes,
-        nodes=",".join(dict.fromkeys(rank["node"] for rank in started["ranks"])),
-        elapsed=last - first if first is not None and last is not None else None,
         submitted=run.submission.at,
-        started=first,
-        ended=last,
-        exit_status=status,
-        restarts=as_int(end.get("restart"), None),
         source="record",
     )
 
@@ -53,11 +63,11 @@ def _exit_status(run: RunRecord, attempt: Path, end: Mapping[str, Any]) -> int:
     The script fails a run if the ranks' end records do not appear in time. If the shared file system shows them later
     and every rank succeeded, the run succeeded too.
     """
-    status = as_int(end.get("status"), 1)
-    if status == 0 or not as_int(end.get("unmarked"), 0):
-        return int(status)
+    status = 1 if (known := as_int(end.get("status"))) is None else known
+    if status == 0 or not as_int(end.get("unmarked")):
+        return status
     if sum(end.status == 0 for end in rank_records.load_ends(attempt)) < run.world_size:
-        return int(status)
+        return status
     return STOPPED_STATUS if rank_records.has_stopped(run_record.list_names(attempt)) else 0
 
 
@@ -70,10 +80,3 @@ def _state_and_reason(status: int, signalled: bool, due: str, reason: str) -> tu
     if signalled:
         return "CANCELLED", ""
     return "FAILED", "NonZeroExitCode"
-
-
-def as_int(value: object, default: int | None) -> Any:
-    """Return a number as an int, or the default if it is not a number or too large."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 2**63:
-        return default
-    return int(value)

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 from pathlib import Path
 
 from clusterrun.records import run_record
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store, append_line
-from clusterrun.system import safe_files
 
 
 def open_runs(store: Store) -> list[RunRecord]:
@@ -43,12 +41,8 @@ def _written(folder: Path) -> int | None:
 
 
 def _read(cache: Path) -> dict[str, int]:
-    try:
-        data = safe_files.read_bytes(cache, limit=1 << 30, owner=os.getuid())
-    except OSError:
-        return {}
     found = {}
-    for line in data.decode("utf-8", "surrogateescape").splitlines():
+    for line in run_record.read_lines(cache):
         with contextlib.suppress(ValueError, TypeError):  # a partly written line
             folder, written = json.loads(line)
             found[str(folder)] = int(written)

@@ -30,7 +30,9 @@ class JobIndex:
         named = self._by_key.get(run.submission.token[:8], [])
         renamed = self._by_key.get(str(run.run_dir / "script.sh"), [])
         found = [*named, *(job for job in renamed if not any(job is one for one in named))]
-        return sorted((job for job in found if run.mine or job.user == run.user), key=_age)
+        return sorted(
+            (job for job in found if run.mine or job.user == run.user), key=lambda job: int(job.id.raw.lstrip("L"))
+        )
 
     def own(self, run: RunRecord) -> JobStatus | None:
         """Return the run's own job: the one with the claim, else the recorded one, else the oldest.
@@ -64,7 +66,3 @@ def covers(where: str, cluster: str) -> bool:
 def one_cluster(where: str) -> str:
     """Return the cluster's name, or an empty text for several or unknown clusters."""
     return "" if where == "all" or "," in where else where
-
-
-def _age(job: JobStatus) -> int:
-    return int(job.id.raw.lstrip("L"))

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from clusterrun.records import run_record
-from clusterrun.records.run_record import RunRecord
+from clusterrun.records.run_record import RunRecord, parse_fields
 from clusterrun.system import safe_files
 
 _TAIL = 16 * 1024  # bytes: longer than any line of metrics
@@ -23,8 +23,6 @@ USUAL_INTERVAL = 10.0
 """Seconds between two heartbeats of a rank, if its record does not say."""
 MISSED = 3
 """A rank is silent after this many intervals without a heartbeat."""
-_FIGURES = ("time", "loss", "val_loss", "tokens_per_second", "mfu")
-_HUGE = 2**63  # larger numbers are damaged, and could not be printed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,21 +79,16 @@ class RankProgress:
 
 def last_metrics(run: RunRecord) -> Metrics | None:
     """Return the newest step of a run's metrics, with the newest value of each metric; None if there is none."""
-    rows = _last_rows(run.run_dir / "metrics.jsonl")
-    step = next((s for row in reversed(rows) if (s := _int(row.get("step"))) is not None), None)
-    if step is None:
-        return None
-    newest: dict[str, float | None] = {}
-    for name in _FIGURES:
-        newest[name] = next((v for row in reversed(rows) if (v := _number(row.get(name))) is not None), None)
-    return Metrics(step=step, **newest)
+    newest: dict[str, Any] = {}
+    for row in _last_rows(run.run_dir / "metrics.jsonl"):
+        newest |= {name: value for name, value in parse_fields(Metrics, row).items() if value is not None}
+    return as_metrics(newest)
 
 
 def as_metrics(data: object) -> Metrics | None:
     """Return metrics from a mapping of their names, None for anything else."""
-    if not isinstance(data, Mapping) or (step := _int(data.get("step"))) is None:
-        return None
-    return Metrics(step=step, **{name: _number(data.get(name)) for name in _FIGURES})
+    found = parse_fields(Metrics, data) if isinstance(data, Mapping) else {"step": None}
+    return Metrics(**found) if found["step"] is not None else None
 
 
 def ranks(run: RunRecord, task: int | None = None) -> list[RankProgress]:
@@ -113,36 +106,10 @@ def read_ranks(attempt: Path) -> list[RankProgress]:
 
 
 def _rank(data: Mapping[str, Any]) -> RankProgress | None:
-    rank, time = _int(data.get("rank")), _number(data.get("time"))
-    if rank is None or time is None:
+    found, gpu = parse_fields(RankProgress, data), data.get("gpu")
+    if found["rank"] is None or found["time"] is None:
         return None
-    gpu = data.get("gpu")
-    return RankProgress(
-        rank=rank,
-        node=_text(data.get("node")),
-        time=time,
-        interval=_number(data.get("interval")),
-        phase=_text(data.get("phase")),
-        since=_number(data.get("since")),
-        local_rank=_int(data.get("local_rank")),
-        pid=_int(data.get("pid")),
-        step=_int(data.get("step")),
-        steps=_int(data.get("steps")),
-        stepped=_number(data.get("stepped")),
-        tokens_per_second=_number(data.get("tokens_per_second")),
-        memory_gib=_number(data.get("memory_gib")),
-        gpu=_gpu(gpu) if isinstance(gpu, Mapping) else None,
-    )
-
-
-def _gpu(data: Mapping[str, Any]) -> Gpu:
-    return Gpu(
-        name=_text(data.get("name")),
-        use=_number(data.get("use")),
-        memory_gib=_number(data.get("memory_gib")),
-        memory_total_gib=_number(data.get("memory_total_gib")),
-        temperature=_number(data.get("temperature")),
-    )
+    return RankProgress(**found, gpu=Gpu(**parse_fields(Gpu, gpu)) if isinstance(gpu, Mapping) else None)
 
 
 def _last_rows(path: Path) -> list[dict[str, Any]]:
@@ -163,17 +130,3 @@ def _last_rows(path: Path) -> list[dict[str, Any]]:
         if isinstance(row, dict):
             rows.append(row)
     return rows
-
-
-def _number(value: object) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < _HUGE:
-        return None
-    return float(value)
-
-
-def _int(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < _HUGE else None
-
-
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else ""

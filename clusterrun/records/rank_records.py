@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from clusterrun.records import run_record
+from clusterrun.records.run_record import parse_fields
 
 START, FIRST_FAILURE, STOPPED = "start.json", "first_failure.json", "stopped"
 _RANK_END = re.compile(r"rank-\d{1,7}\.end")
@@ -53,8 +54,9 @@ def load_start(attempt: Path) -> dict[str, Any] | None:
     entries = start.get("ranks")
     ranks = []
     for entry in entries if isinstance(entries, list) else ():
-        if isinstance(entry, dict) and type(entry.get("rank")) is int and isinstance(entry.get("node"), str):
-            ranks.append({"task": entry["rank"], **entry})
+        whole = {"task": entry.get("rank"), **entry} if isinstance(entry, dict) else {}
+        if type(whole.get("rank")) is int and type(whole["task"]) is int and isinstance(whole.get("node"), str):
+            ranks.append(whole)
     return {**start, "ranks": ranks}
 
 
@@ -66,44 +68,21 @@ def load_first_failure(attempt: Path) -> dict[str, Any] | None:
 
 def find_failure(attempt: Path) -> RankFailure | None:
     """Return the record of the rank that failed first, None where there is none."""
-    document = load_first_failure(attempt)
-    if document is None or type(document.get("rank")) is not int:
+    document = load_first_failure(attempt) or {}
+    found = parse_fields(RankFailure, document)
+    if found["rank"] is None:
         return None
-    return RankFailure(
-        rank=document["rank"],
-        node=str(document.get("node") or ""),
-        status=_status(document),
-        error=str(document.get("error") or ""),
-        place=f"{document['file']}:{document.get('line')}" if isinstance(document.get("file"), str) else "",
-        file=str(attempt / FIRST_FAILURE),
-    )
+    place = f"{found['file']}:{document.get('line')}" if found["file"] else ""
+    return RankFailure(**{**found, "place": place, "file": str(attempt / FIRST_FAILURE)})
 
 
 def load_ends(attempt: Path) -> tuple[RankEnd, ...]:
     """Return the end records of the ranks, by rank."""
-    found = []
-    for name in run_record.list_names(attempt):
-        document = run_record.read_json(attempt / name) if _RANK_END.fullmatch(name) else None
-        if document is None or type(document.get("rank")) is not int:
-            continue
-        time = document.get("time")
-        found.append(
-            RankEnd(
-                rank=document["rank"],
-                node=str(document.get("node") or ""),
-                status=_status(document),
-                time=float(time) if isinstance(time, int | float) else None,
-                error=str(document.get("error") or ""),
-            )
-        )
-    return tuple(sorted(found, key=lambda end: end.rank))
+    names = (name for name in run_record.list_names(attempt) if _RANK_END.fullmatch(name))
+    ends = (parse_fields(RankEnd, run_record.read_json(attempt / name) or {}) for name in names)
+    return tuple(sorted((RankEnd(**end) for end in ends if end["rank"] is not None), key=lambda end: end.rank))
 
 
 def has_stopped(names: Iterable[str]) -> bool:
     """Return whether an attempt with these files saved and stopped before its last step."""
     return STOPPED in names
-
-
-def _status(document: dict[str, Any]) -> int | None:
-    status = document.get("status")
-    return status if type(status) is int else None

@@ -6,18 +6,18 @@ used only if the run's own files agree. Another user's run can be read, never wr
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import json
 import os
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 from clusterrun.errors import RequestError
-from clusterrun.job import JobId, is_run_id
+from clusterrun.job import JobId, is_run_id, log_paths
+from clusterrun.logs.files import Source, log_start
 from clusterrun.system import safe_files
 from clusterrun.system.safe_files import RECORDS
 
@@ -145,13 +145,13 @@ def _submission(path: Path) -> SubmissionRecord:
     data["log_start"] = tuple(map(int, start)) if isinstance(start, list) and len(start) == 2 else (0, 0)
     if data.get("token") != path.name.removesuffix(".json") or not _TOKEN.fullmatch(data["token"]):
         raise ValueError("the token does not match the file name")
-    if data.get("job_id"):
-        with contextlib.suppress(RequestError):
-            JobId.parse(data["job_id"])
-            final = final if isinstance(final, dict) or final is None else {}
-            return SubmissionRecord(**{**data, "final": final})
-        raise ValueError("the job id is invalid")
-    return SubmissionRecord(**{**data, "final": None})
+    if not data.get("job_id"):
+        return SubmissionRecord(**{**data, "final": None})
+    try:
+        JobId.parse(data["job_id"])
+    except RequestError:
+        raise ValueError("the job id is invalid") from None
+    return SubmissionRecord(**{**data, "final": final if isinstance(final, dict) or final is None else {}})
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
@@ -182,6 +182,25 @@ def attempts(record: RunRecord, task: int | None = None) -> list[Path]:
         if name.startswith(prefix) and _is_count(restart) and _is_count(launch):
             found.append((int(restart), int(launch), folder / name))
     return [path for _, _, path in sorted(found)]
+
+
+def log_source(run: RunRecord, job: JobId) -> Source:
+    """Return the logs of a run's job or task; of my run the files must be mine or root's, else the run owner's."""
+    owners = frozenset({os.getuid(), 0} if run.mine else {run.owner})
+    return Source(*log_paths(run.logs, job), world_size=run.world_size, begin=log_begin(run, job), owners=owners)
+
+
+def log_begin(run: RunRecord, job: JobId) -> tuple[int, int]:
+    """Return the offsets in both logs where the run's lines begin; a job with a reused id appends to older logs.
+
+    The sizes seen at submit come first: a node may write a line before the script records the sizes.
+    """
+    submission = next((one for one in run.submissions if one.job_id and JobId.parse(one.job_id).base == job.base), None)
+    submission = submission or run.submission
+    folders = attempts(replace(run, submissions=(submission,)), job.task)
+    recorded = (log_start(folders[0]) if folders else None) or (0, 0)
+    seen = submission.log_start if job.task is None else (-1, -1)
+    return seen[0] if seen[0] >= 0 else recorded[0], seen[1] if seen[1] >= 0 else recorded[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,6 +284,32 @@ def _checked(data: Mapping[str, Any], kind: type) -> dict[str, Any]:
             raise ValueError(f"{one.name} is invalid")
         found[one.name] = value
     return found
+
+
+def parse_fields(kind: type, data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the numbers and texts of a dataclass from a JSON object that may be damaged.
+
+    A missing value, or one of another type, becomes None or an empty text.
+    """
+    kinds = {one.name: str(one.type).removesuffix(" | None") for one in fields(kind)}
+    return {name: _PARSERS[kind](data.get(name)) for name, kind in kinds.items() if kind in _PARSERS}
+
+
+def as_int(value: object) -> int | None:
+    """Return a number as an int; None if it is not a number, or is too large to print."""
+    number = _number(value)
+    return None if number is None else int(number)
+
+
+def _number(value: object) -> int | float | None:
+    return value if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 2**63 else None
+
+
+_PARSERS: dict[str, Callable[[object], Any]] = {
+    "int": lambda value: _number(value) if isinstance(value, int) else None,
+    "float": lambda value: None if (number := _number(value)) is None else float(number),
+    "str": lambda value: value if isinstance(value, str) else "",
+}
 
 
 def _is_count(text: str) -> bool:

@@ -30,6 +30,8 @@ from clusterrun.records.run_record import (
 from clusterrun.system import safe_files
 from clusterrun.system.safe_files import RECORDS
 
+_NOT_STORED = ("submissions", "run_dir", "root", "owner", "user")  # known from other files, or from the file system
+
 
 def state_folder(environ: Mapping[str, str]) -> Path:
     """Return the state folder: ``CLUSTERRUN_STATE``, else ``clusterrun`` in ``XDG_STATE_HOME`` (``~/.local/state``)."""
@@ -131,7 +133,8 @@ class Store:
                 safe_files.make_folder(path, folder)
             write(record.run_dir / "spec.json", json.dumps(spec, indent=1), record.shared)
             write(record.run_dir / "script.sh", script, record.shared)
-            write(record.run_dir / "record.json", json.dumps(_record_json(record), indent=1), record.shared)
+            kept = {k: v for k, v in asdict(record).items() if k not in _NOT_STORED}
+            write(record.run_dir / "record.json", json.dumps({"version": 1, **kept}, indent=1), record.shared)
             self.save_submission(record, record.submission)
         except OSError as error:
             self.discard(record)
@@ -286,13 +289,6 @@ def _older_logs(record: RunRecord, job: JobId) -> tuple[int, int]:
         except OSError:
             sizes.append(0)
     return sizes[0], sizes[1]
-
-
-def _record_json(record: RunRecord) -> dict[str, Any]:
-    data = asdict(record)
-    for name in ("submissions", "run_dir", "root", "owner", "user"):
-        del data[name]
-    return {"version": 1, **data}
 
 
 def _short(error: Exception) -> str:

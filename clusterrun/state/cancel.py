@@ -18,15 +18,13 @@ from clusterrun.scheduler import Cancelled, Scheduler
 from clusterrun.state import reconcile
 from clusterrun.state.reconcile import RunState
 
-Results = list[tuple[RunState, Cancelled]]
-
 
 def cancel(
     targets: Sequence[RunState],
     user: str,
     scheduler_of: Callable[[RunRecord | None], Scheduler],
     store_of: Callable[[RunRecord], Store],
-) -> Results:
+) -> list[tuple[RunState, Cancelled]]:
     """Cancel jobs, with one request per scheduler, and return the result of each, in their order.
 
     Raises, before anything is cancelled, NoSuchJob for another user's job, Ambiguous for an interrupted submission, and
@@ -47,7 +45,10 @@ def cancel(
             found[index] = Cancelled(target.status.id, done=False, said=_nothing_to_cancel(target))
     schedulers = {name: scheduler_of(targets[indices[0]].record) for name, indices in by_scheduler.items()}
     for name, indices in by_scheduler.items():
-        wanted = [(index, job) for index in indices for job in _active_jobs(targets[index])]
+        wanted: list[tuple[int, JobId]] = []
+        for index in indices:
+            own = [targets[index].status.id] if _may_run(targets[index]) else []
+            wanted += [(index, job) for job in (*own, *targets[index].copies)]
         results = schedulers[name].cancel([job for _, job in wanted])
         for (index, _), result in zip(wanted, results, strict=True):
             if index not in found or found[index].done:  # one failure is the result of the whole run
@@ -71,12 +72,6 @@ def hold(target: RunState, user: str, scheduler: Scheduler, *, release: bool) ->
         # Slurm accepts it for a running job too, and holds that job after a requeue, which nobody expects
         raise RequestError(f"job {target.status.id} is {target.status.state}: only a pending job can be held")
     scheduler.hold(target.status.id, release=release)
-
-
-def _active_jobs(target: RunState) -> list[JobId]:
-    """Return the jobs that a run has in the queue: its own, and copies of its submission."""
-    own = [target.status.id] if _may_run(target) else []
-    return [*own, *target.copies]
 
 
 def _check(target: RunState, user: str, to: str = "cancel it") -> None:

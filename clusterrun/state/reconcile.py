@@ -14,9 +14,9 @@ from typing import Any
 from clusterrun.errors import SchedulerError
 from clusterrun.job import JobId, JobStatus, Outcome, outcome_of
 from clusterrun.records import progress, run_record
-from clusterrun.records.end_records import as_int, end_of
+from clusterrun.records.end_records import end_of, unknown_status
 from clusterrun.records.ownership import JobIndex, one_cluster, token_part
-from clusterrun.records.run_record import Claim, RunRecord
+from clusterrun.records.run_record import Claim, RunRecord, as_int
 from clusterrun.records.store import Store
 from clusterrun.scheduler import Answer, Scheduler
 from clusterrun.submit.protocol import settle_submission, submitter_is_alive
@@ -141,7 +141,7 @@ def _state(store: Store, run: RunRecord, jobs: JobIndex, answer: Answer, past: A
     if submission.final is not None:
         return RunState(run, _from_final(run, submission.final))
     if not answer.complete:
-        return RunState(run, _unknown(run, "not known: the scheduler did not answer"), answer.note)
+        return RunState(run, unknown_status(run, "not known: the scheduler did not answer"), answer.note)
     return _absent(store, run, past, now)
 
 
@@ -158,21 +158,21 @@ def _absent(store: Store, run: RunRecord, past: Answer, now: float) -> RunState:
         return RunState(_record_end(store, run, job), job)
     if claim is not None:
         why = "the job left the queue without an end record; a node or the controller may have failed"
-        return RunState(run, _unknown(run, why), past.note)
+        return RunState(run, unknown_status(run, why), past.note)
     if not readable or not run.mine:
         why = "it left the queue, and its records cannot be read" if not readable else "it left the queue"
-        return RunState(run, _unknown(run, why), past.note)
+        return RunState(run, unknown_status(run, why), past.note)
     if not run.cluster:
-        return RunState(run, _unknown(run, "it is not in the queue, and the cluster that took it is not known"))
+        return RunState(run, unknown_status(run, "it is not in the queue, and the cluster that took it is not known"))
     if run.submission.cancel_asked:
-        job = _unknown(run, "cancelled while pending")
+        job = unknown_status(run, "cancelled while pending")
         return RunState(run, replace(job, state="CANCELLED", outcome=Outcome.CANCELLED, source="record"))
     if now - run.submission.at < ACCOUNTING_LAG:
-        return RunState(run, _unknown(run, "just submitted; not seen in the queue yet"))
+        return RunState(run, unknown_status(run, "just submitted; not seen in the queue yet"))
     if not past.complete:
-        return RunState(run, _unknown(run, "it is not in the queue, and accounting does not answer"), past.note)
+        return RunState(run, unknown_status(run, "it is not in the queue, and accounting does not answer"), past.note)
     why = "Slurm accepted it but no longer knows it; it never started (controller crash, or cancelled while pending)"
-    return RunState(run, replace(_unknown(run, why), outcome=Outcome.LOST), past.note)
+    return RunState(run, replace(unknown_status(run, why), outcome=Outcome.LOST), past.note)
 
 
 def _is_accounted(job: JobStatus, run: RunRecord, claim: Claim | None) -> bool:
@@ -205,10 +205,11 @@ def _record_end(store: Store, run: RunRecord, job: JobStatus) -> RunRecord:
         return run
     new: dict[str, Any] | None = None
     if job.is_final:
+        metrics = progress.last_metrics(run)
         new = {
             "state": job.state, "reason": job.reason, "exit_status": job.exit_status, "ended": job.ended,
             "nodes": job.nodes, "elapsed": job.elapsed, "restarts": job.restarts, "source": job.source,
-            "started": job.started, "time_limit": job.time_limit, "figures": _figures_json(progress.last_metrics(run)),
+            "started": job.started, "time_limit": job.time_limit, "figures": metrics and asdict(metrics),
         }  # fmt: skip
     try:
         return store.save_submission(run, replace(run.submission, final=new))
@@ -217,20 +218,17 @@ def _record_end(store: Store, run: RunRecord, job: JobStatus) -> RunRecord:
 
 
 def _from_final(run: RunRecord, final: Mapping[str, Any]) -> JobStatus:
-    state, status = str(final.get("state", "UNKNOWN")), as_int(final.get("exit_status"), None)
-    base = _unknown(run, str(final.get("reason") or ""))
+    state, status = str(final.get("state", "UNKNOWN")), as_int(final.get("exit_status"))
+    numbers: dict[str, Any] = {
+        key: as_int(final.get(key)) for key in ("ended", "elapsed", "restarts", "started", "time_limit")
+    }
     return replace(
-        base,
+        unknown_status(run, str(final.get("reason") or "")),
         state=state,
         outcome=outcome_of(state, status),
         exit_status=status,
-        ended=as_int(final.get("ended"), None),
-        elapsed=as_int(final.get("elapsed"), None),
-        restarts=as_int(final.get("restarts"), None),
-        started=as_int(final.get("started"), None),
-        time_limit=as_int(final.get("time_limit"), None),
         nodes=str(final.get("nodes") or ""),
-        source="record",
+        **numbers,
     )
 
 
@@ -240,18 +238,14 @@ def figures(run: RunRecord) -> progress.Metrics | None:
     return progress.last_metrics(run) if recorded == () else progress.as_metrics(recorded)
 
 
-def _figures_json(metrics: progress.Metrics | None) -> dict[str, Any] | None:
-    return asdict(metrics) if metrics is not None else None
-
-
 def state_from_records(store: Store, run: RunRecord, why: str) -> RunState:
     """Return the state of a run from its own records alone; ``why`` says why its scheduler was not queried."""
     if run.submission.final is not None:
         return RunState(run, _from_final(run, run.submission.final))
     ended = end_of(run)
-    return (
-        RunState(_record_end(store, run, ended), ended) if ended is not None else RunState(run, _unknown(run, why), why)
-    )
+    if ended is not None:
+        return RunState(_record_end(store, run, ended), ended)
+    return RunState(run, unknown_status(run, why), why)
 
 
 def _unsubmitted(run: RunRecord) -> RunState:
@@ -262,27 +256,13 @@ def _unsubmitted(run: RunRecord) -> RunState:
         why = "being submitted"
     else:
         why = f"not known whether it was submitted; `{settle}` finds out"
-    return RunState(run, _unknown(run, why))
-
-
-def _unknown(run: RunRecord, reason: str) -> JobStatus:
-    return JobStatus(
-        id=run.job_id or JobId("0"),
-        state="UNKNOWN",
-        outcome=Outcome.UNKNOWN,
-        reason=reason,
-        name=f"{run.name}.{run.submission.token[:8]}",
-        user=run.user,
-        node_count=run.nodes,
-        submitted=run.submission.at,
-        source="record",
-    )
+    return RunState(run, unknown_status(run, why))
 
 
 def needs_query(run: RunRecord, now: float) -> bool:
     """Return whether the scheduler may know more about a run than its own records."""
     final = run.submission.final
-    return final is None or now - (as_int(final.get("ended"), None) or run.submission.at) < QUERIED_AFTER_END
+    return final is None or now - (as_int(final.get("ended")) or run.submission.at) < QUERIED_AFTER_END
 
 
 def _needs_accounting(run: RunRecord, jobs: JobIndex) -> bool:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
+from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
 from pwd import getpwuid
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from clusterrun.job import JobStatus, Outcome, log_paths, task_count
 from clusterrun.records import progress, rank_records, run_record
@@ -19,6 +20,9 @@ from clusterrun.state.filters import submitted
 from clusterrun.state.reconcile import RunState
 from clusterrun.terminal.tables import Column
 from clusterrun.terminal.units import format_age, format_duration, plural
+
+if TYPE_CHECKING:
+    from clusterrun.reasons import Reason
 
 COLUMNS = ("JOBID", "NAME", "STATE", "TIME", "LIMIT", "NODES", "REASON")
 #: The columns of `list`; ``leaves`` is the order in which they are left out on a narrow terminal.
@@ -65,7 +69,7 @@ def state_json(state: RunState) -> dict[str, Any]:
         "source": job.source,
         "as_of": state.as_of,
         "note": state.note,
-        "metrics": _metrics_json(figures),
+        "metrics": figures and asdict(figures),
         "run_dir": str(run.run_dir) if run else None,
         "logs": [str(path) for path in _logs(state)],
         "sources": {k: {"value": v, "source": s} for k, (v, s) in run.sources.items()} if run else {},
@@ -74,11 +78,11 @@ def state_json(state: RunState) -> dict[str, Any]:
 
 def status_json(state: RunState) -> dict[str, Any]:
     """Return the same with the run's ranks, its first failure and the meaning of the reason."""
-    meaning = _meaning(state.status)
+    reason = _reason(state.status)
     return {
         **state_json(state),
-        "reason_meaning": meaning[0] if meaning else None,
-        "reason_action": meaning[1] if meaning else None,
+        "reason_meaning": reason.meaning if reason else None,
+        "reason_action": reason.what_to_do(str(state.status.id)) if reason else None,
         "ranks": [
             {"rank": r.rank, "node": r.node, "phase": r.phase, "step": r.step, "steps": r.steps, "time": r.time}
             for r in _ranks(state)
@@ -113,7 +117,7 @@ def list_row(state: RunState) -> list[str]:
         _figure(figures.loss) if figures else "",
         f"{figures.tokens_per_second:,.0f}" if figures and figures.tokens_per_second is not None else "",
         state.status.partition,
-        _day(at) if at else "",
+        _local_time(at, "%m-%d %H:%M") if at else "",
         *(dict(state.status.extra).get(field.key, "") for field in EXTRA_FIELDS if field.heading),
         reason,
     ]
@@ -138,14 +142,14 @@ def state_lines(state: RunState, *, explain: bool = False, first: str = "") -> l
     """
     job, run, now = state.status, state.record, time.time()
     row = dict(zip(COLUMNS, state_row(state), strict=True))
-    meaning = _meaning(job)
+    reason = _reason(job)
     over = job.outcome is not Outcome.RUNNING
     seen = f", as of {format_age(now - state.as_of)} ago: {state.note}" if state.as_of is not None else ""
     facts = {
         "job": f"{row['JOBID']}  {row['NAME']}",
         "state": row["STATE"] + (f"  exit status {job.exit_status}" if job.exit_status else ""),
         "outcome": job.outcome.value if over else "",
-        "reason": (job.reason if seen else row["REASON"]) + (f": {meaning[0]}" if meaning else ""),
+        "reason": (job.reason if seen else row["REASON"]) + (f": {reason.meaning}" if reason else ""),
         "nodes": row["NODES"],
         **dict(job.extra),
         "attempt": f"{job.restarts + 1} ({plural(job.restarts, 'restart')})" if job.restarts else "",
@@ -201,9 +205,9 @@ def ranks_line(ranks: list[RankProgress], now: float) -> str:
 
 
 @lru_cache(maxsize=1024)
-def _day(at: int) -> str:
+def _local_time(at: int, form: str) -> str:
     try:
-        return time.strftime("%m-%d %H:%M", time.localtime(at))
+        return time.strftime(form, time.localtime(at))
     except (OverflowError, ValueError, OSError):
         return str(at)
 
@@ -220,24 +224,23 @@ def _why(state: RunState) -> str:
     return state.note or state.status.reason
 
 
-def _meaning(job: JobStatus) -> tuple[str, str] | None:
-    """Return the meaning of a pending job's reason, and what to do; None if the reason is unknown."""
+def _reason(job: JobStatus) -> Reason | None:
+    """Return the row of a pending job's reason; None if the reason is unknown."""
     if job.state != "PENDING" or not job.reason:
         return None
     from clusterrun.reasons import find_reason
 
-    found = find_reason(job.reason)
-    return (found.meaning, found.what_to_do(str(job.id))) if found is not None else None
+    return find_reason(job.reason)
 
 
 def _expected(job: JobStatus, now: float) -> str:
     """Return Slurm's estimate of a pending job's start; empty if the job cannot start by itself, as a held one."""
     if job.state != "PENDING" or job.started is None or job.started <= now:
         return ""
-    from clusterrun.reasons import Starts, find_reason
+    from clusterrun.reasons import Starts
 
-    found = find_reason(job.reason)
-    return f"Slurm expects {_moment(job.started, now)}" if found is None or found.starts is Starts.ALONE else ""
+    reason = _reason(job)
+    return f"Slurm expects {_moment(job.started, now)}" if reason is None or reason.starts is Starts.ALONE else ""
 
 
 def _training(figures: Metrics | None, now: float) -> str:
@@ -262,17 +265,8 @@ def _figure(value: float | None) -> str:
 def _moment(at: int | None, now: float) -> str:
     if not at:
         return ""
-    try:
-        written = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
-    except (OverflowError, ValueError, OSError):
-        return str(at)
+    written = _local_time(at, "%Y-%m-%d %H:%M:%S")
     return f"{written}, {format_age(now - at)} ago" if at <= now else f"{written}, in {format_age(at - now)}"
-
-
-def _metrics_json(figures: Metrics | None) -> dict[str, Any] | None:
-    if figures is None:
-        return None
-    return {name: getattr(figures, name) for name in ("step", "time", "loss", "val_loss", "tokens_per_second", "mfu")}
 
 
 def _ranks(state: RunState) -> list[RankProgress]:

@@ -76,7 +76,10 @@ class RunWatch:
                 self._timer.restart(1.0)
         self._marks = marks
         if due or not self._latest.states or self._timer.is_due(despite_output=ended):
-            self._latest = self._query_states()
+            if self._cached_query is not None and self._timer.wait >= FRESH:
+                self._latest = self._cached_query(self._runs)
+            else:
+                self._latest = Listing(self._query(self._runs))
             states = self._latest.states
             self._runs = [s.record if s.record is not None else r for s, r in zip(states, self._runs, strict=True)]
             self._timer.on_query(self._latest.age)
@@ -101,11 +104,6 @@ class RunWatch:
             return True
         since = self._doubtful_since.get(state.record.run_id) if state.record else None
         return since is not None and self._now() - since >= BELIEVED_AFTER
-
-    def _query_states(self) -> Listing:
-        if self._cached_query is None or self._timer.wait < FRESH:
-            return Listing(self._query(self._runs))
-        return self._cached_query(self._runs)
 
 
 def wait_for_end(

@@ -34,8 +34,9 @@ _LINKS = 40  # the kernel's limit
 def read_bytes(path: Path, limit: int = LIMIT, *, owner: int | None = None) -> bytes:
     """Return the bytes of a plain file of at most ``limit`` bytes; with ``owner`` it must belong to that uid."""
     with open_file(path, owner=owner) as descriptor:
-        data = b"".join(iter(lambda: os.read(descriptor, 1 << 20), b"")) if _size(descriptor) <= limit else None
-    if data is None or len(data) > limit:
+        fits = os.fstat(descriptor).st_size <= limit
+        data = b"".join(iter(lambda: os.read(descriptor, 1 << 20), b"")) if fits else b""
+    if not fits or len(data) > limit:
         raise OSError(errno.EFBIG, "the file is too large", str(path))
     return data
 
@@ -46,10 +47,7 @@ def open_file(path: Path, *, owner: int | None = None) -> Iterator[int]:
     with _folder(path.parent) as (folder, run_owner):
         descriptor = os.open(path.name, os.O_RDONLY | _PLAIN, dir_fd=folder)
     try:
-        info = os.fstat(descriptor)
-        if not stat.S_ISREG(info.st_mode):
-            raise OSError(errno.EINVAL, "not a plain file", str(path))
-        _check_owner(info, run_owner if owner is None else owner, path)
+        _check_plain(descriptor, run_owner if owner is None else owner, path)
         yield descriptor
     finally:
         os.close(descriptor)
@@ -75,7 +73,7 @@ def owner_of(path: Path) -> int:
 
 
 def write(path: Path, data: bytes, mode: int = 0o600) -> None:
-    """Replace a file in a folder of mine whole: temporary name, fsync, rename, fsync of the folder."""
+    """Replace a file in a folder of the user atomically: temporary name, fsync, rename, fsync of the folder."""
     temporary = f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}"
     with _own_folder(path.parent) as folder:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -100,10 +98,7 @@ def append(path: Path, data: bytes) -> None:
     with _own_folder(path.parent) as folder:
         descriptor = os.open(path.name, flags, 0o600, dir_fd=folder)
     try:
-        info = os.fstat(descriptor)
-        if not stat.S_ISREG(info.st_mode):
-            raise OSError(errno.EINVAL, "not a plain file", str(path))
-        _check_owner(info, os.getuid(), path)
+        _check_plain(descriptor, os.getuid(), path)
         os.write(descriptor, data)
     finally:
         os.close(descriptor)
@@ -168,13 +163,16 @@ def _folder(path: Path) -> Iterator[tuple[int, int | None]]:
         os.close(descriptor)
 
 
+def _check_plain(descriptor: int, owner: int | None, path: Path) -> None:
+    info = os.fstat(descriptor)
+    if not stat.S_ISREG(info.st_mode):
+        raise OSError(errno.EINVAL, "not a plain file", str(path))
+    _check_owner(info, owner, path)
+
+
 def _check_owner(info: os.stat_result, owner: int | None, path: Path) -> None:
     if owner is not None and info.st_uid != owner:
         raise PermissionError(errno.EPERM, f"it belongs to {user_name(info.st_uid)}", str(path))
-
-
-def _size(descriptor: int) -> int:
-    return os.fstat(descriptor).st_size
 
 
 # -- who can change a path -----------------------------------------------------------------------------------------

@@ -30,15 +30,21 @@ def fit(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int | N
     texts = [[column.name for column in columns], *rows]
     by_column = [list(cells) for cells in zip(*texts, strict=True)]
     natural = [max(map(cell_width, cells)) for cells in by_column]
+    least = [min(w, column.least) if column.least else w for column, w in zip(columns, natural, strict=True)]
     kept = list(range(len(columns)))
+    widths = natural
     if width is not None:
         for leaving in _leaving(columns, by_column):
             # optional columns are dropped before any cell is cut
-            spare = columns[leaving].leaves <= SPARE or not any(by_column[leaving][1:])
-            if _total(columns, natural, kept, uncut=spare) > width:
+            uncut = columns[leaving].leaves <= SPARE or not any(by_column[leaving][1:])
+            if _total(natural if uncut else least, kept) > width:
                 kept.remove(leaving)
-    widths = _shared(columns, natural, kept, width)
-    lines = _lines([by_column[i] for i in kept], [columns[i].right for i in kept], widths)
+        widths, room = list(least), max(0, width - _total(least, kept))
+        for i in kept:  # columns that can be cut share the remaining width, from the left
+            widths[i] += min(room, natural[i] - least[i])
+            room -= widths[i] - least[i]
+    padded = [[_padded(cell, widths[i], columns[i].right) for cell in by_column[i]] for i in kept]
+    lines = [GAP.join(cells).rstrip() for cells in zip(*padded, strict=True)]
     return lines if width is None else [cut(line, width) for line in lines]
 
 
@@ -69,35 +75,8 @@ def _leaving(columns: Sequence[Column], by_column: Sequence[Sequence[str]]) -> l
     return [*empty, *(i for i in may if i not in empty)]
 
 
-def _total(columns: Sequence[Column], natural: Sequence[int], kept: Sequence[int], *, uncut: bool = False) -> int:
-    least = sum(natural[i] if uncut else _least(columns[i], natural[i]) for i in kept)
-    return least + len(GAP) * (len(kept) - 1)
-
-
-def _least(column: Column, natural: int) -> int:
-    return min(natural, column.least) if column.least else natural
-
-
-def _shared(columns: Sequence[Column], natural: Sequence[int], kept: Sequence[int], width: int | None) -> list[int]:
-    """Return the width of each kept column; columns that can be cut share the remaining width, from the left."""
-    if width is None:
-        return [natural[i] for i in kept]
-    room = max(0, width - _total(columns, natural, kept))
-    widths = []
-    for i in kept:
-        least = _least(columns[i], natural[i])
-        more = min(room, natural[i] - least)
-        widths.append(least + more)
-        room -= more
-    return widths
-
-
-def _lines(by_column: Sequence[Sequence[str]], right: Sequence[bool], widths: Sequence[int]) -> list[str]:
-    padded = [
-        [_padded(cell, width, to_right) for cell in cells]
-        for cells, to_right, width in zip(by_column, right, widths, strict=True)
-    ]
-    return [GAP.join(cells).rstrip() for cells in zip(*padded, strict=True)]
+def _total(widths: Sequence[int], kept: Sequence[int]) -> int:
+    return sum(widths[i] for i in kept) + len(GAP) * (len(kept) - 1)
 
 
 def _padded(cell: str, width: int, right: bool) -> str:

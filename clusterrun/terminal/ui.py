@@ -111,7 +111,7 @@ class Ui:
 
     @property
     def on_terminal(self) -> bool:
-        """Return whether output can be redrawn in place."""
+        """Whether output can be redrawn in place."""
         return not self.as_json and self._out.isatty()
 
     def _lines(self, lines: Sequence[str]) -> None:

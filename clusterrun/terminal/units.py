@@ -36,7 +36,7 @@ def format_clock(at: float) -> str:
 
 
 def format_age(seconds: float) -> str:
-    """An age in one unit: ``4 s``, ``3 min``, ``2 h``, ``5 d``; of a clock that is ahead of ours, ``0 s``."""
+    """Return an age in one unit: ``4 s``, ``3 min``, ``2 h``, ``5 d``; a negative one is ``0 s``."""
     for unit, size in (("d", 86_400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * size:
             return f"{seconds // size:.0f} {unit}"
@@ -44,12 +44,12 @@ def format_age(seconds: float) -> str:
 
 
 def plural(count: int, noun: str) -> str:
-    """``1 node``, ``3 nodes``."""
+    """Return ``1 node``, ``3 nodes``."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def format_when(at: float | None, now: float) -> str:
-    """A moment as people say it, in this machine's time: ``now``, ``in 25 min``, ``today 18:05``, ``Sat 14:20``."""
+    """Return a moment in this machine's time: ``now``, ``in 25 min``, ``today 18:05``, ``Sat 14:20``."""
     if at is None:
         return "at an unknown time"
     if at - now <= 60:
@@ -60,7 +60,7 @@ def format_when(at: float | None, now: float) -> str:
 
 
 def format_time(at: float, now: float) -> str:
-    """A moment by the clock, of the past or the future; the weekday alone within a week, else the date."""
+    """Return a past or future moment as ``today 18:05``; within a week with the weekday, else with the date."""
     there, here = time.localtime(at), time.localtime(now)
     if there[:3] == here[:3]:
         return time.strftime("today %H:%M", there)
@@ -70,14 +70,14 @@ def format_time(at: float, now: float) -> str:
 
 
 def format_time_and_offset(epoch: float, now: float) -> str:
-    """A time to come or past, in this machine's time zone, and how far off it is: ``11:30:05, in 59:12``."""
+    """Return a moment in this machine's time and its distance: ``11:30:05, in 59:12``."""
     far = "%Y-%m-%d %H:%M" if abs(epoch - now) > 20 * 3600 else "%H:%M:%S"
     off = f"in {format_duration(epoch - now)}" if epoch >= now else f"{format_duration(now - epoch)} ago"
     return f"{time.strftime(far, time.localtime(epoch))}, {off}"
 
 
 def format_tres(tres: str, value: float) -> str:
-    """So much of a resource: ``4 gres/gpu``, ``62.5G mem``."""
+    """Return an amount of a resource: ``4 gres/gpu``, ``62.5G mem``."""
     name = tres or "of it"
     if tres == "mem" or tres.startswith("bb/"):
         return f"{_format_memory(value)} {name}"
@@ -85,7 +85,7 @@ def format_tres(tres: str, value: float) -> str:
 
 
 def first_few(names: list[str], most: int = 6) -> str:
-    """The first few names and how many more there are."""
+    """Return the first few names and the number of the others."""
     shown = ", ".join(names[:most])
     return f"{shown} and {len(names) - most} more" if len(names) > most else shown
 

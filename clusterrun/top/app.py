@@ -24,10 +24,10 @@ from clusterrun.state.show import LIST_COLUMNS, handle
 from clusterrun.terminal.safe_text import safe_line
 from clusterrun.terminal.tables import fit
 from clusterrun.top import shown
-from clusterrun.top.dialogs import KEYS, Question, Reading
+from clusterrun.top.dialogs import KEYS, Question, TextWindow
 from clusterrun.top.feeds import LOG_LINES, Jobs, LogFeed, QueueFeed, RanksFeed, Rows, RowsFeed
 from clusterrun.top.grid import Grid, Tail
-from clusterrun.top.source import Ranks, Source, is_over
+from clusterrun.top.source import Ranks, TopData, is_over
 
 TICK = 0.5
 MANY = 500
@@ -72,7 +72,7 @@ class Top(App[int]):
 
     def __init__(
         self,
-        source: Source,
+        source: TopData,
         *,
         theme: str = "dark",
         selected: str = "",
@@ -92,7 +92,7 @@ class Top(App[int]):
         self._key: str | None = None
         self._jobs_shown: tuple[Rows | None, int] = (None, 0)
         self._ranks_shown: tuple[Ranks | None, int, bool] = (None, 0, False)
-        self._hurried: tuple[str, int] = ("", 0)
+        self._end_seen: tuple[str, int] = ("", 0)
         self._answers: SimpleQueue[Callable[[], None]] = SimpleQueue()
 
     # -- the screen ------------------------------------------------------------------------------------------------
@@ -112,20 +112,17 @@ class Top(App[int]):
             for number in (signal.SIGTERM, signal.SIGHUP):  # restore the terminal when killed
                 asyncio.get_running_loop().add_signal_handler(number, self.action_leave, 128 + number)
         self.query_one("#jobs", Grid).focus()
-        self._queue.start()
-        self._rows.start()
-        self._ranks.start()
+        for feed in (self._queue, self._rows, self._ranks):
+            feed.start()
         self.set_interval(TICK, self.tick)
         if self._first:
             self.screen.add_class("-job")
         self.tick()
 
     def on_unmount(self) -> None:
-        self._queue.close()
-        self._rows.close()
-        self._ranks.close()
-        if self._tail is not None:
-            self._tail.close()
+        for feed in (self._queue, self._rows, self._ranks, self._tail):
+            if feed is not None:
+                feed.close()
 
     def tick(self) -> None:
         """Show what is new, and the age of the rest."""
@@ -163,8 +160,7 @@ class Top(App[int]):
         state = self._states.get(key) if key is not None else None
         self._select(key, state)
         of, ranks = self._ranks.latest
-        if of != key:
-            ranks = Ranks()
+        ranks = ranks if of == key else Ranks()
         now, over = time.time(), state is not None and is_over(state)
         line = self.screen_stack[0].query_one("#job", Static)
         if jobs.at is not None and not jobs.states:
@@ -175,9 +171,9 @@ class Top(App[int]):
         if self._ranks_shown != (ranks, second, over):
             self._ranks_shown = (ranks, second, over)
             self._grid("ranks").show([(str(rank.rank), shown.rank_row(rank, now, over)) for rank in ranks.ranks])
-        if ranks.ended and not over and self._hurried != (of, ranks.attempt):
-            self._hurried = (of, ranks.attempt)  # its end record says that it has ended: query the scheduler
-            self._queue.hurry()
+        if ranks.ended and not over and self._end_seen != (of, ranks.attempt):
+            self._end_seen = (of, ranks.attempt)  # its end record says that it has ended: query the scheduler
+            self._queue.query_soon()
 
     def _select(self, key: str | None, state: RunState | None) -> None:
         """Follow another job: its files, and its log once it has one."""
@@ -200,9 +196,9 @@ class Top(App[int]):
         if self._tail is None:
             return
         self._tail_seen, lines = self._tail.new(self._tail_seen)
-        if self._tail.trouble:
-            lines.append(f"-- {safe_line(self._tail.trouble)}")
-            self._tail.trouble = ""
+        if self._tail.problem:
+            lines.append(f"-- {safe_line(self._tail.problem)}")
+            self._tail.problem = ""
         if lines:
             self._log_pane().write_lines(lines)
 
@@ -238,33 +234,34 @@ class Top(App[int]):
             self._grid("jobs").focus()
 
     def action_refresh_now(self) -> None:
-        self._queue.hurry()
+        self._queue.query_soon()
 
     def action_theme(self) -> None:
         self.theme = THEMES["light" if self.theme == THEMES["dark"] else "dark"]
 
     def action_keys(self) -> None:
-        window = Reading("keys")
+        window = TextWindow("keys")
         window.show(KEYS)
         self.push_screen(window)
 
     def action_explain(self) -> None:
         if (state := self._selected_job()) is None:
             return
-        window = Reading(handle(state))
+        window = TextWindow(handle(state))
         self.push_screen(window)
         self._do(lambda: "\n".join(self._source.explain(state)), window.show)
 
     def action_cancel(self) -> None:
         if (state := self._selected_job()) is not None:
-            self._ask_first(f"Cancel {_named(state)}?", lambda: self._source.cancel(state))
+            named = f"{handle(state)} ({state.record.name})" if state.record is not None else handle(state)
+            self._confirm(f"Cancel {named}?", lambda: self._source.cancel(state))
 
     def action_hold(self) -> None:
         if (state := self._selected_job()) is not None:
             self._message(f"querying Slurm about {handle(state)} …")
             self._do(lambda: self._source.hold(state), self._done)
 
-    def _ask_first(self, question: str, act: Callable[[], str]) -> None:
+    def _confirm(self, question: str, act: Callable[[], str]) -> None:
         def answered(yes: bool | None) -> None:
             if yes:
                 self._message("…")
@@ -292,13 +289,9 @@ class Top(App[int]):
 
     def _done(self, text: str) -> None:
         self._message(text)
-        self._queue.hurry()
+        self._queue.query_soon()
 
     def _message(self, text: str) -> None:
         line = self.screen_stack[0].query_one("#message", Static)
         line.update(safe_line(" ".join(text.split())))
         line.add_class("-some")
-
-
-def _named(state: RunState) -> str:
-    return f"{handle(state)} ({state.record.name})" if state.record is not None else handle(state)

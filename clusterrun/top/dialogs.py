@@ -58,13 +58,13 @@ class Question(ModalScreen[bool]):
         self.dismiss(yes)
 
 
-class Reading(ModalScreen[None]):
+class TextWindow(ModalScreen[None]):
     """A text of several lines, which may arrive after its window opens; ``title`` is read as markup."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,e,enter,question_mark", "close", "Close")]
     DEFAULT_CSS = """
-    Reading { align: center middle; }
-    Reading > VerticalScroll { width: 94%; height: 90%; padding: 0 1; border: solid $primary; background: $surface; }
+    TextWindow { align: center middle; }
+    TextWindow > VerticalScroll { width: 94%; height: 90%; padding: 0 1; border: solid $primary; background: $surface; }
     """
 
     def __init__(self, title: str) -> None:

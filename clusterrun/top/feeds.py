@@ -15,8 +15,10 @@ from dataclasses import dataclass, field, replace
 
 from clusterrun.errors import ClusterrunError
 from clusterrun.job import LOCAL, Outcome
-from clusterrun.logs import LogLine, LogRequest, Source, Timing, follow_lines
-from clusterrun.logs.display import format_line
+from clusterrun.logs.files import Source
+from clusterrun.logs.follow import Notice, Timing
+from clusterrun.logs.request import DisplayFormat, LogRequest
+from clusterrun.logs.show import show_following
 from clusterrun.state.pace import Pace
 from clusterrun.state.reconcile import Listing, RunState
 from clusterrun.terminal.safe_text import safe_text
@@ -31,71 +33,82 @@ SHOWN_FIRST = 200
 
 @dataclass(frozen=True, slots=True)
 class Jobs:
-    """The last known jobs; ``at`` is when the scheduler last answered (None: never), ``trouble`` why it no longer does.
+    """The last known jobs; ``at`` is when the scheduler last answered (None: never), ``problem`` why it no longer does.
 
     Times are monotonic seconds.
     """
 
     states: tuple[RunState, ...] = ()
     at: float | None = None
-    asking_since: float | None = None
-    trouble: str = ""
+    querying_since: float | None = None
+    problem: str = ""
 
 
-class QueueFeed:
+class Feed:
+    """A thread that runs ``_run`` until it is closed."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._closed = False
+
+    def start(self) -> None:
+        """Start the thread."""
+        threading.Thread(target=self._run, name=f"top-{type(self).__name__}", daemon=True).start()
+
+    def close(self) -> None:
+        """Stop the thread; a query in progress is not waited for."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def _run(self) -> None:
+        raise NotImplementedError
+
+
+class QueueFeed(Feed):
     """Query the jobs with ``query``, as often as the pace allows."""
 
     def __init__(
         self, query: Callable[[], Listing], pace: Pace | None = None, now: Callable[[], float] = time.monotonic
     ) -> None:
+        super().__init__()
         self.latest = Jobs()
         self._query, self._pace, self._now = query, pace or Pace(), now
-        self._changed = threading.Condition()
-        self._asked, self._due = -1e9, -1e9
+        self._queried_at, self._due = -1e9, -1e9
         self._known: set[str] = set()  # the jobs that the scheduler has reported since the start
-        self._closed = False
 
-    def start(self) -> None:
-        """Query now and from now on."""
-        threading.Thread(target=self._run, name="top-queue", daemon=True).start()
-
-    def hurry(self) -> None:
+    def query_soon(self) -> None:
         """Query as soon as the pace allows: something has just happened."""
         with self._changed:
-            self._due = min(self._due, self._asked + self._pace.floor)
-            self._changed.notify_all()
-
-    def close(self) -> None:
-        with self._changed:
-            self._closed = True
+            self._due = min(self._due, self._queried_at + self._pace.floor)
             self._changed.notify_all()
 
     def poll(self) -> None:
         """Query once, and decide when to query again."""
         began, before = self._now(), self.latest
-        self._asked = began
-        self.latest = replace(before, asking_since=began)
+        self._queried_at = began
+        self.latest = replace(before, querying_since=began)
         listing = Listing()
         try:
-            listing, trouble = self._query(), ""
+            listing, problem = self._query(), ""
         except ClusterrunError as error:
-            trouble = f"{error.message}{': ' + error.said if error.said else ''}"
+            problem = f"{error.message}{': ' + error.said if error.said else ''}"
         except Exception as error:  # keep the thread alive, and show why nothing changes
-            trouble = f"{type(error).__name__}: {error}"
+            problem = f"{type(error).__name__}: {error}"
         now, found = self._now(), tuple(listing.states)
-        trouble = trouble or self._silence(found)
+        problem = problem or self._silence(found)
         found = _kept(before.states, found)
-        if trouble:
+        if problem:
             seen = [s.as_of for s in found if s.as_of is not None]  # answers that other processes got before this one
             at = before.at if before.at is not None or not seen else now - (time.time() - min(seen))
-            self.latest = Jobs(found or before.states, at, None, trouble)
+            self.latest = Jobs(found or before.states, at, None, problem)
         else:
             self.latest = Jobs(found, now - listing.age, None, "")
         changed = [s.change_key for s in before.states] != [s.change_key for s in self.latest.states]
-        wait = self._pace.after(changed=changed, failed=bool(trouble), took=now - began)
+        wait = self._pace.after(changed=changed, failed=bool(problem), took=now - began)
         local = bool(found) and all(s.record is not None and s.record.scheduler == LOCAL for s in found)
         with self._changed:
-            wait = min(LOCAL_WAIT, self._pace.floor) if local and not trouble else wait - listing.age
+            wait = min(LOCAL_WAIT, self._pace.floor) if local and not problem else wait - listing.age
             self._due = now + wait
 
     def _silence(self, found: Sequence[RunState]) -> str:
@@ -125,19 +138,13 @@ class Rows:
     cells: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
-class RowsFeed:
+class RowsFeed(Feed):
     """Make the rows of the table: their metrics come from files, which may be slow to read."""
 
     def __init__(self, queue: QueueFeed, make: Callable[[Jobs, float], Mapping[str, Sequence[str]]]) -> None:
+        super().__init__()
         self.latest = Rows()
         self._queue, self._make = queue, make
-        self._closed = False
-
-    def start(self) -> None:
-        threading.Thread(target=self._run, name="top-rows", daemon=True).start()
-
-    def close(self) -> None:
-        self._closed = True
 
     def _run(self) -> None:
         due = 0.0
@@ -151,21 +158,17 @@ class RowsFeed:
             time.sleep(_LOOK)
 
 
-class RanksFeed:
+class RanksFeed(Feed):
     """Read the selected job's files every second or two; a slow folder is read less often.
 
     ``latest`` is the job's key and what its files contained.
     """
 
     def __init__(self, wait: float = FILES_WAIT) -> None:
+        super().__init__()
         self.latest: tuple[str, Ranks] = ("", Ranks())
         self._wait = wait
         self._selected: tuple[str, Callable[[], Ranks]] | None = None
-        self._changed = threading.Condition()
-        self._closed = False
-
-    def start(self) -> None:
-        threading.Thread(target=self._loop, name="top-ranks", daemon=True).start()
 
     def select(self, key: str, read: Callable[[], Ranks] | None) -> None:
         """Read this job's files with ``read`` from now on, at once if it is another job than before."""
@@ -175,12 +178,7 @@ class RanksFeed:
             if other:
                 self._changed.notify_all()
 
-    def close(self) -> None:
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
-
-    def _loop(self) -> None:
+    def _run(self) -> None:
         while not self._closed:
             selected, began = self._selected, time.monotonic()
             if selected is not None:
@@ -197,21 +195,13 @@ class _Closed(Exception):
     """The log is no longer shown."""
 
 
-@dataclass
-class LogFeed:
+class LogFeed(Feed):
     """The last lines of one job's log as they arrive; ``count`` is the number of all lines so far."""
 
-    source: Source
-    count: int = 0
-    lines: deque[str] = field(default_factory=lambda: deque(maxlen=LOG_LINES))
-    trouble: str = ""
-    _closed: bool = False
-
-    def start(self) -> None:
-        threading.Thread(target=self._run, name="top-log", daemon=True).start()
-
-    def close(self) -> None:
-        self._closed = True
+    def __init__(self, source: Source) -> None:
+        super().__init__()
+        self.source, self.count, self.problem = source, 0, ""
+        self.lines: deque[str] = deque(maxlen=LOG_LINES)
 
     def new(self, since: int) -> tuple[int, list[str]]:
         """Return the number of all lines so far, and the kept ones after the first ``since``."""
@@ -224,26 +214,26 @@ class LogFeed:
                 self._follow()
         except _Closed:
             pass
-        except (ClusterrunError, OSError) as error:
-            self.trouble = str(error)
         except Exception as error:
-            self.trouble = f"{type(error).__name__}: {error}"
+            known = isinstance(error, ClusterrunError | OSError)
+            self.problem = str(error) if known else f"{type(error).__name__}: {error}"
 
     def _follow(self) -> None:
         """Add lines until they arrive faster than anyone can read; then start again at the end."""
         self._began, self._in_a_second = time.monotonic(), 0
-        width = len(str(max(0, (self.source.world_size or 1) - 1)))
-        request, timing = LogRequest(tail=SHOWN_FIRST), Timing(sleep=self._sleep)
-        lines = follow_lines(self.source, request, stop=lambda: False, timing=timing)
-        for line in lines:
-            if self._closed:
-                raise _Closed
-            self._add(log_text(line, width))
-            self._in_a_second += 1
-            if self._in_a_second > LOG_LINES:
-                self._sleep(1.0)
-                self._add("… lines skipped: the log grows too fast to show …")
-                return
+        request = LogRequest(display=DisplayFormat(terminal=True), tail=SHOWN_FIRST)
+        timing = Timing(sleep=self._sleep)
+        for piece in show_following([self.source], request, stop=lambda: False, timing=timing):
+            text = f"-- {safe_text(piece.text)}\n" if isinstance(piece, Notice) else piece.decode()
+            for line in text.split("\n")[:-1]:
+                if self._closed:
+                    raise _Closed
+                self._add(line)
+                self._in_a_second += 1
+                if self._in_a_second > LOG_LINES:
+                    self._sleep(1.0)
+                    self._add("… lines skipped: the log grows too fast to show …")
+                    return
 
     def _add(self, text: str) -> None:
         self.lines.append(text)
@@ -255,11 +245,6 @@ class LogFeed:
         time.sleep(seconds)
         if time.monotonic() - self._began > 1:
             self._began, self._in_a_second = time.monotonic(), 0
-
-
-def log_text(line: LogLine, width: int) -> str:
-    """A line of a log as `logs` shows it, or a note of ours on it, made safe."""
-    return f"-- {safe_text(line.text)}" if line.notice else format_line(line, width)
 
 
 def _kept(before: Sequence[RunState], found: Sequence[RunState]) -> tuple[RunState, ...]:

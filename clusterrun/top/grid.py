@@ -42,7 +42,7 @@ class Grid(DataTable[Text]):
             self._update(new)
             return
         key, at = self.selected, self.cursor_row
-        # built anew where a column gets wider: to have the table widen itself costs a look at every row for every cell
+        # rebuild the table if a column gets wider: to widen a column, textual measures every row for each cell
         self._names, self._widths, self._rows = names, widths, new
         self.clear(columns=True)
         self.on_mount()

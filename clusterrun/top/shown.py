@@ -20,7 +20,7 @@ _LABEL = re.compile(r" *\S+  (?=\S)| +")
 
 def job_rows(jobs: Jobs, now: float) -> dict[str, list[str]]:
     """Return the jobs by key as rows of ``list``; elapsed times advance between two answers."""
-    since = now - jobs.at if jobs.at is not None and not jobs.trouble else 0.0
+    since = now - jobs.at if jobs.at is not None and not jobs.problem else 0.0
     return {
         key: [safe_line(cell) for cell in list_row(state.aged(since))]
         for key, state in zip(keys_of(jobs.states), jobs.states, strict=True)
@@ -82,11 +82,11 @@ def top_line(jobs: Jobs, user: str, now: float) -> str:
     """Return the first line: the user, the number of jobs, and the age of the answer; ``now`` in monotonic seconds."""
     count = plural(len(jobs.states), "job")
     parts = ["clusterrun top", user, count if jobs.at is not None else ""]
-    if jobs.trouble:
+    if jobs.problem:
         old = f"last answer {age(now - jobs.at)} ago" if jobs.at is not None else "no answer yet"
-        parts.append(f"NO ANSWER: {safe_line(jobs.trouble)}; {old}")
-    elif jobs.asking_since is not None and now - jobs.asking_since > 2:
-        parts.append(f"waiting for an answer for {age(now - jobs.asking_since)} …")
+        parts.append(f"NO ANSWER: {safe_line(jobs.problem)}; {old}")
+    elif jobs.querying_since is not None and now - jobs.querying_since > 2:
+        parts.append(f"waiting for an answer for {age(now - jobs.querying_since)} …")
     elif jobs.at is None:
         parts.append("loading …")
     else:

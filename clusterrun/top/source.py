@@ -3,58 +3,43 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING
 
 from clusterrun.errors import RequestError
 from clusterrun.job import Outcome
-from clusterrun.logs import Source as LogSource
-from clusterrun.records import progress, rank_records, run_logs, run_record
+from clusterrun.logs.files import Source
+from clusterrun.records import progress, rank_records, run_record
 from clusterrun.records.progress import Metrics, RankProgress
 from clusterrun.records.run_record import RunRecord
-from clusterrun.scheduler import Answer
 from clusterrun.scheduler.slurm.scontrol import HELD
 from clusterrun.state.filters import arrange
 from clusterrun.state.reconcile import Listing, RunState
 from clusterrun.state.show import handle, state_row
 
-Facts = Sequence[tuple[str, Sequence[str]]]
+if TYPE_CHECKING:  # the caller has imported it
+    from clusterrun.cluster import Cluster
 
 
-def explain(cluster: Any, state: RunState) -> list[str]:
+def explain(cluster: Cluster, state: RunState) -> list[str]:
     """Return what ``clusterrun why`` prints: the job, its state and the explanation, as lines."""
-    _, name, state_text, *_ = state_row(state)
-    facts = [("job", [f"{handle(state)}  {name}"]), ("state", [state_text]), *_find_cause(cluster, state)]
-    return [f"{'' if n else label:>9}  {line}" for label, lines in facts for n, line in enumerate(lines)]
-
-
-def _find_cause(cluster: Any, state: RunState) -> Facts:
     from clusterrun.why import ended, pending  # only the key `e` needs them
 
-    job = state.status
-    if job.state == "PENDING":
-        return pending.explain(cluster.scheduler(state.record.scheduler if state.record else "slurm"), state).facts()
-    if job.outcome is Outcome.RUNNING:
-        return [("here", pending.running(state))]
-    return ended.explain(cluster, state).facts()
+    _, name, state_text, *_ = state_row(state)
+    facts: list[tuple[str, Sequence[str]]] = [("job", [f"{handle(state)}  {name}"]), ("state", [state_text])]
+    if state.status.state == "PENDING":
+        scheduler = cluster.scheduler(state.record.scheduler if state.record else "slurm")
+        facts += pending.explain(scheduler, state).facts()
+    elif state.status.outcome is Outcome.RUNNING:
+        facts.append(("here", pending.running(state)))
+    else:
+        facts += ended.explain(cluster, state).facts()
+    return [f"{'' if n else label:>9}  {line}" for label, lines in facts for n, line in enumerate(lines)]
 
 
 KEPT = 3600
 """Seconds for which an ended job stays on the screen."""
-
-
-class ViewedCluster(Protocol):
-    """The part of :class:`clusterrun.cluster.Cluster` that the view needs."""
-
-    user: str
-
-    def listing(self) -> Listing: ...
-    def states(self, runs: Sequence[RunRecord], answer: Answer | None = None) -> list[RunState]: ...
-    def status(self, texts: Sequence[str]) -> list[RunState]: ...
-    def cancel(self, targets: Sequence[RunState]) -> Sequence[tuple[RunState, Any]]: ...
-    def hold(self, target: RunState, *, release: bool = False) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,20 +56,14 @@ class Ranks:
     at: float = 0.0
 
 
-class Source:
+class TopData:
     """One user's jobs: the active ones, those that ended while on the screen, and ``pinned``.
 
-    ``polled``, if given, is queried for the list, and sends its notices to ``problems``. ``cluster`` is queried before
-    anything is changed.
+    ``polled``, if given, is queried for the list. ``cluster`` is queried before anything is changed.
     """
 
-    def __init__(
-        self, cluster: ViewedCluster, pinned: RunRecord | None = None, *, polled: ViewedCluster | None = None,
-        problems: list[str] | None = None,
-        now: Callable[[], float] = time.time,
-    ) -> None:  # fmt: skip
-        self._cluster, self._polled, self._now = cluster, polled or cluster, now
-        self._problems = problems if problems is not None else []
+    def __init__(self, cluster: Cluster, pinned: RunRecord | None = None, *, polled: Cluster | None = None) -> None:
+        self._cluster, self._polled = cluster, polled or cluster
         self._seen = {pinned.run_id: pinned} if pinned is not None else {}
 
     @property
@@ -93,7 +72,6 @@ class Source:
 
     def jobs(self) -> Listing:
         """Return the jobs, newest first; an ended one stays for an hour. Raises SchedulerError without any answer."""
-        self._problems.clear()
         listing = self._polled.listing()
         found = listing.states
         live = {state.record.run_id: state.record for state in found if state.record is not None}
@@ -109,17 +87,20 @@ class Source:
         run = state.record
         folders = run_record.attempts(run, state.status.id.task) if run is not None else []
         if run is None or not folders:
-            return Ranks(at=self._now())
-        ranks = tuple(progress.read_ranks(folders[-1])) or _ranks_of_start(folders[-1])
+            return Ranks(at=time.time())
+        ranks = tuple(progress.read_ranks(folders[-1]))
+        if not ranks:  # a custom launcher, or an older worker
+            start = rank_records.load_start(folders[-1]) or {"ranks": []}
+            ranks = tuple(RankProgress(rank=one["rank"], node=one["node"], time=0.0) for one in start["ranks"])
         ended = (folders[-1] / "end.json").exists()
-        return Ranks(ranks, progress.last_metrics(run), len(folders), ended, self._now())
+        return Ranks(ranks, progress.last_metrics(run), len(folders), ended, time.time())
 
-    def logs(self, state: RunState) -> LogSource | None:
+    def logs(self, state: RunState) -> Source | None:
         """Return the logs of a job, None if they are not known here."""
         run = state.record
         if run is None or run.job_id is None:
             return None
-        return run_logs.source_of(run, replace(run.job_id, task=state.status.id.task))
+        return run_record.log_source(run, replace(run.job_id, task=state.status.id.task))
 
     def cancel(self, state: RunState) -> str:
         """Cancel a job in its current state; return a message."""
@@ -154,7 +135,7 @@ class Source:
 
     def _long_over(self, state: RunState) -> bool:
         ended = state.status.ended
-        return is_over(state) and ended is not None and self._now() - ended > KEPT
+        return is_over(state) and ended is not None and time.time() - ended > KEPT
 
 
 def key_of(state: RunState) -> str:
@@ -164,12 +145,6 @@ def key_of(state: RunState) -> str:
     if job.tasks:
         return f"{name} {job.state}"
     return name if job.id.task is None else f"{name} {job.id.task}"
-
-
-def _ranks_of_start(attempt: Path) -> tuple[RankProgress, ...]:
-    """Return the ranks and their nodes for ranks without progress files (a custom launcher, an older worker)."""
-    start = rank_records.load_start(attempt) or {"ranks": []}
-    return tuple(RankProgress(rank=entry["rank"], node=entry["node"], time=0.0) for entry in start["ranks"])
 
 
 def is_over(state: RunState) -> bool:

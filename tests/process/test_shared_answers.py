@@ -20,7 +20,7 @@ from clusterrun.scheduler.slurm.squeue import _SQUEUE
 from clusterrun.scheduler.slurm.values import SEP
 from clusterrun.state.reconcile import Listing, RunState
 from clusterrun.state.watch import RunWatch, records_changed_at
-from clusterrun.top.source import Source
+from clusterrun.top.source import TopData
 from tests.command_desk import Desk
 from tests.run_records import attempt, claim, end, submitted
 from tests.shared_answers import Clock, Window, queue_row
@@ -77,7 +77,7 @@ def test_top_asks_once_for_its_jobs_and_for_those_that_ended_meanwhile(desk: Des
     one = submitted(Store(desk.project, desk.state), cluster="desk")
     row = queue_row("101", "RUNNING").replace("x\n", f"train1.{one.submission.token[:8]}\n")
     desk.slurm.answer("squeue", row)
-    source = Source(Cluster(), polled=Cluster(polling=True))
+    source = TopData(Cluster(), polled=Cluster(polling=True))
     assert [s.status.state for s in source.jobs().states] == ["RUNNING"]
     over = row.replace("RUNNING", "COMPLETED").split(SEP)
     over[_SQUEUE.index("%e")] = str(int(time.time()))

@@ -18,7 +18,7 @@ import pytest
 from clusterrun.cluster import Cluster
 from clusterrun.errors import RequestError
 from clusterrun.state.reconcile import RunState
-from clusterrun.top.source import Source
+from clusterrun.top.source import TopData
 from lab.cluster import Lab
 from tests.installed_command import CLUSTERRUN, Job, Site, until
 
@@ -79,14 +79,14 @@ class Terminal:
         return self.process.wait()
 
 
-def mine(source: Source, job: Job) -> RunState:
+def mine(source: TopData, job: Job) -> RunState:
     return next(state for state in source.jobs().states if str(state.status.id) == job.id)
 
 
 def test_a_waiting_job_is_held_released_and_cancelled_and_a_running_one_is_not_held(
     lab: Lab, site: Site, waiting: Job, running: Job
 ) -> None:
-    source = Source(Cluster(cwd=site.project, environ=site.env))
+    source = TopData(Cluster(cwd=site.project, environ=site.env))
     assert source.hold(mine(source, waiting)) == f"held {waiting.id}"
     state = mine(source, waiting)
     assert "JobHeld" in state.status.reason
@@ -100,7 +100,7 @@ def test_a_waiting_job_is_held_released_and_cancelled_and_a_running_one_is_not_h
 
 def test_a_screen_with_everything_costs_one_squeue(site: Site, waiting: Job, running: Job) -> None:
     cluster = Cluster(cwd=site.project, environ=site.env)
-    source = Source(cluster)
+    source = TopData(cluster)
     states = source.jobs().states
     for state in states:
         source.ranks(state)
@@ -109,7 +109,7 @@ def test_a_screen_with_everything_costs_one_squeue(site: Site, waiting: Job, run
 
 
 def test_a_job_is_explained_as_why_does(site: Site, waiting: Job) -> None:
-    source = Source(Cluster(cwd=site.project, environ=site.env))
+    source = TopData(Cluster(cwd=site.project, environ=site.env))
 
     def lines() -> str:
         return "\n".join(source.explain(mine(source, waiting)))

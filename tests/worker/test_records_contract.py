@@ -78,7 +78,8 @@ def test_the_start_is_read_as_it_was_written(any_attempt: Path) -> None:
 
 def test_a_damaged_start_loses_its_damaged_entries_only(tmp_path: Path) -> None:
     old = {"rank": 2, "node": "n2"}
-    ranks = [old, {"rank": True, "node": "n1"}, {"rank": 1}, "1", None]
+    ranks = [old, {"rank": True, "node": "n1"}, {"rank": 1}, {"rank": 3, "node": "n3", "task": "3"}, "1", None,
+             {}, {"rank": "0", "node": "n"}, {"rank": 0, "node": 7}]  # fmt: skip
     (tmp_path / "start.json").write_text(json.dumps({"ranks": ranks}))
     assert rank_records.load_start(tmp_path) == {"ranks": [{"task": 2, **old}]}
     (tmp_path / "start.json").write_text('{"ranks": 5}')

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from clusterrun.errors import ClusterrunError, RequestError
 from clusterrun.logs.ends import Ends, read_ends
-from clusterrun.logs.lines import Stream
+from clusterrun.logs.files import Stream
 from clusterrun.records.run_record import written_at
 from clusterrun.why.causes.model import Line
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from clusterrun.errors import ClusterrunError
 from clusterrun.job import JobStatus
-from clusterrun.logs import LogFile
+from clusterrun.logs.files import LogFile
 from clusterrun.records import progress, rank_records, run_record
 from clusterrun.records.progress import RankProgress
 from clusterrun.records.run_record import RunRecord

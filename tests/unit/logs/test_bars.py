@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterrun.logs import LineReader
 from clusterrun.logs.bars import EVERY, SETTLED
+from clusterrun.logs.lines import LineReader
 from tests.log_texts import pieces, texts
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from clusterrun.logs import LogLine
 from clusterrun.logs.complaints import ErrorMatcher
+from clusterrun.logs.lines import LogLine
 
 
 def kept(*texts, rank=0):

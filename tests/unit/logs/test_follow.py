@@ -10,6 +10,7 @@ import pytest
 
 from clusterrun.errors import RequestError
 from clusterrun.logs.files import BLOCK
+from clusterrun.logs.follow import Notice
 from tests.log_texts import follow, texts
 
 
@@ -105,7 +106,7 @@ def test_follow_says_that_a_file_was_cut_and_begins_again(logs):
     play = Play(lambda: os.truncate(out, 0), add(out, b"0: three\n"))
     first, second, notice, third = play.follow(logs)
     assert (first.text, second.text, third.text) == ("one", "two", "three")
-    assert notice.notice and "truncated" in notice.text and "train_1.out" in notice.text
+    assert isinstance(notice, Notice) and "truncated" in notice.text and "train_1.out" in notice.text
 
 
 def test_follow_sees_the_cut_of_a_file_that_ended_in_zeros(logs):
@@ -120,7 +121,7 @@ def test_follow_sees_a_file_that_was_cut_and_has_outgrown_its_old_size(logs):
     out.write_text("0: one\n")
     play = Play(lambda: out.write_text("0: the second attempt, longer than the first\n"))
     lines = list(play.follow(logs))
-    assert [(x.text, x.notice) for x in lines if not x.notice] == [
+    assert [(x.text, isinstance(x, Notice)) for x in lines if not isinstance(x, Notice)] == [
         ("one", False),
         ("the second attempt, longer than the first", False),
     ]
@@ -145,8 +146,8 @@ def test_follow_says_once_that_a_file_is_gone_and_waits_for_it(logs):
     out.write_text("0: one\n")
     play = Play(out.unlink, nothing, nothing, add(out, b"0: two\n"), nothing)
     lines = list(play.follow(logs))
-    assert texts(x for x in lines if not x.notice) == ["one", "two"]
-    assert ["removed" in x.text for x in lines if x.notice] == [True, False]
+    assert texts(x for x in lines if not isinstance(x, Notice)) == ["one", "two"]
+    assert ["removed" in x.text for x in lines if isinstance(x, Notice)] == [True, False]
 
 
 def test_follow_reads_on_in_a_file_whose_name_is_gone(logs):
@@ -154,7 +155,7 @@ def test_follow_reads_on_in_a_file_whose_name_is_gone(logs):
     with out.open("ab", buffering=0) as file:
         file.write(b"0: one\n")
         play = Play(out.unlink, lambda: file.write(b"0: two\n"))
-        assert texts(x for x in play.follow(logs) if not x.notice) == ["one", "two"]
+        assert texts(x for x in play.follow(logs) if not isinstance(x, Notice)) == ["one", "two"]
 
 
 def test_follow_ends_where_a_file_is_replaced_by_a_pipe(logs):
@@ -213,7 +214,7 @@ def test_follow_does_not_take_a_hole_that_fills_for_a_new_file(logs):
     out = logs[0]
     out.write_bytes(b"0: a\n\0\0\0\0\0")
     play = Play(lambda: out.write_bytes(b"0: a\n0: b\n"), add(out, b"0: c\n"))
-    assert [x for x in play.follow(logs) if x.notice] == []
+    assert [x for x in play.follow(logs) if isinstance(x, Notice)] == []
 
 
 def test_follow_loses_and_doubles_nothing_beside_a_real_writer(logs):

@@ -10,7 +10,10 @@ import re
 
 import pytest
 
-from clusterrun.logs import DisplayFormat, LineFilter, LogRequest, Notice, Source, Timing, show, show_following
+from clusterrun.logs.files import Source
+from clusterrun.logs.follow import Notice, Timing
+from clusterrun.logs.request import DisplayFormat, LineFilter, LogRequest
+from clusterrun.logs.show import show, show_following
 from clusterrun.terminal.safe_text import safe_text
 from tests.log_texts import pieces
 

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterrun.logs import LineReader, LogLine
-from clusterrun.logs.lines import HELD_CAP, LINE_CAP
+from clusterrun.logs.lines import HELD_CAP, LINE_CAP, LineReader, LogLine
 from tests.log_texts import pieces
 
 

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from clusterrun.logs.files import Source
 from clusterrun.logs.lines import LineReader
 from clusterrun.logs.pipe import PipeReader, pipe_line
-from clusterrun.logs.request import LineFilter, Source
+from clusterrun.logs.request import LineFilter
 
 
 def lines(stream, source, want):
@@ -137,8 +138,8 @@ def monkeypatch_module():
         for module in ("clusterrun.logs.lines", "clusterrun.logs.pipe"):
             patch.setattr(f"{module}.LINE_CAP", 1500)
         patch.setattr("clusterrun.logs.pipe._SMALL", 64)
-        patch.setattr("clusterrun.logs.grep._SAMPLE", 2)
-        patch.setattr("clusterrun.logs.grep._DENSE", 10)
+        patch.setattr("clusterrun.logs.pipe._SAMPLE", 2)
+        patch.setattr("clusterrun.logs.pipe._DENSE", 10)
         patch.setattr("clusterrun.logs.complaints._SHAPES_KEPT", 5)
         patch.setattr("clusterrun.logs.complaints._MANY", 1)
         yield

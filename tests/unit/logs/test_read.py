@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterrun.errors import RequestError
-from clusterrun.job import JobId
-from clusterrun.logs import log_paths
+from clusterrun.job import JobId, log_paths
 from clusterrun.logs.reading import BEFORE
 from tests.log_texts import follow, pieces, read_lines, texts
 

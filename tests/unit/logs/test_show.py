@@ -4,18 +4,10 @@ import re
 
 import pytest
 
-from clusterrun.logs import (
-    DisplayFormat,
-    LineFilter,
-    LogRequest,
-    Notice,
-    Source,
-    Tick,
-    Timing,
-    detect_format,
-    show,
-    show_following,
-)
+from clusterrun.logs.files import Source, Tick
+from clusterrun.logs.follow import Notice, Timing
+from clusterrun.logs.request import DisplayFormat, LineFilter, LogRequest, detect_format
+from clusterrun.logs.show import show, show_following
 from tests.log_texts import pieces, read_lines, texts
 
 PIPE, PEOPLE, RAW = DisplayFormat(), DisplayFormat(terminal=True), DisplayFormat(raw=True)

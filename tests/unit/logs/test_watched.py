@@ -16,7 +16,7 @@ from clusterrun.cli.follow_external import AT_ONCE, LogLocator, TaskReader
 from clusterrun.cli.logfiles import ExternalLogs
 from clusterrun.errors import SchedulerError
 from clusterrun.job import JobId, JobStatus, Outcome, outcome_of
-from clusterrun.logs import Source
+from clusterrun.logs.files import Source
 from clusterrun.logs.locations import LogLocation
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store

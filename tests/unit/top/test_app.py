@@ -15,7 +15,7 @@ import pytest
 from clusterrun.errors import SchedulerError
 from clusterrun.state.pace import Pace
 from clusterrun.top.app import Top
-from clusterrun.top.source import Source
+from clusterrun.top.source import TopData
 from tests.fake_cluster import FakeCluster, pressed, run, shown, status, text_of, until_shown, write_rank
 
 Play = Callable[[Any], Awaitable[None]]
@@ -35,7 +35,7 @@ def play(cluster: FakeCluster, story: Play, size: tuple[int, int] = (80, 24), **
             yield pilot
 
     async def act() -> Top:
-        app = Top(Source(cluster), pace=Pace(0.2), **settings)
+        app = Top(TopData(cluster), pace=Pace(0.2), **settings)
         async with opened(app) as pilot:
             await story(pilot)
         return app

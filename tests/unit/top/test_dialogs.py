@@ -13,7 +13,7 @@ from textual.binding import Binding
 from clusterrun.state.pace import Pace
 from clusterrun.state.reconcile import RunState
 from clusterrun.top.app import Top
-from clusterrun.top.source import Source, explain
+from clusterrun.top.source import TopData, explain
 from clusterrun.why import ended
 from clusterrun.why.causes import Cause
 from clusterrun.why.ended.answer import Diagnosis
@@ -36,7 +36,7 @@ def test_an_explanation_that_comes_after_its_window_was_closed_ends_nothing(tmp_
         await pressed(pilot, "h", "held 1")  # its word comes after that of the explanation
 
     async def act() -> None:
-        async with Top(Source(cluster), pace=Pace(0.2)).run_test(size=(80, 24)) as pilot:
+        async with Top(TopData(cluster), pace=Pace(0.2)).run_test(size=(80, 24)) as pilot:
             await story(pilot)
 
     asyncio.run(act())
@@ -59,7 +59,7 @@ def test_the_question_mark_tells_of_every_key(tmp_path: Path) -> None:
     cluster.put((run(tmp_path, 1), status(1)))
 
     async def act() -> None:
-        async with Top(Source(cluster), pace=Pace(0.2)).run_test(size=(80, 24)) as pilot:
+        async with Top(TopData(cluster), pace=Pace(0.2)).run_test(size=(80, 24)) as pilot:
             screen = await shown(pilot, "RUNNING", "? Keys", "t Theme", "q Quit")
             screen = await pressed(pilot, "question_mark", "these keys", "no job is affected")
             told = {line.partition("│")[2].strip().partition("  ")[0] for line in screen.splitlines()}

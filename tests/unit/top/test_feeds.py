@@ -12,13 +12,14 @@ import pytest
 
 from clusterrun.errors import SchedulerError
 from clusterrun.job import JobStatus
-from clusterrun.logs import LogLine
-from clusterrun.logs import Source as LogSource
+from clusterrun.logs.files import Source as LogSource
+from clusterrun.logs.lines import LogLine
+from clusterrun.logs.show import format_line
 from clusterrun.records.progress import RankProgress
 from clusterrun.state.pace import FLOOR, LONGEST, LONGEST_SILENCE, Pace
 from clusterrun.state.reconcile import Listing, RunState
 from clusterrun.top import shown
-from clusterrun.top.feeds import LOG_LINES, Jobs, LogFeed, QueueFeed, RanksFeed, RowsFeed, log_text
+from clusterrun.top.feeds import LOG_LINES, Jobs, LogFeed, QueueFeed, RanksFeed, RowsFeed
 from clusterrun.top.source import Ranks
 from tests.fake_cluster import run, status
 from tests.installed_command import until
@@ -78,7 +79,7 @@ def test_one_question_a_look_and_its_age_is_that_of_the_answer(tmp_path: Path) -
 
     feed = QueueFeed(ask, Pace(seed=1), clock)
     feed.poll()
-    assert len(calls) == 1 and feed.latest.at == 1003.0 and feed.latest.trouble == ""
+    assert len(calls) == 1 and feed.latest.at == 1003.0 and feed.latest.problem == ""
     assert shown.top_line(feed.latest, "me", 1010.0) == "clusterrun top  me  1 job  updated 7s ago"
 
 
@@ -103,7 +104,7 @@ def test_what_was_known_is_kept_where_nothing_is_answered(tmp_path: Path) -> Non
     for words in ("squeue did not answer", "squeue: time out", "ValueError: a mistake of ours"):
         feed.poll()
         assert [state.status.state for state in feed.latest.states] == ["RUNNING"]
-        assert feed.latest.trouble == words and feed.latest.at == 1060.0
+        assert feed.latest.problem == words and feed.latest.at == 1060.0
     line = shown.top_line(feed.latest, "me", clock.seconds)
     assert "NO ANSWER: ValueError: a mistake of ours; last answer 3m00s ago" in line
 
@@ -117,9 +118,9 @@ def test_a_run_of_another_cluster_is_no_sign_of_silence(tmp_path: Path) -> None:
     ]
     feed = QueueFeed(lambda: Listing(answers.pop(0)), Pace(seed=1), Clock())
     feed.poll()
-    assert feed.latest.trouble == ""
+    assert feed.latest.problem == ""
     feed.poll()
-    assert feed.latest.trouble == "squeue: time out"
+    assert feed.latest.problem == "squeue: time out"
     assert [state.note for state in feed.latest.states] == ["", "it ran on cluster other"]
 
 
@@ -138,7 +139,7 @@ def test_hurrying_never_asks_sooner_than_the_floor(tmp_path: Path) -> None:
     until(lambda: asked, 5)
     end = time.monotonic() + 1.5
     while time.monotonic() < end:
-        feed.hurry()
+        feed.query_soon()
         time.sleep(0.01)
     feed.close()
     gaps = [later - sooner for sooner, later in itertools.pairwise(asked)]
@@ -218,13 +219,17 @@ def test_a_log_that_grows_too_fast_is_shown_from_its_end_again(logs: LogFeed) ->
 def test_a_log_that_is_no_plain_file_is_told(logs: LogFeed) -> None:
     logs.source.out.symlink_to("/etc/passwd")
     logs.start()
-    until(lambda: logs.trouble, 10)
+    until(lambda: logs.problem, 10)
     assert not logs.lines
 
 
-def test_a_line_of_a_log_is_made_safe() -> None:
-    assert log_text(LogLine("out", 3, "a\x1b[2Jb\r"), 2) == " 3| a\\x1b[2Jb\\x0d"
-    assert log_text(LogLine("err", None, "x"), 1) == " ! x"
+def test_a_line_of_a_log_is_made_safe(logs: LogFeed) -> None:
+    assert format_line(LogLine("out", 3, "a\x1b[2Jb\r"), 2) == " 3| a\\x1b[2Jb\\x0d"
+    assert format_line(LogLine("err", None, "x"), 1) == " ! x"
+    logs.source.out.write_text("3: a\x1b[2Jb\n")
+    logs.start()
+    until(lambda: logs.count, 10)
+    assert list(logs.lines) == ["3| a\\x1b[2Jb"]
 
 
 # -- words -------------------------------------------------------------------------------------------------------------
@@ -263,8 +268,8 @@ def test_training_that_stands_still_while_its_ranks_live_is_told(tmp_path: Path)
 
 def test_before_the_first_answer_nothing_is_claimed() -> None:
     assert shown.top_line(Jobs(), "me", 5.0) == "clusterrun top  me  loading …"
-    assert shown.top_line(Jobs(asking_since=1.0), "me", 5.0) == "clusterrun top  me  waiting for an answer for 4s …"
-    line = shown.top_line(Jobs(trouble="squeue: no"), "me", 5.0)
+    assert shown.top_line(Jobs(querying_since=1.0), "me", 5.0) == "clusterrun top  me  waiting for an answer for 4s …"
+    line = shown.top_line(Jobs(problem="squeue: no"), "me", 5.0)
     assert line == "clusterrun top  me  NO ANSWER: squeue: no; no answer yet"
 
 
@@ -275,7 +280,7 @@ def test_the_time_of_a_running_job_goes_on_between_two_answers_and_stops_where_n
         return [cell for cell in cells if ":" in cell][:1]
 
     assert times(status(1, elapsed=61)) == ["1:11"]
-    assert times(status(1, elapsed=61), trouble="squeue: time out") == ["1:01"]
+    assert times(status(1, elapsed=61), problem="squeue: time out") == ["1:01"]
     assert times(status(1, elapsed=61), at=None) == ["1:01"]
     assert times(status(1, "PENDING", elapsed=0)) == ["0:00"]
 

@@ -16,11 +16,11 @@ SHOW = """
 import tempfile
 from pathlib import Path
 from clusterrun.top.app import Top
-from clusterrun.top.source import Source
+from clusterrun.top.source import TopData
 from tests.fake_cluster import FakeCluster, run, status
 cluster = FakeCluster()
 cluster.put((run(Path(tempfile.mkdtemp()), 1), status(1)))
-raise SystemExit(Top(Source(cluster)).run() or 0)
+raise SystemExit(Top(TopData(cluster)).run() or 0)
 """
 
 

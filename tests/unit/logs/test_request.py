@@ -8,23 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterrun.errors import RequestError
-from clusterrun.logs import compile_grep, node_ranks, select_tasks
-from clusterrun.logs.select import RankFilter, filter_ranks, parse_ranks
+from clusterrun.logs.request import RankFilter, compile_grep, filter_ranks, parse_ranks, select_tasks
 from clusterrun.terminal.units import parse_since
 
 START = {"ranks": [{"rank": r, "node": f"node{1 + r // 2}", "task": r} for r in range(4)]}
 PER_NODE = {"ranks": [{"rank": r, "node": f"node{1 + r // 2}", "task": r // 2} for r in range(4)]}
-
-
-def test_node_ranks_are_read_from_the_start_record():
-    assert node_ranks(START) == {"node1": {0, 1}, "node2": {2, 3}}
-
-
-@pytest.mark.parametrize(
-    "start", [{}, {"ranks": None}, {"ranks": [1, {}, {"rank": "0", "node": "n"}, {"rank": 0, "node": 7}]}]
-)
-def test_a_broken_start_record_names_no_ranks(start):
-    assert node_ranks(start) == {}
 
 
 @pytest.mark.parametrize(
@@ -49,7 +37,6 @@ def test_before_the_ranks_have_come_a_rank_is_its_task():
     ("start", "ranks", "nodes", "message"),
     [
         (None, [], ["node1"], "ranks have not started"),
-        (None, [-1], [], "no rank -1"),
         (START, [4], [], "no rank 4"),
         (START, [], ["node9"], "no node node9"),
         (START, [0], ["node2"], "rank 0 is not on node2"),

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterrun.logs.grep import Finder, is_local
+from clusterrun.logs.pipe import BlockGrep, is_local
 
 
 @pytest.mark.parametrize(
@@ -46,4 +46,4 @@ def test_the_same_lines_are_found_as_by_a_look_at_each(pattern, lines):
     except re.error:
         return
     wanted = [line for line in lines if compiled.search(line[3:] if line[:3] == " 1:" else line)]
-    assert Finder(compiled, {" 1:"}, 3).lines("\n".join(lines)) == wanted
+    assert BlockGrep(compiled, {" 1:"}, 3).lines("\n".join(lines)) == wanted

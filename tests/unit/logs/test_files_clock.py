@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterrun.logs.clock import MOST, clock_ticks, parse_ticks, read_ticks
+from clusterrun.logs.files import MOST, clock_ticks, parse_ticks, read_ticks
 from clusterrun.worker import rendezvous
 from tests.installed_command import until
 

@@ -5,9 +5,9 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterrun.logs import LogLine
-from clusterrun.logs import fold as folding
-from clusterrun.logs.fold import HOLD, Folder
+from clusterrun.logs import show as showing
+from clusterrun.logs.lines import LogLine
+from clusterrun.logs.show import HOLD, LineFolder
 
 
 def line(rank, text, stream="out"):
@@ -15,7 +15,7 @@ def line(rank, text, stream="out"):
 
 
 def folded(lines, world=None, now=None):
-    folder = Folder(world)
+    folder = LineFolder(world)
     return [(one.line.text, one.ranks) for one in [*folder.add(lines, now), *folder.end()]]
 
 
@@ -38,13 +38,13 @@ def test_out_and_err_are_not_the_same_line():
 
 
 def test_a_line_that_all_ranks_have_said_waits_no_longer():
-    folder = Folder(2)
+    folder = LineFolder(2)
     assert list(folder.add([line(0, "a")], 0.0)) == []
     assert [one.ranks for one in folder.add([line(1, "a")], 0.0)] == [[0, 1]]
 
 
 def test_a_line_waits_for_a_fraction_of_a_second():
-    folder = Folder(8)
+    folder = LineFolder(8)
     list(folder.add([line(0, "a")], 10.0))
     assert list(folder.late(10.0 + HOLD / 2)) == []
     assert [one.line.text for one in folder.late(10.0 + HOLD)] == ["a"]
@@ -65,7 +65,7 @@ def test_nobody_s_line_comes_after_all_before_it():
     timed=st.booleans(),
 )
 def test_each_rank_s_lines_stay_in_order_and_none_is_lost(said, timed):
-    folder = Folder(6)
+    folder = LineFolder(6)
     lines = [line(rank, text, stream) for rank, text, stream in said]
     shown = []
     for i, one in enumerate(lines):
@@ -79,7 +79,7 @@ def test_each_rank_s_lines_stay_in_order_and_none_is_lost(said, timed):
 
 
 def test_what_waits_is_bounded(monkeypatch):
-    monkeypatch.setattr(folding, "_WAITING", 10)
-    folder = Folder(4)
+    monkeypatch.setattr(showing, "_WAITING", 10)
+    folder = LineFolder(4)
     gone = list(folder.add((line(0, f"line {i}") for i in range(100)), 0.0))
     assert len(gone) == 90
