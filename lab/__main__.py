@@ -35,7 +35,7 @@ LINK_VERBS = {"cut": "pull a node's cable", "restore": "put it back, at full spe
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The parser of `python -m lab`."""
+    """Return the parser of `python -m lab`."""
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(
         prog="python -m lab", description="A real Slurm cluster on this machine.", epilog=EPILOG, formatter_class=raw

@@ -52,12 +52,12 @@ class Claim:
 
     @property
     def ctld_port(self) -> int:
-        """slurmctld's port, below the range that the kernel hands out to clients."""
+        """The port of slurmctld, below the range that the kernel hands out to clients."""
         return 21000 + 10 * self.index
 
     @property
     def dbd_port(self) -> int:
-        """slurmdbd's port."""
+        """The port of slurmdbd."""
         return self.ctld_port + 1
 
     @property

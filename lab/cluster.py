@@ -9,7 +9,7 @@ import shutil
 import subprocess
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from lab import claims, net, procs, query
 from lab.daemons import PROGRAMS, make_daemons
@@ -28,7 +28,7 @@ class Lab(LabSpec):
 
     @classmethod
     def attach(cls, name: str = "dev") -> Lab:
-        """The running lab of this name."""
+        """Return the running lab of this name."""
         path = cls(name=name).folder / "lab.json"
         if name not in claims.claims() or not path.exists():
             raise LabError(f"lab {name} is not up; python -m lab up --name {name}")
@@ -36,7 +36,7 @@ class Lab(LabSpec):
 
     # --- up and down --------------------------------------------------------------------------------------------
 
-    def up(self) -> Lab:
+    def up(self) -> Self:
         """Bring the lab up and wait until all nodes are idle; a lab that is up with the same settings is left alone."""
         if reason := available(self.slurm):
             raise LabError(reason)
@@ -59,7 +59,7 @@ class Lab(LabSpec):
         with claims.lock(f"lab-{self.name}"):
             self._clear()
 
-    def __enter__(self) -> Lab:
+    def __enter__(self) -> Self:
         self.owner = self.owner or os.getpid()  # should this process be killed, the next `up` clears the lab away
         return self.up()
 
@@ -78,7 +78,7 @@ class Lab(LabSpec):
         return up
 
     def healthy(self) -> bool:
-        """True when all daemons run, the controller answers and every node is fit for work."""
+        """Return whether all daemons run, the controller answers and every node is idle or runs jobs."""
         if not net.exists(self.claim, self.node_names) or any(d.state != "running" for d in self.daemons.values()):
             return False
         return query.nodes_fit(self)
@@ -142,13 +142,13 @@ class Lab(LabSpec):
         return self._daemons
 
     def daemon(self, name: str) -> procs.Daemon:
-        """The daemon of this name; a slurmd goes by its node's name."""
+        """Return the daemon of this name; a slurmd goes by its node's name."""
         if name not in self.daemons:
             raise LabError(f"lab {self.name} has no daemon {name!r}; it has {', '.join(self.daemons)}")
         return self.daemons[name]
 
     def job(self, job_id: str | int) -> dict[str, str]:
-        """The job's fields as `scontrol show job -o` prints them (an array's first task); empty when unknown."""
+        """Return the job's fields as `scontrol show job -o` prints them (an array's first task); empty when unknown."""
         return query.find_job(self, str(job_id))
 
     def wait_job(self, job_id: str | int, *states: str, timeout: float = 30.0) -> dict[str, str]:

@@ -15,7 +15,7 @@ _FIT = ("idle", "mixed", "allocated", "completing")
 
 
 def _output(lab: LabSpec, *argv: str, timeout: float = 20) -> str:
-    """The command's output, or an empty text when it fails or hangs (as with a controller that was stopped)."""
+    """Return the command's output, or an empty text when it fails or hangs (as with a controller that was stopped)."""
     try:
         return lab.run(argv, timeout=timeout).stdout
     except subprocess.TimeoutExpired:
@@ -23,14 +23,14 @@ def _output(lab: LabSpec, *argv: str, timeout: float = 20) -> str:
 
 
 def parse_job(line: str) -> dict[str, str]:
-    """The fields of one line of `scontrol show job -o`; a value may hold spaces but no ` Word=`."""
+    """Return the fields of one line of `scontrol show job -o`; a value may hold spaces but no ` Word=`."""
     marks = list(re.finditer(r"(?:^| )([A-Z][\w:/.-]*)=", line))
     ends = [*(mark.start() for mark in marks[1:]), len(line)]
     return {mark[1]: line[mark.end() : end] for mark, end in zip(marks, ends, strict=False)}
 
 
 def find_job(lab: LabSpec, job_id: str) -> dict[str, str]:
-    """The job's fields; empty when the controller does not know the job or does not answer."""
+    """Return the job's fields; empty when the controller does not know the job or does not answer."""
     lines = _output(lab, "scontrol", "show", "job", "-o", job_id).splitlines()
     return parse_job(lines[0]) if lines else {}
 
@@ -58,7 +58,7 @@ def node_states(lab: LabSpec) -> dict[str, str]:
 
 
 def nodes_fit(lab: LabSpec) -> bool:
-    """True when the controller answers and every node is idle or runs jobs."""
+    """Return whether the controller answers and every node is idle or runs jobs."""
     states = node_states(lab)
     return set(states) == set(lab.node_names) and all(state in _FIT for state in states.values())
 
@@ -70,7 +70,7 @@ def job_ids(lab: LabSpec) -> list[str]:
 
 
 def at_rest(lab: LabSpec) -> bool:
-    """True when there is no job and every node is idle."""
+    """Return whether there is no job and every node is idle."""
     states = node_states(lab)
     idle = set(states) == set(lab.node_names) and set(states.values()) == {"idle"}
     return idle and lab.run(["squeue", "-h", "-a", "-o", "%A"]).stdout.strip() == ""
@@ -85,7 +85,7 @@ def wait_idle(lab: LabSpec, timeout: float) -> None:
 
 
 def _strays(slurmd: procs.Daemon) -> list[int]:
-    """Processes in a node's network other than its slurmd: what a job left behind when the slurmd was killed."""
+    """Return the pids in a node's network other than its slurmd: left by jobs whose slurmd was killed."""
     inode = net.inode(slurmd.name)
     return [pid for pid in procs.pids_in_netns(inode) if pid != slurmd.pid] if inode else []
 

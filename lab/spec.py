@@ -86,7 +86,7 @@ class LabSpec:
         return {"SLURM_CONF": str(self.conf), "CLUSTERRUN_LAB": self.name}
 
     def address(self, node: str) -> str:
-        """The node's address on the bridge."""
+        """Return the node's address on the bridge."""
         return net.address(self.claim, self.node_number(node))
 
     def node_number(self, node: str) -> int:
@@ -102,7 +102,7 @@ class LabSpec:
         return {key: getattr(self, key) for key in keys}
 
     def full_env(self) -> dict[str, str]:
-        """This process's environment without what would bend Slurm's commands, plus the lab's own variables."""
+        """Return this process's environment without what would bend Slurm's commands, plus the lab's own variables."""
         kept = {key: value for key, value in os.environ.items() if not key.startswith(_SCRUB)}
         path = releases.search_path(self.slurm, f"{kept.get('PATH', '')}:{releases.SEARCH_PATH}")
         return {**kept, "PATH": path, **self.env}

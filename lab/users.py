@@ -19,7 +19,7 @@ from pathlib import Path
 
 from lab import claims
 from lab.errors import LabError
-from lab.install import SEARCH_PATH
+from lab.releases import SEARCH_PATH
 
 GROUP = "crlab"
 NAMES = ("crlab-a", "crlab-b", "crlab-c")
@@ -51,7 +51,7 @@ def ensure() -> list[User]:
 
 
 def _user(name: str) -> User:
-    """Raises KeyError where there is no such user, or it is not in the group."""
+    """Raise KeyError where there is no such user, or it is not in the group."""
     entry = pwd.getpwnam(name)
     groups = tuple(os.getgrouplist(name, entry.pw_gid))
     if grp.getgrnam(GROUP).gr_gid not in groups:
@@ -66,7 +66,7 @@ def _admin(argv: Sequence[str]) -> None:
 
 
 def interpreter(user: User) -> str:
-    """A Python of this program's own version that the user may run; raises LabError.
+    """Return a Python of this program's own version that the user may run; raises LabError.
 
     The one that runs this program may stand in a home folder that nobody else may enter.
     """

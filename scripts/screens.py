@@ -51,7 +51,7 @@ def main() -> None:
 
 
 def start_jobs(site: Site) -> dict[str, Job]:
-    """The jobs that are shown, each as far as it should be."""
+    """Start the jobs of the screens, and wait until each is in its state."""
     (site.project / "broken.py").write_text("import torchvison\n")
     two_by_two = ("--nodes", "2", "--tasks-per-node", "2", "--gpus-per-node", "0")
     train = ("--set", "steps=4000", "--set", "eval_every=0")
@@ -92,7 +92,7 @@ def capture(wanted: list[str], site: Site, jobs: dict[str, Job]) -> None:
 
 
 def typed(site: Site, words: tuple[str, ...], width: int, height: int, colours: str) -> str:
-    """What a command prints on a terminal of that size, after the line that was typed."""
+    """Return a command line and what it prints on a terminal of that size."""
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
     env = {**site.env, "TERM": "xterm-256color", "COLORFGBG": colours}
@@ -121,7 +121,7 @@ def typed(site: Site, words: tuple[str, ...], width: int, height: int, colours: 
 
 
 def top(site: Site, job: Job, size: tuple[int, int], theme: str) -> dict[str, str]:
-    """The live view: of all jobs, and of one."""
+    """Return the screens of `top`: all jobs, and one job."""
     from clusterrun.cluster import Cluster
     from clusterrun.top.app import Top
     from clusterrun.top.source import Source
@@ -147,7 +147,7 @@ def top(site: Site, job: Job, size: tuple[int, int], theme: str) -> dict[str, st
 
 
 def screen(app: Any) -> str:
-    """What stands on the app's screen, as textual makes its own screenshots."""
+    """Return the text on the app's screen, as textual's own screenshots find it."""
     from rich.console import Console
 
     width, height = app.size

@@ -53,10 +53,10 @@ class Quoted(str):
 
 
 def directive(value: object) -> Quoted:
-    """Quote a value for a ``#SBATCH`` line.
+    r"""Quote a value for a ``#SBATCH`` line.
 
-    sbatch's tokenizer (``get_argument`` in its opt.c) takes ``\\`` as an escape even inside single quotes, and ``#`` as
-    a comment outside quotes. So shlex.quote is unsafe here; double quotes with ``\\`` and ``"`` escaped are exact.
+    sbatch's tokenizer (``get_argument`` in its opt.c) takes ``\`` as an escape even inside single quotes, and ``#`` as
+    a comment outside quotes. So shlex.quote is unsafe here; double quotes with ``\`` and ``"`` escaped are exact.
     """
     text = _one_line(str(value))
     return Quoted('"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"')
