@@ -108,12 +108,8 @@ def load_profiles(cwd: Path | None, environ: Mapping[str, str], profile: str | N
     levels = [t for f in files for t in ((f.tables.get(chosen.value) if chosen else None), f.top) if t is not None]
     job = _first("job", levels) or Value(DEFAULT_JOB, "default")
     settings = [{k: v for k, v in level.items() if k in FIELD} for level in levels]
-    return Profiles(root, job, [*settings, environment_level(environ)], notices)
-
-
-def environment_level(environ: Mapping[str, str]) -> dict[str, Value]:
-    """Return the settings from sbatch's variables; an empty variable counts as not set."""
-    return {key: Value(environ[name], name) for name, key in reversed(ENVIRONMENT) if environ.get(name)}
+    variables = {key: Value(environ[name], name) for name, key in reversed(ENVIRONMENT) if environ.get(name)}
+    return Profiles(root, job, [*settings, variables], notices)
 
 
 def load_job(name: str, root: Path, *, cwd: Path | None = None, environ: Mapping[str, str] | None = None) -> JobFile:

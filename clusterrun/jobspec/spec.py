@@ -1,7 +1,4 @@
-"""The specification of a job: frozen, and valid by construction. No I/O.
-
-``build_spec`` builds a :class:`JobSpec` from merged values of :mod:`clusterrun.jobspec.fields`.
-"""
+"""The specification of a job: frozen, and valid by construction. No I/O."""
 
 from __future__ import annotations
 
