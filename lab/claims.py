@@ -76,7 +76,7 @@ def lock(name: str, timeout: float = 120.0) -> Iterator[None]:
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Whoever held it before may have removed the file; then this lock locks nothing and the race starts anew.
+            # The previous holder may have removed the file: then this lock locks nothing, so try again.
             if path.stat().st_ino == os.fstat(handle).st_ino:
                 break
         except (BlockingIOError, FileNotFoundError):

@@ -108,10 +108,10 @@ class Lab(LabSpec):
         self.wait_idle(30)
 
     def _clear(self) -> None:
-        """Remove everything of a lab of this name, however little of it is left and whoever started it."""
+        """Remove everything of a lab of this name, even if only parts of it are left."""
         claim = claims.claims().get(self.name)
         if self.folder.exists() and (self.folder.is_symlink() or self.folder.stat().st_uid != os.geteuid()):
-            raise LabError(f"{self.folder} is not ours: remove it first")
+            raise LabError(f"{self.folder} belongs to another user: remove it first")
         nodes = net.namespaces(self.node_prefix) if claim else []
         victims = {pid for path in self.folder.glob("pid/*") if (pid := procs.pid_of_file(path))}
         victims.update(procs.daemons_of_folder(self.folder, PROGRAMS))
@@ -184,5 +184,5 @@ def clear_orphans() -> None:
     """Take down each lab whose owner, such as a test session that was killed, is gone."""
     for claim in claims.claims().values():
         if claim.orphaned:
-            with contextlib.suppress(LabError):  # one that resists must not keep another from coming up
+            with contextlib.suppress(LabError):  # a lab that does not go down must not block another
                 Lab(name=claim.name).down()

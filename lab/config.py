@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-# Keys of which a file has several lines, told apart by the name that follows.
+# Keys of which a file has several lines, distinguished by the name that follows.
 _REPEATED = ("nodename", "partitionname", "nodeset", "downnodes", "frontendname")
 
 

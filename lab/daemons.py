@@ -1,4 +1,4 @@
-"""The daemons of a lab: how each is started and how to tell that it works."""
+"""The daemons of a lab: how each is started, and when it is ready."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lab.spec import LabSpec
 
 PROGRAMS = ("munged", "mariadbd", "slurmdbd", "slurmctld", "slurmd", "slurmstepd")
 _NODE_START = 'hostname "$0"; exec slurmd -D -N "$0" -f "$1"'
-# A login shell in a job sets PATH anew, so the node's own commands must be this version's: they lie over the machine's
+# A login shell in a job resets PATH, so the node's own commands must be this version's: they lie over the machine's
 # in a mount namespace of the node. And slurmd starts the slurmstepd that it was built with unless it is given another.
 _OTHER_SLURM_START = """
 hostname "$0"
@@ -84,7 +84,7 @@ def _slurmctld(lab: LabSpec) -> Daemon:
 
 def _slurmd(lab: LabSpec, node: str) -> Daemon:
     def ready() -> bool:
-        # Its port listens before it has registered, so the controller is asked as well.
+        # Its port listens before it has registered, so the controller is queried as well.
         return _listens(lab.address(node), 6818) and not query.node_states(lab).get(node, "*").endswith("*")
 
     # Not `ip netns exec`: it gives the process a /sys of its own without /sys/fs/cgroup, and slurmd will not start.

@@ -15,7 +15,7 @@ from lab.errors import LabError
 from lab.releases import SEARCH_PATH
 
 # Writes "PID STARTTIME" before it becomes the daemon (exec keeps both), so that the pid is on disk before the
-# daemon does anything, and a pid that the kernel gave to somebody else later is never taken for ours.
+# daemon does anything, and a pid that the kernel reused is never taken for the daemon's.
 _BIRTH = """
 pidfile=$1 log=$2; shift 2
 read -r stat </proc/$$/stat
@@ -141,7 +141,7 @@ class Daemon:
 
     @property
     def pid(self) -> int | None:
-        """The pid while the daemon lives, else None; a pid reused by another process is not ours."""
+        """The pid while the daemon lives, else None; a reused pid does not count."""
         return pid_of_file(self.pidfile)
 
     @property
@@ -191,11 +191,11 @@ class Daemon:
             wait_until(lambda: self.state != "running", 5, f"stop of {self.name}", 0.005)
 
     def cont(self) -> None:
-        """Let a frozen daemon go on (SIGCONT)."""
+        """Continue a frozen daemon (SIGCONT)."""
         self._signal(signal.SIGCONT)
 
     def hangup(self) -> None:
-        """Make the daemon read its configuration again (SIGHUP); a slurmd also registers anew at once."""
+        """Make the daemon read its configuration again (SIGHUP); a slurmd also registers again at once."""
         self._signal(signal.SIGHUP)
 
     def kill(self) -> None:

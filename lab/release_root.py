@@ -21,7 +21,7 @@ PROGRAMS = (
 
 
 def make(slurm: str) -> str:
-    """Make the folder unless it is there, and return the version that its slurmctld says; takes about a minute."""
+    """Make the folder if it is missing, and return its slurmctld's version; takes about a minute."""
     with lock(f"slurm-{slurm}", timeout=1800):
         if not root(slurm).exists():
             cache = root(slurm).parent

@@ -14,7 +14,7 @@ from pathlib import Path
 from lab.errors import LabError
 
 CACHE = Path("/var/cache/clusterrun-lab")
-#: Slurm version -> the Debian release that ships it. Versions move in sid: what is there is said at the installation.
+#: Slurm version -> the Debian release that ships it. Versions move in sid: the installation prints the exact one.
 RELEASES = {"24.11": "trixie", "26.05": "sid"}
 SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 #: The variable that names the version of every lab that is not given one.

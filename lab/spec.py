@@ -63,7 +63,7 @@ class LabSpec:
 
     @property
     def node_prefix(self) -> str:
-        """What stands before the number in a node's name."""
+        """The part of a node's name before the number."""
         return "node" if self.name == "dev" else f"{self.name}-node"
 
     @property

@@ -68,7 +68,7 @@ def _admin(argv: Sequence[str]) -> None:
 def interpreter(user: User) -> str:
     """Return a Python of this program's own version that the user may run; raises LabError.
 
-    The one that runs this program may stand in a home folder that nobody else may enter.
+    The Python that runs this program may be in a home folder that other users cannot enter.
     """
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     found = [str(Path(sys.executable).resolve()), shutil.which(f"python{version}", path=SEARCH_PATH)]
@@ -92,8 +92,8 @@ def _may_run(path: str, user: User) -> bool:
 def install(folder: Path, python: str, code: Path, packages: Path) -> None:
     """Make an environment that every user may run, as a site has one in /opt.
 
-    `code` is the checkout, whose package is copied; `packages` is a site-packages folder. It is used where it
-    stands if others may read it, else its files are linked into the environment.
+    `code` is the checkout, whose package is copied; `packages` is a site-packages folder. It is used in
+    place if others may read it, else its files are linked into the environment.
     """
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     site = folder / "lib" / version / "site-packages"

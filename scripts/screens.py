@@ -2,8 +2,7 @@
 
 Real jobs on a lab of its own: one that trains, one that waits, one that is held, one that failed. Each verb is then
 shown on a terminal of 80 and of 200 columns, dark and light. Colours are not in the text: that the light and the dark
-capture of a still screen are equal shows that nothing is said by colour alone. A verb that does not exist is left out,
-and said so.
+capture of a still screen are equal shows that nothing depends on colour alone. A missing verb is skipped with a note.
 """
 
 from __future__ import annotations
@@ -27,10 +26,10 @@ from clusterrun.cli import VERBS
 from lab.cluster import Lab
 from tests.installed_command import CLUSTERRUN, Job, Site, until
 
-HOME = Path("/tmp/demo")  # stands in the captures: a neutral place
+HOME = Path("/tmp/demo")  # appears in the captures: a neutral place
 OUT = Path(__file__).resolve().parents[1] / "docs" / "screens"
 SIZES = {80: 24, 200: 40}
-THEMES = {"dark": "15;0", "light": "0;15"}  # COLORFGBG, by which a terminal tells
+THEMES = {"dark": "15;0", "light": "0;15"}  # COLORFGBG, by which a terminal announces it
 ESCAPES = re.compile(r"\x1b\[[0-9;?<>=]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-_=>]")
 
 
@@ -110,7 +109,7 @@ def typed(site: Site, words: tuple[str, ...], width: int, height: int, colours: 
     while True:
         try:
             data = os.read(master, 65536)
-        except OSError:  # how Linux says that nobody writes any more
+        except OSError:  # how Linux reports that all writers are closed
             break
         if not data:
             break
