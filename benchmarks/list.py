@@ -78,7 +78,7 @@ def measured(
 
 
 def report(found: dict[str, tuple[list[float], float, int]]) -> None:
-    """A line for each command."""
+    """Print one line per command."""
     base = statistics.median(found["clusterrun --help"][0])
     for name, (seconds, memory, lines) in found.items():
         median = statistics.median(seconds)
@@ -87,7 +87,7 @@ def report(found: dict[str, tuple[list[float], float, int]]) -> None:
 
 
 def finished(project: Path, state: Path, cluster: str) -> None:
-    """Runs whose end was seen weeks ago, each with figures of its training."""
+    """Record finished runs in the project, each a month old and with training figures."""
     (project / "logs").mkdir(parents=True)
     run_record.os.fsync = lambda _: None  # type: ignore[attr-defined]  # the disk is not what is measured
     store = Store(project, state)

@@ -83,7 +83,7 @@ def rank(folder: Path, scale: float, rounds: int) -> None:
 
 
 def tail(folder: Path, scale: float, rounds: int) -> None:
-    """The last 50 lines of 5 GB."""
+    """Print the time of `logs -n 50` on 5 GB."""
     log = project(folder)
     size = fill(log, scale * 5e9)
     nothing, ours = medians(
@@ -171,7 +171,7 @@ def fold(folder: Path, scale: float, rounds: int) -> None:
 
 
 def project(folder: Path) -> Path:
-    """A project with the record of one job; returns its log."""
+    """Make a project with the record of one job, and return its log."""
     token = "k3v7qaabcdefghij"
     store = Store(folder, folder / "state")
     log = folder / "logs" / f"train_{JOB}.out"

@@ -21,6 +21,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Self
 
 from lab.cluster import Lab
 
@@ -35,7 +36,7 @@ LOOK = 0.01  # seconds between looks at the log's size
 
 
 def main() -> None:
-    """A job for each follower, on a lab of its own."""
+    """Run one job per follower on its own lab, and print what each measured."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rate", type=float, default=20_000)
     parser.add_argument("--seconds", type=float, default=60)
@@ -113,7 +114,7 @@ class Growth:
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._look)
 
-    def __enter__(self) -> Growth:
+    def __enter__(self) -> Self:
         self._thread.start()
         return self
 
@@ -122,7 +123,7 @@ class Growth:
         self._thread.join()
 
     def when(self, size: int) -> float:
-        """The first moment at which it was seen to be this long."""
+        """Return when the log was first this long, by the monotonic clock."""
         return self._times[min(bisect.bisect_left(self._sizes, size), len(self._times) - 1)]
 
     def _look(self) -> None:
@@ -153,7 +154,7 @@ def spread(seconds: list[float]) -> str:
 
 
 def peak(pid: int) -> float:
-    """The most memory that a process had at any time, in MiB; 0 once it is gone."""
+    """Return the peak memory of a process, in MiB; 0 once it is gone."""
     try:
         found = re.search(r"VmHWM:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())
     except OSError:

@@ -1,4 +1,4 @@
-"""Ranks that log: what srun would write for 16 ranks at a rate, for a time. `python -m benchmarks.ranks OUT SECONDS`
+"""Write what srun would write for 16 ranks, at a rate and for a time: `python -m benchmarks.ranks OUT SECONDS`.
 
 Lines of 10 B to 20 kB (as many of each order of magnitude) in pieces of 1024 bytes that fall between each other, one
 line of 100 kB of UTF-8, and progress bars of 10,000 updates from 8 ranks. Lines of rank 3 tell their number and when
@@ -25,7 +25,7 @@ def labelled(rank: int, line: bytes) -> list[bytes]:
 
 
 def mixed(lines: list[list[bytes]], draw: random.Random) -> bytes:
-    """The pieces of several tasks' lines between each other, each task's in order."""
+    """Return the pieces of several tasks' lines interleaved, each task's in order."""
     waiting = [list(pieces) for pieces in lines]
     out = []
     while waiting:

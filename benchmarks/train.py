@@ -125,7 +125,7 @@ def start(project: Path, rounds: int) -> None:
 
 
 def packing(project: Path, rounds: int) -> None:
-    """Useful tokens per second on chats: our packed rows, and the Trainer padding the same chats.
+    """Print useful tokens per second on chats: our packed rows, and the Trainer's padded ones.
 
     Both have as many positions in a micro batch: the Trainer's holds as many chats as take PACKED_SEQ x PACKED_MICRO
     positions on average, padding included.
@@ -220,7 +220,7 @@ def read_peer(project: Path, name: str, rank: int) -> dict[str, Any]:
 
 
 def mean_loss(ran: Ran) -> float:
-    """The mean training loss of all steps: each row has the mean since the row before."""
+    """Return the mean training loss of all steps: each row has the mean since the row before."""
     rows, before, total = ran.rows(), 0, 0.0
     for step in sorted(rows):
         if step:
@@ -230,13 +230,13 @@ def mean_loss(ran: Ran) -> float:
 
 
 def peer_options(project: Path, micro: int) -> list[str]:
-    """The options that both peers take."""
+    """Return the options of both peers."""
     values = {"model": project / "model", "steps": STEPS, "micro": micro, "lr": LR, "every": EVERY}
     return [word for name, value in values.items() for word in (f"--{name}", str(value))]
 
 
 def prepared(project: Path) -> Path:
-    """The tensors that a task has prepared last in this project."""
+    """Return the tensors that a task prepared last in this project."""
     files = (project / ".clusterrun" / "cache").glob("*/tensors.safetensors")
     return max(files, key=lambda file: file.stat().st_mtime)
 

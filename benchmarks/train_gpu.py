@@ -150,7 +150,7 @@ def finish(words: list[str], cwd: Path, more: dict[str, str]) -> None:
 
 
 def bare(config: Any) -> Any:
-    """The model without its weights, to count parameters."""
+    """Return the model without its weights, to count parameters."""
     with torch.device("meta"):
         return AutoModelForCausalLM.from_config(config)
 

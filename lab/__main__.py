@@ -25,7 +25,7 @@ try it:
 """
 DAEMON_VERBS = {
     "stop": "freeze a daemon (SIGSTOP)",
-    "cont": "let a frozen daemon go on (SIGCONT)",
+    "cont": "continue a frozen daemon (SIGCONT)",
     "kill": "end a daemon as a crash would (SIGKILL)",
     "term": "end a daemon gracefully (SIGTERM)",
     "start": "start a daemon that is dead and wait until it works",
@@ -35,7 +35,7 @@ LINK_VERBS = {"cut": "pull a node's cable", "restore": "put it back, at full spe
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The parser of `python -m lab`."""
+    """Return the parser of `python -m lab`."""
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(
         prog="python -m lab", description="A real Slurm cluster on this machine.", epilog=EPILOG, formatter_class=raw
@@ -47,7 +47,7 @@ def build_parser() -> argparse.ArgumentParser:
         sub.add_argument("--name", default="dev", help="which lab (default: dev)")
         return sub
 
-    up = verb("up", "bring a lab up, healing what a crash left; does nothing when it stands as asked")
+    up = verb("up", "bring a lab up, repairing what a crash left; does nothing if it is up with these settings")
     up.add_argument("--nodes", type=int, default=4, help="number of nodes (default: 4)")
     up.add_argument("--gpus", type=int, default=4, help="GPUs per node, 0 for none (default: 4)")
     up.add_argument("--gpu-type", default="", help="the GPUs' type, as in gpu:a100:4 (default: none)")

@@ -52,12 +52,12 @@ class Claim:
 
     @property
     def ctld_port(self) -> int:
-        """slurmctld's port, below the range that the kernel hands out to clients."""
+        """The port of slurmctld, below the range that the kernel hands out to clients."""
         return 21000 + 10 * self.index
 
     @property
     def dbd_port(self) -> int:
-        """slurmdbd's port."""
+        """The port of slurmdbd."""
         return self.ctld_port + 1
 
     @property
@@ -76,7 +76,7 @@ def lock(name: str, timeout: float = 120.0) -> Iterator[None]:
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Whoever held it before may have removed the file; then this lock locks nothing and the race starts anew.
+            # The previous holder may have removed the file: then this lock locks nothing, so try again.
             if path.stat().st_ino == os.fstat(handle).st_ino:
                 break
         except (BlockingIOError, FileNotFoundError):

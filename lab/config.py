@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-# Keys of which a file has several lines, told apart by the name that follows.
+# Keys of which a file has several lines, distinguished by the name that follows.
 _REPEATED = ("nodename", "partitionname", "nodeset", "downnodes", "frontendname")
 
 
@@ -25,7 +25,7 @@ def parse_settings(pairs: Iterable[str]) -> dict[str, str]:
 
 
 def override(lines: Iterable[tuple[str, str]], settings: Mapping[str, str]) -> str:
-    """The file's text with each setting in place of the line of that key; an empty value removes the line."""
+    """Return the file's text with each setting in place of the line of that key; an empty value removes the line."""
     wanted = {key.lower(): (key, value) for key, value in settings.items()}
     out = []
     for line in lines:
@@ -40,7 +40,7 @@ def slurm_lines(
     *, cluster: str, folder: Path, host: str, address: str, ctld_port: int, dbd_port: int, nodes: Mapping[str, str],
     nodes_expr: str, cpus: int, memory_mb: int, gpus: int, gpu_type: str, accounting: bool,
 ) -> list[tuple[str, str]]:  # fmt: skip
-    """The lines of slurm.conf; `nodes` maps each node's name to its address, `nodes_expr` names them all."""
+    """Return the lines of slurm.conf; `nodes` maps each node's name to its address, `nodes_expr` names them all."""
     lines = [
         ("ClusterName", cluster),
         ("SlurmctldHost", f"{host}({address})"),

@@ -1,19 +1,16 @@
-"""The daemons of a lab: how each is started and how to tell that it works."""
+"""The daemons of a lab: how each is started, and when it is ready."""
 
 from __future__ import annotations
 
 import socket
-from typing import TYPE_CHECKING
 
-from lab import database, net, releases
+from lab import database, net, query, releases
 from lab.procs import Daemon
-
-if TYPE_CHECKING:
-    from lab.cluster import Lab
+from lab.spec import LabSpec
 
 PROGRAMS = ("munged", "mariadbd", "slurmdbd", "slurmctld", "slurmd", "slurmstepd")
 _NODE_START = 'hostname "$0"; exec slurmd -D -N "$0" -f "$1"'
-# A login shell in a job sets PATH anew, so the node's own commands must be this version's: they lie over the machine's
+# A login shell in a job resets PATH, so the node's own commands must be this version's: they lie over the machine's
 # in a mount namespace of the node. And slurmd starts the slurmstepd that it was built with unless it is given another.
 _OTHER_SLURM_START = """
 hostname "$0"
@@ -25,7 +22,7 @@ exec slurmd -D -N "$0" -f "$1" -d "$2/slurmstepd"
 """
 
 
-def make_daemons(lab: Lab) -> dict[str, Daemon]:
+def make_daemons(lab: LabSpec) -> dict[str, Daemon]:
     """All daemons of this lab by name, in the order in which they start."""
     daemons = [_munged(lab)]
     if lab.accounting:
@@ -35,7 +32,7 @@ def make_daemons(lab: Lab) -> dict[str, Daemon]:
     return {daemon.name: daemon for daemon in daemons}
 
 
-def _munged(lab: Lab) -> Daemon:
+def _munged(lab: LabSpec) -> Daemon:
     folder, munge = lab.folder, lab.folder / "munge"
 
     def ready() -> bool:
@@ -52,7 +49,7 @@ def _munged(lab: Lab) -> Daemon:
     return Daemon("munged", argv, folder, ready, before_start=tidy)
 
 
-def _mariadbd(lab: Lab) -> Daemon:
+def _mariadbd(lab: LabSpec) -> Daemon:
     folder = lab.folder
 
     def prepare() -> None:
@@ -63,7 +60,7 @@ def _mariadbd(lab: Lab) -> Daemon:
     return Daemon("mariadbd", argv, folder, lambda: database.answers(folder), before_start=prepare)
 
 
-def _slurmdbd(lab: Lab) -> Daemon:
+def _slurmdbd(lab: LabSpec) -> Daemon:
     # Slurm has no setting for the database's socket; the MariaDB client library takes it from its environment.
     env = {**_env(lab), "MYSQL_UNIX_PORT": str(lab.folder / "mysql" / "socket")}
 
@@ -75,7 +72,7 @@ def _slurmdbd(lab: Lab) -> Daemon:
     return Daemon("slurmdbd", ["slurmdbd", "-D"], lab.folder, ready, env, lab.folder / "log" / "slurmdbd.log")
 
 
-def _slurmctld(lab: Lab) -> Daemon:
+def _slurmctld(lab: LabSpec) -> Daemon:
     def ready() -> bool:
         if not _listens(lab.claim.gateway, lab.claim.ctld_port):
             return False
@@ -85,10 +82,10 @@ def _slurmctld(lab: Lab) -> Daemon:
     return Daemon("slurmctld", argv, lab.folder, ready, _env(lab), lab.folder / "log" / "slurmctld.log")
 
 
-def _slurmd(lab: Lab, node: str) -> Daemon:
+def _slurmd(lab: LabSpec, node: str) -> Daemon:
     def ready() -> bool:
-        # Its port listens before it has registered, so the controller is asked as well.
-        return _listens(lab.address(node), 6818) and lab.node_states().get(node, "*").endswith("*") is False
+        # Its port listens before it has registered, so the controller is queried as well.
+        return _listens(lab.address(node), 6818) and not query.node_states(lab).get(node, "*").endswith("*")
 
     # Not `ip netns exec`: it gives the process a /sys of its own without /sys/fs/cgroup, and slurmd will not start.
     argv = ["nsenter", f"--net={net.NETNS / node}", "unshare", "--uts"]
@@ -104,7 +101,7 @@ def _slurmd(lab: Lab, node: str) -> Daemon:
     return Daemon(node, argv, lab.folder, ready, _env(lab), lab.folder / "log" / f"{node}.log", before_start=prepare)
 
 
-def _env(lab: Lab) -> dict[str, str]:
+def _env(lab: LabSpec) -> dict[str, str]:
     return {"SLURM_CONF": str(lab.conf), "PATH": releases.search_path(lab.slurm)}
 
 

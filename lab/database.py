@@ -20,7 +20,7 @@ _TUNING = [
 
 
 def server_argv(folder: Path) -> list[str]:
-    """The command line of this lab's mariadbd; only root reaches its socket, so it asks for no password."""
+    """Return the command line of this lab's mariadbd; only root reaches its socket, so it asks for no password."""
     return [
         "mariadbd", "--no-defaults", "--user=root", f"--datadir={folder}/mysql/data", f"--socket={folder}/mysql/socket",
         f"--pid-file={folder}/run/mariadbd.pid", "--skip-networking", "--skip-grant-tables", *_TUNING,
@@ -48,7 +48,7 @@ def prepare(folder: Path) -> None:
 
 
 def answers(folder: Path) -> bool:
-    """True when the server greets on its socket."""
+    """Return whether the server greets on its socket."""
     with socket.socket(socket.AF_UNIX) as client:
         client.settimeout(2)
         try:

@@ -2,4 +2,4 @@
 
 
 class LabError(RuntimeError):
-    """The lab could not do what was asked; the text says what failed and shows the tail of the log that knows why."""
+    """A lab operation failed; the text names it and shows the end of the log with the reason."""

@@ -51,13 +51,13 @@ def _session_lab(accounting: bool) -> Iterator[Lab]:
 
 @pytest.fixture(scope="session")
 def lab() -> Iterator[Lab]:
-    """A cluster of 4 nodes x 4 GPUs with accounting."""
+    """Yield a cluster of 4 nodes x 4 GPUs with accounting."""
     yield from _session_lab(accounting=True)
 
 
 @pytest.fixture(scope="session")
 def lab_no_accounting() -> Iterator[Lab]:
-    """A cluster of 4 nodes x 4 GPUs without accounting."""
+    """Yield a cluster of 4 nodes x 4 GPUs without accounting."""
     yield from _session_lab(accounting=False)
 
 

@@ -6,15 +6,12 @@ import json
 import os
 import platform
 import stat
-from typing import TYPE_CHECKING
 
 from lab import config, releases
-
-if TYPE_CHECKING:
-    from lab.cluster import Lab
+from lab.spec import LabSpec
 
 
-def write_folder(lab: Lab) -> None:
+def write_folder(lab: LabSpec) -> None:
     """Make the lab's folder with its configuration files, munge key and GPU devices."""
     folder = lab.folder
     folder.mkdir(mode=0o755)

@@ -66,7 +66,7 @@ def install(makers: bool = False) -> int:
         print(f"lab: missing packages; as root on Debian: apt-get install {' '.join(missing)}", file=sys.stderr)
         return 1
     env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C.UTF-8"}
-    # The packages' own daemons would only stand in the way: the lab starts its own, with its own files. policy-rc.d is
+    # The packages' own daemons would conflict: the lab starts its own, with its own files. policy-rc.d is
     # Debian's switch for that; a machine that has one already keeps its own.
     policy = Path("/usr/sbin/policy-rc.d")
     ours = not policy.exists()
@@ -89,7 +89,7 @@ def install(makers: bool = False) -> int:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Install the packages, then each version of Slurm that was asked for, and return an exit code."""
+    """Install the packages, then each requested version of Slurm, and return an exit code."""
     parser = argparse.ArgumentParser(prog="python -m lab.install", description="Install what the lab needs.")
     parser.add_argument(
         "--slurm", action="append", default=[], choices=releases.RELEASES,

@@ -26,7 +26,7 @@ def _port(claim: Claim, number: int) -> str:
 
 
 def address(claim: Claim, number: int) -> str:
-    """The address of the lab's node with this number (from 1)."""
+    """Return the address of the lab's node with this number (from 1)."""
     return f"{claim.subnet}.{number}"
 
 
@@ -64,12 +64,12 @@ def remove(claim: Claim, nodes: Sequence[str]) -> None:
 
 
 def exists(claim: Claim, nodes: Sequence[str]) -> bool:
-    """True when the bridge and every node's namespace are there."""
+    """Return whether the bridge and every node's namespace are there."""
     return Path(f"/sys/class/net/{claim.bridge}").exists() and all((NETNS / node).exists() for node in nodes)
 
 
 def namespaces(prefix: str) -> list[str]:
-    """The network namespaces whose names are this prefix and a number."""
+    """Return the network namespaces whose names are this prefix and a number."""
     if not NETNS.exists():
         return []
     numbered = ((path.name, path.name.removeprefix(prefix)) for path in NETNS.iterdir())
@@ -77,7 +77,7 @@ def namespaces(prefix: str) -> list[str]:
 
 
 def inode(node: str) -> int | None:
-    """The inode number by which the kernel knows the node's namespace; None when there is none."""
+    """Return the inode number by which the kernel knows the node's namespace; None when there is none."""
     try:
         return (NETNS / node).stat().st_ino
     except OSError:

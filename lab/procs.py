@@ -15,7 +15,7 @@ from lab.errors import LabError
 from lab.releases import SEARCH_PATH
 
 # Writes "PID STARTTIME" before it becomes the daemon (exec keeps both), so that the pid is on disk before the
-# daemon does anything, and a pid that the kernel gave to somebody else later is never taken for ours.
+# daemon does anything, and a pid that the kernel reused is never taken for the daemon's.
 _BIRTH = """
 pidfile=$1 log=$2; shift 2
 read -r stat </proc/$$/stat
@@ -35,7 +35,7 @@ def start_time(pid: int) -> int | None:
 
 
 def state(pid: int) -> str:
-    """The kernel's one-letter state of a process (R, S, D, T …), or an empty string when it is gone."""
+    """Return the kernel's one-letter state of a process (R, S, D, T …), or an empty string when it is gone."""
     try:
         return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[0]
     except OSError:
@@ -78,7 +78,7 @@ def pids_in_netns(inode: int) -> list[int]:
 
 
 def daemons_of_folder(folder: Path, programs: Sequence[str]) -> list[int]:
-    """Processes of these programs that name `folder` in their arguments or in SLURM_CONF: a lost lab's daemons."""
+    """Return the pids of these programs that name `folder` in their arguments or in SLURM_CONF."""
     needle = os.fsencode(f"{folder}/")
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
@@ -94,7 +94,7 @@ def daemons_of_folder(folder: Path, programs: Sequence[str]) -> list[int]:
 
 
 def tail(path: Path, lines: int = 12) -> str:
-    """The last lines of a log, or a word about why there are none."""
+    """Return the last lines of a log, or why there are none."""
     try:
         text = path.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError as error:
@@ -103,7 +103,7 @@ def tail(path: Path, lines: int = 12) -> str:
 
 
 def pid_of_file(path: Path) -> int | None:
-    """The pid in a file written at a daemon's birth while that very process lives, else None."""
+    """Return the pid in a file written at a daemon's birth while that very process lives, else None."""
     try:
         pid, born = (int(word) for word in path.read_text(encoding="ascii").split())
     except (OSError, ValueError):
@@ -141,7 +141,7 @@ class Daemon:
 
     @property
     def pid(self) -> int | None:
-        """The pid while the daemon lives, else None; a pid reused by another process is not ours."""
+        """The pid while the daemon lives, else None; a reused pid does not count."""
         return pid_of_file(self.pidfile)
 
     @property
@@ -191,11 +191,11 @@ class Daemon:
             wait_until(lambda: self.state != "running", 5, f"stop of {self.name}", 0.005)
 
     def cont(self) -> None:
-        """Let a frozen daemon go on (SIGCONT)."""
+        """Continue a frozen daemon (SIGCONT)."""
         self._signal(signal.SIGCONT)
 
     def hangup(self) -> None:
-        """Make the daemon read its configuration again (SIGHUP); a slurmd also registers anew at once."""
+        """Make the daemon read its configuration again (SIGHUP); a slurmd also registers again at once."""
         self._signal(signal.SIGHUP)
 
     def kill(self) -> None:

@@ -1,24 +1,21 @@
-"""What a lab's Slurm says of jobs and nodes, and how to bring it back to rest."""
+"""Queries of a lab's jobs and nodes, and the reset that brings every node back to idle."""
 
 from __future__ import annotations
 
 import re
 import subprocess
 import time
-from collections.abc import Collection
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Mapping
 
 from lab import net, procs
 from lab.errors import LabError
-
-if TYPE_CHECKING:
-    from lab.cluster import Lab
+from lab.spec import LabSpec
 
 _FIT = ("idle", "mixed", "allocated", "completing")
 
 
-def _ask(lab: Lab, *argv: str, timeout: float = 20) -> str:
-    """The command's output, or an empty text when it fails or hangs (as with a controller that was stopped)."""
+def _output(lab: LabSpec, *argv: str, timeout: float = 20) -> str:
+    """Return the command's output, or an empty text when it fails or hangs (as with a controller that was stopped)."""
     try:
         return lab.run(argv, timeout=timeout).stdout
     except subprocess.TimeoutExpired:
@@ -26,27 +23,27 @@ def _ask(lab: Lab, *argv: str, timeout: float = 20) -> str:
 
 
 def parse_job(line: str) -> dict[str, str]:
-    """The fields of one line of `scontrol show job -o`; a value may hold spaces but no ` Word=`."""
+    """Return the fields of one line of `scontrol show job -o`; a value may hold spaces but no ` Word=`."""
     marks = list(re.finditer(r"(?:^| )([A-Z][\w:/.-]*)=", line))
     ends = [*(mark.start() for mark in marks[1:]), len(line)]
     return {mark[1]: line[mark.end() : end] for mark, end in zip(marks, ends, strict=False)}
 
 
-def job(lab: Lab, job_id: str) -> dict[str, str]:
-    """The job's fields; empty when the controller does not know the job or does not answer."""
-    lines = _ask(lab, "scontrol", "show", "job", "-o", job_id).splitlines()
+def find_job(lab: LabSpec, job_id: str) -> dict[str, str]:
+    """Return the job's fields; empty when the controller does not know the job or does not answer."""
+    lines = _output(lab, "scontrol", "show", "job", "-o", job_id).splitlines()
     return parse_job(lines[0]) if lines else {}
 
 
-def wait_job(lab: Lab, job_id: str, states: Collection[str], timeout: float) -> dict[str, str]:
+def wait_job(lab: LabSpec, job_id: str, states: Collection[str], timeout: float) -> dict[str, str]:
     """Wait until the job is in one of these states and return its fields; give up once slurmctld has forgotten it."""
     deadline = time.monotonic() + timeout
     known = False
     while True:
-        fields = job(lab, job_id)
+        fields = find_job(lab, job_id)
         if fields.get("JobState") in states:
             return fields
-        forgotten = known and not fields and " is UP" in _ask(lab, "scontrol", "ping")
+        forgotten = known and not fields and " is UP" in _output(lab, "scontrol", "ping")
         known = known or bool(fields)
         if forgotten or time.monotonic() > deadline:
             seen = {key: fields.get(key) for key in ("JobState", "Reason", "ExitCode", "NodeList")}
@@ -54,32 +51,32 @@ def wait_job(lab: Lab, job_id: str, states: Collection[str], timeout: float) -> 
         time.sleep(0.1)
 
 
-def node_states(lab: Lab) -> dict[str, str]:
+def node_states(lab: LabSpec) -> dict[str, str]:
     """Each node's state as sinfo prints it (`idle`, `down*`), empty while the controller does not answer."""
-    rows = (line.split() for line in _ask(lab, "sinfo", "-N", "-h", "-o", "%N %T").splitlines())
+    rows = (line.split() for line in _output(lab, "sinfo", "-N", "-h", "-o", "%N %T").splitlines())
     return {row[0]: row[1] for row in rows if len(row) == 2}
 
 
-def nodes_fit(lab: Lab) -> bool:
-    """True when the controller answers and every node can work or works."""
+def nodes_fit(lab: LabSpec) -> bool:
+    """Return whether the controller answers and every node is idle or runs jobs."""
     states = node_states(lab)
     return set(states) == set(lab.node_names) and all(state in _FIT for state in states.values())
 
 
-def job_ids(lab: Lab) -> list[str]:
-    """Ids of all jobs that wait or run, an array counted once."""
-    ids = _ask(lab, "squeue", "-h", "-a", "-o", "%A %F").splitlines()
+def job_ids(lab: LabSpec) -> list[str]:
+    """Return the ids of all pending and running jobs, an array counted once."""
+    ids = _output(lab, "squeue", "-h", "-a", "-o", "%A %F").splitlines()
     return list(dict.fromkeys(line.split()[1] for line in ids if len(line.split()) == 2))
 
 
-def at_rest(lab: Lab) -> bool:
-    """True when there is no job and every node is idle."""
+def at_rest(lab: LabSpec) -> bool:
+    """Return whether there is no job and every node is idle."""
     states = node_states(lab)
     idle = set(states) == set(lab.node_names) and set(states.values()) == {"idle"}
     return idle and lab.run(["squeue", "-h", "-a", "-o", "%A"]).stdout.strip() == ""
 
 
-def wait_idle(lab: Lab, timeout: float) -> None:
+def wait_idle(lab: LabSpec, timeout: float) -> None:
     """Wait until the lab is at rest; the error says which nodes and jobs are not."""
     try:
         procs.wait_until(lambda: at_rest(lab), timeout, f"lab {lab.name} at rest", 0.1)
@@ -87,29 +84,38 @@ def wait_idle(lab: Lab, timeout: float) -> None:
         raise LabError(f"{error}; nodes {node_states(lab)}, jobs {job_ids(lab)}") from None
 
 
-def _strays(lab: Lab, node: str) -> list[int]:
-    """Processes in the node's network other than its slurmd: what a job left behind when its slurmd was killed."""
-    inode = net.inode(node)
-    return [pid for pid in procs.pids_in_netns(inode) if pid != lab.daemon(node).pid] if inode else []
+def _strays(slurmd: procs.Daemon) -> list[int]:
+    """Return the pids in a node's network other than its slurmd: left by jobs whose slurmd was killed."""
+    inode = net.inode(slurmd.name)
+    return [pid for pid in procs.pids_in_netns(inode) if pid != slurmd.pid] if inode else []
 
 
-def reset(lab: Lab, timeout: float) -> None:
-    """Mend links and daemons, end all jobs and their processes, and bring every node back to idle."""
+def restore_link(lab: LabSpec, slurmd: procs.Daemon, wake: bool = True) -> None:
+    """Put the cable of this slurmd's node back, at full speed.
+
+    Slurm checks a down node only about once a minute; `wake` makes the slurmd register at once.
+    """
+    if net.restore(lab.claim, lab.node_number(slurmd.name), slurmd.name) and wake:
+        slurmd.hangup()
+
+
+def reset(lab: LabSpec, daemons: Mapping[str, procs.Daemon], timeout: float) -> None:
+    """Repair links and daemons, end all jobs and their processes, and bring every node back to idle."""
     for node in lab.node_names:
-        lab.restore_link(node)
-    for daemon in lab.daemons.values():
+        restore_link(lab, daemons[node])
+    for daemon in daemons.values():
         daemon.cont()
         if daemon.state == "dead":
             daemon.start(wait=None if daemon.name in lab.node_names else 30)
-    lab.daemon("slurmctld").wait_ready(timeout)
+    daemons["slurmctld"].wait_ready(timeout)
     _lift_limits(lab)
     if not at_rest(lab):
         _end_jobs(lab, timeout)
     for node in lab.node_names:
-        procs.kill_pids(_strays(lab, node))
+        procs.kill_pids(_strays(daemons[node]))
 
 
-def _end_jobs(lab: Lab, timeout: float) -> None:
+def _end_jobs(lab: LabSpec, timeout: float) -> None:
     """Cancel all jobs and wait until the lab is at rest."""
     if ids := job_ids(lab):
         # Waiting jobs first, or one starts in the room that another leaves; then no grace for those that run.
@@ -128,18 +134,18 @@ def _end_jobs(lab: Lab, timeout: float) -> None:
         time.sleep(0.1)
 
 
-def _lift_limits(lab: Lab) -> None:
+def _lift_limits(lab: LabSpec) -> None:
     """Delete reservations and open every partition: what a test may have closed."""
-    for line in _ask(lab, "scontrol", "show", "reservation", "-o").splitlines():
+    for line in _output(lab, "scontrol", "show", "reservation", "-o").splitlines():
         if name := parse_job(line).get("ReservationName"):
             lab.run(["scontrol", "delete", f"reservation={name}"])
-    for line in _ask(lab, "sinfo", "-h", "-a", "-o", "%R %a").splitlines():
+    for line in _output(lab, "sinfo", "-h", "-a", "-o", "%R %a").splitlines():
         name, _, state = line.partition(" ")
         if state != "up":
             lab.run(["scontrol", "update", f"partitionname={name}", "state=up"])
 
 
-def _nudge(lab: Lab) -> None:
+def _nudge(lab: LabSpec) -> None:
     """Cancel what is still queued (a requeue comes back), and free nodes that are down, drained or stuck."""
     if ids := job_ids(lab):
         lab.run(["scancel", *ids[:200]])

@@ -21,7 +21,7 @@ PROGRAMS = (
 
 
 def make(slurm: str) -> str:
-    """Make the folder unless it is there, and return the version that its slurmctld says; takes about a minute."""
+    """Make the folder if it is missing, and return its slurmctld's version; takes about a minute."""
     with lock(f"slurm-{slurm}", timeout=1800):
         if not root(slurm).exists():
             cache = root(slurm).parent
@@ -42,7 +42,7 @@ def make(slurm: str) -> str:
 
 
 def mirror(targets: Iterable[str]) -> str:
-    """The address of Debian's archive among lines `ORIGIN CODENAME ADDRESS` of apt's sources."""
+    """Return the address of Debian's archive among lines `ORIGIN CODENAME ADDRESS` of apt's sources."""
     for line in targets:
         origin, _, rest = line.partition(" ")
         codename, _, address = rest.partition(" ")
@@ -57,8 +57,8 @@ def _fill(folder: Path, release: str) -> None:
     address = mirror(subprocess.run(argv, capture_output=True, text=True, check=False).stdout.splitlines())
     # In mounts and processes of its own: what debootstrap mounts and starts in the folder ends with us, however we end.
     apart = ["setpriv", "--pdeathsig", "KILL", "unshare", "--mount", "--pid", "--fork", "--kill-child"]
-    argv = [*apart, "debootstrap", "--variant=minbase", f"--include={','.join(PACKAGES)}", release, folder, address]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    argv = [*apart, "debootstrap", "--variant=minbase", f"--include={','.join(PACKAGES)}", release, str(folder)]
+    done = subprocess.run([*argv, address], capture_output=True, text=True, check=False)
     if done.returncode != 0:
         log = folder / "debootstrap" / "debootstrap.log"
         text = log.read_text(errors="replace") if log.exists() else ""
@@ -81,7 +81,7 @@ def _take(folder: Path, final: Path, name: str) -> None:
     # An RPATH and no RUNPATH: it holds for the plugins too, which are loaded later. slurmctld and slurmd start
     # themselves again from /proc/self/exe, so a call of the loader with the program as its argument would not do.
     where = f"{ours}:{ours / libraries.name}"
-    argv = ["--set-interpreter", ours / Path(loader.stdout.strip()).name, "--force-rpath", "--set-rpath", where]
+    argv = ["--set-interpreter", f"{ours}/{Path(loader.stdout.strip()).name}", "--force-rpath", "--set-rpath", where]
     subprocess.run(["patchelf", *argv, target], check=True)
 
 

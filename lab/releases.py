@@ -14,7 +14,7 @@ from pathlib import Path
 from lab.errors import LabError
 
 CACHE = Path("/var/cache/clusterrun-lab")
-#: Slurm version -> the Debian release that ships it. Versions move in sid: what is there is said at the installation.
+#: Slurm version -> the Debian release that ships it. Versions move in sid: the installation prints the exact one.
 RELEASES = {"24.11": "trixie", "26.05": "sid"}
 SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 #: The variable that names the version of every lab that is not given one.
@@ -22,12 +22,12 @@ VARIABLE = "CLUSTERRUN_LAB_SLURM"
 
 
 def default() -> str:
-    """The version that the environment names; an empty text is this machine's own."""
+    """Return the version that the environment names; an empty text is this machine's own."""
     return checked(os.environ.get(VARIABLE, ""))
 
 
 def checked(slurm: str) -> str:
-    """The version as a lab keeps it, empty for this machine's own; raises LabError for one that no release ships."""
+    """Return the version, empty for this machine's own; raise LabError for one that no release ships."""
     if slurm in ("", *RELEASES):
         return slurm
     own = found("")
@@ -38,22 +38,22 @@ def checked(slurm: str) -> str:
 
 
 def root(slurm: str) -> Path:
-    """The folder of the release that ships this version; it is there once it is whole."""
+    """Return the folder of the release that ships this version; it is there once it is whole."""
     return CACHE / f"slurm-{slurm}"
 
 
 def programs(slurm: str) -> Path:
-    """The folder with this version's programs, to be first on PATH."""
+    """Return the folder with this version's programs, to be first on PATH."""
     return root(slurm) / "lab" / "bin"
 
 
 def search_path(slurm: str, rest: str = SEARCH_PATH) -> str:
-    """A PATH on which this version's programs come first."""
+    """Return a PATH on which this version's programs come first."""
     return f"{programs(slurm)}:{rest}" if slurm else rest
 
 
 def plugins(slurm: str) -> Path:
-    """The folder with this version's plugins."""
+    """Return the folder with this version's plugins."""
     found = next(root(slurm).glob("usr/lib/*/slurm-wlm"), None)
     if found is None:
         raise LabError(f"Slurm {slurm} is not installed: python -m lab.install --slurm {slurm}")
@@ -61,7 +61,7 @@ def plugins(slurm: str) -> Path:
 
 
 def found(slurm: str) -> str:
-    """What this version's slurmctld says that it is, such as 24.11.5; empty where there is none that runs."""
+    """Return the full version of this version's slurmctld, such as 24.11.5; empty where it does not run."""
     slurmctld = shutil.which("slurmctld", path=str(programs(slurm)) if slurm else SEARCH_PATH)
     if slurmctld is None:
         return ""

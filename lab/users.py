@@ -19,7 +19,7 @@ from pathlib import Path
 
 from lab import claims
 from lab.errors import LabError
-from lab.install import SEARCH_PATH
+from lab.releases import SEARCH_PATH
 
 GROUP = "crlab"
 NAMES = ("crlab-a", "crlab-b", "crlab-c")
@@ -51,7 +51,7 @@ def ensure() -> list[User]:
 
 
 def _user(name: str) -> User:
-    """Raises KeyError where there is no such user, or it is not in the group."""
+    """Raise KeyError where there is no such user, or it is not in the group."""
     entry = pwd.getpwnam(name)
     groups = tuple(os.getgrouplist(name, entry.pw_gid))
     if grp.getgrnam(GROUP).gr_gid not in groups:
@@ -66,9 +66,9 @@ def _admin(argv: Sequence[str]) -> None:
 
 
 def interpreter(user: User) -> str:
-    """A Python of this program's own version that the user may run; raises LabError.
+    """Return a Python of this program's own version that the user may run; raises LabError.
 
-    The one that runs this program may stand in a home folder that nobody else may enter.
+    The Python that runs this program may be in a home folder that other users cannot enter.
     """
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     found = [str(Path(sys.executable).resolve()), shutil.which(f"python{version}", path=SEARCH_PATH)]
@@ -92,8 +92,8 @@ def _may_run(path: str, user: User) -> bool:
 def install(folder: Path, python: str, code: Path, packages: Path) -> None:
     """Make an environment that every user may run, as a site has one in /opt.
 
-    `code` is the checkout, whose package is copied; `packages` is a site-packages folder. It is used where it
-    stands if others may read it, else its files are linked into the environment.
+    `code` is the checkout, whose package is copied; `packages` is a site-packages folder. It is used in
+    place if others may read it, else its files are linked into the environment.
     """
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     site = folder / "lib" / version / "site-packages"

@@ -2,8 +2,7 @@
 
 Real jobs on a lab of its own: one that trains, one that waits, one that is held, one that failed. Each verb is then
 shown on a terminal of 80 and of 200 columns, dark and light. Colours are not in the text: that the light and the dark
-capture of a still screen are equal shows that nothing is said by colour alone. A verb that does not exist is left out,
-and said so.
+capture of a still screen are equal shows that nothing depends on colour alone. A missing verb is skipped with a note.
 """
 
 from __future__ import annotations
@@ -27,10 +26,10 @@ from clusterrun.cli import VERBS
 from lab.cluster import Lab
 from tests.installed_command import CLUSTERRUN, Job, Site, until
 
-HOME = Path("/tmp/demo")  # stands in the captures: a neutral place
+HOME = Path("/tmp/demo")  # appears in the captures: a neutral place
 OUT = Path(__file__).resolve().parents[1] / "docs" / "screens"
 SIZES = {80: 24, 200: 40}
-THEMES = {"dark": "15;0", "light": "0;15"}  # COLORFGBG, by which a terminal tells
+THEMES = {"dark": "15;0", "light": "0;15"}  # COLORFGBG, by which a terminal announces it
 ESCAPES = re.compile(r"\x1b\[[0-9;?<>=]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-_=>]")
 
 
@@ -51,7 +50,7 @@ def main() -> None:
 
 
 def start_jobs(site: Site) -> dict[str, Job]:
-    """The jobs that are shown, each as far as it should be."""
+    """Start the jobs of the screens, and wait until each is in its state."""
     (site.project / "broken.py").write_text("import torchvison\n")
     two_by_two = ("--nodes", "2", "--tasks-per-node", "2", "--gpus-per-node", "0")
     train = ("--set", "steps=4000", "--set", "eval_every=0")
@@ -92,7 +91,7 @@ def capture(wanted: list[str], site: Site, jobs: dict[str, Job]) -> None:
 
 
 def typed(site: Site, words: tuple[str, ...], width: int, height: int, colours: str) -> str:
-    """What a command prints on a terminal of that size, after the line that was typed."""
+    """Return a command line and what it prints on a terminal of that size."""
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
     env = {**site.env, "TERM": "xterm-256color", "COLORFGBG": colours}
@@ -110,7 +109,7 @@ def typed(site: Site, words: tuple[str, ...], width: int, height: int, colours: 
     while True:
         try:
             data = os.read(master, 65536)
-        except OSError:  # how Linux says that nobody writes any more
+        except OSError:  # how Linux reports that all writers are closed
             break
         if not data:
             break
@@ -121,7 +120,7 @@ def typed(site: Site, words: tuple[str, ...], width: int, height: int, colours: 
 
 
 def top(site: Site, job: Job, size: tuple[int, int], theme: str) -> dict[str, str]:
-    """The live view: of all jobs, and of one."""
+    """Return the screens of `top`: all jobs, and one job."""
     from clusterrun.cluster import Cluster
     from clusterrun.top.app import Top
     from clusterrun.top.source import Source
@@ -147,7 +146,7 @@ def top(site: Site, job: Job, size: tuple[int, int], theme: str) -> dict[str, st
 
 
 def screen(app: Any) -> str:
-    """What stands on the app's screen, as textual makes its own screenshots."""
+    """Return the text on the app's screen, as textual's own screenshots find it."""
     from rich.console import Console
 
     width, height = app.size

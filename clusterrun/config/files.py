@@ -16,10 +16,7 @@ USER_FILE = "clusterrun/config.toml"
 
 
 def find_root(cwd: Path | None = None) -> Path:
-    """Return the project's root: the nearest folder upward with a trusted ``clusterrun.toml``, else ``cwd``.
-
-    The default is the current folder. Raises RequestError if it was deleted.
-    """
+    """Return the project's root: the nearest folder upward with a trusted ``clusterrun.toml``, else ``cwd``."""
     return find_root_and_notices(cwd)[0]
 
 
@@ -95,6 +92,4 @@ def user_profile_path(environ: Mapping[str, str], home: Path | None) -> Path | N
 
 def display_path(path: Path, home: Path | None) -> str:
     """Return a path for messages: ``~/…`` below the home folder."""
-    if home and path.is_relative_to(home):
-        return f"~/{path.relative_to(home)}"
-    return str(path)
+    return f"~/{path.relative_to(home)}" if home and path.is_relative_to(home) else str(path)

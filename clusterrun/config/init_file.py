@@ -22,26 +22,22 @@ _UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\u2028\u2029\u202a-\u202e
 
 def config_text(facts: Survey) -> str:
     """Return the text of the file; it is valid as it is and with any suggestion enabled."""
+    on_slurm = facts.slurm == "yes"
     lines = [
-        *_say(
+        *_comment(
             "Settings of this project, written by `clusterrun init`. The names are those of the flags. Flags and job "
             "files override this file, and it overrides ~/.config/clusterrun/config.toml. "
-            "To enable a setting, remove the # in front of it."
+            "To enable a setting, remove the # in front of it.",
+            "",
         ),
+        *(_slurm(facts) if on_slurm else _local(facts)),
         "",
-    ]
-    lines += _slurm(facts) if facts.slurm == "yes" else _local(facts)
-    lines += [
-        "",
-        *_say("The default job: a file in jobs/ or a job shipped with clusterrun."),
-        '#job = "lm"',
-        "",
-        *_say("Shell lines to run once on the first node before the ranks start; environment variables."),
+        *_comment("The default job: a file in jobs/ or a job shipped with clusterrun.", '#job = "lm"', ""),
+        *_comment("Shell lines to run once on the first node before the ranks start; environment variables."),
         '#setup = ["module load cuda"]',
         '#env.NCCL_DEBUG = "WARN"',
+        *(_other_partitions(facts) if on_slurm else ()),
     ]
-    if facts.slurm == "yes":
-        lines += _other_partitions(facts)
     return "\n".join(lines) + "\n"
 
 
@@ -58,34 +54,35 @@ def _slurm(facts: Survey) -> list[str]:
     name = f" {facts.cluster}" if facts.cluster else ""
     chosen = choose_partition(facts)
     lines = [
-        *_say(f"Slurm{name} was found. With auto, jobs run on this machine when Slurm is down."),
-        'scheduler = "slurm"',
-        "",
+        *_comment(
+            f"Slurm{name} was found. With auto, jobs run on this machine when Slurm is down.", 'scheduler = "slurm"', ""
+        ),
         *_partition_table(facts.partitions),
     ]
     if chosen is None:
-        return [*lines, *_say("No partition is available to you."), '#partition = "NAME"', *_accounts(facts, None)]
+        return [*lines, *_comment("No partition is available to you.", '#partition = "NAME"'), *_accounts(facts, None)]
     typical = chosen.typical
-    lines.append(f"partition = {toml_text(chosen.name)}")
     if not chosen.default:
-        lines[-1:] = [*_say("Slurm's default partition has no GPUs; this one has the most:"), lines[-1]]
+        lines += _comment("Slurm's default partition has no GPUs; this one has the most:")
+    lines.append(f"partition = {toml_text(chosen.name)}")
     gpus = typical.gpu_count if typical else 0
     if typical:
-        lines += ["", *_say(_gpu_text(chosen)), f"gpus-per-node = {gpus}"]
+        lines += ["", *_comment(_gpu_text(chosen), f"gpus-per-node = {gpus}")]
     if kinds := sorted({kind for n in chosen.nodes for kind, _ in n.gpus if kind}):
         number = max(n for node in chosen.nodes for kind, n in node.gpus if kind == kinds[0])
         many = "Types" if len(kinds) > 1 else "Type"
-        lines += [*_say(f"{many}: {', '.join(kinds)}. To request one type, instead of gpus-per-node:")]
-        lines += [f"#gres = {toml_text(f'gpu:{kinds[0]}:{number}')}"]
+        lines += _comment(
+            f"{many}: {', '.join(kinds)}. To request one type, instead of gpus-per-node:",
+            f"#gres = {toml_text(f'gpu:{kinds[0]}:{number}')}",
+        )
     lines += ["#nodes = 2"]
     if typical and typical.cpus:
-        lines += [*_say("CPU cores per rank: a node's cores divided by its GPUs. Slurm's default is one.")]
+        lines += _comment("CPU cores per rank: a node's cores divided by its GPUs. Slurm's default is one.")
         lines += [f"#cpus-per-task = {max(1, typical.cpus // max(1, gpus))}"]
     if typical and typical.memory:
-        lines += [*_say(f"Memory per node (a node has {typical.memory} MB).")]
-        lines += [f"#mem = {toml_text(f'{typical.memory * 9 // 10}M')}"]
-    lines += ["", *_say(_time_text(chosen))]
-    lines += [f"#time = {toml_text(_time(chosen.time_limit))}"]
+        text = f"Memory per node (a node has {typical.memory} MB)."
+        lines += _comment(text, f"#mem = {toml_text(f'{typical.memory * 9 // 10}M')}")
+    lines += ["", *_comment(_time_text(chosen), f"#time = {toml_text(_time(chosen.time_limit))}")]
     return lines + _accounts(facts, chosen)
 
 
@@ -95,30 +92,24 @@ def _accounts(facts: Survey, chosen: PartitionSummary | None) -> list[str]:
     accounts = list(dict.fromkeys(a.account for a in mine or facts.associations))
     qualities = list(dict.fromkeys(q for a in mine or facts.associations for q in a.qos))
     if accounts:
-        lines += _say(f"Your accounts: {', '.join(accounts)}. Without this setting Slurm uses your default account.")
-        lines += [f"#account = {toml_text(accounts[0])}"]
+        text = f"Your accounts: {', '.join(accounts)}. Without this setting Slurm uses your default account."
+        lines += _comment(text, f"#account = {toml_text(accounts[0])}")
     elif facts.accounting == "yes" and "associations" in facts.enforce:
-        lines += _say("You have no Slurm account, but this cluster requires one: ask the site's support.")
-        lines += ['#account = "NAME"']
+        text = "You have no Slurm account, but this cluster requires one: ask the site's support."
+        lines += _comment(text, '#account = "NAME"')
     else:
         why = {"none": "Slurm has no accounting here", "silent": "Accounting did not answer", "yes": "No account found"}
-        lines += [*_say(f"{why[facts.accounting]}: set it only if the site requires one."), '#account = "NAME"']
+        lines += _comment(f"{why[facts.accounting]}: set it only if the site requires one.", '#account = "NAME"')
     if qualities:
-        lines += [*_say(f"Your QOS: {', '.join(qualities)}."), f"#qos = {toml_text(qualities[0])}"]
+        lines += _comment(f"Your QOS: {', '.join(qualities)}.", f"#qos = {toml_text(qualities[0])}")
     return lines
 
 
 def _other_partitions(facts: Survey) -> list[str]:
     chosen = choose_partition(facts)
     others = [p for p in facts.partitions if p.up and p.gpu_total and p is not chosen][:_MOST_PROFILES]
-    lines = (
-        [
-            "",
-            *_say("The other partitions with GPUs: submit --profile NAME. The settings above apply to all."),
-        ]
-        if others
-        else []
-    )
+    text = "The other partitions with GPUs: submit --profile NAME. The settings above apply to all."
+    lines = ["", *_comment(text)] if others else []
     for p in others:
         name = p.name if re.fullmatch(r"[A-Za-z0-9_-]+", p.name) else toml_text(p.name)
         gpus = p.typical.gpu_count if p.typical else 0
@@ -129,22 +120,15 @@ def _other_partitions(facts: Survey) -> list[str]:
 def _local(facts: Survey) -> list[str]:
     detail = f" ({facts.detail})" if facts.detail else ""
     if facts.slurm == "silent":
-        return [
-            *_say(f"Slurm is installed but did not answer{detail}: run `clusterrun init` again later."),
-            '#scheduler = "slurm"',
-            '#partition = "NAME"',
-            '#account = "NAME"',
-            '#time = "1-00:00:00"',
+        return _comment(
+            f"Slurm is installed but did not answer{detail}: run `clusterrun init` again later.",
+            '#scheduler = "slurm"', '#partition = "NAME"', '#account = "NAME"', '#time = "1-00:00:00"',
             "#gpus-per-node = 4",
-        ]
-    lines = [*_say(f"Slurm not found{detail}; jobs run on this machine."), 'scheduler = "local"', ""]
+        )  # fmt: skip
+    lines = _comment(f"Slurm not found{detail}; jobs run on this machine.", 'scheduler = "local"', "")
     if facts.local_gpus:
-        return [*lines, *_say("One rank per GPU of this machine."), f"gpus-per-node = {facts.local_gpus}"]
-    return [
-        *lines,
-        *_say("No GPU found on this machine: the ranks use its CPU (gloo)."),
-        "#tasks-per-node = 2",
-    ]
+        return lines + _comment("One rank per GPU of this machine.", f"gpus-per-node = {facts.local_gpus}")
+    return lines + _comment("No GPU found on this machine: the ranks use its CPU (gloo).", "#tasks-per-node = 2")
 
 
 def _partition_table(partitions: Iterable[PartitionSummary]) -> list[str]:
@@ -156,10 +140,9 @@ def _partition_table(partitions: Iterable[PartitionSummary]) -> list[str]:
         cpus = str(t.cpus) if t else "0"
         rows.append((f"{p.name}{'*' if p.default else ''}", str(p.node_count), str(usable), kinds, cpus, p.time_limit))
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    head = _say("The partitions at that time (* is the default; GPUs and CPUs are those of most nodes):")
-    return head + [
-        f"#   {_plain('  '.join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)))}".rstrip() for row in rows
-    ]
+    head = _comment("The partitions at that time (* is the default; GPUs and CPUs are those of most nodes):")
+    lines = ("  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)) for row in rows)
+    return head + [f"#   {_UNSAFE.sub('?', line)}".rstrip() for line in lines]
 
 
 def _gpu_text(partition: PartitionSummary) -> str:
@@ -190,10 +173,7 @@ def toml_text(text: str) -> str:
     return '"' + re.sub(r"[\x00-\x1f\x7f-\x9f]", lambda m: f"\\u{ord(m[0]):04x}", clean) + '"'
 
 
-def _say(text: str) -> list[str]:
-    """Return text as comment lines, without control characters."""
-    return [f"# {line}" for line in textwrap.wrap(_plain(text), 100, break_long_words=False) or [""]]
-
-
-def _plain(text: str) -> str:
-    return _UNSAFE.sub("?", text)
+def _comment(text: str, *settings: str) -> list[str]:
+    """Return text as comment lines, without control characters, and the settings below them."""
+    lines = textwrap.wrap(_UNSAFE.sub("?", text), 100, break_long_words=False) or [""]
+    return [*(f"# {line}" for line in lines), *settings]

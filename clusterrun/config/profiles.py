@@ -21,7 +21,6 @@ from typing import Any, Literal, cast
 from clusterrun.config.files import (
     PROJECT_FILE,
     display_path,
-    find_root,
     find_root_and_notices,
     home_folder,
     is_file,
@@ -33,8 +32,6 @@ from clusterrun.config.toml_lines import Document, nearest, parse
 from clusterrun.config.toml_values import read_values, resolve, text_at, unknown_key
 from clusterrun.errors import RequestError
 from clusterrun.jobspec.fields import FIELD, Value, gres_gpus
-
-__all__ = ["JobFile", "Profiles", "find_root", "list_jobs", "load_job", "load_profiles", "merge", "nearest"]
 
 DEFAULT_JOB = "lm"
 WorkKind = Literal["task", "script", "module", "command"]
@@ -92,34 +89,27 @@ def load_profiles(cwd: Path | None, environ: Mapping[str, str], profile: str | N
     home = home_folder(environ)
     files = []
     if is_file(root / PROJECT_FILE) and not why_unused(root / PROJECT_FILE):
-        files.append(
-            _read_profile(parse(PROJECT_FILE, read_config(root / PROJECT_FILE, PROJECT_FILE)), base=root, home=home)
-        )
+        raw = read_config(root / PROJECT_FILE, PROJECT_FILE)
+        files.append(_read_profile(parse(PROJECT_FILE, raw, root, home)))
     user = user_profile_path(environ, home)
     if user and is_file(user):
         source = display_path(user, home)
         if why := why_unused(user):
             notices.append(f"{source} is not used: {why}")
         else:
-            files.append(_read_profile(parse(source, read_config(user, source)), base=user.parent, home=home))
+            files.append(_read_profile(parse(source, read_config(user, source), user.parent, home)))
     chosen = Value(profile, "--profile") if profile else _first("default-profile", (f.top for f in files))
     if chosen and not any(chosen.value in f.tables for f in files):
         names = sorted({name for f in files for name in f.tables})
-        raise RequestError(
-            f"no profile {chosen.value!r} ({chosen.source})",
-            hint=f"{nearest(chosen.value, names)} available: {', '.join(names)}".strip()
-            if names
-            else f"add a table [profile.{chosen.value}] to {PROJECT_FILE}",
-        )
+        hint = f"{nearest(chosen.value, names)} available: {', '.join(names)}".strip()
+        if not names:
+            hint = f"add a table [profile.{chosen.value}] to {PROJECT_FILE}"
+        raise RequestError(f"no profile {chosen.value!r} ({chosen.source})", hint=hint)
     levels = [t for f in files for t in ((f.tables.get(chosen.value) if chosen else None), f.top) if t is not None]
     job = _first("job", levels) or Value(DEFAULT_JOB, "default")
     settings = [{k: v for k, v in level.items() if k in FIELD} for level in levels]
-    return Profiles(root, job, [*settings, environment_level(environ)], notices)
-
-
-def environment_level(environ: Mapping[str, str]) -> dict[str, Value]:
-    """Return the settings from sbatch's variables; an empty variable counts as not set."""
-    return {key: Value(environ[name], name) for name, key in reversed(ENVIRONMENT) if environ.get(name)}
+    variables = {key: Value(environ[name], name) for name, key in reversed(ENVIRONMENT) if environ.get(name)}
+    return Profiles(root, job, [*settings, variables], notices)
 
 
 def load_job(name: str, root: Path, *, cwd: Path | None = None, environ: Mapping[str, str] | None = None) -> JobFile:
@@ -138,12 +128,11 @@ def load_job(name: str, root: Path, *, cwd: Path | None = None, environ: Mapping
         source = str(path.relative_to(root)) if path.is_relative_to(root) else display_path(path, home)
         named_by_path = "/" in name
         if not named_by_path and (why := why_unused(path)):
-            raise RequestError(
-                f"not using {source} by its name alone: {why}", hint=f"check its content, then give its path: {path}"
-            )
-        return _read_job(parse(source, read_config(path, source, trusted=not named_by_path)), path, root, home)
+            hint = f"check its content, then give its path: {path}"
+            raise RequestError(f"not using {source} by its name alone: {why}", hint=hint)
+        return _read_job(parse(source, read_config(path, source, trusted=not named_by_path), root, home), path)
     if (stem := name.removesuffix(".toml")) in (shipped := _shipped()):
-        return _read_job(parse(f"{stem} (shipped)", shipped[stem].read_bytes()), None, root, home)
+        return _read_job(parse(f"{stem} (shipped)", shipped[stem].read_bytes(), root, home), None)
     raise _no_job(name, root, path)
 
 
@@ -171,16 +160,12 @@ def merge(levels: Sequence[Mapping[str, Value]]) -> dict[str, Value]:
         for name, value in level.items():
             if FIELD[name].kind == "map" and name in merged:
                 merged[name] = _join(merged[name], value)
-            elif name not in merged and not (name in rival and _displaces(rival[name], above, name, value)):
-                merged[name] = value
+            elif name not in merged:
+                other = above.get(rival.get(name, ""))
+                gres = value.value if name == "gres" else other and other.value
+                if other is None or not isinstance(gres, str) or gres_gpus(gres) is None:
+                    merged[name] = value
     return merged
-
-
-def _displaces(upper: str, above: Mapping[str, Value], lower: str, value: Value) -> bool:
-    if upper not in above:
-        return False
-    gres = above[upper].value if upper == "gres" else value.value
-    return isinstance(gres, str) and gres_gpus(gres) is not None
 
 
 def _join(upper: Value, lower: Value) -> Value:
@@ -195,7 +180,7 @@ class _ProfileFile:
     tables: dict[str, dict[str, Value]]
 
 
-def _read_profile(document: Document, *, base: Path, home: Path | None) -> _ProfileFile:
+def _read_profile(document: Document) -> _ProfileFile:
     """Return the values at the top of a profile file and in its tables."""
     tables = document.data.get("profile", {})
     if not isinstance(tables, dict) or not all(isinstance(t, dict) for t in tables.values()):
@@ -205,14 +190,12 @@ def _read_profile(document: Document, *, base: Path, home: Path | None) -> _Prof
         )  # fmt: skip
     top = {k: v for k, v in document.data.items() if k != "profile"}
     return _ProfileFile(
-        _profile_level(document, (), top, base=base, home=home),
-        {n: _profile_level(document, ("profile", n), table, base=base, home=home) for n, table in tables.items()},
+        _profile_level(document, (), top),
+        {name: _profile_level(document, ("profile", name), table) for name, table in tables.items()},
     )
 
 
-def _profile_level(
-    document: Document, path: tuple[str, ...], table: Mapping[str, Any], *, base: Path, home: Path | None
-) -> dict[str, Value]:
+def _profile_level(document: Document, path: tuple[str, ...], table: Mapping[str, Any]) -> dict[str, Value]:
     source = f"{document.source} [{'.'.join(path)}]" if path else document.source
     own = ("job",) if path else ("job", "default-profile")
     spelled = {key.replace("_", "-"): key for key in table}
@@ -223,11 +206,11 @@ def _profile_level(
             else:
                 message, hint = f"{name} belongs at the top of the file", "move it out of the profile's table"
             raise document.error([*path, spelled[name]], message, hint=hint)
-    values = read_values(document, path, table, source, base=base, home=home, own=own)
+    values = read_values(document, path, table, source, own=own)
     return values | {name: Value(text_at(document, (*path, spelled[name])), source) for name in own if name in spelled}
 
 
-def _read_job(document: Document, path: Path | None, root: Path, home: Path | None) -> JobFile:
+def _read_job(document: Document, path: Path | None) -> JobFile:
     data = document.data
     for name in _PROFILE_KEYS:
         if key := next((k for k in data if k.replace("_", "-") == name), None):
@@ -248,8 +231,8 @@ def _read_job(document: Document, path: Path | None, root: Path, home: Path | No
     if args and kind == "task":
         raise document.error(["args"], "a task takes no args", hint="write its settings below [set]: steps = 300")
     if kind == "script" or (kind == "command" and "/" in target):
-        target = resolve(target, root, home)
-    values = read_values(document, (), data, document.source, base=root, home=home, own=_JOB_KEYS)
+        target = resolve(target, document.base, document.home)
+    values = read_values(document, (), data, document.source, own=_JOB_KEYS)
     if "set" in values and kind != "task":
         raise document.error(["set"], f"[set] is only for tasks, but this job has a {kind}", hint="use args, or [env]")
     return JobFile(source=document.source, path=path, values=values, kind=kind, target=target, args=tuple(args))

@@ -23,7 +23,7 @@ Run = Callable[[Sequence[str]], Completed]
 class Survey:
     """The properties of a cluster. ``slurm`` and ``accounting`` are ``silent`` if installed but not answering.
 
-    ``detail`` is Slurm's message if it did not answer. ``message_timeout`` and ``min_job_age`` are in seconds.
+    ``detail`` is Slurm's message if it did not answer.
     """
 
     slurm: Presence
@@ -32,15 +32,8 @@ class Survey:
     partitions: tuple[PartitionSummary, ...] = ()
     accounting: Presence = "none"
     enforce: tuple[str, ...] = ()
-    message_timeout: int | None = None
-    min_job_age: int | None = None
     associations: tuple[Association, ...] = ()
     local_gpus: int = 0
-
-
-def gpus_argv() -> list[str]:
-    """Return the command that lists the GPUs of this machine."""
-    return ["nvidia-smi", "-L"]
 
 
 def parse_local_gpus(text: str) -> int:
@@ -53,7 +46,7 @@ def run_survey(run: Run, user: str) -> Survey:
     sinfo = _try(run, sinfo_argv())
     if sinfo.status != 0:
         absent = sinfo.status == _NOT_STARTED or "configuration source" in sinfo.stderr
-        gpus = _try(run, gpus_argv())
+        gpus = _try(run, ["nvidia-smi", "-L"])
         count = parse_local_gpus(gpus.stdout) if gpus.status == 0 else 0
         detail = _last_line(sinfo.stderr or sinfo.stdout)
         return Survey(slurm="none" if absent else "silent", detail=detail, local_gpus=count)
@@ -68,11 +61,7 @@ def run_survey(run: Run, user: str) -> Survey:
         cluster=cluster,
         partitions=parse_sinfo(sinfo.stdout),
         accounting=accounting,
-        enforce=tuple(
-            w for w in re.split(r"[,\s]+", config.get("AccountingStorageEnforce", "")) if w not in ("", "none")
-        ),
-        message_timeout=_seconds(config.get("MessageTimeout", "")),
-        min_job_age=_seconds(config.get("MinJobAge", "")),
+        enforce=tuple(w for w in re.findall(r"[^,\s]+", config.get("AccountingStorageEnforce", "")) if w != "none"),
         associations=parse_associations(mine.stdout) if mine.status == 0 else (),
     )
 
@@ -86,11 +75,6 @@ def _try(run: Run, argv: Sequence[str]) -> Completed:
     except CommandError as error:
         status = 1 if error.timed_out else _NOT_STARTED if error.status is None else error.status
         return Completed(status, error.stdout, error.stderr or error.message)
-
-
-def _seconds(text: str) -> int | None:
-    match = re.match(r"[0-9]{1,9}", text)
-    return int(match[0]) if match else None
 
 
 def _last_line(text: str) -> str:

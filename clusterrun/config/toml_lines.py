@@ -7,6 +7,7 @@ import re
 import tomllib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from clusterrun.errors import ConfigError
@@ -18,11 +19,13 @@ _PLACE = re.compile(r" \(at (?:line (?P<line>\d+), column (?P<column>\d+)|end of
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A parsed file: its name for messages, its text, its data."""
+    """A parsed file: its name for messages, its text, its data, and what its file paths start from."""
 
     source: str
     text: str
     data: dict[str, Any]
+    base: Path = Path()
+    home: Path | None = None
 
     def error(self, path: Sequence[str], message: str, *, hint: str = "") -> ConfigError:
         """Return an error about the key at ``path``: ``FILE:LINE: message``, or without the line if it is not found."""
@@ -30,7 +33,7 @@ class Document:
         return ConfigError(f"{self.source}{f':{line}' if line else ''}: {message}", hint=hint)
 
 
-def parse(source: str, raw: bytes) -> Document:
+def parse(source: str, raw: bytes, base: Path = Path(), home: Path | None = None) -> Document:
     """Parse the bytes of a TOML file. Raises ConfigError with the line of a syntax error."""
     try:
         # tomllib counts lines by \n only; Windows editors write a byte order mark and \r\n
@@ -39,7 +42,7 @@ def parse(source: str, raw: bytes) -> Document:
         line = raw.count(b"\n", 0, error.start) + 1
         raise ConfigError(f"{source}:{line}: not UTF-8 text", hint="save the file as UTF-8") from None
     try:
-        return Document(source, text, tomllib.loads(text))
+        return Document(source, text, tomllib.loads(text), base, home)
     except RecursionError:
         raise ConfigError(f"{source}: nested too deeply", hint="is it the right file?") from None
     except ValueError as error:  # TOMLDecodeError, and int()'s own for a number of thousands of digits

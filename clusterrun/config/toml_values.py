@@ -14,13 +14,11 @@ from clusterrun.jobspec.fields import FIELD, Field, Value
 
 
 def read_values(
-    document: Document, path: Sequence[str], table: Mapping[str, Any], source: str,
-    *, base: Path, home: Path | None, own: Sequence[str] = (),
-) -> dict[str, Value]:  # fmt: skip
+    document: Document, path: Sequence[str], table: Mapping[str, Any], source: str, *, own: Sequence[str] = ()
+) -> dict[str, Value]:
     """Return the values of a table's keys, written with dashes or underscores; ``own`` are keys for the caller.
 
-    ``path`` is the table's path in the document. Relative file paths start from ``base``, the file's project. Types
-    are checked here, ranges and forbidden characters in ``spec.build_spec``.
+    ``path`` is the table's path in the document. Types are checked here, the rest in ``spec.build_spec``.
     """
     if unknown := unknown_key(document, path, table, own=own):
         raise unknown
@@ -33,7 +31,7 @@ def read_values(
             raise document.error([*path, key], f"{name} is set twice, with - and with _", hint="keep one of them")
         _check_type(document, [*path, key], FIELD[name], value)
         if name == "template" or (name == "python" and "/" in value):  # a bare python3 is looked up on PATH
-            values[name] = Value(resolve(value, base, home), source)
+            values[name] = Value(resolve(value, document.base, document.home), source)
         else:
             values[name] = Value(value, source)
     return values
@@ -44,7 +42,7 @@ def unknown_key(
 ) -> ConfigError | None:
     """Return the error about the first unknown key, with the nearest known one as the hint, or None."""
     for key in table:
-        if key.replace("_", "-") not in FIELD and key.replace("_", "-") not in own:
+        if key.replace("_", "-") not in (*FIELD, *own):
             hint = nearest(key, [*FIELD, *own]) or "see the flags in `clusterrun submit --help`"
             return document.error([*path, key], f"unknown key {key!r}", hint=hint)
     return None
@@ -56,8 +54,7 @@ def text_at(document: Document, path: Sequence[str]) -> str:
     for key in path:
         value = value[key]
     if not isinstance(value, str) or not value or "\0" in value:
-        message = f"{path[-1]} must be a string, not {_typed(value)}"
-        raise document.error(path, message, hint=_quoted(path[-1], value))
+        raise document.error(path, f"{path[-1]} must be a string, not {_typed(value)}", hint=_quoted(path[-1], value))
     return value
 
 
@@ -90,9 +87,8 @@ def _check_type(document: Document, path: Sequence[str], field: Field, value: An
 def _check_map(document: Document, path: Sequence[str], field: Field, value: Any) -> None:
     key = path[-1]
     if not isinstance(value, dict):
-        raise document.error(
-            path, f"{key} must be a table, not {_typed(value)}", hint=f"write [{key}] with NAME = VALUE lines below it"
-        )
+        hint = f"write [{key}] with NAME = VALUE lines below it"
+        raise document.error(path, f"{key} must be a table, not {_typed(value)}", hint=hint)
     for name, item in value.items():
         where = [*path, name]
         if field.name == "env":

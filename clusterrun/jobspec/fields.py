@@ -6,6 +6,7 @@ Flags, job files and profiles use the same names. Each value carries its source 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -24,65 +25,48 @@ NAME_BYTES = 40
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One option: name, kind, help text, and whether it is an ``#SBATCH`` directive of the same name."""
+    """One option; ``directive`` means that it is an ``#SBATCH`` directive of the same name."""
 
     name: str
     kind: Kind
+    metavar: str
     help: str
     directive: bool = False
     least: int = 0
-    metavar: str = ""
 
 
 FIELDS: tuple[Field, ...] = (
-    Field("scheduler", "text", "slurm, local, or auto (Slurm if available, else this machine).", metavar="NAME"),
-    Field("nodes", "int", "Number of nodes.", least=1, metavar="N"),
-    Field("gpus-per-node", "int", "GPUs per node, one rank per GPU; 0 for a CPU job.", least=0, metavar="N"),
-    Field("tasks-per-node", "int", "Ranks per node; default: one per GPU.", least=1, metavar="N"),
-    Field("cpus-per-task", "int", "CPU cores per rank.", directive=True, least=1, metavar="N"),
-    Field("mem", "text", "Memory per node (64G).", directive=True, metavar="SIZE"),
-    Field("time", "text", "Time limit in an sbatch format (90, 2:00:00, 1-12).", directive=True, metavar="TIME"),
-    Field("partition", "text", "Partition; auto picks the earliest start.", directive=True, metavar="NAME"),
-    Field("account", "text", "Account to charge.", directive=True, metavar="NAME"),
-    Field("qos", "text", "Quality of service.", directive=True, metavar="NAME"),
-    Field("constraint", "text", "Required node features.", directive=True, metavar="EXPR"),
-    Field(
-        "gres",
-        "text",
-        "Generic resources per node (gpu:a100:4), instead of --gpus-per-node.",
-        directive=True,
-        metavar="LIST",
-    ),
-    Field("reservation", "text", "Reservation to use.", directive=True, metavar="NAME"),
-    Field("exclude", "text", "Nodes to avoid.", directive=True, metavar="NODES"),
-    Field("nodelist", "text", "Nodes to use.", directive=True, metavar="NODES"),
-    Field("dependency", "text", "Start after other jobs (afterok:123).", directive=True, metavar="LIST"),
-    Field("job-name", "text", f"Job name, at most {NAME_BYTES} bytes.", metavar="NAME"),
-    Field("mail-type", "text", "Events to be emailed about (END,FAIL).", directive=True, metavar="LIST"),
-    Field("comment", "text", "Comment stored with the job.", metavar="TEXT"),
-    Field(
-        "python",
-        "text",
-        "Python for the job; default: the active venv or conda environment, else clusterrun's own.",
-        metavar="PATH",
-    ),
-    Field("env", "map", "Set an environment variable in the job; repeatable.", metavar="KEY=VALUE"),
-    Field("setup", "list", "Shell line to run once before the ranks start; repeatable.", metavar="LINE"),
-    Field("template", "text", "Custom sbatch template.", metavar="FILE"),
-    Field("sbatch-arg", "list", "Extra argument for sbatch, passed unchanged; repeatable.", metavar="ARG"),
-    Field("requeue", "flag", "Let Slurm restart the job after preemption or a node failure."),
-    Field("master-port", "int", "Rendezvous port; default: a free port.", least=1, metavar="PORT"),
-    Field("pg-timeout", "int", f"Time limit of a collective; default {PG_TIMEOUT}.", least=1, metavar="SECONDS"),
-    Field(
-        "join-timeout",
-        "int",
-        f"Seconds to wait for all ranks to start; default {JOIN_TIMEOUT}.",
-        least=1,
-        metavar="SECONDS",
-    ),
-    Field("set", "map", "Set a task setting (steps=300); repeatable.", metavar="KEY=VALUE"),
-    Field("fp16", "flag", "Run a built-in task in fp16 (--no-fp16: fp32); default: chosen by device."),
-    Field("shared", "flag", "Let your group read the run's records and logs."),
+    Field("scheduler", "text", "NAME", "slurm, local, or auto (Slurm if available, else this machine)."),
+    Field("nodes", "int", "N", "Number of nodes.", least=1),
+    Field("gpus-per-node", "int", "N", "GPUs per node, one rank per GPU; 0 for a CPU job."),
+    Field("tasks-per-node", "int", "N", "Ranks per node; default: one per GPU.", least=1),
+    Field("cpus-per-task", "int", "N", "CPU cores per rank.", directive=True, least=1),
+    Field("mem", "text", "SIZE", "Memory per node (64G).", directive=True),
+    Field("time", "text", "TIME", "Time limit in an sbatch format (90, 2:00:00, 1-12).", directive=True),
+    Field("partition", "text", "NAME", "Partition; auto picks the earliest start.", directive=True),
+    Field("account", "text", "NAME", "Account to charge.", directive=True),
+    Field("qos", "text", "NAME", "Quality of service.", directive=True),
+    Field("constraint", "text", "EXPR", "Required node features.", directive=True),
+    Field("gres", "text", "LIST", "Generic resources per node (gpu:a100:4); replaces --gpus-per-node.", directive=True),
+    Field("reservation", "text", "NAME", "Reservation to use.", directive=True),
+    Field("exclude", "text", "NODES", "Nodes to avoid.", directive=True),
+    Field("nodelist", "text", "NODES", "Nodes to use.", directive=True),
+    Field("dependency", "text", "LIST", "Start after other jobs (afterok:123).", directive=True),
+    Field("job-name", "text", "NAME", f"Job name, at most {NAME_BYTES} bytes."),
+    Field("mail-type", "text", "LIST", "Events to be emailed about (END,FAIL).", directive=True),
+    Field("comment", "text", "TEXT", "Comment stored with the job."),
+    Field("python", "text", "PATH", "Python for the job; default: the active venv or conda env, else clusterrun's."),
+    Field("env", "map", "KEY=VALUE", "Set an environment variable in the job; repeatable."),
+    Field("setup", "list", "LINE", "Shell line to run once before the ranks start; repeatable."),
+    Field("template", "text", "FILE", "Custom sbatch template."),
+    Field("sbatch-arg", "list", "ARG", "Extra argument for sbatch, passed unchanged; repeatable."),
+    Field("requeue", "flag", "", "Let Slurm restart the job after preemption or a node failure."),
+    Field("master-port", "int", "PORT", "Rendezvous port; default: a free port.", least=1),
+    Field("pg-timeout", "int", "SECONDS", f"Time limit of a collective; default {PG_TIMEOUT}.", least=1),
+    Field("join-timeout", "int", "SECONDS", f"Time limit for all ranks to start; default {JOIN_TIMEOUT}.", least=1),
+    Field("set", "map", "KEY=VALUE", "Set a task setting (steps=300); repeatable."),
+    Field("fp16", "flag", "", "Run a built-in task in fp16 (--no-fp16: fp32); default: chosen by device."),
+    Field("shared", "flag", "", "Let your group read the run's records and logs."),
 )
 FIELD: dict[str, Field] = {f.name: f for f in FIELDS}
 
@@ -100,26 +84,17 @@ TAKEN_SBATCH_OPTIONS: dict[str, str] = {
     "array": "one submit per job; job arrays are not supported",
     "nodes": "--nodes",
     "ntasks": "--nodes and --tasks-per-node",
-    "ntasks-per-node": "--tasks-per-node",
-    "ntasks-per-core": "--tasks-per-node",
-    "ntasks-per-gpu": "--tasks-per-node",
-    "ntasks-per-socket": "--tasks-per-node",
-    "ntasks-per-tres": "--tasks-per-node",
-    "gpus": "--gpus-per-node",
-    "gpus-per-node": "--gpus-per-node",
-    "gpus-per-task": "--gpus-per-node",
-    "gpus-per-socket": "--gpus-per-node",
+    **{f"ntasks-per-{part}": "--tasks-per-node" for part in ("node", "core", "gpu", "socket", "tres")},
+    **dict.fromkeys(("gpus", "gpus-per-node", "gpus-per-task", "gpus-per-socket"), "--gpus-per-node"),
     "chdir": "cd to the folder first",
-    "export": "--env KEY=VALUE",
-    "export-file": "--env KEY=VALUE",
+    **dict.fromkeys(("export", "export-file"), "--env KEY=VALUE"),
     "requeue": "--requeue",
     "no-requeue": "--no-requeue",
     # these print a text and exit 0 without a job (observed on 22.05)
     "help": "man sbatch",
     "usage": "man sbatch",
     "version": "sbatch --version",
-    "clusters": "the SLURM_CLUSTERS variable",
-    "cluster": "the SLURM_CLUSTERS variable",
+    **dict.fromkeys(("clusters", "cluster"), "the SLURM_CLUSTERS variable"),
 }
 _SHORT_SBATCH = {"J": "job-name", "o": "output", "e": "error", "W": "wait", "a": "array", "N": "nodes", "n": "ntasks",
                  "G": "gpus", "D": "chdir", "M": "clusters", "h": "help", "V": "version"}  # fmt: skip
@@ -150,30 +125,32 @@ class Value:
     source: str
 
 
-def check_value(spec_field: Field, value: Value) -> None:
+def check_value(field: Field, value: Value) -> None:
     """Raise RequestError for an invalid value, with its source."""
-    checks = _CHECKS.get(spec_field.name)
+    given = value.value
     texts: list[str] = []
-    if spec_field.kind == "int":
-        _require(type(value.value) is int, spec_field, value, "a whole number")
-        _require(value.value >= spec_field.least, spec_field, value, f"at least {spec_field.least}")
-    elif spec_field.kind == "text":
-        _require(isinstance(value.value, str) and value.value != "", spec_field, value, "a non-empty string")
-        texts = [value.value]
-    elif spec_field.kind == "flag":
-        _require(isinstance(value.value, bool), spec_field, value, "true or false")
-    elif spec_field.kind == "list":
-        good = isinstance(value.value, list | tuple) and all(isinstance(v, str) for v in value.value)
-        _require(good, spec_field, value, "a list of strings")
-        texts = list(value.value)
+    if field.kind == "int":
+        _require(type(given) is int, field, value, "a whole number")
+        _require(given >= field.least, field, value, f"at least {field.least}")
+    elif field.kind == "text":
+        _require(isinstance(given, str) and given != "", field, value, "a non-empty string")
+        texts = [given]
+    elif field.kind == "flag":
+        _require(isinstance(given, bool), field, value, "true or false")
+    elif field.kind == "list":
+        good = isinstance(given, list | tuple) and all(isinstance(v, str) for v in given)
+        _require(good, field, value, "a list of strings")
+        texts = list(given)
     else:
-        _require(isinstance(value.value, dict), spec_field, value, "a table of KEY = VALUE")
-        texts = [f"{key}={_flat(item)}" for key, item in value.value.items()]
-    refuse_shapes("\n".join(texts), f"--{spec_field.name}", value.source)
+        _require(isinstance(given, dict), field, value, "a table of KEY = VALUE")
+        texts = [f"{k}={' '.join(map(str, v)) if isinstance(v, list | tuple) else v}" for k, v in given.items()]
+    refuse_shapes("\n".join(texts), f"--{field.name}", value.source)
     for text in texts:
-        check_text(text, f"--{spec_field.name}", value.source)
-    if checks is not None:
-        checks(spec_field, value)
+        check_text(text, f"--{field.name}", value.source)
+    if rule := _RULES.get(field.name):
+        _require(bool(rule[0](given)), field, value, rule[1])
+    elif check := _CHECKS.get(field.name):
+        check(given, value.source)
 
 
 def check_text(text: str, what: str, source: str) -> None:
@@ -223,23 +200,19 @@ def sbatch_option(argument: str) -> str:
     return ""
 
 
-def _flat(item: Any) -> str:
-    return " ".join(str(one) for one in item) if isinstance(item, list | tuple) else str(item)
-
-
-def _require(good: bool, spec_field: Field, value: Value, expected: str) -> None:
-    flag = f"--{spec_field.name}"
+def _require(good: bool, field: Field, value: Value, expected: str) -> None:
+    flag = f"--{field.name}"
     if not good:
         source = "" if value.source == flag else f" ({value.source})"
         raise RequestError(f"{flag} must be {expected}, not {value.value!r}{source}")
 
 
-def _check_sbatch_args(spec_field: Field, value: Value) -> None:
-    for argument in value.value:
+def _check_sbatch_args(arguments: Iterable[str], source: str) -> None:
+    for argument in arguments:
         option = sbatch_option(argument)
         if not option:
             raise RequestError(
-                f"--sbatch-arg: {argument!r} is not an option ({value.source})",
+                f"--sbatch-arg: {argument!r} is not an option ({source})",
                 hint="write option and value together: --sbatch-arg=--switches=1",
             )
         # sbatch accepts any unambiguous prefix of a long option
@@ -252,55 +225,34 @@ def _check_sbatch_args(spec_field: Field, value: Value) -> None:
             )
 
 
-def _check_env(spec_field: Field, value: Value) -> None:
-    for key, text in value.value.items():
+def _check_env(variables: Mapping[str, Any], source: str) -> None:
+    for key, text in variables.items():
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", key, re.ASCII):
-            raise RequestError(f"--env: {key!r} is not a valid variable name ({value.source})")
+            raise RequestError(f"--env: {key!r} is not a valid variable name ({source})")
         if not isinstance(text, str):
-            raise RequestError(
-                f"--env: the value of {key} must be a string ({value.source})", hint=f'write {key} = "{text}"'
-            )
+            raise RequestError(f"--env: the value of {key} must be a string ({source})", hint=f'write {key} = "{text}"')
         if _OWN_VARIABLES.fullmatch(key):
-            raise RequestError(f"--env: {key} is set by clusterrun ({value.source})", hint="remove it")
+            raise RequestError(f"--env: {key} is set by clusterrun ({source})", hint="remove it")
         if _BASH_VARIABLES.fullmatch(key):
-            raise RequestError(f"--env: {key} is reserved by bash ({value.source})", hint="remove it")
-        refuse_named(key, text, "--env", value.source)
+            raise RequestError(f"--env: {key} is reserved by bash ({source})", hint="remove it")
+        refuse_named(key, text, "--env", source)
 
 
-def _check_setup(spec_field: Field, value: Value) -> None:
-    refuse_assignments(value.value, "--setup", value.source)
+def _check_name(name: str, source: str) -> None:
+    if len(name.encode("utf-8", "surrogateescape")) > NAME_BYTES:
+        message = f"--job-name: {name!r} is longer than {NAME_BYTES} bytes ({source})"
+        raise RequestError(message, hint="use a shorter name")
 
 
-def _check_name(spec_field: Field, value: Value) -> None:
-    if len(value.value.encode("utf-8", "surrogateescape")) > NAME_BYTES:
-        raise RequestError(
-            f"--job-name: {value.value!r} is longer than {NAME_BYTES} bytes ({value.source})", hint="use a shorter name"
-        )
-
-
-def _check_scheduler(spec_field: Field, value: Value) -> None:
-    _require(value.value in ("slurm", "local", "auto"), spec_field, value, "slurm, local or auto")
-
-
-def _check_mem(spec_field: Field, value: Value) -> None:
-    _require(_MEM.fullmatch(value.value) is not None, spec_field, value, "a size such as 64G")
-
-
-def _check_port(spec_field: Field, value: Value) -> None:
-    _require(1024 <= value.value <= 65535, spec_field, value, "a port between 1024 and 65535")
-
-
-def _check_time(spec_field: Field, value: Value) -> None:
-    parse_time_limit(value.value)
-
-
-_CHECKS = {
+_RULES: dict[str, tuple[Callable[[Any], object], str]] = {
+    "scheduler": (("slurm", "local", "auto").__contains__, "slurm, local or auto"),
+    "mem": (_MEM.fullmatch, "a size such as 64G"),
+    "master-port": (range(1024, 65536).__contains__, "a port between 1024 and 65535"),
+}
+_CHECKS: dict[str, Callable[[Any, str], object]] = {
     "sbatch-arg": _check_sbatch_args,
     "env": _check_env,
-    "setup": _check_setup,
+    "setup": lambda lines, source: refuse_assignments(lines, "--setup", source),
     "job-name": _check_name,
-    "scheduler": _check_scheduler,
-    "mem": _check_mem,
-    "master-port": _check_port,
-    "time": _check_time,
+    "time": lambda text, source: parse_time_limit(text),
 }

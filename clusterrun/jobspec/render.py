@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
@@ -31,10 +32,6 @@ class RunIdentity:
     run_dir: Path
     token: str
 
-    @property
-    def job_name_suffix(self) -> str:
-        return self.token[:8]
-
 
 @dataclass(frozen=True, slots=True)
 class Places:
@@ -53,10 +50,10 @@ class Quoted(str):
 
 
 def directive(value: object) -> Quoted:
-    """Quote a value for a ``#SBATCH`` line.
+    r"""Quote a value for a ``#SBATCH`` line.
 
-    sbatch's tokenizer (``get_argument`` in its opt.c) takes ``\\`` as an escape even inside single quotes, and ``#`` as
-    a comment outside quotes. So shlex.quote is unsafe here; double quotes with ``\\`` and ``"`` escaped are exact.
+    sbatch's tokenizer (``get_argument`` in its opt.c) takes ``\`` as an escape even inside single quotes, and ``#`` as
+    a comment outside quotes. So shlex.quote is unsafe here; double quotes with ``\`` and ``"`` escaped are exact.
     """
     text = _one_line(str(value))
     return Quoted('"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"')
@@ -79,10 +76,8 @@ def pattern(path: Path) -> str:
     """
     text = str(path)
     if "\\" in text:
-        raise RequestError(
-            f"the path of the log folder contains a backslash: {text!r}",
-            hint="Slurm cannot write logs there; use another folder",
-        )
+        hint = "Slurm cannot write logs there; use another folder"
+        raise RequestError(f"the path of the log folder contains a backslash: {text!r}", hint=hint)
     return text.replace("%", "%%")
 
 
@@ -111,13 +106,11 @@ def render(spec: JobSpec, identity: RunIdentity, places: Places, *, local: bool 
     try:
         text = environment.from_string(source).render(**values)
     except jinja2.TemplateSyntaxError as error:
-        raise TemplateError(
-            f"{name}:{error.lineno}: {error.message}", hint="see the shipped template: `clusterrun render`"
-        ) from error
+        hint = "see the shipped template: `clusterrun render`"
+        raise TemplateError(f"{name}:{error.lineno}: {error.message}", hint=hint) from error
     except Exception as error:  # a template may raise anything: it may divide by zero
-        raise TemplateError(
-            f"{name}:{_line_of(error)}: {error}", hint="the variables are listed in docs/template.md"
-        ) from error
+        hint = "the variables are listed in docs/template.md"
+        raise TemplateError(f"{name}:{_line_of(error)}: {error}", hint=hint) from error
     if identity.token not in text:
         raise TemplateError(
             f"{name}: the rendered script does not contain the run's token",
@@ -131,7 +124,7 @@ def variables(spec: JobSpec, identity: RunIdentity, places: Places, *, local: bo
     return {
         "spec": spec,
         "local": local,
-        "job_name": f"{spec.job_name}.{identity.job_name_suffix}",
+        "job_name": f"{spec.job_name}.{identity.token[:8]}",
         "comment": spec.comment,
         "requests": tuple((name, value) for name, value in spec.directives if name != "gpus-per-node"),
         "output": f"{pattern(places.logs)}/train_%j.out",
@@ -151,17 +144,9 @@ def work_argv(spec: JobSpec, run_dir: Path = Path(), worker: Path = Path()) -> S
     """Return the worker's arguments: the kind of work, then the work; ``worker`` is the folder of its files."""
     match spec.work:
         case Task(name, settings):
-            return (
-                "task",
-                name,
-                *(f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in settings),
-            )
-        case Script(path, args):
-            return ("script", "--", path, *args)
-        case Module(name, args):
-            return ("module", "--", name, *args)
-        case Command(path, args):
-            return ("command", "--", path, *args)
+            return ("task", name, *(f"{k}={v if isinstance(v, str) else json.dumps(v)}" for k, v in settings))
+        case Script(target, args) | Module(target, args) | Command(target, args):
+            return (type(spec.work).__name__.lower(), "--", target, *args)
         case Function(_):
             return ("command", "--", spec.python, "-u", str(worker / "callable.py"), str(run_dir / PICKLES))
 
@@ -170,9 +155,7 @@ def describe(spec: JobSpec) -> str:
     """Return what the job runs, as a command line; safe in a comment line."""
     if isinstance(spec.work, Function):
         return spec.work.name
-    argv = work_argv(spec)
-    words = argv[1:] if isinstance(spec.work, Task) else argv[2:]
-    return shlex.join(words).replace("\n", " ").replace("\r", " ")
+    return shlex.join(work_argv(spec)[1 if isinstance(spec.work, Task) else 2 :]).replace("\n", " ").replace("\r", " ")
 
 
 def _template(spec: JobSpec) -> tuple[str, str]:
@@ -181,17 +164,12 @@ def _template(spec: JobSpec) -> tuple[str, str]:
     path = Path(spec.template)
     try:
         return read_plain(path).decode(), str(path)
-    except PermissionError as error:
-        raise TemplateError(
-            f"--template: {path}: {error.strerror}",
-            hint=f"check its content, then chmod go-w {shlex.quote(str(path))}, or use your own copy",
-        ) from error
-    except OSError as error:
-        raise TemplateError(
-            f"--template: {path}: {error.strerror}", hint="give the path of a Jinja template"
-        ) from error
-    except UnicodeDecodeError as error:
-        raise TemplateError(f"--template: {path}: not a text file", hint="give the path of a Jinja template") from error
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not a text file"
+        hint = "give the path of a Jinja template"
+        if isinstance(error, PermissionError):
+            hint = f"check its content, then chmod go-w {shlex.quote(str(path))}, or use your own copy"
+        raise TemplateError(f"--template: {path}: {reason}", hint=hint) from error
 
 
 def _only_quoted(value: Any) -> Any:
@@ -212,10 +190,5 @@ def _one_line(text: str) -> str:
 
 def _line_of(error: BaseException) -> int | str:
     """Return the template line of an error: jinja's frames carry the template's line numbers."""
-    line: int | str = "?"
-    trace = error.__traceback__
-    while trace is not None:
-        if trace.tb_frame.f_code.co_filename == "<template>":
-            line = trace.tb_lineno
-        trace = trace.tb_next
-    return line
+    frames = traceback.walk_tb(error.__traceback__)
+    return next((line for frame, line in reversed([*frames]) if frame.f_code.co_filename == "<template>"), "?")

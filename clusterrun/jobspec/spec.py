@@ -1,7 +1,4 @@
-"""The specification of a job: frozen, and valid by construction. No I/O.
-
-``build_spec`` builds a :class:`JobSpec` from merged values of :mod:`clusterrun.jobspec.fields`.
-"""
+"""The specification of a job: frozen, and valid by construction. No I/O."""
 
 from __future__ import annotations
 
@@ -119,19 +116,15 @@ def build_spec(values: Mapping[str, Value], work: Work) -> JobSpec:
     def get(name: str, default: Any = None) -> Any:
         return values[name].value if name in values else default
 
-    gres, gpus = get("gres"), get("gpus-per-node")
-    if gres is not None and gres_gpus(gres) is not None and gpus is not None:
-        raise RequestError(
-            "--gres and --gpus-per-node both request GPUs",
-            hint="keep one of them; --gpus-per-node is enough on most clusters",
-        )
-    tasks = get("tasks-per-node") or (gres_gpus(gres) if gres is not None else None) or gpus or 1
-    time = get("time")
+    in_gres, gpus, time = gres_gpus(get("gres", "")), get("gpus-per-node"), get("time")
+    if in_gres is not None and gpus is not None:
+        hint = "keep one of them; --gpus-per-node is enough on most clusters"
+        raise RequestError("--gres and --gpus-per-node both request GPUs", hint=hint)
     return JobSpec(
         work=work,
         nodes=get("nodes", 1),
         gpus_per_node=gpus,
-        tasks_per_node=tasks,
+        tasks_per_node=get("tasks-per-node") or in_gres or gpus or 1,
         job_name=get("job-name") or default_name(work),
         python=get("python"),
         requeue=get("requeue", isinstance(work, Task)),  # built-in tasks resume; a user's script may not

@@ -141,7 +141,7 @@ def rank_environment(rank: int, nodes: int, per_node: int, devices: list[str] | 
 
 
 def visible_devices() -> list[str]:
-    """The CUDA devices that this process may use, as CUDA_VISIBLE_DEVICES names them."""
+    """Return the CUDA devices that this process may use, as CUDA_VISIBLE_DEVICES names them."""
     listed = os.environ.get("CUDA_VISIBLE_DEVICES")
     if listed is not None:
         return [d.strip() for d in listed.split(",") if d.strip() and d.strip() != "-1"]

@@ -249,9 +249,13 @@ def banner(work: Work, config: Any, sampler: Sampler, steps: int, precision: Pre
     scaled = "" if lr == config.lr else f" ({config.lr_scaling} scaling of {config.lr:g})"
     return [
         f"{config.task}: {' '.join(chosen) or 'default settings'}",
-        f"model {getattr(config, 'model', '')}: {parameters / 1e6:.2f} M parameters{vocabulary}, {precision.name};"
-        f" {len(work.train):,} training and {len(work.held_out):,} held-out samples",
-        f"global batch {sizes.global_batch_size} = micro batch {sizes.micro_batch_size} x {sizes.world_size} ranks"
-        f" x {sizes.grad_accum_steps} accumulation steps; {sampler.steps_per_epoch} steps per epoch;"
-        f" {steps} steps = {steps / sampler.steps_per_epoch:.2f} epochs; lr {lr:g}{scaled}",
+        (
+            f"model {getattr(config, 'model', '')}: {parameters / 1e6:.2f} M parameters{vocabulary}, {precision.name};"
+            f" {len(work.train):,} training and {len(work.held_out):,} held-out samples"
+        ),
+        (
+            f"global batch {sizes.global_batch_size} = micro batch {sizes.micro_batch_size} x {sizes.world_size} ranks"
+            f" x {sizes.grad_accum_steps} accumulation steps; {sampler.steps_per_epoch} steps per epoch;"
+            f" {steps} steps = {steps / sampler.steps_per_epoch:.2f} epochs; lr {lr:g}{scaled}"
+        ),
     ]

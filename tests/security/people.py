@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from lab.cluster import Lab
-from lab.install import SEARCH_PATH
+from lab.releases import SEARCH_PATH
 from lab.users import User
 
 TYPIST = Path(__file__).with_name("typist.py")

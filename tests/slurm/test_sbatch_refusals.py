@@ -52,7 +52,7 @@ REFUSALS = {
 }
 
 
-@pytest.mark.parametrize("options, words, hint", REFUSALS.values(), ids=REFUSALS)
+@pytest.mark.parametrize(("options", "words", "hint"), REFUSALS.values(), ids=REFUSALS)
 def test_a_real_refusal(
     strict_lab: Lab, desk: Desk, options: list[str], words: str, hint: str
 ) -> None:  # fmt: skip

@@ -65,7 +65,7 @@ def test_a_limit_names_its_owner_and_its_field() -> None:
 
 
 @pytest.mark.parametrize(
-    "said, word, detail",
+    ("said", "word", "detail"),
     [
         ("ReqNodeNotAvail, UnavailableNodes:node3", "ReqNodeNotAvail", "UnavailableNodes:node3"),
         ("ReqNodeNotAvail,_UnavailableNodes:node[1-2]", "ReqNodeNotAvail", "UnavailableNodes:node[1-2]"),
@@ -94,7 +94,7 @@ def test_nodes_that_are_out_or_kept_for_others_are_resources() -> None:
 
 
 @pytest.mark.parametrize(
-    "said, word, tres",
+    ("said", "word", "tres"),
     [
         ("Job is at or exceeds QOS long's group max TRES(cpu) minutes of 600 with 720", "QOSGrpUnknownMinutes", "cpu"),
         ("Job is at or exceeds QOS long's max TRES(node) minutes of 6 with 7", "QOSMaxUnknownMinutesPerJob", "node"),

@@ -60,6 +60,7 @@ def _continue(model: Any, tokenizer: Any, prompt: list[int], tokens: int, device
 
 @contextlib.contextmanager
 def undisturbed(model: torch.nn.Module, device: torch.device) -> Iterator[None]:
+    """Restore the model's train modes and the random state on exit."""
     import torch
 
     modes = [(module, module.training) for module in model.modules()]
@@ -82,6 +83,7 @@ def _start(tokenizer: Any) -> list[int]:
 
 
 def end_ids(model: Any, tokenizer: Any) -> set[int]:
+    """Return the ids of the tokens that end a text."""
     configured = model.generation_config.eos_token_id
     several = configured if isinstance(configured, list) else [configured]
     return {i for i in (*several, tokenizer.eos_token_id) if i is not None}

@@ -30,7 +30,7 @@ _note.saves_first = True  # type: ignore[attr-defined]  # exit.py lets a rank wi
 
 
 class StopRequest:
-    """This rank's stop flags: set by signals, by a STOP file in the run's folder, or by too little time left."""
+    """The stop flags of this rank, set by signals, by a STOP file in the run's folder, or by too little time left."""
 
     def __init__(self, dist: DistEnv, run: RunEnv, time_margin: float) -> None:
         # rank 0 checks for the file; the sum of the flags passes it on to the others

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterrun.config import profiles
-from clusterrun.config.profiles import find_root, merge
+from clusterrun.config.files import find_root
+from clusterrun.config.profiles import merge
 from clusterrun.errors import RequestError
 from clusterrun.jobspec.fields import FIELD, FIELDS, Value
 from tests.profile_folders import load, make_root, merged, project, user, write

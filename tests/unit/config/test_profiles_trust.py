@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from clusterrun.config.profiles import find_root, load_job, merge
+from clusterrun.config.files import find_root
+from clusterrun.config.profiles import load_job, merge
 from clusterrun.errors import RequestError
 from clusterrun.system.plain_files import read_plain
 from clusterrun.system.safe_files import why_untrusted

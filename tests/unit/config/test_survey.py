@@ -62,7 +62,6 @@ def test_a_cluster_with_accounting() -> None:
     facts = accounting_cluster()
     assert (facts.slurm, facts.accounting, facts.cluster) == ("yes", "yes", "pfacct")
     assert facts.enforce == ("associations", "limits", "qos", "safe")
-    assert (facts.message_timeout, facts.min_job_age) == (10, 20)
     assert facts.associations == (
         Association("nlp", "gpu", ("long", "normal"), ""),
         Association("ml", "", ("high", "normal"), "normal"),

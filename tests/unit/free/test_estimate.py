@@ -172,7 +172,7 @@ def test_a_partition_that_is_called_auto_is_meant(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "seconds, words", [(-5, "now"), (60, "now"), (61, "in 1 min"), (1500, "in 25 min"), (5399, "in 90 min")]
+    ("seconds", "words"), [(-5, "now"), (60, "now"), (61, "in 1 min"), (1500, "in 25 min"), (5399, "in 90 min")]
 )
 def test_a_moment_in_words(seconds: int, words: str) -> None:
     assert format_when(1_000_000 + seconds, 1_000_000) == words

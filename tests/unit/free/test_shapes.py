@@ -41,7 +41,7 @@ def test_every_shape_has_as_many(nodes: int, each: int, most: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "asked, shape, changed",
+    ("asked", "shape", "changed"),
     [
         ({}, Shape(1, 8), {"nodes": 1, "gpus-per-node": 8}),
         ({"gres": "gpu:a100:4,nvme:1"}, Shape(4, 2), {"nodes": 4, "gres": "gpu:a100:2,nvme:1"}),

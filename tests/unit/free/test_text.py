@@ -138,7 +138,7 @@ def test_a_qos_that_i_have_not_used_is_all_left() -> None:
 
 
 @pytest.mark.parametrize(
-    "limit, directives, words",
+    ("limit", "directives", "words"),
     [
         (UserLimit("QOS q", "MaxTRESPU", "gres/gpu", 6, 0, qos="q"), {"qos": "q"}, "more than the 6"),
         (UserLimit("QOS q", "MaxTRESPU", "gres/gpu", 9, 4, qos="q"), {"qos": "q"}, "5 of 9 GPUs left"),

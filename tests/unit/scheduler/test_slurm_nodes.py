@@ -46,7 +46,7 @@ def node(state: str = "IDLE", gres: str = "gpu:4", used: str = "gpu:0", cpus: in
 
 
 @pytest.mark.parametrize(
-    "gres, used, free",
+    ("gres", "used", "free"),
     [
         ("gpu:4", "gpu:0", {"": 4}),
         ("gpu:a100:4(S:0-1)", "gpu:a100:3(IDX:0,2-3)", {"a100": 1}),
@@ -71,7 +71,7 @@ def test_gpus_of_every_spelling(gres: str, used: str, free: dict[str, int]) -> N
 
 
 @pytest.mark.parametrize(
-    "state, standing",
+    ("state", "standing"),
     [
         ("IDLE", "idle"), ("MIXED", "mixed"), ("ALLOCATED", "allocated"), ("IDLE+DRAIN", "drained"),
         ("MIXED+DRAIN", "draining"), ("ALLOCATED+DRAIN+COMPLETING", "draining"), ("MIXED+COMPLETING", "mixed"),
@@ -110,7 +110,7 @@ def test_use_that_slurm_does_not_tell_is_not_guessed() -> None:
 
 
 @pytest.mark.parametrize(
-    "text, parts",
+    ("text", "parts"),
     [
         ("Not responding [slurm@1795256857]", ("Not responding", "slurm", 1795256857)),
         ("bad [x] fan [ann@2026-11-21T01:02:03]", ("bad [x] fan", "ann", None)),
@@ -203,7 +203,7 @@ ANSWERS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("stderr, said", ANSWERS.values(), ids=ANSWERS)
+@pytest.mark.parametrize(("stderr", "said"), ANSWERS.values(), ids=ANSWERS)
 def test_an_estimate(stderr: str, said: Start) -> None:
     assert parse_test_only(stderr, "") == said
 

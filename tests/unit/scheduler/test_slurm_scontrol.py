@@ -135,7 +135,7 @@ def test_no_cell_breaks_it(cells: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "text, pairs",
+    ("text", "pairs"),
     [
         ("cpu=8,mem=2000M,node=1,gres/gpu=4", (("cpu", 8.0), ("mem", 2000.0), ("node", 1.0), ("gres/gpu", 4.0))),
         ("mem=62.50G", (("mem", 64000.0),)),

@@ -57,7 +57,7 @@ def qos(field: str, value: str) -> list[LimitScope]:
 
 
 @pytest.mark.parametrize(
-    "reason, field, value, line, command",
+    ("reason", "field", "value", "line", "command"),
     [
         ("QOSMaxWallDurationPerJobLimit", "MaxWallPJ", "60",
          "QOS tight, for each job, allows 1:00:00 (MaxWallDurationPerJob)",

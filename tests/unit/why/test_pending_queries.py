@@ -72,7 +72,7 @@ def slurm(controller: Controller, accounting: bool = True) -> SlurmScheduler:
 
 
 @pytest.mark.parametrize(
-    "reason, calls",
+    ("reason", "calls"),
     [("Resources", 5), ("Priority", 6), ("BeginTime", 3), ("QOSMaxGRESPerUser", 5), ("AssocGrpCpuLimit", 5),
      ("Dependency", 4), ("Licenses", 4), ("", 5), ("Sunspots", 5)],
 )  # fmt: skip

@@ -180,7 +180,7 @@ def test_a_dependency_that_can_never_be_met() -> None:
 
 
 @pytest.mark.parametrize(
-    "text, never, words",
+    ("text", "never", "words"),
     [
         ("afterok:3(unfulfilled)", False, "is RUNNING, at most "),
         ("afterany:5(unfulfilled)", False, "waits for job 5 to end; it is RUNNING"),

@@ -34,7 +34,7 @@ def waits(reason: str, *holders: LimitScope, **asked: str) -> PendingFacts:
 
 
 @pytest.mark.parametrize(
-    "field, value, words",
+    ("field", "value", "words"),
     [
         ("MaxWallPJ", "10", "10:00 (MaxWall)"),
         ("MaxWallPJ", "60", ""),
