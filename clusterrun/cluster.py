@@ -32,7 +32,7 @@ if TYPE_CHECKING:  # commands that query jobs need none of them, and start soone
     from clusterrun.free.estimate import StartEstimates
     from clusterrun.free.snapshot import ClusterSnapshot
     from clusterrun.jobspec.fields import Value
-    from clusterrun.submit.plan import Here, Plan
+    from clusterrun.submit.plan import LocalContext, Plan
     from clusterrun.submit.request import Request, SubmitArgs
 
 #: Seconds between two queries of accounting by a command that polls.
@@ -290,7 +290,7 @@ class Cluster:
         silent = next((s for s in found if s.note and s.status.outcome is Outcome.UNKNOWN), None)
         if silent is not None:
             raise SchedulerError(
-                "the scheduler did not answer, so nothing was done", said=silent.note, hint="try again in a moment"
+                "the scheduler did not answer, so nothing was done", detail=silent.note, hint="try again in a moment"
             )
         return [s for s in found if s.status.outcome is Outcome.RUNNING and s.record is not None and s.record.mine]
 
@@ -307,10 +307,10 @@ class Cluster:
     def _query(self) -> StateQuery:
         return StateQuery(self._factory, self.store(), self.notify)
 
-    def _here(self) -> Here:
-        from clusterrun.submit.plan import Here
+    def _here(self) -> LocalContext:
+        from clusterrun.submit.plan import LocalContext
 
-        return Here(self.cwd, self.environ, self.user)
+        return LocalContext(self.cwd, self.environ, self.user)
 
     def _choose_partition(self, args: SubmitArgs, request: Request, scheduler: Scheduler | None) -> Request:
         from clusterrun.free.estimate import EstimateContext, choose_partition  # only --partition auto needs it

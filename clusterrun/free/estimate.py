@@ -85,7 +85,7 @@ class EstimateContext:
 
     request: Request
     scheduler: Scheduler | None
-    here: planning.Here
+    here: planning.LocalContext
     has_gpus: bool | None
     asked: SubmitArgs = field(default_factory=SubmitArgs)
     now: Callable[[], float] = time.monotonic
@@ -142,10 +142,10 @@ def choose_partition(context: EstimateContext, user: str) -> Request:
         if found.silence:
             raise SchedulerError(
                 "Slurm did not estimate where the job would start, so nothing was submitted",
-                said=said, hint="try again, or name one: --partition NAME",
+                detail=said, hint="try again, or name one: --partition NAME",
             )  # fmt: skip
         error = Refused if any(isinstance(t.said, No) for t in found.tried) else RequestError
-        raise error("no partition accepts this job", said=said, hint="run `clusterrun free` to see the partitions")
+        raise error("no partition accepts this job", detail=said, hint="run `clusterrun free` to see the partitions")
     best = found.starts[0]
     assert isinstance(best.said, Start)
     words = format_when(best.said.at, time.time())

@@ -57,7 +57,7 @@ class Cancelled:
 
     id: JobId
     done: bool
-    said: str = ""
+    detail: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,7 +83,7 @@ class StateQuery:
         shown = [s for s in (*found, *external) if everything or s.status.outcome in filters.OPEN]
         if not (answer.complete or shown):
             raise SchedulerError(
-                "Slurm did not answer, and no active jobs are recorded here", said=answer.note,
+                "Slurm did not answer, and no active jobs are recorded here", detail=answer.note,
                 hint="run `scontrol ping`, then try again",
             )  # fmt: skip
         if not answer.complete:

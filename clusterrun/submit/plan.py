@@ -45,7 +45,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Here:
+class LocalContext:
     """The current folder, environment and user of a plan."""
 
     cwd: Path
@@ -54,7 +54,7 @@ class Here:
 
 
 def plan(
-    request: Request, scheduler: Scheduler | None, has_gpus: bool | None, here: Here, *, named: bool = True
+    request: Request, scheduler: Scheduler | None, has_gpus: bool | None, here: LocalContext, *, named: bool = True
 ) -> Plan:
     """Plan a run for a scheduler; None means a Slurm that is not reachable.
 

@@ -209,7 +209,7 @@ def check_python(spec: JobSpec, environ: Mapping[str, str]) -> None:
         missing = shell.check_output([spec.python, "-c", probe, *needs], env=clean, cwd=Path("/")).split()
     except CommandError as error:
         raise RequestError(
-            f"--python: {spec.python} does not run", said=error.said, hint="give the path of a working Python"
+            f"--python: {spec.python} does not run", detail=error.detail, hint="give the path of a working Python"
         ) from error
     if missing:
         raise RequestError(
@@ -228,13 +228,13 @@ def check_setup(spec: JobSpec, script: str, environ: Mapping[str, str]) -> None:
         if done.status != 0 or done.stderr:
             raise RequestError(
                 f"--setup: syntax error in line {number}: {line}",
-                said=done.stderr.strip(),
+                detail=done.stderr.strip(),
                 hint="each line must be complete on its own",
             )
     done = shell.run(["bash", "-n"], env=clean, stdin=script)
     if done.status != 0:
         raise RequestError(
-            "syntax error in the rendered script", said=done.stderr.strip(), hint="check --template and --setup"
+            "syntax error in the rendered script", detail=done.stderr.strip(), hint="check --template and --setup"
         )
 
 

@@ -70,11 +70,11 @@ class Ui:
         """Print what failed, the scheduler's own message, and a hint."""
         if self.as_json:
             self._envelope(None, {
-                "message": error.message, "hint": error.hint, "said": error.said, "exit_code": error.exit_code,
+                "message": error.message, "hint": error.hint, "said": error.detail, "exit_code": error.exit_code,
             })  # fmt: skip
             return
         print(f"clusterrun: {safe_line(error.message)}", file=self._err)
-        for line in error.said.splitlines():
+        for line in error.detail.splitlines():
             print(f"  | {safe_text(line)}", file=self._err)
         if error.hint:
             print(f"  hint: {safe_line(error.hint)}", file=self._err)

@@ -79,7 +79,7 @@ class QueueFeed:
         try:
             listing, trouble = self._query(), ""
         except ClusterrunError as error:
-            trouble = f"{error.message}{': ' + error.said if error.said else ''}"
+            trouble = f"{error.message}{': ' + error.detail if error.detail else ''}"
         except Exception as error:  # keep the thread alive, and show why nothing changes
             trouble = f"{type(error).__name__}: {error}"
         now, found = self._now(), tuple(listing.states)

@@ -124,7 +124,7 @@ class Source:
     def cancel(self, state: RunState) -> str:
         """Cancel a job in its current state; return a message."""
         ((target, result),) = self._cluster.cancel(self._query_again(state))
-        reason = f": {result.said}" if result.said else ""
+        reason = f": {result.detail}" if result.detail else ""
         return f"{'cancelled' if result.done else 'not cancelled'} {handle(target)}{reason}"
 
     def hold(self, state: RunState) -> str:

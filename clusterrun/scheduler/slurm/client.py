@@ -174,7 +174,7 @@ class SlurmScheduler:
             if done.status != 0 and not refused:
                 raise SchedulerError(
                     "scancel failed; the job was not cancelled",
-                    said=done.stderr.strip(),
+                    detail=done.stderr.strip(),
                     hint="run `scontrol ping`, then try again",
                 )
             self._invalidate_cache()
@@ -186,7 +186,7 @@ class SlurmScheduler:
         done = self._call(hold_argv(id, release=release, cluster=self._where))
         if done.status != 0:
             word = "release" if release else "hold"
-            raise Refused(f"Slurm did not {word} job {id}", said=parse_hold(done.stderr))
+            raise Refused(f"Slurm did not {word} job {id}", detail=parse_hold(done.stderr))
         self._invalidate_cache()
 
     def answer(self, argv: Sequence[str], timeout: float = shell.SLURM_TIMEOUT, **options: object) -> Reply:
@@ -197,7 +197,7 @@ class SlurmScheduler:
         try:
             done = self._call(argv, timeout=timeout, **options)
         except CommandError as error:
-            return Reply("", f"{argv[0]}: {_last_line(error.said) or error.message}")
+            return Reply("", f"{argv[0]}: {_last_line(error.detail) or error.message}")
         if done.status != 0:
             return Reply(done.stdout, f"{argv[0]}: {_last_line(done.stderr) or f'status {done.status}'}", done.stderr)
         return Reply(done.stdout, "", done.stderr)
@@ -207,8 +207,10 @@ class SlurmScheduler:
             done = self._call(argv, env=submission.env, umask=submission.umask, cwd=submission.workdir)
         except CommandError as error:
             if error.timed_out:
-                raise Ambiguous("sbatch did not answer in time", said=error.said) from error
-            raise NoScheduler("sbatch could not be started", said=error.said, hint="use --scheduler local") from error
+                raise Ambiguous("sbatch did not answer in time", detail=error.detail) from error
+            raise NoScheduler(
+                "sbatch could not be started", detail=error.detail, hint="use --scheduler local"
+            ) from error
         if done.status != 0:
             raise sbatch.sbatch_error(done)
         job, alone = sbatch.sbatch_id(done.stdout)
@@ -216,7 +218,7 @@ class SlurmScheduler:
             # sbatch succeeded, but a banner hides the id: the token finds the job
             raise Ambiguous(
                 "sbatch succeeded, but its output does not show the job id",
-                said=(done.stdout + done.stderr).strip()[-500:],
+                detail=(done.stdout + done.stderr).strip()[-500:],
                 accepted=True,
             )
         return job
@@ -225,7 +227,7 @@ class SlurmScheduler:
         try:
             done = self._call(argv)
         except CommandError as error:
-            stderr = _last_line(error.said)
+            stderr = _last_line(error.detail)
             return Answer(complete=False, note=f"{argv[0]}: {stderr}" if stderr else error.message)
         if done.status != 0:
             if "Invalid job id specified" in done.stderr:  # squeue was given one id, and does not know it

@@ -199,9 +199,9 @@ def sbatch_error(done: Completed) -> ClusterrunError:
         known = None
     if known is None or known.kind is Ambiguous:
         what = "sbatch's output does not show whether the job was submitted"
-        return Ambiguous(what, said=message, cut_off=known is not None)
+        return Ambiguous(what, detail=message, cut_off=known is not None)
     what = "Slurm did not get the request" if known.kind is NotDelivered else "Slurm refused the job"
-    return known.kind(what, hint=known.hint, said=message)
+    return known.kind(what, hint=known.hint, detail=message)
 
 
 def _tail(text: str, limit: int = 2000) -> str:

@@ -111,7 +111,7 @@ def _silence(state: RunState, now: float) -> SchedulerError:
     last = f"{job.state}{f' ({job.reason})' if job.reason else ''} {format_duration(now - (state.as_of or now))} ago"
     return SchedulerError(
         f"Slurm did not answer, so the reason why job {job.id} is pending is unknown (last known: {last})",
-        said=state.note, hint="check `scontrol ping`, then try again",
+        detail=state.note, hint="check `scontrol ping`, then try again",
     )  # fmt: skip
 
 
