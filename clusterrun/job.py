@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from pathlib import Path
+from typing import NamedTuple
 
 from clusterrun.errors import RequestError
 
@@ -21,8 +22,7 @@ LOCAL = "local"
 """The name of the cluster that local jobs belong to."""
 
 
-@dataclass(frozen=True, slots=True)
-class JobId:
+class JobId(NamedTuple):
     """A job's id as Slurm writes it: ``123``, ``123_4`` (array task), ``123+0`` (component), ``L7`` (local)."""
 
     raw: str

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from clusterrun.errors import RequestError
 from clusterrun.jobspec.secrets import refuse_assignments, refuse_named, refuse_shapes
@@ -22,8 +22,7 @@ NAME_BYTES = 40
 """The maximum length of a job name; clusterrun appends a part of the run's token."""
 
 
-@dataclass(frozen=True, slots=True)
-class Field:
+class Field(NamedTuple):
     """One option: name, kind, help text, and whether it is an ``#SBATCH`` directive of the same name."""
 
     name: str

@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from clusterrun.errors import RequestError
 from clusterrun.job import JobId, is_run_id
@@ -184,8 +184,7 @@ def attempts(record: RunRecord, task: int | None = None) -> list[Path]:
     return [path for _, _, path in sorted(found)]
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(NamedTuple):
     """The job that claimed a submission; ``restart`` is Slurm's restart count, ``at`` the time in epoch seconds."""
 
     cluster: str

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import secrets
 import time
 from base64 import b32encode
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from clusterrun.config.profiles import ENVIRONMENT
 from clusterrun.job import LOCAL
@@ -27,8 +26,7 @@ from clusterrun.system.safe_files import RECORDS
 WORKER = Path(__file__).parents[1] / "worker" / "__main__.py"
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(NamedTuple):
     """A run that is ready to be submitted; ``notices`` are lines for the user."""
 
     spec: JobSpec
@@ -44,8 +42,7 @@ class Plan:
         return {"version": 1, "workdir": str(self.submission.workdir), **data}
 
 
-@dataclass(frozen=True, slots=True)
-class LocalContext:
+class LocalContext(NamedTuple):
     """The current folder, environment and user of a plan."""
 
     cwd: Path
@@ -72,7 +69,7 @@ def plan(
     if foreign:
         notices.append(f"removed from the job's environment: {', '.join(foreign)}")
     at = time.time()
-    token = b32encode(secrets.token_bytes(10)).decode().lower() if named else "TOKEN"
+    token = b32encode(os.urandom(10)).decode().lower() if named else "TOKEN"
     run_id = f"{datetime.fromtimestamp(at, UTC):%Y%m%d-%H%M%S}-{token[:6]}" if named else "RUN_ID"
     base = find_base(request.root, state_folder(here.environ))
     if base.why:

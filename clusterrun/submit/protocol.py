@@ -13,7 +13,8 @@ import os
 import random
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from clusterrun.errors import Ambiguous, NotDelivered, Refused, SchedulerError
 from clusterrun.job import JobId, JobStatus
@@ -36,8 +37,7 @@ EMPTY_ANSWERS, EMPTY_SECONDS = 3, 10.0
 SETTLED_AFTER, SETTLED_ELSEWHERE = 60, 300
 
 
-@dataclass(frozen=True, slots=True)
-class Clock:
+class Clock(NamedTuple):
     """The protocol's time functions: a monotonic clock in seconds, a sleep, and a random number for jitter."""
 
     now: Callable[[], float] = time.monotonic

@@ -6,7 +6,6 @@ Reads files and runs the job's Python to check its packages; writes nothing.
 from __future__ import annotations
 
 import contextlib
-import difflib
 import os
 import re
 import shlex
@@ -192,6 +191,8 @@ def parse_work(words: Sequence[str], cwd: Path, environ: Mapping[str, str], noti
     found = shutil.which(first, path=environ.get("PATH")) if "/" not in first else None
     if found:
         return Command(str(Path(found).absolute()), rest)
+    import difflib  # only for the hint
+
     near = difflib.get_close_matches(first, [p.name for p in cwd.glob("*.py")], n=1)
     raise RequestError(f"no such script: {first}", hint=f"did you mean {near[0]}?" if near else f"searched in {cwd}")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -102,7 +102,7 @@ class Source:
         self._seen = live | {
             s.record.run_id: s.record for s in ended if s.record is not None and not self._long_over(s)
         }
-        return replace(listing, states=tuple(reversed(arrange([*ended, *found]))))
+        return listing._replace(states=tuple(reversed(arrange([*ended, *found]))))
 
     def ranks(self, state: RunState) -> Ranks:
         """Return what the files of a job's run contain."""
@@ -119,7 +119,7 @@ class Source:
         run = state.record
         if run is None or run.job_id is None:
             return None
-        return run_logs.source_of(run, replace(run.job_id, task=state.status.id.task))
+        return run_logs.source_of(run, run.job_id._replace(task=state.status.id.task))
 
     def cancel(self, state: RunState) -> str:
         """Cancel a job in its current state; return a message."""

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import re
-import shutil
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, replace
 from pathlib import Path
 
 from clusterrun.errors import Ambiguous, CommandError, NoScheduler, Refused, SchedulerError
 from clusterrun.job import JobId, JobStatus
 from clusterrun.records.ownership import carries
 from clusterrun.scheduler import Answer, Cancelled, ClusterFacts, Reply, SlurmCommands, Submission
-from clusterrun.scheduler.slurm import sacct, sbatch, scontrol, squeue
+from clusterrun.scheduler.slurm import sacct, scontrol, squeue
 from clusterrun.scheduler.slurm.cache import QueueCache
 from clusterrun.scheduler.slurm.scontrol import hold_argv, parse_cluster_facts, parse_hold
 from clusterrun.system import shell
@@ -38,7 +37,9 @@ def detect(environ: Mapping[str, str], cache: Path) -> ClusterFacts | None:
     The facts are cached for a day, so that not every command queries a busy controller. A controller that is down is
     still a cluster.
     """
-    if shutil.which("sbatch", path=environ.get("PATH")) is None:
+    # shutil.which does the same, but loads the archive formats too
+    programs = (Path(folder, "sbatch") for folder in environ.get("PATH", os.defpath).split(os.pathsep))
+    if not any(os.access(path, os.X_OK) and path.is_file() for path in programs):
         return None
     path = cache / "clusters" / f"{_configuration(environ)}.json"
     cached = _cached_facts(path)
@@ -55,7 +56,7 @@ def detect(environ: Mapping[str, str], cache: Path) -> ClusterFacts | None:
     facts = parse_cluster_facts(done.stdout)
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        path.write_text(json.dumps(asdict(facts)))
+        path.write_text(json.dumps(facts._asdict()))
     except OSError:
         pass  # a cache
     return facts
@@ -136,7 +137,7 @@ class SlurmScheduler:
             return answer
         last = self.queue_cache.load_newest() if self.queue_cache is not None else None
         if last is not None:
-            answer = replace(answer, last=last[0], last_at=last[1])
+            answer = answer._replace(last=last[0], last_at=last[1])
         self._silence = time.monotonic(), answer
         return answer
 
@@ -203,6 +204,8 @@ class SlurmScheduler:
         return Reply(done.stdout, "", done.stderr)
 
     def _sbatch(self, argv: Sequence[str], submission: Submission) -> JobId:
+        from clusterrun.scheduler.slurm import sbatch  # only a submission needs it
+
         try:
             done = self._call(argv, env=submission.env, umask=submission.umask, cwd=submission.workdir)
         except CommandError as error:

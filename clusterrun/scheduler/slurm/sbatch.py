@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from clusterrun.errors import Ambiguous, ClusterrunError, NotDelivered, Refused
 from clusterrun.job import JobId
@@ -26,8 +26,7 @@ _PREEMPTS = re.compile(r"Preempts: ([0-9,]+)")
 _FAILED = "allocation failure: "
 
 
-@dataclass(frozen=True, slots=True)
-class Start:
+class Start(NamedTuple):
     """When and where a job would start; ``at`` in epoch seconds, None if unknown.
 
     ``preempts`` are the jobs that it would preempt.
@@ -39,15 +38,13 @@ class Start:
     preempts: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class No:
+class No(NamedTuple):
     """Slurm would refuse the job; ``words`` is its message."""
 
     words: str
 
 
-@dataclass(frozen=True, slots=True)
-class Silence:
+class Silence(NamedTuple):
     """Slurm did not answer; ``words`` is the error."""
 
     words: str
@@ -100,8 +97,7 @@ _ID_LINE = re.compile(r"[1-9][0-9]{0,17}(;[A-Za-z0-9_.-]{1,64})?", re.ASCII)
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-_]")
 
 
-@dataclass(frozen=True, slots=True)
-class SbatchError:
+class SbatchError(NamedTuple):
     """A message of Slurm when it cannot submit, the kind of error, and a hint."""
 
     text: str

@@ -6,8 +6,7 @@ squeue always gets all jobs from slurmctld, so the whole queue costs no more tha
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from clusterrun.job import JobId, JobStatus, clean_state, outcome_of
 from clusterrun.scheduler.slurm.values import SEP, parse_duration, parse_int, parse_job_id, query_id
@@ -19,8 +18,7 @@ _COLUMNS = (("JobArrayID", 48), ("JobID", 20), ("State", 24), ("Reason", 100), (
             ("StartTime", 20), ("tres-alloc", 300), ("Licenses", 100))  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Queued:
+class Queued(NamedTuple):
     """A job of the queue; ``tres`` is what it has, or requests while pending. Memory is in MB.
 
     ``id`` is the task's or the array's, ``raw`` the number that orders jobs of equal priority. ``left`` is the seconds
@@ -118,8 +116,7 @@ def _plain(text: str) -> str:
     return "" if text in ("(null)", "N/A") else text
 
 
-@dataclass(frozen=True, slots=True)
-class ExtraField:
+class ExtraField(NamedTuple):
     """A field of squeue that is only shown: its key in ``--json`` and ``status``, its format, its heading in ``list``.
 
     Without a heading ``list`` does not show it.
