@@ -116,12 +116,11 @@ class Cluster:
 
         return snapshot.load_snapshot(self._factory.slurm(), self.user)
 
-    def check(self, plan: Plan) -> None:
-        """Check that the job's Python has torch and the script is bash. Raises RequestError."""
-        self._check(plan, lambda: None)
+    def check(self, plan: Plan, meanwhile: Callable[[], object] = lambda: None) -> None:
+        """Check that the job's Python has torch and the script is bash, and call ``meanwhile`` at the same time.
 
-    def _check(self, plan: Plan, meanwhile: Callable[[], object]) -> None:
-        """Check a plan; ``meanwhile`` runs while the programs that check it run."""
+        Raises RequestError.
+        """
         from clusterrun.submit import request
 
         errors: list[Exception] = []
@@ -150,7 +149,10 @@ class Cluster:
         from clusterrun.submit import protocol
 
         scheduler = self.scheduler(plan.record.scheduler)
-        self._check(plan, _import_submitit if scheduler.slurm is not None else lambda: None)
+        if scheduler.slurm is not None:
+            self.check(plan, _import_submitit)
+        else:
+            self.check(plan)
         store = self.store(plan.record.root)
         store.prepare(plan.spec.shared)
         store.stage(plan.record, plan.spec_json(), plan.script)

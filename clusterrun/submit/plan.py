@@ -57,7 +57,7 @@ def plan(
 
     With ``named`` False the run's ids are the placeholders RUN_ID and TOKEN.
     """
-    from clusterrun.jobspec.render import Places, RunIdentity, render
+    from clusterrun.jobspec.render import Places, RunIdentity, describe, render
 
     local = scheduler is not None and scheduler.name == LOCAL
     spec, notices = resolve_spec(request, has_gpus=has_gpus, local=local)
@@ -81,7 +81,7 @@ def plan(
         run_dir=run_dir,
         root=base.folder,
         name=spec.job_name,
-        what=_what(spec),
+        what=spec.work.name if isinstance(spec.work, Task) else describe(spec),
         scheduler=scheduler.name if scheduler else "slurm",
         cluster=one_cluster(scheduler.cluster) if scheduler else "",
         user=here.user,
@@ -110,12 +110,6 @@ def plan(
     )
     script = render(spec, RunIdentity(run_id, run_dir, token), Places(here.cwd, logs, WORKER, _umask()), local=local)
     return Plan(spec, record, submission, script, (*request.notices, *notices))
-
-
-def _what(spec: JobSpec) -> str:
-    from clusterrun.jobspec.render import describe
-
-    return spec.work.name if isinstance(spec.work, Task) else describe(spec)
 
 
 def _umask() -> int:

@@ -105,13 +105,12 @@ class SbatchError(NamedTuple):
     hint: str
 
 
+_NOT_CONNECTED = "Unable to contact slurm controller (connect failure)"
 #: sbatch's error messages, the most specific first. The first group are network errors of ``slurm_strerror``
 #: (src/common/slurm_errno.c): only these leave open whether the controller took the job. Any other message after
 #: "Batch job submission failed" comes from the controller, so it is a refusal. Seen on 22.05 unless noted.
 SBATCH_ERRORS: tuple[SbatchError, ...] = (
-    SbatchError(
-        "Unable to contact slurm controller (connect failure)", NotDelivered, "run `scontrol ping`; try again later"
-    ),
+    SbatchError(_NOT_CONNECTED, NotDelivered, "run `scontrol ping`; try again later"),
     SbatchError("Unable to contact slurm controller", Ambiguous, ""),
     SbatchError("Socket timed out on send/recv operation", Ambiguous, ""),
     SbatchError("send/receive failure", Ambiguous, ""),
@@ -159,9 +158,6 @@ SBATCH_ERRORS: tuple[SbatchError, ...] = (
 _DOUBTFUL = ("Communication connection failure", "Communication shutdown failure", "Protocol authentication error",
              "Unexpected message received", "Unexpected missing socket error", "Insane message length", "Broken pipe",
              "Interrupted system call")  # fmt: skip
-
-
-_NOT_CONNECTED = "Unable to contact slurm controller (connect failure)"
 
 
 def sbatch_id(stdout: str) -> tuple[JobId | None, bool]:
