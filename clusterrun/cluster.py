@@ -7,7 +7,6 @@ import pwd
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,20 +18,16 @@ from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store, state_folder
 from clusterrun.scheduler import Answer, Cancelled, ClusterFacts, Scheduler
 from clusterrun.scheduler.factory import SchedulerFactory
-from clusterrun.state import cancel as cancelling
 from clusterrun.state import external, filters
-from clusterrun.state.external_watch import ExternalWatch
 from clusterrun.state.query import StateQuery, scheduler_of
 from clusterrun.state.reconcile import Listing, RunState
-from clusterrun.state.watch import RunWatch, Watch, wait_for_end
-from clusterrun.submit import protocol
-from clusterrun.submit import recover as recovering
 
 if TYPE_CHECKING:  # commands that query jobs need none of them, and start sooner
     from clusterrun.free.estimate import StartEstimates
     from clusterrun.free.snapshot import ClusterSnapshot
     from clusterrun.jobspec.fields import Value
-    from clusterrun.submit.plan import Here, Plan
+    from clusterrun.state.watch import Watch
+    from clusterrun.submit.plan import LocalContext, Plan
     from clusterrun.submit.request import Request, SubmitArgs
 
 #: Seconds between two queries of accounting by a command that polls.
@@ -44,7 +39,7 @@ class Cluster:
 
     ``notify`` gets lines for the user (what is waited for, what was left out). ``environ`` and ``cwd`` default to this
     process's own. A command that polls sets ``polling``: it queries accounting once a minute at most, and shares
-    squeue's answers with the user's other processes.
+    squeue's answers with the user's other processes. A test passes ``scheduler``: see :mod:`clusterrun.testing`.
     """
 
     def __init__(
@@ -54,6 +49,7 @@ class Cluster:
         environ: Mapping[str, str] | None = None,
         notify: Callable[[str], None] = lambda line: None,
         polling: bool = False,
+        scheduler: Scheduler | None = None,
     ) -> None:
         self.environ = dict(os.environ if environ is None else environ)
         self.notify = notify
@@ -62,7 +58,7 @@ class Cluster:
         self.user = pwd.getpwuid(os.getuid()).pw_name
         self._polling = polling
         interval = ACCOUNTING_INTERVAL if polling else 0.0
-        self._factory = SchedulerFactory(self.environ, self.state, accounting_interval=interval)
+        self._factory = SchedulerFactory(self.environ, self.state, accounting_interval=interval, scheduler=scheduler)
 
     @property
     def cwd(self) -> Path:
@@ -120,23 +116,23 @@ class Cluster:
 
         return snapshot.load_snapshot(self._factory.slurm(), self.user)
 
-    def check(self, plan: Plan) -> None:
-        """Check that the job's Python has torch and the script is bash. Raises RequestError."""
-        self._check(plan, lambda: None)
+    def check(self, plan: Plan, meanwhile: Callable[[], object] = lambda: None) -> None:
+        """Check that the job's Python has torch and the script is bash, and call ``meanwhile`` at the same time.
 
-    def _check(self, plan: Plan, meanwhile: Callable[[], object]) -> None:
-        """Check a plan; ``meanwhile`` runs while the job's Python answers."""
+        Raises RequestError.
+        """
         from clusterrun.submit import request
 
         errors: list[Exception] = []
 
-        def check_python() -> None:
+        def run_checks() -> None:
             try:
                 request.check_python(plan.spec, self.environ)
+                request.check_setup(plan.spec, plan.script, self.environ)
             except Exception as error:
                 errors.append(error)
 
-        checking = threading.Thread(target=check_python)
+        checking = threading.Thread(target=run_checks)
         checking.start()
         try:
             meanwhile()
@@ -144,15 +140,19 @@ class Cluster:
             checking.join()
         for error in errors:
             raise error
-        request.check_setup(plan.spec, plan.script, self.environ)
 
     def submit(self, plan: Plan) -> RunRecord:
         """Record the run, submit it, and return its record with the job id.
 
         Raises RequestError or SchedulerError, after which nothing is left, or Ambiguous, which names the run.
         """
+        from clusterrun.submit import protocol
+
         scheduler = self.scheduler(plan.record.scheduler)
-        self._check(plan, _import_submitit if scheduler.slurm is not None else lambda: None)
+        if scheduler.slurm is not None:
+            self.check(plan, _import_submitit)
+        else:
+            self.check(plan)
         store = self.store(plan.record.root)
         store.prepare(plan.spec.shared)
         store.stage(plan.record, plan.spec_json(), plan.script)
@@ -174,6 +174,7 @@ class Cluster:
         callable must be importable by the job's Python, or small enough to pickle by value.
         """
         from clusterrun.scheduler.slurm.executor import TrainExecutor
+        from clusterrun.submit import protocol
         from clusterrun.submit.request import SubmitArgs
 
         plan = self.plan(SubmitArgs(function=getattr(function, "__name__", "function"), flags=flags))
@@ -184,7 +185,7 @@ class Cluster:
         store = self.store(plan.record.root)
         store.prepare(plan.spec.shared)
         store.stage(plan.record, plan.spec_json(), plan.script)
-        submission = replace(plan.submission, env={**plan.submission.env, "SUBMITIT_EXECUTOR": "slurm"})
+        submission = plan.submission._replace(env={**plan.submission.env, "SUBMITIT_EXECUTOR": "slurm"})
 
         def send(argv: Sequence[str]) -> str:
             # the submit protocol replaces submitit's single sbatch, whose output it would trust
@@ -198,12 +199,14 @@ class Cluster:
 
         Raises RequestError or NoSuchJob for an unknown run, and what :func:`clusterrun.submit.recover.recover` raises.
         """
+        from clusterrun.submit import recover
+
         if not is_run_id(run_id):
             raise RequestError(f"not a run id: {run_id[:40]!r}", hint="it looks like 20261121-034501-k3v7qa")
         run = self.store().by_run_id(run_id)
         if run is None:
             raise NoSuchJob(f"no run {run_id} is known here", hint="go to the folder it was submitted from")
-        return recovering.recover(run, self.store(run.root), self._scheduler_of, self.environ, self.notify)
+        return recover.recover(run, self.store(run.root), self._scheduler_of, self.environ, self.notify)
 
     # -- querying --------------------------------------------------------------------------------------------------
 
@@ -268,6 +271,9 @@ class Cluster:
 
     def watches(self, runs: Sequence[RunRecord], ids: Sequence[JobId] = ()) -> list[Watch]:
         """Return watches over runs and over external jobs, which are queried now. Raises NoSuchJob."""
+        from clusterrun.state.external_watch import ExternalWatch
+        from clusterrun.state.watch import RunWatch
+
         watches: list[Watch] = []
         if runs:
             watches.append(RunWatch(runs, self.states, self.cached_states if self._polling else None))
@@ -279,6 +285,8 @@ class Cluster:
         self, runs: Sequence[RunRecord], ids: Sequence[JobId] = (), *, sleep: Callable[[float], None] = time.sleep
     ) -> list[RunState]:
         """Wait until runs and external jobs have ended, also while the scheduler does not answer. Raises NoSuchJob."""
+        from clusterrun.state.watch import wait_for_end
+
         return wait_for_end(self.watches(runs, ids), self.notify, sleep)
 
     # -- changing --------------------------------------------------------------------------------------------------
@@ -290,27 +298,31 @@ class Cluster:
         silent = next((s for s in found if s.note and s.status.outcome is Outcome.UNKNOWN), None)
         if silent is not None:
             raise SchedulerError(
-                "the scheduler did not answer, so nothing was done", said=silent.note, hint="try again in a moment"
+                "the scheduler did not answer, so nothing was done", detail=silent.note, hint="try again in a moment"
             )
         return [s for s in found if s.status.outcome is Outcome.RUNNING and s.record is not None and s.record.mine]
 
     def cancel(self, targets: Sequence[RunState]) -> list[tuple[RunState, Cancelled]]:
         """Cancel the user's own jobs. Raises NoSuchJob for another user's, before anything is cancelled."""
-        return cancelling.cancel(targets, self.user, self._scheduler_of, lambda run: self.store(run.root))
+        from clusterrun.state import cancel
+
+        return cancel.cancel(targets, self.user, self._scheduler_of, lambda run: self.store(run.root))
 
     def hold(self, target: RunState, *, release: bool = False) -> None:
         """Hold a pending job of the user, or release it. Raises NoSuchJob, RequestError or SchedulerError."""
-        cancelling.hold(target, self.user, self._scheduler_of(target.record), release=release)
+        from clusterrun.state import cancel
+
+        cancel.hold(target, self.user, self._scheduler_of(target.record), release=release)
 
     # -- inside ----------------------------------------------------------------------------------------------------
 
     def _query(self) -> StateQuery:
         return StateQuery(self._factory, self.store(), self.notify)
 
-    def _here(self) -> Here:
-        from clusterrun.submit.plan import Here
+    def _here(self) -> LocalContext:
+        from clusterrun.submit.plan import LocalContext
 
-        return Here(self.cwd, self.environ, self.user)
+        return LocalContext(self.cwd, self.environ, self.user)
 
     def _choose_partition(self, args: SubmitArgs, request: Request, scheduler: Scheduler | None) -> Request:
         from clusterrun.free.estimate import EstimateContext, choose_partition  # only --partition auto needs it

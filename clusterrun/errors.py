@@ -26,12 +26,12 @@ class ClusterrunError(Exception):
 
     exit_code = 1
 
-    def __init__(self, message: str, *, hint: str = "", said: str = "") -> None:
+    def __init__(self, message: str, *, hint: str = "", detail: str = "") -> None:
         super().__init__(message)
         self.message = message
         self.hint = hint
         #: the output of the scheduler, verbatim, or ""
-        self.said = said
+        self.detail = detail
 
 
 class RequestError(ClusterrunError):
@@ -83,9 +83,9 @@ class Ambiguous(ClusterrunError):
     exit_code = 75
 
     def __init__(
-        self, message: str, *, hint: str = "", said: str = "", cut_off: bool = True, accepted: bool = False
+        self, message: str, *, hint: str = "", detail: str = "", cut_off: bool = True, accepted: bool = False
     ) -> None:
-        super().__init__(message, hint=hint, said=said)
+        super().__init__(message, hint=hint, detail=detail)
         self.cut_off = cut_off and not accepted
         self.accepted = accepted
 
@@ -101,7 +101,7 @@ class CommandError(SchedulerError):
         self, argv: Sequence[str], *, status: int | None, stdout: str = "", stderr: str = "", timed_out: bool = False
     ) -> None:
         how = "did not answer in time" if timed_out else "could not be started" if status is None else f"exit {status}"
-        super().__init__(f"{argv[0]}: {how}", said=(stderr or stdout).strip())
+        super().__init__(f"{argv[0]}: {how}", detail=(stderr or stdout).strip())
         self.argv = tuple(argv)
         self.status = status
         self.stdout = stdout

@@ -7,22 +7,20 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from pathlib import Path
+from typing import NamedTuple
 
 from clusterrun.errors import RequestError
 
 # 123, 123_4, 123+0, each with an optional ;cluster; local jobs are L1, L2, …
-_JOB_ID = re.compile(
-    r"(?P<raw>L?[0-9]{1,18})(?:_(?P<task>[0-9]{1,9})|\+(?P<part>[0-9]{1,9}))?(?:;(?P<cluster>[A-Za-z0-9_.-]{1,64}))?",
-    re.ASCII,
+_JOB_ID = (
+    r"(?P<raw>L?[0-9]{1,18})(?:_(?P<task>[0-9]{1,9})|\+(?P<part>[0-9]{1,9}))?(?:;(?P<cluster>[A-Za-z0-9_.-]{1,64}))?"
 )
-_RUN_ID = re.compile(r"[0-9]{8}-[0-9]{6}-[a-z2-7]{6}", re.ASCII)
 
 LOCAL = "local"
 """The name of the cluster that local jobs belong to."""
 
 
-@dataclass(frozen=True, slots=True)
-class JobId:
+class JobId(NamedTuple):
     """A job's id as Slurm writes it: ``123``, ``123_4`` (array task), ``123+0`` (component), ``L7`` (local)."""
 
     raw: str
@@ -33,7 +31,7 @@ class JobId:
     @classmethod
     def parse(cls, text: str) -> JobId:
         """Parse a job id. Raises RequestError for any other text, so no command ever gets it as an argument."""
-        match = _JOB_ID.fullmatch(text)
+        match = re.fullmatch(_JOB_ID, text, re.ASCII)
         if match is None:
             raise RequestError(
                 f"not a job id: {text[:40]!r}",
@@ -59,7 +57,7 @@ class JobId:
 
 def is_run_id(text: str) -> bool:
     """Return whether the text is a run id (``20261121-034501-k3v7qa``); a run has one before it has a job id."""
-    return _RUN_ID.fullmatch(text) is not None
+    return re.fullmatch(r"[0-9]{8}-[0-9]{6}-[a-z2-7]{6}", text, re.ASCII) is not None
 
 
 def log_paths(logs: Path, job: JobId) -> tuple[Path, Path]:
@@ -164,7 +162,6 @@ class JobStatus:
 #: Slurm's MaxArraySize is below this, so a longer list is not a list of tasks.
 MAX_TASKS = 4_000_001
 _FIELDS = tuple(field.name for field in fields(JobStatus))
-_PART = re.compile(r"(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?", re.ASCII)
 
 
 def parse_tasks(text: str) -> list[int] | None:
@@ -174,7 +171,7 @@ def parse_tasks(text: str) -> list[int] | None:
         return None
     found: list[int] = []
     for part in body.split(","):
-        match = _PART.fullmatch(part)
+        match = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?", part, re.ASCII)
         if match is None:
             return None
         first, last, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)

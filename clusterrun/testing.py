@@ -1,10 +1,8 @@
 """A fake scheduler for tests of code that uses clusterrun; no Slurm is needed.
 
     scheduler = FakeScheduler()
-    job = scheduler.submit(plan.submission)
-    scheduler.set_state(job, "RUNNING")
-    scheduler.set_state(job, "FAILED", exit_status=1)
-    assert scheduler.submissions == [plan.submission] and scheduler.cancelled == []
+    run = Cluster(scheduler=scheduler).submit_script("train.py", nodes=2, gpus_per_node=4)
+    scheduler.set_state(run.job_id, "FAILED", exit_status=1)
 
 It implements :class:`clusterrun.scheduler.Scheduler`. Jobs change only when the test calls ``set_state``, ``cancel`` or
 ``hold``: nothing is ever run.
@@ -72,7 +70,7 @@ class FakeScheduler:
     def find(self, token: str, since: int, script: Path) -> Answer:
         """Return the jobs of a submission."""
         answer = self.query()
-        return replace(answer, jobs=[job for job in answer.jobs if carries(job, token, script)])
+        return answer._replace(jobs=[job for job in answer.jobs if carries(job, token, script)])
 
     def query(self, ids: Sequence[JobId] | None = None) -> Answer:
         """Return all jobs, or those with these ids."""
@@ -83,7 +81,7 @@ class FakeScheduler:
     def account(self, ids: Sequence[JobId], since: int) -> Answer:
         """Return those of the jobs that have ended."""
         answer = self.query(ids)
-        return replace(answer, jobs=[job for job in answer.jobs if job.is_over])
+        return answer._replace(jobs=[job for job in answer.jobs if job.is_over])
 
     def cancel(self, ids: Sequence[JobId]) -> Sequence[Cancelled]:
         """Record the request and set the state of active jobs to CANCELLED."""

@@ -65,18 +65,18 @@ class FakeSlurm(FakeScheduler):
             case "accept":
                 return self.make(submission.token)
             case "refuse":
-                raise Refused("Slurm refused the job", said="sbatch: error: no")
+                raise Refused("Slurm refused the job", detail="sbatch: error: no")
             case "undelivered":
-                raise NotDelivered("Slurm did not get the request", said="connect failure")
+                raise NotDelivered("Slurm did not get the request", detail="connect failure")
             case "gone":
                 raise NoScheduler("sbatch could not be started")
             case "strange" | "no job":
-                raise Ambiguous("?", said="what?", cut_off=False, accepted=word == "no job")
+                raise Ambiguous("?", detail="what?", cut_off=False, accepted=word == "no job")
             case "late":
                 self.make(submission.token, late=9.0)
             case "made" | "yes":
                 self.make(submission.token)
-        raise Ambiguous("cut off", said="Socket timed out", accepted=word == "yes")
+        raise Ambiguous("cut off", detail="Socket timed out", accepted=word == "yes")
 
     def query(self, ids: Sequence[JobId] | None = None) -> Answer:
         self.time.sleep(0.01)

@@ -61,10 +61,10 @@ def cancel(
             ui.note("nothing was cancelled")
             return
     results = cluster.cancel(targets)
-    ui.data([{**state_json(target), "cancelled": result.done, "said": result.said} for target, result in results])
+    ui.data([{**state_json(target), "cancelled": result.done, "said": result.detail} for target, result in results])
     for target, result in results:
-        said = f": {result.said}" if result.said else ""
-        ui.say(f"{'Cancelled' if result.done else 'Not cancelled'} {handle(target)}{said}")
+        detail = f": {result.detail}" if result.detail else ""
+        ui.say(f"{'Cancelled' if result.done else 'Not cancelled'} {handle(target)}{detail}")
     left = [(target, result) for target, result in results if not result.done]
     if any(target.status.outcome is Outcome.RUNNING or target.copies for target, _ in left):
         ctx.exit(3)

@@ -16,7 +16,7 @@ from clusterrun.cluster import Cluster
 from clusterrun.errors import RequestError
 from clusterrun.free.estimate import AUTO, MOST_QUESTIONS, StartEstimates, find_partitions
 from clusterrun.free.snapshot import ClusterSnapshot
-from clusterrun.free.summary import NodeRow, PartitionSum, node_rows, partition_sums
+from clusterrun.free.summary import PartitionSum, node_rows, partition_sums
 from clusterrun.free.text import format_estimates, format_summary
 from clusterrun.job import LOCAL
 from clusterrun.scheduler.local import devices
@@ -134,7 +134,7 @@ def _soonest_json(found: StartEstimates) -> dict[str, Any]:
 def _summary_json(seen: ClusterSnapshot) -> dict[str, Any]:
     return {
         "partitions": [_partition_json(row) for row in partition_sums(seen)],
-        "nodes": [_nodes_json(row) for row in node_rows(seen.nodes)],
+        "nodes": [{**asdict(row), "types": dict(row.types), "node_list": row.folded} for row in node_rows(seen.nodes)],
         "limits": None if seen.limits is None else [{**asdict(one), "left": one.left} for one in seen.limits],
         "notes": list(seen.notes),
     }
@@ -154,7 +154,3 @@ def _partition_json(row: PartitionSum) -> dict[str, Any]:
         "closed": row.closed,
         "preempted": asdict(row.preemption) if row.preemption else None,
     }
-
-
-def _nodes_json(row: NodeRow) -> dict[str, Any]:
-    return {**asdict(row), "types": dict(row.types), "node_list": row.folded}

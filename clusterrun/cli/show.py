@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 from clusterrun.cluster import Cluster
 from clusterrun.job import Outcome
@@ -36,7 +35,7 @@ def first_cause(state: RunState) -> str:
 def list_jobs(cluster: Cluster, job_filter: JobFilter, *, expand: bool) -> Listing:
     """Return the jobs that match a filter, in the order of ``list``."""
     found = cluster.listing(everything=job_filter.history, all_clusters=job_filter.all_clusters)
-    return replace(found, states=filters.arrange(filters.choose(found.states, job_filter), expand=expand))
+    return found._replace(states=filters.arrange(filters.choose(found.states, job_filter), expand=expand))
 
 
 def no_jobs_message(job_filter: JobFilter) -> str:

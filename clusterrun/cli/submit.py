@@ -56,6 +56,7 @@ def submit(
     cluster = session.cluster(ui.note)
     if recover:
         run = cluster.recover(recover)
+        _announce(ui, run, data=not wait)
     else:
         job, script = job_and_script(words, session.script)
         plan = cluster.plan(submit_args(job, script, profile, options))
@@ -75,8 +76,6 @@ def submit(
             _announce(ui, run, data=not wait)
         if interrupted:
             raise KeyboardInterrupt
-    if recover:
-        _announce(ui, run, data=not wait)
     if follow:
         from clusterrun.cli.follow import follow_run
 

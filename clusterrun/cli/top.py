@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import sys
 from collections.abc import Mapping
@@ -18,6 +17,7 @@ from clusterrun.state.show import state_json
 from clusterrun.terminal.ui import Ui
 
 if TYPE_CHECKING:
+    from clusterrun.records.progress import RankProgress
     from clusterrun.top.source import TopData
 
 
@@ -77,4 +77,8 @@ def _snapshot(source: TopData, selected: str) -> list[dict[str, Any]]:
     from clusterrun.top.source import key_of
 
     states = [state for state in source.jobs().states if selected in ("", key_of(state))]
-    return [{**state_json(s), "ranks": [dataclasses.asdict(rank) for rank in source.ranks(s).ranks]} for s in states]
+    return [{**state_json(s), "ranks": [_rank_json(rank) for rank in source.ranks(s).ranks]} for s in states]
+
+
+def _rank_json(rank: RankProgress) -> dict[str, Any]:
+    return {**rank._asdict(), "gpu": rank.gpu._asdict() if rank.gpu else None}

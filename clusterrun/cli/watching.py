@@ -68,7 +68,7 @@ def watch_jobs(
             except ClusterrunError as error:
                 if shown is None:
                     raise
-                view.problems.append(f"{error.message} {error.said}".rstrip())
+                view.problems.append(f"{error.message} {error.detail}".rstrip())
                 listing = Listing(listing.states)
             states = listing.states
             failed = bool(view.problems) or any(state.is_old for state in states)

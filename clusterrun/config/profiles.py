@@ -13,10 +13,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import resources
-from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, NamedTuple, cast
 
 from clusterrun.config.files import (
     PROJECT_FILE,
@@ -34,6 +32,7 @@ from clusterrun.errors import RequestError
 from clusterrun.jobspec.fields import FIELD, Value, gres_gpus
 
 DEFAULT_JOB = "lm"
+_SHIPPED_JOBS = Path(__file__).parents[1] / "jobs"
 WorkKind = Literal["task", "script", "module", "command"]
 WORK_KEYS: tuple[str, ...] = ("task", "script", "module", "command")
 _JOB_KEYS = (*WORK_KEYS, "args")
@@ -62,8 +61,7 @@ class Profiles:
     notices: list[str] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobFile:
+class JobFile(NamedTuple):
     """A job file: its values and what it runs.
 
     ``source`` is its short name for messages; ``path`` is None for a shipped file. ``target`` is the name of the task
@@ -174,8 +172,7 @@ def _join(upper: Value, lower: Value) -> Value:
     return Value({**upper.value, **new}, ", ".join(sources) or upper.source)
 
 
-@dataclass(frozen=True, slots=True)
-class _ProfileFile:
+class _ProfileFile(NamedTuple):
     top: dict[str, Value]
     tables: dict[str, dict[str, Value]]
 
@@ -238,9 +235,8 @@ def _read_job(document: Document, path: Path | None) -> JobFile:
     return JobFile(source=document.source, path=path, values=values, kind=kind, target=target, args=tuple(args))
 
 
-def _shipped() -> dict[str, Traversable]:
-    files = resources.files("clusterrun").joinpath("jobs").iterdir()
-    return {f.name.removesuffix(".toml"): f for f in files if f.name.endswith(".toml")}
+def _shipped() -> dict[str, Path]:
+    return {path.stem: path for path in _SHIPPED_JOBS.glob("*.toml")}
 
 
 def _first(name: str, levels: Iterable[Mapping[str, Value]]) -> Value | None:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 import re
-import tomllib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from clusterrun.errors import ConfigError
 
@@ -17,8 +14,7 @@ _MAX_STATEMENT = 500  # lines of one multi-line value
 _PLACE = re.compile(r" \(at (?:line (?P<line>\d+), column (?P<column>\d+)|end of document)\)$")
 
 
-@dataclass(frozen=True, slots=True)
-class Document:
+class Document(NamedTuple):
     """A parsed file: its name for messages, its text, its data, and what its file paths start from."""
 
     source: str
@@ -35,6 +31,8 @@ class Document:
 
 def parse(source: str, raw: bytes, base: Path = Path(), home: Path | None = None) -> Document:
     """Parse the bytes of a TOML file. Raises ConfigError with the line of a syntax error."""
+    import tomllib  # a submission without a job file or profile parses none
+
     try:
         # tomllib counts lines by \n only; Windows editors write a byte order mark and \r\n
         text = raw.decode("utf-8-sig").replace("\r\n", "\n")
@@ -81,12 +79,16 @@ def line_of(text: str, path: Sequence[str]) -> int | None:
 
 def nearest(word: str, choices: Iterable[str]) -> str:
     """Return a hint such as ``did you mean nodes?``, or an empty text."""
+    import difflib  # only for a hint
+
     by_plain = {choice.casefold().replace("_", "-"): choice for choice in choices}
     close = difflib.get_close_matches(word.casefold().replace("_", "-"), by_plain, n=1, cutoff=0.6)
     return f"did you mean {by_plain[close[0]]}?" if close else ""
 
 
 def _beginning(lines: Sequence[str], count: int) -> dict[str, Any] | None:
+    import tomllib
+
     try:
         return tomllib.loads("\n".join(lines[:count]) + "\n")
     except (ValueError, RecursionError):

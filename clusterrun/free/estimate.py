@@ -90,7 +90,7 @@ class EstimateContext:
 
     request: Request
     scheduler: Scheduler | None
-    here: planning.Here
+    here: planning.LocalContext
     has_gpus: bool | None
     asked: SubmitArgs = field(default_factory=SubmitArgs)
     now: Callable[[], float] = time.monotonic
@@ -148,10 +148,10 @@ def choose_partition(context: EstimateContext, user: str) -> Request:
         if found.silence:
             raise SchedulerError(
                 "Slurm did not estimate where the job would start, so nothing was submitted",
-                said=reasons, hint="try again, or name one: --partition NAME",
+                detail=reasons, hint="try again, or name one: --partition NAME",
             )  # fmt: skip
         error = Refused if any(isinstance(t.estimate, No) for t in found.tried) else RequestError
-        raise error("no partition accepts this job", said=reasons, hint="run `clusterrun free` to see the partitions")
+        raise error("no partition accepts this job", detail=reasons, hint="run `clusterrun free` to see the partitions")
     best = found.starts[0]
     assert isinstance(best.estimate, Start)
     start = f"earliest start by Slurm's estimate: {format_when(best.estimate.at, time.time())}"

@@ -152,7 +152,7 @@ def _require_answer(slurm: SlurmCommands, argv: list[str], what: str) -> str:
     if reply.note:
         raise SchedulerError(
             f"could not get the list of {what} from Slurm",
-            said=reply.stderr.strip() or reply.note,
+            detail=reply.stderr.strip() or reply.note,
             hint="check `scontrol ping`",
         )
     return reply.text

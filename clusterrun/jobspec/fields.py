@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from clusterrun.errors import RequestError
 from clusterrun.jobspec.secrets import refuse_assignments, refuse_named, refuse_shapes
@@ -23,8 +23,7 @@ NAME_BYTES = 40
 """The maximum length of a job name; clusterrun appends a part of the run's token."""
 
 
-@dataclass(frozen=True, slots=True)
-class Field:
+class Field(NamedTuple):
     """One option; ``directive`` means that it is an ``#SBATCH`` directive of the same name."""
 
     name: str

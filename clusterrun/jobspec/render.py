@@ -10,22 +10,20 @@ import json
 import shlex
 import traceback
 from collections.abc import Sequence
-from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from clusterrun.errors import RequestError, TemplateError
 from clusterrun.jobspec.spec import Command, Function, JobSpec, Module, Script, Task
 from clusterrun.system.plain_files import read_plain
 
 TEMPLATE = "sbatch.j2"
+_TEMPLATES = Path(__file__).parents[1] / "templates"
 PICKLES = "submitit"
 """The folder in a run's folder where submitit stores a callable and its results."""
 
 
-@dataclass(frozen=True, slots=True)
-class RunIdentity:
+class RunIdentity(NamedTuple):
     """The ids of the run that a script belongs to; only they differ between ``render`` and ``submit``."""
 
     run_id: str
@@ -33,8 +31,7 @@ class RunIdentity:
     token: str
 
 
-@dataclass(frozen=True, slots=True)
-class Places:
+class Places(NamedTuple):
     """The absolute paths in a script, and the submitter's umask (an int, 0o022)."""
 
     workdir: Path
@@ -160,7 +157,7 @@ def describe(spec: JobSpec) -> str:
 
 def _template(spec: JobSpec) -> tuple[str, str]:
     if not spec.template:
-        return (resources.files("clusterrun") / "templates" / TEMPLATE).read_text("utf-8"), TEMPLATE
+        return (_TEMPLATES / TEMPLATE).read_text("utf-8"), TEMPLATE
     path = Path(spec.template)
     try:
         return read_plain(path).decode(), str(path)

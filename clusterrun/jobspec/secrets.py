@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from clusterrun.errors import RequestError
 
 
-@dataclass(frozen=True, slots=True)
-class SecretName:
+class SecretName(NamedTuple):
     """A pattern of whole variable names in upper case, whether the value is secret, the reason, and the reference."""
 
     pattern: str
@@ -25,8 +24,7 @@ class SecretName:
     source: str
 
 
-@dataclass(frozen=True, slots=True)
-class SecretPattern:
+class SecretPattern(NamedTuple):
     """The name of a kind of token or key, a pattern that finds it in a text, and the reference of its format."""
 
     what: str

@@ -54,7 +54,7 @@ class LogLocation:
             return Path(str(pattern).replace("{task}", str(task)))
 
         err = path(self.err) if self.err is not None else None
-        return replace(self, job=replace(self.job, task=task), out=path(self.out), err=err, is_pattern=False)
+        return replace(self, job=self.job._replace(task=task), out=path(self.out), err=err, is_pattern=False)
 
 
 def parse_locations(blocks: Sequence[Mapping[str, str]]) -> list[LogLocation]:

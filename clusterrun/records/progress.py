@@ -10,9 +10,8 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from clusterrun.records import run_record
 from clusterrun.records.run_record import RunRecord, parse_fields
@@ -25,8 +24,7 @@ MISSED = 3
 """A rank is silent after this many intervals without a heartbeat."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Metrics:
+class Metrics(NamedTuple):
     """The newest metrics of a training; ``time`` is in epoch seconds. None: not known."""
 
     step: int
@@ -37,8 +35,7 @@ class Metrics:
     mfu: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gpu:
+class Gpu(NamedTuple):
     """One rank's GPU, from NVML: use in percent, memory in GiB, temperature in °C."""
 
     name: str = ""
@@ -48,8 +45,7 @@ class Gpu:
     temperature: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankProgress:
+class RankProgress(NamedTuple):
     """The heartbeat of one rank: its phase and step at ``time``. Times are in epoch seconds.
 
     ``phase`` is one of starting, joining, loading, training, evaluating, saving, script, ending; it began at ``since``.

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from clusterrun.records import run_record
 from clusterrun.records.run_record import parse_fields
@@ -20,8 +19,7 @@ START, FIRST_FAILURE, STOPPED = "start.json", "first_failure.json", "stopped"
 _RANK_END = re.compile(r"rank-\d{1,7}\.end")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankFailure:
+class RankFailure(NamedTuple):
     """The record of the rank that failed first (``first_failure.json``)."""
 
     rank: int
@@ -32,8 +30,7 @@ class RankFailure:
     file: str = ""  # path of the record
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankEnd:
+class RankEnd(NamedTuple):
     """The end record of one rank (``rank-N.end``); ``time`` is in epoch seconds."""
 
     rank: int

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from clusterrun.errors import RequestError
 from clusterrun.job import JobId, is_run_id, log_paths
@@ -203,8 +203,7 @@ def log_begin(run: RunRecord, job: JobId) -> tuple[int, int]:
     return seen[0] if seen[0] >= 0 else recorded[0], seen[1] if seen[1] >= 0 else recorded[1]
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(NamedTuple):
     """The job that claimed a submission; ``restart`` is Slurm's restart count, ``at`` the time in epoch seconds."""
 
     cluster: str
@@ -287,11 +286,11 @@ def _checked(data: Mapping[str, Any], kind: type) -> dict[str, Any]:
 
 
 def parse_fields(kind: type, data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the numbers and texts of a dataclass from a JSON object that may be damaged.
+    """Return the numbers and texts of a named tuple from a JSON object that may be damaged.
 
     A missing value, or one of another type, becomes None or an empty text.
     """
-    kinds = {one.name: str(one.type).removesuffix(" | None") for one in fields(kind)}
+    kinds = {name: hint.__forward_arg__.removesuffix(" | None") for name, hint in kind.__annotations__.items()}
     return {name: _PARSERS[kind](data.get(name)) for name, kind in kinds.items() if kind in _PARSERS}
 
 

@@ -8,11 +8,10 @@ import fcntl
 import json
 import os
 import re
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from clusterrun.errors import Ambiguous, RequestError
 from clusterrun.job import JobId, is_run_id
@@ -41,8 +40,7 @@ def state_folder(environ: Mapping[str, str]) -> Path:
     return Path(base) / "clusterrun"
 
 
-@dataclass(frozen=True, slots=True)
-class Base:
+class Base(NamedTuple):
     """The folder with the user's ``.clusterrun`` and ``logs``, and why it is not the project's own folder."""
 
     folder: Path
@@ -176,6 +174,8 @@ class Store:
         """Delete a run of this user that never became a job."""
         with contextlib.suppress(OSError):
             if safe_files.owner_of(record.run_dir) == os.getuid():
+                import shutil  # it loads the archive formats
+
                 shutil.rmtree(record.run_dir, ignore_errors=True)
 
     @contextlib.contextmanager

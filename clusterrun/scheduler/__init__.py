@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from clusterrun.job import JobId, JobStatus
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Submission:
+class Submission(NamedTuple):
     """Everything a scheduler needs to start a staged run. ``script`` is the script's final path.
 
     ``env`` is the scrubbed environment that the job inherits, ``umask`` the one for the log files. The local scheduler
@@ -34,8 +32,7 @@ class Submission:
     dependency: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(NamedTuple):
     """A scheduler's answer to a query about jobs.
 
     ``complete`` is False if the scheduler did not answer; a missing job then means nothing. ``note`` is the reason, in
@@ -43,25 +40,23 @@ class Answer:
     is set by accounting queries on a cluster that has no accounting.
     """
 
-    jobs: Sequence[JobStatus] = field(default_factory=tuple)
+    jobs: Sequence[JobStatus] = ()
     complete: bool = True
     note: str = ""
-    last: Sequence[JobStatus] = field(default_factory=tuple)
+    last: Sequence[JobStatus] = ()
     last_at: int = 0
     no_accounting: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Cancelled:
+class Cancelled(NamedTuple):
     """The result of one cancel request: whether it was accepted, and the scheduler's message."""
 
     id: JobId
     done: bool
-    said: str = ""
+    detail: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterFacts:
+class ClusterFacts(NamedTuple):
     """The configuration of a Slurm cluster; ``accounting`` and ``gpus`` tell whether it has them."""
 
     cluster: str
@@ -69,8 +64,7 @@ class ClusterFacts:
     gpus: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(NamedTuple):
     """The output of a Slurm command. ``note`` is the error in one line, empty if the command succeeded."""
 
     text: str

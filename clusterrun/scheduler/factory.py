@@ -14,14 +14,19 @@ from clusterrun.scheduler.slurm.client import SlurmScheduler, detect
 class SchedulerFactory:
     """Creates each scheduler on first use. ``state`` is the user's state folder.
 
-    Accounting is queried at most every ``accounting_interval`` seconds.
+    Accounting is queried at most every ``accounting_interval`` seconds. ``scheduler`` replaces the one of its name.
     """
 
-    def __init__(self, environ: Mapping[str, str], state: Path, *, accounting_interval: float = 0.0) -> None:
+    def __init__(
+        self, environ: Mapping[str, str], state: Path, *, accounting_interval: float = 0.0,
+        scheduler: Scheduler | None = None,
+    ) -> None:  # fmt: skip
         self._environ, self._state, self._accounting_interval = environ, state, accounting_interval
-        self._schedulers: dict[str, Scheduler] = {}
+        self._schedulers = {scheduler.name: scheduler} if scheduler else {}
         self._facts: ClusterFacts | None = None
-        self._has_facts = False
+        self._has_facts = scheduler is not None
+        if scheduler is not None and scheduler.name != LOCAL:
+            self._facts = ClusterFacts(scheduler.cluster, accounting=True, gpus=False)
 
     def facts(self) -> ClusterFacts | None:
         """Return the Slurm cluster that this shell is configured for, None if there is none."""
@@ -40,7 +45,8 @@ class SchedulerFactory:
     def slurm(self) -> SlurmCommands:
         """Return Slurm's own commands. Raises NoScheduler."""
         slurm = self.scheduler("slurm").slurm
-        assert slurm is not None
+        if slurm is None:
+            raise NoScheduler("this needs Slurm itself, not a replacement")
         return slurm
 
     def slurm_for(self, ids: Sequence[JobId]) -> Scheduler:

@@ -38,11 +38,11 @@ def cancel(
         run = target.record
         if run is not None and run.job_id is None:
             store_of(run).discard(run)  # never submitted: there is only its folder
-            found[index] = Cancelled(target.status.id, done=True, said="never submitted; its folder was removed")
+            found[index] = Cancelled(target.status.id, done=True, detail="never submitted; its folder was removed")
         elif _may_run(target) or target.copies:
             by_scheduler.setdefault(run.scheduler if run else "slurm", []).append(index)
         else:
-            found[index] = Cancelled(target.status.id, done=False, said=_nothing_to_cancel(target))
+            found[index] = Cancelled(target.status.id, done=False, detail=_nothing_to_cancel(target))
     schedulers = {name: scheduler_of(targets[indices[0]].record) for name, indices in by_scheduler.items()}
     for name, indices in by_scheduler.items():
         wanted: list[tuple[int, JobId]] = []
@@ -85,7 +85,7 @@ def _check(target: RunState, user: str, to: str = "cancel it") -> None:
         )
     if target.as_of is not None or (target.note and job.outcome is Outcome.UNKNOWN):
         raise SchedulerError(
-            "the scheduler did not answer, so nothing was done", said=target.note, hint="try again in a moment"
+            "the scheduler did not answer, so nothing was done", detail=target.note, hint="try again in a moment"
         )
 
 

@@ -41,10 +41,10 @@ def query_states(ids: Sequence[JobId], scheduler: Scheduler, now: float) -> dict
         elif accounted:
             found[one] = [RunState(None, job) for job in accounted]
         elif not answer.complete:
-            raise SchedulerError("Slurm did not answer", said=answer.note, hint="run `scontrol ping`, then try again")
+            raise SchedulerError("Slurm did not answer", detail=answer.note, hint="run `scontrol ping`, then try again")
         elif not past.complete:
             raise SchedulerError(
-                f"job {one} is not in the queue, and accounting did not answer", said=past.note,
+                f"job {one} is not in the queue, and accounting did not answer", detail=past.note,
                 hint="try again; accounting may still know the job",
             )  # fmt: skip
         else:

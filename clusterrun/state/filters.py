@@ -5,7 +5,8 @@ from __future__ import annotations
 import fnmatch
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from clusterrun.errors import NoSuchJob, RequestError
 from clusterrun.job import TERMINAL, JobId, Outcome, format_tasks, is_run_id, parse_tasks, split_tasks
@@ -49,8 +50,7 @@ _FIRST_DATE = -62_135_596_800  # of the year 1: sacct gets a date
 OPEN = frozenset({Outcome.RUNNING, Outcome.UNKNOWN, Outcome.LOST})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobFilter:
+class JobFilter(NamedTuple):
     """The jobs that a list shows.
 
     ``states`` empty means any state, ``name`` is a glob, ``since`` the epoch second of the oldest submission. With

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from clusterrun.errors import NoScheduler, SchedulerError
 from clusterrun.job import LOCAL
@@ -24,8 +24,7 @@ from clusterrun.state.watch import records_changed_at
 from clusterrun.terminal.units import plural
 
 
-@dataclass(frozen=True, slots=True)
-class StateQuery:
+class StateQuery(NamedTuple):
     """Queries the states of runs; ``notify`` gets a line for each thing that cannot be shown."""
 
     factory: SchedulerFactory
@@ -83,7 +82,7 @@ class StateQuery:
         shown = [s for s in (*found, *external) if everything or s.status.outcome in filters.OPEN]
         if not (answer.complete or shown):
             raise SchedulerError(
-                "Slurm did not answer, and no active jobs are recorded here", said=answer.note,
+                "Slurm did not answer, and no active jobs are recorded here", detail=answer.note,
                 hint="run `scontrol ping`, then try again",
             )  # fmt: skip
         if not answer.complete:
@@ -108,7 +107,10 @@ class StateQuery:
     def _cached_queue(self, runs: Sequence[RunRecord]) -> tuple[Answer, float]:
         here = [run for run in runs if run.scheduler != LOCAL and self.is_here(run)]
         since = max(map(records_changed_at, here), default=0.0)
-        return self.factory.slurm().cached_query([run.job_id for run in here if run.job_id is not None], since)
+        scheduler = self.factory.scheduler("slurm")
+        if scheduler.slurm is None:
+            return scheduler.query(), 0.0
+        return scheduler.slurm.cached_query([run.job_id for run in here if run.job_id is not None], since)
 
 
 def unmatched_jobs(

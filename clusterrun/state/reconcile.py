@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 from clusterrun.errors import SchedulerError
 from clusterrun.job import JobId, JobStatus, Outcome, outcome_of
@@ -19,7 +19,6 @@ from clusterrun.records.ownership import JobIndex, one_cluster, token_part
 from clusterrun.records.run_record import Claim, RunRecord, as_int
 from clusterrun.records.store import Store
 from clusterrun.scheduler import Answer, Scheduler
-from clusterrun.submit.protocol import settle_submission, submitter_is_alive
 
 #: Seconds after its end for which a run is still queried: Slurm may know it, and a requeue may bring it back
 #: (MinJobAge is 300 s by default; sites set minutes to hours).
@@ -63,8 +62,7 @@ class RunState:
         return replace(self, status=replace(job, elapsed=job.elapsed + int(seconds)))
 
 
-@dataclass(frozen=True, slots=True)
-class Listing:
+class Listing(NamedTuple):
     """The states of jobs from one query. ``age`` is the age of the queue's answer in seconds, 0 if it is not cached.
 
     ``answer`` is the queue's answer if it is current, to join it with further runs.
@@ -209,7 +207,7 @@ def _record_end(store: Store, run: RunRecord, job: JobStatus) -> RunRecord:
         new = {
             "state": job.state, "reason": job.reason, "exit_status": job.exit_status, "ended": job.ended,
             "nodes": job.nodes, "elapsed": job.elapsed, "restarts": job.restarts, "source": job.source,
-            "started": job.started, "time_limit": job.time_limit, "figures": metrics and asdict(metrics),
+            "started": job.started, "time_limit": job.time_limit, "figures": metrics and metrics._asdict(),
         }  # fmt: skip
     try:
         return store.save_submission(run, replace(run.submission, final=new))
@@ -249,6 +247,8 @@ def state_from_records(store: Store, run: RunRecord, why: str) -> RunState:
 
 
 def _unsubmitted(run: RunRecord) -> RunState:
+    from clusterrun.submit.protocol import submitter_is_alive
+
     settle = f"clusterrun submit --recover {run.run_id}"
     if run.submission.state == run_record.NOT_SUBMITTED:
         why = f"never submitted: its submission was interrupted; `{settle}` submits it now"
@@ -272,6 +272,10 @@ def _needs_accounting(run: RunRecord, jobs: JobIndex) -> bool:
 
 
 def _healed(store: Store, run: RunRecord, jobs: JobIndex, answered: bool, now: float) -> RunRecord:
+    if run.submission.state == run_record.ACCEPTED:
+        return run
+    from clusterrun.submit.protocol import settle_submission  # most queries settle none
+
     try:
         return settle_submission(store, run, jobs, answered, now)
     except OSError:  # a query must work on a full disk and in another user's folder

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
 from pwd import getpwuid
@@ -69,7 +68,7 @@ def state_json(state: RunState) -> dict[str, Any]:
         "source": job.source,
         "as_of": state.as_of,
         "note": state.note,
-        "metrics": figures and asdict(figures),
+        "metrics": figures and figures._asdict(),
         "run_dir": str(run.run_dir) if run else None,
         "logs": [str(path) for path in _logs(state)],
         "sources": {k: {"value": v, "source": s} for k, (v, s) in run.sources.items()} if run else {},

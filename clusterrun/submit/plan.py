@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import secrets
 import time
 from base64 import b32encode
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from clusterrun.config.profiles import ENVIRONMENT
 from clusterrun.job import LOCAL
@@ -27,8 +26,7 @@ from clusterrun.system.safe_files import RECORDS
 WORKER = Path(__file__).parents[1] / "worker" / "__main__.py"
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(NamedTuple):
     """A run that is ready to be submitted; ``notices`` are lines for the user."""
 
     spec: JobSpec
@@ -44,8 +42,7 @@ class Plan:
         return {"version": 1, "workdir": str(self.submission.workdir), **data}
 
 
-@dataclass(frozen=True, slots=True)
-class Here:
+class LocalContext(NamedTuple):
     """The current folder, environment and user of a plan."""
 
     cwd: Path
@@ -54,13 +51,13 @@ class Here:
 
 
 def plan(
-    request: Request, scheduler: Scheduler | None, has_gpus: bool | None, here: Here, *, named: bool = True
+    request: Request, scheduler: Scheduler | None, has_gpus: bool | None, here: LocalContext, *, named: bool = True
 ) -> Plan:
     """Plan a run for a scheduler; None means a Slurm that is not reachable.
 
     With ``named`` False the run's ids are the placeholders RUN_ID and TOKEN.
     """
-    from clusterrun.jobspec.render import Places, RunIdentity, render
+    from clusterrun.jobspec.render import Places, RunIdentity, describe, render
 
     local = scheduler is not None and scheduler.name == LOCAL
     spec, notices = resolve_spec(request, has_gpus=has_gpus, local=local)
@@ -72,7 +69,7 @@ def plan(
     if foreign:
         notices.append(f"removed from the job's environment: {', '.join(foreign)}")
     at = time.time()
-    token = b32encode(secrets.token_bytes(10)).decode().lower() if named else "TOKEN"
+    token = b32encode(os.urandom(10)).decode().lower() if named else "TOKEN"
     run_id = f"{datetime.fromtimestamp(at, UTC):%Y%m%d-%H%M%S}-{token[:6]}" if named else "RUN_ID"
     base = find_base(request.root, state_folder(here.environ))
     if base.why:
@@ -84,7 +81,7 @@ def plan(
         run_dir=run_dir,
         root=base.folder,
         name=spec.job_name,
-        what=_what(spec),
+        what=spec.work.name if isinstance(spec.work, Task) else describe(spec),
         scheduler=scheduler.name if scheduler else "slurm",
         cluster=one_cluster(scheduler.cluster) if scheduler else "",
         user=here.user,
@@ -113,12 +110,6 @@ def plan(
     )
     script = render(spec, RunIdentity(run_id, run_dir, token), Places(here.cwd, logs, WORKER, _umask()), local=local)
     return Plan(spec, record, submission, script, (*request.notices, *notices))
-
-
-def _what(spec: JobSpec) -> str:
-    from clusterrun.jobspec.render import describe
-
-    return spec.work.name if isinstance(spec.work, Task) else describe(spec)
 
 
 def _umask() -> int:

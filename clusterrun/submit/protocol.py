@@ -13,7 +13,8 @@ import os
 import random
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from clusterrun.errors import Ambiguous, NotDelivered, Refused, SchedulerError
 from clusterrun.job import JobId, JobStatus
@@ -36,8 +37,7 @@ EMPTY_ANSWERS, EMPTY_SECONDS = 3, 10.0
 SETTLED_AFTER, SETTLED_ELSEWHERE = 60, 300
 
 
-@dataclass(frozen=True, slots=True)
-class Clock:
+class Clock(NamedTuple):
     """The protocol's time functions: a monotonic clock in seconds, a sleep, and a random number for jitter."""
 
     now: Callable[[], float] = time.monotonic
@@ -80,7 +80,7 @@ def _send(
             if clock.now() - began + wait > KEEP_SENDING:
                 store.discard(record)
                 raise NotDelivered(
-                    "Slurm did not answer; nothing was submitted", said=error.said, hint=error.hint
+                    "Slurm did not answer; nothing was submitted", detail=error.detail, hint=error.hint
                 ) from error
             notify(f"Slurm does not answer; trying again in {wait:.0f} s")
             clock.sleep(wait)
@@ -92,16 +92,18 @@ def _send(
                 return store.commit(record, job)
             if error.accepted:  # a retry might create a second job: a wrapper may delay the first
                 raise Ambiguous(
-                    f"sbatch succeeded, but Slurm shows no job of run {record.run_id}", said=error.said,
+                    f"sbatch succeeded, but Slurm shows no job of run {record.run_id}", detail=error.detail,
                     hint=f"run `clusterrun submit --recover {record.run_id}` later",
                 ) from error  # fmt: skip
             if not error.cut_off:
                 store.discard(record)
-                raise Refused("sbatch failed; no job was created", said=error.said, hint="see its output") from error
+                raise Refused(
+                    "sbatch failed; no job was created", detail=error.detail, hint="see its output"
+                ) from error
             if clock.now() - began > KEEP_SENDING + KEEP_QUERYING:
                 store.discard(record)
                 raise NotDelivered(
-                    "the connection to Slurm broke repeatedly; nothing was submitted", said=error.said,
+                    "the connection to Slurm broke repeatedly; nothing was submitted", detail=error.detail,
                     hint="try again later",
                 ) from error  # fmt: skip
         except SchedulerError:
@@ -129,7 +131,7 @@ def find_job(scheduler: Scheduler, record: RunRecord, clock: Clock, notify: Call
                 return None
         elif clock.now() - began > KEEP_QUERYING:
             raise Ambiguous(
-                f"cannot tell whether run {record.run_id} was submitted", said=answer.note,
+                f"cannot tell whether run {record.run_id} was submitted", detail=answer.note,
                 hint=f"run `clusterrun submit --recover {record.run_id}` later",
             )  # fmt: skip
         clock.sleep(EMPTY_SECONDS / (EMPTY_ANSWERS - 1) if answer.complete else 5.0)

@@ -6,7 +6,6 @@ Reads files and runs the job's Python to check its packages; writes nothing.
 from __future__ import annotations
 
 import contextlib
-import difflib
 import os
 import re
 import shlex
@@ -192,6 +191,8 @@ def parse_work(words: Sequence[str], cwd: Path, environ: Mapping[str, str], noti
     found = shutil.which(first, path=environ.get("PATH")) if "/" not in first else None
     if found:
         return Command(str(Path(found).absolute()), rest)
+    import difflib  # only for the hint
+
     near = difflib.get_close_matches(first, [p.name for p in cwd.glob("*.py")], n=1)
     raise RequestError(f"no such script: {first}", hint=f"did you mean {near[0]}?" if near else f"searched in {cwd}")
 
@@ -209,7 +210,7 @@ def check_python(spec: JobSpec, environ: Mapping[str, str]) -> None:
         missing = shell.check_output([spec.python, "-c", probe, *needs], env=clean, cwd=Path("/")).split()
     except CommandError as error:
         raise RequestError(
-            f"--python: {spec.python} does not run", said=error.said, hint="give the path of a working Python"
+            f"--python: {spec.python} does not run", detail=error.detail, hint="give the path of a working Python"
         ) from error
     if missing:
         raise RequestError(
@@ -228,13 +229,13 @@ def check_setup(spec: JobSpec, script: str, environ: Mapping[str, str]) -> None:
         if done.status != 0 or done.stderr:
             raise RequestError(
                 f"--setup: syntax error in line {number}: {line}",
-                said=done.stderr.strip(),
+                detail=done.stderr.strip(),
                 hint="each line must be complete on its own",
             )
     done = shell.run(["bash", "-n"], env=clean, stdin=script)
     if done.status != 0:
         raise RequestError(
-            "syntax error in the rendered script", said=done.stderr.strip(), hint="check --template and --setup"
+            "syntax error in the rendered script", detail=done.stderr.strip(), hint="check --template and --setup"
         )
 
 

@@ -14,8 +14,8 @@ import os
 import pwd
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 #: The folder of records in a project.
 RECORDS = ".clusterrun"
@@ -178,8 +178,7 @@ def _check_owner(info: os.stat_result, owner: int | None, path: Path) -> None:
 # -- who can change a path -----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Weakness:
+class Weakness(NamedTuple):
     """A folder that other users can change, why, and the command that prevents it (or an empty text)."""
 
     folder: Path

@@ -13,9 +13,8 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple
 
 from clusterrun.errors import CommandError
 
@@ -39,8 +38,7 @@ _SCRUBBED = re.compile(
 _KEPT = frozenset({"SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT"})
 
 
-@dataclass(frozen=True, slots=True)
-class Completed:
+class Completed(NamedTuple):
     """The result of a program: its exit status (128+n for a signal) and its two streams, decoded."""
 
     status: int

@@ -23,37 +23,34 @@ _FORMAT = (
     "\\U0001bca0-\\U0001bca3\\U0001d173-\\U0001d17a\\U00013430-\\U0001345f\\U000e0000-\\U000e0fff"  # other planes
     "\\u034f\\u115f\\u1160\\u17b4\\u17b5\\u3164\\uffa0"  # letters and marks that are drawn as nothing
 )
-_UNSAFE = re.compile(f"[{_CONTROL}{_FORMAT}]")
+_UNSAFE = f"[{_CONTROL}{_FORMAT}]"  # compiled when it is first used, which is rare
 _CONTROL_BYTES = bytes((*range(1, 9), *range(11, 32), 127))
 # What the classes above are in UTF-8, some harmless neighbours included: how some begin, the bytes of which one is
-# next, and both as a pattern, slow where the beginning is frequent. The first three begin much that is harmless.
-_SUSPECTS = tuple(
-    (begin, ends, re.compile(begin + b"[" + re.escape(ends) + b"]"))
-    for begin, ends in (
-        (b"\xc2", bytes((*range(0x80, 0xA0), 0xAD))),
-        (b"\xe2\x80", bytes((*range(0x8B, 0x90), *range(0xA8, 0xAF)))),
-        (b"\xe2\x81", bytes(range(0xA0, 0xB0))),
-        (b"\xcd", b"\x8f"),
-        (b"\xd8", b"\x9c"),
-        (b"\xe1\x85", b"\x9f\xa0"),
-        (b"\xe1\x9e", b"\xb4\xb5"),
-        (b"\xe1\xa0", b"\x8e"),
-        (b"\xe3\x85", b"\xa4"),
-        (b"\xef\xbb", b"\xbf"),
-        (b"\xef\xbe", b"\xa0"),
-        (b"\xef\xbf", bytes(range(0xB0, 0xBC))),
-        (b"\xf0\x93", b"\x90\x91"),
-        (b"\xf0\x9b", b"\xb2"),
-        (b"\xf0\x9d", b"\x85"),
-        (b"\xf3", b"\xa0\xa1"),
-    )
+# next. The first three begin much that is harmless.
+_SUSPECTS = (
+    (b"\xc2", bytes((*range(0x80, 0xA0), 0xAD))),
+    (b"\xe2\x80", bytes((*range(0x8B, 0x90), *range(0xA8, 0xAF)))),
+    (b"\xe2\x81", bytes(range(0xA0, 0xB0))),
+    (b"\xcd", b"\x8f"),
+    (b"\xd8", b"\x9c"),
+    (b"\xe1\x85", b"\x9f\xa0"),
+    (b"\xe1\x9e", b"\xb4\xb5"),
+    (b"\xe1\xa0", b"\x8e"),
+    (b"\xe3\x85", b"\xa4"),
+    (b"\xef\xbb", b"\xbf"),
+    (b"\xef\xbe", b"\xa0"),
+    (b"\xef\xbf", bytes(range(0xB0, 0xBC))),
+    (b"\xf0\x93", b"\x90\x91"),
+    (b"\xf0\x9b", b"\xb2"),
+    (b"\xf0\x9d", b"\x85"),
+    (b"\xf3", b"\xa0\xa1"),
 )
 _FREQUENT = 3
 _FEW = 8  # characters of plane 0 that are found sooner one by one than by a pattern
 _OTHERS_BEGIN = b"\xcd\xd8\xe1\xe3\xef\xf0\xf3"
 _PLAIN = bytes((*b"\t\n", *range(0x20, 0x7F)))
 _LONG = 500  # bytes from which the C library's search pays
-_UNSAFE_IN_LINE = re.compile(f"[\\t\\n{_CONTROL}{_FORMAT}]")
+_UNSAFE_IN_LINE = f"[\\t\\n{_CONTROL}{_FORMAT}]"
 
 
 def safe_text(text: str) -> str:
@@ -67,7 +64,7 @@ def safe_text(text: str) -> str:
         data = text.encode()
         if not (_held()(data, _CONTROL_BYTES) if len(data) > _LONG else data.translate(None, _PLAIN)):
             return text
-    return _UNSAFE.sub(_spell, text)
+    return re.sub(_UNSAFE, _spell, text)
 
 
 def is_safe(data: bytes) -> bool:
@@ -84,11 +81,11 @@ def is_safe(data: bytes) -> bool:
         text = data.decode()
     except UnicodeDecodeError:
         return False
-    for begin, ends, pattern in _SUSPECTS if held(data, _OTHERS_BEGIN) else _SUSPECTS[:_FREQUENT]:
+    for begin, ends in _SUSPECTS if held(data, _OTHERS_BEGIN) else _SUSPECTS[:_FREQUENT]:
         if begin[:1] in data and begin[1:2] in data:
             seen = held(data, ends)
             if len(seen) > _FEW or begin >= b"\xf0":
-                if pattern.search(data):
+                if re.search(begin + b"[" + re.escape(ends) + b"]", data):  # slow if the beginning is frequent
                     return False
             elif any((begin + seen[i : i + 1]).decode() in text for i in range(len(seen))):
                 return False
@@ -131,7 +128,7 @@ def safe_line(text: str) -> str:
     """Return ``safe_text`` of a text that must stay on one line (a name, a reason): tabs and newlines escaped too."""
     if text.isascii() and text.isprintable():
         return text
-    return _UNSAFE_IN_LINE.sub(_spell, text)
+    return re.sub(_UNSAFE_IN_LINE, _spell, text)
 
 
 def _spell(match: re.Match[str]) -> str:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 GAP = "  "
 SPARE = 4
 """Columns whose ``leaves`` is at most this are dropped before a name or a reason is cut."""
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(NamedTuple):
     """A column: cells may be cut to the width ``least`` (0: never), and ``leaves`` is the order in which columns are
     dropped in a narrow terminal (1 first, 0 never)."""
 

@@ -11,7 +11,6 @@ import contextlib
 import fcntl
 import json
 import os
-import shutil
 import sys
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
@@ -46,7 +45,7 @@ class Ui:
 
         A line that is a command stays whole, so that it can be copied.
         """
-        width = shutil.get_terminal_size().columns - 11 if self._out.isatty() else 0
+        width = _terminal_size().columns - 11 if self._out.isatty() else 0
         for name, lines in named:
             parts = [part for line in lines for part in _folded(safe_line(line), width)]
             self.say(*(f"{'' if n else name:>9}  {part}".rstrip() for n, part in enumerate(parts)))
@@ -70,11 +69,11 @@ class Ui:
         """Print what failed, the scheduler's own message, and a hint."""
         if self.as_json:
             self._envelope(None, {
-                "message": error.message, "hint": error.hint, "said": error.said, "exit_code": error.exit_code,
+                "message": error.message, "hint": error.hint, "said": error.detail, "exit_code": error.exit_code,
             })  # fmt: skip
             return
         print(f"clusterrun: {safe_line(error.message)}", file=self._err)
-        for line in error.said.splitlines():
+        for line in error.detail.splitlines():
             print(f"  | {safe_text(line)}", file=self._err)
         if error.hint:
             print(f"  hint: {safe_line(error.hint)}", file=self._err)
@@ -87,7 +86,7 @@ class Ui:
         safe = lru_cache(maxsize=4096)(safe_line)  # the rows of an array share most cells
         cells = [[safe(cell) for cell in row] for row in rows]
         if self._out.isatty():
-            lines = fit(_as_columns(columns), cells, shutil.get_terminal_size().columns)
+            lines = fit(_as_columns(columns), cells, _terminal_size().columns)
             if lines and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb":
                 lines[0] = f"\x1b[1m{lines[0]}\x1b[0m"
         else:
@@ -99,7 +98,7 @@ class Ui:
 
         The newest job and any problem come last. Returns the number of lines drawn, which is ``before`` next time.
         """
-        size = shutil.get_terminal_size()
+        size = _terminal_size()
         shown = [cut(safe_line(line), size.columns) for line in lines]
         if len(shown) >= size.lines:
             room = max(1, size.lines - 3)
@@ -134,6 +133,12 @@ class Ui:
     def _envelope(self, data: Any, error: Mapping[str, Any] | None) -> None:
         envelope = {"version": VERSION, "command": self.command, "data": data, "error": error}
         print(json.dumps(envelope), file=self._out, flush=True)
+
+
+def _terminal_size() -> os.terminal_size:
+    import shutil  # it loads the archive formats, which a pipe does without
+
+    return shutil.get_terminal_size()
 
 
 def _folded(line: str, width: int) -> list[str]:

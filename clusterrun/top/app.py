@@ -280,7 +280,7 @@ class Top(App[int]):
             try:
                 text = act()
             except ClusterrunError as error:
-                text = "  ".join(part for part in (error.message, error.said, error.hint) if part)
+                text = "  ".join(part for part in (error.message, error.detail, error.hint) if part)
             except Exception as error:  # show the error and keep the view alive
                 text = f"{type(error).__name__}: {error}"
             self._answers.put(lambda: then(text))

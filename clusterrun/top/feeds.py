@@ -92,7 +92,7 @@ class QueueFeed(Feed):
         try:
             listing, problem = self._query(), ""
         except ClusterrunError as error:
-            problem = f"{error.message}{': ' + error.said if error.said else ''}"
+            problem = f"{error.message}{': ' + error.detail if error.detail else ''}"
         except Exception as error:  # keep the thread alive, and show why nothing changes
             problem = f"{type(error).__name__}: {error}"
         now, found = self._now(), tuple(listing.states)

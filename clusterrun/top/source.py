@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from clusterrun.errors import RequestError
@@ -80,7 +80,7 @@ class TopData:
         self._seen = live | {
             s.record.run_id: s.record for s in ended if s.record is not None and not self._long_over(s)
         }
-        return replace(listing, states=tuple(reversed(arrange([*ended, *found]))))
+        return listing._replace(states=tuple(reversed(arrange([*ended, *found]))))
 
     def ranks(self, state: RunState) -> Ranks:
         """Return what the files of a job's run contain."""
@@ -100,12 +100,12 @@ class TopData:
         run = state.record
         if run is None or run.job_id is None:
             return None
-        return run_record.log_source(run, replace(run.job_id, task=state.status.id.task))
+        return run_record.log_source(run, run.job_id._replace(task=state.status.id.task))
 
     def cancel(self, state: RunState) -> str:
         """Cancel a job in its current state; return a message."""
         ((target, result),) = self._cluster.cancel(self._query_again(state))
-        reason = f": {result.said}" if result.said else ""
+        reason = f": {result.detail}" if result.detail else ""
         return f"{'cancelled' if result.done else 'not cancelled'} {handle(target)}{reason}"
 
     def hold(self, state: RunState) -> str:

@@ -35,4 +35,4 @@ for number in range(int(count)):
     except Ambiguous as error:
         say(**told, job_id=None, error=error.message)
     except ClusterrunError as error:
-        say(error=error.message, said=error.said)
+        say(error=error.message, said=error.detail)

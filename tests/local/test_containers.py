@@ -85,7 +85,7 @@ def test_a_job_whose_container_is_gone_is_over_and_its_devices_are_free(bench, c
     assert status.reason == "the supervisor ended with its container, or was killed in it"
     bench.wait(waiter, "COMPLETED")
     (answer,) = bench.scheduler.cancel([JobId("L1")])
-    assert (answer.done, answer.said) == (False, f"had already ended: NODE_FAIL ({status.reason})")
+    assert (answer.done, answer.detail) == (False, f"had already ended: NODE_FAIL ({status.reason})")
 
 
 def test_a_cancel_reaches_a_job_in_another_container(bench, container):
@@ -105,14 +105,14 @@ def test_a_job_of_a_machine_that_cannot_be_seen_is_given_up_at_a_second_cancel(b
     assert bench.status(id).reason == "runs on elsewhere, which cannot be seen from here"
     (first,) = bench.scheduler.cancel([id])
     assert not first.done
-    assert first.said.endswith("`clusterrun cancel L1` after 90 s counts the job as ended")
+    assert first.detail.endswith("`clusterrun cancel L1` after 90 s counts the job as ended")
     (soon,) = bench.scheduler.cancel([id])
     assert not soon.done
     alive = bench.local / "L1" / mark.NAME
     os.utime(alive, (time.time() - 100,) * 2)
     (later,) = bench.scheduler.cancel([id])
     assert later.done
-    assert "has not answered since" in later.said
+    assert "has not answered since" in later.detail
     assert bench.status(id).state == "CANCELLED"
 
 

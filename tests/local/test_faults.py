@@ -44,7 +44,7 @@ def test_a_killed_supervisor_takes_its_script_along(bench):
     status = bench.status(id)
     assert (status.reason, status.outcome) == ("the supervisor was killed", Outcome.FAILED)
     (answer,) = bench.scheduler.cancel([id])
-    assert (answer.done, answer.said) == (False, "had already ended: NODE_FAIL (the supervisor was killed)")
+    assert (answer.done, answer.detail) == (False, "had already ended: NODE_FAIL (the supervisor was killed)")
 
 
 def test_a_script_that_still_saves_is_not_called_over(bench):
@@ -66,10 +66,10 @@ def test_cancel_ends_what_a_killed_supervisor_left(bench):
     os.kill(bench.state_of(id)["script_pid"], signal.SIGKILL)
     assert "`clusterrun cancel L1` ends the 2 processes it left" in bench.wait(id, "NODE_FAIL").reason
     (answer,) = bench.scheduler.cancel([id])
-    assert (answer.done, answer.said) == (True, "its supervisor was gone; ended 2 processes that it left")
+    assert (answer.done, answer.detail) == (True, "its supervisor was gone; ended 2 processes that it left")
     assert bench.status(id).state == "CANCELLED"
     (answer,) = bench.scheduler.cancel([id])
-    assert (answer.done, answer.said) == (False, "had already ended: CANCELLED")
+    assert (answer.done, answer.detail) == (False, "had already ended: CANCELLED")
 
 
 def test_another_boot_means_that_the_job_is_gone_unless_it_had_ended(bench):
@@ -82,7 +82,7 @@ def test_another_boot_means_that_the_job_is_gone_unless_it_had_ended(bench):
     assert (status.ended, status.elapsed) == (None, None)  # nobody saw it
     (answer,) = bench.scheduler.cancel([id])
     assert not answer.done
-    assert "the machine was restarted" in answer.said
+    assert "the machine was restarted" in answer.detail
     write_end(bench, id, 0)
     assert bench.status(id).state == "COMPLETED"
     bench.change_state(id, supervisor=real)
@@ -155,7 +155,7 @@ def test_files_that_cannot_be_understood_are_said_to_be_so(bench):
         assert (status.state, status.outcome) == ("UNKNOWN", Outcome.UNKNOWN)
         assert "state.json cannot be" in status.reason
         (answer,) = bench.scheduler.cancel([id])
-        assert "state.json cannot be" in answer.said
+        assert "state.json cannot be" in answer.detail
     newer = json.loads(kept) | {"from_a_newer_version": 1}
     (folder / "state.json").write_text(json.dumps(newer))
     assert bench.status(id).state == "COMPLETED"
@@ -241,7 +241,7 @@ def test_a_submit_that_was_killed_halfway_leaves_a_job_or_none(bench, where):
         assert bench.scheduler.query([id]).jobs == []
         assert bench.scheduler.find(submission.token).complete
         (answer,) = bench.scheduler.cancel([id])
-        assert answer.said == "there is no local job L1"
+        assert answer.detail == "there is no local job L1"
     else:
         assert bench.wait(id, "COMPLETED").exit_status == 0
         assert [status.id for status in bench.scheduler.find(submission.token).jobs] == [id]
@@ -254,7 +254,7 @@ def test_a_start_that_comes_too_late_does_not_begin_the_job(bench, monkeypatch):
     monkeypatch.setattr(sys, "executable", str(late))
     with pytest.raises(Refused, match="ended before it accepted the job") as caught:
         bench.submit("echo > ran")
-    assert "has no job to start" in caught.value.said
+    assert "has no job to start" in caught.value.detail
     assert not (bench.work / "ran").exists()
 
 
@@ -272,7 +272,7 @@ def test_a_last_word_between_two_looks_is_not_taken_for_a_death(bench, monkeypat
     assert bench.status(id).state == "COMPLETED"
     bench.change_state(id, state="RUNNING")
     (answer,) = bench.scheduler.cancel([id])
-    assert answer.said == "had already ended: COMPLETED"
+    assert answer.detail == "had already ended: COMPLETED"
 
 
 @pytest.mark.parametrize("how", ["writable", "link"])

@@ -233,7 +233,7 @@ def test_a_supervisor_that_does_not_start_is_a_refusal_with_its_words(bench, tmp
         monkeypatch.setattr(sys, "executable", str(executable))
         with pytest.raises(Refused) as caught:
             bench.submit("true")
-        assert words in caught.value.said
+        assert words in caught.value.detail
     assert bench.scheduler.query().jobs == []
     assert bench.scheduler.find(bench.tokens[0]).complete
 

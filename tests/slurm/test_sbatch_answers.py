@@ -157,7 +157,7 @@ def test_a_yes_without_a_job_is_not_sent_again_and_can_be_settled(desk: Desk) ->
     place(desk, "sbatch", SBATCH + 'echo >>"$here/sent"; echo "Queued for approval"')
     with pytest.raises(Ambiguous, match="sbatch succeeded, but Slurm shows no job") as caught:
         send(desk, timeout=10, factor=20)
-    assert "Queued for approval" in caught.value.said
+    assert "Queued for approval" in caught.value.detail
     assert (desk.slurm.folder / "sent").read_text() == "\n", "sent once"
     (run,) = desk.project.glob(".clusterrun/runs/*")
     assert f"submit --recover {run.name}`" in caught.value.hint
@@ -171,6 +171,6 @@ def test_words_that_nobody_knows_and_no_job_are_a_refusal(desk: Desk) -> None:
     place(desk, "sbatch", SBATCH + 'echo >>"$here/sent"; echo "Der Antrag wurde abgelehnt" >&2; exit 1')
     with pytest.raises(Refused, match="no job was created") as caught:
         send(desk, timeout=10, factor=20)
-    assert caught.value.said == "Der Antrag wurde abgelehnt"
+    assert caught.value.detail == "Der Antrag wurde abgelehnt"
     assert (desk.slurm.folder / "sent").read_text() == "\n", "sent once"
     assert not list(desk.project.glob(".clusterrun/runs/*"))

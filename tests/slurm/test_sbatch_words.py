@@ -142,6 +142,6 @@ def test_what_a_failure_means(status: int, said: str, kind: type, again: bool | 
     for done in (Completed(status, "", said), Completed(status, said, ""), Completed(status, "Hello\n", said + "\r\n")):
         error = sbatch_error(done)
         assert type(error) is kind, done
-        assert error.said.strip() in (said, "Hello") or said in error.said
+        assert error.detail.strip() in (said, "Hello") or said in error.detail
         if isinstance(error, Ambiguous):
             assert error.cut_off is again

@@ -59,7 +59,7 @@ def test_with_no_controller_nothing_is_submitted_then_or_later(fresh_lab: Lab, s
             notify=said.append,
             clock=fast(20),
         )
-    assert "connect failure" in caught.value.said and "scontrol ping" in caught.value.hint
+    assert "connect failure" in caught.value.detail and "scontrol ping" in caught.value.hint
     assert "trying again" in said[0]
     assert not runs_of(site)
     fresh_lab.daemon("slurmctld").start()

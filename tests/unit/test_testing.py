@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from clusterrun.errors import Refused
+from clusterrun import Cluster
+from clusterrun.errors import NoScheduler, Refused
 from clusterrun.job import JobId, Outcome
 from clusterrun.records import run_record
 from clusterrun.scheduler import Scheduler
@@ -56,3 +57,19 @@ def test_jobs_are_cancelled_held_and_found_by_their_token(tmp_path: Path) -> Non
     fake.answers = False
     assert not fake.query().complete
     assert record.submission.state == run_record.SUBMITTING
+
+
+def test_a_cluster_takes_it_in_place_of_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "train.py").write_text("")
+    fake = FakeScheduler()
+    monkeypatch.setenv("CLUSTERRUN_STATE", str(tmp_path / "state"))
+    cluster = Cluster(cwd=tmp_path, scheduler=fake)
+    run = cluster.submit_script("train.py", "--lr", "1", nodes=2, gpus_per_node=4)
+    assert run.job_id == JobId("100") and run.cluster == "fake" and fake.submissions[0].nodes == 2
+    fake.set_state(run.job_id, "RUNNING", nodes="node[1-2]")
+    assert [(state.status.id, state.status.nodes) for state in cluster.listing().states] == [(run.job_id, "node[1-2]")]
+    fake.set_state(run.job_id, "FAILED", exit_status=1)
+    assert [state.status.outcome for state in cluster.wait([run])] == [Outcome.FAILED]
+    assert cluster.status(["100"])[0].status.exit_status == 1
+    with pytest.raises(NoScheduler):
+        cluster.free()

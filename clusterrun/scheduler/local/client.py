@@ -158,8 +158,8 @@ class LocalScheduler:
                     process = shell.start(argv, env=env, cwd=Path("/"), stdout=out, stderr=err, umask=0o077)
             except (OSError, CommandError) as error:
                 shutil.rmtree(folder, ignore_errors=True)
-                stderr = error.said if isinstance(error, CommandError) else str(error)
-                raise Refused("the job's supervisor could not be started", said=stderr) from error
+                stderr = error.detail if isinstance(error, CommandError) else str(error)
+                raise Refused("the job's supervisor could not be started", detail=stderr) from error
             answered = bool(select.select([reader], [], [], START_TIMEOUT)[0])
             is_ready = answered and bool(os.read(reader, 64))
         finally:
@@ -175,7 +175,7 @@ class LocalScheduler:
             shutil.rmtree(folder, ignore_errors=True)
             raise Refused(
                 "the job's supervisor ended before it accepted the job",
-                said=stderr,
+                detail=stderr,
                 hint="nothing was started; if the disk is full, free some space, then submit again",
             )
 

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
+from typing import NamedTuple
 
 from clusterrun.scheduler.local import mark
 
@@ -36,8 +37,7 @@ class Life(Enum):
     ELSEWHERE = "another machine or container: not visible from here"
 
 
-@dataclass(frozen=True, slots=True)
-class Process:
+class Process(NamedTuple):
     """A process as /proc shows it; ``start`` is clock ticks since boot."""
 
     pid: int

@@ -152,7 +152,7 @@ class Supervisor:
         try:
             self._start_script()
         except (OSError, CommandError) as error:
-            reason = error.said if isinstance(error, CommandError) else f"{error.strerror}: {error.filename}"
+            reason = error.detail if isinstance(error, CommandError) else f"{error.strerror}: {error.filename}"
             self._end("FAILED", reason)
             return
         state, reason = self._watch()

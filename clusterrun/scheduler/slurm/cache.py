@@ -17,9 +17,8 @@ import threading
 import time
 import zlib
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from clusterrun.job import JobId, JobStatus
 from clusterrun.records.run_record import written_at
@@ -39,8 +38,7 @@ _POLL = 0.1  # seconds between two looks at the cache while another process quer
 _DRIFT = 1.0  # seconds by which the wall clock may drift against the boot clock before it counts as set
 
 
-@dataclass(frozen=True, slots=True)
-class CachedAnswer:
+class CachedAnswer(NamedTuple):
     """An answer of squeue. Its query started ``age`` seconds ago, at epoch second ``begun`` of the file system."""
 
     jobs: Sequence[JobStatus]

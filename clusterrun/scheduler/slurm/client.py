@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import re
-import shutil
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, replace
 from pathlib import Path
 
 from clusterrun.errors import Ambiguous, CommandError, NoScheduler, Refused, SchedulerError
 from clusterrun.job import JobId, JobStatus
 from clusterrun.records.ownership import carries
 from clusterrun.scheduler import Answer, Cancelled, ClusterFacts, Reply, SlurmCommands, Submission
-from clusterrun.scheduler.slurm import sacct, sbatch, scontrol, squeue
+from clusterrun.scheduler.slurm import sacct, scontrol, squeue
 from clusterrun.scheduler.slurm.cache import QueueCache
 from clusterrun.scheduler.slurm.scontrol import hold_argv, parse_cluster_facts, parse_hold
 from clusterrun.system import shell
@@ -38,7 +37,9 @@ def detect(environ: Mapping[str, str], cache: Path) -> ClusterFacts | None:
     The facts are cached for a day, so that not every command queries a busy controller. A controller that is down is
     still a cluster.
     """
-    if shutil.which("sbatch", path=environ.get("PATH")) is None:
+    # shutil.which does the same, but loads the archive formats too
+    programs = (Path(folder, "sbatch") for folder in environ.get("PATH", os.defpath).split(os.pathsep))
+    if not any(os.access(path, os.X_OK) and path.is_file() for path in programs):
         return None
     path = cache / "clusters" / f"{_configuration(environ)}.json"
     cached = _cached_facts(path)
@@ -55,7 +56,7 @@ def detect(environ: Mapping[str, str], cache: Path) -> ClusterFacts | None:
     facts = parse_cluster_facts(done.stdout)
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        path.write_text(json.dumps(asdict(facts)))
+        path.write_text(json.dumps(facts._asdict()))
     except OSError:
         pass  # a cache
     return facts
@@ -136,7 +137,7 @@ class SlurmScheduler:
             return answer
         last = self.queue_cache.load_newest() if self.queue_cache is not None else None
         if last is not None:
-            answer = replace(answer, last=last[0], last_at=last[1])
+            answer = answer._replace(last=last[0], last_at=last[1])
         self._silence = time.monotonic(), answer
         return answer
 
@@ -174,7 +175,7 @@ class SlurmScheduler:
             if done.status != 0 and not refused:
                 raise SchedulerError(
                     "scancel failed; the job was not cancelled",
-                    said=done.stderr.strip(),
+                    detail=done.stderr.strip(),
                     hint="run `scontrol ping`, then try again",
                 )
             self._invalidate_cache()
@@ -186,7 +187,7 @@ class SlurmScheduler:
         done = self._call(hold_argv(id, release=release, cluster=self._where))
         if done.status != 0:
             word = "release" if release else "hold"
-            raise Refused(f"Slurm did not {word} job {id}", said=parse_hold(done.stderr))
+            raise Refused(f"Slurm did not {word} job {id}", detail=parse_hold(done.stderr))
         self._invalidate_cache()
 
     def answer(self, argv: Sequence[str], timeout: float = shell.SLURM_TIMEOUT, **options: object) -> Reply:
@@ -197,18 +198,22 @@ class SlurmScheduler:
         try:
             done = self._call(argv, timeout=timeout, **options)
         except CommandError as error:
-            return Reply("", f"{argv[0]}: {_last_line(error.said) or error.message}")
+            return Reply("", f"{argv[0]}: {_last_line(error.detail) or error.message}")
         if done.status != 0:
             return Reply(done.stdout, f"{argv[0]}: {_last_line(done.stderr) or f'status {done.status}'}", done.stderr)
         return Reply(done.stdout, "", done.stderr)
 
     def _sbatch(self, argv: Sequence[str], submission: Submission) -> JobId:
+        from clusterrun.scheduler.slurm import sbatch  # only a submission needs it
+
         try:
             done = self._call(argv, env=submission.env, umask=submission.umask, cwd=submission.workdir)
         except CommandError as error:
             if error.timed_out:
-                raise Ambiguous("sbatch did not answer in time", said=error.said) from error
-            raise NoScheduler("sbatch could not be started", said=error.said, hint="use --scheduler local") from error
+                raise Ambiguous("sbatch did not answer in time", detail=error.detail) from error
+            raise NoScheduler(
+                "sbatch could not be started", detail=error.detail, hint="use --scheduler local"
+            ) from error
         if done.status != 0:
             raise sbatch.sbatch_error(done)
         job, alone = sbatch.sbatch_id(done.stdout)
@@ -216,7 +221,7 @@ class SlurmScheduler:
             # sbatch succeeded, but a banner hides the id: the token finds the job
             raise Ambiguous(
                 "sbatch succeeded, but its output does not show the job id",
-                said=(done.stdout + done.stderr).strip()[-500:],
+                detail=(done.stdout + done.stderr).strip()[-500:],
                 accepted=True,
             )
         return job
@@ -225,7 +230,7 @@ class SlurmScheduler:
         try:
             done = self._call(argv)
         except CommandError as error:
-            stderr = _last_line(error.said)
+            stderr = _last_line(error.detail)
             return Answer(complete=False, note=f"{argv[0]}: {stderr}" if stderr else error.message)
         if done.status != 0:
             if "Invalid job id specified" in done.stderr:  # squeue was given one id, and does not know it

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from clusterrun.scheduler.slurm.values import parse_float
 
@@ -85,13 +85,7 @@ def parse_limits(text: str) -> list[LimitScope]:
             found.append(LimitScope(kind=share, qos=qos, user=user, account="" if user else line.strip()))
         elif found and line[:1].isspace():
             found[-1].values.update(pairs)
-    return [_with_parent(holder) for holder in found]
-
-
-def _with_parent(holder: LimitScope) -> LimitScope:
-    parent = _name(holder.values.get("ParentAccount", ""))
-    return LimitScope(kind=holder.kind, qos=holder.qos, account=holder.account, user=holder.user,
-                  partition=holder.partition, parent=parent, values=holder.values)  # fmt: skip
+    return [replace(scope, parent=_name(scope.values.get("ParentAccount", ""))) for scope in found]
 
 
 def _name(text: str) -> str:

@@ -11,7 +11,7 @@ from clusterrun.job import JobId, JobStatus, clean_state, outcome_of
 from clusterrun.scheduler.slurm.values import SEP, parse_int, parse_job_id, query_id
 from clusterrun.system.shell import Completed
 
-_LOST = re.compile(r"\b(?:DOWN|FAIL|NO_RESPOND|NOT_RESPONDING|REBOOT\w*|POWERED_DOWN)|\*")
+_LOST = r"\b(?:DOWN|FAIL|NO_RESPOND|NOT_RESPONDING|REBOOT\w*|POWERED_DOWN)|\*"
 
 
 def ended_argv(job: JobId) -> list[str]:
@@ -27,7 +27,7 @@ def parse_canceller(text: str) -> int | None:
 
 def lost_nodes(nodes: Iterable[Mapping[str, str]]) -> list[str]:
     """Return the names of the nodes that are down or do not respond, from ``scontrol show node``."""
-    return [node["NodeName"] for node in nodes if node.get("NodeName") and _LOST.search(node.get("State", ""))]
+    return [node["NodeName"] for node in nodes if node.get("NodeName") and re.search(_LOST, node.get("State", ""))]
 
 
 _WHO = ("JobID", "JobIDRaw", "User", "NodeList")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from clusterrun.errors import Ambiguous, ClusterrunError, NotDelivered, Refused
 from clusterrun.job import JobId
@@ -26,8 +26,7 @@ _PREEMPTS = re.compile(r"Preempts: ([0-9,]+)")
 _FAILED = "allocation failure: "
 
 
-@dataclass(frozen=True, slots=True)
-class Start:
+class Start(NamedTuple):
     """When and where a job would start; ``at`` in epoch seconds, None if unknown.
 
     ``preempts`` are the jobs that it would preempt.
@@ -39,15 +38,13 @@ class Start:
     preempts: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class No:
+class No(NamedTuple):
     """Slurm would refuse the job; ``words`` is its message."""
 
     words: str
 
 
-@dataclass(frozen=True, slots=True)
-class Silence:
+class Silence(NamedTuple):
     """Slurm did not answer; ``words`` is the error."""
 
     words: str
@@ -100,8 +97,7 @@ _ID_LINE = re.compile(r"[1-9][0-9]{0,17}(;[A-Za-z0-9_.-]{1,64})?", re.ASCII)
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-_]")
 
 
-@dataclass(frozen=True, slots=True)
-class SbatchError:
+class SbatchError(NamedTuple):
     """A message of Slurm when it cannot submit, the kind of error, and a hint."""
 
     text: str
@@ -109,13 +105,12 @@ class SbatchError:
     hint: str
 
 
+_NOT_CONNECTED = "Unable to contact slurm controller (connect failure)"
 #: sbatch's error messages, the most specific first. The first group are network errors of ``slurm_strerror``
 #: (src/common/slurm_errno.c): only these leave open whether the controller took the job. Any other message after
 #: "Batch job submission failed" comes from the controller, so it is a refusal. Seen on 22.05 unless noted.
 SBATCH_ERRORS: tuple[SbatchError, ...] = (
-    SbatchError(
-        "Unable to contact slurm controller (connect failure)", NotDelivered, "run `scontrol ping`; try again later"
-    ),
+    SbatchError(_NOT_CONNECTED, NotDelivered, "run `scontrol ping`; try again later"),
     SbatchError("Unable to contact slurm controller", Ambiguous, ""),
     SbatchError("Socket timed out on send/recv operation", Ambiguous, ""),
     SbatchError("send/receive failure", Ambiguous, ""),
@@ -165,9 +160,6 @@ _DOUBTFUL = ("Communication connection failure", "Communication shutdown failure
              "Interrupted system call")  # fmt: skip
 
 
-_NOT_CONNECTED = "Unable to contact slurm controller (connect failure)"
-
-
 def sbatch_id(stdout: str) -> tuple[JobId | None, bool]:
     """Parse the id that ``sbatch --parsable`` printed, and whether it printed nothing else.
 
@@ -199,9 +191,9 @@ def sbatch_error(done: Completed) -> ClusterrunError:
         known = None
     if known is None or known.kind is Ambiguous:
         what = "sbatch's output does not show whether the job was submitted"
-        return Ambiguous(what, said=message, cut_off=known is not None)
+        return Ambiguous(what, detail=message, cut_off=known is not None)
     what = "Slurm did not get the request" if known.kind is NotDelivered else "Slurm refused the job"
-    return known.kind(what, hint=known.hint, said=message)
+    return known.kind(what, hint=known.hint, detail=message)
 
 
 def _tail(text: str, limit: int = 2000) -> str:

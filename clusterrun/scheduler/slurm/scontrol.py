@@ -34,8 +34,8 @@ def parse_hold(stderr: str) -> str:
 # Free text of users or sites, which may contain blanks and "=": the value is the rest of the line.
 _FREE = ("JobName", "Comment", "AdminComment", "SystemComment", "Command", "WorkDir", "StdErr", "StdIn", "StdOut",
          "OS", "Extra", "SubmitLine", "MailUser")  # fmt: skip
-_KEY = re.compile(r"(?:^|(?<= ))([A-Z][A-Za-z0-9_/:]*)=")
-_FREE_AT = re.compile(rf"(?:^|(?<= ))({'|'.join(_FREE)})=")
+_KEY = r"(?:^|(?<= ))([A-Z][A-Za-z0-9_/:]*)="
+_FREE_AT = rf"(?:^|(?<= ))({'|'.join(_FREE)})="
 
 
 def show_argv(kind: str, names: Sequence[str] = (), cluster: str = "") -> list[str]:
@@ -61,12 +61,12 @@ def parse_show(text: str) -> list[dict[str, str]]:
 
 
 def _parse_line(line: str) -> dict[str, str]:
-    free = _FREE_AT.search(line)
+    free = re.search(_FREE_AT, line)
     # a node's reason is free text too, but a job's is among its states
     if free is None and line.startswith("Reason="):
         return {"Reason": _value(line[len("Reason=") :])}
     head = line if free is None else line[: free.start()]
-    keys = list(_KEY.finditer(head))
+    keys = list(re.finditer(_KEY, head))
     ends = [*(key.start() for key in keys[1:]), len(head)]
     found = {key[1]: _value(head[key.end() : end].strip()) for key, end in zip(keys, ends, strict=False)}
     if free is not None:
@@ -79,7 +79,6 @@ def _value(text: str) -> str:
 
 
 _NAME = r"[^&|*,()\[\]\s]+"
-_SIMPLE = re.compile(rf"{_NAME}(?:&{_NAME})*|{_NAME}(?:\|{_NAME})*")
 
 
 def parse_features(text: str) -> dict[str, frozenset[str]]:
@@ -99,7 +98,7 @@ def having(wanted: str, features: Mapping[str, frozenset[str]], nodes: Iterable[
 
     A node whose features are unknown counts as having them.
     """
-    if not _SIMPLE.fullmatch(wanted):
+    if not re.fullmatch(rf"{_NAME}(?:&{_NAME})*|{_NAME}(?:\|{_NAME})*", wanted):
         return None
     names = set(re.split(r"[&|]", wanted))
     enough = names.issubset if "|" not in wanted else lambda own: bool(names & set(own))

@@ -5,9 +5,9 @@ squeue always gets all jobs from slurmctld, so the whole queue costs no more tha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TypeVar
+from collections.abc import Sequence
+from functools import cache
+from typing import NamedTuple
 
 from clusterrun.job import JobId, JobStatus, clean_state, outcome_of
 from clusterrun.scheduler.slurm.values import SEP, parse_duration, parse_int, parse_job_id, query_id
@@ -19,8 +19,7 @@ _COLUMNS = (("JobArrayID", 48), ("JobID", 20), ("State", 24), ("Reason", 100), (
             ("StartTime", 20), ("tres-alloc", 300), ("Licenses", 100))  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Queued:
+class Queued(NamedTuple):
     """A job of the queue; ``tres`` is what it has, or requests while pending. Memory is in MB.
 
     ``id`` is the task's or the array's, ``raw`` the number that orders jobs of equal priority. ``left`` is the seconds
@@ -118,8 +117,7 @@ def _plain(text: str) -> str:
     return "" if text in ("(null)", "N/A") else text
 
 
-@dataclass(frozen=True, slots=True)
-class ExtraField:
+class ExtraField(NamedTuple):
     """A field of squeue that is only shown: its key in ``--json`` and ``status``, its format, its heading in ``list``.
 
     Without a heading ``list`` does not show it.
@@ -137,21 +135,6 @@ _FREE_TEXT = ("%o", "%j")  # last, and the name after the path: a name is more l
 _SQUEUE = (*_FIRST, *(field.format for field in EXTRA_FIELDS), *_FREE_TEXT)
 
 
-T = TypeVar("T")
-
-
-class _Memo(dict[str, T]):
-    """Remember the results of a function of a text."""
-
-    def __init__(self, parse: Callable[[str], T]) -> None:
-        super().__init__()
-        self._parse = parse
-
-    def __missing__(self, text: str) -> T:
-        self[text] = self._parse(text)
-        return self[text]
-
-
 def squeue_argv(ids: Sequence[JobId] | None, cluster: str = "") -> list[str]:
     """Return one squeue for all jobs of the user, or for those ids, including ended jobs that Slurm still shows."""
     who = ["--me"] if ids is None else [f"--jobs={','.join(dict.fromkeys(map(query_id, ids)))}"]
@@ -165,7 +148,7 @@ def parse_squeue(text: str) -> list[JobStatus]:
     """Parse the jobs. Pending tasks share a row, with the array's id and the tasks in ``tasks``."""
     jobs = []
     # ten thousand tasks of an array have the same few values: each is parsed once
-    seconds, states = _Memo(parse_duration), _Memo(clean_state)
+    to_seconds, to_state = cache(parse_duration), cache(clean_state)
     for line in text.split("\n"):
         cells = line.split(SEP, len(_SQUEUE) - 1)
         # an answer that another version has cached may lack the extra fields
@@ -174,7 +157,7 @@ def parse_squeue(text: str) -> list[JobStatus]:
             continue
         _, _, state, reason, user, partition, nodes, count, elapsed, limit, submitted, started, ended = cells[:13]
         *extra, script, name = cells[13:]
-        state = states[state]
+        state = to_state(state)
         outcome = outcome_of(state)
         jobs.append(
             JobStatus(
@@ -188,8 +171,8 @@ def parse_squeue(text: str) -> list[JobStatus]:
                 partition=partition,
                 nodes=nodes,
                 node_count=parse_int(count),
-                elapsed=seconds[elapsed],
-                time_limit=seconds[limit],
+                elapsed=to_seconds(elapsed),
+                time_limit=to_seconds(limit),
                 submitted=parse_int(submitted),
                 started=parse_int(started),
                 ended=parse_int(ended) if outcome != "running" else None,

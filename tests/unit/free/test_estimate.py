@@ -16,7 +16,7 @@ from clusterrun.jobspec.fields import Value
 from clusterrun.jobspec.spec import Command
 from clusterrun.scheduler.slurm.client import SlurmScheduler
 from clusterrun.scheduler.slurm.scontrol import ClusterFacts
-from clusterrun.submit.plan import Here
+from clusterrun.submit.plan import LocalContext
 from clusterrun.submit.request import Request, SubmitArgs
 from clusterrun.system.shell import Completed
 from clusterrun.terminal.units import format_when
@@ -58,7 +58,7 @@ class Fake:
         flags = {name.replace("_", "-"): Value(value, f"--{name}") for name, value in typed.items()}
         values = flags | {"python": Value("/usr/bin/python3", "me")}
         slurm = SlurmScheduler(ClusterFacts("c", accounting=False, gpus=True), os.environ, run=self)
-        here = Here(folder, {}, "me")
+        here = LocalContext(folder, {}, "me")
         asked = SubmitArgs(command=("true",), flags=flags)
         return EstimateContext(
             Request(folder, values, Command("/bin/true"), []), slurm, here, True, asked, now=lambda: self.seconds
@@ -146,10 +146,10 @@ def test_auto_says_why_no_partition_takes_it(tmp_path: Path) -> None:
     fake = Fake(idle(2, "a"), ["a"], lambda *_: Completed(1, "", "allocation failure: Invalid qos specification\n"))
     with pytest.raises(Refused) as error:
         choose_partition(fake.context(tmp_path, partition="auto"), "me")
-    assert error.value.said == "a: Invalid qos specification"
+    assert error.value.detail == "a: Invalid qos specification"
     with pytest.raises(RequestError) as wrong:
         choose_partition(fake.context(tmp_path, partition="auto", nodes=3), "me")
-    assert wrong.value.said == "a: it has only 2 nodes with 1 GPU or more" and len(fake.asked) == 1
+    assert wrong.value.detail == "a: it has only 2 nodes with 1 GPU or more" and len(fake.asked) == 1
 
 
 def test_auto_gives_a_job_without_time_no_less_of_it_than_the_default_partition(tmp_path: Path) -> None:

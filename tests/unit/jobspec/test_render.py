@@ -10,7 +10,6 @@ import os
 import shutil
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -154,20 +153,20 @@ def test_two_runs_differ_in_identity_and_name_only() -> None:
 
 
 def test_a_log_folder_with_percent_signs_is_no_pattern() -> None:
-    places = replace(PLACES, logs=Path("/data/100%/%j %u/logs"))
+    places = PLACES._replace(logs=Path("/data/100%/%j %u/logs"))
     options = dict(sbatch_options(make_script(make_spec(), places=places)))
     assert options["output"] == "/data/100%%/%%j %%u/logs/train_%j.out"
 
 
 def test_a_log_folder_with_a_backslash_is_refused() -> None:
     with pytest.raises(RequestError, match="backslash"):
-        make_script(make_spec(), places=replace(PLACES, logs=Path("/data/a\\b/logs")))
+        make_script(make_spec(), places=PLACES._replace(logs=Path("/data/a\\b/logs")))
 
 
 @pytest.mark.parametrize("where", ["workdir", "logs", "worker"])
 def test_a_newline_in_a_place_is_refused(where: str) -> None:
     with pytest.raises(RequestError, match="newline"):
-        make_script(make_spec(), places=replace(PLACES, **{where: Path("/data/a\nb")}))  # type: ignore[arg-type]
+        make_script(make_spec(), places=PLACES._replace(**{where: Path("/data/a\nb")}))  # type: ignore[arg-type]
 
 
 def test_the_quotings() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +83,7 @@ def test_whatever_a_record_holds_it_is_read_into_its_types_or_left_out(
         for figure in (one.since, one.stepped, one.interval, one.tokens_per_second, one.memory_gib):
             assert figure is None or (isinstance(figure, float) and abs(figure) < float("inf"))
         assert isinstance(one.step, int | None) and isinstance(one.steps, int | None)
-        replace(one)
+        one._replace()
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

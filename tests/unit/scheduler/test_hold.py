@@ -55,7 +55,7 @@ def test_slurms_no_is_an_error_with_its_words() -> None:
     )
     with pytest.raises(Refused) as caught:
         scheduler.hold(JobId("1"), release=True)
-    assert caught.value.said == "Job has already finished for job 1" and "release" in caught.value.message
+    assert caught.value.detail == "Job has already finished for job 1" and "release" in caught.value.message
 
 
 @pytest.mark.parametrize("release", [False, True])

@@ -241,7 +241,7 @@ def test_the_id_is_a_line_of_its_own(said: str, job: JobId | None, alone: bool) 
 def test_a_refusal_keeps_slurms_words() -> None:
     said = recorded("sbatch-no-partition.txt")
     error = sbatch.sbatch_error(Completed(1, "", said))
-    assert isinstance(error, Refused) and error.said == said.strip() and "sinfo" in error.hint
+    assert isinstance(error, Refused) and error.detail == said.strip() and "sinfo" in error.hint
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,7 @@ def test_without_a_controller_the_sending_ends_and_nothing_is_left(tmp_path: Pat
     slurm, error = send(tmp_path, ["undelivered"] * 50, notify=told.append)
     assert isinstance(error, NotDelivered) and error.exit_code == 3 and "nothing was submitted" in error.message
     assert 60 < slurm.time.seconds < 120 and slurm.sent == len(told) + 1
-    assert error.said == "connect failure" and not left(tmp_path) and not slurm.jobs
+    assert error.detail == "connect failure" and not left(tmp_path) and not slurm.jobs
     assert not list((tmp_path / ".clusterrun" / "runs").iterdir())
 
 
@@ -70,13 +70,13 @@ def test_a_controller_that_stays_silent_leaves_the_record_and_says_how_to_go_on(
 
 def test_a_refusal_leaves_nothing(tmp_path: Path) -> None:
     slurm, error = send(tmp_path, ["refuse"])
-    assert isinstance(error, Refused) and error.said == "sbatch: error: no" and slurm.sent == 1
+    assert isinstance(error, Refused) and error.detail == "sbatch: error: no" and slurm.sent == 1
     assert not left(tmp_path) and not list((tmp_path / ".clusterrun" / "runs").iterdir())
 
 
 def test_an_unknown_failure_without_a_job_is_a_refusal_in_its_own_words(tmp_path: Path) -> None:
     slurm, error = send(tmp_path, ["strange"])
-    assert isinstance(error, Refused) and error.said == "what?" and slurm.sent == 1 and slurm.asked >= 3
+    assert isinstance(error, Refused) and error.detail == "what?" and slurm.sent == 1 and slurm.asked >= 3
     assert not left(tmp_path)
 
 

@@ -68,7 +68,7 @@ def test_folder_umask_and_environment(tmp_path: Path) -> None:
 def test_what_cannot_be_started(argv: list[str]) -> None:
     with pytest.raises(CommandError) as error:
         shell.run(argv, env=ENV)
-    assert error.value.status is None and not error.value.timed_out and error.value.said.endswith(argv[0])
+    assert error.value.status is None and not error.value.timed_out and error.value.detail.endswith(argv[0])
     with pytest.raises(CommandError):
         shell.start(argv, env=ENV)
 
@@ -86,7 +86,7 @@ def test_a_time_out_ends_all_that_was_started(tmp_path: Path) -> None:
         )
     assert time.monotonic() - began < 10
     assert error.value.timed_out and error.value.status is None
-    assert (error.value.stdout, error.value.stderr, error.value.said) == ("early\n", "why\n", "why")
+    assert (error.value.stdout, error.value.stderr, error.value.detail) == ("early\n", "why\n", "why")
     assert not alive(int(wait_for(tmp_path / "pid")))
 
 
@@ -181,7 +181,7 @@ def test_check_wants_success() -> None:
     assert shell.check_output(["echo", "x"], env=ENV) == "x\n"
     with pytest.raises(CommandError) as error:
         shell.check_output(["sh", "-c", "echo said >&2; exit 3"], env=ENV)
-    assert (error.value.status, error.value.said, error.value.message) == (3, "said", "sh: exit 3")
+    assert (error.value.status, error.value.detail, error.value.message) == (3, "said", "sh: exit 3")
 
 
 def test_start_leaves_the_terminal(tmp_path: Path) -> None:

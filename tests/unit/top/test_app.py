@@ -236,7 +236,7 @@ def test_a_failed_question_keeps_what_was_known_with_its_age(cluster: FakeCluste
         cluster.trouble = "squeue: Unable to contact slurm controller"
         screen = await shown(pilot, "NO ANSWER: squeue: Unable to contact")
         assert "RUNNING" in screen and "UNKNOWN" not in screen
-        cluster.trouble, cluster.error = "", SchedulerError("it is gone", said="scontrol: error")
+        cluster.trouble, cluster.error = "", SchedulerError("it is gone", detail="scontrol: error")
         screen = await shown(pilot, "NO ANSWER: it is gone: scontrol: error")
         assert "RUNNING" in screen
         cluster.error = None

@@ -43,15 +43,15 @@ def test_jobs_that_wait_for_something_of_their_own_are_not_in_line() -> None:
 
 
 def test_running_jobs_and_other_partitions_are_not_ahead() -> None:
-    other = replace(row(3, 60), partitions=("low",))
-    running = replace(row(4, 60), state="RUNNING", reason="")
-    found = in_line(row(7, 50), other, running, replace(row(5, 60), partitions=("low", "gpu")))
+    other = row(3, 60)._replace(partitions=("low",))
+    running = row(4, 60)._replace(state="RUNNING", reason="")
+    found = in_line(row(7, 50), other, running, row(5, 60)._replace(partitions=("low", "gpu")))
     assert found is not None and found.jobs == ("5",)
 
 
 def test_a_partition_of_a_higher_tier_on_the_same_nodes_goes_first() -> None:
     known = asking("7", Partition="low")
-    mine, other = replace(row(7, 50), partitions=("low",)), row(3, 1)
+    mine, other = row(7, 50)._replace(partitions=("low",)), row(3, 1)
     found = queue_position.find_ahead(replace(known, reason=find_reason("Priority"), queue=(mine, other)))
     assert found is not None and found.elsewhere == (("gpu", 1),)
     assert "1 job in partition gpu, which has priority on the same nodes" in found.sentence(("low",))
