@@ -30,8 +30,10 @@ _REPORT = re.compile(
     r"|no \w+ (?:was |were )?found|found 0\b|\b0 \w+ (?:were )?found)"
 )
 _CARRIED_ON = re.compile(r"(?i)using|skip|fall(?:ing|s)? ?back|ignor|instead|scratch|creat|downlo|default|without")
-_COMPILER = re.compile(r"fatal error: |unsupported GNU version|nvcc fatal")  # printed before ninja's own status
-_NCCL_FAILED = re.compile(r"NCCL WARN (?P<what>(?:Cuda failure|Call to \w+ failed).{0,200})")
+_COMPILER = re.compile(
+    r"fatal error: |unsupported GNU version|nvcc fatal|cannot find -l"
+)  # printed before ninja's own status
+_NCCL_FAILED = re.compile(r"NCCL WARN (?P<what>(?:Cuda failure|Call to \w+ failed|failed to open CUDA IPC).{0,200})")
 _LAST_ERROR = re.compile(r"NCCL WARN (?P<what>(?!.*Missing|.*NCCL_).{8,200})")
 
 

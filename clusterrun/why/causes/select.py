@@ -193,10 +193,12 @@ def _root_of_hang(by_file: Sequence[Sequence[LogFinding]]) -> LogFinding | None:
     """Return the failure that a time-out cannot cause: ranks waited for it, even if its line comes later."""
     found = [f for f in chain(*by_file) if not f.survived and not f.warned]
     able = [f for f in found if f.kind in _ROOTS and f.strength is Strength.CAUSE]
-    broken = [f for f in found if f.kind == "network" and f.strength is Strength.HINT and f.values.get("status")]
+    network = [f for f in found if f.kind == "network" and f.strength is Strength.HINT]
+    broken = [f for f in network if f.values.get("status") or _NO_ROUTE.search(f.sentence)]
     return next(iter(able or broken), None)
 
 
+_NO_ROUTE = re.compile(r"No route to host|Network is unreachable")
 _ROOTS = frozenset({"gpu-fault", "node-failure", "cuda-memory", "host-memory", "quota", "disk-full"})
 
 

@@ -116,8 +116,8 @@ GPU: tuple[CauseRow, ...] = (
         "clusterrun submit … --setup 'module load NAME'"),
     BUILD,
     # the program often continues without the extension
-    row("library-mismatch", "fatal error: |ninja: build stopped|unsupported gnu version|nvrtc: error",
-        r"(?P<what>fatal error: \S+\.(?:h|hpp|cuh): No such file or directory|unsupported GNU version!.*|ninja: build stopped: .*|nvrtc: error: .*)",
+    row("library-mismatch", "fatal error: |cannot find -l|ninja: build stopped|unsupported gnu version|nvrtc: error",
+        r"(?P<what>fatal error: \S+\.(?:h|hpp|cuh): No such file or directory|unsupported GNU version!.*|ld: cannot find -l\S+|ninja: build stopped: .*|nvrtc: error: .*)",
         "compiled code cannot be built on the node: {what}", "load a compiler, a CUDA toolkit that matches torch, and Python's headers on the node (module load), or build the extension once before the job",
         "https://github.com/NVlabs/denoising-diffusion-gan/issues/25", "clusterrun submit … --setup 'module load cuda gcc'", Strength.HINT),
     row("duplicate-gpu", "duplicate gpu detected", r"Duplicate GPU detected : rank (?P<first>\d+) and rank (?P<second>\d+) both on CUDA device (?P<device>\w+)",

@@ -47,7 +47,7 @@ def tokenizer(file: Path) -> PreTrainedTokenizerFast:
     from transformers import AutoTokenizer
 
     with _no_bars():
-        tokenizer: PreTrainedTokenizerFast = AutoTokenizer.from_pretrained(  # type: ignore[assignment]
+        tokenizer: PreTrainedTokenizerFast = AutoTokenizer.from_pretrained(
             str(file.parent), gguf_file=file.name, local_files_only=True, trust_remote_code=False
         )
     return tokenizer

@@ -73,9 +73,7 @@ def tokenizer(source: Source) -> PreTrainedTokenizerFast | None:
             return gguf.tokenizer(Path(source.name))
         from transformers import AutoTokenizer
 
-        loaded: PreTrainedTokenizerFast = AutoTokenizer.from_pretrained(  # type: ignore[assignment]
-            source.name, **_access(source)
-        )
+        loaded: PreTrainedTokenizerFast = AutoTokenizer.from_pretrained(source.name, **_access(source))
     return loaded
 
 
