@@ -13,13 +13,15 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clusterrun.errors import RequestError
 from clusterrun.job import JobId, is_run_id, log_paths
-from clusterrun.logs.files import Source, log_start
 from clusterrun.system import safe_files
 from clusterrun.system.safe_files import RECORDS
+
+if TYPE_CHECKING:
+    from clusterrun.logs.files import Source
 
 #: The states of a submission.
 SUBMITTING, ACCEPTED, NOT_SUBMITTED = "submitting", "accepted", "not submitted"
@@ -186,6 +188,8 @@ def attempts(record: RunRecord, task: int | None = None) -> list[Path]:
 
 def log_source(run: RunRecord, job: JobId) -> Source:
     """Return the logs of a run's job or task; of my run the files must be mine or root's, else the run owner's."""
+    from clusterrun.logs.files import Source  # `list` and `status` read no log
+
     owners = frozenset({os.getuid(), 0} if run.mine else {run.owner})
     return Source(*log_paths(run.logs, job), world_size=run.world_size, begin=log_begin(run, job), owners=owners)
 
@@ -195,6 +199,8 @@ def log_begin(run: RunRecord, job: JobId) -> tuple[int, int]:
 
     The sizes seen at submit come first: a node may write a line before the script records the sizes.
     """
+    from clusterrun.logs.files import log_start
+
     submission = next((one for one in run.submissions if one.job_id and JobId.parse(one.job_id).base == job.base), None)
     submission = submission or run.submission
     folders = attempts(replace(run, submissions=(submission,)), job.task)
