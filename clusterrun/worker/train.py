@@ -28,7 +28,7 @@ from .training.ddp import (
     wrap_ddp,
 )
 from .training.evaluation import evaluate
-from .training.judging import Judge, StepResult
+from .training.finite import FiniteCheck, StepResult
 from .training.precision import Precision, choose
 from .training.report import Report, flops_per_token, peak_flops
 from .training.sampler import Sampler, reseed, seed_of
@@ -41,12 +41,12 @@ MicroBatches = list[tuple[int, list[int], Batch]]  # of this rank in one step: s
 
 
 def train(
-    work: Work, config: Any, dist: DistEnv, run: RunEnv, device: torch.device, judge_late: bool | None = None
+    work: Work, config: Any, dist: DistEnv, run: RunEnv, device: torch.device, check_late: bool | None = None
 ) -> bool:
     """Train `work.model` on all ranks. Return True at the end of training, False if the run saved and stopped early.
 
     `config` has the keys of `settings.Training`. Rank 0 prints, and writes metrics, checkpoints and samples. On a GPU
-    a step's gradient is checked one step late; `judge_late` forces that on any device. Raises WorkerError for what the
+    a step's gradient is checked one step late; `check_late` forces that on any device. Raises WorkerError for what the
     user can fix: impossible batch sizes, a checkpoint of another model, NaN, out of memory.
     """
     gc.freeze()  # objects that exist now stay until the end: keep the garbage collector from scanning them
@@ -55,9 +55,11 @@ def train(
     stop = StopRequest(dist, run, config.time_margin)
     stop.install()
     checkpointer = Checkpointer(config, dist, run, consensus)
-    judge = Judge(device.type != "cpu" if judge_late is None else judge_late, config.on_nan, consensus, dist)
+    finite_check = FiniteCheck(
+        device.type != "cpu" if check_late is None else check_late, config.on_nan, consensus, dist
+    )
     try:
-        done = _train(work, config, dist, run, device, consensus, stop, checkpointer, judge)
+        done = _train(work, config, dist, run, device, consensus, stop, checkpointer, finite_check)
     finally:
         try:
             checkpointer.close()  # also after an error: the checkpoint being written is the last good state
@@ -76,7 +78,7 @@ def _train(
     consensus: Consensus,
     stop: StopRequest,
     checkpointer: Checkpointer,
-    judge: Judge,
+    finite_check: FiniteCheck,
 ) -> bool:
     precision = choose(config.precision, device)
     if config.deterministic:
@@ -178,7 +180,7 @@ def _train(
         norm = torch.nn.utils.clip_grad_norm_(work.model.parameters(), config.clip or math.inf)
         result = StepResult(step, norm, local_loss, [i for _, samples, _ in micro_batches for i in samples], lr)
         # in fp16 an overflow is normal: the scaler skips such a step
-        finite = scaler.is_enabled() or judge.passes(result, now=bool(log_due))
+        finite = scaler.is_enabled() or finite_check.passes(result, now=bool(log_due))
         throughput.add_step(local_loss if finite else None, int(tokens))
         if finite:
             scaler.step(optimizer)
@@ -196,10 +198,10 @@ def _train(
         if dist.rank == 0:  # the sum over all ranks: one rank reports it
             here.tokens_per_second = row["tokens_per_second"]
         if not math.isfinite(row["loss"] or 0.0):
-            raise judge.error(result, since=logged + 1)
+            raise finite_check.error(result, since=logged + 1)
         logged = step
         if eval_due or save_due:
-            judge.weights(work.model, step, lr)
+            finite_check.weights(work.model, step, lr)
         if eval_due:
             row |= evaluate_now(step)
         if save_due:
@@ -209,8 +211,8 @@ def _train(
 
     here.enter("saving")  # a checkpoint may still be being written
     if stopped:
-        judge.settle()
-        judge.weights(work.model, step, top_lr)
+        finite_check.settle()
+        finite_check.weights(work.model, step, top_lr)
         report.say(checkpointer.stop(step, work.model, optimizer, scaler, stopped))
     elif step > start:
         first, last = checkpointer.first_val(None), row["val_loss"]

@@ -13,7 +13,7 @@ import torch
 from .. import end_records, epoch
 from ..distenv import DistEnv, RunEnv
 from ..errors import WorkerError
-from . import checkpoint, holding, resume, stopping
+from . import checkpoint, folder_owner, resume, stopping
 from .background_writer import BackgroundWriter
 from .consensus import Consensus
 from .sizes import BatchSizes
@@ -34,12 +34,12 @@ class Checkpointer:
         if folder is None and run.run_dir is not None:
             folder = run.run_dir / "checkpoints"
         self._folder = folder
-        self._hold: holding.Hold | None = None
+        self._owner: folder_owner.FolderOwner | None = None
         found: tuple[str, list[str]] = ("", [])
         if dist.rank == 0:
             takeover: list[str] = []
             if folder is not None:
-                self._hold, takeover = _take(folder, run)
+                self._owner, takeover = _take(folder, run)
             path, notes = self._find(folder or Path("checkpoints"))
             found = (str(path or ""), [*takeover, *notes, *(resume.foreign(path) if path else [])])
         path_text, notes = consensus.broadcast(found)
@@ -117,13 +117,13 @@ class Checkpointer:
         val_loss: float | None = None,
     ) -> float:
         """Hand a checkpoint to the writer; return the seconds that training was blocked (0 on other ranks)."""
-        if self._folder is None or self._hold is None:  # only rank 0 has the hold
+        if self._folder is None or self._owner is None:  # only rank 0 owns the folder
             return 0.0
         began = time.monotonic()
         if self._writer is None:
             own = self._from if self._from and self._from.parent == self._folder else None
             self._writer = BackgroundWriter(
-                self._folder, self._config.keep_last, own, self._run.run_id, self._hold.check
+                self._folder, self._config.keep_last, own, self._run.run_id, self._owner.check
             )
         self._writer.wait()  # before the copy is made: else two copies would be in memory
         best = val_loss is not None and val_loss < self._state.get("best", {}).get("val_loss", math.inf)
@@ -196,12 +196,12 @@ class Checkpointer:
         return self._from is not None and self._from.parent == self._folder and self.start == step
 
 
-def _take(folder: Path, run: RunEnv) -> tuple[holding.Hold, list[str]]:
+def _take(folder: Path, run: RunEnv) -> tuple[folder_owner.FolderOwner, list[str]]:
     """Take the folder for this run; raise WorkerError before training if it is another run's or not writable."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()
-        return holding.take(folder, run)
+        return folder_owner.claim(folder, run)
     except OSError as error:
         why = "it is a file" if folder.is_file() else error.strerror
         raise WorkerError(f"checkpoint_dir={folder}: not writable ({why})", status=2) from None

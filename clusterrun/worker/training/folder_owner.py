@@ -19,7 +19,7 @@ SILENT_S = 300.0  # rank 0 writes its progress record every 10 s; NFS may show i
 
 
 @dataclass(frozen=True)
-class Hold:
+class FolderOwner:
     """The right of a run, in one epoch, to write into a folder."""
 
     folder: Path
@@ -36,23 +36,23 @@ class Hold:
             )
 
 
-def take(folder: Path, run: RunEnv) -> tuple[Hold, list[str]]:
+def claim(folder: Path, run: RunEnv) -> tuple[FolderOwner, list[str]]:
     """Make this run the owner of an existing folder; return it and lines for the user.
 
     The same run may always continue, and the folder of a run that has ended is taken over. Raises WorkerError
     (status 2) if another run is active in it, and OSError.
     """
-    hold = Hold(folder, run.run_id, epoch.number())
+    mine = FolderOwner(folder, run.run_id, epoch.number())
     document = {
         "run_id": run.run_id,
         "job_id": os.environ.get("CLUSTERRUN_JOB_ID", ""),
-        "epoch": hold.epoch,
+        "epoch": mine.epoch,
         "attempt_dir": str(run.attempt_dir or ""),
         "time": time.time(),
     }
     owner = _read(folder)
     if owner is None and _create(folder / OWNER, json.dumps(document)):
-        return hold, []
+        return mine, []
     owner = owner or _read(folder)
     others = owner is not None and owner["run_id"] != run.run_id
     if owner is not None and others and _may_be_active(owner):
@@ -62,7 +62,7 @@ def take(folder: Path, run: RunEnv) -> tuple[Hold, list[str]]:
             status=2,
         )
     atomic_files.put(folder / OWNER, json.dumps(document), epoch.check)
-    return hold, [f"checkpoint_dir: taken over from {_named(owner)}, which has ended"] if owner and others else []
+    return mine, [f"checkpoint_dir: taken over from {_named(owner)}, which has ended"] if owner and others else []
 
 
 def _read(folder: Path) -> dict[str, Any] | None:

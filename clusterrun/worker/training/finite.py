@@ -28,7 +28,7 @@ class StepResult:
     lr: float
 
 
-class Judge:
+class FiniteCheck:
     """Ends the run, or skips the step, if the gradient is not finite. The decision is the same on all ranks.
 
     With `late`, a step is checked one step later, to avoid waiting for the GPU; with on_nan=skip, always at once.

@@ -14,7 +14,7 @@ import torch
 from clusterrun.worker.distenv import RunEnv
 from clusterrun.worker.epoch import Superseded
 from clusterrun.worker.errors import WorkerError
-from clusterrun.worker.training import checkpoint, holding
+from clusterrun.worker.training import checkpoint, folder_owner
 from clusterrun.worker.training.background_writer import BackgroundWriter
 from clusterrun.worker.training.checkpoint import Snapshot
 from tests.worker.small_training import go, run_env
@@ -40,15 +40,15 @@ def test_another_run_is_refused_while_the_first_lives_and_hears_who_holds_it(
     tmp_path: Path, kept: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CLUSTERRUN_JOB_ID", "140")
-    hold, _ = holding.take(kept, run(tmp_path, "a"))
+    owner, _ = folder_owner.claim(kept, run(tmp_path, "a"))
     before = (kept / "owner.json").read_bytes()
     with pytest.raises(WorkerError) as caught:
-        holding.take(kept, run(tmp_path, "b"))
+        folder_owner.claim(kept, run(tmp_path, "b"))
     assert caught.value.status == 2
     since = time.strftime("%Y-%m-%d %H:%M", time.localtime())
     assert str(caught.value).startswith(f"checkpoint_dir={kept} is in use by run a (job 140, since {since[:13]}")
     assert str(caught.value).endswith(f"set another checkpoint_dir (resume={kept} only reads it)")
-    hold.check()
+    owner.check()
     assert (kept / "owner.json").read_bytes() == before
 
 
@@ -61,7 +61,7 @@ def end_mark(attempt: Path) -> None:
 
 
 def silence(attempt: Path) -> None:
-    os.utime(attempt / "rank-0.progress", (time.time() - holding.SILENT_S - 1,) * 2)
+    os.utime(attempt / "rank-0.progress", (time.time() - folder_owner.SILENT_S - 1,) * 2)
 
 
 def removal(attempt: Path) -> None:
@@ -73,14 +73,14 @@ def removal(attempt: Path) -> None:
 @pytest.mark.parametrize("end", [end_record, end_mark, silence, removal])
 def test_the_folder_of_a_run_that_no_longer_lives_is_taken_over(tmp_path: Path, kept: Path, end: Any) -> None:
     first = run(tmp_path, "a")
-    hold, _ = holding.take(kept, first)
+    owner, _ = folder_owner.claim(kept, first)
     assert first.attempt_dir is not None
     end(first.attempt_dir)
-    second, notes = holding.take(kept, run(tmp_path, "b"))
+    second, notes = folder_owner.claim(kept, run(tmp_path, "b"))
     assert len(notes) == 1 and notes[0].startswith("checkpoint_dir: taken over from run a (since ")
     second.check()
     with pytest.raises(Superseded, match="now belongs to run b"):  # it was only cut off, and comes back
-        hold.check()
+        owner.check()
 
 
 def test_the_same_run_continues_and_its_older_attempt_stops(
@@ -88,9 +88,9 @@ def test_the_same_run_continues_and_its_older_attempt_stops(
 ) -> None:
     env = run(tmp_path, "a")
     monkeypatch.setenv("CLUSTERRUN_EPOCH", "1")
-    older, _ = holding.take(kept, env)
+    older, _ = folder_owner.claim(kept, env)
     monkeypatch.setenv("CLUSTERRUN_EPOCH", "2")
-    newer, notes = holding.take(kept, env)
+    newer, notes = folder_owner.claim(kept, env)
     assert notes == []
     newer.check()
     with pytest.raises(Superseded):
@@ -103,20 +103,20 @@ def test_of_two_that_come_at_once_one_is_the_owner(tmp_path: Path, kept: Path, m
 
     def slower(old: Any, new: Any) -> None:
         monkeypatch.setattr(os, "link", link)
-        holding.take(kept, first)  # between the look of the second and its own link
+        folder_owner.claim(kept, first)  # between the look of the second and its own link
         link(old, new)
 
     monkeypatch.setattr(os, "link", slower)
     with pytest.raises(WorkerError, match="in use by run a"):
-        holding.take(kept, second)
+        folder_owner.claim(kept, second)
     assert os.listdir(kept) == ["owner.json"]
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"run_id": 1, "job_id": 2, "epoch": "x"}', '{"time": 1e999}'])
 def test_a_damaged_owner_is_no_owner(tmp_path: Path, kept: Path, content: str) -> None:
     (kept / "owner.json").write_text(content)
-    hold, _ = holding.take(kept, run(tmp_path, "a"))
-    hold.check()
+    owner, _ = folder_owner.claim(kept, run(tmp_path, "a"))
+    owner.check()
     assert json.loads((kept / "owner.json").read_text())["run_id"] == "a"
 
 
