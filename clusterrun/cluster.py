@@ -202,7 +202,7 @@ class Cluster:
         from clusterrun.submit import recover
 
         if not is_run_id(run_id):
-            raise RequestError(f"not a run id: {run_id[:40]!r}", hint="it looks like 20261121-034501-k3v7qa")
+            raise RequestError(f"not a run id: {run_id[:40]!r}", hint="for example 20261121-034501-k3v7qa")
         run = self.store().by_run_id(run_id)
         if run is None:
             raise NoSuchJob(f"no run {run_id} is known here", hint="go to the folder it was submitted from")
@@ -215,7 +215,7 @@ class Cluster:
         if is_run_id(text):
             run = self.store().by_run_id(text)
             if run is None:
-                raise NoSuchJob(f"no run {text} is known here", hint="`clusterrun list --all` shows what is")
+                raise NoSuchJob(f"no run {text} is known here", hint="see `clusterrun list --all`")
             return run
         job = JobId.parse(text)
         query = self._query()

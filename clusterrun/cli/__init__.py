@@ -45,7 +45,7 @@ VERBS: dict[str, Verb] = {
         Verb("logs", "logs", "Show or follow the output of the ranks."),
         Verb("status", "jobs", "Show the state of jobs in detail."),
         Verb("list", "jobs", "List active jobs."),
-        Verb("wait", "jobs", "Wait for jobs to end; exit 0 if all are done."),
+        Verb("wait", "jobs", "Wait for jobs to end; exit 0 if all succeed."),
         Verb("why", "why", "Explain why a job is pending or how it ended."),
         Verb("top", "top", "Show a full-screen live view of jobs, ranks and logs."),
         Verb("free", "free", "Show free GPUs, your limits, and where a job would start soonest."),

@@ -39,7 +39,7 @@ def cancel(
     """
     ui = Ui("cancel", as_json=as_json)
     if bool(job_ids) == bool(name or state or everything):
-        raise RequestError("give job ids, or one of --name, --state and --all", hint="clusterrun cancel JOBID")
+        raise RequestError("give job ids, or --name, --state or --all", hint="clusterrun cancel JOBID")
     states = filters.parse_states(state) if state else frozenset()
     cluster: Cluster = ctx.obj.cluster(ui.note)
     targets = _typed(cluster, job_ids) if job_ids else cluster.select(name=name or "")

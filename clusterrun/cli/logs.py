@@ -163,7 +163,7 @@ def _add_prefix(ui: Ui, request: LogRequest, ranks: RankFilter) -> LogRequest:
         return request
     if request.filter.grep is not None:
         raise RequestError(
-            "--rank and --grep cannot be combined for this log: only the text of a line shows its rank",
+            "--rank and --grep cannot be combined here: this log has no rank labels, only text",
             hint=r"put the rank into the pattern: --grep '^\[rank3\]:.*RE'",
         )
     ui.note("several ranks share one label; showing the lines that begin with [rankN]:")
@@ -173,5 +173,5 @@ def _add_prefix(ui: Ui, request: LogRequest, ranks: RankFilter) -> LogRequest:
 def _no_clock(job: str) -> RequestError:
     return RequestError(
         f"--since: the log lines of job {job} have no timestamps, and clusterrun recorded none",
-        hint="use -n 200, or --grep for times in the lines",
+        hint="use -n 200 or --grep PATTERN instead",
     )

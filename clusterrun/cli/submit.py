@@ -28,7 +28,7 @@ MOMENT = 2.0
 @click.option("--follow", is_flag=True, help="Follow the logs until the job ends; exit with its outcome.")
 @click.option("--wait", is_flag=True, help="Wait until the job ends; exit with its outcome.")
 @click.option("--dry-run", is_flag=True, help="Print the script that would be submitted; write and submit nothing.")
-@click.option("--recover", metavar="RUN_ID", help="Finish or undo an interrupted submission (exit 75).")
+@click.option("--recover", metavar="RUN_ID", help="Finish or undo a submission that exited with 75.")
 @json_option
 @click.pass_context
 def submit(

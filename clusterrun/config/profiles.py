@@ -127,7 +127,7 @@ def load_job(name: str, root: Path, *, cwd: Path | None = None, environ: Mapping
         named_by_path = "/" in name
         if not named_by_path and (why := why_unused(path)):
             hint = f"check its content, then give its path: {path}"
-            raise RequestError(f"not using {source} by its name alone: {why}", hint=hint)
+            raise RequestError(f"not using {source}: {why}", hint=hint)
         return _read_job(parse(source, read_config(path, source, trusted=not named_by_path), root, home), path)
     if (stem := name.removesuffix(".toml")) in (shipped := _shipped()):
         return _read_job(parse(f"{stem} (shipped)", shipped[stem].read_bytes(), root, home), None)

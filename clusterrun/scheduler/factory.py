@@ -46,14 +46,14 @@ class SchedulerFactory:
         """Return Slurm's own commands. Raises NoScheduler."""
         slurm = self.scheduler("slurm").slurm
         if slurm is None:
-            raise NoScheduler("this needs Slurm itself, not a replacement")
+            raise NoScheduler("this needs Slurm, not another scheduler")
         return slurm
 
     def slurm_for(self, ids: Sequence[JobId]) -> Scheduler:
         """Return the scheduler to query about external jobs. Raises NoSuchJob if it cannot be Slurm."""
         local = next((i for i in ids if i.is_local), None)
         if local or self.facts() is None:
-            raise NoSuchJob(f"no such job: {local or ids[0]}", hint="`clusterrun list --all` shows what is known here")
+            raise NoSuchJob(f"no such job: {local or ids[0]}", hint="`clusterrun list --all` shows all known jobs")
         return self.scheduler("slurm")
 
     def may_know(self, job: JobId) -> bool:

@@ -54,7 +54,7 @@ class JobFilter(NamedTuple):
     """The jobs that a list shows.
 
     ``states`` empty means any state, ``name`` is a glob, ``since`` the epoch second of the oldest submission. With
-    ``everything`` ended jobs count too, with ``all_clusters`` those of other clusters.
+    ``everything`` ended jobs count too, with ``all_clusters`` those on other clusters.
     """
 
     states: frozenset[str] = frozenset()

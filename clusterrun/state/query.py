@@ -101,7 +101,7 @@ class StateQuery(NamedTuple):
         away = sorted({run.cluster or "(not known)" for run in runs if not self.is_here(run)})
         if away:
             count = plural(len(runs) - len(here), "job")
-            self.notify(f"not shown: {count} of other clusters ({', '.join(away)}); see them with --all-clusters")
+            self.notify(f"not shown: {count} on other clusters ({', '.join(away)}); see them with --all-clusters")
         return here
 
     def _cached_queue(self, runs: Sequence[RunRecord]) -> tuple[Answer, float]:

@@ -252,7 +252,7 @@ def test_a_start_that_comes_too_late_does_not_begin_the_job(bench, monkeypatch):
     late.write_text(f'#!/bin/bash\ntouch -d "1 hour ago" {bench.local}/L1\nexec {sys.executable} "$@"\n')
     late.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(late))
-    with pytest.raises(Refused, match="ended before it accepted the job") as caught:
+    with pytest.raises(Refused, match="exited before the job started") as caught:
         bench.submit("echo > ran")
     assert "has no job to start" in caught.value.detail
     assert not (bench.work / "ran").exists()

@@ -104,7 +104,7 @@ def test_list_and_selectors_mean_the_cluster_at_hand(two: tuple[Site, dict[str, 
     first = site.state(there, env=other)["cluster"]
     shown = site.cli("list", "--json", env=other)
     assert [row["job_id"] for row in ours(site, shown.stdout)] == [there.id]
-    assert "not shown: 2 jobs of other clusters" in shown.stderr and "--all-clusters" in shown.stderr
+    assert "not shown: 2 jobs on other clusters" in shown.stderr and "--all-clusters" in shown.stderr
     runs = ours(site, site.cli("list", "--json", "--all-clusters", env=other).stdout)
     assert len(runs) == 3 and len({row["cluster"] for row in runs}) == 2
     done = site.cli("cancel", "--all", "--yes", env=other)

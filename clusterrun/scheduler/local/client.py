@@ -167,14 +167,14 @@ class LocalScheduler:
         if not answered:
             raise Ambiguous(
                 f"the supervisor of {folder.name} did not answer within {START_TIMEOUT:.0f} s",
-                hint=f"`clusterrun submit --recover {submission.run_id}` finds out whether it runs",
+                hint=f"run `clusterrun submit --recover {submission.run_id}` to check",
             )
         process.wait()  # it forked and ended
         if not is_ready:
             stderr = _tail(log)
             shutil.rmtree(folder, ignore_errors=True)
             raise Refused(
-                "the job's supervisor ended before it accepted the job",
+                "the job's supervisor exited before the job started",
                 detail=stderr,
                 hint="nothing was started; if the disk is full, free some space, then submit again",
             )

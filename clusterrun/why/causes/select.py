@@ -85,7 +85,7 @@ def _from_exit_status(findings: Sequence[LogFinding], facts: EndFacts) -> Cause 
         return Cause(
             kind="log-unopened",
             sentence=unstarted if unlaunched else unopened,
-            advice="the log folder must exist and be writable on the compute nodes, its disk not full or over quota",
+            advice="the log folder must exist and be writable on the compute nodes; its disk must not be full",
             command="ls -ld logs; df -h .; quota -s",
             source="Slurm 22.05, seen on the lab",
         )

@@ -51,7 +51,7 @@ FILES: tuple[CauseRow, ...] = (
         r"Couldn't reach (?P<what>'\S+' on the Hub|https?://\S+)|^(?:.*Error: )?(?P<what_old>Couldn't find .*Hugging Face Hub either)|Cannot connect to host (?P<what_too>[\w.-]+\.\w+:\d+)"
         r"|EndpointConnectionError: (?P<url>.*)|(?:fatal: unable to access|curl: \(6\)).*Could not resolve host: (?P<host>\S+)|unable to resolve host address .(?P<address>[\w.-]+)|Error.*Failed to resolve '(?P<name>[\w.-]+)'",
         "the node cannot reach the internet[: {what}][: {url}][: {host}][: {address}][: {name}]",
-        "download on the login node first (and set HF_HUB_OFFLINE=1 for models and data of the hub); many compute nodes have no internet access",
+        "download on the login node first (and set HF_HUB_OFFLINE=1 for Hugging Face files); many compute nodes have no internet access",
         "https://github.com/huggingface/datasets/issues/1764", "clusterrun submit … --env HF_HUB_OFFLINE=1 --env HF_HOME=PATH"),
     row("offline", "urlopen error |connecterror: |connectionerror: ",
         r"^(?!\[nltk_data\]|.*(?:WARN|[Rr]etry)).*?urlopen error (?P<what>\[Errno -\d+\].*?|\[Errno 1(?:01|10|11|13)\].*?|timed out|Tunnel connection failed.*?|_ssl\.c:\d+: The handshake operation timed out)>?$"

@@ -24,7 +24,7 @@ BUILD = row(
     r"|detected CUDA version \(\S+\) mismatches the version that was used to compile\s+PyTorch|Failed to find C compiler|Error compiling objects for extension"
     r"|nvcc fatal +: .*|Cannot find a working triton installation|Ninja is required to load C\+\+ extensions)"
     r"|CalledProcessError: Command '\['(?P<what_too>[^']*(?:gcc|g\+\+|clang|cc|c\+\+|nvcc|ninja|ptxas))'.*returned non-zero",
-    "compiled code cannot be loaded or built on the node: {what}",
+    "an extension cannot be loaded or built on the node: {what}",
     "the node needs a compiler and a CUDA toolkit that matches torch (module load, CUDA_HOME), or build the extension once before the job;"
     " the lines above name what is missing",
     "https://github.com/deepspeedai/DeepSpeed/issues/694", "clusterrun submit … --setup 'module load cuda'",
@@ -118,7 +118,7 @@ GPU: tuple[CauseRow, ...] = (
     # the program often continues without the extension
     row("library-mismatch", "fatal error: |cannot find -l|ninja: build stopped|unsupported gnu version|nvrtc: error",
         r"(?P<what>fatal error: \S+\.(?:h|hpp|cuh): No such file or directory|unsupported GNU version!.*|ld: cannot find -l\S+|ninja: build stopped: .*|nvrtc: error: .*)",
-        "compiled code cannot be built on the node: {what}", "load a compiler, a CUDA toolkit that matches torch, and Python's headers on the node (module load), or build the extension once before the job",
+        "cannot compile code on the node: {what}", "load a compiler, a CUDA toolkit that matches torch, and Python's headers on the node (module load), or build the extension once before the job",
         "https://github.com/NVlabs/denoising-diffusion-gan/issues/25", "clusterrun submit … --setup 'module load cuda gcc'", Strength.HINT),
     row("duplicate-gpu", "duplicate gpu detected", r"Duplicate GPU detected : rank (?P<first>\d+) and rank (?P<second>\d+) both on CUDA device (?P<device>\w+)",
         "ranks {first} and {second} use the same GPU ({device})",

@@ -102,7 +102,7 @@ def explain(scheduler: Scheduler, state: RunState, now: float | None = None, *, 
         last = f"{job.state}{f' ({job.reason})' if job.reason else ''} {format_duration(now - state.as_of)} ago"
         raise SchedulerError(
             f"Slurm did not answer, so the reason why job {job.id} is pending is unknown (last known: {last})",
-            detail=state.note, hint="check `scontrol ping`, then try again",
+            detail=state.note, hint="run `scontrol ping`, then try again",
         )  # fmt: skip
     facts = query_facts(scheduler.slurm, job, now)
     return explain_facts(replace(facts, id=array) if array else facts, job)
