@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from clusterrun.records import run_record
+from clusterrun.records.run_record import RunRecord
 
 START, FIRST_FAILURE, STOPPED = "start.json", "first_failure.json", "stopped"
 _RANK_END = re.compile(r"rank-\d{1,7}\.end")
@@ -97,6 +98,18 @@ def load_ends(attempt: Path) -> tuple[RankEnd, ...]:
             )
         )
     return tuple(sorted(found, key=lambda end: end.rank))
+
+
+def load_any_joined_group(attempt: Path) -> bool | None:
+    """Return whether any rank joined a process group, by rank 0's end record; None if it is not known."""
+    joined = (run_record.read_json(attempt / "rank-0.end") or {}).get("any_joined_group")
+    return joined if isinstance(joined, bool) else None
+
+
+def were_separate(run: RunRecord, attempt: Path) -> bool:
+    """Return whether the ranks never joined a process group, in a run that was not submitted as independent."""
+    independent = run.sources.get("independent", (False, ""))[0] is True
+    return run.world_size > 1 and not independent and load_any_joined_group(attempt) is False
 
 
 def has_stopped(names: Iterable[str]) -> bool:

@@ -41,7 +41,8 @@ class EndFacts:
     """What is known besides the logs; the defaults mean "not known".
 
     ``state`` is Slurm's word, ``exit_status`` as a shell says it (128+n for a signal), ``due`` what Slurm ended the job
-    for (TIME LIMIT, PREEMPTION …), ``behind`` the ranks that had stood still, each with how that is known.
+    for (TIME LIMIT, PREEMPTION …), ``behind`` the ranks that had stood still, each with how that is known, ``separate``
+    whether the ranks never joined a process group.
     """
 
     state: str = ""
@@ -55,6 +56,7 @@ class EndFacts:
     cancelled_by: str = ""
     lost_nodes: tuple[str, ...] = ()
     behind: Mapping[int, str] = field(default_factory=dict)
+    separate: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from clusterrun.why.causes.fallback import fallback_cause
 from clusterrun.why.causes.match import BY_STEPD, TABLE, classify, fill_template, scan
 from clusterrun.why.causes.model import Cause, EndFacts, Line, LogFinding, Strength
 from clusterrun.why.causes.nan_series import NAN
+from clusterrun.why.causes.table_launch import SEPARATE
 from clusterrun.why.causes.table_python import BARE, EXCEPTION, EXIT
 
 STOPPED, DUPLICATE = 85, 75
@@ -28,7 +29,7 @@ _EXITED = re.compile(r"(?:^| )exited(?: with (?:status )?\d+|: )")  # how the wo
 def first_cause(logs: Logs, facts: EndFacts) -> Cause:
     """Return the first cause of a job's end; ``logs`` are the lines of each file, most trusted first."""
     if facts.state == "COMPLETED":
-        return _completed(logs)
+        return _completed(logs, facts)
     if facts.state and facts.state not in _OVER and not facts.exit_status:
         return Cause(kind="none", sentence="the job has not ended")
     findings = [_named(f, facts) for lines in logs for f in scan(lines)]
@@ -51,8 +52,17 @@ def first_cause(logs: Logs, facts: EndFacts) -> Cause:
 _OVER = frozenset((*BY_STATE, "FAILED", "UNKNOWN", "REVOKED", "RECONFIG_FAIL"))
 
 
-def _completed(logs: Logs) -> Cause:
-    """Return the result of a COMPLETED job, with a process that Slurm killed for memory, if any."""
+def _completed(logs: Logs, facts: EndFacts) -> Cause:
+    """Return the result of a COMPLETED job: ranks that never met, a process that Slurm killed for memory, or none."""
+    if facts.separate:
+        seen = next((f for lines in logs for f in scan(lines) if f.row is SEPARATE), None)
+        sentence = (
+            f"the job is COMPLETED, but no rank joined a process group: it was {facts.world_size} separate programs"
+        )
+        return Cause(
+            kind=SEPARATE.kind, sentence=sentence, evidence=evidence_lines(seen), advice=SEPARATE.advice,
+            command=SEPARATE.command, source=SEPARATE.source,
+        )  # fmt: skip
     for lines in logs:
         for found in scan(lines):
             if found.row is NAN:

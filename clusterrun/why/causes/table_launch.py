@@ -12,7 +12,20 @@ TERMINATE = row(
     "the lines below the error (what(): and the stack frames) name the failing call; look above it for an earlier error of the GPU or another rank", "https://github.com/kakaobrain/fast-autoaugment/issues/27",
     "clusterrun logs JOB -n 50", Strength.HINT,
 )  # fmt: skip
+#: what the worker prints at the end of a run that goes on to be COMPLETED
+SEPARATE = row(
+    "no-process-group", "no rank joined a process group", r"^clusterrun: rank \d+: no rank joined a process group: this run was (?P<count>\d+) separate programs",
+    "no rank joined a process group: the job was {count} separate programs", "turn on the script's distributed mode (torch.distributed.init_process_group, a launcher's flag, a framework's strategy); "
+    "files that all ranks wrote hold the work of one of them. If separate programs are intended: `clusterrun submit --independent`",
+    "clusterrun/worker/worlds.py", "", Strength.HINT,
+)  # fmt: skip
 LAUNCH: tuple[CauseRow, ...] = (
+    SEPARATE,
+    row(
+        "no-process-group", "--require-group: ", r"^(?:clusterrun: rank \d+: )?--require-group: (?P<what>.*?)(?:; turn on .*)?$", "{what}",
+        "turn on the script's distributed mode (torch.distributed.init_process_group, a launcher's flag, a framework's strategy), or submit without --require-group",
+        "clusterrun/worker/worlds.py",
+    ),
     row(
         "setup", "clusterrun: setup line", r"clusterrun: setup line (?P<number>\d+) failed with status (?P<status>\d+): (?P<line>.*)",
         "setup line {number} failed with status {status}: {line}", "its output is above in the log; to reproduce the failure, run the line by hand on a compute node",

@@ -51,6 +51,7 @@ def load_end_facts(state: RunState) -> EndFacts:
         ends=rank_records.load_ends(folder),
         cancelled_by=_canceller(run, status),
         behind=_behind(folder),
+        separate=rank_records.were_separate(run, folder),
     )
 
 
