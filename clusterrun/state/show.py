@@ -302,7 +302,7 @@ def _separate_ranks(state: RunState) -> str:
     if state.status.outcome is not Outcome.DONE or folder is None or state.record is None:
         return ""
     separate = rank_records.were_separate(state.record, folder)
-    return f"no rank joined a process group: {state.record.world_size} separate programs" if separate else ""
+    return f"no rank used a process group: {state.record.world_size} separate programs" if separate else ""
 
 
 def _last_attempt(state: RunState) -> Path | None:

@@ -102,7 +102,7 @@ class RankExit:
             os._exit(self.status)  # the rest of the interpreter's exit may wait for peers that are gone
 
     def _leave(self) -> None:
-        """Wait for all ranks to return, and report a run in which no rank joined a process group."""
+        """Wait for all ranks to return, and report a run in which no rank used a process group."""
         from . import barriers, worlds
 
         report = self.watch.close() if self.watch is not None else worlds.UNKNOWN

@@ -132,7 +132,8 @@ class GroupWatch:
         libraries = _maps(pid)
         if self._others.search(libraries):
             self._flags[OTHER_FLAG] = 1
-        if b"/libtorch" not in libraries:
+        is_fork = _read(f"/proc/{pid}/cmdline") == _read("/proc/self/cmdline")  # perhaps it is about to run a command
+        if b"/libtorch" not in libraries or is_fork:
             return
         port = re.search(rb"(?:^|\0)MASTER_PORT=([^\0]*)", _read(f"/proc/{pid}/environ"))
         if port is not None and port[1] != b"%d" % self._port:  # started by a launcher that has a store of its own
@@ -154,9 +155,9 @@ def message(result: str, world_size: int, process_group: str) -> tuple[str, bool
     """Return the line for a run with this result, empty if none is due, and whether the run fails by it."""
     if world_size == 1 or result in (SOME_JOINED, INTERRUPTED):
         return "", False
-    apart = f"no rank joined a process group: this run was {world_size} separate programs"
+    apart = f"no rank used a process group: this run was {world_size} separate programs"
     if process_group == "required":
-        line = apart if result == APART else "clusterrun saw no rank join a process group"
+        line = apart if result == APART else "clusterrun saw no rank use a process group"
         return f"--require-group: {line}; {ADVICE}", True
     if result == UNKNOWN or process_group == "independent":
         return "", False

@@ -57,7 +57,7 @@ def _completed(logs: Logs, facts: EndFacts) -> Cause:
     if facts.separate:
         seen = next((f for lines in logs for f in scan(lines) if f.row is SEPARATE), None)
         sentence = (
-            f"the job is COMPLETED, but no rank joined a process group: it was {facts.world_size} separate programs"
+            f"the job is COMPLETED, but no rank used a process group: it was {facts.world_size} separate programs"
         )
         return Cause(
             kind=SEPARATE.kind, sentence=sentence, evidence=evidence_lines(seen), advice=SEPARATE.advice,

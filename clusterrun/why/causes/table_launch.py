@@ -14,8 +14,8 @@ TERMINATE = row(
 )  # fmt: skip
 #: what the worker prints at the end of a run that goes on to be COMPLETED
 SEPARATE = row(
-    "no-process-group", "no rank joined a process group", r"^clusterrun: rank \d+: no rank joined a process group: this run was (?P<count>\d+) separate programs",
-    "no rank joined a process group: the job was {count} separate programs", "turn on the script's distributed mode (torch.distributed.init_process_group, a launcher's flag, a framework's strategy); "
+    "no-process-group", "no rank used a process group", r"^clusterrun: rank \d+: no rank used a process group: this run was (?P<count>\d+) separate programs",
+    "no rank used a process group: the job was {count} separate programs", "turn on the script's distributed mode (torch.distributed.init_process_group, a launcher's flag, a framework's strategy); "
     "files that all ranks wrote hold the work of one of them. If separate programs are intended: `clusterrun submit --independent`",
     "clusterrun/worker/worlds.py", "", Strength.HINT,
 )  # fmt: skip
