@@ -15,16 +15,16 @@ TERMINATE = row(
 #: what the worker prints at the end of a run that goes on to be COMPLETED
 SEPARATE = row(
     "no-process-group", "no rank used a process group", r"^clusterrun: rank \d+: no rank used a process group: this run was (?P<count>\d+) separate programs",
-    "no rank used a process group: the job was {count} separate programs", "turn on the script's distributed mode (torch.distributed.init_process_group, a launcher's flag, a framework's strategy); "
-    "files that all ranks wrote hold the work of one of them. If separate programs are intended: `clusterrun submit --independent`",
-    "clusterrun/worker/worlds.py", "", Strength.HINT,
+    "no rank used a process group: the job was {count} separate programs", "a file that all ranks write holds the work of one of them. Turn on the script's distributed mode (init_process_group, the framework's strategy or devices), "
+    "then submit it again; --independent if separate programs are intended",
+    "clusterrun/worker/worlds.py", "clusterrun submit … --require-group", Strength.HINT,
 )  # fmt: skip
 LAUNCH: tuple[CauseRow, ...] = (
     SEPARATE,
     row(
         "no-process-group", "--require-group: ", r"^(?:clusterrun: rank \d+: )?--require-group: (?P<what>.*?)(?:; turn on .*)?$", "{what}",
-        "turn on the script's distributed mode (torch.distributed.init_process_group, a launcher's flag, a framework's strategy), or submit without --require-group",
-        "clusterrun/worker/worlds.py",
+        "turn on the script's distributed mode (init_process_group, the framework's strategy or devices), then submit it again",
+        "clusterrun/worker/worlds.py", "clusterrun submit …",
     ),
     row(
         "setup", "clusterrun: setup line", r"clusterrun: setup line (?P<number>\d+) failed with status (?P<status>\d+): (?P<line>.*)",
