@@ -63,6 +63,8 @@ FIELDS: tuple[Field, ...] = (
     Field("master-port", "int", "PORT", "Rendezvous port; default: a free port.", least=1),
     Field("pg-timeout", "int", "SECONDS", f"Timeout for collectives; default {PG_TIMEOUT}.", least=1),
     Field("join-timeout", "int", "SECONDS", f"Timeout for all ranks to start; default {JOIN_TIMEOUT}.", least=1),
+    Field("require-group", "flag", "", "Fail if no rank uses a process group (implied for built-in tasks)."),
+    Field("independent", "flag", "", "The ranks are separate programs: do not warn that none uses a process group."),
     Field("set", "map", "KEY=VALUE", "Set a task setting (steps=300); repeatable."),
     Field("fp16", "flag", "", "Run a built-in task in fp16 (--no-fp16: fp32); default: chosen by device."),
     Field("shared", "flag", "", "Let your group read the run's records and logs."),
@@ -99,7 +101,7 @@ _SHORT_SBATCH = {"J": "job-name", "o": "output", "e": "error", "W": "wait", "a":
                  "G": "gpus", "D": "chdir", "M": "clusters", "h": "help", "V": "version"}  # fmt: skip
 _SHORT_FLAGS = "HIkOQsv"  # they take no argument, so another option may follow: -HJname sets the name
 _OWN_VARIABLES = re.compile(
-    r"(CLUSTERRUN|CR|SLURM|SBATCH|TORCHELASTIC)_.*|ROLE_(NAME|RANK|WORLD_SIZE)|(LOCAL_|GROUP_)?(RANK|WORLD_SIZE)|MASTER_ADDR|MASTER_PORT"
+    r"(CLUSTERRUN|CR|SLURM|SBATCH|TORCHELASTIC)_.*|ROLE_(NAME|RANK|WORLD_SIZE)|(LOCAL_|GROUP_)?(RANK|WORLD_SIZE)|NODE_RANK|MASTER_ADDR|MASTER_PORT"
 )
 # Bash's own: an assignment is ignored, fails, or (IFS) changes how the script is parsed (observed on 5.2)
 _BASH_VARIABLES = re.compile(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from clusterrun.errors import RequestError
 from clusterrun.jobspec.fields import (
@@ -69,7 +69,8 @@ class JobSpec:
 
     ``tasks_per_node`` is the number of ranks per node; ``gpus_per_node`` is None if ``gres`` requests the GPUs.
     ``directives`` are sbatch options in the order of ``FIELDS``. Timeouts are in seconds. ``sources`` holds each value
-    with its source.
+    with its source. ``process_group`` is what a run of several ranks gets in which none joins a process group: a
+    warning, a failure, or nothing.
     """
 
     work: Work
@@ -90,6 +91,7 @@ class JobSpec:
     master_port: int | None = None
     pg_timeout: int = PG_TIMEOUT
     join_timeout: int = JOIN_TIMEOUT
+    process_group: Literal["expected", "required", "independent"] = "expected"
     shared: bool = False
     sources: Mapping[str, Value] = field(default_factory=dict, compare=False)
 
@@ -139,9 +141,18 @@ def build_spec(values: Mapping[str, Value], work: Work) -> JobSpec:
         master_port=get("master-port"),
         pg_timeout=get("pg-timeout", PG_TIMEOUT),
         join_timeout=get("join-timeout", JOIN_TIMEOUT),
+        process_group=_process_group(work, get("require-group", False), get("independent", False)),
         shared=get("shared", False),
         sources=dict(values),
     )
+
+
+def _process_group(work: Work, require: bool, independent: bool) -> Literal["expected", "required", "independent"]:
+    if independent and isinstance(work, Task):
+        raise RequestError(f"--independent: the ranks of {work.name} train one model", hint="remove --independent")
+    if independent and require:
+        raise RequestError("--require-group and --independent contradict each other", hint="keep one of them")
+    return "independent" if independent else "required" if require or isinstance(work, Task) else "expected"
 
 
 def default_name(work: Work) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from clusterrun.records import run_record
-from clusterrun.records.run_record import parse_fields
+from clusterrun.records.run_record import RunRecord, parse_fields
 
 START, FIRST_FAILURE, STOPPED = "start.json", "first_failure.json", "stopped"
 _RANK_END = re.compile(r"rank-\d{1,7}\.end")
@@ -78,6 +78,18 @@ def load_ends(attempt: Path) -> tuple[RankEnd, ...]:
     names = (name for name in run_record.list_names(attempt) if _RANK_END.fullmatch(name))
     ends = (parse_fields(RankEnd, run_record.read_json(attempt / name) or {}) for name in names)
     return tuple(sorted((RankEnd(**end) for end in ends if end["rank"] is not None), key=lambda end: end.rank))
+
+
+def load_any_joined_group(attempt: Path) -> bool | None:
+    """Return whether any rank joined a process group, by rank 0's end record; None if it is not known."""
+    joined = (run_record.read_json(attempt / "rank-0.end") or {}).get("any_joined_group")
+    return joined if isinstance(joined, bool) else None
+
+
+def were_separate(run: RunRecord, attempt: Path) -> bool:
+    """Return whether the ranks never joined a process group, in a run that was not submitted as independent."""
+    independent = run.sources.get("independent", (False, ""))[0] is True
+    return run.world_size > 1 and not independent and load_any_joined_group(attempt) is False
 
 
 def has_stopped(names: Iterable[str]) -> bool:

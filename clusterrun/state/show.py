@@ -76,7 +76,7 @@ def state_json(state: RunState) -> dict[str, Any]:
 
 
 def status_json(state: RunState) -> dict[str, Any]:
-    """Return the same with the run's ranks, its first failure and the meaning of the reason."""
+    """Return the same with the run's ranks, its first failure, its process group and the meaning of the reason."""
     reason = _reason(state.status)
     return {
         **state_json(state),
@@ -87,6 +87,7 @@ def status_json(state: RunState) -> dict[str, Any]:
             for r in _ranks(state)
         ],
         "first_failure": _first_failure(state),
+        "joined_group": _joined_group(state),
     }
 
 
@@ -159,6 +160,7 @@ def state_lines(state: RunState, *, explain: bool = False, first: str = "") -> l
         "ended": _moment(job.ended, now) if over else "",
         "training": _training(reconcile.figures(run), now) if run else "",
         "ranks": ranks_line(_ranks(state), now),
+        "group": _separate_ranks(state),
         "source": job.source + seen,
         "run": str(run.run_dir) if run else "",
         "logs": ", ".join(str(path) for path in _logs(state)),
@@ -280,6 +282,27 @@ def _first_failure(state: RunState) -> dict[str, Any] | None:
         return None
     folders = run_record.attempts(state.record)
     return rank_records.load_first_failure(folders[-1]) if folders else None
+
+
+def _joined_group(state: RunState) -> bool | None:
+    """Return whether any rank of an ended run joined a process group; None if it is not known."""
+    folder = _last_attempt(state)
+    return rank_records.load_any_joined_group(folder) if folder is not None else None
+
+
+def _separate_ranks(state: RunState) -> str:
+    folder = _last_attempt(state)
+    if state.status.outcome is not Outcome.DONE or folder is None or state.record is None:
+        return ""
+    separate = rank_records.were_separate(state.record, folder)
+    return f"no rank used a process group: {state.record.world_size} separate programs" if separate else ""
+
+
+def _last_attempt(state: RunState) -> Path | None:
+    if state.record is None or state.status.outcome is Outcome.RUNNING:
+        return None
+    folders = run_record.attempts(state.record, state.status.id.task)
+    return folders[-1] if folders else None
 
 
 def _logs(state: RunState) -> list[Path]:

@@ -7,6 +7,7 @@ ranks post is signed (seal.py), and unsigned values are ignored.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import sys
@@ -29,6 +30,7 @@ RETRY_S = 0.5
 STORE_ANSWER_S = 300.0  # a server that is still importing torch accepts connections before it answers
 FIRST_POLL_S, SLOWEST_POLL_S = 0.01, 0.5  # between two polls of the store
 REPORT_EVERY_S = 60.0
+ACTED_S = 10.0  # until all ranks have acted on the result of the last barrier
 Found = TypeVar("Found")
 
 
@@ -37,6 +39,7 @@ class SealedStore:
 
     def __init__(self, store: Store, seal: Seal) -> None:
         self.store = PrefixStore(seal.prefix, store)
+        self._whole = store
         self._seal = seal
 
     def post(self, key: str, text: str) -> None:
@@ -61,6 +64,11 @@ class SealedStore:
             return None
         texts = [self._seal.open(key, raw) for key, raw in zip(keys, self.store.multi_get(list(keys)), strict=True)]
         return None if None in texts else texts  # type: ignore[return-value]
+
+    def other_keys(self) -> list[str]:
+        """Return the keys that are not the worker's; none if this torch cannot list keys."""
+        keys = self._whole.list_keys() if hasattr(self._whole, "list_keys") else []
+        return [key for key in keys if not key.startswith(f"{self._seal.prefix}/")]
 
 
 def connect(dist: DistEnv, run: RunEnv, limit: float) -> SealedStore:
@@ -141,8 +149,19 @@ def make_plan(ranks: list[dict[str, Any]]) -> dict[str, Any]:
     return {"device_type": "cuda", "notice": "", "ranks": ranks}
 
 
-def leave(dist: DistEnv, run: RunEnv, limit: float = 10.0) -> bool:
+def leave(
+    dist: DistEnv,
+    run: RunEnv,
+    limit: float = 10.0,
+    *,
+    report: str = "",
+    decide: Callable[[Sequence[str], Sequence[str]], str] = lambda reports, keys: "",
+    act: Callable[[str], None] = lambda result: None,
+) -> bool:
     """Wait until all ranks have returned: no collective, no timeout. Return False if there was nothing to wait for.
+
+    Each rank leaves a `report`; rank 0 calls `decide` with the reports of all ranks and the store's other keys, and
+    every rank calls `act` with the result. After a result that is not empty, no rank leaves before all have acted.
 
     It makes a new connection, as the first may be days old; `limit` (seconds) is for connecting. If the store is gone,
     or is not the one that this rank joined at, the rank exits at once; its end record says that it has returned. Ranks
@@ -152,17 +171,22 @@ def leave(dist: DistEnv, run: RunEnv, limit: float = 10.0) -> bool:
         board = connect(dist, run, limit)
         if board.get("plan") is None:
             return False
-        board.post(f"done/{dist.rank}", "")
+        board.post(f"done/{dist.rank}", report)
         if dist.rank == 0:
-            _wait(
+            reports = _wait(
                 lambda: board.get_all(_keys("done", dist)),
                 None,
                 lambda: _report_absent(board, "done", dist, run.node_names),
             )
-            board.post("done", "")
-        _wait(lambda: board.get("done"), None, lambda: _report_absent(board, "done", dist, run.node_names))
+            board.post("done", decide(reports or [], board.other_keys()))
+        result = _wait(lambda: board.get("done"), None, lambda: _report_absent(board, "done", dist, run.node_names))
     except (WorkerError, RuntimeError):
         return False
+    act(result or "")
+    if result:
+        with contextlib.suppress(RuntimeError):
+            board.post(f"acted/{dist.rank}", "")
+            _wait(lambda: board.get_all(_keys("acted", dist)), time.monotonic() + ACTED_S)
     return True
 
 

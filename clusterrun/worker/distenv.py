@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,6 +14,9 @@ from .errors import WorkerError
 DEFAULT_PG_TIMEOUT = 36_000.0
 DEFAULT_JOIN_TIMEOUT = 600.0
 DEFAULT_PROGRESS_INTERVAL = 10.0
+# not after a $, where it is the shell's or OmegaConf's
+_NAMES = "local_rank|rank|node_rank|world_size"
+PLACEHOLDER = re.compile(rf"(?<!\$)(?<!\$\{{)(?:\{{(\{{(?:{_NAMES})\}})\}}|\{{({_NAMES})\}})")
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,7 @@ class RunEnv:
     """The run's environment, set by the batch script: folders (None outside a run), limits in seconds.
 
     `end_time` is when the time limit ends the job, in seconds since 1970; None if there is none or it is unknown.
+    `process_group` is what a run without one gets: a warning (expected), status 1 (required) or nothing (independent).
     `secret` is known to this job's processes only: the token and the secret of this launch.
     """
 
@@ -64,6 +68,7 @@ class RunEnv:
     join_timeout: float = DEFAULT_JOIN_TIMEOUT
     progress_interval: float = DEFAULT_PROGRESS_INTERVAL
     end_time: float | None = None
+    process_group: str = "expected"
     secret: str = field(default="", repr=False)
 
     @classmethod
@@ -83,6 +88,7 @@ class RunEnv:
             join_timeout=_seconds(environ, "CLUSTERRUN_JOIN_TIMEOUT", DEFAULT_JOIN_TIMEOUT),
             progress_interval=_seconds(environ, "CLUSTERRUN_PROGRESS_INTERVAL", DEFAULT_PROGRESS_INTERVAL),
             end_time=_moment(environ.get("CLUSTERRUN_END_TIME", "")),
+            process_group=environ.get("CLUSTERRUN_PROCESS_GROUP") or "expected",
             secret=f"{environ.get('CLUSTERRUN_TOKEN', '')} {environ.get('CLUSTERRUN_SECRET', '')}",
         )
 
@@ -132,7 +138,7 @@ def resolve(environ: Mapping[str, str] | None = None) -> DistEnv:
 
 
 def torch_variables(dist: DistEnv, run_id: str) -> dict[str, str]:
-    """Return the variables that torchrun sets, so that a script written for torchrun runs unchanged.
+    """Return the variables that torchrun sets, and NODE_RANK, so that a script written for torchrun runs unchanged.
 
     All ranks are clients of the run's store (TORCHELASTIC_USE_AGENT_STORE). A single process without a store gets port
     0: torch then opens a store on a free port.
@@ -143,6 +149,7 @@ def torch_variables(dist: DistEnv, run_id: str) -> dict[str, str]:
         "WORLD_SIZE": str(dist.world_size),
         "LOCAL_WORLD_SIZE": str(dist.local_world_size),
         "GROUP_RANK": str(dist.node_rank),
+        "NODE_RANK": str(dist.node_rank),  # not torchrun's: composer and Lightning read it
         "GROUP_WORLD_SIZE": str(max(1, dist.world_size // dist.local_world_size)),
         "ROLE_RANK": str(dist.rank),
         "ROLE_WORLD_SIZE": str(dist.world_size),
@@ -155,6 +162,14 @@ def torch_variables(dist: DistEnv, run_id: str) -> dict[str, str]:
         return variables | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0", "TORCHELASTIC_USE_AGENT_STORE": "False"}
     addr, port = dist.master
     return variables | {"MASTER_ADDR": addr, "MASTER_PORT": str(port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
+
+
+def fill_placeholders(arguments: Sequence[str], dist: DistEnv) -> list[str]:
+    """Return the arguments with {rank}, {local_rank}, {node_rank} and {world_size} replaced by this rank's numbers.
+
+    Doubled braces give single ones: `{{rank}}` becomes `{rank}`. Other text in braces, and `${rank}`, stay as they are.
+    """
+    return [PLACEHOLDER.sub(lambda found: found[1] or str(getattr(dist, found[2])), text) for text in arguments]
 
 
 def _master(environ: Mapping[str, str]) -> tuple[str, int] | None:

@@ -40,9 +40,30 @@ def write_start(folder: Path, backend: str, torch_version: str, ranks: list[dict
     write_json(folder / START, document)
 
 
-def write_end(folder: Path, rank: int, node: str, status: int, error: str | None = None) -> None:
-    """Write this rank's end record, `rank-<R>.end`; raises OSError."""
-    document = {"version": VERSION, "rank": rank, "node": node, "status": status, "time": time.time()}
+def write_end(
+    folder: Path,
+    rank: int,
+    node: str,
+    status: int,
+    error: str | None = None,
+    *,
+    joined_group: bool | None = None,
+    any_joined_group: bool | None = None,
+) -> None:
+    """Write this rank's end record, `rank-<R>.end`; raises OSError.
+
+    `joined_group` is whether this rank joined a process group, `any_joined_group` whether any rank of the run did;
+    None if it is not known.
+    """
+    document = {
+        "version": VERSION,
+        "rank": rank,
+        "node": node,
+        "status": status,
+        "time": time.time(),
+        "joined_group": joined_group,
+        "any_joined_group": any_joined_group,
+    }
     if error is not None:
         document["error"] = error
     write_json(folder / f"rank-{rank}.end", document)

@@ -96,14 +96,17 @@ def _work(request: Request, dist: DistEnv, run: RunEnv, rank_exit: RankExit) -> 
         stopping.expect()
         task = tasks.prepare(request.target, request.arguments, dist.world_size)
     _need_torch()
-    from . import group
+    from . import group, worlds
 
+    rank_exit.watch = watch = worlds.GroupWatch(dist)
     here.enter("joining")
     device = group.start(dist, run, cuda_check=request.mode != "command")
     rank_exit.joined = dist.master is not None
     _watch_gpu(device, run, request.mode)
     if request.mode == "task":
         here.enter("loading")
+        if rank_exit.joined:
+            watch.set_joined()  # the group that is open already
         task(dist, run, device)
         group.stop()
         return user_code.Outcome(0)
@@ -114,11 +117,13 @@ def _work(request: Request, dist: DistEnv, run: RunEnv, rank_exit: RankExit) -> 
     group.set_default_timeout(run.pg_timeout)
     os.environ.update(distenv.torch_variables(dist, run.run_id))
     here.enter("script")
+    watch.start(in_process=request.mode != "command")
+    arguments = distenv.fill_placeholders(request.arguments, dist)
     if request.mode == "script":
-        return user_code.run_script(request.target, request.arguments)
+        return user_code.run_script(request.target, arguments)
     if request.mode == "module":
-        return user_code.run_module(request.target, request.arguments)
-    return user_code.run_command([request.target, *request.arguments])
+        return user_code.run_module(request.target, arguments)
+    return user_code.run_command([request.target, *arguments])
 
 
 def _watch_gpu(device: torch.device, run: RunEnv, mode: str) -> None:

@@ -9,9 +9,13 @@ import socket
 import sys
 import threading
 from types import FrameType, TracebackType
+from typing import TYPE_CHECKING
 
 from . import end_records
 from .distenv import DistEnv, RunEnv
+
+if TYPE_CHECKING:
+    from .worlds import GroupWatch
 
 TERMINATED = 128 + signal.SIGTERM
 EXIT_GRACE_S = 5.0  # time that a failing rank's threads and atexit handlers get before it exits without them
@@ -28,7 +32,10 @@ class RankExit:
         self.dist = dist
         self.run = run
         self.joined = False  # set once this rank has passed the join barrier
+        self.watch: GroupWatch | None = None  # set once torch is imported
         self.status: int | None = None
+        self._any_joined_group: bool | None = None
+        self._interrupted = False
         self._first = False  # this rank failed first
         self._pid = os.getpid()
         self._exiting = False
@@ -87,21 +94,49 @@ class RankExit:
             return  # a forked child that exits is not this rank
         self._exiting = True
         if self.status == 0 and self.joined:
-            from . import barriers
-
-            if not barriers.leave(self.dist, self.run) and self.dist.rank == 0:
-                self._print("the run's store is gone: ranks end without waiting for each other")
+            self._leave()
         if self.status == 0:
             self._write_end(0, None)
         elif self.status is not None:
             _flush()
             os._exit(self.status)  # the rest of the interpreter's exit may wait for peers that are gone
 
+    def _leave(self) -> None:
+        """Wait for all ranks to return, and report a run in which no rank used a process group."""
+        from . import barriers, worlds
+
+        report = self.watch.close() if self.watch is not None else worlds.UNKNOWN
+        report = worlds.INTERRUPTED if self._interrupted else report
+        waited = barriers.leave(self.dist, self.run, report=report, decide=worlds.decide, act=self._act_on_groups)
+        if not waited and self.dist.rank == 0:
+            self._print("the run's store is gone: ranks end without waiting for each other")
+
+    def _act_on_groups(self, result: str) -> None:
+        from . import worlds
+
+        self._any_joined_group = {worlds.SOME_JOINED: True, worlds.APART: False}.get(result)
+        line, is_error = worlds.message(result, self.dist.world_size, self.run.process_group)
+        if is_error and self.dist.rank == 0:
+            self.fail_with_message(1, line)
+        elif is_error:
+            self.status = 1
+            self._write_end(1, line)
+        elif line and self.dist.rank == 0:
+            self._print(line)
+
     def _write_end(self, status: int, error: str | None) -> None:
         if self.run.attempt_dir is None:
             return
         try:
-            end_records.write_end(self.run.attempt_dir, self.dist.rank, self.dist.node, status, error)
+            end_records.write_end(
+                self.run.attempt_dir,
+                self.dist.rank,
+                self.dist.node,
+                status,
+                error,
+                joined_group=self.watch.joined() if self.watch is not None else None,
+                any_joined_group=self._any_joined_group,
+            )
         except OSError as problem:
             self._print(f"cannot write the end record: {problem}")
 
@@ -127,6 +162,7 @@ class RankExit:
             data = self._wakeup.recv(64)
             if not data:
                 return
+            self._interrupted |= signal.SIGTERM in data or signal.SIGINT in data
             if signal.SIGTERM not in data:
                 continue
             handler = signal.getsignal(signal.SIGTERM)

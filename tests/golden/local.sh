@@ -188,6 +188,7 @@ launch() {
     CLUSTERRUN_SECRET=$(od -An -N16 -tx1 /dev/urandom | tr -d ' \n')
     export CLUSTERRUN_SECRET
     export CLUSTERRUN_PG_TIMEOUT=36000 CLUSTERRUN_JOIN_TIMEOUT=600
+    export CLUSTERRUN_PROCESS_GROUP=required
 
     # NCCL and torch. The heartbeat monitors NCCL's thread; its timeout must not be shorter than the process group's, or it
     # kills a collective that is allowed to take long. On a timeout, dump the flight recorder into the attempt's folder.

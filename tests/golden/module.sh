@@ -228,6 +228,7 @@ launch() {
     CLUSTERRUN_SECRET=$(od -An -N16 -tx1 /dev/urandom | tr -d ' \n')
     export CLUSTERRUN_SECRET
     export CLUSTERRUN_PG_TIMEOUT=36000 CLUSTERRUN_JOIN_TIMEOUT=600
+    export CLUSTERRUN_PROCESS_GROUP=expected
     # The end of the time limit in epoch seconds (empty if unknown): built-in tasks save and stop before it.
     CLUSTERRUN_END_TIME=$(timeout 10 scontrol show job -o "$SLURM_JOB_ID" 2>/dev/null | sed -n 's/.* EndTime=\([0-9][^ ]*\).*/\1/p')
     CLUSTERRUN_END_TIME=${CLUSTERRUN_END_TIME:+$(date -d "$CLUSTERRUN_END_TIME" +%s 2>/dev/null)}

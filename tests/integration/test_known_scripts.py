@@ -20,5 +20,21 @@ def test_a_known_script_trains_one_model_on_four_ranks(step: Callable, script: s
     assert [(rank, world) for rank, world, *_ in found] == [(str(rank), "4") for rank in range(4)], done.out
     untrained, trained = [row[2] for row in found], [row[3] for row in found]
     assert len(set(trained)) == 1 and trained[0] not in untrained
+    assert "process group" not in done.err
+    assert [done.json(f"rank-{rank}.end")["joined_group"] for rank in range(4)] == [True] * 4
     taken = [sample for row in found for sample in json.loads(row[4])]
     assert len(taken) >= 4 * 3 * 4 and len(set(taken)) == len(taken)  # 3 steps of 4, and no sample on two ranks
+
+
+@pytest.mark.parametrize("script", ["separate_script.py", "accelerate_alone.py"])
+def test_ranks_that_train_apart_are_reported_once(step: Callable, script: str) -> None:
+    done = step(1, 2, "script", "--", script)
+    assert done.status == 0, done.err
+    (line,) = [line for line in done.err.splitlines() if "process group" in line]
+    assert line.startswith("0: clusterrun: rank 0: no rank used a process group: this run was 2 separate programs")
+    assert [done.json(f"rank-{rank}.end")["joined_group"] for rank in range(2)] == [False] * 2
+
+
+def test_a_run_that_is_stopped_before_it_joins_gives_no_alarm(step: Callable) -> None:
+    done = step(1, 2, "script", "--", "stopped_script.py", environ={"CLUSTERRUN_PROCESS_GROUP": "required"})
+    assert done.status == 0 and "process group" not in done.err, done.err

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from clusterrun.worker.distenv import RunEnv, resolve, torch_variables
+from clusterrun.worker.distenv import RunEnv, fill_placeholders, resolve, torch_variables
 from clusterrun.worker.errors import WorkerError
 
 STORE = {"MASTER_ADDR": "node1", "MASTER_PORT": "12345"}
@@ -72,9 +72,25 @@ def test_a_broken_environment_is_named(change: dict[str, str], word: str) -> Non
 def test_users_scripts_get_torchruns_variables() -> None:
     variables = torch_variables(resolve(SLURM), "run7")
     assert variables["RANK"] == "5" and variables["LOCAL_RANK"] == "1" and variables["GROUP_RANK"] == "1"
+    assert variables["NODE_RANK"] == "1" and variables["LOCAL_WORLD_SIZE"] == "4"
     assert variables["TORCHELASTIC_USE_AGENT_STORE"] == "True" and variables["TORCHELASTIC_RUN_ID"] == "run7"
     alone = torch_variables(resolve({}), "run7")
     assert alone["WORLD_SIZE"] == "1" and alone["TORCHELASTIC_USE_AGENT_STORE"] == "False"
+
+
+@pytest.mark.parametrize(
+    ("given", "filled"),
+    [
+        ("--local_rank={local_rank}", "--local_rank=1"),
+        ("{rank}/{world_size} on {node_rank}", "5/8 on 1"),
+        ("{{rank}} {{ {rank} }}", "{rank} {{ 5 }}"),
+        ("${rank} ${{rank}} $5", "${rank} ${{rank}} $5"),  # the shell's, OmegaConf's
+        ('{"rank": 1} {} {x} {RANK} { rank } {rank:03}', '{"rank": 1} {} {x} {RANK} { rank } {rank:03}'),
+        ("rank", "rank"),
+    ],
+)
+def test_four_names_in_braces_are_filled_in(given: str, filled: str) -> None:
+    assert fill_placeholders([given], resolve(SLURM)) == [filled]
 
 
 def test_limits_have_defaults_and_are_checked() -> None:

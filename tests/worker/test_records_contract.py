@@ -42,7 +42,7 @@ def attempt(tmp_path: Path) -> Path:
     """An attempt's folder with one of each document, by the worker's writers."""
     error = fail()
     end_records.write_start(tmp_path, "gloo", "2.13.0", [entry(0), entry(1)])
-    end_records.write_end(tmp_path, 0, "n0", 0)
+    end_records.write_end(tmp_path, 0, "n0", 0, joined_group=True, any_joined_group=True)
     end_records.write_end(tmp_path, 1, "n1", 3, "ValueError: no")
     assert end_records.claim_first_failure(tmp_path, 1, "n1", 3, "ValueError: no", error.__traceback__)
     end_records.write_stopped(tmp_path, 40, "SIGTERM")
@@ -94,6 +94,16 @@ def test_the_ends_are_read_as_they_were_written(any_attempt: Path) -> None:
     assert first == RankEnd(rank=0, node="n0", status=0, time=first.time)
     assert second == RankEnd(rank=1, node="n1", status=3, time=second.time, error="ValueError: no")
     assert rank_records.has_stopped(path.name for path in any_attempt.iterdir())
+
+
+@pytest.mark.parametrize("joined", [True, False, None])
+def test_the_process_group_is_read_as_it_was_written(tmp_path: Path, joined: bool | None) -> None:
+    assert rank_records.load_any_joined_group(tmp_path) is None
+    end_records.write_end(tmp_path, 0, "n0", 0, joined_group=joined, any_joined_group=joined)
+    assert rank_records.load_any_joined_group(tmp_path) is joined
+    assert json.loads((tmp_path / "rank-0.end").read_text())["joined_group"] is joined
+    (tmp_path / "rank-0.end").write_text('{"any_joined_group": "no"}')
+    assert rank_records.load_any_joined_group(tmp_path) is None
 
 
 def test_the_first_failure_is_read_as_it_was_written(any_attempt: Path) -> None:

@@ -99,7 +99,7 @@ def to_cause(finding: LogFinding, facts: EndFacts) -> Cause:
     return Cause(
         kind=finding.kind,
         sentence=finding.sentence,
-        rank=finding.rank,
+        rank=None if finding.kind == "no-process-group" else finding.rank,  # it is about all ranks
         node=node,
         place=finding.place,
         evidence=evidence_lines(finding),

@@ -42,7 +42,8 @@ class EndFacts:
     """What is known besides the logs; the defaults mean unknown.
 
     ``state`` is Slurm's state, ``exit_status`` the shell's (128+n for a signal), ``due`` why Slurm ended the job
-    (TIME LIMIT, PREEMPTION …). ``behind`` maps each stalled rank to how that is known.
+    (TIME LIMIT, PREEMPTION …). ``behind`` maps each stalled rank to how that is known. ``separate``: no rank
+    joined a process group.
     """
 
     state: str = ""
@@ -56,6 +57,7 @@ class EndFacts:
     cancelled_by: str = ""
     lost_nodes: tuple[str, ...] = ()
     behind: Mapping[int, str] = field(default_factory=dict)
+    separate: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,6 +19,7 @@ from clusterrun.why.causes.fallback import fallback_cause
 from clusterrun.why.causes.match import BY_STEPD, TABLE, classify, make_finding, scan
 from clusterrun.why.causes.model import Cause, EndFacts, Line, LogFinding, Strength
 from clusterrun.why.causes.nan_series import NAN
+from clusterrun.why.causes.table_launch import SEPARATE
 from clusterrun.why.causes.table_python import BARE, EXCEPTION, EXIT
 
 _DUPLICATE = 75  # the status of a script whose run another job already executes
@@ -28,7 +29,7 @@ _EXITED = re.compile(r"(?:^| )exited(?: with (?:status )?\d+|: )")  # the worker
 def first_cause(logs: Logs, facts: EndFacts) -> Cause:
     """Return the first cause of a job's end; ``logs`` are the lines of each file, most trusted first."""
     if facts.state == "COMPLETED":
-        return _completed(logs)
+        return _completed(logs, facts)
     if facts.state and facts.state not in _OVER and not facts.exit_status:
         return Cause(kind="none", sentence="the job has not ended")
     by_file = [[_with_node(f, facts) for f in scan(lines)] for lines in logs]
@@ -50,8 +51,17 @@ def first_cause(logs: Logs, facts: EndFacts) -> Cause:
 _OVER = frozenset((*BY_STATE, "FAILED", "UNKNOWN", "REVOKED", "RECONFIG_FAIL"))
 
 
-def _completed(logs: Logs) -> Cause:
-    """Return the result of a COMPLETED job: a loss of NaN, or a process that Slurm killed for memory, if any."""
+def _completed(logs: Logs, facts: EndFacts) -> Cause:
+    """Return the result of a COMPLETED job: ranks that never met, a process that Slurm killed for memory, or none."""
+    if facts.separate:
+        seen = next((f for lines in logs for f in scan(lines) if f.row is SEPARATE), None)
+        sentence = (
+            f"the job is COMPLETED, but no rank used a process group: it was {facts.world_size} separate programs"
+        )
+        return Cause(
+            kind=SEPARATE.kind, sentence=sentence, evidence=evidence_lines(seen), advice=SEPARATE.advice,
+            command=SEPARATE.command, source=SEPARATE.source,
+        )  # fmt: skip
     for lines in logs:
         for found in scan(lines):
             if found.row is NAN:

@@ -12,7 +12,18 @@ TERMINATE = row(
     "the lines below (what() and the stack trace) name the failing call; look above for an earlier error from the GPU or another rank", "https://github.com/kakaobrain/fast-autoaugment/issues/27",
     "clusterrun logs JOB -n 50", Strength.HINT,
 )  # fmt: skip
+#: what the worker prints at the end of a run that goes on to be COMPLETED
+SEPARATE = row(
+    "no-process-group", "no rank used a process group", r"^clusterrun: rank \d+: no rank used a process group: this run was (?P<count>\d+) separate programs",
+    "no rank used a process group: the job was {count} separate programs", "a file that all ranks write holds the work of one of them. Turn on the script's distributed mode (init_process_group, the framework's strategy or devices), "
+    "then submit it again; --independent if separate programs are intended",
+    "clusterrun/worker/worlds.py", "clusterrun submit … --require-group", Strength.HINT,
+)  # fmt: skip
 LAUNCH: tuple[CauseRow, ...] = (
+    SEPARATE,
+    row("no-process-group", "--require-group: ", r"^(?:clusterrun: rank \d+: )?--require-group: (?P<what>.*?)(?:; turn on .*)?$", "{what}",
+        "turn on the script's distributed mode (init_process_group, the framework's strategy or devices), then submit it again",
+        "clusterrun/worker/worlds.py", "clusterrun submit …"),
     row("setup", "clusterrun: setup line", r"clusterrun: setup line (?P<number>\d+) failed with status (?P<status>\d+): (?P<line>.*)",
         "setup line {number} failed with status {status}: {line}", "its output is above in the log; to reproduce the failure, run the line by hand on a compute node",
         "clusterrun/templates/sbatch.j2", "clusterrun logs JOB --stream err -n 30"),

@@ -43,6 +43,7 @@ def load_end_facts(state: RunState) -> EndFacts:
         failure=rank_records.find_failure(folder),
         ends=rank_records.load_ends(folder),
         behind=ranks_behind(_load_dumps(folder)) or stalled_ranks(progress.read_ranks(folder)),
+        separate=rank_records.were_separate(run, folder),
     )
 
 

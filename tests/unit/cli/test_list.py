@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import time
+from pwd import getpwuid
 
 import pytest
 
@@ -16,7 +18,7 @@ from clusterrun.state import reconcile
 from clusterrun.state.show import LIST_COLUMNS
 from tests.command_desk import Desk
 from tests.listed_jobs import SILENT, rows, run, run_row
-from tests.run_records import attempt, claim, end, with_submission
+from tests.run_records import attempt, claim, end, submitted, with_submission
 
 
 @pytest.fixture
@@ -139,6 +141,22 @@ def test_status_in_full(desk: Desk, store: Store) -> None:
     assert "next  clusterrun logs 101 -f" in said.out and "submitted  " in said.out
     (data,) = desk.type("status", "101", "--json").data
     assert len(data["ranks"]) == 8 and data["first_failure"] is None and data["metrics"]["loss"] == 2.34567
+
+
+@pytest.mark.parametrize(("joined", "sources", "shown"), [
+    (False, {}, True), (True, {}, False), (None, {}, False), (False, {"independent": (True, "--independent")}, False),
+])  # fmt: skip
+def test_status_shows_ranks_that_never_met(
+    desk: Desk, store: Store, joined: bool | None, sources: dict, shown: bool
+) -> None:
+    one = submitted(store, cluster="desk", user=getpwuid(os.getuid()).pw_name, sources=sources)
+    claim(one)
+    folder = attempt(one, end=end(0))
+    (folder / "rank-0.end").write_text(json.dumps({"rank": 0, "status": 0, "any_joined_group": joined}))
+    said = desk.type("status", "101")
+    assert ("group  no rank used a process group: 8 separate programs" in said.out) == shown, said.out
+    (data,) = desk.type("status", "101", "--json").data
+    assert data["joined_group"] is joined and data["state"] == "COMPLETED"
 
 
 def test_status_says_a_reason_in_words(desk: Desk, store: Store) -> None:

@@ -40,6 +40,27 @@ def refused(name: str, value: object) -> RequestError:
     return caught.value
 
 
+@pytest.mark.parametrize(
+    ("work", "options", "expected"),
+    [
+        (SCRIPT, {}, "expected"),
+        (SCRIPT, {"require_group": True}, "required"),
+        (SCRIPT, {"independent": True}, "independent"),
+        (SCRIPT, {"independent": True, "require_group": False}, "independent"),
+        (TASK, {}, "required"),
+    ],
+)
+def test_what_a_run_without_a_process_group_gets(work: Work, options: dict[str, bool], expected: str) -> None:
+    assert spec(work, **options).process_group == expected
+
+
+@pytest.mark.parametrize(("work", "require"), [(SCRIPT, True), (TASK, False), (TASK, True)])
+def test_independent_ranks_are_refused_for_a_task_and_with_a_required_group(work: Work, require: bool) -> None:
+    with pytest.raises(RequestError, match="--independent") as caught:
+        spec(work, independent=True, require_group=require)
+    assert caught.value.exit_code == 2 and caught.value.hint
+
+
 def test_the_table() -> None:
     assert len(FIELD) == len(FIELDS)
     for field in FIELDS:

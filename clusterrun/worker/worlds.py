@@ -1,0 +1,192 @@
+"""Whether the ranks of a run worked together: whether the user's code joined a process group.
+
+A script whose distributed mode is off runs as one separate program per rank: all train, and all write the same
+checkpoint. In this process, torch's own function that sets the default process group is wrapped, so every way to join
+is seen, also in a forked child. A group in a process that this one starts is seen by the keys that it writes to the
+run's store. `unknown` means that ranks may have met in a way that is not visible here: MPI, or a store of their own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import re
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as torch_dist
+
+from .distenv import DistEnv
+
+# reports of ranks; UNUSED: it joined a group that it did not use
+JOINED, UNUSED, APART, UNKNOWN, INTERRUPTED = "joined", "unused", "apart", "unknown", "interrupted"
+SOME_JOINED = ""  # the run's result; else one of APART, UNKNOWN, INTERRUPTED
+JOIN_FLAG, USED_FLAG, OTHER_FLAG, TORCH_FLAG = range(4)  # bytes of the shared memory
+FIRST_SCAN_S, SLOWEST_SCAN_S = 1.0, 60.0  # between two scans of the child processes
+OTHER_LIBRARIES = rb"/mpi4py/|/horovod/|/_raylet"
+MPI_LIBRARY = rb"|/libmpi[^/]*\.so"
+ADVICE = "turn on the script's distributed mode (torch.distributed.init_process_group)"
+
+
+class GroupWatch:
+    """Notices whether the code of this rank joins a process group with other ranks."""
+
+    def __init__(self, dist: DistEnv) -> None:
+        self._port = dist.master[1] if dist.master else 0
+        self._flags = mmap.mmap(-1, 4)  # shared with forked children
+        # a torch that was built with MPI loads it in any case
+        self._others = re.compile(OTHER_LIBRARIES + (b"" if torch_dist.is_mpi_available() else MPI_LIBRARY))
+        self._in_process = False
+        self._result: bool | None = None
+        self._closed = False
+
+    def set_joined(self) -> None:
+        """Record that this rank joined a group: the worker's own, for a built-in task."""
+        self._flags[JOIN_FLAG] = 1
+
+    def start(self, in_process: bool) -> None:
+        """Start watching: this process if the user's code runs `in_process`, and the processes that it starts."""
+        if in_process:
+            self._in_process = self._wrap_torch()
+        threading.Thread(target=self._scan_children, name="clusterrun-group", daemon=True).start()
+
+    def joined(self) -> bool | None:
+        """Return whether this rank joined a group; None if it is not known."""
+        if self._closed:
+            return self._result
+        if self._flags[JOIN_FLAG]:
+            return not self._is_unused()
+        if self._flags[OTHER_FLAG] or self._others.search(_maps("self")):
+            return None
+        sees_keys = hasattr(torch_dist.TCPStore, "list_keys")  # type: ignore[attr-defined]
+        return False if self._in_process or (self._flags[TORCH_FLAG] and sees_keys) else None
+
+    def close(self) -> str:
+        """Return this rank's report for `decide`. The worker's own connections after this call do not count."""
+        self._result, self._closed = self.joined(), True
+        apart = UNUSED if self._flags[JOIN_FLAG] else APART
+        return {True: JOINED, False: apart, None: UNKNOWN}[self._result]
+
+    def _wrap_torch(self) -> bool:
+        """Wrap torch's setter of the default group and its stores; return whether this torch has the setter."""
+        c10d = torch_dist.distributed_c10d
+        update: Callable[[Any], None] | None = getattr(c10d, "_update_default_pg", None)
+        if update is None:
+            return False
+
+        def update_default_pg(group: Any) -> None:
+            if group is None:  # it is being destroyed
+                self._note_use()
+            update(group)
+            if callable(getattr(group, "size", None)) and group.size() > 1:  # a group of one rank joins nobody
+                self._flags[JOIN_FLAG] = 1
+
+        setattr(c10d, "_update_default_pg", update_default_pg)  # noqa: B010  (mypy compares the types)
+        self._wrap_store(torch_dist.TCPStore, 2)  # type: ignore[attr-defined]
+        self._wrap_store(torch_dist.FileStore, 1)  # type: ignore[attr-defined]
+        return True
+
+    def _is_unused(self) -> bool:
+        """Return whether accelerate runs as one process beside a group that it joined.
+
+        On CPUs, its PartialState() without cpu=True opens a group of all ranks, but does not use it.
+        """
+        self._note_use()
+        state = getattr(sys.modules.get("accelerate.state"), "PartialState", None)
+        alone = dict(getattr(state, "_shared_state", {})).get("num_processes") == 1
+        return alone and not self._flags[USED_FLAG]
+
+    def _note_use(self) -> None:
+        """Note whether a group that is open has run a collective."""
+        with contextlib.suppress(Exception):  # a private interface, which some backends lack
+            if any(map(_collectives, torch_dist.distributed_c10d._world.pg_map)):
+                self._flags[USED_FLAG] = 1
+
+    def _wrap_store(self, store: Any, place: int) -> None:
+        """Note the stores that are created, but those of one rank; `place` is where `world_size` is an argument."""
+        create = store.__init__
+
+        def __init__(new: Any, *args: Any, **options: Any) -> None:  # noqa: N807 - it replaces the store's
+            if options.get("world_size", args[place] if len(args) > place else None) != 1:
+                self._flags[OTHER_FLAG] = 1
+            create(new, *args, **options)
+
+        store.__init__ = __init__
+
+    def _scan_children(self) -> None:
+        # leave signals to the main thread, so that the user's handlers run without delay
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        pause = FIRST_SCAN_S
+        while not self._closed:
+            for pid in _descendants("self"):
+                self._note_process(pid)
+            time.sleep(pause)
+            pause = min(1.5 * pause, SLOWEST_SCAN_S)
+
+    def _note_process(self, pid: str) -> None:
+        libraries = _maps(pid)
+        if self._others.search(libraries):
+            self._flags[OTHER_FLAG] = 1
+        is_fork = _read(f"/proc/{pid}/cmdline") == _read("/proc/self/cmdline")  # perhaps it is about to run a command
+        if b"/libtorch" not in libraries or is_fork:
+            return
+        port = re.search(rb"(?:^|\0)MASTER_PORT=([^\0]*)", _read(f"/proc/{pid}/environ"))
+        if port is not None and port[1] != b"%d" % self._port:  # started by a launcher that has a store of its own
+            self._flags[OTHER_FLAG] = 1
+        else:
+            self._flags[TORCH_FLAG] = 1
+
+
+def decide(reports: Sequence[str], keys: Sequence[str]) -> str:
+    """Return the run's result from all ranks' reports and the store's keys that are not the worker's."""
+    if JOINED in reports or (keys and UNUSED not in reports):
+        return SOME_JOINED
+    if INTERRUPTED in reports:
+        return INTERRUPTED
+    return APART if {*reports} <= {APART, UNUSED} else UNKNOWN
+
+
+def message(result: str, world_size: int, process_group: str) -> tuple[str, bool]:
+    """Return the line for a run with this result, empty if none is due, and whether the run fails by it."""
+    if world_size == 1 or result in (SOME_JOINED, INTERRUPTED):
+        return "", False
+    apart = f"no rank used a process group: this run was {world_size} separate programs"
+    if process_group == "required":
+        line = apart if result == APART else "no process group was seen"
+        return f"--require-group: {line}; {ADVICE}", True
+    if result == UNKNOWN or process_group == "independent":
+        return "", False
+    return (
+        f"{apart}, and each may have overwritten the files of the others; {ADVICE},"
+        " or submit with --independent if separate programs are intended"
+    ), False
+
+
+def _collectives(group: Any) -> int:
+    count: int = group._get_sequence_number_for_group()
+    return count
+
+
+def _descendants(pid: str) -> Iterator[str]:
+    """Yield the processes below a process; those that end meanwhile are left out."""
+    for path in Path("/proc", pid, "task").glob("*/children"):
+        for child in _read(str(path)).decode().split():
+            yield child
+            yield from _descendants(child)
+
+
+def _maps(pid: str) -> bytes:
+    return _read(f"/proc/{pid}/maps")
+
+
+def _read(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError:
+        return b""

@@ -1,0 +1,80 @@
+"""Ranks that never meet, on the local scheduler: the log, status and why say so; ranks that meet give no alarm."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from lab.cluster import Lab
+from tests.installed_command import ALLREDUCE, ROOT, Job, Site
+
+SEPARATE = str(ROOT / "tests" / "data" / "separate_script.py")
+LINE = "clusterrun: rank 0: no rank used a process group: this run was 2 separate programs"
+REQUIRED = "clusterrun: rank 0: --require-group: no rank used a process group: this run was 2 separate programs"
+
+
+@pytest.fixture(scope="module")
+def site(new_site: Callable[[Lab | None], Site]) -> Site:
+    return new_site(None)
+
+
+def ended(site: Site, *words: str, state: str = "COMPLETED") -> Job:
+    job = site.submit("--gpus-per-node", "0", "--nodes", "2", "--tasks-per-node", "1", *words)
+    site.wait_end(job)
+    site.wait_state(job, state)
+    return job
+
+
+def kind(site: Site, job: Job) -> str:
+    (found,) = site.json("why", job.id)
+    return str(found["ended"]["kind"])
+
+
+def test_ranks_that_never_meet_are_reported_at_the_end(site: Site) -> None:
+    job = ended(site, "--", SEPARATE)
+    last = job.err.read_text().splitlines()[-1]
+    assert last.startswith(f"0: {LINE}") and "--independent" in last
+    status, why = site.cli("status", job.id).stdout, site.cli("why", job.id).stdout
+    assert "group  no rank used a process group: 2 separate programs" in status
+    assert "the job is COMPLETED, but no rank used a process group: it was 2 separate programs" in why
+    assert kind(site, job) == "no-process-group" and site.state(job)["joined_group"] is False
+
+
+def test_ranks_that_meet_are_not(site: Site) -> None:
+    job = ended(site, "--require-group", "--", str(ALLREDUCE), "{rank} of {world_size}", "{{rank}}")
+    assert "process group" not in job.err.read_text() and "group  " not in site.cli("status", job.id).stdout
+    assert kind(site, job) == "none" and site.state(job)["joined_group"] is True
+    assert sorted(line[-30:] for line in job.out.read_text().splitlines() if "sum" in line) == [
+        f"sum 3 args ['{rank} of 2', '{{rank}}']"[-30:] for rank in range(2)
+    ]
+
+
+def test_a_required_group_fails_the_run(site: Site) -> None:
+    job = ended(site, "--require-group", "--", SEPARATE, state="FAILED")
+    assert job.err.read_text().count(REQUIRED) == 1
+    assert site.state(job)["exit_status"] == 1 and kind(site, job) == "no-process-group"
+    ends = [path.read_text() for path in (job.attempts()[-1]).glob("rank-*.end")]
+    assert len(ends) == 2 and all('"status": 1' in text for text in ends)
+
+
+def test_independent_ranks_are_silent(site: Site) -> None:
+    job = ended(site, "--independent", "--", SEPARATE)
+    assert "process group" not in job.err.read_text() + site.cli("status", job.id).stdout
+    assert kind(site, job) == "none" and site.state(job)["joined_group"] is False
+
+
+@pytest.mark.parametrize("joins", [True, False])
+def test_a_commands_group_is_seen_in_the_runs_store(site: Site, tmp_path: Path, joins: bool) -> None:
+    script = str(ALLREDUCE) if joins else SEPARATE
+    job = ended(site, "--require-group", "--", "bash", "-c", f"{sys.executable} {script}",
+                state="COMPLETED" if joins else "FAILED")  # fmt: skip
+    assert site.state(job)["joined_group"] is True or not joins
+
+
+def test_a_command_without_torch_gives_no_alarm(site: Site) -> None:
+    job = ended(site, "--", "bash", "-c", "sleep 2")
+    assert "process group" not in job.err.read_text()
+    assert kind(site, job) == "none" and site.state(job)["joined_group"] is None

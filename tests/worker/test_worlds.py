@@ -1,0 +1,156 @@
+"""What one rank notices of process groups, and what a run's result is made of."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch.distributed as torch_dist
+
+from clusterrun.worker import worlds
+from clusterrun.worker.distenv import DistEnv
+from clusterrun.worker.worlds import APART, INTERRUPTED, JOINED, SOME_JOINED, UNKNOWN, UNUSED, GroupWatch
+
+C10D = torch_dist.distributed_c10d
+DIST = DistEnv(0, 0, 2, 1, 0, "n0", "h", 0, "slurm", ("127.0.0.1", 12345))
+
+
+@pytest.fixture
+def watch(monkeypatch: pytest.MonkeyPatch) -> Iterator[GroupWatch]:
+    """A watch over this process, whose torch is as before at the end."""
+    monkeypatch.setattr(C10D, "_update_default_pg", lambda group: None)
+    for store in (torch_dist.TCPStore, torch_dist.FileStore):
+        monkeypatch.setattr(store, "__init__", store.__init__)
+    watch = GroupWatch(DIST)
+    watch.start(in_process=True)
+    yield watch
+    watch.close()
+
+
+def test_a_script_that_joins_nothing_is_apart(watch: GroupWatch) -> None:
+    assert watch.joined() is False and watch.close() == APART
+
+
+def test_a_group_of_several_ranks_counts_and_is_remembered_after_its_end(watch: GroupWatch) -> None:
+    C10D._update_default_pg(SimpleNamespace(size=lambda: 2))
+    C10D._update_default_pg(None)
+    assert watch.joined() is True and watch.close() == JOINED
+
+
+def test_a_group_of_one_rank_does_not_count(watch: GroupWatch, tmp_path: Path) -> None:
+    torch_dist.FileStore(str(tmp_path / "a"), 1)
+    C10D._update_default_pg(SimpleNamespace(size=lambda: 1))
+    C10D._update_default_pg("non_group_member")
+    assert watch.close() == APART
+
+
+def test_a_forked_child_that_joins_counts(watch: GroupWatch) -> None:
+    child = os.fork()
+    if child == 0:
+        C10D._update_default_pg(SimpleNamespace(size=lambda: 2))
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert watch.joined() is True
+
+
+def test_a_store_of_its_own_leaves_it_unknown(watch: GroupWatch, tmp_path: Path) -> None:
+    assert torch_dist.FileStore(str(tmp_path / "a"), 2).num_keys() >= 0
+    assert watch.joined() is None and watch.close() == UNKNOWN
+
+
+def test_a_store_is_not_counted_after_the_report(watch: GroupWatch, tmp_path: Path) -> None:
+    assert watch.close() == APART
+    torch_dist.FileStore(str(tmp_path / "a"), 2)
+    assert watch.joined() is False
+
+
+def test_accelerate_with_one_process_does_not_use_the_group_that_it_joined(
+    watch: GroupWatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    C10D._update_default_pg(SimpleNamespace(size=lambda: 2))
+    shared = {"num_processes": 1}
+    monkeypatch.setitem(
+        sys.modules, "accelerate.state", SimpleNamespace(PartialState=SimpleNamespace(_shared_state=shared))
+    )
+    assert watch.joined() is False
+    shared["num_processes"] = 2
+    assert watch.joined() is True
+    shared["num_processes"] = 1
+    used = SimpleNamespace(_get_sequence_number_for_group=lambda: 3)
+    monkeypatch.setattr(C10D, "_world", SimpleNamespace(pg_map=[used]))
+    assert watch.joined() is True
+    assert watch.close() == JOINED
+
+
+def test_a_torch_without_the_setter_leaves_it_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(C10D, "_update_default_pg")
+    watch = GroupWatch(DIST)
+    watch.start(in_process=True)
+    assert watch.close() == UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("code", "port", "expected"),
+    [
+        ("import torch", "12345", APART),
+        ("import torch", "29500", UNKNOWN),  # under a launcher in it, which has a store of its own
+        ("pass", "12345", UNKNOWN),  # no torch in it
+    ],
+)
+def test_a_command_is_apart_if_it_loads_torch_under_the_runs_variables(code: str, port: str, expected: str) -> None:
+    watch = GroupWatch(DIST)
+    command = f"{code}; print(flush=True); import time; time.sleep(60)"
+    with subprocess.Popen(
+        [sys.executable, "-c", command], env=os.environ | {"MASTER_PORT": port}, stdout=subprocess.PIPE
+    ) as child:
+        try:
+            assert child.stdout is not None and child.stdout.readline()
+            watch.start(in_process=False)
+            deadline = time.monotonic() + (20 if code == "import torch" else 2)
+            while not any(watch._flags[:]) and time.monotonic() < deadline:
+                time.sleep(0.05)
+            assert watch.close() == expected
+        finally:
+            child.kill()
+
+
+@pytest.mark.parametrize(
+    ("reports", "keys", "result"),
+    [
+        ([APART, APART], [], APART),
+        ([APART, JOINED], [], SOME_JOINED),
+        ([APART, UNKNOWN], [], UNKNOWN),
+        ([APART, INTERRUPTED], [], INTERRUPTED),
+        ([JOINED, INTERRUPTED], [], SOME_JOINED),
+        ([APART, APART], ["default_pg/0//cpu//0/1"], SOME_JOINED),  # of processes that the ranks started
+        ([UNUSED, UNUSED], ["default_pg/0//cpu//0/1"], APART),  # of the group that was not used
+        ([UNUSED, JOINED], ["default_pg/0//cpu//0/1"], SOME_JOINED),
+    ],
+)
+def test_the_result_of_a_run(reports: list[str], keys: list[str], result: str) -> None:
+    assert worlds.decide(reports, keys) == result
+
+
+@pytest.mark.parametrize(
+    ("result", "ranks", "process_group", "begins", "fails"),
+    [
+        (APART, 4, "expected", "no rank used a process group: this run was 4 separate programs", False),
+        (APART, 4, "required", "--require-group: no rank used a process group: this run was 4", True),
+        (UNKNOWN, 4, "required", "--require-group: no process group was seen", True),
+        (APART, 4, "independent", "", False),
+        (UNKNOWN, 4, "expected", "", False),
+        (INTERRUPTED, 4, "required", "", False),
+        (SOME_JOINED, 4, "required", "", False),
+        (APART, 1, "expected", "", False),
+        (APART, 1, "required", "", False),
+    ],
+)
+def test_who_gets_a_line_and_who_fails(result: str, ranks: int, process_group: str, begins: str, fails: bool) -> None:
+    line, is_error = worlds.message(result, ranks, process_group)
+    assert line.startswith(begins) and bool(line) == bool(begins) and is_error == fails
