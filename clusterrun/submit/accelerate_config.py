@@ -1,0 +1,86 @@
+"""Read an accelerate configuration, as ``accelerate launch --config_file`` does, into options of its command line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from clusterrun.config.files import is_file, read_config
+from clusterrun.errors import RequestError
+from clusterrun.submit.launcher_options import Option, Table, Typed
+
+#: Keys that the launcher itself reads, or that have no effect on the ranks of a GPU or CPU job.
+_WITHOUT_EFFECT = ("compute_environment", "distributed_type", "tpu_name", "tpu_zone", "tpu_use_cluster", "tpu_vm",
+                   "tpu_env", "command_file", "commands", "fp16")  # fmt: skip
+_SETTINGS = ("dynamo_config", "fp8_config", "deepspeed_config", "fsdp_config", "parallelism_config",
+             "megatron_lm_config", "mpirun_config")  # fmt: skip
+
+
+def defaults(typed: Sequence[Typed], table: Table, cwd: Path, environ: Mapping[str, str]) -> tuple[list[Typed], str]:
+    """Return the options that the configuration adds to the typed ones, and its path.
+
+    The file is the one of ``--config_file``, else the user's default file unless ``--cpu`` was typed. Raises
+    RequestError if it cannot be read, or if its ``distributed_type`` is not plain data parallelism.
+    """
+    names = {one.option.name for one in typed}
+    given = next((one.value for one in typed if one.option.name == "config-file"), "")
+    path = cwd / given if given else _default_file(environ)
+    if not given and ("cpu" in names or not is_file(path)):
+        return [], ""
+    source = given or str(path)
+    data = load(path, source)
+    kind = str(data.get("distributed_type", "")).upper()
+    if str(data.get("compute_environment", "LOCAL_MACHINE")) != "LOCAL_MACHINE":
+        raise RequestError(f"{source}: compute_environment {data['compute_environment']} is not supported")
+    if kind not in ("", "NO") and not kind.startswith("MULTI_") and "multi-gpu" not in names:
+        refused = Option(f"distributed_type {kind} in {source}", "accelerate", "", 0)
+        return [Typed(refused, refused.name), *_options(data, table, source, names)], source
+    if kind == "NO":
+        data["num_processes"] = 1
+    return list(_options(data, table, source, names)), source
+
+
+def load(path: Path, source: str) -> dict[str, Any]:
+    """Return the content of a configuration in YAML (or JSON, which is YAML). Raises RequestError with the reason."""
+    try:
+        import yaml
+    except ImportError:
+        raise RequestError(
+            f"{source}: PyYAML is needed to read it, and clusterrun's Python has none",
+            hint="install PyYAML beside clusterrun, or type --num_machines, --num_processes and --mixed_precision",
+        ) from None
+    if not is_file(path):
+        raise RequestError(f"no such file: {source} (--config_file of accelerate launch)")
+    try:
+        data = yaml.safe_load(read_config(path, source, trusted=False))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise RequestError(f"{source}: not YAML: {' '.join(str(error).split())[:120]}") from None
+    if not isinstance(data, dict):
+        raise RequestError(f"{source}: not an accelerate configuration")
+    return {str(key): value for key, value in data.items()}
+
+
+def _options(data: Mapping[str, Any], table: Table, source: str, names: set[str]) -> Iterator[Typed]:
+    if data.get("fp16") is True:  # the format before mixed_precision
+        data = {"mixed_precision": "fp16", **data}
+    dynamo = data.get("dynamo_config") or {}
+    flat = {key if key.startswith("dynamo_") else f"dynamo_{key}": value for key, value in dict(dynamo).items()}
+    for key, value in {**data, **flat}.items():
+        option = table.options.get(key.replace("_", "-"))
+        if key in (*_WITHOUT_EFFECT, *_SETTINGS) or value in (None, "", []) or (option and option.name in names):
+            continue
+        if option is None:
+            raise RequestError(f"{source}: accelerate has no setting {key}", hint="remove the line")
+        if option.kind == "own":
+            continue
+        text = "no" if key == "mixed_precision" and value is False else str(value)  # YAML 1.1 reads no as False
+        if option.values or value is True:
+            yield Typed(option, f"--{key} in {source}", text if option.values else "")
+
+
+def _default_file(environ: Mapping[str, str]) -> Path:
+    cache = environ.get("XDG_CACHE_HOME") or f"{environ.get('HOME', '')}/.cache"
+    folder = Path(environ.get("HF_HOME") or f"{cache}/huggingface") / "accelerate"
+    yaml_file, json_file = folder / "default_config.yaml", folder / "default_config.json"
+    return json_file if is_file(json_file) and not is_file(yaml_file) else yaml_file
