@@ -24,8 +24,8 @@ def job_options(launch: Launch, given: Values, below: Values) -> dict[str, Value
     if nodes is not None and (launch.nodes or nodes.value != given.get("nodes", below.get("nodes", _ONE)).value):
         options["nodes"] = nodes
     gpus = launch.cpu or _slurm_gpus(launch, count, ranks)
-    if gpus is None and launch.title == "srun" and not (typed_gpus or profile_gpus):
-        gpus = Value(0, "--gres: srun without GPUs")
+    if gpus is None and launch.title in ("srun", "python") and not (typed_gpus or profile_gpus):
+        gpus = Value(0, f"--gres: {launch.title} without GPUs")
     if gpus is not None and "gres" not in options:
         options["gpus-per-node"] = gpus
     devices = gpus or typed_gpus or profile_gpus
@@ -98,7 +98,9 @@ def _shape(launch: Launch, given: Values, devices: Value | None) -> tuple[Value 
     """Return nodes and ranks per node, each None if the line leaves it to clusterrun."""
     nodes, total, ranks = launch.nodes, launch.total, launch.ranks
     if nodes is None and "nodes" not in given:
-        per_node = ranks or launch.gpus.get("gpus-per-node") or (devices if "run" in launch.title else None)
+        per_node = (
+            ranks or launch.gpus.get("gpus-per-node") or (None if launch.title.startswith("accelerate") else devices)
+        )
         if total and per_node and per_node.value:
             nodes = _divided(total, per_node)
             ranks = ranks or Value(min(total.value, per_node.value), total.source)

@@ -122,24 +122,33 @@ def launcher_of(words: Sequence[str]) -> tuple[str, list[str]] | None:
     return next(((name, rest[len(first) :]) for first, name in _NAMES if tuple(rest[: len(first)]) == first), None)
 
 
-def find_launch(words: Sequence[str], place: Place) -> Launch | None:
-    """Return what a command asks of its launcher, or None if it does not start with one.
-
-    Variables before it (``NCCL_DEBUG=INFO torchrun …``) and prefixes such as ``nohup`` belong to it. Raises
-    RequestError for a line that the launcher itself would refuse.
-    """
+def prefix_length(words: Sequence[str]) -> int:
+    """Return the number of words before a launcher's name: ``NCCL_DEBUG=INFO nohup torchrun`` has 2."""
     start = 0
     while start < len(words) and (words[start] in _PREFIXES or re.match(r"[A-Za-z_]\w*=", words[start], re.ASCII)):
         start += 1
+    return start
+
+
+def find_launch(words: Sequence[str], place: Place) -> Launch | None:
+    """Return what a command asks of its launcher, or None if it does not start with one.
+
+    Variables before it (``NCCL_DEBUG=INFO torchrun …``) belong to it. Raises RequestError for an option that the
+    launcher does not have, and for accelerate's other commands.
+    """
+    start = prefix_length(words)
     named = launcher_of(words[start:])
     if named is None:
+        if words and Path(words[0]).name == "accelerate":
+            line = shlex.join(words)
+            raise RequestError(f"{' '.join(words[:2])} trains nothing", hint=f"run it without clusterrun: {line}")
         return None
     launch = parse_launch(*named, place)
     launch.line = list(words[start:])
     for name, _, text in (word.partition("=") for word in words[:start] if "=" in word):
         if name == "CUDA_VISIBLE_DEVICES":  # the scheduler chooses the devices; their number may be all the line says
             launch.own.append(name)
-            if launch.ranks is launch.total is None:
+            if not launch.ranks and not launch.total:
                 launch.ranks = Value(len(text.split(",")), f"--gpus-per-node from {name}")
         else:
             launch.set_env(name, text, f"--env before {launch.title}")
@@ -157,18 +166,18 @@ def parse_launch(title: str, words: Sequence[str], place: Place) -> Launch:
     if title == "accelerate launch":
         added, config = accelerate_config.defaults(typed, ACCELERATE, place.cwd, place.environ)
         typed += added
-    if names & {"module"}:
+    if "module" in names and program:
         launch.program = ["-m", *program]
-    for option in typed:
-        _apply(launch, option, f"{option.spelled} of {title}")
+    for option in typed:  # `why` repeats options whose source starts with two hyphens
+        long = option.spelled.lstrip("-") if len(option.spelled.lstrip("-")) > 1 else option.option.name
+        _apply(launch, option, f"--{long} of {title}")
+    if not program:
+        return launch
     if launch.instead.get("launcher") == "accelerate":
-        # without a configuration, one node can run the line as it is
-        one = launch.nodes is None or launch.nodes.value == 1
-        launch.instead = (
-            {"launcher": "none"}
-            if one and not config
-            else {"launcher": "accelerate", "accelerate-config": config or "FILE"}
-        )
+        if config or (launch.nodes and launch.nodes.value > 1):
+            launch.instead["accelerate-config"] = config or "FILE"
+        else:
+            launch.instead["launcher"] = "none"  # one node can run the line as it is
     if title == "torch.distributed.launch" and "use-env" not in names:
         add_local_rank(launch.program, local_rank_option(source_of(launch.program, place.cwd)) or "--local-rank")
     elif title == "deepspeed" and "no-local-rank" not in names:
@@ -205,22 +214,18 @@ def combine(outer: Launch, inner: Launch) -> Launch:
         inner.title = f"{outer.title} {inner.title}"
     inner.nodes, inner.one_node = nodes, inner.one_node and outer.one_node
     inner.gpus, inner.own = outer.gpus | inner.gpus, [*outer.own, *inner.own]
+    inner.line = outer.line or inner.line
     if outer.refusal:
         inner.refusal, inner.instead, inner.folder = outer.refusal, outer.instead, outer.folder
-    both = outer.options | inner.options
-    for name, joined in (("env", _join_env), ("sbatch-arg", _join_lists)):
-        if name in outer.options and name in inner.options:
-            both[name] = Value(joined(outer.options[name].value, inner.options[name].value), outer.options[name].source)
-    inner.options = both
+    for name, value in outer.options.items():
+        own = inner.options.get(name)
+        if own is None:
+            inner.options[name] = value
+        elif name == "env":
+            inner.options[name] = Value(value.value | own.value, value.source)
+        elif name == "sbatch-arg":
+            inner.options[name] = Value(list(dict.fromkeys([*value.value, *own.value])), value.source)
     return inner
-
-
-def _join_env(outer: dict[str, str], inner: dict[str, str]) -> dict[str, str]:
-    return outer | inner
-
-
-def _join_lists(outer: list[str], inner: list[str]) -> list[str]:
-    return list(dict.fromkeys([*outer, *inner]))
 
 
 def _apply(launch: Launch, one: Typed, source: str) -> None:
@@ -313,6 +318,6 @@ def _apply_slurm(launch: Launch, one: Typed, source: str) -> None:
     elif kind == "sbatch":
         before = launch.options["sbatch-arg"].value if "sbatch-arg" in launch.options else []
         launch.options["sbatch-arg"] = Value([*before, f"--{name}={value}" if value else f"--{name}"], "--sbatch-arg")
-    elif kind == "folder":
+    elif kind == "folder" and value != ".":
         launch.refuse(f"{source}: the job runs in the folder that it is submitted from")
         launch.folder = f"cd {shlex.quote(value)} && "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shlex
 from collections.abc import Sequence
@@ -12,8 +13,17 @@ from clusterrun.config.files import is_file
 from clusterrun.errors import RequestError
 from clusterrun.jobspec.fields import Value
 from clusterrun.submit.launch_shape import Values, format_line, job_options
-from clusterrun.submit.launcher_options import SBATCH, parse_options
-from clusterrun.submit.launchers import Launch, Place, combine, find_launch, parse_launch, without_python
+from clusterrun.submit.launcher_options import SBATCH, Typed, parse_options
+from clusterrun.submit.launchers import (
+    Launch,
+    Place,
+    combine,
+    find_launch,
+    launcher_of,
+    parse_launch,
+    prefix_length,
+    without_python,
+)
 from clusterrun.submit.script_source import read_text
 from clusterrun.submit.shell_scripts import ShellScript, parse_script
 
@@ -35,6 +45,7 @@ class _Found:
 
 def refuse_scripts(words: Sequence[str], given: Values, below: Values, place: Place) -> None:
     """Raise RequestError if a command is sbatch, a shell script that starts a launcher, or a wrapper around one."""
+    words = list(words)
     if Path(words[0]).name in _WRAPPERS:
         found = (find_launch(words[at:], place) for at in range(1, len(words)))
         launch = next((one for one in found if one is not None), None)
@@ -47,30 +58,41 @@ def refuse_scripts(words: Sequence[str], given: Values, below: Values, place: Pl
     batch = script.sbatch is not None
 
     def is_command(one: Sequence[str]) -> bool:
-        return find_launch(one, place) is not None or (batch and without_python(one) != list(one))
+        rest = one[prefix_length(one) :]
+        return launcher_of(rest) is not None or (batch and without_python(rest) != list(rest))
 
     parsed = parse_script(script.text, script.arguments, is_command)
-    if not batch and not parsed.command:
-        return
-    line, launcher = _line(script, parsed, words, given, below, place)
-    lost = ""
-    if batch and parsed.lost:
-        lost = f"; not in the line below: line {', '.join(map(str, dict.fromkeys(parsed.lost)))}"
     if batch:
-        raise RequestError(f"clusterrun submits jobs itself, without sbatch ({script.name}){lost}", hint=line)
-    raise RequestError(f"{script.name} starts {launcher}, which starts its own ranks", hint=line)
+        raise RequestError(_batch_message(script, parsed), hint=_line(script, parsed, words, given, below, place))
+    if parsed.command:
+        named = launcher_of(parsed.command[prefix_length(parsed.command) :])
+        raise RequestError(
+            f"{script.name} starts {named[0] if named else 'ranks'}, which starts its own ranks",
+            hint=_line(script, parsed, words, given, below, place),
+        )
+
+
+def _batch_message(script: _Found, parsed: ShellScript) -> str:
+    """Return why a batch script is refused, and what of it the line does not have."""
+    parts = [f"clusterrun submits jobs itself, without sbatch ({script.name})"]
+    if not parsed.command:
+        parts.append("no line that starts the training was found")
+    if parsed.lost:
+        parts.append(f"not in the line below: line {', '.join(map(str, dict.fromkeys(parsed.lost)))}")
+    return "; ".join(parts)
 
 
 def _script_of(words: Sequence[str], cwd: Path) -> _Found | None:
     first, rest = Path(words[0]).name, list(words[1:])
     if first == "sbatch":
         typed, program = parse_options("sbatch", SBATCH, rest)
+        options = [word for one in typed if one.option.kind != "wrap" for word in _words_of(one)]
         wrapped = next((one.value for one in typed if one.option.kind == "wrap"), None)
         if wrapped is not None:
-            return _Found("--wrap", wrapped, [], [word for word in rest if not word.startswith("--wrap")])
+            return _Found("--wrap", wrapped, [], options)
         if not program or not is_file(cwd / program[0]):
             raise RequestError(f"sbatch: no such script: {' '.join(program[:1])}")
-        return _Found(program[0], read_text(cwd / program[0]), program[1:], rest[: len(rest) - len(program)])
+        return _Found(program[0], read_text(cwd / program[0]), program[1:], options)
     if _SHELL.fullmatch(first):
         while rest and rest[0].startswith("-"):
             if "c" in rest[0] and not rest[0].startswith("--"):
@@ -81,32 +103,39 @@ def _script_of(words: Sequence[str], cwd: Path) -> _Found | None:
     return _Found(words[0], text, rest) if first.endswith(".sh") or _SHEBANG.match(text) else None
 
 
-def _line(
-    script: _Found, parsed: ShellScript, words: Sequence[str], given: Values, below: Values, place: Place
-) -> tuple[str, str]:
-    """Return the line that does what a script does, and the launcher in it."""
-    launch = find_launch(parsed.command, place) if parsed.command else None
-    if launch is None:  # one process, or none that is known
-        launch = Launch("python", without_python(parsed.command) or ["train.py"])
-        launch.ranks = Value(1, f"--tasks-per-node: {script.name} starts one process")
-        launch.one_node = script.sbatch is None
-    title = launch.title
+def _words_of(one: Typed) -> list[str]:
+    return [one.spelled, one.value] if one.option.values == 1 else [f"{one.spelled}={one.value}".rstrip("=")]
+
+
+def _line(script: _Found, parsed: ShellScript, words: Sequence[str], given: Values, below: Values, place: Place) -> str:
+    """Return the line that does what a script does."""
+    launch = None
+    with contextlib.suppress(RequestError):
+        launch = find_launch(parsed.command, place)
+    if launch is None and script.sbatch is None:
+        return format_line({**given, "launcher": Value("none", "")}, words)
+    if launch is None:  # one process, or nothing that is known
+        launch = Launch("python", without_python(parsed.command) or ["bash", script.name])
+        if not parsed.command:
+            parsed.setup, launch.options["launcher"] = [], Value("none", "")
+        else:
+            launch.ranks = Value(1, f"--tasks-per-node: {script.name} starts one process")
     directives = [*parsed.directives, *(script.sbatch or ())]
     if directives:
         launch = combine(parse_launch("#SBATCH", directives, place), launch)
     if parsed.env:
-        launch.options["env"] = Value(
-            parsed.env | (launch.options["env"].value if "env" in launch.options else {}), "--env"
-        )
+        own = launch.options["env"].value if "env" in launch.options else {}
+        launch.options["env"] = Value(parsed.env | own, "--env")
     if parsed.setup:
         launch.options["setup"] = Value(parsed.setup, "--setup")
     options = {**given, **job_options(launch, given, below)}
-    unknown = any("$" in word for word in launch.program)
-    if script.sbatch is None and (launch.refusal or unknown or parsed.lost or not parsed.exact):
+    exact = parsed.exact and not parsed.lost and not any("$" in word for word in launch.program)
+    if script.sbatch is None and (launch.refusal or not exact):
         kept = {name: value for name, value in options.items() if name not in ("tasks-per-node", "env", "setup")}
-        return format_line({**kept, "launcher": Value("none", "")}, words), title
-    instead = {name: Value(value, "") for name, value in launch.instead.items() if value != "none"}
-    return launch.folder + format_line({**options, **instead}, launch.program, _quote), title
+        return format_line({**kept, "launcher": Value("none", "")}, words)
+    if launch.refusal and launch.instead.get("launcher") != "none":
+        options |= {name: Value(value, "") for name, value in launch.instead.items()}
+    return launch.folder + format_line(options, launch.program, _quote)
 
 
 def _quote(word: str) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from clusterrun.errors import RequestError
@@ -51,16 +51,15 @@ def parse_script(text: str, args: Sequence[str], is_command: Callable[[Sequence[
     A value is filled in where the script or the arguments give it; other variables stay (``$HOME``).
     """
     script = ShellScript(directives=list(_directives(text)))
-    values: dict[str, str] = {str(number): word for number, word in enumerate(args, 1)}
-    kept: dict[str, str] = {}
+    known = _Variables({str(number): word for number, word in enumerate(args, 1)}, args)
     for number, line in _logical_lines(text):
         if _CONTROL.match(line):
             script.exact = False
             script.lost.append(number)
             continue
-        simple = not re.search(r"['\"].*(&&|;).*['\"]", line)
-        for part in re.split(r"\s*(?:&&|;)\s*", line) if simple else [line]:
-            filled = _fill(part, values, args)
+        joined = re.search(r"['\"].*(&&|;).*['\"]", line)  # perhaps within quotes
+        for part in [line] if joined else re.split(r"\s*(?:&&|;)\s*", line):
+            filled = known.fill(part)
             words = _words(_REDIRECTION.sub("", _without_commands(filled)))
             if words is None:
                 script.lost.append(number)
@@ -68,71 +67,80 @@ def parse_script(text: str, args: Sequence[str], is_command: Callable[[Sequence[
                 script.exact = script.exact and not script.command
                 script.command = script.command or words
             elif match := _ASSIGNMENT.fullmatch(filled):
-                _assign(script, values, kept, number, match)
+                _assign(script, known, number, match)
             elif words and words[0] not in _QUIET:
-                _add_setup(script, kept, number, filled)
+                _add_setup(script, known, number, filled)
+    for name in known.used & {name for name, text in script.env.items() if " " in text}:
+        del script.env[name]  # a part of the command
     return script
 
 
-def _assign(
-    script: ShellScript, values: dict[str, str], kept: dict[str, str], number: int, match: re.Match[str]
-) -> None:
+class _Variables:
+    """The variables of a script: constants by name, the other assignments, and the script's arguments."""
+
+    def __init__(self, values: dict[str, str], args: Sequence[str]) -> None:
+        self.values, self.args = values, args
+        self.others: dict[str, str] = {}
+        self.used: set[str] = set()
+
+    def fill(self, line: str) -> str:
+        """Replace the variables of a line whose values are known; nothing between single quotes."""
+        pieces = re.split(r"('[^']*')", line)
+        return "".join(piece if piece.startswith("'") else _VARIABLE.sub(self._value, piece) for piece in pieces)
+
+    def _value(self, match: re.Match[str]) -> str:
+        name = match["plain"] or match["name"] or "@"
+        if name in ("@", "*"):
+            return shlex.join(self.args) if match[0] == '"$@"' else " ".join(self.args)
+        if name == "#":
+            return str(len(self.args))
+        self.used.add(name)
+        text = self.values.get(name, match["default"])
+        if text is None and name.isdigit():
+            return ""
+        return match[0] if text is None or re.search(r"[\"'`\\]", text) else text
+
+
+def _assign(script: ShellScript, known: _Variables, number: int, match: re.Match[str]) -> None:
     """Note an assignment: a constant is filled in below, an exported one becomes a variable of the job."""
-    name, words = match["name"], _words(match["value"])
+    name, words = match["name"], _words(_without_commands(match["value"]))
     if _OWN.fullmatch(name):
         return
-    constant = words is not None and len(words) <= 1 and not re.search(r"[$`\"'\\]", "".join(words))
-    text = (words or [""])[0] if constant else ""
-    if constant and not script.command:
-        values[name] = text
+    text = (words or [""])[0] if words is not None and len(words) <= 1 else None
+    if text is None or script.command or "$COMMAND" in match["value"] or re.search(r"\$\(|`", match["value"]):
+        known.values.pop(name, None)
+        known.others[name] = match[0]
+    if text is not None and not script.command:
+        known.values[name] = text if "$COMMAND" not in text or " " in text else f"${name}"
+    if not match["export"]:
+        return
+    if text is None or "$" in text:
+        if " " not in (text or ""):  # with spaces: a part of the command
+            _add_setup(script, known, number, match[0])
+    elif _is_secret(match[0]):
+        script.lost.append(number)
     else:
-        values.pop(name, None)
-        kept[name] = match[0]
-    if match["export"] and constant:
-        try:
-            refuse_assignments([match[0]], "", "")
-            refuse_shapes(text, "", "")
-        except RequestError:
-            script.lost.append(number)
-        else:
-            script.env[name] = text
-    elif match["export"]:
-        _add_setup(script, kept, number, match[0])
+        script.env[name] = text
 
 
-def _add_setup(script: ShellScript, kept: dict[str, str], number: int, line: str) -> None:
+def _add_setup(script: ShellScript, known: _Variables, number: int, line: str) -> None:
     """Add a line that runs before the ranks, after the assignments that it uses; later ones and ``cd`` are lost."""
-    try:
-        refuse_assignments([line], "", "")
-        refuse_shapes(line, "", "")
-    except RequestError:
+    if script.command or _is_secret(line) or re.match(r"cd\b", line):
         script.lost.append(number)
         return
-    if script.command or re.match(r"cd\b", line) or re.search(r"\$\{?\d", line):
-        script.lost.append(number)
-        return
-    for name in [name for name in kept if re.search(rf"\$\{{?{name}\b", line)]:
-        if (assignment := kept.pop(name)) != line:
+    for name in [name for name in known.others if re.search(rf"\$\{{?{name}\b", line)]:
+        if (assignment := known.others.pop(name)) != line:
             script.setup.append(assignment)
     script.setup.append(line)
 
 
-def _fill(line: str, values: Mapping[str, str], args: Sequence[str]) -> str:
-    """Replace the variables of a line whose values are known; nothing between single quotes."""
-
-    def value(match: re.Match[str]) -> str:
-        name = match["plain"] or match["name"] or "@"
-        if name in ("@", "*"):
-            return shlex.join(args) if match[0] == '"$@"' else " ".join(args)
-        if name == "#":
-            return str(len(args))
-        text = values.get(name, match["default"] if match["default"] is not None else None)
-        if text is None and name.isdigit():
-            text = ""
-        return match[0] if text is None or re.search(r"[\"'`\\$]", text) else text
-
-    pieces = re.split(r"('[^']*')", line)
-    return "".join(piece if piece.startswith("'") else _VARIABLE.sub(value, piece) for piece in pieces)
+def _is_secret(line: str) -> bool:
+    try:
+        refuse_assignments([line], "", "")
+        refuse_shapes(line, "", "")
+    except RequestError:
+        return True
+    return False
 
 
 def _without_commands(line: str) -> str:

@@ -24,7 +24,7 @@ def translate(
     launcher = given.get("launcher") or below.get("launcher")
     if launcher is not None and launcher.value != "srun":
         return tuple(words), {}
-    launch = find_launch(words, place)
+    launch = find_launch(list(words), place)
     if launch is None:
         refuse_scripts(words, given, below, place)
         return _with_local_rank(words, place, notify), {}
@@ -35,7 +35,7 @@ def translate(
     if launch.refusal:
         raise RequestError(launch.refusal, hint=refused_line(launch, all_options))
     refuse_scripts(launch.program, all_options, below, place)
-    own = f"   (clusterrun sets {', '.join(dict.fromkeys(launch.own))})" if launch.own else ""
+    own = f"   (left out: {', '.join(dict.fromkeys(launch.own))})" if launch.own else ""
     notify(f"{launch.title} became: {format_line(all_options, launch.program)}{own}")
     if not {"gpus-per-node", "gres", "tasks-per-node"} & {*all_options, *below}:
         notify(f"{launch.title} does not say how many GPUs: add --gpus-per-node N for more than one per node")
