@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any
 
 from clusterrun.errors import RequestError
 from clusterrun.jobspec.fields import FIELD, Value
-from clusterrun.submit import accelerate_config
+from clusterrun.submit import accelerate_yaml
 from clusterrun.submit.launcher_options import (
     ACCELERATE,
     DEEPSPEED,
@@ -99,10 +100,11 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The folder and the environment that a line was typed in."""
+    """The folder and the environment that a line was typed in, and the job's Python."""
 
     cwd: Path
     environ: Mapping[str, str]
+    python: str = sys.executable
 
 
 def without_python(words: Sequence[str]) -> list[str]:
@@ -164,7 +166,7 @@ def parse_launch(title: str, words: Sequence[str], place: Place) -> Launch:
     names = {one.option.name for one in typed}
     config = ""
     if title == "accelerate launch":
-        added, config = accelerate_config.defaults(typed, ACCELERATE, place.cwd, place.environ)
+        added, config = accelerate_yaml.defaults(typed, ACCELERATE, place.cwd, place.python, place.environ)
         typed += added
     if "module" in names and program:
         launch.program = ["-m", *program]
@@ -244,7 +246,7 @@ def _apply(launch: Launch, one: Typed, source: str) -> None:
         launch.own.append(one.spelled)
         _apply_hosts(launch, kind, value, source)
     elif kind == "output" and value != "0":
-        launch.refuse(f"{source}: clusterrun keeps the output of each rank (clusterrun logs JOBID --rank N)")
+        launch.refuse(f"{source} cannot be translated; `clusterrun logs JOBID --rank N` shows the output of a rank")
     elif kind in ("torchrun", "accelerate", "none") and value != "0":
         launch.refuse(f"{source} cannot be translated", launcher=kind)
         if name == "max-restarts" and value.isdigit():
@@ -265,7 +267,7 @@ def _count(launch: Launch, text: str, source: str) -> Value | None:
     if not re.fullmatch(r"[1-9][0-9]{0,5}", low, re.ASCII):
         raise RequestError(f"{source}: not a number: {text!r}")
     if high not in ("", low):
-        launch.refuse(f"{source}: clusterrun needs a fixed number, not {text}", nodes=int(low))
+        launch.refuse(f"{source}: {text} is not a fixed number", nodes=int(low))
     return Value(int(low), source)
 
 

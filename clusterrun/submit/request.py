@@ -80,8 +80,9 @@ def load_request(args: SubmitArgs, cwd: Path, environ: Mapping[str, str]) -> Req
     typed: dict[str, Value] = {}
 
     def work_of(words: Sequence[str], folder: Path) -> Work:
-        given = profiles.merge([args.flags, job.values if job else {}])
-        command, options = translate(words, given, profiles.merge(known.levels), Place(folder, environ), notices.append)
+        given, below = profiles.merge([args.flags, job.values if job else {}]), profiles.merge(known.levels)
+        python = str(_python(given.get("python") or below.get("python"), environ).value)
+        command, options = translate(words, given, below, Place(folder, environ, python), notices.append)
         typed.update(options)
         return parse_work(command, folder, environ, notices.append)
 

@@ -74,7 +74,7 @@ def refuse_scripts(words: Sequence[str], given: Values, below: Values, place: Pl
 
 def _batch_message(script: _Found, parsed: ShellScript) -> str:
     """Return why a batch script is refused, and what of it the line does not have."""
-    parts = [f"clusterrun submits jobs itself, without sbatch ({script.name})"]
+    parts = [f"sbatch {script.name} is refused, since clusterrun submits jobs itself"]
     if not parsed.command:
         parts.append("no line that starts the training was found")
     if parsed.lost:

@@ -33,8 +33,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "submitit": ("scheduler/slurm/executor.py", "worker/callable.py"),
     "tomllib": ("config/toml_lines.py",),
     "requests": (),
-    # PyYAML comes with transformers and accelerate; needed only for an accelerate configuration
-    "yaml": ("submit/accelerate_config.py",),
+    "yaml": (),
     # an unpickler that refuses every name, and two that open their own user's files only
     "pickle": ("why/causes/flight_recorder.py", "scheduler/slurm/executor.py", "worker/callable.py"),
 }

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from clusterrun.config.files import is_file, read_config
-from clusterrun.errors import RequestError
+from clusterrun.config.files import is_file
+from clusterrun.errors import CommandError, RequestError
 from clusterrun.submit.launcher_options import Option, Table, Typed
+from clusterrun.system import shell
+
+_PROBE = "import json, sys, yaml; print(json.dumps(yaml.safe_load(open(sys.argv[1])), default=str))"
 
 #: Keys that the launcher itself reads, or that have no effect on the ranks of a GPU or CPU job.
 _WITHOUT_EFFECT = ("compute_environment", "distributed_type", "tpu_name", "tpu_zone", "tpu_use_cluster", "tpu_vm",
@@ -17,7 +22,9 @@ _SETTINGS = ("dynamo_config", "fp8_config", "deepspeed_config", "fsdp_config", "
              "megatron_lm_config", "mpirun_config")  # fmt: skip
 
 
-def defaults(typed: Sequence[Typed], table: Table, cwd: Path, environ: Mapping[str, str]) -> tuple[list[Typed], str]:
+def defaults(
+    typed: Sequence[Typed], table: Table, cwd: Path, python: str, environ: Mapping[str, str]
+) -> tuple[list[Typed], str]:
     """Return the options that the configuration adds to the typed ones, and its path.
 
     The file is the one of ``--config_file``, else the user's default file unless ``--cpu`` was typed. Raises
@@ -29,7 +36,7 @@ def defaults(typed: Sequence[Typed], table: Table, cwd: Path, environ: Mapping[s
     if not given and ("cpu" in names or not is_file(path)):
         return [], ""
     source = given or str(path)
-    data = load(path, source)
+    data = load(path, source, python, environ)
     kind = str(data.get("distributed_type", "")).upper()
     if str(data.get("compute_environment", "LOCAL_MACHINE")) != "LOCAL_MACHINE":
         raise RequestError(f"{source}: compute_environment {data['compute_environment']} is not supported")
@@ -41,24 +48,20 @@ def defaults(typed: Sequence[Typed], table: Table, cwd: Path, environ: Mapping[s
     return list(_options(data, table, source, names)), source
 
 
-def load(path: Path, source: str) -> dict[str, Any]:
-    """Return the content of a configuration in YAML (or JSON, which is YAML). Raises RequestError with the reason."""
-    try:
-        import yaml
-    except ImportError:
-        raise RequestError(
-            f"{source}: PyYAML is needed to read it, and clusterrun's Python has none",
-            hint="install PyYAML beside clusterrun, or type --num_machines, --num_processes and --mixed_precision",
-        ) from None
+def load(path: Path, source: str, python: str, environ: Mapping[str, str]) -> dict[str, Any]:
+    """Return the content of a configuration. The job's Python parses it: accelerate brings a YAML parser."""
     if not is_file(path):
         raise RequestError(f"no such file: {source} (--config_file of accelerate launch)")
+    clean, _ = shell.scrub(environ)
     try:
-        data = yaml.safe_load(read_config(path, source, trusted=False))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise RequestError(f"{source}: not YAML: {' '.join(str(error).split())[:120]}") from None
+        text = shell.check_output([python, "-c", _PROBE, os.path.abspath(path)], env=clean, cwd=Path("/"))  # noqa: PTH100
+        data = json.loads(text)
+    except (CommandError, ValueError) as error:
+        said = getattr(error, "said", "").strip().splitlines()
+        raise RequestError(f"{source} cannot be parsed by {python}", said="\n".join(said[-3:])) from error
     if not isinstance(data, dict):
         raise RequestError(f"{source}: not an accelerate configuration")
-    return {str(key): value for key, value in data.items()}
+    return data
 
 
 def _options(data: Mapping[str, Any], table: Table, source: str, names: set[str]) -> Iterator[Typed]:
