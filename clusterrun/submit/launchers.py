@@ -30,31 +30,19 @@ from clusterrun.submit.launcher_options import (
 )
 from clusterrun.submit.script_source import local_rank_option, mpi_name, source_of
 
-_TABLES: dict[str, Table] = {
-    "torchrun": TORCHRUN, "torch.distributed.launch": TORCHRUN, "accelerate launch": ACCELERATE,
-    "deepspeed": DEEPSPEED, "fabric run": FABRIC, "srun": SRUN, "mpirun": MPI, "horovodrun": MPI, "#SBATCH": SBATCH,
+#: Each launcher's options, and the words that start it, as a program or after -m.
+_LAUNCHERS: dict[str, tuple[Table, tuple[str, ...]]] = {
+    "torchrun": (TORCHRUN, ("torchrun", "torch.distributed.run")),
+    "torch.distributed.launch": (TORCHRUN, ("torch.distributed.launch",)),
+    "accelerate launch": (ACCELERATE, ("accelerate launch", "accelerate-launch", "accelerate.commands.launch",
+                                       "accelerate.commands.accelerate_cli launch")),
+    "deepspeed": (DEEPSPEED, ("deepspeed", "deepspeed.launcher.runner")),
+    "fabric run": (FABRIC, ("fabric run model", "fabric run", "lightning run model")),
+    "srun": (SRUN, ("srun",)),
+    "mpirun": (MPI, ("mpirun", "mpiexec", "mpiexec.hydra", "orterun")),
+    "horovodrun": (MPI, ("horovodrun",)),
+    "#SBATCH": (SBATCH, ()),
 }  # fmt: skip
-#: The first words of a line, as a program or after -m, and the launcher they start.
-_NAMES: tuple[tuple[tuple[str, ...], str], ...] = (
-    (("torchrun",), "torchrun"),
-    (("torch.distributed.run",), "torchrun"),
-    (("torch.distributed.launch",), "torch.distributed.launch"),
-    (("accelerate", "launch"), "accelerate launch"),
-    (("accelerate-launch",), "accelerate launch"),
-    (("accelerate.commands.launch",), "accelerate launch"),
-    (("accelerate.commands.accelerate_cli", "launch"), "accelerate launch"),
-    (("deepspeed",), "deepspeed"),
-    (("deepspeed.launcher.runner",), "deepspeed"),
-    (("fabric", "run", "model"), "fabric run"),
-    (("fabric", "run"), "fabric run"),
-    (("lightning", "run", "model"), "fabric run"),
-    (("srun",), "srun"),
-    (("mpirun",), "mpirun"),
-    (("mpiexec",), "mpirun"),
-    (("mpiexec.hydra",), "mpirun"),
-    (("orterun",), "mpirun"),
-    (("horovodrun",), "horovodrun"),
-)
 _PREFIXES = ("env", "nohup", "time", "exec")
 #: Numbers of ranks that mean the devices of the node: clusterrun's own number is used.
 _AUTOMATIC = ("gpu", "auto", "cpu", "xpu", "-1", "")
@@ -121,7 +109,11 @@ def launcher_of(words: Sequence[str]) -> tuple[str, list[str]] | None:
     if not rest or rest[0].endswith(".py"):
         return None
     rest = rest[1:] if rest[0] == "-m" else [Path(rest[0]).name, *rest[1:]]
-    return next(((name, rest[len(first) :]) for first, name in _NAMES if tuple(rest[: len(first)]) == first), None)
+    for title, (_, starts) in _LAUNCHERS.items():
+        for start in starts:
+            if rest[: start.count(" ") + 1] == start.split():
+                return title, rest[start.count(" ") + 1 :]
+    return None
 
 
 def prefix_length(words: Sequence[str]) -> int:
@@ -160,7 +152,7 @@ def find_launch(words: Sequence[str], place: Place) -> Launch | None:
 
 def parse_launch(title: str, words: Sequence[str], place: Place) -> Launch:
     """Parse the words after a launcher's name."""
-    typed, program = parse_options(title, _TABLES[title], words)
+    typed, program = parse_options(title, _LAUNCHERS[title][0], words)
     launch = Launch(title, without_python(program) if title in ("srun", "mpirun", "horovodrun") else program)
     launch.one_node = title not in ("srun", "#SBATCH")
     names = {one.option.name for one in typed}

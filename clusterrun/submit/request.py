@@ -80,6 +80,7 @@ def load_request(args: SubmitArgs, cwd: Path, environ: Mapping[str, str]) -> Req
     typed: dict[str, Value] = {}
 
     def work_of(words: Sequence[str], folder: Path) -> Work:
+        _check_words(words)
         given, below = profiles.merge([args.flags, job.values if job else {}]), profiles.merge(known.levels)
         python = str(_python(given.get("python") or below.get("python"), environ).value)
         command, options = translate(words, given, below, Place(folder, environ, python), notices.append)
@@ -159,14 +160,7 @@ def resolve_spec(request: Request, *, has_gpus: bool | None, local: bool) -> tup
 
 def parse_work(words: Sequence[str], cwd: Path, environ: Mapping[str, str], notify: Callable[[str], None]) -> Work:
     """Parse the command after ``--``: a script, ``-m MODULE``, or another executable."""
-    refuse_shapes(" ".join(words), "the script's arguments", "after --")
-    for word in words:
-        check_text(word, "the script's arguments", "after --")
-    if ":" in words:  # srun takes it as the start of another command, at any position (observed on 22.05)
-        raise RequestError(
-            "a single ':' as an argument is not supported: srun would interpret it",
-            hint="join it to another argument, or pass it in a variable with --env",
-        )
+    _check_words(words)
     first, rest = words[0], tuple(words[1:])
     if re.fullmatch(r"python[0-9.]*", Path(first).name):
         while rest and rest[0] in ("-u", "-B", "-s"):
@@ -197,6 +191,17 @@ def parse_work(words: Sequence[str], cwd: Path, environ: Mapping[str, str], noti
         return Command(str(Path(found).absolute()), rest)
     near = difflib.get_close_matches(first, [p.name for p in cwd.glob("*.py")], n=1)
     raise RequestError(f"no such script: {first}", hint=f"did you mean {near[0]}?" if near else f"searched in {cwd}")
+
+
+def _check_words(words: Sequence[str]) -> None:
+    refuse_shapes(" ".join(words), "the script's arguments", "after --")
+    for word in words:
+        check_text(word, "the script's arguments", "after --")
+    if ":" in words:  # srun takes it as the start of another command, at any position (observed on 22.05)
+        raise RequestError(
+            "a single ':' as an argument is not supported: srun would interpret it",
+            hint="join it to another argument, or pass it in a variable with --env",
+        )
 
 
 _NEEDS: dict[type[Work], tuple[str, ...]] = {Task: ("transformers",), Function: ("submitit",)}

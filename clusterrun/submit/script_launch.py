@@ -12,6 +12,7 @@ from pathlib import Path
 from clusterrun.config.files import is_file
 from clusterrun.errors import RequestError
 from clusterrun.jobspec.fields import Value
+from clusterrun.jobspec.secrets import refuse_shapes
 from clusterrun.submit.launch_shape import Values, format_line, job_options
 from clusterrun.submit.launcher_options import SBATCH, Typed, parse_options
 from clusterrun.submit.launchers import (
@@ -133,6 +134,7 @@ def _line(script: _Found, parsed: ShellScript, words: Sequence[str], given: Valu
     if script.sbatch is None and (launch.refusal or not exact):
         kept = {name: value for name, value in options.items() if name not in ("tasks-per-node", "env", "setup")}
         return format_line({**kept, "launcher": Value("none", "")}, words)
+    refuse_shapes(" ".join(launch.program), f"the launcher's line in {script.name}", "read from the script")
     if launch.refusal and launch.instead.get("launcher") != "none":
         options |= {name: Value(value, "") for name, value in launch.instead.items()}
     return launch.folder + format_line(options, launch.program, _quote)

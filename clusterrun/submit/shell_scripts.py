@@ -15,13 +15,15 @@ from clusterrun.errors import RequestError
 from clusterrun.jobspec.secrets import refuse_assignments, refuse_shapes
 
 _CONTROL = re.compile(
-    r"(if|then|else|elif|fi|for|while|until|do|done|case|esac|function|select|trap|exit|return|\[\[?|[{}(])(\s|;|$)"
+    r"(if|then|else|elif|fi|for|while|until|do|done|case|esac|function|select|trap|exit|return|shift|getopts|eval|\[\[?|[{}(])(\s|;|$)"
     r"|[\w-]+\s*\(\)|.*(<<|;;)"
 )
 _ASSIGNMENT = re.compile(r"(?P<export>export\s+)?(?P<name>[A-Za-z_]\w*)=(?P<value>.*)", re.ASCII)
 #: Variables that clusterrun or Slurm sets for each rank.
 _OWN = re.compile(r"MASTER_(ADDR|PORT)|(LOCAL_|GROUP_|NODE_|MACHINE_)?RANK|(LOCAL_)?WORLD_SIZE|CUDA_VISIBLE_DEVICES")
-_QUIET = ("echo", "printf", "set", "date", "hostname", "true", ":", "nvidia-smi", "shift", "wait")
+_LONGEST = 10_000
+"""Characters of a line that is parsed; a longer one is data, such as an archive in an installer."""
+_QUIET = ("echo", "printf", "set", "date", "hostname", "true", ":", "nvidia-smi", "wait")
 _VARIABLE = re.compile(
     r"\"\$@\"|\$(?:(?P<plain>[A-Za-z_]\w*|[@*#\d])|\{(?P<name>[A-Za-z_]\w*|[@*\d]+)(?::?[-=](?P<default>[^{}]*))?\})",
     re.ASCII,
@@ -53,7 +55,7 @@ def parse_script(text: str, args: Sequence[str], is_command: Callable[[Sequence[
     script = ShellScript(directives=list(_directives(text)))
     known = _Variables({str(number): word for number, word in enumerate(args, 1)}, args)
     for number, line in _logical_lines(text):
-        if _CONTROL.match(line):
+        if len(line) > _LONGEST or _CONTROL.match(line):
             script.exact = False
             script.lost.append(number)
             continue

@@ -69,6 +69,9 @@ FILES = {
     "twice.sh": "torchrun --nproc_per_node=2 train.py\ntorchrun --nproc_per_node=2 finetune.py\n",
     "moved.sh": 'cd "$(dirname "$0")"\ntorchrun --nproc_per_node=2 train.py\n',
     "secret.sh": "export HF_TOKEN=hf_" + "a1" * 17 + "\ntorchrun --nproc_per_node=2 train.py\n",
+    "token.sh": "torchrun --nproc_per_node=2 train.py --token hf_" + "a1" * 17 + "\n",
+    "shifted.sh": 'N=$1\nshift\ntorchrun --nproc_per_node=$N train.py "$@"\n',
+    "installer.sh": "#!/bin/sh\necho start\n" + "'&;" * 200_000 + "\n",
     "plain.sh": "#!/bin/sh\necho torchrun\n",
     "shebang": "#!/usr/bin/env bash\nexec torchrun --nproc_per_node=2 train.py \"$@\"\n",
     "scripts/train_multi_gpu.sh": "#!/bin/bash\naccelerate launch \\\n"
@@ -210,7 +213,10 @@ REFUSED_GUIDES = [
 
 @pytest.mark.parametrize(("line", "expected"), GUIDES)
 def test_the_guides_lines_are_translated(project: Path, line: str, expected: str) -> None:
-    assert became(load(project, line)) == f"clusterrun submit {expected}"
+    request = load(project, line)
+    assert became(request) == f"clusterrun submit {expected}"
+    # `why` repeats the options whose source starts so
+    assert all(value.source.startswith("--") for name, value in request.values.items() if name != "python")
 
 
 @pytest.mark.parametrize(("line", "expected"), REFUSED_GUIDES)
@@ -318,6 +324,7 @@ def test_launchers_are_translated(project: Path, line: str, expected: str) -> No
         ("bash -e counted.sh", "counted.sh starts torchrun", "--launcher none -- bash -e counted.sh"),
         ("./twice.sh", "twice.sh starts torchrun", "--gpus-per-node 2 --launcher none -- ./twice.sh"),
         ("./moved.sh", "moved.sh starts torchrun", "--gpus-per-node 2 --launcher none -- ./moved.sh"),
+        ("./shifted.sh 2 a", "shifted.sh starts torchrun", "--gpus-per-node 2 --launcher none -- ./shifted.sh 2 a"),
         ("./secret.sh", "secret.sh starts torchrun", "--gpus-per-node 2 --launcher none -- ./secret.sh"),
         ("./shebang a 'b c'", "shebang starts torchrun", "--gpus-per-node 2 -- train.py a 'b c'"),
         ("srun -N2 ./launch_multigpu.sh", "launch_multigpu.sh starts torchrun",
@@ -363,6 +370,8 @@ def test_what_cannot_be_translated_is_refused_with_the_line(project: Path, line:
         ("accelerate launch --config_file broken.py train.py", {}, "not an accelerate configuration"),
         ("accelerate launch --config_file text.yaml train.py", {}, "text.yaml cannot be parsed by"),
         ("accelerate launch --config_file unknown.yaml train.py", {}, "accelerate has no setting speed"),
+        ("./token.sh", {}, "the launcher's line in ./token.sh: this looks like a Hugging Face token"),
+        ("torchrun --tee 3 train.py 'a\nb'", {}, "a newline is not allowed"),
         ("sbatch gone.sh", {}, "no such script: gone.sh"),
     ],
 )  # fmt: skip
@@ -455,6 +464,7 @@ def test_another_launcher_is_left_alone(project: Path) -> None:
 
 def test_shell_scripts_without_a_launcher_run_as_before(project: Path) -> None:
     assert load(project, "./plain.sh a").work == Command(f"{project}/plain.sh", ("a",))
+    assert load(project, "./installer.sh").work == Command(f"{project}/installer.sh")
     assert load(project, "env true").work == Command("/usr/bin/env", ("true",))
     assert isinstance(load(project, "-m pkg.train").work, Module)
 
