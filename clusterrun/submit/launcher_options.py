@@ -172,7 +172,7 @@ DEEPSPEED = _table({
     "ranks": "num-gpus|num-accelerators=",
     "module": "module",
     "include": "include|i=",
-    "hosts": "hostfile|H=",
+    "hostfile": "hostfile|H=",
     "no-local-rank": "no-local-rank",
     "own": "master-port= master-addr= node-rank= launcher= launcher-args= no-ssh no-ssh-check force-multi save-pid"
     " ssh-port= log-level= quiet|q no-python",
@@ -190,12 +190,11 @@ FABRIC = _table({
 }, prefixes=False, anywhere=True)  # fmt: skip
 MPI = _table({
     "total": "np|n|c=",
-    "ranks": "npernode|N|ppn|perhost|ranks-per-proc=",
+    "ranks": "npernode|N|ppn|perhost=",
     "map-by": "map-by=",
     "hosts": "host|hosts|H=",
-    "hosts file": "hostfile|machinefile|f=",
-    "mpi-env": "x=",
-    "mpi-pair": "genv|env==",
+    "hostfile": "hostfile|machinefile|f=",
+    "mpi-env": "x= genv|env==",
     "own": "mca|gmca|prtemca|pmixmca== allow-run-as-root oversubscribe nooversubscribe bind-to= bind-to-none rank-by="
     " report-bindings display-map tag-output|l prepend-rank verbose|v quiet|q genvall envall launcher|bootstrap="
     " iface= ssh-port|p= network-interfaces= start-timeout= gloo mpi",
@@ -225,18 +224,21 @@ _SLURM = {
     "field job-name": "job-name|J=",
     "field mail-type": "mail-type=",
     "field comment": "comment=",
-    "own": "label|l unbuffered|u output|o= error|e= input|i= open-mode= kill-on-bad-exit|K=? mpi= cpu-bind=?"
+    "own": "label|l unbuffered|u output|o= error|e= input|i= open-mode= kill-on-bad-exit|K=? mpi= cpu-bind="
     " accel-bind= distribution|m= quiet|Q verbose|v disable-status|X exact overlap resv-ports=? parsable"
-    " get-user-env=? immediate|I=?",
+    " get-user-env=? immediate|I=?"
+    " compress=? bcast-exclude= msg-timeout= quit-on-interrupt send-libs=? slurmd-debug= preserve-env|E threads|T=",
     "sbatch": "begin|b= mail-user= licenses|L= exclusive=? hint= switches= mem-per-cpu= mem-per-gpu= cpus-per-gpu="
     " nice=? priority= tmp= wckey= signal= deadline= gpu-bind= gpu-freq= gres-flags= threads-per-core="
     " sockets-per-node= cores-per-socket= cpu-freq= contiguous spread-job use-min-nodes core-spec|S="
     " thread-spec= mincpus= hold|H propagate=? prefer= profile= acctg-freq= time-min= network= mem-bind="
     " bb= bbf= container= reboot extra-node-info|B= oversubscribe|s overcommit|O nodefile|F= no-kill|k=?"
-    " cluster-constraint= power= delay-boot=",
+    " cluster-constraint= power= delay-boot="
+    " kill-on-invalid-dep= mcs-label= batch= wait-all-nodes= ignore-pbs uid= gid=",
     "folder": "chdir|D=",
     "none": "array|a= pty multi-prog jobid= relative|r= het-group= clusters|M= ntasks-per-core= ntasks-per-gpu="
-    " ntasks-per-socket= gpus-per-socket= export-file= prolog= epilog= task-prolog= task-epilog= bcast=?",
+    " ntasks-per-socket= gpus-per-socket= export-file= prolog= epilog= task-prolog= task-epilog= bcast=? no-allocate|Z"
+    " x11=? test-only",
 }  # fmt: skip
 SRUN = _table(_SLURM | {"own": f"{_SLURM['own']} wait|W="})
 SBATCH = _table(_SLURM | {"own": f"{_SLURM['own']} wait|W", "wrap": "wrap="})

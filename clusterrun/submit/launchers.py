@@ -234,7 +234,7 @@ def _apply(launch: Launch, one: Typed, source: str) -> None:
     elif kind == "cpu":
         launch.cpu = Value(0, source)
         launch.set_env("ACCELERATE_USE_CPU", "true", source)
-    elif kind in ("own", "hosts", "map-by", "include"):
+    elif kind in ("own", "hosts", "hostfile", "map-by", "include"):
         launch.own.append(one.spelled)
         _apply_hosts(launch, kind, value, source)
     elif kind == "output" and value != "0":
@@ -278,10 +278,10 @@ def _apply_hosts(launch: Launch, kind: str, value: str, source: str) -> None:
     """Take the number of nodes and ranks from a list of hosts; which hosts is the scheduler's choice."""
     if kind == "map-by" and (per_node := re.fullmatch(r"ppr:(\d+):node(:.*)?", value)):
         launch.ranks = Value(int(per_node[1]), source)
-    elif kind == "hosts":
+    elif kind == "hostfile":
         launch.one_node = False
-        if "/" not in value:
-            launch.nodes = Value(len({host.partition(":")[0] for host in value.split(",")}), source)
+    elif kind == "hosts":
+        launch.nodes = Value(len({host.partition(":")[0] for host in value.split(",")}), source)
     elif kind == "include":
         devices = [host.partition(":")[2] for host in value.split("@")]
         launch.nodes = Value(len(devices), source)
@@ -306,6 +306,7 @@ def _apply_slurm(launch: Launch, one: Typed, source: str) -> None:
     elif kind == "requeue":
         launch.options["requeue"] = Value(name == "requeue", source)
     elif kind == "export":
+        launch.own += [one.spelled] if value.startswith("NONE") else []
         for variable, equals, text in (part.partition("=") for part in value.split(",")):
             if equals:
                 launch.set_env(variable, text, source)

@@ -130,8 +130,9 @@ def _line(script: _Found, parsed: ShellScript, words: Sequence[str], given: Valu
     if parsed.setup:
         launch.options["setup"] = Value(parsed.setup, "--setup")
     options = {**given, **job_options(launch, given, below)}
-    exact = parsed.exact and not parsed.lost and not any("$" in word for word in launch.program)
-    if script.sbatch is None and (launch.refusal or not exact):
+    values = [str(value.value) for name, value in launch.options.items() if name != "setup"]
+    unknown = any("$" in word for word in [*launch.program, *values])
+    if script.sbatch is None and (launch.refusal or unknown or parsed.lost or not parsed.exact):
         kept = {name: value for name, value in options.items() if name not in ("tasks-per-node", "env", "setup")}
         return format_line({**kept, "launcher": Value("none", "")}, words)
     refuse_shapes(" ".join(launch.program), f"the launcher's line in {script.name}", "read from the script")
