@@ -34,8 +34,9 @@ def translate(
     all_options = {**given, **options}
     if launch.refusal:
         raise RequestError(launch.refusal, hint=refused_line(launch, all_options))
-    asked = {name: value for name, value in all_options.items() if not value.source.startswith(("--gres:", "--nodes:"))}
-    refuse_scripts(launch.program, asked, below, place)
+    # without defaults such as "srun without --gres has no GPUs", which a launcher in the script may contradict
+    explicit = {name: one for name, one in all_options.items() if not one.source.startswith(("--gres:", "--nodes:"))}
+    refuse_scripts(launch.program, explicit, below, place)
     own = f"   (left out: {', '.join(dict.fromkeys(launch.own))})" if launch.own else ""
     notify(f"{launch.title} became: {format_line(all_options, launch.program)}{own}")
     if not {"gpus-per-node", "gres", "tasks-per-node"} & {*all_options, *below}:
