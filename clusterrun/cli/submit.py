@@ -45,6 +45,7 @@ def submit(
       clusterrun submit --gpus-per-node 0 --tasks-per-node 8 -- train.py     ranks without GPUs
 
     SCRIPT is a Python file, -m MODULE, or any executable. It runs once per GPU with torch's variables set.
+    A line of torchrun, accelerate, srun and others is translated (docs/from-other-launchers.md).
     Unset options use the cluster's defaults.
     """
     ui = Ui("submit", as_json=as_json)

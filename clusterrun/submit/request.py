@@ -24,11 +24,10 @@ from clusterrun.errors import CommandError, RequestError
 from clusterrun.jobspec.fields import FIELD, Value, check_text, check_value, gres_gpus
 from clusterrun.jobspec.secrets import refuse_shapes
 from clusterrun.jobspec.spec import Command, Function, JobSpec, Module, Script, Task, Work, build_spec
+from clusterrun.submit.launchers import Place
+from clusterrun.submit.typed_launch import translate
 from clusterrun.system import shell
 
-#: Programs that start ranks themselves. clusterrun starts one rank per GPU, so there would be too many.
-_LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "mpirun", "mpiexec", "srun", "torch.distributed.run",
-              "torch.distributed.launch")  # fmt: skip
 #: Options that the local scheduler ignores.
 _SLURM_ONLY = ("mem", "partition", "account", "qos", "constraint", "gres", "reservation", "exclude", "nodelist",
                "mail-type", "sbatch-arg", "requeue")  # fmt: skip
@@ -77,6 +76,16 @@ def load_request(args: SubmitArgs, cwd: Path, environ: Mapping[str, str]) -> Req
     notices = list(known.notices)
     job: JobFile | None = None
     work: Work
+    typed: dict[str, Value] = {}
+
+    def work_of(words: Sequence[str], folder: Path) -> Work:
+        _check_words(words)
+        given, below = profiles.merge([args.flags, job.values if job else {}]), profiles.merge(known.levels)
+        python = str(_python(given.get("python") or below.get("python"), environ).value)
+        command, options = translate(words, given, below, Place(folder, environ, python), notices.append)
+        typed.update(options)
+        return parse_work(command, folder, environ, notices.append)
+
     if args.function:
         work = Function(args.function)
     elif args.command:
@@ -85,11 +94,11 @@ def load_request(args: SubmitArgs, cwd: Path, environ: Mapping[str, str]) -> Req
                 "both a job file and a script were given",
                 hint="use one: `clusterrun submit JOB` or `clusterrun submit -- SCRIPT`",
             )
-        work = parse_work(args.command, cwd, environ, notices.append)
+        work = work_of(args.command, cwd)
     else:
         job = profiles.load_job(args.job or known.default_job.value, known.root, cwd=cwd, environ=environ)
-        work = _work_of(job, known.root, environ, notices.append)
-    levels = [args.flags, job.values if job else {}, *known.levels]
+        work = Task(job.target) if job.kind == "task" else work_of(_job_command(job), known.root)
+    levels = [args.flags, typed, job.values if job else {}, *known.levels]
     values = profiles.merge(levels)
     settings, fp16 = values.pop("set", None), values.pop("fp16", None)
     if isinstance(work, Task):
@@ -149,15 +158,8 @@ def resolve_spec(request: Request, *, has_gpus: bool | None, local: bool) -> tup
 
 
 def parse_work(words: Sequence[str], cwd: Path, environ: Mapping[str, str], notify: Callable[[str], None]) -> Work:
-    """Parse the command after ``--``: a script, ``-m MODULE``, or another executable. Raises for launchers."""
-    refuse_shapes(" ".join(words), "the script's arguments", "after --")
-    for word in words:
-        check_text(word, "the script's arguments", "after --")
-    if ":" in words:  # srun takes it as the start of another command, at any position (observed on 22.05)
-        raise RequestError(
-            "a single ':' as an argument is not supported: srun would interpret it",
-            hint="join it to another argument, or pass it in a variable with --env",
-        )
+    """Parse the command after ``--``: a script, ``-m MODULE``, or another executable."""
+    _check_words(words)
     first, rest = words[0], tuple(words[1:])
     if re.fullmatch(r"python[0-9.]*", Path(first).name):
         while rest and rest[0] in ("-u", "-B", "-s"):
@@ -170,11 +172,6 @@ def parse_work(words: Sequence[str], cwd: Path, environ: Mapping[str, str], noti
     module = rest[0] if first == "-m" and rest else None
     if first == "-m" and module is None:
         raise RequestError("-m needs a module name", hint="clusterrun submit -- -m package.train")
-    launcher = module or Path(first).name
-    if launcher in _LAUNCHERS:
-        raise RequestError(
-            f"{launcher} starts its own ranks, but clusterrun already starts one per GPU", hint=_without_launcher(rest)
-        )
     if module is not None:
         return Module(module, rest[1:])
     path = cwd / first
@@ -195,6 +192,17 @@ def parse_work(words: Sequence[str], cwd: Path, environ: Mapping[str, str], noti
 
     near = difflib.get_close_matches(first, [p.name for p in cwd.glob("*.py")], n=1)
     raise RequestError(f"no such script: {first}", hint=f"did you mean {near[0]}?" if near else f"searched in {cwd}")
+
+
+def _check_words(words: Sequence[str]) -> None:
+    refuse_shapes(" ".join(words), "the script's arguments", "after --")
+    for word in words:
+        check_text(word, "the script's arguments", "after --")
+    if ":" in words:  # srun takes it as the start of another command, at any position (observed on 22.05)
+        raise RequestError(
+            "a single ':' as an argument is not supported: srun would interpret it",
+            hint="join it to another argument, or pass it in a variable with --env",
+        )
 
 
 _NEEDS: dict[type[Work], tuple[str, ...]] = {Task: ("transformers",), Function: ("submitit",)}
@@ -239,11 +247,8 @@ def check_setup(spec: JobSpec, script: str, environ: Mapping[str, str]) -> None:
         )
 
 
-def _work_of(job: JobFile, root: Path, environ: Mapping[str, str], notify: Callable[[str], None]) -> Work:
-    if job.kind == "task":
-        return Task(job.target)
-    words = ("-m", job.target, *job.args) if job.kind == "module" else (job.target, *job.args)
-    return parse_work(words, root, environ, notify)
+def _job_command(job: JobFile) -> tuple[str, ...]:
+    return ("-m", job.target, *job.args) if job.kind == "module" else (job.target, *job.args)
 
 
 def _python(value: Value | None, environ: Mapping[str, str]) -> Value:
@@ -260,10 +265,3 @@ def _python(value: Value | None, environ: Mapping[str, str]) -> Value:
             if path.is_file():
                 return Value(str(path), variable)
     return Value(sys.executable, "default: clusterrun's own")
-
-
-def _without_launcher(words: Sequence[str]) -> str:
-    start = next((i for i, word in enumerate(words) if word.endswith(".py") or word == "-m"), None)
-    if start is None:
-        return "clusterrun submit --nodes 2 --gpus-per-node 4 -- train.py"
-    return f"clusterrun submit --nodes 2 --gpus-per-node 4 -- {shlex.join(words[start:])}"

@@ -1,7 +1,8 @@
-"""What stands behind the two dashes: a script's own words arrive untouched, and launchers are refused."""
+"""What stands behind the two dashes: a script's own words arrive untouched, and launchers are translated."""
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import pytest
@@ -10,22 +11,30 @@ from tests.command_desk import Desk, refused, work_words
 
 
 @pytest.mark.parametrize(
-    ("words", "hint"),
+    ("words", "line"),
     [
-        (["torchrun", "--nproc-per-node", "4", "train.py", "--lr", "1"], "-- train.py --lr 1"),
-        (["torchrun", "--nproc_per_node=4", "-m", "pkg.train", "--x"], "-- -m pkg.train --x"),
+        (["torchrun", "--nproc-per-node", "4", "train.py", "--lr", "1"], "--gpus-per-node 4 -- train.py --lr 1"),
+        (["torchrun", "--nproc_per_node=4", "-m", "pkg.train", "--x"], "--gpus-per-node 4 -- -m pkg.train --x"),
         (["/opt/bin/torchrun", "train.py"], "-- train.py"),
         (["accelerate", "launch", "train.py", "a b"], "-- train.py 'a b'"),
-        (["python", "-m", "torch.distributed.run", "--nnodes=2", "train.py"], "-- train.py"),
-        (["-m", "torch.distributed.launch", "train.py"], "-- train.py"),
-        (["mpirun", "-np", "4", "python", "train.py"], "-- train.py"),
-        (["srun", "hostname"], "-- train.py"),
+        (["python", "-m", "torch.distributed.run", "--nnodes=2", "train.py"], "--nodes 2 -- train.py"),
+        (["-m", "torch.distributed.launch", "train.py"], "-- train.py '--local-rank={local_rank}'"),
+        (["mpirun", "-np", "4", "python", "train.py"], "--gpus-per-node 4 -- train.py"),
+        (["srun", "-N2", "hostname"], "--nodes 2 --gpus-per-node 0 -- hostname"),
     ],
 )
-def test_launchers_are_refused_with_the_line_to_type(desk: Desk, words: list[str], hint: str) -> None:
-    line, told = refused(desk, "submit", "--", *words)
-    assert "starts its own ranks" in line
-    assert told == f"clusterrun submit --nodes 2 --gpus-per-node 4 {hint}"
+def test_launchers_are_translated_with_the_line_to_type(desk: Desk, words: list[str], line: str) -> None:
+    said = desk.type("render", "--", *words)
+    assert said.status == 0, said.err
+    assert f" became: clusterrun submit {line}" in said.err.splitlines()[0]
+
+
+def test_the_line_of_a_refused_launcher_does_what_it_says(desk: Desk) -> None:
+    _, hint = refused(desk, "submit", "--", "torchrun", "--nproc_per_node=4", "--tee", "3", "train.py", "a b")
+    assert hint == "clusterrun submit --gpus-per-node 4 -- train.py 'a b'"
+    said = desk.type("render", *shlex.split(hint)[2:])
+    assert work_words(said.out) == ["script", "--", str(desk.project / "train.py"), "a b"]
+    assert "#SBATCH --gpus-per-node=4\n" in said.out
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,6 @@ def test_a_link_keeps_its_name(project: Path) -> None:
         (["train.py/x"], "no such script"),
         (["x" * 5000], "no such script"),
         (["train.py", ":"], "a single ':'"),
-        (["deepspeed", "train.py"], "deepspeed starts its own ranks"),
     ],
 )
 def test_what_is_no_work(project: Path, words: list[str], message: str) -> None:

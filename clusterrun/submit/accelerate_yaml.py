@@ -1,0 +1,89 @@
+"""Read an accelerate configuration, as ``accelerate launch --config_file`` does, into options of its command line."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from clusterrun.config.files import is_file
+from clusterrun.errors import CommandError, RequestError
+from clusterrun.submit.launcher_options import Option, Table, Typed
+from clusterrun.system import shell
+
+_PROBE = "import json, sys, yaml; print(json.dumps(yaml.safe_load(open(sys.argv[1])), default=str))"
+
+#: Keys that the launcher itself reads, or that have no effect on the ranks of a GPU or CPU job.
+_WITHOUT_EFFECT = ("compute_environment", "distributed_type", "tpu_name", "tpu_zone", "tpu_use_cluster", "tpu_vm",
+                   "tpu_env", "command_file", "commands", "fp16")  # fmt: skip
+_SETTINGS = ("dynamo_config", "fp8_config", "deepspeed_config", "fsdp_config", "parallelism_config",
+             "megatron_lm_config", "mpirun_config")  # fmt: skip
+
+
+def defaults(
+    typed: Sequence[Typed], table: Table, cwd: Path, python: str, environ: Mapping[str, str]
+) -> tuple[list[Typed], str]:
+    """Return the options that the configuration adds to the typed ones, and its path.
+
+    The file is the one of ``--config_file``, else the user's default file unless ``--cpu`` was typed. Raises
+    RequestError if it cannot be read, or if its ``distributed_type`` is not plain data parallelism.
+    """
+    names = {one.option.name for one in typed}
+    given = next((one.value for one in typed if one.option.name == "config-file"), "")
+    path = cwd / given if given else _default_file(environ)
+    if not given and ("cpu" in names or not is_file(path)):
+        return [], ""
+    source = given or str(path)
+    data = load(path, source, python, environ)
+    kind = str(data.get("distributed_type", "")).upper()
+    if str(data.get("compute_environment", "LOCAL_MACHINE")) != "LOCAL_MACHINE":
+        raise RequestError(f"{source}: compute_environment {data['compute_environment']} is not supported")
+    if kind not in ("", "NO") and not kind.startswith("MULTI_") and "multi-gpu" not in names:
+        refused = Option(f"distributed_type {kind} in {source}", "accelerate", "", 0)
+        return [Typed(refused, refused.name), *_options(data, table, source, names)], source
+    if kind == "NO":
+        data["num_processes"] = 1
+    return list(_options(data, table, source, names)), source
+
+
+def load(path: Path, source: str, python: str, environ: Mapping[str, str]) -> dict[str, Any]:
+    """Return the content of a configuration. The job's Python parses it: accelerate brings a YAML parser."""
+    if not is_file(path):
+        raise RequestError(f"no such file: {source} (--config_file of accelerate launch)")
+    clean, _ = shell.scrub(environ)
+    try:
+        text = shell.check_output([python, "-c", _PROBE, os.path.abspath(path)], env=clean, cwd=Path("/"))  # noqa: PTH100
+        data = json.loads(text)
+    except (CommandError, ValueError) as error:
+        said = getattr(error, "said", "").strip().splitlines()
+        raise RequestError(f"{source} cannot be parsed by {python}", detail="\n".join(said[-3:])) from error
+    if not isinstance(data, dict):
+        raise RequestError(f"{source}: not an accelerate configuration")
+    return data
+
+
+def _options(data: Mapping[str, Any], table: Table, source: str, names: set[str]) -> Iterator[Typed]:
+    if data.get("fp16") is True:  # the format before mixed_precision
+        data = {"mixed_precision": "fp16", **data}
+    dynamo = data.get("dynamo_config") or {}
+    flat = {key if key.startswith("dynamo_") else f"dynamo_{key}": value for key, value in dict(dynamo).items()}
+    for key, value in {**data, **flat}.items():
+        option = table.options.get(key.replace("_", "-"))
+        if key in (*_WITHOUT_EFFECT, *_SETTINGS) or value in (None, "", []) or (option and option.name in names):
+            continue
+        if option is None:
+            raise RequestError(f"{source}: accelerate has no setting {key}", hint="remove the line")
+        if option.kind == "own":
+            continue
+        text = "no" if key == "mixed_precision" and value is False else str(value)  # YAML 1.1 reads no as False
+        if option.values or value is True:
+            yield Typed(option, f"--{key} in {source}", text if option.values else "")
+
+
+def _default_file(environ: Mapping[str, str]) -> Path:
+    cache = environ.get("XDG_CACHE_HOME") or f"{environ.get('HOME', '')}/.cache"
+    folder = Path(environ.get("HF_HOME") or f"{cache}/huggingface") / "accelerate"
+    yaml_file, json_file = folder / "default_config.yaml", folder / "default_config.json"
+    return json_file if is_file(json_file) and not is_file(yaml_file) else yaml_file

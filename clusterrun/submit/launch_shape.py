@@ -1,0 +1,139 @@
+"""The options of clusterrun that a launcher's line amounts to, and the line that sets them. No I/O."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from clusterrun.errors import RequestError
+from clusterrun.jobspec.fields import FIELDS, Value, gres_gpus
+from clusterrun.submit.launchers import Launch
+
+Values = Mapping[str, Value]
+_ONE = Value(1, "default")
+
+
+def job_options(launch: Launch, given: Values, below: Values) -> dict[str, Value]:
+    """Return the options that a launch sets. Raises RequestError if they contradict ``given``."""
+    options = dict(launch.options)
+    typed_gpus, profile_gpus = gpus_of(given), gpus_of(below)
+    typed_ranks = given.get("tasks-per-node") or (typed_gpus if typed_gpus and typed_gpus.value else None)
+    nodes, ranks = _shape(launch, given, typed_ranks or profile_gpus)
+    count = (nodes or given.get("nodes") or below.get("nodes") or _ONE).value
+    if nodes is not None and (launch.nodes or nodes.value != given.get("nodes", below.get("nodes", _ONE)).value):
+        options["nodes"] = nodes
+    gpus = launch.cpu or _slurm_gpus(launch, count, ranks)
+    if gpus is None and launch.title in ("srun", "python") and not (typed_gpus or profile_gpus):
+        gpus = Value(0, f"--gres: {launch.title} without GPUs")
+    if gpus is not None and "gres" not in options:
+        options["gpus-per-node"] = gpus
+    devices = gpus or typed_gpus or profile_gpus
+    if ranks is not None and typed_ranks is not None and typed_ranks.value != ranks.value:
+        raise _conflict(typed_ranks, ranks)
+    if ranks is not None and typed_ranks is None:
+        if gpus is None and not (devices and devices.value in (0, ranks.value)):
+            devices = options["gpus-per-node"] = ranks
+        if devices is None or devices.value != ranks.value or "tasks-per-node" in below:
+            options["tasks-per-node"] = ranks
+    _set_shape_env(launch, options, count, devices, ranks or typed_ranks or devices)
+    for name, value in options.items():
+        typed = given.get(name, value)
+        if name == "env":
+            if any(typed.value.get(key, text) != text for key, text in value.value.items()):
+                raise _conflict(typed, value)
+        elif typed.value != value.value and name not in ("sbatch-arg", "setup"):
+            raise _conflict(typed, value)
+    return options
+
+
+def _set_shape_env(
+    launch: Launch, options: dict[str, Value], nodes: int, devices: Value | None, ranks: Value | None
+) -> None:
+    """Add the variables in which fabric passes the shape, and accelerate the CPU."""
+    before = options.get("env", Value({}, f"--env of {launch.title}"))
+    env = dict(before.value)
+    if launch.title.endswith("fabric run"):
+        env |= {"LT_NUM_NODES": str(nodes)} | ({"LT_DEVICES": str(ranks.value or 1)} if ranks else {})
+    if launch.title.endswith("accelerate launch") and devices and not devices.value:
+        env.setdefault("ACCELERATE_USE_CPU", "true")  # without it, each process trains alone
+    if env:
+        options["env"] = Value(env, before.source)
+
+
+def gpus_of(values: Values) -> Value | None:
+    """Return the GPUs per node of ``--gpus-per-node`` or ``--gres``."""
+    gres = values.get("gres")
+    count = gres_gpus(str(gres.value)) if gres else None
+    return Value(count, gres.source) if gres and count is not None else values.get("gpus-per-node")
+
+
+def format_line(options: Values, program: Sequence[str], quote: Callable[[str], str] = shlex.quote) -> str:
+    """Return ``clusterrun submit OPTIONS -- PROGRAM`` as a line for the shell."""
+    words: list[str] = []
+    for name in dict.fromkeys([*(field.name for field in FIELDS if field.name in options), *options]):
+        value: Any = options[name].value
+        if isinstance(value, bool):
+            words.append(f"--{name}" if value else f"--no-{name}")
+        elif isinstance(value, Mapping):
+            words += [f"--{name} {quote(f'{key}={text}')}" for key, text in value.items()]
+        elif isinstance(value, list | tuple):
+            words += [f"--{name}={quote(one)}" if name == "sbatch-arg" else f"--{name} {quote(one)}" for one in value]
+        else:
+            words.append(f"--{name} {quote(str(value))}")
+    return " ".join(["clusterrun submit", *words, "--", *map(quote, program)])
+
+
+def refused_line(launch: Launch, options: Values) -> str:
+    """Return the line that runs a launch which cannot be translated."""
+    instead = {name: Value(value, "") for name, value in launch.instead.items()}
+    if launch.instead.get("launcher") in (None, "torchrun"):
+        return launch.folder + format_line({**options, **instead}, launch.program)
+    kept = {name: value for name, value in options.items() if name not in ("tasks-per-node", "env")}
+    # with none, the launcher itself runs, once on each node
+    return format_line({**kept, **instead}, launch.line if launch.instead["launcher"] == "none" else launch.program)
+
+
+def _shape(launch: Launch, given: Values, devices: Value | None) -> tuple[Value | None, Value | None]:
+    """Return nodes and ranks per node, each None if the line leaves it to clusterrun."""
+    nodes, total, ranks = launch.nodes, launch.total, launch.ranks
+    if nodes is None and "nodes" not in given:
+        per_node = (
+            ranks or launch.gpus.get("gpus-per-node") or (None if launch.title.startswith("accelerate") else devices)
+        )
+        if total and per_node and per_node.value:
+            nodes = _divided(total, per_node)
+            ranks = ranks or Value(min(total.value, per_node.value), total.source)
+        elif launch.one_node or total:
+            nodes = Value(1, f"--nodes: {launch.title} without a number of nodes")
+    if total and not ranks:
+        ranks = _divided(total, nodes or given["nodes"])
+    return nodes, ranks
+
+
+def _divided(total: Value, by: Value) -> Value:
+    if total.value % by.value and total.value > by.value:
+        raise RequestError(
+            f"{total.source}: {total.value} ranks do not divide by {by.value} ({by.source})",
+            hint="every node runs the same number of ranks",
+        )
+    return Value(max(1, total.value // by.value), total.source)
+
+
+def _slurm_gpus(launch: Launch, nodes: int, ranks: Value | None) -> Value | None:
+    """Return the GPUs per node that Slurm's options ask for, or None. Raises RequestError if they do not divide."""
+    if "gpus-per-node" in launch.gpus:
+        return launch.gpus["gpus-per-node"]
+    if total := launch.gpus.get("gpus"):
+        if total.value % nodes:
+            raise RequestError(f"{total.source}: {total.value} GPUs do not divide over {nodes} nodes")
+        return Value(total.value // nodes, total.source)
+    if one := launch.gpus.get("gpus-per-task"):
+        return Value(one.value * (ranks.value if ranks else 1), one.source)
+    return gpus_of({"gres": launch.options["gres"]}) if "gres" in launch.options else None
+
+
+def _conflict(one: Value, other: Value) -> RequestError:
+    return RequestError(
+        f"{one.source} is {one.value}, but {other.source} is {other.value}", hint="leave one of them out"
+    )

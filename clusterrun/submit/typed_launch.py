@@ -1,0 +1,61 @@
+"""Translate another launcher's line into options of clusterrun and the program of each rank, or refuse it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from clusterrun.errors import RequestError
+from clusterrun.jobspec.fields import Value
+from clusterrun.submit.launch_shape import Values, format_line, job_options, refused_line
+from clusterrun.submit.launchers import Place, add_local_rank, find_launch, without_python
+from clusterrun.submit.script_launch import refuse_scripts
+from clusterrun.submit.script_source import knows_local_rank, local_rank_option, source_of
+
+
+def translate(
+    words: Sequence[str], given: Values, below: Values, place: Place, notify: Callable[[str], None]
+) -> tuple[tuple[str, ...], dict[str, Value]]:
+    """Return the command that each rank runs, and the options that a launcher's line sets.
+
+    ``given`` are the typed options and those of the job file, which a launcher's line must not contradict; ``below``
+    are those of the profiles. With ``--launcher`` other than srun the command stays as it is. Raises RequestError, with
+    the line to type, for a line that cannot be translated exactly.
+    """
+    launcher = given.get("launcher") or below.get("launcher")
+    if launcher is not None and launcher.value != "srun":
+        return tuple(words), {}
+    launch = find_launch(list(words), place)
+    if launch is None:
+        refuse_scripts(words, given, below, place)
+        return _with_local_rank(words, place, notify), {}
+    if not launch.program:
+        raise RequestError(f"{launch.title}: no script or program", hint="clusterrun submit -- train.py")
+    options = job_options(launch, given, below)
+    all_options = {**given, **options}
+    if launch.refusal:
+        raise RequestError(launch.refusal, hint=refused_line(launch, all_options))
+    # without defaults such as "srun without --gres has no GPUs", which a launcher in the script may contradict
+    explicit = {name: one for name, one in all_options.items() if not one.source.startswith(("--gres:", "--nodes:"))}
+    refuse_scripts(launch.program, explicit, below, place)
+    own = f"   (left out: {', '.join(dict.fromkeys(launch.own))})" if launch.own else ""
+    notify(f"{launch.title} became: {format_line(all_options, launch.program)}{own}")
+    if not {"gpus-per-node", "gres", "tasks-per-node"} & {*all_options, *below}:
+        notify(f"{launch.title} does not say how many GPUs: add --gpus-per-node N for more than one per node")
+    return tuple(launch.program), options
+
+
+def _with_local_rank(words: Sequence[str], place: Place, notify: Callable[[str], None]) -> tuple[str, ...]:
+    """Return a command with the local rank as an argument, if its script declares that option and reads no variable."""
+    program = without_python(words)
+    source = source_of(program, place.cwd)
+    option = local_rank_option(source)
+    if (
+        not option
+        or knows_local_rank(source)
+        or any(word.partition("=")[0] in ("--local_rank", "--local-rank") for word in program)
+    ):
+        return tuple(words)
+    python = words[: len(words) - len(program)]
+    add_local_rank(program, option)
+    notify(f"adding {option}={{local_rank}}: the script declares this option and does not read LOCAL_RANK")
+    return (*python, *program)
