@@ -94,12 +94,30 @@ class JobSpec:
     pg_timeout: int = PG_TIMEOUT
     join_timeout: int = JOIN_TIMEOUT
     shared: bool = False
+    launcher: str = "srun"
+    max_restarts: int = 0
+    accelerate_config: str = ""
     sources: Mapping[str, Value] = field(default_factory=dict, compare=False)
 
     @property
     def world_size(self) -> int:
         """The number of ranks."""
         return self.nodes * self.tasks_per_node
+
+    @property
+    def launches_per_node(self) -> bool:
+        """Whether one task per node starts the node's ranks, each of them a worker."""
+        return self.launcher not in ("srun", "none")
+
+    @property
+    def srun_tasks_per_node(self) -> int:
+        """The number of tasks that srun starts on a node."""
+        return self.tasks_per_node if self.launcher == "srun" else 1
+
+    @property
+    def workers_per_node(self) -> int:
+        """The workers on a node, which write records: one per rank, or one if the program starts its own ranks."""
+        return 1 if self.launcher == "none" else self.tasks_per_node
 
     def directive(self, name: str) -> str:
         """Return the value of an sbatch option, or an empty text."""
@@ -127,6 +145,7 @@ def build_spec(values: Mapping[str, Value], work: Work) -> JobSpec:
         )
     tasks = get("tasks-per-node") or (gres_gpus(gres) if gres is not None else None) or gpus or 1
     time = get("time")
+    _check_launcher(values, work)
     return JobSpec(
         work=work,
         nodes=get("nodes", 1),
@@ -147,8 +166,27 @@ def build_spec(values: Mapping[str, Value], work: Work) -> JobSpec:
         pg_timeout=get("pg-timeout", PG_TIMEOUT),
         join_timeout=get("join-timeout", JOIN_TIMEOUT),
         shared=get("shared", False),
+        launcher=get("launcher", "srun"),
+        max_restarts=get("max-restarts", 0),
+        accelerate_config=get("accelerate-config", ""),
         sources=dict(values),
     )
+
+
+def _check_launcher(values: Mapping[str, Value], work: Work) -> None:
+    """Raise RequestError for an option of another launcher, and for work that the launcher cannot run."""
+    launcher = values["launcher"].value if "launcher" in values else "srun"
+    for option, owner in (("max-restarts", "torchrun"), ("accelerate-config", "accelerate")):
+        if option in values and launcher != owner:
+            source = values[option].source
+            raise RequestError(
+                f"--{option} works only with --launcher {owner}, not {launcher} ({source})",
+                hint=f"add --launcher {owner}, or remove --{option}",
+            )
+    if launcher == "none" and isinstance(work, Task | Function):
+        raise RequestError(
+            f"--launcher none: {work.name} does not start its own ranks", hint="remove --launcher, or use torchrun"
+        )
 
 
 def default_name(work: Work) -> str:
