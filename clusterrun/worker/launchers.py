@@ -18,6 +18,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -25,7 +26,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
-from . import distenv
+from . import distenv, end_records
 from .distenv import DistEnv, RunEnv
 from .errors import WorkerError
 from .local_launcher import Labeler, die_with_parent, write_all
@@ -86,7 +87,10 @@ def main(argv: Sequence[str]) -> int:
     else:
         module, arguments = "accelerate.commands.launch", accelerate_arguments(node, options.ranks, options.config)
     # torchrun replaces $ in the ranks' arguments
-    return finish(run_launcher(module, [*arguments, *(word.replace("$", "$$") for word in (worker, *work))]))
+    status = run_launcher(module, [*arguments, *(word.replace("$", "$$") for word in (worker, *work))])
+    if node.world_size > 1:
+        time.sleep(pause_before_exit(status, node.rank, options.ranks, run.attempt_dir))
+    return finish(status)
 
 
 def rendezvous_variables(node: DistEnv, run: RunEnv, job: str) -> dict[str, str]:
@@ -157,6 +161,17 @@ def run_launcher(module: str, arguments: Sequence[str]) -> int:
         print(error, file=sys.stderr, flush=True)  # torchrun's summary of the ranks that failed
         return exit_status(error.get_first_failure()[1].exitcode) or 1
     return 0
+
+
+def pause_before_exit(status: int, node: int, ranks: int, attempt: Path | None) -> float:
+    """Return the seconds to wait, so that the node whose rank failed first ends first: the step gets its status.
+
+    The ranks of the other nodes lose their connections, and may fail before that node's launcher has ended its ranks.
+    """
+    if status == 0 or status > 128:  # a rank was ended by a signal: no lost connection does that
+        return 0.0
+    first = end_records.first_failure_rank(attempt) if attempt is not None else None
+    return 2.0 if first is not None and first // ranks == node else 4.0
 
 
 def exit_status(code: int) -> int:

@@ -1,0 +1,29 @@
+"""Opens a process group, prints on both streams, and ends as its argument says: fail, kill, once, wait or well."""
+
+import os
+import signal
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+rank, restarts = dist.get_rank(), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+total = torch.tensor([rank])
+dist.all_reduce(total)
+print(f"rank {rank} of {dist.get_world_size()}: sum {total.item()} {sys.argv[2:]}", flush=True)
+print(f"error line of {rank}", file=sys.stderr, flush=True)
+dist.barrier()
+if rank == dist.get_world_size() - 1:
+    if sys.argv[1] == "fail":
+        sys.exit(7)
+    if sys.argv[1] == "kill" or (sys.argv[1] == "once" and not restarts):
+        print("last line " * 50, flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+while sys.argv[1] != "well":
+    time.sleep(0.05)
+    dist.barrier()
+    if sys.argv[1] == "once" and restarts:
+        print(f"rank {rank} after a restart", flush=True)
+        break
