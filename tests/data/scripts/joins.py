@@ -12,8 +12,9 @@ dist.init_process_group("gloo")
 rank, restarts = dist.get_rank(), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
 total = torch.tensor([rank])
 dist.all_reduce(total)
-print(f"rank {rank} of {dist.get_world_size()}: sum {total.item()} {sys.argv[2:]}", flush=True)
-print(f"error line of {rank}", file=sys.stderr, flush=True)
+# one write: print() may write the end of the line by itself, after another process's text
+sys.stdout.write(f"rank {rank} of {dist.get_world_size()}: sum {total.item()} {sys.argv[2:]}\n")
+sys.stderr.write(f"error line of {rank}\n")
 dist.barrier()
 if rank == dist.get_world_size() - 1:
     if sys.argv[1] == "fail":
