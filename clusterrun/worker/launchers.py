@@ -80,7 +80,7 @@ def main(argv: Sequence[str]) -> int:
             sys.stderr.flush()
         os._exit(status)  # the launcher's threads may wait for nodes that are gone
 
-    forward_signals(finish)
+    register = forward_signals(finish, run.attempt_dir)
     worker = str(Path(__file__).with_name("__main__.py"))
     if options.launcher == "torchrun":
         module, arguments = "torch.distributed.run", torchrun_arguments(node, options.ranks, options.max_restarts)
@@ -89,6 +89,7 @@ def main(argv: Sequence[str]) -> int:
     # torchrun replaces $ in the ranks' arguments
     status = run_launcher(module, [*arguments, *(word.replace("$", "$$") for word in (worker, *work))])
     if node.world_size > 1:
+        register(signal.SIGTERM, lambda *_: finish(status))  # srun's, when another node has failed
         time.sleep(pause_before_exit(status, node.rank, options.ranks, run.attempt_dir))
     return finish(status)
 
@@ -179,11 +180,12 @@ def exit_status(code: int) -> int:
     return code if code >= 0 else 128 - code
 
 
-def forward_signals(finish: Finish) -> None:
-    """Send this task's signals to its ranks, in place of the launcher's handlers.
+def forward_signals(finish: Finish, attempt: Path | None) -> Callable[[int, Any], Any]:
+    """Send this task's signals to its ranks, in place of the launcher's handlers; return the true `signal.signal`.
 
     After SIGTERM, torchrun would kill ranks that still save after 30 s, restart those that have ended, and exit with 1.
-    So this process waits for the ranks and ends with their status.
+    So this process waits for the ranks and ends with their status. It is 1 if they were ended because a rank of another
+    node failed: the step's status is the highest of its tasks, and must not be that of the SIGTERM.
     """
     register = signal.signal
 
@@ -193,7 +195,8 @@ def forward_signals(finish: Finish) -> None:
             with suppress(ProcessLookupError):
                 os.kill(pid, signum)
         if signum in (signal.SIGTERM, signal.SIGINT):
-            finish(wait_for(ranks) if ranks else TERMINATED)
+            status = wait_for(ranks) if ranks else TERMINATED
+            finish(1 if status == TERMINATED and attempt is not None and end_records.has_failed(attempt) else status)
 
     def keep(signum: int, handler: Any) -> Any:
         return forward if signum in FORWARDED else register(signum, handler)
@@ -201,6 +204,7 @@ def forward_signals(finish: Finish) -> None:
     for signum in FORWARDED:
         register(signum, forward)
     signal.signal = keep  # type: ignore[assignment]
+    return register
 
 
 def children() -> list[int]:

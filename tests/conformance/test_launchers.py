@@ -30,7 +30,8 @@ def launch(site: Site, launcher: str, *words: str) -> Job:
 
 
 def lines_of(job: Job, stream: str = "out") -> list[str]:
-    return (job.out if stream == "out" else job.err).read_text().splitlines()
+    path = job.out if stream == "out" else job.err
+    return path.read_text().splitlines() if path.exists() else []
 
 
 def statuses(job: Job) -> dict[int, int]:

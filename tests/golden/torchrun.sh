@@ -268,9 +268,9 @@ launch() {
             CR_STEP=$BASHPID
             echo "$CR_STEP" | put "$CR_ATTEMPT_DIR" step.pid
             umask "$CR_UMASK"
-            # One task per node, which starts the node's ranks on all its cores and GPUs. The task labels its ranks' lines itself.
-            # If a task fails, the others are killed at once (--kill-on-bad-exit).
-            exec srun --nodes="${#CR_NODES[@]}" --ntasks="${#CR_NODES[@]}" --ntasks-per-node=1 --cpu-bind=none \
+            # One task per node, which starts the node's ranks and labels their lines. If a task fails, the others are killed
+            # at once (--kill-on-bad-exit).
+            exec srun --nodes="${#CR_NODES[@]}" --ntasks="${#CR_NODES[@]}" --ntasks-per-node=1 \
                 --distribution=block --kill-on-bad-exit=1 --wait=0 --export=ALL \
                 "$CR_PYTHON" -u "$CR_WORKER" "${CR_WORK[@]}"
         )

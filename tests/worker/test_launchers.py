@@ -180,7 +180,7 @@ from clusterrun.worker import launchers
 def finish(status):
     print("finished", status, flush=True)
     os._exit(0)
-launchers.forward_signals(finish)
+launchers.forward_signals(finish, None)
 signal.signal(signal.SIGTERM, lambda *_: print("the launcher's own handler"))
 child = subprocess.Popen(["sh", "-c", "trap 'exit 5' TERM; echo ready; while :; do sleep 0.05; done"])
 child.wait()
