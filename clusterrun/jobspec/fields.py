@@ -39,7 +39,12 @@ FIELDS: tuple[Field, ...] = (
     Field("nodes", "int", "Number of nodes.", least=1, metavar="N"),
     Field("gpus-per-node", "int", "GPUs per node, one rank per GPU; 0 for a CPU job.", least=0, metavar="N"),
     Field("tasks-per-node", "int", "Ranks per node; default: one per GPU.", least=1, metavar="N"),
-    Field("launcher", "text", "What starts the ranks: srun (default), torchrun, accelerate or none.", metavar="NAME"),
+    Field(
+        "launcher",
+        "text",
+        "What starts the ranks: srun (default), torchrun, accelerate, deepspeed or none.",
+        metavar="NAME",
+    ),
     Field("max-restarts", "int", "Restarts of all ranks after a failure, by torchrun; default 0.", metavar="N"),
     Field("accelerate-config", "text", "YAML for --launcher accelerate.", metavar="FILE"),
     Field("cpus-per-task", "int", "CPU cores per rank.", directive=True, least=1, metavar="N"),
@@ -125,7 +130,7 @@ TAKEN_SBATCH_OPTIONS: dict[str, str] = {
     "cluster": "the SLURM_CLUSTERS variable",
 }
 #: The values of ``--launcher``. All but srun start the ranks of a node from one task.
-LAUNCHERS = ("srun", "torchrun", "accelerate", "none")
+LAUNCHERS = ("srun", "torchrun", "accelerate", "deepspeed", "none")
 _SHORT_SBATCH = {"J": "job-name", "o": "output", "e": "error", "W": "wait", "a": "array", "N": "nodes", "n": "ntasks",
                  "G": "gpus", "D": "chdir", "M": "clusters", "h": "help", "V": "version"}  # fmt: skip
 _SHORT_FLAGS = "HIkOQsv"  # they take no argument, so another option may follow: -HJname sets the name
@@ -288,10 +293,7 @@ def _check_scheduler(spec_field: Field, value: Value) -> None:
 
 
 def _check_launcher(spec_field: Field, value: Value) -> None:
-    hint = "--launcher torchrun: deepspeed.initialize() works under it" if value.value == "deepspeed" else ""
-    if value.value not in LAUNCHERS:
-        expected = f"{', '.join(LAUNCHERS[:-1])} or {LAUNCHERS[-1]}"
-        raise RequestError(f"--launcher must be {expected}, not {value.value!r} ({value.source})", hint=hint)
+    _require(value.value in LAUNCHERS, spec_field, value, f"{', '.join(LAUNCHERS[:-1])} or {LAUNCHERS[-1]}")
 
 
 def _check_mem(spec_field: Field, value: Value) -> None:

@@ -110,11 +110,6 @@ class JobSpec:
         return self.launcher not in ("srun", "none")
 
     @property
-    def srun_tasks_per_node(self) -> int:
-        """The number of tasks that srun starts on a node."""
-        return self.tasks_per_node if self.launcher == "srun" else 1
-
-    @property
     def workers_per_node(self) -> int:
         """The workers on a node, which write records: one per rank, or one if the program starts its own ranks."""
         return 1 if self.launcher == "none" else self.tasks_per_node

@@ -203,7 +203,7 @@ _NEEDS: dict[type[Work], tuple[str, ...]] = {Task: ("transformers",), Function: 
 
 def check_python(spec: JobSpec, environ: Mapping[str, str]) -> None:
     """Check that the job's Python has the packages that the ranks need. Raises RequestError with what to install."""
-    needs = ["torch", *_NEEDS.get(type(spec.work), ()), *(("accelerate",) if spec.launcher == "accelerate" else ())]
+    needs = ["torch", *_NEEDS.get(type(spec.work), ()), *(x for x in ("accelerate", "deepspeed") if x == spec.launcher)]
     probe = "import sys, importlib.util as u; print('\\n'.join(m for m in sys.argv[1:] if u.find_spec(m) is None))"
     clean, _ = shell.scrub(environ)
     try:

@@ -1,20 +1,20 @@
-"""Launchers that start a node's ranks from one task per node: torchrun, accelerate, or the user's own program (none).
+"""Launchers that start a node's ranks from one task per node: torchrun and others, or the user's own program (none).
 
-The batch script starts `__main__.py launch torchrun --ranks 4 -- WORK…` on each node. torchrun and accelerate run in
-this process, and each rank that they start is a worker again. They meet on the run's held store. Output lines get the
+The batch script starts `__main__.py launch torchrun --ranks 4 -- WORK…` on each node. The launcher runs in this
+process, and each rank that it starts is a worker again. Ranks meet on the run's held store. Output lines get the
 label of their rank, signals reach the ranks, and the exit status is that of the rank that failed first.
 """
 
 from __future__ import annotations
 
 import argparse
+import base64
 import hashlib
 import importlib
+import json
 import os
-import random
 import selectors
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -29,23 +29,15 @@ from typing import Any, NoReturn
 from . import distenv, end_records
 from .distenv import DistEnv, RunEnv
 from .errors import WorkerError
-from .local_launcher import Labeler, die_with_parent, write_all
-from .rendezvous import port_range
+from .launched import OUTPUTS, RANKS, find_free_port
+from .local_launcher import Labeler, write_all
 
-LAUNCHERS = ("torchrun", "accelerate", "none")
+LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "none")
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
 TERMINATED = 128 + signal.SIGTERM
 READ = 3000  # bytes; labelled lines of usual length then fit into one atomic write to a pipe (4096)
 
-OUTPUTS = "CLUSTERRUN_OUTPUTS"  # in ranks: the launcher's process id, then its two pipes for each local rank
-STORE = distenv.STORE  # in ranks: the run's store; MASTER_ADDR and MASTER_PORT are the launcher's
-RANKS = "CLUSTERRUN_RANKS_PER_NODE"  # with none: the ranks that the user's program starts on a node
-RESTARTS, PORT = "CLUSTERRUN_RESTARTS", "CLUSTERRUN_FREE_PORT"  # what the ranks agree on at the join barrier
-
 Finish = Callable[[int], NoReturn]
-
-
-# -- the node's task -----------------------------------------------------------------------------------------------
 
 
 def main(argv: Sequence[str]) -> int:
@@ -84,10 +76,16 @@ def main(argv: Sequence[str]) -> int:
     worker = str(Path(__file__).with_name("__main__.py"))
     if options.launcher == "torchrun":
         module, arguments = "torch.distributed.run", torchrun_arguments(node, options.ranks, options.max_restarts)
-    else:
+    elif options.launcher == "accelerate":
         module, arguments = "accelerate.commands.launch", accelerate_arguments(node, options.ranks, options.config)
-    # torchrun replaces $ in the ranks' arguments
-    status = run_launcher(module, [*arguments, *(word.replace("$", "$$") for word in (worker, *work))])
+    else:
+        module, arguments = "deepspeed.launcher.launch", deepspeed_arguments(node, options.ranks)
+        # deepspeed sets only the other variables of torchrun
+        os.environ |= {"TORCHELASTIC_RUN_ID": run.run_id, "GROUP_RANK": str(node.rank)}
+        os.environ["LOCAL_WORLD_SIZE"] = str(options.ranks)
+    if options.launcher != "deepspeed":  # torchrun replaces $ in the ranks' arguments
+        work = [word.replace("$", "$$") for word in work]
+    status = run_launcher(module, [*arguments, worker, *work])
     if node.world_size > 1:
         register(signal.SIGTERM, lambda *_: finish(status))  # srun's, when another node has failed
         time.sleep(pause_before_exit(status, node.rank, options.ranks, run.attempt_dir))
@@ -109,7 +107,7 @@ def rendezvous_variables(node: DistEnv, run: RunEnv, job: str) -> dict[str, str]
         "PET_RDZV_ID": f"{job}.{launch}",
         "PET_LOCAL_ADDR": f"{node.rank:06d}",
         "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
-        STORE: f"{host}:{port}",
+        distenv.STORE: f"{host}:{port}",
     }
 
 
@@ -136,6 +134,21 @@ def accelerate_arguments(node: DistEnv, ranks: int, config: str) -> list[str]:
     ]
 
 
+def deepspeed_arguments(node: DistEnv, ranks: int) -> list[str]:
+    """Return the arguments of deepspeed's launcher of one node, which `deepspeed --no_ssh` starts.
+
+    It sets CUDA_VISIBLE_DEVICES to the devices listed for the node: those that the node's task may use.
+    """
+    assert node.master is not None
+    visible = [d.strip() for d in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if d.strip()]
+    devices = visible[:ranks] if len(visible) >= ranks else [str(i) for i in range(ranks)]
+    world = {f"node{number}": devices for number in range(node.world_size)}
+    return [
+        *("--world_info", base64.urlsafe_b64encode(json.dumps(world).encode()).decode()),
+        *("--node_rank", str(node.rank), "--master_addr", node.master[0], "--master_port", str(node.master[1])),
+    ]
+
+
 def own_engine(config: str) -> bool:
     """Return whether accelerate's YAML names FSDP, DeepSpeed or Megatron, which --multi_gpu would switch off."""
     if not config:
@@ -152,7 +165,7 @@ def run_launcher(module: str, arguments: Sequence[str]) -> int:
     try:
         importlib.import_module(module).main()
     except SystemExit as error:
-        return error.code if isinstance(error.code, int) else int(error.code is not None)
+        return exit_status(error.code) if isinstance(error.code, int) else int(error.code is not None)
     except subprocess.CalledProcessError as error:  # of accelerate, which starts a single rank itself
         return exit_status(error.returncode)
     except Exception as error:
@@ -265,82 +278,3 @@ class Outputs:
         for key in self._selector.get_map().values():
             labeler, target = key.data
             write_all(target, labeler.close())
-
-
-# -- the ranks -----------------------------------------------------------------------------------------------------
-
-
-def adopt() -> None:
-    """In a rank that a launcher started: write into its pipes, end when it ends, and remove an earlier start's records.
-
-    The kernel kills this process with the launcher: torchrun gives each rank its own session, which no kill of the
-    launcher's process group reaches.
-    """
-    if OUTPUTS not in os.environ:
-        return
-    launcher, *pipes = map(int, os.environ.pop(OUTPUTS).split())
-    die_with_parent(launcher)()
-    local = int(os.environ.get("LOCAL_RANK") or 0)
-    for target, pipe in zip((1, 2), pipes[2 * local :], strict=False):
-        descriptor = os.open(f"/proc/{launcher}/fd/{pipe}", os.O_WRONLY)
-        os.dup2(descriptor, target)
-        os.close(descriptor)
-    rank, folder = os.environ.get("RANK") or "0", os.environ.get("CLUSTERRUN_ATTEMPT_DIR")
-    if folder and int(os.environ.get("TORCHELASTIC_MAX_RESTARTS") or 0):
-        Path(folder, f"rank-{rank}.end").unlink(missing_ok=True)
-        if rank == "0":
-            Path(folder, "first_failure.json").unlink(missing_ok=True)
-
-
-def facts(dist: DistEnv) -> dict[str, Any]:
-    """Return what this rank adds to its facts at the join barrier; `agree` uses them."""
-    if RANKS not in os.environ and STORE not in os.environ:
-        return {}
-    port = find_free_port() if dist.rank == 0 else None
-    return {"free_port": port, "restarts": int(os.environ.get("TORCHELASTIC_RESTART_COUNT") or 0)}
-
-
-def agree(ranks: Sequence[dict[str, Any]]) -> None:
-    """Keep what all ranks must have in common, from the facts of all.
-
-    torchrun counts the restarts of each node by itself. The sum is the same on all nodes and grows with every restart.
-    """
-    if RANKS in os.environ or STORE in os.environ:
-        os.environ[PORT] = str(ranks[0]["free_port"])
-        os.environ[RESTARTS] = str(sum(r["restarts"] for r in ranks if r["local_rank"] == 0))
-
-
-def set_variables(dist: DistEnv, run_id: str) -> None:
-    """Set the variables of the user's code: torchrun's, or with none those that start one launcher per node."""
-    variables = distenv.torch_variables(dist, run_id)
-    if RANKS in os.environ:
-        for name in variables:
-            os.environ.pop(name, None)
-        host = dist.master[0] if dist.master else "127.0.0.1"
-        variables = {
-            "NNODES": str(dist.world_size),
-            "NODE_RANK": str(dist.rank),
-            "NPROC_PER_NODE": os.environ[RANKS],
-            "MASTER_ADDR": host,
-            "MASTER_PORT": os.environ[PORT],
-        }
-    elif STORE in os.environ:
-        for name in rendezvous_variables(dist, RunEnv(), ""):
-            os.environ.pop(name, None)
-        variables["TORCHELASTIC_RESTART_COUNT"] = os.environ[RESTARTS]
-        variables["TORCHELASTIC_MAX_RESTARTS"] = os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")
-        if (
-            os.environ[RESTARTS] != "0"
-        ):  # the run's store holds the keys of the earlier process groups: rank 0 opens one
-            variables |= {"MASTER_PORT": os.environ[PORT], "TORCHELASTIC_USE_AGENT_STORE": "False"}
-    os.environ.update(variables)
-
-
-def find_free_port() -> int:
-    """Return a port of this node that nobody listens on, below the ephemeral range; it is not held."""
-    ports = port_range()
-    for port in random.SystemRandom().choices(ports, k=1000):
-        with socket.socket() as probe, suppress(OSError):
-            probe.bind(("", port))
-            return port
-    raise WorkerError("no free port on this node")

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,8 @@ from tests.installed_command import SCRIPTS, Job, Site, read_json, until
 SCHEDULERS = {"local": None, "slurm": "lab"}
 SHAPE = ("--nodes", "2", "--gpus-per-node", "0", "--tasks-per-node", "2")
 JOINS = str(SCRIPTS / "joins.py")
+no_deepspeed = pytest.mark.skipif(find_spec("deepspeed") is None, reason="deepspeed is not a dependency")
+LAUNCHERS = ["torchrun", "accelerate", pytest.param("deepspeed", marks=no_deepspeed)]
 LIMIT = 180  # seconds; each rank imports torch, and so does each launcher
 
 
@@ -51,12 +54,13 @@ def processes(job: Job) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize("launcher", ["torchrun", "accelerate"])
+@pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_ranks_meet_and_each_line_has_its_ranks_label(site: Site, launcher: str) -> None:
     job = launch(site, launcher, "--", JOINS, "well", "$local_rank $$", "--", "-x")
     assert site.wait_state(job, "COMPLETED", "FAILED", timeout=LIMIT)["state"] == "COMPLETED", job.err.read_text()
     for rank in range(4):
-        assert f"{rank}: rank {rank} of 4: sum 6 ['$local_rank $$', '--', '-x']" in lines_of(job)
+        flag = f"'--local_rank={rank % 2}', " if launcher == "deepspeed" else ""
+        assert f"{rank}: rank {rank} of 4: sum 6 [{flag}'$local_rank $$', '--', '-x']" in lines_of(job)
         assert f"{rank}: error line of {rank}" in lines_of(job, "err")
     assert statuses(job) == dict.fromkeys(range(4), 0)
     ranks = (job.start() or {})["ranks"]
@@ -75,7 +79,7 @@ def test_the_exit_status_is_the_failing_ranks(site: Site) -> None:
     assert (first["rank"], first["status"]) == (3, 7)
 
 
-@pytest.mark.parametrize("launcher", ["torchrun", "accelerate"])
+@pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_a_killed_rank_is_named_and_its_last_line_is_kept(site: Site, launcher: str) -> None:
     job = launch(site, launcher, "--", JOINS, "kill")
     state = site.wait_state(job, "FAILED", timeout=LIMIT)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import os
 import signal
 import subprocess
@@ -11,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterrun.worker import distenv, launchers
+from clusterrun.worker import distenv, launched, launchers
 from clusterrun.worker.distenv import DistEnv, RunEnv
 
 NODE = DistEnv(1, 0, 2, 1, 1, "n1", "n1", 1, "slurm", ("head", 12000))
@@ -73,8 +75,8 @@ class Failed(Exception):
 @pytest.mark.parametrize(
     ("error", "status"),
     [
-        (None, 0), (Failed(), 137), (SystemExit(3), 3), (SystemExit("text"), 1), (SystemExit(), 0), (OSError(), 1),
-        (subprocess.CalledProcessError(-9, "x"), 137),
+        (None, 0), (Failed(), 137), (SystemExit(3), 3), (SystemExit(-9), 137), (SystemExit("text"), 1),
+        (SystemExit(), 0), (OSError(), 1), (subprocess.CalledProcessError(-9, "x"), 137),
     ],
 )  # fmt: skip
 def test_the_status_of_a_launcher_is_that_of_its_rank(
@@ -132,9 +134,9 @@ def variables(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("variables")
 def test_with_none_a_program_gets_the_variables_that_start_a_launcher() -> None:
-    os.environ |= {launchers.RANKS: "4", "RANK": "1", "WORLD_SIZE": "2", "MASTER_PORT": "12000"}
-    launchers.agree([{"free_port": port, "restarts": 0, "local_rank": 0} for port in (12345, None)])
-    launchers.set_variables(NODE, "run1")
+    os.environ |= {launched.RANKS: "4", "RANK": "1", "WORLD_SIZE": "2", "MASTER_PORT": "12000"}
+    launched.agree([{"free_port": port, "restarts": 0, "local_rank": 0} for port in (12345, None)])
+    launched.set_variables(NODE, "run1")
     expected = {"NNODES": "2", "NODE_RANK": "1", "NPROC_PER_NODE": "4", "MASTER_ADDR": "head", "MASTER_PORT": "12345"}
     assert {name: os.environ[name] for name in expected} == expected
     assert not {"RANK", "WORLD_SIZE", "LOCAL_RANK", "TORCHELASTIC_USE_AGENT_STORE"} & set(os.environ)
@@ -147,11 +149,11 @@ def test_after_a_restart_the_script_gets_a_new_store(counts: tuple[int, int], po
     ranks = [
         {"local_rank": i % 2, "restarts": counts[i // 2], "free_port": 12345 if i == 0 else None} for i in range(4)
     ]
-    launchers.agree(ranks)
-    launchers.set_variables(NODE, "run1")
+    launched.agree(ranks)
+    launched.set_variables(NODE, "run1")
     assert (os.environ["MASTER_PORT"], os.environ["TORCHELASTIC_USE_AGENT_STORE"]) == (port, store)
     assert os.environ["TORCHELASTIC_RESTART_COUNT"] == str(sum(counts))
-    assert not [name for name in os.environ if name.startswith("PET_") or name == launchers.STORE]
+    assert not [name for name in os.environ if name.startswith("PET_") or name == distenv.STORE]
 
 
 def test_a_rank_uses_the_runs_store_and_a_secret_of_its_start() -> None:
@@ -169,7 +171,7 @@ def test_a_free_port_can_be_opened() -> None:
     import socket
 
     with socket.socket() as sock:
-        sock.bind(("", launchers.find_free_port()))
+        sock.bind(("", launched.find_free_port()))
         sock.listen()
 
 
@@ -190,3 +192,34 @@ time.sleep(60)
     assert process.stdout is not None and process.stdout.readline() == "ready\n"
     process.send_signal(signal.SIGTERM)
     assert process.communicate(timeout=30)[0] == "finished 5\n"
+
+
+def test_deepspeed_gets_the_nodes_own_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    def world(visible: str) -> dict[str, list[str]]:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        text = value(launchers.deepspeed_arguments(NODE, 2), "--world_info")
+        found: dict[str, list[str]] = json.loads(base64.urlsafe_b64decode(text))
+        return found
+
+    assert world("2,3") == {"node0": ["2", "3"], "node1": ["2", "3"]}
+    assert world("") == {"node0": ["0", "1"], "node1": ["0", "1"]}
+
+
+@pytest.mark.parametrize(
+    ("argv", "expected"),
+    [
+        (["--local_rank=1", "script", "--", "t.py", "a"], ["script", "--", "t.py", "--local_rank=1", "a"]),
+        (["--local_rank=1", "script", "t.py", "a"], ["script", "t.py", "--local_rank=1", "a"]),
+        (["--local_rank=1", "task", "lm", "steps=3"], ["task", "lm", "steps=3"]),
+        (["script", "--", "t.py", "a"], ["script", "--", "t.py", "a"]),
+    ],
+)
+def test_deepspeeds_local_rank_goes_to_the_users_code(argv: list[str], expected: list[str]) -> None:
+    script = f"""
+import json, os, sys
+from clusterrun.worker import launched
+print(json.dumps(list(launched.adopt({argv!r}))), flush=True)
+"""
+    environ = os.environ | {launched.OUTPUTS: f"{os.getpid()}"}
+    done = subprocess.run([sys.executable, "-c", script], env=environ, capture_output=True, text=True, timeout=60)
+    assert json.loads(done.stdout) == expected, done.stderr
