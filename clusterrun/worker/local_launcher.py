@@ -78,6 +78,7 @@ class Step:
     """The ranks of the step and its state; times are monotonic seconds."""
 
     grace: float
+    noun: str = "rank"
     ranks: list[Rank] = field(default_factory=list)
     failed: Rank | None = None
     stopped: bool = False
@@ -116,7 +117,7 @@ class Step:
         failed = [r for r in ended if r.status]
         if failed and self.failed is None and not self.stopped:
             self.failed = min(failed, key=lambda r: (r.status == 128 + signal.SIGTERM, r.rank))
-            print_message(f"rank {self.failed.rank} on {self.failed.node} exited with {self.failed.status}")
+            print_message(f"{self.noun} {self.failed.rank} on {self.failed.node} exited with {self.failed.status}")
             self.stop()
 
 
@@ -156,7 +157,7 @@ def run(
     devices_per_task: int = 1, label: bool = True,
 ) -> int:  # fmt: skip
     """Run the step to its end and return its exit status."""
-    step, selector = Step(grace), selectors.DefaultSelector()
+    step, selector = Step(grace, "rank" if label else "the launcher, task"), selectors.DefaultSelector()
     wakeup, wakeup_in = socket.socketpair()
     wakeup.setblocking(False)
     wakeup_in.setblocking(False)

@@ -8,23 +8,24 @@ import time
 import torch
 import torch.distributed as dist
 
+mode, *words = (word for word in sys.argv[1:] if not word.startswith("--local_rank="))  # deepspeed adds it
 dist.init_process_group("gloo")
 rank, restarts = dist.get_rank(), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
 total = torch.tensor([rank])
 dist.all_reduce(total)
 # one write: print() may write the end of the line by itself, after another process's text
-sys.stdout.write(f"rank {rank} of {dist.get_world_size()}: sum {total.item()} {sys.argv[2:]}\n")
+sys.stdout.write(f"rank {rank} of {dist.get_world_size()}: sum {total.item()} {words}\n")
 sys.stderr.write(f"error line of {rank}\n")
 dist.barrier()
 if rank == dist.get_world_size() - 1:
-    if sys.argv[1] == "fail":
+    if mode == "fail":
         sys.exit(7)
-    if sys.argv[1] == "kill" or (sys.argv[1] == "once" and not restarts):
+    if mode == "kill" or (mode == "once" and not restarts):
         print("last line " * 50, flush=True)
         os.kill(os.getpid(), signal.SIGKILL)
-while sys.argv[1] != "well":
+while mode != "well":
     time.sleep(0.05)
     dist.barrier()
-    if sys.argv[1] == "once" and restarts:
+    if mode == "once" and restarts:
         print(f"rank {rank} after a restart", flush=True)
         break
