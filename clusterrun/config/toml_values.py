@@ -30,7 +30,8 @@ def read_values(
         if name in values:
             raise document.error([*path, key], f"{name} is set twice, with - and with _", hint="keep one of them")
         _check_type(document, [*path, key], FIELD[name], value)
-        if name == "template" or (name == "python" and "/" in value):  # a bare python3 is looked up on PATH
+        # a bare python3 is looked up on PATH
+        if name in ("template", "accelerate-config") or (name == "python" and "/" in value):
             values[name] = Value(resolve(value, document.base, document.home), source)
         else:
             values[name] = Value(value, source)

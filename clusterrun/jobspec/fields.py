@@ -39,6 +39,9 @@ FIELDS: tuple[Field, ...] = (
     Field("nodes", "int", "N", "Number of nodes.", least=1),
     Field("gpus-per-node", "int", "N", "GPUs per node, one rank per GPU; 0 for a CPU job."),
     Field("tasks-per-node", "int", "N", "Ranks per node; default: one per GPU.", least=1),
+    Field("launcher", "text", "NAME", "Starts the ranks: srun (default), torchrun, accelerate, deepspeed or none."),
+    Field("max-restarts", "int", "N", "Restarts of all ranks after a failure, by torchrun; default 0."),
+    Field("accelerate-config", "text", "FILE", "YAML for --launcher accelerate."),
     Field("cpus-per-task", "int", "N", "CPU cores per rank.", directive=True, least=1),
     Field("mem", "text", "SIZE", "Memory per node (64G).", directive=True),
     Field("time", "text", "TIME", "Time limit: minutes, HH:MM:SS or DAYS-HOURS (1-12).", directive=True),
@@ -97,6 +100,8 @@ TAKEN_SBATCH_OPTIONS: dict[str, str] = {
     "version": "sbatch --version",
     **dict.fromkeys(("clusters", "cluster"), "the SLURM_CLUSTERS variable"),
 }
+#: The values of ``--launcher``. All but srun start the ranks of a node from one task.
+LAUNCHERS = ("srun", "torchrun", "accelerate", "deepspeed", "none")
 _SHORT_SBATCH = {"J": "job-name", "o": "output", "e": "error", "W": "wait", "a": "array", "N": "nodes", "n": "ntasks",
                  "G": "gpus", "D": "chdir", "M": "clusters", "h": "help", "V": "version"}  # fmt: skip
 _SHORT_FLAGS = "HIkOQsv"  # they take no argument, so another option may follow: -HJname sets the name
@@ -247,6 +252,7 @@ def _check_name(name: str, source: str) -> None:
 
 _RULES: dict[str, tuple[Callable[[Any], object], str]] = {
     "scheduler": (("slurm", "local", "auto").__contains__, "slurm, local or auto"),
+    "launcher": (LAUNCHERS.__contains__, f"{', '.join(LAUNCHERS[:-1])} or {LAUNCHERS[-1]}"),
     "mem": (_MEM.fullmatch, "a size such as 64G"),
     "master-port": (range(1024, 65536).__contains__, "a port between 1024 and 65535"),
 }

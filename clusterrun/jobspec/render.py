@@ -132,7 +132,8 @@ def variables(spec: JobSpec, identity: RunIdentity, places: Places, *, local: bo
         "workdir": str(places.workdir),
         "worker": str(places.worker),
         "umask": f"{places.umask:04o}",
-        "work": work_argv(spec, identity.run_dir, places.worker.parent),
+        "work": (*launch_argv(spec), *work_argv(spec, identity.run_dir, places.worker.parent)),
+        "is_task": isinstance(spec.work, Task),
         "what": describe(spec),
     }
 
@@ -146,6 +147,15 @@ def work_argv(spec: JobSpec, run_dir: Path = Path(), worker: Path = Path()) -> S
             return (type(spec.work).__name__.lower(), "--", target, *args)
         case Function(_):
             return ("command", "--", spec.python, "-u", str(worker / "callable.py"), str(run_dir / PICKLES))
+
+
+def launch_argv(spec: JobSpec) -> Sequence[str]:
+    """Return the worker's arguments that start a node's ranks; empty if srun starts them."""
+    if spec.launcher == "srun":
+        return ()
+    restarts = ("--max-restarts", str(spec.max_restarts)) if spec.max_restarts else ()
+    config = ("--config", spec.accelerate_config) if spec.accelerate_config else ()
+    return ("launch", spec.launcher, "--ranks", str(spec.tasks_per_node), *restarts, *config, "--")
 
 
 def describe(spec: JobSpec) -> str:

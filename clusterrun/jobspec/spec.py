@@ -93,12 +93,25 @@ class JobSpec:
     join_timeout: int = JOIN_TIMEOUT
     process_group: Literal["expected", "required", "independent"] = "expected"
     shared: bool = False
+    launcher: str = "srun"
+    max_restarts: int = 0
+    accelerate_config: str = ""
     sources: Mapping[str, Value] = field(default_factory=dict, compare=False)
 
     @property
     def world_size(self) -> int:
         """The number of ranks."""
         return self.nodes * self.tasks_per_node
+
+    @property
+    def launches_per_node(self) -> bool:
+        """Whether one task per node starts the node's ranks, each of them a worker."""
+        return self.launcher not in ("srun", "none")
+
+    @property
+    def workers_per_node(self) -> int:
+        """The workers on a node, which write records: one per rank, or one if the program starts its own ranks."""
+        return 1 if self.launcher == "none" else self.tasks_per_node
 
     def directive(self, name: str) -> str:
         """Return the value of an sbatch option, or an empty text."""
@@ -122,6 +135,7 @@ def build_spec(values: Mapping[str, Value], work: Work) -> JobSpec:
     if in_gres is not None and gpus is not None:
         hint = "keep one of them; --gpus-per-node is enough on most clusters"
         raise RequestError("--gres and --gpus-per-node both request GPUs", hint=hint)
+    _check_launcher(values, work)
     return JobSpec(
         work=work,
         nodes=get("nodes", 1),
@@ -143,6 +157,9 @@ def build_spec(values: Mapping[str, Value], work: Work) -> JobSpec:
         join_timeout=get("join-timeout", JOIN_TIMEOUT),
         process_group=_process_group(work, get("require-group", False), get("independent", False)),
         shared=get("shared", False),
+        launcher=get("launcher", "srun"),
+        max_restarts=get("max-restarts", 0),
+        accelerate_config=get("accelerate-config", ""),
         sources=dict(values),
     )
 
@@ -153,6 +170,26 @@ def _process_group(work: Work, require: bool, independent: bool) -> Literal["exp
     if independent and require:
         raise RequestError("--require-group and --independent contradict each other", hint="keep one of them")
     return "independent" if independent else "required" if require or isinstance(work, Task) else "expected"
+
+
+def _check_launcher(values: Mapping[str, Value], work: Work) -> None:
+    """Raise RequestError for an option of another launcher, and for work that the launcher cannot run."""
+    launcher = values["launcher"].value if "launcher" in values else "srun"
+    for option, owner in (("max-restarts", "torchrun"), ("accelerate-config", "accelerate")):
+        if option in values and launcher != owner:
+            source = values[option].source
+            raise RequestError(
+                f"--{option} works only with --launcher {owner}, not {launcher} ({source})",
+                hint=f"add --launcher {owner}, or remove --{option}",
+            )
+    if launcher == "none" and "require-group" in values:
+        raise RequestError(
+            "--require-group cannot see the ranks of --launcher none", hint="remove --require-group, or use torchrun"
+        )
+    if launcher == "none" and isinstance(work, Task | Function):
+        raise RequestError(
+            f"--launcher none: {work.name} does not start its own ranks", hint="remove --launcher, or use torchrun"
+        )
 
 
 def default_name(work: Work) -> str:

@@ -57,8 +57,8 @@ def load(path: Path, source: str, python: str, environ: Mapping[str, str]) -> di
         text = shell.check_output([python, "-c", _PROBE, os.path.abspath(path)], env=clean, cwd=Path("/"))  # noqa: PTH100
         data = json.loads(text)
     except (CommandError, ValueError) as error:
-        said = getattr(error, "said", "").strip().splitlines()
-        raise RequestError(f"{source} cannot be parsed by {python}", detail="\n".join(said[-3:])) from error
+        detail = getattr(error, "detail", "").strip().splitlines()
+        raise RequestError(f"{source} cannot be parsed by {python}", detail="\n".join(detail[-3:])) from error
     if not isinstance(data, dict):
         raise RequestError(f"{source}: not an accelerate configuration")
     return data

@@ -24,6 +24,7 @@ from clusterrun.errors import CommandError, RequestError
 from clusterrun.jobspec.fields import FIELD, Value, check_text, check_value, gres_gpus
 from clusterrun.jobspec.secrets import refuse_shapes
 from clusterrun.jobspec.spec import Command, Function, JobSpec, Module, Script, Task, Work, build_spec
+from clusterrun.submit.accelerate_config import check_accelerate_config
 from clusterrun.submit.launchers import Place
 from clusterrun.submit.typed_launch import translate
 from clusterrun.system import shell
@@ -111,8 +112,9 @@ def load_request(args: SubmitArgs, cwd: Path, environ: Mapping[str, str]) -> Req
             raise RequestError(
                 f"--{name} is only for built-in tasks", hint="pass arguments to your script: -- train.py --lr 1e-4"
             )
-    if "template" in args.flags:
-        values["template"] = Value(str(cwd / args.flags["template"].value), "--template")
+    for name in ("template", "accelerate-config"):
+        if name in args.flags:
+            values[name] = Value(str(cwd / args.flags[name].value), f"--{name}")
     values["python"] = _python(values.get("python"), environ)
     return Request(known.root, values, work, notices)
 
@@ -210,7 +212,7 @@ _NEEDS: dict[type[Work], tuple[str, ...]] = {Task: ("transformers",), Function: 
 
 def check_python(spec: JobSpec, environ: Mapping[str, str]) -> None:
     """Check that the job's Python has the packages that the ranks need. Raises RequestError with what to install."""
-    needs = ["torch", *_NEEDS.get(type(spec.work), ())]
+    needs = ["torch", *_NEEDS.get(type(spec.work), ()), *(x for x in ("accelerate", "deepspeed") if x == spec.launcher)]
     probe = "import sys, importlib.util as u; print('\\n'.join(m for m in sys.argv[1:] if u.find_spec(m) is None))"
     clean, _ = shell.scrub(environ)
     try:
@@ -225,6 +227,8 @@ def check_python(spec: JobSpec, environ: Mapping[str, str]) -> None:
             f"{spec.python} has no {' and no '.join(missing)}",
             hint=f"{shlex.quote(spec.python)} -m pip install {' '.join(missing)}   (or choose another with --python)",
         )
+    if spec.accelerate_config:
+        check_accelerate_config(spec, clean)
 
 
 def check_setup(spec: JobSpec, script: str, environ: Mapping[str, str]) -> None:

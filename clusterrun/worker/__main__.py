@@ -1,4 +1,4 @@
-"""Run one rank: `python -u /path/to/worker/__main__.py task|script|module|command …`.
+"""Run one rank: `python -u /path/to/worker/__main__.py task|script|module|command …`, or `launch …` a node's ranks.
 
 The worker is started by path, so Python puts this folder first on sys.path, where `train.py` would shadow the user's.
 This file removes that entry and loads the folder as a package under a private name.
@@ -25,6 +25,9 @@ def main() -> int:
     package = importlib.util.module_from_spec(spec)
     sys.modules[PACKAGE] = package
     spec.loader.exec_module(package)
+    if sys.argv[1:2] == ["launch"]:
+        launched: int = importlib.import_module(f"{PACKAGE}.launchers").main(sys.argv[2:])
+        return launched
     status: int = importlib.import_module(f"{PACKAGE}.entry").main(sys.argv[1:])
     return status
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from .errors import WorkerError
 
+STORE = "CLUSTERRUN_STORE"  # host:port of the run's store in a rank that another launcher started
 DEFAULT_PG_TIMEOUT = 36_000.0
 DEFAULT_JOIN_TIMEOUT = 600.0
 DEFAULT_PROGRESS_INTERVAL = 10.0
@@ -89,7 +90,9 @@ class RunEnv:
             progress_interval=_seconds(environ, "CLUSTERRUN_PROGRESS_INTERVAL", DEFAULT_PROGRESS_INTERVAL),
             end_time=_moment(environ.get("CLUSTERRUN_END_TIME", "")),
             process_group=environ.get("CLUSTERRUN_PROCESS_GROUP") or "expected",
-            secret=f"{environ.get('CLUSTERRUN_TOKEN', '')} {environ.get('CLUSTERRUN_SECRET', '')}",
+            secret=f"{environ.get('CLUSTERRUN_TOKEN', '')} {environ.get('CLUSTERRUN_SECRET', '')}"
+            # torchrun chooses a port for every start of the ranks: they must not meet those of an earlier start
+            + (f" {environ.get('MASTER_PORT', '')}" if environ.get(STORE) else ""),
         )
 
 
@@ -104,9 +107,9 @@ def resolve(environ: Mapping[str, str] | None = None) -> DistEnv:
     master = _master(environ)
     if environ.get("TORCHELASTIC_RUN_ID") and environ.get("RANK"):
         rank = _integer(environ, "RANK")
-        # local_launcher.py labels by rank; srun with one torchrun per node labels by task
-        local = bool(environ.get("CLUSTERRUN_NODE_NAME"))
-        task = rank if local or not environ.get("SLURM_PROCID") else _integer(environ, "SLURM_PROCID")
+        # local_launcher.py and launchers.py label by rank; srun with one torchrun per node labels by task
+        by_rank = environ.get("CLUSTERRUN_NODE_NAME") or environ.get(STORE)
+        task = rank if by_rank or not environ.get("SLURM_PROCID") else _integer(environ, "SLURM_PROCID")
         return DistEnv(
             rank=rank,
             local_rank=_integer(environ, "LOCAL_RANK"),
@@ -173,6 +176,9 @@ def fill_placeholders(arguments: Sequence[str], dist: DistEnv) -> list[str]:
 
 
 def _master(environ: Mapping[str, str]) -> tuple[str, int] | None:
+    if environ.get(STORE):
+        host, _, port = environ[STORE].rpartition(":")
+        return host, _integer({STORE: port}, STORE)
     if not environ.get("MASTER_ADDR") or not environ.get("MASTER_PORT"):
         return None
     return environ["MASTER_ADDR"], _integer(environ, "MASTER_PORT")

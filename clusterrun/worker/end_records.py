@@ -119,6 +119,14 @@ def first_failure_error(folder: Path) -> str | None:
         return None
 
 
+def first_failure_rank(folder: Path) -> int | None:
+    """Return the rank that failed first; None if none has, or it is not visible from this node yet."""
+    try:
+        return int(json.loads((folder / FIRST_FAILURE).read_bytes())["rank"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
 def has_failed(folder: Path) -> bool:
     """Return whether a rank has written first_failure.json."""
     return (folder / FIRST_FAILURE).exists()

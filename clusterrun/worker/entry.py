@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from . import distenv, user_code
+from . import distenv, launched, user_code
 from .distenv import DistEnv, RunEnv
 from .end_records import describe_error
 from .errors import WorkerError, nearest
@@ -55,6 +55,7 @@ def parse(argv: Sequence[str]) -> Request:
 
 def main(argv: Sequence[str]) -> int:
     """Run one rank, write its records into the attempt's folder, and return its exit status."""
+    argv = launched.adopt(argv)
     faulthandler.enable()
     gc.disable()  # imports create many objects that stay: collecting garbage meanwhile takes time for nothing
     try:
@@ -115,7 +116,7 @@ def _work(request: Request, dist: DistEnv, run: RunEnv, rank_exit: RankExit) -> 
     gc.freeze()
     gc.enable()
     group.set_default_timeout(run.pg_timeout)
-    os.environ.update(distenv.torch_variables(dist, run.run_id))
+    launched.set_variables(dist, run.run_id)
     here.enter("script")
     watch.start(in_process=request.mode != "command")
     arguments = distenv.fill_placeholders(request.arguments, dist)

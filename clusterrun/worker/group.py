@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as torch_dist
 
-from . import barriers, end_records
+from . import barriers, end_records, launched
 from .distenv import DistEnv, RunEnv
 from .errors import WorkerError
 
@@ -41,6 +41,7 @@ def start(dist: DistEnv, run: RunEnv, cuda_check: bool = True) -> torch.device:
     else:
         board = barriers.connect(dist, run, run.join_timeout)
         plan = barriers.join(board, dist, facts, run.join_timeout, run.node_names)
+    launched.agree(plan["ranks"])
     on_cuda = plan["device_type"] == "cuda"
     device = torch.device("cuda", facts["device"]) if on_cuda else torch.device("cpu")
     if not torch.cuda.is_available() or not on_cuda:
@@ -130,6 +131,7 @@ def _facts(dist: DistEnv, ask_uuid: bool) -> dict[str, Any]:
         "visible": visible,
         "device": device,
         "uuid": uuid,
+        **launched.facts(dist),
     }
 
 

@@ -38,10 +38,10 @@ def die_with_parent(parent: int) -> Callable[[], None]:
 
 
 class Labeler:
-    """Splits a stream into lines that begin with `RANK: `, in bounded memory."""
+    """Splits a stream into lines that begin with `RANK: ` (nothing if `world_size` is 0), in bounded memory."""
 
     def __init__(self, rank: int, world_size: int) -> None:
-        self.label = f"{rank:>{len(str(world_size - 1))}}: ".encode()
+        self.label = f"{rank:>{len(str(world_size - 1))}}: ".encode() if world_size else b""
         self.rest = b""
 
     def feed(self, data: bytes) -> bytes:
@@ -78,6 +78,7 @@ class Step:
     """The ranks of the step and its state; times are monotonic seconds."""
 
     grace: float
+    noun: str = "rank"
     ranks: list[Rank] = field(default_factory=list)
     failed: Rank | None = None
     stopped: bool = False
@@ -116,18 +117,21 @@ class Step:
         failed = [r for r in ended if r.status]
         if failed and self.failed is None and not self.stopped:
             self.failed = min(failed, key=lambda r: (r.status == 128 + signal.SIGTERM, r.rank))
-            print_message(f"rank {self.failed.rank} on {self.failed.node} exited with {self.failed.status}")
+            print_message(f"{self.noun} {self.failed.rank} on {self.failed.node} exited with {self.failed.status}")
             self.stop()
 
 
-def rank_environment(rank: int, nodes: int, per_node: int, devices: list[str] | None) -> dict[str, str]:
+def rank_environment(
+    rank: int, nodes: int, per_node: int, devices: list[str] | None, devices_per_task: int = 1
+) -> dict[str, str]:
     """Return the environment of a rank: torchrun's variables, its node's name, and its node's devices.
 
     `devices` are the machine's visible ones (None: run on the CPU).
     """
+    share = per_node * devices_per_task
     node, local = divmod(rank, per_node)
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM_", "SLURMD_", "PMI"))}
-    own = [] if devices is None else devices[node * per_node : (node + 1) * per_node]
+    own = [] if devices is None else devices[node * share : (node + 1) * share]
     return environment | {
         "RANK": str(rank),
         "LOCAL_RANK": str(local),
@@ -148,9 +152,12 @@ def visible_devices() -> list[str]:
     return [str(i) for i, _ in enumerate(sorted(Path("/proc/driver/nvidia/gpus").glob("*")))]
 
 
-def run(command: Sequence[str], nodes: int, per_node: int, devices: list[str] | None, grace: float) -> int:
+def run(
+    command: Sequence[str], nodes: int, per_node: int, devices: list[str] | None, grace: float,
+    devices_per_task: int = 1, label: bool = True,
+) -> int:  # fmt: skip
     """Run the step to its end and return its exit status."""
-    step, selector = Step(grace), selectors.DefaultSelector()
+    step, selector = Step(grace, "rank" if label else "the launcher, task"), selectors.DefaultSelector()
     wakeup, wakeup_in = socket.socketpair()
     wakeup.setblocking(False)
     wakeup_in.setblocking(False)
@@ -170,7 +177,7 @@ def run(command: Sequence[str], nodes: int, per_node: int, devices: list[str] | 
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                env=rank_environment(rank, nodes, per_node, devices),
+                env=rank_environment(rank, nodes, per_node, devices, devices_per_task),
                 start_new_session=True,
                 preexec_fn=preexec,
             )
@@ -181,7 +188,7 @@ def run(command: Sequence[str], nodes: int, per_node: int, devices: list[str] | 
         step.ranks.append(Rank(rank, f"local{rank // per_node}", process))
         for stream, target in ((process.stdout, 1), (process.stderr, 2)):
             assert stream is not None
-            selector.register(stream, selectors.EVENT_READ, (Labeler(rank, world), target))
+            selector.register(stream, selectors.EVENT_READ, (Labeler(rank, world if label else 0), target))
 
     open_until: float | None = None  # after all ranks have ended, their children may not keep the pipes open for long
     while len(selector.get_map()) > 1 or step.running():
@@ -243,11 +250,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--tasks-per-node", type=int, required=True)
     parser.add_argument("--devices", choices=("cuda", "cpu"), help="default: cuda where every rank gets a device")
     parser.add_argument("--grace", type=float, default=5.0, help="seconds between SIGTERM and SIGKILL")
+    parser.add_argument("--devices-per-task", type=int, default=1, help="for tasks that start their node's ranks")
+    parser.add_argument("--no-label", action="store_true", help="the tasks label their lines themselves")
     options = parser.parse_args(argv[:split])
     command = argv[split + 1 :]
     if not command:
         parser.error("no command after --")
-    world = options.nodes * options.tasks_per_node
+    world = options.nodes * options.tasks_per_node * options.devices_per_task
     if options.nodes < 1 or options.tasks_per_node < 1:
         parser.error("--nodes and --tasks-per-node must be at least 1")
     visible = visible_devices() if options.devices != "cpu" else []
@@ -255,8 +264,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         print_message(f"{world} ranks need {world} devices, {len(visible)} visible here")
         return 2
     return run(
-        command, options.nodes, options.tasks_per_node, visible if len(visible) >= world else None, options.grace
-    )
+        command, options.nodes, options.tasks_per_node, visible if len(visible) >= world else None, options.grace,
+        options.devices_per_task, not options.no_label,
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -174,7 +174,7 @@ launch() {
     # Local nodes are groups of processes on this machine, each with its own devices.
     mapfile -t CR_NODES < <(for ((i = 0; i < 1; i++)); do echo "local$i"; done)
     MASTER_ADDR=127.0.0.1
-    CR_CPUS=$(($(nproc) / (1 * CR_TASKS_PER_NODE)))
+    CR_CPUS=$(($(nproc) / 2))
     WORLD_SIZE=$((${#CR_NODES[@]} * CR_TASKS_PER_NODE))
 
     # The worker's variables; all others come from the scheduler.

@@ -17,8 +17,8 @@ from clusterrun.jobspec.spec import Command, JobSpec, Module, Script, Task
 from tests.hostile_texts import FORBIDDEN, NASTY, anything, hostile
 from tests.rendered_scripts import IDENTITY, PLACES, make_script, make_spec, sbatch_options
 
-TEXTS = [field.name for field in FIELDS
-         if field.kind == "text" and field.name not in ("scheduler", "template", "python", "mem", "time")]  # fmt: skip
+TEXTS = [field.name for field in FIELDS if field.kind == "text" and field.name not in (
+    "scheduler", "template", "python", "mem", "time", "launcher", "accelerate-config")]  # fmt: skip
 PLAIN = dict.fromkeys(TEXTS, "x")
 often = settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
 at_times = settings(often, max_examples=60)
@@ -84,6 +84,14 @@ def test_all_directives_at_once(values: dict[str, str]) -> None:
     options = dict(sbatch_options(script))
     assert {n: options[n] for n in values} == {n: v or "x" for n, v in values.items()}
     assert_shell(script)
+
+
+@at_times
+@given(hostile)
+def test_a_path_of_accelerates_yaml_is_one_word(name: str) -> None:
+    spec = make_spec(**{"launcher": "accelerate", "accelerate-config": f"/x/{name}", "gpus-per-node": 0})
+    (word,) = bash(line_of(make_script(spec), "CR_WORK=") + "\nprintf '%s\\0' \"${CR_WORK[5]}\"\n")
+    assert word == f"/x/{name}"
 
 
 @often

@@ -39,6 +39,14 @@ SPECS: dict[str, tuple[dict[str, Any], bool]] = {
     ),
     "module": ({"work": Module("pkg.train", ("--name", "a b", "--", "-x")), "gpus_per_node": 8}, False),
     "command": ({"work": Command("/usr/bin/env", ("true",)), "tasks_per_node": 2, "requeue": True}, True),
+    "torchrun": (
+        {"nodes": 2, "gpus_per_node": 4, "cpus_per_task": 6, "launcher": "torchrun", "max_restarts": 2},
+        False,
+    ),
+    "none_local": (
+        {"work": Command("/home/ann/run.sh"), "nodes": 2, "tasks_per_node": 4, "launcher": "none"},
+        True,
+    ),
     "all_options": (
         {
             "nodes": 3,

@@ -354,3 +354,29 @@ def test_other_options_pass(argument: str) -> None:
 @given(st.text())
 def test_any_argument_has_an_option_or_none(text: str) -> None:
     assert sbatch_option(text) == "" or text.startswith("-")
+
+
+@pytest.mark.parametrize("launcher", ["srun", "torchrun", "accelerate", "deepspeed", "none"])
+def test_a_launcher_changes_the_tasks_and_not_the_ranks(launcher: str) -> None:
+    made = spec(nodes=2, gpus_per_node=4, launcher=launcher)
+    assert (made.tasks_per_node, made.world_size) == (4, 8)
+    assert made.workers_per_node == (1 if launcher == "none" else 4)
+
+
+@pytest.mark.parametrize(
+    ("work", "options", "message"),
+    [
+        (SCRIPT, {"launcher": "mpirun"}, "--launcher must be srun, torchrun, accelerate, deepspeed or none"),
+        (SCRIPT, {"max_restarts": 2}, "--max-restarts works only with --launcher torchrun, not srun"),
+        (
+            SCRIPT,
+            {"launcher": "none", "max_restarts": 0},
+            "--max-restarts works only with --launcher torchrun, not none",
+        ),
+        (SCRIPT, {"launcher": "torchrun", "accelerate_config": "c.yaml"}, "--accelerate-config works only with"),
+        (TASK, {"launcher": "none"}, "--launcher none: lm does not start its own ranks"),
+    ],
+)
+def test_a_launcher_refuses_what_it_cannot_run(work: Work, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(RequestError, match=re.escape(message)):
+        spec(work, gpus_per_node=0, **options)

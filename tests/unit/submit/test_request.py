@@ -12,6 +12,7 @@ from clusterrun.errors import RequestError
 from clusterrun.jobspec.fields import Value
 from clusterrun.jobspec.spec import Command, Module, Script, Task
 from clusterrun.submit import request
+from clusterrun.submit.accelerate_config import check_accelerate_config
 from clusterrun.submit.request import SubmitArgs
 from tests.rendered_scripts import make_script, make_spec
 
@@ -205,3 +206,43 @@ def test_fp16_is_refused_for_a_script_and_beside_a_typed_precision(project: Path
         read(project, "train.py", fp16=True)
     with pytest.raises(RequestError, match="--fp16 and --set precision conflict"):
         read(project, fp16=True, set={"precision": "bf16"})
+
+
+YAML = "compute_environment: LOCAL_MACHINE\nnum_machines: {}\nnum_processes: {}\nmixed_precision: bf16\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (YAML.format(2, 8), ""),
+        ("mixed_precision: bf16\n", ""),
+        (
+            YAML.format(1, 4),
+            "num_machines: 1 and num_processes: 4, but the job has num_machines: 2 and num_processes: 8",
+        ),
+        (YAML.format(2, 4), "num_processes: 4, but the job has num_processes: 8"),
+        (YAML.format(2, -1), "num_processes: -1"),
+        ("compute_environment: AMAZON_SAGEMAKER\n", "LOCAL_MACHINE"),
+        ("a: [", "cannot be parsed"),
+        ("just text", "LOCAL_MACHINE"),
+    ],
+)
+def test_accelerates_yaml_must_fit_the_job(tmp_path: Path, text: str, message: str) -> None:
+    pytest.importorskip("yaml")
+    config = tmp_path / "c.yaml"
+    config.write_text(text)
+    job = make_spec(
+        nodes=2, gpus_per_node=4, python=sys.executable, launcher="accelerate", accelerate_config=str(config)
+    )
+    env = {"PATH": "/usr/bin:/bin"}
+    if not message:
+        check_accelerate_config(job, env)
+        return
+    with pytest.raises(RequestError) as caught:
+        check_accelerate_config(job, env)
+    assert message in str(caught.value) and str(config) in str(caught.value)
+
+
+def test_a_relative_yaml_starts_from_the_current_folder(project: Path) -> None:
+    request = read(project, "../train.py", cwd=project / "sub", launcher="accelerate", accelerate_config="c.yaml")
+    assert request.values["accelerate-config"].value == str(project / "sub" / "c.yaml")

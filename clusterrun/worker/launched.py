@@ -1,0 +1,104 @@
+"""A rank that another launcher started (launchers.py): its output, its end, and the variables of the user's code."""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from . import distenv
+from .distenv import STORE, DistEnv
+from .errors import WorkerError
+from .local_launcher import die_with_parent
+from .rendezvous import port_range
+
+OUTPUTS = "CLUSTERRUN_OUTPUTS"  # the launcher's process id, then its two pipes for each local rank
+RANKS = "CLUSTERRUN_RANKS_PER_NODE"  # with none: the ranks that the user's program starts on a node
+RESTARTS, PORT = "CLUSTERRUN_RESTARTS", "CLUSTERRUN_FREE_PORT"  # what the ranks agree on at the join barrier
+# set for torchrun's agents; a torchrun in the user's code must not take them
+OF_THE_LAUNCHER = ("PET_RDZV_ENDPOINT", "PET_RDZV_ID", "PET_LOCAL_ADDR", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE", STORE)
+
+
+def adopt(argv: Sequence[str]) -> Sequence[str]:
+    """In a rank that a launcher started: write into its pipes, end when it ends, and remove an earlier start's records.
+
+    Return the worker's arguments; deepspeed's `--local_rank=N` becomes the first of the user's code. The kernel kills
+    this process with the launcher: torchrun gives each rank a session that no kill of the launcher's group reaches.
+    """
+    if OUTPUTS not in os.environ:
+        return argv
+    launcher, *pipes = map(int, os.environ.pop(OUTPUTS).split())
+    die_with_parent(launcher)()
+    local = int(os.environ.get("LOCAL_RANK") or 0)
+    for target, pipe in zip((1, 2), pipes[2 * local :], strict=False):
+        descriptor = os.open(f"/proc/{launcher}/fd/{pipe}", os.O_WRONLY)
+        os.dup2(descriptor, target)
+        os.close(descriptor)
+    rank, folder = os.environ.get("RANK") or "0", os.environ.get("CLUSTERRUN_ATTEMPT_DIR")
+    if folder and int(os.environ.get("TORCHELASTIC_MAX_RESTARTS") or 0):
+        Path(folder, f"rank-{rank}.end").unlink(missing_ok=True)
+        if rank == "0":
+            Path(folder, "first_failure.json").unlink(missing_ok=True)
+    if argv and argv[0].startswith("--local_rank="):
+        flag, mode, *rest = argv
+        target = rest.index("--") + 2 if "--" in rest[:1] else 1
+        return [mode, *rest] if mode == "task" else [mode, *rest[:target], flag, *rest[target:]]
+    return argv
+
+
+def facts(dist: DistEnv) -> dict[str, Any]:
+    """Return what this rank adds to its facts at the join barrier; `agree` uses them."""
+    if RANKS not in os.environ and STORE not in os.environ:
+        return {}
+    port = find_free_port() if dist.rank == 0 else None
+    return {"free_port": port, "restarts": int(os.environ.get("TORCHELASTIC_RESTART_COUNT") or 0)}
+
+
+def agree(ranks: Sequence[dict[str, Any]]) -> None:
+    """Keep what all ranks must have in common, from the facts of all.
+
+    torchrun counts the restarts of each node by itself. The sum is the same on all nodes and grows with every restart.
+    """
+    if RANKS in os.environ or STORE in os.environ:
+        os.environ[PORT] = str(ranks[0]["free_port"])
+        os.environ[RESTARTS] = str(sum(r["restarts"] for r in ranks if r["local_rank"] == 0))
+
+
+def set_variables(dist: DistEnv, run_id: str) -> None:
+    """Set the variables of the user's code: torchrun's, or with none those that start one launcher per node."""
+    variables = distenv.torch_variables(dist, run_id)
+    if RANKS in os.environ:
+        for name in variables:
+            os.environ.pop(name, None)
+        host = dist.master[0] if dist.master else "127.0.0.1"
+        variables = {
+            "NNODES": str(dist.world_size),
+            "NODE_RANK": str(dist.rank),
+            "NPROC_PER_NODE": os.environ[RANKS],
+            "MASTER_ADDR": host,
+            "MASTER_PORT": os.environ[PORT],
+        }
+    elif STORE in os.environ:
+        for name in OF_THE_LAUNCHER:
+            os.environ.pop(name, None)
+        variables["TORCHELASTIC_RESTART_COUNT"] = os.environ[RESTARTS]
+        variables["TORCHELASTIC_MAX_RESTARTS"] = os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")
+        if (
+            os.environ[RESTARTS] != "0"
+        ):  # the run's store holds the keys of the earlier process groups: rank 0 opens one
+            variables |= {"MASTER_PORT": os.environ[PORT], "TORCHELASTIC_USE_AGENT_STORE": "False"}
+    os.environ.update(variables)
+
+
+def find_free_port() -> int:
+    """Return a port of this node that nobody listens on, below the ephemeral range; it is not held."""
+    ports = port_range()
+    for port in random.SystemRandom().choices(ports, k=1000):
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("", port))
+            return port
+    raise WorkerError("no free port on this node")

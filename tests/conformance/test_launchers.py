@@ -1,0 +1,150 @@
+"""Two nodes of two ranks under each launcher, on this machine and on Slurm: output, labels, failures, signals, ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from lab.cluster import Lab
+from tests.installed_command import SCRIPTS, Job, Site, read_json, until
+
+SCHEDULERS = {"local": None, "slurm": "lab"}
+SHAPE = ("--nodes", "2", "--gpus-per-node", "0", "--tasks-per-node", "2")
+JOINS = str(SCRIPTS / "joins.py")
+no_deepspeed = pytest.mark.skipif(find_spec("deepspeed") is None, reason="deepspeed is not a dependency")
+LAUNCHERS = ["torchrun", "accelerate", pytest.param("deepspeed", marks=no_deepspeed)]
+LIMIT = 180  # seconds; each rank imports torch, and so does each launcher
+
+
+@pytest.fixture(scope="module", params=SCHEDULERS)
+def site(request: pytest.FixtureRequest, new_site: Callable[[Lab | None], Site]) -> Site:
+    lab = SCHEDULERS[request.param]
+    return new_site(request.getfixturevalue(lab) if lab else None)
+
+
+def launch(site: Site, launcher: str, *words: str) -> Job:
+    return site.submit(*SHAPE, "--launcher", launcher, *words)
+
+
+def lines_of(job: Job, stream: str = "out") -> list[str]:
+    path = job.out if stream == "out" else job.err
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def statuses(job: Job) -> dict[int, int]:
+    found = [json.loads(path.read_text()) for path in job.attempts()[-1].glob("rank-*.end")]
+    return {record["rank"]: record["status"] for record in found}
+
+
+def processes(job: Job) -> list[int]:
+    """The pids of the job's ranks that still run; the lab's nodes are on this machine too."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if str(job.run_dir).encode() in path.read_bytes() and b"joins.py" in (path.parent / "cmdline").read_bytes():
+                found.append(int(path.parent.name))
+        except OSError:
+            continue
+    return found
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_ranks_meet_and_each_line_has_its_ranks_label(site: Site, launcher: str) -> None:
+    job = launch(site, launcher, "--", JOINS, "well", "$local_rank $$", "--", "-x")
+    assert site.wait_state(job, "COMPLETED", "FAILED", timeout=LIMIT)["state"] == "COMPLETED", job.err.read_text()
+    for rank in range(4):
+        assert f"{rank}: rank {rank} of 4: sum 6 ['$local_rank $$', '--', '-x']" in lines_of(job)
+        assert f"{rank}: error line of {rank}" in lines_of(job, "err")
+    assert statuses(job) == dict.fromkeys(range(4), 0)
+    ranks = (job.start() or {})["ranks"]
+    assert [(r["rank"], r["task"], r["node_rank"]) for r in ranks] == [(0, 0, 0), (1, 1, 0), (2, 2, 1), (3, 3, 1)]
+    assert len({r["node"] for r in ranks[:2]}) == len({r["node"] for r in ranks[2:]}) == 1
+    assert ranks[0]["node"] < ranks[2]["node"]  # in the scheduler's order
+    shown = site.cli("logs", job.id, "--rank", "3").stdout
+    assert "rank 3 of 4" in shown and "rank 2 of 4" not in shown
+
+
+def test_the_exit_status_is_the_failing_ranks(site: Site) -> None:
+    job = launch(site, "torchrun", "--", JOINS, "fail")
+    state = site.wait_state(job, "FAILED", timeout=LIMIT)
+    assert state["exit_status"] == 7
+    first = read_json(job.attempts()[-1] / "first_failure.json") or {}
+    assert (first["rank"], first["status"]) == (3, 7)
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_a_killed_rank_is_named_and_its_last_line_is_kept(site: Site, launcher: str) -> None:
+    job = launch(site, launcher, "--", JOINS, "kill")
+    state = site.wait_state(job, "FAILED", timeout=LIMIT)
+    assert state["exit_status"] == 137, job.err.read_text()
+    assert "3: " + "last line " * 50 in job.out.read_text()
+    said = site.cli("why", job.id, status=None).stdout
+    assert "rank 3" in said and ("SIGKILL" in said or "killed" in said), said
+    until(lambda: not processes(job), 20, lambda: f"{processes(job)} still run")
+
+
+def test_ranks_that_fail_are_restarted_and_meet_again(site: Site) -> None:
+    job = launch(site, "torchrun", "--max-restarts", "2", "--", JOINS, "once")
+    assert site.wait_state(job, "COMPLETED", "FAILED", timeout=LIMIT)["state"] == "COMPLETED", job.err.read_text()
+    assert all(f"{rank}: rank {rank} after a restart" in lines_of(job) for rank in range(4))
+    assert statuses(job) == dict.fromkeys(range(4), 0)
+    assert not (job.attempts()[-1] / "first_failure.json").exists()
+
+
+def test_cancel_leaves_no_process_behind(site: Site) -> None:
+    job = launch(site, "torchrun", "--max-restarts", "2", "--", JOINS, "wait")
+    until(lambda: sum("rank" in line and "of 4" in line for line in lines_of(job)) == 4, LIMIT)
+    assert len(processes(job)) >= 4
+    site.cli("cancel", job.id, "--yes")
+    site.wait_state(job, "CANCELLED")
+    until(lambda: not processes(job), 20, lambda: f"{processes(job)} still run")
+
+
+def test_ranks_end_with_their_launcher(site: Site) -> None:
+    job = launch(site, "torchrun", "--", JOINS, "wait")
+    until(lambda: sum("rank" in line and "of 4" in line for line in lines_of(job)) == 4, LIMIT)
+    ranks = {r["pid"] for r in (job.start() or {})["ranks"]}
+    launchers = [pid for pid in processes(job) if b"\0launch\0torchrun\0" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    ours = [pid for pid in launchers if ranks & set(map(int, children(pid)))]
+    os.kill(ours[0], signal.SIGKILL)
+    assert site.wait_state(job, "FAILED", timeout=60)["exit_status"] in (1, 137)
+    until(lambda: not processes(job), 20, lambda: f"{processes(job)} still run")
+
+
+def children(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+
+
+def test_a_built_in_task_saves_on_sigterm(site: Site) -> None:
+    settings = ("steps=1000000", "vocab=300", "seq_len=16", "global_batch_size=8", "eval_every=0", "log_every=5")
+    chosen = [word for setting in settings for word in ("--set", setting)]
+    job = site.submit(*SHAPE, "--launcher", "torchrun", *chosen, "lm")
+    metrics = job.run_dir / "metrics.jsonl"
+    until(lambda: metrics.exists() and len(metrics.read_text().splitlines()) > 1, LIMIT, job.err.read_text)
+    if site.lab:
+        assert site.lab.run(["scancel", "--signal=TERM", job.id + ".0"]).returncode == 0
+        assert site.wait_state(job, "FAILED", timeout=LIMIT)["exit_status"] == 85
+    else:
+        site.cli("cancel", job.id, "--yes")
+        site.wait_state(job, "CANCELLED")
+    stopped = read_json(job.attempts()[-1] / "stopped") or {}
+    assert stopped["reason"] == "SIGTERM"
+    assert (job.run_dir / "checkpoints" / "latest").read_text().strip() == f"step-{stopped['step']:08d}"
+    assert statuses(job) == dict.fromkeys(range(4), 0)
+
+
+def test_with_none_a_shell_script_starts_its_own_torchrun(site: Site) -> None:
+    job = launch(site, "none", "--", str(SCRIPTS / "starts_torchrun.sh"), JOINS, "well")
+    assert site.wait_state(job, "COMPLETED", "FAILED", timeout=LIMIT)["state"] == "COMPLETED", job.err.read_text()
+    out = lines_of(job)
+    for node in (0, 1):
+        assert f"{node}: node {node} of 2, world '', rank ''" in out
+        for rank in (2 * node, 2 * node + 1):
+            assert f"{node}: rank {rank} of 4: sum 6 []" in out
+    assert statuses(job) == {0: 0, 1: 0}  # one record per node

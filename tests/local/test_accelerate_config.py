@@ -1,0 +1,50 @@
+"""Parts of accelerate's YAML reach the script, and a YAML of another shape is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from lab.cluster import Lab
+from tests.installed_command import SCRIPTS, Site
+
+YAML = """compute_environment: LOCAL_MACHINE
+distributed_type: {}
+mixed_precision: bf16
+num_machines: 1
+num_processes: {}
+machine_rank: 0
+main_training_function: main
+"""
+FSDP = YAML.format("FSDP", 2) + "fsdp_config:\n  fsdp_version: 2\n"
+
+
+@pytest.fixture(scope="module")
+def site(new_site: Callable[[Lab | None], Site]) -> Site:
+    return new_site(None)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "text", "shown"),
+    [
+        (2, YAML.format("MULTI_GPU", 2), "precision bf16 fsdp None accelerator bf16 of 2"),
+        (2, FSDP, "precision bf16 fsdp true"),
+        (1, YAML.format("'NO'", 1), "precision bf16 fsdp None accelerator bf16 of 1"),
+    ],
+    ids=["multi", "fsdp", "one"],
+)
+def test_precision_and_fsdp_reach_the_script(site: Site, ranks: int, text: str, shown: str) -> None:
+    (site.project / "c.yaml").write_text(text)
+    words = ("--tasks-per-node", str(ranks), "--launcher", "accelerate", "--accelerate-config", "c.yaml")
+    job = site.submit("--gpus-per-node", "0", *words, "--", str(SCRIPTS / "shows_precision.py"))
+    assert site.wait_state(job, "COMPLETED", "FAILED", timeout=180)["state"] == "COMPLETED", job.err.read_text()
+    lines = [line for line in job.out.read_text().splitlines() if "precision" in line]
+    assert sorted(lines) == [f"{rank}: {shown}" for rank in range(ranks)]
+
+
+def test_a_yaml_of_another_shape_is_refused(site: Site) -> None:
+    (site.project / "c.yaml").write_text(YAML.format("MULTI_GPU", 8))
+    words = ("--gpus-per-node", "0", "--launcher", "accelerate", "--accelerate-config", "c.yaml")
+    done = site.cli("submit", *site.scheduler, *words, "--", str(SCRIPTS / "shows_precision.py"), status=2)
+    assert "num_processes: 8, but the job has num_processes: 1" in done.stderr
