@@ -12,7 +12,7 @@ from clusterrun.submit import accelerate_yaml
 
 
 def check_accelerate_config(spec: JobSpec, environ: Mapping[str, str]) -> None:
-    """Raise RequestError if the YAML is unreadable or if its machines and processes are not the job's nodes and ranks."""
+    """Raise RequestError if the YAML is unreadable, or its machines and processes are not the nodes and ranks."""
     path = Path(spec.accelerate_config)
     what = f"--accelerate-config: {path}"
     if not path.is_file():
