@@ -112,7 +112,8 @@ class LabSpec:
 
         `user="nobody"` runs the command as that user and nobody else: their own group, none of root's.
         """
-        options = {"text": True, "errors": "surrogateescape", "timeout": 60, "check": False, **kwargs}
+        decoded = {"text": True, "errors": "surrogateescape"} if kwargs.get("text", True) else {}
+        options = {**decoded, "timeout": 60, "check": False, **kwargs}
         env = {**self.full_env(), **(kwargs.get("env") or {})}
         if user := kwargs.get("user"):
             entry = pwd.getpwnam(user)
