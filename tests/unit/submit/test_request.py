@@ -224,7 +224,7 @@ YAML = "compute_environment: LOCAL_MACHINE\nnum_machines: {}\nnum_processes: {}\
         (YAML.format(2, -1), "num_processes: -1"),
         ("compute_environment: AMAZON_SAGEMAKER\n", "LOCAL_MACHINE"),
         ("a: [", "cannot be parsed"),
-        ("just text", "LOCAL_MACHINE"),
+        ("just text", "not an accelerate configuration"),
     ],
 )
 def test_accelerates_yaml_must_fit_the_job(tmp_path: Path, text: str, message: str) -> None:
