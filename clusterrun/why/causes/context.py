@@ -33,7 +33,10 @@ _CARRIED_ON = re.compile(r"(?i)using|skip|fall(?:ing|s)? ?back|ignor|instead|scr
 _COMPILER = re.compile(
     r"fatal error: |unsupported GNU version|nvcc fatal|cannot find -l"
 )  # printed before ninja's own status
-_NCCL_FAILED = re.compile(r"NCCL WARN (?P<what>(?:Cuda failure|Call to \w+ failed|failed to open CUDA IPC).{0,200})")
+_NCCL_FAILED = re.compile(
+    r"NCCL WARN (?P<what>(?:Cuda failure|Call to \w+ failed|failed to open CUDA IPC|NET/OFI Unable to register)"
+    r".{0,200})"
+)
 _LAST_ERROR = re.compile(r"NCCL WARN (?P<what>(?!.*Missing|.*NCCL_).{8,200})")
 
 
@@ -79,7 +82,8 @@ def with_reason(best: LogFinding, findings: Sequence[LogFinding], logs: Sequence
 
 def _nccl_reason(lines: Sequence[Line], best: LogFinding) -> str:
     """Return NCCL's reason: the line after ``Last error:``, else its last warning before the error."""
-    after = [split_rank(line)[1].strip() for line in lines[best.index : best.index + 8]]
+    following = lines[best.index : best.index + _NEAR]  # lines of other ranks may be among them
+    after = [split_rank(line)[1].strip() for line in following if line.rank == lines[best.index].rank][:8]
     if "Last error:" in after[:-1]:
         return after[after.index("Last error:") + 1][:200]
     before = (
