@@ -82,7 +82,8 @@ def test_the_exit_status_is_the_failing_ranks(site: Site) -> None:
 def test_a_killed_rank_is_named_and_its_last_line_is_kept(site: Site, launcher: str) -> None:
     job = launch(site, launcher, "--", JOINS, "kill")
     state = site.wait_state(job, "FAILED", timeout=LIMIT)
-    assert state["exit_status"] == 137, job.err.read_text()
+    # a rank that lost the connection may exit with 1 before the launcher has seen the signal
+    assert state["exit_status"] in (137, 1), job.err.read_text()
     assert "3: " + "last line " * 50 in job.out.read_text()
     said = site.cli("why", job.id, status=None).stdout
     assert "rank 3" in said and ("SIGKILL" in said or "killed" in said), said

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from itertools import takewhile
 
 from clusterrun.reasons import words
 from clusterrun.why.causes.select import TABLE
@@ -45,7 +46,8 @@ def test_slurm_knows_each_command(lab: Lab) -> None:
             line = re.sub(r"JobId=\d+|\bJOB\b", lambda m: f"JobId={job}" if "=" in m[0] else job, line)
             argv = shlex.split(line)
             if argv[0] in ("sbatch", "srun"):  # a mention of an option
-                done = lab.run([argv[0], *[word for word in argv[1:] if word.startswith("--")], "--usage"])
+                own = takewhile(lambda word: word not in ("torchrun", "python"), argv[1:])  # then the program's options
+                done = lab.run([argv[0], *[word for word in own if word.startswith("--")], "--usage"])
                 assert not NOT_KNOWN.search(done.stdout + done.stderr), (line, done)
                 continue
             if argv[0] == "scontrol" and len(argv) == 2 and argv[1] != "ping":  # a mention of a verb
