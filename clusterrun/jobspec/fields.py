@@ -206,6 +206,11 @@ def sbatch_option(argument: str) -> str:
     return ""
 
 
+def is_own_variable(name: str) -> bool:
+    """Return whether clusterrun sets this variable itself (``MASTER_PORT``, ``RANK``)."""
+    return _OWN_VARIABLES.fullmatch(name) is not None
+
+
 def _require(good: bool, field: Field, value: Value, expected: str) -> None:
     flag = f"--{field.name}"
     if not good:
@@ -237,7 +242,7 @@ def _check_env(variables: Mapping[str, Any], source: str) -> None:
             raise RequestError(f"--env: {key!r} is not a valid variable name ({source})")
         if not isinstance(text, str):
             raise RequestError(f"--env: the value of {key} must be a string ({source})", hint=f'write {key} = "{text}"')
-        if _OWN_VARIABLES.fullmatch(key):
+        if is_own_variable(key):
             raise RequestError(f"--env: {key} is set by clusterrun ({source})", hint="remove it")
         if _BASH_VARIABLES.fullmatch(key):
             raise RequestError(f"--env: {key} is reserved by bash ({source})", hint="remove it")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from clusterrun.errors import RequestError
-from clusterrun.jobspec.fields import FIELD, Value
+from clusterrun.jobspec.fields import FIELD, Value, is_own_variable
 from clusterrun.submit import accelerate_yaml
 from clusterrun.submit.launcher_options import (
     ACCELERATE,
@@ -106,7 +106,7 @@ def without_python(words: Sequence[str]) -> list[str]:
 def launcher_of(words: Sequence[str]) -> tuple[str, list[str]] | None:
     """Return the launcher that a command starts, and the words after its name; None if it starts none."""
     rest = without_python(words)
-    if not rest or rest[0].endswith(".py"):
+    if not rest or rest[0].endswith(".py") or rest[0].startswith(("./", "../")):  # the user's own program
         return None
     rest = rest[1:] if rest[0] == "-m" else [Path(rest[0]).name, *rest[1:]]
     for title, (_, starts) in _LAUNCHERS.items():
@@ -133,7 +133,7 @@ def find_launch(words: Sequence[str], place: Place) -> Launch | None:
     start = prefix_length(words)
     named = launcher_of(words[start:])
     if named is None:
-        if words and Path(words[0]).name == "accelerate":
+        if words and Path(words[0]).name == "accelerate" and not words[0].startswith(("./", "../")):
             line = shlex.join(words)
             raise RequestError(f"{' '.join(words[:2])} trains nothing", hint=f"run it without clusterrun: {line}")
         return None
@@ -144,6 +144,8 @@ def find_launch(words: Sequence[str], place: Place) -> Launch | None:
             launch.own.append(name)
             if not launch.ranks and not launch.total:
                 launch.ranks = Value(len(text.split(",")), f"--gpus-per-node from {name}")
+        elif is_own_variable(name):
+            launch.own.append(name)
         else:
             launch.set_env(name, text, f"--env before {launch.title}")
     inner = find_launch(launch.program, place)

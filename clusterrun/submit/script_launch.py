@@ -32,6 +32,7 @@ _SHELL = re.compile(r"(ba|z|k|da)?sh")
 _SHEBANG = re.compile(r"#!\s*(\S*/)?(env\s+(-\S+\s+)*)?(\S*/)?(ba|z|k|da)?sh\b")
 _WRAPPERS = ("uv", "poetry", "pipenv", "pdm", "conda", "mamba", "micromamba", "singularity", "apptainer", "numactl",
              "taskset", "timeout", "nice", "nsys", "stdbuf")  # fmt: skip
+_OF_RANKS = ("tasks-per-node", "env", "setup")  # options that a program which starts its own ranks sets itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +49,14 @@ def refuse_scripts(words: Sequence[str], given: Values, below: Values, place: Pl
     """Raise RequestError if a command is sbatch, a shell script that starts a launcher, or a wrapper around one."""
     words = list(words)
     if Path(words[0]).name in _WRAPPERS:
-        found = (find_launch(words[at:], place) for at in range(1, len(words)))
-        launch = next((one for one in found if one is not None), None)
-        if launch is not None:
-            line = format_line({**given, **job_options(launch, given, below)}, launch.program)
-            raise RequestError(f"{words[0]} starts {launch.title}, which starts its own ranks", hint=line)
+        at = _wrapped_launcher(words)
+        if at is not None and (named := launcher_of(words[at:])) is not None:
+            shape: Values = {}
+            with contextlib.suppress(RequestError):
+                if (launch := find_launch(words[at:], place)) is not None:
+                    shape = {n: v for n, v in job_options(launch, given, below).items() if n not in _OF_RANKS}
+            line = format_line({**given, **shape, "launcher": Value("none", "")}, words)
+            raise RequestError(f"{words[0]} starts {named[0]}, which starts its own ranks", hint=line)
     script = _script_of(words, place.cwd)
     if script is None:
         return
@@ -60,6 +64,8 @@ def refuse_scripts(words: Sequence[str], given: Values, below: Values, place: Pl
 
     def is_command(one: Sequence[str]) -> bool:
         rest = one[prefix_length(one) :]
+        if {"--version", "--help", "-h"} & {*rest}:
+            return False
         return launcher_of(rest) is not None or (batch and without_python(rest) != list(rest))
 
     parsed = parse_script(script.text, script.arguments, is_command)
@@ -71,6 +77,19 @@ def refuse_scripts(words: Sequence[str], given: Values, below: Values, place: Pl
             f"{script.name} starts {named[0] if named else 'ranks'}, which starts its own ranks",
             hint=_line(script, parsed, words, given, below, place),
         )
+
+
+def _wrapped_launcher(words: Sequence[str]) -> int | None:
+    """Return where the launcher begins in a wrapper's line (``uv run torchrun …``), None if it starts none.
+
+    A word after an option may be the option's value (``uv run --with accelerate``), so it does not count.
+    """
+    for at in range(1, len(words)):
+        if launcher_of(words[at:]) is not None and not words[at - 1].startswith("-"):
+            return at
+        if words[at].endswith(".py") or re.fullmatch(r"python[0-9.]*", Path(words[at]).name):
+            return None  # the program: the rest is its arguments
+    return None
 
 
 def _batch_message(script: _Found, parsed: ShellScript) -> str:
@@ -133,7 +152,7 @@ def _line(script: _Found, parsed: ShellScript, words: Sequence[str], given: Valu
     values = [str(value.value) for name, value in launch.options.items() if name != "setup"]
     unknown = any("$" in word for word in [*launch.program, *values])
     if script.sbatch is None and (launch.refusal or unknown or parsed.lost or not parsed.exact):
-        kept = {name: value for name, value in options.items() if name not in ("tasks-per-node", "env", "setup")}
+        kept = {name: value for name, value in options.items() if name not in _OF_RANKS}
         return format_line({**kept, "launcher": Value("none", "")}, words)
     refuse_shapes(" ".join(launch.program), f"the launcher's line in {script.name}", "read from the script")
     if launch.refusal and launch.instead.get("launcher") != "none":

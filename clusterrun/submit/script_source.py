@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -35,8 +36,10 @@ def local_rank_option(source: str) -> str:
 
     Declared means a string argument of ``add_argument``, or of click's ``option``.
     """
+    if "--local_rank" not in source and "--local-rank" not in source:
+        return ""
     for node in ast.walk(_tree(source)):
-        if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in ("add_argument", "option"):
+        if isinstance(node, ast.Call) and _name(node.func) in ("add_argument", "option"):
             for one in node.args:
                 if isinstance(one, ast.Constant) and one.value in ("--local_rank", "--local-rank"):
                     return str(one.value)
@@ -55,8 +58,19 @@ def mpi_name(source: str) -> str:
     return found[1] if found else ""
 
 
+def has_subcommands(source: str) -> bool:
+    """Return whether a script may declare options of subcommands, which are not accepted before the subcommand."""
+    return re.search(r"\badd_subparsers\(|\.group\(", source) is not None
+
+
+def _name(node: ast.expr) -> str:
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
 def _tree(source: str) -> ast.AST:
     try:
-        return ast.parse(source)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the script's own, which Python shows when it runs
+            return ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return ast.Module([], [])

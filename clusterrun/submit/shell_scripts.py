@@ -28,6 +28,7 @@ _VARIABLE = re.compile(
     r"\"\$@\"|\$(?:(?P<plain>[A-Za-z_]\w*|[@*#\d])|\{(?P<name>[A-Za-z_]\w*|[@*\d]+)(?::?[-=](?P<default>[^{}]*))?\})",
     re.ASCII,
 )
+_HERE_DOCUMENT = re.compile(r"(?<!<)<<-?\s*['\"]?([A-Za-z_]\w*)")
 _REDIRECTION = re.compile(r"\s+(?:[12&]?>>?|\|&?|&$).*")
 
 
@@ -161,9 +162,17 @@ def _words(line: str) -> list[str] | None:
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Yield line number and text of each command line, continuations joined, comments and empty lines left out."""
-    joined, first = "", 0
+    """Yield line number and text of each command line, continuations joined.
+
+    Comments, empty lines and the text of here-documents are left out.
+    """
+    joined, first, here = "", 0, ""
     for number, line in enumerate(text.splitlines(), 1):
+        if here:
+            here = "" if line.strip() == here else here
+            continue
+        if opened := _HERE_DOCUMENT.search(line):
+            here = opened[1]
         first = first if joined else number
         if line.lstrip().startswith("#") and not joined:
             continue

@@ -9,7 +9,7 @@ from clusterrun.jobspec.fields import Value
 from clusterrun.submit.launch_shape import Values, format_line, job_options, refused_line
 from clusterrun.submit.launchers import Place, add_local_rank, find_launch, without_python
 from clusterrun.submit.script_launch import refuse_scripts
-from clusterrun.submit.script_source import knows_local_rank, local_rank_option, source_of
+from clusterrun.submit.script_source import has_subcommands, knows_local_rank, local_rank_option, source_of
 
 
 def translate(
@@ -23,11 +23,15 @@ def translate(
     """
     launcher = given.get("launcher") or below.get("launcher")
     if launcher is not None and launcher.value != "srun":
+        if launcher.value != "none" and (nested := find_launch(list(words), place)) is not None and nested.program:
+            line = format_line({**given, **job_options(nested, given, below)}, nested.program)
+            raise RequestError(f"--launcher {launcher.value} would start {nested.title} once per rank", hint=line)
         return tuple(words), {}
     launch = find_launch(list(words), place)
     if launch is None:
-        refuse_scripts(words, given, below, place)
-        return _with_local_rank(words, place, notify), {}
+        if launcher is None:  # with --launcher srun the user knows that the script fits one rank per GPU
+            refuse_scripts(words, given, below, place)
+        return (tuple(words) if _is_single(given, below) else _with_local_rank(words, place, notify)), {}
     if not launch.program:
         raise RequestError(f"{launch.title}: no script or program", hint="clusterrun submit -- train.py")
     options = job_options(launch, given, below)
@@ -44,6 +48,17 @@ def translate(
     return tuple(launch.program), options
 
 
+def _is_single(given: Values, below: Values) -> bool:
+    """Return whether the options ask for one rank in all."""
+
+    def number(name: str, default: int) -> object:
+        value = given.get(name) or below.get(name)
+        return default if value is None else value.value
+
+    nodes, gpus = number("nodes", 1), number("gpus-per-node", -1)
+    return nodes == 1 and number("tasks-per-node", 1) == 1 and gpus in (0, 1)
+
+
 def _with_local_rank(words: Sequence[str], place: Place, notify: Callable[[str], None]) -> tuple[str, ...]:
     """Return a command with the local rank as an argument, if its script declares that option and reads no variable."""
     program = without_python(words)
@@ -52,6 +67,7 @@ def _with_local_rank(words: Sequence[str], place: Place, notify: Callable[[str],
     if (
         not option
         or knows_local_rank(source)
+        or has_subcommands(source)
         or any(word.partition("=")[0] in ("--local_rank", "--local-rank") for word in program)
     ):
         return tuple(words)

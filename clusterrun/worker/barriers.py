@@ -68,7 +68,8 @@ class SealedStore:
     def other_keys(self) -> list[str]:
         """Return the keys that are not the worker's; none if this torch cannot list keys."""
         keys = self._whole.list_keys() if hasattr(self._whole, "list_keys") else []
-        return [key for key in keys if not key.startswith(f"{self._seal.prefix}/")]
+        not_ranks = (f"{self._seal.prefix}/", "torch.rendezvous.")  # the second are those of torchrun's agents
+        return [key for key in keys if not key.startswith(not_ranks)]
 
 
 def connect(dist: DistEnv, run: RunEnv, limit: float) -> SealedStore:

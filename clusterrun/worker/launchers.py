@@ -83,7 +83,8 @@ def main(argv: Sequence[str]) -> int:
         # deepspeed sets only the other variables of torchrun
         os.environ |= {"TORCHELASTIC_RUN_ID": run.run_id, "GROUP_RANK": str(node.rank)}
         os.environ["LOCAL_WORLD_SIZE"] = str(options.ranks)
-    if options.launcher != "deepspeed":  # torchrun replaces $ in the ranks' arguments
+    single = options.launcher == "accelerate" and node.world_size * options.ranks == 1 and not options.config
+    if options.launcher != "deepspeed" and not single:  # torchrun replaces $ in the ranks' arguments
         work = [word.replace("$", "$$") for word in work]
     status = run_launcher(module, [*arguments, worker, *work])
     if node.world_size > 1:
@@ -131,6 +132,8 @@ def accelerate_arguments(node: DistEnv, ranks: int, config: str) -> list[str]:
         # accelerate refuses a port that is in use, as the held one is; with --same_network it passes on neither
         *("--same_network", "--main_process_ip", node.master[0], "--main_process_port", str(find_free_port())),
         *("--rdzv_backend", "c10d", "--rdzv_conf", "is_host=0"),
+        # its default, pdsh, would start DeepSpeed on all nodes from each, and write the environment to a file
+        *("--deepspeed_multinode_launcher", "standard"),
     ]
 
 

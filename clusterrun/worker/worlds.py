@@ -64,7 +64,9 @@ class GroupWatch:
         if self._flags[OTHER_FLAG] or self._others.search(_maps("self")):
             return None
         sees_keys = hasattr(torch_dist.TCPStore, "list_keys")  # type: ignore[attr-defined]
-        return False if self._in_process or (self._flags[TORCH_FLAG] and sees_keys) else None
+        if self._flags[TORCH_FLAG]:
+            return False if sees_keys else None
+        return False if self._in_process else None
 
     def close(self) -> str:
         """Return this rank's report for `decide`. The worker's own connections after this call do not count."""

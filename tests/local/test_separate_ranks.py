@@ -43,6 +43,13 @@ def test_ranks_that_never_meet_are_reported_at_the_end(site: Site) -> None:
     assert kind(site, job) == "no-process-group" and site.state(job)["joined_group"] is False
 
 
+@pytest.mark.parametrize("script", [SEPARATE, str(ALLREDUCE)])
+def test_a_group_is_seen_under_torchrun(site: Site, script: str) -> None:
+    job = ended(site, "--launcher", "torchrun", "--", script)
+    assert site.state(job)["joined_group"] is (script != SEPARATE)
+    assert ("no rank used a process group" in job.err.read_text()) is (script == SEPARATE)
+
+
 def test_ranks_that_meet_are_not(site: Site) -> None:
     job = ended(site, "--require-group", "--", str(ALLREDUCE), "{rank} of {world_size}", "{{rank}}")
     assert "process group" not in job.err.read_text() and "group  " not in site.cli("status", job.id).stdout

@@ -320,7 +320,8 @@ def test_launchers_are_translated(project: Path, line: str, expected: str) -> No
          "--gpus-per-node 2 --launcher none -- mpirun -np 2 python mpi.py"),
         ("srun -N2 -D /data train.py", "--chdir of srun",
          "cd /data && clusterrun submit --nodes 2 --gpus-per-node 0 -- train.py"),
-        ("uv run torchrun --nproc_per_node 2 train.py", "uv starts torchrun", "--gpus-per-node 2 -- train.py"),
+        ("uv run torchrun --nproc_per_node 2 train.py", "uv starts torchrun",
+         "--gpus-per-node 2 --launcher none -- uv run torchrun --nproc_per_node 2 train.py"),
         ("bash -c 'torchrun --nproc_per_node 2 train.py'", "bash -c starts torchrun", "--gpus-per-node 2 -- train.py"),
         ("./checked.sh a", "checked.sh starts torchrun", "--gpus-per-node 2 --launcher none -- ./checked.sh a"),
         ("bash -e counted.sh", "counted.sh starts torchrun", "--launcher none -- bash -e counted.sh"),
@@ -462,7 +463,60 @@ def test_another_launcher_is_left_alone(project: Path) -> None:
     for words in (["torchrun", "--tee", "3", "train.py"], ["./twice.sh"], ["sbatch", "x.sh"], ["old.py"]):
         assert translate(words, {"launcher": Value("none", "")}, {}, place, pytest.fail) == (tuple(words), {})
     with pytest.raises(RequestError):
-        translate(["./twice.sh"], {"launcher": Value("srun", "")}, {}, place, pytest.fail)
+        translate(["./twice.sh"], {}, {}, place, pytest.fail)
+    assert translate(["./twice.sh"], {"launcher": Value("srun", "")}, {}, place, pytest.fail) == (("./twice.sh",), {})
+
+
+def test_a_launcher_within_a_launcher_is_refused(project: Path) -> None:
+    words = ["torchrun", "--nproc_per_node", "4", "train.py"]
+    with pytest.raises(RequestError, match="would start torchrun once per rank") as error:
+        translate(words, {"launcher": Value("torchrun", "")}, {}, Place(project, {}), pytest.fail)
+    assert error.value.hint == "clusterrun submit --gpus-per-node 4 --launcher torchrun -- train.py"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "timeout 60 python train.py --launcher accelerate --lr 1",
+        "env -i python train.py --strategy deepspeed",
+        "numactl -l python train.py --backend srun",
+        "nice -n torchrun python train.py",
+    ],
+)
+def test_words_that_are_no_launcher_pass(project: Path, line: str) -> None:
+    words = tuple(line.split())
+    assert translate(words, {}, {}, Place(project, {}), pytest.fail) == (words, {})
+
+
+def test_a_launcher_in_usage_text_or_asked_for_its_version_is_no_launch(project: Path) -> None:
+    (project / "usage.sh").write_text("#!/bin/sh\ncat <<EOF\ntorchrun train.py\nEOF\ntorchrun --version\npython x.py\n")
+    assert translate(["./usage.sh"], {}, {}, Place(project, {}), pytest.fail) == (("./usage.sh",), {})
+
+
+def test_a_program_of_ones_own_with_a_launchers_name_passes(project: Path) -> None:
+    for name in ("accelerate", "deepspeed", "srun"):
+        words = (f"./{name}", "-N", "2", "train.py")
+        assert translate(words, {}, {}, Place(project, {}), pytest.fail) == (words, {})
+
+
+def test_variables_that_clusterrun_sets_are_left_out(project: Path) -> None:
+    words = ["MASTER_PORT=29501", "A=1", "torchrun", "--nproc_per_node", "4", "train.py"]
+    command, options = translate(words, {}, {}, Place(project, {}), lambda notice: None)
+    assert command == ("train.py",)
+    assert options["env"].value == {"A": "1"}
+
+
+def test_a_local_rank_of_subcommands_or_of_one_rank_is_not_added(project: Path) -> None:
+    (project / "sub.py").write_text("s = p.add_subparsers()\ns.add_parser('train').add_argument('--local_rank')\n")
+    place = Place(project, {})
+    assert translate(["sub.py", "train"], {}, {}, place, pytest.fail) == (("sub.py", "train"), {})
+    single = {"gpus-per-node": Value(0, "--gpus-per-node")}
+    assert translate(["old.py"], single, {}, place, pytest.fail) == (("old.py",), {})
+
+
+def test_a_long_chain_of_calls_does_not_stop_a_submission(project: Path) -> None:
+    (project / "chain.py").write_text("# --local_rank\nA()" + ".add(0)" * 900)
+    assert translate(["chain.py"], {}, {}, Place(project, {}), pytest.fail) == (("chain.py",), {})
 
 
 def test_shell_scripts_without_a_launcher_run_as_before(project: Path) -> None:
