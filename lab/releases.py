@@ -27,7 +27,7 @@ def default() -> str:
 
 
 def checked(slurm: str) -> str:
-    """Return the version, empty for this machine's own; raise LabError for one that no release ships."""
+    """Return the version; it is empty for the machine's own Slurm. Raise LabError if no release ships it."""
     if slurm in ("", *RELEASES):
         return slurm
     own = found("")

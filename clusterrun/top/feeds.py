@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -44,7 +45,7 @@ class Jobs:
     problem: str = ""
 
 
-class Feed:
+class Feed(ABC):
     """A thread that runs ``_run`` until it is closed."""
 
     def __init__(self) -> None:
@@ -61,8 +62,9 @@ class Feed:
             self._closed = True
             self._changed.notify_all()
 
+    @abstractmethod
     def _run(self) -> None:
-        raise NotImplementedError
+        """Work until ``_closed`` is set."""
 
 
 class QueueFeed(Feed):

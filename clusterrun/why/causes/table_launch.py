@@ -12,7 +12,7 @@ TERMINATE = row(
     "the lines below (what() and the stack trace) name the failing call; look above for an earlier error from the GPU or another rank", "https://github.com/kakaobrain/fast-autoaugment/issues/27",
     "clusterrun logs JOB -n 50", Strength.HINT,
 )  # fmt: skip
-#: what the worker prints at the end of a run that goes on to be COMPLETED
+#: The worker prints this at the end of a run; the run is still COMPLETED.
 SEPARATE = row(
     "no-process-group", "no rank used a process group", r"^clusterrun: rank \d+: no rank used a process group: this run was (?P<count>\d+) separate programs",
     "no rank used a process group: the job was {count} separate programs", "a file that all ranks write holds the work of one of them. Turn on the script's distributed mode (init_process_group, the framework's strategy or devices), "

@@ -118,7 +118,7 @@ EXCEPTION = row(
 BARE = row(
     "exception", "error: |exception: |error(|exception(|failure: |timeoutexpired: |assertionerror|notimplementederror|recursionerror",
     r"^(?:[\w.]+\.)?(?!ChildFailedError|CalledProcessError|CommandNotFoundError)"
-    r"(?:(?:[A-Z]\w*(?:Error|Exception|Failure)|Exception|TimeoutExpired): .+|(?:AssertionError|NotImplementedError|RecursionError)$)",
+    r"(?:(?:[A-Z]\w*(?:Error|Exception|Failure)|Exception|TimeoutExpired): .+|(?:AssertionError|NotImplementedError|RecursionError)$)",  # exceptions in a log
     "{0}", "the traceback of this exception is not in the log; the lines above may show where it was raised",
     "Python 3.11", "clusterrun logs JOB[ --rank {rank}] --stream err -n 50", Strength.HINT,
 )  # fmt: skip

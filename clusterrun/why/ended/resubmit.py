@@ -22,7 +22,7 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)([KMGT]?)B?", re.IGNORECASE)
 _WITHOUT = re.compile(r"\(without --([\w-]+)\)")
 _SBATCH = ("--mem", "--time", "--exclude", "--requeue", "--gpus-per-node")
 _PLACEHOLDER = re.compile(r"(?<![\w$./-])(?:SIZE|LONGER|LOWER|NODE|NAME|PATH|SCRIPT|N)(?![\w./])|(?<!\S)\?(?!\S)")
-"""A value to fill in, or one that the log does not show (?)."""
+"""A placeholder for a value, or a question mark for an unknown value."""
 _STEP = re.compile(r"step-(\d{1,12})")
 _PROFILE = re.compile(r"\[profile\.([^]]+)\]")
 

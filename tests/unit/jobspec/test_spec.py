@@ -15,12 +15,10 @@ from clusterrun.jobspec.fields import (
     FIELD,
     FIELDS,
     NAME_BYTES,
-    TAKEN_SBATCH_OPTIONS,
     Value,
     check_value,
     gres_gpus,
     parse_time_limit,
-    sbatch_option,
 )
 from clusterrun.jobspec.spec import Command, JobSpec, Module, Script, Task, Work, build_spec, default_name
 
@@ -299,61 +297,6 @@ def test_a_default_name_can_be_asked_for(path: str) -> None:
     for work in (Script(f"/{path}"), Module(path), Task(path)):
         check_value(FIELD["job-name"], Value(name := default_name(work), "default"))
         assert len(name.encode()) <= NAME_BYTES
-
-
-# sbatch's own options
-
-
-@pytest.mark.parametrize("option", TAKEN_SBATCH_OPTIONS)
-def test_taken_options_are_refused(option: str) -> None:
-    for argument in (f"--{option}", f"--{option}=3", f"--{option[:-1]}" if len(option) > 4 else f"--{option}"):
-        error = refused("sbatch-arg", [argument])
-        assert "not supported" in error.message
-        assert error.hint.startswith("use ")
-
-
-@pytest.mark.parametrize(
-    "argument",
-    [
-        "-Jx",
-        "-o/x",
-        "-e/x",
-        "-W",
-        "-a1-3",
-        "-N2",
-        "-n8",
-        "-G4",
-        "-D/",
-        "-Mother",
-        "-h",
-        "-V",
-        "-HJx",
-        "-QHN2",
-        "-HW",
-        "-sHn4",
-    ],
-)
-def test_short_options_are_refused(argument: str) -> None:
-    assert "not supported" in refused("sbatch-arg", [argument]).message
-
-
-@pytest.mark.parametrize("argument", ["", "x", "2", "-", "--", "job.sh", "="])
-def test_bare_words_are_refused(argument: str) -> None:
-    refused("sbatch-arg", [argument])
-
-
-@pytest.mark.parametrize(
-    "argument",
-    ["--switches=1", "--exclusive", "--begin=now+1hour", "-H", "-Q", "-wnode1", "-C gpu", "--nice=5", "--hint=x",
-     "--no-kill", "--wait-all-nodes=1", "--gpu-bind=none", "--signal=B:USR1@60", "--nodefile=x", "--export-thing"],
-)  # fmt: skip
-def test_other_options_pass(argument: str) -> None:
-    check_value(FIELD["sbatch-arg"], Value([argument], "x"))
-
-
-@given(st.text())
-def test_any_argument_has_an_option_or_none(text: str) -> None:
-    assert sbatch_option(text) == "" or text.startswith("-")
 
 
 @pytest.mark.parametrize("launcher", ["srun", "torchrun", "accelerate", "deepspeed", "none"])

@@ -175,12 +175,12 @@ class Told:
 
 
 def test_a_follower_is_told_once_that_the_log_is_not_there(tmp_path: Path) -> None:
-    told, log = Told(), tmp_path / "o.log"
-    missed = MissingLogNote(cast("Ui", told), JobId("7"))
+    printed, log = Told(), tmp_path / "o.log"
+    missed = MissingLogNote(cast("Ui", printed), JobId("7"))
     for now in range(60):
         missed.update(log, "PENDING" if now < 30 else "RUNNING", float(now))
-        assert len(told.notes) == (now >= 30 + PATIENCE), "a job opens its files a moment after it starts"
-    assert told.notes == [f"job 7 is RUNNING, but {log} does not exist; waiting for it"]
+        assert len(printed.notes) == (now >= 30 + PATIENCE), "a job opens its files a moment after it starts"
+    assert printed.notes == [f"job 7 is RUNNING, but {log} does not exist; waiting for it"]
     quiet = Told()
     missed = MissingLogNote(cast("Ui", quiet), JobId("7"))
     for now in range(60):

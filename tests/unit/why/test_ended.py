@@ -67,47 +67,6 @@ def test_short_form_names_the_rank_first_and_asks_nobody(store: Store) -> None:
     assert ended.in_one_line(over(run, "COMPLETED", 0)) == ""
 
 
-LINE = "0: clusterrun: rank 0: no rank used a process group: this run was 8 separate programs, and each may …\n"
-
-
-def test_ranks_that_never_met_are_the_cause_of_a_completed_job(store: Store) -> None:
-    run = submitted(store)
-    folder = attempt(run, start=ranks_on("n1", "n2"), end=end(0))
-    (folder / "rank-0.end").write_text(json.dumps({"rank": 0, "status": 0, "any_joined_group": False}))
-    write_logs(run, LINE)
-    answer = ended.explain(Slurm(), over(run, "COMPLETED", 0))
-    assert (answer.cause.kind, answer.cause.rank) == ("no-process-group", None)
-    assert "COMPLETED, but no rank used a process group: it was 8 separate programs" in answer.cause.sentence
-    assert [one.number for one in answer.cause.evidence] == [1] and "--independent" in answer.cause.advice
-
-
-@pytest.mark.parametrize(
-    ("joined", "more"),
-    [
-        (True, {}),
-        (None, {}),
-        (False, {"sources": {"independent": (True, "--independent")}}),
-        (False, {"nodes": 1, "tasks_per_node": 1}),
-    ],
-)
-def test_nothing_went_wrong_with_ranks_that_met_or_need_not(store: Store, joined: object, more: dict) -> None:
-    run = submitted(store, **more)
-    folder = attempt(run, start=ranks_on("n1", "n2"), end=end(0))
-    (folder / "rank-0.end").write_text(json.dumps({"rank": 0, "status": 0, "any_joined_group": joined}))
-    write_logs(run, "")
-    assert ended.explain(Slurm(), over(run, "COMPLETED", 0)).cause.kind == "none"
-
-
-def test_a_group_that_was_required_is_the_cause_of_a_failure(store: Store) -> None:
-    run = submitted(store)
-    error = "--require-group: no rank used a process group: this run was 8 separate programs; turn on the script's …"
-    attempt(run, start=ranks_on("n1", "n2"), end=end(1), first_failure={"rank": 0, "node": "n1", "error": error})
-    write_logs(run, f"0: clusterrun: rank 0: {error}\nsrun: error: n1: task 0: Exited with exit code 1\n")
-    answer = ended.explain(Slurm(), over(run))
-    assert (answer.cause.kind, answer.cause.rank) == ("no-process-group", None)
-    assert ended.in_one_line(over(run)) == "no rank used a process group: this run was 8 separate programs"
-
-
 def test_only_the_newest_start_of_a_job_counts(store: Store) -> None:
     run = submitted(store)
     attempt(run, restart=0, first_failure={"rank": 1, "error": "ValueError: no"})
