@@ -1,4 +1,4 @@
-"""A launcher's line beside profiles and default files, scripts that take the local rank, and what only looks like one."""
+"""A launcher's line beside profiles and default files, and scripts that take the local rank or only look alike."""
 
 from __future__ import annotations
 
