@@ -24,9 +24,6 @@ from clusterrun.errors import CommandError, RequestError
 from clusterrun.jobspec.fields import FIELD, Value, check_text, check_value, gres_gpus
 from clusterrun.jobspec.secrets import refuse_shapes
 from clusterrun.jobspec.spec import Command, Function, JobSpec, Module, Script, Task, Work, build_spec
-from clusterrun.submit.accelerate_config import check_accelerate_config
-from clusterrun.submit.launchers import Place
-from clusterrun.submit.typed_launch import translate
 from clusterrun.system import shell
 
 #: Options that the local scheduler ignores.
@@ -83,6 +80,10 @@ def load_request(args: SubmitArgs, cwd: Path, environ: Mapping[str, str]) -> Req
         _check_words(words)
         given, below = profiles.merge([args.flags, job.values if job else {}]), profiles.merge(known.levels)
         python = str(_python(given.get("python") or below.get("python"), environ).value)
+        # the tables of other launchers, which a job file without a command does not need
+        from clusterrun.submit.launchers import Place
+        from clusterrun.submit.typed_launch import translate
+
         command, options = translate(words, given, below, Place(folder, environ, python), notices.append)
         typed.update(options)
         return parse_work(command, folder, environ, notices.append)
@@ -228,6 +229,8 @@ def check_python(spec: JobSpec, environ: Mapping[str, str]) -> None:
             hint=f"{shlex.quote(spec.python)} -m pip install {' '.join(missing)}   (or choose another with --python)",
         )
     if spec.accelerate_config:
+        from clusterrun.submit.accelerate_config import check_accelerate_config
+
         check_accelerate_config(spec, clean)
 
 
