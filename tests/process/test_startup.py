@@ -75,7 +75,7 @@ def test_submit_loads_neither_the_log_reader_nor_what_is_free(desk: Desk, words:
 def test_render_loads_neither_submitit_nor_torch(desk: Desk) -> None:
     found = imported("render")
     assert "jinja2" in found and not found & {"torch", "submitit", "rich"}
-    assert not found & {"clusterrun.submit.launchers", "clusterrun.submit.accelerate_yaml", "ast"}  # no typed command
+    assert not found & {"clusterrun.submit.launchers", "clusterrun.submit.accelerate_yaml"}  # no typed command
 
 
 def stage(desk: Desk, count: int) -> list[RunRecord]:
