@@ -21,6 +21,14 @@ C10D = torch_dist.distributed_c10d
 DIST = DistEnv(0, 0, 2, 1, 0, "n0", "h", 0, "slurm", ("127.0.0.1", 12345))
 
 
+@pytest.fixture(autouse=True)
+def _own_children_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hide the processes that earlier tests left to this process: theirs may have loaded torch too."""
+    descendants = worlds._descendants
+    earlier = {*descendants("self")}
+    monkeypatch.setattr(worlds, "_descendants", lambda pid: [each for each in descendants(pid) if each not in earlier])
+
+
 @pytest.fixture
 def watch(monkeypatch: pytest.MonkeyPatch) -> Iterator[GroupWatch]:
     """A watch over this process, whose torch is as before at the end."""
