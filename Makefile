@@ -6,6 +6,8 @@ LAB    ?= dev
 # Workers side by side, each with labs of its own; a file's tests stay together and in their order. More workers than a
 # machine of two cores has cores: most of their time they wait for Slurm.
 WORKERS ?= 3
+# thousands of commands are started here: without byte code each would compile the package anew
+unexport PYTHONDONTWRITEBYTECODE
 SIDE_BY_SIDE = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 .PHONY: help run test check coverage faults versions bench bench-train lab-up lab-down clean

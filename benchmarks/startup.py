@@ -6,6 +6,7 @@ Medians of interleaved runs by hyperfine (a Debian package), in one run on one m
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -25,6 +26,8 @@ def main() -> None:
     """Print each command's median and its ratio to `import click`."""
     if shutil.which("hyperfine") is None:
         sys.exit("hyperfine is missing: apt-get install hyperfine")
+    env = dict(os.environ)
+    env.pop("PYTHONDONTWRITEBYTECODE", None)  # who uses a program has its byte code
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder) / "result.json"
         commands = [" ".join(f"'{word}'" for word in argv) for argv in PEERS.values()]
@@ -32,6 +35,7 @@ def main() -> None:
             ["hyperfine", "--warmup", "3", "--runs", "20", "--ignore-failure", "--export-json", str(result), *commands],
             check=True,
             cwd=folder,
+            env=env,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )

@@ -45,6 +45,7 @@ def main() -> None:
         assert nodes.returncode == 0, nodes.stderr
         result = project / "result.json"
         env = {**os.environ, **lab.env, "CLUSTERRUN_STATE": str(project / "state")}
+        env.pop("PYTHONDONTWRITEBYTECODE", None)  # who uses a program has its byte code
         subprocess.run(
             ["hyperfine", "--warmup", "2", "--runs", "15", "--export-json", str(result), *ways.values()],
             check=True,

@@ -6,16 +6,20 @@ and ``sh`` for the body. Output that went through no filter is an error.
 
 from __future__ import annotations
 
+import functools
 import json
 import shlex
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clusterrun.errors import RequestError, TemplateError
 from clusterrun.jobspec.spec import Command, Function, JobSpec, Module, Script, Task
 from clusterrun.system.plain_files import read_plain
+
+if TYPE_CHECKING:
+    import jinja2
 
 TEMPLATE = "sbatch.j2"
 _TEMPLATES = Path(__file__).parents[1] / "templates"
@@ -85,23 +89,11 @@ def render(spec: JobSpec, identity: RunIdentity, places: Places, *, local: bool 
     missing, does not render, or omits the run's token.
     """
     import jinja2
-    import jinja2.sandbox
 
     source, name = _template(spec)
     values = variables(spec, identity, places, local=local)
-    environment = jinja2.sandbox.SandboxedEnvironment(
-        undefined=jinja2.StrictUndefined,
-        finalize=_only_quoted,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        comment_start_string="{##",  # "{#" is bash's ${#array[@]}
-        comment_end_string="##}",
-        autoescape=False,  # shell and sbatch, not HTML: finalize raises for unquoted values
-    )
-    environment.filters.update(directive=directive, sh=sh, code=code)
     try:
-        text = environment.from_string(source).render(**values)
+        text = _compile(source).render(**values)
     except jinja2.TemplateSyntaxError as error:
         hint = "see the shipped template: `clusterrun render`"
         raise TemplateError(f"{name}:{error.lineno}: {error.message}", hint=hint) from error
@@ -114,6 +106,24 @@ def render(spec: JobSpec, identity: RunIdentity, places: Places, *, local: bool 
             hint="keep the job-name and CR_TOKEN lines of the shipped template",
         )
     return text
+
+
+@functools.lru_cache(maxsize=4)  # compiling is nine tenths of the work, and tests and sweeps render many scripts
+def _compile(source: str) -> jinja2.Template:
+    import jinja2.sandbox
+
+    environment = jinja2.sandbox.SandboxedEnvironment(
+        undefined=jinja2.StrictUndefined,
+        finalize=_only_quoted,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        comment_start_string="{##",  # "{#" is bash's ${#array[@]}
+        comment_end_string="##}",
+        autoescape=False,  # shell and sbatch, not HTML: finalize raises for unquoted values
+    )
+    environment.filters.update(directive=directive, sh=sh, code=code)
+    return environment.from_string(source)
 
 
 def variables(spec: JobSpec, identity: RunIdentity, places: Places, *, local: bool) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Foreign text reaches a terminal only spelled out."""
 
+import functools
 import re
 import sys
 import unicodedata
@@ -98,6 +99,11 @@ def test_bytes_called_safe_are_left_alone_by_safe_text(data):
         assert safe_text(data.decode()) == data.decode()
 
 
+@functools.cache
+def spelled_out():
+    return [i for i in range(sys.maxunicode + 1) if safe_text(chr(i)) != chr(i)]
+
+
 #: Harmless, and with every byte that can follow another in a character: among them nothing is told from single bytes.
 EVERY_BYTE = "".join(map(chr, range(0x410, 0x450))) + "√ƒ中，🙂\u2070"
 
@@ -118,8 +124,7 @@ def raises_os_error(*_):
 
 @pytest.mark.parametrize("among", ["", "x" * 50, EVERY_BYTE])
 def test_no_character_that_is_spelled_out_is_called_safe(searches, among):
-    unsafe = [i for i in range(sys.maxunicode + 1) if safe_text(chr(i)) != chr(i)]
-    called = [hex(i) for i in unsafe if is_safe(f"{among}{chr(i)}{among}".encode("utf-8", "surrogatepass"))]
+    called = [hex(i) for i in spelled_out() if is_safe(f"{among}{chr(i)}{among}".encode("utf-8", "surrogatepass"))]
     assert called == []
 
 
