@@ -18,7 +18,7 @@ from clusterrun.why.causes.table_files import FILES, UNRESOLVED
 from clusterrun.why.causes.table_gpu import GPU
 from clusterrun.why.causes.table_launch import LAUNCH
 from clusterrun.why.causes.table_peers import PEERS
-from clusterrun.why.causes.table_python import BARE, EXCEPTION, PYTHON
+from clusterrun.why.causes.table_python import BARE, EXCEPTION, PYTHON, SHM_FULL
 from clusterrun.why.causes.table_slurm import SLURM
 from clusterrun.why.causes.tracebacks import (
     Raised,
@@ -183,6 +183,8 @@ def _add_traceback(found: dict[int, LogFinding], raised: Raised, lines: Sequence
         del found[one.index]
     if known is not None and known.kind == "name-resolution" and raised.online:
         known = make_finding(UNRESOLVED, known.index, known.line, {"error": raised.text[:200]}, known.rank)
+    if known is not None and known.kind == "disk-full" and raised.in_semaphore:
+        known = make_finding(SHM_FULL, known.index, known.line, {}, known.rank)
     if known is None or (known.kind == "peer-lost" and raised.online):  # online: a server that is not one of the ranks
         text = f"{raised.text[:300]}; from {raised.cause[:120]}" if raised.cause else raised.text[:300]
         finding = make_finding(EXCEPTION, raised.index, lines[raised.index], {"error": text}, raised.rank)

@@ -11,7 +11,9 @@ from typing import NamedTuple
 from clusterrun.records.rank_records import RankEnd, RankFailure
 
 READ = 4_096  # characters of a line that a pattern sees: a long line could be made to be slow
-_WARNING = re.compile(r":\d+: [A-Z]\w*Warning: ")
+_WARNING = re.compile(
+    r":\d+: [A-Z]\w*Warning: |\[W[\d :.]*socket\.cpp:\d+\] (?:\[c10d\] )?The client socket has failed to connect"
+)
 
 
 class Line(NamedTuple):
@@ -143,5 +145,5 @@ class LogFinding:
 
     @property
     def warned(self) -> bool:
-        """Whether the line is from Python's ``warnings``: the program continued."""
+        """Whether the line is a warning of Python or of torch's sockets: the program continued."""
         return _WARNING.search(self.line.text[:READ]) is not None

@@ -8,7 +8,7 @@ exit status. Nothing is guessed: if no line names a cause, the sentence says so.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import chain
 
@@ -183,10 +183,13 @@ def _better_finding(
     best: LogFinding, by_file: Sequence[Sequence[LogFinding]], findings: Sequence[LogFinding], facts: EndFacts
 ) -> LogFinding:
     """Return a finding that explains more than ``best``: than a time-out, an exit status or an error about NaN."""
-    if best.strength is Strength.HANG and (known := _root_of_hang(by_file)) is not None:
-        return known
-    if best.kind == "file-missing" and (launcher := _missing_launcher(by_file)) is not None:
-        return launcher
+    if best.strength is Strength.HANG:
+        return _root_of_hang(by_file) or best
+    if best.kind == "file-missing":
+        return _missing_launcher(by_file) or best
+    if best.kind in _BEHIND:
+        behind = _BEHIND[best.kind]
+        return next((f for f in findings if behind(f) and not f.survived), best)
     turned = next((f for f in findings if f.row is NAN), None)
     if best.row is EXIT:
         hint = _earliest(by_file, facts)
@@ -194,9 +197,8 @@ def _better_finding(
         if missing and facts.failure is not None and facts.failure.status in (126, 127):
             return missing[-1]
         return hint if hint is not None and hint.row is BARE else turned or best
-    if turned is not None and best.row in (EXCEPTION, BARE) and _OF_NAN.search(best.sentence):
-        return turned
-    return best
+    of_nan = best.row in (EXCEPTION, BARE) and _OF_NAN.search(best.sentence)
+    return turned if turned is not None and of_nan else best
 
 
 def _root_of_hang(by_file: Sequence[Sequence[LogFinding]]) -> LogFinding | None:
@@ -208,6 +210,12 @@ def _root_of_hang(by_file: Sequence[Sequence[LogFinding]]) -> LogFinding | None:
     return next(iter(able or broken), None)
 
 
+#: what is behind a kind of finding, even if its line comes later
+_BEHIND: dict[str, Callable[[LogFinding], bool]] = {
+    "shared-memory": lambda f: f.kind == "too-many-files",
+    "cuda-error": lambda f: f.kind == "gpu-fault" and f.values.get("xid") not in _XID_OF_PROGRAMS,
+}
+_XID_OF_PROGRAMS = frozenset(("13", "31", "43", "45"))
 _NO_ROUTE = re.compile(r"No route to host|Network is unreachable")
 _ROOTS = frozenset({"gpu-fault", "node-failure", "cuda-memory", "host-memory", "quota", "disk-full"})
 
@@ -246,7 +254,7 @@ def _earliest(by_file: Sequence[Sequence[LogFinding]], facts: EndFacts) -> LogFi
         serious = [f for f in found if f.strength <= Strength.HANG]
         lasting = [f for f in serious if not f.survived] or ([] if not facts.state else serious)
         if lasting:
-            chosen.append(min(lasting, key=lambda f: f.index))
+            chosen.append(min(lasting, key=lambda f: (f.warned, f.index)))
         elif weak := [f for f in found if not f.survived or facts.state]:
             chosen.append(min(weak, key=lambda f: (f.strength, _later(f), f.index)))
     return min(chosen, key=lambda f: (f.strength, f.row is EXCEPTION, _later(f)), default=None)

@@ -31,7 +31,7 @@ FILES: tuple[CauseRow, ...] = (
         r"|no such script: (?P<what_old>.*?)(?: \(in (?P<within>/.*)\))?$|can't open file '?(?P<what_too>(?P<path_too>[^':]+))'?: \[Errno 2\]",
         "file not found[: {what}]", "the path must exist on the compute nodes; relative paths start at the folder you submitted from", "Python 3.11",
         "[srun ls -ld {path}]"),
-    row("permission", "permissionerror", r"PermissionError: (?:\[Errno 1?3?\] \w[\w ]*: )?(?P<what>.*)",
+    row("permission", "permissionerror|): permission denied", r"PermissionError: (?:\[Errno 1?3?\] \w[\w ]*: )?(?P<what>.*)|Error: open\((?P<what_too>/[^)]*)\): Permission denied",
         "permission denied[: {what}]", "check the owner and the group permissions", "Python 3.11", "ls -ld[ {folder}]"),
     # the shell continues
     row("permission", ": permission denied", r"(?P<what>/\S+): Permission denied$|: Permission denied$",

@@ -81,7 +81,7 @@ PEERS: tuple[CauseRow, ...] = (
     row("network", "destination is unreachable|failed to resolve ucx", r"Failed to resolve UCX endpoint.*|ucp_ep_create.* failed: Destination is unreachable",
         "the network between nodes failed: {0}", _IB, "https://github.com/NVIDIA/NeMo-Aligner/issues/541", "clusterrun submit … --env UCX_TLS=tcp"),
     row("network", "client socket has timed out|client socket has failed to connect|connect() timed out",
-        r"connect\(\) timed out\. Original timeout|client socket has (?:timed out after (?P<seconds>\d+)(?: ?s|ms) while trying to connect to|failed to connect to) (?P<what>\([^)]*\)|[^\s,]+)",
+        r"connect\(\) timed out\. Original timeout|client socket has (?:timed out after (?P<seconds>\d+)(?: ?s|ms) while trying to connect to|failed to connect to(?: any network address of)?) (?P<what>\([^)]*\)|[^\s,]+)",
         "the first node's port cannot be reached[: {what}]", "MASTER_ADDR or --rdzv-endpoint must be an address of the first node that the other nodes can reach, with its port open between nodes",
         "https://github.com/pytorch/pytorch/issues/107021", "srun -N 2 getent hosts NODE", Strength.HINT),
     row("network", "cannot reach the run's store|the run's store at", r"(?P<what>(?:cannot reach the run's store at|the run's store at) .*)",

@@ -10,6 +10,15 @@ _PIP = "install it into the Python that the job uses (the one active at submit, 
 _NAN = "try a lower learning rate, a longer warm-up, gradient clipping, or bf16 instead of fp16; check the samples of that step"
 _HOST = "use less host memory (fewer data-loading workers, smaller batches, memory-mapped data), or request more"
 
+#: also for a semaphore of multiprocessing on a full disk
+SHM_FULL = row(
+    "shared-memory", "out of shared memory|insufficient shared memory|posix_fallocate|shared memory segment|</?torch_|/dev/shm|</torch_",
+    r"out of shared memory|insufficient shared memory|posix_fallocate.*No space left|[Ee]rror while (?:creating|attaching to) shared memory segment|unable to (?:open|write|mmap|resize|allocate).*(?:</?torch_|/dev/shm).*|/dev/shm\S*'?.*No space left"
+    r"|No space left on device.*/dev/shm",
+    "/dev/shm is full: data-loading workers and NCCL pass their data through it",
+    "use fewer workers (num_workers), or a container with a larger /dev/shm; torch.multiprocessing.set_sharing_strategy('file_system') avoids it",
+    "https://github.com/pytorch/pytorch/issues/5040", "df -h /dev/shm",
+)  # fmt: skip
 PYTHON: tuple[CauseRow, ...] = (
     row("import-error", "modulenotfounderror", r"ModuleNotFoundError: No module named '?(?P<module>(?:src|utils?|models?|modules|data|lib|libs|configs?|common|core|tools|scripts|networks?|helpers|misc|engine|trainers?|options|losses)(?:\.\w+)*)'?",
         "a module of your project cannot be imported: {module}", "add its folder to PYTHONPATH, or submit from that folder; check that its file exists (an incomplete checkout may lack it)",
@@ -48,8 +57,12 @@ PYTHON: tuple[CauseRow, ...] = (
         _NAN, "https://github.com/ymcui/Chinese-LLaMA-Alpaca/issues/534", "clusterrun submit … --set lr=LOWER"),
     row("host-memory", "out of memory on cpu", r"out of memory on (?P<where>cpu.*?), micro batch (?P<micro>\d+): (?P<todo>.+)",
         "host memory ran out: {where}, with a micro batch of {micro}", "{todo}", "clusterrun/worker/training/memory.py", "clusterrun submit … --set auto_micro_batch=true"),
+    row("locked-memory", "cannot allocate memory", r"(?:\bibv_\w*reg\w*|[Rr]egister(?:ing)? (?:memory|MR)|reg_mr|RC: -12, Error:).*[Cc]annot allocate memory",
+        "the network card could not register memory: the limit on locked memory is too low on the node",
+        "`ulimit -l` must be unlimited there: administrators set LimitMEMLOCK=infinity for slurmd, and PropagateResourceLimitsExcept=MEMLOCK in slurm.conf",
+        "https://github.com/NVIDIA/nccl/issues/1187", "srun bash -c 'ulimit -l'"),
     row("host-memory", "memoryerror|can't allocate memory|cannot allocate memory|unable to allocate|bad_alloc|running low on memory",
-        r"(?:^|\W)MemoryError\b|std::bad_alloc(?!: hip)|due to the node running low on memory|can't allocate memory|(?<!RC: -12, Error: )[Cc]annot allocate memory|_ArrayMemoryError: (?P<what>.*)",
+        r"(?:^|\W)MemoryError\b|std::bad_alloc(?!: hip)|due to the node running low on memory|can't allocate memory|[Cc]annot allocate memory|_ArrayMemoryError: (?P<what>.*)",
         "host memory ran out in this rank", _HOST, "https://github.com/pytorch/pytorch/issues/20618", "clusterrun submit … --mem SIZE"),
     # Ray restarts them a few times
     row("host-memory", "killed due to memory pressure", r"(?P<n>[1-9]\d*) Workers \(tasks / actors\) killed due to memory pressure",
@@ -58,12 +71,7 @@ PYTHON: tuple[CauseRow, ...] = (
     row("shared-memory", "call to shm_open failed", r"Call to shm_open failed ?: (?P<why>(?!File exists).+)",
         "NCCL could not create a shared memory segment (/dev/shm): {why}", "\"Permission denied\": another user has a segment of that name, or the mode of /dev/shm is not 1777; \"No space\": it is full",
         "https://github.com/NVIDIA/nccl/issues/312", "srun ls -ld /dev/shm"),
-    row("shared-memory", "out of shared memory|insufficient shared memory|posix_fallocate|shared memory segment|</?torch_|/dev/shm|</torch_",
-        r"out of shared memory|insufficient shared memory|posix_fallocate.*No space left|[Ee]rror while (?:creating|attaching to) shared memory segment|unable to (?:open|write|mmap|resize|allocate).*(?:</?torch_|/dev/shm).*|/dev/shm\S*'?.*No space left"
-        r"|No space left on device.*/dev/shm",
-        "/dev/shm is full: data-loading workers and NCCL pass their data through it",
-        "use fewer workers (num_workers), or a container with a larger /dev/shm; torch.multiprocessing.set_sharing_strategy('file_system') avoids it",
-        "https://github.com/pytorch/pytorch/issues/5040", "df -h /dev/shm"),
+    SHM_FULL,
     row("exception", "background workers are no longer alive", r"(?:One or more|Some) background workers are no longer alive",
         "the data-loading processes had ended", "the first error above that line shows the cause",
         "https://github.com/MIC-DKFZ/nnUNet/issues/1546", "clusterrun logs JOB -n 50", Strength.CONSEQUENCE),

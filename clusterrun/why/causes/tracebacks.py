@@ -29,7 +29,8 @@ _CHAINED = (
     "During handling of the above exception, another exception occurred:",
     "The above exception was the direct cause of the following exception:",
 )
-_HANDED_ON = re.compile(r"-- Process \d+ terminated with the following error:")  # torch.multiprocessing.spawn's
+#: of torch.multiprocessing.spawn, and of OpenNMT
+_HANDED_ON = re.compile(r"-- Process \d+ terminated with the following error:|be ignored --$")
 #: the line before a traceback that does not end the program
 _HARMLESS = ("Exception ignored in", "Error in atexit", "--- Logging error ---", "Exception ignored when")
 _LONGEST = 2_000  # lines of a traceback, with those of other ranks between them
@@ -60,6 +61,7 @@ class Raised:
     harmless: bool = False
     cause: str = ""
     threaded: bool = False  # raised in a thread: the program continued
+    in_semaphore: bool = False  # multiprocessing was creating a semaphore
     online: bool = False  # a frame is in a library for requests to the internet
     continues: bool = True  # the next line may still belong to the message
     message_follows: bool = False  # the message begins on the next line
@@ -211,8 +213,12 @@ def _read_line(raised: Raised, index: int, text: str) -> bool:
         return False  # a line of another process
     raised.name, raised.message = match["name"], (match["message"] or "").strip()
     raised.message_follows = text.rstrip().endswith(":")
-    if raised.name in _READER_GONE and raised._frames[0][0].endswith("multiprocessing/queues.py"):
+    caught_by = raised._frames[0][0]
+    raised.in_semaphore = raised._frames[-1][0].endswith("multiprocessing/synchronize.py")
+    if raised.name in _READER_GONE and caught_by.endswith("multiprocessing/queues.py"):
         raised.harmless = True  # the queue's thread prints this, and the process continues
+    if caught_by.endswith("multiprocessing/util.py"):
+        raised.harmless = True  # of a clean-up at the end of a process
     raised.place, raised.index, raised.end = find_place(raised._frames), index, index
     return True
 
