@@ -205,10 +205,10 @@ def format_missing_log(cluster: Cluster, run: RunRecord, job: JobId, state: RunS
     """Return why a run has no log."""
     out = log_paths(run.logs, job)[0]
     if run_record.attempts(run, job.task):
-        return f"no log of job {job}: {out} does not exist; was it removed?"
+        return f"no log for job {job}: {out} does not exist; was it removed?"
     if state.status.outcome is not Outcome.FAILED or run.scheduler == LOCAL:
         over = state.status.is_over and state.status.outcome is not Outcome.UNKNOWN
-        return f"job {job} never started, so it has no log" if over else f"no log of job {job} yet"
+        return f"job {job} never started, so it has no log" if over else f"no log for job {job} yet"
     # the state has the exit code of accounting; without accounting only scontrol has it, for some minutes
     code = "0:53" if state.status.exit_status == LAUNCH_FAILURE else _exit_code(cluster, run, job)
     problem = "open its logs (exit code 0:53)" if code == "0:53" else ""

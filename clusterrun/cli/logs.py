@@ -102,7 +102,7 @@ def _show_run_logs(ui: Ui, cluster: Cluster, logs: RunLogs, request: LogRequest)
     if state.status.state in ("PENDING", "UNKNOWN"):
         ui.note(f"no log yet: job {logs.job} is {state.status.state} {state.status.reason}".rstrip())
     else:
-        ui.note(f"no log of job {logs.job}, which is {state.status.state}: {logs.paths[0]} does not exist")
+        ui.note(f"no log for job {logs.job} ({state.status.state}): {logs.paths[0]} does not exist")
     return 0
 
 
@@ -111,7 +111,7 @@ def _show_external_logs(ui: Ui, cluster: Cluster, logs: ExternalLogs, request: L
         raise _no_clock(str(logs.job))
     if request.filter.stream == "err" and all(location.err is None for location in logs.locations):
         raise RequestError(
-            f"job {logs.job} writes both streams into one file", hint="leave out --stream; --errors finds errors"
+            f"job {logs.job} writes stdout and stderr to one file", hint="leave out --stream; --errors finds errors"
         )
     existing = logs.existing()
     files = [path for location in existing for path in files_of(location)]
@@ -133,7 +133,7 @@ def _show_external_logs(ui: Ui, cluster: Cluster, logs: ExternalLogs, request: L
         return 0
     states = cluster.status([str(logs.job)])
     paths = ", ".join(str(location.out) for location in logs.locations[:2])
-    ui.note(f"no log of job {logs.job}, which is {states[0].status.state}: {paths} does not exist")
+    ui.note(f"no log for job {logs.job} ({states[0].status.state}): {paths} does not exist")
     return exit_code(states) if all(state.status.outcome is not Outcome.RUNNING for state in states) else 0
 
 

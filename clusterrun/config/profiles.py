@@ -224,7 +224,7 @@ def _read_job(document: Document, path: Path | None) -> JobFile:
     target = text_at(document, (kind,))
     args = data.get("args", [])
     if not isinstance(args, list) or not all(isinstance(a, str) for a in args):
-        raise document.error(["args"], "args must be a list of strings", hint='write args = ["--lr", "1e-4"]')
+        raise document.error(["args"], "args must be a list of strings", hint='for example args = ["--lr", "1e-4"]')
     if args and kind == "task":
         raise document.error(["args"], "a task takes no args", hint="write its settings below [set]: steps = 300")
     if kind == "script" or (kind == "command" and "/" in target):

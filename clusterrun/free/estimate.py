@@ -254,5 +254,5 @@ def find_partitions(seen: ClusterSnapshot, names: str) -> list[Partition]:
     wrong = next((name for name in wanted if name not in known), None)
     if wrong is not None or not wanted:
         hint = f"{nearest(wrong or '', list(known))} partitions: {', '.join(known)}".strip()
-        raise RequestError(f"no partition {wrong or names!r} found", hint=hint)
+        raise RequestError(f"no such partition: {wrong or names!r}", hint=hint)
     return [known[name] for name in wanted]

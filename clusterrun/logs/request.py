@@ -173,7 +173,7 @@ def parse_ranks(texts: Iterable[str]) -> frozenset[int]:
                 raise RequestError(f"--rank: not a rank: {part[:40]!r}", hint="for example --rank 3 or --rank 0-3,8")
             first, last = int(match[1]), int(match[2] or match[1])
             if last < first:
-                raise RequestError(f"--rank: {first}-{last} has no ranks", hint=f"write --rank {last}-{first}")
+                raise RequestError(f"--rank: {first}-{last} is backwards", hint=f"write --rank {last}-{first}")
             if last >= _MOST:
                 raise RequestError(f"--rank: there is no rank {last}", hint="ranks start at 0")
             found.update(range(first, last + 1))
@@ -254,7 +254,7 @@ def select_tasks(start: Mapping[str, Any] | None, ranks: Collection[int], nodes:
     if shown != selected:
         # a launcher with one task per node: all its ranks have the same label
         raise RequestError(
-            f"--rank {format_ranges(selected)}: ranks {format_ranges(shown)} share a label per node",
+            f"--rank {format_ranges(selected)}: the log labels lines by node, so ranks {format_ranges(shown)} cannot be separated",
             hint="select the node: --node NAME",
         )
     return tasks

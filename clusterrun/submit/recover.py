@@ -30,7 +30,9 @@ def recover(
     if run.submission.state == run_record.ACCEPTED:
         return run
     if protocol.submitter_is_alive(run.submission.submitter):
-        raise Ambiguous(f"run {run.run_id} is being submitted now", hint="wait for that command to end")
+        raise Ambiguous(
+            f"run {run.run_id} is already being submitted by another command", hint="wait for that command to end"
+        )
     scheduler = scheduler_of(run)
     logs = store.prepare(run.shared)
     with store.submitting(run):

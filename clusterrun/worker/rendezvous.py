@@ -220,7 +220,7 @@ def _serve(sock: socket.socket, parent: int, born_to: int, found: Any = None) ->
             found = importlib.import_module("torch.distributed").TCPStore
         serve(sock, parent, born_to, found)
     except Exception as error:  # one line, whatever torch says
-        print(f"rendezvous: cannot serve the store: {type(error).__name__}: {str(error)[:300]}", file=sys.stderr)
+        print(f"rendezvous: cannot start the store: {type(error).__name__}: {str(error)[:300]}", file=sys.stderr)
         return 1
 
 

@@ -74,6 +74,14 @@ def wait_for(ready: Callable[[], bool], process: WarmProcess) -> None:
         time.sleep(0.01)
 
 
+def freeze(process: WarmProcess) -> None:
+    """Stop a process, and wait until it has stopped: until then it may finish a rename."""
+    os.kill(process.pid, signal.SIGSTOP)
+    tasks = Path(f"/proc/{process.pid}/task")
+    while {(task / "stat").read_text().rpartition(")")[2].split()[0] for task in tasks.iterdir()} != {"T"}:
+        time.sleep(0.001)
+
+
 def newest(folder: Path) -> int:
     return max([0, *(step for step, _ in checkpoint.found(folder))])
 
@@ -92,7 +100,7 @@ def test_a_frozen_attempt_that_wakes_beside_its_successor_writes_nothing_and_end
     older = start("r", 1, steps=1_000_000, keep_last=3)
     wait_for(lambda: newest(run / "checkpoints") >= 5, older)
     time.sleep(random.Random(round_number).uniform(0, 0.2))  # the moment in which it freezes is what is drawn here
-    os.kill(older.pid, signal.SIGSTOP)
+    freeze(older)
     frozen_at = newest(run / "checkpoints")
 
     newer = start("r", 2, steps=frozen_at + 12, keep_last=3)
@@ -118,7 +126,7 @@ def test_a_frozen_attempt_that_wakes_after_its_successor_has_ended_changes_no_by
     run = tmp_path / ".clusterrun" / "runs" / "r"
     older = start("r", 1, steps=1_000_000)
     wait_for(lambda: newest(run / "checkpoints") >= 3, older)
-    os.kill(older.pid, signal.SIGSTOP)
+    freeze(older)
     newer = start("r", 2, steps=newest(run / "checkpoints") + 5)
     assert newer.communicate(timeout=120) and newer.returncode == 0
     (run / "STOP").touch()  # for whoever comes next
@@ -158,7 +166,7 @@ def test_a_job_that_was_cut_off_finds_its_folder_taken_over_and_stops(start: Sta
     kept = tmp_path / "kept"
     first = start("a", 1, steps=1_000_000, checkpoint_dir=kept)
     wait_for(lambda: newest(kept) >= 3, first)
-    os.kill(first.pid, signal.SIGSTOP)
+    freeze(first)
     progress = tmp_path / ".clusterrun" / "runs" / "a" / "attempts" / "1" / "rank-0.progress"
     os.utime(progress, (time.time() - 1000,) * 2)  # it has been silent for long
     second = start("b", 1, steps=newest(kept) + 3, checkpoint_dir=kept)

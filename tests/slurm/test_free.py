@@ -106,7 +106,7 @@ def test_one_partition_by_name(site: Site) -> None:
     assert list(by(found["partitions"], "partition")) == ["low"]
     assert sum(len(row["names"]) for row in found["nodes"]) == 2
     said = site.cli("free", "--partition", "lwo", status=2)
-    assert "no partition 'lwo'" in said.stderr and "did you mean low?" in said.stderr
+    assert "no such partition: 'lwo'" in said.stderr and "did you mean low?" in said.stderr
 
 
 def test_shapes_are_asked_of_each_partition(busy: Lab, site: Site) -> None:

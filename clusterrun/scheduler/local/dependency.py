@@ -62,7 +62,7 @@ def parse(text: str) -> Dependency:
             if not is_id(id):
                 raise Refused(
                     f"--dependency: {id!r} is not a local job, and this job runs on this machine",
-                    hint="name jobs like L7, or submit to Slurm with --scheduler slurm",
+                    hint="use local job ids, such as L7, or submit to Slurm with --scheduler slurm",
                 )
         conditions += [(word, id) for id in ids]
     return Dependency(tuple(conditions), "?" in text)

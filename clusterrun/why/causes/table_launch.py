@@ -93,7 +93,7 @@ LAUNCH: tuple[CauseRow, ...] = (
         "usually shared memory: /dev/shm is full, or too small in a container (df -h /dev/shm on the node; --shm-size), or a memory-mapped file was truncated",
         "https://github.com/msr-fiddle/pipedream/issues/76", "srun df -h /dev/shm"),
     row("crashed", "caught signal|signal: ", r"Caught signal (?:4|6|7|8|11) \((?P<how>[^):]*)|\] Signal: (?P<how_too>[A-Z][a-z ]+) \((?:4|6|7|8|11)\)",
-        "a process crashed[: {how}]", "native code failed, not Python: the backtrace below that line names the library",
+        "a process crashed[: {how}]", "the crash was in native code, not in Python; the backtrace after the error names the library",
         "https://github.com/deepseek-ai/DeepEP/issues/150", "clusterrun logs JOB -n 50"),
     row("setup", "lmod has detected|unable to locate a modulefile|could not find conda environment|environmentnamenotfound|properly configured to use 'conda activate'|run 'conda init' before",
         r"Lmod has detected the following error: +(?P<what>.*)|(?P<what_too>Unable to locate a modulefile for '[^']+'|(?:EnvironmentNameNotFound: )?Could not find conda environment: \S+)"
@@ -125,7 +125,7 @@ LAUNCH: tuple[CauseRow, ...] = (
     TERMINATE,
     row("interrupted", "user defined signal|hangup|cpu time limit exceeded|file size limit exceeded",
         r"(?:line \d+: +\d+ |^|tasks? [\d,-]+: )(?P<how>User defined signal [12]|Hangup|CPU time limit exceeded|File size limit exceeded)(?: |$)", "a process was ended by a signal that it does not handle: {how}",
-        "signal USR1 is usually the time-limit warning (--signal=USR1): handle it in the program; other signals are usually a limit (ulimit -a)",
+        "handle USR1 in the program: it is usually the warning before the time limit (--signal=USR1); another signal usually means that a resource limit was exceeded (ulimit -a)",
         "bash 5.2", "clusterrun logs JOB -n 50", Strength.HINT),
     row("killed", "killed|terminated by signal sigkill|terminated by signal 9", r"(?:line \d+: +\d+ |^)Killed(?: |$)|^zsh: killed |terminated by signal (?:SIGKILL|9)\b", "a process was killed (SIGKILL)",
         "the log does not show what killed it; usually the kernel's OOM killer (host memory ran out)", "https://github.com/ArjunaCluster/ArjunaUsers/issues/52", "clusterrun submit … --mem SIZE"),

@@ -113,7 +113,7 @@ PYTHON: tuple[CauseRow, ...] = (
     row("process-limit", "can't start new thread|resource temporarily unavailable", r"can't start new thread|(?:fork|pthread_create).{0,80}Resource temporarily unavailable",
         "a rank cannot start more threads or processes: {0}", "use fewer data-loading workers and threads (OMP_NUM_THREADS), or raise the limit (ulimit -u)",
         "https://github.com/pytorch/pytorch/issues/4019", "clusterrun submit … --env OMP_NUM_THREADS=1 --setup 'ulimit -u'"),
-    row("interrupted", "keyboardinterrupt", r"^KeyboardInterrupt\b", "a rank was interrupted (SIGINT)", "someone sent SIGINT: scancel --signal=INT, or Ctrl-C in an interactive step",
+    row("interrupted", "keyboardinterrupt", r"^KeyboardInterrupt\b", "a rank was interrupted (SIGINT)", "someone sent SIGINT, for example with scancel --signal=INT or Ctrl-C in an interactive step",
         "Python 3.11", "clusterrun logs JOB -n 50", Strength.HINT),
 )  # fmt: skip
 

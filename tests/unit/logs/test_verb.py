@@ -42,7 +42,7 @@ def run(desk: Desk) -> RunRecord:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["--rank", "3-1"], "3-1 has no ranks"),
+        (["--rank", "3-1"], "3-1 is backwards"),
         (["--rank", "x"], "not a rank"),
         (["--rank", "4"], "no rank 4"),
         (["--since", "banana"], "not a time"),
@@ -159,7 +159,7 @@ def test_the_log_of_a_running_job_that_is_gone_is_not_said_to_come(desk: Desk) -
     desk.slurm.answer("squeue", squeue_row("101", "RUNNING").replace("theirs", name))
     said = desk.type("logs", "101")
     where = desk.project / "logs" / "train_101.out"
-    assert (said.status, said.err) == (0, f"clusterrun: no log of job 101, which is RUNNING: {where} does not exist\n")
+    assert (said.status, said.err) == (0, f"clusterrun: no log for job 101 (RUNNING): {where} does not exist\n")
     desk.slurm.answer("squeue", squeue_row("101", "PENDING", "Priority").replace("theirs", name))
     assert "no log yet: job 101 is PENDING Priority" in desk.type("logs", "101").err
 
@@ -240,7 +240,7 @@ def test_another_tools_job_is_read_once_where_both_streams_share_a_file(desk: De
 
 def test_its_err_cannot_be_told_apart_then(desk: Desk) -> None:
     theirs(desk, {"7": "hello\n"})
-    assert "both streams into one file" in desk.type("logs", "7", "--stream", "err").err
+    assert "stdout and stderr to one file" in desk.type("logs", "7", "--stream", "err").err
 
 
 def test_its_ranks_are_not_guessed(desk: Desk) -> None:
@@ -282,7 +282,7 @@ def test_where_the_log_is_missing_is_said_at_the_end_too(desk: Desk) -> None:
     theirs(desk, {"7": ""}, "FAILED")
     (desk.project / "theirs" / "7.log").unlink()
     said = desk.type("logs", "-f", "7")
-    assert said.status == 1 and f"no log of job 7: {desk.project}/theirs/7.log does not exist" in said.err
+    assert said.status == 1 and f"no log for job 7: {desk.project}/theirs/7.log does not exist" in said.err
 
 
 def test_whose_file_cannot_be_read_is_said(tmp_path: Path) -> None:
