@@ -254,7 +254,7 @@ def select_tasks(start: Mapping[str, Any] | None, ranks: Collection[int], nodes:
     if shown != selected:
         # a launcher with one task per node: all its ranks have the same label
         raise RequestError(
-            f"--rank {format_ranges(selected)}: the log labels lines by node, so ranks {format_ranges(shown)} cannot be separated",
+            f"--rank {format_ranges(selected)}: ranks {format_ranges(shown)} cannot be separated: the log labels nodes",
             hint="select the node: --node NAME",
         )
     return tasks
