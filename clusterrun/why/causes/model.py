@@ -12,7 +12,8 @@ from clusterrun.records.rank_records import RankEnd, RankFailure
 
 READ = 4_096  # characters of a line that a pattern sees: a long line could be made to be slow
 _WARNING = re.compile(
-    r":\d+: [A-Z]\w*Warning: |\[W[\d :.]*socket\.cpp:\d+\] (?:\[c10d\] )?The client socket has failed to connect"
+    r":\d+: [A-Z]\w*Warning: |\[W[\d :.]*(?:socket|TCPStore|ProcessGroupNCCL)\.cpp:\d+\]"
+    r"(?!.*(?:server socket|\bbind\b|EADDRINUSE))"
 )
 
 

@@ -30,7 +30,7 @@ _CHAINED = (
     "The above exception was the direct cause of the following exception:",
 )
 #: of torch.multiprocessing.spawn, and of OpenNMT
-_HANDED_ON = re.compile(r"-- Process \d+ terminated with the following error:|be ignored --$")
+_HANDED_ON = re.compile(r"-- Process \d+ terminated with the following error:|(?:-- Tracebacks .*)?be ignored --$")
 #: the line before a traceback that does not end the program
 _HARMLESS = ("Exception ignored in", "Error in atexit", "--- Logging error ---", "Exception ignored when")
 _LONGEST = 2_000  # lines of a traceback, with those of other ranks between them
