@@ -25,14 +25,13 @@ $(VENV)/.dev: pyproject.toml constraints.txt scripts/venv.sh
 run: $(VENV)/.run  ## train the default job on the local scheduler, four ranks standing in for two nodes
 	$(BIN)/clusterrun submit --scheduler local --nodes 2 --gpus-per-node 2 --follow
 
-check: $(VENV)/.dev  ## style, types, layers, rendered scripts, unit tests: some minutes
+check: $(VENV)/.dev  ## style, types, layers, rendered scripts, unit tests: a minute or two
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/clusterrun render --nodes 2 --gpus-per-node 4 | $(BIN)/shellcheck -
 	$(BIN)/clusterrun render --scheduler local --env A=b --setup 'module load x' -- /bin/true | $(BIN)/shellcheck -
-	$(BIN)/python -m pytest -q -x -m "not faults" -n auto tests/unit
+	$(BIN)/mypy & types=$$!; $(BIN)/python -m pytest -q -x -m "not faults" -n auto tests/unit && wait $$types
 
 coverage: $(VENV)/.dev  ## the lines that no unit test runs
 	$(BIN)/python -m pytest -q -m "not faults" -n auto --cov=clusterrun --cov-report=term-missing:skip-covered tests/unit

@@ -212,6 +212,7 @@ def _root_of_hang(by_file: Sequence[Sequence[LogFinding]]) -> LogFinding | None:
 
 #: what is behind a kind of finding, even if its line comes later
 _BEHIND: dict[str, Callable[[LogFinding], bool]] = {
+    "disk-full": lambda f: f.kind == "shared-memory",
     "shared-memory": lambda f: f.kind == "too-many-files",
     "cuda-error": lambda f: f.kind == "gpu-fault" and f.values.get("xid") not in _XID_OF_PROGRAMS,
 }
@@ -254,7 +255,7 @@ def _earliest(by_file: Sequence[Sequence[LogFinding]], facts: EndFacts) -> LogFi
         serious = [f for f in found if f.strength <= Strength.HANG]
         lasting = [f for f in serious if not f.survived] or ([] if not facts.state else serious)
         if lasting:
-            chosen.append(min(lasting, key=lambda f: (f.warned, f.index)))
+            chosen.append(min(lasting, key=lambda f: f.index))
         elif weak := [f for f in found if not f.survived or facts.state]:
             chosen.append(min(weak, key=lambda f: (f.strength, _later(f), f.index)))
     return min(chosen, key=lambda f: (f.strength, f.row is EXCEPTION, _later(f)), default=None)

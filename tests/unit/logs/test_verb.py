@@ -142,8 +142,12 @@ def test_a_log_shorter_than_the_clock_saw_it_is_waited_for(desk: Desk, run: RunR
     os.utime(log, (1, 1))
     (folder,) = (run.run_dir / "attempts").iterdir()
     (folder / "log-clock").write_text(f"{time.time():.2f} {len(OUT)} 0\n")
-    late = threading.Timer(4, lambda: log.write_text(OUT))
-    late.start()
+
+    def append_rest() -> None:
+        with log.open("a") as file:
+            file.write(OUT[-10:])
+
+    threading.Timer(4, append_rest).start()
     assert desk.type("logs", "101", "-f", "--stream", "out").out == OUT
 
 
