@@ -26,8 +26,8 @@ hypothesis.settings.load_profile("ci" if os.environ.get("CI") == "true" else "wo
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-#: Files that wait long for Slurm's own limits: begun first, so that no worker waits alone for them at the end.
-LONG_WAITS = ("test_ends.py", "test_lab.py")
+#: Files that take long in one worker: begun first, so that no worker is alone with them at the end.
+LONG_WAITS = ("test_ends.py", "test_lab.py", "test_models_gguf.py", "test_group_projects.py")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
