@@ -28,12 +28,13 @@ MOMENT = 2.0
 @click.option("--follow", is_flag=True, help="Follow the logs until the job ends; exit with its outcome.")
 @click.option("--wait", is_flag=True, help="Wait until the job ends; exit with its outcome.")
 @click.option("--dry-run", is_flag=True, help="Print the script that would be submitted; write and submit nothing.")
+@click.option("--ladder", is_flag=True, help="Submit one process, then one node, then all nodes; report the speed-up.")
 @click.option("--recover", metavar="RUN_ID", help="Finish or undo a submission that exited with 75.")
 @json_option
 @click.pass_context
 def submit(
     ctx: click.Context, /, words: tuple[str, ...], profile: str | None, follow: bool, wait: bool, dry_run: bool,
-    recover: str | None, as_json: bool, **options: Any,
+    ladder: bool, recover: str | None, as_json: bool, **options: Any,
 ) -> None:  # fmt: skip
     """Submit a job file, your own script, or the default job.
 
@@ -43,6 +44,7 @@ def submit(
       clusterrun submit --nodes 2 --gpus-per-node 4 -- train.py --lr 1e-4
       clusterrun submit --nodes 2 -- -m package.train --epochs 3
       clusterrun submit --gpus-per-node 0 --tasks-per-node 8 -- train.py     ranks without GPUs
+      clusterrun submit sft --nodes 2 --gpus-per-node 4 --ladder             1, 4 and 8 ranks (docs/ladder.md)
 
     SCRIPT is a Python file, -m MODULE, or any executable. It runs once per GPU with torch's variables set.
     A line of torchrun, accelerate, srun and others is translated (docs/from-other-launchers.md).
@@ -55,6 +57,11 @@ def submit(
         )
     session: Session = ctx.obj
     cluster = session.cluster(ui.note)
+    if ladder and not recover:
+        from clusterrun.cli.ladder import submit_ladder
+
+        args = submit_args(*job_and_script(words, session.script), profile, options)
+        ctx.exit(submit_ladder(ui, cluster, args, dry_run=dry_run, follow=follow, wait=wait))
     if recover:
         run = cluster.recover(recover)
         _announce(ui, run, data=not wait)
@@ -72,7 +79,7 @@ def submit(
             if not as_json:
                 ui.raw(plan.script)
             return
-        with _interrupt_deferred(ui, plan.record.run_id) as interrupted:
+        with interrupt_deferred(ui, plan.record.run_id) as interrupted:
             run = cluster.submit(plan)
             _announce(ui, run, data=not wait)
         if interrupted:
@@ -153,7 +160,7 @@ def _announce(ui: Ui, run: RunRecord, *, data: bool) -> None:
 
 
 @contextmanager
-def _interrupt_deferred(ui: Ui, run_id: str) -> Iterator[list[float]]:
+def interrupt_deferred(ui: Ui, run_id: str) -> Iterator[list[float]]:
     """Defer Ctrl-C while a submission is in progress; yield the times of each.
 
     A Ctrl-C more than ``MOMENT`` after the first one abandons the submission, which ``--recover`` then finishes.
