@@ -95,14 +95,12 @@ def _cancel(ui: Ui, cluster: Cluster, runs: Sequence[RunRecord]) -> None:
 def _announce(ui: Ui, runs: Sequence[RunRecord], *, data: bool) -> None:
     where = "on this machine" if runs[0].scheduler == LOCAL else f"on {runs[0].cluster}"
     jobs = [str(run.job_id) for run in runs]
-    width = max(map(len, jobs))
+    width, first, last = max(map(len, jobs)), jobs[0], jobs[-1]
     ui.say(f"Submitted a ladder of {len(runs)} rungs ({runs[-1].name}) {where}, each after the one before:")
     for number, (run, job) in enumerate(zip(runs, jobs, strict=True), 1):
         shape = f"{plural(run.world_size, 'rank')} on {plural(run.nodes, 'node')}"
         ui.say(f"  rung {number}  job {job:<{width}}  {shape}")
-    ui.say(
-        f"  next    clusterrun status {jobs[-1]}     clusterrun logs {jobs[0]} -f     clusterrun cancel {' '.join(jobs)}"
-    )
+    ui.say(f"  next    clusterrun status {last}     clusterrun logs {first} -f     clusterrun cancel {' '.join(jobs)}")
     if data:
         ui.data([
             {"job_id": str(run.job_id), "run_id": run.run_id, "run_dir": str(run.run_dir), "nodes": run.nodes,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import signal
 import time
 from collections.abc import Iterator, Sequence
@@ -10,7 +11,7 @@ from typing import Any
 
 import click
 
-from clusterrun.cli.options import spec_options, submit_args
+from clusterrun.cli.options import BARE, spec_options, submit_args
 from clusterrun.cli.session import Session, json_option
 from clusterrun.errors import RequestError
 from clusterrun.job import LOCAL, log_paths
@@ -96,23 +97,32 @@ def submit(
 
 @click.command()
 @click.argument("words", nargs=-1, metavar="[JOB] [-- SCRIPT [ARGS]...]")
-@spec_options
+@functools.partial(spec_options, bare="accelerate-config")
+@click.option("--per-node-commands", is_flag=True, help="Print torchrun's lines to type on each node instead.")
 @click.option("--explain", is_flag=True, help="Print where each value came from, on standard error.")
 @json_option
 @click.pass_context
 def render(
-    ctx: click.Context, /, words: tuple[str, ...], profile: str | None, explain: bool, as_json: bool, **options: Any
-) -> None:
+    ctx: click.Context, /, words: tuple[str, ...], profile: str | None, per_node_commands: bool, explain: bool,
+    as_json: bool, **options: Any,
+) -> None:  # fmt: skip
     """Print the sbatch script that `submit` would send. It works without Slurm.
 
     \b
       clusterrun render --nodes 2 --gpus-per-node 4 | less
       clusterrun render sft --explain >/dev/null
+      clusterrun render --nodes 2 --gpus-per-node 4 --per-node-commands -- train.py     (docs/without-slurm.md)
+      clusterrun render --nodes 2 --gpus-per-node 4 --accelerate-config >multi_node.yaml
+
+    --accelerate-config without FILE prints a YAML of this shape for `accelerate launch --config_file`.
     """
     ui = Ui("render", as_json=as_json)
     session: Session = ctx.obj
     cluster = session.cluster(ui.note)
     job, script = job_and_script(words, session.script)
+    print_yaml = options["accelerate_config"] == BARE
+    if print_yaml:
+        options["accelerate_config"] = None
     request = submit_args(job, script, profile, options)
     plan = cluster.plan(request, named=False)
     for notice in plan.notices:
@@ -121,9 +131,18 @@ def render(
     if explain and not as_json:
         for name, (value, source) in sources.items():
             ui.note(f"{name} = {value!r}  ({source})")
-    ui.data({"script": plan.script, "sources": {k: {"value": v, "source": s} for k, (v, s) in sources.items()}})
+    text = plan.script
+    if print_yaml and plan.spec.world_size > 1 and plan.spec.gpus_per_node == 0:
+        ui.note("on CPUs, `accelerate launch` starts one process; `--launcher accelerate` of submit starts them all")
+    if print_yaml or per_node_commands:
+        from clusterrun.jobspec import by_hand
+        from clusterrun.submit.plan import WORKER
+
+        text = by_hand.accelerate_yaml(plan.spec) if print_yaml else ""
+        text += by_hand.node_commands(plan.spec, plan.submission.workdir, WORKER) if per_node_commands else ""
+    ui.data({"script": text, "sources": {k: {"value": v, "source": s} for k, (v, s) in sources.items()}})
     if not as_json:
-        ui.raw(plan.script)
+        ui.raw(text)
 
 
 def job_and_script(before: tuple[str, ...], after: Sequence[str] | None) -> tuple[str | None, tuple[str, ...]]:

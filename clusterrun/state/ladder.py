@@ -20,7 +20,7 @@ from clusterrun.terminal.tables import Column, fit
 from clusterrun.terminal.units import format_duration
 
 TOLERANCE = 0.02
-"""The share by which the losses of two rungs of one global batch may differ: sums in another order, another schedule."""
+"""The share by which the losses of two rungs of one global batch may differ: other sums, another schedule."""
 _HEAD = 1 << 20  # bytes of metrics.jsonl: the first thousands of rows
 _COLUMNS = ("RUNG", "JOBID", "RANKS", "NODES", "BATCH", "STEPS/EPOCH", "LOSS", "TOKENS/S", "SPEED-UP", "TIME", "STATE")
 
