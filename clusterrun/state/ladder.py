@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -132,7 +131,7 @@ def _load_rung(state: RunState, run: RunRecord) -> RungResult:
     losses = {int(row["step"]): float(row["loss"]) for row in rows if "loss" in row}
     # the first step is slower than all others
     speeds = [float(row["tokens_per_second"]) for row in rows if row["step"] > 1 and "tokens_per_second" in row]
-    epochs = [(row["step"], row["epoch"]) for row in rows if row.get("epoch", 0) > 0]
+    epochs = [(row["step"], row["epoch"]) for row in rows if row.get("epoch", 0) > 1e-9]
     return RungResult(
         state, run,
         batch=global_batch(settings, run.world_size) if isinstance(settings, Mapping) else 0,
@@ -155,13 +154,13 @@ def _rows(run: RunRecord) -> list[dict[str, Any]]:
             row = json.loads(line)
         except (ValueError, RecursionError):
             continue
-        if isinstance(row, dict) and isinstance(row.get("step"), int):
+        if isinstance(row, dict) and _is_finite(row.get("step")):
             rows.append({name: value for name, value in row.items() if _is_finite(value)})
     return rows
 
 
 def _is_finite(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 2**63
 
 
 def _compare_losses(rungs: Sequence[RungResult], step: int) -> str:
