@@ -70,6 +70,11 @@ def gpus_of(values: Values) -> Value | None:
 
 def format_line(options: Values, program: Sequence[str], quote: Callable[[str], str] = shlex.quote) -> str:
     """Return ``clusterrun submit OPTIONS -- PROGRAM`` as a line for the shell."""
+    return " ".join(filter(None, ["clusterrun submit", format_options(options, quote), "--", *map(quote, program)]))
+
+
+def format_options(options: Values, quote: Callable[[str], str] = shlex.quote) -> str:
+    """Return options as they are typed, in the order of ``FIELDS``."""
     words: list[str] = []
     for name in dict.fromkeys([*(field.name for field in FIELDS if field.name in options), *options]):
         value: Any = options[name].value
@@ -81,17 +86,33 @@ def format_line(options: Values, program: Sequence[str], quote: Callable[[str], 
             words += [f"--{name}={quote(one)}" if name == "sbatch-arg" else f"--{name} {quote(one)}" for one in value]
         else:
             words.append(f"--{name} {quote(str(value))}")
-    return " ".join(["clusterrun submit", *words, "--", *map(quote, program)])
+    return " ".join(words)
 
 
-def refused_line(launch: Launch, options: Values) -> str:
-    """Return the line that runs a launch which cannot be translated."""
+def with_options(given: Values, options: Values) -> dict[str, Value]:
+    """Return the typed options with those of a launcher's line; variables of both are kept."""
+    joined = {**given, **options}
+    if "env" in given and "env" in options:
+        joined["env"] = Value(given["env"].value | options["env"].value, options["env"].source)
+    return joined
+
+
+def refused_line(launch: Launch, options: Values, given: Values) -> str:
+    """Return the line that runs a launch which cannot be translated; ``options`` are all, ``given`` the typed ones."""
     instead = {name: Value(value, "") for name, value in launch.instead.items()}
     if launch.instead.get("launcher") in (None, "torchrun"):
         return launch.folder + format_line({**options, **instead}, launch.program)
     kept = {name: value for name, value in options.items() if name not in ("tasks-per-node", "env")}
-    # with none, the launcher itself runs, once on each node
-    return format_line({**kept, **instead}, launch.line if launch.instead["launcher"] == "none" else launch.program)
+    env = {**(given["env"].value if "env" in given else {}), **launch.variables}
+    line = format_line({**kept, **({"env": Value(env, "")} if env else {}), **instead}, launch.program)
+    if launch.instead["launcher"] != "none":
+        return line
+    # the launcher itself runs, once on each node
+    before = line[: len(line) - len(shlex.join(launch.program))]
+    if options.get("nodes", _ONE).value == 1 or launch.node_line == launch.line:
+        return before + shlex.join(launch.line)
+    words = (word if word.startswith("$") else shlex.quote(word) for word in launch.node_line)
+    return f"{before}bash -c {shlex.quote(' '.join(words))}"
 
 
 def _shape(launch: Launch, given: Values, devices: Value | None) -> tuple[Value | None, Value | None]:

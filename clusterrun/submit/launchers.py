@@ -46,6 +46,14 @@ _LAUNCHERS: dict[str, tuple[Table, tuple[str, ...]]] = {
 _PREFIXES = ("env", "nohup", "time", "exec")
 #: Numbers of ranks that mean the devices of the node: clusterrun's own number is used.
 _AUTOMATIC = ("gpu", "auto", "cpu", "xpu", "-1", "")
+#: Options that differ on each node, and the variable that --launcher none has for each of them.
+_OF_NODE = {
+    **dict.fromkeys(("node-rank", "machine-rank"), "$NODE_RANK"),
+    **dict.fromkeys(("master-addr", "main-process-ip", "main-address"), "$MASTER_ADDR"),
+    **dict.fromkeys(("master-port", "main-process-port", "main-port"), "$MASTER_PORT"),
+    "rdzv-endpoint": "$MASTER_ADDR:$MASTER_PORT",
+}
+DEVICES = "CUDA_VISIBLE_DEVICES"
 LOCAL_RANK = "{local_rank}"
 """The worker replaces this in a script's arguments by the rank on the node."""
 
@@ -56,8 +64,9 @@ class Launch:
 
     ``nodes``, ``ranks`` (per node) and ``total`` are None if the line leaves them open; ``one_node`` is whether it then
     means one node. ``gpus`` holds Slurm's GPU options, ``own`` the names of what clusterrun replaces, ``line`` all its
-    words. ``refusal`` is the reason why the line cannot be translated, ``instead`` the options that can run it, and
-    ``folder`` a command before them.
+    words, ``node_line`` the same with shell variables for what differs on each node, ``variables`` what was typed
+    before it. ``refusal`` is the reason why the line cannot be translated, ``instead`` the options that can run it, and
+    ``folder`` a command before it.
     """
 
     title: str
@@ -71,6 +80,8 @@ class Launch:
     options: dict[str, Value] = field(default_factory=dict)
     own: list[str] = field(default_factory=list)
     line: list[str] = field(default_factory=list)
+    node_line: list[str] = field(default_factory=list)
+    variables: dict[str, str] = field(default_factory=dict)
     refusal: str = ""
     instead: dict[str, Any] = field(default_factory=dict)
     folder: str = ""
@@ -116,6 +127,12 @@ def launcher_of(words: Sequence[str]) -> tuple[str, list[str]] | None:
     return None
 
 
+def variables_before(words: Sequence[str]) -> dict[str, str]:
+    """Return the variables before a launcher or program that are not clusterrun's own: ``NCCL_DEBUG=INFO torchrun``."""
+    pairs = [word.partition("=") for word in words[: prefix_length(words)] if "=" in word]
+    return {name: text for name, _, text in pairs if name != DEVICES and not is_own_variable(name)}
+
+
 def prefix_length(words: Sequence[str]) -> int:
     """Return the number of words before a launcher's name: ``NCCL_DEBUG=INFO nohup torchrun`` has 2."""
     start = 0
@@ -139,8 +156,10 @@ def find_launch(words: Sequence[str], place: Place) -> Launch | None:
         return None
     launch = parse_launch(*named, place)
     launch.line = list(words[start:])
+    launch.node_line = _node_line(*named, launch.line, deepspeed="DEEPSPEED" in launch.refusal.upper())
+    launch.variables = variables_before(words)
     for name, _, text in (word.partition("=") for word in words[:start] if "=" in word):
-        if name == "CUDA_VISIBLE_DEVICES":  # the scheduler chooses the devices; their number may be all the line says
+        if name == DEVICES:  # the scheduler chooses the devices; their number may be all the line says
             launch.own.append(name)
             if not launch.ranks and not launch.total:
                 launch.ranks = Value(len(text.split(",")), f"--gpus-per-node from {name}")
@@ -170,10 +189,12 @@ def parse_launch(title: str, words: Sequence[str], place: Place) -> Launch:
     if not program:
         return launch
     if launch.instead.get("launcher") == "accelerate":
-        if config or (launch.nodes and launch.nodes.value > 1):
-            launch.instead["accelerate-config"] = config or "FILE"
-        else:
-            launch.instead["launcher"] = "none"  # one node can run the line as it is
+        beside = names - {"config-file", "module", "multi-gpu", "num-machines", "num-processes", "machine-rank",
+                          "main-process-ip", "main-process-port", "same-network", "rdzv-backend"}  # fmt: skip
+        if config and not beside:
+            launch.instead["accelerate-config"] = config
+        else:  # other options beside a file have no place in it
+            launch.instead["launcher"] = "none"
     if title == "torch.distributed.launch" and "use-env" not in names:
         add_local_rank(launch.program, local_rank_option(source_of(launch.program, place.cwd)) or "--local-rank")
     elif title == "deepspeed" and "no-local-rank" not in names:
@@ -183,6 +204,29 @@ def parse_launch(title: str, words: Sequence[str], place: Place) -> Launch:
     elif title in ("mpirun", "horovodrun") and (name := mpi_name(source_of(launch.program, place.cwd))):
         launch.refuse(f"{launch.program[0]} uses {name}, which needs {title}", launcher="none")
     return launch
+
+
+def _node_line(title: str, words: Sequence[str], line: list[str], *, deepspeed: bool) -> list[str]:
+    """Return a launcher's line for every node: options that differ on each node, typed or not, become variables.
+
+    ``words`` are those after the launcher's name.
+    """
+    table = _LAUNCHERS[title][0]
+    typed = {one.option.name: one for one in parse_options(title, table, words)[0]}
+    wanted = ["rdzv-endpoint"] if "rdzv-endpoint" in typed else [name for name in _OF_NODE if name in table.options]
+    if title == "deepspeed" and "node-rank" not in typed:  # it starts the other nodes itself
+        wanted = []
+    wanted = [name for name in wanted if name != "rdzv-endpoint" or name in typed]
+    result, drop = list(line), [typed[name] for name in _OF_NODE if name in typed and wanted]
+    for one in drop:
+        at = next(i for i, word in enumerate(result) if word.partition("=")[0] == one.spelled)
+        del result[at : at + (1 if "=" in result[at] else 2)]
+    start = len(line) - len(words)
+    join = "_" if title in ("accelerate launch", "deepspeed") else "-"
+    result[start:start] = [part for name in wanted for part in ("--" + name.replace("-", join), _OF_NODE[name])]
+    if title == "accelerate launch" and deepspeed and not any("multinode" in word for word in line):
+        result[start:start] = ["--deepspeed_multinode_launcher", "standard"]  # its default starts all nodes from each
+    return result
 
 
 def add_local_rank(program: list[str], option: str) -> None:
@@ -210,7 +254,7 @@ def combine(outer: Launch, inner: Launch) -> Launch:
         inner.title = f"{outer.title} {inner.title}"
     inner.nodes, inner.one_node = nodes, inner.one_node and outer.one_node
     inner.gpus, inner.own = outer.gpus | inner.gpus, [*outer.own, *inner.own]
-    inner.line = outer.line or inner.line
+    inner.line, inner.variables = outer.line or inner.line, outer.variables | inner.variables
     if outer.refusal:
         inner.refusal, inner.instead, inner.folder = outer.refusal, outer.instead, outer.folder
     for name, value in outer.options.items():
