@@ -8,10 +8,18 @@ from typing import Any
 
 from clusterrun.errors import RequestError
 from clusterrun.jobspec.fields import FIELDS, Value, gres_gpus
-from clusterrun.submit.launchers import Launch
+from clusterrun.submit.launcher_options import parse_options
+from clusterrun.submit.launchers import LAUNCHERS, Launch, launcher_of
 
 Values = Mapping[str, Value]
 _ONE = Value(1, "default")
+#: Options that differ on each node, and the variable that --launcher none has for each of them.
+_OF_NODE = {
+    **dict.fromkeys(("node-rank", "machine-rank"), "$NODE_RANK"),
+    **dict.fromkeys(("master-addr", "main-process-ip", "main-address"), "$MASTER_ADDR"),
+    **dict.fromkeys(("master-port", "main-process-port", "main-port"), "$MASTER_PORT"),
+    "rdzv-endpoint": "$MASTER_ADDR:$MASTER_PORT",
+}
 
 
 def job_options(launch: Launch, given: Values, below: Values) -> dict[str, Value]:
@@ -109,10 +117,39 @@ def refused_line(launch: Launch, options: Values, given: Values) -> str:
         return line
     # the launcher itself runs, once on each node
     before = line[: len(line) - len(shlex.join(launch.program))]
-    if options.get("nodes", _ONE).value == 1 or launch.node_line == launch.line:
+    node_line = _node_line(launch)
+    if options.get("nodes", _ONE).value == 1 or node_line == launch.line:
         return before + shlex.join(launch.line)
-    words = (word if word.startswith("$") else shlex.quote(word) for word in launch.node_line)
+    words = (word if word in _OF_NODE.values() else shlex.quote(word) for word in node_line)
     return f"{before}bash -c {shlex.quote(' '.join(words))}"
+
+
+def _node_line(launch: Launch) -> list[str]:
+    """Return a launcher's line for every node: options that differ on each node, typed or not, become variables."""
+    named, line = launcher_of(launch.line), launch.line
+    if named is None:
+        return line
+    title, words = named
+    table = LAUNCHERS[title][0]
+    typed = {one.option.name: one for one in parse_options(title, table, words)[0]}
+    wanted = ["rdzv-endpoint"] if "rdzv-endpoint" in typed else [name for name in _OF_NODE if name in table.options]
+    if title == "deepspeed" and "node-rank" not in typed:  # it starts the other nodes itself
+        wanted = []
+    wanted = [name for name in wanted if name != "rdzv-endpoint" or name in typed]
+    result, drop = list(line), [typed[name] for name in _OF_NODE if name in typed and wanted]
+    for one in drop:
+        at = next(i for i, word in enumerate(result) if word.partition("=")[0] == one.spelled)
+        del result[at : at + (1 if "=" in result[at] else 2)]
+    start = len(line) - len(words)
+    join = "_" if title in ("accelerate launch", "deepspeed") else "-"
+    result[start:start] = [part for name in wanted for part in ("--" + name.replace("-", join), _OF_NODE[name])]
+    if (
+        title == "accelerate launch"
+        and "DEEPSPEED" in launch.refusal.upper()
+        and not any("multinode" in word for word in line)
+    ):
+        result[start:start] = ["--deepspeed_multinode_launcher", "standard"]  # its default starts all nodes from each
+    return result
 
 
 def _shape(launch: Launch, given: Values, devices: Value | None) -> tuple[Value | None, Value | None]:

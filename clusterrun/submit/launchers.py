@@ -31,7 +31,7 @@ from clusterrun.submit.launcher_options import (
 from clusterrun.submit.script_source import local_rank_option, mpi_name, source_of
 
 #: Each launcher's options, and the words that start it, as a program or after -m.
-_LAUNCHERS: dict[str, tuple[Table, tuple[str, ...]]] = {
+LAUNCHERS: dict[str, tuple[Table, tuple[str, ...]]] = {
     "torchrun": (TORCHRUN, ("torchrun", "torch.distributed.run")),
     "torch.distributed.launch": (TORCHRUN, ("torch.distributed.launch",)),
     "accelerate launch": (ACCELERATE, ("accelerate launch", "accelerate-launch", "accelerate.commands.launch",
@@ -46,13 +46,6 @@ _LAUNCHERS: dict[str, tuple[Table, tuple[str, ...]]] = {
 _PREFIXES = ("env", "nohup", "time", "exec")
 #: Numbers of ranks that mean the devices of the node: clusterrun's own number is used.
 _AUTOMATIC = ("gpu", "auto", "cpu", "xpu", "-1", "")
-#: Options that differ on each node, and the variable that --launcher none has for each of them.
-_OF_NODE = {
-    **dict.fromkeys(("node-rank", "machine-rank"), "$NODE_RANK"),
-    **dict.fromkeys(("master-addr", "main-process-ip", "main-address"), "$MASTER_ADDR"),
-    **dict.fromkeys(("master-port", "main-process-port", "main-port"), "$MASTER_PORT"),
-    "rdzv-endpoint": "$MASTER_ADDR:$MASTER_PORT",
-}
 DEVICES = "CUDA_VISIBLE_DEVICES"
 LOCAL_RANK = "{local_rank}"
 """The worker replaces this in a script's arguments by the rank on the node."""
@@ -64,9 +57,8 @@ class Launch:
 
     ``nodes``, ``ranks`` (per node) and ``total`` are None if the line leaves them open; ``one_node`` is whether it then
     means one node. ``gpus`` holds Slurm's GPU options, ``own`` the names of what clusterrun replaces, ``line`` all its
-    words, ``node_line`` the same with shell variables for what differs on each node, ``variables`` what was typed
-    before it. ``refusal`` is the reason why the line cannot be translated, ``instead`` the options that can run it, and
-    ``folder`` a command before it.
+    words, ``variables`` what was typed before it. ``refusal`` is the reason why the line cannot be translated,
+    ``instead`` the options that can run it, and ``folder`` a command before it.
     """
 
     title: str
@@ -80,7 +72,6 @@ class Launch:
     options: dict[str, Value] = field(default_factory=dict)
     own: list[str] = field(default_factory=list)
     line: list[str] = field(default_factory=list)
-    node_line: list[str] = field(default_factory=list)
     variables: dict[str, str] = field(default_factory=dict)
     refusal: str = ""
     instead: dict[str, Any] = field(default_factory=dict)
@@ -120,7 +111,7 @@ def launcher_of(words: Sequence[str]) -> tuple[str, list[str]] | None:
     if not rest or rest[0].endswith(".py") or rest[0].startswith(("./", "../")):  # the user's own program
         return None
     rest = rest[1:] if rest[0] == "-m" else [Path(rest[0]).name, *rest[1:]]
-    for title, (_, starts) in _LAUNCHERS.items():
+    for title, (_, starts) in LAUNCHERS.items():
         for start in starts:
             if rest[: start.count(" ") + 1] == start.split():
                 return title, rest[start.count(" ") + 1 :]
@@ -156,7 +147,6 @@ def find_launch(words: Sequence[str], place: Place) -> Launch | None:
         return None
     launch = parse_launch(*named, place)
     launch.line = list(words[start:])
-    launch.node_line = _node_line(*named, launch.line, deepspeed="DEEPSPEED" in launch.refusal.upper())
     launch.variables = variables_before(words)
     for name, _, text in (word.partition("=") for word in words[:start] if "=" in word):
         if name == DEVICES:  # the scheduler chooses the devices; their number may be all the line says
@@ -173,7 +163,7 @@ def find_launch(words: Sequence[str], place: Place) -> Launch | None:
 
 def parse_launch(title: str, words: Sequence[str], place: Place) -> Launch:
     """Parse the words after a launcher's name."""
-    typed, program = parse_options(title, _LAUNCHERS[title][0], words)
+    typed, program = parse_options(title, LAUNCHERS[title][0], words)
     launch = Launch(title, without_python(program) if title in ("srun", "mpirun", "horovodrun") else program)
     launch.one_node = title not in ("srun", "#SBATCH")
     names = {one.option.name for one in typed}
@@ -206,29 +196,6 @@ def parse_launch(title: str, words: Sequence[str], place: Place) -> Launch:
     return launch
 
 
-def _node_line(title: str, words: Sequence[str], line: list[str], *, deepspeed: bool) -> list[str]:
-    """Return a launcher's line for every node: options that differ on each node, typed or not, become variables.
-
-    ``words`` are those after the launcher's name.
-    """
-    table = _LAUNCHERS[title][0]
-    typed = {one.option.name: one for one in parse_options(title, table, words)[0]}
-    wanted = ["rdzv-endpoint"] if "rdzv-endpoint" in typed else [name for name in _OF_NODE if name in table.options]
-    if title == "deepspeed" and "node-rank" not in typed:  # it starts the other nodes itself
-        wanted = []
-    wanted = [name for name in wanted if name != "rdzv-endpoint" or name in typed]
-    result, drop = list(line), [typed[name] for name in _OF_NODE if name in typed and wanted]
-    for one in drop:
-        at = next(i for i, word in enumerate(result) if word.partition("=")[0] == one.spelled)
-        del result[at : at + (1 if "=" in result[at] else 2)]
-    start = len(line) - len(words)
-    join = "_" if title in ("accelerate launch", "deepspeed") else "-"
-    result[start:start] = [part for name in wanted for part in ("--" + name.replace("-", join), _OF_NODE[name])]
-    if title == "accelerate launch" and deepspeed and not any("multinode" in word for word in line):
-        result[start:start] = ["--deepspeed_multinode_launcher", "standard"]  # its default starts all nodes from each
-    return result
-
-
 def add_local_rank(program: list[str], option: str) -> None:
     """Insert ``OPTION={local_rank}`` before a script's arguments, as torch.distributed.launch does."""
     program.insert(2 if program[:1] == ["-m"] else 1, f"{option}={LOCAL_RANK}")
@@ -254,7 +221,7 @@ def combine(outer: Launch, inner: Launch) -> Launch:
         inner.title = f"{outer.title} {inner.title}"
     inner.nodes, inner.one_node = nodes, inner.one_node and outer.one_node
     inner.gpus, inner.own = outer.gpus | inner.gpus, [*outer.own, *inner.own]
-    inner.line, inner.variables = outer.line or inner.line, outer.variables | inner.variables
+    inner.line, inner.variables = outer.line if outer.refusal else inner.line, outer.variables | inner.variables
     if outer.refusal:
         inner.refusal, inner.instead, inner.folder = outer.refusal, outer.instead, outer.folder
     for name, value in outer.options.items():

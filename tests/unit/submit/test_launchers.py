@@ -205,7 +205,8 @@ OF_NODE = "--machine_rank $NODE_RANK --main_process_ip $MASTER_ADDR --main_proce
          "distributed_type FSDP in fsdp.yaml",
          f"--nodes 2 --gpus-per-node 4 --launcher none -- bash -c 'accelerate launch {OF_NODE} --config_file fsdp.yaml"
          " --fsdp_offload_params true train.py'"),
-        ("torchrun --nnodes=2 --node_rank 0 --nproc_per_node 4 --master_addr=h --numa-binding=node train.py --node_rank 0",
+        ("torchrun --nnodes=2 --node_rank 0 --nproc_per_node 4 --master_addr=h --numa-binding=node train.py"
+         " --node_rank 0",
          "--numa-binding of torchrun",
          "--nodes 2 --gpus-per-node 4 --launcher none -- bash -c 'torchrun --node-rank $NODE_RANK --master-addr"
          " $MASTER_ADDR --master-port $MASTER_PORT --nnodes=2 --nproc_per_node 4 --numa-binding=node train.py"
