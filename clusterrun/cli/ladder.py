@@ -39,8 +39,8 @@ def submit_ladder(ui: Ui, cluster: Cluster, args: SubmitArgs, *, dry_run: bool, 
         record = replace(made.record, rung_before=before.run_id if before is not None else "")
         return made._replace(record=record)
 
-    plans = [plan(rung, None) for rung in rungs]  # a rung that cannot be planned leaves nothing behind
     if dry_run:
+        plans = [plan(rung, None) for rung in rungs]
         cluster.check(plans[0])
         ui.note(f"would submit {plural(len(rungs), 'rung')} of {whole.record.name}; nothing was written")
         ui.data([{"run_id": None, "script": one.script} for one in plans])

@@ -58,7 +58,9 @@ def submit(
         )
     session: Session = ctx.obj
     cluster = session.cluster(ui.note)
-    if ladder and not recover:
+    if ladder and recover:
+        raise RequestError("--ladder and --recover cannot be combined", hint=f"clusterrun submit --recover {recover}")
+    if ladder:
         from clusterrun.cli.ladder import submit_ladder
 
         args = submit_args(*job_and_script(words, session.script), profile, options)
