@@ -97,14 +97,6 @@ def format_options(options: Values, quote: Callable[[str], str] = shlex.quote) -
     return " ".join(words)
 
 
-def with_options(given: Values, options: Values) -> dict[str, Value]:
-    """Return the typed options with those of a launcher's line; variables of both are kept."""
-    joined = {**given, **options}
-    if "env" in given and "env" in options:
-        joined["env"] = Value(given["env"].value | options["env"].value, options["env"].source)
-    return joined
-
-
 def refused_line(launch: Launch, options: Values, given: Values) -> str:
     """Return the line that runs a launch which cannot be translated; ``options`` are all, ``given`` the typed ones."""
     instead = {name: Value(value, "") for name, value in launch.instead.items()}

@@ -221,18 +221,23 @@ def combine(outer: Launch, inner: Launch) -> Launch:
         inner.title = f"{outer.title} {inner.title}"
     inner.nodes, inner.one_node = nodes, inner.one_node and outer.one_node
     inner.gpus, inner.own = outer.gpus | inner.gpus, [*outer.own, *inner.own]
-    inner.line, inner.variables = outer.line if outer.refusal else inner.line, outer.variables | inner.variables
+    inner.line = outer.line if outer.refusal else inner.line
+    if "env" in outer.options:  # of --export too
+        inner.variables = outer.options["env"].value | inner.variables
     if outer.refusal:
         inner.refusal, inner.instead, inner.folder = outer.refusal, outer.instead, outer.folder
-    for name, value in outer.options.items():
-        own = inner.options.get(name)
-        if own is None:
-            inner.options[name] = value
-        elif name == "env":
-            inner.options[name] = Value(value.value | own.value, value.source)
-        elif name == "sbatch-arg":
-            inner.options[name] = Value(list(dict.fromkeys([*value.value, *own.value])), value.source)
+    inner.options = join_options(outer.options, inner.options)
     return inner
+
+
+def join_options(upper: Mapping[str, Value], lower: Mapping[str, Value]) -> dict[str, Value]:
+    """Return the options of two lines; the lower ones win, but variables and arguments of sbatch of both are kept."""
+    joined = {**upper, **lower}
+    for name in {"env", "sbatch-arg"} & upper.keys() & lower.keys():
+        one, other = upper[name].value, lower[name].value
+        both = {**one, **other} if name == "env" else list(dict.fromkeys([*one, *other]))
+        joined[name] = Value(both, upper[name].source)
+    return joined
 
 
 def _apply(launch: Launch, one: Typed, source: str) -> None:

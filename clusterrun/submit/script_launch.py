@@ -13,13 +13,14 @@ from clusterrun.config.files import is_file
 from clusterrun.errors import RequestError
 from clusterrun.jobspec.fields import Value
 from clusterrun.jobspec.secrets import refuse_shapes
-from clusterrun.submit.launch_shape import Values, format_line, job_options, with_options
+from clusterrun.submit.launch_shape import Values, format_line, job_options
 from clusterrun.submit.launcher_options import SBATCH, Typed, parse_options
 from clusterrun.submit.launchers import (
     Launch,
     Place,
     combine,
     find_launch,
+    join_options,
     launcher_of,
     parse_launch,
     prefix_length,
@@ -158,13 +159,13 @@ def _line(
         launch.options["env"] = Value(parsed.env | own, "--env")
     if parsed.setup:
         launch.options["setup"] = Value(parsed.setup, "--setup")
-    options = with_options(given, job_options(launch, given, below))
+    options = join_options(given, job_options(launch, given, below))
     values = [str(value.value) for name, value in launch.options.items() if name != "setup"]
     unknown = any("$" in word for word in [*launch.program, *values])
     if script.sbatch is None and (launch.refusal or unknown or parsed.lost or not parsed.exact):
         kept = {**{name: value for name, value in options.items() if name not in _OF_RANKS}, **given}
         if outer is not None and outer[0].variables:
-            kept = with_options(kept, {"env": Value(outer[0].variables, "--env")})
+            kept = join_options(kept, {"env": Value(outer[0].variables, "--env")})
         return format_line({**kept, "launcher": Value("none", "")}, words)
     refuse_shapes(" ".join(launch.program), f"the launcher's line in {script.name}", "read from the script")
     if launch.refusal and launch.instead.get("launcher") != "none":

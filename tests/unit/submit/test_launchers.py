@@ -325,3 +325,14 @@ def test_variables_before_a_program_become_options(project: Path) -> None:
 def test_the_notice_keeps_the_typed_variables_beside_those_of_the_line(project: Path) -> None:
     request = load(project, "NCCL_DEBUG=INFO torchrun --nproc_per_node 2 train.py", env={"A": "1"})
     assert became(request) == "clusterrun submit --gpus-per-node 2 --env A=1 --env NCCL_DEBUG=INFO -- train.py"
+
+
+@pytest.mark.parametrize("launcher", ["none", "torchrun"])
+def test_variables_before_a_program_become_options_under_every_launcher(project: Path, launcher: str) -> None:
+    line = "A=1 ./plain.sh" if launcher == "none" else "A=1 train.py"
+    assert load(project, line, launcher=launcher).values["env"].value == {"A": "1"}
+
+
+def test_variables_alone_are_no_program(project: Path) -> None:
+    with pytest.raises(RequestError, match="no such script: A=1"):
+        load(project, "A=1")
