@@ -69,11 +69,14 @@ def submit_ladder(ui: Ui, cluster: Cluster, args: SubmitArgs, *, dry_run: bool, 
 
 
 def _follow(ui: Ui, cluster: Cluster, runs: Sequence[RunRecord], *, show_logs: bool) -> int:
-    """Wait for each rung in turn. After one that failed the others are cancelled; return its exit code, else 0."""
+    """Wait for each rung in turn, until one is not done; return its exit code, else 0.
+
+    After a failure the other rungs are cancelled. After an unknown end (75) the scheduler decides about them.
+    """
     for number, run in enumerate(runs):
         code = follow_run(ui, cluster, run) if show_logs else report_end(ui, cluster.wait([run]))
         if code:
-            _cancel(ui, cluster, runs[number + 1 :])
+            _cancel(ui, cluster, runs[number + 1 :] if code == 1 else [])
             return code
     return 0
 
