@@ -251,6 +251,7 @@ OF_NODE = "--machine_rank $NODE_RANK --main_process_ip $MASTER_ADDR --main_proce
          '--nodes 2 --tasks-per-node 1 --time 60 --gres gpu:a100:2 --env A=1 -- train.py --out "$SCRATCH/x"'),
         ("sbatch parts.sbatch", "since clusterrun submits jobs itself",
          "--nodes 2 --gpus-per-node 4 -- train.py --lr 1"),
+        ("sbatch exported.sbatch", "since clusterrun submits jobs itself", "--nodes 2 --gpus-per-node 4 -- train.py"),
         ("sbatch nothing.sbatch", "no line that starts the training",
          "--nodes 2 --gpus-per-node 0 --launcher none -- bash nothing.sbatch"),
         ("sbatch --wrap 'srun python train.py' -N2 --ntasks-per-node=4 --gres=gpu:4", "sbatch --wrap is refused",
