@@ -84,10 +84,11 @@ class Cluster:
 
     # -- submitting ------------------------------------------------------------------------------------------------
 
-    def plan(self, args: SubmitArgs, *, named: bool = True) -> Plan:
+    def plan(self, args: SubmitArgs, *, named: bool = True, change: Callable[[Request], Request] | None = None) -> Plan:
         """Decide everything about a run and write nothing.
 
         With ``named`` False the run is called RUN_ID and TOKEN, as ``render`` prints it, and no cluster is needed.
+        ``change`` may replace values of the merged request.
         """
         from clusterrun.submit import plan as planning
         from clusterrun.submit import request as requests
@@ -98,6 +99,7 @@ class Cluster:
         partition = request.values.get("partition")
         if partition is not None and partition.value == "auto":
             request = self._choose_partition(args, request, scheduler)
+        request = change(request) if change else request
         return planning.plan(request, scheduler, self._factory.has_gpus(scheduler), self._here(), named=named)
 
     def soonest(self, args: SubmitArgs) -> StartEstimates:
@@ -233,6 +235,13 @@ class Cluster:
             older = ", ".join(run.run_id for run in known[:-1])
             self.notify(f"job id {job} was reused by Slurm; showing the newest run (older: {older})")
         return known[-1] if known else None
+
+    def ladder(self, run: RunRecord) -> list[RunRecord]:
+        """Return the rungs of a ladder up to this run, smallest first; only this run if it is no rung, or the first."""
+        store, runs = self.store(run.root), [run]
+        while runs[0].rung_before and (before := store.by_run_id(runs[0].rung_before)) and before not in runs:
+            runs.insert(0, before)
+        return runs
 
     def states(self, runs: Sequence[RunRecord], answer: Answer | None = None) -> list[RunState]:
         """Return the states of runs, in their order, with one query per scheduler.

@@ -101,6 +101,13 @@ LAUNCHER="torchrun --nnodes $SLURM_NNODES --nproc_per_node 4 --rdzv_id $RANDOM"
 export CMD="$LAUNCHER train.py --lr 1"
 srun $CMD
 """,
+    "exported.sbatch": """\
+#!/bin/bash
+#SBATCH --nodes=2 --gres=gpu:4
+export LAUNCHER="accelerate launch --num_processes 8 --num_machines 2"
+export CMD="$LAUNCHER train.py"
+srun $CMD
+""",
     "nothing.sbatch": "#!/bin/bash\n#SBATCH -N 2\nmake train\n",
 }  # fmt: skip
 

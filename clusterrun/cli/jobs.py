@@ -7,7 +7,7 @@ import time
 import click
 
 from clusterrun.cli.session import Session, json_option
-from clusterrun.cli.show import first_cause, is_certain, list_jobs, no_jobs_message, status_lines
+from clusterrun.cli.show import first_cause, is_certain, ladder_reports, list_jobs, no_jobs_message, status_lines
 from clusterrun.errors import RequestError
 from clusterrun.job import JobId
 from clusterrun.state import filters
@@ -42,11 +42,15 @@ def status(ctx: click.Context, job_ids: tuple[str, ...], explain: bool, watch: b
 
         named = NamedJobs(session.cluster(ui.note, polling=True), job_ids, explain=explain)
         ctx.exit(0 if is_certain(watch_jobs(ui, named)) else 75)
-    states = session.cluster(ui.note).status(job_ids)
+    cluster = session.cluster(ui.note)
+    states = cluster.status(job_ids)
+    reports = ladder_reports(cluster, states)
     if as_json:
-        ui.data([status_json(state) for state in states])
+        pairs = zip(states, reports, strict=True)
+        ui.data([{**status_json(state), "ladder": report and report.json()} for state, report in pairs])
     else:
         ui.say(*status_lines(filters.collapse(states), explain=explain, cause=first_cause))
+        ui.say(*(line for report in reports if report is not None for line in ("", *report.lines())))
     if not is_certain(states):
         ctx.exit(75)
 

@@ -16,10 +16,14 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def spec_options(command: F) -> F:
-    """Add an option for each field of ``FIELDS``, and ``--profile``."""
+BARE = "-"
+"""The value of an option that was typed without its optional value."""
+
+
+def spec_options(command: F, *, bare: str = "") -> F:
+    """Add an option for each field of ``FIELDS``, and ``--profile``; the value of the option ``bare`` is optional."""
     for one in reversed(FIELDS):
-        command = _option(one)(command)
+        command = _option(one, bare=one.name == bare)(command)
     return click.option("--profile", metavar="NAME", help="Use [profile.NAME] of clusterrun.toml.")(command)
 
 
@@ -40,8 +44,9 @@ def submit_args(job: str | None, words: tuple[str, ...], profile: str | None, op
     return SubmitArgs(job=job, command=words, flags=flags, profile=profile)
 
 
-def _option(one: Field) -> Callable[[F], F]:
+def _option(one: Field, *, bare: bool) -> Callable[[F], F]:
     name = one.name.replace("-", "_")
+    optional_value: dict[str, Any] = {"is_flag": False, "flag_value": BARE} if bare else {}
     if one.kind == "flag":
         declaration = f"--{one.name}/--no-{one.name}" if one.name in ("requeue", "fp16") else f"--{one.name}"
         return click.option(declaration, name, is_flag=True, default=None, help=one.help)
@@ -50,8 +55,9 @@ def _option(one: Field) -> Callable[[F], F]:
         name,
         type=click.INT if one.kind == "int" else click.STRING,
         multiple=one.kind in ("list", "map"),
-        metavar=one.metavar or None,
+        metavar=f"[{one.metavar}]" if bare else one.metavar or None,
         help=one.help,
+        **optional_value,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from clusterrun.cluster import Cluster
 from clusterrun.job import Outcome
@@ -10,6 +11,9 @@ from clusterrun.state import filters
 from clusterrun.state.filters import JobFilter
 from clusterrun.state.reconcile import Listing, RunState
 from clusterrun.state.show import state_lines
+
+if TYPE_CHECKING:
+    from clusterrun.state.ladder import Ladder
 
 
 def status_lines(states: Sequence[RunState], *, explain: bool, cause: Callable[[RunState], str]) -> list[str]:
@@ -30,6 +34,19 @@ def first_cause(state: RunState) -> str:
     from clusterrun.why import ended  # most commands end without it
 
     return ended.in_one_line(state)
+
+
+def ladder_reports(cluster: Cluster, states: Sequence[RunState]) -> list[Ladder | None]:
+    """Return for each job the report of its ladder up to this rung; None for a job that is none, or the first."""
+    if not any(state.record is not None and state.record.rung_before for state in states):
+        return [None] * len(states)
+    from clusterrun.state.ladder import load_ladder  # most jobs are no rungs
+
+    found: list[Ladder | None] = []
+    for state in states:
+        runs = cluster.ladder(state.record) if state.record is not None else []
+        found.append(load_ladder(cluster.states(runs), first_cause) if len(runs) > 1 else None)
+    return found
 
 
 def list_jobs(cluster: Cluster, job_filter: JobFilter, *, expand: bool) -> Listing:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import signal
 import time
 from collections.abc import Iterator, Sequence
@@ -10,7 +11,7 @@ from typing import Any
 
 import click
 
-from clusterrun.cli.options import spec_options, submit_args
+from clusterrun.cli.options import BARE, spec_options, submit_args
 from clusterrun.cli.session import Session, json_option
 from clusterrun.errors import RequestError
 from clusterrun.job import LOCAL, log_paths
@@ -28,12 +29,13 @@ MOMENT = 2.0
 @click.option("--follow", is_flag=True, help="Follow the logs until the job ends; exit with its outcome.")
 @click.option("--wait", is_flag=True, help="Wait until the job ends; exit with its outcome.")
 @click.option("--dry-run", is_flag=True, help="Print the script that would be submitted; write and submit nothing.")
+@click.option("--ladder", is_flag=True, help="Submit one process, then one node, then all nodes; report the speed-up.")
 @click.option("--recover", metavar="RUN_ID", help="Finish or undo a submission that exited with 75.")
 @json_option
 @click.pass_context
 def submit(
     ctx: click.Context, /, words: tuple[str, ...], profile: str | None, follow: bool, wait: bool, dry_run: bool,
-    recover: str | None, as_json: bool, **options: Any,
+    ladder: bool, recover: str | None, as_json: bool, **options: Any,
 ) -> None:  # fmt: skip
     """Submit a job file, your own script, or the default job.
 
@@ -43,6 +45,7 @@ def submit(
       clusterrun submit --nodes 2 --gpus-per-node 4 -- train.py --lr 1e-4
       clusterrun submit --nodes 2 -- -m package.train --epochs 3
       clusterrun submit --gpus-per-node 0 --tasks-per-node 8 -- train.py     ranks without GPUs
+      clusterrun submit sft --nodes 2 --gpus-per-node 4 --ladder             1, 4 and 8 ranks (docs/ladder.md)
 
     SCRIPT is a Python file, -m MODULE, or any executable. It runs once per GPU with torch's variables set.
     A line of torchrun, accelerate, srun and others is translated (docs/from-other-launchers.md).
@@ -55,6 +58,13 @@ def submit(
         )
     session: Session = ctx.obj
     cluster = session.cluster(ui.note)
+    if ladder and recover:
+        raise RequestError("--ladder and --recover cannot be combined", hint=f"clusterrun submit --recover {recover}")
+    if ladder:
+        from clusterrun.cli.ladder import submit_ladder
+
+        args = submit_args(*job_and_script(words, session.script), profile, options)
+        ctx.exit(submit_ladder(ui, cluster, args, dry_run=dry_run, follow=follow, wait=wait))
     if recover:
         run = cluster.recover(recover)
         _announce(ui, run, data=not wait)
@@ -72,7 +82,7 @@ def submit(
             if not as_json:
                 ui.raw(plan.script)
             return
-        with _interrupt_deferred(ui, plan.record.run_id) as interrupted:
+        with interrupt_deferred(ui, plan.record.run_id) as interrupted:
             run = cluster.submit(plan)
             _announce(ui, run, data=not wait)
         if interrupted:
@@ -89,23 +99,32 @@ def submit(
 
 @click.command()
 @click.argument("words", nargs=-1, metavar="[JOB] [-- SCRIPT [ARGS]...]")
-@spec_options
+@functools.partial(spec_options, bare="accelerate-config")
+@click.option("--per-node-commands", is_flag=True, help="Print torchrun's lines to type on each node instead.")
 @click.option("--explain", is_flag=True, help="Print where each value came from, on standard error.")
 @json_option
 @click.pass_context
 def render(
-    ctx: click.Context, /, words: tuple[str, ...], profile: str | None, explain: bool, as_json: bool, **options: Any
-) -> None:
+    ctx: click.Context, /, words: tuple[str, ...], profile: str | None, per_node_commands: bool, explain: bool,
+    as_json: bool, **options: Any,
+) -> None:  # fmt: skip
     """Print the sbatch script that `submit` would send. It works without Slurm.
 
     \b
       clusterrun render --nodes 2 --gpus-per-node 4 | less
       clusterrun render sft --explain >/dev/null
+      clusterrun render --nodes 2 --gpus-per-node 4 --per-node-commands -- train.py     (docs/without-slurm.md)
+      clusterrun render --nodes 2 --gpus-per-node 4 --accelerate-config >multi_node.yaml
+
+    --accelerate-config without FILE prints a YAML of this shape for `accelerate launch --config_file`.
     """
     ui = Ui("render", as_json=as_json)
     session: Session = ctx.obj
     cluster = session.cluster(ui.note)
     job, script = job_and_script(words, session.script)
+    print_yaml = options["accelerate_config"] == BARE
+    if print_yaml:
+        options["accelerate_config"] = None
     request = submit_args(job, script, profile, options)
     plan = cluster.plan(request, named=False)
     for notice in plan.notices:
@@ -114,9 +133,18 @@ def render(
     if explain and not as_json:
         for name, (value, source) in sources.items():
             ui.note(f"{name} = {value!r}  ({source})")
-    ui.data({"script": plan.script, "sources": {k: {"value": v, "source": s} for k, (v, s) in sources.items()}})
+    text = plan.script
+    if print_yaml and plan.spec.world_size > 1 and plan.spec.gpus_per_node == 0:
+        ui.note("on CPUs, `accelerate launch` starts one process; `--launcher accelerate` of submit starts them all")
+    if print_yaml or per_node_commands:
+        from clusterrun.jobspec import by_hand
+        from clusterrun.submit.plan import WORKER
+
+        text = by_hand.accelerate_yaml(plan.spec) if print_yaml else ""
+        text += by_hand.node_commands(plan.spec, plan.submission.workdir, WORKER) if per_node_commands else ""
+    ui.data({"script": text, "sources": {k: {"value": v, "source": s} for k, (v, s) in sources.items()}})
     if not as_json:
-        ui.raw(plan.script)
+        ui.raw(text)
 
 
 def job_and_script(before: tuple[str, ...], after: Sequence[str] | None) -> tuple[str | None, tuple[str, ...]]:
@@ -153,7 +181,7 @@ def _announce(ui: Ui, run: RunRecord, *, data: bool) -> None:
 
 
 @contextmanager
-def _interrupt_deferred(ui: Ui, run_id: str) -> Iterator[list[float]]:
+def interrupt_deferred(ui: Ui, run_id: str) -> Iterator[list[float]]:
     """Defer Ctrl-C while a submission is in progress; yield the times of each.
 
     A Ctrl-C more than ``MOMENT`` after the first one abandons the submission, which ``--recover`` then finishes.

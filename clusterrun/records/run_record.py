@@ -59,7 +59,7 @@ class RunRecord:
     """A run and its submissions, oldest first.
 
     ``root`` holds ``.clusterrun`` and ``logs``. ``owner`` is the uid of the owner of the run's folder and ``user`` the
-    owner's name; both come from the file system.
+    owner's name; both come from the file system. ``rung_before`` is the run id of the rung below in a ladder.
     """
 
     run_id: str
@@ -75,6 +75,7 @@ class RunRecord:
     tasks_per_node: int
     shared: bool
     sources: Mapping[str, tuple[Any, str]]
+    rung_before: str = ""
     submissions: tuple[SubmissionRecord, ...] = ()
     owner: int = -1
 

@@ -8,6 +8,9 @@ from typing import NamedTuple, Protocol
 
 from clusterrun.job import JobId, JobStatus
 
+KILL_ON_INVALID_DEP = "--kill-on-invalid-dep=yes"
+"""The sbatch argument that cancels a job whose dependency can never be satisfied; local jobs have it too."""
+
 
 class Submission(NamedTuple):
     """Everything a scheduler needs to start a staged run. ``script`` is the script's final path.

@@ -8,10 +8,18 @@ from typing import Any
 
 from clusterrun.errors import RequestError
 from clusterrun.jobspec.fields import FIELDS, Value, gres_gpus
-from clusterrun.submit.launchers import Launch
+from clusterrun.submit.launcher_options import parse_options
+from clusterrun.submit.launchers import LAUNCHERS, Launch, launcher_of
 
 Values = Mapping[str, Value]
 _ONE = Value(1, "default")
+#: Options that differ on each node, and the variable that --launcher none has for each of them.
+_OF_NODE = {
+    **dict.fromkeys(("node-rank", "machine-rank"), "$NODE_RANK"),
+    **dict.fromkeys(("master-addr", "main-process-ip", "main-address"), "$MASTER_ADDR"),
+    **dict.fromkeys(("master-port", "main-process-port", "main-port"), "$MASTER_PORT"),
+    "rdzv-endpoint": "$MASTER_ADDR:$MASTER_PORT",
+}
 
 
 def job_options(launch: Launch, given: Values, below: Values) -> dict[str, Value]:
@@ -70,6 +78,11 @@ def gpus_of(values: Values) -> Value | None:
 
 def format_line(options: Values, program: Sequence[str], quote: Callable[[str], str] = shlex.quote) -> str:
     """Return ``clusterrun submit OPTIONS -- PROGRAM`` as a line for the shell."""
+    return " ".join(filter(None, ["clusterrun submit", format_options(options, quote), "--", *map(quote, program)]))
+
+
+def format_options(options: Values, quote: Callable[[str], str] = shlex.quote) -> str:
+    """Return options as they are typed, in the order of ``FIELDS``."""
     words: list[str] = []
     for name in dict.fromkeys([*(field.name for field in FIELDS if field.name in options), *options]):
         value: Any = options[name].value
@@ -81,17 +94,54 @@ def format_line(options: Values, program: Sequence[str], quote: Callable[[str], 
             words += [f"--{name}={quote(one)}" if name == "sbatch-arg" else f"--{name} {quote(one)}" for one in value]
         else:
             words.append(f"--{name} {quote(str(value))}")
-    return " ".join(["clusterrun submit", *words, "--", *map(quote, program)])
+    return " ".join(words)
 
 
-def refused_line(launch: Launch, options: Values) -> str:
-    """Return the line that runs a launch which cannot be translated."""
+def refused_line(launch: Launch, options: Values, given: Values) -> str:
+    """Return the line that runs a launch which cannot be translated; ``options`` are all, ``given`` the typed ones."""
     instead = {name: Value(value, "") for name, value in launch.instead.items()}
     if launch.instead.get("launcher") in (None, "torchrun"):
         return launch.folder + format_line({**options, **instead}, launch.program)
     kept = {name: value for name, value in options.items() if name not in ("tasks-per-node", "env")}
-    # with none, the launcher itself runs, once on each node
-    return format_line({**kept, **instead}, launch.line if launch.instead["launcher"] == "none" else launch.program)
+    env = {**(given["env"].value if "env" in given else {}), **launch.variables}
+    line = format_line({**kept, **({"env": Value(env, "")} if env else {}), **instead}, launch.program)
+    if launch.instead["launcher"] != "none":
+        return line
+    # the launcher itself runs, once on each node
+    before = line[: len(line) - len(shlex.join(launch.program))]
+    node_line = _node_line(launch)
+    if options.get("nodes", _ONE).value == 1 or node_line == launch.line:
+        return before + shlex.join(launch.line)
+    words = (word if word in _OF_NODE.values() else shlex.quote(word) for word in node_line)
+    return f"{before}bash -c {shlex.quote(' '.join(words))}"
+
+
+def _node_line(launch: Launch) -> list[str]:
+    """Return a launcher's line for every node: options that differ on each node, typed or not, become variables."""
+    named, line = launcher_of(launch.line), launch.line
+    if named is None:
+        return line
+    title, words = named
+    table = LAUNCHERS[title][0]
+    typed = {one.option.name: one for one in parse_options(title, table, words)[0]}
+    wanted = ["rdzv-endpoint"] if "rdzv-endpoint" in typed else [name for name in _OF_NODE if name in table.options]
+    if title == "deepspeed" and "node-rank" not in typed:  # it starts the other nodes itself
+        wanted = []
+    wanted = [name for name in wanted if name != "rdzv-endpoint" or name in typed]
+    result, drop = list(line), [typed[name] for name in _OF_NODE if name in typed and wanted]
+    for one in drop:
+        at = next(i for i, word in enumerate(result) if word.partition("=")[0] == one.spelled)
+        del result[at : at + (1 if "=" in result[at] else 2)]
+    start = len(line) - len(words)
+    join = "_" if title in ("accelerate launch", "deepspeed") else "-"
+    result[start:start] = [part for name in wanted for part in ("--" + name.replace("-", join), _OF_NODE[name])]
+    if (
+        title == "accelerate launch"
+        and "DEEPSPEED" in launch.refusal.upper()
+        and not any("multinode" in word for word in line)
+    ):
+        result[start:start] = ["--deepspeed_multinode_launcher", "standard"]  # its default starts all nodes from each
+    return result
 
 
 def _shape(launch: Launch, given: Values, devices: Value | None) -> tuple[Value | None, Value | None]:

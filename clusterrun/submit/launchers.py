@@ -31,7 +31,7 @@ from clusterrun.submit.launcher_options import (
 from clusterrun.submit.script_source import local_rank_option, mpi_name, source_of
 
 #: Each launcher's options, and the words that start it, as a program or after -m.
-_LAUNCHERS: dict[str, tuple[Table, tuple[str, ...]]] = {
+LAUNCHERS: dict[str, tuple[Table, tuple[str, ...]]] = {
     "torchrun": (TORCHRUN, ("torchrun", "torch.distributed.run")),
     "torch.distributed.launch": (TORCHRUN, ("torch.distributed.launch",)),
     "accelerate launch": (ACCELERATE, ("accelerate launch", "accelerate-launch", "accelerate.commands.launch",
@@ -46,6 +46,7 @@ _LAUNCHERS: dict[str, tuple[Table, tuple[str, ...]]] = {
 _PREFIXES = ("env", "nohup", "time", "exec")
 #: Numbers of ranks that mean the devices of the node: clusterrun's own number is used.
 _AUTOMATIC = ("gpu", "auto", "cpu", "xpu", "-1", "")
+DEVICES = "CUDA_VISIBLE_DEVICES"
 LOCAL_RANK = "{local_rank}"
 """The worker replaces this in a script's arguments by the rank on the node."""
 
@@ -56,8 +57,8 @@ class Launch:
 
     ``nodes``, ``ranks`` (per node) and ``total`` are None if the line leaves them open; ``one_node`` is whether it then
     means one node. ``gpus`` holds Slurm's GPU options, ``own`` the names of what clusterrun replaces, ``line`` all its
-    words. ``refusal`` is the reason why the line cannot be translated, ``instead`` the options that can run it, and
-    ``folder`` a command before them.
+    words, ``variables`` what was typed before it. ``refusal`` is the reason why the line cannot be translated,
+    ``instead`` the options that can run it, and ``folder`` a command before it.
     """
 
     title: str
@@ -71,6 +72,7 @@ class Launch:
     options: dict[str, Value] = field(default_factory=dict)
     own: list[str] = field(default_factory=list)
     line: list[str] = field(default_factory=list)
+    variables: dict[str, str] = field(default_factory=dict)
     refusal: str = ""
     instead: dict[str, Any] = field(default_factory=dict)
     folder: str = ""
@@ -109,11 +111,17 @@ def launcher_of(words: Sequence[str]) -> tuple[str, list[str]] | None:
     if not rest or rest[0].endswith(".py") or rest[0].startswith(("./", "../")):  # the user's own program
         return None
     rest = rest[1:] if rest[0] == "-m" else [Path(rest[0]).name, *rest[1:]]
-    for title, (_, starts) in _LAUNCHERS.items():
+    for title, (_, starts) in LAUNCHERS.items():
         for start in starts:
             if rest[: start.count(" ") + 1] == start.split():
                 return title, rest[start.count(" ") + 1 :]
     return None
+
+
+def variables_before(words: Sequence[str]) -> dict[str, str]:
+    """Return the variables before a launcher or program that are not clusterrun's own: ``NCCL_DEBUG=INFO torchrun``."""
+    pairs = [word.partition("=") for word in words[: prefix_length(words)] if "=" in word]
+    return {name: text for name, _, text in pairs if name != DEVICES and not is_own_variable(name)}
 
 
 def prefix_length(words: Sequence[str]) -> int:
@@ -139,8 +147,9 @@ def find_launch(words: Sequence[str], place: Place) -> Launch | None:
         return None
     launch = parse_launch(*named, place)
     launch.line = list(words[start:])
+    launch.variables = variables_before(words)
     for name, _, text in (word.partition("=") for word in words[:start] if "=" in word):
-        if name == "CUDA_VISIBLE_DEVICES":  # the scheduler chooses the devices; their number may be all the line says
+        if name == DEVICES:  # the scheduler chooses the devices; their number may be all the line says
             launch.own.append(name)
             if not launch.ranks and not launch.total:
                 launch.ranks = Value(len(text.split(",")), f"--gpus-per-node from {name}")
@@ -154,7 +163,7 @@ def find_launch(words: Sequence[str], place: Place) -> Launch | None:
 
 def parse_launch(title: str, words: Sequence[str], place: Place) -> Launch:
     """Parse the words after a launcher's name."""
-    typed, program = parse_options(title, _LAUNCHERS[title][0], words)
+    typed, program = parse_options(title, LAUNCHERS[title][0], words)
     launch = Launch(title, without_python(program) if title in ("srun", "mpirun", "horovodrun") else program)
     launch.one_node = title not in ("srun", "#SBATCH")
     names = {one.option.name for one in typed}
@@ -170,10 +179,12 @@ def parse_launch(title: str, words: Sequence[str], place: Place) -> Launch:
     if not program:
         return launch
     if launch.instead.get("launcher") == "accelerate":
-        if config or (launch.nodes and launch.nodes.value > 1):
-            launch.instead["accelerate-config"] = config or "FILE"
-        else:
-            launch.instead["launcher"] = "none"  # one node can run the line as it is
+        beside = names - {"config-file", "module", "multi-gpu", "num-machines", "num-processes", "machine-rank",
+                          "main-process-ip", "main-process-port", "same-network", "rdzv-backend"}  # fmt: skip
+        if config and not beside:
+            launch.instead["accelerate-config"] = config
+        else:  # other options beside a file have no place in it
+            launch.instead["launcher"] = "none"
     if title == "torch.distributed.launch" and "use-env" not in names:
         add_local_rank(launch.program, local_rank_option(source_of(launch.program, place.cwd)) or "--local-rank")
     elif title == "deepspeed" and "no-local-rank" not in names:
@@ -210,18 +221,23 @@ def combine(outer: Launch, inner: Launch) -> Launch:
         inner.title = f"{outer.title} {inner.title}"
     inner.nodes, inner.one_node = nodes, inner.one_node and outer.one_node
     inner.gpus, inner.own = outer.gpus | inner.gpus, [*outer.own, *inner.own]
-    inner.line = outer.line or inner.line
+    inner.line = outer.line if outer.refusal else inner.line
+    if "env" in outer.options:  # of --export too
+        inner.variables = outer.options["env"].value | inner.variables
     if outer.refusal:
         inner.refusal, inner.instead, inner.folder = outer.refusal, outer.instead, outer.folder
-    for name, value in outer.options.items():
-        own = inner.options.get(name)
-        if own is None:
-            inner.options[name] = value
-        elif name == "env":
-            inner.options[name] = Value(value.value | own.value, value.source)
-        elif name == "sbatch-arg":
-            inner.options[name] = Value(list(dict.fromkeys([*value.value, *own.value])), value.source)
+    inner.options = join_options(outer.options, inner.options)
     return inner
+
+
+def join_options(upper: Mapping[str, Value], lower: Mapping[str, Value]) -> dict[str, Value]:
+    """Return the options of two lines; the lower ones win, but variables and arguments of sbatch of both are kept."""
+    joined = {**upper, **lower}
+    for name in {"env", "sbatch-arg"} & upper.keys() & lower.keys():
+        one, other = upper[name].value, lower[name].value
+        both = {**one, **other} if name == "env" else list(dict.fromkeys([*one, *other]))
+        joined[name] = Value(both, upper[name].source)
+    return joined
 
 
 def _apply(launch: Launch, one: Typed, source: str) -> None:

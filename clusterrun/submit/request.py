@@ -24,6 +24,7 @@ from clusterrun.errors import CommandError, RequestError
 from clusterrun.jobspec.fields import FIELD, Value, check_text, check_value, gres_gpus
 from clusterrun.jobspec.secrets import refuse_shapes
 from clusterrun.jobspec.spec import Command, Function, JobSpec, Module, Script, Task, Work, build_spec
+from clusterrun.scheduler import KILL_ON_INVALID_DEP
 from clusterrun.system import shell
 
 #: Options that the local scheduler ignores.
@@ -145,11 +146,15 @@ def resolve_spec(request: Request, *, has_gpus: bool | None, local: bool) -> tup
         if gres is not None:
             values["gpus-per-node"] = Value(gres_gpus(str(gres.value)) or 0, gres.source)
         ignored = [name for name in _SLURM_ONLY if name in values]
-        typed = [f"--{name}" for name in ignored if not values[name].source.startswith(("SBATCH_", "SLURM_"))]
+        arguments = values.get("sbatch-arg", Value([], "")).value
+        kept = [one for one in arguments if one == KILL_ON_INVALID_DEP] if isinstance(arguments, list) else []
+        typed = [f"--{name}" for name in ignored if not values[name].source.startswith(("SBATCH_", "SLURM_"))
+                 and (name != "sbatch-arg" or kept != arguments)]  # fmt: skip
         if typed:
             notices.append(f"the local scheduler ignores {', '.join(typed)}")
-        for name in ignored:
-            del values[name]
+        dropped = {name: values.pop(name) for name in ignored}
+        if kept:
+            values["sbatch-arg"] = Value(kept, dropped["sbatch-arg"].source)
     if "gpus-per-node" not in values and ("gres" not in values or gres_gpus(str(values["gres"].value)) is None):
         why = {
             True: "default: GPUs found",

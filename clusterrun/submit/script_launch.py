@@ -20,6 +20,7 @@ from clusterrun.submit.launchers import (
     Place,
     combine,
     find_launch,
+    join_options,
     launcher_of,
     parse_launch,
     prefix_length,
@@ -45,8 +46,13 @@ class _Found:
     sbatch: list[str] | None = None
 
 
-def refuse_scripts(words: Sequence[str], given: Values, below: Values, place: Place) -> None:
-    """Raise RequestError if a command is sbatch, a shell script that starts a launcher, or a wrapper around one."""
+def refuse_scripts(
+    words: Sequence[str], given: Values, below: Values, place: Place, outer: tuple[Launch, Values] | None = None
+) -> None:
+    """Raise RequestError if a command is sbatch, a shell script that starts a launcher, or a wrapper around one.
+
+    ``outer`` is the srun that starts the command, and the options without those of srun.
+    """
     words = list(words)
     if Path(words[0]).name in _WRAPPERS:
         at = _wrapped_launcher(words)
@@ -75,7 +81,7 @@ def refuse_scripts(words: Sequence[str], given: Values, below: Values, place: Pl
         named = launcher_of(parsed.command[prefix_length(parsed.command) :])
         raise RequestError(
             f"{script.name} starts {named[0] if named else 'ranks'}, which starts its own ranks",
-            hint=_line(script, parsed, words, given, below, place),
+            hint=_line(script, parsed, words, given, below, place, outer),
         )
 
 
@@ -127,7 +133,10 @@ def _words_of(one: Typed) -> list[str]:
     return [one.spelled, one.value] if one.option.values == 1 else [f"{one.spelled}={one.value}".rstrip("=")]
 
 
-def _line(script: _Found, parsed: ShellScript, words: Sequence[str], given: Values, below: Values, place: Place) -> str:
+def _line(
+    script: _Found, parsed: ShellScript, words: Sequence[str], given: Values, below: Values, place: Place,
+    outer: tuple[Launch, Values] | None = None,
+) -> str:  # fmt: skip
     """Return the line that does what a script does."""
     launch = None
     with contextlib.suppress(RequestError):
@@ -140,6 +149,8 @@ def _line(script: _Found, parsed: ShellScript, words: Sequence[str], given: Valu
             parsed.setup, launch.options["launcher"] = [], Value("none", "")
         else:
             launch.ranks = Value(1, f"--tasks-per-node: {script.name} starts one process")
+    if outer is not None:
+        launch, given = combine(outer[0], launch), outer[1]
     directives = [*parsed.directives, *(script.sbatch or ())]
     if directives:
         launch = combine(parse_launch("#SBATCH", directives, place), launch)
@@ -148,11 +159,13 @@ def _line(script: _Found, parsed: ShellScript, words: Sequence[str], given: Valu
         launch.options["env"] = Value(parsed.env | own, "--env")
     if parsed.setup:
         launch.options["setup"] = Value(parsed.setup, "--setup")
-    options = {**given, **job_options(launch, given, below)}
+    options = join_options(given, job_options(launch, given, below))
     values = [str(value.value) for name, value in launch.options.items() if name != "setup"]
     unknown = any("$" in word for word in [*launch.program, *values])
     if script.sbatch is None and (launch.refusal or unknown or parsed.lost or not parsed.exact):
-        kept = {name: value for name, value in options.items() if name not in _OF_RANKS}
+        kept = {**{name: value for name, value in options.items() if name not in _OF_RANKS}, **given}
+        if outer is not None and outer[0].variables:
+            kept = join_options(kept, {"env": Value(outer[0].variables, "--env")})
         return format_line({**kept, "launcher": Value("none", "")}, words)
     refuse_shapes(" ".join(launch.program), f"the launcher's line in {script.name}", "read from the script")
     if launch.refusal and launch.instead.get("launcher") != "none":

@@ -95,8 +95,6 @@ class _Variables:
         name = match["plain"] or match["name"] or "@"
         if name in ("@", "*"):
             return shlex.join(self.args) if match[0] == '"$@"' else " ".join(self.args)
-        if name == "#":
-            return str(len(self.args))
         self.used.add(name)
         text = self.values.get(name, match["default"])
         if text is None and name.isdigit():

@@ -6,8 +6,16 @@ from collections.abc import Callable, Sequence
 
 from clusterrun.errors import RequestError
 from clusterrun.jobspec.fields import Value
-from clusterrun.submit.launch_shape import Values, format_line, job_options, refused_line
-from clusterrun.submit.launchers import Place, add_local_rank, find_launch, without_python
+from clusterrun.submit.launch_shape import Values, format_line, format_options, job_options, refused_line
+from clusterrun.submit.launchers import (
+    Place,
+    add_local_rank,
+    find_launch,
+    join_options,
+    prefix_length,
+    variables_before,
+    without_python,
+)
 from clusterrun.submit.script_launch import refuse_scripts
 from clusterrun.submit.script_source import has_subcommands, knows_local_rank, local_rank_option, source_of
 
@@ -22,10 +30,17 @@ def translate(
     the line to type, for a line that cannot be translated exactly.
     """
     launcher = given.get("launcher") or below.get("launcher")
-    if launcher is not None and launcher.value != "srun":
-        if launcher.value != "none" and (nested := find_launch(list(words), place)) is not None and nested.program:
-            line = format_line({**given, **job_options(nested, given, below)}, nested.program)
-            raise RequestError(f"--launcher {launcher.value} would start {nested.title} once per rank", hint=line)
+    other = "" if launcher is None or launcher.value == "srun" else str(launcher.value)
+    variables, program = variables_before(words), words[prefix_length(words) :]
+    if program and "=" in words[0] and variables and (other or find_launch(words, place) is None):
+        env, words = Value(variables, "--env before the program"), program
+        rest, options = translate(words, join_options(given, {"env": env}), below, place, notify)
+        notify("variables before the program became: " + format_options({"env": env}))
+        return rest, {**options, "env": env}
+    if other:
+        if other != "none" and (nested := find_launch(list(words), place)) is not None and nested.program:
+            line = format_line(join_options(given, job_options(nested, given, below)), nested.program)
+            raise RequestError(f"--launcher {other} would start {nested.title} once per rank", hint=line)
         return tuple(words), {}
     launch = find_launch(list(words), place)
     if launch is None:
@@ -35,12 +50,14 @@ def translate(
     if not launch.program:
         raise RequestError(f"{launch.title}: no script or program", hint="clusterrun submit -- train.py")
     options = job_options(launch, given, below)
-    all_options = {**given, **options}
+    all_options = join_options(given, options)
     if launch.refusal:
-        raise RequestError(launch.refusal, hint=refused_line(launch, all_options))
+        raise RequestError(launch.refusal, hint=refused_line(launch, all_options, given))
     # without defaults such as "srun without --gres has no GPUs", which a launcher in the script may contradict
     explicit = {name: one for name, one in all_options.items() if not one.source.startswith(("--gres:", "--nodes:"))}
-    refuse_scripts(launch.program, explicit, below, place)
+    if launch.title == "srun" and "tasks-per-node" in explicit and explicit["tasks-per-node"].value == 1:
+        del explicit["tasks-per-node"]  # a script with a launcher in it, once per node
+    refuse_scripts(launch.program, explicit, below, place, (launch, given) if launch.title == "srun" else None)
     own = f"   (left out: {', '.join(dict.fromkeys(launch.own))})" if launch.own else ""
     notify(f"{launch.title} became: {format_line(all_options, launch.program)}{own}")
     if not {"gpus-per-node", "gres", "tasks-per-node"} & {*all_options, *below}:

@@ -77,6 +77,7 @@ def main(argv: Sequence[str]) -> int:
     if options.launcher == "torchrun":
         module, arguments = "torch.distributed.run", torchrun_arguments(node, options.ranks, options.max_restarts)
     elif options.launcher == "accelerate":
+        options.config = options.config or default_config(node.rank)
         module, arguments = "accelerate.commands.launch", accelerate_arguments(node, options.ranks, options.config)
     else:
         module, arguments = "deepspeed.launcher.launch", deepspeed_arguments(node, options.ranks)
@@ -160,6 +161,20 @@ def own_engine(config: str) -> bool:
     return str(getattr(settings.distributed_type, "value", settings.distributed_type)) in (
         "FSDP", "DEEPSPEED", "MEGATRON_LM"
     )  # fmt: skip
+
+
+def default_config(node_rank: int) -> str:
+    """Return accelerate's default file of this user if it names FSDP, DeepSpeed or Megatron, else an empty text.
+
+    accelerate reads the file in any case; --multi_gpu would switch off these parts of it. Node 0 names the file.
+    """
+    config_args = importlib.import_module("accelerate.commands.config.config_args")
+    config = str(config_args.default_config_file)
+    if not os.path.isfile(config) or not own_engine(config):
+        return ""
+    if node_rank == 0:
+        print(f"clusterrun: accelerate uses {config}", file=sys.stderr, flush=True)
+    return config
 
 
 def run_launcher(module: str, arguments: Sequence[str]) -> int:

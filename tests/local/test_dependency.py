@@ -98,3 +98,10 @@ def test_a_job_that_is_not_known_cannot_be_waited_for(bench):
     with pytest.raises(Refused, match="there is no local job L5"):
         bench.submit("true", dependency="afterok:L5")
     assert bench.scheduler.query().jobs == []
+
+
+def test_a_job_that_may_not_wait_for_ever_is_cancelled(bench):
+    failed = bench.submit("exit 1")
+    never = bench.submit("true", dependency=f"afterok:{failed}", argv=("--kill-on-invalid-dep=yes",))
+    status = bench.wait(never, "CANCELLED")
+    assert (status.reason, status.started) == ("DependencyNeverSatisfied", None)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from clusterrun.errors import Ambiguous, CommandError, Refused
 from clusterrun.job import LOCAL, JobId
-from clusterrun.scheduler import Answer, Cancelled, LocalJobs, Submission
+from clusterrun.scheduler import KILL_ON_INVALID_DEP, Answer, Cancelled, LocalJobs, Submission
 from clusterrun.scheduler.local import cancel as localcancel
 from clusterrun.scheduler.local import dependency
 from clusterrun.scheduler.local.devices import visible
@@ -139,6 +139,7 @@ class LocalScheduler:
             gpus_per_node=submission.gpus_per_node,
             time_limit=submission.time_limit,
             dependency=submission.dependency,
+            kill_on_invalid_dep=KILL_ON_INVALID_DEP in submission.argv,
             submitted=int(time.time()),
             grace=self._grace,
         )

@@ -57,6 +57,7 @@ class Job:
     dependency: str
     submitted: int
     grace: float  # seconds between TERM and KILL
+    kill_on_invalid_dep: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

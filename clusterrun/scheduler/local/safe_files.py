@@ -85,6 +85,7 @@ def _is_text(value: object) -> bool:
 _TYPES: dict[str, Callable[[Any], bool]] = {
     "str": _is_text,
     "int": _is_int,
+    "bool": lambda value: isinstance(value, bool),
     "float": _is_number,
     "int | None": lambda value: value is None or _is_int(value),
     "float | None": lambda value: value is None or _is_number(value),

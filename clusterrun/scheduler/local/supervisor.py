@@ -103,7 +103,7 @@ class Supervisor:
             if self._wait_for_turn():
                 self._run_script()
             else:
-                self._end("CANCELLED")
+                self._end("CANCELLED", self._state.reason if self._is_never_to_start() else "")
         finally:
             self._devices.release()
         self._write_last()
@@ -123,9 +123,14 @@ class Supervisor:
                 return True
             if reason != self._state.reason:
                 self._set(reason=reason)
+            if self._is_never_to_start():
+                return False
             self._signals.sleep(pause)
             pause = min(pause * 1.5, most)
         return False
+
+    def _is_never_to_start(self) -> bool:
+        return self._job.kill_on_invalid_dep and self._state.reason == dependency.Verdict.NEVER.value
 
     def _verdict(self) -> dependency.Verdict:
         def status_of(id: str) -> JobStatus | None:

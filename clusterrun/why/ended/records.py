@@ -52,6 +52,8 @@ def _canceller(run: RunRecord, status: JobStatus) -> str:
         return ""
     if run.submission.cancel_asked:
         return "`clusterrun cancel`"
+    if status.reason == "DependencyNeverSatisfied":
+        return f"--kill-on-invalid-dep: {run.sources.get('dependency', ('its dependency', ''))[0]} was never satisfied"
     return "a signal to its supervisor" if status.id.is_local else ""
 
 

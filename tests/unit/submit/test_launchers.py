@@ -180,6 +180,9 @@ def test_launchers_are_translated(project: Path, line: str, expected: str) -> No
     assert became(load(project, line)) == f"clusterrun submit {expected}"
 
 
+OF_NODE = "--machine_rank $NODE_RANK --main_process_ip $MASTER_ADDR --main_process_port $MASTER_PORT"
+
+
 @pytest.mark.parametrize(
     ("line", "message", "hint"),
     [
@@ -196,7 +199,36 @@ def test_launchers_are_translated(project: Path, line: str, expected: str) -> No
         ("accelerate launch --use_fsdp --num_processes 4 train.py", "--use_fsdp of accelerate launch",
          "--gpus-per-node 4 --launcher none -- accelerate launch --use_fsdp --num_processes 4 train.py"),
         ("accelerate launch --use_deepspeed --num_processes 8 --num_machines 2 train.py", "--use_deepspeed",
-         "--nodes 2 --gpus-per-node 4 --launcher accelerate --accelerate-config FILE -- train.py"),
+         "--nodes 2 --gpus-per-node 4 --launcher none -- bash -c 'accelerate launch --deepspeed_multinode_launcher"
+         f" standard {OF_NODE} --use_deepspeed --num_processes 8 --num_machines 2 train.py'"),
+        ("accelerate launch --config_file fsdp.yaml --machine_rank 0 --fsdp_offload_params true train.py",
+         "distributed_type FSDP in fsdp.yaml",
+         f"--nodes 2 --gpus-per-node 4 --launcher none -- bash -c 'accelerate launch {OF_NODE} --config_file fsdp.yaml"
+         " --fsdp_offload_params true train.py'"),
+        ("torchrun --nnodes=2 --node_rank 0 --nproc_per_node 4 --master_addr=h --numa-binding=node train.py"
+         " --node_rank 0",
+         "--numa-binding of torchrun",
+         "--nodes 2 --gpus-per-node 4 --launcher none -- bash -c 'torchrun --node-rank $NODE_RANK --master-addr"
+         " $MASTER_ADDR --master-port $MASTER_PORT --nnodes=2 --nproc_per_node 4 --numa-binding=node train.py"
+         " --node_rank 0'"),
+        ("torchrun --nnodes 2 --rdzv-endpoint=h:1 --rdzv_id 7 --nproc_per_node 2 --numa-binding=node train.py",
+         "--numa-binding of torchrun",
+         "--nodes 2 --gpus-per-node 2 --launcher none -- bash -c 'torchrun --rdzv-endpoint $MASTER_ADDR:$MASTER_PORT"
+         " --nnodes 2 --rdzv_id 7 --nproc_per_node 2 --numa-binding=node train.py'"),
+        ("NCCL_DEBUG=INFO MASTER_PORT=1 torchrun --nproc_per_node 2 --numa-binding=node train.py", "--numa-binding",
+         "--gpus-per-node 2 --launcher none --env NCCL_DEBUG=INFO -- torchrun --nproc_per_node 2 --numa-binding=node"
+         " train.py"),
+        ("NCCL_DEBUG=INFO accelerate launch --config_file fsdp.yaml train.py", "distributed_type FSDP",
+         "--nodes 2 --gpus-per-node 4 --launcher accelerate --accelerate-config fsdp.yaml --env NCCL_DEBUG=INFO"
+         " -- train.py"),
+        ("NCCL_DEBUG=INFO bash shifted.sh 2", "shifted.sh starts torchrun",
+         "--gpus-per-node 2 --launcher none --env NCCL_DEBUG=INFO -- bash shifted.sh 2"),
+        ("NCCL_DEBUG=INFO uv run torchrun --nproc_per_node 2 train.py", "uv starts torchrun",
+         "--gpus-per-node 2 --launcher none --env NCCL_DEBUG=INFO -- uv run torchrun --nproc_per_node 2 train.py"),
+        ("srun --ntasks-per-node=1 bash launch_multigpu.sh", "launch_multigpu.sh starts torchrun",
+         "--gpus-per-node 4 --env NCCL_DEBUG=INFO -- sft_multigpu_training.py"),
+        ("A=1 srun -N2 -n2 --gres=gpu:4 bash checked.sh a", "checked.sh starts torchrun",
+         "--nodes 2 --gpus-per-node 4 --launcher none --env A=1 -- bash checked.sh a"),
         ("mpirun -np 2 python mpi.py", "mpi.py uses mpi4py",
          "--gpus-per-node 2 --launcher none -- mpirun -np 2 python mpi.py"),
         ("srun -N2 -D /data train.py", "--chdir of srun",
@@ -219,6 +251,7 @@ def test_launchers_are_translated(project: Path, line: str, expected: str) -> No
          '--nodes 2 --tasks-per-node 1 --time 60 --gres gpu:a100:2 --env A=1 -- train.py --out "$SCRATCH/x"'),
         ("sbatch parts.sbatch", "since clusterrun submits jobs itself",
          "--nodes 2 --gpus-per-node 4 -- train.py --lr 1"),
+        ("sbatch exported.sbatch", "since clusterrun submits jobs itself", "--nodes 2 --gpus-per-node 4 -- train.py"),
         ("sbatch nothing.sbatch", "no line that starts the training",
          "--nodes 2 --gpus-per-node 0 --launcher none -- bash nothing.sbatch"),
         ("sbatch --wrap 'srun python train.py' -N2 --ntasks-per-node=4 --gres=gpu:4", "sbatch --wrap is refused",
@@ -282,3 +315,25 @@ def test_contradictions_and_errors(project: Path, line: str, flags: dict[str, An
 )  # fmt: skip
 def test_typed_options_complete_a_line(project: Path, line: str, flags: dict[str, Any], expected: str) -> None:
     assert became(load(project, line, **flags)) == f"clusterrun submit {expected} -- train.py"
+
+
+def test_variables_before_a_program_become_options(project: Path) -> None:
+    request = load(project, "NCCL_DEBUG=INFO CUDA_VISIBLE_DEVICES=0 python train.py", env={"A": "1"})
+    assert request.values["env"].value == {"A": "1", "NCCL_DEBUG": "INFO"}
+    assert "variables before the program became: --env NCCL_DEBUG=INFO" in request.notices
+
+
+def test_the_notice_keeps_the_typed_variables_beside_those_of_the_line(project: Path) -> None:
+    request = load(project, "NCCL_DEBUG=INFO torchrun --nproc_per_node 2 train.py", env={"A": "1"})
+    assert became(request) == "clusterrun submit --gpus-per-node 2 --env A=1 --env NCCL_DEBUG=INFO -- train.py"
+
+
+@pytest.mark.parametrize("launcher", ["none", "torchrun"])
+def test_variables_before_a_program_become_options_under_every_launcher(project: Path, launcher: str) -> None:
+    line = "A=1 ./plain.sh" if launcher == "none" else "A=1 train.py"
+    assert load(project, line, launcher=launcher).values["env"].value == {"A": "1"}
+
+
+def test_variables_alone_are_no_program(project: Path) -> None:
+    with pytest.raises(RequestError, match="no such script: A=1"):
+        load(project, "A=1")

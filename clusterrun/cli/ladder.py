@@ -1,0 +1,111 @@
+"""``submit --ladder``: submit the rungs of a job, follow them, and print their report."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from clusterrun.cli.follow import follow_run, report_end
+from clusterrun.cli.show import first_cause
+from clusterrun.cli.submit import interrupt_deferred
+from clusterrun.cluster import Cluster
+from clusterrun.errors import ClusterrunError
+from clusterrun.job import LOCAL
+from clusterrun.jobspec.spec import Task
+from clusterrun.records.run_record import RunRecord
+from clusterrun.state.ladder import load_ladder
+from clusterrun.submit.ladder import Rung, find_rungs, rung_request
+from clusterrun.terminal.ui import Ui
+from clusterrun.terminal.units import plural
+
+if TYPE_CHECKING:
+    from clusterrun.submit.plan import Plan
+    from clusterrun.submit.request import SubmitArgs
+
+
+def submit_ladder(ui: Ui, cluster: Cluster, args: SubmitArgs, *, dry_run: bool, follow: bool, wait: bool) -> int:
+    """Submit each rung after the one before; with ``follow`` or ``wait`` print the report. Return the exit code."""
+    whole = cluster.plan(args)
+    rungs = find_rungs(whole.spec)
+    for notice in whole.notices:
+        ui.note(notice)
+    if not isinstance(whole.spec.work, Task):
+        ui.note(f"each rung runs {whole.record.what} to its end; give it few steps")
+
+    def plan(rung: Rung, before: RunRecord | None) -> Plan:
+        job = before.job_id if before is not None else None
+        made = cluster.plan(args, change=lambda request: rung_request(request, whole.spec, rung, job))
+        record = replace(made.record, rung_before=before.run_id if before is not None else "")
+        return made._replace(record=record)
+
+    if dry_run:
+        plans = [plan(rung, None) for rung in rungs]
+        cluster.check(plans[0])
+        ui.note(f"would submit {plural(len(rungs), 'rung')} of {whole.record.name}; nothing was written")
+        ui.data([{"run_id": None, "script": one.script} for one in plans])
+        for one in plans if not ui.as_json else ():
+            ui.raw(one.script)
+        return 0
+    runs: list[RunRecord] = []
+    try:
+        for rung in rungs:
+            one = plan(rung, runs[-1] if runs else None)
+            with interrupt_deferred(ui, one.record.run_id) as interrupted:
+                runs.append(cluster.submit(one))
+            if interrupted:
+                raise KeyboardInterrupt
+    except BaseException:
+        _cancel(ui, cluster, runs)
+        raise
+    _announce(ui, runs, data=not wait)
+    if not (follow or wait):
+        return 0
+    code = _follow(ui, cluster, runs, show_logs=follow)
+    report = load_ladder(cluster.states(runs), first_cause)
+    ui.data(report.json())
+    ui.say("", *report.lines())
+    return code
+
+
+def _follow(ui: Ui, cluster: Cluster, runs: Sequence[RunRecord], *, show_logs: bool) -> int:
+    """Wait for each rung in turn, until one is not done; return its exit code, else 0.
+
+    After a failure the other rungs are cancelled. After an unknown end (75) the scheduler decides about them.
+    """
+    for number, run in enumerate(runs):
+        code = follow_run(ui, cluster, run) if show_logs else report_end(ui, cluster.wait([run]))
+        if code:
+            _cancel(ui, cluster, runs[number + 1 :] if code == 1 else [])
+            return code
+    return 0
+
+
+def _cancel(ui: Ui, cluster: Cluster, runs: Sequence[RunRecord]) -> None:
+    """Cancel rungs that will not run; name those that may still be in the queue."""
+    if not runs:
+        return
+    names = " ".join(str(run.job_id) for run in runs)
+    try:
+        alive = [state for state in cluster.states(runs) if not state.status.is_over]
+        done = all(result.done for _, result in cluster.cancel(alive))
+    except (ClusterrunError, KeyboardInterrupt):
+        done = False
+    jobs = f"{plural(len(runs), 'rung')} of the ladder: {names}"
+    ui.note(f"cancelled {jobs}" if done else f"cannot cancel {jobs}; try `clusterrun cancel {names}`")
+
+
+def _announce(ui: Ui, runs: Sequence[RunRecord], *, data: bool) -> None:
+    where = "on this machine" if runs[0].scheduler == LOCAL else f"on {runs[0].cluster}"
+    jobs = [str(run.job_id) for run in runs]
+    width, first, last = max(map(len, jobs)), jobs[0], jobs[-1]
+    ui.say(f"Submitted a ladder of {len(runs)} rungs ({runs[-1].name}) {where}, each after the one before:")
+    for number, (run, job) in enumerate(zip(runs, jobs, strict=True), 1):
+        shape = f"{plural(run.world_size, 'rank')} on {plural(run.nodes, 'node')}"
+        ui.say(f"  rung {number}  job {job:<{width}}  {shape}")
+    ui.say(f"  next    clusterrun status {last}     clusterrun logs {first} -f     clusterrun cancel {' '.join(jobs)}")
+    if data:
+        ui.data([
+            {"job_id": str(run.job_id), "run_id": run.run_id, "run_dir": str(run.run_dir), "nodes": run.nodes,
+             "ranks": run.world_size} for run in runs
+        ])  # fmt: skip

@@ -1,0 +1,102 @@
+"""Render a job for use without clusterrun: torchrun's lines for each node, and accelerate's YAML. No I/O."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+from clusterrun.errors import RequestError
+from clusterrun.jobspec.render import work_argv
+from clusterrun.jobspec.spec import Command, Function, JobSpec, Module, Task
+
+PORT = 29500
+"""The rendezvous port if the job sets none: torchrun's own default."""
+_ADDRESS = "ADDRESS_OF_NODE_0"
+_FILLED_IN = re.compile(r"\{(local_rank|rank|node_rank|world_size)\}")
+
+
+def node_commands(spec: JobSpec, workdir: Path, worker: Path) -> str:
+    """Return the lines that start the job with torchrun, to type on each node; ``worker`` is the worker's file.
+
+    Raises RequestError for a job that torchrun cannot start.
+    """
+    if spec.launcher not in ("srun", "torchrun"):
+        raise RequestError(
+            f"--per-node-commands prints lines of torchrun, not of --launcher {spec.launcher}", hint="remove --launcher"
+        )
+    return "".join(f"{line}\n" for line in _lines(spec, workdir, _program(spec, worker)))
+
+
+def accelerate_yaml(spec: JobSpec) -> str:
+    """Return the YAML with which ``accelerate launch --config_file`` starts a job of this shape."""
+    kind = "'NO'" if spec.world_size == 1 else "MULTI_GPU" if _has_gpus(spec) else "MULTI_CPU"
+    shared = spec.nodes > 1
+    lines = [
+        "compute_environment: LOCAL_MACHINE",
+        f"distributed_type: {kind}",
+        f"num_machines: {spec.nodes}",
+        f"num_processes: {spec.world_size}",
+        "machine_rank: 0" + ("  # on the other nodes: 1, 2 and so on" if shared else ""),
+        *([f"main_process_ip: {_ADDRESS}"] if shared else []),
+        f"main_process_port: {spec.master_port or PORT}",
+        *(["rdzv_backend: static", "same_network: true"] if shared else []),
+        "main_training_function: main",
+        f"mixed_precision: {_precision(spec)}",
+        f"use_cpu: {'false' if _has_gpus(spec) else 'true'}",
+    ]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _lines(spec: JobSpec, workdir: Path, program: list[str]) -> Iterator[str]:
+    """Yield the lines: those for every node, then one for each node."""
+    if spec.nodes > 1:
+        yield "# on every node; node 0 must be reachable under this address"
+        yield f"export MASTER_ADDR={_ADDRESS}"
+    yield f"cd {shlex.quote(str(workdir))}"
+    yield from (f"export {name}={shlex.quote(text)}" for name, text in spec.env)
+    yield from spec.setup
+    start = [spec.python, "-m", "torch.distributed.run"]
+    if spec.max_restarts:
+        program = ["--max-restarts", str(spec.max_restarts), *program]
+    if spec.nodes == 1:
+        yield shlex.join([*start, "--standalone", "--nproc-per-node", str(spec.tasks_per_node), *program])
+        return
+    for rank in range(spec.nodes):
+        shape = ["--nnodes", str(spec.nodes), "--nproc-per-node", str(spec.tasks_per_node), "--node-rank", str(rank)]
+        yield f"# on node {rank}"
+        yield (
+            f'{shlex.join([*start, *shape])} --master-addr "$MASTER_ADDR" --master-port {spec.master_port or PORT}'
+            f" {shlex.join(program)}"
+        )
+
+
+def _program(spec: JobSpec, worker: Path) -> list[str]:
+    """Return what torchrun runs, with its arguments."""
+    kind, *words = work_argv(spec)
+    if isinstance(spec.work, Function):
+        raise RequestError("--per-node-commands: a Python function has no command", hint="use a script")
+    if isinstance(spec.work, Task):
+        return [str(worker), kind, *words]
+    program = words[1:]  # after --
+    if found := next(filter(None, map(_FILLED_IN.search, program)), None):
+        raise RequestError(
+            f"--per-node-commands: torchrun does not replace {found[0]} in arguments",
+            hint=f"let the script read the variable {found[1].upper()}",
+        )
+    before = {Module: ["-m"], Command: ["--no-python"]}.get(type(spec.work), [])
+    return [*before, *program]
+
+
+def _has_gpus(spec: JobSpec) -> bool:
+    return spec.gpus_per_node is None or spec.gpus_per_node > 0  # None: --gres requests them
+
+
+def _precision(spec: JobSpec) -> str:
+    """Return accelerate's name of the precision: of a task its own, of a script the variable of accelerate."""
+    if not isinstance(spec.work, Task):
+        return f"'{dict(spec.env).get('ACCELERATE_MIXED_PRECISION', 'no')}'"
+    chosen = dict(spec.work.settings).get("precision", "auto")
+    chosen = ("bf16" if _has_gpus(spec) else "fp32") if chosen == "auto" else chosen
+    return f"'{'no' if chosen == 'fp32' else chosen}'"
