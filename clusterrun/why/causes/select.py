@@ -210,13 +210,13 @@ def _root_of_hang(by_file: Sequence[Sequence[LogFinding]]) -> LogFinding | None:
     return next(iter(able or broken), None)
 
 
+_XID_OF_PROGRAMS = frozenset(("13", "31", "43", "45"))
 #: what is behind a kind of finding, even if its line comes later
 _BEHIND: dict[str, Callable[[LogFinding], bool]] = {
     "disk-full": lambda f: f.kind == "shared-memory",
     "shared-memory": lambda f: f.kind == "too-many-files",
     "cuda-error": lambda f: f.kind == "gpu-fault" and f.values.get("xid") not in _XID_OF_PROGRAMS,
 }
-_XID_OF_PROGRAMS = frozenset(("13", "31", "43", "45"))
 _NO_ROUTE = re.compile(r"No route to host|Network is unreachable")
 _ROOTS = frozenset({"gpu-fault", "node-failure", "cuda-memory", "host-memory", "quota", "disk-full"})
 
