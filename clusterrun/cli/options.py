@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -16,10 +16,11 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def spec_options(command: F) -> F:
-    """Add an option for each field of ``FIELDS``, and ``--profile``."""
+def spec_options(command: F, names: Container[str] | None = None) -> F:
+    """Add an option for each field of ``FIELDS``, or only those of these names, and ``--profile``."""
     for one in reversed(FIELDS):
-        command = _option(one)(command)
+        if names is None or one.name in names:
+            command = _option(one)(command)
     return click.option("--profile", metavar="NAME", help="Use [profile.NAME] of clusterrun.toml.")(command)
 
 
@@ -29,7 +30,7 @@ def submit_args(job: str | None, words: tuple[str, ...], profile: str | None, op
 
     flags = {}
     for one in FIELDS:
-        value = options.pop(one.name.replace("-", "_"))
+        value = options.pop(one.name.replace("-", "_"), None)
         if value is None or value == ():
             continue
         if one.kind == "map":

@@ -72,7 +72,7 @@ def submit(
             if not as_json:
                 ui.raw(plan.script)
             return
-        with _interrupt_deferred(ui, plan.record.run_id) as interrupted:
+        with interrupt_deferred(ui, plan.record.run_id) as interrupted:
             run = cluster.submit(plan)
             _announce(ui, run, data=not wait)
         if interrupted:
@@ -153,7 +153,7 @@ def _announce(ui: Ui, run: RunRecord, *, data: bool) -> None:
 
 
 @contextmanager
-def _interrupt_deferred(ui: Ui, run_id: str) -> Iterator[list[float]]:
+def interrupt_deferred(ui: Ui, run_id: str) -> Iterator[list[float]]:
     """Defer Ctrl-C while a submission is in progress; yield the times of each.
 
     A Ctrl-C more than ``MOMENT`` after the first one abandons the submission, which ``--recover`` then finishes.
