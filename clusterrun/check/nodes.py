@@ -52,7 +52,7 @@ def _missing(ranks: Sequence[Rank], expected: Mapping[int, str]) -> list[Finding
     ):  # fmt: skip
         failed = {rank.node: rank.errors[stage] for rank in ranks if stage in rank.errors}
         for error, nodes in group_by_value(failed).items():
-            what = "did not reach the other ranks" if stage == "join" else f"{stage} was not measured"
+            what = "did not reach the other ranks" if stage == "join" else f"could not measure {stage}"
             found.append(Finding(DIFFERS, stage, f"{fold(nodes)}: {what}: {error}", action, tuple(nodes)))
     stuck = {r.node: r.stage for r in ranks if r.stage != FINISHED and not r.errors}
     for stage, nodes in group_by_value(stuck).items():

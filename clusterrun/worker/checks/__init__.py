@@ -111,7 +111,7 @@ def _measure_together(dist: DistEnv, run: RunEnv, findings: Findings, ranks: lis
     stages: tuple[tuple[str, Callable[[], None]], ...] = (
         ("clock", lambda: found.update(clock=links.clock(board.store, dist.rank, ranks))),
         ("gemm", lambda: found.update(gemm=node.gemm(found["device"]))),
-        ("links", lambda: links.measure_all(dist, run, board.store, meeting, ranks, on_cuda, found["links"])),
+        ("links", lambda: links.measure_all(dist, board.store, meeting, ranks, on_cuda, found["links"])),
     )
     for stage, measure in stages:
         findings.begin(stage)
@@ -124,8 +124,12 @@ def _measure_together(dist: DistEnv, run: RunEnv, findings: Findings, ranks: lis
 
 def _join(dist: DistEnv, run: RunEnv, found: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the facts of all ranks that came within the join timeout, by rank; raises WorkerError."""
+    from .connect import Listener, choose_gloo_interface
     from .names import own_addresses
 
+    hosts = [dist.master[0] if dist.master else "", *run.node_names]
+    if not os.environ.get("GLOO_SOCKET_IFNAME"):
+        choose_gloo_interface(hosts)
     name = dist.node if dist.source == "slurm" else dist.host  # nodes of the local scheduler have no address
     mine = {
         "rank": dist.rank,
@@ -133,6 +137,7 @@ def _join(dist: DistEnv, run: RunEnv, found: dict[str, Any]) -> list[dict[str, A
         "name": name,
         "local_rank": dist.local_rank,
         "device": found["device"],
+        "place": Listener(hosts).place,
     }
     found["name"], found["addresses"] = name, own_addresses()
     if dist.master is None:

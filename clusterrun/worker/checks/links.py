@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import time
 from contextlib import suppress
 from datetime import timedelta
@@ -12,19 +11,21 @@ from typing import Any
 import torch
 import torch.distributed as torch_dist
 
-from ..distenv import DistEnv, RunEnv
-from ..group import route_interface
-from .names import is_loopback, own_addresses
+from ..distenv import DistEnv
+from .connect import reach
 
 KIB, MIB = 2**10, 2**20
-CPU_SIZES, CUDA_SIZES = (4 * KIB, 256 * KIB, 4 * MIB), (64 * KIB, 8 * MIB, 256 * MIB)
+SIZES = {"gloo": (4 * KIB, 256 * KIB, 4 * MIB), "nccl": (64 * KIB, 8 * MIB, 256 * MIB)}  # over all ranks
+COMPARED = {"gloo": (4 * MIB,), "nccl": (64 * MIB,)}  # within nodes and between pairs
 MOST_FOR_ALL_PAIRS = 16  # nodes; with more each node gets partners at distances 1, 2, 4, …: every bisection
 PASSES = 2  # over the pairs, so that one busy moment does not make a link look slow
 SIZE_S = 1.0  # for the tries of one size
 MOST_TRIES, FEWEST_TRIES = 12, 2
 TIMEOUT_S = {"gloo": 20.0, "nccl": 60.0}
+MOST_S = 150.0  # of all rounds: with a dead node every round costs a timeout
 CLOCK_TRIES = 5
 CLOCK_S = 20.0
+Round = tuple[str, list[list[str]], tuple[int, ...]]  # kind, groups of nodes, sizes in bytes
 
 
 class Meeting:
@@ -90,7 +91,7 @@ def clock(store: Any, rank: int, ranks: list[dict[str, Any]]) -> dict[str, float
 
 
 def measure_all(
-    dist: DistEnv, run: RunEnv, store: Any, meeting: Meeting, ranks: list[dict[str, Any]], on_cuda: bool,
+    dist: DistEnv, store: Any, meeting: Meeting, ranks: list[dict[str, Any]], on_cuda: bool,
     found: list[dict[str, Any]],
 ) -> None:  # fmt: skip
     """Measure all groups and append this rank's part to `found`: its groups' figures if it comes first, and errors."""
@@ -98,33 +99,28 @@ def measure_all(
     if on_cuda:
         torch.cuda.set_device(next(one["device"] for one in ranks if one["rank"] == dist.rank))
         os.environ["TORCH_NCCL_BLOCKING_WAIT"] = "1"  # a timeout raises an error instead of ending the process
-    elif not os.environ.get("GLOO_SOCKET_IFNAME") and len({one["node"] for one in ranks}) > 1 and dist.master:
-        _choose_interface([dist.master[0], *run.node_names])
     nodes = list(dict.fromkeys(one["node"] for one in ranks))
     members = {node: [one["rank"] for one in ranks if one["node"] == node] for node in nodes}
-    sizes = CUDA_SIZES if on_cuda else CPU_SIZES
-    rounds: list[tuple[str, list[list[str]], tuple[int, ...]]] = []
-    if max(map(len, members.values())) > 1:
-        rounds.append(("node", [[node] for node in nodes], sizes[-1:]))
-    pairs = [[[nodes[a], nodes[b]] for a, b in one] for one in pair_rounds(len(nodes))] if len(nodes) > 1 else []
-    rounds += [("pair", one, sizes[-1:]) for _ in range(PASSES) for one in pairs]
-    if len(ranks) > 1:
-        rounds.append(("all", [nodes], sizes))
-    limit, errors = TIMEOUT_S[backend], 0
+    rounds, fixed = plan_rounds(members, backend)
+    limit, errors, end = TIMEOUT_S[backend], 0, time.monotonic() + MOST_S
     for number, (kind, groups, of_sizes) in enumerate(rounds):
         meeting.meet(f"round/{number}", 2 * limit)
         errors = errors or store.add("errors", 0)
-        if kind == "pair" and number >= len(rounds) - len(pairs) - 1 and errors:
-            continue  # a broken link costs a timeout in each round: one pass shows it
+        if (errors and number >= fixed) or time.monotonic() > end:
+            break  # a broken link is known after the first pass, and breaks the rest
         for group in groups:
             if dist.node not in group:
                 continue
             in_group = [rank for node in group for rank in members[node]]
             if len(in_group) < 2:
                 continue
+            name = f"group/{number}/{group[0]}"
             entry: dict[str, Any] = {"kind": kind, "nodes": group, "ranks": len(in_group)}
+            others = {one["node"]: one["place"] for one in ranks if one["node"] in group and one["node"] != dist.node}
             try:
-                results = _measure(backend, store, f"group/{number}/{group[0]}", in_group, dist.rank, of_sizes)
+                if error := reach(store, name, len(in_group), others):
+                    raise OSError(error)
+                results = _measure(backend, store, name, in_group, dist.rank, of_sizes)
             except Exception as error:  # what breaks is the result
                 store.add("errors", 1)
                 found.append(entry | {"error": (str(error).splitlines() or [type(error).__name__])[0][:300]})
@@ -134,6 +130,23 @@ def measure_all(
                     torch_dist.destroy_process_group()
             first = dist.rank == in_group[0]
             found += [entry | one for one in results if first or not one["correct"]]
+
+
+def plan_rounds(members: dict[str, list[int]], backend: str) -> tuple[list[Round], int]:
+    """Return the rounds, and how many of them take place even after an error.
+
+    `members` has the ranks of each node. The groups of a round are disjoint, and are measured at the same time.
+    """
+    nodes, rounds = list(members), list[Round]()
+    if max(map(len, members.values())) > 1:
+        rounds.append(("node", [[node] for node in nodes], COMPARED[backend]))
+    pairs = [[[nodes[a], nodes[b]] for a, b in one] for one in pair_rounds(len(nodes))] if len(nodes) > 1 else []
+    rounds += [("pair", one, COMPARED[backend]) for one in pairs]
+    fixed = len(rounds)
+    rounds += [("pair", one, COMPARED[backend]) for _ in range(PASSES - 1) for one in pairs]
+    if sum(map(len, members.values())) > 1:
+        rounds.append(("all", [nodes], SIZES[backend]))
+    return rounds, fixed
 
 
 def _measure(
@@ -169,18 +182,6 @@ def _timed(tensor: torch.Tensor) -> float:
     if tensor.is_cuda:
         torch.cuda.synchronize(tensor.device)
     return time.perf_counter() - began
-
-
-def _choose_interface(hosts: list[str]) -> None:
-    """Set gloo's interface if this host's name does not lead to one of its addresses: the links are measured anyway."""
-    try:
-        own = socket.gethostbyname(socket.gethostname())
-    except OSError:
-        own = "127.0.0.1"
-    if not is_loopback(own) and own in own_addresses():
-        return
-    if name := route_interface(hosts):
-        os.environ["GLOO_SOCKET_IFNAME"] = name
 
 
 def _await(store: Any, key: str, end: float, pause: float = 0.002) -> bool:
