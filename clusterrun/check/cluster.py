@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from clusterrun.check import links as link_rules
 from clusterrun.check.judging import DIFFERS, Finding, Tries
 from clusterrun.check.nodes import count_devices, gemm_rate, judge_nodes
-from clusterrun.check.results import Link, Rank, load_links, load_ranks, number, table
+from clusterrun.check.results import Link, Rank, load_attempt, load_links, number, table
 from clusterrun.errors import ClusterrunError
 from clusterrun.records import run_record
 from clusterrun.records.run_record import RunRecord
@@ -54,13 +53,11 @@ class Report(NamedTuple):
 
 def report(run: RunRecord, state: RunState) -> Report:
     """Judge what the ranks of an ended check wrote. Raises ClusterrunError if no rank wrote anything."""
-    folders = run_record.attempts(run)
-    return judge(folders[-1] if folders else None, run, state)
+    return judge(load_attempt(run), run, state)
 
 
-def judge(attempt: Path | None, run: RunRecord, state: RunState) -> Report:
-    """Return the report of an attempt's folder; raises ClusterrunError if it has no result."""
-    ranks = load_ranks(attempt) if attempt else []
+def judge(ranks: Sequence[Rank], run: RunRecord, state: RunState) -> Report:
+    """Return the report of these ranks; raises ClusterrunError if there are none."""
     if not ranks:
         job = state.status
         raise ClusterrunError(

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from clusterrun.check.judging import Tries
 from clusterrun.records import run_record
+from clusterrun.records.run_record import RunRecord
 
 _NAME = re.compile(r"rank-\d{1,7}\.check")
 FINISHED = "done"
@@ -63,6 +64,12 @@ def load_ranks(attempt: Path) -> list[Rank]:
         if rank is not None and local is not None and isinstance(node, str):
             found.append(Rank(rank, local, node, str(data.get("stage", "")), data))
     return sorted(found, key=lambda one: one.rank)
+
+
+def load_attempt(run: RunRecord) -> list[Rank]:
+    """Return what the ranks of a run's newest attempt wrote; none before it starts."""
+    folders = run_record.attempts(run)
+    return load_ranks(folders[-1]) if folders else []
 
 
 def load_links(ranks: Sequence[Rank]) -> list[Link]:

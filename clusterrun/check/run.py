@@ -104,7 +104,7 @@ def _devices(run: RunRecord, spec: Mapping[str, Any], ranks: Sequence[Mapping[st
     gpus = _gpus_per_node(run, spec)
     text = f"{gpus * run.nodes} GPUs expected, {len(used)} used by {len(ranks)} ranks"
     if gpus and len(used) < min(gpus, run.tasks_per_node) * run.nodes:
-        action = "see the note at the top of the log, and run `clusterrun check --gpus-per-node N` on those nodes"
+        action = "see the note at the top of the log, and check the nodes: clusterrun check --nodelist NODES"
         return Finding(DIFFERS, "devices", text, action)
     return Finding(OK, "devices", text)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ import click
 
 from clusterrun.check.cluster import COLUMNS, report
 from clusterrun.check.judging import DIFFERS, Finding
+from clusterrun.check.results import FINISHED, load_attempt
 from clusterrun.check.run import check_run
 from clusterrun.cli.options import spec_options, submit_args
 from clusterrun.cli.session import Session, json_option
@@ -24,10 +26,13 @@ from clusterrun.terminal.units import plural
 OPTIONS = frozenset({
     "scheduler", "nodes", "gpus-per-node", "tasks-per-node", "cpus-per-task", "mem", "time", "partition", "account",
     "qos", "constraint", "gres", "reservation", "exclude", "nodelist", "python", "env", "setup", "template",
-    "sbatch-arg",
+    "sbatch-arg", "join-timeout",
 })  # fmt: skip
-#: A short job starts sooner. All ranks must start within the second time, in seconds; the others measure without them.
-TIME_LIMIT, JOIN_TIMEOUT = "0:15:00", 90
+#: A short job starts sooner. Ranks that do not start within the second time (seconds) are left out.
+TIME_LIMIT, JOIN_TIMEOUT = "0:10:00", 90
+PATIENCE = 60.0
+"""Seconds after the first rank has ended until the job is cancelled: the others hang."""
+READ_EVERY = 3.0
 
 
 def _check_options(command: Any) -> Any:
@@ -59,7 +64,7 @@ def check(ctx: click.Context, /, job_ids: tuple[str, ...], profile: str | None, 
     cluster = session.cluster(ui.note)
     if job_ids:
         ctx.exit(_check_run(ui, cluster, job_ids[0]))
-    flags = {"time": Value(TIME_LIMIT, "check"), **typed.flags, "join-timeout": Value(JOIN_TIMEOUT, "check")}
+    flags = {"time": Value(TIME_LIMIT, "check"), "join-timeout": Value(JOIN_TIMEOUT, "check"), **typed.flags}
     from clusterrun.submit.request import SubmitArgs
 
     ctx.exit(_check_nodes(ui, cluster, SubmitArgs(flags=flags, profile=profile, check=True)))
@@ -90,11 +95,40 @@ def _check_nodes(ui: Ui, cluster: Cluster, args: Any) -> int:
             raise KeyboardInterrupt
         what = f"{plural(run.nodes, 'node')} with {plural(run.world_size, 'rank')}"
         ui.note(f"job {run.job_id} checks {what}; Ctrl-C cancels it")
-        (state,) = cluster.wait([run])
+        (state,) = cluster.wait([run], sleep=Patience(run).sleep)
+    except RanksHangError:
+        ui.note(f"some ranks do not end; cancelling job {run.job_id}")
+        _cancel(ui, cluster, run)
+        (state,) = cluster.states([run])
     except KeyboardInterrupt:
         _cancel(ui, cluster, run)
         raise
     return _print_report(ui, run, state)
+
+
+class RanksHangError(Exception):
+    """Some ranks of the check have ended long ago, others not."""
+
+
+class Patience:
+    """The pauses of waiting for a check; ``sleep`` raises RanksHangError once ranks hang."""
+
+    def __init__(self, run: RunRecord) -> None:
+        self._run = run
+        self._first_end: float | None = None
+        self._read = 0.0
+
+    def sleep(self, seconds: float) -> None:
+        """Sleep, and read from time to time how far the ranks are."""
+        time.sleep(seconds)
+        now = time.monotonic()
+        if now - self._read < READ_EVERY:
+            return
+        self._read = now
+        if self._first_end is None and any(rank.stage == FINISHED for rank in load_attempt(self._run)):
+            self._first_end = now
+        if self._first_end is not None and now - self._first_end > PATIENCE:
+            raise RanksHangError
 
 
 def _cancel(ui: Ui, cluster: Cluster, run: RunRecord) -> None:

@@ -148,7 +148,7 @@ def test_report_has_a_row_for_each_node_and_damaged_files_are_ignored(tmp_path: 
     (tmp_path / "rank-2.check").write_text("{")
     (tmp_path / "rank-9.check").write_text('{"rank": true, "node": 5}')
     run = make_run(tmp_path, nodes=3, tasks_per_node=1)
-    found = judge(tmp_path, run, RunState(run, unknown_status(run, "")))
+    found = judge(load_ranks(tmp_path), run, RunState(run, unknown_status(run, "")))
     assert [one.text for one in found.findings if one.status == DIFFERS] == ["no result from rank 2 on an unknown node"]
     assert [row[0] for row in found.rows] == ["n1", "n2"] and not found.ok
     assert found.rows[0][-1] == "105 MB/s" and found.overall().endswith("1 MiB at 140 MB/s")
@@ -159,5 +159,5 @@ def test_report_has_a_row_for_each_node_and_damaged_files_are_ignored(tmp_path: 
 def test_check_without_any_result_says_why(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     with pytest.raises(ClusterrunError, match="before any rank measured") as error:
-        judge(tmp_path, run, RunState(run, unknown_status(run, "")))
+        judge(load_ranks(tmp_path), run, RunState(run, unknown_status(run, "")))
     assert error.value.hint.startswith("clusterrun why ")

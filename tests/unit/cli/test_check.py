@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from clusterrun.cli import check
 from clusterrun.cluster import Cluster
 from clusterrun.jobspec.fields import Value
 from clusterrun.jobspec.render import work_argv
+from clusterrun.records.store import Store
 from clusterrun.submit.request import SubmitArgs
 from tests.command_desk import Desk, refused
+from tests.run_records import attempt, submitted
 
 
 @pytest.mark.parametrize(
@@ -25,8 +30,8 @@ from tests.command_desk import Desk, refused
     ],
 )
 def test_typed_mistake_is_one_line_and_status_2(desk: Desk, words: tuple[str, ...], line: str) -> None:
-    message, hint = refused(desk, "check", *words)
-    assert message.startswith(line) and hint
+    message, _ = refused(desk, "check", *words)
+    assert message.startswith(line)
 
 
 def test_check_does_not_take_the_launcher_of_a_profile(tmp_path: Path) -> None:
@@ -48,3 +53,22 @@ def test_job_of_another_tool_has_no_records(desk: Desk, monkeypatch: pytest.Monk
     said = desk.type("check", "7", "--json")
     assert said.status == 2
     assert "not clusterrun's" in json.loads(said.out)["error"]["message"]
+
+
+@pytest.mark.parametrize(("stages", "hang"), [(("done", "links"), True), (("links", "gemm"), False)])
+def test_job_whose_ranks_hang_after_others_have_ended_is_not_awaited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stages: tuple[str, str], hang: bool
+) -> None:
+    run = submitted(Store(tmp_path, tmp_path / "state"))
+    for rank, stage in enumerate(stages):
+        document = {"rank": rank, "local_rank": 0, "node": f"n{rank}", "stage": stage}
+        (attempt(run) / f"rank-{rank}.check").write_text(json.dumps(document))
+    clock = [100.0]
+    monkeypatch.setattr(check, "time", SimpleNamespace(monotonic=lambda: clock[0], sleep=lambda s: None))
+    patience = check.Patience(run)
+    patience.sleep(1)
+    clock[0] += check.PATIENCE / 2
+    patience.sleep(1)
+    clock[0] += check.PATIENCE
+    with pytest.raises(check.RanksHangError) if hang else nullcontext():
+        patience.sleep(1)
