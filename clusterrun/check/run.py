@@ -100,7 +100,7 @@ def _nodes(run: RunRecord, ranks: Sequence[Mapping[str, Any]]) -> Finding:
 def _devices(run: RunRecord, spec: Mapping[str, Any], ranks: Sequence[Mapping[str, Any]]) -> Finding:
     if not ranks:
         return Finding(UNKNOWN, "devices", "the ranks never met")
-    used = {(rank["node"], rank.get("device")) for rank in ranks if str(rank.get("device", "")).startswith("cuda")}
+    used = {(rank["node"], str(rank["device"])) for rank in ranks if str(rank.get("device", "")).startswith("cuda")}
     gpus = _gpus_per_node(run, spec)
     text = f"{gpus * run.nodes} GPUs expected, {len(used)} used by {len(ranks)} ranks"
     if gpus and len(used) < min(gpus, run.tasks_per_node) * run.nodes:
@@ -143,9 +143,9 @@ def _steps(run: RunRecord, training: Training | None) -> Finding:
     if training is None or training.steps_per_epoch is None:
         return Finding(UNKNOWN, "steps per epoch", OWN_SCRIPT)
     micro, accum, samples = training.micro_batch_size, training.grad_accum_steps, training.samples
-    if not micro or not accum or not samples:
+    batch = (micro or 0) * (accum or 0) * run.world_size
+    if batch <= 0 or not samples:
         return Finding(UNKNOWN, "steps per epoch", "training.json is damaged")
-    batch = micro * accum * run.world_size
     expected = samples // batch if training.drop_last else math.ceil(samples / batch)
     counted = f"{samples} samples / ({micro} x {run.world_size} ranks x {accum})"
     actual = _counted_steps(run) or training.steps_per_epoch
@@ -157,7 +157,7 @@ def _counted_steps(run: RunRecord) -> int | None:
     """Return the steps per epoch that the newest row of the metrics shows, or None."""
     for row in reversed(progress.last_rows(run.run_dir / "metrics.jsonl")):
         found = _Row(**parse_fields(_Row, row))
-        if found.step and found.epoch and found.epoch > 0:
+        if found.step and found.epoch and found.epoch > 1e-12:
             return round(found.step / found.epoch)
     return None
 

@@ -132,6 +132,31 @@ def test_records_of_wrong_types_do_no_harm(run: RunRecord) -> None:
     assert "backend" in statuses(run, UNKNOWN) and "precision" in statuses(run, UNKNOWN)
 
 
+WRONG: list[Any] = [
+    None, True, 0, -1, 1.5, 5e-324, 1e308, 2**62, 10**30, "", "x" * 500, [], ["cuda:0"], {}, {"rank": 0},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", WRONG, ids=str)
+def test_any_value_in_any_place_is_survived(run: RunRecord, value: Any) -> None:
+    for key in TRAINING:
+        write(run, "training.json", TRAINING | {key: value})
+        (run.run_dir / "metrics.jsonl").write_text(json.dumps({"step": value, "epoch": value}) + "\n")
+        assert check_run(run)
+    for key in rank(0):
+        write(run, "start.json", {"backend": value, "ranks": [rank(0), rank(1, **{key: value}), value]})
+        assert check_run(run)
+    for name in ("spec.json", "metrics.jsonl"):
+        (run.run_dir / name).write_text(json.dumps(value) + "\n")
+        assert check_run(run)
+
+
+def test_run_of_no_rank_is_survived(tmp_path: Path) -> None:
+    run = submitted(Store(tmp_path, tmp_path / "state"), nodes=0, tasks_per_node=0)
+    attempt(run, start={"backend": "gloo", "ranks": [rank(0)]}, training=TRAINING)
+    assert "steps per epoch" in statuses(run, UNKNOWN)
+
+
 def test_huge_numbers_of_a_foreign_record_take_no_time(tmp_path: Path) -> None:
     run = submitted(Store(tmp_path, tmp_path / "state"), nodes=200_000_000_000, tasks_per_node=200_000_000_000)
     attempt(run, start={"backend": "gloo", "ranks": [rank(0)]})
