@@ -75,10 +75,11 @@ def judge(ranks: Sequence[Rank], run: RunRecord, state: RunState) -> Report:
 
 def _expected_nodes(run: RunRecord, ranks: Sequence[Rank], nodes: Sequence[str]) -> dict[int, str]:
     """Return the node of each rank: ranks are in blocks, and Slurm's node list is in the order of ranks."""
-    known = {rank.rank // run.tasks_per_node: rank.node for rank in ranks}
+    each = max(1, run.tasks_per_node)
+    known = {rank.rank // each: rank.node for rank in ranks}
     if len(nodes) == run.nodes:
         known = dict(enumerate(nodes)) | known
-    return {rank: known.get(rank // run.tasks_per_node, "") for rank in range(run.world_size)}
+    return {rank: known.get(rank // each, "") for rank in range(run.world_size)}
 
 
 def _gpus_per_node(run: RunRecord) -> int:

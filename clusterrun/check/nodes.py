@@ -44,7 +44,7 @@ def _missing(ranks: Sequence[Rank], expected: Mapping[int, str]) -> list[Finding
     for node, numbers in absent.items():
         numbered = f"rank{'s' if len(numbers) > 1 else ''} {','.join(numbers[:8])}"
         text = f"no result from {numbered} on {node or 'an unknown node'}"
-        action = f"see the log of the check; can {node or 'the node'} write to the run's folder?"
+        action = "it hangs, or cannot write to the run's folder: see `clusterrun logs JOB` of the check"
         found.append(Finding(DIFFERS, "ranks", text, action, (node,) if node else ()))
     for stage, action in (
         ("join", "check the route and the firewall from this node to the first node of the job"),
@@ -92,7 +92,7 @@ def count_devices(leader: Rank, ranks: Sequence[Rank]) -> int | None:
     if not leader.data.get("cuda"):
         granted = leader.data.get("granted")
         return len(texts(granted)) if isinstance(granted, list) else None
-    own = {table(rank.data, "gpu").get("uuid") or rank.rank for rank in ranks if rank.node == leader.node}
+    own = {str(table(rank.data, "gpu").get("uuid") or rank.rank) for rank in ranks if rank.node == leader.node}
     own = own if leader.data.get("visible") == 1 else set()  # a site that shows each task its own GPU
     return max(int(number(leader.data, "visible") or 0), len(own))
 

@@ -74,6 +74,9 @@ def _check_run(ui: Ui, cluster: Cluster, job_id: str) -> int:
     run = cluster.run(job_id)
     if run is None:
         raise RequestError(f"job {job_id} is not clusterrun's, so it has no records", hint=f"clusterrun why {job_id}")
+    if run.mine and load_attempt(run):  # the job of an earlier check
+        (state,) = cluster.states([run])
+        return _print_report(ui, run, state)
     findings = check_run(run)
     wrong = sum(finding.status == DIFFERS for finding in findings)
     ui.data({

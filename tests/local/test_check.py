@@ -29,6 +29,8 @@ def test_nodes_and_links_are_measured_and_the_run_itself_can_be_listed(site: Sit
         assert node["tflops"] > 0 and node["memory_gib"] > 0 and node["disk_gib"] > 0 and node["versions"]["torch"]
     (state,) = site.json("status", found["job_id"])
     assert (state["state"], state["name"]) == ("COMPLETED", "check")
+    again = site.json("check", found["job_id"])
+    assert again == found
 
 
 def test_ctrl_c_cancels_the_job(site: Site) -> None:
