@@ -41,3 +41,14 @@ def test_ctrl_c_cancels_the_job(site: Site) -> None:
     assert command.returncode == 130, text
     assert "cancelled job L" in text
     until(lambda: not site.listed(), 60, pause=0.2)
+
+
+def test_run_is_compared_with_what_was_requested(site: Site) -> None:
+    quick = ("steps=3", "vocab=300", "seq_len=16", "global_batch_size=8", "eval_every=0")
+    job = site.submit("--nodes", "2", "--gpus-per-node", "0", *(w for s in quick for w in ("--set", s)), "lm")
+    site.cli("wait", job.id)
+    found = site.json("check", job.id)
+    assert {one["check"]: one["status"] for one in found["findings"]} == dict.fromkeys(
+        ("processes", "process group", "nodes", "devices", "backend", "precision", "samples", "steps per epoch",
+         "versions"), "ok",
+    )  # fmt: skip
