@@ -22,7 +22,7 @@ class Training(NamedTuple):
     """``training.json`` of a task, written by the worker's ``training/facts.py``; None: not known."""
 
     precision: str = ""
-    precision_asked: str = ""
+    precision_requested: str = ""
     samples: int | None = None
     micro_batch_size: int | None = None
     grad_accum_steps: int | None = None
@@ -123,9 +123,9 @@ def _backend(spec: Mapping[str, Any], start: Mapping[str, Any] | None) -> Findin
 def _precision(training: Training | None) -> Finding:
     if training is None or not training.precision:
         return Finding(UNKNOWN, "precision", OWN_SCRIPT)
-    asked = training.precision_asked or "auto"
-    text = f"{asked} requested, {training.precision} used"
-    return Finding(OK if asked in ("auto", training.precision) else DIFFERS, "precision", text)
+    requested = training.precision_requested or "auto"
+    text = f"{requested} requested, {training.precision} used"
+    return Finding(OK if requested in ("auto", training.precision) else DIFFERS, "precision", text)
 
 
 def _samples(training: Training | None) -> Finding:

@@ -107,7 +107,7 @@ def _train(
     start = checkpointer.start
     settle_buckets(ddp_model, work, device, optimizer)
 
-    write_facts(sampler, consensus, dist, run, precision=precision.name, asked=config.precision, steps=steps)
+    write_facts(sampler, consensus, dist, run, precision=precision.name, requested=config.precision, steps=steps)
     report = Report(dist.rank, run, config, start, settings)
     for line in [*banner(work, config, sampler, steps, precision, top_lr), *checkpointer.announce()]:
         report.say(line)

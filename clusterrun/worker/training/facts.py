@@ -19,7 +19,7 @@ FACTOR, MODULUS = 2_654_435_761, 2**31  # sums of a million hashes are exact as 
 
 
 def write_facts(
-    sampler: Sampler, consensus: Consensus, dist: DistEnv, run: RunEnv, *, precision: str, asked: str, steps: int
+    sampler: Sampler, consensus: Consensus, dist: DistEnv, run: RunEnv, *, precision: str, requested: str, steps: int
 ) -> None:
     """Add the shares of all ranks, and write the facts on rank 0. All ranks call it."""
     covered = min(sampler.steps_per_epoch, MOST_STEPS)
@@ -32,7 +32,7 @@ def write_facts(
     document: dict[str, Any] = {
         "version": VERSION,
         "precision": precision,
-        "precision_asked": asked,
+        "precision_requested": requested,
         "samples": sampler.samples,
         "micro_batch_size": sizes.micro_batch_size,
         "grad_accum_steps": sizes.grad_accum_steps,

@@ -16,7 +16,7 @@ from clusterrun.records.store import Store
 from tests.run_records import attempt, submitted
 
 TRAINING = {
-    "version": 1, "precision": "bf16", "precision_asked": "auto", "samples": 29_500, "micro_batch_size": 4,
+    "version": 1, "precision": "bf16", "precision_requested": "auto", "samples": 29_500, "micro_batch_size": 4,
     "grad_accum_steps": 1, "drop_last": False, "steps": 3688, "steps_per_epoch": 3688, "shared_steps": 2000,
     "shared_samples": 16_000, "seen_samples": 16_000, "each_once": True,
 }  # fmt: skip
@@ -71,7 +71,7 @@ def test_wrong_start_is_named(run: RunRecord, start: dict[str, Any], wrong: list
 @pytest.mark.parametrize(
     ("changes", "wrong"),
     [
-        ({"precision_asked": "fp16"}, ["precision"]),
+        ({"precision_requested": "fp16"}, ["precision"]),
         ({"seen_samples": 32_000, "each_once": False}, ["samples"]),
         ({"each_once": False}, ["samples"]),
         ({"steps_per_epoch": 7375, "shared_steps": 2000}, ["steps per epoch"]),
