@@ -15,6 +15,8 @@ LEAST_MEMORY_SHARE = 0.25  # of the median of the other nodes
 LEAST_FILES = 1024
 SLOWEST_WRITE_S = 10.0  # of 1 MiB, synced
 LARGEST_OFFSET_S = 1.0
+SEE_LOG = "see the log of the check: `clusterrun logs JOB`"
+TO_FIRST_NODE = "check the route and the firewall from this node to the first node of the job"
 USED_GPU_GIB = 2.0  # more than a process of ours has on an empty GPU
 #: Below these shares of the median a rate is slow: cores of a CPU are often shared, GPUs are not.
 SHARE = {"cpu": 0.4, "gpu": 0.8}
@@ -46,18 +48,16 @@ def _missing(ranks: Sequence[Rank], expected: Mapping[int, str]) -> list[Finding
         text = f"no result from {numbered} on {node or 'an unknown node'}"
         action = "it hangs, or cannot write to the run's folder: see `clusterrun logs JOB` of the check"
         found.append(Finding(DIFFERS, "ranks", text, action, (node,) if node else ()))
-    for stage, action in (
-        ("join", "check the route and the firewall from this node to the first node of the job"),
-        ("names", ""), ("clock", ""), ("gemm", "see the log of the check"), ("links", "see the log of the check"),
-    ):  # fmt: skip
+    for stage in ("node", "join", "names", "clock", "gemm", "links"):
         failed = {rank.node: rank.errors[stage] for rank in ranks if stage in rank.errors}
         for error, nodes in group_by_value(failed).items():
             what = "did not reach the other ranks" if stage == "join" else f"could not measure {stage}"
+            action = TO_FIRST_NODE if stage == "join" else SEE_LOG
             found.append(Finding(DIFFERS, stage, f"{fold(nodes)}: {what}: {error}", action, tuple(nodes)))
     stuck = {r.node: r.stage for r in ranks if r.stage != FINISHED and not r.errors}
     for stage, nodes in group_by_value(stuck).items():
         text = f"{fold(nodes)}: ended while measuring {stage or 'nothing yet'}"
-        found.append(Finding(DIFFERS, "ranks", text, "see the log of the check", tuple(nodes)))
+        found.append(Finding(DIFFERS, "ranks", text, SEE_LOG, tuple(nodes)))
     return found
 
 

@@ -39,6 +39,7 @@ class Findings:
             "local_rank": dist.local_rank,
             "node": dist.node,
             "host": dist.host,
+            "device": None,
             "stage": "",
             "errors": {},
             "links": [],
@@ -84,7 +85,10 @@ def main(dist: DistEnv, run: RunEnv) -> int:
     from . import node
 
     found = findings.found
-    found.update(node.measure(dist, run))
+    try:
+        found.update(node.measure(dist, run))
+    except Exception as error:  # a broken driver may raise anything
+        findings.fail("node", error)
     findings.begin("join")
     try:
         ranks = _join(dist, run, found)
@@ -101,7 +105,9 @@ def _measure_together(dist: DistEnv, run: RunEnv, findings: Findings, ranks: lis
 
     found = findings.found
     found["joined"] = [rank["rank"] for rank in ranks]
-    on_cuda = all(rank["device"] is not None for rank in ranks)
+    # NCCL refuses two ranks on one GPU
+    on_cuda = None not in (gpus := {rank["gpu"] and (rank["node"], rank["gpu"]) for rank in ranks})
+    on_cuda = on_cuda and len(gpus) == len(ranks)
     found["backend"] = "nccl" if on_cuda else "gloo"
     if dist.local_rank == 0:
         findings.begin("names")
@@ -137,6 +143,7 @@ def _join(dist: DistEnv, run: RunEnv, found: dict[str, Any]) -> list[dict[str, A
         "name": name,
         "local_rank": dist.local_rank,
         "device": found["device"],
+        "gpu": None if found["device"] is None else found["gpu"].get("uuid") or f"cuda:{found['device']}",
         "place": Listener(hosts).place,
     }
     found["name"], found["addresses"] = name, own_addresses()
