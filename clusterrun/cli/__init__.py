@@ -47,6 +47,7 @@ VERBS: dict[str, Verb] = {
         Verb("list", "jobs", "List active jobs."),
         Verb("wait", "jobs", "Wait for jobs to end; exit 0 if all succeed."),
         Verb("why", "why", "Explain why a job is pending or how it ended."),
+        Verb("check", "check", "Check nodes and links with a short job, or a run against its request."),
         Verb("top", "top", "Show a full-screen live view of jobs, ranks and logs."),
         Verb("free", "free", "Show free GPUs, your limits, and where a job would start soonest."),
         Verb("cancel", "cancel", "Cancel jobs by id, name or state."),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -20,10 +20,14 @@ BARE = "-"
 """The value of an option that was typed without its optional value."""
 
 
-def spec_options(command: F, *, bare: str = "") -> F:
-    """Add an option for each field of ``FIELDS``, and ``--profile``; the value of the option ``bare`` is optional."""
+def spec_options(command: F, names: Container[str] | None = None, *, bare: str = "") -> F:
+    """Add an option for each field of ``FIELDS``, or only those of these names, and ``--profile``.
+
+    The value of the option ``bare`` is optional.
+    """
     for one in reversed(FIELDS):
-        command = _option(one, bare=one.name == bare)(command)
+        if names is None or one.name in names:
+            command = _option(one, bare=one.name == bare)(command)
     return click.option("--profile", metavar="NAME", help="Use [profile.NAME] of clusterrun.toml.")(command)
 
 
@@ -33,7 +37,7 @@ def submit_args(job: str | None, words: tuple[str, ...], profile: str | None, op
 
     flags = {}
     for one in FIELDS:
-        value = options.pop(one.name.replace("-", "_"))
+        value = options.pop(one.name.replace("-", "_"), None)
         if value is None or value == ():
             continue
         if one.kind == "map":

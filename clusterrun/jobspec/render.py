@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clusterrun.errors import RequestError, TemplateError
-from clusterrun.jobspec.spec import Command, Function, JobSpec, Module, Script, Task
+from clusterrun.jobspec.spec import Check, Command, Function, JobSpec, Module, Script, Task
 from clusterrun.system.plain_files import read_plain
 
 if TYPE_CHECKING:
@@ -155,6 +155,8 @@ def work_argv(spec: JobSpec, run_dir: Path = Path(), worker: Path = Path()) -> S
             return ("task", name, *(f"{k}={v if isinstance(v, str) else json.dumps(v)}" for k, v in settings))
         case Script(target, args) | Module(target, args) | Command(target, args):
             return (type(spec.work).__name__.lower(), "--", target, *args)
+        case Check(name):
+            return (name,)
         case Function(_):
             return ("command", "--", spec.python, "-u", str(worker / "callable.py"), str(run_dir / PICKLES))
 
@@ -170,7 +172,7 @@ def launch_argv(spec: JobSpec) -> Sequence[str]:
 
 def describe(spec: JobSpec) -> str:
     """Return what the job runs, as a command line; safe in a comment line."""
-    if isinstance(spec.work, Function):
+    if isinstance(spec.work, Function | Check):
         return spec.work.name
     return shlex.join(work_argv(spec)[1 if isinstance(spec.work, Task) else 2 :]).replace("\n", " ").replace("\r", " ")
 

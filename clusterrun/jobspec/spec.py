@@ -60,7 +60,14 @@ class Function:
     name: str
 
 
-Work = Task | Script | Module | Command | Function
+@dataclass(frozen=True, slots=True)
+class Check:
+    """The measurements of ``clusterrun check``, by every rank."""
+
+    name: str = "check"
+
+
+Work = Task | Script | Module | Command | Function | Check
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,7 +204,11 @@ def default_name(work: Work) -> str:
 
     A module name that is too long loses its first packages.
     """
-    text = work.name if isinstance(work, Task | Module | Function) else work.path.rsplit("/", 1)[-1].removesuffix(".py")
+    text = (
+        work.name
+        if isinstance(work, Task | Module | Function | Check)
+        else work.path.rsplit("/", 1)[-1].removesuffix(".py")
+    )
     plain = re.sub(r"[\x00-\x1f\x7f]", "_", text)  # a file name may hold control characters, a job name may not
     while isinstance(work, Module) and "." in plain and len(plain.encode("utf-8", "surrogateescape")) > NAME_BYTES:
         plain = plain.partition(".")[2]

@@ -23,13 +23,16 @@ from clusterrun.config.toml_lines import nearest
 from clusterrun.errors import CommandError, RequestError
 from clusterrun.jobspec.fields import FIELD, Value, check_text, check_value, gres_gpus
 from clusterrun.jobspec.secrets import refuse_shapes
-from clusterrun.jobspec.spec import Command, Function, JobSpec, Module, Script, Task, Work, build_spec
+from clusterrun.jobspec.spec import Check, Command, Function, JobSpec, Module, Script, Task, Work, build_spec
 from clusterrun.scheduler import KILL_ON_INVALID_DEP
 from clusterrun.system import shell
 
 #: Options that the local scheduler ignores.
 _SLURM_ONLY = ("mem", "partition", "account", "qos", "constraint", "gres", "reservation", "exclude", "nodelist",
                "mail-type", "sbatch-arg", "requeue")  # fmt: skip
+#: Options that a check does not take from a profile.
+NOT_FOR_CHECKS = ("launcher", "max-restarts", "accelerate-config", "requeue", "require-group", "independent",
+                  "job-name", "dependency", "master-port")  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +44,7 @@ class SubmitArgs:
     flags: Mapping[str, Value] = field(default_factory=dict)
     profile: str | None = None
     function: str | None = None
+    check: bool = False  # measure the nodes; job and command are not used
 
     @classmethod
     def of(cls, *words: str, job: str | None = None, profile: str | None = None, **options: Any) -> SubmitArgs:
@@ -89,7 +93,9 @@ def load_request(args: SubmitArgs, cwd: Path, environ: Mapping[str, str]) -> Req
         typed.update(options)
         return parse_work(command, folder, environ, notices.append)
 
-    if args.function:
+    if args.check:
+        work = Check()
+    elif args.function:
         work = Function(args.function)
     elif args.command:
         if args.job:
@@ -103,6 +109,8 @@ def load_request(args: SubmitArgs, cwd: Path, environ: Mapping[str, str]) -> Req
         work = Task(job.target) if job.kind == "task" else work_of(_job_command(job), known.root)
     levels = [args.flags, typed, job.values if job else {}, *known.levels]
     values = profiles.merge(levels)
+    for name in NOT_FOR_CHECKS if args.check else ():  # the profile's, for training
+        values.pop(name, None)
     settings, fp16 = values.pop("set", None), values.pop("fp16", None)
     if isinstance(work, Task):
         values["set"] = _with_precision(settings or Value({}, "default"), fp16, args)

@@ -22,14 +22,14 @@ from .progress import Recorder, here
 if TYPE_CHECKING:
     import torch
 
-USAGE = "task NAME [KEY=VALUE …] | script -- FILE [ARGS…] | module -- MODULE [ARGS…] | command -- EXE [ARGS…]"
+USAGE = "task NAME [KEY=VALUE …] | script -- FILE [ARGS…] | module -- MODULE [ARGS…] | command -- EXE [ARGS…] | check"
 PEER_LOST = (
     "lost the connection to another rank, which ended without an error message: killed, or out of memory? See the log"
 )
 CONNECTION_LOST = re.compile(
     "closed by peer|reset by peer|Broken pipe|remote process exited"
 )  # messages of gloo and NCCL
-MODES = ("task", "script", "module", "command")
+MODES = ("task", "script", "module", "command", "check")
 
 
 @dataclass(frozen=True)
@@ -48,9 +48,9 @@ def parse(argv: Sequence[str]) -> Request:
         raise WorkerError(f"unknown mode {mode!r}{nearest(mode, MODES)}; usage: {USAGE}", status=2)
     if mode != "task" and rest[:1] == ["--"]:
         rest = rest[1:]
-    if not rest:
+    if not rest and mode != "check":
         raise WorkerError(f"{mode}: nothing to run; usage: {USAGE}", status=2)
-    return Request(mode, rest[0], rest[1:])
+    return Request(mode, (rest or [""])[0], rest[1:])
 
 
 def main(argv: Sequence[str]) -> int:
@@ -97,6 +97,10 @@ def _work(request: Request, dist: DistEnv, run: RunEnv, rank_exit: RankExit) -> 
         stopping.expect()
         task = tasks.prepare(request.target, request.arguments, dist.world_size)
     _need_torch()
+    if request.mode == "check":
+        from . import checks
+
+        return user_code.Outcome(checks.main(dist, run))
     from . import group, worlds
 
     rank_exit.watch = watch = worlds.GroupWatch(dist)

@@ -17,11 +17,14 @@ import torch.distributed as torch_dist
 from . import barriers, end_records, launched
 from .distenv import DistEnv, RunEnv
 from .errors import WorkerError
+from .versions import find_versions
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
 
 SIOCGIFADDR = 0x8915
+#: What start.json has of each rank, besides its device.
+ENTRY = ("rank", "local_rank", "node_rank", "node", "host", "pid", "task", "python", "torch", "nccl", "driver")
 
 
 def start(dist: DistEnv, run: RunEnv, cuda_check: bool = True) -> torch.device:
@@ -84,8 +87,11 @@ def gloo_interface(hosts: list[str]) -> str | None:
         own = socket.gethostbyname(socket.gethostname())
     except OSError:
         own = "127.0.0.1"
-    if not ipaddress.ip_address(own).is_loopback:
-        return None
+    return route_interface(hosts) if ipaddress.ip_address(own).is_loopback else None
+
+
+def route_interface(hosts: list[str]) -> str | None:
+    """Return the network interface to the first of `hosts` that is not on loopback, or None."""
     for host in hosts:
         try:
             with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
@@ -131,6 +137,7 @@ def _facts(dist: DistEnv, ask_uuid: bool) -> dict[str, Any]:
         "visible": visible,
         "device": device,
         "uuid": uuid,
+        **find_versions(),
         **launched.facts(dist),
     }
 
@@ -161,8 +168,7 @@ def _announce(plan: dict[str, Any], run: RunEnv) -> None:
     """Print the table of ranks, and write start.json, which maps log labels to ranks and nodes."""
     on_cuda = plan["device_type"] == "cuda"
     ranks = [
-        {k: r[k] for k in ("rank", "local_rank", "node_rank", "node", "host", "pid", "task")}
-        | {"device": f"cuda:{r['device']}" if on_cuda else "cpu"}
+        {k: r[k] for k in ENTRY if k in r} | {"device": f"cuda:{r['device']}" if on_cuda else "cpu"}
         for r in plan["ranks"]
     ]
     if plan["notice"]:

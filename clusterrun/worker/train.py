@@ -28,6 +28,7 @@ from .training.ddp import (
     wrap_ddp,
 )
 from .training.evaluation import evaluate
+from .training.facts import write_facts
 from .training.finite import FiniteCheck, StepResult
 from .training.precision import Precision, choose
 from .training.report import Report, flops_per_token, peak_flops
@@ -106,6 +107,7 @@ def _train(
     start = checkpointer.start
     settle_buckets(ddp_model, work, device, optimizer)
 
+    write_facts(sampler, consensus, dist, run, precision=precision.name, requested=config.precision, steps=steps)
     report = Report(dist.rank, run, config, start, settings)
     for line in [*banner(work, config, sampler, steps, precision, top_lr), *checkpointer.announce()]:
         report.say(line)

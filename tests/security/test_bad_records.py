@@ -67,7 +67,7 @@ def test_a_record_that_is_wrong_costs_one_line_and_no_other_job(town: Town, what
             skipped = [line for line in said.err.splitlines() if "would cancel" not in line]
             assert len(skipped) <= 1, str(said)
     for number, folder in enumerate(folders):
-        for verb in ("status", "logs", "why", "cancel"):
+        for verb in ("status", "logs", "why", "check", "cancel"):
             town.a.type(verb, folder.name)
         town.a.type("status", str(7000 + number))
     assert town.a.state_of(own)["state"] == "PENDING"
@@ -90,5 +90,5 @@ def test_a_record_that_is_no_plain_small_file_is_not_waited_for(town: Town, name
     for words in (("list",), ("list", "--all"), ("cancel", "--all", "--dry-run")):
         said = town.a.type(*words, status=0)
         assert own in said.out.split(), str(said)
-    for verb in ("status", "logs", "why", "cancel"):
+    for verb in ("status", "logs", "why", "check", "cancel"):
         town.a.type(verb, folder.name)

@@ -110,7 +110,7 @@ def test_working_in_the_folder_of_another_user_changes_nothing_of_mine(town: Tow
                 *words, cwd=bait, status=0, remarks=lines, without=("--recover",), rows_without=("20260101-0102",)
             )
         for run_id in ids:
-            for verb in ("status", "logs", "why"):
+            for verb in ("status", "logs", "why", "check"):
                 town.a.ask(verb, run_id, cwd=bait)
             town.a.ask("cancel", run_id, cwd=bait, status=4)
             town.a.ask("submit", "--recover", run_id, cwd=bait, status=(2, 4))

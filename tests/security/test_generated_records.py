@@ -53,8 +53,8 @@ def batch(person: Person, made: list[tuple[str, str]], own: dict[str, Any]) -> l
         ("status", own["job_id"]),
     ]
     ones = [(verb, name) for run_id, job_id in made for verb, name in (
-        ("status", run_id), ("logs", run_id), ("why", run_id), ("cancel", run_id), ("status", job_id), ("why",
-            job_id))]  # fmt: skip
+        ("status", run_id), ("logs", run_id), ("why", run_id), ("check", run_id), ("cancel", run_id),
+        ("status", job_id), ("why", job_id))]  # fmt: skip
     for words in (*wholes, *ones):
         said = person.tries(*words, limit=LIMIT)
         told = f"{' '.join(words)}: {said.status} after {said.took:.1f} s\n{said.err[-400:]}"

@@ -1,0 +1,82 @@
+"""Plain TCP connections between ranks: they fail in seconds where gloo and NCCL retry for minutes."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import struct
+import threading
+import time
+from typing import Any
+
+from ..group import SIOCGIFADDR, route_interface
+from .names import is_loopback, own_addresses
+
+CONNECT_S = 5.0
+AGREE_S = 30.0  # until all ranks of a group have tried
+
+
+class Listener:
+    """Accepts connections on any port of this rank until the process ends; `place` is its address and port."""
+
+    def __init__(self, hosts: list[str]) -> None:
+        self._socket = socket.socket()
+        self._socket.bind(("", 0))
+        self._socket.listen(512)
+        interface = _chosen_interface(hosts)
+        address = _address_of(interface) if interface else None
+        self.place = (address or "127.0.0.1", self._socket.getsockname()[1])
+        threading.Thread(target=self._accept, name="clusterrun-listen", daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            self._socket.accept()[0].close()
+
+
+def reach(store: Any, name: str, count: int, places: dict[str, tuple[str, int]]) -> str:
+    """Try to connect to these places, and return why this rank, or another of the group `name`, cannot; "" if all can.
+
+    `places` are addresses and ports by node; `count` is the number of ranks in the group. All of them call it.
+    """
+    error = ""
+    for node, (address, port) in places.items():
+        try:
+            socket.create_connection((address, port), timeout=CONNECT_S).close()
+        except OSError as problem:
+            error = error or f"cannot connect to {node} ({address}): {problem.strerror or problem}"
+    if error:
+        store.add(f"{name}/bad", 1)
+    done, end = store.add(f"{name}/done", 1), time.monotonic() + AGREE_S
+    while done < count and time.monotonic() < end:
+        time.sleep(0.01)
+        done = store.add(f"{name}/done", 0)
+    return error or ("the other node cannot connect to this one" if store.add(f"{name}/bad", 0) else "")
+
+
+def choose_gloo_interface(hosts: list[str]) -> None:
+    """Set gloo's interface if this host's name does not lead to one of its addresses: the links are measured anyway."""
+    try:
+        own = socket.gethostbyname(socket.gethostname())
+    except OSError:
+        own = "127.0.0.1"
+    if not is_loopback(own) and own in own_addresses():
+        return
+    if name := route_interface(hosts):
+        os.environ["GLOO_SOCKET_IFNAME"] = name
+
+
+def _chosen_interface(hosts: list[str]) -> str | None:
+    """Return the interface that the job's variables name, if they name one, else that of the route to other nodes."""
+    chosen = os.environ.get("GLOO_SOCKET_IFNAME") or os.environ.get("NCCL_SOCKET_IFNAME") or ""
+    names = [name for _, name in socket.if_nameindex()]
+    return chosen if chosen in names else route_interface(hosts)
+
+
+def _address_of(interface: str) -> str | None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            reply = fcntl.ioctl(probe.fileno(), SIOCGIFADDR, struct.pack("256s", interface.encode()[:15]))
+        except OSError:
+            return None
+    return socket.inet_ntoa(reply[20:24])

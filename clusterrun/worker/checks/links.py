@@ -1,0 +1,192 @@
+"""All-reduces within nodes, between pairs of nodes and over all ranks, each in a process group of its own."""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as torch_dist
+
+from ..distenv import DistEnv
+from .connect import reach
+
+KIB, MIB = 2**10, 2**20
+SIZES = {"gloo": (4 * KIB, 256 * KIB, 4 * MIB), "nccl": (64 * KIB, 8 * MIB, 256 * MIB)}  # over all ranks
+COMPARED = {"gloo": (4 * MIB,), "nccl": (64 * MIB,)}  # within nodes and between pairs
+MOST_FOR_ALL_PAIRS = 16  # nodes; with more each node gets partners at distances 1, 2, 4, …: every bisection
+PASSES = 2  # over the pairs, so that one busy moment does not make a link look slow
+SIZE_S = 1.0  # for the tries of one size
+MOST_TRIES, FEWEST_TRIES = 12, 2
+TIMEOUT_S = {"gloo": 20.0, "nccl": 60.0}
+MOST_S = 150.0  # of all rounds: with a dead node every round costs a timeout
+CLOCK_TRIES = 5
+CLOCK_S = 20.0
+Round = tuple[str, list[list[str]], tuple[int, ...]]  # kind, groups of nodes, sizes in bytes
+
+
+class Meeting:
+    """A barrier on the run's store with a deadline. After ranks were late once, it waits for them only briefly."""
+
+    def __init__(self, store: Any, ranks: list[int]) -> None:
+        self._store, self._count = store, len(ranks)
+        self._late = False
+
+    def meet(self, name: str, limit: float) -> bool:
+        """Wait until all ranks have come, at most `limit` seconds. Return whether all came."""
+        come = self._store.add(f"meet/{name}", 1)
+        end = time.monotonic() + (1.0 if self._late else limit)
+        while come < self._count and time.monotonic() < end:
+            time.sleep(0.01)
+            come = self._store.add(f"meet/{name}", 0)
+        self._late = self._late or come < self._count
+        return bool(come >= self._count)
+
+
+def pair_rounds(count: int) -> list[list[tuple[int, int]]]:
+    """Return rounds of disjoint pairs of nodes: every pair, or with many nodes those at distances of powers of two."""
+    if count > MOST_FOR_ALL_PAIRS:
+        steps = [1 << bit for bit in range((count - 1).bit_length())]
+        return [[(i, i ^ step) for i in range(count) if i < i ^ step < count] for step in steps]
+    circle = [*range(count), *([-1] if count % 2 else [])]
+    rounds = []
+    for _ in range(len(circle) - 1):
+        pairs = zip(circle[: len(circle) // 2], reversed(circle[len(circle) // 2 :]), strict=True)
+        rounds.append([(min(pair), max(pair)) for pair in pairs if -1 not in pair])
+        circle = [circle[0], circle[-1], *circle[1:-1]]
+    return rounds
+
+
+def clock(store: Any, rank: int, ranks: list[dict[str, Any]]) -> dict[str, float] | None:
+    """Return this node's clock minus that of the first rank in seconds, and how exact that is; None on other ranks.
+
+    The first rank answers each node with its time; the quickest answer counts.
+    """
+    first = ranks[0]["rank"]
+    leaders = [one["rank"] for one in ranks if one["local_rank"] == 0 and one["rank"] != first]
+    end = time.monotonic() + CLOCK_S
+    if rank == first:
+        for leader in leaders:
+            for number in range(CLOCK_TRIES):
+                if not _await(store, f"clock/{leader}/{number}", end):
+                    break
+                store.set(f"time/{leader}/{number}", repr(time.time()))
+        return {"offset": 0.0, "error": 0.0}
+    if rank not in leaders:
+        return None
+    best: dict[str, float] | None = None
+    for number in range(CLOCK_TRIES):
+        before = time.time()
+        store.set(f"clock/{rank}/{number}", "")
+        if not _await(store, f"time/{rank}/{number}", end, 0.001):
+            break
+        after, answer = time.time(), float(store.get(f"time/{rank}/{number}"))
+        trip = after - before
+        if number and (best is None or trip / 2 < best["error"]):  # the first includes waiting for one's turn
+            best = {"offset": (before + after) / 2 - answer, "error": trip / 2}
+    return best
+
+
+def measure_all(
+    dist: DistEnv, store: Any, meeting: Meeting, ranks: list[dict[str, Any]], on_cuda: bool,
+    found: list[dict[str, Any]],
+) -> None:  # fmt: skip
+    """Measure all groups and append this rank's part to `found`: its groups' figures if it comes first, and errors."""
+    backend = "nccl" if on_cuda else "gloo"
+    if on_cuda:
+        torch.cuda.set_device(next(one["device"] for one in ranks if one["rank"] == dist.rank))
+        os.environ["TORCH_NCCL_BLOCKING_WAIT"] = "1"  # a timeout raises an error instead of ending the process
+    nodes = list(dict.fromkeys(one["node"] for one in ranks))
+    members = {node: [one["rank"] for one in ranks if one["node"] == node] for node in nodes}
+    rounds, fixed = plan_rounds(members, backend)
+    limit, errors, end = TIMEOUT_S[backend], 0, time.monotonic() + MOST_S
+    for number, (kind, groups, of_sizes) in enumerate(rounds):
+        meeting.meet(f"round/{number}", 2 * limit)
+        errors = errors or store.add("errors", 0)
+        if (errors and number >= fixed) or time.monotonic() > end:
+            break  # a broken link is known after the first pass, and breaks the rest
+        for group in groups:
+            if dist.node not in group:
+                continue
+            in_group = [rank for node in group for rank in members[node]]
+            if len(in_group) < 2:
+                continue
+            name = f"group/{number}/{group[0]}"
+            entry: dict[str, Any] = {"kind": kind, "nodes": group, "ranks": len(in_group)}
+            others = {one["node"]: one["place"] for one in ranks if one["node"] in group and one["node"] != dist.node}
+            try:
+                if error := reach(store, name, len(in_group), others):
+                    raise OSError(error)
+                results = _measure(backend, store, name, in_group, dist.rank, of_sizes)
+            except Exception as error:  # what breaks is the result
+                store.add("errors", 1)
+                found.append(entry | {"error": (str(error).splitlines() or [type(error).__name__])[0][:300]})
+                continue
+            finally:
+                with suppress(Exception):
+                    torch_dist.destroy_process_group()
+            first = dist.rank == in_group[0]
+            found += [entry | one for one in results if first or not one["correct"]]
+
+
+def plan_rounds(members: dict[str, list[int]], backend: str) -> tuple[list[Round], int]:
+    """Return the rounds, and how many of them take place even after an error.
+
+    `members` has the ranks of each node. The groups of a round are disjoint, and are measured at the same time.
+    """
+    nodes, rounds = list(members), list[Round]()
+    if max(map(len, members.values())) > 1:
+        rounds.append(("node", [[node] for node in nodes], COMPARED[backend]))
+    pairs = [[[nodes[a], nodes[b]] for a, b in one] for one in pair_rounds(len(nodes))] if len(nodes) > 1 else []
+    rounds += [("pair", one, COMPARED[backend]) for one in pairs]
+    fixed = len(rounds)
+    rounds += [("pair", one, COMPARED[backend]) for _ in range(PASSES - 1) for one in pairs]
+    if sum(map(len, members.values())) > 1:
+        rounds.append(("all", [nodes], SIZES[backend]))
+    return rounds, fixed
+
+
+def _measure(
+    backend: str, store: Any, name: str, ranks: list[int], rank: int, sizes: tuple[int, ...]
+) -> list[dict[str, Any]]:
+    """Return bytes, seconds of each try, and whether the sum was correct, for each size; raises errors of torch."""
+    me, count = ranks.index(rank), len(ranks)
+    torch_dist.init_process_group(
+        backend,
+        store=torch_dist.PrefixStore(name, store),  # type: ignore[attr-defined]
+        rank=me,
+        world_size=count,
+        timeout=timedelta(seconds=TIMEOUT_S[backend]),
+    )
+    device = torch.device("cuda", torch.cuda.current_device()) if backend == "nccl" else torch.device("cpu")
+    _timed(torch.ones(1, device=device))  # opens the connections
+    results = []
+    for size in sizes:
+        pattern = (torch.arange(size // 4, device=device) % 251).float()
+        tensor = pattern + me
+        slowest = torch.tensor([_timed(tensor)], device=device)
+        correct = bool(torch.equal(tensor, count * pattern + count * (count - 1) // 2))
+        torch_dist.all_reduce(slowest, torch_dist.ReduceOp.MAX)  # all ranks must agree on the number of tries
+        tries = max(FEWEST_TRIES, min(MOST_TRIES, int(SIZE_S / max(1e-9, float(slowest)))))
+        tensor.zero_()  # sums of sums would overflow
+        results.append({"bytes": size, "seconds": [_timed(tensor) for _ in range(tries)], "correct": correct})
+    return results
+
+
+def _timed(tensor: torch.Tensor) -> float:
+    began = time.perf_counter()
+    torch_dist.all_reduce(tensor)
+    if tensor.is_cuda:
+        torch.cuda.synchronize(tensor.device)
+    return time.perf_counter() - began
+
+
+def _await(store: Any, key: str, end: float, pause: float = 0.002) -> bool:
+    while not store.check([key]):
+        if time.monotonic() > end:
+            return False
+        time.sleep(pause)
+    return True

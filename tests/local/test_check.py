@@ -1,0 +1,54 @@
+"""`clusterrun check` on the local scheduler: two nodes of gloo ranks are measured, and Ctrl-C cancels the job."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+
+import pytest
+
+from lab.cluster import Lab
+from tests.installed_command import Site, until
+
+TWO = ("--scheduler", "local", "--nodes", "2", "--gpus-per-node", "0", "--tasks-per-node", "2")
+
+
+@pytest.fixture(scope="module")
+def site(new_site: Callable[[Lab | None], Site]) -> Site:
+    return new_site(None)
+
+
+def test_nodes_and_links_are_measured_and_the_run_itself_can_be_listed(site: Site) -> None:
+    found = site.json("check", *TWO)
+    assert found["ok"] and found["backend"] == "gloo" and found["ranks"] == 4
+    kinds = {(link["kind"], tuple(link["nodes"])) for link in found["links"]}
+    both = ("local0", "local1")
+    assert kinds == {("node", ("local0",)), ("node", ("local1",)), ("pair", both), ("all", both)}
+    assert all(link["correct"] and link["busbw"] > 0 for link in found["links"])
+    for node in found["nodes"]:
+        assert node["tflops"] > 0 and node["memory_gib"] > 0 and node["disk_gib"] > 0 and node["versions"]["torch"]
+    (state,) = site.json("status", found["job_id"])
+    assert (state["state"], state["name"]) == ("COMPLETED", "check")
+    again = site.json("check", found["job_id"])
+    assert again == found
+
+
+def test_ctrl_c_cancels_the_job(site: Site) -> None:
+    command = site.start("check", *TWO)
+    until(lambda: site.listed("--state", "RUNNING"), 60, pause=0.2)
+    command.send_signal(signal.SIGINT)
+    text, _ = command.communicate(timeout=60)
+    assert command.returncode == 130, text
+    assert "cancelled job L" in text
+    until(lambda: not site.listed(), 60, pause=0.2)
+
+
+def test_run_is_compared_with_what_was_requested(site: Site) -> None:
+    quick = ("steps=3", "vocab=300", "seq_len=16", "global_batch_size=8", "eval_every=0")
+    job = site.submit("--nodes", "2", "--gpus-per-node", "0", *(w for s in quick for w in ("--set", s)), "lm")
+    site.cli("wait", job.id)
+    found = site.json("check", job.id)
+    assert {one["check"]: one["status"] for one in found["findings"]} == dict.fromkeys(
+        ("processes", "process group", "nodes", "devices", "backend", "precision", "samples", "steps per epoch",
+         "versions"), "ok",
+    )  # fmt: skip

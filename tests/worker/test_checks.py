@@ -1,0 +1,160 @@
+"""The measurements of `clusterrun check`: who is paired with whom, names, folders, deadlines, and two real ranks."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import resource
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from clusterrun.worker.checks import connect, links, names, node
+from clusterrun.worker.training import facts
+from clusterrun.worker.versions import find_versions
+from tests.folders import ROOT
+
+
+@pytest.mark.parametrize("count", range(2, 18))
+def test_every_pair_of_few_nodes_is_measured_once_and_rounds_are_disjoint(count: int) -> None:
+    rounds = links.pair_rounds(count)
+    for pairs in rounds:
+        nodes = [node for pair in pairs for node in pair]
+        assert len(nodes) == len(set(nodes))
+    if count <= 16:
+        found = [pair for pairs in rounds for pair in pairs]
+        assert sorted(found) == [(a, b) for a in range(count) for b in range(a + 1, count)]
+
+
+@pytest.mark.parametrize("count", [17, 32, 33, 100, 1000])
+def test_many_nodes_have_few_rounds_in_which_each_node_has_a_partner(count: int) -> None:
+    rounds = links.pair_rounds(count)
+    assert len(rounds) == math.ceil(math.log2(count))
+    assert {node for pairs in rounds for pair in pairs for node in pair} == set(range(count))
+    assert all(0 <= a < b < count for pairs in rounds for a, b in pairs)
+
+
+def test_pairs_are_measured_twice_and_an_error_leaves_out_the_second_pass() -> None:
+    rounds, fixed = links.plan_rounds({"a": [0, 1], "b": [2, 3], "c": [4, 5]}, "gloo")
+    assert [kind for kind, _, _ in rounds] == ["node", *["pair"] * 6, "all"] and fixed == 4
+    assert [kind for kind, _, _ in links.plan_rounds({"a": [0, 1]}, "nccl")[0]] == ["node", "all"]
+    assert links.plan_rounds({"a": [0]}, "gloo")[0] == []
+
+
+def test_names_are_resolved_and_unknown_ones_have_a_reason() -> None:
+    found = names.resolve_all(["localhost", "no-such-host.invalid"], 20)
+    assert set(found["localhost"]) & {"127.0.0.1", "::1"} and isinstance(found["no-such-host.invalid"], str)
+
+
+def test_name_server_that_does_not_answer_costs_no_more_than_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(names.socket, "getaddrinfo", lambda *args, **more: names.time.sleep(5) or [])
+    assert names.resolve_all(["a", "b"], 0.2) == {}
+
+
+def test_own_addresses_are_those_that_others_can_reach() -> None:
+    found = names.own_addresses()
+    assert not any(address.startswith(("127.", "fe80:")) for address in found)
+
+
+def test_folder_that_cannot_be_written_has_the_error(tmp_path: Path) -> None:
+    good = node.folder(tmp_path)
+    assert good["free_gib"] > 0 and good["write_s"] >= 0 and not list(tmp_path.iterdir())
+    assert "No such file" in node.folder(tmp_path / "none")["error"]
+
+
+def test_rate_of_matrix_products_is_measured_on_a_cpu() -> None:
+    found = node.gemm(None)
+    assert found["best"] >= found["worst"] > 0 and found["correct"]
+
+
+def test_health_of_a_gpu_leaves_out_what_its_driver_does_not_support() -> None:
+    nvml: Any = SimpleNamespace(
+        NVML_MEMORY_ERROR_TYPE_UNCORRECTED=1, NVML_VOLATILE_ECC=0, nvmlClocksThrottleReasonHwSlowdown=8,
+        nvmlDeviceGetTotalEccErrors=lambda handle, kind, counter: 2,
+        nvmlDeviceGetCurrentClocksThrottleReasons=lambda handle: 9,
+        nvmlDeviceGetRemappedRows=lambda handle: (0, 0, 0, 1),
+    )  # fmt: skip
+    assert node.health(nvml, None) == {
+        "ecc_errors": 2, "remap_failed": True, "slowed_down": True, "temperature": None,
+    }  # fmt: skip
+    assert set(node.health(SimpleNamespace(), None).values()) == {None}
+
+
+class Counters(dict[str, int]):
+    """The counters of a store."""
+
+    def add(self, key: str, more: int) -> int:
+        self[key] = self.get(key, 0) + more
+        return self[key]
+
+
+def test_connection_that_is_refused_is_named_and_the_other_rank_learns_of_it() -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        closed = probe.getsockname()[1]
+    listener = connect.Listener(["127.0.0.1"])
+    here = ("127.0.0.1", listener.place[1])
+    store = Counters()
+    store["group/done"] = 1  # the other rank has come
+    assert "cannot connect to n2 (127.0.0.1): Connection refused" in connect.reach(
+        store, "group", 2, {"n2": ("127.0.0.1", closed)}
+    )
+    assert connect.reach(store, "group", 2, {"n1": here}) == "the other node cannot connect to this one"
+    assert connect.reach(Counters({"g/done": 1}), "g", 2, {"n1": here}) == ""
+
+
+def test_versions_are_those_of_this_node() -> None:
+    import torch
+
+    found = find_versions()
+    assert found["torch"] == torch.__version__ and found["python"] == sys.version.split()[0]
+    assert set(found) == {"python", "torch", "nccl", "driver"}
+
+
+def test_share_changes_if_a_sample_is_seen_twice_and_another_not() -> None:
+    assert facts.share([0, 1, 2, 3]) == facts.share([3, 1, 2, 0])
+    assert facts.share([0, 1, 2, 2]) != facts.share([0, 1, 2, 3])
+
+
+HANGS = """
+import sys, time
+from pathlib import Path
+from clusterrun.worker import checks
+from clusterrun.worker.distenv import DistEnv, RunEnv
+checks.GRACE_S = 0.0
+checks.LONGEST_STAGE_S["links"] = 0.3
+findings = checks.Findings(DistEnv(0, 0, 1, 1, 0, "n1", "n1", 0, "slurm"), RunEnv(attempt_dir=Path(sys.argv[1])))
+findings.found["gemm"] = {"best": 1.0}
+findings.begin("links")
+findings.watch()
+time.sleep(60)
+"""
+
+
+def test_measurement_that_hangs_ends_with_what_was_measured_before(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", HANGS, str(tmp_path)], cwd=ROOT, capture_output=True, timeout=60)
+    assert done.returncode == 0, "another status ends the ranks that still measure"
+    found = json.loads((tmp_path / "rank-0.check").read_text())
+    assert found["errors"] == {"links": "did not end in time"} and found["gemm"] == {"best": 1.0}
+
+
+def test_open_files_and_environment_are_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from clusterrun.worker.distenv import DistEnv, RunEnv
+
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,3")
+    monkeypatch.setattr(node, "reverse", lambda addresses, limit: {})
+    run_dir = tmp_path / "base" / ".clusterrun" / "runs" / "r"
+    run_dir.mkdir(parents=True)
+    (tmp_path / "base" / "logs").mkdir()
+    found = node.measure(DistEnv(0, 0, 1, 1, 0, "n1", "n1", 0, "slurm"), RunEnv(run_dir=run_dir))
+    assert found["granted"] == ["0", "3"] and found["nofile"] == resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    assert {name: state["path"] for name, state in found["folders"].items()} == {
+        "run": str(run_dir), "logs": str(tmp_path / "base" / "logs"),
+    }  # fmt: skip
+    assert found["memory_gib"] > 0 and os.path.exists("/proc/meminfo")
