@@ -1,0 +1,184 @@
+"""``plan``: show steps, learning rates, memory and predicted speed for several numbers of GPUs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from clusterrun.cli.options import submit_args
+from clusterrun.cli.session import Session, json_option
+from clusterrun.errors import RequestError
+from clusterrun.jobspec.fields import FIELDS
+from clusterrun.sizing import text
+from clusterrun.sizing.answer import Answer, Question, answer, answer_json, parse_gpu_counts, parse_parameters
+from clusterrun.sizing.batches import BatchSettings, Training
+from clusterrun.sizing.devices import GIB, Device, find_device
+from clusterrun.sizing.job_facts import TIMEOUT, JobFacts, count_job
+from clusterrun.sizing.memory import ModelSize, guess_shape
+from clusterrun.sizing.speed import DEFAULT_NETWORK, UTILIZATION, Machine
+from clusterrun.submit.request import Request, load_request
+from clusterrun.terminal.ui import Ui
+
+_COUNT = click.IntRange(1, 10**12)
+_POSITIVE = click.FloatRange(0, min_open=True, max=1e12)
+#: options that a JOB takes as settings of its task
+_SETTINGS = {
+    "micro_batch": "micro_batch_size", "global_batch": "global_batch_size", "grad_accum": "grad_accum_steps",
+    "epochs": "epochs", "steps": "steps", "lr": "lr", "warmup": "warmup", "seq_len": "seq_len",
+    "precision": "precision",
+}  # fmt: skip
+
+
+@click.command()
+@click.argument("job", required=False)
+@click.option("--gpus", default="1,2,4,8", metavar="LIST", help="Numbers of GPUs; default 1,2,4,8.")
+@click.option("--samples", type=_COUNT, help="Training samples; default: count the job's data.")
+@click.option("--micro-batch", type=_COUNT, help="Samples per forward pass and GPU.")
+@click.option("--global-batch", type=_COUNT, help="Samples per step over all GPUs.")
+@click.option("--grad-accum", type=_COUNT, help="Forward passes per step and GPU.")
+@click.option("--epochs", type=_POSITIVE, help="Passes over the data; default 1, or the job's.")
+@click.option("--steps", type=_COUNT, help="Optimizer steps, instead of --epochs.")
+@click.option("--lr", type=_POSITIVE, help="Learning rate to scale.")
+@click.option("--base-batch", type=_COUNT, help="Global batch that --lr is for; default: that of one GPU.")
+@click.option("--warmup", type=click.IntRange(0, 10**9), help="Warm-up in optimizer steps; default: 3 % of the steps.")
+@click.option("--parameters", metavar="N", help="Model size (135M, 8B), if there is no JOB.")
+@click.option("--seq-len", type=_COUNT, help="Tokens per sample.")
+@click.option("--precision", type=click.Choice(["bf16", "fp16", "fp32"]), help="Default: bf16, or the job's.")
+@click.option("--device", metavar="GPU", help="GPU for memory and speed (H100, A100-80GB).")
+@click.option("--device-memory", type=_POSITIVE, metavar="GIB", help="Memory of a GPU, instead of the device's.")
+@click.option("--tflops", type=_POSITIVE, help="Peak TFLOP/s of a GPU, instead of the device's.")
+@click.option("--utilization", type=click.FloatRange(0, 1, min_open=True), help="Used share of the peak; default 0.4.")
+@click.option("--gpus-per-node", type=_COUNT, help="GPUs per node; default: the job's, or 8.")
+@click.option("--link", type=_POSITIVE, metavar="GB/S", help="All-reduce bandwidth within a node.")
+@click.option("--network", type=_POSITIVE, metavar="GBIT/S", help="Bandwidth of a node to others; default 100.")
+@click.option("--set", "set_", multiple=True, metavar="KEY=VALUE", help="Set a setting of the job; repeatable.")
+@click.option("--python", metavar="PATH", help="The job's Python, which counts data and parameters.")
+@click.option("--profile", metavar="NAME", help="Use [profile.NAME] of clusterrun.toml.")
+@click.option("--timeout", type=_POSITIVE, default=TIMEOUT, metavar="SECONDS", help="Time limit for counting.")
+@json_option
+@click.pass_context
+def plan(ctx: click.Context, /, job: str | None, as_json: bool, **options: Any) -> None:
+    """Show batches, steps and learning rates for several numbers of GPUs, with memory and predicted speed.
+
+    \b
+      clusterrun plan --samples 29500 --micro-batch 4 --lr 1.25e-6
+      clusterrun plan sft --device H100                    count the data and model of jobs/sft.toml
+      clusterrun plan --samples 1000000 --micro-batch 1 --parameters 8B --seq-len 2048 --device A100-80GB
+
+    Nothing is submitted or written. Without a JOB and --samples it plans the default job.
+    """
+    ui = Ui("plan", as_json=as_json)
+    counts = parse_gpu_counts(options["gpus"])
+    device = find_device(options["device"]) if options["device"] else None
+    facts = None
+    if job or not options["samples"]:
+        session: Session = ctx.obj
+        cluster = session.cluster(ui.note)
+        request = _load_job(job, options, cluster.cwd, cluster.environ)
+        facts = count_job(
+            request, cluster.cwd, cluster.environ, samples=options["samples"] or 0, timeout=options["timeout"]
+        )
+        options["gpus_per_node"] = options["gpus_per_node"] or _ranks_per_node(request)
+    found = answer(_question(options, counts, device, facts))
+    ui.data(answer_json(found))
+    _print(ui, found, facts)
+
+
+def _load_job(job: str | None, options: dict[str, Any], cwd: Path, environ: dict[str, str]) -> Request:
+    """Return the request for a job, with the plan's options as settings."""
+    if options["parameters"]:
+        raise RequestError("--parameters and a JOB cannot be combined", hint="--set model=smollm2-135m")
+    settings = {key: options[name] for name, key in _SETTINGS.items() if options[name] is not None}
+    if options["epochs"] and not options["steps"]:
+        settings["steps"] = 0
+    typed: dict[str, Any] = {field.name.replace("-", "_"): None for field in FIELDS}
+    typed["set"] = (*options["set_"], *(f"{key}={value}" for key, value in settings.items()))
+    typed["python"] = options["python"]
+    return load_request(submit_args(job, (), options["profile"], typed), cwd, environ)
+
+
+def _ranks_per_node(request: Request) -> int:
+    named = (request.values.get(name) for name in ("gpus-per-node", "tasks-per-node"))
+    return next((int(value.value) for value in named if value and int(value.value) > 0), 8)
+
+
+def _question(options: dict[str, Any], counts: list[int], device: Device | None, facts: JobFacts | None) -> Question:
+    gpus_per_node = options["gpus_per_node"] or 8
+    memory, tflops = options["device_memory"], options["tflops"]
+    link = options["link"]
+    if device is not None:
+        memory, tflops, link = memory or device.memory_gib, tflops or device.tflops, link or device.link_gbs
+    machine = None
+    if tflops and not link and counts[-1] > 1:
+        raise RequestError(
+            "--tflops needs --link: the bandwidth within a node", hint="--link 20 (PCIe), 370 (NVLink 4)"
+        )
+    if tflops:
+        machine = Machine(
+            peak=tflops * 1e12,
+            utilization=options["utilization"] or UTILIZATION,
+            link=(link or 1.0) * 1e9,
+            network=(options["network"] or DEFAULT_NETWORK) / 8 * 1e9,
+            gpus_per_node=gpus_per_node,
+        )
+    model: ModelSize | None
+    if facts is not None:
+        training = facts.training._replace(base_batch=options["base_batch"] or facts.training.base_batch)
+        precision = facts.settings["precision"]
+        model, seq_len, per_sample = facts.model, facts.settings["seq_len"], facts.tokens_per_sample
+    else:
+        training = _typed_training(options)
+        precision, seq_len = options["precision"], options["seq_len"] or 0
+        per_sample = float(seq_len)
+        size = parse_parameters(options["parameters"]) if options["parameters"] else 0
+        if bool(size) != bool(seq_len):
+            missing = "--seq-len" if size else "--parameters"
+            raise RequestError(f"memory and speed need {missing} too", hint="--parameters 135M --seq-len 2048")
+        model = guess_shape(size) if size else None
+    if model is None and (device or memory or tflops):
+        raise RequestError("memory and speed need the model's size", hint="--parameters 135M --seq-len 2048")
+    return Question(
+        training=training,
+        gpu_counts=counts,
+        model=model,
+        seq_len=seq_len,
+        tokens_per_sample=per_sample,
+        precision="bf16" if precision in (None, "auto") else precision,
+        gradient_copies=1 if facts else 2,  # the shipped tasks use gradient_as_bucket_view
+        device=device.name if device else "device",
+        memory_bytes=memory * GIB if memory else None,
+        machine=machine,
+        gpus_per_node=gpus_per_node,
+    )
+
+
+def _typed_training(options: dict[str, Any]) -> Training:
+    if options["set_"]:
+        raise RequestError("--set is for a JOB", hint="clusterrun plan lm --set KEY=VALUE")
+    sizes = (options[name] or 0 for name in ("global_batch", "micro_batch", "grad_accum"))
+    return Training(
+        samples=options["samples"],
+        batches=BatchSettings(*sizes),
+        epochs=options["epochs"] or 1.0,
+        steps=options["steps"] or 0,
+        lr=options["lr"],
+        base_batch=options["base_batch"] or 0,
+        warmup=options["warmup"],
+    )
+
+
+def _print(ui: Ui, found: Answer, facts: JobFacts | None) -> None:
+    ui.say(text.title(found, facts.task if facts else ""), "")
+    ui.table(*text.batch_table(found))
+    if found.memory:
+        ui.say("", text.memory_line(found))
+        ui.table(*text.memory_table(found))
+    if found.predictions and found.question.machine:
+        ui.say("", text.speed_line(found.question.machine))
+        ui.table(*text.speed_table(found))
+    for note in found.notes:
+        ui.note(note)
+    if facts is not None and facts.lr_scaling == "none" and facts.training.lr is not None:
+        ui.note("the job uses the same learning rate on every number of GPUs (lr_scaling=none)")
