@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from clusterrun.errors import RequestError
+from clusterrun.terminal.units import plural
 
 SMALL_BATCH = 256
 """Below this global batch, linear and square-root scaling of the learning rate say little."""
@@ -96,7 +97,8 @@ def solve_batch(batches: BatchSettings, gpus: int) -> tuple[int, int, int]:
         return micro * accum * gpus, micro, accum
     if micro and accum and global_batch != micro * accum * gpus:
         raise RequestError(
-            f"a global batch of {global_batch:,} is not a micro batch of {micro} x accumulation {accum} on {gpus} GPUs",
+            f"a global batch of {global_batch:,} is not a micro batch of {micro} x accumulation {accum}"
+            f" on {plural(gpus, 'GPU')}",
             hint=f"omit one of the three, or use --gpus {max(1, global_batch // (micro * accum))}",
         )
     part = (micro or accum or 1) * gpus
@@ -104,11 +106,9 @@ def solve_batch(batches: BatchSettings, gpus: int) -> tuple[int, int, int]:
     other, rest = divmod(global_batch, part)
     if rest or not other:
         below, above = global_batch // part * part, (global_batch // part + 1) * part
-        each = f"{gpus} GPUs" + (
-            f" with {'micro batches of' if micro else 'accumulation'} {part // gpus}" * (part > gpus)
-        )
+        parts = f" with {'micro batches of' if micro else 'accumulation'} {micro or accum}" if micro or accum else ""
         raise RequestError(
-            f"a global batch of {global_batch:,} does not divide over {each}",
+            f"a global batch of {global_batch:,} does not divide over {plural(gpus, 'GPU')}{parts}",
             hint=f"--global-batch {f'{below} or {above}' if below else above}",
         )
     return (global_batch, micro, other) if micro else (global_batch, other, accum or 1)

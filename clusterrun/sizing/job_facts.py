@@ -89,9 +89,8 @@ def parse_facts(document: str) -> JobFacts:
         size = ModelSize(model["parameters"], model["layers"], model["width"], model["vocabulary"])
         return JobFacts(facts["task"], settings, training, facts["tokens"] / facts["samples"], size)
     except (ValueError, KeyError, TypeError, ZeroDivisionError) as error:
-        raise RequestError(
-            "the job's Python printed no facts about the job", detail=document[-500:], hint="does sitecustomize print?"
-        ) from error
+        shown = (document.splitlines() or ["nothing"])[0][:80]
+        raise RequestError(f"the job's Python printed no facts about the job: {shown!r}") from error
 
 
 def _failed(task: str, done: shell.Completed) -> RequestError:
