@@ -96,7 +96,7 @@ def parse_facts(document: str) -> JobFacts:
 def _failed(task: str, done: shell.Completed) -> RequestError:
     lines = [line for line in done.stderr.splitlines() if line.strip()]
     reason = lines[-1].removeprefix("clusterrun: ") if lines else f"exit {done.status}"
-    if done.status == 2:  # an invalid setting: nothing was read yet
-        return RequestError(f"{task}: {reason}", hint="docs/settings.md lists the settings")
+    if done.status == 2:  # an invalid setting, or data that is not there
+        return RequestError(f"{task}: {reason}", hint="see docs/settings.md; --samples N skips reading the data")
     hint = "--samples N skips reading the data; --python selects the job's Python"
     return RequestError(f"cannot count the data and parameters of {task}: {reason}", hint=hint)

@@ -42,7 +42,7 @@ def test_conversations_are_counted(tmp_path: Path, packing: str) -> None:
 def test_rows_are_counted(tmp_path: Path) -> None:
     file = tmp_path / "rows.csv"
     file.write_text("text,kind\n" + "a stone,grey\na leaf,green\nthe sea,blue\n" * 20)
-    facts = plan_facts.find_facts(["classify", f"dataset={file}", 'target_cols="kind"', "vocab=300", "held_out=0.5"])
+    facts = plan_facts.find_facts(["classify", f"dataset={file}", "target_cols=kind", "vocab=300", "held_out=0.5"])
     assert facts["samples"] == 30 and facts["settings"]["micro_batch_size"] == 0
 
 
@@ -58,7 +58,7 @@ def test_given_samples_leave_the_data_alone() -> None:
         (["lm", "stepz=1"], 2, "did you mean 'steps'?"),
         (["lm", "model=smollm"], 2, "unknown model 'smollm'"),
         (["lm", "micro_batch_size=-1"], 2, "micro_batch_size must be at least 0"),
-        (["lm", "data=/nowhere/x.txt"], 1, "/nowhere/x.txt"),
+        (["lm", "data=/nowhere/x.txt"], 2, "/nowhere/x.txt"),
     ],
 )
 def test_mistakes_in_one_line(words: list[str], status: int, message: str, capsys: pytest.CaptureFixture[str]) -> None:
