@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from clusterrun.errors import RequestError
-from clusterrun.jobspec.fields import FIELDS, Field, Value
+from clusterrun.jobspec.fields import FIELD, FIELDS, Field, Value
 
 if TYPE_CHECKING:
     from clusterrun.submit.request import SubmitArgs
@@ -18,9 +18,18 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 def spec_options(command: F) -> F:
     """Add an option for each field of ``FIELDS``, and ``--profile``."""
-    for one in reversed(FIELDS):
-        command = _option(one)(command)
-    return click.option("--profile", metavar="NAME", help="Use [profile.NAME] of clusterrun.toml.")(command)
+    return field_options(*FIELD)(command)
+
+
+def field_options(*names: str) -> Callable[[F], F]:
+    """Return a decorator that adds some options of ``FIELDS``, and ``--profile``."""
+
+    def add(command: F) -> F:
+        for name in reversed(names):
+            command = _option(FIELD[name])(command)
+        return click.option("--profile", metavar="NAME", help="Use [profile.NAME] of clusterrun.toml.")(command)
+
+    return add
 
 
 def submit_args(job: str | None, words: tuple[str, ...], profile: str | None, options: dict[str, Any]) -> SubmitArgs:
@@ -29,7 +38,7 @@ def submit_args(job: str | None, words: tuple[str, ...], profile: str | None, op
 
     flags = {}
     for one in FIELDS:
-        value = options.pop(one.name.replace("-", "_"))
+        value = options.pop(one.name.replace("-", "_"), None)
         if value is None or value == ():
             continue
         if one.kind == "map":

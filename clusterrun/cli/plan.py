@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import click
 
-from clusterrun.cli.options import submit_args
+from clusterrun.cli.options import field_options, submit_args
 from clusterrun.cli.session import Session, json_option
 from clusterrun.errors import RequestError
-from clusterrun.jobspec.fields import FIELDS
-from clusterrun.sizing import text
+from clusterrun.sizing import plot, text
 from clusterrun.sizing.answer import Answer, Question, answer, answer_json, parse_gpu_counts, parse_parameters
 from clusterrun.sizing.batches import BatchSettings, Training
 from clusterrun.sizing.devices import GIB, Device, find_device
 from clusterrun.sizing.job_facts import TIMEOUT, JobFacts, count_job
+from clusterrun.sizing.measure import measure
 from clusterrun.sizing.memory import ModelSize, guess_shape
-from clusterrun.sizing.speed import DEFAULT_NETWORK, UTILIZATION, Machine
-from clusterrun.submit.request import Request, load_request
+from clusterrun.sizing.scaling import QUARTERS, ScalingRow, scaling_rows
+from clusterrun.sizing.speed import DEFAULT_LINK, DEFAULT_NETWORK, UTILIZATION, Machine
+from clusterrun.submit.request import Request, SubmitArgs, load_request
 from clusterrun.terminal.ui import Ui
 
 _COUNT = click.IntRange(1, 10**12)
@@ -50,13 +50,16 @@ _SETTINGS = {
 @click.option("--device-memory", type=_POSITIVE, metavar="GIB", help="Memory of a GPU, instead of the device's.")
 @click.option("--tflops", type=_POSITIVE, help="Peak TFLOP/s of a GPU, instead of the device's.")
 @click.option("--utilization", type=click.FloatRange(0, 1, min_open=True), help="Used share of the peak; default 0.4.")
-@click.option("--gpus-per-node", type=_COUNT, help="GPUs per node; default: the job's, or 8.")
 @click.option("--link", type=_POSITIVE, metavar="GB/S", help="All-reduce bandwidth within a node.")
 @click.option("--network", type=_POSITIVE, metavar="GBIT/S", help="Bandwidth of a node to others; default 100.")
-@click.option("--set", "set_", multiple=True, metavar="KEY=VALUE", help="Set a setting of the job; repeatable.")
-@click.option("--python", metavar="PATH", help="The job's Python, which counts data and parameters.")
-@click.option("--profile", metavar="NAME", help="Use [profile.NAME] of clusterrun.toml.")
+@click.option("--measure", "measured", is_flag=True, help="Also run the job shortly on each number of GPUs.")
+@click.option("--measure-steps", type=click.IntRange(8, 10**6), default=20, help="Steps to measure; default 20.")
+@click.option("--png", metavar="FILE", help="Write a plot of the measured speed-up; needs matplotlib.")
 @click.option("--timeout", type=_POSITIVE, default=TIMEOUT, metavar="SECONDS", help="Time limit for counting.")
+@field_options(
+    "scheduler", "gpus-per-node", "tasks-per-node", "cpus-per-task", "time", "partition", "account", "qos", "python",
+    "set",
+)  # fmt: skip
 @json_option
 @click.pass_context
 def plan(ctx: click.Context, /, job: str | None, as_json: bool, **options: Any) -> None:
@@ -72,31 +75,49 @@ def plan(ctx: click.Context, /, job: str | None, as_json: bool, **options: Any) 
     ui = Ui("plan", as_json=as_json)
     counts = parse_gpu_counts(options["gpus"])
     device = find_device(options["device"]) if options["device"] else None
-    facts = None
-    if job or not options["samples"]:
-        session: Session = ctx.obj
-        cluster = session.cluster(ui.note)
-        request = _load_job(job, options, cluster.cwd, cluster.environ)
-        facts = count_job(
-            request, cluster.cwd, cluster.environ, samples=options["samples"] or 0, timeout=options["timeout"]
-        )
-        options["gpus_per_node"] = options["gpus_per_node"] or _ranks_per_node(request)
-    found = answer(_question(options, counts, device, facts))
-    ui.data(answer_json(found))
+    if not job and options["samples"]:
+        if options["measured"] or options["set"]:
+            typed = "--measure" if options["measured"] else "--set"
+            raise RequestError(f"{typed} needs a JOB", hint=f"clusterrun plan lm {typed}")
+        found = answer(_question(options, counts, device, options["gpus_per_node"] or 8, None))
+        ui.data(answer_json(found))
+        _print(ui, found, None)
+        return
+    session: Session = ctx.obj
+    cluster = session.cluster(ui.note)
+    args = _job_args(job, options)
+    request = load_request(args, cluster.cwd, cluster.environ)
+    facts = count_job(
+        request, cluster.cwd, cluster.environ, samples=options["samples"] or 0, timeout=options["timeout"]
+    )
+    question = _question(options, counts, device, _ranks_per_node(request), facts)
+    if not options["measured"]:
+        found = answer(question)
+        ui.data(answer_json(found))
+        _print(ui, found, facts)
+        return
+    _check_png(options["png"])
+    steps = -(-options["measure_steps"] // QUARTERS) * QUARTERS
+    first = answer(question._replace(gpu_counts=counts[:1])).plans[0]
+    same = BatchSettings(micro_batch=first.micro_batch, grad_accum=first.grad_accum)
+    found = answer(question._replace(training=question.training._replace(batches=same)))
+    runs = measure(cluster, args, found.plans, gpus_per_node=question.gpus_per_node, steps=steps, notify=ui.note)
+    machine = question.machine or _machine(options, None, question.gpus_per_node, 1.0)
+    rows = scaling_rows(runs, found.plans, facts.model.parameters, facts.tokens_per_sample, machine)
+    ui.data(answer_json(found) | {"measured": [row._asdict() for row in rows]})
     _print(ui, found, facts)
+    _print_measured(ui, rows, text.scaling_line(first, machine, steps), options["png"])
 
 
-def _load_job(job: str | None, options: dict[str, Any], cwd: Path, environ: dict[str, str]) -> Request:
-    """Return the request for a job, with the plan's options as settings."""
+def _job_args(job: str | None, options: dict[str, Any]) -> SubmitArgs:
+    """Return the arguments of a submit of the job, with the plan's options as settings."""
     if options["parameters"]:
         raise RequestError("--parameters and a JOB cannot be combined", hint="--set model=smollm2-135m")
     settings = {key: options[name] for name, key in _SETTINGS.items() if options[name] is not None}
     if options["epochs"] and not options["steps"]:
         settings["steps"] = 0
-    typed: dict[str, Any] = {field.name.replace("-", "_"): None for field in FIELDS}
-    typed["set"] = (*options["set_"], *(f"{key}={value}" for key, value in settings.items()))
-    typed["python"] = options["python"]
-    return load_request(submit_args(job, (), options["profile"], typed), cwd, environ)
+    typed = (*options["set"], *(f"{key}={value}" for key, value in settings.items()))
+    return submit_args(job, (), options["profile"], {**options, "set": typed})
 
 
 def _ranks_per_node(request: Request) -> int:
@@ -104,25 +125,27 @@ def _ranks_per_node(request: Request) -> int:
     return next((int(value.value) for value in named if value and int(value.value) > 0), 8)
 
 
-def _question(options: dict[str, Any], counts: list[int], device: Device | None, facts: JobFacts | None) -> Question:
-    gpus_per_node = options["gpus_per_node"] or 8
+def _machine(options: dict[str, Any], device: Device | None, gpus_per_node: int, tflops: float) -> Machine:
+    return Machine(
+        peak=tflops * 1e12,
+        utilization=options["utilization"] or UTILIZATION,
+        link=(options["link"] or (device.link_gbs if device else DEFAULT_LINK)) * 1e9,
+        network=(options["network"] or DEFAULT_NETWORK) / 8 * 1e9,
+        gpus_per_node=gpus_per_node,
+    )
+
+
+def _question(
+    options: dict[str, Any], counts: list[int], device: Device | None, gpus_per_node: int, facts: JobFacts | None
+) -> Question:
     memory, tflops = options["device_memory"], options["tflops"]
-    link = options["link"]
     if device is not None:
-        memory, tflops, link = memory or device.memory_gib, tflops or device.tflops, link or device.link_gbs
-    machine = None
-    if tflops and not link and counts[-1] > 1:
+        memory, tflops = memory or device.memory_gib, tflops or device.tflops
+    elif tflops and not options["link"] and counts[-1] > 1:
         raise RequestError(
             "--tflops needs --link: the bandwidth within a node", hint="--link 20 (PCIe), 370 (NVLink 4)"
         )
-    if tflops:
-        machine = Machine(
-            peak=tflops * 1e12,
-            utilization=options["utilization"] or UTILIZATION,
-            link=(link or 1.0) * 1e9,
-            network=(options["network"] or DEFAULT_NETWORK) / 8 * 1e9,
-            gpus_per_node=gpus_per_node,
-        )
+    machine = _machine(options, device, gpus_per_node, tflops) if tflops else None
     model: ModelSize | None
     if facts is not None:
         training = facts.training._replace(base_batch=options["base_batch"] or facts.training.base_batch)
@@ -155,8 +178,6 @@ def _question(options: dict[str, Any], counts: list[int], device: Device | None,
 
 
 def _typed_training(options: dict[str, Any]) -> Training:
-    if options["set_"]:
-        raise RequestError("--set is for a JOB", hint="clusterrun plan lm --set KEY=VALUE")
     sizes = (options[name] or 0 for name in ("global_batch", "micro_batch", "grad_accum"))
     return Training(
         samples=options["samples"],
@@ -182,3 +203,20 @@ def _print(ui: Ui, found: Answer, facts: JobFacts | None) -> None:
         ui.note(note)
     if facts is not None and facts.lr_scaling == "none" and facts.training.lr is not None:
         ui.note("the job uses the same learning rate on every number of GPUs (lr_scaling=none)")
+
+
+def _check_png(file: str | None) -> None:
+    if file and not plot.can_plot("matplotlib"):
+        raise RequestError("--png needs matplotlib", hint="pip install matplotlib, or omit --png")
+
+
+def _print_measured(ui: Ui, rows: list[ScalingRow], line: str, png: str | None) -> None:
+    ui.say("", line)
+    ui.table(*text.scaling_table(rows))
+    if len(rows) > 1 and plot.can_plot("plotext"):
+        ui.say("", *plot.terminal_plot(rows))
+    elif len(rows) > 1:
+        ui.note("for a plot: pip install 'clusterrun[plot]'")
+    if png:
+        plot.write_png(rows, png)
+        ui.note(f"plot written to {png}")

@@ -76,9 +76,14 @@ class RankProgress(NamedTuple):
 def last_metrics(run: RunRecord) -> Metrics | None:
     """Return the newest step of a run's metrics, with the newest value of each metric; None if there is none."""
     newest: dict[str, Any] = {}
-    for row in _last_rows(run.run_dir / "metrics.jsonl"):
+    for row in metrics_rows(run):
         newest |= {name: value for name, value in parse_fields(Metrics, row).items() if value is not None}
     return as_metrics(newest)
+
+
+def metrics_rows(run: RunRecord) -> list[dict[str, Any]]:
+    """Return the last rows of a run's metrics, oldest first: some 40 of them."""
+    return _last_rows(run.run_dir / "metrics.jsonl")
 
 
 def as_metrics(data: object) -> Metrics | None:

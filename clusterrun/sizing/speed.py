@@ -17,6 +17,7 @@ BUCKET_BYTES = 25 * 2**20  # DDP's default bucket_cap_mb
 NETWORK_USE = 0.88  # of a network's bit rate that a large all-reduce reaches
 UTILIZATION = 0.4  # of the peak, for a well-tuned transformer
 DEFAULT_NETWORK = 100.0  # Gbit/s
+DEFAULT_LINK = 2.0  # GB/s, of ranks on CPUs
 
 
 class Machine(NamedTuple):

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from clusterrun.sizing.answer import Answer
+from clusterrun.sizing.batches import GpuPlan
 from clusterrun.sizing.devices import GIB
 from clusterrun.sizing.memory import MemoryEstimate, Span
+from clusterrun.sizing.scaling import ScalingRow
 from clusterrun.sizing.speed import BACKWARD_SHARE, Machine
 from clusterrun.terminal.tables import Column
 from clusterrun.terminal.units import format_duration, plural
@@ -110,6 +114,32 @@ def speed_table(found: Answer) -> Table:
         for one in found.predictions
     ]  # fmt: skip
     return columns, rows
+
+
+def scaling_table(rows: Sequence[ScalingRow]) -> Table:
+    """Return measured speed-ups, a row for each number of GPUs."""
+    columns = [
+        _right("GPUS"), _right("NODES", 1), _right("TOKENS/S"), _right("SPEED-UP"), _right("EFFICIENCY"),
+        _right("COMMUNICATION", 3), _right("PREDICTED", 2), Column("HELD BACK BY", least=12),
+    ]  # fmt: skip
+    cells = [
+        [
+            f"{row.gpus:,}", f"{row.nodes:,}", f"{row.tokens_per_second:,.0f}", f"{row.speedup:.2f}x",
+            f"{row.efficiency:.0%}", f"{row.communication:.0%}", f"{row.predicted_tokens_per_second:,.0f}", row.limit,
+        ]
+        for row in rows
+    ]  # fmt: skip
+    return columns, cells
+
+
+def scaling_line(plan: GpuPlan, machine: Machine, steps: int) -> str:
+    """Return how the speed-up was measured, and what the prediction beside it assumes."""
+    return (
+        f"Measured over {steps} steps with a micro batch of {plan.micro_batch} and accumulation {plan.grad_accum} on"
+        " each GPU, the first quarter left out; communication compares with steps that do not average gradients."
+        f" Predicted from the first row at {machine.link / 1e9:,g} GB/s within a node and"
+        f" {machine.network * 8e-9:,g} Gbit/s between nodes."
+    )
 
 
 def speed_line(machine: Machine) -> str:
