@@ -16,7 +16,7 @@ from clusterrun.sizing.devices import GIB, Device, find_device
 from clusterrun.sizing.job_facts import TIMEOUT, JobFacts, count_job
 from clusterrun.sizing.measure import measure
 from clusterrun.sizing.memory import ModelSize, guess_shape
-from clusterrun.sizing.scaling import QUARTERS, ScalingRow, scaling_rows
+from clusterrun.sizing.scaling import QUARTERS, ScalingRow, scaling_notes, scaling_rows
 from clusterrun.sizing.speed import DEFAULT_LINK, DEFAULT_NETWORK, UTILIZATION, Machine
 from clusterrun.submit.request import Request, SubmitArgs, load_request
 from clusterrun.terminal.ui import Ui
@@ -104,6 +104,7 @@ def plan(ctx: click.Context, /, job: str | None, as_json: bool, **options: Any) 
     runs = measure(cluster, args, found.plans, gpus_per_node=question.gpus_per_node, steps=steps, notify=ui.note)
     machine = question.machine or _machine(options, None, question.gpus_per_node, 1.0)
     rows = scaling_rows(runs, found.plans, facts.model.parameters, facts.tokens_per_sample, machine)
+    found.notes.extend(scaling_notes(runs, rows, steps))
     ui.data(answer_json(found) | {"measured": [row._asdict() for row in rows]})
     _print(ui, found, facts)
     _print_measured(ui, rows, text.scaling_line(first, machine, steps), options["png"])

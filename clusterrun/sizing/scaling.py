@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from clusterrun.sizing.batches import GpuPlan
 from clusterrun.sizing.speed import Machine, predict_from
+from clusterrun.terminal.units import plural
 
 QUARTERS = 4  # a phase has four rows of metrics; the first is warm-up
 GOOD = 0.95  # from this efficiency on, nothing holds it back
@@ -16,7 +17,7 @@ GOOD = 0.95  # from this efficiency on, nothing holds it back
 class Measured(NamedTuple):
     """A measured run: tokens per second of all GPUs, with and without averaging gradients.
 
-    ``data_share`` is the share of a step that waits for data.
+    ``data_share`` is the share of a step that waits for data; ``spread`` is how much the steps differ (0.1: by 10 %).
     """
 
     gpus: int
@@ -24,6 +25,7 @@ class Measured(NamedTuple):
     tokens_per_second: float
     unsynced_tokens_per_second: float
     data_share: float
+    spread: float
 
 
 class ScalingRow(NamedTuple):
@@ -50,12 +52,13 @@ def parse_measured(rows: Sequence[Mapping[str, Any]], steps: int, gpus: int, nod
     unsynced = [row for row in good if row["step"] > steps + quarter]
     if len(synced) < QUARTERS - 1 or len(unsynced) < QUARTERS - 1:
         return None
+    speeds = [[row["tokens_per_second"] for row in phase] for phase in (synced, unsynced)]
     return Measured(
         gpus,
         nodes,
-        statistics.median(row["tokens_per_second"] for row in synced),
-        statistics.median(row["tokens_per_second"] for row in unsynced),
-        statistics.median(row["data_wait_s"] / row["step_s"] for row in synced),
+        *map(statistics.median, speeds),
+        data_share=statistics.median(row["data_wait_s"] / row["step_s"] for row in synced),
+        spread=max((max(phase) - min(phase)) / statistics.median(phase) for phase in speeds),
     )
 
 
@@ -88,6 +91,21 @@ def scaling_rows(
     return rows
 
 
+def scaling_notes(found: Sequence[Measured], rows: Sequence[ScalingRow], steps: int) -> list[str]:
+    """Return a warning if the steps of a run differ so much that its figures mean little."""
+    unsteady = max(found, key=lambda run: run.spread)
+    too_good = next((row for row in rows if row.efficiency > _SURELY_WRONG), None)
+    if unsteady.spread <= _UNSTEADY and too_good is None:
+        return []
+    if unsteady.spread > _UNSTEADY:
+        why = f"the steps on {plural(unsteady.gpus, 'GPU')} differ by {unsteady.spread:.0%}"
+    else:
+        assert too_good is not None
+        why = f"{plural(too_good.gpus, 'GPU')} cannot be {too_good.speedup:.1f} times as fast"
+    return [f"{why}, so these figures mean little: use idle machines, and --measure-steps {5 * steps}"]
+
+
+_UNSTEADY, _SURELY_WRONG = 0.3, 1.15
 _KEYS = ("step", "step_s", "tokens_per_second", "data_wait_s")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import shlex
 import sys
@@ -111,7 +112,8 @@ def test_counting_that_fails(desk: Desk, body: str, message: str, hint: str) -> 
         (["--samples", "99", "--micro-batch", "4", "--device", "H100"], "need the model's size", "--parameters 135M"),
         (["--samples", "99", "--micro-batch", "4", "--parameters", "1B"], "need --seq-len too", "--seq-len 2048"),
         (["--samples", "99", "--micro-batch", "4", "--parameters", "1G"], "not a number of parameters", "1.7B"),
-        (["--samples", "99", "--micro-batch", "4", "--set", "lr=1"], "--set is for a JOB", "clusterrun plan lm"),
+        (["--samples", "99", "--micro-batch", "4", "--set", "lr=1"], "--set needs a JOB", "clusterrun plan lm --set"),
+        (["--samples", "99", "--measure"], "--measure needs a JOB", "clusterrun plan lm --measure"),
         (["lm", "--parameters", "1B"], "--parameters and a JOB cannot be combined", "--set model="),
         (["sfft"], "no job file 'sfft'", "did you mean sft?"),
         (["lm", "--lr", "0"], "0.0 is not in the range", "clusterrun plan --help"),
@@ -126,6 +128,16 @@ def test_a_job_with_a_script_cannot_be_counted(desk: Desk) -> None:
     desk.write("jobs/mine.toml", 'script = "train.py"\n')
     line, told = refused(desk, "plan", "mine")
     assert "whose data and model are unknown" in line and "--samples 29500" in told
+
+
+def test_measuring_runs_that_cannot_be(desk: Desk) -> None:
+    python = python_that(desk, f"echo {shlex.quote(json.dumps(FACTS))}")
+    words = ("plan", "lm", "--measure", "--python", python)
+    line, told = refused(desk, *words, "--gpus", "1,3", "--gpus-per-node", "2")
+    assert line == "3 GPUs do not fill nodes of 2" and "--gpus 2" in told
+    if importlib.util.find_spec("matplotlib") is None:
+        line, told = refused(desk, *words, "--gpus", "1", "--png", "x.png")
+        assert line == "--png needs matplotlib" and "pip install matplotlib" in told
 
 
 def test_a_real_job_is_counted(desk: Desk) -> None:
