@@ -52,11 +52,12 @@ def parse_measured(rows: Sequence[Mapping[str, Any]], steps: int, gpus: int, nod
     unsynced = [row for row in good if row["step"] > steps + quarter]
     if len(synced) < QUARTERS - 1 or len(unsynced) < QUARTERS - 1:
         return None
-    speeds = [[row["tokens_per_second"] for row in phase] for phase in (synced, unsynced)]
+    speeds = [[float(row["tokens_per_second"]) for row in phase] for phase in (synced, unsynced)]
     return Measured(
         gpus,
         nodes,
-        *map(statistics.median, speeds),
+        statistics.median(speeds[0]),
+        statistics.median(speeds[1]),
         data_share=statistics.median(row["data_wait_s"] / row["step_s"] for row in synced),
         spread=max((max(phase) - min(phase)) / statistics.median(phase) for phase in speeds),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 
@@ -9,9 +10,11 @@ import pytest
 import torch
 
 from clusterrun.sizing.memory import ModelSize, estimate_memory
-from clusterrun.worker import plan_facts
+from clusterrun.worker import finish, plan_facts, train
 from clusterrun.worker.errors import WorkerError
 from clusterrun.worker.models import count, load
+from clusterrun.worker.progress import here
+from tests.worker.small_training import Config, go, rows, run_env
 
 
 def text(tmp_path: Path) -> Path:
@@ -111,3 +114,20 @@ def test_what_a_forward_pass_keeps_is_within_the_estimate(precision: str) -> Non
     measured = sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
     estimate = estimate_memory(ModelSize(*size.values()), rows, length, precision)
     assert 0.6 * estimate.activations.low < measured < estimate.activations.high, "without the gradients of the logits"
+
+
+def test_a_measuring_run_stops_averaging_gradients_and_saves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unsynced: list[int] = []
+
+    def accumulating(model: torch.nn.Module) -> contextlib.AbstractContextManager[None]:
+        unsynced.append(here.step or 0)
+        return contextlib.nullcontext()
+
+    monkeypatch.setattr(train, "accumulating", accumulating)
+    done, _ = go(tmp_path, steps=8, measure=4, log_every=1, eval_every=0)
+    assert done and unsynced == [4, 5, 6, 7], "the last four of eight steps, by the step before each"
+    assert not list(tmp_path.glob("checkpoints/step-*"))
+    assert [row["step"] for row in rows(tmp_path)] == list(range(9))
+    assert finish.output_folder(Config(measure=4, save_path="x"), run_env(tmp_path)) is None
