@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import click
 
-from clusterrun.cli.options import field_options, submit_args
+from clusterrun.cli.options import F, field_options, submit_args
 from clusterrun.cli.session import Session, json_option
 from clusterrun.errors import RequestError
 from clusterrun.sizing import plot, text
@@ -21,8 +22,7 @@ from clusterrun.sizing.speed import DEFAULT_LINK, DEFAULT_NETWORK, UTILIZATION, 
 from clusterrun.submit.request import Request, SubmitArgs, load_request
 from clusterrun.terminal.ui import Ui
 
-_COUNT = click.IntRange(1, 10**12)
-_POSITIVE = click.FloatRange(0, min_open=True, max=1e12)
+_MOST = 10**12
 #: options that a JOB takes as settings of its task
 _SETTINGS = {
     "micro_batch": "micro_batch_size", "global_batch": "global_batch_size", "grad_accum": "grad_accum_steps",
@@ -31,31 +31,46 @@ _SETTINGS = {
 }  # fmt: skip
 
 
+def _number(
+    name: str, metavar: str, text: str, *, least: int = 1, most: float = _MOST, default: int | None = None
+) -> Callable[[F], F]:
+    """Return an option for a number: a whole one of at least ``least``, or with ``least`` 0 any above 0."""
+
+    def check(ctx: click.Context, param: click.Parameter, value: float | None) -> float | None:
+        if value is not None and not (least <= value <= most and (least or value > 0)):
+            bound = f"between {least} and {most:g}" if least else f"above 0 and at most {most:g}"
+            raise RequestError(f"--{name} must be {bound}, not {value:g}")
+        return value
+
+    kind = click.INT if least else click.FLOAT
+    return click.option(f"--{name}", type=kind, metavar=metavar, help=text, default=default, callback=check)
+
+
 @click.command()
 @click.argument("job", required=False)
 @click.option("--gpus", default="1,2,4,8", metavar="LIST", help="Numbers of GPUs; default 1,2,4,8.")
-@click.option("--samples", type=_COUNT, help="Training samples; default: count the job's data.")
-@click.option("--micro-batch", type=_COUNT, help="Samples per forward pass and GPU.")
-@click.option("--global-batch", type=_COUNT, help="Samples per step over all GPUs.")
-@click.option("--grad-accum", type=_COUNT, help="Forward passes per step and GPU.")
-@click.option("--epochs", type=_POSITIVE, help="Passes over the data; default 1, or the job's.")
-@click.option("--steps", type=_COUNT, help="Optimizer steps, instead of --epochs.")
-@click.option("--lr", type=_POSITIVE, help="Learning rate to scale.")
-@click.option("--base-batch", type=_COUNT, help="Global batch that --lr is for; default: that of one GPU.")
-@click.option("--warmup", type=click.IntRange(0, 10**9), help="Warm-up in optimizer steps; default: 3 % of the steps.")
+@_number("samples", "N", "Training samples; default: count the job's data.")
+@_number("micro-batch", "N", "Samples per forward pass and GPU.")
+@_number("global-batch", "N", "Samples per step over all GPUs.")
+@_number("grad-accum", "N", "Forward passes per step and GPU.")
+@_number("epochs", "N", "Passes over the data; default 1, or the job's.", least=0)
+@_number("steps", "N", "Optimizer steps, instead of --epochs.")
+@_number("lr", "RATE", "Learning rate to scale.", least=0)
+@_number("base-batch", "N", "Global batch that --lr is for; default: that of one GPU.")
+@_number("warmup", "STEPS", "Warm-up in optimizer steps; default: 3 % of the steps, or the job's.")
 @click.option("--parameters", metavar="N", help="Model size (135M, 8B), if there is no JOB.")
-@click.option("--seq-len", type=_COUNT, help="Tokens per sample.")
+@_number("seq-len", "N", "Tokens per sample.")
 @click.option("--precision", type=click.Choice(["bf16", "fp16", "fp32"]), help="Default: bf16, or the job's.")
 @click.option("--device", metavar="GPU", help="GPU for memory and speed (H100, A100-80GB).")
-@click.option("--device-memory", type=_POSITIVE, metavar="GIB", help="Memory of a GPU, instead of the device's.")
-@click.option("--tflops", type=_POSITIVE, help="Peak TFLOP/s of a GPU, instead of the device's.")
-@click.option("--utilization", type=click.FloatRange(0, 1, min_open=True), help="Used share of the peak; default 0.4.")
-@click.option("--link", type=_POSITIVE, metavar="GB/S", help="All-reduce bandwidth within a node.")
-@click.option("--network", type=_POSITIVE, metavar="GBIT/S", help="Bandwidth of a node to others; default 100.")
-@click.option("--measure", "measured", is_flag=True, help="Also run the job shortly on each number of GPUs.")
-@click.option("--measure-steps", type=click.IntRange(8, 10**6), default=20, help="Steps to measure; default 20.")
+@_number("device-memory", "GIB", "Memory of a GPU, instead of the device's.", least=0)
+@_number("tflops", "N", "Peak TFLOP/s of a GPU, instead of the device's.", least=0)
+@_number("utilization", "SHARE", "Used share of the peak; default 0.4.", least=0, most=1)
+@_number("link", "GB/S", "All-reduce bandwidth within a node.", least=0)
+@_number("network", "GBIT/S", "Bandwidth of a node to others; default 100.", least=0)
+@click.option("--measure", "measured", is_flag=True, help="Measure a short run of the job on each number of GPUs.")
+@_number("measure-steps", "N", "Steps to measure; default 20.", least=8, default=20)
 @click.option("--png", metavar="FILE", help="Write a plot of the measured speed-up; needs matplotlib.")
-@click.option("--timeout", type=_POSITIVE, default=TIMEOUT, metavar="SECONDS", help="Time limit for counting.")
+@_number("timeout", "SECONDS", f"Time limit for counting; default {TIMEOUT:g}.", least=0)
 @field_options(
     "scheduler", "gpus-per-node", "tasks-per-node", "cpus-per-task", "time", "partition", "account", "qos", "python",
     "set",
@@ -69,8 +84,9 @@ def plan(ctx: click.Context, /, job: str | None, as_json: bool, **options: Any) 
       clusterrun plan --samples 29500 --micro-batch 4 --lr 1.25e-6
       clusterrun plan sft --device H100                    count the data and model of jobs/sft.toml
       clusterrun plan --samples 1000000 --micro-batch 1 --parameters 8B --seq-len 2048 --device A100-80GB
+      clusterrun plan lm --measure --gpus 1,2,4
 
-    Nothing is submitted or written. Without a JOB and --samples it plans the default job.
+    Only --measure submits anything. Without a JOB and --samples it plans the default job.
     """
     ui = Ui("plan", as_json=as_json)
     counts = parse_gpu_counts(options["gpus"])
@@ -88,7 +104,7 @@ def plan(ctx: click.Context, /, job: str | None, as_json: bool, **options: Any) 
     args = _job_args(job, options)
     request = load_request(args, cluster.cwd, cluster.environ)
     facts = count_job(
-        request, cluster.cwd, cluster.environ, samples=options["samples"] or 0, timeout=options["timeout"]
+        request, cluster.cwd, cluster.environ, samples=options["samples"] or 0, timeout=options["timeout"] or TIMEOUT
     )
     question = _question(options, counts, device, _ranks_per_node(request), facts)
     if not options["measured"]:

@@ -104,7 +104,7 @@ def test_counting_that_fails(desk: Desk, body: str, message: str, hint: str) -> 
     [
         (["--gpus", "0"], "--gpus must be between 1 and", "--gpus 1,2,4,8"),
         (["--gpus", "1,x"], "--gpus: not a number of GPUs: 'x'", "--gpus 1,2,4,8"),
-        (["--samples", "0"], "0 is not in the range", "clusterrun plan --help"),
+        (["--samples", "0"], "--samples must be between 1 and 1e+12, not 0", ""),
         (["--samples", "3", "--micro-batch", "4"], "3 samples do not fill one global batch of 4", "fewer GPUs"),
         (["--samples", "9"], "the batch size is not set", "--micro-batch 4"),
         (["--samples", "99", "--global-batch", "30"], "30 does not divide over 4 GPUs", "28 or 32"),
@@ -116,7 +116,10 @@ def test_counting_that_fails(desk: Desk, body: str, message: str, hint: str) -> 
         (["--samples", "99", "--measure"], "--measure needs a JOB", "clusterrun plan lm --measure"),
         (["lm", "--parameters", "1B"], "--parameters and a JOB cannot be combined", "--set model="),
         (["sfft"], "no job file 'sfft'", "did you mean sft?"),
-        (["lm", "--lr", "0"], "0.0 is not in the range", "clusterrun plan --help"),
+        (["lm", "--lr", "0"], "--lr must be above 0 and at most 1e+12, not 0", ""),
+        (["lm", "--network", "nan"], "--network must be above 0", ""),
+        (["lm", "--measure-steps", "4"], "--measure-steps must be between 8 and", ""),
+        (["lm", "--epochs", "few"], "'few' is not a valid float", "clusterrun plan --help"),
     ],
 )
 def test_mistakes_get_one_line(desk: Desk, words: list[str], message: str, hint: str) -> None:
