@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from clusterrun.errors import CommandError, RequestError
 from clusterrun.jobspec.spec import Task
 from clusterrun.sizing.batches import BatchSettings, Training
-from clusterrun.sizing.memory import ModelSize
+from clusterrun.sizing.memory import ModelSize, guess_shape
 from clusterrun.submit.plan import WORKER
 from clusterrun.submit.request import Request
 from clusterrun.system import shell
@@ -86,7 +86,9 @@ def parse_facts(document: str) -> JobFacts:
             warmup=settings["warmup"],
             drop_last=settings["drop_last"],
         )
-        size = ModelSize(model["parameters"], model["layers"], model["width"], model["vocabulary"])
+        size = guess_shape(model["parameters"])._replace(vocabulary=model["vocabulary"])
+        if model["layers"] and model["width"]:  # 0 for an architecture that names them otherwise
+            size = size._replace(layers=model["layers"], width=model["width"])
         return JobFacts(facts["task"], settings, training, facts["tokens"] / facts["samples"], size)
     except (ValueError, KeyError, TypeError, ZeroDivisionError) as error:
         shown = (document.splitlines() or ["nothing"])[0][:80]

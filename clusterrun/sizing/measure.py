@@ -46,6 +46,9 @@ def measure(
                 f"{plan.gpus} GPUs do not fill nodes of {gpus_per_node}",
                 hint=f"--gpus {plan.gpus // gpus_per_node * gpus_per_node}, or another --gpus-per-node",
             )
+        if not plan.steps_drop_last:
+            hint = "use fewer GPUs, or a smaller --micro-batch"
+            raise RequestError(f"the data does not fill one global batch of {plan.global_batch:,}", hint=hint)
     on_gpus = cluster.plan(args).spec.gpus_per_node != 0
     return [_measure_one(cluster, args, plan, gpus_per_node, on_gpus, steps, notify) for plan in plans]
 

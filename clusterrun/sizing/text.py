@@ -157,7 +157,7 @@ def _right(name: str, leaves: int = 0) -> Column:
 
 
 def _gib(part: Span) -> str:
-    low, high = (f"{size / GIB:.1f}" for size in part)
+    low, high = (f"{size / GIB:.{1 if size > GIB / 10 else 3}f}" for size in part)
     return low if low == high else f"{low}-{high}"
 
 

@@ -7,9 +7,12 @@ import json
 import shlex
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from clusterrun.sizing.job_facts import parse_facts
+from clusterrun.sizing.scaling import Measured
 from tests.command_desk import Desk, refused
 
 GUIDE = ("plan", "--samples", "29500", "--micro-batch", "4", "--lr", "1.25e-6")
@@ -133,11 +136,40 @@ def test_a_job_with_a_script_cannot_be_counted(desk: Desk) -> None:
     assert "whose data and model are unknown" in line and "--samples 29500" in told
 
 
+def test_what_was_measured_is_shown_beside_the_prediction(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    python = python_that(desk, f"echo {shlex.quote(json.dumps(FACTS))}")
+    measured: list[dict[str, Any]] = []
+
+    def measure(cluster: Any, args: Any, plans: Any, **options: Any) -> list[Measured]:
+        measured.append(options)
+        return [Measured(1, 1, 80.0, 80.0, 0.0, 0.0), Measured(2, 1, 120.0, 160.0, 0.0, 0.0)]
+
+    monkeypatch.setattr("clusterrun.cli.plan.measure", measure)
+    words = ("plan", "lm", "--measure", "--gpus", "1,2", "--measure-steps", "30", "--python", python)
+    said = desk.type(*words)
+    assert measured[0]["steps"] == 32, "a multiple of four"
+    assert "Measured over 32 steps with a micro batch of 2 and accumulation 1" in said.out
+    last = next(line for line in said.out.splitlines() if line.startswith("2\t1\t120\t"))
+    assert last.split("\t")[3:6] == ["1.50x", "75%", "25%"] and last.endswith("\tgradient sync within the node")
+    assert "speed-up" in said.out and "measured" in said.out
+    monkeypatch.setattr("clusterrun.sizing.plot.can_plot", lambda library: False)
+    assert "pip install 'clusterrun[plot]'" in desk.type(*words).err
+    assert [row["gpus"] for row in desk.type(*words, "--json").data["measured"]] == [1, 2]
+
+
+def test_an_architecture_with_other_names_gets_a_usual_shape() -> None:
+    model = {**MODEL, "parameters": 8 * 10**9, "layers": 0, "width": 0}
+    found = parse_facts(json.dumps({**FACTS, "model": model})).model
+    assert found.layers > 20 and found.width > 2000 and found.vocabulary == 1024
+
+
 def test_measuring_runs_that_cannot_be(desk: Desk) -> None:
     python = python_that(desk, f"echo {shlex.quote(json.dumps(FACTS))}")
     words = ("plan", "lm", "--measure", "--python", python)
     line, told = refused(desk, *words, "--gpus", "1,3", "--gpus-per-node", "2")
     assert line == "3 GPUs do not fill nodes of 2" and "--gpus 2" in told
+    line, told = refused(desk, *words, "--gpus", "1,64", "--gpus-per-node", "64")
+    assert line == "the data does not fill one global batch of 128" and "--micro-batch" in told
     if importlib.util.find_spec("matplotlib") is None:
         line, told = refused(desk, *words, "--gpus", "1", "--png", "x.png")
         assert line == "--png needs matplotlib" and "pip install matplotlib" in told
