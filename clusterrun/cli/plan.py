@@ -92,9 +92,10 @@ def plan(ctx: click.Context, /, job: str | None, as_json: bool, **options: Any) 
     counts = parse_gpu_counts(options["gpus"])
     device = find_device(options["device"]) if options["device"] else None
     if not job and options["samples"]:
-        if options["measured"] or options["set"]:
-            typed = "--measure" if options["measured"] else "--set"
-            raise RequestError(f"{typed} needs a JOB", hint=f"clusterrun plan lm {typed}")
+        if options["measured"]:
+            raise RequestError("--measure needs a JOB", hint="clusterrun plan lm --measure")
+        if options["set"]:
+            raise RequestError("--set needs a JOB", hint="clusterrun plan lm --set KEY=VALUE")
         found = answer(_question(options, counts, device, options["gpus_per_node"] or 8, None))
         ui.data(answer_json(found))
         _print(ui, found, None)
