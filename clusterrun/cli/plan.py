@@ -10,6 +10,7 @@ import click
 from clusterrun.cli.options import F, field_options, submit_args
 from clusterrun.cli.session import Session, json_option
 from clusterrun.errors import RequestError
+from clusterrun.jobspec.fields import FIELD, check_value, gres_gpus
 from clusterrun.sizing import plot, text
 from clusterrun.sizing.answer import Answer, Question, answer, answer_json, parse_gpu_counts, parse_parameters
 from clusterrun.sizing.batches import BatchSettings, Training
@@ -139,8 +140,13 @@ def _job_args(job: str | None, options: dict[str, Any]) -> SubmitArgs:
 
 
 def _ranks_per_node(request: Request) -> int:
-    named = (request.values.get(name) for name in ("gpus-per-node", "tasks-per-node"))
-    return next((int(value.value) for value in named if value and int(value.value) > 0), 8)
+    for name in ("gpus-per-node", "gres", "tasks-per-node"):
+        if name in request.values:
+            check_value(FIELD[name], request.values[name])
+            value = request.values[name].value
+            if ranks := gres_gpus(value) if name == "gres" else value:
+                return int(ranks)
+    return 8
 
 
 def _machine(options: dict[str, Any], device: Device | None, gpus_per_node: int, tflops: float) -> Machine:

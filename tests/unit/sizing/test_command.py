@@ -130,6 +130,30 @@ def test_mistakes_get_one_line(desk: Desk, words: list[str], message: str, hint:
     assert message in line and hint in told
 
 
+@pytest.mark.parametrize(
+    ("options", "nodes"),
+    [
+        ("gpus-per-node = 2", 4),
+        ('gres = "gpu:a100:4"', 2),
+        ("gpus-per-node = 0\ntasks-per-node = 1", 8),
+        ("", 1),
+    ],
+)
+def test_the_nodes_are_those_of_the_job(desk: Desk, options: str, nodes: int) -> None:
+    python = python_that(desk, f"echo {shlex.quote(json.dumps(FACTS))}")
+    desk.write("jobs/mine.toml", f'task = "lm"\n{options}\n')
+    assert desk.type("plan", "mine", "--python", python, "--json").data["plans"][-1]["nodes"] == nodes
+
+
+def test_a_job_with_wrong_options(desk: Desk) -> None:
+    python = python_that(desk, f"echo {shlex.quote(json.dumps(FACTS))}")
+    line, _ = refused(desk, "plan", "lm", "--python", python, "--gpus-per-node", "-1")
+    assert line == "--gpus-per-node must be at least 0, not -1"
+    desk.write("jobs/mine.toml", 'task = "lm"\ngpus-per-node = "x"\n')
+    line, _ = refused(desk, "plan", "mine", "--python", python)
+    assert "gpus-per-node" in line
+
+
 def test_a_job_with_a_script_cannot_be_counted(desk: Desk) -> None:
     desk.write("jobs/mine.toml", 'script = "train.py"\n')
     line, told = refused(desk, "plan", "mine")
