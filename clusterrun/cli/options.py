@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from clusterrun.errors import RequestError
-from clusterrun.jobspec.fields import FIELD, FIELDS, Field, Value
+from clusterrun.jobspec.fields import FIELDS, Field, Value
 
 if TYPE_CHECKING:
     from clusterrun.submit.request import SubmitArgs
@@ -16,20 +16,12 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def spec_options(command: F) -> F:
-    """Add an option for each field of ``FIELDS``, and ``--profile``."""
-    return field_options(*FIELD)(command)
-
-
-def field_options(*names: str) -> Callable[[F], F]:
-    """Return a decorator that adds some options of ``FIELDS``, and ``--profile``."""
-
-    def add(command: F) -> F:
-        for name in reversed(names):
-            command = _option(FIELD[name])(command)
-        return click.option("--profile", metavar="NAME", help="Use [profile.NAME] of clusterrun.toml.")(command)
-
-    return add
+def spec_options(command: F, names: Container[str] | None = None) -> F:
+    """Add an option for each field of ``FIELDS``, or only those of these names, and ``--profile``."""
+    for one in reversed(FIELDS):
+        if names is None or one.name in names:
+            command = _option(one)(command)
+    return click.option("--profile", metavar="NAME", help="Use [profile.NAME] of clusterrun.toml.")(command)
 
 
 def submit_args(job: str | None, words: tuple[str, ...], profile: str | None, options: dict[str, Any]) -> SubmitArgs:

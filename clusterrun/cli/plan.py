@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from clusterrun.cli.options import F, field_options, submit_args
+from clusterrun.cli.options import F, spec_options, submit_args
 from clusterrun.cli.session import Session, json_option
 from clusterrun.errors import RequestError
 from clusterrun.jobspec.fields import FIELD, check_value, gres_gpus
@@ -24,6 +24,10 @@ from clusterrun.submit.request import Request, SubmitArgs, load_request
 from clusterrun.terminal.ui import Ui
 
 _MOST = 10**12
+_JOB_OPTIONS = (
+    "scheduler", "gpus-per-node", "tasks-per-node", "cpus-per-task", "time", "partition", "account", "qos", "python",
+    "set",
+)  # fmt: skip
 #: options that a JOB takes as settings of its task
 _SETTINGS = {
     "micro_batch": "micro_batch_size", "global_batch": "global_batch_size", "grad_accum": "grad_accum_steps",
@@ -45,6 +49,10 @@ def _number(
 
     kind = click.INT if least else click.FLOAT
     return click.option(f"--{name}", type=kind, metavar=metavar, help=text, default=default, callback=check)
+
+
+def _job_options(command: F) -> F:
+    return spec_options(command, _JOB_OPTIONS)
 
 
 @click.command()
@@ -72,10 +80,7 @@ def _number(
 @_number("measure-steps", "N", "Steps to measure; default 20.", least=8, default=20)
 @click.option("--png", metavar="FILE", help="Write a plot of the measured speed-up; needs matplotlib.")
 @_number("timeout", "SECONDS", f"Time limit for counting; default {TIMEOUT:g}.", least=0)
-@field_options(
-    "scheduler", "gpus-per-node", "tasks-per-node", "cpus-per-task", "time", "partition", "account", "qos", "python",
-    "set",
-)  # fmt: skip
+@_job_options
 @json_option
 @click.pass_context
 def plan(ctx: click.Context, /, job: str | None, as_json: bool, **options: Any) -> None:

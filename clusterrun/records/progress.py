@@ -76,14 +76,9 @@ class RankProgress(NamedTuple):
 def last_metrics(run: RunRecord) -> Metrics | None:
     """Return the newest step of a run's metrics, with the newest value of each metric; None if there is none."""
     newest: dict[str, Any] = {}
-    for row in metrics_rows(run):
+    for row in last_rows(run.run_dir / "metrics.jsonl"):
         newest |= {name: value for name, value in parse_fields(Metrics, row).items() if value is not None}
     return as_metrics(newest)
-
-
-def metrics_rows(run: RunRecord) -> list[dict[str, Any]]:
-    """Return the last rows of a run's metrics, oldest first: some 40 of them."""
-    return _last_rows(run.run_dir / "metrics.jsonl")
 
 
 def as_metrics(data: object) -> Metrics | None:
@@ -113,7 +108,7 @@ def _rank(data: Mapping[str, Any]) -> RankProgress | None:
     return RankProgress(**found, gpu=Gpu(**parse_fields(Gpu, gpu)) if isinstance(gpu, Mapping) else None)
 
 
-def _last_rows(path: Path) -> list[dict[str, Any]]:
+def last_rows(path: Path) -> list[dict[str, Any]]:
     """Return the complete rows at the end of a file of JSON lines, oldest first."""
     try:
         with safe_files.open_file(path) as file:

@@ -90,7 +90,7 @@ def _measure_one(
     why = f"clusterrun why {run.job_id}"
     if state.status.outcome is not Outcome.DONE:
         raise ClusterrunError(f"job {run.job_id}, which measures {plural(plan.gpus, 'rank')}, failed", hint=why)
-    found = parse_measured(progress.metrics_rows(run), steps, plan.gpus, nodes)
+    found = parse_measured(progress.last_rows(run.run_dir / "metrics.jsonl"), steps, plan.gpus, nodes)
     if found is None:
         raise ClusterrunError(f"job {run.job_id} ended without enough metrics", hint=why)
     return found
