@@ -1,5 +1,7 @@
 """Run one rank: `python -u /path/to/worker/__main__.py task|script|module|command …`, or `launch …` a node's ranks.
 
+`plan-facts …` counts a task's data and parameters for `clusterrun plan`.
+
 The worker is started by path, so Python puts this folder first on sys.path, where `train.py` would shadow the user's.
 This file removes that entry and loads the folder as a package under a private name.
 """
@@ -11,6 +13,7 @@ import sys
 from pathlib import Path
 
 PACKAGE = "_clusterrun_worker"
+OTHER_MODULES = {"launch": "launchers", "plan-facts": "plan_facts"}  # what is no rank
 
 
 def main() -> int:
@@ -25,9 +28,10 @@ def main() -> int:
     package = importlib.util.module_from_spec(spec)
     sys.modules[PACKAGE] = package
     spec.loader.exec_module(package)
-    if sys.argv[1:2] == ["launch"]:
-        launched: int = importlib.import_module(f"{PACKAGE}.launchers").main(sys.argv[2:])
-        return launched
+    module = OTHER_MODULES.get("".join(sys.argv[1:2]))
+    if module:
+        finished: int = importlib.import_module(f"{PACKAGE}.{module}").main(sys.argv[2:])
+        return finished
     status: int = importlib.import_module(f"{PACKAGE}.entry").main(sys.argv[1:])
     return status
 

@@ -16,7 +16,12 @@ from .work import Work
 
 
 def output_folder(config: Any, run: RunEnv) -> Path | None:
-    """Return the folder for the finished model: `save_path`, else in the run's folder; None if there is neither."""
+    """Return the folder for the finished model: `save_path`, else in the run's folder; None if there is neither.
+
+    A measuring run has none: half of its steps do not average the gradients.
+    """
+    if config.measure:
+        return None
     if config.save_path:
         return Path(config.save_path).expanduser().absolute()
     return run.run_dir / "model" if run.run_dir else None

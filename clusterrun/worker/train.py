@@ -156,7 +156,8 @@ def _train(
         try:
             for i, (slot, samples, batch) in enumerate(micro_batches):
                 reseed(seed_of(config.seed, "step", step + 1, slot), device)
-                with accumulating(ddp_model) if i < len(micro_batches) - 1 else contextlib.nullcontext():
+                unsynced = i < len(micro_batches) - 1 or (config.measure and step >= config.measure)
+                with accumulating(ddp_model) if unsynced else contextlib.nullcontext():
                     with precision.autocast():
                         loss = ddp_model(to_device(batch.tensors, device))
                     if i == 0:
@@ -176,7 +177,7 @@ def _train(
         step += 1
         last_step = step == steps
         eval_due = last_step or (config.eval_every and step % config.eval_every == 0)
-        save_due = last_step or (config.save_every and step % config.save_every == 0)
+        save_due = not config.measure and (last_step or (config.save_every and step % config.save_every == 0))
         log_due = eval_due or save_due or step % config.log_every == 0 or step == start + 1
         scaler.unscale_(optimizer)
         norm = torch.nn.utils.clip_grad_norm_(work.model.parameters(), config.clip or math.inf)

@@ -43,7 +43,7 @@ def locate(name: str) -> Path:
 
 def tokenizer(file: Path) -> PreTrainedTokenizerFast:
     """Load the file's tokenizer, with its chat template."""
-    _check_packages()
+    check_packages()
     from transformers import AutoTokenizer
 
     with _no_bars():
@@ -55,7 +55,7 @@ def tokenizer(file: Path) -> PreTrainedTokenizerFast:
 
 def load(file: Path) -> PreTrainedModel:
     """Load the language model in float32: four bytes per parameter, briefly twice that."""
-    _check_packages()
+    check_packages()
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -82,7 +82,8 @@ def _package_folders(package: str) -> list[Path] | None:
     return None if spec is None else [Path(folder) for folder in spec.submodule_search_locations or []]
 
 
-def _check_packages() -> None:
+def check_packages() -> None:
+    """Raise WorkerError if a package that reads GGUF files is missing."""
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         raise WorkerError(f"a GGUF model needs {' and '.join(missing)}: pip install 'clusterrun[gguf]'")

@@ -68,7 +68,7 @@ def tokenizer(source: Source) -> PreTrainedTokenizerFast | None:
         return None
     if source.kind == "folder" and not any((Path(source.name) / name).is_file() for name in TOKENIZER_FILES):
         return None
-    with _explained(source, "the tokenizer of "):
+    with explained(source, "the tokenizer of "):
         if source.kind == "gguf":
             return gguf.tokenizer(Path(source.name))
         from transformers import AutoTokenizer
@@ -100,12 +100,12 @@ def build(
     import torch
 
     automatic = HEADS[head]
-    with _explained(source):
+    with explained(source):
         import transformers
 
         auto = getattr(transformers, automatic)
         loaded = gguf.load(Path(source.name)) if source.kind == "gguf" else None
-        config = _config(source, vocab_size) if loaded is None else loaded.config
+        config = config_of(source, vocab_size) if loaded is None else loaded.config
         _check_length(source, config, seq_len)
         _set(config, bos_token_id=bos_id, eos_token_id=eos_id, pad_token_id=pad_id)
         if hasattr(config, "use_cache"):
@@ -148,7 +148,8 @@ def quiet() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _explained(source: Source, what: str = "") -> Iterator[None]:
+def explained(source: Source, what: str = "") -> Iterator[None]:
+    """Turn errors of transformers into a WorkerError with one line, and silence its output."""
     try:
         with quiet():
             yield
@@ -174,7 +175,8 @@ def _has_weights(source: Source) -> bool:
     return source.kind != "preset"
 
 
-def _config(source: Source, vocab_size: int | None) -> PreTrainedConfig:
+def config_of(source: Source, vocab_size: int | None) -> PreTrainedConfig:
+    """Return the configuration of a preset, folder or hub name, with room for a tokenizer of `vocab_size` tokens."""
     if source.kind == "preset":
         return presets.config(source.name, vocab_size)
     from transformers import AutoConfig

@@ -28,6 +28,7 @@ LEAST = {
     "log_every": 1,
     "save_every": 0,
     "keep_last": 1,
+    "measure": 0,
     "sample_tokens": 1,
     "seq_len": 2,
     "vocab": 300,  # it must hold 256 bytes and the special tokens
@@ -73,6 +74,8 @@ class Training:
     log_every: int = 10  # steps between rows of metrics.jsonl
     sample_prompts: tuple[str, ...] = ()  # generate from these prompts at each evaluation
     sample_tokens: int = 40  # tokens to generate per prompt
+
+    measure: int = 0  # for `plan --measure`: after this many steps gradients are not averaged; nothing is saved
 
     # bad values and bad data
     on_nan: str = "stop"  # stop, or skip steps whose gradient is not finite (20 in a row stop the run)

@@ -1,0 +1,251 @@
+"""``plan``: show steps, learning rates, memory and predicted speed for several numbers of GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from clusterrun.cli.options import F, spec_options, submit_args
+from clusterrun.cli.session import Session, json_option
+from clusterrun.errors import RequestError
+from clusterrun.jobspec.fields import FIELD, check_value, gres_gpus
+from clusterrun.sizing import plot, text
+from clusterrun.sizing.answer import Answer, Question, answer, answer_json, parse_gpu_counts, parse_parameters
+from clusterrun.sizing.batches import BatchSettings, Training
+from clusterrun.sizing.devices import GIB, Device, find_device
+from clusterrun.sizing.job_facts import TIMEOUT, JobFacts, count_job
+from clusterrun.sizing.measure import measure
+from clusterrun.sizing.memory import ModelSize, guess_shape
+from clusterrun.sizing.scaling import QUARTERS, ScalingRow, scaling_notes, scaling_rows
+from clusterrun.sizing.speed import DEFAULT_LINK, DEFAULT_NETWORK, UTILIZATION, Machine
+from clusterrun.submit.request import Request, SubmitArgs, load_request
+from clusterrun.terminal.ui import Ui
+
+_MOST = 10**12
+_JOB_OPTIONS = (
+    "scheduler", "gpus-per-node", "tasks-per-node", "cpus-per-task", "time", "partition", "account", "qos", "python",
+    "set",
+)  # fmt: skip
+#: options that a JOB takes as settings of its task
+_SETTINGS = {
+    "micro_batch": "micro_batch_size", "global_batch": "global_batch_size", "grad_accum": "grad_accum_steps",
+    "epochs": "epochs", "steps": "steps", "lr": "lr", "warmup": "warmup", "seq_len": "seq_len",
+    "precision": "precision",
+}  # fmt: skip
+
+
+def _number(
+    name: str, metavar: str, text: str, *, least: int = 1, most: float = _MOST, default: int | None = None
+) -> Callable[[F], F]:
+    """Return an option for a number: a whole one of at least ``least``, or with ``least`` 0 any above 0."""
+
+    def check(ctx: click.Context, param: click.Parameter, value: float | None) -> float | None:
+        if value is not None and not (least <= value <= most and (least or value > 0)):
+            bound = f"between {least} and {most:g}" if least else f"above 0 and at most {most:g}"
+            raise RequestError(f"--{name} must be {bound}, not {value:g}")
+        return value
+
+    kind = click.INT if least else click.FLOAT
+    return click.option(f"--{name}", type=kind, metavar=metavar, help=text, default=default, callback=check)
+
+
+def _job_options(command: F) -> F:
+    return spec_options(command, _JOB_OPTIONS)
+
+
+@click.command()
+@click.argument("job", required=False)
+@click.option("--gpus", default="1,2,4,8", metavar="LIST", help="Numbers of GPUs; default 1,2,4,8.")
+@_number("samples", "N", "Training samples; default: count the job's data.")
+@_number("micro-batch", "N", "Samples per forward pass and GPU.")
+@_number("global-batch", "N", "Samples per step over all GPUs.")
+@_number("grad-accum", "N", "Forward passes per step and GPU.")
+@_number("epochs", "N", "Passes over the data; default 1, or the job's.", least=0)
+@_number("steps", "N", "Optimizer steps, instead of --epochs.")
+@_number("lr", "RATE", "Learning rate to scale.", least=0)
+@_number("base-batch", "N", "Global batch that --lr is for; default: that of one GPU.")
+@_number("warmup", "STEPS", "Warm-up in optimizer steps; default: 3 % of the steps, or the job's.")
+@click.option("--parameters", metavar="N", help="Model size (135M, 8B), if there is no JOB.")
+@_number("seq-len", "N", "Tokens per sample.")
+@click.option("--precision", type=click.Choice(["bf16", "fp16", "fp32"]), help="Default: bf16, or the job's.")
+@click.option("--device", metavar="GPU", help="GPU for memory and speed (H100, A100-80GB).")
+@_number("device-memory", "GIB", "Memory of a GPU, instead of the device's.", least=0)
+@_number("tflops", "N", "Peak TFLOP/s of a GPU, instead of the device's.", least=0)
+@_number("utilization", "SHARE", "Used share of the peak; default 0.4.", least=0, most=1)
+@_number("link", "GB/S", "All-reduce bandwidth within a node.", least=0)
+@_number("network", "GBIT/S", "Bandwidth of a node to others; default 100.", least=0)
+@click.option("--measure", "measured", is_flag=True, help="Measure a short run of the job on each number of GPUs.")
+@_number("measure-steps", "N", "Steps to measure; default 20.", least=8, default=20)
+@click.option("--png", metavar="FILE", help="Write a plot of the measured speed-up; needs matplotlib.")
+@_number("timeout", "SECONDS", f"Time limit for counting; default {TIMEOUT:g}.", least=0)
+@_job_options
+@json_option
+@click.pass_context
+def plan(ctx: click.Context, /, job: str | None, as_json: bool, **options: Any) -> None:
+    """Show batches, steps and learning rates for several numbers of GPUs, with memory and predicted speed.
+
+    \b
+      clusterrun plan --samples 29500 --micro-batch 4 --lr 1.25e-6
+      clusterrun plan sft --device H100                    count the data and model of jobs/sft.toml
+      clusterrun plan --samples 1000000 --micro-batch 1 --parameters 8B --seq-len 2048 --device A100-80GB
+      clusterrun plan lm --measure --gpus 1,2,4
+
+    Only --measure submits anything. Without a JOB and --samples it plans the default job.
+    """
+    ui = Ui("plan", as_json=as_json)
+    counts = parse_gpu_counts(options["gpus"])
+    device = find_device(options["device"]) if options["device"] else None
+    if not job and options["samples"]:
+        if options["measured"]:
+            raise RequestError("--measure needs a JOB", hint="clusterrun plan lm --measure")
+        if options["set"]:
+            raise RequestError("--set needs a JOB", hint="clusterrun plan lm --set KEY=VALUE")
+        found = answer(_question(options, counts, device, options["gpus_per_node"] or 8, None))
+        ui.data(answer_json(found))
+        _print(ui, found, None)
+        return
+    session: Session = ctx.obj
+    cluster = session.cluster(ui.note)
+    args = _job_args(job, options)
+    request = load_request(args, cluster.cwd, cluster.environ)
+    facts = count_job(
+        request, cluster.cwd, cluster.environ, samples=options["samples"] or 0, timeout=options["timeout"] or TIMEOUT
+    )
+    question = _question(options, counts, device, _ranks_per_node(request), facts)
+    if not options["measured"]:
+        found = answer(question)
+        ui.data(answer_json(found))
+        _print(ui, found, facts)
+        return
+    _check_png(options["png"])
+    steps = -(-options["measure_steps"] // QUARTERS) * QUARTERS
+    first = answer(question._replace(gpu_counts=counts[:1])).plans[0]
+    same = BatchSettings(micro_batch=first.micro_batch, grad_accum=first.grad_accum)
+    found = answer(question._replace(training=question.training._replace(batches=same)))
+    runs = measure(cluster, args, found.plans, gpus_per_node=question.gpus_per_node, steps=steps, notify=ui.note)
+    machine = question.machine or _machine(options, None, question.gpus_per_node, 1.0)
+    rows = scaling_rows(runs, found.plans, facts.model.parameters, facts.tokens_per_sample, machine)
+    found.notes.extend(scaling_notes(runs, rows, steps))
+    ui.data(answer_json(found) | {"measured": [row._asdict() for row in rows]})
+    _print(ui, found, facts)
+    _print_measured(ui, rows, text.scaling_line(first, machine, steps), options["png"])
+
+
+def _job_args(job: str | None, options: dict[str, Any]) -> SubmitArgs:
+    """Return the arguments of a submit of the job, with the plan's options as settings."""
+    if options["parameters"]:
+        raise RequestError("--parameters and a JOB cannot be combined", hint="--set model=smollm2-135m")
+    settings = {key: options[name] for name, key in _SETTINGS.items() if options[name] is not None}
+    if options["epochs"] and not options["steps"]:
+        settings["steps"] = 0
+    typed = (*options["set"], *(f"{key}={value}" for key, value in settings.items()))
+    return submit_args(job, (), options["profile"], {**options, "set": typed})
+
+
+def _ranks_per_node(request: Request) -> int:
+    for name in ("gpus-per-node", "gres", "tasks-per-node"):
+        if name in request.values:
+            check_value(FIELD[name], request.values[name])
+            value = request.values[name].value
+            if ranks := gres_gpus(value) if name == "gres" else value:
+                return int(ranks)
+    return 8
+
+
+def _machine(options: dict[str, Any], device: Device | None, gpus_per_node: int, tflops: float) -> Machine:
+    return Machine(
+        peak=tflops * 1e12,
+        utilization=options["utilization"] or UTILIZATION,
+        link=(options["link"] or (device.link_gbs if device else DEFAULT_LINK)) * 1e9,
+        network=(options["network"] or DEFAULT_NETWORK) / 8 * 1e9,
+        gpus_per_node=gpus_per_node,
+    )
+
+
+def _question(
+    options: dict[str, Any], counts: list[int], device: Device | None, gpus_per_node: int, facts: JobFacts | None
+) -> Question:
+    memory, tflops = options["device_memory"], options["tflops"]
+    if device is not None:
+        memory, tflops = memory or device.memory_gib, tflops or device.tflops
+    elif tflops and not options["link"] and counts[-1] > 1:
+        raise RequestError(
+            "--tflops needs --link: the bandwidth within a node", hint="--link 20 (PCIe), 370 (NVLink 4)"
+        )
+    machine = _machine(options, device, gpus_per_node, tflops) if tflops else None
+    model: ModelSize | None
+    if facts is not None:
+        training = facts.training._replace(base_batch=options["base_batch"] or facts.training.base_batch)
+        precision = facts.settings["precision"]
+        model, seq_len, per_sample = facts.model, facts.settings["seq_len"], facts.tokens_per_sample
+    else:
+        training = _typed_training(options)
+        precision, seq_len = options["precision"], options["seq_len"] or 0
+        per_sample = float(seq_len)
+        size = parse_parameters(options["parameters"]) if options["parameters"] else 0
+        if bool(size) != bool(seq_len):
+            missing = "--seq-len" if size else "--parameters"
+            raise RequestError(f"memory and speed need {missing} too", hint="--parameters 135M --seq-len 2048")
+        model = guess_shape(size) if size else None
+    if model is None and (device or memory or tflops):
+        raise RequestError("memory and speed need the model's size", hint="--parameters 135M --seq-len 2048")
+    return Question(
+        training=training,
+        gpu_counts=counts,
+        model=model,
+        seq_len=seq_len,
+        tokens_per_sample=per_sample,
+        precision="bf16" if precision in (None, "auto") else precision,
+        gradient_copies=1 if facts else 2,  # the shipped tasks use gradient_as_bucket_view
+        device=device.name if device else "device",
+        memory_bytes=memory * GIB if memory else None,
+        machine=machine,
+        gpus_per_node=gpus_per_node,
+    )
+
+
+def _typed_training(options: dict[str, Any]) -> Training:
+    sizes = (options[name] or 0 for name in ("global_batch", "micro_batch", "grad_accum"))
+    return Training(
+        samples=options["samples"],
+        batches=BatchSettings(*sizes),
+        epochs=options["epochs"] or 1.0,
+        steps=options["steps"] or 0,
+        lr=options["lr"],
+        base_batch=options["base_batch"] or 0,
+        warmup=options["warmup"],
+    )
+
+
+def _print(ui: Ui, found: Answer, facts: JobFacts | None) -> None:
+    ui.say(text.title(found, facts.task if facts else ""), "")
+    ui.table(*text.batch_table(found))
+    if found.memory:
+        ui.say("", text.memory_line(found))
+        ui.table(*text.memory_table(found))
+    if found.predictions and found.question.machine:
+        ui.say("", text.speed_line(found.question.machine))
+        ui.table(*text.speed_table(found))
+    for note in found.notes:
+        ui.note(note)
+    if facts is not None and facts.lr_scaling == "none" and facts.training.lr is not None:
+        ui.note("the job uses the same learning rate on every number of GPUs (lr_scaling=none)")
+
+
+def _check_png(file: str | None) -> None:
+    if file and not plot.can_plot("matplotlib"):
+        raise RequestError("--png needs matplotlib", hint="pip install matplotlib, or omit --png")
+
+
+def _print_measured(ui: Ui, rows: list[ScalingRow], line: str, png: str | None) -> None:
+    ui.say("", line)
+    ui.table(*text.scaling_table(rows))
+    if len(rows) > 1 and plot.can_plot("plotext"):
+        ui.say("", *plot.terminal_plot(rows))
+    elif len(rows) > 1:
+        ui.note("for a plot: pip install 'clusterrun[plot]'")
+    if png:
+        plot.write_png(rows, png)
+        ui.note(f"plot written to {png}")

@@ -1,0 +1,161 @@
+"""Batch sizes, steps per epoch and learning rates by number of GPUs. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from clusterrun.errors import RequestError
+from clusterrun.terminal.units import plural
+
+SMALL_BATCH = 256
+"""Below this global batch, linear and square-root scaling of the learning rate say little."""
+WARMUP_SHARE = 0.03
+LEAST_WARMUP = 10
+
+
+class BatchSettings(NamedTuple):
+    """Batch sizes in samples as set by the user; 0 means not set, and any two give the third.
+
+    ``default_global`` is the global batch if nothing is set, rounded up to divide over the GPUs.
+    """
+
+    global_batch: int = 0
+    micro_batch: int = 0
+    grad_accum: int = 0
+    default_global: int = 0
+
+
+class Training(NamedTuple):
+    """What to plan: the data, the length of the training and the learning rate.
+
+    ``steps`` are optimizer steps; 0 means ``epochs`` passes over the data. ``lr`` is for ``base_batch`` (0: the global
+    batch of one GPU). ``warmup`` is in optimizer steps; None: a suggestion.
+    """
+
+    samples: int
+    batches: BatchSettings
+    epochs: float = 1.0
+    steps: int = 0
+    lr: float | None = None
+    base_batch: int = 0
+    warmup: int | None = None
+    drop_last: bool = False
+
+
+class GpuPlan(NamedTuple):
+    """Batches, steps and learning rates on one number of GPUs.
+
+    ``steps_per_epoch`` counts the last, incomplete batch; ``steps_drop_last`` does not. ``share`` is the steps per
+    epoch divided by those of one GPU. The rates are None if no rate is set.
+    """
+
+    gpus: int
+    global_batch: int
+    micro_batch: int
+    grad_accum: int
+    steps_per_epoch: int
+    steps_drop_last: int
+    share: float
+    total_steps: int
+    warmup: int
+    lr_linear: float | None
+    lr_sqrt: float | None
+
+
+def plan_batches(training: Training, gpu_counts: Sequence[int]) -> list[GpuPlan]:
+    """Return the plan for each number of GPUs.
+
+    Raises RequestError for batch sizes that do not divide, and for data that does not fill the smallest global batch.
+    """
+    sizes = [solve_batch(training.batches, gpus) for gpus in gpu_counts]
+    smallest = min(batch for batch, _, _ in sizes)
+    if training.samples < smallest:
+        raise RequestError(
+            f"{training.samples:,} samples do not fill one global batch of {smallest:,}",
+            hint="use fewer GPUs, or a smaller --micro-batch or --global-batch",
+        )
+    one_gpu = one_gpu_batch(training.batches)
+    base = training.base_batch or one_gpu
+    return [
+        _gpu_plan(training, gpus, size, base, math.ceil(training.samples / one_gpu))
+        for gpus, size in zip(gpu_counts, sizes, strict=True)
+    ]
+
+
+def solve_batch(batches: BatchSettings, gpus: int) -> tuple[int, int, int]:
+    """Return global batch, micro batch and accumulation on a number of GPUs, by the rules of the shipped tasks.
+
+    The micro batch alone means no accumulation. Raises RequestError with the nearest possible sizes.
+    """
+    global_batch, micro, accum, default_global = batches
+    if not (global_batch or micro or default_global):
+        raise RequestError("the batch size is not set", hint="--micro-batch 4, or --global-batch 32")
+    if micro and not global_batch:
+        accum = accum or 1
+        return micro * accum * gpus, micro, accum
+    if micro and accum and global_batch != micro * accum * gpus:
+        raise RequestError(
+            f"a global batch of {global_batch:,} is not a micro batch of {micro} x accumulation {accum}"
+            f" on {plural(gpus, 'GPU')}",
+            hint=f"omit one of the three, or use --gpus {max(1, global_batch // (micro * accum))}",
+        )
+    part = (micro or accum or 1) * gpus
+    global_batch = global_batch or math.ceil(default_global / part) * part
+    other, rest = divmod(global_batch, part)
+    if rest or not other:
+        below, above = global_batch // part * part, (global_batch // part + 1) * part
+        parts = f" with {'micro batches of' if micro else 'accumulation'} {micro or accum}" if micro or accum else ""
+        raise RequestError(
+            f"a global batch of {global_batch:,} does not divide over {plural(gpus, 'GPU')}{parts}",
+            hint=f"--global-batch {f'{below} or {above}' if below else above}",
+        )
+    return (global_batch, micro, other) if micro else (global_batch, other, accum or 1)
+
+
+def one_gpu_batch(batches: BatchSettings) -> int:
+    """Return the global batch of one GPU; raises RequestError as ``solve_batch`` does."""
+    if batches.micro_batch and batches.grad_accum:
+        return batches.micro_batch * batches.grad_accum
+    return solve_batch(batches, 1)[0]
+
+
+def batch_notes(training: Training, plans: Sequence[GpuPlan]) -> list[str]:
+    """Return warnings about the scaling rules and about epochs without a step."""
+    notes = []
+    small = [plan for plan in plans if plan.global_batch < SMALL_BATCH]
+    if small and training.lr is not None:
+        where = "" if len(small) == len(plans) else f" on up to {small[-1].gpus} GPUs"
+        notes.append(
+            f"the global batch is below {SMALL_BATCH}{where}, where scaling rules say little:"
+            f" try the original learning rate first, and scale it only if that is stable"
+        )
+    empty = [plan for plan in plans if not plan.steps_drop_last]
+    if empty:
+        notes.append(f"with drop_last, an epoch on {empty[0].gpus} GPUs has no step: the data does not fill one batch")
+    return notes
+
+
+def _gpu_plan(
+    training: Training, gpus: int, size: tuple[int, int, int], base_batch: int, one_gpu_steps: int
+) -> GpuPlan:
+    global_batch, micro, accum = size
+    full, rest = divmod(training.samples, global_batch)
+    steps = full + bool(rest)
+    total = training.steps or math.ceil(training.epochs * (full if training.drop_last else steps))
+    ratio = global_batch / base_batch
+    suggested = min(max(LEAST_WARMUP, math.ceil(total * WARMUP_SHARE)), total)
+    return GpuPlan(
+        gpus=gpus,
+        global_batch=global_batch,
+        micro_batch=micro,
+        grad_accum=accum,
+        steps_per_epoch=steps,
+        steps_drop_last=full,
+        share=steps / one_gpu_steps,
+        total_steps=total,
+        warmup=suggested if training.warmup is None else training.warmup,
+        lr_linear=None if training.lr is None else training.lr * ratio,
+        lr_sqrt=None if training.lr is None else training.lr * math.sqrt(ratio),
+    )

@@ -1,0 +1,104 @@
+"""Count a job's samples, tokens and parameters by running ``worker/plan_facts.py`` with the job's Python."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from clusterrun.errors import CommandError, RequestError
+from clusterrun.jobspec.spec import Task
+from clusterrun.sizing.batches import BatchSettings, Training
+from clusterrun.sizing.memory import ModelSize, guess_shape
+from clusterrun.submit.plan import WORKER
+from clusterrun.submit.request import Request
+from clusterrun.system import shell
+
+TIMEOUT = 300.0
+"""Seconds for counting: large data has to be read and tokenized."""
+
+
+class JobFacts(NamedTuple):
+    """A task's settings with their defaults, its training data, and its model."""
+
+    task: str
+    settings: Mapping[str, Any]
+    training: Training
+    tokens_per_sample: float
+    model: ModelSize
+
+    @property
+    def lr_scaling(self) -> str:
+        """Return how the job itself scales its learning rate: ``none``, ``linear`` or ``sqrt``."""
+        return str(self.settings["lr_scaling"])
+
+
+def count_job(
+    request: Request, cwd: Path, environ: Mapping[str, str], *, samples: int = 0, timeout: float = TIMEOUT
+) -> JobFacts:
+    """Return the facts of a job that runs a shipped task; ``samples`` above 0 replaces reading the data.
+
+    Raises RequestError for a job with a script, for invalid settings, and if counting fails or takes ``timeout`` s.
+    """
+    work = request.work
+    if not isinstance(work, Task):
+        raise RequestError(
+            "the job runs a script, whose data and model are unknown",
+            hint="clusterrun plan --samples 29500 --micro-batch 4 --lr 1e-5 --parameters 135M --seq-len 2048",
+        )
+    settings = [f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in work.settings]
+    argv = [str(request.values["python"].value), str(WORKER), "plan-facts", work.name]
+    argv += [*(["--samples", str(samples)] if samples else []), *settings]
+    clean, _ = shell.scrub(environ)
+    clean |= request.values["env"].value if "env" in request.values else {}
+    clean |= {"CUDA_VISIBLE_DEVICES": "", "PYTHONIOENCODING": "utf-8"}  # counting needs no GPU
+    try:
+        done = shell.run(argv, env=clean, cwd=cwd, timeout=timeout)
+    except CommandError as error:
+        if not error.timed_out:
+            raise RequestError(f"--python: {argv[0]} does not run", detail=error.detail) from error
+        hint = "--samples N skips reading the data; --timeout SECONDS allows more time"
+        raise RequestError(f"counting the data of {work.name} took longer than {timeout:g} s", hint=hint) from None
+    if done.status:
+        raise _failed(work.name, done)
+    return parse_facts(done.stdout)
+
+
+def parse_facts(document: str) -> JobFacts:
+    """Parse the document that ``plan_facts.py`` prints. Raises RequestError if it is none."""
+    try:
+        facts = json.loads(document.strip().rpartition("\n")[2])
+        settings, model = facts["settings"], facts["model"]
+        batches = BatchSettings(
+            settings["global_batch_size"],
+            settings["micro_batch_size"],
+            settings["grad_accum_steps"],
+            facts["default_global_batch"],
+        )
+        training = Training(
+            samples=facts["samples"],
+            batches=batches,
+            epochs=settings["epochs"],
+            steps=settings["steps"],
+            lr=settings["lr"],
+            base_batch=settings["base_batch_size"],
+            warmup=settings["warmup"],
+            drop_last=settings["drop_last"],
+        )
+        size = guess_shape(model["parameters"])._replace(vocabulary=model["vocabulary"])
+        if model["layers"] and model["width"]:  # 0 for an architecture that names them otherwise
+            size = size._replace(layers=model["layers"], width=model["width"])
+        return JobFacts(facts["task"], settings, training, facts["tokens"] / facts["samples"], size)
+    except (ValueError, KeyError, TypeError, ZeroDivisionError) as error:
+        shown = (document.splitlines() or ["nothing"])[0][:80]
+        raise RequestError(f"the job's Python printed no facts about the job: {shown!r}") from error
+
+
+def _failed(task: str, done: shell.Completed) -> RequestError:
+    lines = [line for line in done.stderr.splitlines() if line.strip()]
+    reason = lines[-1].removeprefix("clusterrun: ") if lines else f"exit {done.status}"
+    if done.status == 2:  # an invalid setting, or data that is not there
+        return RequestError(f"{task}: {reason}", hint="see docs/settings.md; --samples N skips reading the data")
+    hint = "--samples N skips reading the data; --python selects the job's Python"
+    return RequestError(f"cannot count the data and parameters of {task}: {reason}", hint=hint)

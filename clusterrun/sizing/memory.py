@@ -1,0 +1,94 @@
+"""The memory of one GPU under DDP, by part. Pure.
+
+The model: fp32 weights, gradients and two Adam moments, as under mixed precision by autocast; activations of one micro
+batch with fused attention and no activation checkpointing; logits over the whole vocabulary.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from clusterrun.sizing.devices import GIB
+
+FULL_PRECISION = "fp32"
+_ADAM = 8  # bytes per parameter: two fp32 moments
+_FP32 = 4
+_CAST = 2  # autocast keeps a 16-bit copy of the weights during a forward pass
+# bytes per token, layer and unit of width. 16 bit: 34 is the textbook transformer with fused kernels (arXiv
+# 2205.05198); transformers under autocast keeps norms and residuals in fp32 and every product of the MLP
+_PER_UNIT = {True: (34, 80), False: (60, 110)}
+# bytes per token and entry of the vocabulary: the logits in 16 bit and fp32; and their softmax and gradient
+_PER_LOGIT = {True: (6, 14), False: (8, 16)}
+_VOCABULARIES = (32_000, 128_000)
+_OTHER = (GIB // 2, 2 * GIB)  # CUDA context, NCCL's buffers, what the allocator cannot use
+
+
+class Span(NamedTuple):
+    """A range, in bytes."""
+
+    low: float
+    high: float
+
+
+class ModelSize(NamedTuple):
+    """A model: parameters, layers and width; ``vocabulary`` 0 means unknown, then the memory's range is wider."""
+
+    parameters: int
+    layers: int
+    width: int
+    vocabulary: int = 0
+
+
+class MemoryEstimate(NamedTuple):
+    """The memory of one GPU in bytes, by part."""
+
+    weights: Span
+    gradients: Span
+    optimizer: Span
+    activations: Span
+    other: Span
+
+    @property
+    def total(self) -> Span:
+        return Span(sum(part.low for part in self), sum(part.high for part in self))
+
+
+def guess_shape(parameters: int) -> ModelSize:
+    """Return the shape that a transformer of this many parameters usually has: the width is 128 x layers."""
+    layers = max(1, round((parameters / (12 * 128**2)) ** (1 / 3)))
+    return ModelSize(parameters, layers, 128 * layers)
+
+
+def estimate_memory(
+    model: ModelSize, micro_batch: int, seq_len: int, precision: str, *, gradient_copies: int = 1
+) -> MemoryEstimate:
+    """Return the memory of one GPU for a micro batch of sequences of ``seq_len`` tokens.
+
+    ``gradient_copies`` is 2 for DDP without ``gradient_as_bucket_view``.
+    """
+    half = precision != FULL_PRECISION
+    tokens = micro_batch * seq_len
+    vocabularies = (model.vocabulary, model.vocabulary) if model.vocabulary else _VOCABULARIES
+    units = tokens * model.layers * model.width
+    low, high = (
+        units * per_unit + tokens * vocabulary * per_logit
+        for per_unit, per_logit, vocabulary in zip(_PER_UNIT[half], _PER_LOGIT[half], vocabularies, strict=True)
+    )
+    n = model.parameters
+    return MemoryEstimate(
+        weights=Span(_FP32 * n, (_FP32 + _CAST * half) * n),
+        gradients=Span(_FP32 * n, _FP32 * n * gradient_copies),
+        optimizer=Span(_ADAM * n, _ADAM * n),
+        activations=Span(low, high),
+        other=Span(*_OTHER),
+    )
+
+
+def memory_verdict(estimate: MemoryEstimate, device_bytes: float) -> str:
+    """Return whether it fits: ``yes``, ``maybe``, ``no``, or ``never`` if one sample would not fit either."""
+    if estimate.total.high <= device_bytes:
+        return "yes"
+    if estimate.total.low <= device_bytes:
+        return "maybe"
+    fixed = estimate.weights.low + estimate.gradients.low + estimate.optimizer.low + estimate.other.low
+    return "no" if fixed <= device_bytes else "never"

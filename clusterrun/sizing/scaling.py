@@ -1,0 +1,125 @@
+"""Speed-up, efficiency and communication from measured runs, with the prediction beside them. Pure."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from clusterrun.sizing.batches import GpuPlan
+from clusterrun.sizing.speed import Machine, predict_from
+from clusterrun.terminal.units import plural
+
+QUARTERS = 4  # a phase has four rows of metrics; the first is warm-up
+GOOD = 0.95  # from this efficiency on, nothing holds it back
+
+
+class Measured(NamedTuple):
+    """A measured run: tokens per second of all GPUs, with and without averaging gradients.
+
+    ``data_share`` is the share of a step that waits for data; ``spread`` is how much the steps differ (0.1: by 10 %).
+    """
+
+    gpus: int
+    nodes: int
+    tokens_per_second: float
+    unsynced_tokens_per_second: float
+    data_share: float
+    spread: float
+
+
+class ScalingRow(NamedTuple):
+    """How a run scales. ``communication`` is the share of a step; ``limit`` says what holds it back."""
+
+    gpus: int
+    nodes: int
+    tokens_per_second: float
+    speedup: float
+    efficiency: float
+    communication: float
+    predicted_tokens_per_second: float
+    limit: str
+
+
+def parse_measured(rows: Sequence[Mapping[str, Any]], steps: int, gpus: int, nodes: int) -> Measured | None:
+    """Return what the metrics of a measuring run say; None if rows are missing.
+
+    ``steps`` is the length of each of the two phases. The first quarter of a phase is warm-up.
+    """
+    quarter = steps // QUARTERS
+    good = [row for row in rows if all(isinstance(row.get(key), int | float) for key in _KEYS)]
+    synced = [row for row in good if quarter < row["step"] <= steps]
+    unsynced = [row for row in good if row["step"] > steps + quarter]
+    if len(synced) < QUARTERS - 1 or len(unsynced) < QUARTERS - 1:
+        return None
+    speeds = [[float(row["tokens_per_second"]) for row in phase] for phase in (synced, unsynced)]
+    return Measured(
+        gpus,
+        nodes,
+        statistics.median(speeds[0]),
+        statistics.median(speeds[1]),
+        data_share=statistics.median(row["data_wait_s"] / row["step_s"] for row in synced),
+        spread=max((max(phase) - min(phase)) / statistics.median(phase) for phase in speeds),
+    )
+
+
+def scaling_rows(
+    found: Sequence[Measured], plans: Sequence[GpuPlan], parameters: int, tokens_per_sample: float, machine: Machine
+) -> list[ScalingRow]:
+    """Return a row for each run. The first, with the fewest GPUs, is what the others are compared with."""
+    base = found[0]
+    per_gpu = max(base.tokens_per_second, base.unsynced_tokens_per_second if base.gpus > 1 else 0.0) / base.gpus
+    compute_s = plans[0].micro_batch * tokens_per_sample / per_gpu
+    rows = []
+    for run, plan in zip(found, plans, strict=True):
+        predicted = predict_from(plan, compute_s, 4.0 * parameters, tokens_per_sample, machine)
+        speedup = base.gpus * run.tokens_per_second / base.tokens_per_second
+        communication = 0.0
+        if run.gpus > 1:
+            communication = max(0.0, 1 - run.tokens_per_second / run.unsynced_tokens_per_second)
+        rows.append(
+            ScalingRow(
+                run.gpus,
+                run.nodes,
+                run.tokens_per_second,
+                speedup,
+                speedup / run.gpus,
+                communication,
+                predicted.tokens_per_second,
+                _limit(run, speedup / run.gpus, communication, per_gpu),
+            )
+        )
+    return rows
+
+
+def scaling_notes(found: Sequence[Measured], rows: Sequence[ScalingRow], steps: int) -> list[str]:
+    """Return a warning if the steps of a run differ so much that its figures mean little."""
+    unsteady = max(found, key=lambda run: run.spread)
+    too_good = next((row for row in rows if row.efficiency > _SURELY_WRONG), None)
+    if unsteady.spread <= _UNSTEADY and too_good is None:
+        return []
+    if unsteady.spread > _UNSTEADY:
+        why = f"the steps on {plural(unsteady.gpus, 'GPU')} differ by {unsteady.spread:.0%}"
+    else:
+        assert too_good is not None
+        why = f"{plural(too_good.gpus, 'GPU')} cannot be {too_good.speedup:.1f} times as fast"
+    return [f"{why}, so these figures mean little: use idle machines, and --measure-steps {5 * steps}"]
+
+
+_UNSTEADY, _SURELY_WRONG = 0.3, 1.15
+_KEYS = ("step", "step_s", "tokens_per_second", "data_wait_s")
+
+
+def _limit(run: Measured, efficiency: float, communication: float, per_gpu: float) -> str:
+    """Return the largest loss in one phrase."""
+    between = "the network between nodes" if run.nodes > 1 else "gradient sync within the node"
+    slower = 1 - run.unsynced_tokens_per_second / (run.gpus * per_gpu)
+    losses = {
+        between: communication,
+        "waiting for data": run.data_share,
+        "ranks that share cores, memory or power": slower if run.gpus > 1 else 0.0,
+    }
+    worst = max(losses, key=lambda name: losses[name])
+    if losses[worst] < 1 - GOOD or (efficiency >= GOOD and worst != "waiting for data"):
+        return "nothing"
+    return worst

@@ -1,0 +1,61 @@
+"""The numbers that are typed, and the lines about memory."""
+
+from __future__ import annotations
+
+import pytest
+
+from clusterrun.errors import RequestError
+from clusterrun.sizing.answer import Question, answer, parse_gpu_counts, parse_parameters
+from clusterrun.sizing.batches import BatchSettings, Training
+from clusterrun.sizing.devices import GIB
+from clusterrun.sizing.memory import guess_shape
+from clusterrun.sizing.text import format_count, format_rate
+
+
+def test_numbers_of_gpus() -> None:
+    assert parse_gpu_counts("8, 2,1,2") == [1, 2, 8]
+    for text, message in (
+        ("0", "between 1 and"), ("", "not a number"), ("1,,2", "not a number"), ("-1", "not a number"),
+        ("two", "'two'"), ("1-8", "'1-8'"), ("9999999", "between 1"), (",".join(map(str, range(1, 40))), "at most 32"),
+    ):  # fmt: skip
+        with pytest.raises(RequestError, match=message):
+            parse_gpu_counts(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("135M", 135_000_000), ("1.7b", 1_700_000_000), ("8 B", 8 * 10**9), ("134515008", 134_515_008), ("2k", 2000)],
+)
+def test_numbers_of_parameters(text: str, number: int) -> None:
+    assert parse_parameters(text) == number
+
+
+@pytest.mark.parametrize("text", ["", "big", "-1M", "0", "1e9", "M", "9" * 15 + "B", "1,000"])
+def test_no_numbers_of_parameters(text: str) -> None:
+    with pytest.raises(RequestError, match="--parameters"):
+        parse_parameters(text)
+
+
+def question(micro: int, gigabytes: float, parameters: int = 135_000_000) -> Question:
+    training = Training(10_000, BatchSettings(micro_batch=micro))
+    return Question(training, [8], guess_shape(parameters), 2048, 2048, device="X9", memory_bytes=gigabytes * GIB)
+
+
+@pytest.mark.parametrize(
+    ("micro", "gigabytes", "parameters", "line"),
+    [
+        (8, 1000, 135_000_000, None),
+        (8, 20, 135_000_000, "a micro batch of 8 may not fit on X9; halve it and double the accumulation: --micro-"),
+        (512, 20, 135_000_000, "a micro batch of 512 does not fit on X9"),
+        (1, 3.5, 135_000_000, "shorten --seq-len"),
+        (1, 80, 8_000_000_000, "DDP keeps 128 GB on every GPU before activations, too much for X9"),
+    ],
+)  # fmt: skip
+def test_one_line_about_memory(micro: int, gigabytes: float, parameters: int, line: str | None) -> None:
+    notes = answer(question(micro, gigabytes, parameters)).notes
+    assert (line is None and notes == []) or (len(notes) == 1 and str(line) in notes[0])
+
+
+def test_numbers_as_people_read_them() -> None:
+    assert [format_rate(rate) for rate in (1e-5, 1.25e-6, 3e-3, 1.0)] == ["1.0e-5", "1.25e-6", "3.0e-3", "1.0e0"]
+    assert [format_count(number) for number in (134_515_008, 8e9, 1024, 7)] == ["134.5 M", "8.0 B", "1.0 k", "7"]

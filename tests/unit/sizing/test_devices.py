@@ -1,0 +1,29 @@
+"""The table of GPUs."""
+
+from __future__ import annotations
+
+import pytest
+
+from clusterrun.errors import RequestError
+from clusterrun.sizing.devices import DEVICES, Device, find_device
+from clusterrun.worker.training.report import peak_flops
+
+
+@pytest.mark.parametrize("name", ["H100", "h100", "NVIDIA H100", "nvidia_h100", "H100 "])
+def test_names_as_people_and_drivers_write_them(name: str) -> None:
+    assert find_device(name).name == "H100"
+
+
+def test_an_unknown_name_and_one_of_several() -> None:
+    with pytest.raises(RequestError, match="unknown GPU 'H101'") as error:
+        find_device("H101")
+    assert error.value.hint.startswith("did you mean H100? known: B200,")
+    with pytest.raises(RequestError) as error:
+        find_device("a100")
+    assert error.value.hint == "--device A100-80GB or A100-40GB"
+
+
+@pytest.mark.parametrize("device", DEVICES, ids=lambda device: device.name)
+def test_the_peak_is_the_one_that_a_run_reports_its_utilization_of(device: Device) -> None:
+    reported = peak_flops(f"NVIDIA {device.name.replace('-', ' ')}")
+    assert reported == device.tflops * 1e12

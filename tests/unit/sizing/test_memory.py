@@ -1,0 +1,51 @@
+"""The memory of one GPU, by part."""
+
+from __future__ import annotations
+
+import pytest
+
+from clusterrun.sizing.devices import GIB, find_device
+from clusterrun.sizing.memory import ModelSize, Span, estimate_memory, guess_shape, memory_verdict
+
+SMOLLM2_135M = ModelSize(134_515_008, 30, 576, 49_152)
+
+
+def test_sixteen_bytes_per_parameter() -> None:
+    found = estimate_memory(SMOLLM2_135M, 1, 2048, "fp32")
+    fixed = found.weights.low + found.gradients.low + found.optimizer.low
+    assert fixed == 16 * SMOLLM2_135M.parameters
+    assert found.weights.high == found.weights.low, "no 16-bit copy in fp32"
+    assert estimate_memory(SMOLLM2_135M, 1, 2048, "bf16").weights.high == 6 * SMOLLM2_135M.parameters
+
+
+def test_a_second_copy_of_the_gradients() -> None:
+    found = estimate_memory(SMOLLM2_135M, 1, 2048, "bf16", gradient_copies=2)
+    assert found.gradients == Span(4 * SMOLLM2_135M.parameters, 8 * SMOLLM2_135M.parameters)
+
+
+def test_activations_follow_the_micro_batch_and_fp32_needs_more() -> None:
+    one, four = (estimate_memory(SMOLLM2_135M, micro, 2048, "bf16").activations for micro in (1, 4))
+    assert four == Span(4 * one.low, 4 * one.high)
+    full = estimate_memory(SMOLLM2_135M, 1, 2048, "fp32").activations
+    assert full.low > one.low and full.high > one.high
+
+
+def test_eight_billion_parameters_fit_no_gpu_of_80_gigabytes() -> None:
+    found = estimate_memory(guess_shape(8 * 10**9), 1, 2048, "fp16")
+    assert memory_verdict(found, find_device("A100-80GB").memory_gib * GIB) == "never"
+    assert memory_verdict(found, find_device("H200").memory_gib * GIB) == "maybe"
+    assert memory_verdict(found, 1000 * GIB) == "yes"
+
+
+def test_a_micro_batch_that_is_too_large() -> None:
+    found = estimate_memory(SMOLLM2_135M, 512, 2048, "bf16")
+    assert memory_verdict(found, 80 * GIB) == "no"
+
+
+@pytest.mark.parametrize(
+    ("parameters", "layers_x_width"), [(8 * 10**9, 32 * 4096), (124 * 10**6, 12 * 768), (1_711_400_000, 24 * 2048)]
+)
+def test_a_guessed_shape_is_near_a_real_one(parameters: int, layers_x_width: int) -> None:
+    guess = guess_shape(parameters)
+    assert guess.layers * guess.width == pytest.approx(layers_x_width, rel=0.25)
+    assert guess_shape(1).layers == 1
