@@ -86,7 +86,12 @@ def _measure_one(
     flags = {**args.flags, **{name: Value(value, _SOURCE) for name, value in options.items()}}
     run = cluster.submit(cluster.plan(replace(args, flags=flags)))
     notify(f"job {run.job_id} measures {plural(plan.gpus, 'rank')} on {plural(nodes, 'node')}")
-    (state,) = cluster.wait([run])
+    try:
+        (state,) = cluster.wait([run])
+    except BaseException:  # Ctrl-C: nobody will read what the job measures
+        cluster.cancel([one for one in cluster.states([run]) if not one.status.is_over])
+        notify(f"cancelled job {run.job_id}")
+        raise
     why = f"clusterrun why {run.job_id}"
     if state.status.outcome is not Outcome.DONE:
         raise ClusterrunError(f"job {run.job_id}, which measures {plural(plan.gpus, 'rank')}, failed", hint=why)
