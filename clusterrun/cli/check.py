@@ -16,7 +16,7 @@ from clusterrun.cli.options import spec_options, submit_args
 from clusterrun.cli.session import Session, json_option
 from clusterrun.cli.submit import interrupt_deferred
 from clusterrun.cluster import Cluster
-from clusterrun.errors import RequestError
+from clusterrun.errors import NoSuchJob, RequestError
 from clusterrun.jobspec.fields import Value
 from clusterrun.records.run_record import RunRecord
 from clusterrun.state.reconcile import RunState
@@ -73,7 +73,7 @@ def check(ctx: click.Context, /, job_ids: tuple[str, ...], profile: str | None, 
 def _check_run(ui: Ui, cluster: Cluster, job_id: str) -> int:
     run = cluster.run(job_id)
     if run is None:
-        raise RequestError(f"job {job_id} is not clusterrun's, so it has no records", hint=f"clusterrun why {job_id}")
+        raise NoSuchJob(f"no records of job {job_id}", hint=f"clusterrun why {job_id}")
     if run.mine and load_attempt(run):  # the job of an earlier check
         (state,) = cluster.states([run])
         return _print_report(ui, run, state)

@@ -97,6 +97,9 @@ def plan(ctx: click.Context, /, job: str | None, as_json: bool, **options: Any) 
     ui = Ui("plan", as_json=as_json)
     counts = parse_gpu_counts(options["gpus"])
     device = find_device(options["device"]) if options["device"] else None
+    if not job and options["parameters"] and not options["samples"]:
+        hint = "clusterrun plan --samples 29500 --micro-batch 4 --parameters 135M --seq-len 2048"
+        raise RequestError("--parameters needs --samples", hint=hint)
     if not job and options["samples"]:
         if options["measured"]:
             raise RequestError("--measure needs a JOB", hint="clusterrun plan lm --measure")

@@ -51,8 +51,8 @@ def test_check_does_not_take_the_launcher_of_a_profile(tmp_path: Path) -> None:
 def test_job_of_another_tool_has_no_records(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Cluster, "run", lambda self, text: None)
     said = desk.type("check", "7", "--json")
-    assert said.status == 2
-    assert "not clusterrun's" in json.loads(said.out)["error"]["message"]
+    assert said.status == 4
+    assert "no records of job 7" in json.loads(said.out)["error"]["message"]
 
 
 @pytest.mark.parametrize(("stages", "hang"), [(("done", "links"), True), (("links", "gemm"), False)])

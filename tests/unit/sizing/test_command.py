@@ -118,6 +118,7 @@ def test_counting_that_fails(desk: Desk, body: str, message: str, hint: str) -> 
         (["--samples", "99", "--micro-batch", "4", "--set", "lr=1"], "--set needs a JOB", "clusterrun plan lm --set"),
         (["--samples", "99", "--measure"], "--measure needs a JOB", "clusterrun plan lm --measure"),
         (["lm", "--parameters", "1B"], "--parameters and a JOB cannot be combined", "--set model="),
+        (["--parameters", "1B"], "--parameters needs --samples", "clusterrun plan --samples 29500"),
         (["sfft"], "no job file 'sfft'", "did you mean sft?"),
         (["lm", "--lr", "0"], "--lr must be above 0 and at most 1e+12, not 0", ""),
         (["lm", "--network", "nan"], "--network must be above 0", ""),
