@@ -61,7 +61,8 @@ def judge(ranks: Sequence[Rank], run: RunRecord, state: RunState) -> Report:
     if not ranks:
         job = state.status
         raise ClusterrunError(
-            f"check job {job.id} ended ({job.state}) before any rank measured", hint=f"clusterrun why {job.id}"
+            f"job {job.id} of the check ended ({job.state}) before any rank wrote a result",
+            hint=f"clusterrun why {job.id}",
         )
     links = load_links(ranks)
     backend = next((str(rank.data["backend"]) for rank in ranks if "backend" in rank.data), "unknown")

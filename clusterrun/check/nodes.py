@@ -138,7 +138,7 @@ def _memory(leaders: Sequence[Rank]) -> list[Finding]:
         others = [other for name, other in free.items() if name != node]
         if gib < LEAST_FREE_GIB or (others and gib < LEAST_MEMORY_SHARE * median(others)):
             text = f"{node} has {gib:.1f} GiB of free memory" + (f"; median {median(others):.1f}" if others else "")
-            found.append(Finding(DIFFERS, "memory", text, "look for left-over processes on the node", (node,)))
+            found.append(Finding(DIFFERS, "memory", text, "look for leftover processes on the node", (node,)))
     return found
 
 

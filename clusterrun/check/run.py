@@ -76,19 +76,24 @@ def _processes(run: RunRecord, ranks: Sequence[Mapping[str, Any]], seen: set[int
 def _group(run: RunRecord, attempt: Path, started: bool) -> Finding:
     if rank_records.were_separate(run, attempt):
         action = "turn on the script's distributed mode (torch.distributed.init_process_group), or use --independent"
-        return Finding(DIFFERS, "process group", f"the {run.world_size} ranks ran as separate programs", action)
+        return Finding(
+            DIFFERS,
+            "process group",
+            f"the {run.world_size} ranks did not join a process group: each ran on its own",
+            action,
+        )
     joined = rank_records.load_any_joined_group(attempt)
     if joined:
-        return Finding(OK, "process group", "the ranks joined one")
+        return Finding(OK, "process group", "all ranks joined the same process group")
     if run.world_size == 1:
-        return Finding(OK, "process group", "one rank needs none")
-    why = "it is recorded at the end of the run" if started else "the ranks never met"
+        return Finding(OK, "process group", "not needed for a single rank")
+    why = "it is recorded at the end of the run" if started else "the ranks never connected to each other"
     return Finding(UNKNOWN, "process group", why)
 
 
 def _nodes(run: RunRecord, ranks: Sequence[Mapping[str, Any]]) -> Finding:
     if not ranks:
-        return Finding(UNKNOWN, "nodes", f"{run.nodes} expected; the ranks never met")
+        return Finding(UNKNOWN, "nodes", f"{run.nodes} expected; the ranks never connected to each other")
     each = Counter(rank["node"] for rank in ranks)
     text = f"{run.nodes} expected, {len(each)} used; {run.tasks_per_node} ranks expected on each"
     uneven = {node: count for node, count in each.items() if count != run.tasks_per_node}
@@ -99,7 +104,7 @@ def _nodes(run: RunRecord, ranks: Sequence[Mapping[str, Any]]) -> Finding:
 
 def _devices(run: RunRecord, spec: Mapping[str, Any], ranks: Sequence[Mapping[str, Any]]) -> Finding:
     if not ranks:
-        return Finding(UNKNOWN, "devices", "the ranks never met")
+        return Finding(UNKNOWN, "devices", "the ranks never connected to each other")
     used = {(rank["node"], str(rank["device"])) for rank in ranks if str(rank.get("device", "")).startswith("cuda")}
     gpus = _gpus_per_node(run, spec)
     text = f"{gpus * run.nodes} GPUs expected, {len(used)} used by {len(ranks)} ranks"
@@ -112,7 +117,7 @@ def _devices(run: RunRecord, spec: Mapping[str, Any], ranks: Sequence[Mapping[st
 def _backend(spec: Mapping[str, Any], start: Mapping[str, Any] | None) -> Finding:
     actual = start.get("backend") if start else None
     if not isinstance(actual, str):
-        return Finding(UNKNOWN, "backend", "the ranks never met")
+        return Finding(UNKNOWN, "backend", "the ranks never connected to each other")
     expected = "gloo" if spec.get("gpus_per_node") == 0 else "nccl"
     text = f"{expected} expected, {actual} used"
     if actual == expected:
@@ -134,7 +139,7 @@ def _samples(training: Training | None) -> Finding:
     whole = training.shared_steps == training.steps_per_epoch
     where = "the first epoch" if whole else f"the first {training.shared_steps} steps"
     if training.each_once and training.shared_samples == training.seen_samples:
-        return Finding(OK, "samples", f"{training.shared_samples} in {where}, each on one rank, overlap 0")
+        return Finding(OK, "samples", f"{training.shared_samples} in {where}, each on exactly one rank")
     text = f"{training.shared_samples} in {where}, but the ranks have {training.seen_samples}, not each once"
     return Finding(DIFFERS, "samples", text, "all ranks must load the same data: compare the files on the nodes")
 

@@ -100,7 +100,7 @@ def _check_nodes(ui: Ui, cluster: Cluster, args: Any) -> int:
         ui.note(f"job {run.job_id} checks {what}; Ctrl-C cancels it")
         (state,) = cluster.wait([run], sleep=Patience(run).sleep)
     except RanksHangError:
-        ui.note(f"some ranks do not end; cancelling job {run.job_id}")
+        ui.note(f"some ranks did not end; cancelling job {run.job_id}")
         _cancel(ui, cluster, run)
         (state,) = cluster.states([run])
     except KeyboardInterrupt:

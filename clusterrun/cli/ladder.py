@@ -31,7 +31,7 @@ def submit_ladder(ui: Ui, cluster: Cluster, args: SubmitArgs, *, dry_run: bool, 
     for notice in whole.notices:
         ui.note(notice)
     if not isinstance(whole.spec.work, Task):
-        ui.note(f"each rung runs {whole.record.what} to its end; give it few steps")
+        ui.note(f"each rung runs {whole.record.what} to its end; set a small number of steps")
 
     def plan(rung: Rung, before: RunRecord | None) -> Plan:
         job = before.job_id if before is not None else None

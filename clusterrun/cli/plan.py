@@ -69,8 +69,12 @@ def _job_options(command: F) -> F:
 @_number("warmup", "STEPS", "Warm-up in optimizer steps; default: 3 % of the steps, or the job's.")
 @click.option("--parameters", metavar="N", help="Model size (135M, 8B), if there is no JOB.")
 @_number("seq-len", "N", "Tokens per sample.")
-@click.option("--precision", type=click.Choice(["bf16", "fp16", "fp32"]), help="Default: bf16, or the job's.")
-@click.option("--device", metavar="GPU", help="GPU for memory and speed (H100, A100-80GB).")
+@click.option(
+    "--precision",
+    type=click.Choice(["bf16", "fp16", "fp32"]),
+    help="Precision; default: the job's, or bf16 without a JOB.",
+)
+@click.option("--device", metavar="GPU", help="GPU model whose memory and speed to use, such as H100 or A100-80GB.")
 @_number("device-memory", "GIB", "Memory of a GPU, instead of the device's.", least=0)
 @_number("tflops", "N", "Peak TFLOP/s of a GPU, instead of the device's.", least=0)
 @_number("utilization", "SHARE", "Used share of the peak; default 0.4.", least=0, most=1)
@@ -175,7 +179,8 @@ def _question(
         memory, tflops = memory or device.memory_gib, tflops or device.tflops
     elif tflops and not options["link"] and counts[-1] > 1:
         raise RequestError(
-            "--tflops needs --link: the bandwidth within a node", hint="--link 20 (PCIe), 370 (NVLink 4)"
+            "--tflops needs --link: the bandwidth within a node",
+            hint="for example --link 20 for PCIe, --link 370 for NVLink 4 (GB/s)",
         )
     machine = _machine(options, device, gpus_per_node, tflops) if tflops else None
     model: ModelSize | None

@@ -24,7 +24,8 @@ def node_commands(spec: JobSpec, workdir: Path, worker: Path) -> str:
     """
     if spec.launcher not in ("srun", "torchrun"):
         raise RequestError(
-            f"--per-node-commands prints lines of torchrun, not of --launcher {spec.launcher}", hint="remove --launcher"
+            f"--per-node-commands prints torchrun commands, and does not support --launcher {spec.launcher}",
+            hint="remove --launcher",
         )
     return "".join(f"{line}\n" for line in _lines(spec, workdir, _program(spec, worker)))
 

@@ -97,8 +97,8 @@ def solve_batch(batches: BatchSettings, gpus: int) -> tuple[int, int, int]:
         return micro * accum * gpus, micro, accum
     if micro and accum and global_batch != micro * accum * gpus:
         raise RequestError(
-            f"a global batch of {global_batch:,} is not a micro batch of {micro} x accumulation {accum}"
-            f" on {plural(gpus, 'GPU')}",
+            f"global batch {global_batch:,} does not equal micro batch {micro} x accumulation {accum}"
+            f" x {plural(gpus, 'GPU')}",
             hint=f"omit one of the three, or use --gpus {max(1, global_batch // (micro * accum))}",
         )
     part = (micro or accum or 1) * gpus

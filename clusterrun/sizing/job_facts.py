@@ -92,7 +92,8 @@ def parse_facts(document: str) -> JobFacts:
         return JobFacts(facts["task"], settings, training, facts["tokens"] / facts["samples"], size)
     except (ValueError, KeyError, TypeError, ZeroDivisionError) as error:
         shown = (document.splitlines() or ["nothing"])[0][:80]
-        raise RequestError(f"the job's Python printed no facts about the job: {shown!r}") from error
+        message = f"cannot read the size of data and model from the job's Python, which printed {shown!r}"
+        raise RequestError(message) from error
 
 
 def _failed(task: str, done: shell.Completed) -> RequestError:

@@ -206,7 +206,7 @@ def combine(outer: Launch, inner: Launch) -> Launch:
     if outer.nodes and inner.nodes and outer.nodes.value != inner.nodes.value:
         raise RequestError(
             f"{outer.nodes.source} is {outer.nodes.value}, but {inner.nodes.source} is {inner.nodes.value}",
-            hint="write the same number of nodes twice, or leave one out",
+            hint="set the same number of nodes in both places, or leave one out",
         )
     nodes = outer.nodes or inner.nodes
     if inner.title == "srun":  # it inherits the tasks of #SBATCH lines
@@ -256,9 +256,9 @@ def _apply(launch: Launch, one: Typed, source: str) -> None:
         launch.own.append(one.spelled)
         _apply_hosts(launch, kind, value, source)
     elif kind == "output" and value != "0":
-        launch.refuse(f"{source} cannot be translated; `clusterrun logs JOBID --rank N` shows the output of a rank")
+        launch.refuse(f"{source} is not supported; `clusterrun logs JOBID --rank N` shows the output of one rank")
     elif kind in ("torchrun", "accelerate", "none") and value != "0":
-        launch.refuse(f"{source} cannot be translated", launcher=kind)
+        launch.refuse(f"{source} is not supported", launcher=kind)
         if name == "max-restarts" and value.isdigit():
             launch.instead.setdefault("max-restarts", int(value))
     elif kind == "mpi-env" and "=" in value:  # -x NAME alone exports the shell's value, as sbatch does by itself
@@ -284,7 +284,7 @@ def _count(launch: Launch, text: str, source: str) -> Value | None:
 def _apply_env(launch: Launch, one: Typed, source: str) -> None:
     name, value = one.option.target, one.value or "True"
     if (name, value) == ("ACCELERATE_MIXED_PRECISION", "fp8"):
-        launch.refuse(f"{source} fp8 cannot be translated", launcher="accelerate")
+        launch.refuse(f"{source} fp8 is not supported", launcher="accelerate")
     elif (name, value) == ("LT_STRATEGY", "dp"):
         launch.refuse(f"{source} dp runs one process on all GPUs", launcher="none")
     elif (name, value) == ("LT_ACCELERATOR", "cpu"):

@@ -35,7 +35,7 @@ def translate(
     if program and "=" in words[0] and variables and (other or find_launch(words, place) is None):
         env, words = Value(variables, "--env before the program"), program
         rest, options = translate(words, join_options(given, {"env": env}), below, place, notify)
-        notify("variables before the program became: " + format_options({"env": env}))
+        notify("environment variables before the program are passed as: " + format_options({"env": env}))
         return rest, {**options, "env": env}
     if other:
         if other != "none" and (nested := find_launch(list(words), place)) is not None and nested.program:

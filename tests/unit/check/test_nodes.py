@@ -158,6 +158,6 @@ def test_report_has_a_row_for_each_node_and_damaged_files_are_ignored(tmp_path: 
 
 def test_check_without_any_result_says_why(tmp_path: Path) -> None:
     run = make_run(tmp_path)
-    with pytest.raises(ClusterrunError, match="before any rank measured") as error:
+    with pytest.raises(ClusterrunError, match="before any rank wrote a result") as error:
         judge(load_ranks(tmp_path), run, RunState(run, unknown_status(run, "")))
     assert error.value.hint.startswith("clusterrun why ")

@@ -91,9 +91,9 @@ def test_samples_for_a_job_skip_its_data(desk: Desk) -> None:
         ("sleep 20", "counting the data of lm took longer than 0.5 s", "--samples N"),
         ("echo 'clusterrun: no such file: x.txt' >&2; exit 1", "of lm: no such file: x.txt", "--samples N"),
         ("echo \"clusterrun: unknown model 'x'\" >&2; exit 2", "lm: unknown model 'x'", "docs/settings.md"),
-        ("echo hello", "the job's Python printed no facts about the job: 'hello'", ""),
+        ("echo hello", "which printed 'hello'", ""),
         ("exit 7", "of lm: exit 7", "--python"),
-        ('echo \'{"settings": {}, "model": {}}\'', "printed no facts", ""),
+        ('echo \'{"settings": {}, "model": {}}\'', "cannot read the size of data and model", ""),
     ],
 )
 def test_counting_that_fails(desk: Desk, body: str, message: str, hint: str) -> None:
@@ -192,7 +192,7 @@ def test_measuring_runs_that_cannot_be(desk: Desk) -> None:
     python = python_that(desk, f"echo {shlex.quote(json.dumps(FACTS))}")
     words = ("plan", "lm", "--measure", "--python", python)
     line, told = refused(desk, *words, "--gpus", "1,3", "--gpus-per-node", "2")
-    assert line == "3 GPUs do not fill nodes of 2" and "--gpus 2" in told
+    assert line == "3 GPUs are not a whole number of nodes with 2" and "--gpus 2" in told
     line, told = refused(desk, *words, "--gpus", "1,64", "--gpus-per-node", "64")
     assert line == "the data does not fill one global batch of 128" and "--micro-batch" in told
     if importlib.util.find_spec("matplotlib") is None:

@@ -188,7 +188,7 @@ OF_NODE = "--machine_rank $NODE_RANK --main_process_ip $MASTER_ADDR --main_proce
     [
         ("torchrun --nnodes 2 --nproc_per_node 4 --max-restarts 3 train.py", "--max-restarts of torchrun",
          "--nodes 2 --gpus-per-node 4 --launcher torchrun --max-restarts 3 -- train.py"),
-        ("torchrun --nproc_per_node 4 -t 3 train.py", "--tee of torchrun cannot be translated",
+        ("torchrun --nproc_per_node 4 -t 3 train.py", "--tee of torchrun is not supported",
          "--gpus-per-node 4 -- train.py"),
         ("torchrun --nnodes 1:4 --nproc_per_node 4 train.py", "1:4 is not a fixed number",
          "--nodes 1 --gpus-per-node 4 -- train.py"),
@@ -320,7 +320,7 @@ def test_typed_options_complete_a_line(project: Path, line: str, flags: dict[str
 def test_variables_before_a_program_become_options(project: Path) -> None:
     request = load(project, "NCCL_DEBUG=INFO CUDA_VISIBLE_DEVICES=0 python train.py", env={"A": "1"})
     assert request.values["env"].value == {"A": "1", "NCCL_DEBUG": "INFO"}
-    assert "variables before the program became: --env NCCL_DEBUG=INFO" in request.notices
+    assert "environment variables before the program are passed as: --env NCCL_DEBUG=INFO" in request.notices
 
 
 def test_the_notice_keeps_the_typed_variables_beside_those_of_the_line(project: Path) -> None:
