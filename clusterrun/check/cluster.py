@@ -9,6 +9,7 @@ from clusterrun.check import links as link_rules
 from clusterrun.check.judging import DIFFERS, Finding, Tries
 from clusterrun.check.nodes import count_devices, gemm_rate, judge_nodes
 from clusterrun.check.results import Link, Rank, load_attempt, load_links, number, table
+from clusterrun.check.run import gpus_per_node
 from clusterrun.errors import ClusterrunError
 from clusterrun.records import run_record
 from clusterrun.records.run_record import RunRecord
@@ -66,7 +67,7 @@ def judge(ranks: Sequence[Rank], run: RunRecord, state: RunState) -> Report:
         )
     links = load_links(ranks)
     backend = next((str(rank.data["backend"]) for rank in ranks if "backend" in rank.data), "unknown")
-    gpus = _gpus_per_node(run)
+    gpus = gpus_per_node(run, run_record.read_json(run.run_dir / "spec.json") or {})
     expected = _expected_nodes(run, ranks, expand(state.status.nodes))
     findings = judge_nodes(ranks, expected, gpus) + link_rules.judge_links(links, backend)
     figures = [_figures(rank, ranks, links) for rank in ranks if rank.local_rank == 0]
@@ -81,11 +82,6 @@ def _expected_nodes(run: RunRecord, ranks: Sequence[Rank], nodes: Sequence[str])
     if len(nodes) == run.nodes:
         known = dict(enumerate(nodes)) | known
     return {rank: known.get(rank // each, "") for rank in range(run.world_size)}
-
-
-def _gpus_per_node(run: RunRecord) -> int:
-    gpus = run_record.as_int((run_record.read_json(run.run_dir / "spec.json") or {}).get("gpus_per_node"))
-    return run.tasks_per_node if gpus is None else gpus
 
 
 def _figures(leader: Rank, ranks: Sequence[Rank], links: Sequence[Link]) -> dict[str, Any]:

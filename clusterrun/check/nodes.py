@@ -17,7 +17,7 @@ SLOWEST_WRITE_S = 10.0  # of 1 MiB, synced
 LARGEST_OFFSET_S = 1.0
 SEE_LOG = "see the log of the check: `clusterrun logs JOB`"
 TO_FIRST_NODE = "check the route and the firewall from this node to the first node of the job"
-USED_GPU_GIB = 2.0  # more than a process of ours has on an empty GPU
+USED_GPU_GIB = 2.0  # a rank of the check itself uses less
 #: Below these shares of the median a rate is slow: cores of a CPU are often shared, GPUs are not.
 SHARE = {"cpu": 0.4, "gpu": 0.8}
 

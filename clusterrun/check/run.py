@@ -106,7 +106,7 @@ def _devices(run: RunRecord, spec: Mapping[str, Any], ranks: Sequence[Mapping[st
     if not ranks:
         return Finding(UNKNOWN, "devices", "the ranks never connected to each other")
     used = {(rank["node"], str(rank["device"])) for rank in ranks if str(rank.get("device", "")).startswith("cuda")}
-    gpus = _gpus_per_node(run, spec)
+    gpus = gpus_per_node(run, spec)
     text = f"{gpus * run.nodes} GPUs expected, {len(used)} used by {len(ranks)} ranks"
     if gpus and len(used) < min(gpus, run.tasks_per_node) * run.nodes:
         action = "see the note at the top of the log, and check the nodes: clusterrun check --nodelist NODES"
@@ -196,7 +196,7 @@ def _parse_training(data: Mapping[str, Any]) -> Training:
     return Training(**parse_fields(Training, data), **flags)
 
 
-def _gpus_per_node(run: RunRecord, spec: Mapping[str, Any]) -> int:
+def gpus_per_node(run: RunRecord, spec: Mapping[str, Any]) -> int:
     """Return the GPUs that were requested on each node; --gres gives one rank to each."""
     gpus = run_record.as_int(spec.get("gpus_per_node"))
     return run.tasks_per_node if gpus is None else gpus

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -117,8 +117,13 @@ def last_rows(path: Path) -> list[dict[str, Any]]:
     except OSError:
         return []
     lines = data.split(b"\n")[:-1]  # the last line may be incomplete
+    return parse_rows(lines if size <= _TAIL else lines[1:])
+
+
+def parse_rows(lines: Iterable[bytes]) -> list[dict[str, Any]]:
+    """Return the JSON objects in lines; other lines are left out."""
     rows = []
-    for line in lines if size <= _TAIL else lines[1:]:
+    for line in lines:
         try:
             row = json.loads(line)
         except (ValueError, RecursionError):

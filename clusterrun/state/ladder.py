@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,6 +9,7 @@ from statistics import median
 from typing import Any
 
 from clusterrun.job import Outcome
+from clusterrun.records import progress
 from clusterrun.records.run_record import RunRecord
 from clusterrun.state.reconcile import RunState
 from clusterrun.submit.ladder import global_batch
@@ -148,15 +148,10 @@ def _rows(run: RunRecord) -> list[dict[str, Any]]:
             data = os.pread(file, _HEAD, 0)
     except OSError:
         return []
-    rows = []
-    for line in data.split(b"\n")[:-1]:  # the last line may be incomplete
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(row, dict) and _is_finite(row.get("step")):
-            rows.append({name: value for name, value in row.items() if _is_finite(value)})
-    return rows
+    rows = progress.parse_rows(data.split(b"\n")[:-1])  # the last line may be incomplete
+    return [
+        {name: value for name, value in row.items() if _is_finite(value)} for row in rows if _is_finite(row.get("step"))
+    ]
 
 
 def _is_finite(value: object) -> bool:

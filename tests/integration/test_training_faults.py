@@ -42,8 +42,9 @@ def full_disk(tmp_path: Path) -> Iterator[Path]:
     folder = tmp_path / "disk"
     folder.mkdir()
     mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", folder], capture_output=True)
-    if mounted.returncode:  # nothing else is a truly full disk, and only root may make one; CI is root
-        pytest.skip(f"a small file system to fill needs a user who may mount one: {mounted.stderr.decode().strip()}")
+    if mounted.returncode:  # nothing else is a truly full disk
+        reason = f"a small file system to fill needs a user who may mount one: {mounted.stderr.decode().strip()}"
+        pytest.skip(reason)  # only root may mount; CI is root, so it never skips there
     yield folder
     subprocess.run(["umount", "-l", folder], check=True)
 

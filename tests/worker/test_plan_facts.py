@@ -19,7 +19,7 @@ from tests.worker.small_training import Config, go, rows, run_env
 
 def text(tmp_path: Path) -> Path:
     file = tmp_path / "text.txt"
-    file.write_text("a long story about nothing in particular, told again and again. " * 300)
+    file.write_text("a long story about nothing in particular, repeated many times. " * 300)
     return file
 
 

@@ -98,8 +98,8 @@ def test_samples_for_a_job_skip_its_data(desk: Desk) -> None:
 )
 def test_counting_that_fails(desk: Desk, body: str, message: str, hint: str) -> None:
     timeout = "0.5" if body.startswith("sleep") else "60"
-    line, told = refused(desk, "plan", "lm", "--python", python_that(desk, body), "--timeout", timeout)
-    assert message in line and hint in told
+    line, hint_line = refused(desk, "plan", "lm", "--python", python_that(desk, body), "--timeout", timeout)
+    assert message in line and hint in hint_line
 
 
 @pytest.mark.parametrize(
@@ -127,8 +127,8 @@ def test_counting_that_fails(desk: Desk, body: str, message: str, hint: str) -> 
     ],
 )
 def test_mistakes_get_one_line(desk: Desk, words: list[str], message: str, hint: str) -> None:
-    line, told = refused(desk, "plan", *words)
-    assert message in line and hint in told
+    line, hint_line = refused(desk, "plan", *words)
+    assert message in line and hint in hint_line
 
 
 @pytest.mark.parametrize(
@@ -157,8 +157,8 @@ def test_a_job_with_wrong_options(desk: Desk) -> None:
 
 def test_a_job_with_a_script_cannot_be_counted(desk: Desk) -> None:
     desk.write("jobs/mine.toml", 'script = "train.py"\n')
-    line, told = refused(desk, "plan", "mine")
-    assert "whose data and model are unknown" in line and "--samples 29500" in told
+    line, hint_line = refused(desk, "plan", "mine")
+    assert "whose data and model are unknown" in line and "--samples 29500" in hint_line
 
 
 def test_what_was_measured_is_shown_beside_the_prediction(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,13 +191,13 @@ def test_an_architecture_with_other_names_gets_a_usual_shape() -> None:
 def test_measuring_runs_that_cannot_be(desk: Desk) -> None:
     python = python_that(desk, f"echo {shlex.quote(json.dumps(FACTS))}")
     words = ("plan", "lm", "--measure", "--python", python)
-    line, told = refused(desk, *words, "--gpus", "1,3", "--gpus-per-node", "2")
-    assert line == "3 GPUs are not a whole number of nodes with 2" and "--gpus 2" in told
-    line, told = refused(desk, *words, "--gpus", "1,64", "--gpus-per-node", "64")
-    assert line == "the data does not fill one global batch of 128" and "--micro-batch" in told
+    line, hint_line = refused(desk, *words, "--gpus", "1,3", "--gpus-per-node", "2")
+    assert line == "3 GPUs are not a whole number of nodes with 2" and "--gpus 2" in hint_line
+    line, hint_line = refused(desk, *words, "--gpus", "1,64", "--gpus-per-node", "64")
+    assert line == "the data does not fill one global batch of 128" and "--micro-batch" in hint_line
     if importlib.util.find_spec("matplotlib") is None:
-        line, told = refused(desk, *words, "--gpus", "1", "--png", "x.png")
-        assert line == "--png needs matplotlib" and "pip install matplotlib" in told
+        line, hint_line = refused(desk, *words, "--gpus", "1", "--png", "x.png")
+        assert line == "--png needs matplotlib" and "pip install matplotlib" in hint_line
 
 
 def test_a_real_job_is_counted(desk: Desk) -> None:
