@@ -17,10 +17,9 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
-
 from .distenv import DistEnv, RunEnv
 from .errors import WorkerError
+from .rendezvous import load_stores
 from .seal import Seal
 
 if TYPE_CHECKING:
@@ -38,7 +37,7 @@ class SealedStore:
     """The run's store with signed values; `store` is torch's store under our prefix."""
 
     def __init__(self, store: Store, seal: Seal) -> None:
-        self.store = PrefixStore(seal.prefix, store)
+        self.store = load_stores().PrefixStore(seal.prefix, store)
         self._whole = store
         self._seal = seal
 
@@ -89,7 +88,7 @@ def connect(dist: DistEnv, run: RunEnv, limit: float) -> SealedStore:
             time.sleep(RETRY_S)
     try:
         wait = timedelta(seconds=max(1.0, min(STORE_ANSWER_S, deadline - time.monotonic())))
-        store = TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=wait)
+        store = load_stores().TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=wait)
     except RuntimeError as error:
         raise WorkerError(f"the run's store at {host}:{port} does not answer: {_first_line(error)}") from None
     return SealedStore(store, Seal(run.secret))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import faulthandler
 import gc
+import importlib.util
 import os
 import re
 import sys
@@ -12,12 +13,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from . import distenv, launched, user_code
+from . import distenv, interfaces, joining, launched, user_code, worlds
 from .distenv import DistEnv, RunEnv
 from .end_records import describe_error
 from .errors import WorkerError, nearest
 from .exit import RankExit
+from .nvml import GpuSampler
 from .progress import Recorder, here
+from .rendezvous import load_stores
 
 if TYPE_CHECKING:
     import torch
@@ -29,6 +32,8 @@ PEER_LOST = (
 CONNECTION_LOST = re.compile(
     "closed by peer|reset by peer|Broken pipe|remote process exited"
 )  # messages of gloo and NCCL
+WHOLE_TORCH = "CLUSTERRUN_WHOLE_TORCH"  # set where torch's stores cannot be loaded alone
+GPU_DEVICES = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")  # of NVIDIA, AMD, and WSL; without them torch sees no GPU
 MODES = ("task", "script", "module", "command", "check")
 
 
@@ -96,18 +101,23 @@ def _work(request: Request, dist: DistEnv, run: RunEnv, rank_exit: RankExit) -> 
 
         stopping.expect()
         task = tasks.prepare(request.target, request.arguments, dist.world_size)
-    _need_torch()
+    _need_torch(stores_only=request.mode == "command" and not any(map(os.path.exists, GPU_DEVICES)))
     if request.mode == "check":
         from . import checks
 
         return user_code.Outcome(checks.main(dist, run))
-    from . import group, worlds
-
     rank_exit.watch = watch = worlds.GroupWatch(dist)
     here.enter("joining")
-    device = group.start(dist, run, cuda_check=request.mode != "command")
+    if request.mode == "command":
+        _join_command(dist, run)
+        rank_exit.joined = dist.master is not None
+        _prepare_user_code(dist, run, watch, in_process=False)
+        return user_code.run_command([request.target, *distenv.fill_placeholders(request.arguments, dist)])
+    from . import group
+
+    device = group.start(dist, run)
     rank_exit.joined = dist.master is not None
-    _watch_gpu(device, run, request.mode)
+    _watch_gpu(device, run)
     if request.mode == "task":
         here.enter("loading")
         if rank_exit.joined:
@@ -115,39 +125,64 @@ def _work(request: Request, dist: DistEnv, run: RunEnv, rank_exit: RankExit) -> 
         task(dist, run, device)
         group.stop()
         return user_code.Outcome(0)
-    # the user's script opens its own process group; torch refuses a second one
-    group.stop()
-    gc.freeze()
-    gc.enable()
+    group.stop()  # the user's script opens its own process group; torch refuses a second one
     group.set_default_timeout(run.pg_timeout)
-    launched.set_variables(dist, run.run_id)
-    here.enter("script")
-    watch.start(in_process=request.mode != "command")
+    _prepare_user_code(dist, run, watch, in_process=True)
     arguments = distenv.fill_placeholders(request.arguments, dist)
     if request.mode == "script":
         return user_code.run_script(request.target, arguments)
-    if request.mode == "module":
-        return user_code.run_module(request.target, arguments)
-    return user_code.run_command([request.target, *arguments])
+    return user_code.run_module(request.target, arguments)
 
 
-def _watch_gpu(device: torch.device, run: RunEnv, mode: str) -> None:
-    """Add this rank's GPU, if any, to its progress record."""
-    if device.type != "cuda" or device.index is None or run.attempt_dir is None:
+def _join_command(dist: DistEnv, run: RunEnv) -> None:
+    """Bring the ranks of a command together; neither CUDA nor a process group is opened."""
+    facts = joining.rank_facts(dist)
+    if "torch.cuda" in sys.modules:  # there are GPUs to count
+        from . import group
+
+        facts = group.find_facts(dist, ask_uuid=False)
+    plan, _ = joining.meet(dist, run, facts)
+    if dist.rank == 0:
+        joining.announce(plan, run)
+    interfaces.choose_gloo_interface(dist, run)
+    if plan["device_type"] == "cuda":
+        _sample_gpu(facts["device"], "", run)
+
+
+def _prepare_user_code(dist: DistEnv, run: RunEnv, watch: worlds.GroupWatch, in_process: bool) -> None:
+    gc.freeze()
+    gc.enable()
+    launched.set_variables(dist, run.run_id)
+    here.enter("script")
+    watch.start(in_process)
+
+
+def _watch_gpu(device: torch.device, run: RunEnv) -> None:
+    if device.type == "cuda" and device.index is not None:
+        import torch
+
+        _sample_gpu(device.index, str(getattr(torch.cuda.get_device_properties(device), "uuid", "")), run)
+
+
+def _sample_gpu(index: int, uuid: str, run: RunEnv) -> None:
+    """Add this rank's GPU to its progress record."""
+    if run.attempt_dir is not None:
+        sampler = GpuSampler(index, uuid, run.progress_interval)
+        sampler.start()
+        here.gpu = sampler.figures
+
+
+def _need_torch(stores_only: bool) -> None:
+    """Import torch, or its stores alone: a rank of a command needs the rest only to count GPUs."""
+    whole = os.environ.pop(WHOLE_TORCH, None)
+    if not stores_only or whole or importlib.util.find_spec("torch") is None:
+        try:
+            import torch.distributed  # noqa: F401
+        except ImportError as error:
+            raise WorkerError(f"{sys.executable} cannot import torch ({error}): pip install torch") from None
         return
-    import torch
-
-    from .nvml import GpuSampler
-
-    # asking torch opens CUDA, which a user's command needs for itself
-    properties = torch.cuda.get_device_properties(device) if mode != "command" else None
-    sampler = GpuSampler(device.index, str(getattr(properties, "uuid", "")), run.progress_interval)
-    sampler.start()
-    here.gpu = sampler.figures
-
-
-def _need_torch() -> None:
     try:
-        import torch.distributed  # noqa: F401
-    except ImportError as error:
-        raise WorkerError(f"{sys.executable} cannot import torch ({error}): pip install torch") from None
+        load_stores()
+    except Exception:  # another layout of torch: start again, with all of it
+        os.environ[WHOLE_TORCH] = "1"
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])

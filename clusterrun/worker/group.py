@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import fcntl
-import ipaddress
 import os
-import socket
-import struct
 import sys
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -14,45 +10,28 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as torch_dist
 
-from . import barriers, end_records, launched
 from .distenv import DistEnv, RunEnv
 from .errors import WorkerError
-from .versions import find_versions
+from .interfaces import choose_gloo_interface
+from .joining import announce, meet, rank_facts
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
 
-SIOCGIFADDR = 0x8915
-#: What start.json has of each rank, besides its device.
-ENTRY = ("rank", "local_rank", "node_rank", "node", "host", "pid", "task", "python", "torch", "nccl", "driver")
 
-
-def start(dist: DistEnv, run: RunEnv, cuda_check: bool = True) -> torch.device:
+def start(dist: DistEnv, run: RunEnv) -> torch.device:
     """Bring all ranks together and return this rank's device; raises WorkerError.
 
     Then the default process group is open (unless there is one rank without a store) and checked, and rank 0 has
-    printed the table of ranks and written start.json. With `cuda_check=False` the group is on gloo even if the job has
-    GPUs: for a child process that needs all of the GPU's memory.
+    printed the table of ranks and written start.json.
     """
-    if run.world_size not in (None, dist.world_size):
-        raise WorkerError(
-            f"the run has {run.world_size} ranks, but this step has {dist.world_size} ({dist.source} variables)"
-        )
-    facts = _facts(dist, ask_uuid=cuda_check)
-    if dist.master is None:
-        plan = barriers.make_plan([facts])
-    else:
-        board = barriers.connect(dist, run, run.join_timeout)
-        plan = barriers.join(board, dist, facts, run.join_timeout, run.node_names)
-    launched.agree(plan["ranks"])
-    on_cuda = plan["device_type"] == "cuda"
-    device = torch.device("cuda", facts["device"]) if on_cuda else torch.device("cpu")
-    if not torch.cuda.is_available() or not on_cuda:
-        os.environ.setdefault("ACCELERATE_USE_CPU", "1")  # else accelerate makes N single processes of N ranks
-    if dist.master is not None:
-        _open(board.store, dist, run, device if cuda_check else torch.device("cpu"))
+    facts = find_facts(dist)
+    plan, board = meet(dist, run, facts)
+    device = torch.device("cuda", facts["device"]) if plan["device_type"] == "cuda" else torch.device("cpu")
+    if board is not None:
+        _open(board.store, dist, run, device)
     if dist.rank == 0:
-        _announce(plan, run)
+        announce(plan, run)
     return device
 
 
@@ -77,47 +56,11 @@ def set_default_timeout(seconds: float) -> None:
             setattr(c10d, name, timedelta(seconds=seconds))
 
 
-def gloo_interface(hosts: list[str]) -> str | None:
-    """Return the network interface to the first of `hosts` that is not on loopback; None for gloo's default.
+def find_facts(dist: DistEnv, ask_uuid: bool = True) -> dict[str, Any]:
+    """Return what this rank posts at the join barrier. Device indexes count within CUDA_VISIBLE_DEVICES.
 
-    gloo listens on the address of the host's own name. If that is a loopback address (on Debian 127.0.1.1), other
-    nodes cannot connect.
+    Without `ask_uuid` CUDA is not opened: a child process needs all of the GPU's memory.
     """
-    try:
-        own = socket.gethostbyname(socket.gethostname())
-    except OSError:
-        own = "127.0.0.1"
-    return route_interface(hosts) if ipaddress.ip_address(own).is_loopback else None
-
-
-def route_interface(hosts: list[str]) -> str | None:
-    """Return the network interface to the first of `hosts` that is not on loopback, or None."""
-    for host in hosts:
-        try:
-            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-                probe.connect((host, 9))  # sends nothing: the kernel only chooses the route
-                local = probe.getsockname()[0]
-        except OSError:
-            continue
-        if not ipaddress.ip_address(local).is_loopback:
-            return _interface_of(local)
-    return None
-
-
-def _interface_of(address: str) -> str | None:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        for _, name in socket.if_nameindex():
-            try:
-                reply = fcntl.ioctl(probe.fileno(), SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
-            except OSError:
-                continue  # an interface without an IPv4 address
-            if socket.inet_ntoa(reply[20:24]) == address:
-                return name
-    return None
-
-
-def _facts(dist: DistEnv, ask_uuid: bool) -> dict[str, Any]:
-    """Return what this rank posts at the join barrier. Device indexes count within CUDA_VISIBLE_DEVICES."""
     visible = torch.cuda.device_count() if torch.cuda.is_available() else 0
     device = dist.local_rank if dist.local_rank < visible else (0 if visible == 1 else None)
     uuid = None
@@ -126,30 +69,14 @@ def _facts(dist: DistEnv, ask_uuid: bool) -> dict[str, Any]:
         # is not wanted, or torch is old, use the list of visible devices
         properties = torch.cuda.get_device_properties(device) if ask_uuid else None
         uuid = str(getattr(properties, "uuid", "")) or f"{os.environ.get('CUDA_VISIBLE_DEVICES', 'all')}#{device}"
-    return {
-        "rank": dist.rank,
-        "local_rank": dist.local_rank,
-        "node_rank": dist.node_rank,
-        "node": dist.node,
-        "host": dist.host,
-        "pid": os.getpid(),
-        "task": dist.task,
-        "visible": visible,
-        "device": device,
-        "uuid": uuid,
-        **find_versions(),
-        **launched.facts(dist),
-    }
+    return rank_facts(dist, visible, device, uuid)
 
 
 def _open(store: Store, dist: DistEnv, run: RunEnv, device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    elif dist.world_size > 1 and not os.environ.get("GLOO_SOCKET_IFNAME") and not os.environ.get("NCCL_SOCKET_IFNAME"):
-        assert dist.master is not None
-        name = gloo_interface([dist.master[0], *run.node_names])
-        if name:
-            os.environ["GLOO_SOCKET_IFNAME"] = name
+    else:
+        choose_gloo_interface(dist, run)
     torch_dist.init_process_group(
         "nccl" if device.type == "cuda" else "gloo",
         store=store,
@@ -162,28 +89,3 @@ def _open(store: Store, dist: DistEnv, run: RunEnv, device: torch.device) -> Non
     expected = dist.world_size * (dist.world_size - 1) // 2
     if total.item() != expected:
         raise WorkerError(f"the process group is broken: the sum of all ranks is {total.item()}, expected {expected}")
-
-
-def _announce(plan: dict[str, Any], run: RunEnv) -> None:
-    """Print the table of ranks, and write start.json, which maps log labels to ranks and nodes."""
-    on_cuda = plan["device_type"] == "cuda"
-    ranks = [
-        {k: r[k] for k in ENTRY if k in r} | {"device": f"cuda:{r['device']}" if on_cuda else "cpu"}
-        for r in plan["ranks"]
-    ]
-    if plan["notice"]:
-        print(f"clusterrun: {plan['notice']}")
-    kind = "NO" if len(ranks) == 1 else "MULTI_GPU" if on_cuda else "MULTI_CPU"
-    print(f"Distributed environment: {kind}")
-    print(f"Number of processes: {len(ranks)}")
-    print(f"Number of GPUs: {len(ranks) if on_cuda else 0}")
-    width = max(4, *(len(r["node"]) for r in ranks))
-    print(f"rank  {'node':<{width}}  device")
-    for r in ranks:
-        print(f"{r['rank']:>4}  {r['node']:<{width}}  {r['device']}")
-    sys.stdout.flush()
-    if run.attempt_dir is not None:
-        try:
-            end_records.write_start(run.attempt_dir, "nccl" if on_cuda else "gloo", torch.__version__, ranks)
-        except OSError as error:
-            print(f"clusterrun: cannot write start.json: {error}", file=sys.stderr)

@@ -31,7 +31,7 @@ def adopt(argv: Sequence[str]) -> Sequence[str]:
     """
     if OUTPUTS not in os.environ:
         return argv
-    launcher, *pipes = map(int, os.environ.pop(OUTPUTS).split())
+    launcher, *pipes = map(int, os.environ[OUTPUTS].split())
     die_with_parent(launcher)()
     local = int(os.environ.get("LOCAL_RANK") or 0)
     for target, pipe in zip((1, 2), pipes[2 * local :], strict=False):
@@ -70,6 +70,7 @@ def agree(ranks: Sequence[dict[str, Any]]) -> None:
 
 def set_variables(dist: DistEnv, run_id: str) -> None:
     """Set the variables of the user's code: torchrun's, or with none those that start one launcher per node."""
+    os.environ.pop(OUTPUTS, None)  # only now: a rank may start again (entry.py)
     variables = distenv.torch_variables(dist, run_id)
     if RANKS in os.environ:
         for name in variables:

@@ -160,20 +160,21 @@ def _append(path: Path, line: bytes) -> None:
         os.close(descriptor)
 
 
-def store_class() -> Any:
-    """Return torch's TCPStore without importing the rest of torch, which it does not need; raises if not possible.
+def load_stores() -> Any:
+    """Return torch's extension with the stores without importing the rest of torch, if that is not imported yet.
 
-    It takes a quarter of the import's time (0.3 s instead of 1.25 s), while the ranks need the same cores and the same
-    file system. After it has raised, this process cannot import torch any more.
+    It takes a third of the import's time. Raises if this torch cannot be loaded in parts; after that, this process
+    cannot import torch at all.
     """
-    spec = importlib.util.find_spec("torch")
-    assert spec is not None and spec.submodule_search_locations
-    for name, path in (("torch", list(spec.submodule_search_locations)), ("torch.distributed", [])):
-        stand_in = types.ModuleType(name)  # the extension looks up these two modules while it is loaded
-        stand_in.__path__ = path
-        sys.modules[name] = stand_in
-    importlib.import_module("torch._C")._c10d_init()
-    return importlib.import_module("torch._C._distributed_c10d").TCPStore
+    if "torch" not in sys.modules:
+        spec = importlib.util.find_spec("torch")
+        assert spec is not None and spec.submodule_search_locations
+        for name, path in (("torch", list(spec.submodule_search_locations)), ("torch.distributed", [])):
+            stand_in = types.ModuleType(name)  # the extension looks up these two modules while it is loaded
+            stand_in.__path__ = path
+            sys.modules[name] = stand_in
+        importlib.import_module("torch._C")._c10d_init()
+    return importlib.import_module("torch._C._distributed_c10d")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -206,7 +207,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     _publish(sock.getsockname()[1])
     _raise_descriptor_limit()
     try:
-        found = store_class()
+        found = load_stores().TCPStore
     except Exception:  # another layout of torch: restart with the open socket
         os.set_inheritable(sock.fileno(), True)
         own = sys.argv[1:] if argv is None else argv

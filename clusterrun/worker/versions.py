@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import platform
 import re
+import sys
 from pathlib import Path
-
-import torch
 
 DRIVER = Path("/proc/driver/nvidia/version")
 
@@ -15,15 +15,16 @@ def find_versions() -> dict[str, str]:
     """Return the versions of Python, torch, NCCL and the NVIDIA driver of this node; empty texts for what is absent."""
     return {
         "python": platform.python_version(),
-        "torch": torch.__version__,
+        "torch": importlib.import_module("torch.version").__version__,  # also if only torch's stores are loaded
         "nccl": _nccl(),
         "driver": _driver(DRIVER),
     }
 
 
 def _nccl() -> str:
+    torch = sys.modules["torch"]
     try:
-        found = torch.cuda.nccl.version() if torch.version.cuda else ()  # type: ignore[no-untyped-call]
+        found = torch.cuda.nccl.version() if torch.version.cuda else ()
     except Exception:  # a torch without NCCL
         return ""
     return ".".join(map(str, found)) if isinstance(found, tuple) else str(found)

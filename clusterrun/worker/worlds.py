@@ -19,9 +19,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch.distributed as torch_dist
-
 from .distenv import DistEnv
+from .rendezvous import load_stores
 
 # reports of ranks; UNUSED: it joined a group that it did not use
 JOINED, UNUSED, APART, UNKNOWN, INTERRUPTED = "joined", "unused", "apart", "unknown", "interrupted"
@@ -40,7 +39,7 @@ class GroupWatch:
         self._port = dist.master[1] if dist.master else 0
         self._flags = mmap.mmap(-1, 4)  # shared with forked children
         # a torch that was built with MPI loads it in any case
-        self._others = re.compile(OTHER_LIBRARIES + (b"" if torch_dist.is_mpi_available() else MPI_LIBRARY))
+        self._others = re.compile(OTHER_LIBRARIES + (b"" if hasattr(load_stores(), "ProcessGroupMPI") else MPI_LIBRARY))
         self._in_process = False
         self._result: bool | None = None
         self._closed = False
@@ -63,7 +62,7 @@ class GroupWatch:
             return not self._is_unused()
         if self._flags[OTHER_FLAG] or self._others.search(_maps("self")):
             return None
-        sees_keys = hasattr(torch_dist.TCPStore, "list_keys")  # type: ignore[attr-defined]
+        sees_keys = hasattr(load_stores().TCPStore, "list_keys")
         if self._flags[TORCH_FLAG]:
             return False if sees_keys else None
         return False if self._in_process else None
@@ -76,6 +75,8 @@ class GroupWatch:
 
     def _wrap_torch(self) -> bool:
         """Wrap torch's setter of the default group and its stores; return whether this torch has the setter."""
+        import torch.distributed as torch_dist
+
         c10d = torch_dist.distributed_c10d
         update: Callable[[Any], None] | None = getattr(c10d, "_update_default_pg", None)
         if update is None:
@@ -106,7 +107,8 @@ class GroupWatch:
     def _note_use(self) -> None:
         """Note whether a group that is open has run a collective."""
         with contextlib.suppress(Exception):  # a private interface, which some backends lack
-            if any(map(_collectives, torch_dist.distributed_c10d._world.pg_map)):
+            c10d = sys.modules["torch.distributed.distributed_c10d"]
+            if any(map(_collectives, c10d._world.pg_map)):
                 self._flags[USED_FLAG] = 1
 
     def _wrap_store(self, store: Any, place: int) -> None:

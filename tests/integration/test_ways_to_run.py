@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+
+import pytest
+
+from clusterrun.worker.entry import GPU_DEVICES
 
 
 def test_a_script_sees_python_as_if_alone(step: Callable) -> None:
@@ -37,6 +42,25 @@ def test_a_command_gets_the_variables_and_keeps_its_status(step: Callable) -> No
     done = step(1, 2, "command", "--", "sh", "-c", script)
     assert done.status == 9 and done.json("first_failure.json")["error"] == "sh exited with 9"
     assert done.lines(0)[-1] == "0/2 0 True"
+
+
+@pytest.mark.skipif(any(map(os.path.exists, GPU_DEVICES)), reason="GPUs are counted by all of torch")
+def test_a_rank_of_a_command_loads_only_the_stores_of_torch(step: Callable) -> None:
+    done = step(1, 2, "command", "--", "true", environ={"PYTHONPROFILEIMPORTTIME": "1"})
+    assert done.status == 0
+    assert "torch.version" in done.err and "torch.nn" not in done.err
+
+
+def test_a_torch_that_cannot_be_loaded_in_parts_is_imported_whole(step: Callable, tmp_path: Path) -> None:
+    package = tmp_path / "path" / "torch"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(
+        f"import sys\nsys.path.remove({str(package.parent)!r})\ndel sys.modules['torch']\nimport torch\n"
+    )
+    environ = {"PYTHONPATH": str(package.parent)}
+    done = step(1, 2, "command", "--", "sh", "-c", "echo $RANK ${CLUSTERRUN_WHOLE_TORCH-unset}", environ=environ)
+    assert done.status == 0, done.err
+    assert done.lines(0)[-1] == "0 unset" and done.lines(1) == ["1 unset"]
 
 
 def test_signals_reach_a_command(step: Callable) -> None:

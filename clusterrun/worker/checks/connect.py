@@ -10,7 +10,7 @@ import threading
 import time
 from typing import Any
 
-from ..group import SIOCGIFADDR, route_interface
+from ..interfaces import SIOCGIFADDR, route_interface
 from .names import is_loopback, own_addresses
 
 CONNECT_S = 5.0

@@ -1,0 +1,57 @@
+"""The network interface that gloo listens on."""
+
+from __future__ import annotations
+
+import fcntl
+import ipaddress
+import os
+import socket
+import struct
+
+from .distenv import DistEnv, RunEnv
+
+SIOCGIFADDR = 0x8915
+CHOSEN = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")  # set by the user
+
+
+def choose_gloo_interface(dist: DistEnv, run: RunEnv) -> None:
+    """Set GLOO_SOCKET_IFNAME to the interface to the other nodes if gloo's default cannot work.
+
+    gloo listens on the address of the host's own name. If that is a loopback address (on Debian 127.0.1.1), other
+    nodes cannot connect.
+    """
+    if dist.master is None or dist.world_size == 1 or any(os.environ.get(name) for name in CHOSEN):
+        return
+    try:
+        own = socket.gethostbyname(socket.gethostname())
+    except OSError:
+        own = "127.0.0.1"
+    name = route_interface([dist.master[0], *run.node_names]) if ipaddress.ip_address(own).is_loopback else None
+    if name:
+        os.environ["GLOO_SOCKET_IFNAME"] = name
+
+
+def route_interface(hosts: list[str]) -> str | None:
+    """Return the network interface to the first of `hosts` that is not on loopback, or None."""
+    for host in hosts:
+        try:
+            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+                probe.connect((host, 9))  # sends nothing: the kernel only chooses the route
+                local = probe.getsockname()[0]
+        except OSError:
+            continue
+        if not ipaddress.ip_address(local).is_loopback:
+            return _interface_of(local)
+    return None
+
+
+def _interface_of(address: str) -> str | None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            try:
+                reply = fcntl.ioctl(probe.fileno(), SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
+            except OSError:
+                continue  # an interface without an IPv4 address
+            if socket.inet_ntoa(reply[20:24]) == address:
+                return name
+    return None

@@ -1,0 +1,82 @@
+"""Bring all ranks of a run together, without a process group: the facts of each rank, the plan, and the table of ranks.
+
+Nothing here imports torch: a rank of a command needs its stores only (rendezvous.load_stores).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+from . import barriers, end_records, launched
+from .distenv import DistEnv, RunEnv
+from .errors import WorkerError
+from .versions import find_versions
+
+#: What start.json has of each rank, besides its device.
+ENTRY = ("rank", "local_rank", "node_rank", "node", "host", "pid", "task", "python", "torch", "nccl", "driver")
+
+
+def rank_facts(dist: DistEnv, visible: int = 0, device: int | None = None, uuid: str | None = None) -> dict[str, Any]:
+    """Return what this rank posts at the join barrier: its place, its versions, and its GPU, if any.
+
+    `visible` counts the GPUs that this process sees, `device` is the rank's own among them.
+    """
+    return {
+        "rank": dist.rank,
+        "local_rank": dist.local_rank,
+        "node_rank": dist.node_rank,
+        "node": dist.node,
+        "host": dist.host,
+        "pid": os.getpid(),
+        "task": dist.task,
+        "visible": visible,
+        "device": device,
+        "uuid": uuid,
+        **find_versions(),
+        **launched.facts(dist),
+    }
+
+
+def meet(dist: DistEnv, run: RunEnv, facts: dict[str, Any]) -> tuple[dict[str, Any], barriers.SealedStore | None]:
+    """Wait for all ranks, and return the plan (barriers.join) and the run's store, if any; raises WorkerError."""
+    if run.world_size not in (None, dist.world_size):
+        raise WorkerError(
+            f"the run has {run.world_size} ranks, but this step has {dist.world_size} ({dist.source} variables)"
+        )
+    board = None
+    if dist.master is None:
+        plan = barriers.make_plan([facts])
+    else:
+        board = barriers.connect(dist, run, run.join_timeout)
+        plan = barriers.join(board, dist, facts, run.join_timeout, run.node_names)
+    launched.agree(plan["ranks"])
+    if not facts["visible"] or plan["device_type"] != "cuda":
+        os.environ.setdefault("ACCELERATE_USE_CPU", "1")  # else accelerate makes N single processes of N ranks
+    return plan, board
+
+
+def announce(plan: dict[str, Any], run: RunEnv) -> None:
+    """Print the table of ranks, and write start.json, which maps log labels to ranks and nodes. Rank 0 calls it."""
+    on_cuda = plan["device_type"] == "cuda"
+    ranks = [
+        {k: r[k] for k in ENTRY if k in r} | {"device": f"cuda:{r['device']}" if on_cuda else "cpu"}
+        for r in plan["ranks"]
+    ]
+    if plan["notice"]:
+        print(f"clusterrun: {plan['notice']}")
+    kind = "NO" if len(ranks) == 1 else "MULTI_GPU" if on_cuda else "MULTI_CPU"
+    print(f"Distributed environment: {kind}")
+    print(f"Number of processes: {len(ranks)}")
+    print(f"Number of GPUs: {len(ranks) if on_cuda else 0}")
+    width = max(4, *(len(r["node"]) for r in ranks))
+    print(f"rank  {'node':<{width}}  device")
+    for r in ranks:
+        print(f"{r['rank']:>4}  {r['node']:<{width}}  {r['device']}")
+    sys.stdout.flush()
+    if run.attempt_dir is not None:
+        try:
+            end_records.write_start(run.attempt_dir, "nccl" if on_cuda else "gloo", ranks[0]["torch"], ranks)
+        except OSError as error:
+            print(f"clusterrun: cannot write start.json: {error}", file=sys.stderr)
