@@ -117,7 +117,8 @@ def match_row(row_: CauseRow, line: Line, index: int = 0) -> LogFinding | None:
             words.setdefault("node", speaker[1])
     rank = ranks[0] if ranks else int(named_rank) if named_rank and named_rank.isdigit() else rank
     words["0"] = match[0][:200]
-    return replace(make_finding(row_, index, line, words, rank), ranks=ranks)
+    finding = replace(make_finding(row_, index, line, words, rank), ranks=ranks)
+    return replace(finding, strength=max(finding.strength, Strength.HINT)) if finding.warned else finding
 
 
 def classify(text: str) -> LogFinding | None:

@@ -11,8 +11,8 @@ from typing import NamedTuple
 from clusterrun.records.rank_records import RankEnd, RankFailure
 
 READ = 4_096  # characters of a line that a pattern sees: a long line could be made to be slow
-_WARNING = re.compile(
-    r":\d+: [A-Z]\w*Warning: |\[W[\d :.]*(?:socket|TCPStore|ProcessGroupNCCL)\.cpp:\d+\]"
+_WARNING = re.compile(  # NCCL reports failures as warnings, submitit signals
+    r":\d+: [A-Z]\w*Warning: |(?<!NCCL )(?<!submitit )\bWARN(?:ING)?\b|\[W[\d :.]*(?:socket|TCPStore|ProcessGroupNCCL)\.cpp:\d+\]"
     r"(?!.*(?:server socket|\bbind\b|EADDRINUSE))"
 )
 
@@ -146,5 +146,5 @@ class LogFinding:
 
     @property
     def warned(self) -> bool:
-        """Whether the line is a warning of Python or of torch's sockets: the program continued."""
+        """Whether the line is a warning of Python, of torch's sockets or of a logger: the program continued."""
         return _WARNING.search(self.line.text[:READ]) is not None

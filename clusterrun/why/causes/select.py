@@ -248,15 +248,13 @@ def _killed_before(by_file: Sequence[Sequence[LogFinding]], near: LogFinding | N
 def _earliest(by_file: Sequence[Sequence[LogFinding]], facts: EndFacts) -> LogFinding | None:
     """Return the earliest of the strongest findings of each file, and of those the strongest; the first file wins."""
     chosen: list[LogFinding] = []
-    failed = (
-        facts.state or facts.exit_status or any(f.strength <= Strength.HANG and not f.warned for f in chain(*by_file))
-    )
+    failed = facts.state or facts.exit_status or any(f.strength <= Strength.HANG for f in chain(*by_file))
     for found in by_file if failed else [[f for f in found if not f.warned] for found in by_file]:
         serious = [f for f in found if f.strength <= Strength.HANG]
-        lasting = [f for f in serious if not f.survived] or ([] if not facts.state else serious)
+        lasting = [f for f in serious if not f.survived]
         if lasting:
             chosen.append(min(lasting, key=lambda f: f.index))
-        elif weak := [f for f in found if not f.survived or facts.state]:
+        elif weak := [f for f in found if not f.survived]:
             chosen.append(min(weak, key=lambda f: (f.strength, _later(f), f.index)))
     return min(chosen, key=lambda f: (f.strength, f.row is EXCEPTION, _later(f)), default=None)
 
