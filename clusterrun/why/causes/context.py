@@ -37,6 +37,11 @@ _NCCL_FAILED = re.compile(
     r"NCCL WARN (?P<what>(?:Cuda failure|Call to \w+ failed|failed to open CUDA IPC|NET/OFI Unable to register)"
     r".{0,200})"
 )
+#: an error that no row knows, before a crash; launchers report the crash itself
+_UNEXPLAINED = re.compile(
+    r"(?i)^(?!srun:|.*(?:\bwarn|\binfo\b|\[W|exit ?code|ChildFailed| FAILED$))"
+    r".*\b(?:error|fatal|exceeded|fail(?:ed|ure)|fault|violation)\b(?!s?[:=] ?0)"
+)
 _LAST_ERROR = re.compile(r"NCCL WARN (?P<what>(?!.*Missing|.*NCCL_).{8,200})")
 
 
@@ -71,6 +76,13 @@ def with_reason(best: LogFinding, findings: Sequence[LogFinding], logs: Sequence
         setup = next((f for f in findings if f.kind == "setup" and f.row.common and f.line is not best.line), None)
         if setup is not None:
             return replace(best, sentence=f"{best.sentence}; before that, {setup.sentence}", advice=setup.advice)
+    if best.kind == "crashed" and not best.place:
+        known = {f.line for f in findings}
+        held = next((lines for lines in logs if _holds(lines, best)), ())
+        near = [split_rank(line) for line in held[max(0, best.index - _NEAR) : best.index] if line not in known]
+        mine = [text[:200].strip() for rank, text in near if rank in (None, best.rank, *best.ranks)]
+        said = next((text for text in mine if _UNEXPLAINED.match(text)), "")
+        return replace(best, sentence=f"{best.sentence}; before that: {said}") if said else best
     if best.kind == "nccl-error":
         reason = next((why for lines in logs if _holds(lines, best) if (why := _nccl_reason(lines, best))), "")
         if not reason:  # NCCL warns in the other stream

@@ -44,7 +44,8 @@ def full_cause(best: LogFinding, findings: Sequence[LogFinding], logs: Logs, fac
             return replace(to_cause(best, facts), rank=task.rank, node=task.node, evidence=evidence)
     if best.kind == "crashed" and best.rank is not None:
         inner = next((f for f in findings if f.kind == "crashed" and f is not best and f.rank == best.rank), None)
-        return replace(to_cause(best, facts), evidence=(*evidence_lines(inner), *evidence_lines(best)))
+        cause = to_cause(with_reason(best, findings, logs), facts)
+        return replace(cause, evidence=(*evidence_lines(inner), *evidence_lines(best)))
     if best.kind == "collective-timeout":
         return _hang(best, find_absent_ranks(findings, logs, facts), facts)
     if best.kind == "worker" and not best.advice:
