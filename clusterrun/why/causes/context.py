@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from clusterrun.why.causes.match import PROGRESS
-from clusterrun.why.causes.model import Line, LogFinding, row
+from clusterrun.why.causes.model import Line, LogFinding, Strength, row
 from clusterrun.why.causes.table_gpu import BUILD
 from clusterrun.why.causes.table_python import EXCEPTION
 from clusterrun.why.causes.tracebacks import split_rank
@@ -76,6 +76,10 @@ def with_reason(best: LogFinding, findings: Sequence[LogFinding], logs: Sequence
         setup = next((f for f in findings if f.kind == "setup" and f.row.common and f.line is not best.line), None)
         if setup is not None:
             return replace(best, sentence=f"{best.sentence}; before that, {setup.sentence}", advice=setup.advice)
+    if best.row is EXCEPTION:
+        before = (f for f in findings if f.warned and f.row.strength is Strength.CAUSE and f.index < best.index)
+        warning = next((f for f in before if f.rank in (None, best.rank)), None)
+        return replace(best, sentence=f"{best.sentence}; a warning before it: {warning.sentence}") if warning else best
     if best.kind == "crashed" and not best.place:
         known = {f.line for f in findings}
         held = next((lines for lines in logs if _holds(lines, best)), ())

@@ -34,6 +34,7 @@ def fallback_cause(best: LogFinding | None, findings: Sequence[LogFinding], logs
         and best.strength is Strength.HINT
         and (facts.state or not (best.row is BARE or best.row.common) or _ends_its_log(best, logs))
         and (facts.state or not _continued(best, logs))
+        and not ((best.row.common or best.warned) and _error_after(best, findings, logs))
     ):
         return to_cause(with_reason(best, findings, logs), facts)
     silent = _silent(facts)
@@ -77,6 +78,13 @@ def _ends_its_log(found: LogFinding, logs: Logs) -> bool:
     return True
 
 
+def _error_after(found: LogFinding, findings: Sequence[LogFinding], logs: Logs) -> bool:
+    """Return whether the finding's log has a later error that no row explains: healthy jobs print the finding too."""
+    held = next((lines for lines in logs if found.line in lines[found.index : found.index + 1]), ())
+    known = {one.line for one in findings}
+    return any(_ERROR.match(line.text[:1_000]) and line not in known for line in held[found.index + 1 :])
+
+
 def _continued(found: LogFinding, logs: Logs) -> bool:
     """Return whether the finding is a warning of C++ code (``[W…``), which retries, and some log shows work."""
     work = (line for lines in logs for line in lines if _WORK.search(line.text[:1_000]))
@@ -101,7 +109,8 @@ def _unknown(findings: Sequence[LogFinding], logs: Logs, facts: EndFacts) -> Cau
     for who in dict.fromkeys((rank, None)):  # the lines of that rank if they are labelled, else any
         for one in logs:
             lines = lines or [line for line in one if line.text.strip() and who in (None, line.rank)][-_LAST:]
-    spoken = next((line for one in logs for line in one if _ERROR.search(line.text[:1_000])), None)
+    serious = {one.line for one in findings if one.strength <= Strength.HINT}  # survived, or not certain
+    spoken = next((line for one in logs for line in one if line in serious or _ERROR.match(line.text[:1_000])), None)
     if spoken is not None and spoken not in lines:
         lines = [spoken, *lines]
     whose = f"rank {rank}" if rank is not None else "the log"

@@ -12,7 +12,7 @@ from clusterrun.records.rank_records import RankEnd, RankFailure
 
 READ = 4_096  # characters of a line that a pattern sees: a long line could be made to be slow
 _WARNING = re.compile(  # NCCL reports failures as warnings, submitit signals
-    r":\d+: [A-Z]\w*Warning: |(?<!NCCL )(?<!submitit )\b(?:WARN(?:ING)?|[Rr]etrying)\b"
+    r":\d+: [A-Z]\w*Warning: |^.{0,100}(?<!NCCL )(?<!submitit )(?<!=)\b(?:WARN(?:ING)?|[Rr]etrying)\b"
     r"|\[W[\d :.]*(?:socket|TCPStore|ProcessGroupNCCL)\.cpp:\d+\]"
     r"(?!.*(?:server socket|\bbind\b|EADDRINUSE))"
 )

@@ -129,15 +129,16 @@ def test_warning_alone_is_no_failure() -> None:
     assert first_cause([lines(WARNED)], EndFacts()).kind == "none"
 
 
-@pytest.mark.parametrize(
-    ("after", "facts"),
-    [("AssertionError: no GPU", EndFacts()), ("step 1", EndFacts(state="FAILED"))],
-    ids=["error", "state"],
-)
-def test_warning_before_the_end_of_a_job_that_failed_is_its_cause(after: str, facts: EndFacts) -> None:
-    text = FRAME.format(file="a.py", line=1) + after if "Error" in after else after
-    cause = first_cause([lines(WARNED + "\n" + text)], facts)
+def test_warning_before_the_end_of_a_job_that_failed_is_its_cause() -> None:
+    cause = first_cause([lines(WARNED + "\nstep 1")], EndFacts(state="FAILED"))
     assert (cause.kind, "no NVIDIA driver" in cause.sentence) == ("no-gpu", True)
+
+
+def test_warning_before_an_exception_is_named_beside_it() -> None:
+    text = FRAME.format(file="a.py", line=1) + "AssertionError: no GPU"
+    cause = first_cause([lines(f"{WARNED}\n{text}")], EndFacts())
+    assert cause.sentence.startswith("AssertionError: no GPU; a warning before it: ")
+    assert "no NVIDIA driver" in cause.sentence
 
 
 def test_batch_too_large_that_is_left_out_is_no_failure() -> None:
