@@ -10,7 +10,7 @@ from clusterrun.why.causes.model import EndFacts, Line, LogFinding
 from clusterrun.why.causes.tracebacks import split_rank
 
 _ENQUEUED = re.compile(
-    r"(?:\[PG (?P<group>[^\]]*?) )?Rank (?P<rank>\d+)\].*?last enqueued (?:NCCL )?work: (?P<seq>-?\d+)"
+    r"(?:\[PG (?P<group>[^\]]*?) )?Rank (?P<rank>\d+)\].*?[Ll]ast enqueued (?:NCCL )?work: (?P<seq>-?\d+)"
 )
 
 
@@ -55,7 +55,7 @@ def _last_enqueued(logs: Sequence[Sequence[Line]]) -> dict[int, int]:
     seen: dict[str, dict[int, int]] = {}
     for lines in logs:
         for line in lines:
-            if "last enqueued" not in line.text:
+            if "ast enqueued" not in line.text:
                 continue
             rank, text = split_rank(line)
             match = _ENQUEUED.search(text)

@@ -53,9 +53,9 @@ FILES: tuple[CauseRow, ...] = (
         "the node cannot reach the internet[: {what}][: {url}][: {host}][: {address}][: {name}]",
         "download on the login node first (and set HF_HUB_OFFLINE=1 for Hugging Face files); many compute nodes have no internet access",
         "https://github.com/huggingface/datasets/issues/1764", "clusterrun submit … --env HF_HUB_OFFLINE=1 --env HF_HOME=PATH"),
-    row("offline", "urlopen error |connecterror: |connectionerror: ",
+    row("offline", "urlopen error |connecterror: |connectionerror: |error: tunnel connection failed",
         r"^(?!\[nltk_data\]|.*(?:WARN|[Rr]etry)).*?urlopen error (?P<what>\[Errno -\d+\].*?|\[Errno 1(?:01|10|11|13)\].*?|timed out|Tunnel connection failed.*?|_ssl\.c:\d+: The handshake operation timed out)>?$"
-        r"|(?:Connect|Connection)Error: (?P<what_too>\[Errno (?:-\d+|101|110|113)\] .*|.*(?:Name or service not known|Temporary failure in name resolution).*)",
+        r"|(?:Connect|Connection)Error: (?P<what_too>\[Errno (?:-\d+|101|110|113)\] .*|.*(?:Name or service not known|Temporary failure in name resolution).*)|Error: (?P<what_old>Tunnel connection failed: .*)",
         "the node cannot reach the internet: {what}", "download on the login node first, into a folder that the compute nodes can read (TORCH_HOME, HF_HOME); many compute nodes have no internet access",
         "https://github.com/pytorch/pytorch/issues/14701", "clusterrun submit … --env TORCH_HOME=PATH"),
     row("offline", "error loading |error downloading ", r"\[nltk_data\] Error (?:loading|downloading) (?P<what>\S+): <urlopen error.*",

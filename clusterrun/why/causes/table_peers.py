@@ -62,8 +62,8 @@ PEERS: tuple[CauseRow, ...] = (
     row("name-resolution", "cannot resolve|no address of",
         r"rendezvous: cannot resolve (?P<name>[^:]+)|clusterrun: no address of (?P<name_too>\S+) that other nodes could reach",
         "a node's name does not resolve[: {name}]", _NAME, "clusterrun/worker/rendezvous.py", "srun -N 2 getent hosts NODE"),
-    row("name-resolution", "gaierror|could not resolve hostname",
-        r"gaierror: \[Errno -?\d+\] (?P<what>.*)|ssh: Could not resolve hostname (?P<name>\S+?):",
+    row("name-resolution", "gaierror|could not resolve hostname|host not found: ",
+        r"gaierror: \[Errno -?\d+\] (?P<what>.*)|ssh: Could not resolve hostname (?P<name>\S+?):|Error: host not found: (?P<what_too>.*)",
         "a name does not resolve[: {name}][: {what}]", _NAME, "https://github.com/vllm-project/vllm/issues/2407", "srun -N 2 getent hosts NODE"),
     row("name-resolution", "cannot be retrieved (gai error", r"network addresses of \((?P<name>[^,]+), (?P<port>\d+)\) cannot be retrieved \(gai error",
         "the name {name} does not resolve", _NAME, "https://github.com/hpcaitech/ColossalAI/issues/2841", "srun -N 2 getent hosts NODE", Strength.HINT),
@@ -72,7 +72,7 @@ PEERS: tuple[CauseRow, ...] = (
         "an earlier network failure between nodes: {0}", _IB, "https://github.com/NVIDIA/nccl/issues/1814", "clusterrun submit … --exclude NODE", Strength.CONSEQUENCE),
     row("network", "got completion |got async event|got fatal event|call to ibv_|connect to |no route to host|network is unreachable",
         r"NET/IB ?P?[ :]+Got completion (?:from peer (?P<peer>\S+) )?with (?:status=|error )(?!5\b)(?P<status>\d+)"
-        r"|NET/IB.* Got (?:async|fatal) event ?: .*error|Call to ibv_(?!open_device|get_|query_)\w+ failed|NCCL WARN .*Connect to \S+ failed ?: (?!Connection re(?:fused|set)).*|No route to host"
+        r"|NET/IB.* Got (?:async|fatal) event ?: .*error|Call to ibv_(?!open_device|get_|query_)\w+ failed(?: with error .{1,60})?|NCCL WARN .*Connect to \S+ failed ?: (?!Connection re(?:fused|set)).*|No route to host"
         r"|Network is unreachable",
         "the network between nodes failed: {0}", _IB, "https://github.com/NVIDIA/nccl/issues/1664", "clusterrun submit … --exclude NODE", Strength.HINT),
     row("network", "connectfullmesh failed", r"Gloo connectFullMesh failed with (?P<what>.*)", "gloo could not connect ranks across nodes: {what}",

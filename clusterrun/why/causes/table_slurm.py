@@ -64,7 +64,7 @@ SLURM: tuple[CauseRow, ...] = (
     row("launch-failed", "invalid account or|invalid qos", r"(?:srun|sbatch|salloc): error: (?P<what>.*Invalid (?:account or account/partition combination specified|qos specification))",
         "Slurm rejected the request: {what}", "you may not use that account, partition and QOS together: sacctmgr -n show assoc user=$USER format=account,partition,qos lists yours",
         "https://github.com/ecmwf/WeatherGenerator/issues/2249", "sacctmgr -n show assoc user=$USER format=account,partition,qos"),
-    row("launch-failed", "pyxis: ", r"slurmstepd\S*: error: pyxis: (?:\[ERROR\] | {2,}(?:\[ERROR\] )?)(?P<why>(?!\[(?:INFO|WARN)\]).+)", "the container could not be started: {why}",
+    row("launch-failed", "pyxis: ", r"slurmstepd\S*: error: pyxis: (?:\[ERROR\] | {2,}(?:\[ERROR\] )?)(?P<why>(?!\[(?:INFO|WARN)\])\S.*)", "the container could not be started: {why}",
         "from enroot: for a 401, log in (enroot's .credentials) or write the image as HOST#PATH:TAG; for a 404, check the tag; an image file must exist on the nodes",
         "https://github.com/NVIDIA/pyxis/issues/168", "clusterrun logs JOB --stream err -n 30", Strength.HINT),
     row("launch-failed", "unable to create step|unable to confirm allocation|unable to allocate resources|batch job submission failed|submit/allocate failed|: fatal: ",

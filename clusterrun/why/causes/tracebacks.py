@@ -169,6 +169,7 @@ def _begin(rank: int | None, index: int, last: Raised | None, before: str) -> Ra
     raised.threaded = before.startswith("Exception in thread ")
     if last is not None:
         raised.first, raised.harmless, raised.online = last.first, last.harmless, last.online
+        raised.place = last.place if is_own(last.place.rpartition(":")[0]) else ""
         raised.cause = (last.cause or last.text) if before.strip() == _CHAINED[1] else ""
     return raised
 
@@ -219,7 +220,9 @@ def _read_line(raised: Raised, index: int, text: str) -> bool:
         raised.harmless = True  # the queue's thread prints this, and the process continues
     if caught_by.endswith("multiprocessing/util.py"):
         raised.harmless = True  # of a clean-up at the end of a process
-    raised.place, raised.index, raised.end = find_place(raised._frames), index, index
+    if not raised.place or any(is_own(file) for file, _ in raised._frames):  # else that of the chain before
+        raised.place = find_place(raised._frames)
+    raised.index = raised.end = index
     return True
 
 
