@@ -76,24 +76,29 @@ def with_reason(best: LogFinding, findings: Sequence[LogFinding], logs: Sequence
         setup = next((f for f in findings if f.kind == "setup" and f.row.common and f.line is not best.line), None)
         if setup is not None:
             return replace(best, sentence=f"{best.sentence}; before that, {setup.sentence}", advice=setup.advice)
-    if best.row is EXCEPTION:
-        before = (f for f in findings if f.warned and f.row.strength is Strength.CAUSE and f.index < best.index)
-        warning = next((f for f in before if f.rank in (None, best.rank)), None)
-        return replace(best, sentence=f"{best.sentence}; a warning before it: {warning.sentence}") if warning else best
-    if best.kind == "crashed" and not best.place:
-        known = {f.line for f in findings}
-        held = next((lines for lines in logs if _holds(lines, best)), ())
-        near = [split_rank(line) for line in held[max(0, best.index - _NEAR) : best.index] if line not in known]
-        mine = [text[:200].strip() for rank, text in near if rank in (None, best.rank, *best.ranks)]
-        said = next((text for text in mine if _UNEXPLAINED.match(text)), "")
-        return replace(best, sentence=f"{best.sentence}; before that: {said}") if said else best
     if best.kind == "nccl-error":
         reason = next((why for lines in logs if _holds(lines, best) if (why := _nccl_reason(lines, best))), "")
         if not reason:  # NCCL warns in the other stream
             warned = (_NCCL_FAILED.search(line.text[:_READ]) for lines in logs for line in lines)
             reason = next((match["what"] for match in warned if match), "")
         return replace(best, sentence=f"{best.sentence}: {reason}") if reason else best
-    return best
+    said = _said_before(best, findings, logs)
+    return replace(best, sentence=f"{best.sentence}; before that: {said}") if said else best
+
+
+def _said_before(best: LogFinding, findings: Sequence[LogFinding], logs: Sequence[Sequence[Line]]) -> str:
+    """Return what the log says before an exception or a crash that no row explains, and may be its reason."""
+    lines = next((lines for lines in logs if _holds(lines, best)), ())
+    if best.row is EXCEPTION:
+        before = (f for f in findings if f.index < best.index and f.line in lines[f.index : f.index + 1])
+        bare = (f for f in before if f.row.strength is Strength.CAUSE and not f.survived and not f.place)
+        return next((f.sentence for f in bare if f.rank in (None, best.rank)), "")
+    if best.kind == "crashed" and not best.place:
+        known = {f.line for f in findings}
+        near = [split_rank(line) for line in lines[max(0, best.index - _NEAR) : best.index] if line not in known]
+        mine = (text[:200].strip() for rank, text in near if rank in (None, best.rank, *best.ranks))
+        return next((text for text in mine if _UNEXPLAINED.match(text)), "")
+    return ""
 
 
 def _nccl_reason(lines: Sequence[Line], best: LogFinding) -> str:

@@ -12,7 +12,7 @@ from clusterrun.records.rank_records import RankEnd, RankFailure
 
 READ = 4_096  # characters of a line that a pattern sees: a long line could be made to be slow
 _WARNING = re.compile(  # NCCL reports failures as warnings, submitit signals
-    r":\d+: [A-Z]\w*Warning: |^.{0,100}(?<!NCCL )(?<!submitit )(?<!=)\b(?:WARN(?:ING)?|[Rr]etrying)\b"
+    r":\d+: [A-Z]\w*Warning: |^.{0,100}(?<!NCCL )(?<!submitit )(?<!=)\b(?:WARN(?:ING)?|INFO|DEBUG|[Rr]etrying)\b"
     r"|\[W[\d :.]*(?:socket|TCPStore|ProcessGroupNCCL)\.cpp:\d+\]"
     r"(?!.*(?:server socket|\bbind\b|EADDRINUSE))"
 )
@@ -147,5 +147,5 @@ class LogFinding:
 
     @property
     def warned(self) -> bool:
-        """Whether the line is a warning (Python's, a logger's, torch's sockets'), or says that it retries: the program continued."""
+        """Whether the line is a warning or an info, or says that something is retried: the program continued."""
         return _WARNING.search(self.line.text[:READ]) is not None

@@ -185,8 +185,9 @@ def _better_finding(
     """Return a finding that explains more than ``best``: than a time-out, an exit status or an error about NaN."""
     if best.strength is Strength.HANG:
         return _root_of_hang(by_file) or best
-    if best.kind == "file-missing":
-        return _missing_launcher(by_file) or best
+    better = _missing_launcher(by_file) if best.kind == "file-missing" else _later_exception(best, by_file)
+    if better is not None:
+        return better
     if best.kind in _BEHIND:
         behind = _BEHIND[best.kind]
         return next((f for f in findings if behind(f) and not f.survived), best)
@@ -201,6 +202,15 @@ def _better_finding(
     return turned if turned is not None and of_nan else best
 
 
+def _later_exception(best: LogFinding, by_file: Sequence[Sequence[LogFinding]]) -> LogFinding | None:
+    """Return the same rank's exception after a bare line, which other programs print too and the rank may survive."""
+    if best.place or best.kind in _ENDS or _ERROR.search(best.line.text):
+        return None
+    here = next((found for found in by_file if best in found), ())
+    later = (f for f in here if f.row is EXCEPTION and f.strength is Strength.CAUSE and f.index > best.index)
+    return next((f for f in later if f.rank == best.rank and not f.survived), None)
+
+
 def _root_of_hang(by_file: Sequence[Sequence[LogFinding]]) -> LogFinding | None:
     """Return the failure that a time-out cannot cause: ranks waited for it, even if its line comes later."""
     found = [f for f in chain(*by_file) if not f.survived and not f.warned]
@@ -210,6 +220,11 @@ def _root_of_hang(by_file: Sequence[Sequence[LogFinding]]) -> LogFinding | None:
     return next(iter(able or broken), None)
 
 
+#: how a process ended, and what its GPU, its kernel, Slurm or clusterrun report
+_ENDS = frozenset(
+    {"killed", "crashed", "gpu-fault", "cuda-assert", "host-memory", "node-failure", "launch-failed", "worker"}
+)
+_ERROR = re.compile(r"\b(?:ERROR|FATAL|CRITICAL)\b")
 _XID_OF_PROGRAMS = frozenset(("13", "31", "43", "45"))
 #: what is behind a kind of finding, even if its line comes later
 _BEHIND: dict[str, Callable[[LogFinding], bool]] = {

@@ -137,7 +137,7 @@ def test_warning_before_the_end_of_a_job_that_failed_is_its_cause() -> None:
 def test_warning_before_an_exception_is_named_beside_it() -> None:
     text = FRAME.format(file="a.py", line=1) + "AssertionError: no GPU"
     cause = first_cause([lines(f"{WARNED}\n{text}")], EndFacts())
-    assert cause.sentence.startswith("AssertionError: no GPU; a warning before it: ")
+    assert cause.sentence.startswith("AssertionError: no GPU; before that: ")
     assert "no NVIDIA driver" in cause.sentence
 
 
