@@ -1,11 +1,12 @@
 """The fixtures of tests/data/causes: a log excerpt, what is known of the job's end, and the cause that is to be named.
 
-A file is a head of ``key: value`` lines (``expect`` the kind; ``rank``, ``place`` where they matter; ``state``,
+A file is a head of ``key: value`` lines (``expect`` the kind; ``rank``, ``place``, ``says`` where they matter; ``state``,
 ``exit``, ``reason``, ``world``; ``source`` the public page or the lab it is from), then ``=== err`` and ``=== out``.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -52,11 +53,13 @@ class Fixture:
             return f"{self.name}: rank {cause.rank}, expected {self.head['rank']}"
         if "place" in self.head and cause.place != self.head["place"]:
             return f"{self.name}: at {cause.place}, expected {self.head['place']}"
+        if self.head.get("says", "") not in cause.sentence:
+            return f"{self.name}: {cause.sentence}, expected {self.head['says']}"
         return ""
 
 
 def load(path: Path) -> Fixture:
-    head, *sections = path.read_text().split("=== ")
+    head, *sections = re.split(r"(?m)^=== (?=(?:err|out|none)$)", path.read_text())
     fixture = Fixture(path.stem, dict(line.split(": ", 1) for line in head.splitlines() if line))
     for section in sections:
         stream, _, text = section.partition("\n")

@@ -141,6 +141,25 @@ def test_warning_before_an_exception_is_named_beside_it() -> None:
     assert "no NVIDIA driver" in cause.sentence
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "".join(("CUDA out of memory. Tried to allocate 2.00 GiB\n", *(f"step {n}\n" for n in range(3)))),
+        "run.sh: line 3: foo: command not found\n[trainer] fatal: lost the state of the sampler\n",
+    ],
+    ids=["survived", "broad"],
+)
+def test_line_that_healthy_jobs_print_too_is_shown_but_not_named(text: str) -> None:
+    cause = first_cause([lines(text)], EndFacts(state="FAILED", exit_status=1))
+    assert (cause.kind, cause.evidence[0].text) == ("unknown", text.splitlines()[0])
+
+
+def test_exception_after_a_bare_line_is_named_with_that_line() -> None:
+    text = "cp: error writing 'a': No space left on device\n" + FRAME.format(file="a.py", line=1) + "KeyError: 'x'"
+    cause = first_cause([lines(text)], EndFacts(state="FAILED", exit_status=1))
+    assert (cause.kind, cause.sentence) == ("exception", "KeyError: 'x'; before that: a disk is full")
+
+
 def test_batch_too_large_that_is_left_out_is_no_failure() -> None:
     text = "CUDA out of memory. Tried to allocate 2.00 GiB\nWARNING: skipping batch"
     assert first_cause([lines(text)], EndFacts()).kind == "none"
