@@ -12,7 +12,7 @@ from itertools import accumulate
 
 from clusterrun.why.causes.aborts import apply_abort_messages
 from clusterrun.why.causes.memory_units import format_excess
-from clusterrun.why.causes.model import READ, CauseRow, Line, LogFinding, Strength
+from clusterrun.why.causes.model import ENOUGH, READ, CauseRow, Line, LogFinding, Strength
 from clusterrun.why.causes.nan_series import NAN, find_nan_start
 from clusterrun.why.causes.table_files import FILES, UNRESOLVED
 from clusterrun.why.causes.table_gpu import GPU
@@ -70,7 +70,7 @@ def scan(lines: Sequence[Line]) -> list[LogFinding]:
             del found[index]  # the same failure, with local ranks only
         found[summary.index] = _summary_finding(lines[summary.index], summary)
     apply_abort_messages(found, lines)
-    findings = _mark_survived([found[index] for index in sorted(found)], lines)
+    findings = _count_work([found[index] for index in sorted(found)], lines)
     turned = find_nan_start(lines)
     if turned is not None:  # never marked as survived: the later lines of work are what shows it
         index, sentence = turned
@@ -214,31 +214,33 @@ def _summary_finding(line: Line, summary: Summary) -> LogFinding:
     return replace(finding, ranks=() if rank is None else (rank,), node=summary.host, sentence=sentence)
 
 
-def _mark_survived(findings: list[LogFinding], lines: Sequence[Line]) -> list[LogFinding]:
-    """Mark what a rank survived: three lines of work follow, or the rank skipped a batch that was too large."""
+def _count_work(findings: list[LogFinding], lines: Sequence[Line]) -> list[LogFinding]:
+    """Count the lines of work after each finding; a batch that was too large and was skipped did not end its rank."""
     if not findings:
         return findings
-    after: dict[int | None, list[int]] = {}  # rank -> the indexes of its last three lines of work, newest first
+    after: dict[int | None, list[int]] = {}  # rank -> the indexes of its last lines of work, newest first
     everybody: list[int] = []
     first = min(f.index for f in findings)
     for index in range(len(lines) - 1, first, -1):
-        if len(everybody) >= 3 and len(after) > 64:
+        if len(everybody) >= ENOUGH and len(after) > 64:
             break
         line = lines[index]
-        if PROGRESS.search(line.text) is None:
+        if PROGRESS.search(line.text) is None or _by_slurm(line):  # which names steps too
             continue
         everybody.append(index)
         mine = after.setdefault(split_rank(line)[0], [])
-        if len(mine) < 3:
+        if len(mine) < ENOUGH:
             mine.append(index)
     marked = []
     for finding in findings:
-        work = after.get(finding.rank, []) if finding.rank is not None else everybody[:3]
-        if finding.line.text.startswith("srun:") or BY_STEPD.match(finding.line.text):
-            work = []
-        survived = len(work) == 3 and work[2] > finding.index
+        work = after.get(finding.rank, []) if finding.rank is not None else everybody[:ENOUGH]
+        count = 0 if _by_slurm(finding.line) else sum(index > finding.index for index in work)
         if finding.kind == "cuda-memory":
             near = lines[finding.index : finding.index + 4]
-            survived = survived or any(_SKIPPED.search(line.text[:READ]) for line in near)
-        marked.append(replace(finding, survived=survived))
+            count = ENOUGH if any(_SKIPPED.search(line.text[:READ]) for line in near) else count
+        marked.append(replace(finding, work_after=count))
     return marked
+
+
+def _by_slurm(line: Line) -> bool:
+    return line.text.startswith("srun:") or BY_STEPD.match(line.text) is not None

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from clusterrun.records.rank_records import RankEnd, RankFailure
 
 READ = 4_096  # characters of a line that a pattern sees: a long line could be made to be slow
+ENOUGH = 12  # lines of work that show that the program continued
 _WARNING = re.compile(  # NCCL reports failures as warnings, submitit signals
     r":\d+: [A-Z]\w*Warning: |^.{0,100}(?<!NCCL )(?<!submitit )(?<!=)\b(?:WARN(?:ING)?|INFO|DEBUG|[Rr]etrying)\b"
     r"|\[W[\d :.]*(?:socket|TCPStore|ProcessGroupNCCL)\.cpp:\d+\]"
@@ -124,7 +125,7 @@ def row(kind: str, needles: str, pattern: str, sentence: str, advice: str, sourc
 class LogFinding:
     """A row that matched a line, with its texts filled in; ``index`` is the line's among those of its file.
 
-    ``survived`` is True if the same rank continued its work afterwards.
+    ``work_after`` counts the lines of work that the same rank (any rank, if unknown) prints afterwards, at most ENOUGH.
     """
 
     row: CauseRow
@@ -139,11 +140,21 @@ class LogFinding:
     place: str = ""
     strength: Strength = Strength.CAUSE
     values: Mapping[str, str] = field(default_factory=dict)
-    survived: bool = False
+    work_after: int = 0
 
     @property
     def kind(self) -> str:
         return self.row.kind
+
+    @property
+    def survived(self) -> bool:
+        """Whether its rank probably continued its work."""
+        return self.work_after >= 3
+
+    @property
+    def outlived(self) -> bool:
+        """Whether its own rank survived it; where ranks are unknown, others may print a few more lines of work."""
+        return self.survived and (self.rank is not None or self.work_after >= ENOUGH)
 
     @property
     def warned(self) -> bool:

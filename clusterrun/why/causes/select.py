@@ -266,7 +266,7 @@ def _earliest(by_file: Sequence[Sequence[LogFinding]], facts: EndFacts) -> LogFi
     failed = facts.state or facts.exit_status or any(f.strength <= Strength.HANG for f in chain(*by_file))
     for found in by_file if failed else [[f for f in found if not f.warned] for found in by_file]:
         serious = [f for f in found if f.strength <= Strength.HANG]
-        lasting = [f for f in serious if not f.survived]
+        lasting = [f for f in serious if not f.survived] or [f for f in serious if facts.state and not f.outlived]
         if lasting:
             chosen.append(min(lasting, key=lambda f: f.index))
         elif weak := [f for f in found if not f.survived]:

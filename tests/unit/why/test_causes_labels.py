@@ -144,7 +144,7 @@ def test_warning_before_an_exception_is_named_beside_it() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "".join(("CUDA out of memory. Tried to allocate 2.00 GiB\n", *(f"step {n}\n" for n in range(3)))),
+        "".join(("CUDA out of memory. Tried to allocate 2.00 GiB\n", *(f"step {n}\n" for n in range(12)))),
         "run.sh: line 3: foo: command not found\n[trainer] fatal: lost the state of the sampler\n",
     ],
     ids=["survived", "broad"],
