@@ -103,7 +103,7 @@ def render(spec: JobSpec, identity: RunIdentity, places: Places, *, local: bool 
     if identity.token not in text:
         raise TemplateError(
             f"{name}: the rendered script does not contain the run's token",
-            hint="keep the job-name and CR_TOKEN lines of the shipped template",
+            hint="keep the job-name and CLUSTERRUN_TOKEN lines of the shipped template",
         )
     return text
 
@@ -142,8 +142,8 @@ def variables(spec: JobSpec, identity: RunIdentity, places: Places, *, local: bo
         "workdir": str(places.workdir),
         "worker": str(places.worker),
         "umask": f"{places.umask:04o}",
+        "supervise": supervise_argv(spec, local=local),
         "work": (*launch_argv(spec), *work_argv(spec, identity.run_dir, places.worker.parent)),
-        "is_task": isinstance(spec.work, Task),
         "what": describe(spec),
     }
 
@@ -159,6 +159,18 @@ def work_argv(spec: JobSpec, run_dir: Path = Path(), worker: Path = Path()) -> S
             return (name,)
         case Function(_):
             return ("command", "--", spec.python, "-u", str(worker / "callable.py"), str(run_dir / PICKLES))
+
+
+def supervise_argv(spec: JobSpec, *, local: bool) -> Sequence[str]:
+    """Return the options of the job's supervisor (worker/supervisor.py)."""
+    words = ["--nodes", str(spec.nodes), "--tasks-per-node", str(spec.tasks_per_node), "--launcher", spec.launcher]
+    words += ["--pg-timeout", str(spec.pg_timeout), "--join-timeout", str(spec.join_timeout)]
+    words += ["--process-group", spec.process_group]
+    if spec.master_port:
+        words += ["--master-port", str(spec.master_port)]
+    if local and spec.time_limit:
+        words += ["--time-limit", str(spec.time_limit)]
+    return (*words, *(["--local"] if local else []), *(["--shared"] if spec.shared else []))
 
 
 def launch_argv(spec: JobSpec) -> Sequence[str]:
