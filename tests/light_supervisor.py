@@ -12,6 +12,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the job's Python may know nothing of this package
 from clusterrun.worker import claim, supervisor
 
 read = claim._read
@@ -21,7 +22,8 @@ def run_body(job: supervisor.Job, work: Sequence[str], termination: supervisor.T
     ids = {"CLUSTERRUN_JOB_ID": job.name, "CLUSTERRUN_ATTEMPT_DIR": str(job.attempt_dir)}
     body = subprocess.Popen(["bash", "-c", os.environ["LIGHT_BODY"]], env=os.environ | ids, umask=job.umask)
     termination.watch(body)
-    return body.wait()
+    status = body.wait()
+    return 128 - status if status < 0 else status
 
 
 def read_late(file: Path) -> str:

@@ -168,6 +168,10 @@ def supervise_argv(spec: JobSpec, *, local: bool) -> Sequence[str]:
     words += ["--process-group", spec.process_group]
     if spec.master_port:
         words += ["--master-port", str(spec.master_port)]
+    if spec.max_restarts and spec.launcher != "torchrun":  # torchrun restarts its ranks itself
+        words += ["--max-restarts", str(spec.max_restarts)]
+    if spec.resume_args:
+        words += ["--resume-args", spec.resume_args]
     if local and spec.time_limit:
         words += ["--time-limit", str(spec.time_limit)]
     return (*words, *(["--local"] if local else []), *(["--shared"] if spec.shared else []))
@@ -177,7 +181,7 @@ def launch_argv(spec: JobSpec) -> Sequence[str]:
     """Return the worker's arguments that start a node's ranks; empty if srun starts them."""
     if spec.launcher == "srun":
         return ()
-    restarts = ("--max-restarts", str(spec.max_restarts)) if spec.max_restarts else ()
+    restarts = ("--max-restarts", str(spec.max_restarts)) if spec.max_restarts and spec.launcher == "torchrun" else ()
     config = ("--config", spec.accelerate_config) if spec.accelerate_config else ()
     return ("launch", spec.launcher, "--ranks", str(spec.tasks_per_node), *restarts, *config, "--")
 

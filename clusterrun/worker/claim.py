@@ -54,8 +54,8 @@ def own_folders(run_dir: Path) -> None:
             )
 
 
-def claim(run_dir: Path, token: str, job: JobIdentity, mode: int) -> int:
-    """Claim the run for this start of the job, and return its epoch; `mode` is that of a new folder.
+def claim(run_dir: Path, token: str, job: JobIdentity, mode: int) -> None:
+    """Claim the run for this start of the job; `mode` is that of a new folder.
 
     Raises WorkerError, with status 75 if another job, or a later start of this one, has the run.
     """
@@ -81,7 +81,6 @@ def claim(run_dir: Path, token: str, job: JobIdentity, mode: int) -> int:
             ) from None
         os.replace(staged / "owner", owner)
         staged.rmdir()
-    return _raise_epoch(run_dir, owner, mine, job)
 
 
 def epoch_file(run_dir: Path, job: JobIdentity) -> Path:
@@ -100,12 +99,17 @@ def listed(file: Path) -> bool:
         return False
 
 
-def _raise_epoch(run_dir: Path, owner: Path, mine: str, job: JobIdentity) -> int:
+def raise_epoch(run_dir: Path, token: str, job: JobIdentity) -> int:
+    """Begin the run's next epoch: processes of an earlier one may write no more (epoch.py). Return its number.
+
+    Raises WorkerError, with status 75 if the run is no longer this start's.
+    """
     file = epoch_file(run_dir, job)
     text = _read(file).strip() if listed(file) else "0"
     if not (text.isascii() and text.isdigit()):
         raise WorkerError(f"{file} does not contain a number: {text!r}")
-    if _read(owner).strip() != mine:
+    owner = _read(run_dir / "claims" / (token + job.task) / "owner").strip()
+    if owner != f"{job.cluster} {job.job_id} {job.restart}":
         raise WorkerError(
             f"job {job.job_id} was restarted meanwhile: its earlier start (restart {job.restart}) exits.",
             status=ALREADY_RUNS,

@@ -18,9 +18,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from . import batch_host, claim, end_records
+from . import batch_host, claim, end_records, restart
 from .claim import JobIdentity, listed
 from .errors import WorkerError
+from .restart import LaunchEnd
 
 TERMINATED = 128 + signal.SIGTERM
 SAVED = 85  # stopped to be resumed. Not 0: an afterok job would start with an unfinished model
@@ -75,8 +76,7 @@ class Job:
         self.folder_mode = 0o750 if options.shared else 0o700
         self.attempt_dir = Path()
         self.launch = 0
-        self.unmarked = 0
-        self.recorded = False
+        self.workers = self.unmarked = 0
 
     @property
     def name(self) -> str:
@@ -87,15 +87,16 @@ class Job:
         """Claim the run; raises WorkerError if this job may not work in its folder."""
         self._wait_for_submission()
         claim.own_folders(self.run_dir)
-        epoch = claim.claim(self.run_dir, self.token, self.identity, self.folder_mode)
-        os.environ["CLUSTERRUN_EPOCH_FILE"] = str(claim.epoch_file(self.run_dir, self.identity))
-        os.environ["CLUSTERRUN_EPOCH"] = str(epoch)
+        claim.claim(self.run_dir, self.token, self.identity, self.folder_mode)
         self.open_attempt(0)
         end_records.write_text(self.attempt_dir / "log-start", self.options.log_start + "\n")
 
     def open_attempt(self, launch: int) -> None:
-        """Create the folder of the next launch; raises WorkerError."""
-        self.launch = launch
+        """Begin the run's next epoch, and create the folder of the launch; raises WorkerError."""
+        epoch = claim.raise_epoch(self.run_dir, self.token, self.identity)
+        os.environ["CLUSTERRUN_EPOCH_FILE"] = str(claim.epoch_file(self.run_dir, self.identity))
+        os.environ["CLUSTERRUN_EPOCH"] = str(epoch)
+        self.launch, self.unmarked = launch, 0
         attempt = f"{self.token}{self.identity.task}.{self.identity.restart}.{launch}"
         self.attempt_dir = self.run_dir / "attempts" / attempt
         with suppress(OSError):
@@ -108,12 +109,17 @@ class Job:
         if not usable:
             raise WorkerError(f"cannot write {self.attempt_dir}")
 
+    def record_launch(self, status: int, cause: str) -> None:
+        """Write launch.json: how a launch ended that is followed by another; a failure to write it changes nothing."""
+        document = {"version": end_records.VERSION, "status": status, "cause": cause, "time": time.time()}
+        with suppress(OSError):
+            end_records.write_json(self.attempt_dir / "launch.json", document)
+
     def record_end(self, status: int, by_term: bool) -> None:
         """Write end.json: how the job ended, for clusters without accounting and for jobs that Slurm has forgotten.
 
         A failure to write it does not change the job's exit status.
         """
-        self.recorded = True
         reason = due = ""
         if by_term and not self.options.local:
             reason, due = batch_host.cancel_reason(self.identity.job_id, int(self.options.log_start.split()[-1]))
@@ -134,6 +140,11 @@ class Job:
                     "time": int(time.time()),
                 },
             )
+
+    @property
+    def earlier_starts(self) -> int:
+        """How often the ranks were started before in this job; a requeue counts as one."""
+        return self.identity.restart + self.launch
 
     def _wait_for_submission(self) -> None:
         """Wait until the submission's record is visible.
@@ -165,6 +176,25 @@ class Job:
         return Path.cwd() / ".clusterrun" / "by-hand" / self.identity.job_id
 
 
+def run(job: Job, work: Sequence[str], termination: Termination) -> int:
+    """Start the ranks, again after a failure that a new start may mend, and return the job's exit status."""
+    launches: list[LaunchEnd] = []
+    while True:
+        termination.allow()
+        status = run_step(job, work, termination)
+        if status in (0, SAVED) or termination.came or not job.options.max_restarts:
+            return status
+        checkpoints = job.run_dir / "checkpoints"
+        launches.append(restart.read_launch(job.attempt_dir, checkpoints, status, job.workers))
+        reason = restart.why_not_again(launches, job.options.max_restarts)
+        if reason:
+            say(f"launch {job.launch} failed, and the ranks are not started again: {reason}; {launches[-1].cause}")
+            return status
+        say(f"launch {job.launch} failed: {launches[-1].cause}; the ranks are started again")
+        job.record_launch(status, launches[-1].cause)
+        job.open_attempt(job.launch + 1)
+
+
 def run_step(job: Job, work: Sequence[str], termination: Termination) -> int:
     """Start the ranks, wait for their end, and return the exit status of the launch; raises WorkerError."""
     nodes, address = _nodes(job)
@@ -175,7 +205,9 @@ def run_step(job: Job, work: Sequence[str], termination: Termination) -> int:
     environ = _environment(job, nodes, address, batch_host.end_time(facts))
     holder, port = _hold_port(job, address)
     environ["MASTER_PORT"] = port
-    ranks = len(nodes) * job.options.workers_per_node
+    ranks = job.workers = len(nodes) * job.options.workers_per_node
+    if job.earlier_starts:
+        work = [*work, *shlex.split(job.options.resume_args)]
     say(
         f"{os.environ.get('CLUSTERRUN_RUN_ID', '')}: job {job.name}, attempt {job.identity.restart}.{job.launch}:"
         f" {ranks} ranks on {' '.join(nodes)}, rendezvous {address}:{port}"
@@ -251,6 +283,8 @@ def _environment(job: Job, nodes: list[str], address: str, end_time: str) -> dic
         "WORLD_SIZE": str(len(nodes) * per_node),
         "CLUSTERRUN_RUN_DIR": str(job.run_dir),
         "CLUSTERRUN_JOB_ID": job.name,
+        "CLUSTERRUN_RESTART": str(job.earlier_starts),
+        "CLUSTERRUN_CHECKPOINT_DIR": str(job.run_dir / "checkpoints"),
         "CLUSTERRUN_ATTEMPT_DIR": str(job.attempt_dir),
         "CLUSTERRUN_NODES": str(len(nodes)),
         "CLUSTERRUN_NODE_NAMES": " ".join(nodes),
@@ -332,6 +366,7 @@ def _step_command(job: Job, nodes: list[str], work: Sequence[str]) -> list[str]:
     # it, complete lines are sent at once.
     return [
         "srun", f"--nodes={len(nodes)}", f"--ntasks={len(nodes) * per_node}", f"--ntasks-per-node={per_node}",
+        *(["--overlap"] if job.launch else []),  # the ended step of a lost node may still hold its resources
         "--distribution=block", *(["--label"] if label else []), "--kill-on-bad-exit=1", "--wait=0", "--export=ALL",
         *rank,
     ]  # fmt: skip
@@ -354,6 +389,8 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("--pg-timeout", default="36000")
     parser.add_argument("--join-timeout", default="600")
     parser.add_argument("--master-port", type=int)
+    parser.add_argument("--max-restarts", type=int, default=0)
+    parser.add_argument("--resume-args", default="", help="appended to the work from the second start on")
     parser.add_argument("--time-limit", type=int, default=0, help="seconds, of a local job")
     parser.add_argument("--elapsed", type=int, default=0, help="seconds since the script began")
     parser.add_argument("--local", action="store_true")
@@ -379,8 +416,7 @@ def main(argv: Sequence[str]) -> int:
         return error.status if isinstance(error, WorkerError) else 1
     status = 1
     try:
-        termination.allow()
-        status = options.ended if options.ended is not None else run_step(job, work, termination)
+        status = options.ended if options.ended is not None else run(job, work, termination)
     except Terminated:
         status = TERMINATED
     except WorkerError as error:
