@@ -15,10 +15,9 @@ from clusterrun.jobspec.render import Places, RunIdentity
 from clusterrun.jobspec.spec import Command, Work
 from clusterrun.submit.plan import WORKER
 from tests.rendered_scripts import make_script, make_spec
-from tests.submit_tools import SHIPPED
+from tests.submit_tools import SHIPPED, light_template
 
 TOKEN = "k3v7qaabcdefghij"
-LAUNCH = "\nlaunch 0\n"
 NOTHING = Command("true")
 SURROUNDINGS = ("SLURM", "CLUSTERRUN_", "MASTER_", "TORCHELASTIC_")
 
@@ -65,9 +64,10 @@ def stage(
     for name in ("submissions", "claims", "attempts"):
         (run_dir / name).mkdir(parents=True, mode=0o700)
     os.chmod(run_dir, 0o750 if options.get("shared") else 0o700)
-    template = folder / "my.j2"
-    text = SHIPPED.read_text().replace(*change) if change[0] else SHIPPED.read_text()
-    template.write_text(text.replace(LAUNCH, f"\n{body}\nCR_STATUS=0\n") if body else text)
+    template = light_template(folder, body) if body else folder / "my.j2"
+    text = (template if body else SHIPPED).read_text()
+    assert change[0] in text
+    template.write_text(text.replace(*change) if change[0] else text)
     spec = make_spec(work, python=sys.executable, template=str(template), **options)
     places = Places(workdir=folder, logs=folder, worker=WORKER, umask=umask)
     script = run_dir / "script.sh"

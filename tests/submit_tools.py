@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 import threading
@@ -16,17 +17,21 @@ from lab.cluster import Lab
 from tests.installed_command import ONE_RANK, ROOT, Job, Site, until
 
 SHIPPED = ROOT / "clusterrun" / "templates" / "sbatch.j2"
+WORKER_LINE = "CR_WORKER={{ worker | sh }}\n"
+LIGHT = ROOT / "tests" / "light_supervisor.py"
 MANY = ROOT / "tests" / "data" / "submits_many.py"
 NEVER = "--sbatch-arg=--begin=now+1hour"
 
 
-def light_template(folder: Path) -> Path:
+def light_template(folder: Path, body: str = 'echo "$CLUSTERRUN_JOB_ID" >>"$CLUSTERRUN_RUN_DIR/ran"') -> Path:
     """The shipped template without its ranks: the same identity, claim and end record; `ran` counts the real runs."""
     text = SHIPPED.read_text()
-    launch = "\nlaunch 0\n"
-    assert text.count(launch) == 1, "the template has no one line that launches the ranks"
+    assert text.count(WORKER_LINE) == 1, "the template has no one line that names the worker"
     path = folder / "light.j2"
-    path.write_text(text.replace(launch, '\necho "$CR_JOB_ID" >>"$CR_RUN_DIR/ran"\nCR_STATUS=0\n'))
+    quoted = shlex.quote(body)
+    # the newline after a block is dropped
+    light = f"CR_WORKER={shlex.quote(str(LIGHT))}\nexport LIGHT_BODY={{% raw %}}{quoted}{{% endraw %}}\n\n"
+    path.write_text(text.replace(WORKER_LINE, light))
     return path
 
 

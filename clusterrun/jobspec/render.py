@@ -103,7 +103,7 @@ def render(spec: JobSpec, identity: RunIdentity, places: Places, *, local: bool 
     if identity.token not in text:
         raise TemplateError(
             f"{name}: the rendered script does not contain the run's token",
-            hint="keep the job-name and CR_TOKEN lines of the shipped template",
+            hint="keep the job-name and CLUSTERRUN_TOKEN lines of the shipped template",
         )
     return text
 
@@ -142,8 +142,8 @@ def variables(spec: JobSpec, identity: RunIdentity, places: Places, *, local: bo
         "workdir": str(places.workdir),
         "worker": str(places.worker),
         "umask": f"{places.umask:04o}",
+        "supervise": supervise_argv(spec, local=local),
         "work": (*launch_argv(spec), *work_argv(spec, identity.run_dir, places.worker.parent)),
-        "is_task": isinstance(spec.work, Task),
         "what": describe(spec),
     }
 
@@ -161,11 +161,27 @@ def work_argv(spec: JobSpec, run_dir: Path = Path(), worker: Path = Path()) -> S
             return ("command", "--", spec.python, "-u", str(worker / "callable.py"), str(run_dir / PICKLES))
 
 
+def supervise_argv(spec: JobSpec, *, local: bool) -> Sequence[str]:
+    """Return the options of the job's supervisor (worker/supervisor.py)."""
+    words = ["--nodes", str(spec.nodes), "--tasks-per-node", str(spec.tasks_per_node), "--launcher", spec.launcher]
+    words += ["--pg-timeout", str(spec.pg_timeout), "--join-timeout", str(spec.join_timeout)]
+    words += ["--process-group", spec.process_group]
+    if spec.master_port:
+        words += ["--master-port", str(spec.master_port)]
+    if spec.max_restarts and spec.launcher != "torchrun":  # torchrun restarts its ranks itself
+        words += ["--max-restarts", str(spec.max_restarts)]
+    if spec.resume_args:
+        words += ["--resume-args", spec.resume_args]
+    if local and spec.time_limit:
+        words += ["--time-limit", str(spec.time_limit)]
+    return (*words, *(["--local"] if local else []), *(["--shared"] if spec.shared else []))
+
+
 def launch_argv(spec: JobSpec) -> Sequence[str]:
     """Return the worker's arguments that start a node's ranks; empty if srun starts them."""
     if spec.launcher == "srun":
         return ()
-    restarts = ("--max-restarts", str(spec.max_restarts)) if spec.max_restarts else ()
+    restarts = ("--max-restarts", str(spec.max_restarts)) if spec.max_restarts and spec.launcher == "torchrun" else ()
     config = ("--config", spec.accelerate_config) if spec.accelerate_config else ()
     return ("launch", spec.launcher, "--ranks", str(spec.tasks_per_node), *restarts, *config, "--")
 

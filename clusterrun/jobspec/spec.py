@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -102,6 +103,7 @@ class JobSpec:
     shared: bool = False
     launcher: str = "srun"
     max_restarts: int = 0
+    resume_args: str = ""
     accelerate_config: str = ""
     sources: Mapping[str, Value] = field(default_factory=dict, compare=False)
 
@@ -166,9 +168,22 @@ def build_spec(values: Mapping[str, Value], work: Work) -> JobSpec:
         shared=get("shared", False),
         launcher=get("launcher", "srun"),
         max_restarts=get("max-restarts", 0),
+        resume_args=_resume_args(work, get("resume-args", "")),
         accelerate_config=get("accelerate-config", ""),
         sources=dict(values),
     )
+
+
+def _resume_args(work: Work, text: str) -> str:
+    """Return --resume-args; raises RequestError for bad quoting and for work that takes no arguments."""
+    if text and not isinstance(work, Script | Module | Command):
+        raise RequestError(f"--resume-args: {work.name} resumes by itself", hint="remove --resume-args")
+    try:
+        shlex.split(text)
+    except ValueError as error:
+        hint = "quote the whole: --resume-args '--resume auto'"
+        raise RequestError(f"--resume-args {text!r}: {error}", hint=hint) from None
+    return text
 
 
 def _process_group(work: Work, require: bool, independent: bool) -> Literal["expected", "required", "independent"]:
@@ -182,13 +197,12 @@ def _process_group(work: Work, require: bool, independent: bool) -> Literal["exp
 def _check_launcher(values: Mapping[str, Value], work: Work) -> None:
     """Raise RequestError for an option of another launcher, and for work that the launcher cannot run."""
     launcher = values["launcher"].value if "launcher" in values else "srun"
-    for option, owner in (("max-restarts", "torchrun"), ("accelerate-config", "accelerate")):
-        if option in values and launcher != owner:
-            source = values[option].source
-            raise RequestError(
-                f"--{option} works only with --launcher {owner}, not {launcher} ({source})",
-                hint=f"add --launcher {owner}, or remove --{option}",
-            )
+    if "accelerate-config" in values and launcher != "accelerate":
+        source = values["accelerate-config"].source
+        raise RequestError(
+            f"--accelerate-config works only with --launcher accelerate, not {launcher} ({source})",
+            hint="add --launcher accelerate, or remove --accelerate-config",
+        )
     if launcher == "none" and "require-group" in values:
         raise RequestError(
             "--require-group cannot see the ranks of --launcher none", hint="remove --require-group, or use torchrun"

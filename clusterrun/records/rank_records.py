@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from clusterrun.records import run_record
 from clusterrun.records.run_record import RunRecord, parse_fields
 
-START, FIRST_FAILURE, STOPPED = "start.json", "first_failure.json", "stopped"
+START, FIRST_FAILURE, STOPPED, LAUNCH = "start.json", "first_failure.json", "stopped", "launch.json"
 _RANK_END = re.compile(r"rank-\d{1,7}\.end")
 
 
@@ -55,6 +55,12 @@ def load_start(attempt: Path) -> dict[str, Any] | None:
         if type(whole.get("rank")) is int and type(whole["task"]) is int and isinstance(whole.get("node"), str):
             ranks.append(whole)
     return {**start, "ranks": ranks}
+
+
+def load_restarts(attempts: Iterable[Path]) -> list[str]:
+    """Return why each launch failed after which the job started its ranks again, oldest first."""
+    found = (run_record.read_json(attempt / LAUNCH) for attempt in attempts)
+    return [str(launch.get("cause") or "unknown") for launch in found if launch is not None]
 
 
 def load_first_failure(attempt: Path) -> dict[str, Any] | None:

@@ -58,6 +58,7 @@ def state_json(state: RunState) -> dict[str, Any]:
         "nodes": job.nodes,
         "node_count": job.node_count,
         "restarts": job.restarts,
+        "failed_launches": _failed_launches(state),
         "tasks": job.tasks or None,
         "task_count": task_count(job),
         "submitted": job.submitted,
@@ -153,6 +154,7 @@ def state_lines(state: RunState, *, explain: bool = False, first: str = "") -> l
         "nodes": row["NODES"],
         **dict(job.extra),
         "attempt": f"{job.restarts + 1} ({plural(job.restarts, 'restart')})" if job.restarts else "",
+        "launch": _launch(state),
         "time": row["TIME"] + (f" of {row['LIMIT']}" if row["LIMIT"] else ""),
         "submitted": _moment(submitted(state), now),
         "started": _moment(job.started, now) if job.state != "PENDING" else "",
@@ -288,6 +290,18 @@ def _joined_group(state: RunState) -> bool | None:
     """Return whether any rank of an ended run joined a process group; None if it is not known."""
     folder = _last_attempt(state)
     return rank_records.load_any_joined_group(folder) if folder is not None else None
+
+
+def _failed_launches(state: RunState) -> list[str]:
+    """Return why each launch failed after which the job started its ranks again."""
+    if state.record is None:
+        return []
+    return rank_records.load_restarts(run_record.attempts(state.record, state.status.id.task))
+
+
+def _launch(state: RunState) -> str:
+    failed = _failed_launches(state)
+    return f"{len(failed) + 1}; the one before failed: {failed[-1]}" if failed else ""
 
 
 def _separate_ranks(state: RunState) -> str:

@@ -158,7 +158,7 @@ def torch_variables(dist: DistEnv, run_id: str) -> dict[str, str]:
         "ROLE_WORLD_SIZE": str(dist.world_size),
         "ROLE_NAME": "default",
         "TORCHELASTIC_RUN_ID": run_id,
-        "TORCHELASTIC_RESTART_COUNT": "0",
+        "TORCHELASTIC_RESTART_COUNT": os.environ.get("CLUSTERRUN_RESTART") or "0",
         "TORCHELASTIC_MAX_RESTARTS": "0",
     }
     if dist.master is None:

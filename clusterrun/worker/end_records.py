@@ -20,11 +20,16 @@ START, FIRST_FAILURE, STOPPED = "start.json", "first_failure.json", "stopped"
 LONGEST_ERROR = 500  # characters
 
 
-def write_json(path: Path, document: dict[str, Any]) -> None:
-    """Replace a JSON file atomically, as seen from any node; raises OSError."""
-    temporary = _write_temporary(path, document)
+def write_text(path: Path, text: str) -> None:
+    """Replace a file atomically, as seen from any node; a link in its place is replaced too. Raises OSError."""
+    temporary = _write_temporary(path, text)
     os.replace(temporary, path)
     _sync_folder(path.parent)
+
+
+def write_json(path: Path, document: dict[str, Any]) -> None:
+    """Replace a JSON file, as write_text does."""
+    write_text(path, json.dumps(document))
 
 
 def write_start(folder: Path, backend: str, torch_version: str, ranks: list[dict[str, Any]]) -> None:
@@ -93,7 +98,7 @@ def claim_first_failure(
         "time": time.time(),
     }
     target = folder / FIRST_FAILURE
-    temporary = _write_temporary(target, document)
+    temporary = _write_temporary(target, json.dumps(document))
     try:
         os.link(temporary, target)
     except FileExistsError:
@@ -165,10 +170,10 @@ def create(path: Path) -> int:
     return descriptor
 
 
-def _write_temporary(path: Path, document: dict[str, Any]) -> Path:
+def _write_temporary(path: Path, text: str) -> Path:
     temporary = path.parent / f".{path.name}.{os.uname().nodename}.{os.getpid()}.tmp"
     with open(create(temporary), "w") as file:
-        json.dump(document, file)
+        file.write(text)
         file.flush()
         os.fsync(file.fileno())
     return temporary

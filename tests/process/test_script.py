@@ -6,16 +6,17 @@ import os
 import shlex
 import stat
 import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
 from clusterrun.jobspec.spec import Command
-from tests.staged_script import LAUNCH, TOKEN, Staged, stage
-from tests.submit_tools import SHIPPED
+from tests.staged_script import TOKEN, Staged, stage
 
 SLURM = {"SLURM_JOB_ID": "7", "SLURM_CLUSTER_NAME": "lab", "SLURM_RESTART_COUNT": "0"}
+SOON_SHOWN = ('--script "$0"', '--shown-late 2 --script "$0"')
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="gives a folder to another user")
 
 
@@ -24,10 +25,6 @@ def modes(folder: Path) -> dict[str, str]:
     return {
         str(path.relative_to(folder)): oct(stat.S_IMODE(path.lstat().st_mode) & 0o777) for path in folder.rglob("*")
     }
-
-
-def test_the_template_has_one_line_that_launches_the_ranks() -> None:
-    assert SHIPPED.read_text().count(LAUNCH) == 1
 
 
 # -- files -----------------------------------------------------------------------------------------------------------
@@ -46,7 +43,7 @@ def test_what_the_job_makes_is_closed_and_what_the_users_code_makes_has_their_um
     made = {name: mode for name, mode in modes(run.run_dir).items() if name not in before}
     here = f"attempts/{TOKEN}.0.0"
     assert {Path(name).name for name in made} >= {
-        TOKEN, "owner", "epoch", "log-start", "log-clock", "step.pid", "step.status", "start.json", "rank-0.end",
+        TOKEN, "owner", "epoch", "log-start", "log-clock", "start.json", "rank-0.end",
         "rank-0.progress", "end.json",
     }  # fmt: skip
     for name, mode in made.items():
@@ -71,9 +68,10 @@ def test_a_setup_line_that_exits_leaves_a_closed_end_record(tmp_path: Path) -> N
 def test_links_in_the_way_of_our_files_are_replaced_and_not_followed(tmp_path: Path) -> None:
     victim = tmp_path / "victim"
     victim.write_text("mine")
-    names = [".end.json", "end.json", "step.pid", "step.status", "rank-0.end", "start.json"]
+    names = [".end.json", "end.json", "log-start", "rank-0.end", "start.json"]
     names += ["rank-0.progress", ".rank-0.progress.tmp"]
-    plant = [f'ln -sf {victim} "$CR_ATTEMPT_DIR/{name}"' for name in names]
+    attempt = f'"$CLUSTERRUN_RUN_DIR/attempts/{TOKEN}.0.0"'
+    plant = [f"mkdir -m 700 {attempt}", *(f"ln -sf {victim} {attempt}/{name}" for name in names)]
     run = stage(tmp_path, Command("true"), setup=plant)
     run.run()
     assert victim.read_text() == "mine"
@@ -100,6 +98,44 @@ def test_a_folder_that_is_a_link_is_not_worked_in(tmp_path: Path, which: str) ->
     (run.run_dir / which).symlink_to(tmp_path / "elsewhere")
     assert "is a link" in run.run(status=1)
     assert not list((tmp_path / "elsewhere").iterdir()) and not (tmp_path / "started").exists()
+
+
+# -- an end before the ranks ------------------------------------------------------------------------------------------
+
+
+def test_a_python_that_is_gone_leaves_an_end_record(tmp_path: Path) -> None:
+    run = stage(tmp_path, change=("CR_PYTHON={{ spec.python | sh }}", "CR_PYTHON=/no/python"))
+    assert "/no/python cannot run" in run.run(status=127)
+    assert run.end()["status"] == 127 and modes(run.attempt)["end.json"] == "0o600"
+
+
+def test_a_setup_line_makes_a_python_usable_that_could_not_start(tmp_path: Path) -> None:
+    line = f"ln -s {shlex.quote(sys.executable)} {tmp_path}/python"
+    run = stage(tmp_path, body="touch started", setup=[line],
+                change=("CR_PYTHON={{ spec.python | sh }}", f"CR_PYTHON={tmp_path}/python"))  # fmt: skip
+    run.run()
+    assert (tmp_path / "started").exists() and run.end()["status"] == 0
+
+
+@pytest.mark.parametrize("where", ["setup", "ranks"])
+def test_a_termination_is_recorded_wherever_the_job_is(tmp_path: Path, where: str) -> None:
+    wait = "touch up; until false; do sleep 0.05; done"
+    run = stage(tmp_path, body=wait, setup=[wait] if where == "setup" else [])
+    process = run.start()
+    while not (tmp_path / "up").exists():
+        time.sleep(0.02)
+    process.terminate()
+    process.communicate(timeout=60)
+    assert process.returncode == 143
+    assert (run.end()["status"], run.end()["signal"]) == (143, "TERM")
+
+
+def test_a_copy_that_finds_the_run_claimed_runs_no_setup_line(tmp_path: Path) -> None:
+    run = stage(tmp_path, body="true", setup=["echo x >>setup"])
+    run.run()
+    assert "already runs" in run.run({"CLUSTERRUN_LOCAL_JOB_ID": "L2"}, status=75)
+    assert (tmp_path / "setup").read_text() == "x\n"
+    assert run.end()["job"] == "L1"
 
 
 # -- epoch and log-start ---------------------------------------------------------------------------------------------
@@ -137,12 +173,7 @@ def test_an_epoch_that_is_no_number_stops_the_job(tmp_path: Path) -> None:
 
 def test_a_start_that_was_taken_over_before_its_epoch_leaves(tmp_path: Path) -> None:
     """A node stops between claim and epoch, the job starts again elsewhere, and the node comes back."""
-    marker = "    export CLUSTERRUN_EPOCH=$((10#$epoch + 1))\n"
-    run = stage(
-        tmp_path,
-        body=TELL,
-        change=(marker, marker + '    [ -z "$STALL" ] || until [ -e "$STALL" ]; do sleep 0.05; done\n'),
-    )
+    run = stage(tmp_path, body=TELL)
     stalled = run.start({"STALL": str(tmp_path / "go")})
     while not (run.run_dir / "claims" / TOKEN).exists():
         time.sleep(0.02)
@@ -186,7 +217,7 @@ def test_a_script_run_by_hand_answers_at_once(tmp_path: Path, environ: dict[str,
 
 
 def test_a_slurm_job_without_a_submission_says_so_in_the_end(tmp_path: Path) -> None:
-    run = stage(tmp_path, body="touch started", local=False, change=("CR_SHOWN_LATE=90", "CR_SHOWN_LATE=2"))
+    run = stage(tmp_path, body="touch started", local=False, change=SOON_SHOWN)
     run.submission.unlink()
     assert "was not submitted by clusterrun" in run.run(SLURM, status=2)
 
@@ -230,7 +261,7 @@ def test_end_marks_that_are_shown_31_seconds_late_are_waited_for(tmp_path: Path)
 
 
 def test_ranks_without_an_end_mark_are_counted_in_the_end_record(tmp_path: Path) -> None:
-    run, environ = marked_late(tmp_path, 60, ("CR_SHOWN_LATE=90", "CR_SHOWN_LATE=2"))
+    run, environ = marked_late(tmp_path, 60, SOON_SHOWN)
     assert "only 1 of 2 ranks say that they ended" in run.run(environ, status=1)
     assert (run.end()["status"], run.end()["unmarked"]) == (1, 1)
 

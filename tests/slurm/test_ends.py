@@ -183,9 +183,9 @@ def test_cancel_touches_what_is_meant_and_no_more(lab: Lab, three: tuple[Site, l
 
 
 def test_job_cancelled_in_its_setup_leaves_an_end_record(lab: Lab, site: Site) -> None:
-    job = site.rank("says_hello.sh", "--setup", "sleep 600")
-    lab.wait_job(job.id, "RUNNING")
-    until(job.attempts, 20, lambda: "the attempt's folder")
+    started = site.project / "started"
+    job = site.rank("says_hello.sh", "--setup", f"touch {started}; sleep 600")
+    until(started.exists, 60, lambda: "the setup line")
     site.cli("cancel", job.id)
     assert site.wait_end(job, 20)["status"] == 143
 

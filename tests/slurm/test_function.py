@@ -60,7 +60,8 @@ def test_a_callable_runs_once_per_rank_and_its_values_come_back(submit, tmp_path
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="gives a file to another user")  # chown refuses; CI is root
 def test_a_pickle_of_another_user_is_not_opened_by_the_ranks(submit, tmp_path):
-    plant = "P=$CR_RUN_DIR/submitit; until ls $P/*_submitted.pkl; do sleep 0.1; done; chown nobody $P/*_submitted.pkl"
+    until = "until ls *_submitted.pkl; do sleep 0.1; done"
+    plant = f"cd $CLUSTERRUN_RUN_DIR/submitit; {until}; chown nobody *_submitted.pkl; cd -"
     job = submit(plant)
     job.wait()
     assert "not unpickled" in job.paths.stderr.read_text()

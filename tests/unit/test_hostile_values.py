@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -107,9 +108,12 @@ def test_the_shell_reads_what_was_given(
     spec = make_spec(work(f"/x/{name}", tuple(words)), env=env, python=f"/py/{name}")
     script = make_script(spec, places=places, local=local)
     assert_shell(script)
-    exports = [line for line in script.split("\n") if line.startswith("export ")][-len(env) - 1 : -1] if env else []
+    exports = [line for line in script.split("\n") if re.match("export [A-F]=", line)]
     cd = next(line for line in script.split("\n") if line.startswith("cd "))
-    kept = [line_of(script, f"{variable}=") for variable in ("CR_PYTHON", "CR_WORKER", "CR_WORK", "CR_RUN_DIR")]
+    kept = [
+        line_of(script, f"{variable}=")
+        for variable in ("CR_PYTHON", "CR_WORKER", "CR_WORK", "export CLUSTERRUN_RUN_DIR")
+    ]
     show = "cd() { printf '%s\\0' \"$1\"; }\nshow() { printf '%s\\0' \"$@\"; }\n"
     asked = '\nshow "$CR_PYTHON" "$CR_WORKER" "${CR_WORK[@]}"\n' + "".join(f'show "${key}"\n' for key in sorted(env))
     assert bash(show + "\n".join([*kept, *exports, cd]) + asked) == [
@@ -169,7 +173,7 @@ def test_setup_is_code_and_nothing_else_is() -> None:
     script = make_script(make_spec(setup=[text], comment=text, env={"A": text}))
     assert f"{{ {text}\n" in script
     rest = script.replace(f"{{ {text}\n", "").split("\n")
-    assert all(line.startswith(("#", "export A='", "} || setup_failed")) for line in rest if "touch" in line)
+    assert all(line.startswith(("#", "export A='", "} || cr_setup_failed")) for line in rest if "touch" in line)
 
 
 def test_places_with_a_backslash_are_refused_for_logs_alone() -> None:

@@ -190,8 +190,9 @@ def _read_job_logs(state: RunState, shown: dict[str, str], search: bool = True, 
         out, err = log_paths(run.logs, job)
         # the metrics of a task show a loss that became NaN
         metrics = [path] if (path := run.run_dir / "metrics.jsonl").exists() else []
+        started_again = state.status.restarts or len(run_record.attempts(run, job.task)) > 1
         return read_logs(
-            [err, out, *metrics], world_size=run.world_size, run_id=run.run_id if state.status.restarts else "",
+            [err, out, *metrics], world_size=run.world_size, run_id=run.run_id if started_again else "",
             search=search, begin=source.begin[::-1], owners=source.owners,
         )  # fmt: skip
     paths = list(dict.fromkeys(Path(shown[key]) for key in ("StdErr", "StdOut") if shown.get(key, "").startswith("/")))

@@ -22,7 +22,7 @@ def test_submit_sends_what_render_prints(desk: Desk) -> None:
         (one, two) for one, two in zip(printed.out.split("\n"), script, strict=True) if one != two
     ]  # fmt: skip
     assert [one.partition("=")[0] for one, _ in different] == [
-        "#SBATCH --job-name", "CR_RUN_ID", "CR_RUN_DIR", "CR_TOKEN",
+        "#SBATCH --job-name", "export CLUSTERRUN_RUN_ID", "export CLUSTERRUN_RUN_DIR", "export CLUSTERRUN_TOKEN",
     ]  # fmt: skip
     (call,) = [call for call in desk.slurm.calls if call[0] == "sbatch"]
     assert call[1:] == ["--parsable", "--", f"{sent.data['run_dir']}/script.sh"]

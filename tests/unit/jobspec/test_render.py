@@ -156,7 +156,7 @@ def test_two_runs_differ_in_identity_and_name_only() -> None:
     one, two = make_script(spec).split("\n"), make_script(spec, identity=other).split("\n")
     assert len(one) == len(two)
     assert [line.partition("=")[0] for line, line2 in zip(one, two, strict=True) if line != line2] == [
-        "#SBATCH --job-name", "CR_RUN_ID", "CR_RUN_DIR", "CR_TOKEN",
+        "#SBATCH --job-name", "export CLUSTERRUN_RUN_ID", "export CLUSTERRUN_RUN_DIR", "export CLUSTERRUN_TOKEN",
     ]  # fmt: skip
 
 
@@ -193,7 +193,7 @@ def test_the_script_keeps_its_hands_off_the_users_variables() -> None:
     assigned = {line.split("=")[0].removeprefix("export ") for line in script.split("\n")
                 if line[:1].isalpha() and "=" in line.split(" ")[0] + line}  # fmt: skip
     names = {name for name in assigned if name.isidentifier() and not name.startswith("CR_")}
-    assert names <= {"A", "PATH"}
+    assert names == {"A", "CLUSTERRUN_RUN_ID", "CLUSTERRUN_RUN_DIR", "CLUSTERRUN_TOKEN"}
 
 
 # -- a template of one's own ---------------------------------------------------------------------------------------

@@ -1,0 +1,108 @@
+"""What the first node of a job asks Slurm and the network: the nodes, its own address, and why the job was ended."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+
+from .errors import WorkerError
+
+LOG_TAIL = 16_384  # bytes of the log in which Slurm's reason is looked for
+# Slurm's line in the batch script's log. Up to 24.11 it begins with slurmstepd's name, in 26.05 with the time.
+CANCELLED = re.compile(
+    rb"^(?:slurmstepd|\[[^]]*\] error: ).* CANCELLED AT [^ ]*"
+    rb"(?: DUE TO ([A-Z ]*)(?:, SEE .*)?| DUE to SIGNAL .*)? \*\*\*$",
+    re.MULTILINE,
+)
+
+
+def show_job(job_id: str, limit: float = 10.0) -> dict[str, str]:
+    """Return the fields of `scontrol show job`; none if Slurm does not answer within `limit` seconds."""
+    text = _output(["scontrol", "show", "job", "-o", job_id], limit)
+    return dict(re.findall(r"(?:^| )([A-Za-z/:]+)=(\S*)", text))
+
+
+def script_of(job_id: str) -> str:
+    """Return the path of the script that was given to sbatch; it may contain blanks."""
+    text = _output(["scontrol", "show", "job", "-o", job_id], 10.0)
+    found = re.search(r" Command=(.*) WorkDir=", text)
+    return found[1] if found else ""
+
+
+def end_time(job: dict[str, str]) -> str:
+    """Return the end of the time limit in seconds since 1970; empty if there is none or it is unknown."""
+    try:
+        return str(int(time.mktime(time.strptime(job.get("EndTime", ""), "%Y-%m-%dT%H:%M:%S"))))
+    except (ValueError, OverflowError):
+        return ""
+
+
+def node_names() -> list[str]:
+    """Return the names of the allocated nodes; raises WorkerError."""
+    nodes = _output(["scontrol", "show", "hostnames", os.environ.get("SLURM_JOB_NODELIST", "")], 60.0).split()
+    if not nodes:
+        raise WorkerError(
+            f"cannot read the node list '{os.environ.get('SLURM_JOB_NODELIST', '')}':"
+            " is scontrol on the PATH of the node?"
+        )
+    return nodes
+
+
+def head_address(node: str, nodes: int) -> str:
+    """Return the address of the first node for the other nodes; raises WorkerError.
+
+    The name comes first, because certificates and firewalls use it. If it does not resolve, or only to a loopback
+    address (Debian's 127.0.1.1), Slurm's NodeAddr is next, then the node's first own address. Never localhost: two
+    nodes would form two separate groups.
+    """
+    for address in _addresses(node):
+        found = _resolve(address)
+        if found and not (nodes > 1 and (found.startswith("127.") or found == "::1")):
+            return address
+    raise WorkerError(
+        f"no address of {node} that other nodes could reach: its name does not resolve,"
+        " and Slurm's NodeAddr is not usable"
+    )
+
+
+def _addresses(node: str) -> Iterator[str]:
+    yield node
+    found = re.search(r" NodeAddr=(\S+)", _output(["scontrol", "show", "node", "-o", node], 60.0))
+    yield found[1] if found else ""
+    yield _output(["hostname", "-I"], 60.0).partition(" ")[0].strip()
+
+
+def cancel_reason(job_id: str, log_start: int) -> tuple[str, str]:
+    """Return why a job got SIGTERM: Slurm's reason for its state, and the cause in Slurm's line in the log.
+
+    SIGTERM has no reason. The job's state shows a time limit; Slurm's line in the script's log also shows a requeue, a
+    preemption and a node failure. Only this start's part of the log counts, from byte `log_start` on.
+    """
+    reason = show_job(job_id, 3.0).get("Reason", "")
+    try:
+        with open("/proc/self/fd/2", "rb") as log:
+            size = os.fstat(log.fileno()).st_size
+            log.seek(max(log_start, size - LOG_TAIL))
+            found = CANCELLED.findall(log.read(LOG_TAIL))
+    except OSError:
+        found = []
+    return reason, found[-1].decode() if found else ""
+
+
+def _resolve(address: str) -> str:
+    try:
+        return str(socket.getaddrinfo(address, None, type=socket.SOCK_STREAM)[0][4][0]) if address else ""
+    except OSError:
+        return ""
+
+
+def _output(command: list[str], limit: float) -> str:
+    try:
+        done = subprocess.run(command, check=False, stdin=subprocess.DEVNULL, capture_output=True, timeout=limit)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.decode(errors="replace")

@@ -1,0 +1,128 @@
+"""The claim on a run: one job may work in its folder, and only the newest start of that job may write checkpoints.
+
+A claim makes a submission that was sent twice run once. The job that renames its folder to the run's token first owns
+it; the other exits before it uses a GPU or a checkpoint of the run. A job that Slurm restarts renews its own claim.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from .end_records import write_text
+from .errors import WorkerError
+
+ALREADY_RUNS = 75
+
+
+@dataclass(frozen=True)
+class JobIdentity:
+    """Which job of which cluster runs, and how often it was restarted; `task` is `_N` in an array, else empty."""
+
+    cluster: str
+    job_id: str
+    task: str
+    restart: int
+
+    @classmethod
+    def resolve(cls, environ: Mapping[str, str]) -> JobIdentity:
+        """Read the variables of Slurm or of the local scheduler; the job id is `none` for a script run by hand."""
+        task = environ.get("SLURM_ARRAY_TASK_ID")
+        return cls(
+            cluster=environ.get("SLURM_CLUSTER_NAME") or "local",
+            job_id=environ.get("SLURM_JOB_ID") or environ.get("CLUSTERRUN_LOCAL_JOB_ID") or "none",
+            task=f"_{task}" if task else "",
+            restart=int(environ.get("SLURM_RESTART_COUNT") or 0),
+        )
+
+
+def own_folders(run_dir: Path) -> None:
+    """Create the run's folders. A link or another user's folder could redirect its files: raises WorkerError then."""
+    for folder in (run_dir, run_dir / "claims", run_dir / "attempts"):
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise WorkerError(f"cannot create {folder}: {error.strerror}") from None
+        if folder.is_symlink() or folder.lstat().st_uid != os.geteuid():
+            raise WorkerError(
+                f"{folder} is a link or belongs to another user, so nothing was started.\n"
+                "clusterrun: hint: submit the job again from a folder that only you can write to"
+            )
+
+
+def claim(run_dir: Path, token: str, job: JobIdentity, mode: int) -> None:
+    """Claim the run for this start of the job; `mode` is that of a new folder.
+
+    Raises WorkerError, with status 75 if another job, or a later start of this one, has the run.
+    """
+    claims, name = run_dir / "claims", token + job.task
+    mine = f"{job.cluster} {job.job_id} {job.restart}"
+    try:
+        staged = Path(tempfile.mkdtemp(prefix=".", dir=claims))
+        staged.chmod(mode)
+        write_text(staged / "owner", mine + "\n")
+    except OSError as error:
+        raise WorkerError(f"cannot write the claim in {claims}: {error.strerror}") from None
+    owner = claims / name / "owner"
+    try:
+        os.rename(staged, claims / name)
+    except OSError:
+        cluster, job_id, restart = [*_read(owner).split(), "", "", ""][:3]
+        if (cluster, job_id) != (job.cluster, job.job_id) or job.restart < int(restart or 0):
+            shutil.rmtree(staged)
+            raise WorkerError(
+                f"job {job_id} (restart {restart}) already runs {run_dir.name}:"
+                f" this copy, job {job.job_id} (restart {job.restart}), exits.",
+                status=ALREADY_RUNS,
+            ) from None
+        os.replace(staged / "owner", owner)
+        staged.rmdir()
+
+
+def epoch_file(run_dir: Path, job: JobIdentity) -> Path:
+    """Return the file with the run's epoch (epoch.py); each task of an array has its own."""
+    return run_dir / f"epoch{job.task}"
+
+
+def listed(file: Path) -> bool:
+    """Return whether a file exists.
+
+    NFS may remember "no such file" for a minute, but asks the server when it opens a folder.
+    """
+    try:
+        return file.name in os.listdir(file.parent)
+    except OSError:
+        return False
+
+
+def raise_epoch(run_dir: Path, token: str, job: JobIdentity) -> int:
+    """Begin the run's next epoch: processes of an earlier one may write no more (epoch.py). Return its number.
+
+    Raises WorkerError, with status 75 if the run is no longer this start's.
+    """
+    file = epoch_file(run_dir, job)
+    text = _read(file).strip() if listed(file) else "0"
+    if not (text.isascii() and text.isdigit()):
+        raise WorkerError(f"{file} does not contain a number: {text!r}")
+    owner = _read(run_dir / "claims" / (token + job.task) / "owner").strip()
+    if owner != f"{job.cluster} {job.job_id} {job.restart}":
+        raise WorkerError(
+            f"job {job.job_id} was restarted meanwhile: its earlier start (restart {job.restart}) exits.",
+            status=ALREADY_RUNS,
+        )
+    try:
+        write_text(file, f"{int(text) + 1}\n")
+    except OSError as error:
+        raise WorkerError(f"cannot write {file}: {error.strerror}") from None
+    return int(text) + 1
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text(errors="replace")
+    except OSError:
+        return ""

@@ -1,0 +1,86 @@
+"""Whether the ranks are started again after a launch that failed, and the line that says why. Standard library only.
+
+A launch is started again in the same allocation: ranks are lost to signals, networks and devices. It is not where a
+new start would only fail again: a bad request, a missing package, the same error at the same step as before.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+NEVER_AGAIN = {2: "the request is wrong", 93: "the program exited with 93, its sign for no restart"}
+USERS_MISTAKE = re.compile(r"(ImportError|ModuleNotFoundError|SyntaxError|IndentationError|NameError)\b|exited\b")
+LOST_PEER = re.compile(r"closed by peer|reset by peer|Broken pipe|lost the connection|NCCL error|DistBackendError")
+WITHOUT_PROGRESS = 3  # launches
+LONGEST_CAUSE = 160
+
+
+@dataclass(frozen=True)
+class LaunchEnd:
+    """How a launch ended: its status, a line of cause, and how far it came.
+
+    `error` is that of the rank that failed first, empty if none reported one or its cause is a lost peer. `step` is
+    rank 0's last known step, `checkpoint` the newest checkpoint's; None if there is none.
+    """
+
+    status: int
+    cause: str
+    error: str = ""
+    step: int | None = None
+    checkpoint: int | None = None
+
+
+def read_launch(attempt_dir: Path, checkpoints: Path, status: int, ranks: int) -> LaunchEnd:
+    """Return the end of the launch whose records are in `attempt_dir`; what cannot be read counts as absent."""
+    first = _read(attempt_dir / "first_failure.json")
+    lost = [rank for rank in range(ranks) if not (attempt_dir / f"rank-{rank}.end").exists()]
+    error = str(first.get("error", ""))
+    if lost:
+        cause, error = f"{_name(lost)} ended without a record: killed, or on a node that was lost", ""
+    elif error:
+        cause = f"rank {first.get('rank')} on {first.get('node')}: {error}"
+        error = "" if LOST_PEER.search(error) or error.endswith("SIGKILL") else error
+    else:
+        cause = f"the step ended with status {status}"
+    step = _read(attempt_dir / "rank-0.progress").get("step")
+    return LaunchEnd(status, cause[:LONGEST_CAUSE], error, step if isinstance(step, int) else None, newest(checkpoints))
+
+
+def why_not_again(launches: Sequence[LaunchEnd], most: int) -> str:
+    """Return why the ranks are not started again after these launches; empty if they are."""
+    last = launches[-1]
+    if last.status in NEVER_AGAIN:
+        return NEVER_AGAIN[last.status]
+    if USERS_MISTAKE.match(last.error):
+        return "a new start cannot mend this error"
+    if len(launches) > 1 and last.error and (last.error, last.step) == (launches[-2].error, launches[-2].step):
+        return "the launch before failed with the same error at the same step"
+    if len(launches) > most:
+        return f"--max-restarts {most}"
+    recent = {launch.checkpoint for launch in launches[-WITHOUT_PROGRESS:]}
+    if len(launches) >= WITHOUT_PROGRESS and last.checkpoint is not None and len(recent) == 1:
+        return f"no progress: {WITHOUT_PROGRESS} launches without a newer checkpoint"
+    return ""
+
+
+def newest(checkpoints: Path) -> int | None:
+    """Return the step of the newest checkpoint in a folder, None if there is none."""
+    steps = [int(path.name[5:]) for path in checkpoints.glob("step-*") if path.name[5:].isdigit()]
+    return max(steps, default=None)
+
+
+def _name(ranks: Sequence[int]) -> str:
+    return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks[:8]))}{' …' * (len(ranks) > 8)}"
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}

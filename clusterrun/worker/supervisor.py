@@ -1,0 +1,427 @@
+"""The batch script's last command: claim the run, start its ranks, and record how they ended. Standard library only.
+
+`python __main__.py supervise OPTIONS -- WORK` runs on the first node of a job, or on this machine for the local
+scheduler. The run's ids are in the environment, so that no other user sees the token in the process list.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import select
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from . import batch_host, claim, end_records, restart
+from .claim import JobIdentity, listed
+from .errors import WorkerError
+from .restart import LaunchEnd
+
+TERMINATED = 128 + signal.SIGTERM
+SAVED = 85  # stopped to be resumed. Not 0: an afterok job would start with an unfinished model
+RENDEZVOUS_S = 60.0
+ENDING = ("COMPLETING", "CANCELLED", "TIMEOUT", "PREEMPTED", "NODE_FAIL")  # Slurm's states of a job that was ended
+HERE = Path(__file__).parent
+
+
+class Terminated(BaseException):
+    """SIGTERM came while no ranks were running."""
+
+
+class Termination:
+    """SIGTERM: kept until the job may act on it, and forwarded to the step if one is running."""
+
+    def __init__(self) -> None:
+        self.came = False
+        self.step: subprocess.Popen[bytes] | None = None
+        self.may_raise = False
+        signal.signal(signal.SIGTERM, self._on_term)
+
+    def _on_term(self, signum: int, frame: object) -> None:
+        self.came = True
+        if self.step is not None:
+            self.step.send_signal(signal.SIGTERM)
+        elif self.may_raise:
+            raise Terminated
+
+    def allow(self, may_raise: bool = True) -> None:
+        """From now on raise Terminated at a SIGTERM, or for one that came before; or keep it again."""
+        self.may_raise = may_raise
+        if may_raise and self.came:
+            raise Terminated
+
+    def watch(self, step: subprocess.Popen[bytes]) -> None:
+        """Forward SIGTERM to the step, also one that came before."""
+        self.step = step
+        if self.came:
+            step.send_signal(signal.SIGTERM)
+
+
+class Job:
+    """One start of the job: its ids and options, and what it records."""
+
+    def __init__(self, options: argparse.Namespace, umask: int) -> None:
+        environ = os.environ
+        self.options = options
+        self.umask = umask  # the user's, for the ranks
+        self.identity = JobIdentity.resolve(environ)
+        self.run_dir = Path(environ.get("CLUSTERRUN_RUN_DIR") or "")
+        self.token = environ.get("CLUSTERRUN_TOKEN") or ""
+        self.folder_mode = 0o750 if options.shared else 0o700
+        self.attempt_dir = Path()
+        self.launch = 0
+        self.workers = self.unmarked = 0
+
+    @property
+    def name(self) -> str:
+        """The job's id with its array task."""
+        return self.identity.job_id + self.identity.task
+
+    def begin(self) -> None:
+        """Claim the run; raises WorkerError if this job may not work in its folder."""
+        self._wait_for_submission()
+        claim.own_folders(self.run_dir)
+        claim.claim(self.run_dir, self.token, self.identity, self.folder_mode)
+        self.open_attempt(0)
+        end_records.write_text(self.attempt_dir / "log-start", self.options.log_start + "\n")
+
+    def open_attempt(self, launch: int) -> None:
+        """Begin the run's next epoch, and create the folder of the launch; raises WorkerError."""
+        epoch = claim.raise_epoch(self.run_dir, self.token, self.identity)
+        os.environ["CLUSTERRUN_EPOCH_FILE"] = str(claim.epoch_file(self.run_dir, self.identity))
+        os.environ["CLUSTERRUN_EPOCH"] = str(epoch)
+        self.launch, self.unmarked = launch, 0
+        attempt = f"{self.token}{self.identity.task}.{self.identity.restart}.{launch}"
+        self.attempt_dir = self.run_dir / "attempts" / attempt
+        with suppress(OSError):
+            self.attempt_dir.mkdir(mode=self.folder_mode)
+        try:
+            found = self.attempt_dir.lstat()
+            usable = self.attempt_dir.is_dir() and not self.attempt_dir.is_symlink() and found.st_uid == os.geteuid()
+        except OSError:
+            usable = False
+        if not usable:
+            raise WorkerError(f"cannot write {self.attempt_dir}")
+
+    def record_launch(self, status: int, cause: str) -> None:
+        """Write launch.json: how a launch ended that is followed by another; a failure to write it changes nothing."""
+        document = {"version": end_records.VERSION, "status": status, "cause": cause, "time": time.time()}
+        with suppress(OSError):
+            end_records.write_json(self.attempt_dir / "launch.json", document)
+
+    def record_end(self, status: int, by_term: bool) -> None:
+        """Write end.json: how the job ended, for clusters without accounting and for jobs that Slurm has forgotten.
+
+        A failure to write it does not change the job's exit status.
+        """
+        reason = due = ""
+        if by_term and not self.options.local:
+            reason, due = batch_host.cancel_reason(self.identity.job_id, int(self.options.log_start.split()[-1]))
+        with suppress(OSError):
+            end_records.write_json(
+                self.attempt_dir / "end.json",
+                {
+                    "version": end_records.VERSION,
+                    "status": status,
+                    "signal": "TERM" if by_term else "",
+                    "reason": reason,
+                    "due": due,
+                    "unmarked": self.unmarked,
+                    "cluster": self.identity.cluster,
+                    "job": self.name,
+                    "restart": self.identity.restart,
+                    "launch": self.launch,
+                    "time": int(time.time()),
+                },
+            )
+
+    @property
+    def earlier_starts(self) -> int:
+        """How often the ranks were started before in this job; a requeue counts as one."""
+        return self.identity.restart + self.launch
+
+    def _wait_for_submission(self) -> None:
+        """Wait until the submission's record is visible.
+
+        A script run by hand has none, so its records would describe a job that clusterrun never submitted: raises
+        WorkerError, unless CLUSTERRUN_FORCE is 1.
+        """
+        record = self.run_dir / "submissions" / f"{self.token}.json"
+        until = time.monotonic() + self.options.shown_late
+        while self.identity.job_id == "none" or not listed(record):
+            # do not wait outside a Slurm job, or in a script from `render`
+            rendered = self.token == "TOKEN"  # noqa: S105  (what `render` prints, no secret)
+            if "SLURM_JOB_ID" not in os.environ or rendered or time.monotonic() >= until:
+                self.run_dir = self._folder_by_hand()
+                return
+            time.sleep(1)
+
+    def _folder_by_hand(self) -> Path:
+        if os.environ.get("CLUSTERRUN_FORCE") != "1":
+            shell, script = "bash", self.options.script
+            if Path(script).name == "slurm_script":  # Slurm's copy, which is gone after the job
+                shell, script = "sbatch", batch_host.script_of(self.identity.job_id)
+            raise WorkerError(
+                "this script was not submitted by clusterrun, so nothing was started.\n"
+                "clusterrun: hint: use 'clusterrun submit', or run this script anyway:"
+                f" CLUSTERRUN_FORCE=1 {shell} {shlex.quote(script)}",
+                status=2,
+            )
+        return Path.cwd() / ".clusterrun" / "by-hand" / self.identity.job_id
+
+
+def run(job: Job, work: Sequence[str], termination: Termination) -> int:
+    """Start the ranks, again after a failure that a new start may mend, and return the job's exit status."""
+    launches: list[LaunchEnd] = []
+    while True:
+        termination.allow()
+        status = run_step(job, work, termination)
+        if status in (0, SAVED) or termination.came or not job.options.max_restarts:
+            return status
+        checkpoints = job.run_dir / "checkpoints"
+        launches.append(restart.read_launch(job.attempt_dir, checkpoints, status, job.workers))
+        reason = restart.why_not_again(launches, job.options.max_restarts)
+        if reason:
+            say(f"launch {job.launch} failed, and the ranks are not started again: {reason}; {launches[-1].cause}")
+            return status
+        say(f"launch {job.launch} failed: {launches[-1].cause}; the ranks are started again")
+        job.record_launch(status, launches[-1].cause)
+        job.open_attempt(job.launch + 1)
+
+
+def run_step(job: Job, work: Sequence[str], termination: Termination) -> int:
+    """Start the ranks, wait for their end, and return the exit status of the launch; raises WorkerError."""
+    nodes, address = _nodes(job)
+    facts = {} if job.options.local else batch_host.show_job(job.identity.job_id)
+    if facts.get("JobState") in ENDING:  # SIGTERM came while this program was being started
+        termination.came = True
+        raise Terminated
+    environ = _environment(job, nodes, address, batch_host.end_time(facts))
+    holder, port = _hold_port(job, address)
+    environ["MASTER_PORT"] = port
+    ranks = job.workers = len(nodes) * job.options.workers_per_node
+    if job.earlier_starts:
+        work = [*work, *shlex.split(job.options.resume_args)]
+    say(
+        f"{os.environ.get('CLUSTERRUN_RUN_ID', '')}: job {job.name}, attempt {job.identity.restart}.{job.launch}:"
+        f" {ranks} ranks on {' '.join(nodes)}, rendezvous {address}:{port}"
+    )
+    umask = job.umask | (0o022 if _is_task(work) else 0)  # built-in tasks write into the run's folder
+    termination.allow(may_raise=False)
+    try:
+        try:
+            step = subprocess.Popen(_step_command(job, nodes, work), env=environ, stdin=subprocess.DEVNULL, umask=umask)
+        except OSError as error:
+            raise WorkerError(f"cannot start the ranks: {error.filename}: {error.strerror}") from None
+        termination.watch(step)
+        status = step.wait()
+        termination.step = None
+    finally:
+        # it ignores TERM, which scancel and a requeue send to all processes here, because ranks that are still saving
+        # use its store. It has nothing to clean up, so KILL is safe.
+        holder.kill()
+        holder.wait()
+    for dump in job.attempt_dir.glob("flight_recorder_*"):  # torch writes them with the ranks' umask
+        with suppress(OSError):
+            dump.chmod(dump.stat().st_mode & ~0o022)
+    return _judge(job, 128 - status if status < 0 else status, ranks)
+
+
+def _is_task(work: Sequence[str]) -> bool:
+    return "task" in (work[0], *(work[work.index("--") + 1 :][:1] if work[0] == "launch" else ()))
+
+
+def _judge(job: Job, status: int, ranks: int) -> int:
+    """Return the launch's status from the step's.
+
+    Status 0 of the step does not prove success (srun exits 0 after a node failure), so every rank writes an end record.
+    A shared file system may show those of other nodes late.
+    """
+    if status != 0:
+        return status
+    until = time.monotonic() + job.options.shown_late
+    while True:
+        ended = [name for name in os.listdir(job.attempt_dir) if name.startswith("rank-") and name.endswith(".end")]
+        job.unmarked = ranks - len(ended)
+        if job.unmarked <= 0 or time.monotonic() >= until:
+            break
+        time.sleep(1)
+    if job.unmarked > 0:
+        say(
+            f"the step ended with status 0, but only {len(ended)} of {ranks} ranks say that they ended:"
+            " a node or a rank was lost"
+        )
+        return 1
+    return SAVED if (job.attempt_dir / end_records.STOPPED).exists() else 0
+
+
+def _nodes(job: Job) -> tuple[list[str], str]:
+    """Return the nodes' names and the first one's address; local nodes are groups of processes on this machine."""
+    if job.options.local:
+        return [f"local{i}" for i in range(job.options.nodes)], "127.0.0.1"
+    nodes = batch_host.node_names()
+    return nodes, batch_host.head_address(nodes[0], len(nodes))
+
+
+def _environment(job: Job, nodes: list[str], address: str, end_time: str) -> dict[str, str]:
+    """Return the environment of the ranks; what the user has set for NCCL, torch and OpenMP stays.
+
+    `end_time` is the end of a Slurm job's time limit, in seconds since 1970: built-in tasks save and stop before it.
+    """
+    options, environ = job.options, dict(os.environ)
+    per_node = options.workers_per_node
+    environ |= {
+        # a module must not replace the job's Python
+        "PATH": f"{Path(sys.executable).parent}:{environ.get('PATH', '')}",
+        "MASTER_ADDR": address,
+        "WORLD_SIZE": str(len(nodes) * per_node),
+        "CLUSTERRUN_RUN_DIR": str(job.run_dir),
+        "CLUSTERRUN_JOB_ID": job.name,
+        "CLUSTERRUN_RESTART": str(job.earlier_starts),
+        "CLUSTERRUN_CHECKPOINT_DIR": str(job.run_dir / "checkpoints"),
+        "CLUSTERRUN_ATTEMPT_DIR": str(job.attempt_dir),
+        "CLUSTERRUN_NODES": str(len(nodes)),
+        "CLUSTERRUN_NODE_NAMES": " ".join(nodes),
+        "CLUSTERRUN_WORLD_SIZE": str(options.nodes * per_node),
+        # any process can connect to the rendezvous port, so each launch has a new secret
+        "CLUSTERRUN_SECRET": os.urandom(16).hex(),
+        "CLUSTERRUN_PG_TIMEOUT": str(options.pg_timeout),
+        "CLUSTERRUN_JOIN_TIMEOUT": str(options.join_timeout),
+        "CLUSTERRUN_PROCESS_GROUP": options.process_group,
+    }
+    if options.local:
+        cpus = (os.cpu_count() or 1) // (options.nodes * options.tasks_per_node)
+        if options.time_limit:
+            environ["CLUSTERRUN_END_TIME"] = str(int(time.time() - options.elapsed + options.time_limit))
+    else:
+        cpus = int(environ.get("SLURM_CPUS_PER_TASK") or 1)
+        if "SLURM_CPUS_PER_TASK" in environ:
+            # since 22.05 srun does not inherit --cpus-per-task from sbatch: each rank would get one core
+            factor = 1 if options.launcher == "srun" else options.tasks_per_node
+            environ["SRUN_CPUS_PER_TASK"] = str(cpus * factor)
+        environ.pop("SLURM_EXPORT_ENV", None)  # a site's --export=NONE would remove the ranks' environment
+        environ["CLUSTERRUN_END_TIME"] = end_time
+    recorder = environ.get("TORCH_FR_DUMP_TEMP_FILE") or f"{job.attempt_dir}/flight_recorder_"
+    defaults = {
+        # the heartbeat monitors NCCL's thread; its timeout must not be shorter than the process group's, or it kills a
+        # collective that is allowed to take long. On a timeout, the flight recorder is dumped into the attempt's folder
+        "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": str(options.pg_timeout),
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": "3",
+        "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
+        "TORCH_FR_DUMP_TEMP_FILE": recorder,
+        "NCCL_DEBUG": "WARN",
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONFAULTHANDLER": "1",
+        # one thread per core of a rank: with more, the ranks of a node compete for cores
+        "OMP_NUM_THREADS": str(max(1, cpus)),
+    }
+    environ |= {name: value for name, value in defaults.items() if not environ.get(name)}
+    environ["TORCH_NCCL_DEBUG_INFO_TEMP_FILE"] = recorder  # its name before torch 2.9
+    return environ
+
+
+def _hold_port(job: Job, address: str) -> tuple[subprocess.Popen[bytes], str]:
+    """Start the helper that holds the rendezvous port until the step ends; return it and the port.
+
+    So no other job can take the port, and rank 0 may exit first.
+    """
+    port = ("--port", str(job.options.master_port)) if job.options.master_port else ()
+    holder = subprocess.Popen(
+        [sys.executable, "-u", str(HERE / "rendezvous.py"), "--host", address, "--parent", str(os.getpid()), *port],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        env=os.environ | {"CLUSTERRUN_ATTEMPT_DIR": str(job.attempt_dir), "CLUSTERRUN_NODES": str(job.options.nodes)},
+    )
+    assert holder.stdout is not None
+    line = b""
+    if select.select([holder.stdout], [], [], RENDEZVOUS_S)[0]:
+        line = holder.stdout.readline().strip()
+    if not line.isdigit():
+        holder.kill()
+        raise WorkerError(f"no rendezvous on {address}: see the lines above")
+    return holder, line.decode()
+
+
+def _step_command(job: Job, nodes: list[str], work: Sequence[str]) -> list[str]:
+    options = job.options
+    by_rank = options.launcher == "srun"  # else one task per node starts the node's ranks
+    label = options.launcher in ("srun", "none")  # else the task labels the lines of its ranks
+    rank = [sys.executable, "-u", str(HERE / "__main__.py"), *work]
+    if options.local:
+        shape = ["--tasks-per-node", str(options.tasks_per_node if by_rank else 1)]
+        if not by_rank:
+            shape += ["--devices-per-task", str(options.tasks_per_node), *([] if label else ["--no-label"])]
+        devices = os.environ.get("CLUSTERRUN_LOCAL_DEVICES") or "cpu"
+        launcher = [sys.executable, "-u", str(HERE / "local_launcher.py"), "--nodes", str(options.nodes)]
+        return [*launcher, *shape, "--devices", devices, "--", *rank]
+    per_node = options.workers_per_node if by_rank else 1
+    # If a task fails, the others are killed at once (--kill-on-bad-exit). Ranks that have ended wait for the last one
+    # (--wait=0: with a limit, a rank that is still saving would be killed). Not --unbuffered: it splits lines; without
+    # it, complete lines are sent at once.
+    return [
+        "srun", f"--nodes={len(nodes)}", f"--ntasks={len(nodes) * per_node}", f"--ntasks-per-node={per_node}",
+        *(["--overlap"] if job.launch else []),  # the ended step of a lost node may still hold its resources
+        "--distribution=block", *(["--label"] if label else []), "--kill-on-bad-exit=1", "--wait=0", "--export=ALL",
+        *rank,
+    ]  # fmt: skip
+
+
+def say(text: str) -> None:
+    """Print one line into the job's error log."""
+    with suppress(OSError):
+        print(f"clusterrun: {text}", file=sys.stderr, flush=True)
+
+
+def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+    """Return the options and the work; the template writes them (jobspec/render.py)."""
+    split = list(argv).index("--") if "--" in argv else len(argv)
+    parser = argparse.ArgumentParser(description="Supervise one start of a job.", allow_abbrev=False)
+    parser.add_argument("--nodes", type=int, default=1)
+    parser.add_argument("--tasks-per-node", type=int, default=1, help="ranks, or GPUs, of a node")
+    parser.add_argument("--launcher", default="srun")
+    parser.add_argument("--process-group", default="expected")
+    parser.add_argument("--pg-timeout", default="36000")
+    parser.add_argument("--join-timeout", default="600")
+    parser.add_argument("--master-port", type=int)
+    parser.add_argument("--max-restarts", type=int, default=0)
+    parser.add_argument("--resume-args", default="", help="appended to the work from the second start on")
+    parser.add_argument("--time-limit", type=int, default=0, help="seconds, of a local job")
+    parser.add_argument("--elapsed", type=int, default=0, help="seconds since the script began")
+    parser.add_argument("--local", action="store_true")
+    parser.add_argument("--shared", action="store_true")
+    parser.add_argument("--log-start", default="0 0", help="sizes of both logs when the script began")
+    parser.add_argument("--shown-late", type=float, default=90.0, help="seconds until NFS shows another node's files")
+    parser.add_argument("--script", default="script.sh", help="the script's path, for a hint")
+    parser.add_argument("--ended", type=int, help="the script ended with this status before its last line")
+    options = parser.parse_args(argv[:split])
+    options.workers_per_node = 1 if options.launcher == "none" else options.tasks_per_node
+    return options, list(argv[split + 1 :])
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the job from its claim to its end record, and return its exit status."""
+    termination = Termination()
+    options, work = parse(argv)
+    job = Job(options, os.umask(0o027 if options.shared else 0o077))
+    try:
+        job.begin()
+    except (WorkerError, OSError) as error:
+        say(str(error))
+        return error.status if isinstance(error, WorkerError) else 1
+    status = 1
+    try:
+        status = options.ended if options.ended is not None else run(job, work, termination)
+    except Terminated:
+        status = TERMINATED
+    except WorkerError as error:
+        say(str(error))
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one must not interrupt the record
+        job.record_end(status, termination.came or options.ended == TERMINATED)
+    return status

@@ -1,0 +1,84 @@
+"""A job starts its ranks again after a failure, within its allocation, on this machine and on Slurm."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from lab.cluster import Lab
+from tests.installed_command import Job, Site, read_json, until
+
+SCHEDULERS = {"local": None, "slurm": "lab"}
+SHAPE = ("--nodes", "2", "--gpus-per-node", "0", "--tasks-per-node", "1")
+SETTINGS = ("steps=40", "eval_every=0", "save_every=5", "log_every=1", "vocab=300", "seq_len=16", "global_batch_size=4")
+QUICK = [word for setting in SETTINGS for word in ("--set", setting)]
+LIMIT = 240  # seconds; each launch imports torch
+
+
+@pytest.fixture(scope="module", params=SCHEDULERS)
+def site(request: pytest.FixtureRequest, new_site: Callable[[Lab | None], Site]) -> Site:
+    lab = SCHEDULERS[request.param]
+    return new_site(request.getfixturevalue(lab) if lab else None)
+
+
+def weights(job: Job) -> str:
+    return hashlib.sha256((job.run_dir / "model" / "model.safetensors").read_bytes()).hexdigest()
+
+
+def saved(job: Job) -> int:
+    return max((int(path.name[5:]) for path in (job.run_dir / "checkpoints").glob("step-*[0-9]")), default=0)
+
+
+def kill_rank(job: Job, rank: int) -> None:
+    """SIGKILL to a rank of the newest launch, by the pid that it recorded."""
+    start = read_json(job.attempts()[-1] / "start.json")
+    assert start is not None
+    (pid,) = [entry["pid"] for entry in start["ranks"] if entry["rank"] == rank]
+    os.kill(pid, signal.SIGKILL)
+
+
+def test_a_killed_rank_costs_the_steps_since_the_last_checkpoint_and_nothing_else(site: Site) -> None:
+    undisturbed = site.submit(*SHAPE, *QUICK, "lm")
+    site.wait_state(undisturbed, "COMPLETED", timeout=LIMIT)
+    job = site.submit(*SHAPE, "--max-restarts", "3", *QUICK, "lm")
+    until(lambda: saved(job) >= 10, LIMIT, job.err.read_text)
+    kill_rank(job, 1)
+    state = site.wait_state(job, "COMPLETED", "FAILED", timeout=LIMIT)
+    assert state["state"] == "COMPLETED", job.err.read_text()
+    assert weights(job) == weights(undisturbed)
+    assert [attempt.name.partition(".")[2] for attempt in job.attempts()] == ["0.0", "0.1"]
+    assert len(state["failed_launches"]) == 1 and "rank 1 ended without a record" in state["failed_launches"][0]
+    assert "the ranks are started again" in job.err.read_text()
+    assert "launch  2; the one before failed: rank 1" in site.cli("status", job.id).stdout
+
+
+def test_the_same_error_of_a_script_is_met_once_more_and_then_named(site: Site, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import os, sys\n"
+        "print('start', os.environ['CLUSTERRUN_RESTART'], sys.argv[1:], os.environ['CLUSTERRUN_CHECKPOINT_DIR'])\n"
+        "raise KeyError('target')\n"
+    )
+    job = site.submit(*SHAPE, "--max-restarts", "5", "--resume-args", "--resume 'a b'", "--", str(script), "--lr", "1")
+    site.wait_state(job, "FAILED", timeout=LIMIT)
+    assert len(job.attempts()) == 2
+    out, checkpoints = job.out.read_text(), job.run_dir / "checkpoints"
+    assert f"0: start 0 ['--lr', '1'] {checkpoints}\n" in out
+    assert f"0: start 1 ['--lr', '1', '--resume', 'a b'] {checkpoints}\n" in out
+    assert "the launch before failed with the same error at the same step" in job.err.read_text()
+    why = site.json("why", job.id)
+    assert "train.py:3" in json.dumps(why), why
+
+
+def test_a_cancel_starts_nothing_again(site: Site) -> None:
+    job = site.submit(*SHAPE, "--max-restarts", "5", "--", "sleep", "600")
+    site.wait_joined(job, LIMIT)
+    site.cli("cancel", job.id, "--yes")
+    site.wait_state(job, "CANCELLED")
+    assert len(job.attempts()) == 1

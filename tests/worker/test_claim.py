@@ -1,0 +1,100 @@
+"""The claim on a run: one job has it, a restart of that job renews it, and each start raises the epoch."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from clusterrun.worker.claim import JobIdentity, claim, own_folders, raise_epoch
+from clusterrun.worker.errors import WorkerError
+
+TOKEN = "k3v7qaabcdefghij"
+
+
+def job(number: int | str = 7, restart: int = 0, task: str = "") -> JobIdentity:
+    return JobIdentity("lab", str(number), task, restart)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    own_folders(tmp_path / "run")
+    return tmp_path / "run"
+
+
+def owner(run: Path, task: str = "") -> str:
+    return (run / "claims" / (TOKEN + task) / "owner").read_text()
+
+
+def claims(arguments: tuple[Path, int]) -> bool:
+    try:
+        claim(arguments[0], TOKEN, job(arguments[1]), 0o700)
+    except WorkerError as error:
+        assert error.status == 75, error
+        return False
+    return True
+
+
+def test_of_many_copies_that_start_together_one_has_the_run(run: Path) -> None:
+    with ProcessPoolExecutor(8) as pool:
+        won = list(pool.map(claims, [(run, number) for number in range(40)]))
+    assert won.count(True) == 1 and owner(run) == f"lab {won.index(True)} 0\n"
+    assert os.listdir(run / "claims") == [TOKEN], "what a copy staged is removed"
+
+
+def test_a_restart_renews_the_claim_and_an_earlier_start_cannot(run: Path) -> None:
+    claim(run, TOKEN, job(restart=0), 0o700)
+    claim(run, TOKEN, job(restart=2), 0o700)
+    assert owner(run) == "lab 7 2\n"
+    with pytest.raises(WorkerError, match=r"job 7 \(restart 2\) already runs run: this copy, job 7 \(restart 1\)"):
+        claim(run, TOKEN, job(restart=1), 0o700)
+
+
+def test_tasks_of_an_array_have_claims_of_their_own(run: Path) -> None:
+    for task in ("_1", "_2"):
+        claim(run, TOKEN, job(task=task), 0o700)
+        assert raise_epoch(run, TOKEN, job(task=task)) == 1
+    assert {path.name for path in run.glob("epoch*")} == {"epoch_1", "epoch_2"}
+
+
+def test_each_launch_raises_the_epoch(run: Path) -> None:
+    claim(run, TOKEN, job(), 0o700)
+    assert [raise_epoch(run, TOKEN, job()) for _ in range(3)] == [1, 2, 3]
+
+
+def test_a_start_that_was_taken_over_raises_no_epoch(run: Path) -> None:
+    claim(run, TOKEN, job(restart=0), 0o700)
+    claim(run, TOKEN, job(restart=1), 0o700)
+    with pytest.raises(WorkerError, match="restarted meanwhile") as error:
+        raise_epoch(run, TOKEN, job(restart=0))
+    assert error.value.status == 75 and not (run / "epoch").exists()
+
+
+@pytest.mark.parametrize("text", ["", "-1", "1; x", "²"])
+def test_an_epoch_that_is_no_number_is_refused(run: Path, text: str) -> None:
+    claim(run, TOKEN, job(), 0o700)
+    (run / "epoch").write_text(text)
+    with pytest.raises(WorkerError, match="does not contain a number"):
+        raise_epoch(run, TOKEN, job())
+
+
+def test_a_claim_without_an_owner_is_somebody_elses(run: Path) -> None:
+    (run / "claims" / TOKEN).mkdir()
+    (run / "claims" / TOKEN / "x").touch()
+    with pytest.raises(WorkerError) as error:
+        claim(run, TOKEN, job(), 0o700)
+    assert error.value.status == 75
+
+
+def test_a_folder_that_takes_no_claim_is_named(tmp_path: Path) -> None:
+    with pytest.raises(WorkerError, match=f"cannot write the claim in {tmp_path}/claims: No such file"):
+        claim(tmp_path, TOKEN, job(), 0o700)
+
+
+def test_the_identity_is_slurms_then_the_local_schedulers() -> None:
+    slurm = {"SLURM_CLUSTER_NAME": "lab", "SLURM_JOB_ID": "8", "SLURM_ARRAY_TASK_ID": "3", "SLURM_RESTART_COUNT": "2"}
+    assert JobIdentity.resolve(slurm) == JobIdentity("lab", "8", "_3", 2)
+    assert JobIdentity.resolve({"CLUSTERRUN_LOCAL_JOB_ID": "L4"}) == JobIdentity("local", "L4", "", 0)
+    assert JobIdentity.resolve({}) == JobIdentity("local", "none", "", 0)

@@ -1,0 +1,84 @@
+"""After which failed launches the ranks are started again, and which line says why."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from clusterrun.worker.restart import LaunchEnd, read_launch, why_not_again
+
+KILLED = LaunchEnd(137, "rank 3 ended without a record")
+
+
+def failed(error: str, step: int | None = None, checkpoint: int | None = None, status: int = 1) -> LaunchEnd:
+    return LaunchEnd(status, f"rank 0 on n1: {error}", error, step, checkpoint)
+
+
+@pytest.mark.parametrize(
+    "launches",
+    [
+        [KILLED],
+        [KILLED, KILLED, KILLED],
+        [failed("ValueError: bad sample", step=7)],
+        [failed("ValueError: bad sample", step=7), failed("ValueError: bad sample", step=9)],
+        [failed("OutOfMemoryError: CUDA out of memory", step=7)],
+        [failed("RuntimeError: a", checkpoint=10), failed("RuntimeError: b", checkpoint=20), KILLED],
+    ],
+)
+def test_what_a_new_start_may_mend_is_started_again(launches: list[LaunchEnd]) -> None:
+    assert why_not_again(launches, 5) == ""
+
+
+@pytest.mark.parametrize(
+    ("launches", "reason"),
+    [
+        ([failed("ModuleNotFoundError: No module named 'x'")], "cannot mend"),
+        ([failed("exited with status 4", status=4)], "cannot mend"),
+        ([failed("exited with status 93", status=93)], "exited with 93"),
+        ([failed("lr must be a number", status=2)], "request is wrong"),
+        ([failed("ValueError: bad sample", step=7)] * 2, "same error at the same step"),
+        ([KILLED] * 6, "--max-restarts 5"),
+        ([failed(f"RuntimeError: {n}", checkpoint=10) for n in range(3)], "no progress"),
+    ],
+)
+def test_what_would_only_fail_again_is_not(launches: list[LaunchEnd], reason: str) -> None:
+    assert reason in why_not_again(launches, 5)
+
+
+def records(folder: Path, ended: dict[int, int], first: dict[str, object] | None = None, step: int = 12) -> Path:
+    for rank, status in ended.items():
+        (folder / f"rank-{rank}.end").write_text(json.dumps({"rank": rank, "status": status}))
+    if first:
+        (folder / "first_failure.json").write_text(json.dumps({"rank": 1, "node": "n1", **first}))
+    (folder / "rank-0.progress").write_text(json.dumps({"step": step}))
+    return folder
+
+
+def test_a_rank_without_an_end_record_is_the_cause(tmp_path: Path) -> None:
+    first = {"error": "RuntimeError: Connection closed by peer"}
+    end = read_launch(records(tmp_path, {0: 143, 1: 1, 3: 143}, first), tmp_path / "none", 143, 4)
+    assert end.cause.startswith("rank 2 ended without a record") and (end.error, end.step) == ("", 12)
+
+
+def test_an_error_of_the_users_code_is_the_cause(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints" / "step-00000010").mkdir(parents=True)
+    (tmp_path / "checkpoints" / ".tmp-step-00000020-n1-7").mkdir()
+    end = read_launch(records(tmp_path, {0: 143, 1: 1}, {"error": "KeyError: 'x'"}), tmp_path / "checkpoints", 1, 2)
+    assert end == LaunchEnd(1, "rank 1 on n1: KeyError: 'x'", "KeyError: 'x'", 12, 10)
+
+
+@pytest.mark.parametrize(
+    "error", ["sh was ended by SIGKILL", "DistBackendError: NCCL error in: x, remote process exited"]
+)
+def test_an_error_that_follows_from_a_lost_process_may_come_again(tmp_path: Path, error: str) -> None:
+    end = read_launch(records(tmp_path, {0: 143, 1: 1}, {"error": error}), tmp_path / "none", 1, 2)
+    assert end.error == "" and error in end.cause
+
+
+def test_damaged_records_count_as_absent(tmp_path: Path) -> None:
+    for name in ("first_failure.json", "rank-0.progress"):
+        (tmp_path / name).write_bytes(b"[\xff")
+    (tmp_path / "rank-0.end").write_text("{")
+    assert read_launch(tmp_path, tmp_path, 9, 1) == LaunchEnd(9, "the step ended with status 9")
