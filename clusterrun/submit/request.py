@@ -31,8 +31,8 @@ from clusterrun.system import shell
 _SLURM_ONLY = ("mem", "partition", "account", "qos", "constraint", "gres", "reservation", "exclude", "nodelist",
                "mail-type", "sbatch-arg", "requeue")  # fmt: skip
 #: Options that a check does not take from a profile.
-NOT_FOR_CHECKS = ("launcher", "max-restarts", "accelerate-config", "requeue", "require-group", "independent",
-                  "job-name", "dependency", "master-port")  # fmt: skip
+NOT_FOR_CHECKS = ("launcher", "max-restarts", "resume-args", "accelerate-config", "requeue", "require-group",
+                  "independent", "job-name", "dependency", "master-port")  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

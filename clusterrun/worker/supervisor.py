@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import select
 import shlex
 import signal
 import subprocess
@@ -18,16 +17,14 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from . import batch_host, claim, end_records, restart
+from . import batch_host, claim, end_records, restart, step
 from .claim import JobIdentity, listed
 from .errors import WorkerError
 from .restart import LaunchEnd
 
 TERMINATED = 128 + signal.SIGTERM
 SAVED = 85  # stopped to be resumed. Not 0: an afterok job would start with an unfinished model
-RENDEZVOUS_S = 60.0
 ENDING = ("COMPLETING", "CANCELLED", "TIMEOUT", "PREEMPTED", "NODE_FAIL")  # Slurm's states of a job that was ended
-HERE = Path(__file__).parent
 
 
 class Terminated(BaseException):
@@ -197,13 +194,13 @@ def run(job: Job, work: Sequence[str], termination: Termination) -> int:
 
 def run_step(job: Job, work: Sequence[str], termination: Termination) -> int:
     """Start the ranks, wait for their end, and return the exit status of the launch; raises WorkerError."""
-    nodes, address = _nodes(job)
+    nodes, address = step.find_nodes(job)
     facts = {} if job.options.local else batch_host.show_job(job.identity.job_id)
     if facts.get("JobState") in ENDING:  # SIGTERM came while this program was being started
         termination.came = True
         raise Terminated
-    environ = _environment(job, nodes, address, batch_host.end_time(facts))
-    holder, port = _hold_port(job, address)
+    environ = step.environment(job, nodes, address, batch_host.end_time(facts))
+    holder, port = step.hold_port(job, address)
     environ["MASTER_PORT"] = port
     ranks = job.workers = len(nodes) * job.options.workers_per_node
     if job.earlier_starts:
@@ -216,11 +213,12 @@ def run_step(job: Job, work: Sequence[str], termination: Termination) -> int:
     termination.allow(may_raise=False)
     try:
         try:
-            step = subprocess.Popen(_step_command(job, nodes, work), env=environ, stdin=subprocess.DEVNULL, umask=umask)
+            command = step.command(job, nodes, work)
+            ranks_process = subprocess.Popen(command, env=environ, stdin=subprocess.DEVNULL, umask=umask)
         except OSError as error:
             raise WorkerError(f"cannot start the ranks: {error.filename}: {error.strerror}") from None
-        termination.watch(step)
-        status = step.wait()
+        termination.watch(ranks_process)
+        status = ranks_process.wait()
         termination.step = None
     finally:
         # it ignores TERM, which scancel and a requeue send to all processes here, because ranks that are still saving
@@ -259,117 +257,6 @@ def _judge(job: Job, status: int, ranks: int) -> int:
         )
         return 1
     return SAVED if (job.attempt_dir / end_records.STOPPED).exists() else 0
-
-
-def _nodes(job: Job) -> tuple[list[str], str]:
-    """Return the nodes' names and the first one's address; local nodes are groups of processes on this machine."""
-    if job.options.local:
-        return [f"local{i}" for i in range(job.options.nodes)], "127.0.0.1"
-    nodes = batch_host.node_names()
-    return nodes, batch_host.head_address(nodes[0], len(nodes))
-
-
-def _environment(job: Job, nodes: list[str], address: str, end_time: str) -> dict[str, str]:
-    """Return the environment of the ranks; what the user has set for NCCL, torch and OpenMP stays.
-
-    `end_time` is the end of a Slurm job's time limit, in seconds since 1970: built-in tasks save and stop before it.
-    """
-    options, environ = job.options, dict(os.environ)
-    per_node = options.workers_per_node
-    environ |= {
-        # a module must not replace the job's Python
-        "PATH": f"{Path(sys.executable).parent}:{environ.get('PATH', '')}",
-        "MASTER_ADDR": address,
-        "WORLD_SIZE": str(len(nodes) * per_node),
-        "CLUSTERRUN_RUN_DIR": str(job.run_dir),
-        "CLUSTERRUN_JOB_ID": job.name,
-        "CLUSTERRUN_RESTART": str(job.earlier_starts),
-        "CLUSTERRUN_CHECKPOINT_DIR": str(job.run_dir / "checkpoints"),
-        "CLUSTERRUN_ATTEMPT_DIR": str(job.attempt_dir),
-        "CLUSTERRUN_NODES": str(len(nodes)),
-        "CLUSTERRUN_NODE_NAMES": " ".join(nodes),
-        "CLUSTERRUN_WORLD_SIZE": str(options.nodes * per_node),
-        # any process can connect to the rendezvous port, so each launch has a new secret
-        "CLUSTERRUN_SECRET": os.urandom(16).hex(),
-        "CLUSTERRUN_PG_TIMEOUT": str(options.pg_timeout),
-        "CLUSTERRUN_JOIN_TIMEOUT": str(options.join_timeout),
-        "CLUSTERRUN_PROCESS_GROUP": options.process_group,
-    }
-    if options.local:
-        cpus = (os.cpu_count() or 1) // (options.nodes * options.tasks_per_node)
-        if options.time_limit:
-            environ["CLUSTERRUN_END_TIME"] = str(int(time.time() - options.elapsed + options.time_limit))
-    else:
-        cpus = int(environ.get("SLURM_CPUS_PER_TASK") or 1)
-        if "SLURM_CPUS_PER_TASK" in environ:
-            # since 22.05 srun does not inherit --cpus-per-task from sbatch: each rank would get one core
-            factor = 1 if options.launcher == "srun" else options.tasks_per_node
-            environ["SRUN_CPUS_PER_TASK"] = str(cpus * factor)
-        environ.pop("SLURM_EXPORT_ENV", None)  # a site's --export=NONE would remove the ranks' environment
-        environ["CLUSTERRUN_END_TIME"] = end_time
-    recorder = environ.get("TORCH_FR_DUMP_TEMP_FILE") or f"{job.attempt_dir}/flight_recorder_"
-    defaults = {
-        # the heartbeat monitors NCCL's thread; its timeout must not be shorter than the process group's, or it kills a
-        # collective that is allowed to take long. On a timeout, the flight recorder is dumped into the attempt's folder
-        "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": str(options.pg_timeout),
-        "TORCH_NCCL_ASYNC_ERROR_HANDLING": "3",
-        "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
-        "TORCH_FR_DUMP_TEMP_FILE": recorder,
-        "NCCL_DEBUG": "WARN",
-        "PYTHONUNBUFFERED": "1",
-        "PYTHONFAULTHANDLER": "1",
-        # one thread per core of a rank: with more, the ranks of a node compete for cores
-        "OMP_NUM_THREADS": str(max(1, cpus)),
-    }
-    environ |= {name: value for name, value in defaults.items() if not environ.get(name)}
-    environ["TORCH_NCCL_DEBUG_INFO_TEMP_FILE"] = recorder  # its name before torch 2.9
-    return environ
-
-
-def _hold_port(job: Job, address: str) -> tuple[subprocess.Popen[bytes], str]:
-    """Start the helper that holds the rendezvous port until the step ends; return it and the port.
-
-    So no other job can take the port, and rank 0 may exit first.
-    """
-    port = ("--port", str(job.options.master_port)) if job.options.master_port else ()
-    holder = subprocess.Popen(
-        [sys.executable, "-u", str(HERE / "rendezvous.py"), "--host", address, "--parent", str(os.getpid()), *port],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        env=os.environ | {"CLUSTERRUN_ATTEMPT_DIR": str(job.attempt_dir), "CLUSTERRUN_NODES": str(job.options.nodes)},
-    )
-    assert holder.stdout is not None
-    line = b""
-    if select.select([holder.stdout], [], [], RENDEZVOUS_S)[0]:
-        line = holder.stdout.readline().strip()
-    if not line.isdigit():
-        holder.kill()
-        raise WorkerError(f"no rendezvous on {address}: see the lines above")
-    return holder, line.decode()
-
-
-def _step_command(job: Job, nodes: list[str], work: Sequence[str]) -> list[str]:
-    options = job.options
-    by_rank = options.launcher == "srun"  # else one task per node starts the node's ranks
-    label = options.launcher in ("srun", "none")  # else the task labels the lines of its ranks
-    rank = [sys.executable, "-u", str(HERE / "__main__.py"), *work]
-    if options.local:
-        shape = ["--tasks-per-node", str(options.tasks_per_node if by_rank else 1)]
-        if not by_rank:
-            shape += ["--devices-per-task", str(options.tasks_per_node), *([] if label else ["--no-label"])]
-        devices = os.environ.get("CLUSTERRUN_LOCAL_DEVICES") or "cpu"
-        launcher = [sys.executable, "-u", str(HERE / "local_launcher.py"), "--nodes", str(options.nodes)]
-        return [*launcher, *shape, "--devices", devices, "--", *rank]
-    per_node = options.workers_per_node if by_rank else 1
-    # If a task fails, the others are killed at once (--kill-on-bad-exit). Ranks that have ended wait for the last one
-    # (--wait=0: with a limit, a rank that is still saving would be killed). Not --unbuffered: it splits lines; without
-    # it, complete lines are sent at once.
-    return [
-        "srun", f"--nodes={len(nodes)}", f"--ntasks={len(nodes) * per_node}", f"--ntasks-per-node={per_node}",
-        *(["--overlap"] if job.launch else []),  # the ended step of a lost node may still hold its resources
-        "--distribution=block", *(["--label"] if label else []), "--kill-on-bad-exit=1", "--wait=0", "--export=ALL",
-        *rank,
-    ]  # fmt: skip
 
 
 def say(text: str) -> None:

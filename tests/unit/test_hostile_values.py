@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 from pathlib import Path
 
@@ -19,7 +20,8 @@ from tests.hostile_texts import FORBIDDEN, NASTY, anything, hostile
 from tests.rendered_scripts import IDENTITY, PLACES, make_script, make_spec, sbatch_options
 
 TEXTS = [field.name for field in FIELDS if field.kind == "text" and field.name not in (
-    "scheduler", "template", "python", "mem", "time", "launcher", "accelerate-config")]  # fmt: skip
+    "scheduler", "template", "python", "mem", "time", "launcher", "accelerate-config",
+    "resume-args")]  # fmt: skip
 PLAIN = dict.fromkeys(TEXTS, "x")
 often = settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
 at_times = settings(often, max_examples=60)
@@ -93,6 +95,16 @@ def test_a_path_of_accelerates_yaml_is_one_word(name: str) -> None:
     spec = make_spec(**{"launcher": "accelerate", "accelerate-config": f"/x/{name}", "gpus-per-node": 0})
     (word,) = bash(line_of(make_script(spec), "CR_WORK=") + "\nprintf '%s\\0' \"${CR_WORK[5]}\"\n")
     assert word == f"/x/{name}"
+
+
+@at_times
+@given(st.lists(hostile, min_size=1, max_size=4))
+def test_the_words_for_a_later_start_arrive(words: list[str]) -> None:
+    script = make_script(make_spec(resume_args=shlex.join(words)))
+    assert_shell(script)
+    line = next(line for line in script.split("\n") if line.startswith("CR_OPTIONS=("))
+    options = bash(line + "\nprintf '%s\\0' \"${CR_OPTIONS[@]}\"\n")
+    assert shlex.split(options[options.index("--resume-args") + 1]) == words
 
 
 @often

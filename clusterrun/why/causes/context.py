@@ -82,11 +82,11 @@ def with_reason(best: LogFinding, findings: Sequence[LogFinding], logs: Sequence
             warned = (_NCCL_FAILED.search(line.text[:_READ]) for lines in logs for line in lines)
             reason = next((match["what"] for match in warned if match), "")
         return replace(best, sentence=f"{best.sentence}: {reason}") if reason else best
-    said = _said_before(best, findings, logs)
-    return replace(best, sentence=f"{best.sentence}; before that: {said}") if said else best
+    reason = _reason_before(best, findings, logs)
+    return replace(best, sentence=f"{best.sentence}; before that: {reason}") if reason else best
 
 
-def _said_before(best: LogFinding, findings: Sequence[LogFinding], logs: Sequence[Sequence[Line]]) -> str:
+def _reason_before(best: LogFinding, findings: Sequence[LogFinding], logs: Sequence[Sequence[Line]]) -> str:
     """Return what the log says before an exception or a crash that no row explains, and may be its reason."""
     lines = next((lines for lines in logs if _holds(lines, best)), ())
     if best.row is EXCEPTION:

@@ -20,6 +20,7 @@ from clusterrun.jobspec.fields import (
     gres_gpus,
     parse_time_limit,
 )
+from clusterrun.jobspec.render import supervise_argv
 from clusterrun.jobspec.spec import Command, JobSpec, Module, Script, Task, Work, build_spec, default_name
 
 SCRIPT = Script("/home/me/train.py")
@@ -310,12 +311,6 @@ def test_a_launcher_changes_the_tasks_and_not_the_ranks(launcher: str) -> None:
     ("work", "options", "message"),
     [
         (SCRIPT, {"launcher": "mpirun"}, "--launcher must be srun, torchrun, accelerate, deepspeed or none"),
-        (SCRIPT, {"max_restarts": 2}, "--max-restarts works only with --launcher torchrun, not srun"),
-        (
-            SCRIPT,
-            {"launcher": "none", "max_restarts": 0},
-            "--max-restarts works only with --launcher torchrun, not none",
-        ),
         (SCRIPT, {"launcher": "torchrun", "accelerate_config": "c.yaml"}, "--accelerate-config works only with"),
         (TASK, {"launcher": "none"}, "--launcher none: lm does not start its own ranks"),
     ],
@@ -323,3 +318,23 @@ def test_a_launcher_changes_the_tasks_and_not_the_ranks(launcher: str) -> None:
 def test_a_launcher_refuses_what_it_cannot_run(work: Work, options: dict[str, Any], message: str) -> None:
     with pytest.raises(RequestError, match=re.escape(message)):
         spec(work, gpus_per_node=0, **options)
+
+
+@pytest.mark.parametrize("launcher", ["srun", "none", "accelerate", "deepspeed"])
+def test_the_supervisor_restarts_the_ranks_of_every_launcher_but_torchrun(launcher: str) -> None:
+    words = supervise_argv(spec(SCRIPT, gpus_per_node=0, launcher=launcher, max_restarts=2), local=False)
+    assert words[words.index("--max-restarts") + 1] == "2"
+    assert "--max-restarts" not in supervise_argv(spec(SCRIPT, launcher="torchrun", max_restarts=2), local=False)
+
+
+@pytest.mark.parametrize(
+    ("work", "text", "message"),
+    [
+        (SCRIPT, "--resume 'auto", '--resume-args "--resume \'auto": No closing quotation'),
+        (Task("lm", ()), "--resume auto", "--resume-args: lm resumes by itself"),
+    ],
+)
+def test_resume_args_are_words_for_a_script(work: Work, text: str, message: str) -> None:
+    assert "--resume-args" in supervise_argv(spec(SCRIPT, resume_args="--resume auto"), local=False)
+    with pytest.raises(RequestError, match=re.escape(message)):
+        spec(work, resume_args=text)
