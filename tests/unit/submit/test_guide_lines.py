@@ -1,4 +1,4 @@
-"""Every line with which four multi-GPU guides start a training: typed after --, it is translated or refused with a line."""
+"""Each line of four multi-GPU guides that starts a training, typed after --: translated, or refused with a line."""
 
 from __future__ import annotations
 
@@ -102,4 +102,13 @@ def test_a_script_is_refused_with_a_line_that_is_accepted(guide: Desk, line: str
 @pytest.mark.parametrize("program", ONE_PROCESS)
 def test_a_python_line_is_one_rank(guide: Desk, program: str) -> None:
     said = typed(guide, f"-- python {program}")
-    assert script(said) and f"would submit {guide.project}/{program.split()[0]}" in said.err
+    assert script(said) and f"would submit {guide.project}/{program.partition(' ')[0]}" in said.err
+
+
+def test_variables_without_effect_are_named(guide: Desk) -> None:
+    said = typed(guide, "--env CUDA_LAUNCH_BLOCKING=0 --env NCCL_TREE_THRESHOLD=0 --env NCCL_DEBUG=INFO -- train.py")
+    notices = [line for line in said.err.splitlines() if "no effect" in line]
+    assert notices == [
+        "clusterrun: --env CUDA_LAUNCH_BLOCKING=0 has no effect: it is the default",
+        "clusterrun: --env NCCL_TREE_THRESHOLD=0 has no effect: NCCL ignores it since 2.5",
+    ]
