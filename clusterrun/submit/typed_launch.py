@@ -38,10 +38,8 @@ def translate(
         rest, options = translate(program, join_options(given, env), below, place, notify)
         if env:
             notify("environment variables before the program are passed as: " + format_options(env))
-        if own := [
-            name for name, equals, _ in (word.partition("=") for word in before) if equals and name not in variables
-        ]:
-            notify(f"ignoring {', '.join(own)}: clusterrun or the scheduler sets it")
+        if ignored := {word.partition("=")[0] for word in before if "=" in word} - variables.keys():
+            notify(f"ignoring {', '.join(sorted(ignored))}: the scheduler or clusterrun sets it")
         return rest, {**options, **env}
     if other:
         if other != "none" and (nested := find_launch(list(words), place)) is not None and nested.program:

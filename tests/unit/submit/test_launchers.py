@@ -17,8 +17,12 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_accelerates_other_commands_train_nothing(project: Path) -> None:
-    with pytest.raises(RequestError, match="accelerate config trains nothing"):
+    with pytest.raises(RequestError, match="accelerate config trains nothing") as error:
         load(project, "accelerate config --config_file accelerate_config.yaml")
+    assert error.value.hint.endswith(": clusterrun render --gpus-per-node 4 --accelerate-config")
+    with pytest.raises(RequestError, match="accelerate env trains nothing") as error:
+        load(project, "accelerate env")
+    assert error.value.hint == "run it without clusterrun: accelerate env"
 
 
 @pytest.mark.parametrize(
@@ -245,7 +249,7 @@ def test_variables_before_a_program_become_options_under_every_launcher(project:
 def test_variables_that_clusterrun_sets_are_ignored(project: Path) -> None:
     request = load(project, "CUDA_VISIBLE_DEVICES=2,3 NCCL_DEBUG=INFO python train.py")
     assert request.values["env"].value == {"NCCL_DEBUG": "INFO"}
-    assert "ignoring CUDA_VISIBLE_DEVICES: clusterrun or the scheduler sets it" in request.notices
+    assert "ignoring CUDA_VISIBLE_DEVICES: the scheduler or clusterrun sets it" in request.notices
 
 
 def test_variables_alone_are_no_program(project: Path) -> None:
