@@ -20,7 +20,7 @@ from tests.folders import ROOT
 from tests.installed_command import ALLREDUCE, CLUSTERRUN, Site
 from tests.typed_lines import FILES, make_project
 
-LIMIT = 300  # seconds for a command, and for a job
+LIMIT = 600  # seconds for a command, and for a job
 SMALL = "set.steps = 20\nset.vocab = 300\nset.seq_len = 32\nset.eval_samples = 32\nset.log_every = 5\n"
 
 
