@@ -144,13 +144,15 @@ class Guides:
 
     def run(self, row: Row) -> str:
         """Type a row's commands in their order; return what matched the patterns. Raises AssertionError."""
-        printed, line = "", ""
+        printed, line, refused = "", "", False
         for command in row.commands:
             assert line in ("", command), f"the refusal names another line: {line}"
             status, text = self.type(command.replace("JOBID", self.job) if "JOBID" in command else command)
             assert status in (0, 2), text
+            refused = refused or status == 2
             line = text.partition("hint: ")[2].strip() if status == 2 and "hint: clusterrun " in text else ""
             printed += text
+        assert refused == ("is refused" in row.cell), printed
         if "# on node 0" in printed:
             printed += self.by_hand(printed)
         found = [re.search(pattern, printed) for pattern in EXPECTED[row.number]]
@@ -219,7 +221,8 @@ def main() -> int:
             missing = f"; missing: {row.missing}" if row.missing else ""
             print(f"{row.number:>2}  {'; '.join(row.commands) or row.cell}\n    {result}{missing}", flush=True)
     typed = sum(row.on_lab for row in chosen)
-    print(f"{len(chosen)} rows: {typed} typed on the lab, {failed} failed, {len(chosen) - typed} shown by tests; "
+    print(f"{len(chosen)} rows: {typed} typed on the lab, {failed} failed, {len(chosen) - typed} shown by tests, "
+          f"{sum(bool(row.missing) for row in chosen)} with a part missing; "
           f"{time.monotonic() - began:.0f} s")  # fmt: skip
     return int(failed > 0)
 
