@@ -10,7 +10,7 @@ WORKERS ?= 3
 unexport PYTHONDONTWRITEBYTECODE
 SIDE_BY_SIDE = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help run test check coverage faults versions bench bench-train lab-up lab-down clean
+.PHONY: help run test check coverage faults guides versions bench bench-train lab-up lab-down clean
 help:           ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
 
@@ -48,6 +48,10 @@ test: $(VENV)/.dev  ## everything, a real Slurm cluster included, which it insta
 faults: $(VENV)/.dev  ## the long fault-injection runs on the lab
 	$(BIN)/python -m lab.install
 	$(BIN)/python -m pytest -m faults
+
+guides: $(VENV)/.dev  ## what multi-GPU guides do: the commands of docs/guides.md on a lab of 2 nodes, row by row
+	$(BIN)/python -m lab.install
+	$(BIN)/python -m tests.guides
 
 versions: $(VENV)/.dev  ## what holds on Slurm 22.05, 24.11 and 26.05: the same tests on each, and a table (an hour)
 	$(BIN)/python -m lab.install --slurm 24.11 --slurm 26.05

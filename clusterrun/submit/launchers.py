@@ -142,8 +142,10 @@ def find_launch(words: Sequence[str], place: Place) -> Launch | None:
     named = launcher_of(words[start:])
     if named is None:
         if words and Path(words[0]).name == "accelerate" and not words[0].startswith(("./", "../")):
-            line = shlex.join(words)
-            raise RequestError(f"{' '.join(words[:2])} trains nothing", hint=f"run it without clusterrun: {line}")
+            hint = f"run it without clusterrun: {shlex.join(words)}"
+            if words[1:2] == ["config"]:
+                hint = "for a file without questions: clusterrun render --gpus-per-node 4 --accelerate-config"
+            raise RequestError(f"{' '.join(words[:2])} trains nothing", hint=hint)
         return None
     launch = parse_launch(*named, place)
     launch.line = list(words[start:])

@@ -27,6 +27,8 @@ from clusterrun.jobspec.spec import Check, Command, Function, JobSpec, Module, S
 from clusterrun.scheduler import KILL_ON_INVALID_DEP
 from clusterrun.system import shell
 
+#: Variables of many guides that do nothing if they are 0.
+_NO_EFFECT = {"CUDA_LAUNCH_BLOCKING": "it is the default", "NCCL_TREE_THRESHOLD": "NCCL ignores it since 2.5"}
 #: Options that the local scheduler ignores.
 _SLURM_ONLY = ("mem", "partition", "account", "qos", "constraint", "gres", "reservation", "exclude", "nodelist",
                "mail-type", "sbatch-arg", "requeue")  # fmt: skip
@@ -170,7 +172,10 @@ def resolve_spec(request: Request, *, has_gpus: bool | None, local: bool) -> tup
             None: "default: no cluster reachable",
         }[has_gpus]
         values["gpus-per-node"] = Value(1 if has_gpus else 0, why)
-    return build_spec(values, request.work), notices
+    spec = build_spec(values, request.work)
+    useless = [name for name, text in spec.env if name in _NO_EFFECT and text == "0"]
+    notices += [f"--env {name}=0 has no effect: {_NO_EFFECT[name]}" for name in useless]
+    return spec, notices
 
 
 def parse_work(words: Sequence[str], cwd: Path, environ: Mapping[str, str], notify: Callable[[str], None]) -> Work:

@@ -31,12 +31,16 @@ def translate(
     """
     launcher = given.get("launcher") or below.get("launcher")
     other = "" if launcher is None or launcher.value == "srun" else str(launcher.value)
-    variables, program = variables_before(words), words[prefix_length(words) :]
-    if program and "=" in words[0] and variables and (other or find_launch(words, place) is None):
-        env, words = Value(variables, "--env before the program"), program
-        rest, options = translate(words, join_options(given, {"env": env}), below, place, notify)
-        notify("environment variables before the program are passed as: " + format_options({"env": env}))
-        return rest, {**options, "env": env}
+    before, program = words[: prefix_length(words)], words[prefix_length(words) :]
+    if program and before and "=" in before[0] and (other or find_launch(words, place) is None):
+        variables = variables_before(words)
+        env = {"env": Value(variables, "--env before the program")} if variables else {}
+        rest, options = translate(program, join_options(given, env), below, place, notify)
+        if env:
+            notify("environment variables before the program are passed as: " + format_options(env))
+        if ignored := {word.partition("=")[0] for word in before if "=" in word} - variables.keys():
+            notify(f"ignoring {', '.join(sorted(ignored))}: the scheduler or clusterrun sets it")
+        return rest, {**options, **env}
     if other:
         if other != "none" and (nested := find_launch(list(words), place)) is not None and nested.program:
             line = format_line(join_options(given, job_options(nested, given, below)), nested.program)

@@ -8,8 +8,6 @@ from typing import Any
 import pytest
 
 from clusterrun.errors import RequestError
-
-#: What `accelerate config` writes for one machine.
 from tests.typed_lines import became, load, make_project
 
 
@@ -18,99 +16,13 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_project(tmp_path_factory.mktemp("project"))
 
 
-#: The launchers' lines of four multi-GPU guides, and what each becomes.
-GUIDES = [
-    (
-        "accelerate launch --config_file accelerate_config.yaml sft_multigpu_training.py",
-        "--nodes 1 --gpus-per-node 4 --env ACCELERATE_MIXED_PRECISION=bf16 -- sft_multigpu_training.py",
-    ),
-    (
-        "torchrun --nproc_per_node=4 --master_port=29500 sft_multigpu_training.py",
-        "--gpus-per-node 4 -- sft_multigpu_training.py",
-    ),
-    (
-        "accelerate launch --config_file accelerate_config_single_node.yaml train.py --config configs/base_config.yaml",
-        "--nodes 1 --gpus-per-node 2 --env ACCELERATE_MIXED_PRECISION=bf16 "
-        "-- train.py --config configs/base_config.yaml",
-    ),
-    (
-        "CUDA_VISIBLE_DEVICES=2,3 accelerate launch train.py",
-        "--gpus-per-node 2 -- train.py",
-    ),
-    (
-        "python -m torch.distributed.launch --nproc_per_node=4 finetune.py --distributed --target-cols col1 col2",
-        "--gpus-per-node 4 -- finetune.py '--local-rank={local_rank}' --distributed --target-cols col1 col2",
-    ),
-    (
-        "torchrun --nproc_per_node=4 finetune.py --distributed --dataset path/to/data.csv --batch-size 128",
-        "--gpus-per-node 4 -- finetune.py --distributed --dataset path/to/data.csv --batch-size 128",
-    ),
-    (
-        "torchrun --nproc_per_node=4 train_mixer.py --distributed --train-data a.csv b.csv --formatter hisco",
-        "--gpus-per-node 4 -- train_mixer.py --distributed --train-data a.csv b.csv --formatter hisco",
-    ),
-    (
-        "torchrun --nproc_per_node=4 --nnodes=2 --node_rank=0 --master_addr='<master_node_ip>' --master_port=29500 "
-        "finetune.py --distributed",
-        "--nodes 2 --gpus-per-node 4 -- finetune.py --distributed",
-    ),
-    (
-        "torchrun --nproc_per_node=4 --nnodes=2 --node_rank=1 --master_addr='<master_node_ip>' --master_port=29500 "
-        "finetune.py --distributed",
-        "--nodes 2 --gpus-per-node 4 -- finetune.py --distributed",
-    ),
-    (
-        "torchrun --nproc_per_node=2 --nnodes=1 --node_rank=0 --master_addr=localhost --master_port=12355 "
-        "train_llada_pretrained.py --data_dir shakespeare_processed --batch_size 1 --epochs 5 --fp16",
-        "--nodes 1 --gpus-per-node 2 -- train_llada_pretrained.py --data_dir shakespeare_processed --batch_size 1 "
-        "--epochs 5 --fp16",
-    ),
-    (
-        "NCCL_DEBUG=INFO torchrun --nproc_per_node=2 train.py",
-        "--gpus-per-node 2 --env NCCL_DEBUG=INFO -- train.py",
-    ),
-]  # fmt: skip
-#: The lines of the guides that start a script, or configure: refused, with the line to type.
-REFUSED_GUIDES = [
-    ("./launch_multigpu.sh", "--gpus-per-node 4 --env NCCL_DEBUG=INFO -- sft_multigpu_training.py"),
-    (
-        "bash scripts/train_multi_gpu.sh",
-        "--nodes 1 --gpus-per-node 2 --env ACCELERATE_MIXED_PRECISION=bf16 "
-        "-- train.py --config configs/base_config.yaml",
-    ),
-    (
-        "sbatch scripts/train_slurm_multi_node.sh",
-        "--nodes 2 --gpus-per-node 4 --time 24:00:00 --partition gpu --job-name llada --env NCCL_DEBUG=INFO "
-        "--env ACCELERATE_MIXED_PRECISION=bf16 --setup 'module load cuda/12.4' "
-        "--sbatch-arg=--mail-user=me@example.org -- train.py --config configs/base_config.yaml",
-    ),
-    ("./launch_training.sh", "--gpus-per-node 2 -- train_llada_pretrained.py --data_dir shakespeare --fp16"),
-    ("./launch_training.sh 4", "--gpus-per-node 4 -- train_llada_pretrained.py --data_dir shakespeare --fp16"),
-    (
-        "./launch_training.sh 2 '/path to/dataset'",
-        "--gpus-per-node 2 -- train_llada_pretrained.py --data_dir '/path to/dataset' --fp16",
-    ),
-]
-
-
-@pytest.mark.parametrize(("line", "expected"), GUIDES)
-def test_the_guides_lines_are_translated(project: Path, line: str, expected: str) -> None:
-    request = load(project, line)
-    assert became(request) == f"clusterrun submit {expected}"
-    # `why` repeats the options whose source starts so
-    assert all(value.source.startswith("--") for name, value in request.values.items() if name != "python")
-
-
-@pytest.mark.parametrize(("line", "expected"), REFUSED_GUIDES)
-def test_the_guides_scripts_are_refused_with_the_line_to_type(project: Path, line: str, expected: str) -> None:
-    with pytest.raises(RequestError) as error:
-        load(project, line)
-    assert error.value.hint == f"clusterrun submit {expected}" and error.value.exit_code == 2
-
-
 def test_accelerates_other_commands_train_nothing(project: Path) -> None:
-    with pytest.raises(RequestError, match="accelerate config trains nothing"):
+    with pytest.raises(RequestError, match="accelerate config trains nothing") as error:
         load(project, "accelerate config --config_file accelerate_config.yaml")
+    assert error.value.hint.endswith(": clusterrun render --gpus-per-node 4 --accelerate-config")
+    with pytest.raises(RequestError, match="accelerate env trains nothing") as error:
+        load(project, "accelerate env")
+    assert error.value.hint == "run it without clusterrun: accelerate env"
 
 
 @pytest.mark.parametrize(
@@ -332,6 +244,12 @@ def test_the_notice_keeps_the_typed_variables_beside_those_of_the_line(project: 
 def test_variables_before_a_program_become_options_under_every_launcher(project: Path, launcher: str) -> None:
     line = "A=1 ./plain.sh" if launcher == "none" else "A=1 train.py"
     assert load(project, line, launcher=launcher).values["env"].value == {"A": "1"}
+
+
+def test_variables_that_clusterrun_sets_are_ignored(project: Path) -> None:
+    request = load(project, "CUDA_VISIBLE_DEVICES=2,3 NCCL_DEBUG=INFO python train.py")
+    assert request.values["env"].value == {"NCCL_DEBUG": "INFO"}
+    assert "ignoring CUDA_VISIBLE_DEVICES: the scheduler or clusterrun sets it" in request.notices
 
 
 def test_variables_alone_are_no_program(project: Path) -> None:

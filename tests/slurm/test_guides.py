@@ -1,0 +1,21 @@
+"""A slice of `make guides`: a few rows of docs/guides.md are typed on the lab."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from lab.cluster import Lab
+from tests.guides import Guides, rows
+from tests.installed_command import Site
+
+
+@pytest.fixture(scope="module")
+def guides(lab: Lab, new_site: Callable[[Lab | None], Site]) -> Guides:
+    return Guides(new_site(lab))
+
+
+@pytest.mark.parametrize("number", [1, 6, 21])
+def test_the_commands_of_a_row_do_what_the_guide_does(guides: Guides, number: int) -> None:
+    assert guides.run(rows()[number])
