@@ -21,6 +21,8 @@ pytest_plugins = ["lab.fixtures"]
 # machine is slow.
 hypothesis.settings.register_profile("work", deadline=None)
 hypothesis.settings.register_profile("ci", derandomize=True, print_blob=True, deadline=None)
+# `make check` tries a quarter of the examples, new ones each time; a test that wants more says how many times as many.
+hypothesis.settings.register_profile("check", deadline=None, max_examples=25)
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") == "true" else "work")
 
 # A script's background commands ignore Ctrl-C, and so would every program that a test means to interrupt.

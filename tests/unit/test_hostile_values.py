@@ -20,8 +20,8 @@ from tests.rendered_scripts import IDENTITY, PLACES, make_script, make_spec, sba
 TEXTS = [field.name for field in FIELDS if field.kind == "text" and field.name not in (
     "scheduler", "template", "python", "mem", "time", "launcher", "accelerate-config")]  # fmt: skip
 PLAIN = dict.fromkeys(TEXTS, "x")
-often = settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
-at_times = settings(often, max_examples=60)
+often = settings(max_examples=2 * settings().max_examples, suppress_health_check=list(HealthCheck))
+at_times = settings(often, max_examples=settings().max_examples)
 
 
 def spec_of(values: dict[str, str], **more: object) -> JobSpec | None:
