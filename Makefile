@@ -29,8 +29,6 @@ check: $(VENV)/.dev  ## style, types, layers, rendered scripts, unit tests: a mi
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
-	$(BIN)/clusterrun render --nodes 2 --gpus-per-node 4 | $(BIN)/shellcheck -
-	$(BIN)/clusterrun render --scheduler local --env A=b --setup 'module load x' -- /bin/true | $(BIN)/shellcheck -
 	$(BIN)/mypy & types=$$!; $(BIN)/python -m pytest -q -x -m "not faults" -n auto tests/unit && wait $$types
 
 coverage: $(VENV)/.dev  ## the lines that no unit test runs
