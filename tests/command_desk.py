@@ -24,22 +24,13 @@ AccountingStorageType   = accounting_storage/slurmdbd
 ClusterName             = desk
 GresTypes               = gpu
 """
-#: Logs its argv as a line of JSON, then answers what stands beside it.
-_FAKE = """#!{python} -IS
-import json, os, sys
-here = os.path.dirname(__file__)
-name = os.path.basename(__file__)
-with open(os.path.join(here, "calls"), "a") as calls:
-    print(json.dumps([name, *sys.argv[1:]]), file=calls)
-def said(kind):
-    try:
-        with open(os.path.join(here, name + "." + kind)) as file:
-            return file.read()
-    except OSError:
-        return ""
-sys.stderr.write(said("err"))
-sys.stdout.write(said("out"))
-sys.exit(int(said("status") or 0))
+#: Logs the number of its words, its name and its words, each ended by a NUL; then answers what stands beside it.
+_FAKE = """#!/bin/sh
+printf '%s\\0' "$#" "${0##*/}" "$@" >>"${0%/*}/calls"
+[ ! -s "$0.err" ] || /bin/cat "$0.err" >&2
+[ ! -s "$0.out" ] || /bin/cat "$0.out"
+[ ! -s "$0.status" ] || read -r status <"$0.status"
+exit "${status:-0}"
 """
 COMMANDS = ("sbatch", "squeue", "sacct", "scontrol", "scancel", "sinfo")
 
@@ -52,22 +43,28 @@ class FakeSlurm:
         folder.mkdir()
         for name in COMMANDS:
             path = folder / name
-            path.write_text(_FAKE.replace("{python}", sys.executable))
+            path.write_text(_FAKE)
             path.chmod(0o755)
         self.answer("scontrol", CONFIG)
 
     def answer(self, name: str, out: str = "", *, err: str = "", status: int = 0) -> None:
         """What a command says from now on."""
-        for kind, text in (("out", out), ("err", err), ("status", str(status))):
+        for kind, text in (("out", out), ("err", err), ("status", f"{status}\n")):
             (self.folder / f"{name}.{kind}").write_text(text)
 
     @property
     def calls(self) -> list[list[str]]:
         """The commands that were run, each with its arguments."""
         try:
-            return [json.loads(line) for line in (self.folder / "calls").read_text().splitlines()]
+            words = (self.folder / "calls").read_text().split("\0")
         except FileNotFoundError:
             return []
+        found = []
+        while len(words) > 1:
+            end = int(words[0]) + 2
+            found.append(words[1:end])
+            words = words[end:]
+        return found
 
     def count(self, name: str) -> int:
         return sum(call[0] == name for call in self.calls)

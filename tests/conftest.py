@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -20,6 +21,8 @@ pytest_plugins = ["lab.fixtures"]
 # machine is slow.
 hypothesis.settings.register_profile("work", deadline=None)
 hypothesis.settings.register_profile("ci", derandomize=True, print_blob=True, deadline=None)
+# `make check` tries a quarter of the examples, new ones each time; a test that wants more says how many times as many.
+hypothesis.settings.register_profile("check", deadline=None, max_examples=25)
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") == "true" else "work")
 
 # A script's background commands ignore Ctrl-C, and so would every program that a test means to interrupt.
@@ -40,7 +43,10 @@ def own_surroundings(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pyte
     for name in os.environ:
         if name.startswith(("SLURM_", "SBATCH_", "SQUEUE_", "SACCT_", "CLUSTERRUN_")) and name not in OF_THE_LAB:
             monkeypatch.delenv(name)
-    monkeypatch.setenv("CLUSTERRUN_STATE", str(tmp_path_factory.mktemp("state")))
+    # a folder below one of the session: pytest's own numbering reads all names given before
+    states = tmp_path_factory.getbasetemp() / "states"
+    states.mkdir(exist_ok=True)
+    monkeypatch.setenv("CLUSTERRUN_STATE", tempfile.mkdtemp(dir=states))
 
 
 OF_THE_LAB = ("CLUSTERRUN_LAB_REUSE", "CLUSTERRUN_LAB_SLURM")

@@ -26,3 +26,12 @@ def test_a_job_is_measured_on_one_rank_and_two(new_site: Callable[[Lab | None], 
         rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
         assert rows[-1]["step"] == 16
         assert not (folder / "model").exists() and not list(folder.glob("checkpoints/step-*")), "nothing is saved"
+
+
+def test_a_real_job_is_counted(new_site: Callable[[Lab | None], Site]) -> None:
+    """The shipped job with torch: the numbers are those that its run prints."""
+    site = new_site(None)
+    data = site.json("plan", "lm", "--gpus", "1,2")
+    assert data["parameters"] == 524_928
+    assert [row["global_batch"] for row in data["plans"]] == [16, 16]
+    assert list(site.project.iterdir()) == [], "the data is counted without a trace"

@@ -156,6 +156,6 @@ def test_a_moved_project_keeps_its_runs_and_logs(site: Site) -> None:
     shutil.move(site.project, moved)
     said = site.cli("logs", job.id, cwd=moved)
     assert "hello" in said.stdout
-    until(lambda: site.json("status", job.id, cwd=moved)[0]["outcome"] == "done", 60)
+    until(lambda: site.json("status", job.id, cwd=moved)[0]["outcome"] == "done", 60, pause=0.5)
     shutil.move(moved, site.project)
     assert SCRIPTS.is_dir()

@@ -97,7 +97,7 @@ def test_a_controller_that_is_stopped_changes_no_state(site: Site, template: Any
     said, _ = cancel.communicate(timeout=60)
     assert cancel.returncode == 3 and "did not answer, so nothing was" in said
     ctld.start()
-    until(lambda: all(row["as_of"] is None for row in site.json("list")), 30)
+    until(lambda: all(row["as_of"] is None for row in site.json("list")), 30, pause=0.5)
     assert site.state(run)["state"] == "PENDING"
 
 

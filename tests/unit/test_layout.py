@@ -46,13 +46,24 @@ def name_of(path: Path) -> str:
 
 
 @cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+@cache
+def calls(path: Path) -> list[tuple[str, ast.Call]]:
+    """(what is called, the call) of each call in a file."""
+    return [(ast.unparse(node.func), node) for node in ast.walk(tree_of(path)) if isinstance(node, ast.Call)]
+
+
+@cache
 def imports(path: Path) -> frozenset[str]:
     """The top-level packages a file imports, late imports too; those for type checkers alone are left out."""
     return frozenset(_imports(path))
 
 
 def _imports(path: Path) -> Iterator[str]:
-    tree = ast.parse(path.read_text())
+    tree = tree_of(path)
     typing_only = {
         id(inner)
         for node in ast.walk(tree)
@@ -84,12 +95,9 @@ def test_the_worker_imports_nothing_of_ours() -> None:
 
 def test_no_shell_is_started_behind_the_door() -> None:
     for path in FILES:
-        for node in ast.walk(ast.parse(path.read_text())):
-            if not isinstance(node, ast.Call):
-                continue
+        for called, node in calls(path):
             shells = [keyword.value for keyword in node.keywords if keyword.arg == "shell"]
             assert all(isinstance(v, ast.Constant) and not v.value for v in shells), f"{name_of(path)}:{node.lineno}"
-            called = ast.unparse(node.func)
             assert called not in ("os.system", "os.popen", "eval", "__import__"), f"{name_of(path)}: {called}"
             if name_of(path) != "worker/user_code.py":  # it runs the user's own script as __main__
                 assert called not in ("exec", "compile"), f"{name_of(path)}: {called}"
@@ -100,16 +108,15 @@ def test_one_printer() -> None:
     for path in FILES:
         if name_of(path).startswith(("worker/", "terminal/ui.py", "cli/__init__.py", "scheduler/local/supervisor.py")):
             continue
-        for node in ast.walk(ast.parse(path.read_text())):
-            assert not (isinstance(node, ast.Call) and ast.unparse(node.func) in ("print", "click.echo")), name_of(path)
+        assert not {"print", "click.echo"} & {called for called, _ in calls(path)}, name_of(path)
 
 
-@pytest.mark.parametrize("path", FILES, ids=name_of)
-def test_a_file_fits_in_a_head(path: Path) -> None:
-    text = path.read_text()
-    assert len(text.splitlines()) <= 350
-    tree = ast.parse(text)
-    assert ast.get_docstring(tree) or not tree.body, "a module says what it is"
+def test_a_file_fits_in_a_head() -> None:
+    assert [name_of(path) for path in FILES if len(path.read_text().splitlines()) > 350] == []
+
+
+def test_a_module_says_what_it_is() -> None:
+    assert [name_of(path) for path in FILES if tree_of(path).body and not ast.get_docstring(tree_of(path))] == []
 
 
 def test_no_file_of_odds_and_ends() -> None:

@@ -26,11 +26,13 @@ from tests.run_records import submitted
 PROSE = ("clusterrun reads the job id", "clusterrun does not know", "clusterrun {}")
 PUT_TOGETHER = ("clusterrun/why/causes/", "clusterrun/why/ended/")
 
-PRINTED = [
-    (place, command)
-    for place, command in [*in_code(), *in_documents()]
-    if command.startswith("clusterrun ") and not command.startswith(PROSE) and not place.startswith(PUT_TOGETHER)
-]
+
+def printed() -> list[tuple[str, str]]:
+    return [
+        (place, command)
+        for place, command in [*in_code(), *in_documents()]
+        if command.startswith("clusterrun ") and not command.startswith(PROSE) and not place.startswith(PUT_TOGETHER)
+    ]
 
 
 @pytest.fixture(autouse=True)
@@ -42,22 +44,23 @@ def verbs_do_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(command, "callback", lambda **_: None)
 
 
-def type_it(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+def type_it(command: str, capsys: pytest.CaptureFixture[str], place: str = "") -> None:
     """Paste a command up to a pipe; its parts known only when it is printed are 1."""
     words = shlex.split(re.split(r" (?:\||&&|>)", command.replace("{}", "1").replace("…", "").replace("{job}", "1"))[0])
     assert words[0] == "clusterrun"
     with pytest.raises(SystemExit) as stop:
         main(words[1:])
-    assert not stop.value.code, f"{command}: {capsys.readouterr().err}"
+    assert not stop.value.code, f"{place} {command}: {capsys.readouterr().err}"
 
 
-@pytest.mark.parametrize(("place", "command"), PRINTED)
-def test_the_command_line_takes_what_is_printed(place: str, command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    type_it(command, capsys)
+def test_the_command_line_takes_what_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    found = printed()
+    assert len(found) > 100
+    for place, command in found:
+        type_it(command, capsys, place)
 
 
-def test_there_are_as_many_as_ever_and_a_wrong_one_is_seen(capsys: pytest.CaptureFixture[str]) -> None:
-    assert len(PRINTED) > 100
+def test_a_wrong_command_is_seen(capsys: pytest.CaptureFixture[str]) -> None:
     for wrong in ("clusterrun resubmit 5", "clusterrun logs 5 --folow", "clusterrun submit --node 2 -- train.py"):
         with pytest.raises(AssertionError, match="no such"):
             type_it(wrong, capsys)
@@ -81,16 +84,21 @@ def test_a_command_of_the_tables_can_be_pasted(
 ) -> None:
     run = submitted(Store(tmp_path, tmp_path / "state"), sources={"time": ("2:00:00", "--time")})
     (run.run_dir / "spec.json").write_text(json.dumps({"work": WORKS[kind], "workdir": "/p"}))
+    pasted = {}
     for row in TABLE:
         for template in dict.fromkeys([row.command, row.command.replace("JOB", "101")]):
             told = with_command(Cause(kind=row.kind, sentence="", command=fill_template(template, words)), run)
             assert told.command or told.advice or not fill_template(template, words)
-            check_pasted(row, told.command, capsys)
+            pasted[told.command] = row
+    for command, row in pasted.items():
+        check_pasted(row, command, capsys)
+    read = subprocess.run(["bash", "-n"], input="\n".join(pasted), capture_output=True, text=True)
+    assert (read.returncode, read.stderr) == (0, "")
 
 
 def check_pasted(row: CauseRow, command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert not re.search(r"…|[{}\[\]?]|   |\b(?:SIZE|LONGER|LOWER|NODE|NAME|PATH|SCRIPT)\b", command), (row, command)
-    assert subprocess.run(["bash", "-n", "-c", command], capture_output=True).returncode == 0, (row, command)
+    assert not re.search(r"…|[{}\[\]?\n]|   |\b(?:SIZE|LONGER|LOWER|NODE|NAME|PATH|SCRIPT)\b", command), (row, command)
+    assert shlex.split(command) or not command, "its quotes are closed"
     line = command.removeprefix("cd /p && ")
     if line.startswith("clusterrun "):
         type_it(line, capsys)

@@ -162,7 +162,7 @@ def _candidate_lines(lines: Sequence[Line]) -> Iterable[tuple[CauseRow, int]]:
     for row_ in (*TABLE, BARE):
         for needle in row_.needles:
             if needle not in where:
-                where[needle] = _lines_with(low, needle, starts)
+                where[needle] = _lines_with(low, needle, starts) if needle in low else []
             for index in where[needle]:
                 yield row_, index
 

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import os
-import resource
 import socket
 import stat
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -128,13 +125,9 @@ def test_what_is_not_a_plain_file_is_refused_at_once(kind: str, why: str, tmp_pa
 @pytest.mark.parametrize(("kind", "why"), KINDS.items())
 def test_a_template_that_is_not_a_plain_file_is_one_line(kind: str, why: str, desk: Desk) -> None:
     path = special(desk.project, kind)
-    done = subprocess.run(
-        [sys.executable, "-m", "clusterrun", "submit", "--template", path.name, "--", "train.py"],
-        capture_output=True, text=True, timeout=60,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (1 << 30,) * 2),
-    )  # fmt: skip
-    assert done.returncode == 2 and done.stdout == ""
-    assert done.stderr == f"clusterrun: --template: {path}: {why}\n  hint: give the path of a Jinja template\n"
+    said = desk.type("submit", "--template", path.name, "--", "train.py")
+    assert (said.status, said.out) == (2, "")
+    assert said.err == f"clusterrun: --template: {path}: {why}\n  hint: give the path of a Jinja template\n"
 
 
 @pytest.mark.parametrize(

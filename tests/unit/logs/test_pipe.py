@@ -78,7 +78,7 @@ def test_fast_is_slow_for_any_bytes_in_any_blocks(data, source, want, stream, si
 
 
 @given(data=LOG, want=st.just(LineFilter()) | WANT | ERRORS, stream=STREAM, sizes=SIZES)
-@settings(max_examples=500)
+@settings(max_examples=5 * settings().max_examples)
 def test_fast_is_slow_for_what_logs_say(monkeypatch_module, data, want, stream, sizes):
     source = Source(Path(), world_size=16)
     assert fast(data, stream, source, want, sizes) == slowly(data, stream, source, want)
@@ -109,7 +109,7 @@ PAYLOAD = st.sampled_from([
 LINE = st.builds(b"".join, st.tuples(st.sampled_from([b" 0: ", b" 3: ", b"15: ", b"", b"16: "]), PAYLOAD))
 
 
-@settings(max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=4 * settings().max_examples, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     written=st.lists(LINE, max_size=60).map(b"\n".join),
     stream=st.sampled_from(["out", "err"]),

@@ -65,13 +65,13 @@ def test_tail_is_the_end_of_all_lines(tmp_path_factory, count, tail, newline):
     assert texts(read_lines(both, tail=tail)) == (every[-tail:] if tail else [])
 
 
-@pytest.mark.parametrize("tail", [1, 50, 9_000, 10_001, 39_999, 10**9])
-def test_tail_of_a_large_file_is_the_end_of_all_lines(logs, tail):
+def test_tail_of_a_large_file_is_the_end_of_all_lines(logs):
     logs[0].write_bytes(
         b"".join(b"".join(pieces(i % 8, b"line %d " % i + b"x" * (i * 7 % 150), 8)) for i in range(40_000))
     )
     every = texts(read_lines(logs))
-    assert texts(read_lines(logs, tail=tail)) == every[-tail:]
+    for tail in (1, 50, 9_000, 10_001, 39_999, 10**9):
+        assert texts(read_lines(logs, tail=tail)) == every[-tail:], tail
 
 
 def test_tail_with_filters_looks_back_for_lines_that_pass(logs):

@@ -81,7 +81,7 @@ def test_slurm_is_not_asked_while_the_log_grows(waiting: RunRecord) -> None:
     watch.poll()
     claim(waiting)
     attempt(waiting)
-    pass_time(watch, clock, 3600, grows=True)
+    pass_time(watch, clock, 600, grows=True)
     assert len(asked.at) == 1
     pass_time(watch, clock, 20)
     assert len(asked.at) == 2, "a log that has become quiet tells nothing more"

@@ -297,7 +297,7 @@ pieces = st.sampled_from(
 anything = st.one_of(st.text(), st.lists(st.one_of(pieces, st.text(max_size=4))).map("".join))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=3 * settings().max_examples)
 @given(anything)
 def test_no_answer_breaks_a_parser(said: str) -> None:
     for job in [*squeue.parse_squeue(said), *slurm_sacct.parse_sacct(said)]:
@@ -310,7 +310,7 @@ def test_no_answer_breaks_a_parser(said: str) -> None:
     parse_cluster_facts(said)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=3 * settings().max_examples)
 @given(st.lists(anything, min_size=len(squeue._SQUEUE) - 1, max_size=len(squeue._SQUEUE) - 1))
 def test_no_cells_break_a_parser(cells: list[str]) -> None:
     flat = [cell.replace(text.SEP, "").replace("\n", "") for cell in cells]

@@ -100,7 +100,7 @@ WORDS = ["accept", "refuse", "undelivered", "made", "unmade", "late", "strange",
 silences = st.lists(st.tuples(st.floats(0, 200), st.floats(0.1, 150)), max_size=3)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=3 * settings().max_examples)
 @given(st.lists(st.sampled_from(WORDS), max_size=12), silences)
 def test_whatever_happens_none_is_lost_doubled_or_wrong(plan: list[str], silent: list[tuple[float, float]]) -> None:
     with tempfile.TemporaryDirectory() as folder:

@@ -48,9 +48,8 @@ def judge(text: str, **facts: object) -> Cause:
 # -- fixtures --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("fixture", FIXTURES, ids=[one.name for one in FIXTURES])
-def test_excerpt_has_its_cause(fixture: Fixture) -> None:
-    assert fixture.complaint() == ""
+def test_each_excerpt_has_its_cause() -> None:
+    assert [complaint for one in FIXTURES if (complaint := one.complaint())] == []
 
 
 def test_there_are_enough_excerpts_of_each_sort() -> None:
@@ -322,8 +321,8 @@ def test_any_log_has_a_cause_or_says_that_it_shows_none(log: list[tuple[int | No
 )  # fmt: skip
 def test_line_made_to_be_slow_is_not(piece: str) -> None:
     began = time.process_time()
-    judge("\n".join([piece * (65_536 // len(piece))] * 20))
-    assert time.process_time() - began < 5
+    judge("\n".join([piece * (65_536 // len(piece))] * 4))
+    assert time.process_time() - began < 1
 
 
 def test_ranges_of_foreign_numbers_stay_small() -> None:
