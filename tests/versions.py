@@ -22,6 +22,7 @@ ROOT = Path(__file__).resolve().parents[1]
 BEHAVIOURS = {
     "requeue": r"::.*requeue",
     "arrays": r"::.*array",
+    "restarts in the job": r"conformance\.test_restarts::",
     "conformance": r"conformance\.test_contract::",
     "jobs of others": r"conformance\.test_jobs_of_others::",
     "a run on two nodes": r"test_runs::",

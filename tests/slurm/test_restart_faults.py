@@ -1,0 +1,66 @@
+"""Twenty ranks killed at random moments of one run: each costs a launch, and the weights stay bitwise the same."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import signal
+import statistics
+import time
+from collections.abc import Callable
+
+import pytest
+
+from lab.cluster import Lab
+from tests.installed_command import Job, Site, read_json, until
+
+SHAPE = ("--nodes", "2", "--gpus-per-node", "0", "--tasks-per-node", "2")
+SETTINGS = (
+    "steps=400",
+    "eval_every=0",
+    "save_every=5",
+    "log_every=5",
+    "vocab=300",
+    "seq_len=16",
+    "global_batch_size=4",
+)
+QUICK = [word for setting in SETTINGS for word in ("--set", setting)]
+KILLS, LIMIT = 20, 300
+
+
+def saved(job: Job) -> int:
+    return max((int(path.name[5:]) for path in (job.run_dir / "checkpoints").glob("step-*[0-9]")), default=0)
+
+
+@pytest.fixture(scope="module")
+def site(lab: Lab, new_site: Callable[[Lab | None], Site]) -> Site:
+    return new_site(lab)
+
+
+@pytest.mark.faults
+def test_twenty_killed_ranks_cost_twenty_launches_and_no_bit(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    undisturbed = site.submit(*SHAPE, *QUICK, "lm")
+    site.wait_state(undisturbed, "COMPLETED", timeout=LIMIT)
+    job = site.submit(*SHAPE, "--max-restarts", str(KILLS), *QUICK, "lm")
+    chance, delays = random.Random(7), []
+    for kill in range(KILLS):
+        before = saved(job)
+        until(lambda launches=kill + 1: len(job.attempts()) == launches, LIMIT, job.err.read_text)
+        until(lambda step=before: saved(job) > step, LIMIT, job.err.read_text)
+        time.sleep(chance.uniform(0, 0.5))  # at any moment between two checkpoints
+        start = read_json(job.attempts()[-1] / "start.json")
+        assert start is not None
+        os.kill(chance.choice(start["ranks"])["pid"], signal.SIGKILL)
+        killed = time.monotonic()
+        until(lambda launches=kill + 2: len(job.attempts()) == launches, LIMIT, job.err.read_text, pause=0.01)
+        delays.append(time.monotonic() - killed)
+    state = site.wait_state(job, "COMPLETED", "FAILED", timeout=LIMIT)
+    assert state["state"] == "COMPLETED", job.err.read_text()[-3000:]
+    one, other = (
+        hashlib.sha256((run.run_dir / "model" / "model.safetensors").read_bytes()).hexdigest()
+        for run in (undisturbed, job)
+    )
+    assert one == other and len(state["failed_launches"]) == KILLS
+    with capsys.disabled():
+        print(f"\nkill to the next launch: median {statistics.median(delays):.2f} s, longest {max(delays):.2f} s")
