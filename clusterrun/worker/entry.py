@@ -97,10 +97,13 @@ def _work(request: Request, dist: DistEnv, run: RunEnv, rank_exit: RankExit) -> 
         stopping.expect()
         task = tasks.prepare(request.target, request.arguments, dist.world_size)
     _need_torch()
-    if request.mode == "check":
+    if request.mode == "check" or run.check_gpus is not None:
         from . import checks
 
-        return user_code.Outcome(checks.main(dist, run))
+        here.enter("checking")
+        checks.check(dist, run, before_training=request.mode != "check")
+    if request.mode == "check":
+        return user_code.Outcome(0)
     from . import group, worlds
 
     rank_exit.watch = watch = worlds.GroupWatch(dist)

@@ -19,7 +19,6 @@ from ..versions import find_versions
 from .names import own_addresses, reverse
 
 PROBE = b"\0" * 2**20  # bytes written to each folder
-GEMM_S = 0.6  # of measuring
 CPU_SIDE, CUDA_SIDE = 512, 8192
 REVERSE_S = 10.0
 
@@ -100,15 +99,15 @@ def health(nvml: Any, handle: Any) -> dict[str, Any]:
     }
 
 
-def gemm(device: int | None) -> dict[str, Any]:
-    """Return the best and the worst rate of several matrix products in TFLOP/s: bf16 on a GPU, float32 on a CPU."""
+def gemm(device: int | None, duration: float) -> dict[str, Any]:
+    """Return the best and the worst rate of matrix products in TFLOP/s: bf16 on a GPU, float32 on a CPU."""
     place, side = (torch.device("cpu"), CPU_SIDE) if device is None else (torch.device("cuda", device), CUDA_SIDE)
     on_cuda = place.type == "cuda"
     matrix = torch.ones(side, side, device=place, dtype=torch.bfloat16 if on_cuda else torch.float32) / side
     seconds: list[float] = []
     for _ in range(3):  # warm up: libraries load, clocks rise
         matrix @ matrix
-    end = time.monotonic() + GEMM_S
+    end = time.monotonic() + duration
     while time.monotonic() < end or len(seconds) < 5:
         if on_cuda:
             torch.cuda.synchronize(place)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from clusterrun.check.judging import DIFFERS, OK, UNKNOWN
+from clusterrun.check.report import DIFFERS, OK, UNKNOWN
 from clusterrun.check.run import check_run
 from clusterrun.errors import RequestError
 from clusterrun.records.run_record import RunRecord
