@@ -34,10 +34,9 @@ def submit_ladder(ui: Ui, cluster: Cluster, args: SubmitArgs, *, dry_run: bool, 
         ui.note(f"each rung runs {whole.record.what} to its end; set a small number of steps")
 
     def plan(rung: Rung, before: RunRecord | None) -> Plan:
-        job = before.job_id if before is not None else None
+        job = before.job_id if before else None
         made = cluster.plan(args, change=lambda request: rung_request(request, whole.spec, rung, job))
-        record = replace(made.record, rung_before=before.run_id if before is not None else "")
-        return made._replace(record=record)
+        return made._replace(record=replace(made.record, rung_before=before.run_id if before else ""))
 
     if dry_run:
         plans = [plan(rung, None) for rung in rungs]

@@ -20,7 +20,7 @@ def terminal_plot(rows: Sequence[ScalingRow], width: int = 72, height: int = 16)
     gpus = [row.gpus for row in rows]
     plotext.clear_figure()
     plotext.plot_size(width, height)
-    for label, values, marker in _lines(rows):
+    for marker, (label, values) in zip(".+x", _lines(rows).items(), strict=True):
         plotext.plot(gpus, values, label=label, marker=marker)
     plotext.xticks(gpus)
     plotext.xlabel("GPUs")
@@ -34,18 +34,18 @@ def write_png(rows: Sequence[ScalingRow], path: str) -> None:
     from matplotlib.figure import Figure
 
     axes = (figure := Figure(figsize=(6, 4), dpi=150)).subplots()
-    for label, values, _ in _lines(rows):
-        axes.plot([row.gpus for row in rows], values, "--" if label == "ideal" else "o-", label=label)
-    axes.set(xlabel="GPUs", ylabel="speed-up", xticks=[row.gpus for row in rows])
+    gpus = [row.gpus for row in rows]
+    for label, values in _lines(rows).items():
+        axes.plot(gpus, values, "--" if label == "ideal" else "o-", label=label)
+    axes.set(xlabel="GPUs", ylabel="speed-up", xticks=gpus)
     axes.legend()
     figure.savefig(path, format="png")
 
 
-def _lines(rows: Sequence[ScalingRow]) -> list[tuple[str, list[float], str]]:
-    """Return label, values and marker of each line."""
+def _lines(rows: Sequence[ScalingRow]) -> dict[str, list[float]]:
     unit = rows[0].tokens_per_second / rows[0].speedup
-    return [
-        ("ideal", [float(row.gpus) for row in rows], "."),
-        ("predicted", [row.predicted_tokens_per_second / unit for row in rows], "+"),
-        ("measured", [row.speedup for row in rows], "x"),
-    ]
+    return {
+        "ideal": [float(row.gpus) for row in rows],
+        "predicted": [row.predicted_tokens_per_second / unit for row in rows],
+        "measured": [row.speedup for row in rows],
+    }

@@ -8,6 +8,7 @@ import os
 import socket
 import struct
 import sys
+from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
 
 SIOCGIFADDR = 0x8915
 #: What start.json has of each rank, besides its device.
-ENTRY = ("rank", "local_rank", "node_rank", "node", "host", "pid", "task", "python", "torch", "nccl", "driver")
+ENTRY = ("rank", "local_rank", "node_rank", "node", "host", "pid", "task", "python", "torch", "nccl", "driver",
+         "machine", "cores")  # fmt: skip
 
 
 def start(dist: DistEnv, run: RunEnv, cuda_check: bool = True) -> torch.device:
@@ -140,8 +142,17 @@ def _facts(dist: DistEnv, ask_uuid: bool) -> dict[str, Any]:
         "device": device,
         "uuid": uuid,
         **find_versions(),
+        "machine": _boot_id(),
+        "cores": os.cpu_count(),
         **launched.facts(dist),
     }
+
+
+def _boot_id() -> str:
+    """Return an id that all nodes on one machine share, as those of a simulated cluster do."""
+    with suppress(OSError), open("/proc/sys/kernel/random/boot_id") as file:
+        return file.read().strip()
+    return ""
 
 
 def _open(store: Store, dist: DistEnv, run: RunEnv, device: torch.device) -> None:

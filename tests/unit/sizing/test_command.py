@@ -96,9 +96,9 @@ def test_samples_for_a_job_skip_its_data(desk: Desk) -> None:
         ('echo \'{"settings": {}, "model": {}}\'', "cannot read the size of data and model", ""),
     ],
 )
-def test_counting_that_fails(desk: Desk, body: str, message: str, hint: str) -> None:
-    timeout = "0.5" if body.startswith("sleep") else "60"
-    line, hint_line = refused(desk, "plan", "lm", "--python", python_that(desk, body), "--timeout", timeout)
+def test_counting_that_fails(desk: Desk, monkeypatch: pytest.MonkeyPatch, body: str, message: str, hint: str) -> None:
+    monkeypatch.setattr("clusterrun.sizing.job_facts.TIMEOUT", 0.5 if body.startswith("sleep") else 60)
+    line, hint_line = refused(desk, "plan", "lm", "--python", python_that(desk, body))
     assert message in line and hint in hint_line
 
 

@@ -19,7 +19,7 @@ TRAINING = Training(10_000, BatchSettings(micro_batch=4))
 
 
 def row(step: int, speed: float, wait: float = 0.0) -> dict[str, Any]:
-    return {"step": step, "tokens_per_second": speed, "step_s": 0.1, "data_wait_s": wait}
+    return {"step": step, "tokens_per_second": speed, "step_s": 0.1, "data_wait_s": wait, "cores_used": 1.0}
 
 
 def metrics(synced: float, unsynced: float, wait: float = 0.0) -> list[dict[str, Any]]:
