@@ -69,10 +69,11 @@ def parse_facts(document: str) -> JobFacts:
     try:
         facts = json.loads(document.strip().rpartition("\n")[2])
         settings, model = facts["settings"], facts["model"]
-        sizes = [settings[name] for name in ("global_batch_size", "micro_batch_size", "grad_accum_steps")]
+        names = ("global_batch_size", "micro_batch_size", "grad_accum_steps")
+        sizes = [*(settings[name] for name in names), facts["default_global_batch"]]
         training = Training(
             samples=facts["samples"],
-            batches=BatchSettings(*sizes, default_global=facts["default_global_batch"]),
+            batches=BatchSettings(*sizes),
             base_batch=settings["base_batch_size"],
             **{name: settings[name] for name in ("epochs", "steps", "lr", "warmup", "drop_last")},
         )

@@ -79,7 +79,7 @@ def test_health_of_a_gpu_leaves_out_what_its_driver_does_not_support() -> None:
         nvmlDeviceGetRemappedRows=lambda handle: (0, 0, 0, 1),
     )  # fmt: skip
     assert node.health(nvml, None) == {
-        "ecc_errors": 2, "remap_failed": True, "slowed_down": True, "temperature": None,
+        "ecc_errors": 2, "remap_failed": True, "slowed_down": True,
     }  # fmt: skip
     assert set(node.health(SimpleNamespace(), None).values()) == {None}
 
@@ -124,7 +124,6 @@ def test_open_files_and_environment_are_read(monkeypatch: pytest.MonkeyPatch, tm
     from clusterrun.worker.distenv import DistEnv, RunEnv
 
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,3")
-    monkeypatch.setattr(node, "reverse", lambda addresses, limit: {})
     run_dir = tmp_path / "base" / ".clusterrun" / "runs" / "r"
     run_dir.mkdir(parents=True)
     (tmp_path / "base" / "logs").mkdir()

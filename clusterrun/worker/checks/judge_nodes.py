@@ -10,10 +10,10 @@ from .names import is_loopback
 
 STAGES = ("node", "join", "names", "clock", "gemm", "links")
 LEAST_FREE_GIB = 1.0
-LEAST_MEMORY_SHARE = 0.25  # of the median of the other nodes
+LEAST_MEMORY_SHARE = 0.25  # of the median of all nodes
 LEAST_FILES = 1024
 SLOWEST_WRITE_S = 10.0  # of 1 MiB, synced
-LARGEST_OFFSET_S = 1.0
+LARGEST_OFFSET_S = 2.0  # the clocks are read at about the same time
 USED_GPU_GIB = 2.0  # a rank of the check itself uses less
 #: Below these shares of the median a rate is slow: cores of a CPU are often shared, GPUs are not.
 SHARE = {"cpu": 0.4, "gpu": 0.8}
@@ -22,9 +22,15 @@ SHARE = {"cpu": 0.4, "gpu": 0.8}
 def judge_nodes(docs: Sequence[Doc], nodes: Sequence[str], gpus: int) -> list[Finding]:
     """Return what is wrong or unknown. `nodes` has the node of each rank of the run, `gpus` are those of a node."""
     leaders = [doc for doc in docs if doc["local_rank"] == 0 and "folders" in doc]
-    rules = (_memory, _folders, _clock, _open_files, _names, _versions)
-    found = [*_missing(docs, nodes), *_devices(docs, leaders, gpus), *_gemm(docs)]
-    return [*found, *(one for rule in rules for one in rule(leaders))]
+    return [
+        *_missing(docs, nodes),
+        *(one for doc in docs for one in _gpu(doc)),
+        *_devices(docs, leaders, gpus),
+        *_gemm(docs),
+        *(one for leader in leaders for one in _node(leader, leaders)),
+        *_names(leaders),
+        *_versions(leaders),
+    ]
 
 
 def _missing(docs: Sequence[Doc], nodes: Sequence[str]) -> Iterator[Finding]:
@@ -44,21 +50,29 @@ def _missing(docs: Sequence[Doc], nodes: Sequence[str]) -> Iterator[Finding]:
         yield Finding(BROKEN, "ranks", f"{join_names(where)}: stopped while measuring {stage}", SEE_LOG, tuple(where))
 
 
+def _gpu(doc: Doc) -> Iterator[Finding]:
+    gpu, replace = doc.get("gpu", {}), "drain the node and have the GPU replaced"
+    used = gpu.get("total_gib", 0.0) - gpu.get("free_gib", 0.0)
+    for bad, status, problem, action in (
+        ("error" in gpu, BROKEN, f"cannot be opened: {gpu.get('error')}", "run nvidia-smi there, and drain the node"),
+        (gpu.get("ecc_errors"), BROKEN, f"{gpu.get('ecc_errors')} uncorrected ECC errors", replace),
+        (gpu.get("remap_failed"), BROKEN, "memory rows could not be remapped", replace),
+        (gpu.get("slowed_down"), DIFFERS, "the hardware slows it down (heat or power)", "check cooling and power"),
+        (used > USED_GPU_GIB, DIFFERS, f"{used:.1f} GiB are in use by another process", "end it; see nvidia-smi"),
+    ):
+        if bad:
+            yield Finding(status, "devices", f"{doc['node']}, GPU {doc['device']}: {problem}", action, (doc["node"],))
+
+
 def _devices(docs: Sequence[Doc], leaders: Sequence[Doc], gpus: int) -> Iterator[Finding]:
-    for doc in docs:
-        for status, bad, problem, action in _gpu_problems(doc.get("gpu", {})):
-            if bad:
-                text = f"{doc['node']}, GPU {doc['device']}: {problem}"
-                yield Finding(status, "devices", text, action, (doc["node"],))
     for leader in leaders if gpus else ():
         node, count = leader["node"], count_devices(leader, docs)
         if count is not None and count < gpus:
             granted = f" (CUDA_VISIBLE_DEVICES={','.join(leader['granted'])})" if leader["granted"] else ""
             action = f"run nvidia-smi there; drain the node, or use --exclude {node}"
             yield Finding(BROKEN, "devices", f"{node} has {count} of {gpus} GPUs{granted}", action, (node,))
-    if gpus and (without := [leader for leader in leaders if not leader["cuda"]]):
-        where = join_names([leader["node"] for leader in without])
-        text = f"torch {without[0]['versions']['torch']} on {where} has no CUDA, so the GPUs were not measured"
+    if gpus and (without := [leader["node"] for leader in leaders if not leader["cuda"]]):
+        text = f"torch on {join_names(without)} has no CUDA, so the GPUs were not measured"
         yield Finding(UNKNOWN, "devices", text, "install a torch with CUDA, or use --gpus-per-node 0")
 
 
@@ -66,26 +80,12 @@ def count_devices(leader: Doc, docs: Sequence[Doc]) -> int | None:
     """Return the GPUs of a node: those that torch sees or, for a torch without CUDA, those that Slurm granted."""
     if not leader.get("cuda"):
         return None if leader.get("granted") is None else len(leader["granted"])
-    own = {doc["gpu"].get("uuid") or doc["rank"] for doc in docs if doc["node"] == leader["node"] and "gpu" in doc}
+    if leader["visible"] != 1:
+        return int(leader["visible"])
     # a site may show each task its own GPU
-    return max(int(leader["visible"]), len(own)) if leader["visible"] == 1 else int(leader["visible"])
-
-
-def _gpu_problems(gpu: Doc) -> list[tuple[str, bool, str, str]]:
-    used = gpu.get("total_gib", 0.0) - gpu.get("free_gib", 0.0)
-    replace = "drain the node and have the GPU replaced"
-    return [
-        (BROKEN, "error" in gpu, f"cannot be opened: {gpu.get('error')}", "run nvidia-smi there, and drain the node"),
-        (BROKEN, bool(gpu.get("ecc_errors")), f"{gpu.get('ecc_errors')} uncorrected ECC errors", replace),
-        (BROKEN, bool(gpu.get("remap_failed")), "memory rows could not be remapped", replace),
-        (
-            DIFFERS,
-            bool(gpu.get("slowed_down")),
-            "the hardware slows it down (heat or power)",
-            "check cooling and power",
-        ),
-        (DIFFERS, used > USED_GPU_GIB, f"{used:.1f} GiB are in use by another process", "end it; see nvidia-smi"),
-    ]
+    return len(
+        {doc["gpu"].get("uuid") or doc["rank"] for doc in docs if doc["node"] == leader["node"] and "gpu" in doc}
+    )
 
 
 def _gemm(docs: Sequence[Doc]) -> Iterator[Finding]:
@@ -99,42 +99,29 @@ def _gemm(docs: Sequence[Doc]) -> Iterator[Finding]:
         yield Finding(BROKEN, "gemm", f"{node}: wrong result of a matrix product", "drain the node", (node,))
 
 
-def _memory(leaders: Sequence[Doc]) -> Iterator[Finding]:
-    free = {leader["node"]: leader["memory_gib"] for leader in leaders if leader["memory_gib"] is not None}
-    for node, gib in free.items():
-        middle = median([other for name, other in free.items() if name != node] or [gib])
-        if gib < max(LEAST_FREE_GIB, LEAST_MEMORY_SHARE * middle):
-            text = f"{node} has {gib:.1f} GiB of free memory; median of the others {middle:.1f}"
-            yield Finding(DIFFERS, "memory", text, "look for leftover processes on the node", (node,))
-
-
-def _folders(leaders: Sequence[Doc]) -> Iterator[Finding]:
-    for leader in leaders:
-        for state in leader["folders"].values():
-            status, problem = DIFFERS, ""
-            if "error" in state:
-                status, problem = BROKEN, f"cannot write to it: {state['error']}"
-            elif state["free_gib"] < LEAST_FREE_GIB:
-                problem = f"{state['free_gib']:.2f} GiB are free"
-            elif state["write_s"] > SLOWEST_WRITE_S:
-                problem = f"writing 1 MiB took {state['write_s']:.0f} s"
-            if problem:
-                text = f"{leader['node']}, {state['path']}: {problem}"
-                yield Finding(status, "disk", text, "check mount, quota and free space", (leader["node"],))
-
-
-def _clock(leaders: Sequence[Doc]) -> Iterator[Finding]:
-    for leader in leaders:
-        clock = leader.get("clock") or {"offset": 0.0, "error": 0.0}
-        if abs(clock["offset"]) > LARGEST_OFFSET_S + clock["error"]:
-            text = f"the clock of {leader['node']} is {clock['offset']:+.1f} s from that of {leaders[0]['node']}"
-            yield Finding(DIFFERS, "clock", text, "start chronyd or ntpd on the node", (leader["node"],))
-
-
-def _open_files(leaders: Sequence[Doc]) -> Iterator[Finding]:
-    if few := tuple(one["node"] for one in leaders if 0 <= one["nofile"] < LEAST_FILES):
-        text = f"{join_names(few)}: less than {LEAST_FILES} open files are allowed"
-        yield Finding(DIFFERS, "open files", text, "add --setup 'ulimit -n 65536', or raise LimitNOFILE of slurmd", few)
+def _node(leader: Doc, leaders: Sequence[Doc]) -> Iterator[Finding]:
+    """Yield what is wrong with memory, clock, open files and folders of one node."""
+    node, memory, first = leader["node"], leader["memory_gib"], leaders[0]
+    middle = median(other["memory_gib"] for other in leaders)
+    offset = leader["clock"] - first["clock"] if leader.get("clock") and first.get("clock") else 0.0
+    problems = [
+        (memory < max(LEAST_FREE_GIB, LEAST_MEMORY_SHARE * middle), DIFFERS, "memory",
+         f"{node} has {memory:.1f} GiB of free memory; median {middle:.1f}", "look for leftover processes there"),
+        (abs(offset) > LARGEST_OFFSET_S, DIFFERS, "clock",
+         f"the clock of {node} is {offset:+.1f} s from that of {first['node']}", "start chronyd or ntpd there"),
+        (0 <= leader["nofile"] < LEAST_FILES, DIFFERS, "open files",
+         f"{node}: less than {LEAST_FILES} open files are allowed",
+         "add --setup 'ulimit -n 65536', or raise LimitNOFILE of slurmd"),
+    ]  # fmt: skip
+    for state in leader["folders"].values():
+        where, free, seconds = f"{node}, {state['path']}", state.get("free_gib", 0.0), state.get("write_s", 0.0)
+        status, problem = BROKEN, f"cannot write to it: {state.get('error')}"
+        if "error" not in state:
+            slow = seconds > SLOWEST_WRITE_S
+            status, problem = DIFFERS, f"writing 1 MiB took {seconds:.0f} s" if slow else f"{free:.2f} GiB are free"
+        bad = "error" in state or seconds > SLOWEST_WRITE_S or free < LEAST_FREE_GIB
+        problems.append((bad, status, "disk", f"{where}: {problem}", "check mount, quota and free space"))
+    yield from (Finding(status, check, text, action, (node,)) for bad, status, check, text, action in problems if bad)
 
 
 def _names(leaders: Sequence[Doc]) -> Iterator[Finding]:
@@ -160,12 +147,6 @@ def _names(leaders: Sequence[Doc]) -> Iterator[Finding]:
         to = f"resolves to {answer}" if answer else "does not resolve"
         text = f"{name} {to} on {join_names(nodes)}; its address is {' '.join(addresses[:2])}"
         yield Finding(DIFFERS, "names", text, f"correct {name} in /etc/hosts or DNS", (node,))
-    short = {name.partition(".")[0] for name in own}
-    for leader in leaders:
-        for address, back in leader["reverse"].items():
-            if (first := back.partition(".")[0]) in short and first != leader.get("name", "").partition(".")[0]:
-                text = f"{address} of {leader['node']} resolves to the name of another node, {back}"
-                yield Finding(DIFFERS, "names", text, "correct /etc/hosts or reverse DNS", (leader["node"],))
 
 
 def _versions(leaders: Sequence[Doc]) -> Iterator[Finding]:

@@ -24,8 +24,6 @@ COMPARED = {"gloo": (4 * MIB,), "nccl": (64 * MIB,)}  # within nodes and between
 MOST_FOR_ALL_PAIRS = 16  # nodes; with more each node gets partners at distances 1, 2, 4, …: every bisection
 MOST_TRIES, FEWEST_TRIES = 12, 2
 TIMEOUT_S = {"gloo": 20.0, "nccl": 60.0}
-CLOCK_TRIES = 5
-CLOCK_S = 20.0
 Round = tuple[str, list[list[str]], tuple[int, ...]]  # kind, groups of nodes, sizes in bytes
 
 
@@ -59,36 +57,6 @@ def pair_rounds(count: int) -> list[list[tuple[int, int]]]:
         rounds.append([(min(pair), max(pair)) for pair in pairs if -1 not in pair])
         circle = [circle[0], circle[-1], *circle[1:-1]]
     return rounds
-
-
-def clock(store: Any, rank: int, ranks: list[dict[str, Any]]) -> dict[str, float] | None:
-    """Return this node's clock minus that of the first rank in seconds, and how exact that is; None on other ranks.
-
-    The first rank answers each node with its time; the quickest answer counts.
-    """
-    first = ranks[0]["rank"]
-    leaders = [one["rank"] for one in ranks if one["local_rank"] == 0 and one["rank"] != first]
-    end = time.monotonic() + CLOCK_S
-    if rank == first:
-        for leader in leaders:
-            for number in range(CLOCK_TRIES):
-                if not _await(store, f"clock/{leader}/{number}", end):
-                    break
-                store.set(f"time/{leader}/{number}", repr(time.time()))
-        return {"offset": 0.0, "error": 0.0}
-    if rank not in leaders:
-        return None
-    best: dict[str, float] | None = None
-    for number in range(CLOCK_TRIES):
-        before = time.time()
-        store.set(f"clock/{rank}/{number}", "")
-        if not _await(store, f"time/{rank}/{number}", end, 0.001):
-            break
-        after, answer = time.time(), float(store.get(f"time/{rank}/{number}"))
-        trip = after - before
-        if number and (best is None or trip / 2 < best["error"]):  # the first includes waiting for one's turn
-            best = {"offset": (before + after) / 2 - answer, "error": trip / 2}
-    return best
 
 
 def measure_all(
@@ -188,11 +156,3 @@ def _timed(tensor: torch.Tensor) -> float:
     if tensor.is_cuda:
         torch.cuda.synchronize(tensor.device)
     return time.perf_counter() - began
-
-
-def _await(store: Any, key: str, end: float, pause: float = 0.002) -> bool:
-    while not store.check([key]):
-        if time.monotonic() > end:
-            return False
-        time.sleep(pause)
-    return True

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import socket
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -31,31 +31,21 @@ def is_loopback(address: str) -> bool:
 
 
 def resolve(names: Sequence[str], limit: float) -> dict[str, Any]:
-    """Return the addresses of each name, or the error in one line."""
+    """Return the addresses of each name, or the error in one line.
 
-    def addresses(name: str) -> list[str]:
-        return sorted({str(answer[4][0]) for answer in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)})
-
-    return _look_up(names, addresses, limit)
-
-
-def reverse(addresses: Sequence[str], limit: float) -> dict[str, str]:
-    """Return the name of each address, or the error in one line."""
-    return _look_up(addresses, lambda address: socket.gethostbyaddr(address)[0], limit)
-
-
-def _look_up(keys: Sequence[str], find: Callable[[str], Any], limit: float) -> dict[str, Any]:
-    """Return what is found within `limit` seconds in all: a DNS server that is down answers nothing."""
+    What is not found within `limit` seconds in all is absent: a DNS server that is down answers nothing.
+    """
     found: dict[str, Any] = {}
 
-    def look() -> None:
-        for key in keys:
+    def look_up() -> None:
+        for name in names:
             try:
-                found[key] = find(key)
+                answers = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+                found[name] = sorted({str(answer[4][0]) for answer in answers})
             except OSError as error:
-                found[key] = str(error.strerror or error)
+                found[name] = str(error.strerror or error)
 
-    thread = threading.Thread(target=look, daemon=True)
+    thread = threading.Thread(target=look_up, daemon=True)
     thread.start()
     thread.join(limit)
     return dict(found)

@@ -39,7 +39,9 @@ def node_figures(docs: Sequence[Doc], links: Sequence[Link]) -> list[dict[str, A
     """Return the main figures of each node; None for what is not known."""
     within, scores = best_tries(links, "node"), node_scores(best_tries(links, "pair"))
     found = []
-    for leader in (doc for doc in docs if doc["local_rank"] == 0):
+    leaders = [doc for doc in docs if doc["local_rank"] == 0]
+    first = leaders[0].get("clock") if leaders else None
+    for leader in leaders:
         node, folders = leader["node"], leader.get("folders", {})
         rates = [doc["gemm"]["best"] for doc in docs if doc["node"] == node and "gemm" in doc]
         found.append({
@@ -48,7 +50,7 @@ def node_figures(docs: Sequence[Doc], links: Sequence[Link]) -> list[dict[str, A
             "tflops": min(rates, default=None),
             "memory_gib": leader.get("memory_gib"),
             "disk_gib": folders.get("run", {}).get("free_gib"),
-            "clock_offset_s": (leader.get("clock") or {}).get("offset"),
+            "clock_offset_s": leader["clock"] - first if first and leader.get("clock") else None,
             "busbw_in_node": within[node,].best if (node,) in within else None,
             "busbw_between_nodes": scores[node].best if node in scores else None,
             "versions": leader.get("versions", {}),
