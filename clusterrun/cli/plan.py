@@ -81,7 +81,6 @@ def _job_options(command: F) -> F:
 @_number("network", "GBIT/S", "Bandwidth of a node to others; default 100.", least=0)
 @click.option("--measure", "measured", is_flag=True, help="Measure a short run of the job on each number of GPUs.")
 @_number("measure-steps", "N", "Steps to measure; default 20.", least=8, default=20)
-@click.option("--png", metavar="FILE", help="Write a plot of the measured speed-up; needs matplotlib.")
 @_job_options
 @json_option
 @click.pass_context
@@ -123,8 +122,6 @@ def plan(ctx: click.Context, /, job: str | None, as_json: bool, **options: Any) 
         ui.data(found.json())
         _print(ui, found, facts)
         return
-    if options["png"] and not plot.can_plot("matplotlib"):
-        raise RequestError("--png needs matplotlib", hint="pip install matplotlib, or omit --png")
     steps = -(-options["measure_steps"] // QUARTERS) * QUARTERS
     first = answer(question._replace(gpu_counts=counts[:1])).plans[0]
     same = BatchSettings(micro_batch=first.micro_batch, grad_accum=first.grad_accum)
@@ -137,13 +134,10 @@ def plan(ctx: click.Context, /, job: str | None, as_json: bool, **options: Any) 
     _print(ui, found, facts)
     ui.say("", text.scaling_line(first, machine, steps))
     ui.table(*text.scaling_table(rows))
-    if len(rows) > 1 and plot.can_plot("plotext"):
+    if len(rows) > 1 and plot.can_plot():
         ui.say("", *plot.terminal_plot(rows))
     elif len(rows) > 1:
         ui.note("for a plot: pip install 'clusterrun[plot]'")
-    if options["png"]:
-        plot.write_png(rows, options["png"])
-        ui.note(f"plot written to {options['png']}")
 
 
 def parse_gpu_counts(text: str) -> list[int]:

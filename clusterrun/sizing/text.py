@@ -16,41 +16,28 @@ from clusterrun.terminal.units import format_duration, plural
 
 Table = tuple[list[Column], list[list[str]]]
 Form = str | Callable[[Any], str]  # makes a cell of a row: a format of {0}, or a function
-_BATCHES: tuple[tuple[str, int, Form], ...] = (
-    ("GPUS", 0, "{0.gpus:,}"),
-    ("BATCH", 0, "{0.global_batch:,}"),
-    ("MICRO", 2, "{0.micro_batch:,}"),
-    ("ACCUM", 2, "{0.grad_accum:,}"),
-    ("STEPS/EPOCH", 0, "{0.steps_per_epoch:,}"),
-    ("DROP_LAST", 0, "{0.steps_drop_last:,}"),
-    ("SHARE", 3, lambda plan: f"{100 * plan.share:.3g}%"),
-    ("STEPS", 1, "{0.total_steps:,}"),
-    ("WARM-UP", 1, "{0.warmup:,}"),
-)
-_RATES: tuple[tuple[str, int, Form], ...] = (
-    ("LR LINEAR", 0, lambda plan: format_rate(plan.lr_linear)),
-    ("LR SQRT", 0, lambda plan: format_rate(plan.lr_sqrt)),
-)
-_SPEED: tuple[tuple[str, int, Form], ...] = (
-    ("GPUS", 0, "{0.gpus:,}"),
-    ("NODES", 0, "{0.nodes:,}"),
-    ("TOKENS/S", 0, "{0.tokens_per_second:,.0f}"),
-    ("SPEED-UP", 0, "{0.speedup:.1f}x"),
-    ("EFFICIENCY", 0, "{0.efficiency:.0%}"),
+Columns = tuple[tuple[str, int, Form], ...]  # name, the order in which a narrow terminal drops it, and the cells
+_BATCHES: Columns = (
+    ("GPUS", 0, "{0.gpus:,}"), ("BATCH", 0, "{0.global_batch:,}"), ("MICRO", 2, "{0.micro_batch:,}"),
+    ("ACCUM", 2, "{0.grad_accum:,}"), ("STEPS/EPOCH", 0, "{0.steps_per_epoch:,}"),
+    ("DROP_LAST", 0, "{0.steps_drop_last:,}"), ("SHARE", 3, lambda plan: f"{100 * plan.share:.3g}%"),
+    ("STEPS", 1, "{0.total_steps:,}"), ("WARM-UP", 1, "{0.warmup:,}"),
+)  # fmt: skip
+_RATES: Columns = (
+    ("LR LINEAR", 0, lambda plan: format_rate(plan.lr_linear)), ("LR SQRT", 0, lambda plan: format_rate(plan.lr_sqrt))
+)  # fmt: skip
+_SPEED: Columns = (
+    ("GPUS", 0, "{0.gpus:,}"), ("NODES", 0, "{0.nodes:,}"), ("TOKENS/S", 0, "{0.tokens_per_second:,.0f}"),
+    ("SPEED-UP", 0, "{0.speedup:.1f}x"), ("EFFICIENCY", 0, "{0.efficiency:.0%}"),
     ("ALL-REDUCE", 1, lambda one: _milliseconds(one.all_reduce_s)),
-    ("EXPOSED", 2, lambda one: _milliseconds(one.exposed_s)),
-    ("EPOCH", 0, lambda one: format_duration(one.epoch_s)),
-)
-_SCALING: tuple[tuple[str, int, Form], ...] = (
-    ("GPUS", 0, "{0.gpus:,}"),
-    ("NODES", 1, "{0.nodes:,}"),
-    ("TOKENS/S", 0, "{0.tokens_per_second:,.0f}"),
-    ("SPEED-UP", 0, "{0.speedup:.2f}x"),
-    ("EFFICIENCY", 0, "{0.efficiency:.0%}"),
-    ("COMMUNICATION", 3, "{0.communication:.0%}"),
-    ("PREDICTED", 2, "{0.predicted_tokens_per_second:,.0f}"),
+    ("EXPOSED", 2, lambda one: _milliseconds(one.exposed_s)), ("EPOCH", 0, lambda one: format_duration(one.epoch_s)),
+)  # fmt: skip
+_SCALING: Columns = (
+    ("GPUS", 0, "{0.gpus:,}"), ("NODES", 1, "{0.nodes:,}"), ("TOKENS/S", 0, "{0.tokens_per_second:,.0f}"),
+    ("SPEED-UP", 0, "{0.speedup:.2f}x"), ("EFFICIENCY", 0, "{0.efficiency:.0%}"),
+    ("COMMUNICATION", 3, "{0.communication:.0%}"), ("PREDICTED", 2, "{0.predicted_tokens_per_second:,.0f}"),
     ("HELD BACK BY", 0, "{0.limit}"),
-)
+)  # fmt: skip
 
 
 def format_rate(rate: float) -> str:
@@ -90,12 +77,11 @@ def batch_table(found: Answer) -> Table:
 
 def memory_table(found: Answer) -> Table:
     """Return the memory of one GPU in GiB by part, a row for each micro batch."""
-    columns: list[tuple[str, int, Form]] = [("MICRO", 0, "{0[0]:,}")]
-    columns += [(name.upper(), 2, _part(name)) for name in MemoryEstimate._fields]
-    columns.append(("TOTAL", 0, _part("total")))
+    parts = [(name.upper(), 2, _part(name)) for name in MemoryEstimate._fields]
+    columns: Columns = (("MICRO", 0, "{0[0]:,}"), *parts, ("TOTAL", 0, _part("total")))
     if (size := found.question.memory_bytes) is not None:
-        columns.append((found.question.device.upper(), 0, lambda row: f"{size / GIB:.0f}"))
-        columns.append(("FITS", 0, lambda row: found.verdict(row[0]).replace("never", "no")))
+        fits: Columns = (("FITS", 0, lambda row: found.verdict(row[0]).replace("never", "no")),)
+        columns = (*columns, (found.question.device.upper(), 0, f"{size / GIB:.0f}"), *fits)
     return _table(sorted(found.memory.items()), columns)
 
 
@@ -138,7 +124,7 @@ def speed_line(machine: Machine) -> str:
     )
 
 
-def _table(rows: Iterable[Any], columns: Sequence[tuple[str, int, Form]]) -> Table:
+def _table(rows: Iterable[Any], columns: Columns) -> Table:
     heading = [Column(name, leaves=leaves, right=name not in ("FITS", "HELD BACK BY")) for name, leaves, _ in columns]
     return heading, [
         [form.format(row) if isinstance(form, str) else form(row) for _, _, form in columns] for row in rows

@@ -76,7 +76,7 @@ def test_small_differences_are_no_findings() -> None:
     changes = {
         "gemm": {"best": 0.7, "worst": 0.2, "correct": True},
         "memory_gib": 60.0,
-        "clock": {"offset": 3.0, "error": 2.5},
+        "clock": 1001.5,
     }
     assert found(changes) == []
     assert found({"gpu": GPU | {"ecc_errors": None, "slowed_down": None, "nvml": "no driver"}, "device": 0}) == []

@@ -80,12 +80,8 @@ def count_devices(leader: Doc, docs: Sequence[Doc]) -> int | None:
     """Return the GPUs of a node: those that torch sees or, for a torch without CUDA, those that Slurm granted."""
     if not leader.get("cuda"):
         return None if leader.get("granted") is None else len(leader["granted"])
-    if leader["visible"] != 1:
-        return int(leader["visible"])
-    # a site may show each task its own GPU
-    return len(
-        {doc["gpu"].get("uuid") or doc["rank"] for doc in docs if doc["node"] == leader["node"] and "gpu" in doc}
-    )
+    own = {doc["gpu"].get("uuid") or doc["rank"] for doc in docs if doc["node"] == leader["node"] and "gpu" in doc}
+    return max(1, len(own)) if leader["visible"] == 1 else int(leader["visible"])  # a site may show each task its own
 
 
 def _gemm(docs: Sequence[Doc]) -> Iterator[Finding]:

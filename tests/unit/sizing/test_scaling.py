@@ -113,7 +113,3 @@ def test_a_plot_in_the_terminal() -> None:
     text = "\n".join(lines)
     assert len(lines) <= 12 and "\x1b" not in text
     assert "measured" in text and "predicted" in text and "x" in text and "GPUs" in text
-
-
-def test_a_library_that_is_missing() -> None:
-    assert plot.can_plot("plotext") and not plot.can_plot("a_library_that_is_not_installed")
