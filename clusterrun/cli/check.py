@@ -11,7 +11,7 @@ from clusterrun.check.report import COLUMNS, DIFFERS, load_report, overall, rows
 from clusterrun.check.run import check_run, has_started
 from clusterrun.cli.options import spec_options, submit_args
 from clusterrun.cli.session import Session, json_option
-from clusterrun.cli.submit import interrupt_deferred
+from clusterrun.cli.submit import run_to_end
 from clusterrun.cluster import Cluster
 from clusterrun.errors import ClusterrunError, NoSuchJob, RequestError
 from clusterrun.jobspec.fields import Value
@@ -73,26 +73,13 @@ def check(ctx: click.Context, /, job_ids: tuple[str, ...], profile: str | None, 
 
 
 def _check_nodes(ui: Ui, cluster: Cluster, args: SubmitArgs) -> int:
-    plan = cluster.plan(args)
-    for notice in plan.notices:
-        ui.note(notice)
-    with interrupt_deferred(ui, plan.record.run_id) as interrupted:
-        run = cluster.submit(plan)
-    try:
-        if interrupted:
-            raise KeyboardInterrupt
-        what = f"{plural(run.nodes, 'node')} with {plural(run.world_size, 'rank')}"
-        ui.note(f"job {run.job_id} checks {what}; Ctrl-C cancels it")
-        (state,) = cluster.wait([run])
-    except KeyboardInterrupt:
-        done = all(result.done for _, result in cluster.cancel(cluster.states([run])))
-        ui.note(f"cancelled job {run.job_id}" if done else f"not cancelled; run `clusterrun cancel {run.job_id}`")
-        raise
-    if report := load_report(run):
+    state = run_to_end(ui, cluster, args, "checks")
+    run = state.record
+    if run is not None and (report := load_report(run)):
         return _print_report(ui, run, report)
+    job = state.status
     raise ClusterrunError(
-        f"job {run.job_id} of the check ended ({state.status.state}) without a report",
-        hint=f"clusterrun why {run.job_id}",
+        f"job {job.id} of the check ended ({job.state}) without a report", hint=f"clusterrun why {job.id}"
     )
 
 

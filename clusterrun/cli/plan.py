@@ -10,6 +10,7 @@ import click
 
 from clusterrun.cli.options import F, spec_options, submit_args
 from clusterrun.cli.session import Session, json_option
+from clusterrun.cli.submit import run_to_end
 from clusterrun.errors import RequestError
 from clusterrun.jobspec.fields import FIELD, check_value, gres_gpus
 from clusterrun.sizing import plot, text
@@ -126,7 +127,10 @@ def plan(ctx: click.Context, /, job: str | None, as_json: bool, **options: Any) 
     first = answer(question._replace(gpu_counts=counts[:1])).plans[0]
     same = BatchSettings(micro_batch=first.micro_batch, grad_accum=first.grad_accum)
     found = answer(question._replace(training=question.training._replace(batches=same)))
-    runs = measure(cluster, args, found.plans, gpus_per_node=question.gpus_per_node, steps=steps, notify=ui.note)
+    runs = measure(
+        args, found.plans, lambda one: run_to_end(ui, cluster, one, "measures"), steps=steps,
+        gpus_per_node=question.gpus_per_node, on_gpus=cluster.plan(args).spec.gpus_per_node != 0,
+    )  # fmt: skip
     machine = question.machine or _machine(options, device, question.gpus_per_node, 1.0)
     rows = scaling_rows(runs, found.plans, facts.model.parameters, facts.tokens_per_sample, machine)
     found.notes.extend(scaling_notes(runs, rows, steps))

@@ -7,7 +7,7 @@ import signal
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -18,6 +18,11 @@ from clusterrun.job import LOCAL, log_paths
 from clusterrun.records.run_record import RunRecord
 from clusterrun.terminal.ui import Ui
 from clusterrun.terminal.units import plural
+
+if TYPE_CHECKING:
+    from clusterrun.cluster import Cluster
+    from clusterrun.state.reconcile import RunState
+    from clusterrun.submit.request import SubmitArgs
 
 MOMENT = 2.0
 """Seconds after a first Ctrl-C within which another one counts as the same."""
@@ -178,6 +183,27 @@ def _announce(ui: Ui, run: RunRecord, *, data: bool) -> None:
         "job_id": str(job), "run_id": run.run_id, "cluster": run.cluster, "scheduler": run.scheduler, "name": run.name,
         "run_dir": str(run.run_dir), "logs": [str(out), str(err)],
     })  # fmt: skip
+
+
+def run_to_end(ui: Ui, cluster: Cluster, args: SubmitArgs, what: str) -> RunState:
+    """Submit one of clusterrun's own short jobs, and wait for its end; Ctrl-C cancels it. ``what`` is its verb."""
+    plan = cluster.plan(args)
+    for notice in plan.notices:
+        ui.note(notice)
+    with interrupt_deferred(ui, plan.record.run_id) as interrupted:
+        run = cluster.submit(plan)
+    try:
+        if interrupted:
+            raise KeyboardInterrupt
+        shape = f"{plural(run.nodes, 'node')} with {plural(run.world_size, 'rank')}"
+        ui.note(f"job {run.job_id} {what} {shape}; Ctrl-C cancels it")
+        (state,) = cluster.wait([run])
+    except BaseException:
+        cancelled = cluster.cancel([one for one in cluster.states([run]) if not one.status.is_over])
+        done = all(result.done for _, result in cancelled)
+        ui.note(f"cancelled job {run.job_id}" if done else f"not cancelled; run `clusterrun cancel {run.job_id}`")
+        raise
+    return state
 
 
 @contextmanager

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from clusterrun.cluster import Cluster
 from clusterrun.errors import ClusterrunError, RequestError
 from clusterrun.job import Outcome
 from clusterrun.jobspec.fields import Value
@@ -16,6 +15,7 @@ from clusterrun.records.run_record import RunRecord
 from clusterrun.sizing.batches import GpuPlan
 from clusterrun.sizing.scaling import QUARTERS, Host, Measured, parse_measured
 from clusterrun.sizing.speed import count_nodes
+from clusterrun.state.reconcile import RunState
 from clusterrun.submit.request import SubmitArgs
 from clusterrun.terminal.units import plural
 
@@ -28,15 +28,15 @@ _QUIET = {
 
 
 def measure(
-    cluster: Cluster,
     args: SubmitArgs,
     plans: Sequence[GpuPlan],
+    run_to_end: Callable[[SubmitArgs], RunState],
     *,
     gpus_per_node: int,
+    on_gpus: bool,
     steps: int,
-    notify: Callable[[str], None],
 ) -> list[Measured]:
-    """Run a job on each number of GPUs and return what was measured.
+    """Run a job on each number of GPUs and return what was measured; ``run_to_end`` submits one and waits for its end.
 
     ``steps`` is the number of steps with, and then without averaging gradients. Raises ClusterrunError if a run fails,
     and RequestError for a number of GPUs that does not fill its nodes.
@@ -50,15 +50,18 @@ def measure(
         if not plan.steps_drop_last:
             hint = "use fewer GPUs, or a smaller --micro-batch"
             raise RequestError(f"the data does not fill one global batch of {plan.global_batch:,}", hint=hint)
-    on_gpus = cluster.plan(args).spec.gpus_per_node != 0
     found = []
     for plan in plans:
         nodes = count_nodes(plan.gpus, gpus_per_node)
-        run = _run(cluster, _measuring(args, plan, nodes, on_gpus, steps), plan.gpus, notify)
-        rows = progress.last_rows(run.run_dir / "metrics.jsonl")
-        measured = parse_measured(rows, steps, plan.gpus, nodes, _fullest_host(run))
+        state = run_to_end(_measuring(args, plan, nodes, on_gpus, steps))
+        job, run, measured = state.status, state.record, None
+        if job.outcome is Outcome.DONE and run is not None:
+            rows = progress.last_rows(run.run_dir / "metrics.jsonl")
+            measured = parse_measured(rows, steps, plan.gpus, nodes, _fullest_host(run))
         if measured is None:
-            raise ClusterrunError(f"job {run.job_id} ended without enough metrics", hint=f"clusterrun why {run.job_id}")
+            what = "ended without enough metrics" if job.outcome is Outcome.DONE else "failed"
+            message = f"job {job.id}, which measures {plural(plan.gpus, 'rank')}, {what}"
+            raise ClusterrunError(message, hint=f"clusterrun why {job.id}")
         found.append(measured)
     return found
 
@@ -83,21 +86,6 @@ def _measuring(args: SubmitArgs, plan: GpuPlan, nodes: int, on_gpus: bool, steps
     }  # fmt: skip
     flags = {name: Value(value, "plan --measure") for name, value in options.items()}
     return replace(args, flags={**args.flags, **flags})
-
-
-def _run(cluster: Cluster, args: SubmitArgs, gpus: int, notify: Callable[[str], None]) -> RunRecord:
-    run = cluster.submit(cluster.plan(args))
-    notify(f"job {run.job_id} measures {plural(gpus, 'rank')} on {plural(run.nodes, 'node')}")
-    try:
-        (state,) = cluster.wait([run])
-    except BaseException:  # Ctrl-C: nobody will read what the job measures
-        cluster.cancel([one for one in cluster.states([run]) if not one.status.is_over])
-        notify(f"cancelled job {run.job_id}")
-        raise
-    if state.status.outcome is not Outcome.DONE:
-        what = f"job {run.job_id}, which measures {plural(gpus, 'rank')}, failed"
-        raise ClusterrunError(what, hint=f"clusterrun why {run.job_id}")
-    return run
 
 
 def _fullest_host(run: RunRecord) -> Host:

@@ -164,7 +164,7 @@ def test_what_was_measured_is_shown_beside_the_prediction(desk: Desk, monkeypatc
     python = python_that(desk, f"echo {shlex.quote(json.dumps(FACTS))}")
     measured: list[dict[str, Any]] = []
 
-    def measure(cluster: Any, args: Any, plans: Any, **options: Any) -> list[Measured]:
+    def measure(args: Any, plans: Any, run: Any, **options: Any) -> list[Measured]:
         measured.append(options)
         return [Measured(1, 1, 80.0, 80.0, 0.0, 0.0), Measured(2, 1, 120.0, 160.0, 0.0, 0.0)]
 
