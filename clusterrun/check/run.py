@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,8 +17,12 @@ from clusterrun.scheduler.slurm.hostlist import fold
 
 VERSIONS = ("python", "torch", "nccl", "driver")
 MOST_RANKS = 100_000
-OWN_SCRIPT = "only clusterrun's own tasks record it"
 NEVER_MET = "the ranks never connected to each other"
+_NEVER_MET = [Finding(UNKNOWN, check, NEVER_MET) for check in ("nodes", "devices", "backend")]
+_OWN_SCRIPT = [
+    Finding(UNKNOWN, check, "only clusterrun's own tasks record it")
+    for check in ("precision", "samples", "steps per epoch")
+]
 
 
 class Training(NamedTuple):
@@ -65,26 +69,24 @@ def check_run(run: RunRecord) -> list[Finding]:
     return [
         _processes(run, ranks, {one.rank for one in heartbeats}),
         _group(run, attempt, start is not None),
-        _nodes(run, ranks),
-        _devices(run, spec, ranks),
-        _backend(spec, start),
-        _precision(training),
-        _samples(training),
-        _steps(run, training),
+        *(_placement(run, spec, start.get("backend"), ranks) if start and ranks else _NEVER_MET),
+        *(_training(run, training) if training.precision else _OWN_SCRIPT),
         *_versions(ranks),
     ]
 
 
+def _expect(check: str, good: bool, text: str, action: str = "") -> Finding:
+    return Finding(OK, check, text) if good else Finding(DIFFERS, check, text, action)
+
+
 def _processes(run: RunRecord, ranks: Sequence[Mapping[str, Any]], seen: set[int]) -> Finding:
     joined = {rank["rank"] for rank in ranks}
-    text = f"{run.world_size} expected, {len(joined)} joined"
-    if len(joined) == run.world_size:
-        return Finding(OK, "processes", text)
     # the record may be another user's, with any number
     absent = [rank for rank in range(min(run.world_size, MOST_RANKS)) if rank not in (joined or seen)]
-    if absent:
-        text += f"; no record of rank{'s' if len(absent) > 1 else ''} {format_tasks(absent)}"
-    return Finding(DIFFERS, "processes", text, f"clusterrun why {run.job_id or run.run_id}")
+    missing = f"; no record of rank{'s' if len(absent) > 1 else ''} {format_tasks(absent)}" if absent else ""
+    good = len(joined) == run.world_size
+    text = f"{run.world_size} expected, {len(joined)} joined{'' if good else missing}"
+    return _expect("processes", good, text, f"clusterrun why {run.job_id or run.run_id}")
 
 
 def _group(run: RunRecord, attempt: Path, started: bool) -> Finding:
@@ -99,74 +101,46 @@ def _group(run: RunRecord, attempt: Path, started: bool) -> Finding:
     return Finding(UNKNOWN, "process group", "it is recorded at the end of the run" if started else NEVER_MET)
 
 
-def _nodes(run: RunRecord, ranks: Sequence[Mapping[str, Any]]) -> Finding:
-    if not ranks:
-        return Finding(UNKNOWN, "nodes", f"{run.nodes} expected; {NEVER_MET}")
+def _placement(
+    run: RunRecord, spec: Mapping[str, Any], backend: object, ranks: Sequence[Mapping[str, Any]]
+) -> Iterator[Finding]:
+    """Compare nodes, devices and backend."""
     each = Counter(rank["node"] for rank in ranks)
     text = f"{run.nodes} expected, {len(each)} used; {run.tasks_per_node} ranks expected on each"
     uneven = [f", {count} on {node}" for node, count in each.items() if count != run.tasks_per_node]
-    return Finding(OK if len(each) == run.nodes and not uneven else DIFFERS, "nodes", text + "".join(uneven))
-
-
-def _devices(run: RunRecord, spec: Mapping[str, Any], ranks: Sequence[Mapping[str, Any]]) -> Finding:
-    if not ranks:
-        return Finding(UNKNOWN, "devices", NEVER_MET)
+    yield _expect("nodes", len(each) == run.nodes and not uneven, text + "".join(uneven))
     used = {(rank["node"], str(rank["device"])) for rank in ranks if str(rank.get("device", "")).startswith("cuda")}
     gpus = run_record.as_int(spec.get("gpus_per_node"))
     gpus = run.tasks_per_node if gpus is None else gpus  # --gres gives one rank to each
     text = f"{gpus * run.nodes} GPUs expected, {len(used)} used by {len(ranks)} ranks"
-    if gpus and len(used) < min(gpus, run.tasks_per_node) * run.nodes:
-        action = "see the note at the top of the log, and check the nodes: clusterrun check --nodelist NODES"
-        return Finding(DIFFERS, "devices", text, action)
-    return Finding(OK, "devices", text)
-
-
-def _backend(spec: Mapping[str, Any], start: Mapping[str, Any] | None) -> Finding:
-    actual = start.get("backend") if start else None
-    if not isinstance(actual, str):
-        return Finding(UNKNOWN, "backend", NEVER_MET)
+    action = "see the note at the top of the log, and check the nodes: clusterrun check --nodelist NODES"
+    yield _expect("devices", not gpus or len(used) >= min(gpus, run.tasks_per_node) * run.nodes, text, action)
     expected = "gloo" if spec.get("gpus_per_node") == 0 else "nccl"
-    action = "" if actual == expected else "every rank needs a GPU of its own and a torch with CUDA"
-    return Finding(DIFFERS if action else OK, "backend", f"{expected} expected, {actual} used", action)
+    action = "every rank needs a GPU of its own and a torch with CUDA"
+    yield _expect("backend", backend == expected, f"{expected} expected, {str(backend)[:40]} used", action)
 
 
-def _precision(training: Training) -> Finding:
-    if not training.precision:
-        return Finding(UNKNOWN, "precision", OWN_SCRIPT)
+def _training(run: RunRecord, training: Training) -> Iterator[Finding]:
+    """Compare precision, samples and steps of a task."""
     requested = training.precision_requested or "auto"
     text = f"{requested} requested, {training.precision} used"
-    return Finding(OK if requested in ("auto", training.precision) else DIFFERS, "precision", text)
-
-
-def _samples(training: Training) -> Finding:
-    if training.shared_samples is None or training.seen_samples is None:
-        return Finding(UNKNOWN, "samples", OWN_SCRIPT)
+    yield _expect("precision", requested in ("auto", training.precision), text)
     whole = training.shared_steps == training.steps_per_epoch
     text = f"{training.shared_samples} in the first {'epoch' if whole else f'{training.shared_steps} steps'}"
-    if training.each_once and training.shared_samples == training.seen_samples:
-        return Finding(OK, "samples", f"{text}, each on exactly one rank")
-    text += f", but the ranks have {training.seen_samples}, not each once"
-    return Finding(DIFFERS, "samples", text, "all ranks must load the same data: compare the files on the nodes")
-
-
-def _steps(run: RunRecord, training: Training) -> Finding:
-    if training.steps_per_epoch is None:
-        return Finding(UNKNOWN, "steps per epoch", OWN_SCRIPT)
+    good = bool(training.each_once) and training.shared_samples == training.seen_samples
+    text += ", each on exactly one rank" if good else f", but the ranks have {training.seen_samples}, not each once"
+    yield _expect("samples", good, text, "all ranks must load the same data: compare the files on the nodes")
     micro, accum, samples = training.micro_batch_size, training.grad_accum_steps, training.samples
     batch = (micro or 0) * (accum or 0) * run.world_size
     if batch <= 0 or not samples:
-        return Finding(UNKNOWN, "steps per epoch", "training.json is damaged")
+        yield Finding(UNKNOWN, "steps per epoch", "training.json is damaged")
+        return
     expected = samples // batch if training.drop_last else math.ceil(samples / batch)
-    actual = _counted_steps(run) or training.steps_per_epoch
-    text = f"{expected} expected = {samples} samples / ({micro} x {run.world_size} ranks x {accum}), {actual} counted"
-    return Finding(OK if expected == actual == training.steps_per_epoch else DIFFERS, "steps per epoch", text)
-
-
-def _counted_steps(run: RunRecord) -> int | None:
-    """Return the steps per epoch that the newest row of the metrics shows, or None."""
     rows = [_Row(**parse_fields(_Row, row)) for row in progress.last_rows(run.run_dir / "metrics.jsonl")]
-    steps = [round(row.step / row.epoch) for row in rows if row.step and row.epoch and row.epoch > 1e-12]
-    return steps[-1] if steps else None
+    counts = [round(row.step / row.epoch) for row in rows if row.step and row.epoch and row.epoch > 1e-12]
+    actual = counts[-1] if counts else training.steps_per_epoch
+    text = f"{expected} expected = {samples} samples / ({micro} x {run.world_size} ranks x {accum}), {actual} counted"
+    yield _expect("steps per epoch", expected == actual == training.steps_per_epoch, text)
 
 
 def _versions(ranks: Sequence[Mapping[str, Any]]) -> list[Finding]:

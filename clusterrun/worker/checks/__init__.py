@@ -15,6 +15,8 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import torch
+
 from .. import barriers
 from ..distenv import DistEnv, RunEnv
 from ..end_records import has_failed, write_json
@@ -56,6 +58,9 @@ def check(dist: DistEnv, run: RunEnv, *, before_training: bool) -> None:
         board.post("check/verdict", _conclude(mine, board, dist, run, before_training))
     limit = time.monotonic() + run.join_timeout + 4 * STAGE_S + mine.effort.links_s + 3 * GRACE_S
     verdict = barriers._wait(lambda: board.get("check/verdict"), limit)
+    if mine.found["device"] is not None:  # the work measures its own use of memory
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(mine.found["device"])
     for name, text in before.items():
         os.environ.pop(name, None)
         os.environ.update({name: text} if text is not None else {})
