@@ -13,7 +13,7 @@ import click
 
 from clusterrun.cli.options import BARE, spec_options, submit_args
 from clusterrun.cli.session import Session, json_option
-from clusterrun.errors import RequestError
+from clusterrun.errors import ClusterrunError, RequestError
 from clusterrun.job import LOCAL, log_paths
 from clusterrun.records.run_record import RunRecord
 from clusterrun.terminal.ui import Ui
@@ -199,11 +199,23 @@ def run_to_end(ui: Ui, cluster: Cluster, args: SubmitArgs, what: str) -> RunStat
         ui.note(f"job {run.job_id} {what} {shape}; Ctrl-C cancels it")
         (state,) = cluster.wait([run])
     except BaseException:
-        cancelled = cluster.cancel([one for one in cluster.states([run]) if not one.status.is_over])
-        done = all(result.done for _, result in cancelled)
-        ui.note(f"cancelled job {run.job_id}" if done else f"not cancelled; run `clusterrun cancel {run.job_id}`")
+        cancel_runs(ui, cluster, [run])
         raise
     return state
+
+
+def cancel_runs(ui: Ui, cluster: Cluster, runs: Sequence[RunRecord]) -> None:
+    """Cancel runs that nobody needs any more; name those that may still be in the queue."""
+    if not runs:
+        return
+    names = " ".join(str(run.job_id) for run in runs)
+    try:
+        alive = [state for state in cluster.states(runs) if not state.status.is_over]
+        done = all(result.done for _, result in cluster.cancel(alive))
+    except (ClusterrunError, KeyboardInterrupt):
+        done = False
+    jobs = f"job{'s' * (len(runs) > 1)} {names}"
+    ui.note(f"cancelled {jobs}" if done else f"cannot cancel {jobs}; try `clusterrun cancel {names}`")
 
 
 @contextmanager

@@ -21,18 +21,11 @@ TOLERANCE = 0.02
 """The share by which the losses of two rungs of one global batch may differ: other sums, another schedule."""
 _HEAD = 1 << 20  # bytes of metrics.jsonl: the first thousands of rows
 _COLUMNS: Mapping[str, tuple[str, Callable[[Any], str]]] = {
-    "rung": ("RUNG", str),
-    "job_id": ("JOBID", str),
-    "ranks": ("RANKS", str),
-    "nodes": ("NODES", str),
-    "global_batch": ("BATCH", str),
-    "steps_per_epoch": ("STEPS/EPOCH", str),
-    "loss": ("LOSS", "{:.4f}".format),
-    "tokens_per_second": ("TOKENS/S", "{:,.0f}".format),
-    "speedup": ("SPEED-UP", "{:.2f}".format),
-    "elapsed": ("TIME", format_duration),
-    "state": ("STATE", str),
-}
+    "rung": ("RUNG", str), "job_id": ("JOBID", str), "ranks": ("RANKS", str), "nodes": ("NODES", str),
+    "global_batch": ("BATCH", str), "steps_per_epoch": ("STEPS/EPOCH", str), "loss": ("LOSS", "{:.4f}".format),
+    "tokens_per_second": ("TOKENS/S", "{:,.0f}".format), "speedup": ("SPEED-UP", "{:.2f}".format),
+    "elapsed": ("TIME", format_duration), "state": ("STATE", str),
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
