@@ -105,6 +105,8 @@ def test_connection_that_is_refused_is_named_and_the_other_rank_learns_of_it() -
     )
     assert connect.reach(store, "group", 2, {"n1": here}) == "the other node cannot connect to this one"
     assert connect.reach(Counters({"g/done": 1}), "g", 2, {"n1": here}) == ""
+    listener.close()
+    assert "Connection refused" in connect.reach(Counters({"h/done": 1}), "h", 2, {"n1": here})
 
 
 def test_versions_are_those_of_this_node() -> None:

@@ -84,6 +84,7 @@ class _Measurement:
         }  # fmt: skip
         self.ranks: list[dict[str, Any]] = []  # those that have come
         self._dist, self._run = dist, run
+        self._listener: connect.Listener | None = None
         self._board = barriers.connect(dist, run, run.join_timeout)
         self._deadline = time.monotonic() + STAGE_S
         self._thread = threading.Thread(target=self._measure, name="clusterrun-check", daemon=True)
@@ -98,6 +99,8 @@ class _Measurement:
             self._fail("did not end in time")
         else:
             self.found["stage"] = "done"
+            if self._listener is not None:
+                self._listener.close()
         if not self.ranks:
             board.post(f"check/{rank}", "null")
         board.post(f"check/{rank}/found", json.dumps(self.found))
@@ -134,7 +137,8 @@ class _Measurement:
         found |= {"name": dist.node if dist.source == "slurm" else dist.host, "addresses": names.own_addresses()}
         gpu = None if found["device"] is None else found["gpu"].get("uuid") or f"cuda:{found['device']}"
         mine = {name: found[name] for name in ("rank", "node", "name", "local_rank", "device")}
-        board.post(f"check/{dist.rank}", json.dumps(mine | {"gpu": gpu, "place": connect.Listener(hosts).place}))
+        self._listener = connect.Listener(hosts)
+        board.post(f"check/{dist.rank}", json.dumps(mine | {"gpu": gpu, "place": self._listener.place}))
         deadline = time.monotonic() + run.join_timeout
         if dist.rank == 0:
             keys = [f"check/{rank}" for rank in range(dist.world_size)]

@@ -6,6 +6,7 @@ import os
 import socket
 import threading
 import time
+from contextlib import suppress
 from typing import Any
 
 from ..group import address_of, route_interface
@@ -16,7 +17,7 @@ AGREE_S = 30.0  # until all ranks of a group have tried
 
 
 class Listener:
-    """Accepts connections on any port of this rank until the process ends; `place` is its address and port."""
+    """Accepts connections on any port of this rank until it is closed; `place` is its address and port."""
 
     def __init__(self, hosts: list[str]) -> None:
         self._socket = socket.socket()
@@ -30,9 +31,15 @@ class Listener:
         self.place = (address or "127.0.0.1", self._socket.getsockname()[1])
         threading.Thread(target=self._accept, name="clusterrun-listen", daemon=True).start()
 
+    def close(self) -> None:
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)  # ends the thread's accept
+        self._socket.close()
+
     def _accept(self) -> None:
-        while True:
-            self._socket.accept()[0].close()
+        with suppress(OSError):
+            while True:
+                self._socket.accept()[0].close()
 
 
 def reach(store: Any, name: str, count: int, places: dict[str, tuple[str, int]]) -> str:
