@@ -77,7 +77,7 @@ class _Measurement:
     """What this rank has found. A thread measures: a collective may never return, and the main thread then reports."""
 
     def __init__(self, dist: DistEnv, run: RunEnv, effort: Effort) -> None:
-        self.effort = effort
+        self.effort, self.began = effort, time.monotonic()
         self.found: dict[str, Any] = {
             "rank": dist.rank, "local_rank": dist.local_rank, "node": dist.node, "host": dist.host, "device": None,
             "stage": "", "errors": {}, "links": [],
@@ -202,5 +202,6 @@ def _conclude(
     if wrong:
         more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
         return f"the check found a problem: {wrong[0]['text']}{more}"
-    print(f"clusterrun: check: no broken node or link (nodes: {len(found['nodes'])})", file=sys.stderr, flush=True)
+    nodes_and_time = f"{len(found['nodes'])} nodes, {time.monotonic() - mine.began:.0f} s"
+    print(f"clusterrun: check: no broken node or link ({nodes_and_time})", file=sys.stderr, flush=True)
     return ""
