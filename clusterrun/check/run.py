@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from clusterrun.check.judging import DIFFERS, OK, UNKNOWN, Finding, format_groups, group_by_value
+from clusterrun.check.report import DIFFERS, OK, UNKNOWN, Finding
 from clusterrun.errors import RequestError
+from clusterrun.job import format_tasks
 from clusterrun.records import progress, rank_records, run_record
 from clusterrun.records.run_record import RunRecord, parse_fields
+from clusterrun.scheduler.slurm.hostlist import fold
 
 VERSIONS = ("python", "torch", "nccl", "driver")
 MOST_RANKS = 100_000
-OWN_SCRIPT = "only clusterrun's own tasks record it"
+NEVER_MET = "the ranks never connected to each other"
+_NEVER_MET = [Finding(UNKNOWN, check, NEVER_MET) for check in ("nodes", "devices", "backend")]
+_OWN_SCRIPT = [
+    Finding(UNKNOWN, check, "only clusterrun's own tasks record it")
+    for check in ("precision", "samples", "steps per epoch")
+]
 
 
 class Training(NamedTuple):
@@ -34,6 +41,17 @@ class Training(NamedTuple):
     drop_last: bool | None = None
 
 
+class _Row(NamedTuple):
+    step: int | None = None
+    epoch: float | None = None
+
+
+def has_started(run: RunRecord) -> bool:
+    """Return whether the ranks of the newest attempt met for their work, not only for a check."""
+    folders = run_record.attempts(run)
+    return bool(folders) and rank_records.load_start(folders[-1]) is not None
+
+
 def check_run(run: RunRecord) -> list[Finding]:
     """Return one finding for each expectation of a run. Raises RequestError if no rank has written a record."""
     folders = run_record.attempts(run)
@@ -45,166 +63,101 @@ def check_run(run: RunRecord) -> list[Finding]:
         raise RequestError(f"job {job}: no rank has started yet", hint=f"clusterrun why {job}")
     spec = run_record.read_json(run.run_dir / "spec.json") or {}
     ranks: list[dict[str, Any]] = start["ranks"] if start else []
-    data = run_record.read_json(attempt / "training.json")
-    training = _parse_training(data) if data is not None else None
-    seen = {one.rank for one in heartbeats}
+    data = run_record.read_json(attempt / "training.json") or {}
+    flags = {name: data[name] for name in ("each_once", "drop_last") if isinstance(data.get(name), bool)}
+    training = Training(**parse_fields(Training, data), **flags)
     return [
-        _processes(run, ranks, seen),
+        _processes(run, ranks, {one.rank for one in heartbeats}),
         _group(run, attempt, start is not None),
-        _nodes(run, ranks),
-        _devices(run, spec, ranks),
-        _backend(spec, start),
-        _precision(training),
-        _samples(training),
-        _steps(run, training),
+        *(_placement(run, spec, start.get("backend"), ranks) if start and ranks else _NEVER_MET),
+        *(_training(run, training) if training.precision else _OWN_SCRIPT),
         *_versions(ranks),
     ]
 
 
+def _expect(check: str, good: bool, text: str, action: str = "") -> Finding:
+    return Finding(OK, check, text) if good else Finding(DIFFERS, check, text, action)
+
+
 def _processes(run: RunRecord, ranks: Sequence[Mapping[str, Any]], seen: set[int]) -> Finding:
     joined = {rank["rank"] for rank in ranks}
-    text = f"{run.world_size} expected, {len(joined)} joined"
-    if len(joined) == run.world_size:
-        return Finding(OK, "processes", text)
     # the record may be another user's, with any number
     absent = [rank for rank in range(min(run.world_size, MOST_RANKS)) if rank not in (joined or seen)]
-    if absent:
-        text += f"; no record of rank{'s' if len(absent) > 1 else ''} {_span(absent)}"
-    return Finding(DIFFERS, "processes", text, f"clusterrun why {run.job_id or run.run_id}")
+    missing = f"; no record of rank{'s' if len(absent) > 1 else ''} {format_tasks(absent)}" if absent else ""
+    good = len(joined) == run.world_size
+    text = f"{run.world_size} expected, {len(joined)} joined{'' if good else missing}"
+    return _expect("processes", good, text, f"clusterrun why {run.job_id or run.run_id}")
 
 
 def _group(run: RunRecord, attempt: Path, started: bool) -> Finding:
     if rank_records.were_separate(run, attempt):
+        text = f"the {run.world_size} ranks did not join a process group: each ran on its own"
         action = "turn on the script's distributed mode (torch.distributed.init_process_group), or use --independent"
-        return Finding(
-            DIFFERS,
-            "process group",
-            f"the {run.world_size} ranks did not join a process group: each ran on its own",
-            action,
-        )
-    joined = rank_records.load_any_joined_group(attempt)
-    if joined:
+        return Finding(DIFFERS, "process group", text, action)
+    if rank_records.load_any_joined_group(attempt):
         return Finding(OK, "process group", "all ranks joined the same process group")
     if run.world_size == 1:
         return Finding(OK, "process group", "not needed for a single rank")
-    why = "it is recorded at the end of the run" if started else "the ranks never connected to each other"
-    return Finding(UNKNOWN, "process group", why)
+    return Finding(UNKNOWN, "process group", "it is recorded at the end of the run" if started else NEVER_MET)
 
 
-def _nodes(run: RunRecord, ranks: Sequence[Mapping[str, Any]]) -> Finding:
-    if not ranks:
-        return Finding(UNKNOWN, "nodes", f"{run.nodes} expected; the ranks never connected to each other")
+def _placement(
+    run: RunRecord, spec: Mapping[str, Any], backend: object, ranks: Sequence[Mapping[str, Any]]
+) -> Iterator[Finding]:
+    """Compare nodes, devices and backend."""
     each = Counter(rank["node"] for rank in ranks)
     text = f"{run.nodes} expected, {len(each)} used; {run.tasks_per_node} ranks expected on each"
-    uneven = {node: count for node, count in each.items() if count != run.tasks_per_node}
-    if len(each) == run.nodes and not uneven:
-        return Finding(OK, "nodes", text)
-    return Finding(DIFFERS, "nodes", text + "".join(f", {count} on {node}" for node, count in uneven.items()))
-
-
-def _devices(run: RunRecord, spec: Mapping[str, Any], ranks: Sequence[Mapping[str, Any]]) -> Finding:
-    if not ranks:
-        return Finding(UNKNOWN, "devices", "the ranks never connected to each other")
+    uneven = [f", {count} on {node}" for node, count in each.items() if count != run.tasks_per_node]
+    yield _expect("nodes", len(each) == run.nodes and not uneven, text + "".join(uneven))
     used = {(rank["node"], str(rank["device"])) for rank in ranks if str(rank.get("device", "")).startswith("cuda")}
-    gpus = gpus_per_node(run, spec)
+    gpus = run_record.as_int(spec.get("gpus_per_node"))
+    gpus = run.tasks_per_node if gpus is None else gpus  # --gres gives one rank to each
     text = f"{gpus * run.nodes} GPUs expected, {len(used)} used by {len(ranks)} ranks"
-    if gpus and len(used) < min(gpus, run.tasks_per_node) * run.nodes:
-        action = "see the note at the top of the log, and check the nodes: clusterrun check --nodelist NODES"
-        return Finding(DIFFERS, "devices", text, action)
-    return Finding(OK, "devices", text)
-
-
-def _backend(spec: Mapping[str, Any], start: Mapping[str, Any] | None) -> Finding:
-    actual = start.get("backend") if start else None
-    if not isinstance(actual, str):
-        return Finding(UNKNOWN, "backend", "the ranks never connected to each other")
+    action = "see the note at the top of the log, and check the nodes: clusterrun check --nodelist NODES"
+    yield _expect("devices", not gpus or len(used) >= min(gpus, run.tasks_per_node) * run.nodes, text, action)
     expected = "gloo" if spec.get("gpus_per_node") == 0 else "nccl"
-    text = f"{expected} expected, {actual} used"
-    if actual == expected:
-        return Finding(OK, "backend", text)
-    return Finding(DIFFERS, "backend", text, "every rank needs a GPU of its own and a torch with CUDA")
+    action = "every rank needs a GPU of its own and a torch with CUDA"
+    yield _expect("backend", backend == expected, f"{expected} expected, {str(backend)[:40]} used", action)
 
 
-def _precision(training: Training | None) -> Finding:
-    if training is None or not training.precision:
-        return Finding(UNKNOWN, "precision", OWN_SCRIPT)
+def _training(run: RunRecord, training: Training) -> Iterator[Finding]:
+    """Compare precision, samples and steps of a task."""
     requested = training.precision_requested or "auto"
     text = f"{requested} requested, {training.precision} used"
-    return Finding(OK if requested in ("auto", training.precision) else DIFFERS, "precision", text)
-
-
-def _samples(training: Training | None) -> Finding:
-    if training is None or training.shared_samples is None or training.seen_samples is None:
-        return Finding(UNKNOWN, "samples", OWN_SCRIPT)
+    yield _expect("precision", requested in ("auto", training.precision), text)
     whole = training.shared_steps == training.steps_per_epoch
-    where = "the first epoch" if whole else f"the first {training.shared_steps} steps"
-    if training.each_once and training.shared_samples == training.seen_samples:
-        return Finding(OK, "samples", f"{training.shared_samples} in {where}, each on exactly one rank")
-    text = f"{training.shared_samples} in {where}, but the ranks have {training.seen_samples}, not each once"
-    return Finding(DIFFERS, "samples", text, "all ranks must load the same data: compare the files on the nodes")
-
-
-def _steps(run: RunRecord, training: Training | None) -> Finding:
-    if training is None or training.steps_per_epoch is None:
-        return Finding(UNKNOWN, "steps per epoch", OWN_SCRIPT)
+    text = f"{training.shared_samples} in the first {'epoch' if whole else f'{training.shared_steps} steps'}"
+    good = bool(training.each_once) and training.shared_samples == training.seen_samples
+    text += ", each on exactly one rank" if good else f", but the ranks have {training.seen_samples}, not each once"
+    yield _expect("samples", good, text, "all ranks must load the same data: compare the files on the nodes")
     micro, accum, samples = training.micro_batch_size, training.grad_accum_steps, training.samples
     batch = (micro or 0) * (accum or 0) * run.world_size
     if batch <= 0 or not samples:
-        return Finding(UNKNOWN, "steps per epoch", "training.json is damaged")
+        yield Finding(UNKNOWN, "steps per epoch", "training.json is damaged")
+        return
     expected = samples // batch if training.drop_last else math.ceil(samples / batch)
-    counted = f"{samples} samples / ({micro} x {run.world_size} ranks x {accum})"
-    actual = _counted_steps(run) or training.steps_per_epoch
-    text = f"{expected} expected = {counted}, {actual} counted"
-    return Finding(OK if expected == actual == training.steps_per_epoch else DIFFERS, "steps per epoch", text)
-
-
-def _counted_steps(run: RunRecord) -> int | None:
-    """Return the steps per epoch that the newest row of the metrics shows, or None."""
-    for row in reversed(progress.last_rows(run.run_dir / "metrics.jsonl")):
-        found = _Row(**parse_fields(_Row, row))
-        if found.step and found.epoch and found.epoch > 1e-12:
-            return round(found.step / found.epoch)
-    return None
-
-
-class _Row(NamedTuple):
-    step: int | None = None
-    epoch: float | None = None
+    rows = [_Row(**parse_fields(_Row, row)) for row in progress.last_rows(run.run_dir / "metrics.jsonl")]
+    counts = [round(row.step / row.epoch) for row in rows if row.step and row.epoch and row.epoch > 1e-12]
+    actual = counts[-1] if counts else training.steps_per_epoch
+    text = f"{expected} expected = {samples} samples / ({micro} x {run.world_size} ranks x {accum}), {actual} counted"
+    yield _expect("steps per epoch", expected == actual == training.steps_per_epoch, text)
 
 
 def _versions(ranks: Sequence[Mapping[str, Any]]) -> list[Finding]:
     """Return a finding for each version that differs between nodes, or one for all."""
-    found = []
+    found, same = [], []
     for name in VERSIONS:
-        values = {rank["node"]: rank[name] for rank in ranks if isinstance(rank.get(name), str)}
-        groups = group_by_value(values)
+        nodes: dict[str, dict[str, None]] = {}
+        for rank in ranks:
+            if isinstance(rank.get(name), str):
+                nodes.setdefault(rank[name], {})[rank["node"]] = None
+        groups = sorted(nodes.items(), key=lambda group: -len(group[1]))
+        same += [f"{name} {version}" for version in nodes if version]
         if len(groups) > 1:
+            text = ", ".join(f"{version or 'none'} on {fold(names)}" for version, names in groups)
             action = "use the same Python environment and driver on all nodes (--python on a shared file system)"
-            where = tuple(node for nodes in list(groups.values())[1:] for node in nodes)
-            found.append(Finding(DIFFERS, f"{name} version", format_groups(groups), action, where))
-    if found:
-        return found
-    if not any(isinstance(rank.get("torch"), str) for rank in ranks):
+            where = tuple(node for _, names in groups[1:] for node in names)
+            found.append(Finding(DIFFERS, f"{name} version", text, action, where))
+    if not same:
         return [Finding(UNKNOWN, "versions", "this run's worker did not record them")]
-    first = next(rank for rank in ranks if isinstance(rank.get("torch"), str))
-    parts = [f"{name} {first[name]}" for name in VERSIONS if isinstance(first.get(name), str) and first[name]]
-    return [Finding(OK, "versions", f"{', '.join(parts)} on all nodes")]
-
-
-def _parse_training(data: Mapping[str, Any]) -> Training:
-    flags = {name: data[name] for name in ("each_once", "drop_last") if isinstance(data.get(name), bool)}
-    return Training(**parse_fields(Training, data), **flags)
-
-
-def gpus_per_node(run: RunRecord, spec: Mapping[str, Any]) -> int:
-    """Return the GPUs that were requested on each node; --gres gives one rank to each."""
-    gpus = run_record.as_int(spec.get("gpus_per_node"))
-    return run.tasks_per_node if gpus is None else gpus
-
-
-def _span(ranks: Sequence[int]) -> str:
-    """Return rank numbers in one line: a range if they are consecutive."""
-    if len(ranks) > 2 and list(ranks) == list(range(ranks[0], ranks[-1] + 1)):
-        return f"{ranks[0]}-{ranks[-1]}"
-    more = f" and {len(ranks) - 8} more" if len(ranks) > 8 else ""
-    return ",".join(map(str, ranks[:8])) + more
+    return found or [Finding(OK, "versions", f"{', '.join(same)} on all nodes")]

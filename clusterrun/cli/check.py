@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
 
-from clusterrun.check.cluster import COLUMNS, report
-from clusterrun.check.judging import DIFFERS, Finding
-from clusterrun.check.results import FINISHED, load_attempt
-from clusterrun.check.run import check_run
+from clusterrun.check.report import COLUMNS, DIFFERS, load_report, overall, rows
+from clusterrun.check.run import check_run, has_started
 from clusterrun.cli.options import spec_options, submit_args
 from clusterrun.cli.session import Session, json_option
-from clusterrun.cli.submit import interrupt_deferred
+from clusterrun.cli.submit import run_to_end
 from clusterrun.cluster import Cluster
-from clusterrun.errors import NoSuchJob, RequestError
+from clusterrun.errors import ClusterrunError, NoSuchJob, RequestError
 from clusterrun.jobspec.fields import Value
 from clusterrun.records.run_record import RunRecord
-from clusterrun.state.reconcile import RunState
+from clusterrun.submit.request import SubmitArgs
 from clusterrun.terminal.ui import Ui
 from clusterrun.terminal.units import plural
 
@@ -30,9 +27,6 @@ OPTIONS = frozenset({
 })  # fmt: skip
 #: A short job starts sooner. Ranks that do not start within the second time (seconds) are left out.
 TIME_LIMIT, JOIN_TIMEOUT = "0:10:00", 90
-PATIENCE = 60.0
-"""Seconds after the first rank has ended until the job is cancelled: the others hang."""
-READ_EVERY = 3.0
 
 
 def _check_options(command: Any) -> Any:
@@ -62,95 +56,44 @@ def check(ctx: click.Context, /, job_ids: tuple[str, ...], profile: str | None, 
             "give one job id, or options for a new job, not both", hint="clusterrun check --nodes 2 --gpus-per-node 4"
         )
     cluster = session.cluster(ui.note)
-    if job_ids:
-        ctx.exit(_check_run(ui, cluster, job_ids[0]))
-    flags = {"time": Value(TIME_LIMIT, "check"), "join-timeout": Value(JOIN_TIMEOUT, "check"), **typed.flags}
-    from clusterrun.submit.request import SubmitArgs
-
-    ctx.exit(_check_nodes(ui, cluster, SubmitArgs(flags=flags, profile=profile, check=True)))
-
-
-def _check_run(ui: Ui, cluster: Cluster, job_id: str) -> int:
-    run = cluster.run(job_id)
+    if not job_ids:
+        flags = {"time": Value(TIME_LIMIT, "check"), "join-timeout": Value(JOIN_TIMEOUT, "check"), **typed.flags}
+        ctx.exit(_check_nodes(ui, cluster, SubmitArgs(flags=flags, profile=profile, check=True)))
+    run = cluster.run(job_ids[0])
     if run is None:
-        raise NoSuchJob(f"no records of job {job_id}", hint=f"clusterrun why {job_id}")
-    if run.mine and load_attempt(run):  # the job of an earlier check
-        (state,) = cluster.states([run])
-        return _print_report(ui, run, state)
-    findings = check_run(run)
-    wrong = sum(finding.status == DIFFERS for finding in findings)
-    ui.data({
-        "job_id": str(run.job_id) if run.job_id else None, "run_id": run.run_id, "ok": not wrong,
-        "findings": [finding.json() for finding in findings],
-    })  # fmt: skip
-    _print(ui, findings)
-    return 1 if wrong else 0
+        raise NoSuchJob(f"no records of job {job_ids[0]}", hint=f"clusterrun why {job_ids[0]}")
+    if run.mine and not has_started(run) and (report := load_report(run)):  # of an earlier check
+        ctx.exit(_print_report(ui, run, report))
+    found = [finding._asdict() for finding in check_run(run)]
+    wrong = any(finding["status"] == DIFFERS for finding in found)
+    job = str(run.job_id) if run.job_id else None
+    ui.data({"job_id": job, "run_id": run.run_id, "ok": not wrong, "findings": found})
+    _print(ui, found)
+    ctx.exit(1 if wrong else 0)
 
 
-def _check_nodes(ui: Ui, cluster: Cluster, args: Any) -> int:
-    plan = cluster.plan(args)
-    for notice in plan.notices:
-        ui.note(notice)
-    with interrupt_deferred(ui, plan.record.run_id) as interrupted:
-        run = cluster.submit(plan)
-    try:
-        if interrupted:
-            raise KeyboardInterrupt
-        what = f"{plural(run.nodes, 'node')} with {plural(run.world_size, 'rank')}"
-        ui.note(f"job {run.job_id} checks {what}; Ctrl-C cancels it")
-        (state,) = cluster.wait([run], sleep=Patience(run).sleep)
-    except RanksHangError:
-        ui.note(f"some ranks did not end; cancelling job {run.job_id}")
-        _cancel(ui, cluster, run)
-        (state,) = cluster.states([run])
-    except KeyboardInterrupt:
-        _cancel(ui, cluster, run)
-        raise
-    return _print_report(ui, run, state)
+def _check_nodes(ui: Ui, cluster: Cluster, args: SubmitArgs) -> int:
+    state = run_to_end(ui, cluster, args, "checks")
+    run = state.record
+    if run is not None and (report := load_report(run)):
+        return _print_report(ui, run, report)
+    job = state.status
+    raise ClusterrunError(
+        f"job {job.id} of the check ended ({job.state}) without a report", hint=f"clusterrun why {job.id}"
+    )
 
 
-class RanksHangError(Exception):
-    """Some ranks of the check have ended long ago, others not."""
-
-
-class Patience:
-    """The pauses of waiting for a check; ``sleep`` raises RanksHangError once ranks hang."""
-
-    def __init__(self, run: RunRecord) -> None:
-        self._run = run
-        self._first_end: float | None = None
-        self._read = 0.0
-
-    def sleep(self, seconds: float) -> None:
-        """Sleep, and read from time to time how far the ranks are."""
-        time.sleep(seconds)
-        now = time.monotonic()
-        if now - self._read < READ_EVERY:
-            return
-        self._read = now
-        if self._first_end is None and any(rank.stage == FINISHED for rank in load_attempt(self._run)):
-            self._first_end = now
-        if self._first_end is not None and now - self._first_end > PATIENCE:
-            raise RanksHangError
-
-
-def _cancel(ui: Ui, cluster: Cluster, run: RunRecord) -> None:
-    results = cluster.cancel(cluster.states([run]))
-    done = all(result.done for _, result in results)
-    ui.note(f"cancelled job {run.job_id}" if done else f"not cancelled; run `clusterrun cancel {run.job_id}`")
-
-
-def _print_report(ui: Ui, run: RunRecord, state: RunState) -> int:
-    found = report(run, state)
-    ui.data({"job_id": str(run.job_id), "run_id": run.run_id, **found.json()})
-    ui.table(COLUMNS, found.rows)
-    ui.say(*filter(None, [found.overall()]))
-    _print(ui, found.findings)
-    if found.ok:
+def _print_report(ui: Ui, run: RunRecord, report: dict[str, Any]) -> int:
+    ui.data({"job_id": str(run.job_id), "run_id": run.run_id, **report})
+    ui.table(COLUMNS, rows(report))
+    ui.say(*filter(None, [overall(report)]))
+    _print(ui, report["findings"])
+    if report["ok"]:
         ui.say(f"no problem found on {plural(run.nodes, 'node')}")
-    return 0 if found.ok else 1
+    return 0 if report["ok"] else 1
 
 
-def _print(ui: Ui, findings: Sequence[Finding]) -> None:
+def _print(ui: Ui, findings: Sequence[Mapping[str, Any]]) -> None:
     for one in findings:
-        ui.facts([(one.status, [f"{one.check}: {one.text}", *([f"do: {one.action}"] if one.action else [])])])
+        action = [f"do: {one['action']}"] if one["action"] else []
+        ui.facts([(one["status"], [f"{one['check']}: {one['text']}", *action])])

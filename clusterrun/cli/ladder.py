@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 from clusterrun.cli.follow import follow_run, report_end
 from clusterrun.cli.show import first_cause
-from clusterrun.cli.submit import interrupt_deferred
+from clusterrun.cli.submit import cancel_runs, interrupt_deferred
 from clusterrun.cluster import Cluster
-from clusterrun.errors import ClusterrunError
 from clusterrun.job import LOCAL
 from clusterrun.jobspec.spec import Task
 from clusterrun.records.run_record import RunRecord
@@ -34,10 +33,9 @@ def submit_ladder(ui: Ui, cluster: Cluster, args: SubmitArgs, *, dry_run: bool, 
         ui.note(f"each rung runs {whole.record.what} to its end; set a small number of steps")
 
     def plan(rung: Rung, before: RunRecord | None) -> Plan:
-        job = before.job_id if before is not None else None
+        job = before.job_id if before else None
         made = cluster.plan(args, change=lambda request: rung_request(request, whole.spec, rung, job))
-        record = replace(made.record, rung_before=before.run_id if before is not None else "")
-        return made._replace(record=record)
+        return made._replace(record=replace(made.record, rung_before=before.run_id if before else ""))
 
     if dry_run:
         plans = [plan(rung, None) for rung in rungs]
@@ -56,7 +54,7 @@ def submit_ladder(ui: Ui, cluster: Cluster, args: SubmitArgs, *, dry_run: bool, 
             if interrupted:
                 raise KeyboardInterrupt
     except BaseException:
-        _cancel(ui, cluster, runs)
+        cancel_runs(ui, cluster, runs)
         raise
     _announce(ui, runs, data=not wait)
     if not (follow or wait):
@@ -76,23 +74,9 @@ def _follow(ui: Ui, cluster: Cluster, runs: Sequence[RunRecord], *, show_logs: b
     for number, run in enumerate(runs):
         code = follow_run(ui, cluster, run) if show_logs else report_end(ui, cluster.wait([run]))
         if code:
-            _cancel(ui, cluster, runs[number + 1 :] if code == 1 else [])
+            cancel_runs(ui, cluster, runs[number + 1 :] if code == 1 else [])
             return code
     return 0
-
-
-def _cancel(ui: Ui, cluster: Cluster, runs: Sequence[RunRecord]) -> None:
-    """Cancel rungs that will not run; name those that may still be in the queue."""
-    if not runs:
-        return
-    names = " ".join(str(run.job_id) for run in runs)
-    try:
-        alive = [state for state in cluster.states(runs) if not state.status.is_over]
-        done = all(result.done for _, result in cluster.cancel(alive))
-    except (ClusterrunError, KeyboardInterrupt):
-        done = False
-    jobs = f"{plural(len(runs), 'rung')} of the ladder: {names}"
-    ui.note(f"cancelled {jobs}" if done else f"cannot cancel {jobs}; try `clusterrun cancel {names}`")
 
 
 def _announce(ui: Ui, runs: Sequence[RunRecord], *, data: bool) -> None:

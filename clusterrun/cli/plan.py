@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -9,21 +10,24 @@ import click
 
 from clusterrun.cli.options import F, spec_options, submit_args
 from clusterrun.cli.session import Session, json_option
+from clusterrun.cli.submit import run_to_end
 from clusterrun.errors import RequestError
 from clusterrun.jobspec.fields import FIELD, check_value, gres_gpus
 from clusterrun.sizing import plot, text
-from clusterrun.sizing.answer import Answer, Question, answer, answer_json, parse_gpu_counts, parse_parameters
+from clusterrun.sizing.answer import Answer, Question, answer
 from clusterrun.sizing.batches import BatchSettings, Training
 from clusterrun.sizing.devices import GIB, Device, find_device
-from clusterrun.sizing.job_facts import TIMEOUT, JobFacts, count_job
+from clusterrun.sizing.job_facts import JobFacts, count_job
 from clusterrun.sizing.measure import measure
 from clusterrun.sizing.memory import ModelSize, guess_shape
-from clusterrun.sizing.scaling import QUARTERS, ScalingRow, scaling_notes, scaling_rows
+from clusterrun.sizing.scaling import QUARTERS, scaling_notes, scaling_rows
 from clusterrun.sizing.speed import DEFAULT_LINK, DEFAULT_NETWORK, UTILIZATION, Machine
 from clusterrun.submit.request import Request, SubmitArgs, load_request
 from clusterrun.terminal.ui import Ui
 
-_MOST = 10**12
+MOST_COUNTS, MOST_GPUS, _MOST = 32, 1_000_000, 10**12
+_UNITS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
+_EXAMPLE = "--parameters 135M --seq-len 2048"
 _JOB_OPTIONS = (
     "scheduler", "gpus-per-node", "tasks-per-node", "cpus-per-task", "time", "partition", "account", "qos", "python",
     "set",
@@ -69,11 +73,7 @@ def _job_options(command: F) -> F:
 @_number("warmup", "STEPS", "Warm-up in optimizer steps; default: 3 % of the steps, or the job's.")
 @click.option("--parameters", metavar="N", help="Model size (135M, 8B), if there is no JOB.")
 @_number("seq-len", "N", "Tokens per sample.")
-@click.option(
-    "--precision",
-    type=click.Choice(["bf16", "fp16", "fp32"]),
-    help="Precision; default: the job's, or bf16 without a JOB.",
-)
+@click.option("--precision", type=click.Choice(["bf16", "fp16", "fp32"]), help="Default: the job's, or bf16.")
 @click.option("--device", metavar="GPU", help="GPU model whose memory and speed to use, such as H100 or A100-80GB.")
 @_number("device-memory", "GIB", "Memory of a GPU, instead of the device's.", least=0)
 @_number("tflops", "N", "Peak TFLOP/s of a GPU, instead of the device's.", least=0)
@@ -82,8 +82,6 @@ def _job_options(command: F) -> F:
 @_number("network", "GBIT/S", "Bandwidth of a node to others; default 100.", least=0)
 @click.option("--measure", "measured", is_flag=True, help="Measure a short run of the job on each number of GPUs.")
 @_number("measure-steps", "N", "Steps to measure; default 20.", least=8, default=20)
-@click.option("--png", metavar="FILE", help="Write a plot of the measured speed-up; needs matplotlib.")
-@_number("timeout", "SECONDS", f"Time limit for counting; default {TIMEOUT:g}.", least=0)
 @_job_options
 @json_option
 @click.pass_context
@@ -102,42 +100,72 @@ def plan(ctx: click.Context, /, job: str | None, as_json: bool, **options: Any) 
     counts = parse_gpu_counts(options["gpus"])
     device = find_device(options["device"]) if options["device"] else None
     if not job and options["parameters"] and not options["samples"]:
-        hint = "clusterrun plan --samples 29500 --micro-batch 4 --parameters 135M --seq-len 2048"
-        raise RequestError("--parameters needs --samples", hint=hint)
+        raise RequestError(
+            "--parameters needs --samples", hint=f"clusterrun plan --samples 29500 --micro-batch 4 {_EXAMPLE}"
+        )
     if not job and options["samples"]:
-        if options["measured"]:
-            raise RequestError("--measure needs a JOB", hint="clusterrun plan lm --measure")
-        if options["set"]:
-            raise RequestError("--set needs a JOB", hint="clusterrun plan lm --set KEY=VALUE")
+        for name, typed in (("--measure", options["measured"]), ("--set", options["set"])):
+            if typed:
+                hint = f"clusterrun plan lm {name}{' KEY=VALUE' * (name == '--set')}"
+                raise RequestError(f"{name} needs a JOB", hint=hint)
         found = answer(_question(options, counts, device, options["gpus_per_node"] or 8, None))
-        ui.data(answer_json(found))
+        ui.data(found.json())
         _print(ui, found, None)
         return
     session: Session = ctx.obj
     cluster = session.cluster(ui.note)
     args = _job_args(job, options)
     request = load_request(args, cluster.cwd, cluster.environ)
-    facts = count_job(
-        request, cluster.cwd, cluster.environ, samples=options["samples"] or 0, timeout=options["timeout"] or TIMEOUT
-    )
+    facts = count_job(request, cluster.cwd, cluster.environ, samples=options["samples"] or 0)
     question = _question(options, counts, device, _ranks_per_node(request), facts)
     if not options["measured"]:
         found = answer(question)
-        ui.data(answer_json(found))
+        ui.data(found.json())
         _print(ui, found, facts)
         return
-    _check_png(options["png"])
     steps = -(-options["measure_steps"] // QUARTERS) * QUARTERS
     first = answer(question._replace(gpu_counts=counts[:1])).plans[0]
     same = BatchSettings(micro_batch=first.micro_batch, grad_accum=first.grad_accum)
     found = answer(question._replace(training=question.training._replace(batches=same)))
-    runs = measure(cluster, args, found.plans, gpus_per_node=question.gpus_per_node, steps=steps, notify=ui.note)
-    machine = question.machine or _machine(options, None, question.gpus_per_node, 1.0)
+    runs = measure(
+        args, found.plans, lambda one: run_to_end(ui, cluster, one, "measures"), steps=steps,
+        gpus_per_node=question.gpus_per_node, on_gpus=cluster.plan(args).spec.gpus_per_node != 0,
+    )  # fmt: skip
+    machine = question.machine or _machine(options, device, question.gpus_per_node, 1.0)
     rows = scaling_rows(runs, found.plans, facts.model.parameters, facts.tokens_per_sample, machine)
     found.notes.extend(scaling_notes(runs, rows, steps))
-    ui.data(answer_json(found) | {"measured": [row._asdict() for row in rows]})
+    ui.data(found.json() | {"measured": [row._asdict() for row in rows]})
     _print(ui, found, facts)
-    _print_measured(ui, rows, text.scaling_line(first, machine, steps), options["png"])
+    ui.say("", text.scaling_line(first, machine, steps))
+    ui.table(*text.scaling_table(rows))
+    if len(rows) > 1 and plot.can_plot():
+        ui.say("", *plot.terminal_plot(rows))
+    elif len(rows) > 1:
+        ui.note("for a plot: pip install 'clusterrun[plot]'")
+
+
+def parse_gpu_counts(text: str) -> list[int]:
+    """Parse ``1,2,4,8`` into increasing numbers. Raises RequestError."""
+    hint = "for example --gpus 1,2,4,8"
+    parts = [part.strip() for part in text.split(",")]
+    wrong = next((part for part in parts if not re.fullmatch(r"[0-9]{1,7}", part)), None)
+    if wrong is not None:
+        raise RequestError(f"--gpus: not a number of GPUs: {wrong[:40]!r}", hint=hint)
+    counts = sorted({int(part) for part in parts})
+    if not 1 <= counts[0] <= counts[-1] <= MOST_GPUS:
+        raise RequestError(f"--gpus must be between 1 and {MOST_GPUS:,}, not {text[:40]}", hint=hint)
+    if len(counts) > MOST_COUNTS:
+        raise RequestError(f"--gpus has {len(counts)} numbers; at most {MOST_COUNTS} are possible", hint=hint)
+    return counts
+
+
+def parse_parameters(text: str) -> int:
+    """Parse a number of parameters such as ``135M``, ``1.7B`` or ``134515008``. Raises RequestError."""
+    found = re.fullmatch(r"([0-9]{1,15}(?:\.[0-9]{1,6})?)\s*([KMBT]?)", text.strip().upper())
+    number = round(float(found[1]) * _UNITS[found[2]]) if found else 0
+    if not 1 <= number <= 10**15:
+        raise RequestError(f"--parameters: not a number of parameters: {text[:40]!r}", hint="for example 135M or 1.7B")
+    return number
 
 
 def _job_args(job: str | None, options: dict[str, Any]) -> SubmitArgs:
@@ -174,31 +202,27 @@ def _machine(options: dict[str, Any], device: Device | None, gpus_per_node: int,
 def _question(
     options: dict[str, Any], counts: list[int], device: Device | None, gpus_per_node: int, facts: JobFacts | None
 ) -> Question:
-    memory, tflops = options["device_memory"], options["tflops"]
-    if device is not None:
-        memory, tflops = memory or device.memory_gib, tflops or device.tflops
-    elif tflops and not options["link"] and counts[-1] > 1:
+    memory = options["device_memory"] or (device.memory_gib if device else None)
+    tflops = options["tflops"] or (device.tflops if device else None)
+    if tflops and not device and not options["link"] and counts[-1] > 1:
         raise RequestError(
             "--tflops needs --link: the bandwidth within a node",
             hint="for example --link 20 for PCIe, --link 370 for NVLink 4 (GB/s)",
         )
-    machine = _machine(options, device, gpus_per_node, tflops) if tflops else None
-    model: ModelSize | None
     if facts is not None:
         training = facts.training._replace(base_batch=options["base_batch"] or facts.training.base_batch)
+        model: ModelSize | None = facts.model
         precision = facts.settings["precision"]
-        model, seq_len, per_sample = facts.model, facts.settings["seq_len"], facts.tokens_per_sample
+        seq_len, per_sample = facts.settings["seq_len"], facts.tokens_per_sample
     else:
-        training = _typed_training(options)
-        precision, seq_len = options["precision"], options["seq_len"] or 0
-        per_sample = float(seq_len)
-        size = parse_parameters(options["parameters"]) if options["parameters"] else 0
+        training, precision = _typed_training(options), options["precision"]
+        seq_len, size = options["seq_len"] or 0, parse_parameters(options["parameters"]) if options["parameters"] else 0
         if bool(size) != bool(seq_len):
             missing = "--seq-len" if size else "--parameters"
-            raise RequestError(f"memory and speed need {missing} too", hint="--parameters 135M --seq-len 2048")
-        model = guess_shape(size) if size else None
-    if model is None and (device or memory or tflops):
-        raise RequestError("memory and speed need the model's size", hint="--parameters 135M --seq-len 2048")
+            raise RequestError(f"memory and speed need {missing} too", hint=_EXAMPLE)
+        if not size and (memory or tflops):
+            raise RequestError("memory and speed need the model's size", hint=_EXAMPLE)
+        model, per_sample = guess_shape(size) if size else None, float(seq_len)
     return Question(
         training=training,
         gpu_counts=counts,
@@ -209,16 +233,15 @@ def _question(
         gradient_copies=1 if facts else 2,  # the shipped tasks use gradient_as_bucket_view
         device=device.name if device else "device",
         memory_bytes=memory * GIB if memory else None,
-        machine=machine,
+        machine=_machine(options, device, gpus_per_node, tflops) if tflops else None,
         gpus_per_node=gpus_per_node,
     )
 
 
 def _typed_training(options: dict[str, Any]) -> Training:
-    sizes = (options[name] or 0 for name in ("global_batch", "micro_batch", "grad_accum"))
     return Training(
         samples=options["samples"],
-        batches=BatchSettings(*sizes),
+        batches=BatchSettings(*(options[name] or 0 for name in ("global_batch", "micro_batch", "grad_accum"))),
         epochs=options["epochs"] or 1.0,
         steps=options["steps"] or 0,
         lr=options["lr"],
@@ -238,22 +261,5 @@ def _print(ui: Ui, found: Answer, facts: JobFacts | None) -> None:
         ui.table(*text.speed_table(found))
     for note in found.notes:
         ui.note(note)
-    if facts is not None and facts.lr_scaling == "none" and facts.training.lr is not None:
+    if facts is not None and facts.settings["lr_scaling"] == "none" and facts.training.lr is not None:
         ui.note("the job uses the same learning rate on every number of GPUs (lr_scaling=none)")
-
-
-def _check_png(file: str | None) -> None:
-    if file and not plot.can_plot("matplotlib"):
-        raise RequestError("--png needs matplotlib", hint="pip install matplotlib, or omit --png")
-
-
-def _print_measured(ui: Ui, rows: list[ScalingRow], line: str, png: str | None) -> None:
-    ui.say("", line)
-    ui.table(*text.scaling_table(rows))
-    if len(rows) > 1 and plot.can_plot("plotext"):
-        ui.say("", *plot.terminal_plot(rows))
-    elif len(rows) > 1:
-        ui.note("for a plot: pip install 'clusterrun[plot]'")
-    if png:
-        plot.write_png(rows, png)
-        ui.note(f"plot written to {png}")

@@ -7,17 +7,22 @@ import signal
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from clusterrun.cli.options import BARE, spec_options, submit_args
 from clusterrun.cli.session import Session, json_option
-from clusterrun.errors import RequestError
+from clusterrun.errors import ClusterrunError, RequestError
 from clusterrun.job import LOCAL, log_paths
 from clusterrun.records.run_record import RunRecord
 from clusterrun.terminal.ui import Ui
 from clusterrun.terminal.units import plural
+
+if TYPE_CHECKING:
+    from clusterrun.cluster import Cluster
+    from clusterrun.state.reconcile import RunState
+    from clusterrun.submit.request import SubmitArgs
 
 MOMENT = 2.0
 """Seconds after a first Ctrl-C within which another one counts as the same."""
@@ -178,6 +183,39 @@ def _announce(ui: Ui, run: RunRecord, *, data: bool) -> None:
         "job_id": str(job), "run_id": run.run_id, "cluster": run.cluster, "scheduler": run.scheduler, "name": run.name,
         "run_dir": str(run.run_dir), "logs": [str(out), str(err)],
     })  # fmt: skip
+
+
+def run_to_end(ui: Ui, cluster: Cluster, args: SubmitArgs, what: str) -> RunState:
+    """Submit one of clusterrun's own short jobs, and wait for its end; Ctrl-C cancels it. ``what`` is its verb."""
+    plan = cluster.plan(args)
+    for notice in plan.notices:
+        ui.note(notice)
+    with interrupt_deferred(ui, plan.record.run_id) as interrupted:
+        run = cluster.submit(plan)
+    try:
+        if interrupted:
+            raise KeyboardInterrupt
+        shape = f"{plural(run.nodes, 'node')} with {plural(run.world_size, 'rank')}"
+        ui.note(f"job {run.job_id} {what} {shape}; Ctrl-C cancels it")
+        (state,) = cluster.wait([run])
+    except BaseException:
+        cancel_runs(ui, cluster, [run])
+        raise
+    return state
+
+
+def cancel_runs(ui: Ui, cluster: Cluster, runs: Sequence[RunRecord]) -> None:
+    """Cancel runs that nobody needs any more; name those that may still be in the queue."""
+    if not runs:
+        return
+    names = " ".join(str(run.job_id) for run in runs)
+    try:
+        alive = [state for state in cluster.states(runs) if not state.status.is_over]
+        done = all(result.done for _, result in cluster.cancel(alive))
+    except (ClusterrunError, KeyboardInterrupt):
+        done = False
+    jobs = f"job{'s' * (len(runs) > 1)} {names}"
+    ui.note(f"cancelled {jobs}" if done else f"cannot cancel {jobs}; try `clusterrun cancel {names}`")
 
 
 @contextmanager

@@ -32,8 +32,14 @@ def node_commands(spec: JobSpec, workdir: Path, worker: Path) -> str:
 
 def accelerate_yaml(spec: JobSpec) -> str:
     """Return the YAML with which ``accelerate launch --config_file`` starts a job of this shape."""
-    kind = "'NO'" if spec.world_size == 1 else "MULTI_GPU" if _has_gpus(spec) else "MULTI_CPU"
+    on_gpus = spec.gpus_per_node is None or spec.gpus_per_node > 0  # None: --gres requests them
     shared = spec.nodes > 1
+    kind = "'NO'" if spec.world_size == 1 else "MULTI_GPU" if on_gpus else "MULTI_CPU"
+    precision = dict(spec.env).get("ACCELERATE_MIXED_PRECISION", "no")
+    if isinstance(spec.work, Task):  # its own
+        chosen = dict(spec.work.settings).get("precision", "auto")
+        chosen = ("bf16" if on_gpus else "fp32") if chosen == "auto" else chosen
+        precision = "no" if chosen == "fp32" else chosen
     lines = [
         "compute_environment: LOCAL_MACHINE",
         f"distributed_type: {kind}",
@@ -44,8 +50,8 @@ def accelerate_yaml(spec: JobSpec) -> str:
         f"main_process_port: {spec.master_port or PORT}",
         *(["rdzv_backend: static", "same_network: true"] if shared else []),
         "main_training_function: main",
-        f"mixed_precision: {_precision(spec)}",
-        f"use_cpu: {'false' if _has_gpus(spec) else 'true'}",
+        f"mixed_precision: '{precision}'",
+        f"use_cpu: {'false' if on_gpus else 'true'}",
     ]
     return "".join(f"{line}\n" for line in lines)
 
@@ -88,16 +94,3 @@ def _program(spec: JobSpec, worker: Path) -> list[str]:
         )
     before = {Module: ["-m"], Command: ["--no-python"]}.get(type(spec.work), [])
     return [*before, *program]
-
-
-def _has_gpus(spec: JobSpec) -> bool:
-    return spec.gpus_per_node is None or spec.gpus_per_node > 0  # None: --gres requests them
-
-
-def _precision(spec: JobSpec) -> str:
-    """Return accelerate's name of the precision: of a task its own, of a script the variable of accelerate."""
-    if not isinstance(spec.work, Task):
-        return f"'{dict(spec.env).get('ACCELERATE_MIXED_PRECISION', 'no')}'"
-    chosen = dict(spec.work.settings).get("precision", "auto")
-    chosen = ("bf16" if _has_gpus(spec) else "fp32") if chosen == "auto" else chosen
-    return f"'{'no' if chosen == 'fp32' else chosen}'"

@@ -69,6 +69,7 @@ FIELDS: tuple[Field, ...] = (
     Field("join-timeout", "int", "SECONDS", f"Timeout for all ranks to start; default {JOIN_TIMEOUT}.", least=1),
     Field("require-group", "flag", "", "Fail if no rank uses a process group (implied for built-in tasks)."),
     Field("independent", "flag", "", "The ranks are separate programs: do not warn that none uses a process group."),
+    Field("check", "flag", "", "Measure nodes and links in the job first; a broken node ends it before it trains."),
     Field("set", "map", "KEY=VALUE", "Set a task setting (steps=300); repeatable."),
     Field("fp16", "flag", "", "Run a built-in task in fp16 (--no-fp16: fp32); default: chosen by device."),
     Field("shared", "flag", "", "Let your group read the run's records and logs."),

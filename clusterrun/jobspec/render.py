@@ -168,6 +168,8 @@ def supervise_argv(spec: JobSpec, *, local: bool) -> Sequence[str]:
     words += ["--process-group", spec.process_group]
     if spec.master_port:
         words += ["--master-port", str(spec.master_port)]
+    if spec.check:
+        words += ["--check-gpus", str(spec.gpus_on_each_node)]
     if spec.max_restarts and spec.launcher != "torchrun":  # torchrun restarts its ranks itself
         words += ["--max-restarts", str(spec.max_restarts)]
     if spec.resume_args:

@@ -101,6 +101,7 @@ class JobSpec:
     join_timeout: int = JOIN_TIMEOUT
     process_group: Literal["expected", "required", "independent"] = "expected"
     shared: bool = False
+    check: bool = False
     launcher: str = "srun"
     max_restarts: int = 0
     resume_args: str = ""
@@ -121,6 +122,11 @@ class JobSpec:
     def workers_per_node(self) -> int:
         """The workers on a node, which write records: one per rank, or one if the program starts its own ranks."""
         return 1 if self.launcher == "none" else self.tasks_per_node
+
+    @property
+    def gpus_on_each_node(self) -> int:
+        """The GPUs that were requested on each node; --gres gives one rank to each."""
+        return self.tasks_per_node if self.gpus_per_node is None else self.gpus_per_node
 
     def directive(self, name: str) -> str:
         """Return the value of an sbatch option, or an empty text."""
@@ -166,6 +172,7 @@ def build_spec(values: Mapping[str, Value], work: Work) -> JobSpec:
         join_timeout=get("join-timeout", JOIN_TIMEOUT),
         process_group=_process_group(work, get("require-group", False), get("independent", False)),
         shared=get("shared", False),
+        check=get("check", False) or isinstance(work, Check),
         launcher=get("launcher", "srun"),
         max_restarts=get("max-restarts", 0),
         resume_args=_resume_args(work, get("resume-args", "")),

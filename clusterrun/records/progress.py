@@ -48,9 +48,9 @@ class Gpu(NamedTuple):
 class RankProgress(NamedTuple):
     """The heartbeat of one rank: its phase and step at ``time``. Times are in epoch seconds.
 
-    ``phase`` is one of starting, joining, loading, training, evaluating, saving, script, ending; it began at ``since``.
-    The rank writes every ``interval`` seconds. ``stepped`` is when its step last changed. ``tokens_per_second`` is that
-    of all ranks together; only rank 0 has it.
+    ``phase`` is one of starting, checking, joining, loading, training, evaluating, saving, script, ending; it began at
+    ``since``. The rank writes every ``interval`` seconds. ``stepped`` is when its step last changed.
+    ``tokens_per_second`` is that of all ranks together; only rank 0 has it.
     """
 
     rank: int

@@ -11,8 +11,7 @@ from clusterrun.terminal.units import plural
 
 SMALL_BATCH = 256
 """Below this global batch, linear and square-root scaling of the learning rate say little."""
-WARMUP_SHARE = 0.03
-LEAST_WARMUP = 10
+WARMUP_SHARE, LEAST_WARMUP = 0.03, 10
 
 
 class BatchSettings(NamedTuple):
@@ -28,7 +27,7 @@ class BatchSettings(NamedTuple):
 
 
 class Training(NamedTuple):
-    """What to plan: the data, the length of the training and the learning rate.
+    """The data, the length of the training and the learning rate.
 
     ``steps`` are optimizer steps; 0 means ``epochs`` passes over the data. ``lr`` is for ``base_batch`` (0: the global
     batch of one GPU). ``warmup`` is in optimizer steps; None: a suggestion.
@@ -76,12 +75,25 @@ def plan_batches(training: Training, gpu_counts: Sequence[int]) -> list[GpuPlan]
             f"{training.samples:,} samples do not fill one global batch of {smallest:,}",
             hint="use fewer GPUs, or a smaller --micro-batch or --global-batch",
         )
-    one_gpu = one_gpu_batch(training.batches)
-    base = training.base_batch or one_gpu
-    return [
-        _gpu_plan(training, gpus, size, base, math.ceil(training.samples / one_gpu))
-        for gpus, size in zip(gpu_counts, sizes, strict=True)
-    ]
+    batches = training.batches
+    of_both = batches.micro_batch * batches.grad_accum  # a global batch is then for other numbers of GPUs
+    one_gpu = of_both or solve_batch(batches, 1)[0]
+    plans = []
+    for gpus, (global_batch, micro, accum) in zip(gpu_counts, sizes, strict=True):
+        full, rest = divmod(training.samples, global_batch)
+        steps = full + bool(rest)
+        total = training.steps or math.ceil(training.epochs * (full if training.drop_last else steps))
+        suggested = min(max(LEAST_WARMUP, math.ceil(total * WARMUP_SHARE)), total)
+        lr, ratio = training.lr, global_batch / (training.base_batch or one_gpu)
+        plans.append(
+            GpuPlan(
+                gpus, global_batch, micro, accum, steps, full, steps / math.ceil(training.samples / one_gpu), total,
+                warmup=suggested if training.warmup is None else training.warmup,
+                lr_linear=None if lr is None else lr * ratio,
+                lr_sqrt=None if lr is None else lr * math.sqrt(ratio),
+            )
+        )  # fmt: skip
+    return plans
 
 
 def solve_batch(batches: BatchSettings, gpus: int) -> tuple[int, int, int]:
@@ -96,9 +108,9 @@ def solve_batch(batches: BatchSettings, gpus: int) -> tuple[int, int, int]:
         accum = accum or 1
         return micro * accum * gpus, micro, accum
     if micro and accum and global_batch != micro * accum * gpus:
+        product = f"micro batch {micro} x accumulation {accum} x {plural(gpus, 'GPU')}"
         raise RequestError(
-            f"global batch {global_batch:,} does not equal micro batch {micro} x accumulation {accum}"
-            f" x {plural(gpus, 'GPU')}",
+            f"global batch {global_batch:,} does not equal {product}",
             hint=f"omit one of the three, or use --gpus {max(1, global_batch // (micro * accum))}",
         )
     part = (micro or accum or 1) * gpus
@@ -114,13 +126,6 @@ def solve_batch(batches: BatchSettings, gpus: int) -> tuple[int, int, int]:
     return (global_batch, micro, other) if micro else (global_batch, other, accum or 1)
 
 
-def one_gpu_batch(batches: BatchSettings) -> int:
-    """Return the global batch of one GPU; raises RequestError as ``solve_batch`` does."""
-    if batches.micro_batch and batches.grad_accum:
-        return batches.micro_batch * batches.grad_accum
-    return solve_batch(batches, 1)[0]
-
-
 def batch_notes(training: Training, plans: Sequence[GpuPlan]) -> list[str]:
     """Return warnings about the scaling rules and about epochs without a step."""
     notes = []
@@ -131,31 +136,6 @@ def batch_notes(training: Training, plans: Sequence[GpuPlan]) -> list[str]:
             f"the global batch is below {SMALL_BATCH}{where}, where scaling rules say little:"
             f" try the original learning rate first, and scale it only if that is stable"
         )
-    empty = [plan for plan in plans if not plan.steps_drop_last]
-    if empty:
+    if empty := [plan for plan in plans if not plan.steps_drop_last]:
         notes.append(f"with drop_last, an epoch on {empty[0].gpus} GPUs has no step: the data does not fill one batch")
     return notes
-
-
-def _gpu_plan(
-    training: Training, gpus: int, size: tuple[int, int, int], base_batch: int, one_gpu_steps: int
-) -> GpuPlan:
-    global_batch, micro, accum = size
-    full, rest = divmod(training.samples, global_batch)
-    steps = full + bool(rest)
-    total = training.steps or math.ceil(training.epochs * (full if training.drop_last else steps))
-    ratio = global_batch / base_batch
-    suggested = min(max(LEAST_WARMUP, math.ceil(total * WARMUP_SHARE)), total)
-    return GpuPlan(
-        gpus=gpus,
-        global_batch=global_batch,
-        micro_batch=micro,
-        grad_accum=accum,
-        steps_per_epoch=steps,
-        steps_drop_last=full,
-        share=steps / one_gpu_steps,
-        total_steps=total,
-        warmup=suggested if training.warmup is None else training.warmup,
-        lr_linear=None if training.lr is None else training.lr * ratio,
-        lr_sqrt=None if training.lr is None else training.lr * math.sqrt(ratio),
-    )

@@ -49,17 +49,12 @@ DEVICES = (
 
 def find_device(name: str) -> Device:
     """Return the GPU of a name such as ``H100``, ``a100-80gb`` or ``NVIDIA L40S``. Raises RequestError."""
-    plain = _plain(name)
-    exact = next((device for device in DEVICES if _plain(device.name) == plain), None)
-    if exact:
-        return exact
-    versions = [device.name for device in DEVICES if _plain(device.name).startswith(plain + "-")]
-    if versions:
+    plain = name.strip().casefold().removeprefix("nvidia").strip(" -_").replace(" ", "-").replace("_", "-")
+    known = {device.name.casefold(): device for device in DEVICES}
+    if plain in known:
+        return known[plain]
+    if versions := [device.name for key, device in known.items() if key.startswith(plain + "-")]:
         raise RequestError(f"--device: {name} has several versions", hint=f"--device {' or '.join(versions)}")
     names = [device.name for device in DEVICES]
     hint = f"{nearest(plain, names)} known: {', '.join(names)}; for another, give --device-memory and --tflops".strip()
     raise RequestError(f"--device: unknown GPU {name[:40]!r}", hint=hint)
-
-
-def _plain(name: str) -> str:
-    return name.strip().casefold().removeprefix("nvidia").strip(" -_").replace(" ", "-").replace("_", "-")

@@ -15,8 +15,9 @@ from clusterrun.submit.plan import WORKER
 from clusterrun.submit.request import Request
 from clusterrun.system import shell
 
-TIMEOUT = 300.0
+TIMEOUT = 600.0
 """Seconds for counting: large data has to be read and tokenized."""
+_SKIP = "--samples N skips reading the data"
 
 
 class JobFacts(NamedTuple):
@@ -28,18 +29,11 @@ class JobFacts(NamedTuple):
     tokens_per_sample: float
     model: ModelSize
 
-    @property
-    def lr_scaling(self) -> str:
-        """Return how the job itself scales its learning rate: ``none``, ``linear`` or ``sqrt``."""
-        return str(self.settings["lr_scaling"])
 
-
-def count_job(
-    request: Request, cwd: Path, environ: Mapping[str, str], *, samples: int = 0, timeout: float = TIMEOUT
-) -> JobFacts:
+def count_job(request: Request, cwd: Path, environ: Mapping[str, str], *, samples: int = 0) -> JobFacts:
     """Return the facts of a job that runs a shipped task; ``samples`` above 0 replaces reading the data.
 
-    Raises RequestError for a job with a script, for invalid settings, and if counting fails or takes ``timeout`` s.
+    Raises RequestError for a job with a script, for invalid settings, and if counting fails or takes too long.
     """
     work = request.work
     if not isinstance(work, Task):
@@ -47,22 +41,27 @@ def count_job(
             "the job runs a script, whose data and model are unknown",
             hint="clusterrun plan --samples 29500 --micro-batch 4 --lr 1e-5 --parameters 135M --seq-len 2048",
         )
+    name = work.name
     settings = [f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in work.settings]
-    argv = [str(request.values["python"].value), str(WORKER), "plan-facts", work.name]
+    argv = [str(request.values["python"].value), str(WORKER), "plan-facts", name]
     argv += [*(["--samples", str(samples)] if samples else []), *settings]
     clean, _ = shell.scrub(environ)
     clean |= request.values["env"].value if "env" in request.values else {}
     clean |= {"CUDA_VISIBLE_DEVICES": "", "PYTHONIOENCODING": "utf-8"}  # counting needs no GPU
     try:
-        done = shell.run(argv, env=clean, cwd=cwd, timeout=timeout)
+        done = shell.run(argv, env=clean, cwd=cwd, timeout=TIMEOUT)
     except CommandError as error:
         if not error.timed_out:
             raise RequestError(f"--python: {argv[0]} does not run", detail=error.detail) from error
-        hint = "--samples N skips reading the data; --timeout SECONDS allows more time"
-        raise RequestError(f"counting the data of {work.name} took longer than {timeout:g} s", hint=hint) from None
-    if done.status:
-        raise _failed(work.name, done)
-    return parse_facts(done.stdout)
+        raise RequestError(f"counting the data of {name} took longer than {TIMEOUT:g} s", hint=_SKIP) from None
+    if not done.status:
+        return parse_facts(done.stdout)
+    lines = [line for line in done.stderr.splitlines() if line.strip()]
+    reason = lines[-1].removeprefix("clusterrun: ") if lines else f"exit {done.status}"
+    if done.status == 2:  # an invalid setting, or data that is not there
+        raise RequestError(f"{name}: {reason}", hint=f"see docs/settings.md; {_SKIP}")
+    hint = f"{_SKIP}; --python selects the job's Python"
+    raise RequestError(f"cannot count the data and parameters of {name}: {reason}", hint=hint)
 
 
 def parse_facts(document: str) -> JobFacts:
@@ -70,21 +69,13 @@ def parse_facts(document: str) -> JobFacts:
     try:
         facts = json.loads(document.strip().rpartition("\n")[2])
         settings, model = facts["settings"], facts["model"]
-        batches = BatchSettings(
-            settings["global_batch_size"],
-            settings["micro_batch_size"],
-            settings["grad_accum_steps"],
-            facts["default_global_batch"],
-        )
+        names = ("global_batch_size", "micro_batch_size", "grad_accum_steps")
+        sizes = [*(settings[name] for name in names), facts["default_global_batch"]]
         training = Training(
             samples=facts["samples"],
-            batches=batches,
-            epochs=settings["epochs"],
-            steps=settings["steps"],
-            lr=settings["lr"],
+            batches=BatchSettings(*sizes),
             base_batch=settings["base_batch_size"],
-            warmup=settings["warmup"],
-            drop_last=settings["drop_last"],
+            **{name: settings[name] for name in ("epochs", "steps", "lr", "warmup", "drop_last")},
         )
         size = guess_shape(model["parameters"])._replace(vocabulary=model["vocabulary"])
         if model["layers"] and model["width"]:  # 0 for an architecture that names them otherwise
@@ -94,12 +85,3 @@ def parse_facts(document: str) -> JobFacts:
         shown = (document.splitlines() or ["nothing"])[0][:80]
         message = f"cannot read the size of data and model from the job's Python, which printed {shown!r}"
         raise RequestError(message) from error
-
-
-def _failed(task: str, done: shell.Completed) -> RequestError:
-    lines = [line for line in done.stderr.splitlines() if line.strip()]
-    reason = lines[-1].removeprefix("clusterrun: ") if lines else f"exit {done.status}"
-    if done.status == 2:  # an invalid setting, or data that is not there
-        return RequestError(f"{task}: {reason}", hint="see docs/settings.md; --samples N skips reading the data")
-    hint = "--samples N skips reading the data; --python selects the job's Python"
-    return RequestError(f"cannot count the data and parameters of {task}: {reason}", hint=hint)

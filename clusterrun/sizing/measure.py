@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from clusterrun.cluster import Cluster
 from clusterrun.errors import ClusterrunError, RequestError
 from clusterrun.job import Outcome
 from clusterrun.jobspec.fields import Value
-from clusterrun.records import progress
+from clusterrun.records import progress, rank_records, run_record
+from clusterrun.records.run_record import RunRecord
 from clusterrun.sizing.batches import GpuPlan
-from clusterrun.sizing.scaling import QUARTERS, Measured, parse_measured
+from clusterrun.sizing.scaling import QUARTERS, Host, Measured, parse_measured
 from clusterrun.sizing.speed import count_nodes
+from clusterrun.state.reconcile import RunState
 from clusterrun.submit.request import SubmitArgs
 from clusterrun.terminal.units import plural
 
-_SOURCE = "plan --measure"
 # nothing is evaluated at length, generated, saved or uploaded
 _QUIET = {
     "eval_every": "0", "eval_samples": "1", "save_every": "0", "resume": "no", "sample_prompts": "[]", "wandb": "",
@@ -27,15 +28,15 @@ _QUIET = {
 
 
 def measure(
-    cluster: Cluster,
     args: SubmitArgs,
     plans: Sequence[GpuPlan],
+    run_to_end: Callable[[SubmitArgs], RunState],
     *,
     gpus_per_node: int,
+    on_gpus: bool,
     steps: int,
-    notify: Callable[[str], None],
 ) -> list[Measured]:
-    """Run a job on each number of GPUs and return what was measured.
+    """Run a job on each number of GPUs and return what was measured; ``run_to_end`` submits one and waits for its end.
 
     ``steps`` is the number of steps with, and then without averaging gradients. Raises ClusterrunError if a run fails,
     and RequestError for a number of GPUs that does not fill its nodes.
@@ -49,8 +50,20 @@ def measure(
         if not plan.steps_drop_last:
             hint = "use fewer GPUs, or a smaller --micro-batch"
             raise RequestError(f"the data does not fill one global batch of {plan.global_batch:,}", hint=hint)
-    on_gpus = cluster.plan(args).spec.gpus_per_node != 0
-    return [_measure_one(cluster, args, plan, gpus_per_node, on_gpus, steps, notify) for plan in plans]
+    found = []
+    for plan in plans:
+        nodes = count_nodes(plan.gpus, gpus_per_node)
+        state = run_to_end(_measuring(args, plan, nodes, on_gpus, steps))
+        job, run, measured = state.status, state.record, None
+        if job.outcome is Outcome.DONE and run is not None:
+            rows = progress.last_rows(run.run_dir / "metrics.jsonl")
+            measured = parse_measured(rows, steps, plan.gpus, nodes, _fullest_host(run))
+        if measured is None:
+            what = "ended without enough metrics" if job.outcome is Outcome.DONE else "failed"
+            message = f"job {job.id}, which measures {plural(plan.gpus, 'rank')}, {what}"
+            raise ClusterrunError(message, hint=f"clusterrun why {job.id}")
+        found.append(measured)
+    return found
 
 
 def measure_settings(plan: GpuPlan, steps: int) -> dict[str, str]:
@@ -64,38 +77,20 @@ def measure_settings(plan: GpuPlan, steps: int) -> dict[str, str]:
     }
 
 
-def _measure_one(
-    cluster: Cluster,
-    args: SubmitArgs,
-    plan: GpuPlan,
-    gpus_per_node: int,
-    on_gpus: bool,
-    steps: int,
-    notify: Callable[[str], None],
-) -> Measured:
-    nodes = count_nodes(plan.gpus, gpus_per_node)
+def _measuring(args: SubmitArgs, plan: GpuPlan, nodes: int, on_gpus: bool, steps: int) -> SubmitArgs:
     each = plan.gpus // nodes
     typed = args.flags["set"].value if "set" in args.flags else {}
     options: dict[str, Any] = {
-        "nodes": nodes,
-        "gpus-per-node": each if on_gpus else 0,
-        "tasks-per-node": each,
-        "job-name": f"plan-{plan.gpus}",
-        "set": typed | measure_settings(plan, steps),
-    }
-    flags = {**args.flags, **{name: Value(value, _SOURCE) for name, value in options.items()}}
-    run = cluster.submit(cluster.plan(replace(args, flags=flags)))
-    notify(f"job {run.job_id} measures {plural(plan.gpus, 'rank')} on {plural(nodes, 'node')}")
-    try:
-        (state,) = cluster.wait([run])
-    except BaseException:  # Ctrl-C: nobody will read what the job measures
-        cluster.cancel([one for one in cluster.states([run]) if not one.status.is_over])
-        notify(f"cancelled job {run.job_id}")
-        raise
-    why = f"clusterrun why {run.job_id}"
-    if state.status.outcome is not Outcome.DONE:
-        raise ClusterrunError(f"job {run.job_id}, which measures {plural(plan.gpus, 'rank')}, failed", hint=why)
-    found = parse_measured(progress.last_rows(run.run_dir / "metrics.jsonl"), steps, plan.gpus, nodes)
-    if found is None:
-        raise ClusterrunError(f"job {run.job_id} ended without enough metrics", hint=why)
-    return found
+        "nodes": nodes, "gpus-per-node": each if on_gpus else 0, "tasks-per-node": each,
+        "job-name": f"plan-{plan.gpus}", "set": typed | measure_settings(plan, steps),
+    }  # fmt: skip
+    flags = {name: Value(value, "plan --measure") for name, value in options.items()}
+    return replace(args, flags={**args.flags, **flags})
+
+
+def _fullest_host(run: RunRecord) -> Host:
+    """Return the machine with the most ranks for each core; nodes of a simulated cluster are one machine."""
+    start = rank_records.load_start(run_record.attempts(run)[-1]) or {"ranks": []}
+    ranks = Counter((str(rank.get("machine")), run_record.as_int(rank.get("cores")) or 0) for rank in start["ranks"])
+    hosts = [Host(count, cores) for (_, cores), count in ranks.items()]
+    return max(hosts, key=lambda host: host.ranks / max(1, host.cores), default=Host())

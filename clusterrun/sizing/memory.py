@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 from clusterrun.sizing.devices import GIB
 
-FULL_PRECISION = "fp32"
 _ADAM = 8  # bytes per parameter: two fp32 moments
 _FP32 = 4
 _CAST = 2  # autocast keeps a 16-bit copy of the weights during a forward pass
@@ -66,15 +65,12 @@ def estimate_memory(
 
     ``gradient_copies`` is 2 for DDP without ``gradient_as_bucket_view``.
     """
-    half = precision != FULL_PRECISION
-    tokens = micro_batch * seq_len
+    half, tokens, n = precision != "fp32", micro_batch * seq_len, model.parameters
     vocabularies = (model.vocabulary, model.vocabulary) if model.vocabulary else _VOCABULARIES
-    units = tokens * model.layers * model.width
     low, high = (
-        units * per_unit + tokens * vocabulary * per_logit
+        tokens * (model.layers * model.width * per_unit + vocabulary * per_logit)
         for per_unit, per_logit, vocabulary in zip(_PER_UNIT[half], _PER_LOGIT[half], vocabularies, strict=True)
     )
-    n = model.parameters
     return MemoryEstimate(
         weights=Span(_FP32 * n, (_FP32 + _CAST * half) * n),
         gradients=Span(_FP32 * n, _FP32 * n * gradient_copies),
@@ -86,9 +82,6 @@ def estimate_memory(
 
 def memory_verdict(estimate: MemoryEstimate, device_bytes: float) -> str:
     """Return whether it fits: ``yes``, ``maybe``, ``no``, or ``never`` if one sample would not fit either."""
-    if estimate.total.high <= device_bytes:
-        return "yes"
     if estimate.total.low <= device_bytes:
-        return "maybe"
-    fixed = estimate.weights.low + estimate.gradients.low + estimate.optimizer.low + estimate.other.low
-    return "no" if fixed <= device_bytes else "never"
+        return "yes" if estimate.total.high <= device_bytes else "maybe"
+    return "no" if estimate.total.low - estimate.activations.low <= device_bytes else "never"

@@ -1,4 +1,4 @@
-"""Plots of the speed-up: in the terminal with plotext, or a PNG with matplotlib. Both are optional."""
+"""A plot of the speed-up in the terminal, with plotext, which is optional."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from clusterrun.sizing.scaling import ScalingRow
 
 
-def can_plot(library: str) -> bool:
-    """Return whether ``plotext`` or ``matplotlib`` is installed."""
-    return importlib.util.find_spec(library) is not None
+def can_plot() -> bool:
+    """Return whether plotext is installed."""
+    return importlib.util.find_spec("plotext") is not None
 
 
 def terminal_plot(rows: Sequence[ScalingRow], width: int = 72, height: int = 16) -> list[str]:
@@ -20,32 +20,12 @@ def terminal_plot(rows: Sequence[ScalingRow], width: int = 72, height: int = 16)
     gpus = [row.gpus for row in rows]
     plotext.clear_figure()
     plotext.plot_size(width, height)
-    for label, values, marker in _lines(rows):
-        plotext.plot(gpus, values, label=label, marker=marker)
+    unit = rows[0].tokens_per_second / rows[0].speedup
+    plotext.plot(gpus, gpus, label="ideal", marker=".")
+    plotext.plot(gpus, [row.predicted_tokens_per_second / unit for row in rows], label="predicted", marker="+")
+    plotext.plot(gpus, [row.speedup for row in rows], label="measured", marker="x")
     plotext.xticks(gpus)
     plotext.xlabel("GPUs")
     plotext.title("speed-up")
     text: str = plotext.uncolorize(plotext.build())
     return [line.rstrip() for line in text.splitlines()]
-
-
-def write_png(rows: Sequence[ScalingRow], path: str) -> None:
-    """Write a plot as a PNG; it needs matplotlib."""
-    from matplotlib.figure import Figure
-
-    axes = (figure := Figure(figsize=(6, 4), dpi=150)).subplots()
-    for label, values, _ in _lines(rows):
-        axes.plot([row.gpus for row in rows], values, "--" if label == "ideal" else "o-", label=label)
-    axes.set(xlabel="GPUs", ylabel="speed-up", xticks=[row.gpus for row in rows])
-    axes.legend()
-    figure.savefig(path, format="png")
-
-
-def _lines(rows: Sequence[ScalingRow]) -> list[tuple[str, list[float], str]]:
-    """Return label, values and marker of each line."""
-    unit = rows[0].tokens_per_second / rows[0].speedup
-    return [
-        ("ideal", [float(row.gpus) for row in rows], "."),
-        ("predicted", [row.predicted_tokens_per_second / unit for row in rows], "+"),
-        ("measured", [row.speedup for row in rows], "x"),
-    ]

@@ -12,12 +12,25 @@ from clusterrun.terminal.units import plural
 
 QUARTERS = 4  # a phase has four rows of metrics; the first is warm-up
 GOOD = 0.95  # from this efficiency on, nothing holds it back
+_UNSTEADY, _SURELY_WRONG = 0.3, 1.15
+_KEYS = ("step", "step_s", "tokens_per_second", "data_wait_s", "cores_used")
+
+
+class Host(NamedTuple):
+    """The fullest machine of a run: its ranks and its cores; 0 cores: unknown."""
+
+    ranks: int = 1
+    cores: int = 0
+
+
+UNKNOWN_HOST = Host()
 
 
 class Measured(NamedTuple):
     """A measured run: tokens per second of all GPUs, with and without averaging gradients.
 
     ``data_share`` is the share of a step that waits for data; ``spread`` is how much the steps differ (0.1: by 10 %).
+    ``cores_used`` are the cores that a rank keeps busy without averaging.
     """
 
     gpus: int
@@ -26,6 +39,8 @@ class Measured(NamedTuple):
     unsynced_tokens_per_second: float
     data_share: float
     spread: float
+    cores_used: float = 1.0
+    host: Host = UNKNOWN_HOST
 
 
 class ScalingRow(NamedTuple):
@@ -41,26 +56,28 @@ class ScalingRow(NamedTuple):
     limit: str
 
 
-def parse_measured(rows: Sequence[Mapping[str, Any]], steps: int, gpus: int, nodes: int) -> Measured | None:
+def parse_measured(
+    rows: Sequence[Mapping[str, Any]], steps: int, gpus: int, nodes: int, host: Host = UNKNOWN_HOST
+) -> Measured | None:
     """Return what the metrics of a measuring run say; None if rows are missing.
 
     ``steps`` is the length of each of the two phases. The first quarter of a phase is warm-up.
     """
     quarter = steps // QUARTERS
     good = [row for row in rows if all(isinstance(row.get(key), int | float) for key in _KEYS)]
-    synced = [row for row in good if quarter < row["step"] <= steps]
-    unsynced = [row for row in good if row["step"] > steps + quarter]
-    if len(synced) < QUARTERS - 1 or len(unsynced) < QUARTERS - 1:
+    phases = [
+        [row for row in good if quarter < row["step"] <= steps],
+        [row for row in good if row["step"] > steps + quarter],
+    ]
+    if min(map(len, phases)) < QUARTERS - 1:
         return None
-    speeds = [[float(row["tokens_per_second"]) for row in phase] for phase in (synced, unsynced)]
+    synced, unsynced = ([float(row["tokens_per_second"]) for row in phase] for phase in phases)
     return Measured(
-        gpus,
-        nodes,
-        statistics.median(speeds[0]),
-        statistics.median(speeds[1]),
-        data_share=statistics.median(row["data_wait_s"] / row["step_s"] for row in synced),
-        spread=max((max(phase) - min(phase)) / statistics.median(phase) for phase in speeds),
-    )
+        gpus, nodes, statistics.median(synced), statistics.median(unsynced),
+        data_share=statistics.median(row["data_wait_s"] / row["step_s"] for row in phases[0]),
+        spread=max((max(speeds) - min(speeds)) / statistics.median(speeds) for speeds in (synced, unsynced)),
+        cores_used=statistics.median(row["cores_used"] for row in phases[1]), host=host,
+    )  # fmt: skip
 
 
 def scaling_rows(
@@ -72,50 +89,48 @@ def scaling_rows(
     compute_s = plans[0].micro_batch * tokens_per_sample / per_gpu
     rows = []
     for run, plan in zip(found, plans, strict=True):
-        predicted = predict_from(plan, compute_s, 4.0 * parameters, tokens_per_sample, machine)
+        slower = slower_by_cores(base, run.host)
+        predicted = predict_from(plan, compute_s * slower, 4.0 * parameters, tokens_per_sample, machine)
         speedup = base.gpus * run.tokens_per_second / base.tokens_per_second
-        communication = 0.0
-        if run.gpus > 1:
-            communication = max(0.0, 1 - run.tokens_per_second / run.unsynced_tokens_per_second)
-        rows.append(
-            ScalingRow(
-                run.gpus,
-                run.nodes,
-                run.tokens_per_second,
-                speedup,
-                speedup / run.gpus,
-                communication,
-                predicted.tokens_per_second,
-                _limit(run, speedup / run.gpus, communication, per_gpu),
-            )
-        )
+        exposed = max(0.0, 1 - run.tokens_per_second / run.unsynced_tokens_per_second) if run.gpus > 1 else 0.0
+        limit = _limit(run, speedup / run.gpus, exposed, per_gpu)
+        speeds = (run.tokens_per_second, speedup, speedup / run.gpus, exposed, predicted.tokens_per_second)
+        rows.append(ScalingRow(run.gpus, run.nodes, *speeds, limit))
     return rows
+
+
+def slower_by_cores(base: Measured, host: Host) -> float:
+    """Return how much longer a rank computes on ``host`` than in the first run, as more ranks share its cores.
+
+    A rank that keeps less than its one core busy already shares: the others that it shares with are then known, too.
+    """
+    if not host.cores or base.cores_used <= 0:
+        return 1.0
+    wanted = max(1.0, base.cores_used)
+    crowded = base.cores_used < GOOD * wanted
+    others = max(0.0, host.cores * wanted / base.cores_used - base.host.ranks * wanted) if crowded else 0.0
+    share = min(1.0, host.cores / (host.ranks * wanted + others))
+    return max(1.0, base.cores_used / wanted / share)
 
 
 def scaling_notes(found: Sequence[Measured], rows: Sequence[ScalingRow], steps: int) -> list[str]:
     """Return a warning if the steps of a run differ so much that its figures mean little."""
     unsteady = max(found, key=lambda run: run.spread)
     too_good = next((row for row in rows if row.efficiency > _SURELY_WRONG), None)
-    if unsteady.spread <= _UNSTEADY and too_good is None:
-        return []
     if unsteady.spread > _UNSTEADY:
         why = f"the steps on {plural(unsteady.gpus, 'GPU')} differ by {unsteady.spread:.0%}"
-    else:
-        assert too_good is not None
+    elif too_good is not None:
         why = f"{plural(too_good.gpus, 'GPU')} cannot be {too_good.speedup:.1f} times as fast"
+    else:
+        return []
     return [f"{why}, so these figures mean little: use idle machines, and --measure-steps {5 * steps}"]
-
-
-_UNSTEADY, _SURELY_WRONG = 0.3, 1.15
-_KEYS = ("step", "step_s", "tokens_per_second", "data_wait_s")
 
 
 def _limit(run: Measured, efficiency: float, communication: float, per_gpu: float) -> str:
     """Return the largest loss in one phrase."""
-    between = "the network between nodes" if run.nodes > 1 else "gradient sync within the node"
     slower = 1 - run.unsynced_tokens_per_second / (run.gpus * per_gpu)
     losses = {
-        between: communication,
+        "the network between nodes" if run.nodes > 1 else "gradient sync within the node": communication,
         "waiting for data": run.data_share,
         "ranks that share cores, memory or power": slower if run.gpus > 1 else 0.0,
     }

@@ -82,16 +82,10 @@ def predict_from(
     last_bucket = all_reduce_s * min(1.0, BUCKET_BYTES / gradient_bytes)
     exposed_s = min(all_reduce_s, max(0.0, all_reduce_s - BACKWARD_SHARE * compute_s) + last_bucket)
     busy_s = plan.grad_accum * compute_s
-    step_s = busy_s + exposed_s
-    efficiency = busy_s / step_s
+    step_s, efficiency = busy_s + exposed_s, busy_s / (busy_s + exposed_s)
     return Prediction(
-        gpus=plan.gpus,
-        nodes=count_nodes(plan.gpus, machine.gpus_per_node),
-        step_s=step_s,
+        plan.gpus, count_nodes(plan.gpus, machine.gpus_per_node), step_s,
         tokens_per_second=plan.global_batch * tokens_per_sample / step_s,
-        speedup=plan.gpus * efficiency,
-        efficiency=efficiency,
-        all_reduce_s=all_reduce_s,
-        exposed_s=exposed_s,
+        speedup=plan.gpus * efficiency, efficiency=efficiency, all_reduce_s=all_reduce_s, exposed_s=exposed_s,
         epoch_s=plan.steps_per_epoch * step_s,
-    )
+    )  # fmt: skip

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from clusterrun.sizing.answer import Answer
 from clusterrun.sizing.batches import GpuPlan
@@ -14,6 +15,29 @@ from clusterrun.terminal.tables import Column
 from clusterrun.terminal.units import format_duration, plural
 
 Table = tuple[list[Column], list[list[str]]]
+Form = str | Callable[[Any], str]  # makes a cell of a row: a format of {0}, or a function
+Columns = tuple[tuple[str, int, Form], ...]  # name, the order in which a narrow terminal drops it, and the cells
+_BATCHES: Columns = (
+    ("GPUS", 0, "{0.gpus:,}"), ("BATCH", 0, "{0.global_batch:,}"), ("MICRO", 2, "{0.micro_batch:,}"),
+    ("ACCUM", 2, "{0.grad_accum:,}"), ("STEPS/EPOCH", 0, "{0.steps_per_epoch:,}"),
+    ("DROP_LAST", 0, "{0.steps_drop_last:,}"), ("SHARE", 3, lambda plan: f"{100 * plan.share:.3g}%"),
+    ("STEPS", 1, "{0.total_steps:,}"), ("WARM-UP", 1, "{0.warmup:,}"),
+)  # fmt: skip
+_RATES: Columns = (
+    ("LR LINEAR", 0, lambda plan: format_rate(plan.lr_linear)), ("LR SQRT", 0, lambda plan: format_rate(plan.lr_sqrt))
+)  # fmt: skip
+_SPEED: Columns = (
+    ("GPUS", 0, "{0.gpus:,}"), ("NODES", 0, "{0.nodes:,}"), ("TOKENS/S", 0, "{0.tokens_per_second:,.0f}"),
+    ("SPEED-UP", 0, "{0.speedup:.1f}x"), ("EFFICIENCY", 0, "{0.efficiency:.0%}"),
+    ("ALL-REDUCE", 1, lambda one: _milliseconds(one.all_reduce_s)),
+    ("EXPOSED", 2, lambda one: _milliseconds(one.exposed_s)), ("EPOCH", 0, lambda one: format_duration(one.epoch_s)),
+)  # fmt: skip
+_SCALING: Columns = (
+    ("GPUS", 0, "{0.gpus:,}"), ("NODES", 1, "{0.nodes:,}"), ("TOKENS/S", 0, "{0.tokens_per_second:,.0f}"),
+    ("SPEED-UP", 0, "{0.speedup:.2f}x"), ("EFFICIENCY", 0, "{0.efficiency:.0%}"),
+    ("COMMUNICATION", 3, "{0.communication:.0%}"), ("PREDICTED", 2, "{0.predicted_tokens_per_second:,.0f}"),
+    ("HELD BACK BY", 0, "{0.limit}"),
+)  # fmt: skip
 
 
 def format_rate(rate: float) -> str:
@@ -33,61 +57,32 @@ def format_count(number: float) -> str:
 
 def title(found: Answer, job: str = "") -> str:
     """Return the first line: the data, the model and the length of the training."""
-    question = found.question
-    parts = [f"{plural_thousands(question.training.samples, 'sample')}"]
+    question, training = found.question, found.question.training
+    parts = [f"{training.samples:,} sample{'s' * (training.samples != 1)}"]
     if question.tokens_per_sample:
         parts[0] += f" of {question.tokens_per_sample:,.0f} tokens"
     if question.model is not None:
         parts.append(f"{format_count(question.model.parameters)} parameters")
-    training = question.training
-    parts.append(
-        f"{training.steps:,} steps" if training.steps else f"{training.epochs:g} epoch{'s' * (training.epochs != 1)}"
-    )
+    epochs = f"{training.epochs:g} epoch{'s' * (training.epochs != 1)}"
+    parts.append(f"{training.steps:,} steps" if training.steps else epochs)
     if training.lr is not None:
         parts.append(f"learning rate {format_rate(training.lr)}")
     return (f"{job}: " if job else "") + ", ".join(parts)
 
 
-def plural_thousands(count: int, noun: str) -> str:
-    """Return ``29,500 samples``."""
-    return plural(count, noun).replace(str(count), f"{count:,}", 1)
-
-
 def batch_table(found: Answer) -> Table:
     """Return batches, steps and learning rates, a row for each number of GPUs."""
-    columns = [
-        _right("GPUS"), _right("BATCH"), _right("MICRO", 2), _right("ACCUM", 2), _right("STEPS/EPOCH"),
-        _right("DROP_LAST"), _right("SHARE", 3), _right("STEPS", 1), _right("WARM-UP", 1),
-    ]  # fmt: skip
-    if found.question.training.lr is not None:
-        columns += [_right("LR LINEAR"), _right("LR SQRT")]
-    rows = []
-    for plan in found.plans:
-        cells = [plan.gpus, plan.global_batch, plan.micro_batch, plan.grad_accum]
-        cells += [plan.steps_per_epoch, plan.steps_drop_last]
-        row = [f"{cell:,}" for cell in cells] + [
-            f"{100 * plan.share:.3g}%",
-            f"{plan.total_steps:,}",
-            f"{plan.warmup:,}",
-        ]
-        rows.append(row + [format_rate(rate) for rate in (plan.lr_linear, plan.lr_sqrt) if rate is not None])
-    return columns, rows
+    return _table(found.plans, _BATCHES if found.question.training.lr is None else (*_BATCHES, *_RATES))
 
 
 def memory_table(found: Answer) -> Table:
     """Return the memory of one GPU in GiB by part, a row for each micro batch."""
-    names = [name.upper() for name in MemoryEstimate._fields]
-    columns = [_right("MICRO"), *(_right(name, 2) for name in names), _right("TOTAL")]
-    size = found.question.memory_bytes
-    if size is not None:
-        columns += [Column(found.question.device.upper(), right=True), Column("FITS")]
-    rows = []
-    for micro_batch, estimate in sorted(found.memory.items()):
-        row = [f"{micro_batch:,}", *map(_gib, estimate), _gib(estimate.total)]
-        if size is not None:
-            row += [f"{size / GIB:.0f}", found.verdict(micro_batch).replace("never", "no")]
-        rows.append(row)
-    return columns, rows
+    parts = [(name.upper(), 2, _part(name)) for name in MemoryEstimate._fields]
+    columns: Columns = (("MICRO", 0, "{0[0]:,}"), *parts, ("TOTAL", 0, _part("total")))
+    if (size := found.question.memory_bytes) is not None:
+        fits: Columns = (("FITS", 0, lambda row: found.verdict(row[0]).replace("never", "no")),)
+        columns = (*columns, (found.question.device.upper(), 0, f"{size / GIB:.0f}"), *fits)
+    return _table(sorted(found.memory.items()), columns)
 
 
 def memory_line(found: Answer) -> str:
@@ -101,35 +96,12 @@ def memory_line(found: Answer) -> str:
 
 def speed_table(found: Answer) -> Table:
     """Return the predicted speed, a row for each number of GPUs."""
-    columns = [
-        _right("GPUS"), _right("NODES"), _right("TOKENS/S"), _right("SPEED-UP"), _right("EFFICIENCY"),
-        _right("ALL-REDUCE", 1), _right("EXPOSED", 2), _right("EPOCH"),
-    ]  # fmt: skip
-    rows = [
-        [
-            f"{one.gpus:,}", f"{one.nodes:,}", f"{one.tokens_per_second:,.0f}", f"{one.speedup:.1f}x",
-            f"{one.efficiency:.0%}", _milliseconds(one.all_reduce_s), _milliseconds(one.exposed_s),
-            format_duration(one.epoch_s),
-        ]
-        for one in found.predictions
-    ]  # fmt: skip
-    return columns, rows
+    return _table(found.predictions, _SPEED)
 
 
 def scaling_table(rows: Sequence[ScalingRow]) -> Table:
     """Return measured speed-ups, a row for each number of GPUs."""
-    columns = [
-        _right("GPUS"), _right("NODES", 1), _right("TOKENS/S"), _right("SPEED-UP"), _right("EFFICIENCY"),
-        _right("COMMUNICATION", 3), _right("PREDICTED", 2), Column("HELD BACK BY", least=12),
-    ]  # fmt: skip
-    cells = [
-        [
-            f"{row.gpus:,}", f"{row.nodes:,}", f"{row.tokens_per_second:,.0f}", f"{row.speedup:.2f}x",
-            f"{row.efficiency:.0%}", f"{row.communication:.0%}", f"{row.predicted_tokens_per_second:,.0f}", row.limit,
-        ]
-        for row in rows
-    ]  # fmt: skip
-    return columns, cells
+    return _table(rows, _SCALING)
 
 
 def scaling_line(plan: GpuPlan, machine: Machine, steps: int) -> str:
@@ -152,8 +124,15 @@ def speed_line(machine: Machine) -> str:
     )
 
 
-def _right(name: str, leaves: int = 0) -> Column:
-    return Column(name, leaves=leaves, right=True)
+def _table(rows: Iterable[Any], columns: Columns) -> Table:
+    heading = [Column(name, leaves=leaves, right=name not in ("FITS", "HELD BACK BY")) for name, leaves, _ in columns]
+    return heading, [
+        [form.format(row) if isinstance(form, str) else form(row) for _, _, form in columns] for row in rows
+    ]
+
+
+def _part(name: str) -> Form:
+    return lambda row: _gib(getattr(row[1], name))
 
 
 def _gib(part: Span) -> str:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
 from clusterrun.job import Outcome
-from clusterrun.records import progress
+from clusterrun.records import progress, run_record
 from clusterrun.records.run_record import RunRecord
 from clusterrun.state.reconcile import RunState
-from clusterrun.submit.ladder import global_batch
 from clusterrun.system import safe_files
 from clusterrun.terminal.safe_text import safe_line
 from clusterrun.terminal.tables import Column, fit
@@ -21,24 +20,29 @@ from clusterrun.terminal.units import format_duration
 TOLERANCE = 0.02
 """The share by which the losses of two rungs of one global batch may differ: other sums, another schedule."""
 _HEAD = 1 << 20  # bytes of metrics.jsonl: the first thousands of rows
-_COLUMNS = ("RUNG", "JOBID", "RANKS", "NODES", "BATCH", "STEPS/EPOCH", "LOSS", "TOKENS/S", "SPEED-UP", "TIME", "STATE")
+_COLUMNS: Mapping[str, tuple[str, Callable[[Any], str]]] = {
+    "rung": ("RUNG", str), "job_id": ("JOBID", str), "ranks": ("RANKS", str), "nodes": ("NODES", str),
+    "global_batch": ("BATCH", str), "steps_per_epoch": ("STEPS/EPOCH", str), "loss": ("LOSS", "{:.4f}".format),
+    "tokens_per_second": ("TOKENS/S", "{:,.0f}".format), "speedup": ("SPEED-UP", "{:.2f}".format),
+    "elapsed": ("TIME", format_duration), "state": ("STATE", str),
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class RungResult:
-    """One rung: its state, and from its metrics the loss by step, the speed in tokens/s and the steps per epoch."""
+    """One rung: its state, what its ranks recorded, the loss by step, and the median speed in tokens/s."""
 
     state: RunState
     run: RunRecord
-    batch: int = 0
-    losses: Mapping[int, float] = field(default_factory=dict)
-    speed: float | None = None
-    steps_per_epoch: int | None = None
+    batch: int | None
+    steps_per_epoch: int | None
+    losses: Mapping[int, float]
+    speed: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class Ladder:
-    """The rungs of a ladder, smallest first, and the conclusions from them.
+    """The rungs of a ladder, smallest first.
 
     ``stopped`` is the first rung that failed, None if there is none; ``cause`` is why.
     """
@@ -72,50 +76,38 @@ class Ladder:
 
     def lines(self) -> list[str]:
         """Return the report."""
-        rows = [[safe_line(cell) for cell in self._row(one)] for one in self.rungs]
-        kept = [i for i in range(len(_COLUMNS)) if any(row[i] for row in rows)]  # a script has no losses
-        columns = [Column(_COLUMNS[i], right=_COLUMNS[i] not in ("JOBID", "STATE")) for i in kept]
-        lines = fit(columns, [[row[i] for i in kept] for row in rows], None)
+        rows = self._rows()
+        kept = [name for name in _COLUMNS if any(row[name] is not None for row in rows)]  # a script has no losses
+        columns = [Column(_COLUMNS[name][0], right=name not in ("job_id", "state")) for name in kept]
+        lines = fit(columns, [[_cell(name, row[name]) for name in kept] for row in rows], None)
         if self.stopped is not None:
-            number = self.rungs.index(self.stopped) + 1
+            number, job = self.rungs.index(self.stopped) + 1, self.stopped.state.status
             why = f": {self.cause}" if self.cause else ""
-            job = self.stopped.state.status
             lines.append(f"stopped at rung {number} of {len(self.rungs)}: job {job.id} is {job.state}{why}")
         return [*lines, *self.verdicts]
 
     def json(self) -> dict[str, Any]:
         """Return the report for ``--json``; times in seconds."""
-        step = self.common_step
-        rungs = [
-            {
-                "job_id": str(one.state.status.id), "run_id": one.run.run_id, "state": one.state.status.state,
-                "ranks": one.run.world_size, "nodes": one.run.nodes, "global_batch": one.batch or None,
-                "steps_per_epoch": one.steps_per_epoch, "loss": None if step is None else one.losses.get(step),
-                "tokens_per_second": one.speed, "elapsed": one.state.status.elapsed,
-            }
-            for one in self.rungs
-        ]  # fmt: skip
-        stopped = None if self.stopped is None else str(self.stopped.state.status.id)
         return {
-            "rungs": rungs, "common_step": step, "stopped_at": stopped, "cause": self.cause or None,
+            "rungs": self._rows(),
+            "common_step": self.common_step,
+            "stopped_at": None if self.stopped is None else str(self.stopped.state.status.id),
+            "cause": self.cause or None,
             "verdicts": self.verdicts,
-        }  # fmt: skip
+        }
 
-    def _row(self, one: RungResult) -> list[str]:
-        job, step, first = one.state.status, self.common_step, self.rungs[0].speed
+    def _rows(self) -> list[dict[str, Any]]:
+        step, base = self.common_step, self.rungs[0].speed
         return [
-            str(self.rungs.index(one) + 1),
-            str(job.id),
-            str(one.run.world_size),
-            str(one.run.nodes),
-            str(one.batch or ""),
-            str(one.steps_per_epoch or ""),
-            f"{one.losses[step]:.4f}" if step is not None and step in one.losses else "",
-            f"{one.speed:,.0f}" if one.speed else "",
-            f"{one.speed / first:.2f}" if one.speed and first else "",
-            format_duration(job.elapsed) if job.elapsed is not None else "",
-            job.state,
-        ]
+            {
+                "rung": number, "job_id": str(one.state.status.id), "run_id": one.run.run_id,
+                "ranks": one.run.world_size, "nodes": one.run.nodes, "global_batch": one.batch,
+                "steps_per_epoch": one.steps_per_epoch, "loss": None if step is None else one.losses.get(step),
+                "tokens_per_second": one.speed, "speedup": one.speed / base if one.speed and base else None,
+                "elapsed": one.state.status.elapsed, "state": one.state.status.state,
+            }
+            for number, one in enumerate(self.rungs, 1)
+        ]  # fmt: skip
 
 
 def load_ladder(states: Sequence[RunState], cause: Callable[[RunState], str]) -> Ladder:
@@ -126,32 +118,25 @@ def load_ladder(states: Sequence[RunState], cause: Callable[[RunState], str]) ->
 
 
 def _load_rung(state: RunState, run: RunRecord) -> RungResult:
-    settings = run.sources.get("set", ({}, ""))[0]
-    rows = _rows(run)
-    losses = {int(row["step"]): float(row["loss"]) for row in rows if "loss" in row}
-    # the first step is slower than all others
-    speeds = [float(row["tokens_per_second"]) for row in rows if row["step"] > 1 and "tokens_per_second" in row]
-    epochs = [(row["step"], row["epoch"]) for row in rows if row.get("epoch", 0) > 1e-9]
-    return RungResult(
-        state, run,
-        batch=global_batch(settings, run.world_size) if isinstance(settings, Mapping) else 0,
-        losses=losses,
-        speed=median(speeds) if speeds else None,
-        steps_per_epoch=round(epochs[-1][0] / epochs[-1][1]) if epochs else None,
-    )  # fmt: skip
-
-
-def _rows(run: RunRecord) -> list[dict[str, Any]]:
-    """Return the rows at the beginning of a run's metrics whose values are finite numbers."""
+    attempts = run_record.attempts(run)
+    facts = (run_record.read_json(attempts[-1] / "training.json") or {}) if attempts else {}
+    micro, accum = (run_record.as_int(facts.get(name)) for name in ("micro_batch_size", "grad_accum_steps"))
+    steps_per_epoch = run_record.as_int(facts.get("steps_per_epoch"))
     try:
         with safe_files.open_file(run.run_dir / "metrics.jsonl") as file:
-            data = os.pread(file, _HEAD, 0)
+            lines = os.pread(file, _HEAD, 0).split(b"\n")[:-1]  # the last line may be incomplete
     except OSError:
-        return []
-    rows = progress.parse_rows(data.split(b"\n")[:-1])  # the last line may be incomplete
-    return [
-        {name: value for name, value in row.items() if _is_finite(value)} for row in rows if _is_finite(row.get("step"))
-    ]
+        lines = []
+    rows = [row for row in progress.parse_rows(lines) if _is_finite(row.get("step"))]
+    losses = {int(row["step"]): float(row["loss"]) for row in rows if _is_finite(row.get("loss"))}
+    # the first step is slower than all others
+    speeds = [row["tokens_per_second"] for row in rows if row["step"] > 1 and _is_finite(row.get("tokens_per_second"))]
+    batch = micro * accum * run.world_size if micro and accum else None
+    return RungResult(state, run, batch, steps_per_epoch, losses, median(speeds) if speeds else None)
+
+
+def _cell(name: str, value: Any) -> str:
+    return "" if value is None else safe_line(_COLUMNS[name][1](value))
 
 
 def _is_finite(value: object) -> bool:
@@ -172,14 +157,10 @@ def _compare_losses(rungs: Sequence[RungResult], step: int) -> str:
 
 def _compare_steps(rungs: Sequence[RungResult]) -> str:
     """Compare the steps per epoch with 1/N, as the global batch grows; each is rounded, so it may be off by one."""
-    first = rungs[0]
+    samples = (rungs[0].steps_per_epoch or 0) * (rungs[0].batch or 0)
     shown = ", ".join(str(one.steps_per_epoch or "?") for one in rungs)
-    wrong = [
-        one for one in rungs
-        if one.steps_per_epoch and first.steps_per_epoch and one.batch
-        and abs(one.steps_per_epoch - first.steps_per_epoch * first.batch / one.batch) > 1
-    ]  # fmt: skip
-    if wrong:
-        expected = (first.steps_per_epoch or 0) * first.batch / wrong[0].batch
-        return f"WRONG steps per epoch: {shown}; {expected:.0f} expected on {wrong[0].run.world_size} ranks"
+    for one in rungs:
+        if samples and one.steps_per_epoch and one.batch and abs(one.steps_per_epoch - samples / one.batch) > 1:
+            expected = f"{samples / one.batch:.0f} expected on {one.run.world_size} ranks"
+            return f"WRONG steps per epoch: {shown}; {expected}"
     return f"steps per epoch fall as 1/N, as the global batch grows: {shown}"

@@ -57,6 +57,7 @@ class RunEnv:
 
     `end_time` is when the time limit ends the job, in seconds since 1970; None if there is none or it is unknown.
     `process_group` is what a run without one gets: a warning (expected), status 1 (required) or nothing (independent).
+    `check_gpus` are the GPUs that each node must have if nodes and links are checked before the work; else None.
     `secret` is known to this job's processes only: the token and the secret of this launch.
     """
 
@@ -70,6 +71,7 @@ class RunEnv:
     progress_interval: float = DEFAULT_PROGRESS_INTERVAL
     end_time: float | None = None
     process_group: str = "expected"
+    check_gpus: int | None = None
     secret: str = field(default="", repr=False)
 
     @classmethod
@@ -90,6 +92,7 @@ class RunEnv:
             progress_interval=_seconds(environ, "CLUSTERRUN_PROGRESS_INTERVAL", DEFAULT_PROGRESS_INTERVAL),
             end_time=_moment(environ.get("CLUSTERRUN_END_TIME", "")),
             process_group=environ.get("CLUSTERRUN_PROCESS_GROUP") or "expected",
+            check_gpus=_integer(environ, "CLUSTERRUN_CHECK_GPUS") if environ.get("CLUSTERRUN_CHECK_GPUS") else None,
             secret=f"{environ.get('CLUSTERRUN_TOKEN', '')} {environ.get('CLUSTERRUN_SECRET', '')}"
             # torchrun chooses a port for every start of the ranks: they must not meet those of an earlier start
             + (f" {environ.get('MASTER_PORT', '')}" if environ.get(STORE) else ""),

@@ -101,11 +101,16 @@ def _work(request: Request, dist: DistEnv, run: RunEnv, rank_exit: RankExit) -> 
 
         stopping.expect()
         task = tasks.prepare(request.target, request.arguments, dist.world_size)
-    _need_torch(stores_only=request.mode == "command" and not any(map(os.path.exists, GPU_DEVICES)))
-    if request.mode == "check":
+    checks_first = request.mode == "check" or run.check_gpus is not None
+    has_gpus = any(map(os.path.exists, GPU_DEVICES))
+    _need_torch(stores_only=request.mode == "command" and not has_gpus and not checks_first)
+    if checks_first:
         from . import checks
 
-        return user_code.Outcome(checks.main(dist, run))
+        here.enter("checking")
+        checks.check(dist, run, before_training=request.mode != "check")
+    if request.mode == "check":
+        return user_code.Outcome(0)
     rank_exit.watch = watch = worlds.GroupWatch(dist)
     here.enter("joining")
     if request.mode == "command":

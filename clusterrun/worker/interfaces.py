@@ -45,13 +45,15 @@ def route_interface(hosts: list[str]) -> str | None:
     return None
 
 
-def _interface_of(address: str) -> str | None:
+def address_of(interface: str) -> str | None:
+    """Return the IPv4 address of a network interface, or None."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        for _, name in socket.if_nameindex():
-            try:
-                reply = fcntl.ioctl(probe.fileno(), SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
-            except OSError:
-                continue  # an interface without an IPv4 address
-            if socket.inet_ntoa(reply[20:24]) == address:
-                return name
-    return None
+        try:
+            reply = fcntl.ioctl(probe.fileno(), SIOCGIFADDR, struct.pack("256s", interface.encode()[:15]))
+        except OSError:
+            return None
+    return socket.inet_ntoa(reply[20:24])
+
+
+def _interface_of(address: str) -> str | None:
+    return next((name for _, name in socket.if_nameindex() if address_of(name) == address), None)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 from typing import Any
 
 from . import barriers, end_records, launched
@@ -15,7 +16,8 @@ from .errors import WorkerError
 from .versions import find_versions
 
 #: What start.json has of each rank, besides its device.
-ENTRY = ("rank", "local_rank", "node_rank", "node", "host", "pid", "task", "python", "torch", "nccl", "driver")
+ENTRY = ("rank", "local_rank", "node_rank", "node", "host", "pid", "task", "python", "torch", "nccl", "driver",
+         "machine", "cores")  # fmt: skip
 
 
 def rank_facts(dist: DistEnv, visible: int = 0, device: int | None = None, uuid: str | None = None) -> dict[str, Any]:
@@ -35,6 +37,8 @@ def rank_facts(dist: DistEnv, visible: int = 0, device: int | None = None, uuid:
         "device": device,
         "uuid": uuid,
         **find_versions(),
+        "machine": _boot_id(),
+        "cores": os.cpu_count(),
         **launched.facts(dist),
     }
 
@@ -80,3 +84,10 @@ def announce(plan: dict[str, Any], run: RunEnv) -> None:
             end_records.write_start(run.attempt_dir, "nccl" if on_cuda else "gloo", ranks[0]["torch"], ranks)
         except OSError as error:
             print(f"clusterrun: cannot write start.json: {error}", file=sys.stderr)
+
+
+def _boot_id() -> str:
+    """Return an id that all nodes on one machine share, as those of a simulated cluster do."""
+    with suppress(OSError), open("/proc/sys/kernel/random/boot_id") as file:
+        return file.read().strip()
+    return ""

@@ -83,33 +83,23 @@ def find_facts(arguments: Sequence[str]) -> dict[str, Any]:
 
 
 def _count(name: str, config: Any, tokenizer: Any, folder: Path) -> Counts:
-    if name == "sft":
-        return _count_sft(config, tokenizer, folder)
-    if name == "classify":
-        from .data import labelled
+    from .data import chat, labelled, texts
+    from .models import load, masked
+    from .tasks import sft
 
+    if name == "sft":
+        if tokenizer is not None:
+            chat.with_template(tokenizer)
+        tensors = sft.tokenize(config, tokenizer, folder)
+        tokenizer = tokenizer or load.tokenizer(load.Source("folder", str(folder)))
+        lengths = tensors["train.used" if config.packing else "train.lengths"]
+        return Counts(len(lengths), int(lengths.sum()), len(tokenizer))
+    if name == "classify":
         data = labelled.prepare(config, tokenizer, folder, _ALONE)
         outputs = sum(len(group.classes) for group in data.groups)
         tokens = data.train.batch(range(len(data.train))).tokens
         return Counts(len(data.train), tokens, len(data.tokenizer), outputs)
-    from .data import texts
-
     corpus = texts.prepare(config, tokenizer, folder, _ALONE)
     if name == "diffusion":
-        from .models import masked
-
         masked.add_mask_token(corpus.tokenizer)
     return Counts(len(corpus.train), len(corpus.train) * config.seq_len, len(corpus.tokenizer))
-
-
-def _count_sft(config: Any, tokenizer: Any, folder: Path) -> Counts:
-    from .data import chat
-    from .models import load
-    from .tasks import sft
-
-    if tokenizer is not None:
-        chat.with_template(tokenizer)
-    tensors = sft.tokenize(config, tokenizer, folder)
-    tokenizer = tokenizer or load.tokenizer(load.Source("folder", str(folder)))
-    lengths = tensors["train.used" if config.packing else "train.lengths"]
-    return Counts(len(lengths), int(lengths.sum()), len(tokenizer))

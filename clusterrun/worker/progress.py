@@ -38,8 +38,9 @@ GIB = 2**30
 class Progress:
     """The progress of this rank, as plain attributes that the training loop sets.
 
-    `entered` is the phase (starting, joining, loading, training, evaluating, saving, script, ending) and its start in
-    seconds since 1970. `process` is the child that runs the user's command, if any. `gpu` returns the GPU's figures.
+    `entered` is the phase (starting, checking, joining, loading, training, evaluating, saving, script, ending) and its
+    start in seconds since 1970. `process` is the child that runs the user's command, if any. `gpu` returns the GPU's
+    figures.
     """
 
     def __init__(self) -> None:

@@ -55,6 +55,8 @@ def environment(job: Job, nodes: list[str], address: str, end_time: str) -> dict
         "CLUSTERRUN_JOIN_TIMEOUT": str(options.join_timeout),
         "CLUSTERRUN_PROCESS_GROUP": options.process_group,
     }
+    if options.check_gpus is not None:
+        environ["CLUSTERRUN_CHECK_GPUS"] = options.check_gpus
     if options.local:
         cpus = (os.cpu_count() or 1) // (options.nodes * options.tasks_per_node)
         if options.time_limit:

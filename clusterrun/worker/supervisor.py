@@ -276,6 +276,7 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("--pg-timeout", default="36000")
     parser.add_argument("--join-timeout", default="600")
     parser.add_argument("--master-port", type=int)
+    parser.add_argument("--check-gpus", help="measure nodes and links first; the GPUs that each node must have")
     parser.add_argument("--max-restarts", type=int, default=0)
     parser.add_argument("--resume-args", default="", help="appended to the work from the second start on")
     parser.add_argument("--time-limit", type=int, default=0, help="seconds, of a local job")

@@ -33,7 +33,8 @@ from .training.finite import FiniteCheck, StepResult
 from .training.precision import Precision, choose
 from .training.report import Report, flops_per_token, peak_flops
 from .training.sampler import Sampler, reseed, seed_of
-from .training.sizes import BatchSizes, solve
+from .training.settings import batch_sizes
+from .training.sizes import BatchSizes
 from .training.stopping import StopRequest, stop_reason
 from .training.throughput import Throughput
 from .work import Batch, Work
@@ -87,8 +88,7 @@ def _train(
         torch.use_deterministic_algorithms(True)
 
     # the model, its optimizer, the batch sizes and the number of steps
-    batches = (config.global_batch_size, config.micro_batch_size, config.grad_accum_steps)
-    sizes = checkpointer.sizes(solve(*batches, dist.world_size, config.default_global_batch))
+    sizes = checkpointer.sizes(batch_sizes(config, dist.world_size))
     optimizer = make_optimizer(work.model.to(device), config)
     scaler = precision.scaler()
     model: torch.nn.Module = ModelWithLoss(work)

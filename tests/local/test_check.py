@@ -6,6 +6,7 @@ import signal
 from collections.abc import Callable
 
 import pytest
+import torch
 
 from lab.cluster import Lab
 from tests.installed_command import Site, until
@@ -33,6 +34,31 @@ def test_nodes_and_links_are_measured_and_the_run_itself_can_be_listed(site: Sit
     assert again == found
 
 
+QUICK = ("steps=3", "vocab=300", "seq_len=16", "global_batch_size=8", "eval_every=0")
+TRAIN = ("--nodes", "2", "--check", *(word for setting in QUICK for word in ("--set", setting)), "lm")
+
+
+def test_job_that_checks_first_trains_if_no_node_is_broken(site: Site) -> None:
+    job = site.submit("--gpus-per-node", "0", *TRAIN)
+    site.cli("wait", job.id)
+    assert "0: clusterrun: check: no broken node or link, " in job.err.read_text()
+    assert "0: step 3/3" in job.out.read_text()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="no GPU of this machine is missing")
+def test_broken_node_ends_the_job_before_it_trains_and_why_names_it(site: Site) -> None:
+    job = site.submit("--gpus-per-node", "2", *TRAIN)
+    site.cli("wait", job.id, status=1)
+    assert site.state(job)["state"] == "FAILED"
+    assert "step" not in job.out.read_text()
+    lines = [line for line in job.err.read_text().splitlines() if "check: broken: " in line]
+    assert [line.partition(" has ")[0] for line in lines] == [
+        f"0: clusterrun: check: broken: {node}" for node in ("local0", "local1")
+    ]
+    assert "local0 has 0 of 2 GPUs" in site.cli("why", job.id).stdout
+    assert not site.json("check", job.id, status=1)["ok"]
+
+
 def test_ctrl_c_cancels_the_job(site: Site) -> None:
     command = site.start("check", *TWO)
     until(lambda: site.listed("--state", "RUNNING"), 60, pause=0.2)
@@ -44,8 +70,7 @@ def test_ctrl_c_cancels_the_job(site: Site) -> None:
 
 
 def test_run_is_compared_with_what_was_requested(site: Site) -> None:
-    quick = ("steps=3", "vocab=300", "seq_len=16", "global_batch_size=8", "eval_every=0")
-    job = site.submit("--nodes", "2", "--gpus-per-node", "0", *(w for s in quick for w in ("--set", s)), "lm")
+    job = site.submit("--gpus-per-node", "0", *TRAIN)
     site.cli("wait", job.id)
     found = site.json("check", job.id)
     assert {one["check"]: one["status"] for one in found["findings"]} == dict.fromkeys(

@@ -51,8 +51,8 @@ def check(site: Site, *options: str, status: int) -> dict[str, Any]:
 
 
 def wrong(found: dict[str, Any]) -> set[tuple[str, str]]:
-    """(check, nodes) of each finding that differs."""
-    return {(one["check"], " ".join(one["where"])) for one in found["findings"] if one["status"] == "differs"}
+    """(check, nodes) of each finding that is wrong."""
+    return {(one["check"], " ".join(one["where"])) for one in found["findings"] if one["status"] != "unknown"}
 
 
 def test_nodes_in_order_give_no_alarm_and_all_links_are_measured(site: Site, four: Lab) -> None:
@@ -93,3 +93,25 @@ def test_connection_that_is_cut_between_two_nodes_is_named_in_time(site: Site, f
     finally:
         four.on_node(one, ["ip", "route", "del", "unreachable", four.address(other)])
     assert wrong(found) == {("links", f"{one} {other}")}, found["findings"]
+
+
+def test_job_that_checks_first_trains_on_slow_links_and_not_on_a_broken_node(
+    site: Site, four: Lab, missing: Path
+) -> None:
+    _, slow, _, poor = four.node_names
+    words = ("--nodes", "4", "--gpus-per-node", "2", "--tasks-per-node", "1", "--check", "--set", "steps=2", "lm")
+    four.slow_link(slow, "50mbit")
+    try:
+        trained = site.submit(*words)
+        site.cli("wait", trained.id)
+        missing.write_text(poor)
+        broken = site.submit(*words)
+        site.cli("wait", broken.id, status=1)
+    finally:
+        missing.write_text("")
+        four.restore_link(slow)
+    assert f"check: differs: the link of {slow}: " in trained.err.read_text()
+    assert "step 2/2" in trained.out.read_text()
+    assert f"check: broken: {poor} has 1 of 2 GPUs" in broken.err.read_text()
+    assert "step" not in broken.out.read_text()
+    assert f"{poor} has 1 of 2 GPUs" in site.cli("why", broken.id).stdout

@@ -33,7 +33,6 @@ HOMES: dict[str, tuple[str, ...]] = {
     "submitit": ("scheduler/slurm/executor.py", "worker/callable.py"),
     "tomllib": ("config/toml_lines.py",),
     "plotext": ("sizing/plot.py",),
-    "matplotlib": ("sizing/plot.py",),
     "requests": (),
     "yaml": (),
     # an unpickler that refuses every name, and two that open their own user's files only

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import resource
 import socket
-import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +17,6 @@ import pytest
 from clusterrun.worker.checks import connect, links, names, node
 from clusterrun.worker.training import facts
 from clusterrun.worker.versions import find_versions
-from tests.folders import ROOT
 
 
 @pytest.mark.parametrize("count", range(2, 18))
@@ -41,20 +39,20 @@ def test_many_nodes_have_few_rounds_in_which_each_node_has_a_partner(count: int)
 
 
 def test_pairs_are_measured_twice_and_an_error_leaves_out_the_second_pass() -> None:
-    rounds, fixed = links.plan_rounds({"a": [0, 1], "b": [2, 3], "c": [4, 5]}, "gloo")
+    rounds, fixed = links.plan_rounds({"a": [0, 1], "b": [2, 3], "c": [4, 5]}, "gloo", 2)
     assert [kind for kind, _, _ in rounds] == ["node", *["pair"] * 6, "all"] and fixed == 4
-    assert [kind for kind, _, _ in links.plan_rounds({"a": [0, 1]}, "nccl")[0]] == ["node", "all"]
-    assert links.plan_rounds({"a": [0]}, "gloo")[0] == []
+    assert [kind for kind, _, _ in links.plan_rounds({"a": [0, 1]}, "nccl", 2)[0]] == ["node", "all"]
+    assert links.plan_rounds({"a": [0]}, "gloo", 2)[0] == []
 
 
 def test_names_are_resolved_and_unknown_ones_have_a_reason() -> None:
-    found = names.resolve_all(["localhost", "no-such-host.invalid"], 20)
+    found = names.resolve(["localhost", "no-such-host.invalid"], 20)
     assert set(found["localhost"]) & {"127.0.0.1", "::1"} and isinstance(found["no-such-host.invalid"], str)
 
 
 def test_name_server_that_does_not_answer_costs_no_more_than_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(names.socket, "getaddrinfo", lambda *args, **more: names.time.sleep(5) or [])
-    assert names.resolve_all(["a", "b"], 0.2) == {}
+    monkeypatch.setattr(names.socket, "getaddrinfo", lambda *args, **more: time.sleep(5) or [])
+    assert names.resolve(["a", "b"], 0.2) == {}
 
 
 def test_own_addresses_are_those_that_others_can_reach() -> None:
@@ -69,7 +67,7 @@ def test_folder_that_cannot_be_written_has_the_error(tmp_path: Path) -> None:
 
 
 def test_rate_of_matrix_products_is_measured_on_a_cpu() -> None:
-    found = node.gemm(None)
+    found = node.gemm(None, 0.1)
     assert found["best"] >= found["worst"] > 0 and found["correct"]
 
 
@@ -81,7 +79,7 @@ def test_health_of_a_gpu_leaves_out_what_its_driver_does_not_support() -> None:
         nvmlDeviceGetRemappedRows=lambda handle: (0, 0, 0, 1),
     )  # fmt: skip
     assert node.health(nvml, None) == {
-        "ecc_errors": 2, "remap_failed": True, "slowed_down": True, "temperature": None,
+        "ecc_errors": 2, "remap_failed": True, "slowed_down": True,
     }  # fmt: skip
     assert set(node.health(SimpleNamespace(), None).values()) == {None}
 
@@ -107,6 +105,8 @@ def test_connection_that_is_refused_is_named_and_the_other_rank_learns_of_it() -
     )
     assert connect.reach(store, "group", 2, {"n1": here}) == "the other node cannot connect to this one"
     assert connect.reach(Counters({"g/done": 1}), "g", 2, {"n1": here}) == ""
+    listener.close()
+    assert "Connection refused" in connect.reach(Counters({"h/done": 1}), "h", 2, {"n1": here})
 
 
 def test_versions_are_those_of_this_node() -> None:
@@ -122,33 +122,10 @@ def test_share_changes_if_a_sample_is_seen_twice_and_another_not() -> None:
     assert facts.share([0, 1, 2, 2]) != facts.share([0, 1, 2, 3])
 
 
-HANGS = """
-import sys, time
-from pathlib import Path
-from clusterrun.worker import checks
-from clusterrun.worker.distenv import DistEnv, RunEnv
-checks.GRACE_S = 0.0
-checks.LONGEST_STAGE_S["links"] = 0.3
-findings = checks.Findings(DistEnv(0, 0, 1, 1, 0, "n1", "n1", 0, "slurm"), RunEnv(attempt_dir=Path(sys.argv[1])))
-findings.found["gemm"] = {"best": 1.0}
-findings.begin("links")
-findings.watch()
-time.sleep(60)
-"""
-
-
-def test_measurement_that_hangs_ends_with_what_was_measured_before(tmp_path: Path) -> None:
-    done = subprocess.run([sys.executable, "-c", HANGS, str(tmp_path)], cwd=ROOT, capture_output=True, timeout=60)
-    assert done.returncode == 0, "another status ends the ranks that still measure"
-    found = json.loads((tmp_path / "rank-0.check").read_text())
-    assert found["errors"] == {"links": "did not end in time"} and found["gemm"] == {"best": 1.0}
-
-
 def test_open_files_and_environment_are_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from clusterrun.worker.distenv import DistEnv, RunEnv
 
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,3")
-    monkeypatch.setattr(node, "reverse", lambda addresses, limit: {})
     run_dir = tmp_path / "base" / ".clusterrun" / "runs" / "r"
     run_dir.mkdir(parents=True)
     (tmp_path / "base" / "logs").mkdir()

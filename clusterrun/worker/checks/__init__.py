@@ -1,9 +1,8 @@
-"""The measurements of `clusterrun check`: each rank measures its node and its links, and writes `rank-N.check`.
+"""The checks of `clusterrun check` and `submit --check`: the ranks measure nodes and links, and rank 0 judges.
 
-The ranks form no process group of the whole run before they measure: one broken node must not hide the others. Each
-group of ranks is opened, measured and closed on its own, with a short timeout. A rank writes its file after every
-stage, so that a measurement that hangs leaves the earlier ones. `clusterrun/check/nodes.py` judges the files on the
-login node; nothing is judged here.
+There is no process group of the whole run meanwhile: one broken node must not hide the others. Each group of ranks is
+opened, measured and closed on its own, with a short timeout. Every rank posts what it has found to the run's store
+before each stage. Rank 0 writes `check.json`, which `clusterrun/check/report.py` reads on the login node.
 """
 
 from __future__ import annotations
@@ -14,153 +13,195 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+import torch
 
 from .. import barriers
 from ..distenv import DistEnv, RunEnv
-from ..end_records import VERSION, write_json
+from ..end_records import has_failed, write_json
 from ..errors import WorkerError
+from . import connect, links, names, node, report
+from .findings import BROKEN, UNKNOWN
 
-LONGEST_STAGE_S = {"node": 60.0, "join": 0.0, "names": 30.0, "clock": 30.0, "gemm": 60.0, "links": 180.0}
-GRACE_S = 15.0
-
-
-class Findings:
-    """What this rank has measured so far; each stage replaces the file, and has a deadline."""
-
-    def __init__(self, dist: DistEnv, run: RunEnv) -> None:
-        self._file = Path(run.attempt_dir or ".") / f"rank-{dist.rank}.check"
-        self._deadline = float("inf")
-        self._extra_s = {"join": run.join_timeout}
-        self.found: dict[str, Any] = {
-            "version": VERSION,
-            "rank": dist.rank,
-            "local_rank": dist.local_rank,
-            "node": dist.node,
-            "host": dist.host,
-            "device": None,
-            "stage": "",
-            "errors": {},
-            "links": [],
-        }
-
-    def begin(self, stage: str) -> None:
-        """Write what was measured, and begin a stage."""
-        self.found["stage"] = stage
-        self._deadline = time.monotonic() + LONGEST_STAGE_S.get(stage, 30.0) + self._extra_s.get(stage, 0.0) + GRACE_S
-        self.write()
-
-    def stop(self) -> None:
-        """End the watch."""
-        self._deadline = float("inf")
-
-    def fail(self, stage: str, error: object) -> None:
-        """Record why a stage was not measured."""
-        self.found["errors"][stage] = (str(error).splitlines() or [type(error).__name__])[0][:300]
-
-    def write(self) -> None:
-        """Replace the file; raises OSError."""
-        write_json(self._file, self.found)
-
-    def watch(self) -> None:
-        """End this rank when a stage exceeds its deadline, from a daemon thread: a collective may never return."""
-        threading.Thread(target=self._end_when_late, name="clusterrun-check", daemon=True).start()
-
-    def _end_when_late(self) -> None:
-        while time.monotonic() < self._deadline:
-            time.sleep(0.5)
-        stage = self.found["stage"]
-        self.fail(stage, "did not end in time")
-        print(f"clusterrun: check: {stage} did not end in time", file=sys.stderr, flush=True)
-        self.write()
-        os._exit(0)  # another status would end the ranks that still measure
+STAGE_S, GRACE_S, NAMES_S = 60.0, 15.0, 20.0
+OWN_VARIABLES = ("GLOO_SOCKET_IFNAME", "TORCH_NCCL_BLOCKING_WAIT")
 
 
-def main(dist: DistEnv, run: RunEnv) -> int:
-    """Measure everything and return the exit status of this rank: 0 once it has written what it found."""
-    findings = Findings(dist, run)
-    findings.begin("node")
-    findings.watch()
-    from . import node
+class Effort(NamedTuple):
+    """How much to measure: passes over the pairs, and the seconds for one size, a GEMM, and all links."""
 
-    found = findings.found
-    try:
-        found.update(node.measure(dist, run))
-    except Exception as error:  # a broken driver may raise anything
-        findings.fail("node", error)
-    findings.begin("join")
-    try:
-        ranks = _join(dist, run, found)
-        _measure_together(dist, run, findings, ranks)
-    except (WorkerError, RuntimeError) as error:
-        findings.fail(found["stage"], error)
-    findings.begin("done")
-    findings.stop()
-    return 0
+    passes: int
+    size_s: float
+    gemm_s: float
+    links_s: float
 
 
-def _measure_together(dist: DistEnv, run: RunEnv, findings: Findings, ranks: list[dict[str, Any]]) -> None:
-    from . import links, names, node
-
-    found = findings.found
-    found["joined"] = [rank["rank"] for rank in ranks]
-    # NCCL refuses two ranks on one GPU
-    on_cuda = None not in (gpus := {rank["gpu"] and (rank["node"], rank["gpu"]) for rank in ranks})
-    on_cuda = on_cuda and len(gpus) == len(ranks)
-    found["backend"] = "nccl" if on_cuda else "gloo"
-    if dist.local_rank == 0:
-        findings.begin("names")
-        found["resolved"] = names.resolve_all(sorted({rank["name"] for rank in ranks}), LONGEST_STAGE_S["names"])
-    board = barriers.connect(dist, run, 30.0)
-    meeting = links.Meeting(board.store, [rank["rank"] for rank in ranks])
-    stages: tuple[tuple[str, Callable[[], None]], ...] = (
-        ("clock", lambda: found.update(clock=links.clock(board.store, dist.rank, ranks))),
-        ("gemm", lambda: found.update(gemm=node.gemm(found["device"]))),
-        ("links", lambda: links.measure_all(dist, board.store, meeting, ranks, on_cuda, found["links"])),
-    )
-    for stage, measure in stages:
-        findings.begin(stage)
-        try:
-            meeting.meet(stage, LONGEST_STAGE_S["names"] + GRACE_S)
-            measure()
-        except Exception as error:  # what breaks is the result
-            findings.fail(stage, error)
+FULL, QUICK = Effort(2, 1.0, 0.6, 150.0), Effort(1, 0.3, 0.2, 25.0)
 
 
-def _join(dist: DistEnv, run: RunEnv, found: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the facts of all ranks that came within the join timeout, by rank; raises WorkerError."""
-    from .connect import Listener, choose_gloo_interface
-    from .names import own_addresses
-
-    hosts = [dist.master[0] if dist.master else "", *run.node_names]
-    if not os.environ.get("GLOO_SOCKET_IFNAME"):
-        choose_gloo_interface(hosts)
-    name = dist.node if dist.source == "slurm" else dist.host  # nodes of the local scheduler have no address
-    mine = {
-        "rank": dist.rank,
-        "node": dist.node,
-        "name": name,
-        "local_rank": dist.local_rank,
-        "device": found["device"],
-        "gpu": None if found["device"] is None else found["gpu"].get("uuid") or f"cuda:{found['device']}",
-        "place": Listener(hosts).place,
-    }
-    found["name"], found["addresses"] = name, own_addresses()
+def check(dist: DistEnv, run: RunEnv, *, before_training: bool) -> None:
+    """Measure, and raise WorkerError on every rank if something is wrong; before a training only if it is broken."""
     if dist.master is None:
         raise WorkerError("no store to meet the other ranks; use `clusterrun check`")
-    deadline = time.monotonic() + run.join_timeout
-    board = barriers.connect(dist, run, run.join_timeout)
-    board.post(f"check/{dist.rank}", json.dumps(mine))
+    before = {name: os.environ.get(name) for name in OWN_VARIABLES}
+    try:
+        mine = _Measurement(dist, run, QUICK if before_training else FULL)
+        board = barriers.connect(dist, run, run.join_timeout)
+    except WorkerError as error:
+        if before_training:
+            raise
+        print(f"clusterrun: rank {dist.rank}: {error}", file=sys.stderr, flush=True)
+        return  # an error would end the ranks that still measure
+    mine.finish(board)
     if dist.rank == 0:
-        keys = [f"check/{rank}" for rank in range(dist.world_size)]
-        barriers._wait(lambda: board.get_all(keys), deadline)
-        came = [text for key in keys if (text := board.get(key)) is not None]
-        board.post("check", json.dumps([json.loads(text) for text in came]))
-    plan = barriers._wait(lambda: board.get("check"), deadline + GRACE_S / 2)
-    if plan is None:
-        raise WorkerError("rank 0 did not come")
-    ranks: list[dict[str, Any]] = json.loads(plan)
-    if dist.rank not in [rank["rank"] for rank in ranks]:
-        raise WorkerError(f"it came after the {run.join_timeout:.0f} s that the other ranks waited")
-    return ranks
+        board.post("check/verdict", _conclude(mine, board, dist, run, before_training))
+    limit = time.monotonic() + run.join_timeout + 4 * STAGE_S + mine.effort.links_s + 3 * GRACE_S
+    verdict = barriers._wait(lambda: board.get("check/verdict"), limit)
+    if mine.found["device"] is not None:  # the work measures its own use of memory
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(mine.found["device"])
+    for name, text in before.items():
+        os.environ.pop(name, None)
+        os.environ.update({name: text} if text is not None else {})
+    if verdict:
+        if dist.rank and run.attempt_dir is not None:  # rank 0 records it
+            folder = run.attempt_dir
+            barriers._wait(lambda: has_failed(folder) or None, time.monotonic() + GRACE_S)
+        raise WorkerError(verdict)
+    if verdict is None:
+        raise WorkerError("the check did not end: rank 0 did not judge it in time")
+
+
+class _Measurement:
+    """What this rank has found. A thread measures: a collective may never return, and the main thread then reports."""
+
+    def __init__(self, dist: DistEnv, run: RunEnv, effort: Effort) -> None:
+        self.effort, self.began = effort, time.monotonic()
+        self.found: dict[str, Any] = {
+            "rank": dist.rank, "local_rank": dist.local_rank, "node": dist.node, "host": dist.host, "device": None,
+            "stage": "", "errors": {}, "links": [],
+        }  # fmt: skip
+        self.ranks: list[dict[str, Any]] = []  # those that have come
+        self._dist, self._run = dist, run
+        self._listener: connect.Listener | None = None
+        self._board = barriers.connect(dist, run, run.join_timeout)
+        self._deadline = time.monotonic() + STAGE_S
+        self._thread = threading.Thread(target=self._measure, name="clusterrun-check", daemon=True)
+        self._thread.start()
+
+    def finish(self, board: barriers.SealedStore) -> None:
+        """Wait for the measurements, and post them."""
+        rank = self._dist.rank
+        while self._thread.is_alive() and time.monotonic() < self._deadline:
+            self._thread.join(0.1)
+        if self._thread.is_alive():
+            self._fail("did not end in time")
+        else:
+            self.found["stage"] = "done"
+            if self._listener is not None:
+                self._listener.close()
+        if not self.ranks:
+            board.post(f"check/{rank}", "null")
+        board.post(f"check/{rank}/found", json.dumps(self.found))
+        board.post(f"check/{rank}/done", "")
+
+    def _begin(self, stage: str, limit: float = STAGE_S) -> None:
+        self._deadline = time.monotonic() + limit + GRACE_S
+        self.found["stage"] = stage
+        self._board.post(f"check/{self._dist.rank}/found", json.dumps(self.found))
+
+    def _fail(self, error: object) -> None:
+        text = (str(error).splitlines() or [type(error).__name__])[0]
+        self.found["errors"][self.found["stage"]] = text[:300]
+
+    def _measure(self) -> None:
+        try:
+            self._begin("node")
+            try:
+                self.found |= node.measure(self._dist, self._run)
+            except Exception as error:  # a broken driver may raise anything
+                self._fail(error)
+            self._begin("join", self._run.join_timeout)
+            self.ranks = self._join()
+            self._measure_together()
+        except Exception as error:
+            self._fail(error)
+
+    def _join(self) -> list[dict[str, Any]]:
+        """Return the facts of all ranks that come within the join timeout, by rank; raises WorkerError."""
+        dist, run, board, found = self._dist, self._run, self._board, self.found
+        hosts = [dist.master[0] if dist.master else "", *run.node_names]
+        connect.choose_gloo_interface(hosts)
+        # nodes of the local scheduler have no address
+        found |= {"name": dist.node if dist.source == "slurm" else dist.host, "addresses": names.own_addresses()}
+        gpu = None if found["device"] is None else found["gpu"].get("uuid") or f"cuda:{found['device']}"
+        mine = {name: found[name] for name in ("rank", "node", "name", "local_rank", "device")}
+        self._listener = connect.Listener(hosts)
+        board.post(f"check/{dist.rank}", json.dumps(mine | {"gpu": gpu, "place": self._listener.place}))
+        deadline = time.monotonic() + run.join_timeout
+        if dist.rank == 0:
+            keys = [f"check/{rank}" for rank in range(dist.world_size)]
+            barriers._wait(
+                lambda: board.get_all(keys), deadline,
+                lambda: barriers._report_absent(board, "check", dist, run.node_names),
+            )  # fmt: skip
+            came = [one for key in keys if (one := json.loads(board.get(key) or "null"))]
+            board.post("check", json.dumps(came))
+        plan = barriers._wait(lambda: board.get("check"), deadline + GRACE_S / 2)
+        if plan is None:
+            raise WorkerError("rank 0 did not come")
+        ranks: list[dict[str, Any]] = json.loads(plan)
+        if dist.rank not in [rank["rank"] for rank in ranks]:
+            raise WorkerError(f"it came after the {run.join_timeout:.0f} s that the other ranks waited")
+        return ranks
+
+    def _measure_together(self) -> None:
+        dist, store, found, ranks, effort = self._dist, self._board.store, self.found, self.ranks, self.effort
+        # NCCL refuses two ranks on one GPU
+        gpus = {(rank["node"], rank["gpu"]) for rank in ranks if rank["gpu"]}
+        found["backend"] = backend = "nccl" if len(gpus) == len(ranks) else "gloo"
+        if dist.local_rank == 0:
+            self._begin("names")
+            found["resolved"] = names.resolve(sorted({rank["name"] for rank in ranks}), NAMES_S)
+        meeting = links.Meeting(store, len(ranks))
+        stages: tuple[tuple[str, float, Callable[[], None]], ...] = (
+            ("clock", STAGE_S, lambda: found.update(clock=time.time())),  # all ranks have met a moment ago
+            ("gemm", STAGE_S, lambda: found.update(gemm=node.gemm(found["device"], effort.gemm_s))),
+            ("links", effort.links_s + 2 * GRACE_S,
+             lambda: links.measure_all(dist, store, meeting, ranks, backend, effort, found["links"])),
+        )  # fmt: skip
+        for stage, limit, measure in stages:
+            self._begin(stage, limit)
+            try:
+                if meeting.meet(stage, NAMES_S + GRACE_S) or stage != "clock":
+                    measure()
+            except Exception as error:  # what breaks is the result
+                self._fail(error)
+
+
+def _conclude(
+    mine: _Measurement, board: barriers.SealedStore, dist: DistEnv, run: RunEnv, before_training: bool
+) -> str:
+    """Judge what all ranks found, print it, write `check.json`, and return what ends the job: "" if nothing does."""
+    came = [rank["rank"] for rank in mine.ranks]
+    limit = time.monotonic() + mine.effort.links_s + 4 * GRACE_S
+    barriers._wait(lambda: board.get_all([f"check/{rank}/done" for rank in came]), limit)
+    every = range(dist.world_size if came else 1)  # if this rank hung, nobody measured anything together
+    docs = [json.loads(text) for rank in every if (text := board.get(f"check/{rank}/found"))]
+    per_node = max(1, dist.world_size // len(run.node_names)) if run.node_names else dist.world_size
+    nodes = [run.node_names[rank // per_node] if run.node_names else dist.node for rank in every]
+    found = report.make(docs, nodes, run.check_gpus or 0)
+    if run.attempt_dir is not None:
+        write_json(run.attempt_dir / "check.json", found)
+    wrong = [one for one in found["findings"] if one["status"] != UNKNOWN]
+    if before_training:
+        for one in wrong:
+            print(f"clusterrun: check: {one['status']}: {one['text']}; {one['action']}", file=sys.stderr, flush=True)
+        wrong = [one for one in wrong if one["status"] == BROKEN]
+    if wrong:
+        more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
+        return f"the check found a problem: {wrong[0]['text']}{more}"
+    seconds = time.monotonic() - mine.began
+    print(f"clusterrun: check: no broken node or link, {seconds:.0f} s", file=sys.stderr, flush=True)
+    return ""

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import socket
-import struct
 import threading
 import time
+from contextlib import suppress
 from typing import Any
 
-from ..interfaces import SIOCGIFADDR, route_interface
+from ..interfaces import address_of, route_interface
 from .names import is_loopback, own_addresses
 
 CONNECT_S = 5.0
@@ -18,20 +17,29 @@ AGREE_S = 30.0  # until all ranks of a group have tried
 
 
 class Listener:
-    """Accepts connections on any port of this rank until the process ends; `place` is its address and port."""
+    """Accepts connections on any port of this rank until it is closed; `place` is its address and port."""
 
     def __init__(self, hosts: list[str]) -> None:
         self._socket = socket.socket()
         self._socket.bind(("", 0))
         self._socket.listen(512)
-        interface = _chosen_interface(hosts)
-        address = _address_of(interface) if interface else None
+        # the interface that the job's variables name, if they name one, else that of the route to other nodes
+        chosen = os.environ.get("GLOO_SOCKET_IFNAME") or os.environ.get("NCCL_SOCKET_IFNAME") or ""
+        known = [name for _, name in socket.if_nameindex()]
+        interface = chosen if chosen in known else route_interface(hosts)
+        address = address_of(interface) if interface else None
         self.place = (address or "127.0.0.1", self._socket.getsockname()[1])
         threading.Thread(target=self._accept, name="clusterrun-listen", daemon=True).start()
 
+    def close(self) -> None:
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)  # ends the thread's accept
+        self._socket.close()
+
     def _accept(self) -> None:
-        while True:
-            self._socket.accept()[0].close()
+        with suppress(OSError):
+            while True:
+                self._socket.accept()[0].close()
 
 
 def reach(store: Any, name: str, count: int, places: dict[str, tuple[str, int]]) -> str:
@@ -56,6 +64,8 @@ def reach(store: Any, name: str, count: int, places: dict[str, tuple[str, int]])
 
 def choose_gloo_interface(hosts: list[str]) -> None:
     """Set gloo's interface if this host's name does not lead to one of its addresses: the links are measured anyway."""
+    if os.environ.get("GLOO_SOCKET_IFNAME"):
+        return
     try:
         own = socket.gethostbyname(socket.gethostname())
     except OSError:
@@ -64,19 +74,3 @@ def choose_gloo_interface(hosts: list[str]) -> None:
         return
     if name := route_interface(hosts):
         os.environ["GLOO_SOCKET_IFNAME"] = name
-
-
-def _chosen_interface(hosts: list[str]) -> str | None:
-    """Return the interface that the job's variables name, if they name one, else that of the route to other nodes."""
-    chosen = os.environ.get("GLOO_SOCKET_IFNAME") or os.environ.get("NCCL_SOCKET_IFNAME") or ""
-    names = [name for _, name in socket.if_nameindex()]
-    return chosen if chosen in names else route_interface(hosts)
-
-
-def _address_of(interface: str) -> str | None:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            reply = fcntl.ioctl(probe.fileno(), SIOCGIFADDR, struct.pack("256s", interface.encode()[:15]))
-        except OSError:
-            return None
-    return socket.inet_ntoa(reply[20:24])

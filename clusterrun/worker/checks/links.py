@@ -6,33 +6,32 @@ import os
 import time
 from contextlib import suppress
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as torch_dist
 
 from ..distenv import DistEnv
 from .connect import reach
+from .findings import Link, Tries
+
+if TYPE_CHECKING:
+    from . import Effort
 
 KIB, MIB = 2**10, 2**20
 SIZES = {"gloo": (4 * KIB, 256 * KIB, 4 * MIB), "nccl": (64 * KIB, 8 * MIB, 256 * MIB)}  # over all ranks
 COMPARED = {"gloo": (4 * MIB,), "nccl": (64 * MIB,)}  # within nodes and between pairs
 MOST_FOR_ALL_PAIRS = 16  # nodes; with more each node gets partners at distances 1, 2, 4, …: every bisection
-PASSES = 2  # over the pairs, so that one busy moment does not make a link look slow
-SIZE_S = 1.0  # for the tries of one size
 MOST_TRIES, FEWEST_TRIES = 12, 2
 TIMEOUT_S = {"gloo": 20.0, "nccl": 60.0}
-MOST_S = 150.0  # of all rounds: with a dead node every round costs a timeout
-CLOCK_TRIES = 5
-CLOCK_S = 20.0
 Round = tuple[str, list[list[str]], tuple[int, ...]]  # kind, groups of nodes, sizes in bytes
 
 
 class Meeting:
     """A barrier on the run's store with a deadline. After ranks were late once, it waits for them only briefly."""
 
-    def __init__(self, store: Any, ranks: list[int]) -> None:
-        self._store, self._count = store, len(ranks)
+    def __init__(self, store: Any, count: int) -> None:
+        self._store, self._count = store, count
         self._late = False
 
     def meet(self, name: str, limit: float) -> bool:
@@ -60,82 +59,57 @@ def pair_rounds(count: int) -> list[list[tuple[int, int]]]:
     return rounds
 
 
-def clock(store: Any, rank: int, ranks: list[dict[str, Any]]) -> dict[str, float] | None:
-    """Return this node's clock minus that of the first rank in seconds, and how exact that is; None on other ranks.
-
-    The first rank answers each node with its time; the quickest answer counts.
-    """
-    first = ranks[0]["rank"]
-    leaders = [one["rank"] for one in ranks if one["local_rank"] == 0 and one["rank"] != first]
-    end = time.monotonic() + CLOCK_S
-    if rank == first:
-        for leader in leaders:
-            for number in range(CLOCK_TRIES):
-                if not _await(store, f"clock/{leader}/{number}", end):
-                    break
-                store.set(f"time/{leader}/{number}", repr(time.time()))
-        return {"offset": 0.0, "error": 0.0}
-    if rank not in leaders:
-        return None
-    best: dict[str, float] | None = None
-    for number in range(CLOCK_TRIES):
-        before = time.time()
-        store.set(f"clock/{rank}/{number}", "")
-        if not _await(store, f"time/{rank}/{number}", end, 0.001):
-            break
-        after, answer = time.time(), float(store.get(f"time/{rank}/{number}"))
-        trip = after - before
-        if number and (best is None or trip / 2 < best["error"]):  # the first includes waiting for one's turn
-            best = {"offset": (before + after) / 2 - answer, "error": trip / 2}
-    return best
-
-
 def measure_all(
-    dist: DistEnv, store: Any, meeting: Meeting, ranks: list[dict[str, Any]], on_cuda: bool,
+    dist: DistEnv, store: Any, meeting: Meeting, ranks: list[dict[str, Any]], backend: str, effort: Effort,
     found: list[dict[str, Any]],
 ) -> None:  # fmt: skip
     """Measure all groups and append this rank's part to `found`: its groups' figures if it comes first, and errors."""
-    backend = "nccl" if on_cuda else "gloo"
-    if on_cuda:
+    if backend == "nccl":
         torch.cuda.set_device(next(one["device"] for one in ranks if one["rank"] == dist.rank))
         os.environ["TORCH_NCCL_BLOCKING_WAIT"] = "1"  # a timeout raises an error instead of ending the process
     nodes = list(dict.fromkeys(one["node"] for one in ranks))
     members = {node: [one["rank"] for one in ranks if one["node"] == node] for node in nodes}
-    rounds, fixed = plan_rounds(members, backend)
-    limit, errors, end = TIMEOUT_S[backend], 0, time.monotonic() + MOST_S
-    for number, (kind, groups, of_sizes) in enumerate(rounds):
-        meeting.meet(f"round/{number}", 2 * limit)
+    rounds, fixed = plan_rounds(members, backend, effort.passes)
+    errors, end = 0, time.monotonic() + effort.links_s
+    for number, (kind, groups, sizes) in enumerate(rounds):
+        if time.monotonic() > end:
+            store.add("late", 1)
+        meeting.meet(f"round/{number}", 2 * TIMEOUT_S[backend])
         errors = errors or store.add("errors", 0)
-        if (errors and number >= fixed) or time.monotonic() > end:
-            break  # a broken link is known after the first pass, and breaks the rest
-        for group in groups:
-            if dist.node not in group:
-                continue
-            in_group = [rank for node in group for rank in members[node]]
-            if len(in_group) < 2:
-                continue
-            name = f"group/{number}/{group[0]}"
-            entry: dict[str, Any] = {"kind": kind, "nodes": group, "ranks": len(in_group)}
-            others = {one["node"]: one["place"] for one in ranks if one["node"] in group and one["node"] != dist.node}
-            try:
-                if error := reach(store, name, len(in_group), others):
-                    raise OSError(error)
-                results = _measure(backend, store, name, in_group, dist.rank, of_sizes)
-            except Exception as error:  # what breaks is the result
-                store.add("errors", 1)
-                found.append(entry | {"error": (str(error).splitlines() or [type(error).__name__])[0][:300]})
-                continue
-            finally:
-                with suppress(Exception):
-                    torch_dist.destroy_process_group()
-            first = dist.rank == in_group[0]
-            found += [entry | one for one in results if first or not one["correct"]]
+        # all ranks decide alike. A broken link is known after the first pass, and breaks the rest
+        if (errors and number >= fixed) or store.add("late", 0):
+            break
+        group = next((group for group in groups if dist.node in group), [])
+        in_group = [rank for node in group for rank in members[node]]
+        if len(in_group) < 2:
+            continue
+        name = f"group/{number}/{group[0]}"
+        others = {one["node"]: one["place"] for one in ranks if one["node"] in group and one["node"] != dist.node}
+        try:
+            if error := reach(store, name, len(in_group), others):
+                raise OSError(error)
+            results = _measure(backend, store, name, in_group, dist.rank, sizes, effort.size_s)
+        except Exception as error:  # what breaks is the result
+            store.add("errors", 1)
+            text = (str(error).splitlines() or [type(error).__name__])[0][:300]
+            found.append(Link(kind, tuple(group), len(in_group), error=text)._asdict())
+            continue
+        finally:
+            with suppress(Exception):
+                torch_dist.destroy_process_group()
+        first = dist.rank == in_group[0]
+        moved = 2 * (len(in_group) - 1) / len(in_group)  # bytes over the slowest link of a ring, for each byte
+        for size, seconds, correct in results:
+            if first or not correct:
+                busbw = Tries(moved * size / min(seconds), moved * size / max(seconds))
+                found.append(Link(kind, tuple(group), len(in_group), size, busbw, correct)._asdict())
 
 
-def plan_rounds(members: dict[str, list[int]], backend: str) -> tuple[list[Round], int]:
+def plan_rounds(members: dict[str, list[int]], backend: str, passes: int) -> tuple[list[Round], int]:
     """Return the rounds, and how many of them take place even after an error.
 
-    `members` has the ranks of each node. The groups of a round are disjoint, and are measured at the same time.
+    `members` has the ranks of each node. The groups of a round are disjoint, and are measured at the same time. Several
+    `passes` over the pairs keep one busy moment from making a link look slow.
     """
     nodes, rounds = list(members), list[Round]()
     if max(map(len, members.values())) > 1:
@@ -143,15 +117,15 @@ def plan_rounds(members: dict[str, list[int]], backend: str) -> tuple[list[Round
     pairs = [[[nodes[a], nodes[b]] for a, b in one] for one in pair_rounds(len(nodes))] if len(nodes) > 1 else []
     rounds += [("pair", one, COMPARED[backend]) for one in pairs]
     fixed = len(rounds)
-    rounds += [("pair", one, COMPARED[backend]) for _ in range(PASSES - 1) for one in pairs]
+    rounds += [("pair", one, COMPARED[backend]) for _ in range(passes - 1) for one in pairs]
     if sum(map(len, members.values())) > 1:
         rounds.append(("all", [nodes], SIZES[backend]))
     return rounds, fixed
 
 
 def _measure(
-    backend: str, store: Any, name: str, ranks: list[int], rank: int, sizes: tuple[int, ...]
-) -> list[dict[str, Any]]:
+    backend: str, store: Any, name: str, ranks: list[int], rank: int, sizes: tuple[int, ...], size_s: float
+) -> list[tuple[int, list[float], bool]]:
     """Return bytes, seconds of each try, and whether the sum was correct, for each size; raises errors of torch."""
     me, count = ranks.index(rank), len(ranks)
     torch_dist.init_process_group(
@@ -170,9 +144,9 @@ def _measure(
         slowest = torch.tensor([_timed(tensor)], device=device)
         correct = bool(torch.equal(tensor, count * pattern + count * (count - 1) // 2))
         torch_dist.all_reduce(slowest, torch_dist.ReduceOp.MAX)  # all ranks must agree on the number of tries
-        tries = max(FEWEST_TRIES, min(MOST_TRIES, int(SIZE_S / max(1e-9, float(slowest)))))
+        tries = max(FEWEST_TRIES, min(MOST_TRIES, int(size_s / max(1e-9, float(slowest)))))
         tensor.zero_()  # sums of sums would overflow
-        results.append({"bytes": size, "seconds": [_timed(tensor) for _ in range(tries)], "correct": correct})
+        results.append((size, [_timed(tensor) for _ in range(tries)], correct))
     return results
 
 
@@ -182,11 +156,3 @@ def _timed(tensor: torch.Tensor) -> float:
     if tensor.is_cuda:
         torch.cuda.synchronize(tensor.device)
     return time.perf_counter() - began
-
-
-def _await(store: Any, key: str, end: float, pause: float = 0.002) -> bool:
-    while not store.check([key]):
-        if time.monotonic() > end:
-            return False
-        time.sleep(pause)
-    return True

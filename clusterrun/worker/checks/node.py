@@ -16,24 +16,21 @@ import torch
 from ..distenv import DistEnv, RunEnv
 from ..nvml import GIB, find_device
 from ..versions import find_versions
-from .names import own_addresses, reverse
 
 PROBE = b"\0" * 2**20  # bytes written to each folder
-GEMM_S = 0.6  # of measuring
 CPU_SIDE, CUDA_SIDE = 512, 8192
-REVERSE_S = 10.0
 
 
 def measure(dist: DistEnv, run: RunEnv) -> dict[str, Any]:
     """Return this rank's device and, of the first rank of each node, what there is to know of the node."""
     visible = torch.cuda.device_count() if torch.cuda.is_available() else 0
     device = dist.local_rank if dist.local_rank < visible else (0 if visible == 1 else None)
-    found: dict[str, Any] = {"device": device}
-    if device is not None:
-        found["gpu"] = gpu(device)
+    found: dict[str, Any] = {"device": device} | ({} if device is None else {"gpu": gpu(device)})
     if dist.local_rank != 0:
         return found
-    granted = os.environ.get("CUDA_VISIBLE_DEVICES")
+    granted, folders = os.environ.get("CUDA_VISIBLE_DEVICES"), {}
+    if run.run_dir is not None:
+        folders = {"run": run.run_dir, "logs": run.run_dir.parents[2] / "logs"}
     return found | {
         "versions": find_versions(),
         "cuda": torch.version.cuda or "",
@@ -41,8 +38,7 @@ def measure(dist: DistEnv, run: RunEnv) -> dict[str, Any]:
         "granted": None if granted is None else [name for name in granted.split(",") if name.strip()],
         "memory_gib": _available_memory(),
         "nofile": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
-        "reverse": reverse([address for address in own_addresses() if ":" not in address][:4], REVERSE_S),
-        "folders": {name: folder(path) for name, path in _folders(run).items()},
+        "folders": {name: folder(path) for name, path in folders.items() if name == "run" or path.is_dir()},
     }
 
 
@@ -72,68 +68,54 @@ def gpu(device: int) -> dict[str, Any]:
     try:
         nvml = importlib.import_module("pynvml")
         nvml.nvmlInit()
-        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-        handle = find_device(nvml, device, uuid, visible)
+        return found | health(nvml, find_device(nvml, device, uuid, os.environ.get("CUDA_VISIBLE_DEVICES", "")))
     except Exception as error:  # no package, no driver, no such device
         return found | {"nvml": str(error) or type(error).__name__}
-    return found | health(nvml, handle)
 
 
 def health(nvml: Any, handle: Any) -> dict[str, Any]:
-    """Return uncorrected ECC errors, whether rows failed to remap, slow-down and temperature; None for the unknown."""
+    """Return uncorrected ECC errors, whether rows failed to remap, and whether it is slowed down; None if unknown."""
 
-    def query(name: str, *arguments: Any) -> Any:
+    def query(name: str, *arguments: str) -> Any:
         with suppress(Exception):  # not supported by this device, driver or package
-            return getattr(nvml, name)(handle, *(getattr(nvml, text) for text in arguments))
+            return getattr(nvml, name)(handle, *(getattr(nvml, argument) for argument in arguments))
         return None
 
-    ecc = query("nvmlDeviceGetTotalEccErrors", "NVML_MEMORY_ERROR_TYPE_UNCORRECTED", "NVML_VOLATILE_ECC")
-    rows = query("nvmlDeviceGetRemappedRows")
-    reasons = query("nvmlDeviceGetCurrentClocksThrottleReasons")
+    rows, reasons = query("nvmlDeviceGetRemappedRows"), query("nvmlDeviceGetCurrentClocksThrottleReasons")
     brakes = ("HwSlowdown", "HwThermalSlowdown", "HwPowerBrakeSlowdown")
     slow = sum(getattr(nvml, f"nvmlClocksThrottleReason{name}", 0) for name in brakes)
+    uncorrected = ("NVML_MEMORY_ERROR_TYPE_UNCORRECTED", "NVML_VOLATILE_ECC")
     return {
-        "ecc_errors": ecc,
+        "ecc_errors": query("nvmlDeviceGetTotalEccErrors", *uncorrected),
         "remap_failed": bool(rows[3]) if rows else None,
         "slowed_down": bool(reasons & slow) if reasons is not None else None,
-        "temperature": query("nvmlDeviceGetTemperature", "NVML_TEMPERATURE_GPU"),
     }
 
 
-def gemm(device: int | None) -> dict[str, Any]:
-    """Return the best and the worst rate of several matrix products in TFLOP/s: bf16 on a GPU, float32 on a CPU."""
-    place, side = (torch.device("cpu"), CPU_SIDE) if device is None else (torch.device("cuda", device), CUDA_SIDE)
-    on_cuda = place.type == "cuda"
-    matrix = torch.ones(side, side, device=place, dtype=torch.bfloat16 if on_cuda else torch.float32) / side
-    seconds: list[float] = []
-    for _ in range(3):  # warm up: libraries load, clocks rise
-        matrix @ matrix
-    end = time.monotonic() + GEMM_S
-    while time.monotonic() < end or len(seconds) < 5:
-        if on_cuda:
-            torch.cuda.synchronize(place)
+def gemm(device: int | None, duration: float) -> dict[str, Any]:
+    """Return the best and the worst rate of matrix products in TFLOP/s: bf16 on a GPU, float32 on a CPU."""
+    place = torch.device("cpu") if device is None else torch.device("cuda", device)
+    side, kind = (CPU_SIDE, torch.float32) if device is None else (CUDA_SIDE, torch.bfloat16)
+    matrix = torch.ones(side, side, device=place, dtype=kind) / side
+
+    def multiply() -> tuple[float, torch.Tensor]:
         began = time.perf_counter()
         result = matrix @ matrix
-        if on_cuda:
+        if device is not None:
             torch.cuda.synchronize(place)
-        seconds.append(time.perf_counter() - began)
+        return time.perf_counter() - began, result
+
+    for _ in range(3):  # warm up: libraries load, clocks rise
+        multiply()
+    end, seconds = time.monotonic() + duration, list[float]()
+    while time.monotonic() < end or len(seconds) < 5:
+        took, result = multiply()
+        seconds.append(took)
     correct = bool(torch.allclose(result.float(), matrix.float(), rtol=0.05))
     work = 2.0 * side**3 / 1e12
     return {"best": work / min(seconds), "worst": work / max(seconds), "correct": correct}
 
 
-def _available_memory() -> float | None:
-    try:
-        for line in Path("/proc/meminfo").read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024 / GIB
-    except (OSError, ValueError, IndexError):
-        pass
-    return None
-
-
-def _folders(run: RunEnv) -> dict[str, Path]:
-    if run.run_dir is None:
-        return {}
-    logs = run.run_dir.parents[2] / "logs"
-    return {"run": run.run_dir, "logs": logs} if logs.is_dir() else {"run": run.run_dir}
+def _available_memory() -> float:
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 / GIB for line in lines if line.startswith("MemAvailable:"))

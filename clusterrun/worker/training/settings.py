@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from ..errors import WorkerError, nearest
-from .sizes import solve
+from .sizes import BatchSizes, solve
 
 CHOICES = {
     "precision": ("auto", "bf16", "fp16", "fp32"),
@@ -28,6 +28,7 @@ LEAST = {
     "log_every": 1,
     "save_every": 0,
     "keep_last": 1,
+    "ladder": 0,
     "measure": 0,
     "sample_tokens": 1,
     "seq_len": 2,
@@ -75,6 +76,7 @@ class Training:
     sample_prompts: tuple[str, ...] = ()  # generate from these prompts at each evaluation
     sample_tokens: int = 40  # tokens to generate per prompt
 
+    ladder: int = 0  # for `submit --ladder`: the ranks of the whole job, whose global and micro batch this run has
     measure: int = 0  # for `plan --measure`: after this many steps gradients are not averaged; nothing is saved
 
     # bad values and bad data
@@ -130,5 +132,13 @@ def check(config: Any, world_size: int) -> None:
             prompt.encode()
         except UnicodeEncodeError:
             raise WorkerError(f"sample_prompts: {prompt!a:.60} is not UTF-8 text", status=2) from None
-    batches = (config.global_batch_size, config.micro_batch_size, config.grad_accum_steps)
-    solve(*batches, world_size, config.default_global_batch)
+    batch_sizes(config, world_size)
+
+
+def batch_sizes(config: Training, world_size: int) -> BatchSizes:
+    """Return the batch sizes of a run; raises WorkerError (status 2) if they do not divide over its ranks."""
+    sizes = (config.global_batch_size, config.micro_batch_size, config.grad_accum_steps)
+    if config.ladder and (config.global_batch_size or not any(sizes)):
+        whole = solve(*sizes, config.ladder, config.default_global_batch)
+        sizes = (whole.global_batch_size, whole.micro_batch_size, 0)
+    return solve(*sizes, world_size, config.default_global_batch)

@@ -23,12 +23,13 @@ class Throughput:
         self._steps = self._losses = self._tokens = 0
         self._data_wait_s = 0.0
         self._began = self._data_wait_began = time.monotonic()
+        self._cpu_began = time.process_time()
 
     def begin_step(self) -> None:
         """Begin a step. The time of evaluating and saving after the last row is left out."""
         self._data_wait_began = time.monotonic()
         if self._steps == 0:
-            self._began = self._data_wait_began
+            self._began, self._cpu_began = self._data_wait_began, time.process_time()
 
     def data_ready(self) -> None:
         """Count the time since `begin_step` as waiting for data."""
@@ -56,6 +57,7 @@ class Throughput:
             "tokens_per_second": speed,
             "mfu": speed / consensus.world_size * flops_per_token / peak if flops_per_token and peak else None,
             "step_s": self.step_s,
+            "cores_used": (time.process_time() - self._cpu_began) / seconds,
             "data_wait_s": self._data_wait_s / self._steps,
             "memory_gib": memory.peak_bytes(self._device) / memory.GIB,
         }

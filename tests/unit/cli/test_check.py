@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-from contextlib import nullcontext
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
-from clusterrun.cli import check
 from clusterrun.cluster import Cluster
 from clusterrun.jobspec.fields import Value
 from clusterrun.jobspec.render import work_argv
 from clusterrun.records.store import Store
 from clusterrun.submit.request import SubmitArgs
+from clusterrun.testing import FakeScheduler
 from tests.command_desk import Desk, refused
 from tests.run_records import attempt, submitted
 
@@ -55,20 +53,35 @@ def test_job_of_another_tool_has_no_records(desk: Desk, monkeypatch: pytest.Monk
     assert "no records of job 7" in json.loads(said.out)["error"]["message"]
 
 
-@pytest.mark.parametrize(("stages", "hang"), [(("done", "links"), True), (("links", "gemm"), False)])
-def test_job_whose_ranks_hang_after_others_have_ended_is_not_awaited(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stages: tuple[str, str], hang: bool
-) -> None:
-    run = submitted(Store(tmp_path, tmp_path / "state"))
-    for rank, stage in enumerate(stages):
-        document = {"rank": rank, "local_rank": 0, "node": f"n{rank}", "stage": stage}
-        (attempt(run) / f"rank-{rank}.check").write_text(json.dumps(document))
-    clock = [100.0]
-    monkeypatch.setattr(check, "time", SimpleNamespace(monotonic=lambda: clock[0], sleep=lambda s: None))
-    patience = check.Patience(run)
-    patience.sleep(1)
-    clock[0] += check.PATIENCE / 2
-    patience.sleep(1)
-    clock[0] += check.PATIENCE
-    with pytest.raises(check.RanksHangError) if hang else nullcontext():
-        patience.sleep(1)
+def test_submit_check_measures_in_the_job_before_its_work(tmp_path: Path) -> None:
+    cluster = Cluster(cwd=tmp_path, environ={"CLUSTERRUN_STATE": str(tmp_path / "state")}, scheduler=FakeScheduler())
+    args = {"nodes": 2, "gres": "gpu:4"}
+    assert "CLUSTERRUN_CHECK_GPUS" not in cluster.plan(SubmitArgs.of(job="lm", **args)).script
+    assert "export CLUSTERRUN_CHECK_GPUS=4\n" in cluster.plan(SubmitArgs.of(job="lm", check=True, **args)).script
+
+
+REPORT = {
+    "version": 1, "ok": False, "backend": "gloo", "ranks": 2, "gpus_per_node": 2,
+    "findings": [{"status": "broken", "check": "devices", "text": "n2 has 1 of 2 GPUs", "action": "drain it",
+                  "where": ["n2"]}],
+    "nodes": [{"node": "n2", "gpus": 1, "tflops": 0.0187, "memory_gib": 20.2, "disk_gib": None,
+               "clock_offset_s": -0.004, "busbw_in_node": None, "busbw_between_nodes": 46.6e9, "versions": {}}],
+    "links": [{"kind": "all", "nodes": ["n1", "n2"], "ranks": 2, "size": 4096, "busbw": 6.25e6, "correct": True,
+               "error": ""}],
+}  # fmt: skip
+
+
+def test_report_of_an_earlier_check_is_shown_again(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = submitted(Store(desk.project, desk.project / "state"))
+    attempt(run, check=REPORT)
+    monkeypatch.setattr(Cluster, "run", lambda self, text: run)
+    said = desk.type("check", "101")
+    assert said.status == 1
+    assert said.out.splitlines() == [
+        "\t".join(("node", "GPUs", "TFLOP/s", "memory", "disk", "clock", "in node", "between nodes")),
+        "\t".join(("n2", "1 of 2", "0.0187", "20 GiB", "", "-0.00 s", "", "46.6 GB/s")),
+        "all-reduce over 2 ranks (gloo): 4 KiB at 6.25 MB/s",
+        "   broken  devices: n2 has 1 of 2 GPUs",
+        "           do: drain it",
+    ]
+    assert json.loads(desk.type("check", "101", "--json").out)["data"]["findings"] == REPORT["findings"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import shlex
 from typing import Any
@@ -94,9 +93,9 @@ def test_samples_for_a_job_skip_its_data(desk: Desk) -> None:
         ('echo \'{"settings": {}, "model": {}}\'', "cannot read the size of data and model", ""),
     ],
 )
-def test_counting_that_fails(desk: Desk, body: str, message: str, hint: str) -> None:
-    timeout = "0.5" if body.startswith("sleep") else "60"
-    line, hint_line = refused(desk, "plan", "lm", "--python", python_that(desk, body), "--timeout", timeout)
+def test_counting_that_fails(desk: Desk, monkeypatch: pytest.MonkeyPatch, body: str, message: str, hint: str) -> None:
+    monkeypatch.setattr("clusterrun.sizing.job_facts.TIMEOUT", 0.5 if body.startswith("sleep") else 60)
+    line, hint_line = refused(desk, "plan", "lm", "--python", python_that(desk, body))
     assert message in line and hint in hint_line
 
 
@@ -163,7 +162,7 @@ def test_what_was_measured_is_shown_beside_the_prediction(desk: Desk, monkeypatc
     python = python_that(desk, f"echo {shlex.quote(json.dumps(FACTS))}")
     measured: list[dict[str, Any]] = []
 
-    def measure(cluster: Any, args: Any, plans: Any, **options: Any) -> list[Measured]:
+    def measure(args: Any, plans: Any, run: Any, **options: Any) -> list[Measured]:
         measured.append(options)
         return [Measured(1, 1, 80.0, 80.0, 0.0, 0.0), Measured(2, 1, 120.0, 160.0, 0.0, 0.0)]
 
@@ -175,7 +174,7 @@ def test_what_was_measured_is_shown_beside_the_prediction(desk: Desk, monkeypatc
     last = next(line for line in said.out.splitlines() if line.startswith("2\t1\t120\t"))
     assert last.split("\t")[3:6] == ["1.50x", "75%", "25%"] and last.endswith("\tgradient sync within the node")
     assert "speed-up" in said.out and "measured" in said.out
-    monkeypatch.setattr("clusterrun.sizing.plot.can_plot", lambda library: False)
+    monkeypatch.setattr("clusterrun.sizing.plot.can_plot", lambda: False)
     assert "pip install 'clusterrun[plot]'" in desk.type(*words).err
     assert [row["gpus"] for row in desk.type(*words, "--json").data["measured"]] == [1, 2]
 
@@ -193,6 +192,3 @@ def test_measuring_runs_that_cannot_be(desk: Desk) -> None:
     assert line == "3 GPUs are not a whole number of nodes with 2" and "--gpus 2" in hint_line
     line, hint_line = refused(desk, *words, "--gpus", "1,64", "--gpus-per-node", "64")
     assert line == "the data does not fill one global batch of 128" and "--micro-batch" in hint_line
-    if importlib.util.find_spec("matplotlib") is None:
-        line, hint_line = refused(desk, *words, "--gpus", "1", "--png", "x.png")
-        assert line == "--png needs matplotlib" and "pip install matplotlib" in hint_line

@@ -9,10 +9,13 @@ from typing import Any
 import pytest
 
 from clusterrun import Cluster
+from clusterrun.cli.submit import run_to_end
 from clusterrun.errors import ClusterrunError, RequestError
 from clusterrun.sizing.batches import BatchSettings, GpuPlan, Training, plan_batches
 from clusterrun.sizing.measure import measure
+from clusterrun.state.reconcile import RunState
 from clusterrun.submit.request import SubmitArgs
+from clusterrun.terminal.ui import Ui
 from clusterrun.testing import FakeScheduler
 
 
@@ -43,28 +46,32 @@ def plans(*counts: int) -> list[GpuPlan]:
     return plan_batches(Training(samples=1000, batches=BatchSettings(micro_batch=2, grad_accum=1)), counts)
 
 
-def run_it(cluster: Cluster, counts: Sequence[int], notes: list[str]) -> None:
-    args = SubmitArgs(job="lm", command=(), flags={}, profile=None)
-    measure(cluster, args, plans(*counts), gpus_per_node=2, steps=8, notify=notes.append)
+def run_it(cluster: Cluster, counts: Sequence[int]) -> None:
+    def run(args: SubmitArgs) -> RunState:
+        return run_to_end(Ui("plan"), cluster, args, "measures")
+
+    measure(SubmitArgs(job="lm"), plans(*counts), run, gpus_per_node=2, on_gpus=False, steps=8)
 
 
-def test_ctrl_c_cancels_the_job_that_nobody_will_read(cluster: WatchedCluster) -> None:
+def test_ctrl_c_cancels_the_job_that_nobody_will_read(
+    cluster: WatchedCluster, capfd: pytest.CaptureFixture[str]
+) -> None:
     cluster.ends = KeyboardInterrupt()
-    notes: list[str] = []
     with pytest.raises(KeyboardInterrupt):
-        run_it(cluster, [1, 2], notes)
+        run_it(cluster, [1, 2])
     assert [str(id) for id in cluster.fake.cancelled] == ["100"] and len(cluster.fake.submissions) == 1
-    assert notes == ["job 100 measures 1 rank on 1 node", "cancelled job 100"]
+    said = capfd.readouterr().err
+    assert "job 100 measures 1 node with 1 rank; Ctrl-C cancels it" in said and "cancelled job 100" in said
 
 
 def test_a_run_that_fails_ends_the_measurement_with_the_command_that_explains_it(cluster: WatchedCluster) -> None:
     with pytest.raises(ClusterrunError, match="job 100, which measures 1 rank, failed") as error:
-        run_it(cluster, [1, 2], [])
+        run_it(cluster, [1, 2])
     assert error.value.hint == "clusterrun why 100"
     assert len(cluster.fake.submissions) == 1
 
 
 def test_gpus_that_do_not_fill_their_nodes_are_refused_before_anything_is_submitted(cluster: WatchedCluster) -> None:
     with pytest.raises(RequestError, match="3 GPUs are not a whole number of nodes with 2"):
-        run_it(cluster, [1, 3], [])
+        run_it(cluster, [1, 3])
     assert not cluster.fake.submissions

@@ -9,7 +9,15 @@ import pytest
 from clusterrun.sizing import plot
 from clusterrun.sizing.batches import BatchSettings, Training, plan_batches
 from clusterrun.sizing.measure import measure_settings
-from clusterrun.sizing.scaling import Measured, ScalingRow, parse_measured, scaling_notes, scaling_rows
+from clusterrun.sizing.scaling import (
+    Host,
+    Measured,
+    ScalingRow,
+    parse_measured,
+    scaling_notes,
+    scaling_rows,
+    slower_by_cores,
+)
 from clusterrun.sizing.speed import Machine
 from clusterrun.worker.tasks import configure, lm
 from clusterrun.worker.training import settings
@@ -19,7 +27,7 @@ TRAINING = Training(10_000, BatchSettings(micro_batch=4))
 
 
 def row(step: int, speed: float, wait: float = 0.0) -> dict[str, Any]:
-    return {"step": step, "tokens_per_second": speed, "step_s": 0.1, "data_wait_s": wait}
+    return {"step": step, "tokens_per_second": speed, "step_s": 0.1, "data_wait_s": wait, "cores_used": 1.0}
 
 
 def metrics(synced: float, unsynced: float, wait: float = 0.0) -> list[dict[str, Any]]:
@@ -115,5 +123,20 @@ def test_a_plot_in_the_terminal() -> None:
     assert "measured" in text and "predicted" in text and "x" in text and "GPUs" in text
 
 
-def test_a_library_that_is_missing() -> None:
-    assert plot.can_plot("plotext") and not plot.can_plot("a_library_that_is_not_installed")
+@pytest.mark.parametrize(
+    ("cores_used", "ranks", "cores", "slower"),
+    [
+        (1.0, 1, 2, 1.0),
+        (1.0, 2, 2, 1.0),
+        (1.0, 4, 2, 2.0),  # an idle machine: four ranks share two cores
+        (0.5, 1, 2, 1.0),  # three others share the cores already
+        (0.5, 4, 2, 1.75),
+        (2.0, 4, 2, 4.0),  # a rank with two threads
+        (1.0, 64, 0, 1.0),  # cores unknown
+    ],
+)
+def test_ranks_that_share_cores_take_longer_as_predicted(
+    cores_used: float, ranks: int, cores: int, slower: float
+) -> None:
+    first = run(1, 100.0)._replace(cores_used=cores_used, host=Host(1, cores))
+    assert slower_by_cores(first, Host(ranks, cores)) == pytest.approx(slower)

@@ -7,29 +7,32 @@ from pathlib import Path
 from typing import Any
 
 from clusterrun.job import JobId, JobStatus, outcome_of
-from clusterrun.records.run_record import RunRecord
+from clusterrun.records.run_record import RunRecord, SubmissionRecord
 from clusterrun.state.ladder import Ladder, load_ladder
 from clusterrun.state.reconcile import RunState
 
 
-def rung(folder: Path, number: int, ranks: int, rows: list[Any], state: str = "COMPLETED", **settings: Any) -> RunState:
+def rung(folder: Path, number: int, ranks: int, rows: list[Any], state: str = "COMPLETED", **facts: Any) -> RunState:
     run_dir = folder / str(number)
-    run_dir.mkdir()
+    attempt = run_dir / "attempts" / "t.0.0"
+    attempt.mkdir(parents=True)
+    (attempt / "training.json").write_text(json.dumps({"grad_accum_steps": 1, **facts}))
     if rows:
         text = "".join(row if isinstance(row, str) else json.dumps(row) + "\n" for row in rows)
         (run_dir / "metrics.jsonl").write_text(text)
     run = RunRecord(
         run_id=f"r{number}", run_dir=run_dir, root=folder, name="lm", what="lm", scheduler="local", cluster="local",
-        user="me", at=1, nodes=1, tasks_per_node=ranks, shared=False, sources={"set": (settings, "--set")},
+        user="me", at=1, nodes=1, tasks_per_node=ranks, shared=False, sources={},
+        submissions=(SubmissionRecord(token="t", at=1),),
     )  # fmt: skip
     status = JobStatus(id=JobId(f"L{number}"), state=state, outcome=outcome_of(state), elapsed=10)
     return RunState(run, status)
 
 
-def rows(loss: float, speed: float, per_epoch: int, last: int = 20) -> list[Any]:
-    first = {"step": 1, "loss": 7.0, "tokens_per_second": 1.0, "epoch": 1 / per_epoch}
+def rows(loss: float, speed: float, last: int = 20) -> list[Any]:
+    first = {"step": 1, "loss": 7.0, "tokens_per_second": 1.0}
     later = range(10, last + 1, 10)
-    logged = [{"step": n, "loss": loss, "tokens_per_second": speed, "epoch": n / per_epoch} for n in later]
+    logged = [{"step": n, "loss": loss, "tokens_per_second": speed} for n in later]
     return [{"step": 0, "val_loss": 7.0}, first, *logged]
 
 
@@ -39,8 +42,8 @@ def report(*states: RunState) -> Ladder:
 
 def test_same_loss_and_speed_up(tmp_path: Path) -> None:
     found = report(
-        rung(tmp_path, 1, 1, rows(6.0, 100, 50), global_batch_size=16),
-        rung(tmp_path, 2, 4, rows(6.001, 350, 50, last=100), global_batch_size=16),
+        rung(tmp_path, 1, 1, rows(6.0, 100), micro_batch_size=4, grad_accum_steps=4, steps_per_epoch=50),
+        rung(tmp_path, 2, 4, rows(6.001, 350, last=100), micro_batch_size=4, steps_per_epoch=50),
     )
     heading, *lines = found.lines()
     assert heading.split() == "RUNG JOBID RANKS NODES BATCH STEPS/EPOCH LOSS TOKENS/S SPEED-UP TIME STATE".split()
@@ -53,7 +56,7 @@ def test_same_loss_and_speed_up(tmp_path: Path) -> None:
 
 
 def test_another_loss_is_named_with_both_values(tmp_path: Path) -> None:
-    states = [rung(tmp_path, n, n, rows(loss, 1, 50), global_batch_size=16) for n, loss in ((1, 6.0), (2, 6.5))]
+    states = [rung(tmp_path, n, n, rows(loss, 1), micro_batch_size=4 // n) for n, loss in ((1, 6.0), (2, 6.5))]
     assert (
         "DIFFERENT loss at step 20: 6.5000 on 2 ranks, 6.0000 on 1, with the same global batch"
         in report(*states).lines()
@@ -61,9 +64,10 @@ def test_another_loss_is_named_with_both_values(tmp_path: Path) -> None:
 
 
 def test_steps_per_epoch_fall_as_the_global_batch_grows(tmp_path: Path) -> None:
-    states = [rung(tmp_path, n, n, rows(6.0 / n, 1, steps), micro_batch_size=4) for n, steps in ((1, 7375), (2, 3688))]
+    sizes = ((1, 7375), (2, 3688))
+    states = [rung(tmp_path, n, n, rows(6.0 / n, 1), micro_batch_size=4, steps_per_epoch=steps) for n, steps in sizes]
     assert report(*states).verdicts[0] == "steps per epoch fall as 1/N, as the global batch grows: 7375, 3688"
-    states.append(rung(tmp_path, 4, 4, rows(1.0, 1, 7375), micro_batch_size=4))
+    states.append(rung(tmp_path, 4, 4, rows(1.0, 1), micro_batch_size=4, steps_per_epoch=7375))
     assert report(*states).verdicts[0] == "WRONG steps per epoch: 7375, 3688, 7375; 1844 expected on 4 ranks"
 
 
@@ -85,6 +89,6 @@ def test_damaged_metrics_are_left_out(tmp_path: Path) -> None:
         '{"step": 10, "loss": "nan", "epoch": {}}\n',
         "{",
     ]
-    found = report(rung(tmp_path, 1, 1, bad), rung(tmp_path, 2, 2, rows(6.0, 1, 50)))
+    found = report(rung(tmp_path, 1, 1, bad), rung(tmp_path, 2, 2, rows(6.0, 1)))
     assert found.common_step is None and found.verdicts == []
     assert len(found.lines()) == 3

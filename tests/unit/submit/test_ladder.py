@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import clusterrun
 from clusterrun.errors import RequestError
 from clusterrun.job import JobId
 from clusterrun.jobspec.fields import Value
 from clusterrun.jobspec.spec import JobSpec, Script, Task, Work, build_spec
-from clusterrun.submit.ladder import _DEFAULT_BATCH, batch_sizes, find_rungs, global_batch, rung_request
+from clusterrun.submit.ladder import find_rungs, rung_request
 from clusterrun.submit.request import Request
+from clusterrun.worker.tasks import configure, lm, sft
+from clusterrun.worker.training.settings import batch_sizes
 
 
 def request(work: Work, **options: Any) -> Request:
@@ -70,10 +70,7 @@ def test_the_last_rung_is_the_job_itself_and_the_others_are_short() -> None:
         assert settings(spec)["steps"] == 20 and settings(spec)["schedule"] == "constant"
         assert settings(spec)["save_path"] == settings(spec)["checkpoint_dir"] == ""
         assert spec.directive("nodelist") == ""
-    assert settings(last) | {"lr": "1e-3", "save_path": "model", "checkpoint_dir": "c", "steps": "500"} == settings(
-        last
-    )
-    assert "schedule" not in settings(last) and last.directive("nodelist") == "n1,n2"
+    assert settings(last) == dict(task.settings) and last.directive("nodelist") == "n1,n2"
     assert [spec.job_name for spec in (first, second, last)] == ["x" * 34 + "-rung1", "x" * 34 + "-rung2", "x" * 40]
 
 
@@ -85,41 +82,28 @@ def test_a_short_rung_has_a_logged_step_and_no_more_steps_than_the_job(given: di
 @pytest.mark.parametrize(
     ("task", "given", "sizes"),
     [
-        ("lm", {}, (16, 4, 0)),
-        ("sft", {}, (8, 2, 0)),
-        ("lm", {"global_batch_size": "64"}, (64, 16, 0)),
-        ("lm", {"global_batch_size": 64, "micro_batch_size": 2}, (64, 2, 0)),
-        ("lm", {"global_batch_size": 64, "grad_accum_steps": 4}, (64, 4, 0)),
+        (lm, [], (16, 4)),
+        (sft, [], (8, 2)),
+        (lm, ["global_batch_size=64"], (64, 16)),
+        (lm, ["global_batch_size=64", "micro_batch_size=2"], (64, 2)),
+        (lm, ["global_batch_size=64", "grad_accum_steps=4"], (64, 4)),
     ],
 )
-def test_every_rung_has_the_same_global_and_micro_batch(task: str, given: dict[str, Any], sizes: Any) -> None:
-    made = rungs(Task(task, tuple(given.items())), nodes=2, gpus_per_node=2)
-    for spec in made:
-        found = settings(spec)
-        assert (found["global_batch_size"], found["micro_batch_size"], found["grad_accum_steps"]) == sizes
-        assert global_batch(found, spec.world_size) == sizes[0]
-        assert sizes[0] % (sizes[1] * spec.world_size) == 0, "accumulation makes up the rest"
+def test_every_rung_has_the_same_global_and_micro_batch(task: Any, given: list[str], sizes: tuple[int, int]) -> None:
+    for ranks, ladder in ((1, 4), (2, 4), (4, 0)):
+        found = batch_sizes(configure(task.Config, [*given, f"ladder={ladder}"]), ranks)
+        assert (found.global_batch_size, found.micro_batch_size) == sizes, "accumulation makes up the rest"
 
 
 def test_sizes_per_rank_alone_let_the_global_batch_grow_as_in_the_guides() -> None:
     made = rungs(Task("lm", (("micro_batch_size", 4),)), nodes=2, gpus_per_node=2)
-    assert [global_batch(settings(spec), spec.world_size) for spec in made] == [4, 8, 16]
+    configs = [configure(lm.Config, [f"{key}={value}" for key, value in settings(spec).items()]) for spec in made]
+    found = [batch_sizes(one, spec.world_size) for one, spec in zip(configs, made, strict=True)]
+    assert [one.global_batch_size for one in found] == [4, 8, 16]
 
 
 def test_what_cannot_be_a_ladder_is_refused() -> None:
     with pytest.raises(RequestError, match="the job has one process"):
         rungs(Task("lm"), gpus_per_node=1)
-    with pytest.raises(RequestError, match="global_batch_size=6 does not divide over 4 ranks") as caught:
-        batch_sizes("lm", {"global_batch_size": 6}, 4)
-    assert "--set global_batch_size=8" in caught.value.hint
     with pytest.raises(RequestError, match="--accelerate-config cannot be combined"):
         rungs(Script("/p/t.py"), gpus_per_node=2, launcher="accelerate", accelerate_config="/p/c.yaml")
-
-
-def test_the_default_batches_are_those_of_the_worker() -> None:
-    folder = Path(clusterrun.__file__).parent / "worker"
-    found = {}
-    for path in [*(folder / "tasks").glob("*.py"), folder / "training" / "settings.py"]:
-        for match in re.finditer(r"default_global_batch: ClassVar\[int\] = (\d+)", path.read_text()):
-            found[path.stem] = int(match[1])
-    assert found == {"settings": 16, **_DEFAULT_BATCH}

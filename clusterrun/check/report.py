@@ -1,0 +1,64 @@
+"""The report of a check, which rank 0 wrote as ``check.json`` (``worker/checks/report.py``)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from clusterrun.records import run_record
+from clusterrun.records.run_record import RunRecord
+
+OK, DIFFERS, UNKNOWN = "ok", "differs", "unknown"
+COLUMNS = ("node", "GPUs", "TFLOP/s", "memory", "disk", "clock", "in node", "between nodes")
+
+
+class Finding(NamedTuple):
+    """The result of one check: ``status`` is ok, broken, differs or unknown, ``action`` what to do, ``where`` nodes."""
+
+    status: str
+    check: str
+    text: str
+    action: str = ""
+    where: tuple[str, ...] = ()
+
+
+def load_report(run: RunRecord) -> dict[str, Any] | None:
+    """Return the report of a run's newest attempt, None if there is none."""
+    folders = run_record.attempts(run)
+    return run_record.read_json(folders[-1] / "check.json") if folders else None
+
+
+def rows(report: Mapping[str, Any]) -> list[list[str]]:
+    """Return the cells of ``COLUMNS`` for each node."""
+    gpus = report["gpus_per_node"]
+    return [
+        [
+            str(node["node"]),
+            f"{_format('{}', node['gpus']) or '?'} of {gpus}" if gpus else "-",
+            _format("{:.3g}", node["tflops"]),
+            _format("{:.0f} GiB", node["memory_gib"]),
+            _format("{:.0f} GiB", node["disk_gib"]),
+            _format("{:+.2f} s", node["clock_offset_s"]),
+            format_rate(node["busbw_in_node"]),
+            format_rate(node["busbw_between_nodes"]),
+        ]
+        for node in report["nodes"]
+    ]
+
+
+def overall(report: Mapping[str, Any]) -> str:
+    """Return the all-reduces over all ranks in one line; empty if there are none."""
+    sizes = [link for link in report["links"] if link["kind"] == "all" and link["busbw"]]
+    parts = [f"{link['size'] // 1024:,} KiB at {format_rate(link['busbw'])}" for link in sizes]
+    return f"all-reduce over {report['ranks']} ranks ({report['backend']}): {', '.join(parts)}" if parts else ""
+
+
+def format_rate(bytes_per_s: float | None) -> str:
+    """Return a bandwidth in decimal units, as makers of networks print it."""
+    if bytes_per_s is None:
+        return ""
+    return f"{bytes_per_s / 1e9:.1f} GB/s" if bytes_per_s >= 1e9 else f"{bytes_per_s / 1e6:.3g} MB/s"
+
+
+def _format(form: str, value: float | None) -> str:
+    return "" if value is None else form.format(value)

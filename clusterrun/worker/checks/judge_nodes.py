@@ -1,0 +1,154 @@
+"""Judge the nodes: each rule compares one thing with what is needed, or with the other nodes. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from statistics import median
+
+from .findings import BROKEN, DIFFERS, SEE_LOG, UNKNOWN, Doc, Finding, Tries, find_slow, group_by_value, join_names
+from .names import is_loopback
+
+STAGES = ("node", "join", "names", "clock", "gemm", "links")
+LEAST_FREE_GIB = 1.0
+LEAST_MEMORY_SHARE = 0.25  # of the median of all nodes
+LEAST_FILES = 1024
+SLOWEST_WRITE_S = 10.0  # of 1 MiB, synced
+LARGEST_OFFSET_S = 2.0  # the clocks are read at about the same time
+USED_GPU_GIB = 2.0  # a rank of the check itself uses less
+#: Below these shares of the median a rate is slow: cores of a CPU are often shared, GPUs are not.
+SHARE = {"cpu": 0.4, "gpu": 0.8}
+
+
+def judge_nodes(docs: Sequence[Doc], nodes: Sequence[str], gpus: int) -> list[Finding]:
+    """Return what is wrong or unknown. `nodes` has the node of each rank of the run, `gpus` are those of a node."""
+    leaders = [doc for doc in docs if doc["local_rank"] == 0 and "folders" in doc]
+    return [
+        *_missing(docs, nodes),
+        *(one for doc in docs for one in _gpu(doc)),
+        *_devices(docs, leaders, gpus),
+        *_gemm(docs),
+        *(one for leader in leaders for one in _node(leader, leaders)),
+        *_names(leaders),
+        *_versions(leaders),
+    ]
+
+
+def _missing(docs: Sequence[Doc], nodes: Sequence[str]) -> Iterator[Finding]:
+    """Yield findings for ranks that did not come, that failed in a stage, or that stopped in one."""
+    came = {doc["rank"] for doc in docs}
+    absent = group_by_value({rank: node for rank, node in enumerate(nodes) if rank not in came})
+    for node, ranks in absent.items():
+        text = f"no result from rank{'s' if len(ranks) > 1 else ''} {join_names(ranks)} on {node}"
+        yield Finding(BROKEN, "ranks", text, "it did not start, hangs, or does not reach the first node", (node,))
+    for stage in STAGES:
+        failed = {doc["node"]: doc["errors"][stage] for doc in docs if stage in doc["errors"]}
+        for error, where in group_by_value(failed).items():
+            text = f"{join_names(where)}: could not measure {stage}: {error}"
+            yield Finding(BROKEN, stage, text, SEE_LOG, tuple(where))
+    stuck = {doc["node"]: doc["stage"] for doc in docs if doc["stage"] != "done" and not doc["errors"]}
+    for stage, where in group_by_value(stuck).items():
+        yield Finding(BROKEN, "ranks", f"{join_names(where)}: stopped while measuring {stage}", SEE_LOG, tuple(where))
+
+
+def _gpu(doc: Doc) -> Iterator[Finding]:
+    gpu, replace = doc.get("gpu", {}), "drain the node and have the GPU replaced"
+    used = gpu.get("total_gib", 0.0) - gpu.get("free_gib", 0.0)
+    for bad, status, problem, action in (
+        ("error" in gpu, BROKEN, f"cannot be opened: {gpu.get('error')}", "run nvidia-smi there, and drain the node"),
+        (gpu.get("ecc_errors"), BROKEN, f"{gpu.get('ecc_errors')} uncorrected ECC errors", replace),
+        (gpu.get("remap_failed"), BROKEN, "memory rows could not be remapped", replace),
+        (gpu.get("slowed_down"), DIFFERS, "the hardware slows it down (heat or power)", "check cooling and power"),
+        (used > USED_GPU_GIB, DIFFERS, f"{used:.1f} GiB are in use by another process", "end it; see nvidia-smi"),
+    ):
+        if bad:
+            yield Finding(status, "devices", f"{doc['node']}, GPU {doc['device']}: {problem}", action, (doc["node"],))
+
+
+def _devices(docs: Sequence[Doc], leaders: Sequence[Doc], gpus: int) -> Iterator[Finding]:
+    for leader in leaders if gpus else ():
+        node, count = leader["node"], count_devices(leader, docs)
+        if count is not None and count < gpus:
+            granted = f" (CUDA_VISIBLE_DEVICES={','.join(leader['granted'])})" if leader["granted"] else ""
+            action = f"run nvidia-smi there; drain the node, or use --exclude {node}"
+            yield Finding(BROKEN, "devices", f"{node} has {count} of {gpus} GPUs{granted}", action, (node,))
+    if gpus and (without := [leader["node"] for leader in leaders if not leader["cuda"]]):
+        text = f"torch on {join_names(without)} has no CUDA, so the GPUs were not measured"
+        yield Finding(UNKNOWN, "devices", text, "install a torch with CUDA, or use --gpus-per-node 0")
+
+
+def count_devices(leader: Doc, docs: Sequence[Doc]) -> int | None:
+    """Return the GPUs of a node: those that torch sees or, for a torch without CUDA, those that Slurm granted."""
+    if not leader.get("cuda"):
+        return None if leader.get("granted") is None else len(leader["granted"])
+    own = {doc["gpu"].get("uuid") or doc["rank"] for doc in docs if doc["node"] == leader["node"] and "gpu" in doc}
+    return max(1, len(own)) if leader["visible"] == 1 else int(leader["visible"])  # a site may show each task its own
+
+
+def _gemm(docs: Sequence[Doc]) -> Iterator[Finding]:
+    for kind, share in SHARE.items():
+        alike = [doc for doc in docs if "gemm" in doc and (doc["device"] is not None) == (kind == "gpu")]
+        rates = {(doc["node"], doc["rank"]): Tries(doc["gemm"]["best"], doc["gemm"]["worst"]) for doc in alike}
+        for (node, rank), middle in find_slow(rates, share).items():
+            text = f"rank {rank} on {node}: {rates[node, rank].best:.3g} TFLOP/s; median of the others {middle:.3g}"
+            yield Finding(DIFFERS, "gemm", text, "look for other processes, heat and power limits there", (node,))
+    for node in dict.fromkeys(doc["node"] for doc in docs if "gemm" in doc and not doc["gemm"]["correct"]):
+        yield Finding(BROKEN, "gemm", f"{node}: wrong result of a matrix product", "drain the node", (node,))
+
+
+def _node(leader: Doc, leaders: Sequence[Doc]) -> Iterator[Finding]:
+    """Yield what is wrong with memory, clock, open files and folders of one node."""
+    node, memory, first = leader["node"], leader["memory_gib"], leaders[0]
+    middle = median(other["memory_gib"] for other in leaders)
+    offset = leader["clock"] - first["clock"] if leader.get("clock") and first.get("clock") else 0.0
+    problems = [
+        (memory < max(LEAST_FREE_GIB, LEAST_MEMORY_SHARE * middle), DIFFERS, "memory",
+         f"{node} has {memory:.1f} GiB of free memory; median {middle:.1f}", "look for leftover processes there"),
+        (abs(offset) > LARGEST_OFFSET_S, DIFFERS, "clock",
+         f"the clock of {node} is {offset:+.1f} s from that of {first['node']}", "start chronyd or ntpd there"),
+        (0 <= leader["nofile"] < LEAST_FILES, DIFFERS, "open files",
+         f"{node}: less than {LEAST_FILES} open files are allowed",
+         "add --setup 'ulimit -n 65536', or raise LimitNOFILE of slurmd"),
+    ]  # fmt: skip
+    for state in leader["folders"].values():
+        where, free, seconds = f"{node}, {state['path']}", state.get("free_gib", 0.0), state.get("write_s", 0.0)
+        status, problem = BROKEN, f"cannot write to it: {state.get('error')}"
+        if "error" not in state:
+            slow = seconds > SLOWEST_WRITE_S
+            status, problem = DIFFERS, f"writing 1 MiB took {seconds:.0f} s" if slow else f"{free:.2f} GiB are free"
+        bad = "error" in state or seconds > SLOWEST_WRITE_S or free < LEAST_FREE_GIB
+        problems.append((bad, status, "disk", f"{where}: {problem}", "check mount, quota and free space"))
+    yield from (Finding(status, check, text, action, (node,)) for bad, status, check, text, action in problems if bad)
+
+
+def _names(leaders: Sequence[Doc]) -> Iterator[Finding]:
+    """Compare what each node resolves with the addresses that the nodes have."""
+    # on the local scheduler all nodes have one name
+    own = {leader["name"]: (leader["node"], leader["addresses"]) for leader in leaders if "name" in leader}
+    wrong: dict[tuple[str, str], list[str]] = {}  # (name, answer) -> nodes that got it
+    right = 0
+    for leader in leaders:
+        for name, answer in leader.get("resolved", {}).items():
+            _, addresses = own.get(name, ("", []))
+            got = answer if isinstance(answer, list) else []  # else the error
+            itself = name == leader["name"] and got and all(is_loopback(address) for address in got)
+            if not addresses or itself or set(addresses) & set(got):
+                right += bool(addresses)
+            else:
+                wrong.setdefault((name, " ".join(got)), []).append(leader["node"])
+    if wrong and not right and not any(answer for _, answer in wrong):
+        yield Finding(UNKNOWN, "names", "the names of nodes do not resolve; Slurm's addresses are used")
+        return
+    for (name, answer), nodes in wrong.items():
+        node, addresses = own[name]
+        to = f"resolves to {answer}" if answer else "does not resolve"
+        text = f"{name} {to} on {join_names(nodes)}; its address is {' '.join(addresses[:2])}"
+        yield Finding(DIFFERS, "names", text, f"correct {name} in /etc/hosts or DNS", (node,))
+
+
+def _versions(leaders: Sequence[Doc]) -> Iterator[Finding]:
+    for name in leaders[0]["versions"] if leaders else ():
+        groups = group_by_value({leader["node"]: leader["versions"][name] for leader in leaders})
+        if len(groups) > 1:
+            odd = tuple(node for nodes in list(groups.values())[1:] for node in nodes)
+            text = "; ".join(f"{value or 'none'} on {join_names(nodes)}" for value, nodes in groups.items())
+            yield Finding(DIFFERS, f"{name} version", text, "use the same Python and driver on all nodes", odd)
