@@ -21,9 +21,10 @@ pytest_plugins = ["lab.fixtures"]
 # machine is slow.
 hypothesis.settings.register_profile("work", deadline=None)
 hypothesis.settings.register_profile("ci", derandomize=True, print_blob=True, deadline=None)
-# `make check` tries a quarter of the examples, new ones each time; a test that wants more says how many times as many.
-hypothesis.settings.register_profile("check", deadline=None, max_examples=25)
-hypothesis.settings.load_profile("ci" if os.environ.get("CI") == "true" else "work")
+usual = "ci" if os.environ.get("CI") == "true" else "work"
+hypothesis.settings.load_profile(usual)
+# `make check` tries a quarter of the examples; a test that wants more says how many times as many.
+hypothesis.settings.register_profile("check", hypothesis.settings.get_profile(usual), max_examples=25)
 
 # A script's background commands ignore Ctrl-C, and so would every program that a test means to interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
