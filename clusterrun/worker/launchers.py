@@ -30,7 +30,7 @@ from . import distenv, end_records
 from .distenv import DistEnv, RunEnv
 from .errors import WorkerError
 from .launched import OUTPUTS, RANKS, find_free_port
-from .local_launcher import Labeler, write_all
+from .local_launcher import Labeler, children, write_all
 
 LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "none")
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
@@ -236,17 +236,6 @@ def forward_signals(finish: Finish, attempt: Path | None) -> Callable[[int, Any]
         register(signum, forward)
     signal.signal = keep  # type: ignore[assignment]
     return register
-
-
-def children() -> list[int]:
-    """Return the process ids of this process's children."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError, ValueError):
-            fields = path.read_text(errors="replace").rpartition(")")[2].split()
-            if int(fields[1]) == os.getpid():
-                found.append(int(path.parent.name))
-    return found
 
 
 def wait_for(pids: Sequence[int]) -> int:
