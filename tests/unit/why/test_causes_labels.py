@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 
 from clusterrun.why.causes import EndFacts, Line, first_cause
-from clusterrun.why.causes.model import RankFailure
+from clusterrun.why.causes.model import RankEnd, RankFailure
 from clusterrun.why.causes.tracebacks import SUMMARY, find_tracebacks, split_rank
 
 WAITED = "[Rank {local}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum={seq}, OpType=ALLREDUCE, Timeout(ms)=600000) ran for 600045 milliseconds"
@@ -161,4 +161,11 @@ def test_a_command_that_started_torchrun_has_its_rank_named() -> None:
     log = [line._replace(rank=1) for line in lines(summary)]  # the label of the second node
     failure = RankFailure(rank=1, error="launch.sh exited with 1", status=1)
     cause = first_cause([log], EndFacts(state="FAILED", exit_status=1, world_size=2, failure=failure))
+    assert (cause.kind, cause.rank) == ("killed", 3)
+
+
+def test_a_killed_rank_that_its_launcher_does_not_name_is_the_one_without_an_end_record() -> None:
+    log = lines("[ERROR] [launch.py:259:sigkill_handler] ['python', 'train.py'] exits with return code = -9")
+    ends = tuple(RankEnd(rank=rank, status=1) for rank in range(3))
+    cause = first_cause([log], EndFacts(state="FAILED", exit_status=1, world_size=4, ends=ends))
     assert (cause.kind, cause.rank) == ("killed", 3)
