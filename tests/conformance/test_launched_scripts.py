@@ -27,7 +27,7 @@ LOSS = {
     "takes_local_rank.py": 0.198872,
     "with_accelerate.py": 0.198872,
     "with_trainer.py": 0.450743,
-    "with_deepspeed.py": 0.198872,
+    "with_deepspeed.py": 0.834627,
     "around_torchrun.sh": 0.198872,
 }
 OTHER = ("torchrun", "accelerate", "deepspeed")
