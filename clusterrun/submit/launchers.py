@@ -242,7 +242,7 @@ def _apply_slurm(launch: Launch, one: Typed, source: str) -> None:
     kind, name, value = one.option.kind, one.option.name, one.value
     match kind:
         case "mpi-env" | "export":  # NAME alone exports the shell's value, as sbatch does by itself
-            launch.own += [one.spelled] if value.startswith("NONE") else []
+            launch.own += [one.spelled] if kind == "export" and value.startswith("NONE") else []
             parts = value.split(",") if kind == "export" else [value]
             launch.env |= {part.partition("=")[0]: part.partition("=")[2] for part in parts if "=" in part}
         case "field":
