@@ -109,7 +109,7 @@ def test_a_rank_ended_by_kill_9_is_named(site: Site, script: str, launcher: str)
     os.kill(pids[3], signal.SIGKILL)
     site.wait_state(job, "FAILED", timeout=LIMIT)
     why = site.cli("why", job.id, status=None).stdout
-    assert "rank 3" in why and ("SIGKILL" in why or "killed" in why), why
+    assert re.search(r"\b(rank|task) 3\b", why) and ("SIGKILL" in why or "killed" in why), why  # srun names the task
 
 
 @pytest.mark.faults
