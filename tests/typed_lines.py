@@ -48,7 +48,6 @@ FILES = {
     "dynamo.yaml": ACCELERATE_YAML + "dynamo_config:\n  dynamo_backend: INDUCTOR\n  mode: max-autotune\n",
     "cpu.yaml": ACCELERATE_YAML.replace("MULTI_GPU", "MULTI_CPU").replace("use_cpu: false", "use_cpu: true"),
     "text.yaml": "a: [",
-    "unknown.yaml": ACCELERATE_YAML + "speed: fast\n",
     "launch_multigpu.sh": "#!/bin/bash\nexport NCCL_DEBUG=INFO\n"
     "torchrun --nproc_per_node=4 --master_port=29500 sft_multigpu_training.py\n",
     "launch_training.sh": '#!/bin/bash\nset -e\n# torchrun in a comment\nNUM_GPUS=${1:-2}\nDATA="${2:-shakespeare}"\n'

@@ -10,16 +10,11 @@ from typing import Any
 
 from clusterrun.config.files import is_file
 from clusterrun.errors import CommandError, RequestError
+from clusterrun.jobspec.spec import JobSpec
 from clusterrun.submit.launcher_options import Option, Table, Typed
 from clusterrun.system import shell
 
 _PROBE = "import json, sys, yaml; print(json.dumps(yaml.safe_load(open(sys.argv[1])), default=str))"
-
-#: Keys that the launcher itself reads, or that have no effect on the ranks of a GPU or CPU job.
-_WITHOUT_EFFECT = ("compute_environment", "distributed_type", "tpu_name", "tpu_zone", "tpu_use_cluster", "tpu_vm",
-                   "tpu_env", "command_file", "commands", "fp16")  # fmt: skip
-_SETTINGS = ("dynamo_config", "fp8_config", "deepspeed_config", "fsdp_config", "parallelism_config",
-             "megatron_lm_config", "mpirun_config")  # fmt: skip
 
 
 def defaults(
@@ -38,8 +33,6 @@ def defaults(
     source = given or str(path)
     data = load(path, source, python, environ)
     kind = str(data.get("distributed_type", "")).upper()
-    if str(data.get("compute_environment", "LOCAL_MACHINE")) != "LOCAL_MACHINE":
-        raise RequestError(f"{source}: compute_environment {data['compute_environment']} is not supported")
     if kind not in ("", "NO") and not kind.startswith("MULTI_") and "multi-gpu" not in names:
         refused = Option(f"distributed_type {kind} in {source}", "accelerate", "", 0)
         return [Typed(refused, refused.name), *_options(data, table, source, names)], source
@@ -48,10 +41,22 @@ def defaults(
     return list(_options(data, table, source, names)), source
 
 
+def check_shape(spec: JobSpec, environ: Mapping[str, str]) -> None:
+    """Raise RequestError if the file of --accelerate-config is unreadable, or of other nodes and ranks than the job."""
+    path = Path(spec.accelerate_config)
+    config = load(path, f"--accelerate-config: {path}", spec.python, environ)
+    for name, number in (("num_machines", spec.nodes), ("num_processes", spec.world_size)):
+        if config.get(name, number) != number:
+            raise RequestError(
+                f"--accelerate-config: {path}: {name}: {config[name]}, but the job has {name}: {number}",
+                hint=f"write {name}: {number} there, or change --nodes and --gpus-per-node",
+            )
+
+
 def load(path: Path, source: str, python: str, environ: Mapping[str, str]) -> dict[str, Any]:
     """Return the content of a configuration. The job's Python parses it: accelerate brings a YAML parser."""
     if not is_file(path):
-        raise RequestError(f"no such file: {source} (--config_file of accelerate launch)")
+        raise RequestError(f"no such file: {source}", hint="write one with: accelerate config --config_file FILE")
     clean, _ = shell.scrub(environ)
     try:
         text = shell.check_output([python, "-c", _PROBE, os.path.abspath(path)], env=clean, cwd=Path("/"))  # noqa: PTH100
@@ -61,21 +66,17 @@ def load(path: Path, source: str, python: str, environ: Mapping[str, str]) -> di
         raise RequestError(f"{source} cannot be parsed by {python}", detail="\n".join(detail[-3:])) from error
     if not isinstance(data, dict):
         raise RequestError(f"{source}: not an accelerate configuration")
+    if str(data.get("compute_environment", "LOCAL_MACHINE")) != "LOCAL_MACHINE":
+        raise RequestError(f"{source}: compute_environment {data['compute_environment']} is not supported")
     return data
 
 
 def _options(data: Mapping[str, Any], table: Table, source: str, names: set[str]) -> Iterator[Typed]:
-    if data.get("fp16") is True:  # the format before mixed_precision
-        data = {"mixed_precision": "fp16", **data}
     dynamo = data.get("dynamo_config") or {}
     flat = {key if key.startswith("dynamo_") else f"dynamo_{key}": value for key, value in dict(dynamo).items()}
     for key, value in {**data, **flat}.items():
         option = table.options.get(key.replace("_", "-"))
-        if key in (*_WITHOUT_EFFECT, *_SETTINGS) or value in (None, "", []) or (option and option.name in names):
-            continue
-        if option is None:
-            raise RequestError(f"{source}: accelerate has no setting {key}", hint="remove the line")
-        if option.kind == "own":
+        if option is None or option.kind == "own" or option.name in names or value in (None, "", []):
             continue
         text = "no" if key == "mixed_precision" and value is False else str(value)  # YAML 1.1 reads no as False
         if option.values or value is True:

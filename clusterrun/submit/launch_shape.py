@@ -8,18 +8,10 @@ from typing import Any
 
 from clusterrun.errors import RequestError
 from clusterrun.jobspec.fields import FIELDS, Value, gres_gpus
-from clusterrun.submit.launcher_options import parse_options
-from clusterrun.submit.launchers import LAUNCHERS, Launch, launcher_of
+from clusterrun.submit.launchers import Launch
 
 Values = Mapping[str, Value]
 _ONE = Value(1, "default")
-#: Options that differ on each node, and the variable that --launcher none has for each of them.
-_OF_NODE = {
-    **dict.fromkeys(("node-rank", "machine-rank"), "$NODE_RANK"),
-    **dict.fromkeys(("master-addr", "main-process-ip", "main-address"), "$MASTER_ADDR"),
-    **dict.fromkeys(("master-port", "main-process-port", "main-port"), "$MASTER_PORT"),
-    "rdzv-endpoint": "$MASTER_ADDR:$MASTER_PORT",
-}
 
 
 def job_options(launch: Launch, given: Values, below: Values) -> dict[str, Value]:
@@ -31,7 +23,7 @@ def job_options(launch: Launch, given: Values, below: Values) -> dict[str, Value
     count = (nodes or given.get("nodes") or below.get("nodes") or _ONE).value
     if nodes is not None and (launch.nodes or nodes.value != given.get("nodes", below.get("nodes", _ONE)).value):
         options["nodes"] = nodes
-    gpus = launch.cpu or _slurm_gpus(launch, count, ranks)
+    gpus = _slurm_gpus(launch, count, ranks)
     if gpus is None and launch.title in ("srun", "python") and not (typed_gpus or profile_gpus):
         gpus = Value(0, f"--gres: {launch.title} without GPUs")
     if gpus is not None and "gres" not in options:
@@ -44,29 +36,25 @@ def job_options(launch: Launch, given: Values, below: Values) -> dict[str, Value
             devices = options["gpus-per-node"] = ranks
         if devices is None or devices.value != ranks.value or "tasks-per-node" in below:
             options["tasks-per-node"] = ranks
-    _set_shape_env(launch, options, count, devices, ranks or typed_ranks or devices)
+    if env := launch.env | _shape_env(launch, count, devices, ranks or typed_ranks or devices):
+        options["env"] = Value(env, f"--env of {launch.title}")
     for name, value in options.items():
         typed = given.get(name, value)
         if name == "env":
-            if any(typed.value.get(key, text) != text for key, text in value.value.items()):
+            if any(typed.value.get(key, text) != text for key, text in env.items()):
                 raise _conflict(typed, value)
         elif typed.value != value.value and name not in ("sbatch-arg", "setup"):
             raise _conflict(typed, value)
     return options
 
 
-def _set_shape_env(
-    launch: Launch, options: dict[str, Value], nodes: int, devices: Value | None, ranks: Value | None
-) -> None:
-    """Add the variables in which fabric passes the shape, and accelerate the CPU."""
-    before = options.get("env", Value({}, f"--env of {launch.title}"))
-    env = dict(before.value)
+def _shape_env(launch: Launch, nodes: int, devices: Value | None, ranks: Value | None) -> dict[str, str]:
+    """Return the variables in which fabric passes the shape, and accelerate the CPU."""
     if launch.title.endswith("fabric run"):
-        env |= {"LT_NUM_NODES": str(nodes)} | ({"LT_DEVICES": str(ranks.value or 1)} if ranks else {})
-    if launch.title.endswith("accelerate launch") and devices and not devices.value:
-        env.setdefault("ACCELERATE_USE_CPU", "true")  # without it, each process trains alone
-    if env:
-        options["env"] = Value(env, before.source)
+        return {"LT_NUM_NODES": str(nodes)} | ({"LT_DEVICES": str(ranks.value or 1)} if ranks else {})
+    # without it, each process trains alone
+    cpu = launch.title.endswith("accelerate launch") and devices is not None and not devices.value
+    return {"ACCELERATE_USE_CPU": "true"} if cpu else {}
 
 
 def gpus_of(values: Values) -> Value | None:
@@ -99,49 +87,16 @@ def format_options(options: Values, quote: Callable[[str], str] = shlex.quote) -
 
 def refused_line(launch: Launch, options: Values, given: Values) -> str:
     """Return the line that runs a launch which cannot be translated; ``options`` are all, ``given`` the typed ones."""
-    instead = {name: Value(value, "") for name, value in launch.instead.items()}
-    if launch.instead.get("launcher") in (None, "torchrun"):
-        return launch.folder + format_line({**options, **instead}, launch.program)
-    kept = {name: value for name, value in options.items() if name not in ("tasks-per-node", "env")}
-    env = {**(given["env"].value if "env" in given else {}), **launch.variables}
-    line = format_line({**kept, **({"env": Value(env, "")} if env else {}), **instead}, launch.program)
-    if launch.instead["launcher"] != "none":
-        return line
-    # the launcher itself runs, once on each node
-    before = line[: len(line) - len(shlex.join(launch.program))]
-    node_line = _node_line(launch)
-    if options.get("nodes", _ONE).value == 1 or node_line == launch.line:
-        return before + shlex.join(launch.line)
-    words = (word if word in _OF_NODE.values() else shlex.quote(word) for word in node_line)
-    return f"{before}bash -c {shlex.quote(' '.join(words))}"
-
-
-def _node_line(launch: Launch) -> list[str]:
-    """Return a launcher's line for every node: options that differ on each node, typed or not, become variables."""
-    named, line = launcher_of(launch.line), launch.line
-    if named is None:
-        return line
-    title, words = named
-    table = LAUNCHERS[title][0]
-    typed = {one.option.name: one for one in parse_options(title, table, words)[0]}
-    wanted = ["rdzv-endpoint"] if "rdzv-endpoint" in typed else [name for name in _OF_NODE if name in table.options]
-    if title == "deepspeed" and "node-rank" not in typed:  # it starts the other nodes itself
-        wanted = []
-    wanted = [name for name in wanted if name != "rdzv-endpoint" or name in typed]
-    result, drop = list(line), [typed[name] for name in _OF_NODE if name in typed and wanted]
-    for one in drop:
-        at = next(i for i, word in enumerate(result) if word.partition("=")[0] == one.spelled)
-        del result[at : at + (1 if "=" in result[at] else 2)]
-    start = len(line) - len(words)
-    join = "_" if title in ("accelerate launch", "deepspeed") else "-"
-    result[start:start] = [part for name in wanted for part in ("--" + name.replace("-", join), _OF_NODE[name])]
-    if (
-        title == "accelerate launch"
-        and "DEEPSPEED" in launch.refusal.upper()
-        and not any("multinode" in word for word in line)
-    ):
-        result[start:start] = ["--deepspeed_multinode_launcher", "standard"]  # its default starts all nodes from each
-    return result
+    launcher = launch.instead.get("launcher")
+    kept = {**options, **{name: Value(value, "") for name, value in launch.instead.items()}}
+    if launcher in ("accelerate", "none"):  # it sets its own variables, and starts the ranks
+        env = {**(given["env"].value if "env" in given else {}), **launch.typed}
+        kept = {name: value for name, value in kept.items() if name not in ("tasks-per-node", "env")}
+        kept |= {"env": Value(env, "")} if env else {}
+    line = format_line(kept, launch.line if launcher == "none" else launch.program)
+    if launcher == "none" and options.get("nodes", _ONE).value != 1:
+        line += "   (on several nodes, with $NODE_RANK, $MASTER_ADDR and $MASTER_PORT in a script: docs/launchers.md)"
+    return line
 
 
 def _shape(launch: Launch, given: Values, devices: Value | None) -> tuple[Value | None, Value | None]:
@@ -171,7 +126,7 @@ def _divided(total: Value, by: Value) -> Value:
 
 
 def _slurm_gpus(launch: Launch, nodes: int, ranks: Value | None) -> Value | None:
-    """Return the GPUs per node that Slurm's options ask for, or None. Raises RequestError if they do not divide."""
+    """Return the GPUs per node that a line asks for, or None. Raises RequestError if they do not divide."""
     if "gpus-per-node" in launch.gpus:
         return launch.gpus["gpus-per-node"]
     if total := launch.gpus.get("gpus"):

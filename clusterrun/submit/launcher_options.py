@@ -8,7 +8,7 @@ to the name. ``|`` separates alternative names. The kinds:
 nodes, ranks, total   the shape: nodes, ranks per node, ranks of the job
 own                   clusterrun has its own: dropped, and named in the notice
 env NAME              the launcher passes it to the script in this variable
-field NAME            an option of clusterrun
+field                 an option of clusterrun with the same name
 sbatch                an option of sbatch that clusterrun passes on
 output, torchrun, accelerate, none    cannot be translated; the last three name the ``--launcher`` that can do it
 others                handled by name in ``launchers.py``
@@ -37,12 +37,11 @@ class Option:
 class Table:
     """The options of one launcher, and how it parses them.
 
-    ``prefixes``: a unique beginning of a name is enough. ``single_dash``: long names may follow one hyphen.
-    ``anywhere``: options are recognised after the script too, unknown ones belong to the script.
+    ``single_dash``: long names may follow one hyphen. ``anywhere``: options are recognised after the script too,
+    unknown ones belong to the script. Beginnings of names and several letters in one word (``-lu``) are unknown.
     """
 
     options: Mapping[str, Option]
-    prefixes: bool = True
     single_dash: bool = False
     anywhere: bool = False
 
@@ -66,8 +65,8 @@ def parse_options(launcher: str, table: Table, words: Sequence[str]) -> tuple[li
             program += rest
         elif not word.startswith("-") or word == "-":
             program += [word] if table.anywhere else [word, *rest]
-        elif found := _options_of(table, word, rest):
-            typed += found
+        elif found := _option_of(table, word, rest):
+            typed.append(found)
         elif table.anywhere and program:
             program.append(word)
         else:
@@ -78,43 +77,24 @@ def parse_options(launcher: str, table: Table, words: Sequence[str]) -> tuple[li
     return typed, program
 
 
-def _options_of(table: Table, word: str, rest: Iterator[str]) -> list[Typed]:
-    """Return the option of a word, or the several of a cluster of single letters; nothing if one is unknown."""
+def _option_of(table: Table, word: str, rest: Iterator[str]) -> Typed | None:
+    """Return the option of a word, with its value from ``rest``; None if it is unknown."""
     spelled, equals, value = word.partition("=")
-    long = _long(table, spelled) if word.startswith("--") or table.single_dash else None
-    if long is not None:
-        return [Typed(long, spelled, _value(long, spelled, value if equals else None, rest))]
-    found: list[Typed] = []
-    letters = "" if word.startswith("--") else word[1:]
-    while letters:
-        name = f"-{letters[0]}"
-        short = table.options.get(letters[0])
-        if short is None:
-            return []
-        joined, letters = (letters[1:], "") if short.values else ("", letters[1:])
-        found.append(Typed(short, name, _value(short, name, joined.removeprefix("=") or None, rest)))
-    return found
-
-
-def _long(table: Table, spelled: str) -> Option | None:
+    joined = value if equals else None
     name = spelled.lstrip("-").replace("_", "-")
-    if name in table.options and (len(name) > 1 or table.single_dash):
-        return table.options[name]
-    family = next((o for key, o in table.options.items() if key.endswith("*") and name.startswith(key[:-1])), None)
-    if family is not None or not table.prefixes:
-        return family
-    found = {o.name: o for key, o in table.options.items() if len(name) > 1 and key.startswith(name)}
-    return next(iter(found.values())) if len(found) == 1 else None
-
-
-def _value(option: Option, spelled: str, joined: str | None, rest: Iterator[str]) -> str:
-    if option.values <= 0:
-        return joined or ""
+    option = table.options.get(name) if table.single_dash or (word.startswith("--") and len(name) > 1) else None
+    if option is None and word.startswith("--"):
+        families = (o for key, o in table.options.items() if key.endswith("*") and name.startswith(key[:-1]))
+        option = next(families, None)
+    elif option is None and (option := table.options.get(word[1])) is not None:
+        spelled, joined = word[:2], word[2:].removeprefix("=") or None
+    if option is None or (joined and not option.values and len(spelled) == 2):  # several letters in one word
+        return None
     values = [joined] if joined is not None else []
     values += [word for _, word in zip(range(option.values - len(values)), rest, strict=False)]
     if len(values) < option.values:
         raise RequestError(f"{spelled} needs a value")
-    return "=".join(values)
+    return Typed(option, spelled, "=".join(values) if option.values else "")
 
 
 def _table(kinds: Mapping[str, str], **how: bool) -> Table:
@@ -166,7 +146,7 @@ ACCELERATE = _table({
     "torchrun": "max-restarts=",
     "accelerate": "use-deepspeed use-fsdp use-megatron-lm use-parallelism-config tpu",
     "none": "mpirun-hostfile=",
-}, prefixes=False)  # fmt: skip
+})  # fmt: skip
 DEEPSPEED = _table({
     "nodes": "num-nodes=",
     "ranks": "num-gpus|num-accelerators=",
@@ -187,11 +167,10 @@ FABRIC = _table({
     "env LT_ACCELERATOR": "accelerator=",
     "env LT_STRATEGY": "strategy=",
     "env LT_PRECISION": "precision=",
-}, prefixes=False, anywhere=True)  # fmt: skip
+}, anywhere=True)  # fmt: skip
 MPI = _table({
     "total": "np|n|c=",
     "ranks": "npernode|N|ppn|perhost=",
-    "map-by": "map-by=",
     "hosts": "host|hosts|H=",
     "hostfile": "hostfile|machinefile|f=",
     "mpi-env": "x= genv|env==",
@@ -199,7 +178,8 @@ MPI = _table({
     " report-bindings display-map tag-output|l prepend-rank verbose|v quiet|q genvall envall launcher|bootstrap="
     " iface= ssh-port|p= network-interfaces= start-timeout= gloo mpi",
     "output": "output-filename= output= merge-stderr-to-stdout",
-}, prefixes=False, single_dash=True)  # fmt: skip
+    "none": "map-by=",
+}, single_dash=True)  # fmt: skip
 _SLURM = {
     "nodes": "nodes|N=",
     "total": "ntasks|n=",
@@ -210,20 +190,8 @@ _SLURM = {
     "gres": "gres=",
     "export": "export=",
     "requeue": "requeue no-requeue",
-    "field cpus-per-task": "cpus-per-task|c=",
-    "field mem": "mem=",
-    "field time": "time|t=",
-    "field partition": "partition|p=",
-    "field account": "account|A=",
-    "field qos": "qos|q=",
-    "field constraint": "constraint|C=",
-    "field reservation": "reservation=",
-    "field exclude": "exclude|x=",
-    "field nodelist": "nodelist|w=",
-    "field dependency": "dependency|d=",
-    "field job-name": "job-name|J=",
-    "field mail-type": "mail-type=",
-    "field comment": "comment=",
+    "field": "cpus-per-task|c= mem= time|t= partition|p= account|A= qos|q= constraint|C= reservation= exclude|x="
+    " nodelist|w= dependency|d= job-name|J= mail-type= comment=",
     "own": "label|l unbuffered|u output|o= error|e= input|i= open-mode= kill-on-bad-exit|K=? mpi= cpu-bind="
     " accel-bind= distribution|m= quiet|Q verbose|v disable-status|X exact overlap resv-ports=? parsable"
     " get-user-env=? immediate|I=?"
@@ -242,3 +210,16 @@ _SLURM = {
 }  # fmt: skip
 SRUN = _table(_SLURM | {"own": f"{_SLURM['own']} wait|W="})
 SBATCH = _table(_SLURM | {"own": f"{_SLURM['own']} wait|W", "wrap": "wrap="})
+#: Each launcher's options, and the words that start it, as a program or after -m.
+LAUNCHERS: dict[str, tuple[Table, tuple[str, ...]]] = {
+    "torchrun": (TORCHRUN, ("torchrun", "torch.distributed.run")),
+    "torch.distributed.launch": (TORCHRUN, ("torch.distributed.launch",)),
+    "accelerate launch": (ACCELERATE, ("accelerate launch", "accelerate-launch", "accelerate.commands.launch",
+                                       "accelerate.commands.accelerate_cli launch")),
+    "deepspeed": (DEEPSPEED, ("deepspeed", "deepspeed.launcher.runner")),
+    "fabric run": (FABRIC, ("fabric run model", "fabric run", "lightning run model")),
+    "srun": (SRUN, ("srun",)),
+    "mpirun": (MPI, ("mpirun", "mpiexec", "mpiexec.hydra", "orterun")),
+    "horovodrun": (MPI, ("horovodrun",)),
+    "#SBATCH": (SBATCH, ()),
+}  # fmt: skip

@@ -247,9 +247,9 @@ def check_python(spec: JobSpec, environ: Mapping[str, str]) -> None:
             hint=f"{shlex.quote(spec.python)} -m pip install {' '.join(missing)}   (or choose another with --python)",
         )
     if spec.accelerate_config:
-        from clusterrun.submit.accelerate_config import check_accelerate_config
+        from clusterrun.submit.accelerate_yaml import check_shape
 
-        check_accelerate_config(spec, clean)
+        check_shape(spec, clean)
 
 
 def check_setup(spec: JobSpec, script: str, environ: Mapping[str, str]) -> None:

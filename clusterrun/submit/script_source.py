@@ -13,6 +13,7 @@ from clusterrun.config.files import is_file
 LIMIT = 1 << 20
 """The maximum size of a script that is searched, in bytes."""
 _MPI = re.compile(r"\b(mpi4py|horovod|OMPI_COMM_WORLD_\w+|PMI_RANK|MV2_COMM_WORLD_\w+)\b")
+_SUBCOMMANDS = re.compile(r"\badd_subparsers\(|\.group\(")
 
 
 def read_text(path: Path) -> str:
@@ -36,35 +37,31 @@ def local_rank_option(source: str) -> str:
 
     Declared means a string argument of ``add_argument``, or of click's ``option``.
     """
-    if "--local_rank" not in source and "--local-rank" not in source:
-        return ""
-    for node in ast.walk(_tree(source)):
-        if isinstance(node, ast.Call) and _name(node.func) in ("add_argument", "option"):
+    for node in ast.walk(_tree(source)) if re.search("--local[_-]rank", source) else ():
+        if isinstance(node, ast.Call) and getattr(node.func, "attr", "") in ("add_argument", "option"):
             for one in node.args:
                 if isinstance(one, ast.Constant) and one.value in ("--local_rank", "--local-rank"):
                     return str(one.value)
     return ""
 
 
-def knows_local_rank(source: str) -> bool:
-    """Return whether a script names the variable LOCAL_RANK or SLURM_LOCALID, so needs no option for it."""
-    names = ("LOCAL_RANK", "SLURM_LOCALID")
-    return any(isinstance(node, ast.Constant) and node.value in names for node in ast.walk(_tree(source)))
+def wanted_local_rank(source: str) -> str:
+    """Return the option of ``local_rank_option`` if the script cannot do without.
+
+    It can if it names the variable LOCAL_RANK or SLURM_LOCALID. Options of subcommands are not accepted before the
+    subcommand.
+    """
+    option = local_rank_option(source)
+    if not option or _SUBCOMMANDS.search(source):
+        return ""
+    texts = {node.value for node in ast.walk(_tree(source)) if isinstance(node, ast.Constant)}
+    return "" if {"LOCAL_RANK", "SLURM_LOCALID"} & texts else option
 
 
 def mpi_name(source: str) -> str:
     """Return the name by which a script uses MPI or Horovod (``mpi4py``), else an empty text."""
     found = _MPI.search(source)
     return found[1] if found else ""
-
-
-def has_subcommands(source: str) -> bool:
-    """Return whether a script may declare options of subcommands, which are not accepted before the subcommand."""
-    return re.search(r"\badd_subparsers\(|\.group\(", source) is not None
-
-
-def _name(node: ast.expr) -> str:
-    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
 
 
 def _tree(source: str) -> ast.AST:

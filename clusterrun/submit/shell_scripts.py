@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from clusterrun.errors import RequestError
@@ -30,6 +30,7 @@ _VARIABLE = re.compile(
 )
 _HERE_DOCUMENT = re.compile(r"(?<!<)<<-?\s*['\"]?([A-Za-z_]\w*)")
 _REDIRECTION = re.compile(r"\s+(?:[12&]?>>?|\|&?|&$).*")
+_SUBSTITUTION = re.compile(r"\$\([^()]*\)|\$\(\([^()]*\)\)|`[^`]*`")
 
 
 @dataclass(slots=True)
@@ -53,86 +54,69 @@ def parse_script(text: str, args: Sequence[str], is_command: Callable[[Sequence[
 
     A value is filled in where the script or the arguments give it; other variables stay (``$HOME``).
     """
-    script = ShellScript(directives=list(_directives(text)))
-    known = _Variables({str(number): word for number, word in enumerate(args, 1)}, args)
+    script, begun = ShellScript(), False
+    known = {str(number): word for number, word in enumerate(args, 1)}
     for number, line in _logical_lines(text):
-        if len(line) > _LONGEST or _CONTROL.match(line):
-            script.exact = False
-            script.lost.append(number)
+        if line.startswith("#"):
+            script.directives += [] if begun else _words(line.removeprefix("#SBATCH")) or []
             continue
-        joined = re.search(r"['\"].*(&&|;).*['\"]", line)  # perhaps within quotes
-        for part in [line] if joined else re.split(r"\s*(?:&&|;)\s*", line):
-            filled = known.fill(part)
-            words = _words(_REDIRECTION.sub("", _without_commands(filled)))
-            if words is None:
+        begun = True
+        control = len(line) > _LONGEST or _CONTROL.match(line) is not None
+        script.exact = script.exact and not control
+        for part in [line] if re.search(r"['\"].*(&&|;).*['\"]", line) else re.split(r"\s*(?:&&|;)\s*", line):
+            if control or not _read(script, _fill(part, known, args), known, is_command):
                 script.lost.append(number)
-            elif words and is_command(words):
-                script.exact = script.exact and not script.command
-                script.command = script.command or words
-            elif match := _ASSIGNMENT.fullmatch(filled):
-                _assign(script, known, number, match)
-            elif words and words[0] not in _QUIET:
-                _add_setup(script, known, number, filled)
-    for name in known.used & {name for name, text in script.env.items() if " " in text}:
-        del script.env[name]  # a part of the command
     return script
 
 
-class _Variables:
-    """The variables of a script: constants by name, the other assignments, and the script's arguments."""
+def _read(script: ShellScript, line: str, known: dict[str, str], is_command: Callable[[Sequence[str]], bool]) -> bool:
+    """Add a line, whose variables are filled in, to the script; return False if it is lost."""
+    words = _words(_REDIRECTION.sub("", _without_commands(line)))
+    if words and is_command(words):
+        script.exact = script.exact and not script.command
+        script.command = script.command or words
+        return True
+    match = _ASSIGNMENT.fullmatch(line)
+    if match is not None and (done := _assign(script, match, known, is_command)) is not None:
+        return done
+    if match is None and words is not None and (not words or words[0] in _QUIET):
+        return True
+    lost = words is None or script.command or _is_secret(line) or re.match(r"cd\b", line)
+    script.setup += [] if lost else [line]
+    return not lost
 
-    def __init__(self, values: dict[str, str], args: Sequence[str]) -> None:
-        self.values, self.args = values, args
-        self.others: dict[str, str] = {}
-        self.used: set[str] = set()
 
-    def fill(self, line: str) -> str:
-        """Replace the variables of a line whose values are known; nothing between single quotes."""
-        pieces = re.split(r"('[^']*')", line)
-        return "".join(piece if piece.startswith("'") else _VARIABLE.sub(self._value, piece) for piece in pieces)
+def _assign(
+    script: ShellScript, match: re.Match[str], known: dict[str, str], is_command: Callable[[Sequence[str]], bool]
+) -> bool | None:
+    """Note an assignment: return whether the script has it, None if it must run before the ranks."""
+    name, words = match["name"], _words(match["value"])
+    if _OWN.fullmatch(name):
+        return True
+    if words is None or len(words) > 1 or _SUBSTITUTION.search(match["value"]):
+        known.pop(name, None)
+    elif not script.command:
+        known[name] = text = "".join(words)
+        if not match["export"] or is_command(text.split()):  # of use only to the command
+            return True
+        if "$" not in text and not _is_secret(match[0]):
+            script.env[name] = text
+            return True
+    return None if match["export"] else False
 
-    def _value(self, match: re.Match[str]) -> str:
+
+def _fill(line: str, known: Mapping[str, str], args: Sequence[str]) -> str:
+    """Replace the variables of a line whose values are known; nothing between single quotes."""
+
+    def value(match: re.Match[str]) -> str:
         name = match["plain"] or match["name"] or "@"
         if name in ("@", "*"):
-            return shlex.join(self.args) if match[0] == '"$@"' else " ".join(self.args)
-        self.used.add(name)
-        text = self.values.get(name, match["default"])
-        if text is None and name.isdigit():
-            return ""
+            return shlex.join(args) if match[0] == '"$@"' else " ".join(args)
+        text = known.get(name, match["default"] or ("" if name.isdigit() else None))
         return match[0] if text is None or re.search(r"[\"'`\\]", text) else text
 
-
-def _assign(script: ShellScript, known: _Variables, number: int, match: re.Match[str]) -> None:
-    """Note an assignment: a constant is filled in below, an exported one becomes a variable of the job."""
-    name, words = match["name"], _words(_without_commands(match["value"]))
-    if _OWN.fullmatch(name):
-        return
-    text = (words or [""])[0] if words is not None and len(words) <= 1 else None
-    if text is None or script.command or "$COMMAND" in match["value"] or re.search(r"\$\(|`", match["value"]):
-        known.values.pop(name, None)
-        known.others[name] = match[0]
-    if text is not None and not script.command:
-        known.values[name] = text if "$COMMAND" not in text or " " in text else f"${name}"
-    if not match["export"]:
-        return
-    if text is None or "$" in text:
-        if " " not in (text or ""):  # with spaces: a part of the command
-            _add_setup(script, known, number, match[0])
-    elif _is_secret(match[0]):
-        script.lost.append(number)
-    else:
-        script.env[name] = text
-
-
-def _add_setup(script: ShellScript, known: _Variables, number: int, line: str) -> None:
-    """Add a line that runs before the ranks, after the assignments that it uses; later ones and ``cd`` are lost."""
-    if script.command or _is_secret(line) or re.match(r"cd\b", line):
-        script.lost.append(number)
-        return
-    for name in [name for name in known.others if re.search(rf"\$\{{?{name}\b", line)]:
-        if (assignment := known.others.pop(name)) != line:
-            script.setup.append(assignment)
-    script.setup.append(line)
+    pieces = re.split(r"('[^']*')", line)
+    return "".join(piece if piece.startswith("'") else _VARIABLE.sub(value, piece) for piece in pieces)
 
 
 def _is_secret(line: str) -> bool:
@@ -146,9 +130,8 @@ def _is_secret(line: str) -> bool:
 
 def _without_commands(line: str) -> str:
     """Replace ``$(…)``, ``$((…))`` and backticks by the variable ``$COMMAND``, so that a word stays one."""
-    before = ""
-    while before != line:
-        before, line = line, re.sub(r"\$\([^()]*\)|\$\(\([^()]*\)\)|\([^()$]*\)(?=[^()]*\))|`[^`]*`", "$COMMAND", line)
+    while (shorter := _SUBSTITUTION.sub("$COMMAND", line)) != line:
+        line = shorter
     return line
 
 
@@ -160,7 +143,7 @@ def _words(line: str) -> list[str] | None:
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Yield line number and text of each command line, continuations joined.
+    """Yield line number and text of each command line and #SBATCH line, continuations joined.
 
     Comments, empty lines and the text of here-documents are left out.
     """
@@ -172,7 +155,7 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
         if opened := _HERE_DOCUMENT.search(line):
             here = opened[1]
         first = first if joined else number
-        if line.lstrip().startswith("#") and not joined:
+        if not joined and line.lstrip().startswith("#") and not line.startswith("#SBATCH"):
             continue
         if line.endswith("\\") and not line.endswith("\\\\"):
             joined += line[:-1] + " "
@@ -180,12 +163,3 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
         if whole := (joined + line).strip():
             yield first, whole
         joined = ""
-
-
-def _directives(text: str) -> Iterator[str]:
-    """Yield the words of the #SBATCH lines before the first command, as sbatch does."""
-    for line in text.splitlines():
-        if line.startswith("#SBATCH"):
-            yield from _words(line.removeprefix("#SBATCH")) or ()
-        elif line.strip() and not line.startswith("#"):
-            return

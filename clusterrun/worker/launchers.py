@@ -30,7 +30,7 @@ from . import distenv, end_records
 from .distenv import DistEnv, RunEnv
 from .errors import WorkerError
 from .launched import OUTPUTS, RANKS, find_free_port
-from .local_launcher import Labeler, write_all
+from .local_launcher import Labeler, children, write_all
 
 LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "none")
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
@@ -77,7 +77,6 @@ def main(argv: Sequence[str]) -> int:
     if options.launcher == "torchrun":
         module, arguments = "torch.distributed.run", torchrun_arguments(node, options.ranks, options.max_restarts)
     elif options.launcher == "accelerate":
-        options.config = options.config or default_config(node.rank)
         module, arguments = "accelerate.commands.launch", accelerate_arguments(node, options.ranks, options.config)
     else:
         module, arguments = "deepspeed.launcher.launch", deepspeed_arguments(node, options.ranks)
@@ -154,27 +153,16 @@ def deepspeed_arguments(node: DistEnv, ranks: int) -> list[str]:
 
 
 def own_engine(config: str) -> bool:
-    """Return whether accelerate's YAML names FSDP, DeepSpeed or Megatron, which --multi_gpu would switch off."""
-    if not config:
-        return False
-    settings = importlib.import_module("accelerate.commands.config.config_args").load_config_from_file(config)
-    return str(getattr(settings.distributed_type, "value", settings.distributed_type)) in (
-        "FSDP", "DEEPSPEED", "MEGATRON_LM"
-    )  # fmt: skip
+    """Return whether accelerate's YAML names FSDP, DeepSpeed or Megatron, which --multi_gpu would switch off.
 
-
-def default_config(node_rank: int) -> str:
-    """Return accelerate's default file of this user if it names FSDP, DeepSpeed or Megatron, else an empty text.
-
-    accelerate reads the file in any case; --multi_gpu would switch off these parts of it. Node 0 names the file.
+    Without a YAML accelerate reads the user's default file, if there is one.
     """
     config_args = importlib.import_module("accelerate.commands.config.config_args")
-    config = str(config_args.default_config_file)
-    if not os.path.isfile(config) or not own_engine(config):
-        return ""
-    if node_rank == 0:
-        print(f"clusterrun: accelerate uses {config}", file=sys.stderr, flush=True)
-    return config
+    path = config or config_args.default_config_file
+    if not os.path.isfile(path):
+        return False
+    kind = config_args.load_config_from_file(path).distributed_type
+    return getattr(kind, "value", kind) in ("FSDP", "DEEPSPEED", "MEGATRON_LM")
 
 
 def run_launcher(module: str, arguments: Sequence[str]) -> int:
@@ -236,17 +224,6 @@ def forward_signals(finish: Finish, attempt: Path | None) -> Callable[[int, Any]
         register(signum, forward)
     signal.signal = keep  # type: ignore[assignment]
     return register
-
-
-def children() -> list[int]:
-    """Return the process ids of this process's children."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError, ValueError):
-            fields = path.read_text(errors="replace").rpartition(")")[2].split()
-            if int(fields[1]) == os.getpid():
-                found.append(int(path.parent.name))
-    return found
 
 
 def wait_for(pids: Sequence[int]) -> int:

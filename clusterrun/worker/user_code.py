@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import builtins
+import ctypes
 import io
 import os
 import runpy
 import signal
 import subprocess
 import sys
+import time
 import traceback
 import types
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, TracebackType
 
 from .end_records import describe_error
 from .errors import WorkerError
-from .local_launcher import die_with_parent
+from .local_launcher import children, die_with_parent
 from .progress import here
 
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
+PR_SET_CHILD_SUBREAPER = 36
+ORPHANS_S = 30.0  # the time that Slurm gives between SIGTERM and SIGKILL, if its administrators do not change it
 
 
 @dataclass(frozen=True)
@@ -65,30 +70,48 @@ def run_module(module: str, arguments: list[str]) -> Outcome:
 def run_command(argv: list[str]) -> Outcome:
     """Run an executable as a child, forward TERM, INT, USR1 and USR2 to it, and return its exit status."""
     child: subprocess.Popen[bytes] | None = None
-    early: list[int] = []
+    received: list[int] = []
 
     def forward(signum: int, frame: FrameType | None) -> None:
-        if child is None:
-            early.append(signum)
-        elif child.poll() is None:
+        received.append(signum)
+        if child is not None and child.poll() is None:
             child.send_signal(signum)
 
     for signum in FORWARDED:
         signal.signal(signum, forward)
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)  # so that a shell's programs are ours when it has ended
     try:
         child = subprocess.Popen(argv, preexec_fn=die_with_parent(os.getpid()))
     except OSError as error:
         status = 127 if isinstance(error, FileNotFoundError) else 126
         raise WorkerError(f"cannot run {argv[0]}: {error.strerror or error}", status=status) from None
     here.process = child.pid
-    for received in early:
-        child.send_signal(received)
+    for early in tuple(received):
+        child.send_signal(early)
     status = child.wait()
+    if -status in received:
+        _await_orphans(-status)
     if status == 0:
         return Outcome(0)
     if status < 0:
         return Outcome(128 - status, f"{argv[0]} was ended by {signal.Signals(-status).name}")
     return Outcome(status, f"{argv[0]} exited with {status}")
+
+
+def _await_orphans(signum: int) -> None:
+    """Wait for the programs of a shell that a signal has ended: they may be saving.
+
+    A shell without a trap ends at once and forwards nothing. srun has sent the signal to all its programs.
+    """
+    if "SLURM_STEP_ID" not in os.environ:
+        for pid in children():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signum)
+    until = time.monotonic() + ORPHANS_S
+    with suppress(ChildProcessError):
+        while time.monotonic() < until:
+            if os.waitpid(-1, os.WNOHANG) == (0, 0):
+                time.sleep(0.05)
 
 
 def _guard(work: Callable[[], object]) -> Outcome:

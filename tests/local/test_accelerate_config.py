@@ -54,7 +54,6 @@ def test_fsdp_of_the_default_file_in_the_home_is_not_lost(site: Site) -> None:
     finally:
         default.unlink()
     assert job.out.read_text().count("precision bf16 fsdp true") == 2
-    assert f"clusterrun: accelerate uses {default}" in job.err.read_text()
 
 
 def test_a_yaml_of_another_shape_is_refused(site: Site) -> None:

@@ -194,6 +194,19 @@ time.sleep(60)
     assert process.communicate(timeout=30)[0] == "finished 5\n"
 
 
+def test_a_program_of_a_shell_that_sigterm_ends_gets_the_signal_and_its_time() -> None:
+    command = "(trap 'sleep 0.3; echo saved; exit' TERM; echo ready; while :; do sleep 0.05; done) & wait"
+    script = f"""
+from clusterrun.worker import user_code
+print(user_code.run_command(["sh", "-c", {command!r}]).status, flush=True)
+"""
+    environ = {name: text for name, text in os.environ.items() if not name.startswith("SLURM_")}
+    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, env=environ)
+    assert process.stdout is not None and process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGTERM)
+    assert process.communicate(timeout=60)[0] == "saved\n143\n"
+
+
 def test_deepspeed_gets_the_nodes_own_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     def world(visible: str) -> dict[str, list[str]]:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)

@@ -50,7 +50,7 @@ def full_cause(best: LogFinding, findings: Sequence[LogFinding], logs: Logs, fac
         return _hang(best, find_absent_ranks(findings, logs, facts), facts)
     if best.kind == "worker" and not best.advice:
         return replace(to_cause(best, facts), kind="refused" if facts.exit_status == 2 else "worker")
-    return to_cause(_with_task(with_reason(best, findings, logs), findings), facts)
+    return to_cause(_with_task(with_reason(best, findings, logs), findings, facts), facts)
 
 
 def _may_be_same_task(task: LogFinding, memory: LogFinding) -> bool:
@@ -58,10 +58,13 @@ def _may_be_same_task(task: LogFinding, memory: LogFinding) -> bool:
     return not memory.node or (task.node in ("", memory.node) and len(task.ranks) < 2)
 
 
-def _with_task(best: LogFinding, findings: Sequence[LogFinding]) -> LogFinding:
-    """Return a cause without a rank with the task that srun reports first."""
+def _with_task(best: LogFinding, findings: Sequence[LogFinding], facts: EndFacts) -> LogFinding:
+    """Return a cause without a rank with the rank that left no record, or the task that srun reports first."""
     if best.rank is not None or best.strength is not Strength.CAUSE or best.kind in BY_STATE.values():
         return best
+    silent = silent_ranks(facts) if best.kind in ("killed", "crashed") else []
+    if len(silent) == 1:
+        return replace(best, rank=silent[0])
     task = next(
         (f for f in findings if f.kind == "task-ended" and f.values.get("status") and f.index > best.index), None
     )
@@ -118,3 +121,11 @@ def format_ranks(ranks: Sequence[int], facts: EndFacts) -> str:
     """Return ``rank 0 on n1, rank 3 on n2``, at most four."""
     named = [f"rank {rank} on {node}" if (node := facts.nodes.get(rank)) else f"rank {rank}" for rank in ranks[:4]]
     return ", ".join(named) + (" …" if len(ranks) > 4 else "")
+
+
+def silent_ranks(facts: EndFacts) -> list[int]:
+    """Return the ranks without an end record, if they are at most half."""
+    if not facts.ends or not facts.world_size or facts.world_size > 1_000_000:
+        return []
+    silent = sorted(set(range(facts.world_size)) - {end.rank for end in facts.ends})
+    return silent if 2 * len(silent) <= facts.world_size else []

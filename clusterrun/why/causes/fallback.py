@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import islice
 
 from clusterrun.why.causes.context import with_reason
-from clusterrun.why.causes.describe import Logs, evidence_lines, format_ranks, to_cause
+from clusterrun.why.causes.describe import Logs, evidence_lines, format_ranks, silent_ranks, to_cause
 from clusterrun.why.causes.match import BY_STEPD
 from clusterrun.why.causes.model import Cause, EndFacts, Line, LogFinding, Strength
 from clusterrun.why.causes.table_python import BARE
@@ -37,7 +37,7 @@ def fallback_cause(best: LogFinding | None, findings: Sequence[LogFinding], logs
         and not ((best.row.common or best.warned) and _error_after(best, findings, logs))
     ):
         return to_cause(with_reason(best, findings, logs), facts)
-    silent = _silent(facts)
+    silent = silent_ranks(facts)
     if silent and (best is not None or facts.failure is not None):
         first, whose = silent[0], "their" if len(silent) > 1 else "its"
         failure = facts.failure
@@ -89,14 +89,6 @@ def _continued(found: LogFinding, logs: Logs) -> bool:
     """Return whether the finding is a warning of C++ code (``[W…``), which retries, and some log shows work."""
     work = (line for lines in logs for line in lines if _WORK.search(line.text[:1_000]))
     return split_rank(found.line)[1].startswith("[W") and len(list(islice(work, 3))) == 3
-
-
-def _silent(facts: EndFacts) -> list[int]:
-    """Return the ranks without an end record, if they are at most half."""
-    if not facts.ends or not facts.world_size or facts.world_size > 1_000_000:
-        return []
-    silent = sorted(set(range(facts.world_size)) - {end.rank for end in facts.ends})
-    return silent if 2 * len(silent) <= facts.world_size else []
 
 
 def _unknown(findings: Sequence[LogFinding], logs: Logs, facts: EndFacts) -> Cause:

@@ -163,7 +163,9 @@ def _recorded_failure(by_file: Sequence[Sequence[LogFinding]], logs: Logs, facts
     strength = known.strength if known is not None and known.kind != "worker" else Strength.CAUSE
     if strength is not Strength.CAUSE:
         return None
-    mine = [f for found in by_file for f in found if f.rank == failure.rank and f.strength is Strength.CAUSE]
+    # a line has two ranks if a command started a launcher: the label is the failed task, the prefix a rank of its own
+    mine = [f for found in by_file for f in found if failure.rank in (f.rank, f.line.rank)]
+    mine = [f for f in mine if f.strength is Strength.CAUSE]
     near = [f for f in mine if failure.error[:60] and failure.error[:60] in f.line.text]
     near = near or [f for f in mine if not f.survived]
     killed = _killed_before(by_file, near[0] if near else None, failure.rank)

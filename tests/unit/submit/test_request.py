@@ -12,7 +12,7 @@ from clusterrun.errors import RequestError
 from clusterrun.jobspec.fields import Value
 from clusterrun.jobspec.spec import Command, Module, Script, Task
 from clusterrun.submit import request
-from clusterrun.submit.accelerate_config import check_accelerate_config
+from clusterrun.submit.accelerate_yaml import check_shape
 from clusterrun.submit.request import SubmitArgs
 from tests.rendered_scripts import make_script, make_spec
 
@@ -218,11 +218,11 @@ YAML = "compute_environment: LOCAL_MACHINE\nnum_machines: {}\nnum_processes: {}\
         ("mixed_precision: bf16\n", ""),
         (
             YAML.format(1, 4),
-            "num_machines: 1 and num_processes: 4, but the job has num_machines: 2 and num_processes: 8",
+            "num_machines: 1, but the job has num_machines: 2",
         ),
         (YAML.format(2, 4), "num_processes: 4, but the job has num_processes: 8"),
         (YAML.format(2, -1), "num_processes: -1"),
-        ("compute_environment: AMAZON_SAGEMAKER\n", "LOCAL_MACHINE"),
+        ("compute_environment: AMAZON_SAGEMAKER\n", "AMAZON_SAGEMAKER is not supported"),
         ("a: [", "cannot be parsed"),
         ("just text", "not an accelerate configuration"),
     ],
@@ -236,10 +236,10 @@ def test_accelerates_yaml_must_fit_the_job(tmp_path: Path, text: str, message: s
     )
     env = {"PATH": "/usr/bin:/bin"}
     if not message:
-        check_accelerate_config(job, env)
+        check_shape(job, env)
         return
     with pytest.raises(RequestError) as caught:
-        check_accelerate_config(job, env)
+        check_shape(job, env)
     assert message in str(caught.value) and str(config) in str(caught.value)
 
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 import pytest
 
 from clusterrun.why.causes import EndFacts, Line, first_cause
-from clusterrun.why.causes.tracebacks import find_tracebacks, split_rank
+from clusterrun.why.causes.model import RankEnd, RankFailure
+from clusterrun.why.causes.tracebacks import SUMMARY, find_tracebacks, split_rank
 
 WAITED = "[Rank {local}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum={seq}, OpType=ALLREDUCE, Timeout(ms)=600000) ran for 600045 milliseconds"
 TOLD = "[PG ID 11 PG GUID {group} Rank {local}] Exception (either an error or timeout) detected by watchdog at work: {seq}, last enqueued NCCL work: {last}, last completed NCCL work: 5."
@@ -171,3 +172,20 @@ def test_batch_too_large_that_is_left_out_is_no_failure() -> None:
 def test_thread_of_a_queue_that_nobody_reads_is_no_failure(error: str, kind: str) -> None:
     head = 'Traceback (most recent call last):\n  File "/usr/lib/python3.8/multiprocessing/queues.py", line 245, in _feed\n'
     assert first_cause([lines(head + error)], EndFacts()).kind == kind
+
+
+def test_a_command_that_started_torchrun_has_its_rank_named() -> None:
+    summary = (
+        f"{SUMMARY}\n[0]:\n  host      : n2\n  rank      : 3 (local_rank: 1)\n  exitcode  : -9 (pid: 7)  (SIGKILL)"
+    )
+    log = [line._replace(rank=1) for line in lines(summary)]  # the label of the second node
+    failure = RankFailure(rank=1, error="launch.sh exited with 1", status=1)
+    cause = first_cause([log], EndFacts(state="FAILED", exit_status=1, world_size=2, failure=failure))
+    assert (cause.kind, cause.rank) == ("killed", 3)
+
+
+def test_a_killed_rank_that_its_launcher_does_not_name_is_the_one_without_an_end_record() -> None:
+    log = lines("[ERROR] [launch.py:259:sigkill_handler] ['python', 'train.py'] exits with return code = -9")
+    ends = tuple(RankEnd(rank=rank, status=1) for rank in range(3))
+    cause = first_cause([log], EndFacts(state="FAILED", exit_status=1, world_size=4, ends=ends))
+    assert (cause.kind, cause.rank) == ("killed", 3)
