@@ -62,10 +62,15 @@ def _with_task(best: LogFinding, findings: Sequence[LogFinding]) -> LogFinding:
     """Return a cause without a rank with the task that srun reports first."""
     if best.rank is not None or best.strength is not Strength.CAUSE or best.kind in BY_STATE.values():
         return best
-    task = next(
-        (f for f in findings if f.kind == "task-ended" and f.values.get("status") and f.index > best.index), None
-    )
-    return best if task is None or len(task.ranks) != 1 else replace(best, rank=task.rank, node=task.node)
+    if best.kind == "cuda-assert":  # the GPU's own lines have no rank; the exception after them has
+        raised = next((f for f in findings if f.kind == best.kind and f.rank is not None), None)
+        if raised is not None:
+            return replace(best, rank=raised.rank)
+    ended = (f for f in findings if f.index > best.index and f.kind in ("crashed", "task-ended") and f.ranks)
+    task = next((f for f in ended if f.kind == "crashed" or f.values.get("status")), None)
+    if task is None or task.kind == "crashed" or len(task.ranks) != 1:  # crashed: of which it need not be the reason
+        return best
+    return replace(best, rank=task.rank, node=task.node)
 
 
 def _mentions_kill(text: str) -> bool:
