@@ -171,3 +171,33 @@ def test_batch_too_large_that_is_left_out_is_no_failure() -> None:
 def test_thread_of_a_queue_that_nobody_reads_is_no_failure(error: str, kind: str) -> None:
     head = 'Traceback (most recent call last):\n  File "/usr/lib/python3.8/multiprocessing/queues.py", line 245, in _feed\n'
     assert first_cause([lines(head + error)], EndFacts()).kind == kind
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (
+            "ProxyError: HTTPSConnectionPool(host='hf.co', port=443): Max retries exceeded with url: /a (Caused by "
+            "ProxyError('Cannot connect to proxy.', OSError()))",
+            "the node cannot reach the internet: hf.co (http_proxy, https_proxy: Cannot connect to proxy)",
+        ),
+        (
+            "RuntimeError: HIP error: invalid device function",
+            "torch or a library has no code for this model of GPU: HIP error: invalid device function",
+        ),
+        (
+            "RuntimeError: CUDA error: invalid device ordinal",
+            "the rank uses the number of a GPU that it does not see: invalid device ordinal",
+        ),
+    ],
+)
+def test_sentence_says_what_the_error_means(error: str, sentence: str) -> None:
+    assert first_cause([lines(error)], EndFacts(state="FAILED", exit_status=1)).sentence == sentence
+
+
+def test_task_that_exits_after_another_crashed_is_not_blamed() -> None:
+    text = "OSError: libfoo.so: cannot open shared object file\n"
+    ends = ("srun: error: n1: task 0: Aborted (core dumped)\n", "srun: error: n2: task 1: Exited with exit code 1\n")
+    facts = EndFacts(state="FAILED", exit_status=1)
+    assert first_cause([lines(text + "".join(ends))], facts).rank is None
+    assert first_cause([lines(text + ends[1])], facts).rank == 1
