@@ -104,10 +104,10 @@ def plan(ctx: click.Context, /, job: str | None, as_json: bool, **options: Any) 
             "--parameters needs --samples", hint=f"clusterrun plan --samples 29500 --micro-batch 4 {_EXAMPLE}"
         )
     if not job and options["samples"]:
-        for name, typed in (("--measure", options["measured"]), ("--set", options["set"])):
-            if typed:
-                hint = f"clusterrun plan lm {name}{' KEY=VALUE' * (name == '--set')}"
-                raise RequestError(f"{name} needs a JOB", hint=hint)
+        if options["measured"]:
+            raise RequestError("--measure needs a JOB", hint="clusterrun plan lm --measure")
+        if options["set"]:
+            raise RequestError("--set needs a JOB", hint="clusterrun plan lm --set KEY=VALUE")
         found = answer(_question(options, counts, device, options["gpus_per_node"] or 8, None))
         ui.data(found.json())
         _print(ui, found, None)

@@ -114,7 +114,7 @@ def find_launch(words: Sequence[str], place: Place) -> Launch | None:
     if named is None:
         if words and Path(words[0]).name == "accelerate" and not words[0].startswith(("./", "../")):
             hint = f"run it without clusterrun: {shlex.join(words)}"
-            if words[1:2] == ["config"]:
+            if [*words[1:2]] == ["config"]:
                 hint = "for a file without questions: clusterrun render --gpus-per-node 4 --accelerate-config"
             raise RequestError(f"{' '.join(words[:2])} trains nothing", hint=hint)
         return None

@@ -42,6 +42,8 @@ _UNEXPLAINED = re.compile(
     r"(?i)^(?!srun:|.*(?:\bwarn|\binfo\b|\[W|exit ?code|ChildFailed| FAILED$))"
     r".*\b(?:error|fatal|exceeded|fail(?:ed|ure)|fault|violation)\b(?!s?[:=] ?0)"
 )
+#: NCCL's own threads report that a call failed
+_FOLLOWS = re.compile(r"^\[(?:Service thread|Proxy )|Error encountered progressing operation")
 _LAST_ERROR = re.compile(r"NCCL WARN (?P<what>(?!.*Missing|.*NCCL_).{8,200})")
 
 
@@ -105,12 +107,13 @@ def _nccl_reason(lines: Sequence[Line], best: LogFinding) -> str:
     """Return NCCL's reason: the line after ``Last error:``, else its last warning before the error."""
     following = lines[best.index : best.index + _NEAR]  # lines of other ranks may be among them
     after = [split_rank(line)[1].strip() for line in following if line.rank == lines[best.index].rank][:8]
-    if "Last error:" in after[:-1]:
-        return after[after.index("Last error:") + 1][:200]
+    last = after[after.index("Last error:") + 1][:200] if "Last error:" in after[:-1] else ""
+    if last and not _FOLLOWS.search(last):
+        return last
     before = (
         _LAST_ERROR.search(line.text[:_READ]) for line in reversed(lines[max(0, best.index - _NEAR) : best.index])
     )
-    return next((match["what"] for match in before if match), "")
+    return next((match["what"] for match in before if match and not _FOLLOWS.search(match["what"])), last)
 
 
 def _holds(lines: Sequence[Line], found: LogFinding) -> bool:

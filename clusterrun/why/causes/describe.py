@@ -65,10 +65,15 @@ def _with_task(best: LogFinding, findings: Sequence[LogFinding], facts: EndFacts
     silent = silent_ranks(facts) if best.kind in ("killed", "crashed") else []
     if len(silent) == 1:
         return replace(best, rank=silent[0])
-    task = next(
-        (f for f in findings if f.kind == "task-ended" and f.values.get("status") and f.index > best.index), None
-    )
-    return best if task is None or len(task.ranks) != 1 else replace(best, rank=task.rank, node=task.node)
+    if best.kind == "cuda-assert":  # the GPU's own lines have no rank; the exception after them has
+        raised = next((f for f in findings if f.kind == best.kind and f.rank is not None), None)
+        if raised is not None:
+            return replace(best, rank=raised.rank)
+    ended = (f for f in findings if f.index > best.index and f.kind in ("crashed", "task-ended") and f.ranks)
+    task = next((f for f in ended if f.kind == "crashed" or f.values.get("status")), None)
+    if task is None or task.kind == "crashed" or len(task.ranks) != 1:  # crashed: of which it need not be the reason
+        return best
+    return replace(best, rank=task.rank, node=task.node)
 
 
 def _mentions_kill(text: str) -> bool:

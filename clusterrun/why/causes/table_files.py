@@ -43,9 +43,9 @@ FILES: tuple[CauseRow, ...] = (
         "a file system failed: {0}", "the file server or the node's mount failed: if only one node is affected, exclude it; tell your administrators",
         "https://github.com/pytorch/pytorch/issues/10577", "df -h", Strength.HINT),
     row("offline", "couldn't connect to '|max retries exceeded with url|read timed out|offline mode is enabled|localentrynotfounderror|can't load",
-        r"couldn't connect to '(?P<what>[^']+)'|^(?!.*(?:thrown while requesting|[Rr]etrying)).*ConnectionPool\(host='(?P<what_too>(?!127\.|10\.|192\.168\.)[^'.]+\.[^']+)'.*?(?:Max retries exceeded with url|Read timed out)"
+        r"couldn't connect to '(?P<what>[^']+)'|^(?!.*(?:thrown while requesting|[Rr]etrying)).*ConnectionPool\(host='(?P<what_too>(?!127\.|10\.|192\.168\.)[^'.]+\.[^']+)'.*?(?:Max retries exceeded with url(?:.{0,400}?ProxyError\('(?P<proxy>[^']+?)\.?')?|Read timed out)"
         r"|[Oo]ffline ?[Mm]ode is enabled|LocalEntryNotFoundError",
-        "the node cannot reach the internet[: {what}]", "download on the login node first and set HF_HUB_OFFLINE=1; many compute nodes have no internet access",
+        "the node cannot reach the internet[: {what}][ (http_proxy, https_proxy: {proxy})]", "download on the login node first and set HF_HUB_OFFLINE=1; many compute nodes have no internet access",
         "https://huggingface.co/docs/transformers/installation#offline-mode", "clusterrun submit … --env HF_HUB_OFFLINE=1 --env HF_HOME=PATH"),
     row("offline", "couldn't reach |hugging face hub either|cannot connect to host |could not connect to the endpoint|could not resolve host: |unable to resolve host address|failed to resolve '",
         r"Couldn't reach (?P<what>'\S+' on the Hub|https?://\S+)|^(?:.*Error: )?(?P<what_old>Couldn't find .*Hugging Face Hub either)|Cannot connect to host (?P<what_too>[\w.-]+\.\w+:\d+)"

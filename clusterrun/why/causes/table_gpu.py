@@ -33,8 +33,8 @@ GPU: tuple[CauseRow, ...] = (
     row("cuda-memory", "tried to allocate",
         r"(?:CUDA|HIP|XPU) out of memory\. Tried to allocate (?P<asked>[\d.]+ \w+)"
         r"(?:.*?GPU (?P<gpu>\d+))?(?:.*?total capac\w+ of (?P<total>[\d.]+ \w+)|.*?; (?P<total_old>[\d.]+ \w+) total capacity)?"
-        r"(?:.*? of which (?P<free>[\d.]+ \w+) is free|.*?; (?P<free_old>[\d.]+ \w+) free)?",
-        "GPU memory ran out: tried to allocate {asked}[ on GPU {gpu}][, {free} of {total} free]", _SMALLER,
+        r"(?:.*? of which (?P<free>[\d.]+ \w+) is free|.*?; (?P<free_old>[\d.]+ \w+) free)?(?:(?=.*this process has ).*?Process \d+ has (?P<other>[\d.]+ \w+) memory in use)?",
+        "GPU memory ran out: tried to allocate {asked}[ on GPU {gpu}][, {free} of {total} free][; another process uses {other} of it]", _SMALLER,
         "https://github.com/pytorch/pytorch/issues/16417", _SMALLER_COMMAND),
     row("cuda-memory", "out of memory on cuda", r"out of memory on (?P<where>cuda.*?), micro batch (?P<micro>\d+): (?P<todo>.+)",
         "GPU memory ran out on {where}, with a micro batch of {micro}", "{todo}", "clusterrun/worker/training/memory.py",
@@ -58,7 +58,7 @@ GPU: tuple[CauseRow, ...] = (
         "https://github.com/jade-hpc-gpu/jade-hpc-gpu.github.io/issues/194", _EXCLUDE),
     row("gpu-fault", "gpu is lost|unable to determine the device handle|hardware stack error|nvlink error",
         r"GPU is lost|Unable to determine the device handle for \w+|CUDA error: (?:hardware stack error|.*NVLink error).*",
-        "the driver lost a GPU: {0}", _ELSEWHERE, "https://github.com/rwth-i6/returnn/issues/1486", _EXCLUDE),
+        "a GPU failed: {0}", _ELSEWHERE, "https://github.com/rwth-i6/returnn/issues/1486", _EXCLUDE),
     row("cuda-assert", "device-side assert", r"device-side assert triggered",
         "an index was out of range on the GPU (device-side assert)",
         "usually a label or token id outside the model's range: check the number of classes and the vocabulary; run with"
@@ -75,8 +75,14 @@ GPU: tuple[CauseRow, ...] = (
         "a kernel failed on the GPU[: {what}]",
         "run with CUDA_LAUNCH_BLOCKING=1 to see the actual line; if it happens on one node only, suspect its GPU",
         "https://github.com/pytorch/pytorch/issues/21819", "clusterrun submit … --env CUDA_LAUNCH_BLOCKING=1"),
-    row("no-gpu", "no cuda gpus are available|no cuda-capable device|found no nvidia driver|invalid device ordinal|devices are busy or unavailable|nvml: driver not loaded|no gpus found|cuda unknown error|cuda driver initialization failed",
-        r"No CUDA GPUs are available|(?<!CUDA_ERROR_NO_DEVICE: )no CUDA-capable device is detected|Found no NVIDIA driver|invalid device ordinal"
+    row("cuda-error", "error: invalid device function", r"(?:CUDA|HIP) error: invalid device function", "torch or a library has no code for this model of GPU: {0}",
+        "install a build for the node's GPUs, or request another model of GPU",
+        "https://github.com/ROCm/legacy-rocm-build/issues/4208", "srun --gpus 1 python -c 'import torch; print(torch.cuda.get_arch_list(), torch.cuda.get_device_properties(0))'"),
+    row("no-gpu", "invalid device ordinal", r"invalid device ordinal", "the rank uses the number of a GPU that it does not see: {0}",
+        "request the GPUs per node, not per task, or let each rank use the ones that it sees (torch.cuda.device_count()); CUDA_VISIBLE_DEVICES must not be set by hand",
+        "https://github.com/ACEsuit/mace/issues/435", "clusterrun submit … --gpus-per-node N"),
+    row("no-gpu", "no cuda gpus are available|no cuda-capable device|found no nvidia driver|devices are busy or unavailable|nvml: driver not loaded|no gpus found|cuda unknown error|cuda driver initialization failed",
+        r"No CUDA GPUs are available|(?<!CUDA_ERROR_NO_DEVICE: )no CUDA-capable device is detected|Found no NVIDIA driver"
         r"|CUDA-capable device\(s\) is/are busy or unavailable|all CUDA-capable devices are busy or unavailable|NVML: Driver Not Loaded"
         r"|only supported with GPUs, no GPUs found|RuntimeError: (?:CUDA unknown error|CUDA driver initialization failed)",
         "the rank found no usable GPU: {0}",
@@ -111,7 +117,7 @@ GPU: tuple[CauseRow, ...] = (
         "srun --gpus 1 nvidia-smi"),
     row("library-mismatch", "undefined symbol|cannot open shared object file|not found (required by|could not load library|libcuda.so",
         r"(?:ImportError|OSError|error while loading shared libraries): (?P<what>.*(?:undefined symbol: \S+|cannot open shared object file"
-        r"|version `\S+' not found \(required by \S+\)))|^(?:\S+: )?(?P<what_too>/\S+: (?:version `\S+' not found \(required by \S+\)|undefined symbol: \S+)|Could not load library \S+\. Error: .{1,200})|(?P<what_old>libcuda\.so (?:cannot|not) found!?)",
+        r"|version `\S+' not found \(required by \S+\)))|^(?:\S+: |\[rank\d+\] )?(?P<what_too>/\S+: (?:version `\S+' not found \(required by \S+\)|undefined symbol: \S+)|Could not load library \S+\. Error: .{1,200})|(?P<what_old>libcuda\.so (?:cannot|not) found!?)",
         "a library is missing or incompatible on the node: {what}", _DRIVER, "https://github.com/pytorch/pytorch/issues/119932",
         "clusterrun submit … --setup 'module load NAME'"),
     BUILD,

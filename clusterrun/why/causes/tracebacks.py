@@ -148,7 +148,9 @@ def _opened(
         _read_line(raised, index, text)
         return raised
     if current is None or current._frames:
-        chained = _chains(before) or text[: header.start()].endswith("Original ")  # a data-loading worker's
+        # a data-loading worker's, and a rank's in the message of torch's CheckpointException
+        quoted = text[: header.start()].endswith("Original ") or text[header.end() :].startswith(" (RANK ")
+        chained = _chains(before) or quoted
         current = _begin(rank, index, last if chained else None, before)
     current._prefix = _prefix(text[: header.start()].removesuffix("Original "))
     return current

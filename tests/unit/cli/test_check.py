@@ -56,8 +56,8 @@ def test_job_of_another_tool_has_no_records(desk: Desk, monkeypatch: pytest.Monk
 def test_submit_check_measures_in_the_job_before_its_work(tmp_path: Path) -> None:
     cluster = Cluster(cwd=tmp_path, environ={"CLUSTERRUN_STATE": str(tmp_path / "state")}, scheduler=FakeScheduler())
     args = {"nodes": 2, "gres": "gpu:4"}
-    assert "CLUSTERRUN_CHECK_GPUS" not in cluster.plan(SubmitArgs.of(job="lm", **args)).script
-    assert "export CLUSTERRUN_CHECK_GPUS=4\n" in cluster.plan(SubmitArgs.of(job="lm", check=True, **args)).script
+    assert "--check-gpus" not in cluster.plan(SubmitArgs.of(job="lm", **args)).script
+    assert "--check-gpus 4)\n" in cluster.plan(SubmitArgs.of(job="lm", check=True, **args)).script
 
 
 REPORT = {

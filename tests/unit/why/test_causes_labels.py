@@ -189,3 +189,33 @@ def test_a_killed_rank_that_its_launcher_does_not_name_is_the_one_without_an_end
     ends = tuple(RankEnd(rank=rank, status=1) for rank in range(3))
     cause = first_cause([log], EndFacts(state="FAILED", exit_status=1, world_size=4, ends=ends))
     assert (cause.kind, cause.rank) == ("killed", 3)
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (
+            "ProxyError: HTTPSConnectionPool(host='hf.co', port=443): Max retries exceeded with url: /a (Caused by "
+            "ProxyError('Cannot connect to proxy.', OSError()))",
+            "the node cannot reach the internet: hf.co (http_proxy, https_proxy: Cannot connect to proxy)",
+        ),
+        (
+            "RuntimeError: HIP error: invalid device function",
+            "torch or a library has no code for this model of GPU: HIP error: invalid device function",
+        ),
+        (
+            "RuntimeError: CUDA error: invalid device ordinal",
+            "the rank uses the number of a GPU that it does not see: invalid device ordinal",
+        ),
+    ],
+)
+def test_sentence_says_what_the_error_means(error: str, sentence: str) -> None:
+    assert first_cause([lines(error)], EndFacts(state="FAILED", exit_status=1)).sentence == sentence
+
+
+def test_task_that_exits_after_another_crashed_is_not_blamed() -> None:
+    text = "OSError: libfoo.so: cannot open shared object file\n"
+    ends = ("srun: error: n1: task 0: Aborted (core dumped)\n", "srun: error: n2: task 1: Exited with exit code 1\n")
+    facts = EndFacts(state="FAILED", exit_status=1)
+    assert first_cause([lines(text + "".join(ends))], facts).rank is None
+    assert first_cause([lines(text + ends[1])], facts).rank == 1
