@@ -7,6 +7,7 @@ new start would only fail again: a bad request, a missing package, the same erro
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 NEVER_AGAIN = {2: "the request is wrong", 93: "the program exited with 93, its sign for no restart"}
+TERMINATED = 143
 USERS_MISTAKE = re.compile(r"(ImportError|ModuleNotFoundError|SyntaxError|IndentationError|NameError)\b|exited\b")
 LOST_PEER = re.compile(r"closed by peer|reset by peer|Broken pipe|lost the connection|NCCL error|DistBackendError")
 WITHOUT_PROGRESS = 3  # launches
@@ -25,7 +27,8 @@ class LaunchEnd:
     """How a launch ended: its status, a line of cause, and how far it came.
 
     `error` is that of the rank that failed first, empty if none reported one or its cause is a lost peer. `step` is
-    rank 0's last known step, `checkpoint` the newest checkpoint's; None if there is none.
+    rank 0's last known step, `checkpoint` the newest checkpoint's; None if there is none. `is_terminated` is True if
+    SIGTERM ended the ranks: preemption sends it to them well before it reaches the supervisor.
     """
 
     status: int
@@ -33,22 +36,31 @@ class LaunchEnd:
     error: str = ""
     step: int | None = None
     checkpoint: int | None = None
+    is_terminated: bool = False
 
 
 def read_launch(attempt_dir: Path, checkpoints: Path, status: int, ranks: int) -> LaunchEnd:
     """Return the end of the launch whose records are in `attempt_dir`; what cannot be read counts as absent."""
     first = _read(attempt_dir / "first_failure.json")
-    lost = [rank for rank in range(ranks) if not (attempt_dir / f"rank-{rank}.end").exists()]
-    error = str(first.get("error", ""))
-    if lost:
-        cause, error = f"{_name(lost)} ended without a record: killed, or on a node that was lost", ""
-    elif error:
-        cause = f"rank {first.get('rank')} on {first.get('node')}: {error}"
-        error = "" if LOST_PEER.search(error) or error.endswith("SIGKILL") else error
+    names = {*os.listdir(attempt_dir)}
+    lost = [rank for rank in range(ranks) if f"rank-{rank}.end" not in names]
+    reported = str(first.get("error", ""))
+    error = "" if LOST_PEER.search(reported) or reported.endswith("SIGKILL") else reported
+    if lost and not error:
+        cause = f"{_name(lost)} ended without a record: killed, or on a node that was lost"
+    elif reported:
+        cause = f"rank {first.get('rank')} on {first.get('node')}: {reported}"
     else:
         cause = f"the step ended with status {status}"
     step = _read(attempt_dir / "rank-0.progress").get("step")
-    return LaunchEnd(status, cause[:LONGEST_CAUSE], error, step if isinstance(step, int) else None, newest(checkpoints))
+    return LaunchEnd(
+        status,
+        cause[:LONGEST_CAUSE],
+        error,
+        step if isinstance(step, int) else None,
+        newest(checkpoints),
+        is_terminated=status == TERMINATED and not lost and not reported,
+    )
 
 
 def why_not_again(launches: Sequence[LaunchEnd], most: int) -> str:
@@ -56,12 +68,14 @@ def why_not_again(launches: Sequence[LaunchEnd], most: int) -> str:
     last = launches[-1]
     if last.status in NEVER_AGAIN:
         return NEVER_AGAIN[last.status]
+    if last.is_terminated:
+        return "SIGTERM ended the ranks"
     if USERS_MISTAKE.match(last.error):
         return "a new start cannot mend this error"
     if len(launches) > 1 and last.error and (last.error, last.step) == (launches[-2].error, launches[-2].step):
         return "the launch before failed with the same error at the same step"
     if len(launches) > most:
-        return f"--max-restarts {most}"
+        return f"the limit of --max-restarts {most} is reached"
     recent = {launch.checkpoint for launch in launches[-WITHOUT_PROGRESS:]}
     if len(launches) >= WITHOUT_PROGRESS and last.checkpoint is not None and len(recent) == 1:
         return f"no progress: {WITHOUT_PROGRESS} launches without a newer checkpoint"

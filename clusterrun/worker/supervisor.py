@@ -32,13 +32,19 @@ class Terminated(BaseException):
 
 
 class Termination:
-    """SIGTERM: kept until the job may act on it, and forwarded to the step if one is running."""
+    """SIGTERM: kept until the job may act on it, and forwarded to the step if one is running; so are USR1 and USR2."""
 
     def __init__(self) -> None:
         self.came = False
         self.step: subprocess.Popen[bytes] | None = None
         self.may_raise = False
         signal.signal(signal.SIGTERM, self._on_term)
+        for signum in (signal.SIGUSR1, signal.SIGUSR2):  # of --signal=B:USR1@60
+            signal.signal(signum, self._forward)
+
+    def _forward(self, signum: int, frame: object) -> None:
+        if self.step is not None:
+            self.step.send_signal(signum)
 
     def _on_term(self, signum: int, frame: object) -> None:
         self.came = True
@@ -80,9 +86,9 @@ class Job:
         """The job's id with its array task."""
         return self.identity.job_id + self.identity.task
 
-    def begin(self) -> None:
+    def begin(self, termination: Termination) -> None:
         """Claim the run; raises WorkerError if this job may not work in its folder."""
-        self._wait_for_submission()
+        self._wait_for_submission(termination)
         claim.own_folders(self.run_dir)
         claim.claim(self.run_dir, self.token, self.identity, self.folder_mode)
         self.open_attempt(0)
@@ -143,7 +149,7 @@ class Job:
         """How often the ranks were started before in this job; a requeue counts as one."""
         return self.identity.restart + self.launch
 
-    def _wait_for_submission(self) -> None:
+    def _wait_for_submission(self, termination: Termination) -> None:
         """Wait until the submission's record is visible.
 
         A script run by hand has none, so its records would describe a job that clusterrun never submitted: raises
@@ -157,6 +163,8 @@ class Job:
             if "SLURM_JOB_ID" not in os.environ or rendered or time.monotonic() >= until:
                 self.run_dir = self._folder_by_hand()
                 return
+            if termination.came:
+                raise WorkerError("ended by SIGTERM before the ranks were started", status=TERMINATED)
             time.sleep(1)
 
     def _folder_by_hand(self) -> Path:
@@ -298,7 +306,7 @@ def main(argv: Sequence[str]) -> int:
     options, work = parse(argv)
     job = Job(options, os.umask(0o027 if options.shared else 0o077))
     try:
-        job.begin()
+        job.begin(termination)
     except (WorkerError, OSError) as error:
         say(str(error))
         return error.status if isinstance(error, WorkerError) else 1
@@ -307,8 +315,11 @@ def main(argv: Sequence[str]) -> int:
         status = options.ended if options.ended is not None else run(job, work, termination)
     except Terminated:
         status = TERMINATED
+    except KeyboardInterrupt:
+        status = 130
     except WorkerError as error:
         say(str(error))
+        status = error.status
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one must not interrupt the record
         job.record_end(status, termination.came or options.ended == TERMINATED)

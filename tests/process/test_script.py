@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import signal
 import stat
 import subprocess
 import sys
@@ -128,6 +129,16 @@ def test_a_termination_is_recorded_wherever_the_job_is(tmp_path: Path, where: st
     process.communicate(timeout=60)
     assert process.returncode == 143
     assert (run.end()["status"], run.end()["signal"]) == (143, "TERM")
+
+
+def test_a_signal_to_the_batch_script_alone_reaches_the_ranks(tmp_path: Path) -> None:
+    run = stage(tmp_path, body="trap 'echo got USR1; exit 0' USR1; touch up; while :; do sleep 0.05; done")
+    process = run.start()
+    while not (tmp_path / "up").exists():
+        time.sleep(0.02)
+    process.send_signal(signal.SIGUSR1)
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 0 and "got USR1" in out
 
 
 def test_a_copy_that_finds_the_run_claimed_runs_no_setup_line(tmp_path: Path) -> None:

@@ -40,6 +40,7 @@ def test_what_a_new_start_may_mend_is_started_again(launches: list[LaunchEnd]) -
         ([failed("lr must be a number", status=2)], "request is wrong"),
         ([failed("ValueError: bad sample", step=7)] * 2, "same error at the same step"),
         ([KILLED] * 6, "--max-restarts 5"),
+        ([LaunchEnd(143, "the step ended with status 143", is_terminated=True)], "SIGTERM ended the ranks"),
         ([failed(f"RuntimeError: {n}", checkpoint=10) for n in range(3)], "no progress"),
     ],
 )
@@ -60,6 +61,14 @@ def test_a_rank_without_an_end_record_is_the_cause(tmp_path: Path) -> None:
     first = {"error": "RuntimeError: Connection closed by peer"}
     end = read_launch(records(tmp_path, {0: 143, 1: 1, 3: 143}, first), tmp_path / "none", 143, 4)
     assert end.cause.startswith("rank 2 ended without a record") and (end.error, end.step) == ("", 12)
+
+
+def test_ranks_that_sigterm_ended_are_told_from_a_rank_that_failed(tmp_path: Path) -> None:
+    records(tmp_path, {0: 143, 1: 143})
+    assert read_launch(tmp_path, tmp_path, 143, 2).is_terminated
+    assert not read_launch(tmp_path, tmp_path, 143, 3).is_terminated, "one of them left no record"
+    records(tmp_path, {0: 143, 1: 1}, {"error": "KeyError: 'x'"})
+    assert not read_launch(tmp_path, tmp_path, 143, 2).is_terminated
 
 
 def test_an_error_of_the_users_code_is_the_cause(tmp_path: Path) -> None:
