@@ -19,7 +19,11 @@ read = claim._read
 
 
 def run_body(job: supervisor.Job, work: Sequence[str], termination: supervisor.Termination) -> int:
-    ids = {"CLUSTERRUN_JOB_ID": job.name, "CLUSTERRUN_ATTEMPT_DIR": str(job.attempt_dir)}
+    ids = {
+        "CLUSTERRUN_JOB_ID": job.name,
+        "CLUSTERRUN_RUN_DIR": str(job.run_dir),
+        "CLUSTERRUN_ATTEMPT_DIR": str(job.attempt_dir),
+    }
     body = subprocess.Popen(["bash", "-c", os.environ["LIGHT_BODY"]], env=os.environ | ids, umask=job.umask)
     termination.watch(body)
     status = body.wait()

@@ -124,6 +124,14 @@ def first_failure_error(folder: Path) -> str | None:
         return None
 
 
+def first_failure_status(folder: Path) -> int | None:
+    """Return the exit status of the rank that failed first; None if none has, or it is not visible from this node."""
+    try:
+        return int(json.loads((folder / FIRST_FAILURE).read_bytes())["status"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
 def first_failure_rank(folder: Path) -> int | None:
     """Return the rank that failed first; None if none has, or it is not visible from this node yet."""
     try:

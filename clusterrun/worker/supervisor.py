@@ -236,7 +236,10 @@ def run_step(job: Job, work: Sequence[str], termination: Termination) -> int:
     for dump in job.attempt_dir.glob("flight_recorder_*"):  # torch writes them with the ranks' umask
         with suppress(OSError):
             dump.chmod(dump.stat().st_mode & ~0o022)
-    return _judge(job, 128 - status if status < 0 else status, ranks)
+    status = 128 - status if status < 0 else status
+    if status == TERMINATED and not termination.came:  # srun returns the highest status: that of the ranks it ended
+        status = end_records.first_failure_status(job.attempt_dir) or status
+    return _judge(job, status, ranks)
 
 
 def _is_task(work: Sequence[str]) -> bool:

@@ -16,7 +16,7 @@ OVER = ("COMPLETED", "FAILED")
 PLANTER = """
 import os, sys
 runs, aim = sys.argv[1:]
-names = [".end.json", "end.json", "step.pid", "step.status", "first_failure.json", "start.json", "stopped", "log-start",
+names = [".end.json", "end.json", "launch.json", "check.json", "first_failure.json", "start.json", "stopped", "log-start",
          "log-clock", "epoch", ".epoch", "rank-0.end", "rank-0.progress", ".rank-0.end", ".start.json", "owner"]
 print("ready", flush=True)
 while True:
@@ -149,7 +149,7 @@ def test_an_attempt_folder_that_was_there_before_the_job_is_not_used_by_it(town:
         town.b.own(planted)
         planted.chmod(0o777)
         (planted / ".end.json").symlink_to(town.a.home / "results.txt")
-        (planted / "step.status").symlink_to(town.a.home / "results.txt")
+        (planted / "log-start").symlink_to(town.a.home / "results.txt")
     town.a.sh(f"scontrol release {data['job_id']}")
     until(lambda: town.lab.job(data["job_id"]).get("JobState") in OVER, 90, "the end", 0.5)
     assert (town.a.home / "results.txt").read_text() == "three months of work\n"
