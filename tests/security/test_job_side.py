@@ -16,8 +16,8 @@ OVER = ("COMPLETED", "FAILED")
 PLANTER = """
 import os, sys
 runs, aim = sys.argv[1:]
-names = [".end.json", "end.json", "launch.json", "check.json", "first_failure.json", "start.json", "stopped", "log-start",
-         "log-clock", "epoch", ".epoch", "rank-0.end", "rank-0.progress", ".rank-0.end", ".start.json", "owner"]
+names = [".end.json", "end.json", "launch.json", "check.json", "first_failure.json", "start.json", "stopped",
+         "log-start", "log-clock", "epoch", ".epoch", "rank-0.end", "rank-0.progress", ".rank-0.end", ".start.json", "owner"]
 print("ready", flush=True)
 while True:
     for folder, below, _ in os.walk(runs):
