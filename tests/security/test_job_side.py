@@ -17,7 +17,7 @@ PLANTER = """
 import os, sys
 runs, aim = sys.argv[1:]
 names = [".end.json", "end.json", "launch.json", "check.json", "first_failure.json", "start.json", "stopped",
-         "log-start", "log-clock", "epoch", ".epoch", "rank-0.end", "rank-0.progress", ".rank-0.end", ".start.json", "owner"]
+         "log-start", "log-clock", "epoch", ".epoch", "rank-0.end", "rank-0.progress", ".start.json", "owner"]
 print("ready", flush=True)
 while True:
     for folder, below, _ in os.walk(runs):
