@@ -237,7 +237,8 @@ def run_step(job: Job, work: Sequence[str], termination: Termination) -> int:
         with suppress(OSError):
             dump.chmod(dump.stat().st_mode & ~0o022)
     status = 128 - status if status < 0 else status
-    if status == TERMINATED and not termination.came:  # srun returns the highest status: that of the ranks it ended
+    # srun returns the highest status, perhaps that of a rank it ended, or of one that lost its connection to the first
+    if status in (1, TERMINATED) and not termination.came:
         status = end_records.first_failure_status(job.attempt_dir) or status
     return _judge(job, status, ranks)
 
