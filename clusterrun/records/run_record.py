@@ -115,18 +115,16 @@ def load_strictly(run_dir: Path) -> RunRecord:
     """Load a run from its folder. Raises FileNotFoundError without a record, OSError or ValueError for a bad one."""
     if not is_run_id(run_dir.name) or run_dir.parts[-3:-1] != (RECORDS, "runs") or ".." in run_dir.parts:
         raise ValueError("not the folder of a run")
-    owner = safe_files.owner_of(run_dir)
-    data = _checked(_json(run_dir / "record.json"), RunRecord)
-    sources = data.get("sources", {})
-    submissions = [
-        _submission(run_dir / "submissions" / name) for name in list_names(run_dir / "submissions")
-        if name.endswith(".json") and not name.startswith(".")
-    ]  # fmt: skip
+    with safe_files.open_folder(run_dir) as folder:
+        owner = os.fstat(folder.descriptor).st_uid
+        data = _checked(_json(folder, "record.json"), RunRecord)
+        submissions = _submissions(folder)
     if not submissions:
         raise FileNotFoundError(errno.ENOENT, "no submission", str(run_dir))
     submissions.sort(key=lambda s: s.at)
     if data.get("run_id") != run_dir.name:
         raise ValueError("the record belongs to another run")
+    sources = data.get("sources", {})
     if not isinstance(sources, dict) or not all(isinstance(v, list) and len(v) == 2 for v in sources.values()):
         raise ValueError("sources is invalid")
     cluster = submissions[-1].cluster or data.get("cluster", "")
@@ -141,12 +139,21 @@ def load_strictly(run_dir: Path) -> RunRecord:
         raise ValueError(str(error).partition("() ")[2] or "a key is missing") from None
 
 
-def _submission(path: Path) -> SubmissionRecord:
-    data = _checked(_json(path), SubmissionRecord)
+def _submissions(run: safe_files.Folder) -> list[SubmissionRecord]:
+    try:
+        with run.open_folder("submissions") as folder:
+            names = [name for name in folder.names() if name.endswith(".json") and not name.startswith(".")]
+            return [_submission(folder, name) for name in names]
+    except FileNotFoundError:
+        return []
+
+
+def _submission(folder: safe_files.Folder, name: str) -> SubmissionRecord:
+    data = _checked(_json(folder, name), SubmissionRecord)
     who, start, final = data.get("submitter"), data.get("log_start"), data.get("final")
     data["submitter"] = (str(who[0]), *map(int, who[1:3])) if isinstance(who, list) and len(who) == 3 else ("", 0, 0)
     data["log_start"] = tuple(map(int, start)) if isinstance(start, list) and len(start) == 2 else (0, 0)
-    if data.get("token") != path.name.removesuffix(".json") or not _TOKEN.fullmatch(data["token"]):
+    if data.get("token") != name.removesuffix(".json") or not _TOKEN.fullmatch(data["token"]):
         raise ValueError("the token does not match the file name")
     if not data.get("job_id"):
         return SubmissionRecord(**{**data, "final": None})
@@ -160,14 +167,15 @@ def _submission(path: Path) -> SubmissionRecord:
 def read_json(path: Path) -> dict[str, Any] | None:
     """Return the JSON object in a file, or None if it is missing, incomplete or not an object."""
     try:
-        return _json(path)
+        with safe_files.open_folder(path.parent) as folder:
+            return _json(folder, path.name)
     except (OSError, ValueError):
         return None
 
 
-def _json(path: Path) -> dict[str, Any]:
+def _json(folder: safe_files.Folder, name: str) -> dict[str, Any]:
     try:
-        data = json.loads(safe_files.read_bytes(path))
+        data = json.loads(folder.read(name))
     except RecursionError:
         raise ValueError("nested too deeply") from None
     if not isinstance(data, dict):

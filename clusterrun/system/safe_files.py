@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import grp
 import os
 import pwd
@@ -33,21 +34,16 @@ _LINKS = 40  # the kernel's limit
 
 def read_bytes(path: Path, limit: int = LIMIT, *, owner: int | None = None) -> bytes:
     """Return the bytes of a plain file of at most ``limit`` bytes; with ``owner`` it must belong to that uid."""
-    with open_file(path, owner=owner) as descriptor:
-        fits = os.fstat(descriptor).st_size <= limit
-        data = b"".join(iter(lambda: os.read(descriptor, 1 << 20), b"")) if fits else b""
-    if not fits or len(data) > limit:
-        raise OSError(errno.EFBIG, "the file is too large", str(path))
-    return data
+    with open_folder(path.parent) as folder:
+        return folder.read(path.name, limit, owner=owner)
 
 
 @contextlib.contextmanager
 def open_file(path: Path, *, owner: int | None = None) -> Iterator[int]:
     """Yield the descriptor of a plain file that is open for reading."""
-    with _folder(path.parent) as (folder, run_owner):
-        descriptor = os.open(path.name, os.O_RDONLY | _PLAIN, dir_fd=folder)
+    with open_folder(path.parent) as folder:
+        descriptor = folder.open_file(path.name, owner=owner)
     try:
-        _check_plain(descriptor, run_owner if owner is None else owner, path)
         yield descriptor
     finally:
         os.close(descriptor)
@@ -55,18 +51,62 @@ def open_file(path: Path, *, owner: int | None = None) -> Iterator[int]:
 
 def list_names(path: Path) -> list[str]:
     """Return the names in a folder, in no order."""
-    with _folder(path) as (folder, _):
-        descriptor = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
+    with open_folder(path) as folder:
+        return folder.names()
+
+
+def owner_of(path: Path) -> int:
+    """Return the uid of a folder's owner."""
+    with open_folder(path) as folder:
+        return os.fstat(folder.descriptor).st_uid
+
+
+class Folder(NamedTuple):
+    """An open folder: its path, its descriptor, and the uid of the owner of its run (None outside a run)."""
+
+    path: Path
+    descriptor: int
+    owner: int | None
+
+    def names(self) -> list[str]:
+        """Return the names in the folder, in no order."""
+        descriptor = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self.descriptor)
         try:
             return os.listdir(descriptor)  # noqa: PTH208 - a descriptor is no path
         finally:
             os.close(descriptor)
 
+    def read(self, name: str, limit: int = LIMIT, *, owner: int | None = None) -> bytes:
+        """Return the bytes of a plain file in the folder; see :func:`read_bytes`."""
+        descriptor = self.open_file(name, owner=owner)
+        try:
+            fits = os.fstat(descriptor).st_size <= limit
+            data = b"".join(iter(lambda: os.read(descriptor, 1 << 20), b"")) if fits else b""
+        finally:
+            os.close(descriptor)
+        if not fits or len(data) > limit:
+            raise OSError(errno.EFBIG, "the file is too large", str(self.path / name))
+        return data
 
-def owner_of(path: Path) -> int:
-    """Return the uid of a folder's owner."""
-    with _folder(path) as (folder, _):
-        return os.fstat(folder).st_uid
+    def open_file(self, name: str, *, owner: int | None = None) -> int:
+        """Return the descriptor of a plain file in the folder; the caller closes it."""
+        descriptor = os.open(name, os.O_RDONLY | _PLAIN, dir_fd=self.descriptor)
+        try:
+            _check_plain(descriptor, self.owner if owner is None else owner, self.path, name)
+        except OSError:
+            os.close(descriptor)
+            raise
+        return descriptor
+
+    @contextlib.contextmanager
+    def open_folder(self, name: str) -> Iterator[Folder]:
+        """Yield a folder in this folder of a run."""
+        descriptor = os.open(name, _PATH | os.O_NOFOLLOW, dir_fd=self.descriptor)
+        try:
+            _check_owner(os.fstat(descriptor), self.owner, self.path / name)
+            yield Folder(self.path / name, descriptor, self.owner)
+        finally:
+            os.close(descriptor)
 
 
 # -- writing -------------------------------------------------------------------------------------------------------
@@ -98,7 +138,7 @@ def append(path: Path, data: bytes) -> None:
     with _own_folder(path.parent) as folder:
         descriptor = os.open(path.name, flags, 0o600, dir_fd=folder)
     try:
-        _check_plain(descriptor, os.getuid(), path)
+        _check_plain(descriptor, os.getuid(), path.parent, path.name)
         os.write(descriptor, data)
     finally:
         os.close(descriptor)
@@ -106,14 +146,13 @@ def append(path: Path, data: bytes) -> None:
 
 def make_folder(path: Path, mode: int) -> None:
     """Create a folder with exactly ``mode``, or add the group permissions of ``mode`` to an existing one."""
-    with _folder(path.parent) as (parent, _):
+    with open_folder(path.parent) as parent:
         made = False
         with contextlib.suppress(FileExistsError):
-            os.mkdir(path.name, 0o700, dir_fd=parent)
+            os.mkdir(path.name, 0o700, dir_fd=parent.descriptor)
             made = True
-        descriptor = os.open(
-            path.name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent
-        )  # fmt: skip
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptor = os.open(path.name, flags, dir_fd=parent.descriptor)
     try:
         info = os.fstat(descriptor)
         _check_owner(info, os.getuid(), path)
@@ -128,9 +167,9 @@ def make_folder(path: Path, mode: int) -> None:
 
 @contextlib.contextmanager
 def _own_folder(path: Path) -> Iterator[int]:
-    with _folder(path) as (folder, _):
-        _check_owner(os.fstat(folder), os.getuid(), path)
-        descriptor = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
+    with open_folder(path) as folder:
+        _check_owner(os.fstat(folder.descriptor), os.getuid(), path)
+        descriptor = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder.descriptor)
     try:
         yield descriptor
     finally:
@@ -138,13 +177,13 @@ def _own_folder(path: Path) -> Iterator[int]:
 
 
 @contextlib.contextmanager
-def _folder(path: Path) -> Iterator[tuple[int, int | None]]:
-    """Yield a folder's descriptor and the uid of the owner of its run (None outside a run)."""
+def open_folder(path: Path) -> Iterator[Folder]:
+    """Yield a folder; below ``.clusterrun`` no link is followed, and the folders of a run belong to its owner."""
     parts = path.parts
     start = len(parts) - 1 - parts[::-1].index(RECORDS) if RECORDS in parts else len(parts)
     if ".." in parts[start:]:
         raise OSError(errno.EINVAL, "a path of records must not contain ..", str(path))
-    descriptor, owner = os.open(Path(*parts[:start]), _PATH), None
+    descriptor, owner = os.open("/".join(parts[:start]) or ".", _PATH), None
     try:
         for depth, name in enumerate(parts[start:], 1):
             below = os.open(name, _PATH | os.O_NOFOLLOW, dir_fd=descriptor)
@@ -154,7 +193,7 @@ def _folder(path: Path) -> Iterator[tuple[int, int | None]]:
                 info = os.fstat(descriptor)
                 owner = info.st_uid if owner is None else owner
                 _check_owner(info, owner, path)
-        yield descriptor, owner
+        yield Folder(path, descriptor, owner)
     except OSError as error:  # calls relative to a descriptor report only the last name
         if not str(error.filename or "").startswith("/"):
             error.filename = str(path)
@@ -163,11 +202,12 @@ def _folder(path: Path) -> Iterator[tuple[int, int | None]]:
         os.close(descriptor)
 
 
-def _check_plain(descriptor: int, owner: int | None, path: Path) -> None:
+def _check_plain(descriptor: int, owner: int | None, folder: Path, name: str) -> None:
     info = os.fstat(descriptor)
     if not stat.S_ISREG(info.st_mode):
-        raise OSError(errno.EINVAL, "not a plain file", str(path))
-    _check_owner(info, owner, path)
+        raise OSError(errno.EINVAL, "not a plain file", str(folder / name))
+    if owner is not None and info.st_uid != owner:
+        _check_owner(info, owner, folder / name)
 
 
 def _check_owner(info: os.stat_result, owner: int | None, path: Path) -> None:
@@ -251,6 +291,7 @@ def closed_to_group(path: Path) -> Path | None:
     return None
 
 
+@functools.cache
 def user_name(uid: int) -> str:
     """Return a user's name, or ``user 1234`` if the uid has no name."""
     try:
