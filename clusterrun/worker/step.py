@@ -47,7 +47,6 @@ def environment(job: Job, nodes: list[str], address: str, end_time: str) -> dict
         "CLUSTERRUN_CHECKPOINT_DIR": str(job.run_dir / "checkpoints"),
         "CLUSTERRUN_ATTEMPT_DIR": str(job.attempt_dir),
         "CLUSTERRUN_NODES": str(len(nodes)),
-        "CLUSTERRUN_NODE_NAMES": " ".join(nodes),
         "CLUSTERRUN_WORLD_SIZE": str(options.nodes * per_node),
         # any process can connect to the rendezvous port, so each launch has a new secret
         "CLUSTERRUN_SECRET": os.urandom(16).hex(),
