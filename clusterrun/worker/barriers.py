@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import socket
 import sys
 import time
@@ -141,8 +142,9 @@ def join(
         return json.dumps(make_plan(ranks) | common(ranks))
 
     try:
-        if not board.claim(f"join/{dist.rank}", json.dumps(facts)):
+        if not board.claim(f"place/{dist.rank}", f"{dist.host} {os.getpid()}"):
             raise WorkerError(f"join barrier: rank {dist.rank} joined twice: two launches share one store")
+        board.post(f"join/{dist.rank}", json.dumps(facts))
         is_first = board.is_first("join")
         if dist.rank == 0 or is_first:
             plan = _wait(
