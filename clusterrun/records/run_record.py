@@ -12,6 +12,7 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -290,14 +291,19 @@ def has_job_id(record: RunRecord, job: JobId) -> bool:
 def _checked(data: Mapping[str, Any], kind: type) -> dict[str, Any]:
     """Return the known keys after a type check; a record of a newer version may have more."""
     found = {}
-    for one in fields(kind):
-        if one.name not in data:
+    for name, expected in _expected(kind):
+        if name not in data:
             continue
-        value, expected = data[one.name], _KINDS.get(one.type)
+        value = data[name]
         if (expected and type(value) is not expected) or (expected is int and not 0 <= value <= _MOST):
-            raise ValueError(f"{one.name} is invalid")
-        found[one.name] = value
+            raise ValueError(f"{name} is invalid")
+        found[name] = value
     return found
+
+
+@cache
+def _expected(kind: type) -> list[tuple[str, type | None]]:
+    return [(one.name, _KINDS.get(one.type)) for one in fields(kind)]
 
 
 def parse_fields(kind: type, data: Mapping[str, Any]) -> dict[str, Any]:
