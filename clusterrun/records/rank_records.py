@@ -16,6 +16,7 @@ from clusterrun.records import run_record
 from clusterrun.records.run_record import RunRecord, parse_fields
 
 START, FIRST_FAILURE, STOPPED, LAUNCH = "start.json", "first_failure.json", "stopped", "launch.json"
+_LARGEST_START = 128 * 1024 * 1024  # bytes; that of 80,000 ranks has 24 MiB
 _RANK_END = re.compile(r"rank-\d{1,7}\.end")
 
 
@@ -45,7 +46,7 @@ def load_start(attempt: Path) -> dict[str, Any] | None:
 
     Older entries have no ``task``: it is their rank.
     """
-    start = run_record.read_json(attempt / START)
+    start = run_record.read_json(attempt / START, _LARGEST_START)
     if start is None:
         return None
     entries = start.get("ranks")

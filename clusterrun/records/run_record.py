@@ -165,18 +165,18 @@ def _submission(folder: safe_files.Folder, name: str) -> SubmissionRecord:
     return SubmissionRecord(**{**data, "final": final if isinstance(final, dict) or final is None else {}})
 
 
-def read_json(path: Path) -> dict[str, Any] | None:
-    """Return the JSON object in a file, or None if it is missing, incomplete or not an object."""
+def read_json(path: Path, limit: int = safe_files.LIMIT) -> dict[str, Any] | None:
+    """Return the JSON object in a file of at most ``limit`` bytes, or None if it is missing, incomplete or another."""
     try:
         with safe_files.open_folder(path.parent) as folder:
-            return _json(folder, path.name)
+            return _json(folder, path.name, limit)
     except (OSError, ValueError):
         return None
 
 
-def _json(folder: safe_files.Folder, name: str) -> dict[str, Any]:
+def _json(folder: safe_files.Folder, name: str, limit: int = safe_files.LIMIT) -> dict[str, Any]:
     try:
-        data = json.loads(folder.read(name))
+        data = json.loads(folder.read(name, limit))
     except RecursionError:
         raise ValueError("nested too deeply") from None
     if not isinstance(data, dict):

@@ -92,9 +92,11 @@ def hold_port(job: Job, address: str) -> tuple[subprocess.Popen[bytes], str]:
 
     So no other job can take the port, and rank 0 may exit first.
     """
-    port = ("--port", str(job.options.master_port)) if job.options.master_port else ()
+    options = ["--host", address, "--parent", str(os.getpid()), "--clients", str(job.workers)]
+    if job.options.master_port:
+        options += ["--port", str(job.options.master_port)]
     holder = subprocess.Popen(
-        [sys.executable, "-u", str(HERE / "rendezvous.py"), "--host", address, "--parent", str(os.getpid()), *port],
+        [sys.executable, "-u", str(HERE / "rendezvous.py"), *options],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         env=os.environ | {"CLUSTERRUN_ATTEMPT_DIR": str(job.attempt_dir), "CLUSTERRUN_NODES": str(job.options.nodes)},

@@ -212,9 +212,9 @@ def run_step(job: Job, work: Sequence[str], termination: Termination) -> int:
         termination.came = True
         raise Terminated
     environ = step.environment(job, nodes, address, batch_host.end_time(facts))
+    ranks = job.workers = len(nodes) * job.options.workers_per_node
     holder, port = step.hold_port(job, address)
     environ["MASTER_PORT"] = port
-    ranks = job.workers = len(nodes) * job.options.workers_per_node
     if job.earlier_starts:
         work = [*work, *shlex.split(job.options.resume_args)]
     say(
