@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 from clusterrun.errors import RequestError
@@ -179,6 +179,30 @@ def build_spec(values: Mapping[str, Value], work: Work) -> JobSpec:
         accelerate_config=get("accelerate-config", ""),
         sources=dict(values),
     )
+
+
+_KINDS: dict[str, type[Work]] = {kind.__name__.lower(): kind for kind in (Task, Script, Module, Command)}
+
+
+def load_spec(data: Mapping[str, Any]) -> JobSpec:
+    """Return the specification of a run from its ``spec.json``; keys that are not known here are ignored.
+
+    Raises RequestError for a file that is incomplete, and for work that is not a task, a script, a module or a command.
+    """
+    found = {one.name: _frozen(data[one.name]) for one in fields(JobSpec) if one.name in data}
+    work = data.get("work")
+    kind = _KINDS.get(str(work.get("kind"))) if isinstance(work, dict) else None
+    if kind is None or not isinstance(work, dict):
+        raise RequestError("this run has no task, script, module or command", hint="submit it again")
+    try:
+        found["work"] = kind(**{key: _frozen(value) for key, value in work.items() if key != "kind"})
+        return JobSpec(**{**found, "sources": {}})
+    except TypeError as error:
+        raise RequestError(f"the run's spec.json is incomplete: {error}", hint="submit it again") from None
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(map(_frozen, value)) if isinstance(value, list) else value
 
 
 def _resume_args(work: Work, text: str) -> str:
