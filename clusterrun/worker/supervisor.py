@@ -78,7 +78,7 @@ class Job:
         self.token = environ.get("CLUSTERRUN_TOKEN") or ""
         self.folder_mode = 0o750 if options.shared else 0o700
         self.attempt_dir = Path()
-        self.launch = 0
+        self.launch = self.of_other_jobs = 0  # launches
         self.workers = self.unmarked = 0
 
     @property
@@ -91,6 +91,7 @@ class Job:
         self._wait_for_submission(termination)
         claim.own_folders(self.run_dir)
         claim.claim(self.run_dir, self.token, self.identity, self.folder_mode)
+        self.of_other_jobs = sum(not name.startswith(self.token) for name in os.listdir(self.run_dir / "attempts"))
         self.open_attempt(0)
         end_records.write_text(self.attempt_dir / "log-start", self.options.log_start + "\n")
 
@@ -146,8 +147,8 @@ class Job:
 
     @property
     def earlier_starts(self) -> int:
-        """How often the ranks were started before in this job; a requeue counts as one."""
-        return self.identity.restart + self.launch
+        """How often the ranks were started before in this run; a requeue counts as one."""
+        return self.of_other_jobs + self.identity.restart + self.launch
 
     def _wait_for_submission(self, termination: Termination) -> None:
         """Wait until the submission's record is visible.
