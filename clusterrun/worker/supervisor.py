@@ -13,11 +13,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from . import batch_host, claim, end_records, restart, step
+from . import batch_host, claim, end_records, requeue, restart, step
 from .claim import JobIdentity, listed
 from .errors import WorkerError
 from .restart import LaunchEnd
@@ -38,6 +38,7 @@ class Termination:
         self.came = False
         self.step: subprocess.Popen[bytes] | None = None
         self.may_raise = False
+        self.also: Callable[[], None] = lambda: None  # called for each SIGTERM
         signal.signal(signal.SIGTERM, self._on_term)
         for signum in (signal.SIGUSR1, signal.SIGUSR2):  # of --signal=B:USR1@60
             signal.signal(signum, self._forward)
@@ -48,6 +49,7 @@ class Termination:
 
     def _on_term(self, signum: int, frame: object) -> None:
         self.came = True
+        self.also()
         if self.step is not None:
             self.step.send_signal(signal.SIGTERM)
         elif self.may_raise:
@@ -80,6 +82,8 @@ class Job:
         self.attempt_dir = Path()
         self.launch = self.of_other_jobs = 0  # launches
         self.workers = self.unmarked = 0
+        self.due = ""  # why Slurm ends this start, if this program asked for it
+        self.requeue = requeue.Requeue(self)
 
     @property
     def name(self) -> str:
@@ -135,7 +139,7 @@ class Job:
                     "status": status,
                     "signal": "TERM" if by_term else "",
                     "reason": reason,
-                    "due": due,
+                    "due": self.due or due,
                     "unmarked": self.unmarked,
                     "cluster": self.identity.cluster,
                     "job": self.name,
@@ -208,7 +212,7 @@ def run_step(job: Job, work: Sequence[str], termination: Termination) -> int:
     if facts.get("JobState") in ENDING:  # SIGTERM came while this program was being started
         termination.came = True
         raise Terminated
-    environ = step.environment(job, nodes, address, batch_host.end_time(facts))
+    environ = step.environment(job, nodes, address, job.requeue.end_time(batch_host.end_time(facts)))
     holder, port = step.hold_port(job, address)
     environ["MASTER_PORT"] = port
     ranks = job.workers = len(nodes) * job.options.workers_per_node
@@ -292,6 +296,7 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("--check-gpus", help="measure nodes and links first; the GPUs that each node must have")
     parser.add_argument("--max-restarts", type=int, default=0)
     parser.add_argument("--resume-args", default="", help="appended to the work from the second start on")
+    requeue.add_options(parser)
     parser.add_argument("--time-limit", type=int, default=0, help="seconds, of a local job")
     parser.add_argument("--elapsed", type=int, default=0, help="seconds since the script began")
     parser.add_argument("--local", action="store_true")
@@ -310,6 +315,7 @@ def main(argv: Sequence[str]) -> int:
     termination = Termination()
     options, work = parse(argv)
     job = Job(options, os.umask(0o027 if options.shared else 0o077))
+    termination.also = job.requeue.on_term
     try:
         job.begin(termination)
     except (WorkerError, OSError) as error:
@@ -318,6 +324,8 @@ def main(argv: Sequence[str]) -> int:
     status = 1
     try:
         status = options.ended if options.ended is not None else run(job, work, termination)
+        if options.ended is None:
+            status = job.requeue.after(status, termination.came)
     except Terminated:
         status = TERMINATED
     except KeyboardInterrupt:
