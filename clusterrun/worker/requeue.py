@@ -33,9 +33,9 @@ WARNING_S = 60  # before the limit, if --signal names no time
 UNREACHABLE = ("Unable to contact", "timed out", "Connection", "send/receive failure", "Zero Bytes")
 # It starts a requeued job at once: Slurm would wait for the job's old credential to expire, two minutes by default.
 START = (
-    "for n in 1 2 3 4 5 6 7 8 9 10; do"
-    " [ \"$(squeue -h -j {job} -o '%T %r')\" = 'PENDING BeginTime' ] &&"
-    " scontrol update JobId={job} StartTime=now && exit; sleep 5; done"
+    "for n in 1 2 3 4 5 6 7 8 9 10; do state=$(squeue -h -j {job} -o '%T %r');"
+    " [ \"$state\" = 'PENDING BeginTime' ] && scontrol update JobId={job} StartTime=now && exit;"
+    ' [ "${{state%% *}}" = RUNNING ] && exit; sleep 5; done'
 )
 
 
