@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pwd
-import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -119,29 +118,10 @@ class Cluster:
         return snapshot.load_snapshot(self._factory.slurm(), self.user)
 
     def check(self, plan: Plan, meanwhile: Callable[[], object] = lambda: None) -> None:
-        """Check that the job's Python has torch and the script is bash, and call ``meanwhile`` at the same time.
+        """Check a plan as :func:`clusterrun.submit.checks.check` does. Raises RequestError."""
+        from clusterrun.submit import checks
 
-        Raises RequestError.
-        """
-        from clusterrun.submit import request
-
-        errors: list[Exception] = []
-
-        def run_checks() -> None:
-            try:
-                request.check_python(plan.spec, self.environ)
-                request.check_setup(plan.spec, plan.script, self.environ)
-            except Exception as error:
-                errors.append(error)
-
-        checking = threading.Thread(target=run_checks)
-        checking.start()
-        try:
-            meanwhile()
-        finally:
-            checking.join()
-        for error in errors:
-            raise error
+        checks.check(plan.spec, plan.script, self.environ, meanwhile)
 
     def submit(self, plan: Plan) -> RunRecord:
         """Record the run, submit it, and return its record with the job id.
@@ -151,10 +131,7 @@ class Cluster:
         from clusterrun.submit import protocol
 
         scheduler = self.scheduler(plan.record.scheduler)
-        if scheduler.slurm is not None:
-            self.check(plan, _import_submitit)
-        else:
-            self.check(plan)
+        self.check(plan, _import_submitit if scheduler.slurm is not None else lambda: None)
         store = self.store(plan.record.root)
         store.prepare(plan.spec.shared)
         store.stage(plan.record, plan.spec_json(), plan.script)
@@ -209,6 +186,30 @@ class Cluster:
         if run is None:
             raise NoSuchJob(f"no run {run_id} is known here", hint="go to the folder it was submitted from")
         return recover.recover(run, self.store(run.root), self._scheduler_of, self.environ, self.notify)
+
+    def resume(self, text: str) -> RunRecord:
+        """Submit a run that has ended once more, to continue from its checkpoints; return its record.
+
+        An interrupted submission is finished instead, as by :meth:`recover`. Raises NoSuchJob, RequestError,
+        SchedulerError or Ambiguous.
+        """
+        from clusterrun.state.resumable import refuse_to_resume
+        from clusterrun.submit import checks, resume
+
+        def confirm(run: RunRecord) -> None:
+            refuse_to_resume(self.states([run])[0], time.time())
+
+        run = self.run(text)
+        if run is None:
+            self.status([text])  # raises NoSuchJob
+            raise RequestError(f"job {text} is no run of clusterrun", hint="submit its script again with sbatch")
+        if run.mine and run.job_id is None:
+            return self.recover(run.run_id)
+        confirm(run)
+        return resume.resume(
+            run, self.store(run.root), self._scheduler_of(run), confirm, self._here(),
+            lambda spec, script: checks.check(spec, script, self.environ), self.notify,
+        )  # fmt: skip
 
     # -- querying --------------------------------------------------------------------------------------------------
 

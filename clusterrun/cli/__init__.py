@@ -42,6 +42,7 @@ VERBS: dict[str, Verb] = {
     for verb in (
         Verb("submit", "submit", "Submit a job file, your own script, or the default job."),
         Verb("render", "submit", "Print the sbatch script."),
+        Verb("resume", "resume", "Continue a stopped, cancelled or failed run from its checkpoints."),
         Verb("plan", "plan", "Plan steps, learning rates, memory and speed by number of GPUs."),
         Verb("logs", "logs", "Show or follow the output of the ranks."),
         Verb("status", "jobs", "Show the state of jobs in detail."),

@@ -49,7 +49,7 @@ def submit_ladder(ui: Ui, cluster: Cluster, args: SubmitArgs, *, dry_run: bool, 
     try:
         for rung in rungs:
             one = plan(rung, runs[-1] if runs else None)
-            with interrupt_deferred(ui, one.record.run_id) as interrupted:
+            with interrupt_deferred(ui, f"submit --recover {one.record.run_id}") as interrupted:
                 runs.append(cluster.submit(one))
             if interrupted:
                 raise KeyboardInterrupt

@@ -52,7 +52,9 @@ def _option(one: Field, *, bare: bool) -> Callable[[F], F]:
     name = one.name.replace("-", "_")
     optional_value: dict[str, Any] = {"is_flag": False, "flag_value": BARE} if bare else {}
     if one.kind == "flag":
-        declaration = f"--{one.name}/--no-{one.name}" if one.name in ("requeue", "fp16") else f"--{one.name}"
+        declaration = (
+            f"--{one.name}/--no-{one.name}" if one.name in ("requeue", "fp16", "helper-job") else f"--{one.name}"
+        )
         return click.option(declaration, name, is_flag=True, default=None, help=one.help)
     return click.option(
         f"--{one.name}",

@@ -72,7 +72,7 @@ def submit(
         ctx.exit(submit_ladder(ui, cluster, args, dry_run=dry_run, follow=follow, wait=wait))
     if recover:
         run = cluster.recover(recover)
-        _announce(ui, run, data=not wait)
+        announce(ui, run, data=not wait)
     else:
         job, script = job_and_script(words, session.script)
         plan = cluster.plan(submit_args(job, script, profile, options))
@@ -87,9 +87,9 @@ def submit(
             if not as_json:
                 ui.raw(plan.script)
             return
-        with interrupt_deferred(ui, plan.record.run_id) as interrupted:
+        with interrupt_deferred(ui, f"submit --recover {plan.record.run_id}") as interrupted:
             run = cluster.submit(plan)
-            _announce(ui, run, data=not wait)
+            announce(ui, run, data=not wait)
         if interrupted:
             raise KeyboardInterrupt
     if follow:
@@ -166,7 +166,8 @@ def job_and_script(before: tuple[str, ...], after: Sequence[str] | None) -> tupl
     return (before[0] if before else None), tuple(after or ())
 
 
-def _announce(ui: Ui, run: RunRecord, *, data: bool) -> None:
+def announce(ui: Ui, run: RunRecord, *, data: bool) -> None:
+    """Print a submitted job, its logs and the next commands; ``data`` also its JSON envelope."""
     job = run.job_id
     assert job is not None
     out, err = log_paths(run.logs, job)
@@ -190,7 +191,7 @@ def run_to_end(ui: Ui, cluster: Cluster, args: SubmitArgs, what: str) -> RunStat
     plan = cluster.plan(args)
     for notice in plan.notices:
         ui.note(notice)
-    with interrupt_deferred(ui, plan.record.run_id) as interrupted:
+    with interrupt_deferred(ui, f"submit --recover {plan.record.run_id}") as interrupted:
         run = cluster.submit(plan)
     try:
         if interrupted:
@@ -219,10 +220,10 @@ def cancel_runs(ui: Ui, cluster: Cluster, runs: Sequence[RunRecord]) -> None:
 
 
 @contextmanager
-def interrupt_deferred(ui: Ui, run_id: str) -> Iterator[list[float]]:
+def interrupt_deferred(ui: Ui, finish: str) -> Iterator[list[float]]:
     """Defer Ctrl-C while a submission is in progress; yield the times of each.
 
-    A Ctrl-C more than ``MOMENT`` after the first one abandons the submission, which ``--recover`` then finishes.
+    A Ctrl-C more than ``MOMENT`` after the first one abandons the submission, which the command ``finish`` finishes.
     """
     pressed: list[float] = []
 
@@ -237,7 +238,7 @@ def interrupt_deferred(ui: Ui, run_id: str) -> Iterator[list[float]]:
     try:
         yield pressed
     except KeyboardInterrupt:
-        ui.note(f"interrupted; run `clusterrun submit --recover {run_id}` to finish or undo this submission")
+        ui.note(f"interrupted; run `clusterrun {finish}` to finish or undo this submission")
         raise
     finally:
         signal.signal(signal.SIGINT, before)

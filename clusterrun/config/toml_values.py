@@ -12,6 +12,10 @@ from clusterrun.config.toml_lines import Document, nearest
 from clusterrun.errors import ConfigError
 from clusterrun.jobspec.fields import FIELD, Field, Value
 
+RESTART = "restart"
+"""The table of the options about starting again; they may also be at the top."""
+RESTART_OPTIONS = ("max-restarts", "resume-args", "total-time", "helper-job", "requeue")
+
 
 def read_values(
     document: Document, path: Sequence[str], table: Mapping[str, Any], source: str, *, own: Sequence[str] = ()
@@ -26,6 +30,14 @@ def read_values(
     for key, value in table.items():
         name = key.replace("_", "-")
         if name in own:
+            continue
+        if name == RESTART:
+            for one, found in _read_restart(document, [*path, key], value, source).items():
+                if one in values or one in {other.replace("_", "-") for other in table}:
+                    raise document.error(
+                        [*path, key], f"{one} is set twice, in [{key}] and above", hint="keep one of them"
+                    )
+                values[one] = found
             continue
         if name in values:
             raise document.error([*path, key], f"{name} is set twice, with - and with _", hint="keep one of them")
@@ -43,10 +55,21 @@ def unknown_key(
 ) -> ConfigError | None:
     """Return the error about the first unknown key, with the nearest known one as the hint, or None."""
     for key in table:
-        if key.replace("_", "-") not in (*FIELD, *own):
-            hint = nearest(key, [*FIELD, *own]) or "see the flags in `clusterrun submit --help`"
+        if key.replace("_", "-") not in (*FIELD, RESTART, *own):
+            hint = nearest(key, [*FIELD, RESTART, *own]) or "see the flags in `clusterrun submit --help`"
             return document.error([*path, key], f"unknown key {key!r}", hint=hint)
     return None
+
+
+def _read_restart(document: Document, path: Sequence[str], table: Any, source: str) -> dict[str, Value]:
+    if not isinstance(table, dict):
+        hint = f"write [{path[-1]}] with max-restarts = 3 below it"
+        raise document.error(path, f"{path[-1]} must be a table, not {_typed(table)}", hint=hint)
+    for key in table:
+        if key.replace("_", "-") not in RESTART_OPTIONS:
+            hint = nearest(key, RESTART_OPTIONS) or f"it has {', '.join(RESTART_OPTIONS)}"
+            raise document.error([*path, key], f"unknown key {key!r} in [{path[-1]}]", hint=hint)
+    return read_values(document, path, table, source)
 
 
 def text_at(document: Document, path: Sequence[str]) -> str:

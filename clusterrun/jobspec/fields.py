@@ -42,6 +42,9 @@ FIELDS: tuple[Field, ...] = (
     Field("launcher", "text", "NAME", "Starts the ranks: srun (default), torchrun, accelerate, deepspeed or none."),
     Field("max-restarts", "int", "N", "Starts of all ranks after a failure, within the job; default 0."),
     Field("resume-args", "text", "WORDS", "Arguments added to a script from its second start on (--resume auto)."),
+    Field("total-time", "text", "TIME", "Continue at the time limit, until this time is used (5d, 36h, 2-12)."),
+    Field("helper-job", "flag", "", "Let a small job start a requeued one at once, not after minutes; default on."),
+    Field("signal", "text", "SIG@SECONDS", "Signal to the ranks before the time limit (TERM@300).", directive=True),
     Field("accelerate-config", "text", "FILE", "YAML for --launcher accelerate."),
     Field("cpus-per-task", "int", "N", "CPU cores per rank.", directive=True, least=1),
     Field("mem", "text", "SIZE", "Memory per node (64G).", directive=True),
@@ -192,6 +195,20 @@ def parse_time_limit(text: str) -> int | None:
     return total or None  # 0 means no time limit in sbatch
 
 
+def parse_duration(text: str) -> int:
+    """Parse a duration such as 5d, 36h or 90m, or one of sbatch's formats of a time limit. Returns seconds."""
+    match = re.fullmatch(r"(\d{1,6})([dhm])", text, re.ASCII)
+    if match:
+        return int(match[1]) * {"d": 86_400, "h": 3_600, "m": 60}[match[2]]
+    try:
+        seconds = parse_time_limit(text)
+    except RequestError:
+        seconds = None
+    if not seconds:
+        raise RequestError(f"--total-time: not a time: {text[:40]!r}", hint="use 5d, 36h, 90m or DAYS-HOURS (2-12)")
+    return seconds
+
+
 def gres_gpus(gres: str) -> int | None:
     """Return the number of GPUs in a gres list (``gpu:a100:4`` is 4), or None if it has no GPU entry."""
     counts = [int(m["count"] or 1) for part in re.split(r",(?![^(]*\))", gres) if (m := _GRES_GPU.fullmatch(part))]
@@ -257,9 +274,11 @@ def _check_name(name: str, source: str) -> None:
         raise RequestError(message, hint="use a shorter name")
 
 
+_SIGNAL = re.compile(r"(?:SIG)?(?:TERM|INT|HUP|USR1|USR2)(?:@\d{1,5})?", re.ASCII)
 _RULES: dict[str, tuple[Callable[[Any], object], str]] = {
     "scheduler": (("slurm", "local", "auto").__contains__, "slurm, local or auto"),
     "launcher": (LAUNCHERS.__contains__, f"{', '.join(LAUNCHERS[:-1])} or {LAUNCHERS[-1]}"),
+    "signal": (_SIGNAL.fullmatch, "a signal and seconds such as TERM@300"),
     "mem": (_MEM.fullmatch, "a size such as 64G"),
     "master-port": (range(1024, 65536).__contains__, "a port between 1024 and 65535"),
 }
@@ -269,4 +288,5 @@ _CHECKS: dict[str, Callable[[Any, str], object]] = {
     "setup": lambda lines, source: refuse_assignments(lines, "--setup", source),
     "job-name": _check_name,
     "time": lambda text, source: parse_time_limit(text),
+    "total-time": lambda text, source: parse_duration(text),
 }

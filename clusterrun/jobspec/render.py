@@ -173,7 +173,12 @@ def supervise_argv(spec: JobSpec, *, local: bool) -> Sequence[str]:
     if spec.max_restarts and spec.launcher != "torchrun":  # torchrun restarts its ranks itself
         words += ["--max-restarts", str(spec.max_restarts)]
     if spec.resume_args:
-        words += ["--resume-args", spec.resume_args]
+        words += [f"--resume-args={spec.resume_args}"]  # the value may be one word that begins with a dash
+    if not local:
+        words += ["--requeue"] if spec.requeue else []
+        words += ["--total-time", str(spec.total_time)] if spec.total_time else []
+        words += ["--signal", spec.directive("signal")] if spec.directive("signal") else []
+        words += [] if spec.helper_job else ["--no-helper-job"]
     if local and spec.time_limit:
         words += ["--time-limit", str(spec.time_limit)]
     return (*words, *(["--local"] if local else []), *(["--shared"] if spec.shared else []))

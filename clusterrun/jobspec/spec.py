@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 from clusterrun.errors import RequestError
@@ -18,6 +18,7 @@ from clusterrun.jobspec.fields import (
     Value,
     check_value,
     gres_gpus,
+    parse_duration,
     parse_time_limit,
 )
 
@@ -76,7 +77,7 @@ class JobSpec:
     """What to run, and with which options.
 
     ``tasks_per_node`` is the number of ranks per node; ``gpus_per_node`` is None if ``gres`` requests the GPUs.
-    ``directives`` are sbatch options in the order of ``FIELDS``. Timeouts are in seconds. ``sources`` holds each value
+    ``directives`` are sbatch options in the order of ``FIELDS``. Times are in seconds. ``sources`` holds each value
     with its source. ``process_group`` is what a run of several ranks gets in which none joins a process group: a
     warning, a failure, or nothing.
     """
@@ -105,6 +106,8 @@ class JobSpec:
     launcher: str = "srun"
     max_restarts: int = 0
     resume_args: str = ""
+    total_time: int | None = None
+    helper_job: bool = True
     accelerate_config: str = ""
     sources: Mapping[str, Value] = field(default_factory=dict, compare=False)
 
@@ -146,7 +149,7 @@ def build_spec(values: Mapping[str, Value], work: Work) -> JobSpec:
     def get(name: str, default: Any = None) -> Any:
         return values[name].value if name in values else default
 
-    in_gres, gpus, time = gres_gpus(get("gres", "")), get("gpus-per-node"), get("time")
+    in_gres, gpus, time, total = gres_gpus(get("gres", "")), get("gpus-per-node"), get("time"), get("total-time")
     if in_gres is not None and gpus is not None:
         hint = "keep one of them; --gpus-per-node is enough on most clusters"
         raise RequestError("--gres and --gpus-per-node both request GPUs", hint=hint)
@@ -158,7 +161,8 @@ def build_spec(values: Mapping[str, Value], work: Work) -> JobSpec:
         tasks_per_node=get("tasks-per-node") or in_gres or gpus or 1,
         job_name=get("job-name") or default_name(work),
         python=get("python"),
-        requeue=get("requeue", isinstance(work, Task)),  # built-in tasks resume; a user's script may not
+        # built-in tasks resume; a user's script may not
+        requeue=get("requeue", isinstance(work, Task) or total is not None),
         comment=get("comment", ""),
         directives=tuple((f.name, str(get(f.name))) for f in FIELDS if f.directive and get(f.name) is not None),
         cpus_per_task=get("cpus-per-task"),
@@ -176,9 +180,35 @@ def build_spec(values: Mapping[str, Value], work: Work) -> JobSpec:
         launcher=get("launcher", "srun"),
         max_restarts=get("max-restarts", 0),
         resume_args=_resume_args(work, get("resume-args", "")),
+        total_time=parse_duration(total) if total is not None else None,
+        helper_job=get("helper-job", True),
         accelerate_config=get("accelerate-config", ""),
         sources=dict(values),
     )
+
+
+_KINDS: dict[str, type[Work]] = {kind.__name__.lower(): kind for kind in (Task, Script, Module, Command)}
+
+
+def load_spec(data: Mapping[str, Any]) -> JobSpec:
+    """Return the specification of a run from its ``spec.json``; keys that are not known here are ignored.
+
+    Raises RequestError for a file that is incomplete, and for work that is not a task, a script, a module or a command.
+    """
+    found = {one.name: _frozen(data[one.name]) for one in fields(JobSpec) if one.name in data}
+    work = data.get("work")
+    kind = _KINDS.get(str(work.get("kind"))) if isinstance(work, dict) else None
+    if kind is None or not isinstance(work, dict):
+        raise RequestError("this run has no task, script, module or command", hint="submit it again")
+    try:
+        found["work"] = kind(**{key: _frozen(value) for key, value in work.items() if key != "kind"})
+        return JobSpec(**{**found, "sources": {}})
+    except TypeError as error:
+        raise RequestError(f"the run's spec.json is incomplete: {error}", hint="submit it again") from None
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(map(_frozen, value)) if isinstance(value, list) else value
 
 
 def _resume_args(work: Work, text: str) -> str:

@@ -8,6 +8,7 @@ job's first action, and the other copies exit when they find it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from clusterrun.job import JobStatus
@@ -26,13 +27,18 @@ class JobIndex:
                 self._by_key.setdefault(job.script, []).append(job)
 
     def of(self, run: RunRecord) -> list[JobStatus]:
-        """Return all jobs of a run, copies included, oldest first."""
+        """Return all jobs of a run's newest submission, copies included, oldest first."""
         named = self._by_key.get(run.submission.token[:8], [])
-        renamed = self._by_key.get(str(run.run_dir / "script.sh"), [])
+        renamed = self._by_key.get(str(run.script), [])
         found = [*named, *(job for job in renamed if not any(job is one for one in named))]
         return sorted(
             (job for job in found if run.mine or job.user == run.user), key=lambda job: int(job.id.raw.lstrip("L"))
         )
+
+    def earlier(self, run: RunRecord) -> list[JobStatus]:
+        """Return the jobs of a run's earlier submissions."""
+        earlier = (replace(run, submissions=run.submissions[:end]) for end in range(1, len(run.submissions)))
+        return [job for one in earlier for job in self.of(one)]
 
     def own(self, run: RunRecord) -> JobStatus | None:
         """Return the run's own job: the one with the claim, else the recorded one, else the oldest.

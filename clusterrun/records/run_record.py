@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 #: The states of a submission.
 SUBMITTING, ACCEPTED, NOT_SUBMITTED = "submitting", "accepted", "not submitted"
 _TOKEN = re.compile(r"[a-z2-7]{16}", re.ASCII)
+_SCRIPT = re.compile(r"script(-[a-z2-7]{8})?\.sh", re.ASCII)
 _CLUSTER = re.compile(r"(?!\.)[A-Za-z0-9_.-]{0,64}", re.ASCII)
 _KINDS: dict[Any, type] = {"str": str, "int": int, "bool": bool}
 #: The largest number in a record: the last second of the year 9999.
@@ -41,7 +42,7 @@ class SubmissionRecord:
     ``final`` holds the end of the job, with the names of :class:`clusterrun.job.JobStatus`, and the last ``figures`` of
     the training. ``cancel_asked`` is when the scheduler accepted our cancel. ``cluster`` is empty if unknown.
     ``log_start`` holds the sizes in bytes of the two log files before the job, -1 if unknown: older jobs of the same id
-    may have written to them.
+    may have written to them. ``script`` is the name of its script in the run's folder.
     """
 
     token: str
@@ -52,6 +53,7 @@ class SubmissionRecord:
     at: int = 0
     submitter: tuple[str, int, int] = ("", 0, 0)
     cancel_asked: int = 0
+    script: str = "script.sh"
     final: Mapping[str, Any] | None = None
 
 
@@ -94,6 +96,11 @@ class RunRecord:
     def job_id(self) -> JobId | None:
         """The job id of the newest submission, or None."""
         return JobId.parse(self.submission.job_id) if self.submission.job_id else None
+
+    @property
+    def script(self) -> Path:
+        """The script of the newest submission."""
+        return self.run_dir / self.submission.script
 
     @property
     def logs(self) -> Path:
@@ -156,6 +163,8 @@ def _submission(folder: safe_files.Folder, name: str) -> SubmissionRecord:
     data["log_start"] = tuple(map(int, start)) if isinstance(start, list) and len(start) == 2 else (0, 0)
     if data.get("token") != name.removesuffix(".json") or not _TOKEN.fullmatch(data["token"]):
         raise ValueError("the token does not match the file name")
+    if not _SCRIPT.fullmatch(data.get("script", "script.sh")):
+        raise ValueError("the script's name is invalid")
     if not data.get("job_id"):
         return SubmissionRecord(**{**data, "final": None})
     try:
@@ -226,6 +235,12 @@ class Claim(NamedTuple):
     job: str
     restart: int
     at: int
+
+
+def folder_of_script(script: str) -> Path | None:
+    """Return the folder that a job's script lies in if the script has the name of a run's, else None."""
+    path = Path(script)
+    return path.parent if script.startswith("/") and _SCRIPT.fullmatch(path.name) else None
 
 
 def claim_of(record: RunRecord) -> Claim | None:

@@ -130,7 +130,7 @@ class Store:
                          record.run_dir / "claims", record.run_dir / "attempts"):  # fmt: skip
                 safe_files.make_folder(path, folder)
             write(record.run_dir / "spec.json", json.dumps(spec, indent=1), record.shared)
-            write(record.run_dir / "script.sh", script, record.shared)
+            write(record.script, script, record.shared)
             kept = {k: v for k, v in asdict(record).items() if k not in _NOT_STORED}
             write(record.run_dir / "record.json", json.dumps({"version": 1, **kept}, indent=1), record.shared)
             self.save_submission(record, record.submission)
@@ -139,6 +139,18 @@ class Store:
             raise RequestError(
                 f"cannot write the run's records: {error.filename or self.runs}: {error.strerror}",
                 hint="nothing was submitted; free some space or use another folder",
+            ) from error
+
+    def stage_again(self, record: RunRecord, script: str) -> None:
+        """Write a run's newest submission, which is not its first, to disk before it is submitted."""
+        try:
+            write(record.script, script, record.shared)
+            self.save_submission(record, record.submission)
+        except OSError as error:
+            self.discard(record)
+            raise RequestError(
+                f"cannot write the run's records: {error.filename or record.run_dir}: {error.strerror}",
+                hint="nothing was submitted; free some space",
             ) from error
 
     def save_submission(self, record: RunRecord, submission: SubmissionRecord) -> RunRecord:
@@ -170,10 +182,19 @@ class Store:
         self.index.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         append_line(self.index, json.dumps([cluster, job.base, str(run_dir)]))
 
+    def is_staged(self, record: RunRecord) -> bool:
+        """Return whether the newest submission is on disk; one that was discarded is not."""
+        return (record.run_dir / "submissions" / f"{record.submission.token}.json").exists()
+
     def discard(self, record: RunRecord) -> None:
-        """Delete a run of this user that never became a job."""
+        """Delete a run of this user that never became a job; if it did before, only its newest submission."""
         with contextlib.suppress(OSError):
-            if safe_files.owner_of(record.run_dir) == os.getuid():
+            if safe_files.owner_of(record.run_dir) != os.getuid():
+                return
+            if len(record.submissions) > 1:
+                (record.run_dir / "submissions" / f"{record.submission.token}.json").unlink(missing_ok=True)
+                record.script.unlink(missing_ok=True)
+            else:
                 import shutil  # it loads the archive formats
 
                 shutil.rmtree(record.run_dir, ignore_errors=True)

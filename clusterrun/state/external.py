@@ -7,6 +7,7 @@ from pathlib import Path
 
 from clusterrun.errors import NoSuchJob, SchedulerError
 from clusterrun.job import JobId, JobStatus
+from clusterrun.records import run_record
 from clusterrun.records.ownership import covers
 from clusterrun.scheduler import Answer, Scheduler
 from clusterrun.state.reconcile import RunState
@@ -60,8 +61,8 @@ def find_run_folders(job: JobId, scheduler: Scheduler) -> tuple[list[Path], bool
     A folder counts only if it belongs to the job's user.
     """
     rows = scheduler.query([job]).jobs
-    folders = [Path(row.script).parent for row in rows if row.script.endswith("/script.sh") and _owns_script(row)]
-    return folders, bool(rows)
+    folders = [run_record.folder_of_script(row.script) for row in rows if _owns_script(row)]
+    return [folder for folder in folders if folder is not None], bool(rows)
 
 
 def _owns_script(job: JobStatus) -> bool:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 from clusterrun.errors import NoScheduler, SchedulerError
@@ -123,18 +122,18 @@ def unmatched_jobs(
     """
     rows = answer.jobs if answer.complete else answer.last
     jobs = JobIndex(rows)
-    matched = {id(job) for run in runs for job in jobs.of(run)}
+    matched = {id(job) for run in runs for job in (*jobs.of(run), *jobs.earlier(run))}
     scripts: dict[str, RunRecord | None] = {}
     more, external = [], []
     for job in rows:
         if id(job) in matched or (job.is_over and not everything):
             continue
-        if job.script.endswith("/script.sh") and job.script not in scripts:
-            scripts[job.script] = run_record.load(Path(job.script).parent)
+        if (folder := run_record.folder_of_script(job.script)) is not None and job.script not in scripts:
+            scripts[job.script] = run_record.load(folder)
         run = scripts.get(job.script)
         if run is not None and run.mine:
             more.append(run)
-            matched |= {id(one) for one in jobs.of(run)}
+            matched |= {id(one) for one in (*jobs.of(run), *jobs.earlier(run))}
         else:
             external.append(
                 RunState(None, job) if answer.complete else RunState(None, job, answer.note, answer.last_at)

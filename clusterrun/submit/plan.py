@@ -69,7 +69,7 @@ def plan(
     if foreign:
         notices.append(f"removed from the job's environment: {', '.join(foreign)}")
     at = time.time()
-    token = b32encode(os.urandom(10)).decode().lower() if named else "TOKEN"
+    token = new_token() if named else "TOKEN"
     run_id = f"{datetime.fromtimestamp(at, UTC):%Y%m%d-%H%M%S}-{token[:6]}" if named else "RUN_ID"
     base = find_base(request.root, state_folder(here.environ))
     if base.why:
@@ -108,11 +108,17 @@ def plan(
         time_limit=spec.time_limit,
         dependency=spec.directive("dependency"),
     )
-    script = render(spec, RunIdentity(run_id, run_dir, token), Places(here.cwd, logs, WORKER, _umask()), local=local)
+    places = Places(here.cwd, logs, WORKER, current_umask())
+    script = render(spec, RunIdentity(run_id, run_dir, token), places, local=local)
     return Plan(spec, record, submission, script, (*request.notices, *notices))
 
 
-def _umask() -> int:
+def new_token() -> str:
+    """Return a token for a submission: 80 random bits."""
+    return b32encode(os.urandom(10)).decode().lower()
+
+
+def current_umask() -> int:
     """Return the submitter's umask; it can only be read by setting it."""
     mask = os.umask(0o077)
     os.umask(mask)

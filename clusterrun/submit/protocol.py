@@ -51,15 +51,16 @@ def submit(
 ) -> RunRecord:  # fmt: skip
     """Submit a staged run and return its record with the job id.
 
-    ``notify`` gets a line if it takes longer. Raises Refused or NotDelivered, after deleting the run, or Ambiguous,
-    after which ``submit --recover`` can finish it.
+    ``notify`` gets a line if it takes longer. Raises Refused or NotDelivered, after deleting the run (or only this
+    submission, if it is not the run's first), or Ambiguous, after which ``submit --recover`` can finish it.
     """
     try:
         return _send(store, scheduler, record, submission, notify, clock or Clock())
     except BaseException:
         # this process may live on, but no longer submits: the next command may finish it
         with contextlib.suppress(OSError):
-            store.save_submission(record, replace(record.submission, submitter=(os.uname().nodename, 0, 0)))
+            if store.is_staged(record):
+                store.save_submission(record, replace(record.submission, submitter=(os.uname().nodename, 0, 0)))
         raise
 
 
@@ -120,7 +121,7 @@ def find_job(scheduler: Scheduler, record: RunRecord, clock: Clock, notify: Call
     began, first_empty, empties = clock.now(), None, 0
     while True:
         claim = run_record.claim_of(record)
-        answer = scheduler.find(token, since, record.run_dir / "script.sh")
+        answer = scheduler.find(token, since, record.script)
         job = choose_job(scheduler, answer.jobs, claim.job if claim else None, notify)
         if job is not None:
             return job

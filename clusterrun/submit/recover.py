@@ -44,10 +44,10 @@ def recover(
             return store.commit(run, job, one_cluster(scheduler.cluster))
         mine = replace(run.submission, state=run_record.SUBMITTING, submitter=protocol.submitter())
         run = store.save_submission(run, mine)
-        return protocol.submit(store, scheduler, run, _rebuild_submission(run, logs, environ), notify=notify)
+        return protocol.submit(store, scheduler, run, rebuild_submission(run, logs, environ), notify=notify)
 
 
-def _rebuild_submission(run: RunRecord, logs: Path, environ: Mapping[str, str]) -> Submission:
+def rebuild_submission(run: RunRecord, logs: Path, environ: Mapping[str, str]) -> Submission:
     """Return the submission of a staged run, from its files: the same script, the same token."""
     spec = run_record.read_json(run.run_dir / "spec.json") or {}
     clean, _ = shell.scrub(environ)
@@ -55,7 +55,7 @@ def _rebuild_submission(run: RunRecord, logs: Path, environ: Mapping[str, str]) 
         run_id=run.run_id,
         run_dir=run.run_dir,
         token=run.submission.token,
-        script=run.run_dir / "script.sh",
+        script=run.script,
         workdir=Path(spec.get("workdir") or run.root),
         logs=logs,
         env=clean,

@@ -11,6 +11,7 @@ import json
 import os
 import time
 import traceback
+from collections.abc import Collection
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -54,11 +55,12 @@ def write_end(
     *,
     joined_group: bool | None = None,
     any_joined_group: bool | None = None,
+    signals: Collection[str] = (),
 ) -> None:
     """Write this rank's end record, `rank-<R>.end`; raises OSError.
 
     `joined_group` is whether this rank joined a process group, `any_joined_group` whether any rank of the run did;
-    None if it is not known.
+    None if it is not known. `signals` are the names of those that it got.
     """
     document = {
         "version": VERSION,
@@ -68,6 +70,7 @@ def write_end(
         "time": time.time(),
         "joined_group": joined_group,
         "any_joined_group": any_joined_group,
+        "signals": sorted(signals),
     }
     if error is not None:
         document["error"] = error

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .worlds import GroupWatch
 
 TERMINATED = 128 + signal.SIGTERM
+RECORDED = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)  # signals of --signal: the supervisor asks for them
 EXIT_GRACE_S = 5.0  # time that a failing rank's threads and atexit handlers get before it exits without them
 
 
@@ -36,6 +37,7 @@ class RankExit:
         self.status: int | None = None
         self._any_joined_group: bool | None = None
         self._interrupted = False
+        self._signals: set[str] = set()
         self._first = False  # this rank failed first
         self._pid = os.getpid()
         self._exiting = False
@@ -136,6 +138,7 @@ class RankExit:
                 error,
                 joined_group=self.watch.joined() if self.watch is not None else None,
                 any_joined_group=self._any_joined_group,
+                signals=self._signals,
             )
         except OSError as problem:
             self._print(f"cannot write the end record: {problem}")
@@ -147,6 +150,7 @@ class RankExit:
             pass
 
     def _on_term(self, signum: int, frame: FrameType | None) -> None:
+        self._signals.add("SIGTERM")
         self._terminate()
 
     def _terminate(self) -> None:
@@ -162,6 +166,7 @@ class RankExit:
             data = self._wakeup.recv(64)
             if not data:
                 return
+            self._signals |= {signum.name for signum in RECORDED if signum in data}
             self._interrupted |= signal.SIGTERM in data or signal.SIGINT in data
             if signal.SIGTERM not in data:
                 continue

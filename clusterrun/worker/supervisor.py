@@ -13,11 +13,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from . import batch_host, claim, end_records, restart, step
+from . import batch_host, claim, end_records, requeue, restart, step
 from .claim import JobIdentity, listed
 from .distenv import NODES
 from .errors import WorkerError
@@ -40,6 +40,7 @@ class Termination:
         self.came = False
         self.step: subprocess.Popen[bytes] | None = None
         self.may_raise = False
+        self.also: Callable[[], None] = lambda: None  # called for each SIGTERM
         signal.signal(signal.SIGTERM, self._on_term)
         for signum in (signal.SIGUSR1, signal.SIGUSR2):  # of --signal=B:USR1@60
             signal.signal(signum, self._forward)
@@ -50,6 +51,7 @@ class Termination:
 
     def _on_term(self, signum: int, frame: object) -> None:
         self.came = True
+        self.also()
         if self.step is not None:
             self.step.send_signal(signal.SIGTERM)
         elif self.may_raise:
@@ -80,8 +82,10 @@ class Job:
         self.token = environ.get("CLUSTERRUN_TOKEN") or ""
         self.folder_mode = 0o750 if options.shared else 0o700
         self.attempt_dir = Path()
-        self.launch = 0
+        self.launch = self.of_other_jobs = 0  # launches
         self.workers = self.unmarked = 0
+        self.due = ""  # why Slurm ends this start, if this program asked for it
+        self.requeue = requeue.Requeue(self)
 
     @property
     def name(self) -> str:
@@ -93,6 +97,7 @@ class Job:
         self._wait_for_submission(termination)
         claim.own_folders(self.run_dir)
         claim.claim(self.run_dir, self.token, self.identity, self.folder_mode)
+        self.of_other_jobs = sum(not name.startswith(self.token) for name in os.listdir(self.run_dir / "attempts"))
         self.open_attempt(0)
         end_records.write_text(self.attempt_dir / "log-start", self.options.log_start + "\n")
 
@@ -136,7 +141,7 @@ class Job:
                     "status": status,
                     "signal": "TERM" if by_term else "",
                     "reason": reason,
-                    "due": due,
+                    "due": self.due or due,
                     "unmarked": self.unmarked,
                     "cluster": self.identity.cluster,
                     "job": self.name,
@@ -148,8 +153,8 @@ class Job:
 
     @property
     def earlier_starts(self) -> int:
-        """How often the ranks were started before in this job; a requeue counts as one."""
-        return self.identity.restart + self.launch
+        """How often the ranks were started before in this run; a requeue counts as one."""
+        return self.of_other_jobs + self.identity.restart + self.launch
 
     def _wait_for_submission(self, termination: Termination) -> None:
         """Wait until the submission's record is visible.
@@ -211,7 +216,7 @@ def run_step(job: Job, work: Sequence[str], termination: Termination) -> int:
     if facts.get("JobState") in ENDING:  # SIGTERM came while this program was being started
         termination.came = True
         raise Terminated
-    environ = step.environment(job, nodes, address, batch_host.end_time(facts))
+    environ = step.environment(job, nodes, address, job.requeue.end_time(batch_host.end_time(facts)))
     ranks = job.workers = len(nodes) * job.options.workers_per_node
     holder, port = step.hold_port(job, address)
     environ["MASTER_PORT"] = port
@@ -299,6 +304,7 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("--check-gpus", help="measure nodes and links first; the GPUs that each node must have")
     parser.add_argument("--max-restarts", type=int, default=0)
     parser.add_argument("--resume-args", default="", help="appended to the work from the second start on")
+    requeue.add_options(parser)
     parser.add_argument("--time-limit", type=int, default=0, help="seconds, of a local job")
     parser.add_argument("--elapsed", type=int, default=0, help="seconds since the script began")
     parser.add_argument("--local", action="store_true")
@@ -317,6 +323,7 @@ def main(argv: Sequence[str]) -> int:
     termination = Termination()
     options, work = parse(argv)
     job = Job(options, os.umask(0o027 if options.shared else 0o077))
+    termination.also = job.requeue.on_term
     try:
         job.begin(termination)
     except (WorkerError, OSError) as error:
@@ -325,6 +332,8 @@ def main(argv: Sequence[str]) -> int:
     status = 1
     try:
         status = options.ended if options.ended is not None else run(job, work, termination)
+        if options.ended is None:
+            status = job.requeue.after(status, termination.came)
     except Terminated:
         status = TERMINATED
     except KeyboardInterrupt:

@@ -21,7 +21,7 @@ from tests.rendered_scripts import IDENTITY, PLACES, make_script, make_spec, sba
 
 TEXTS = [field.name for field in FIELDS if field.kind == "text" and field.name not in (
     "scheduler", "template", "python", "mem", "time", "launcher", "accelerate-config",
-    "resume-args")]  # fmt: skip
+    "resume-args", "total-time", "signal")]  # fmt: skip
 PLAIN = dict.fromkeys(TEXTS, "x")
 often = settings(max_examples=2 * settings().max_examples, suppress_health_check=list(HealthCheck))
 at_times = settings(often, max_examples=settings().max_examples)
@@ -104,7 +104,8 @@ def test_the_words_for_a_later_start_arrive(words: list[str]) -> None:
     assert_shell(script)
     line = next(line for line in script.split("\n") if line.startswith("CR_OPTIONS=("))
     options = bash(line + "\nprintf '%s\\0' \"${CR_OPTIONS[@]}\"\n")
-    assert shlex.split(options[options.index("--resume-args") + 1]) == words
+    (text,) = [word for word in options if word.startswith("--resume-args=")]
+    assert shlex.split(text.partition("=")[2]) == words
 
 
 @often

@@ -1,4 +1,4 @@
-"""Build the command that submits a run again with changed options."""
+"""Build the command that resumes a run, or that submits it again with changed options."""
 
 from __future__ import annotations
 
@@ -23,6 +23,9 @@ _WITHOUT = re.compile(r"\(without --([\w-]+)\)")
 _SBATCH = ("--mem", "--time", "--exclude", "--requeue", "--gpus-per-node")
 _PLACEHOLDER = re.compile(r"(?<![\w$./-])(?:SIZE|LONGER|LOWER|NODE|NAME|PATH|SCRIPT|N)(?![\w./])|(?<!\S)\?(?!\S)")
 """A placeholder for a value, or a question mark for an unknown value."""
+_RESUMED = ("stopped", "cancelled", "time-limit", "preemption")
+"""Causes after which the same options are right."""
+_NOT_RESUMED = ("none", "duplicate", "by-hand", "no-process-group")
 _STEP = re.compile(r"step-(\d{1,12})")
 _PROFILE = re.compile(r"\[profile\.([^]]+)\]")
 
@@ -30,9 +33,11 @@ _PROFILE = re.compile(r"\[profile\.([^]]+)\]")
 def with_command(cause: Cause, run: RunRecord | None, script: str = "") -> Cause:
     """Return the cause with a command that works when pasted, or without one.
 
-    A command with a value to fill in becomes part of the advice. If the run saved a checkpoint, the command resumes
-    from it and the advice names it.
+    A command with a value to fill in becomes part of the advice. A run that can continue where it ended gets
+    ``clusterrun resume``: as the command if none of its options must change, else in the advice. A submit command
+    resumes from the run's checkpoint, and the advice names it.
     """
+    cause = _with_resume(cause, run)
     command, advice = cause.command, cause.advice
     if command.startswith("clusterrun submit"):
         options = _options(command, run)
@@ -47,6 +52,27 @@ def with_command(cause: Cause, run: RunRecord | None, script: str = "") -> Cause
     elif _PLACEHOLDER.search(command):
         advice, command = f"{advice}: `{command}`" if advice else f"`{command}`", ""
     return replace(cause, command=command, advice=advice)
+
+
+def _with_resume(cause: Cause, run: RunRecord | None) -> Cause:
+    if run is None or run.job_id is None or cause.kind in _NOT_RESUMED:
+        return cause
+    spec = run_record.read_json(run.run_dir / "spec.json") or {}
+    saved, command = _newest_checkpoint(run, spec), f"clusterrun resume {run.job_id}"
+    if saved is not None:
+        how = f"resumes from the checkpoint of step {saved[0]}"
+    elif spec.get("resume_args") or (spec.get("requeue") and _work_arguments(run, spec).startswith("-- ")):
+        how = f"starts it again{' with ' * bool(spec.get('resume_args'))}{spec.get('resume_args') or ''}"
+    else:
+        return cause
+    advice = "" if cause.kind == "stopped" else cause.advice
+    if not cause.command or cause.command == "clusterrun submit …" or cause.kind in _RESUMED:
+        return replace(
+            cause, command=command, advice="; ".join(part for part in (advice, f"this command {how}") if part)
+        )
+    if cause.command.startswith("clusterrun submit"):  # with other options: another run
+        return cause
+    return replace(cause, advice="; ".join(part for part in (advice, f"then `{command}` {how}") if part))
 
 
 def resubmit_command(command: str, run: RunRecord | None, script: str = "") -> str:

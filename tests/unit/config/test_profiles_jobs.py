@@ -33,6 +33,13 @@ def test_job_file(root: Path) -> None:
     assert many.values["set"].value == {"target_cols": ["a", "b"]}
 
 
+def test_options_about_starting_again_may_be_in_a_table(root: Path) -> None:
+    found = job(root, 'script = "t.py"\n[restart]\nmax-restarts = 2\ntotal_time = "5d"\nhelper-job = false')
+    assert {name: value.value for name, value in found.values.items()} == {
+        "max-restarts": 2, "total-time": "5d", "helper-job": False,
+    }  # fmt: skip
+
+
 def test_where_jobs_are_found(root: Path) -> None:
     write(root / "jobs" / "sft.toml", 'task = "sft"')
     sub = root / "sub"

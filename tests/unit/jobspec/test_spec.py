@@ -320,6 +320,22 @@ def test_a_launcher_refuses_what_it_cannot_run(work: Work, options: dict[str, An
         spec(work, gpus_per_node=0, **options)
 
 
+def test_a_total_time_lets_the_job_be_restarted_unless_that_is_forbidden() -> None:
+    words = supervise_argv(spec(SCRIPT, total_time="5d", signal="TERM@300", helper_job=False), local=False)
+    assert words[-6:] == ("--requeue", "--total-time", "432000", "--signal", "TERM@300", "--no-helper-job")
+    assert spec(SCRIPT, total_time="36h").total_time == 36 * 3600
+    assert spec(SCRIPT, total_time="1-12").total_time == 36 * 3600
+    assert not spec(SCRIPT, total_time="90m", requeue=False).requeue
+    assert spec(SCRIPT, signal="USR1").directive("signal") == "USR1"
+    assert "--total-time" not in supervise_argv(spec(SCRIPT, total_time="5d"), local=True)
+
+
+@pytest.mark.parametrize(("name", "value"), [("total-time", "soon"), ("total-time", "0"), ("signal", "B:TERM@1"),
+                                             ("signal", "KILL@5"), ("signal", "TERM@x")])  # fmt: skip
+def test_a_total_time_and_a_signal_have_a_form(name: str, value: str) -> None:
+    refused(name, value)
+
+
 @pytest.mark.parametrize("launcher", ["srun", "none", "accelerate", "deepspeed"])
 def test_the_supervisor_restarts_the_ranks_of_every_launcher_but_torchrun(launcher: str) -> None:
     words = supervise_argv(spec(SCRIPT, gpus_per_node=0, launcher=launcher, max_restarts=2), local=False)
@@ -335,6 +351,6 @@ def test_the_supervisor_restarts_the_ranks_of_every_launcher_but_torchrun(launch
     ],
 )
 def test_resume_args_are_words_for_a_script(work: Work, text: str, message: str) -> None:
-    assert "--resume-args" in supervise_argv(spec(SCRIPT, resume_args="--resume auto"), local=False)
+    assert "--resume-args=--resume auto" in supervise_argv(spec(SCRIPT, resume_args="--resume auto"), local=False)
     with pytest.raises(RequestError, match=re.escape(message)):
         spec(work, resume_args=text)

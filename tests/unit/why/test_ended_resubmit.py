@@ -143,17 +143,17 @@ STOPPED = Cause(kind="stopped", sentence="", advice="submit it again", command="
 @pytest.mark.parametrize("cause", [CANCELLED, STOPPED])
 def test_the_command_resumes_from_the_checkpoint(store: Store, cause: Cause) -> None:
     run = of(store, LM, {"set": ({"steps": "300", "resume": "no"}, "--set")})
-    folder = checkpoints(run.run_dir / "checkpoints", 90, 120)
+    checkpoints(run.run_dir / "checkpoints", 90, 120)
     told = with_command(cause, run)
-    assert told.command == f"clusterrun submit --set steps=300 --set resume={folder} lm"
+    assert told.command == "clusterrun resume 101"
     assert told.advice == "this command resumes from the checkpoint of step 120"
 
 
 def test_a_checkpoint_is_told_beside_other_advice(store: Store) -> None:
     run = of(store, LM, {"time": ("1:00:00", "--time")})
-    folder = checkpoints(run.run_dir / "checkpoints", 5)
+    checkpoints(run.run_dir / "checkpoints", 5)
     told = with_command(Cause(kind="time-limit", sentence="", advice="ask for more", command=LONGER), run)
-    assert told.command == f"clusterrun submit --time 2:00:00 --set resume={folder} lm"
+    assert told.command == "clusterrun resume 101"
     assert told.advice == "ask for more; this command resumes from the checkpoint of step 5"
 
 
@@ -165,7 +165,7 @@ def test_a_checkpoint_dir_of_ones_own_is_resumed_from_by_itself(store: Store, tm
     work = {"kind": "task", "name": "lm", "settings": [["checkpoint_dir", "ck"]]}
     run = of(store, work, {"set": ({"checkpoint_dir": "ck"}, "--set")}, workdir=str(tmp_path))
     told = with_command(CANCELLED, run)
-    assert told.command.endswith("clusterrun submit --set checkpoint_dir=ck lm")
+    assert told.command == "clusterrun resume 101"
     assert told.advice == "this command resumes from the checkpoint of step 7"
 
 
@@ -177,6 +177,31 @@ def test_without_a_checkpoint_nothing_is_said_of_one(store: Store) -> None:
     checkpoints(run.run_dir / "checkpoints", 3)
     (run.run_dir / "spec.json").write_text('{"work": {"kind": "script", "path": "/p/t.py"}}')
     assert "resume" not in with_command(CANCELLED, run).command, "what a script of the user's saves is its own"
+
+
+def test_an_option_that_must_change_needs_another_run_which_resumes_from_the_checkpoint(store: Store) -> None:
+    run = of(store, LM, {"mem": ("4G", "--mem")})
+    folder = checkpoints(run.run_dir / "checkpoints", 3)
+    told = with_command(Cause(kind="host-memory", sentence="", command="clusterrun submit … --mem SIZE"), run)
+    assert told.command == f"clusterrun submit --mem 8G --set resume={folder} lm"
+
+
+@pytest.mark.parametrize(("command", "advice"), [
+    ("", "repair it; this command resumes from the checkpoint of step 3"),
+    ("python -m pip install x", "repair it; then `clusterrun resume 101` resumes from the checkpoint of step 3"),
+])  # fmt: skip
+def test_a_failed_run_is_resumed_once_its_cause_is_gone(store: Store, command: str, advice: str) -> None:
+    run = of(store, LM)
+    checkpoints(run.run_dir / "checkpoints", 3)
+    told = with_command(Cause(kind="exception", sentence="", advice="repair it", command=command), run)
+    assert (told.advice, told.command) == (advice, command or "clusterrun resume 101")
+
+
+@pytest.mark.parametrize(("more", "how"), [({"resume_args": "--resume"}, " with --resume"), ({"requeue": True}, "")])
+def test_a_script_that_may_start_again_is_resumed(store: Store, more: dict[str, Any], how: str) -> None:
+    run = of(store, {"kind": "script", "path": "/p/t.py"}, **more)
+    told = with_command(CANCELLED, run)
+    assert (told.command, told.advice) == ("clusterrun resume 101", f"this command starts it again{how}")
 
 
 def test_a_command_with_a_gap_is_told_and_not_printed(store: Store) -> None:

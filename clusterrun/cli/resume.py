@@ -1,0 +1,31 @@
+"""``resume``: continue a run that ended early."""
+
+from __future__ import annotations
+
+import click
+
+from clusterrun.cli.session import json_option
+from clusterrun.cli.submit import announce, interrupt_deferred
+from clusterrun.terminal.ui import Ui
+
+
+@click.command()
+@click.argument("job_id", metavar="JOBID")
+@json_option
+@click.pass_context
+def resume(ctx: click.Context, job_id: str, as_json: bool) -> None:
+    """Continue a stopped, cancelled or failed run from its checkpoints.
+
+    \b
+      clusterrun resume 123
+
+    A new job continues the same run, in the same folder, with the options it was submitted with. Built-in tasks load
+    their newest checkpoint; your script gets --resume-args. JOBID may be a run id.
+    """
+    ui = Ui("resume", as_json=as_json)
+    cluster = ctx.obj.cluster(ui.note)
+    with interrupt_deferred(ui, f"resume {job_id}") as interrupted:
+        run = cluster.resume(job_id)
+        announce(ui, run, data=True)
+    if interrupted:
+        raise KeyboardInterrupt

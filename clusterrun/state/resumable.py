@@ -1,0 +1,31 @@
+"""Whether a run can be resumed: it has ended, it is not finished, and it is this user's."""
+
+from __future__ import annotations
+
+from clusterrun.errors import Ambiguous, NoSuchJob, RequestError, SchedulerError
+from clusterrun.job import Outcome
+from clusterrun.state.reconcile import ACCOUNTING_LAG, RunState
+
+
+def refuse_to_resume(state: RunState, now: float) -> None:
+    """Raise unless a run has ended and is not finished; ``now`` is in epoch seconds.
+
+    Raises RequestError for an active or finished run, NoSuchJob for another user's, SchedulerError if the scheduler
+    does not answer, and Ambiguous for a job that was submitted a moment ago.
+    """
+    run, job = state.record, state.status
+    assert run is not None
+    if not run.mine:
+        raise NoSuchJob(f"job {job.id} belongs to {run.user}, not to you", hint="only its owner can resume it")
+    if job.outcome is Outcome.DONE:
+        raise RequestError(f"job {job.id} is {job.state}: there is nothing left to resume", hint="submit a new run")
+    active = state.copies[0] if state.copies else job.id
+    if job.outcome is Outcome.RUNNING or state.copies:
+        word = "active" if state.copies else job.state
+        raise RequestError(f"job {active} is {word}: this run has not ended", hint=f"clusterrun cancel {active}")
+    if job.outcome is Outcome.UNKNOWN and state.note:
+        raise SchedulerError(
+            f"cannot tell whether job {job.id} has ended, so nothing was submitted", detail=state.note, hint="try again"
+        )
+    if job.outcome is Outcome.UNKNOWN and now - run.submission.at < ACCOUNTING_LAG:
+        raise Ambiguous(f"job {job.id} was just submitted and is not in the queue yet", hint="try again in a moment")

@@ -1,0 +1,35 @@
+"""Check a job's Python and script before it is submitted."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+
+from clusterrun.jobspec.spec import JobSpec
+from clusterrun.submit import request
+
+
+def check(
+    spec: JobSpec, script: str, environ: Mapping[str, str], meanwhile: Callable[[], object] = lambda: None
+) -> None:
+    """Check that the job's Python has torch and the script is bash, and call ``meanwhile`` at the same time.
+
+    Raises RequestError.
+    """
+    errors: list[Exception] = []
+
+    def run_checks() -> None:
+        try:
+            request.check_python(spec, environ)
+            request.check_setup(spec, script, environ)
+        except Exception as error:
+            errors.append(error)
+
+    checking = threading.Thread(target=run_checks)
+    checking.start()
+    try:
+        meanwhile()
+    finally:
+        checking.join()
+    for error in errors:
+        raise error

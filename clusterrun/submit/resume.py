@@ -1,0 +1,60 @@
+"""Resume a run: a new submission of the same run, whose ranks continue from its checkpoints."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from clusterrun.errors import RequestError
+from clusterrun.job import LOCAL
+from clusterrun.jobspec.render import Places, RunIdentity, render
+from clusterrun.jobspec.spec import JobSpec, Task, load_spec
+from clusterrun.records import run_record
+from clusterrun.records.run_record import RunRecord, SubmissionRecord
+from clusterrun.records.store import Store
+from clusterrun.scheduler import Scheduler
+from clusterrun.submit import protocol
+from clusterrun.submit.plan import WORKER, LocalContext, current_umask, new_token
+from clusterrun.submit.recover import rebuild_submission
+
+
+def resume(
+    run: RunRecord, store: Store, scheduler: Scheduler, confirm: Callable[[RunRecord], None], here: LocalContext,
+    check: Callable[[JobSpec, str], None], notify: Callable[[str], None],
+) -> RunRecord:  # fmt: skip
+    """Submit a run that has ended once more, and return its record with the new job id.
+
+    ``confirm`` raises if the run has not ended; ``check`` checks the job's Python and the script. Raises what they
+    raise, RequestError for a run that cannot be rendered, Ambiguous while another command submits it, and the errors
+    of :func:`protocol.submit`.
+    """
+    logs = store.prepare(run.shared)
+    with store.submitting(run):
+        run = run_record.load(run.run_dir) or run  # another command may have resumed it meanwhile
+        confirm(run)
+        spec, workdir = _spec_again(run)
+        token, at = new_token(), max(int(time.time()), run.submission.at + 1)
+        script = f"script-{token[:8]}.sh"
+        one = SubmissionRecord(token=token, at=at, submitter=protocol.submitter(), script=script)
+        run = replace(run, submissions=(*run.submissions, one))
+        places = Places(workdir, logs, WORKER, current_umask())
+        text = render(spec, RunIdentity(run.run_id, run.run_dir, token), places, local=run.scheduler == LOCAL)
+        check(spec, text)
+        if not isinstance(spec.work, Task) and not spec.resume_args:
+            notify(f"{run.what} was submitted without --resume-args: it starts over unless it finds its own checkpoint")
+        store.stage_again(run, text)
+        submission = rebuild_submission(run, logs, here.environ)._replace(dependency=spec.directive("dependency"))
+        return protocol.submit(store, scheduler, run, submission, notify=notify)
+
+
+def _spec_again(run: RunRecord) -> tuple[JobSpec, Path]:
+    """Return the run's specification, and the folder it was submitted from."""
+    data = run_record.read_json(run.run_dir / "spec.json")
+    if data is None:
+        raise RequestError(f"the spec.json of run {run.run_id} cannot be read", hint="submit it again")
+    spec = load_spec(data)
+    if run_record.list_names(run.run_dir / "attempts"):  # it has started, so what it waited for is over
+        spec = replace(spec, directives=tuple(pair for pair in spec.directives if pair[0] != "dependency"))
+    return spec, Path(str(data.get("workdir") or run.root))

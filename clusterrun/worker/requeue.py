@@ -1,0 +1,282 @@
+"""Run a job again whose training is not done: put it back into the queue, else submit a successor. Standard library.
+
+This is the only place that does so, and it does so once for each start of a job: at the time limit (--total-time), at a
+preemption (--requeue), and for a node that was lost. It does nothing for a job that the user cancelled.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from . import batch_host, end_records, successor
+from .claim import listed
+
+if TYPE_CHECKING:
+    from .supervisor import Job
+
+SAVED = 85
+REQUEUED = "JOB REQUEUE"  # Slurm's words in the log of a job that was requeued
+ANSWER_S = 10.0  # for one Slurm command
+HURRY_S = 20.0  # SIGKILL follows SIGTERM after KillWait, 30 s by default
+PATIENCE_S = 600.0  # for a controller that is being restarted, while the job still has its nodes
+WARNED_EARLY_S = 90.0  # Slurm sends the signal of --signal up to a minute early
+WARNING_S = 60  # before the limit, if --signal names no time
+UNREACHABLE = ("Unable to contact", "timed out", "Connection", "send/receive failure", "Zero Bytes")
+# It starts a requeued job at once: Slurm would wait for the job's old credential to expire, two minutes by default.
+START = (
+    "for n in 1 2 3 4 5 6 7 8 9 10; do state=$(squeue -h -j {job} -o '%T %r');"
+    " [ \"$state\" = 'PENDING BeginTime' ] && scontrol update JobId={job} StartTime=now && exit;"
+    ' [ "${{state%% *}}" = RUNNING ] && exit; sleep 5; done'
+)
+
+
+class Reply(NamedTuple):
+    """The end of a Slurm command; `status` is None if it did not answer in time."""
+
+    status: int | None
+    text: str
+
+    @property
+    def is_silence(self) -> bool:
+        """Whether it is not known what the controller did."""
+        return self.status is None or (self.status != 0 and any(words in self.text for words in UNREACHABLE))
+
+
+class Requeue:
+    """Decides whether this job runs again after its ranks have ended, and sees to it."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.runs_again = False
+        self._lock = threading.Lock()
+        self._at_term: threading.Thread | None = None
+        self._limited_by_total = False
+
+    def on_term(self) -> None:
+        """SIGTERM came, perhaps from the time limit: requeue the job while the ranks save, for SIGKILL follows."""
+        options = self.job.options
+        if self._at_term is None and not options.local and (options.total_time or options.requeue):
+            self._at_term = threading.Thread(target=self._after_term, daemon=True)
+            self._at_term.start()
+
+    def end_time(self, limit: str) -> str:
+        """Return when the ranks must have stopped: at the time limit, or before it at the end of --total-time.
+
+        Both are in seconds since 1970. `limit` is the time limit's end, empty if there is none.
+        """
+        if not self.job.options.total_time:
+            return limit
+        end = int(time.time() + self.job.options.total_time - used_seconds(self.job.run_dir))
+        self._limited_by_total = not limit or end < int(limit)
+        return str(end) if self._limited_by_total else limit
+
+    def after(self, status: int, came: bool) -> int:
+        """Requeue the job if its ranks ended early; return its exit status, 85 for a training that is not done.
+
+        `status` is the ranks', `came` whether the job got SIGTERM.
+        """
+        options = self.job.options
+        if options.local or not (options.total_time or options.requeue):
+            return status
+        if came:
+            if self._at_term is not None:
+                self._at_term.join(HURRY_S)
+            return SAVED if self.runs_again and status in (0, SAVED) else status
+        signals = received_signals(self.job.attempt_dir)
+        ended_early = status == SAVED or (bool(signals) and (status == 0 or status > 128))
+        if not ended_early:
+            return status
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a requeue sends it to the job that asked for it
+        facts = self._show(PATIENCE_S)
+        why = "" if facts.get("JobState") not in ("RUNNING", "") else self._why_early(facts, signals)
+        if why and self.leave(why, start_soon=not _is_preempted(facts)):
+            return SAVED
+        return SAVED if why else status
+
+    def leave(self, why: str, *, exclude: str = "", evidence: str = "", start_soon: bool = True) -> bool:
+        """Put the job back into the queue, or submit its successor; return whether it runs again.
+
+        A node to `exclude` is left out from now on. `why` and `evidence` are for the log and the run's record.
+        `start_soon` shortens the two minutes that Slurm lets a requeued job wait.
+        """
+        with self._lock:
+            if self.runs_again:
+                return True
+            facts = self._show(HURRY_S)
+            if _restarts(facts) > self.job.identity.restart:  # Slurm or the script has requeued it
+                self.runs_again = True
+                return True
+            helper = self._start_helper(facts) if start_soon and self.job.options.helper_job else ""
+            refused = self._requeue()
+            next_job = ""
+            if refused:
+                next_job, refused = successor.submit(self.job)
+            if refused:
+                self._say(
+                    f"{why}, but the job cannot run again: {refused}; continue with: clusterrun resume {self.job.name}"
+                )
+                return False
+            self.runs_again = True
+            self.job.due = "" if next_job else REQUEUED
+            how = f"job {next_job} continues it" if next_job else "back into the queue"
+            if exclude and not next_job:
+                known = facts.get("ExcNodeList", "(null)")
+                nodes = exclude if known in ("(null)", "") else f"{known},{exclude}"
+                _run(["scontrol", "update", f"JobId={self.job.identity.job_id}", f"ExcNodeList={nodes}"])
+            self._say(f"{why}: {how}{f', without {exclude}' if exclude else ''}{f'; {helper}' if helper else ''}")
+            document = {"version": end_records.VERSION, "why": why, "successor": next_job, "exclude": exclude,
+                        "evidence": evidence, "cluster": self.job.identity.cluster, "time": time.time()}  # fmt: skip
+            with contextlib.suppress(OSError):
+                end_records.write_json(self.job.attempt_dir / "requeue.json", document)
+            return True
+
+    def _after_term(self) -> None:
+        facts = self._show(HURRY_S)
+        if self.job.options.requeue and _is_preempted(facts):
+            self.leave("preempted", start_soon=False)
+        elif self.job.options.total_time and facts.get("Reason") == "TimeLimit" and self._has_time():
+            self.leave("the time limit")
+
+    def _why_early(self, facts: dict[str, str], signals: set[str]) -> str:
+        """Return why the ranks stopped by themselves, if that is a reason to run the job again."""
+        options = self.job.options
+        if options.requeue and _is_preempted(facts):
+            return "preempted"
+        stopped = _stop_reason(self.job.attempt_dir) == "the time limit"
+        name, _, lead = str(options.signal).partition("@")
+        end = batch_host.end_time(facts)
+        warned = end and f"SIG{name.removeprefix('SIG')}" in signals and (
+            int(end) - time.time() < int(lead or WARNING_S) + WARNED_EARLY_S
+        )  # fmt: skip
+        if not options.total_time or not (stopped or warned) or not self._has_time():
+            return ""
+        return "the time limit is near"
+
+    def _has_time(self) -> bool:
+        left = self.job.options.total_time - used_seconds(self.job.run_dir)
+        if self._limited_by_total or left <= 0:
+            self._say("the time of --total-time is used up")
+            return False
+        return True
+
+    def _requeue(self) -> str:
+        """Put the job back into the queue; return why not, empty if it is there."""
+        job_id, until = self.job.identity.job_id, time.monotonic() + HURRY_S
+        allowed = False
+        while True:
+            reply = _run(["scontrol", "requeue", job_id])  # never requeuehold: the job could stay held for ever
+            if reply.status == 0 or _restarts(self._show(ANSWER_S)) > self.job.identity.restart:
+                return ""
+            if not reply.is_silence:
+                if allowed or "disabled" not in reply.text:
+                    return reply.text
+                allowed = True  # it was submitted with --no-requeue
+                _run(["scontrol", "update", f"JobId={job_id}", "Requeue=1"])
+            elif time.monotonic() > until:
+                return reply.text or "Slurm does not answer"
+            else:
+                time.sleep(1)
+
+    def _start_helper(self, facts: dict[str, str]) -> str:
+        """Submit the small job that starts this one at once; return a line for the log."""
+        same = {"partition": facts.get("Partition"), "account": facts.get("Account"), "qos": facts.get("QOS")}
+        options = [f"--{name}={value}" for name, value in same.items() if value and value not in ("(null)", "N/A")]
+        reply = _run([
+            "sbatch", "--parsable", f"--job-name=clusterrun-start-{self.job.name}", "--begin=now+6", "--time=1",
+            "--nodes=1", "--ntasks=1", "--output=/dev/null", "--error=/dev/null", "--no-requeue", *options,
+            "--wrap", START.format(job=self.job.identity.job_id),
+        ])  # fmt: skip
+        if reply.status == 0:
+            return f"job {reply.text.strip()} starts it as soon as it may (--no-helper-job)"
+        return "Slurm starts it in some minutes"
+
+    def _show(self, patience: float) -> dict[str, str]:
+        """Return the job's fields, asking again while the controller is silent; none after `patience` seconds."""
+        until = time.monotonic() + patience
+        while True:
+            facts = batch_host.show_job(self.job.identity.job_id, ANSWER_S)
+            if facts or time.monotonic() > until:
+                return facts
+            time.sleep(1)
+
+    def _say(self, text: str) -> None:
+        from .supervisor import say
+
+        say(f"job {self.job.name}: {text}")
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the supervisor's options for this module."""
+    parser.add_argument("--requeue", action="store_true", help="the job may be restarted")
+    parser.add_argument("--total-time", type=int, default=0, help="seconds over all starts; continue at the time limit")
+    parser.add_argument("--signal", default="", help="SIGNAL@SECONDS that Slurm sends to the ranks before the limit")
+    parser.add_argument("--no-helper-job", dest="helper_job", action="store_false")
+
+
+def used_seconds(run_dir: Path) -> float:
+    """Return how long the starts of a run's jobs took together, by the times of the files that they wrote."""
+    begun: dict[str, float] = {}
+    ended: dict[str, float] = {}
+    with contextlib.suppress(OSError):
+        for folder in (run_dir / "attempts").iterdir():
+            start = folder.name.rpartition(".")[0]  # TOKEN.RESTART of TOKEN.RESTART.LAUNCH
+            for file in folder.iterdir():
+                with contextlib.suppress(OSError):
+                    at = file.lstat().st_mtime
+                    ended[start] = max(at, ended.get(start, at))
+                    if file.name == "log-start":
+                        begun[start] = at
+    return sum(ended[start] - at for start, at in begun.items())
+
+
+def received_signals(attempt_dir: Path) -> set[str]:
+    """Return the names of the signals that ranks of a launch say they got (SIGTERM, SIGUSR1, SIGUSR2)."""
+    found: set[str] = set()
+    for path in attempt_dir.glob("rank-*.end"):
+        with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):
+            found |= {str(name) for name in json.loads(path.read_bytes()).get("signals", ())}
+    return found
+
+
+def _stop_reason(attempt_dir: Path) -> str:
+    path = attempt_dir / end_records.STOPPED
+    with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):
+        if listed(path):
+            return str(json.loads(path.read_bytes()).get("reason", ""))
+    return ""
+
+
+def _is_preempted(facts: dict[str, str]) -> bool:
+    return facts.get("PreemptTime", "None") not in ("None", "Unknown", "")
+
+
+def _restarts(facts: dict[str, str]) -> int:
+    return int(facts["Restarts"]) if facts.get("Restarts", "").isdigit() else 0
+
+
+def _run(command: list[str]) -> Reply:
+    try:
+        done = subprocess.run(
+            command, check=False, stdin=subprocess.DEVNULL, capture_output=True, timeout=ANSWER_S, env=clean(), cwd="/"
+        )
+    except subprocess.TimeoutExpired:
+        return Reply(None, "Slurm does not answer")
+    except OSError as error:
+        return Reply(1, f"{error.filename}: {error.strerror}")
+    return Reply(done.returncode, (done.stdout + done.stderr).decode(errors="replace").strip())
+
+
+def clean() -> dict[str, str]:
+    """Return the environment for a new job: without the variables of this one."""
+    kept = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT")
+    prefixes = ("SLURM", "SBATCH_", "SRUN_", "SQUEUE_", "SCONTROL_", "PMI", "PMIX", "CLUSTERRUN_", "CR_")
+    return {k: v for k, v in os.environ.items() if k in kept or not k.startswith(prefixes)}

@@ -1,0 +1,136 @@
+"""`resume`: the same run as a new job, once, and only after it has ended early."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from pwd import getpwuid
+
+import pytest
+
+from clusterrun.errors import Ambiguous
+from clusterrun.records import run_record
+from clusterrun.records.run_record import RunRecord
+from clusterrun.records.store import Store
+from tests.command_desk import Desk, shell_line, work_words
+from tests.listed_jobs import rows, run_row
+from tests.run_records import attempt, claim, end
+
+ME = getpwuid(os.getuid()).pw_name
+SUBMITTED = ("submit", "--json", "--nodes", "2", "--gpus-per-node", "4", "--resume-args", "--resume 'a b'",
+             "--dependency", "afterok:7", "--", "train.py", "--lr", "1")  # fmt: skip
+
+
+@pytest.fixture
+def run(desk: Desk) -> RunRecord:
+    """A run that was submitted as job 101; Slurm does not show it any more."""
+    desk.slurm.answer("sbatch", "101\n")
+    run_dir = Path(desk.type(*SUBMITTED).data["run_dir"])
+    desk.slurm.answer("sbatch", "102\n")
+    desk.slurm.forget()
+    found = run_record.load(run_dir)
+    assert found is not None
+    return found
+
+
+def ended(run: RunRecord, status: int = 143, **more: object) -> None:
+    claim(run)
+    attempt(run, end=end(status, signal="TERM" if status == 143 else "", **more))
+
+
+def loaded(run: RunRecord) -> RunRecord:
+    found = run_record.load(run.run_dir)
+    assert found is not None
+    return found
+
+
+def test_a_cancelled_run_becomes_a_new_job_with_the_same_options(desk: Desk, run: RunRecord) -> None:
+    ended(run)
+    said = desk.type("resume", "--json", "101")
+    assert said.status == 0, said.err
+    assert (said.data["job_id"], said.data["run_id"]) == ("102", run.run_id)
+    first, second = loaded(run).submissions
+    assert (first.token, first.job_id, second.state, second.job_id) == (
+        run.submission.token, "101", run_record.ACCEPTED, "102",
+    )  # fmt: skip
+    before, script = ((run.run_dir / one.script).read_text() for one in (first, second))
+    assert work_words(script) == work_words(before) and shell_line(script, "CR_OPTIONS=") in before
+    assert "afterok:7" in before and "afterok:7" not in script, "it has waited for that"
+    assert first.token not in script and f"export CLUSTERRUN_TOKEN={second.token}\n" in script
+    (call,) = [call for call in desk.slurm.calls if call[0] == "sbatch"]
+    assert call[-1] == str(run.run_dir / second.script)
+
+
+def test_a_run_that_never_started_still_waits_for_its_dependency(desk: Desk, run: RunRecord) -> None:
+    Store(desk.project, desk.state).save_submission(run, replace(run.submission, cancel_asked=1))
+    assert desk.type("resume", "101").status == 0
+    assert "afterok:7" in loaded(run).script.read_text()
+
+
+@pytest.mark.parametrize("state", ["PENDING", "RUNNING", "COMPLETING", "SUSPENDED"])
+def test_an_active_run_is_refused(desk: Desk, run: RunRecord, state: str) -> None:
+    desk.slurm.answer("squeue", rows(run_row(run, u=ME, T=state)))
+    said = desk.type("resume", "101")
+    assert said.status == 2
+    assert said.err.splitlines()[-2:] == [
+        f"clusterrun: job 101 is {state}: this run has not ended", "  hint: clusterrun cancel 101",
+    ]  # fmt: skip
+    assert desk.slurm.count("sbatch") == 0
+
+
+def test_a_finished_run_is_refused(desk: Desk, run: RunRecord) -> None:
+    ended(run, 0)
+    said = desk.type("resume", run.run_id)
+    assert (said.status, desk.slurm.count("sbatch")) == (2, 0)
+    assert "job 101 is COMPLETED: there is nothing left to resume" in said.err
+
+
+def test_an_unknown_job_and_one_of_another_tool_are_refused(desk: Desk) -> None:
+    assert desk.type("resume", "55").status == 4
+    desk.slurm.answer("squeue", rows({"i": "55", "u": ME}))
+    said = desk.type("resume", "55")
+    assert said.status == 2 and "job 55 is no run of clusterrun" in said.err
+    assert desk.type("resume", "5 5").status == 2
+
+
+def test_nothing_is_submitted_while_the_controller_is_silent(desk: Desk, run: RunRecord) -> None:
+    desk.slurm.answer("squeue", err="squeue: error: Socket timed out", status=1)
+    said = desk.type("resume", "101")
+    assert (said.status, desk.slurm.count("sbatch")) == (3, 0)
+    assert "cannot tell whether job 101 has ended" in said.err
+
+
+def test_a_refusal_leaves_the_run_as_it_was(desk: Desk, run: RunRecord) -> None:
+    ended(run)
+    desk.slurm.answer("sbatch", err="sbatch: error: Batch job submission failed: Invalid account", status=1)
+    before = {path for path in desk.files() if "/lock" not in path}
+    said = desk.type("resume", "101")
+    assert said.status == 3 and "Invalid account" in said.err
+    assert {path for path in desk.files() if "/lock" not in path} == before
+    assert len(loaded(run).submissions) == 1
+
+
+def test_an_interrupted_submission_is_finished_with_its_token(desk: Desk, run: RunRecord) -> None:
+    ended(run)
+    store, before = Store(desk.project, desk.state), loaded(run)
+    one = replace(before.submission, token="abcdefgh22345672", job_id="", state=run_record.SUBMITTING, final=None,
+                  at=before.submission.at + 1, script="script-abcdefgh.sh", submitter=("", 0, 0))  # fmt: skip
+    store.stage_again(replace(before, submissions=(*before.submissions, one)), "#!/bin/bash\n")
+    moved = replace(before, submissions=(*before.submissions, one))
+    desk.slurm.answer("squeue", rows(run_row(replace(moved, submissions=(replace(one, job_id="109"),)), u=ME)))
+    said = desk.type("resume", "--json", "101")
+    assert (said.status, said.data["job_id"], desk.slurm.count("sbatch")) == (0, "109", 0)
+
+
+def test_two_commands_at_once_submit_one_job(desk: Desk, run: RunRecord) -> None:
+    ended(run)
+    with Store(desk.project, desk.state).submitting(run):
+        said = desk.process("resume", "101")
+    assert said.status == Ambiguous.exit_code and "another command is submitting" in said.err
+    assert desk.slurm.count("sbatch") == 0
+    assert desk.type("resume", "101").status == 0
+    desk.slurm.answer("squeue", rows(run_row(loaded(run), u=ME, T="PENDING")))
+    said = desk.type("resume", "101")
+    assert said.status == 2 and "job 102 is PENDING" in said.err
+    assert desk.slurm.count("sbatch") == 1

@@ -1,0 +1,241 @@
+"""When a job goes back into the queue, with stand-ins for Slurm's commands: their answers decide."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clusterrun.worker import requeue, supervisor
+from clusterrun.worker.claim import JobIdentity
+
+TOKEN = "abcdefgh22345672"
+# Answers `scontrol show` with the file `show`, and each other command with its file: its text, and status 1 if it has
+# any. `scontrol requeue` is answered once only, then accepted.
+FAKE = """#!/bin/sh
+here=${0%/*}; name=${0##*/}
+[ "$name $1" = "scontrol show" ] && exec cat "$here/show"
+echo "$name $*" >>"$here/calls"
+[ "$name" = sbatch ] && { [ -s "$here/sbatch.no" ] && { cat "$here/sbatch.no" >&2; exit 1; }; echo 77; exit 0; }
+if [ "$1" = requeue ] && [ -s "$here/refusals" ]; then
+    head -n 1 "$here/refusals" >&2; sed -i 1d "$here/refusals"; exit 1
+fi
+"""
+
+
+class Slurm:
+    """The stand-ins' folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir()
+        for name in ("scontrol", "sbatch"):
+            (folder / name).write_text(FAKE)
+            (folder / name).chmod(0o755)
+        self.show()
+
+    def show(self, **fields: str) -> None:
+        known = {"JobId": "5", "JobState": "RUNNING", "Reason": "None", "Restarts": "0", "PreemptTime": "None",
+                 "Partition": "gpu", "Account": "(null)", "ExcNodeList": "(null)"} | fields  # fmt: skip
+        (self.folder / "show").write_text(" ".join(f"{key}={value}" for key, value in known.items()) + "\n")
+
+    def refuse(self, *answers: str) -> None:
+        (self.folder / "refusals").write_text("".join(f"{answer}\n" for answer in answers))
+
+    @property
+    def calls(self) -> list[str]:
+        file = self.folder / "calls"
+        return file.read_text().splitlines() if file.exists() else []
+
+
+@pytest.fixture
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Slurm:
+    made = Slurm(tmp_path / "slurm")
+    monkeypatch.setenv("PATH", f"{made.folder}:/usr/bin:/bin")
+    monkeypatch.setattr(requeue, "HURRY_S", 1.0)
+    return made
+
+
+@pytest.fixture(autouse=True)
+def keep_sigterm() -> Iterator[None]:
+    import signal
+
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+@pytest.fixture
+def make_job(tmp_path: Path, slurm: Slurm) -> Callable[..., supervisor.Job]:
+    def make(*words: str, **files: Any) -> supervisor.Job:
+        options, _ = supervisor.parse([*words, "--", "task", "lm"])
+        job = supervisor.Job(options, 0o022)
+        job.identity, job.token = JobIdentity("lab", "5", "", 0), TOKEN
+        job.run_dir = tmp_path / ".clusterrun" / "runs" / "r"
+        job.attempt_dir = job.run_dir / "attempts" / f"{TOKEN}.0.0"
+        job.attempt_dir.mkdir(parents=True)
+        for name, content in files.items():
+            (job.attempt_dir / name.replace("_", "-").replace("-end", ".end")).write_text(json.dumps(content))
+        return job
+
+    return make
+
+
+CHAIN = ("--total-time", "3600", "--requeue", "--no-helper-job")
+STOPPED = {"reason": "the time limit", "step": 7}
+
+
+def in_seconds(seconds: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(time.time() + seconds))
+
+
+def test_a_task_that_stopped_before_its_limit_goes_back_into_the_queue(
+    make_job: Callable[..., supervisor.Job], slurm: Slurm
+) -> None:
+    job = make_job(*CHAIN, stopped=STOPPED)
+    assert job.requeue.after(85, came=False) == 85
+    assert slurm.calls == ["scontrol requeue 5"] and job.due == "JOB REQUEUE"
+    record = json.loads((job.attempt_dir / "requeue.json").read_text())
+    assert (record["why"], record["successor"]) == ("the time limit is near", "")
+
+
+def test_a_helper_job_is_submitted_before_the_requeue(make_job: Callable[..., supervisor.Job], slurm: Slurm) -> None:
+    job = make_job(*CHAIN[:3], stopped=STOPPED)
+    job.requeue.after(85, came=False)
+    helper, again = slurm.calls
+    assert helper.startswith("sbatch --parsable --job-name=clusterrun-start-5 --begin=now+6 --time=1")
+    assert "--partition=gpu" in helper and "account" not in helper and again == "scontrol requeue 5"
+
+
+@pytest.mark.parametrize("reason", ["SIGUSR2", "a STOP file", "SIGTERM"])
+def test_a_task_that_was_asked_to_stop_stays_stopped(
+    make_job: Callable[..., supervisor.Job], slurm: Slurm, reason: str
+) -> None:
+    job = make_job(*CHAIN, stopped={"reason": reason})
+    assert job.requeue.after(85, came=False) == 85
+    assert slurm.calls == [] and not job.due
+
+
+@pytest.mark.parametrize(("fields", "calls"), [
+    ({"JobState": "COMPLETING"}, []),  # scancel
+    ({"JobState": "COMPLETING", "Reason": "TimeLimit"}, ["scontrol requeue 5"]),
+    ({"JobState": "COMPLETING", "PreemptTime": "2026-11-23T05:00:00"}, ["scontrol requeue 5"]),
+    ({"JobState": "COMPLETING", "PreemptTime": "2026-11-23T05:00:00", "Restarts": "1"}, []),  # Slurm requeues it
+])  # fmt: skip
+def test_sigterm_is_told_apart_by_slurms_reason(
+    make_job: Callable[..., supervisor.Job], slurm: Slurm, fields: dict[str, str], calls: list[str]
+) -> None:
+    job = make_job(*CHAIN)
+    slurm.show(**fields)
+    job.requeue.on_term()
+    assert job.requeue.after(143, came=True) == 143
+    assert slurm.calls == calls
+
+
+def test_a_job_that_ended_meanwhile_is_left_alone(make_job: Callable[..., supervisor.Job], slurm: Slurm) -> None:
+    job = make_job(*CHAIN, stopped=STOPPED)
+    slurm.show(JobState="COMPLETING")  # cancelled while its ranks were ending
+    assert job.requeue.after(85, came=False) == 85
+    assert slurm.calls == []
+
+
+def test_the_total_time_ends_the_chain(make_job: Callable[..., supervisor.Job], slurm: Slurm) -> None:
+    job = make_job(*CHAIN, stopped=STOPPED, log_start={})
+    begun = job.attempt_dir / "log-start"
+    os.utime(begun, (time.time() - 3700,) * 2)
+    assert 3690 < requeue.used_seconds(job.run_dir) < 3800
+    assert job.requeue.after(85, came=False) == 85 and slurm.calls == []
+
+
+def test_the_ranks_stop_at_the_end_of_the_total_time(make_job: Callable[..., supervisor.Job]) -> None:
+    job, now = make_job(*CHAIN), time.time()
+    assert job.requeue.end_time(str(int(now + 60))) == str(int(now + 60))
+    assert abs(int(job.requeue.end_time(str(int(now + 7200)))) - now - 3600) < 5
+
+
+@pytest.mark.parametrize(("seconds", "status", "got", "again"), [
+    (200, 0, "SIGTERM", True), (200, 143, "SIGTERM", True), (900, 0, "SIGTERM", False), (200, 1, "SIGTERM", False),
+    (200, 0, "SIGUSR1", False),
+])  # fmt: skip
+def test_a_script_that_the_warning_ended_goes_back_into_the_queue(
+    make_job: Callable[..., supervisor.Job], slurm: Slurm, seconds: int, status: int, got: str, again: bool
+) -> None:
+    job = make_job(*CHAIN, "--signal", "TERM@300", rank_0_end={"signals": [got]})
+    (job.attempt_dir / "rank-0.end").write_text(json.dumps({"signals": [got]}))
+    slurm.show(EndTime=in_seconds(seconds))
+    assert job.requeue.after(status, came=False) == (85 if again else status)
+    assert slurm.calls == ["scontrol requeue 5"] * again
+
+
+def test_a_job_that_must_not_be_requeued_is_allowed_to_first(
+    make_job: Callable[..., supervisor.Job], slurm: Slurm
+) -> None:
+    job = make_job(*CHAIN, stopped=STOPPED)
+    slurm.refuse("Requested operation is presently disabled for job 5")
+    job.requeue.after(85, came=False)
+    assert slurm.calls == ["scontrol requeue 5", "scontrol update JobId=5 Requeue=1", "scontrol requeue 5"]
+
+
+def test_a_silent_controller_is_asked_again(make_job: Callable[..., supervisor.Job], slurm: Slurm) -> None:
+    job = make_job(*CHAIN, stopped=STOPPED)
+    slurm.refuse("slurm_requeue error: Unable to contact slurm controller (connect failure)")
+    job.requeue.after(85, came=False)
+    assert slurm.calls == ["scontrol requeue 5"] * 2 and job.due
+
+
+def record(job: supervisor.Job) -> None:
+    (job.run_dir / "submissions").mkdir()
+    known = {"version": 1, "token": TOKEN, "state": "accepted", "job_id": "5", "cluster": "lab", "at": 1_795_000_000}
+    (job.run_dir / "submissions" / f"{TOKEN}.json").write_text(json.dumps(known))
+    (job.run_dir / "spec.json").write_text(json.dumps({"workdir": "/", "sbatch_args": ["--switches=1"]}))
+    (job.run_dir / "script.sh").write_text(
+        f'#SBATCH --job-name="lm.{TOKEN[:8]}"\n#SBATCH --dependency="afterok:1"\nexport CLUSTERRUN_TOKEN={TOKEN}\n'
+    )
+
+
+def test_where_requeueing_is_refused_a_successor_continues_the_run(
+    make_job: Callable[..., supervisor.Job], slurm: Slurm
+) -> None:
+    job = make_job(*CHAIN, stopped=STOPPED)
+    record(job)
+    slurm.refuse(*["Requested operation is presently disabled"] * 2)
+    assert job.requeue.after(85, came=False) == 85 and not job.due
+    (file,) = [f for f in (job.run_dir / "submissions").iterdir() if f.stem != TOKEN]
+    new = json.loads(file.read_text())
+    assert (new["state"], new["job_id"], new["token"], new["cluster"]) == ("accepted", "77", file.stem, "lab")
+    script = job.run_dir / new["script"]
+    assert slurm.calls[-1] == f"sbatch --parsable --switches=1 -- {script}"
+    assert script.read_text() == f'#SBATCH --job-name="lm.{file.stem[:8]}"\nexport CLUSTERRUN_TOKEN={file.stem}\n'
+
+
+def test_a_refused_successor_leaves_no_submission(
+    make_job: Callable[..., supervisor.Job], slurm: Slurm, capfd: pytest.CaptureFixture[str]
+) -> None:
+    job = make_job(*CHAIN, stopped=STOPPED)
+    record(job)
+    before = sorted(job.run_dir.rglob("*"))
+    slurm.refuse(*["Requested operation is presently disabled"] * 2)
+    (slurm.folder / "sbatch.no").write_text("sbatch: error: Batch job submission failed: Invalid account\n")
+    assert job.requeue.after(85, came=False) == 85
+    assert sorted(job.run_dir.rglob("*")) == before
+    assert "Invalid account; continue with: clusterrun resume 5" in capfd.readouterr().err
+
+
+def test_a_lost_node_is_excluded_after_the_requeue(make_job: Callable[..., supervisor.Job], slurm: Slurm) -> None:
+    job = make_job(*CHAIN)
+    slurm.show(ExcNodeList="n7")
+    assert job.requeue.leave("node n2 is lost", exclude="n2", evidence="no heartbeat for 60 s", start_soon=False)
+    assert slurm.calls == ["scontrol requeue 5", "scontrol update JobId=5 ExcNodeList=n7,n2"]
+    kept = json.loads((job.attempt_dir / "requeue.json").read_text())
+    assert (kept["exclude"], kept["evidence"], kept["cluster"]) == ("n2", "no heartbeat for 60 s", "lab")
+
+
+def test_without_the_options_nothing_is_asked(make_job: Callable[..., supervisor.Job], slurm: Slurm) -> None:
+    (slurm.folder / "show").unlink()
+    assert make_job(stopped=STOPPED).requeue.after(85, came=False) == 85
+    assert slurm.calls == []
