@@ -42,6 +42,9 @@ FIELDS: tuple[Field, ...] = (
     Field("launcher", "text", "NAME", "Starts the ranks: srun (default), torchrun, accelerate, deepspeed or none."),
     Field("max-restarts", "int", "N", "Starts of all ranks after a failure, within the job; default 0."),
     Field("resume-args", "text", "WORDS", "Arguments added to a script from its second start on (--resume auto)."),
+    Field(
+        "hang-timeout", "int", "SECONDS", "End a launch without progress for so long (0: never); see docs/restarts.md."
+    ),
     Field("accelerate-config", "text", "FILE", "YAML for --launcher accelerate."),
     Field("cpus-per-task", "int", "N", "CPU cores per rank.", directive=True, least=1),
     Field("mem", "text", "SIZE", "Memory per node (64G).", directive=True),
@@ -260,6 +263,7 @@ def _check_name(name: str, source: str) -> None:
 _RULES: dict[str, tuple[Callable[[Any], object], str]] = {
     "scheduler": (("slurm", "local", "auto").__contains__, "slurm, local or auto"),
     "launcher": (LAUNCHERS.__contains__, f"{', '.join(LAUNCHERS[:-1])} or {LAUNCHERS[-1]}"),
+    "hang-timeout": (lambda seconds: seconds == 0 or seconds >= 10, "0 or at least 10"),
     "mem": (_MEM.fullmatch, "a size such as 64G"),
     "master-port": (range(1024, 65536).__contains__, "a port between 1024 and 65535"),
 }

@@ -105,6 +105,7 @@ class JobSpec:
     launcher: str = "srun"
     max_restarts: int = 0
     resume_args: str = ""
+    hang_timeout: int | None = None
     accelerate_config: str = ""
     sources: Mapping[str, Value] = field(default_factory=dict, compare=False)
 
@@ -176,6 +177,7 @@ def build_spec(values: Mapping[str, Value], work: Work) -> JobSpec:
         launcher=get("launcher", "srun"),
         max_restarts=get("max-restarts", 0),
         resume_args=_resume_args(work, get("resume-args", "")),
+        hang_timeout=get("hang-timeout"),
         accelerate_config=get("accelerate-config", ""),
         sources=dict(values),
     )
