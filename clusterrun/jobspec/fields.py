@@ -42,9 +42,7 @@ FIELDS: tuple[Field, ...] = (
     Field("launcher", "text", "NAME", "Starts the ranks: srun (default), torchrun, accelerate, deepspeed or none."),
     Field("max-restarts", "int", "N", "Starts of all ranks after a failure, within the job; default 0."),
     Field("resume-args", "text", "WORDS", "Arguments added to a script from its second start on (--resume auto)."),
-    Field(
-        "hang-timeout", "int", "SECONDS", "End a launch without progress for so long (0: never); see docs/restarts.md."
-    ),
+    Field("hang-timeout", "int", "SECONDS", "End a launch without progress for so long; 0: no watchdog."),
     Field("accelerate-config", "text", "FILE", "YAML for --launcher accelerate."),
     Field("cpus-per-task", "int", "N", "CPU cores per rank.", directive=True, least=1),
     Field("mem", "text", "SIZE", "Memory per node (64G).", directive=True),

@@ -33,8 +33,8 @@ _NO_EFFECT = {"CUDA_LAUNCH_BLOCKING": "it is the default", "NCCL_TREE_THRESHOLD"
 _SLURM_ONLY = ("mem", "partition", "account", "qos", "constraint", "gres", "reservation", "exclude", "nodelist",
                "mail-type", "sbatch-arg", "requeue")  # fmt: skip
 #: Options that a check does not take from a profile.
-NOT_FOR_CHECKS = ("launcher", "max-restarts", "resume-args", "accelerate-config", "requeue", "require-group",
-                  "independent", "job-name", "dependency", "master-port", "check")  # fmt: skip
+NOT_FOR_CHECKS = ("launcher", "max-restarts", "resume-args", "hang-timeout", "accelerate-config", "requeue",
+                  "require-group", "independent", "job-name", "dependency", "master-port", "check")  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,7 +31,8 @@ def probe(job: Job, ranks: Sequence[RankMark]) -> dict[int, str]:
     for mark in ranks:
         by_node.setdefault(mark.node, []).append(mark.pid)
     running = [_start_probe(node, pids) for node, pids in by_node.items()]
-    until, found = time.monotonic() + PROBE_S, {}
+    until = time.monotonic() + PROBE_S
+    found: dict[int, str] = {}
     for process in running:
         with process, suppress(ValueError, subprocess.TimeoutExpired):
             try:
@@ -45,11 +46,11 @@ def probe(job: Job, ranks: Sequence[RankMark]) -> dict[int, str]:
 def _start_probe(node: str, pids: Sequence[int]) -> subprocess.Popen[bytes]:
     environ = {name: value for name, value in os.environ.items() if name != "SLURM_EXPORT_ENV"}
     script = str(Path(__file__).with_name("probe.py"))
+    place = ["--overlap", "--nodes=1", "--ntasks=1", "--ntasks-per-node=1", f"--nodelist={node}", "--quiet"]
+    command = ["srun", *place, sys.executable, script, *map(str, pids)]
     return subprocess.Popen(
-        ["srun", "--overlap", "--nodes=1", "--ntasks=1", "--ntasks-per-node=1", f"--nodelist={node}", "--quiet",
-         sys.executable, script, *map(str, pids)],
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environ,
-    )  # fmt: skip
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environ
+    )
 
 
 def await_end(job: Job, steps: Collection[str], pids: Sequence[int]) -> None:
