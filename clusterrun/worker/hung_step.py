@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Collection, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,25 +18,33 @@ if TYPE_CHECKING:
     from .supervisor import Job
 
 PROBE_S = 8.0  # a node that was lost does not answer
+NO_ANSWER = "on a node that does not answer"
 GONE_S, CANCEL_AFTER_S, COMMAND_S = 10.0, 2.0, 5.0
 POLL_S = 0.1
 
 
 def probe(job: Job, ranks: Sequence[RankMark]) -> dict[int, str]:
-    """Return what the processes of these ranks do, by pid; those of nodes that do not answer in time are left out."""
+    """Return what the processes of these ranks do, by pid: NO_ANSWER if their node does not answer within PROBE_S.
+
+    Those of a node that Slurm starts no probe on are left out.
+    """
     if job.options.local:
         return processes.states([mark.pid for mark in ranks], job.token)
     by_node: dict[str, list[int]] = {}
     for mark in ranks:
         by_node.setdefault(mark.node, []).append(mark.pid)
-    running = [_start_probe(node, pids) for node, pids in by_node.items()]
+    running = {node: _start_probe(node, pids) for node, pids in by_node.items()}
     until = time.monotonic() + PROBE_S
     found: dict[int, str] = {}
-    for process in running:
-        with process, suppress(ValueError, subprocess.TimeoutExpired):
+    for node, process in running.items():
+        with process:
             try:
                 out = process.communicate(timeout=max(0.1, until - time.monotonic()))[0]
                 found |= {int(pid): str(state) for pid, state in json.loads(out).items()}
+            except subprocess.TimeoutExpired:
+                found |= dict.fromkeys(by_node[node], NO_ANSWER)
+            except ValueError:
+                pass  # srun could not start it
             finally:
                 process.kill()
     return found
@@ -46,7 +53,8 @@ def probe(job: Job, ranks: Sequence[RankMark]) -> dict[int, str]:
 def _start_probe(node: str, pids: Sequence[int]) -> subprocess.Popen[bytes]:
     environ = {name: value for name, value in os.environ.items() if name != "SLURM_EXPORT_ENV"}
     script = str(Path(__file__).with_name("probe.py"))
-    place = ["--overlap", "--nodes=1", "--ntasks=1", "--ntasks-per-node=1", f"--nodelist={node}", "--quiet"]
+    # --mem=0: the hung step has the memory, and --overlap does not share it (seen on 22.05)
+    place = ["--overlap", "--mem=0", "--nodes=1", "--ntasks=1", "--ntasks-per-node=1", f"--nodelist={node}", "--quiet"]
     command = ["srun", *place, sys.executable, script, *map(str, pids)]
     return subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environ

@@ -172,7 +172,7 @@ class Stall:
     def _judge_silent(self, silent: list[RankMark], known: list[float], now: float) -> Suspicion | None:
         seconds = min(self._silence(mark.rank, now) for mark in silent)
         # while the others advance, the rank works and only cannot write
-        settled = max(self._quiet(silent[0]) / 2, 3 * self._slowest_step())
+        settled = max(self._quiet(silent[0]) / 2, 0.0 if self._timeout else 3 * self._slowest_step())
         if known and min(known) < settled:
             return None
         limit = max(self.limit(mark.phase) for mark in silent)

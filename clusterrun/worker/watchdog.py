@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 HUNG = 124  # the exit status of a launch that hung, as that of timeout(1)
 HANG = "hang.json"
 EVIDENCE_S = 5.0  # that the ranks have to write their stacks
-AGAIN_S = 10.0  # until ranks whose processes are running are looked at again
+AGAIN_S = 5.0  # until ranks whose processes are running are looked at again
 NAMED = 4  # ranks in a line
 
 
@@ -180,7 +180,7 @@ def describe(suspicion: Suspicion, states: dict[int, str]) -> str:
         busy = ", and the GPUs are 100 % busy" if suspicion.gpus_busy else ""
         return f"{begin}no rank is behind the others{busy}"
     named = suspicion.ranks[:NAMED]
-    lost = {mark.node for mark in named if suspicion.is_silent and mark.pid not in states}
+    lost = {mark.node for mark in named if suspicion.is_silent and states.get(mark.pid) == hung_step.NO_ANSWER}
     parts = []
     for node in sorted(lost):
         ranks = ", ".join(str(mark.rank) for mark in suspicion.ranks if mark.node == node)
@@ -193,7 +193,7 @@ def describe(suspicion: Suspicion, states: dict[int, str]) -> str:
             at = f"step {mark.step}" if mark.step is not None else f"collective {sum(mark.collectives.values())}"
             state = f"behind the others at {at}{f' and {state}' if state else ''}"
         elif state not in probe.NOT_RUNNING:
-            state = f"without a heartbeat and {state}"
+            state = f"without a heartbeat{f' and {state}' if state else ''}"
         parts.append(f"rank {mark.rank} on {mark.node} (pid {mark.pid}) is {state}")
     more = len([mark for mark in suspicion.ranks[NAMED:] if mark.node not in lost])
     return begin + "; ".join(parts) + (f"; and {more} more ranks" if more else "")

@@ -9,7 +9,16 @@ import pytest
 
 from lab.cluster import Lab
 from tests.hangs import (
-    LATE, LIMIT, LM, SHAPE, WATCHED, collectives, saved, stop_and_await, submit_script, weights,
+    LATE,
+    LIMIT,
+    LM,
+    SHAPE,
+    WATCHED,
+    collectives,
+    saved,
+    stop_and_await,
+    submit_script,
+    weights,
 )  # fmt: skip
 from tests.installed_command import Site, until
 
