@@ -17,6 +17,7 @@ from tests.hangs import (
     collectives,
     saved,
     stop_and_await,
+    stop_rank,
     submit_script,
     weights,
 )  # fmt: skip
@@ -47,11 +48,10 @@ def test_a_stopped_rank_of_a_task_costs_the_steps_since_the_last_checkpoint(site
 def test_a_stopped_rank_of_a_script_is_named_and_its_launch_is_ended(site: Site) -> None:
     job, _ = submit_script(site, "--hang-timeout", str(LIMIT))
     until(lambda: job.attempts() and collectives(job.attempts()[-1]) > 20, LATE, job.err.read_text)
-    from tests.hangs import stop_rank
-
     attempt, _ = stop_rank(job, 2)
     state = site.wait_state(job, "FAILED", timeout=LATE)
     assert state["exit_status"] == 124
-    why = site.cli("why", job.id).stdout
-    assert "rank 2 on" in why and "stopped (SIGSTOP)" in why and "stacks-rank-" in why, why
+    why = site.json("why", job.id)
+    assert (why["kind"], why["rank"]) == ("hang", 2) and "stopped (SIGSTOP)" in why["cause"], why
+    assert f"{attempt}/stacks-rank-" in why["advice"]
     assert json.loads((attempt / "hang.json").read_text())["rank"] == 2
