@@ -1,4 +1,4 @@
-"""Ten ranks stopped at random moments of one run, a task and a script: each costs one launch, and no bit of the task."""
+"""Ten ranks of one run stopped at random moments, of a task and of a script: a launch each, and no bit of the task."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ def stop_ten_times(job: Job, is_working: Callable[[], bool], capsys: pytest.Capt
         found.append(stop_and_await(job, chance.randrange(RANKS)))
     after = [ended.after for ended in found]
     with capsys.disabled():
-        print(f"\nSIGSTOP to the next launch, limit {LIMIT} s: median {statistics.median(after):.1f} s,"
-              f" longest {max(after):.1f} s; {len(found)} of {STOPS} culprits named, stacks of all other ranks written")  # fmt: skip
+        print(f"\n{len(found)} of {STOPS} culprits named, the stacks of all other ranks written")
+        print(f"SIGSTOP to the next launch: median {statistics.median(after):.1f} s, longest {max(after):.1f} s")
     assert max(after) <= LIMIT + REACTION_S, after
     return found
 
