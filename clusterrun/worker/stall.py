@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +18,7 @@ STEPS_KEPT = 50
 TIMES_SLOWEST = 10  # the limit of a step is so many times the 95th percentile
 SILENT_S, SILENT_INTERVALS = 30.0, 3
 DELAYED_S = 15.0  # between two looks: this process was stopped itself, or waited for the file system
-STARTING = ("starting", "checking", "joining")  # imports may keep a rank from writing; the join barrier has a limit
+STARTING = ("starting", "checking", "joining")  # the join barrier has a limit of its own
 #: Seconds without progress in the phases in which no steps are made; a larger --hang-timeout is their limit too.
 LIMITS = {
     **dict.fromkeys(STARTING, 1800.0),
@@ -106,22 +106,26 @@ class Stall:
         self._stepped: tuple[int, float] | None = None
         self._longest = 0.0  # without progress, since the last step time
 
-    def look(self, now: float, marks: Mapping[int, RankMark], ended: Collection[int] = ()) -> Suspicion | None:
+    def look(
+        self, now: float, marks: Mapping[int, RankMark], has_ended: Callable[[int], bool] = lambda rank: False
+    ) -> Suspicion | None:
         """Return who is suspected of hanging the launch, None if nobody is. `now` is in monotonic seconds.
 
-        `marks` are the newest marks by rank, `ended` the ranks that have recorded their end.
+        `marks` are the newest marks by rank; `has_ended` tells whether a rank without a heartbeat recorded its end.
         """
         self._note_heartbeats(now, marks)
-        running = {rank: mark for rank, mark in marks.items() if rank not in ended}
-        silent = [rank for rank, mark in running.items() if self._silence(rank, now) > self._quiet(mark)]
-        fresh = [mark for rank, mark in running.items() if rank not in silent]
+        # imports may keep a rank from writing; once one is past the join barrier, all are
+        is_joined = any(mark.phase not in STARTING for mark in marks.values())
+        quiet = [rank for rank, mark in marks.items() if is_joined and self._silence(rank, now) > self._quiet(mark)]
+        silent = [marks[rank] for rank in quiet if not has_ended(rank)]
+        fresh = [mark for rank, mark in marks.items() if rank not in quiet]
         self.all_silent = bool(silent) and not fresh
         if not fresh:
             return None
         known = [mark.still for mark in fresh if mark.still is not None]
         self._note_steps(min(fresh, key=lambda mark: mark.rank), min(known, default=0.0))
         if silent:
-            return self._judge_silent([running[rank] for rank in silent], known, now)
+            return self._judge_silent(silent, known, now)
         return self._judge_still(fresh) if known else None
 
     def limit(self, phase: str) -> float:
@@ -148,8 +152,6 @@ class Stall:
 
     def _quiet(self, mark: RankMark) -> float:
         """Return the seconds without a heartbeat after which a rank is silent."""
-        if mark.phase in STARTING:
-            return math.inf
         usual = max(SILENT_S, SILENT_INTERVALS * mark.interval)
         return usual if self._timeout is None else min(usual, self._timeout)
 

@@ -54,7 +54,8 @@ class Watchdog:
         self._folder: Path = job.attempt_dir
         self._say, self._is_ending, self._ends_it = say, is_ending, ends_it
         self._stall = Stall(job.options.hang_timeout)
-        self._pace = min(2.0, max(0.5, progress_interval(job.options.hang_timeout) / 5), max(2.0, ranks / 1000))
+        interval = progress_interval(job.options.hang_timeout)
+        self._pace = max(0.5, interval / 5, ranks / 1000)  # seconds; a look opens a file of each rank
         self._ended = threading.Event()
         self._marks: dict[int, RankMark] = {}
         self._requests = 0
@@ -93,9 +94,9 @@ class Watchdog:
 
     def _look(self) -> None:
         self._marks |= read_marks(self._folder, self._ranks)
-        old = (rank for rank, mark in self._marks.items() if time.time() - mark.time > mark.interval)
-        ended = {rank for rank in old if (self._folder / f"rank-{rank}.end").exists()}
-        suspicion = self._stall.look(time.monotonic(), self._marks, ended)
+        suspicion = self._stall.look(
+            time.monotonic(), self._marks, lambda rank: (self._folder / f"rank-{rank}.end").exists()
+        )
         if self._stall.all_silent and not self._is_blind and self._ranks > 1:
             self._say("no rank writes progress records: the file system may hang, so a hang cannot be seen")
         self._is_blind = self._stall.all_silent
@@ -175,10 +176,10 @@ def read_marks(folder: Path, ranks: int) -> dict[int, RankMark]:
 
 def describe(suspicion: Suspicion, states: dict[int, str]) -> str:
     """Return the cause in one line: for how long, which ranks on which nodes, and what their processes do."""
-    begin = f"no progress for {suspicion.seconds:.0f} s: "
+    busy = " and GPUs 100 % busy" if suspicion.gpus_busy else ""
+    begin = f"no progress for {suspicion.seconds:.0f} s{busy}: "
     if not suspicion.ranks:
-        busy = ", and the GPUs are 100 % busy" if suspicion.gpus_busy else ""
-        return f"{begin}no rank is behind the others{busy}"
+        return f"{begin}no rank is behind the others"
     named = suspicion.ranks[:NAMED]
     lost = {mark.node for mark in named if suspicion.is_silent and states.get(mark.pid) == hung_step.NO_ANSWER}
     parts = []

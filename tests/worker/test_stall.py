@@ -146,9 +146,14 @@ def test_ranks_that_are_starting_or_have_ended_are_not_silent() -> None:
     launch = Launch(2, phase="joining")
     launch.silent, launch.held = {1}, {0}
     assert launch.first(300) is None
+    launch.marks[0] = replace(launch.marks[0], phase="loading")
+    found = launch.first(100)
+    assert found is not None and found[1].ranks[0].rank == 1, "past the join barrier, silence counts"
     stall, marks = Stall(10), Launch(2).marks
     for now in range(1000, 1500, 2):
-        assert stall.look(float(now), {0: replace(marks[0], time=float(now)), 1: marks[1]}, ended={1}) is None
+        assert (
+            stall.look(float(now), {0: replace(marks[0], time=float(now)), 1: marks[1]}, lambda rank: rank == 1) is None
+        )
 
 
 def mark(rank: int, step: int | None = 5, **collectives: int) -> RankMark:
