@@ -25,6 +25,7 @@ Its names, each imported when it is first used:
     SchedulerError     the scheduler refused, or did not answer
     NoSuchJob          the job is not known, or belongs to another user
     Ambiguous          it is not known whether the request was carried out
+    heartbeat          for a training script: report its step to the job's watchdog
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from clusterrun.job import JobId, JobStatus, Outcome
     from clusterrun.jobspec.spec import JobSpec
     from clusterrun.records.run_record import RunRecord
+    from clusterrun.script_progress import heartbeat
     from clusterrun.state.reconcile import RunState
     from clusterrun.submit.plan import Plan
     from clusterrun.submit.request import SubmitArgs
@@ -56,6 +58,7 @@ __all__ = [
     "RunState",
     "SchedulerError",
     "SubmitArgs",
+    "heartbeat",
 ]
 _MODULES = {
     "Cluster": "cluster",
@@ -67,6 +70,7 @@ _MODULES = {
     "RunRecord": "records.run_record",
     "RunState": "state.reconcile",
     "SubmitArgs": "submit.request",
+    "heartbeat": "script_progress",
 }
 
 

@@ -14,7 +14,7 @@ from clusterrun.jobspec.fields import FIELD, Field, Value
 
 RESTART = "restart"
 """The table of the options about starting again; they may also be at the top."""
-RESTART_OPTIONS = ("max-restarts", "resume-args", "total-time", "helper-job", "requeue")
+RESTART_OPTIONS = ("max-restarts", "resume-args", "hang-timeout", "total-time", "helper-job", "requeue")
 
 
 def read_values(

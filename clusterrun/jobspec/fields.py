@@ -45,6 +45,7 @@ FIELDS: tuple[Field, ...] = (
     Field("total-time", "text", "TIME", "Continue at the time limit, until this time is used (5d, 36h, 2-12)."),
     Field("helper-job", "flag", "", "Let a small job start a requeued one at once, not after minutes; default on."),
     Field("signal", "text", "SIG@SECONDS", "Signal to the ranks before the time limit (TERM@300).", directive=True),
+    Field("hang-timeout", "int", "SECONDS", "End a launch without progress for so long; 0: no watchdog."),
     Field("accelerate-config", "text", "FILE", "YAML for --launcher accelerate."),
     Field("cpus-per-task", "int", "N", "CPU cores per rank.", directive=True, least=1),
     Field("mem", "text", "SIZE", "Memory per node (64G).", directive=True),
@@ -279,6 +280,7 @@ _RULES: dict[str, tuple[Callable[[Any], object], str]] = {
     "scheduler": (("slurm", "local", "auto").__contains__, "slurm, local or auto"),
     "launcher": (LAUNCHERS.__contains__, f"{', '.join(LAUNCHERS[:-1])} or {LAUNCHERS[-1]}"),
     "signal": (_SIGNAL.fullmatch, "a signal and seconds such as TERM@300"),
+    "hang-timeout": (lambda seconds: seconds == 0 or seconds >= 10, "0 or at least 10"),
     "mem": (_MEM.fullmatch, "a size such as 64G"),
     "master-port": (range(1024, 65536).__contains__, "a port between 1024 and 65535"),
 }

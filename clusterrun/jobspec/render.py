@@ -172,6 +172,8 @@ def supervise_argv(spec: JobSpec, *, local: bool) -> Sequence[str]:
         words += ["--check-gpus", str(spec.gpus_on_each_node)]
     if spec.max_restarts and spec.launcher != "torchrun":  # torchrun restarts its ranks itself
         words += ["--max-restarts", str(spec.max_restarts)]
+    if spec.hang_timeout is not None:
+        words += ["--hang-timeout", str(spec.hang_timeout)]
     if spec.resume_args:
         words += [f"--resume-args={spec.resume_args}"]  # the value may be one word that begins with a dash
     if not local:

@@ -108,6 +108,7 @@ class JobSpec:
     resume_args: str = ""
     total_time: int | None = None
     helper_job: bool = True
+    hang_timeout: int | None = None
     accelerate_config: str = ""
     sources: Mapping[str, Value] = field(default_factory=dict, compare=False)
 
@@ -182,6 +183,7 @@ def build_spec(values: Mapping[str, Value], work: Work) -> JobSpec:
         resume_args=_resume_args(work, get("resume-args", "")),
         total_time=parse_duration(total) if total is not None else None,
         helper_job=get("helper-job", True),
+        hang_timeout=get("hang-timeout"),
         accelerate_config=get("accelerate-config", ""),
         sources=dict(values),
     )

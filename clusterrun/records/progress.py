@@ -49,7 +49,8 @@ class RankProgress(NamedTuple):
     """The heartbeat of one rank: its phase and step at ``time``. Times are in epoch seconds.
 
     ``phase`` is one of starting, checking, joining, loading, training, evaluating, saving, script, ending; it began at
-    ``since``. The rank writes every ``interval`` seconds. ``stepped`` is when its step last changed.
+    ``since``. The rank writes every ``interval`` seconds. ``stepped`` is when its step last changed, ``advanced`` when
+    its phase, its step or its number of collectives did.
     ``tokens_per_second`` is that of all ranks together; only rank 0 has it.
     """
 
@@ -64,6 +65,7 @@ class RankProgress(NamedTuple):
     step: int | None = None
     steps: int | None = None
     stepped: float | None = None
+    advanced: float | None = None
     tokens_per_second: float | None = None
     memory_gib: float | None = None  # resident memory on the host
     gpu: Gpu | None = None

@@ -1,8 +1,9 @@
 """Read the files in which the ranks of a run record their start and their end.
 
 The worker writes them (``worker/end_records.py``) into the attempt's folder: ``start.json``, ``rank-N.end``,
-``first_failure.json`` and ``stopped``. Version 1 adds the key ``version`` to the older documents; a newer version may
-add keys, which are ignored here. Files may be missing, damaged or another user's: what has the wrong type is left out.
+``first_failure.json`` and ``stopped``; the supervisor adds ``launch.json`` and ``hang.json``. Version 1 adds the key
+``version`` to the older documents; a newer version may add keys, which are ignored here. Files may be missing, damaged
+or another user's: what has the wrong type is left out.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from typing import Any, NamedTuple
 from clusterrun.records import run_record
 from clusterrun.records.run_record import RunRecord, parse_fields
 
-START, FIRST_FAILURE, STOPPED, LAUNCH = "start.json", "first_failure.json", "stopped", "launch.json"
+START, FIRST_FAILURE, STOPPED, LAUNCH, HANG = (
+    "start.json", "first_failure.json", "stopped", "launch.json", "hang.json",
+)  # fmt: skip
 _LARGEST_START = 128 * 1024 * 1024  # bytes; that of 80,000 ranks has 24 MiB
 _RANK_END = re.compile(r"rank-\d{1,7}\.end")
 
@@ -29,6 +32,21 @@ class RankFailure(NamedTuple):
     error: str = ""
     place: str = ""  # file:line
     file: str = ""  # path of the record
+
+
+class Hang(NamedTuple):
+    """Why the watchdog ended a launch (``hang.json``): the ranks that hung it are in ``cause``, ``rank`` is the first.
+
+    ``state`` is what its process did. ``stacks`` is where the other ranks left their stacks, empty if nowhere.
+    """
+
+    cause: str
+    rank: int | None = None
+    node: str = ""
+    pid: int | None = None
+    state: str = ""
+    file: str = ""  # path of the record
+    stacks: str = ""
 
 
 class RankEnd(NamedTuple):
@@ -78,6 +96,16 @@ def find_failure(attempt: Path) -> RankFailure | None:
         return None
     place = f"{found['file']}:{document.get('line')}" if found["file"] else ""
     return RankFailure(**{**found, "place": place, "file": str(attempt / FIRST_FAILURE)})
+
+
+def find_hang(attempt: Path) -> Hang | None:
+    """Return why the watchdog ended the launch, None if it did not."""
+    document = run_record.read_json(attempt / HANG) or {}
+    found = parse_fields(Hang, document)
+    if not found["cause"]:
+        return None
+    stacks = str(attempt / "stacks-rank-*.txt") if document.get("stacks") else ""
+    return Hang(**{**found, "file": str(attempt / HANG), "stacks": stacks})
 
 
 def load_ends(attempt: Path) -> tuple[RankEnd, ...]:

@@ -33,7 +33,7 @@ _NO_EFFECT = {"CUDA_LAUNCH_BLOCKING": "it is the default", "NCCL_TREE_THRESHOLD"
 _SLURM_ONLY = ("mem", "partition", "account", "qos", "constraint", "gres", "reservation", "exclude", "nodelist",
                "mail-type", "sbatch-arg", "requeue", "total-time", "helper-job", "signal")  # fmt: skip
 #: Options that a check does not take from a profile.
-NOT_FOR_CHECKS = ("launcher", "max-restarts", "resume-args", "total-time", "helper-job", "signal",
+NOT_FOR_CHECKS = ("launcher", "max-restarts", "resume-args", "total-time", "helper-job", "signal", "hang-timeout",
                   "accelerate-config", "requeue", "require-group", "independent", "job-name", "dependency",
                   "master-port", "check")  # fmt: skip
 

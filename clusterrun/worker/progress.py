@@ -5,9 +5,10 @@ about once a second and replaces the file when the phase has changed, and every 
 began and ended between two polls is not recorded. `clusterrun/records/progress.py` reads the file on the login node.
 
 A fresh `time` proves that this process runs and can write to its folder, not that its work advances: a rank that hangs
-in a collective still writes, and only `stepped`, the time of its last step, grows old. An old `time` means that the
-process is stopped (SIGSTOP, a lost node) or has ended, or that the file system takes no writes. A command that runs as
-a child may be stopped while its rank is not. There is no fsync: after a node crash the file may be empty or older.
+in a collective still writes, and only `advanced` grows old: the time when its phase, its step or its number of
+collectives last changed. watchdog.py judges by it. An old `time` means that the process is stopped (SIGSTOP, a lost
+node) or has ended, or that the file system takes no writes. A command that runs as a child may be stopped while its
+rank is not. There is no fsync: after a node crash the file may be empty or older.
 
 A failed write is not reported, and not retried before the next one is due. A write that hangs blocks this thread only;
 but on a dead file system the kernel may keep the process from exiting until that write returns.
@@ -26,8 +27,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from . import collectives
 from .distenv import DistEnv
 from .end_records import create
+from .stacks import StackWriter
 
 VERSION = 1
 MOST_WRITES_PER_S = 200  # of all ranks together, as they share a folder: with more ranks each writes less often
@@ -81,6 +84,10 @@ class Recorder:
         self._due = 0.0
         self._step: int | None = None
         self._stepped: float | None = None
+        self._collectives: dict[str, int] = {}
+        self._mark: object = None
+        self._advanced: float | None = None  # monotonic; None until a step or a collective is known
+        self._stacks = StackWriter(folder, dist.rank)
 
     def start(self) -> None:
         """Start writing, in a daemon thread."""
@@ -91,6 +98,11 @@ class Recorder:
         now, entered, step = time.monotonic(), self._progress.entered, self._progress.step
         if step != self._step:
             self._step, self._stepped = step, time.time()
+        self._collectives = collectives.count()
+        mark = (entered, step, self._collectives)
+        if mark != self._mark:
+            self._mark = mark
+            self._advanced = now if step is not None or self._collectives else None
         if entered == self._written and now < self._due:
             return False
         self._written, self._due = entered, now + self._uneven(self.interval)
@@ -114,6 +126,9 @@ class Recorder:
             "step": it.step,
             "steps": it.steps,
             "stepped": self._stepped,
+            "collectives": self._collectives,
+            "advanced": None if self._advanced is None else time.time() - (time.monotonic() - self._advanced),
+            "srun_step": os.environ.get("SLURM_STEP_ID"),
             "tokens_per_second": it.tokens_per_second,
             "memory_gib": resident_gib(it.process or os.getpid()),
             "gpu": it.gpu(),
@@ -124,8 +139,12 @@ class Recorder:
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         while True:
             with contextlib.suppress(Exception):  # no error here may end the training
-                self.write_if_due()
+                if self.write_if_due() or self._is_still():
+                    self._stacks.write_if_requested()
             time.sleep(self._uneven(self.interval / POLLS))
+
+    def _is_still(self) -> bool:
+        return self._advanced is not None and time.monotonic() - self._advanced > self.interval / 2
 
     def _uneven(self, seconds: float) -> float:
         return seconds * self._random.uniform(0.8, 1.2)

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from .watchdog import HANG
+
 NEVER_AGAIN = {2: "the request is wrong", 93: "the program exited with 93, its sign for no restart"}
 TERMINATED = 143
 USERS_MISTAKE = re.compile(r"(ImportError|ModuleNotFoundError|SyntaxError|IndentationError|NameError)\b|exited\b")
@@ -41,12 +43,15 @@ class LaunchEnd:
 
 def read_launch(attempt_dir: Path, checkpoints: Path, status: int, ranks: int) -> LaunchEnd:
     """Return the end of the launch whose records are in `attempt_dir`; what cannot be read counts as absent."""
-    first = _read(attempt_dir / "first_failure.json")
+    hang = _read(attempt_dir / HANG).get("cause")
+    first = {} if hang else _read(attempt_dir / "first_failure.json")  # of a rank that lost the killed ones
     names = {*os.listdir(attempt_dir)}
     lost = [rank for rank in range(ranks) if f"rank-{rank}.end" not in names]
     reported = str(first.get("error", ""))
     error = "" if LOST_PEER.search(reported) or reported.endswith("SIGKILL") else reported
-    if lost and not error:
+    if hang:
+        cause = str(hang)
+    elif lost and not error:
         cause = f"{_name(lost)} ended without a record: killed, or on a node that was lost"
     elif reported:
         cause = f"rank {first.get('rank')} on {first.get('node')}: {reported}"

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from . import batch_host
 from .errors import WorkerError
+from .watchdog import progress_interval
 
 if TYPE_CHECKING:
     from .supervisor import Job
@@ -79,6 +80,7 @@ def environment(job: Job, nodes: list[str], address: str, end_time: str) -> dict
         "NCCL_DEBUG": "WARN",
         "PYTHONUNBUFFERED": "1",
         "PYTHONFAULTHANDLER": "1",
+        "CLUSTERRUN_PROGRESS_INTERVAL": str(progress_interval(options.hang_timeout)),
         # one thread per core of a rank: with more, the ranks of a node compete for cores
         "OMP_NUM_THREADS": str(max(1, cpus)),
     }

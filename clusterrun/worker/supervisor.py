@@ -22,6 +22,7 @@ from .claim import JobIdentity, listed
 from .distenv import NODES
 from .errors import WorkerError
 from .restart import LaunchEnd
+from .watchdog import Watchdog
 
 TERMINATED = 128 + signal.SIGTERM
 NAMED = 32  # nodes in a line of the log
@@ -235,8 +236,13 @@ def run_step(job: Job, work: Sequence[str], termination: Termination) -> int:
         except OSError as error:
             raise WorkerError(f"cannot start the ranks: {error.filename}: {error.strerror}") from None
         termination.watch(ranks_process)
+        ends_it = job.options.hang_timeout is not None or _is_task(work)
+        watchdog = Watchdog(job, ranks_process, ranks, say, lambda: termination.came, ends_it)
+        if job.options.hang_timeout != 0:
+            watchdog.start()
         status = ranks_process.wait()
         termination.step = None
+        status = watchdog.close(status)
     finally:
         # it ignores TERM, which scancel and a requeue send to all processes here, because ranks that are still saving
         # use its store. It has nothing to clean up, so KILL is safe.
@@ -303,6 +309,7 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("--master-port", type=int)
     parser.add_argument("--check-gpus", help="measure nodes and links first; the GPUs that each node must have")
     parser.add_argument("--max-restarts", type=int, default=0)
+    parser.add_argument("--hang-timeout", type=float, help="seconds without progress; 0: no watchdog")
     parser.add_argument("--resume-args", default="", help="appended to the work from the second start on")
     requeue.add_options(parser)
     parser.add_argument("--time-limit", type=int, default=0, help="seconds, of a local job")

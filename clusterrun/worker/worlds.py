@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from . import collectives
 from .distenv import DistEnv
 from .rendezvous import load_stores
 
@@ -108,7 +109,7 @@ class GroupWatch:
         """Note whether a group that is open has run a collective."""
         with contextlib.suppress(Exception):  # a private interface, which some backends lack
             c10d = sys.modules["torch.distributed.distributed_c10d"]
-            if any(map(_collectives, c10d._world.pg_map)):
+            if any(map(collectives.of_group, c10d._world.pg_map)):
                 self._flags[USED_FLAG] = 1
 
     def _wrap_store(self, store: Any, place: int) -> None:
@@ -169,11 +170,6 @@ def message(result: str, world_size: int, process_group: str) -> tuple[str, bool
         f"{apart}, and each may have overwritten the files of the others; {ADVICE},"
         " or submit with --independent if separate programs are intended"
     ), False
-
-
-def _collectives(group: Any) -> int:
-    count: int = group._get_sequence_number_for_group()
-    return count
 
 
 def _descendants(pid: str) -> Iterator[str]:

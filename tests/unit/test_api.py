@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import textwrap
+import types
 
 import pytest
 
@@ -24,7 +25,7 @@ def test_the_documented_names_are_the_public_ones() -> None:
 
 
 @pytest.mark.parametrize("name", clusterrun.__all__)
-def test_a_public_name_is_a_class_of_that_name(name: str) -> None:
+def test_a_public_name_is_a_class_or_function_of_that_name(name: str) -> None:
     assert getattr(clusterrun, name).__name__ == name
 
 
@@ -54,3 +55,11 @@ def test_options_are_those_of_submit() -> None:
     with pytest.raises(RequestError, match=r"no such option: gpus_per_nod$") as error:
         SubmitArgs.of("train.py", gpus_per_nod=4)
     assert "gpus_per_node" in error.value.hint
+
+
+def test_a_heartbeat_sets_the_step_of_the_rank_and_does_nothing_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    clusterrun.heartbeat(3)
+    worker = types.SimpleNamespace(here=types.SimpleNamespace(step=None))
+    monkeypatch.setitem(sys.modules, "_clusterrun_worker.progress", worker)  # type: ignore[arg-type]
+    clusterrun.heartbeat(4)
+    assert worker.here.step == 4

@@ -1,4 +1,4 @@
-"""Find the rank that did not join a collective."""
+"""Find the rank that did not join a collective, or that the watchdog named."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from clusterrun.why.causes.model import EndFacts, Line, LogFinding
+from clusterrun.records.rank_records import Hang
+from clusterrun.why.causes.model import Cause, EndFacts, Line, LogFinding
 from clusterrun.why.causes.tracebacks import split_rank
 
 _ENQUEUED = re.compile(
@@ -20,6 +21,20 @@ class AbsentRanks:
 
     ranks: tuple[int, ...]
     how: str
+
+
+def hang_cause(hang: Hang) -> Cause:
+    """Return the cause of a launch that the watchdog ended."""
+    waited = f"the stacks of the ranks that still ran show where they waited: {hang.stacks}" if hang.stacks else ""
+    return Cause(
+        kind="hang",
+        rank=hang.rank,
+        node=hang.node,
+        sentence=hang.cause,
+        advice=waited,
+        command="clusterrun submit … --max-restarts 3",
+        source="worker/watchdog.py",
+    )
 
 
 def find_absent_ranks(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
 
-from clusterrun.records.rank_records import RankEnd, RankFailure
+from clusterrun.records.rank_records import Hang, RankEnd, RankFailure
 
 READ = 4_096  # characters of a line that a pattern sees: a long line could be made to be slow
 ENOUGH = 12  # lines of work that show that the program continued
@@ -58,6 +58,7 @@ class EndFacts:
     world_size: int | None = None
     nodes: Mapping[int, str] = field(default_factory=dict)  # rank -> node
     failure: RankFailure | None = None
+    hang: Hang | None = None  # the watchdog ended the job's last launch
     ends: tuple[RankEnd, ...] = ()
     cancelled_by: str = ""
     lost_nodes: tuple[str, ...] = ()

@@ -16,6 +16,7 @@ from clusterrun.job import LAUNCH_FAILURE, LAUNCH_REASON, STOPPED_STATUS
 from clusterrun.why.causes.context import with_earlier_report
 from clusterrun.why.causes.describe import BY_DUE, BY_STATE, Logs, evidence_lines, format_ranks, full_cause, to_cause
 from clusterrun.why.causes.fallback import fallback_cause
+from clusterrun.why.causes.hang import hang_cause
 from clusterrun.why.causes.match import BY_STEPD, TABLE, classify, make_finding, scan
 from clusterrun.why.causes.model import Cause, EndFacts, Line, LogFinding, Strength
 from clusterrun.why.causes.nan_series import NAN
@@ -34,7 +35,7 @@ def first_cause(logs: Logs, facts: EndFacts) -> Cause:
         return Cause(kind="none", sentence="the job has not ended")
     by_file = [[_with_node(f, facts) for f in scan(lines)] for lines in logs]
     findings = list(chain(*by_file))
-    known = _from_exit_status(findings, facts)
+    known = _recorded_hang(facts) or _from_exit_status(findings, facts)
     if known is not None:
         return known
     kind = BY_STATE.get(facts.state) or BY_DUE.get(facts.due, "")
@@ -49,6 +50,11 @@ def first_cause(logs: Logs, facts: EndFacts) -> Cause:
 
 
 _OVER = frozenset((*BY_STATE, "FAILED", "UNKNOWN", "REVOKED", "RECONFIG_FAIL"))
+
+
+def _recorded_hang(facts: EndFacts) -> Cause | None:
+    """Return what the watchdog recorded, unless the scheduler ended the job."""
+    return hang_cause(facts.hang) if facts.hang is not None and facts.state in ("FAILED", "") else None
 
 
 def _completed(logs: Logs, facts: EndFacts) -> Cause:

@@ -41,6 +41,7 @@ def load_end_facts(state: RunState) -> EndFacts:
         due=str(end.get("due") or ""),
         nodes={entry["rank"]: entry["node"] for entry in start["ranks"]},
         failure=rank_records.find_failure(folder),
+        hang=rank_records.find_hang(folder),
         ends=rank_records.load_ends(folder),
         behind=ranks_behind(_load_dumps(folder)) or stalled_ranks(progress.read_ranks(folder)),
         separate=rank_records.were_separate(run, folder),

@@ -79,11 +79,12 @@ def describe_training(metrics: Metrics | None, ranks: Sequence[RankProgress], wo
     if rest := silent[_SHOWN:]:
         nodes = fold(dict.fromkeys(one.node for one in rest))
         lines.append(f"no heartbeat either from {_ranks([one.rank for one in rest])}, on {nodes}")
-    stuck = [one for one in ranks if one not in silent and one.stepped and now - one.stepped > _STUCK]
+    moved = {one.rank: one.advanced or one.stepped for one in ranks if one not in silent}
+    stuck = {rank: now - at for rank, at in moved.items() if at and now - at > _STUCK}
     if stuck:
-        longest = format_duration(now - min(one.stepped for one in stuck if one.stepped))
+        longest = format_duration(max(stuck.values()))
         are = "is" if len(stuck) == 1 else "are"
-        lines.append(f"{_ranks([one.rank for one in stuck])} {are} alive but stuck: no new step for up to {longest}")
+        lines.append(f"{_ranks([*stuck])} {are} alive but stuck: no new step or collective for up to {longest}")
     if not (missing or silent or stuck):
         lines.append(f"{world} of {world} ranks responding")
     return lines

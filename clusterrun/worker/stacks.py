@@ -1,0 +1,72 @@
+"""What a rank leaves when its launch hangs: the stacks of all its threads, and torch's flight recorder.
+
+The watchdog (watchdog.py) writes a number into `hang_request.json` in the attempt's folder. The progress thread of
+every rank reads it while its rank makes no progress, and writes `stacks-rank-N.txt` and `flight_recorder_N`. The file
+exists from the start, because an NFS client may show a new file late, but opens a known one anew.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from .end_records import create
+
+REQUEST = "hang_request.json"
+
+
+def stacks_name(rank: int) -> str:
+    """Return the name of a rank's file of stacks."""
+    return f"stacks-rank-{rank}.txt"
+
+
+class StackWriter:
+    """Writes this rank's stacks once for each request."""
+
+    def __init__(self, folder: Path, rank: int) -> None:
+        self._folder = folder
+        self._rank = rank
+        self._answered = 0
+
+    def write_if_requested(self) -> None:
+        """Write the stacks if the watchdog asks for them; raises OSError or ValueError."""
+        number = int(json.loads((self._folder / REQUEST).read_bytes())["request"])
+        if number <= self._answered:
+            return
+        self._answered = number
+        self._write_stacks()
+        # without stack traces it takes milliseconds. The first trace takes seconds, and this process may not have them
+        for traces in (False, True):
+            dump = flight_recorder(traces)
+            if dump:
+                _replace(self._folder / f"flight_recorder_{self._rank}", dump)
+
+    def _write_stacks(self) -> None:
+        path = self._folder / stacks_name(self._rank)
+        temporary = path.with_name(f".{path.name}.tmp")
+        with open(create(temporary), "w") as file:
+            faulthandler.dump_traceback(file, all_threads=True)
+        os.replace(temporary, path)
+
+
+def flight_recorder(traces: bool) -> bytes:
+    """Return torch's record of the last collectives, a pickle; empty if this torch has none."""
+    c10d: Any = sys.modules.get("torch._C._distributed_c10d")
+    for name in ("_dump_fr_trace", "_dump_nccl_trace"):  # of all backends since torch 2.9; of NCCL
+        if hasattr(c10d, name):
+            try:
+                return bytes(getattr(c10d, name)(includeStackTraces=traces))
+            except Exception:  # a private interface
+                return b""
+    return b""
+
+
+def _replace(path: Path, data: bytes) -> None:
+    temporary = path.with_name(f".{path.name}.tmp")
+    with open(create(temporary), "wb") as file:
+        file.write(data)
+    os.replace(temporary, path)

@@ -1,0 +1,206 @@
+"""End a launch that hangs: read the ranks' progress records, collect evidence, name the cause, and kill the step.
+
+It runs in a thread beside the supervisor's wait for the step, so a file system that hangs delays nothing else. stall.py
+judges. Before anything is killed, the ranks that still run write their stacks (stacks.py), and the processes of the
+suspected ranks are looked at on their nodes (probe.py). `hang.json` in the attempt's folder is the result.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from . import end_records, hung_step, probe
+from .distenv import DEFAULT_PROGRESS_INTERVAL
+from .stacks import REQUEST, stacks_name
+from .stall import RankMark, Stall, Suspicion
+
+if TYPE_CHECKING:
+    from .supervisor import Job
+
+HUNG = 124  # the exit status of a launch that hung, as that of timeout(1)
+HANG = "hang.json"
+EVIDENCE_S = 5.0  # that the ranks have to write their stacks
+AGAIN_S = 5.0  # until ranks whose processes are running are looked at again
+NAMED = 4  # ranks in a line
+
+
+def progress_interval(hang_timeout: float | None) -> float:
+    """Return the seconds between two heartbeats, so that a hang is seen soon after `hang_timeout`."""
+    return DEFAULT_PROGRESS_INTERVAL if not hang_timeout else min(DEFAULT_PROGRESS_INTERVAL, hang_timeout / 5)
+
+
+class Watchdog:
+    """Watches one launch. If `ends_it`, it kills the step of a launch that hangs; else it prints a warning."""
+
+    def __init__(
+        self,
+        job: Job,
+        process: subprocess.Popen[bytes],
+        ranks: int,
+        say: Callable[[str], None],
+        is_ending: Callable[[], bool],
+        ends_it: bool,
+    ) -> None:
+        self._job, self._process, self._ranks = job, process, ranks
+        self._folder: Path = job.attempt_dir
+        self._say, self._is_ending, self._ends_it = say, is_ending, ends_it
+        self._stall = Stall(job.options.hang_timeout)
+        interval = progress_interval(job.options.hang_timeout)
+        self._pace = max(0.5, interval / 5, ranks / 1000)  # seconds; a look opens a file of each rank
+        self._ended = threading.Event()
+        self._marks: dict[int, RankMark] = {}
+        self._requests = 0
+        self._next_look = 0.0
+        self._warned: float | None = None  # the newest progress at the last warning
+        self._is_blind = False
+        self.cause: str | None = None  # set before the step is killed
+
+    def start(self) -> None:
+        """Start watching in a daemon thread."""
+        with suppress(OSError):
+            end_records.write_json(self._folder / REQUEST, {"request": 0})
+        threading.Thread(target=self._run, name="clusterrun-watchdog", daemon=True).start()
+
+    def close(self, status: int) -> int:
+        """Stop watching after the step has ended with `status`; return it, or HUNG after the launch was killed.
+
+        Then the ranks have ended, or some seconds have passed: they may be on a node that was lost.
+        """
+        self._ended.set()
+        if self.cause is None:
+            return status
+        steps = {mark.srun_step for mark in self._marks.values()} - {""}
+        hung_step.await_end(self._job, steps, [mark.pid for mark in self._marks.values()])
+        return HUNG
+
+    def _run(self) -> None:
+        # leave signals to the main thread, which forwards them to the step
+        signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2))
+        while not self._ended.wait(self._pace):
+            try:
+                self._look()
+            except Exception as error:  # a bug here must not end the run; the process group's timeout remains
+                self._say(f"the watchdog cannot judge: {type(error).__name__}: {error}")
+                return
+
+    def _look(self) -> None:
+        self._marks |= read_marks(self._folder, self._ranks)
+        suspicion = self._stall.look(
+            time.monotonic(), self._marks, lambda rank: (self._folder / f"rank-{rank}.end").exists()
+        )
+        if self._stall.all_silent and not self._is_blind and self._ranks > 1:
+            self._say("no rank writes progress records: the file system may hang, so a hang cannot be seen")
+        self._is_blind = self._stall.all_silent
+        if suspicion is None or self._is_ending() or time.monotonic() < self._next_look:
+            return
+        if not self._ends_it and self._newest() == self._warned:
+            return
+        states = hung_step.probe(self._job, suspicion.ranks[:NAMED])
+        is_sure = any(state in probe.NOT_RUNNING for state in states.values())
+        if suspicion.is_silent and not is_sure and suspicion.seconds <= suspicion.limit:
+            self._next_look = time.monotonic() + AGAIN_S
+            return
+        self._conclude(suspicion, states)
+
+    def _conclude(self, suspicion: Suspicion, states: dict[int, str]) -> None:
+        """Collect the stacks, name the cause, and end the launch or print a warning."""
+        written = self._collect_stacks({mark.rank for mark in suspicion.ranks} if suspicion.is_silent else set())
+        cause = describe(suspicion, states)
+        where = f"; stacks: {_short(self._folder)}/stacks-rank-*.txt" if written else ""
+        if self._ended.is_set() or self._is_ending():
+            return  # it ended meanwhile
+        if not self._ends_it:
+            self._warned = self._newest()
+            self._say(f"warning: {cause}{where}; --hang-timeout SECONDS ends such a launch")
+            return
+        first = suspicion.ranks[0] if suspicion.ranks else None
+        document = {
+            "version": end_records.VERSION,
+            "cause": cause,
+            "ranks": [mark.rank for mark in suspicion.ranks],
+            "rank": first.rank if first else None,
+            "node": first.node if first else "",
+            "pid": first.pid if first else None,
+            "state": states.get(first.pid, "") if first else "",
+            "seconds": round(suspicion.seconds, 1),
+            "limit": suspicion.limit,
+            "stacks": written,
+            "time": time.time(),
+        }
+        with suppress(OSError):
+            end_records.write_json(self._folder / HANG, document)
+        self._say(cause + where)
+        self.cause = cause
+        self._process.kill()
+
+    def _collect_stacks(self, silent: set[int]) -> list[str]:
+        """Let the ranks write their stacks, and return the names of the files after at most EVIDENCE_S."""
+        names = [stacks_name(rank) for rank in self._marks if rank not in silent]
+        with suppress(OSError):
+            for name in names:
+                (self._folder / name).unlink(missing_ok=True)
+            self._requests += 1
+            end_records.write_json(self._folder / REQUEST, {"request": self._requests})
+        until = time.monotonic() + EVIDENCE_S
+        while True:
+            written = [name for name in names if (self._folder / name).exists()]
+            if len(written) == len(names) or time.monotonic() > until or self._ended.wait(0.1):
+                return written
+
+    def _newest(self) -> float:
+        return max((mark.time - mark.still for mark in self._marks.values() if mark.still is not None), default=0.0)
+
+
+def read_marks(folder: Path, ranks: int) -> dict[int, RankMark]:
+    """Return the marks of the ranks whose progress records can be read."""
+    found = {}
+    for rank in range(ranks):
+        try:
+            document: Any = json.loads((folder / f"rank-{rank}.progress").read_bytes())
+        except (OSError, ValueError):
+            continue
+        mark = RankMark.parse(rank, document) if isinstance(document, dict) else None
+        if mark is not None:
+            found[rank] = mark
+    return found
+
+
+def describe(suspicion: Suspicion, states: dict[int, str]) -> str:
+    """Return the cause in one line: for how long, which ranks on which nodes, and what their processes do."""
+    busy = " and GPUs 100 % busy" if suspicion.gpus_busy else ""
+    begin = f"no progress for {suspicion.seconds:.0f} s{busy}: "
+    if not suspicion.ranks:
+        return f"{begin}no rank is behind the others"
+    named = suspicion.ranks[:NAMED]
+    lost = {mark.node for mark in named if suspicion.is_silent and states.get(mark.pid) == hung_step.NO_ANSWER}
+    parts = []
+    for node in sorted(lost):
+        ranks = ", ".join(str(mark.rank) for mark in suspicion.ranks if mark.node == node)
+        parts.append(f"node {node} does not answer (rank{'s' * (', ' in ranks)} {ranks})")
+    for mark in named:
+        if mark.node in lost:
+            continue
+        state = states.get(mark.pid, "")
+        if not suspicion.is_silent:
+            at = f"step {mark.step}" if mark.step is not None else f"collective {sum(mark.collectives.values())}"
+            state = f"behind the others at {at}{f' and {state}' if state else ''}"
+        elif state not in probe.NOT_RUNNING:
+            state = f"without a heartbeat{f' and {state}' if state else ''}"
+        parts.append(f"rank {mark.rank} on {mark.node} (pid {mark.pid}) is {state}")
+    more = len([mark for mark in suspicion.ranks[NAMED:] if mark.node not in lost])
+    return begin + "; ".join(parts) + (f"; and {more} more ranks" if more else "")
+
+
+def _short(folder: Path) -> str:
+    """Return a path below the current folder without it."""
+    path = os.path.relpath(folder)
+    return str(folder) if path.startswith("..") else path

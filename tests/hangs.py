@@ -1,0 +1,87 @@
+"""What tests of hangs share: small jobs, a rank that is stopped with SIGSTOP, and what the watchdog left."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import re
+import signal
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.installed_command import Job, Site, read_json, until
+
+SHAPE = ("--nodes", "2", "--gpus-per-node", "0", "--tasks-per-node", "2")
+RANKS = 4
+LIMIT = 10  # seconds, of --hang-timeout
+LATE = 300  # seconds that a test waits
+WATCHED = ("--hang-timeout", str(LIMIT), "--max-restarts", "20")
+SETTINGS = ("steps=60", "eval_every=0", "save_every=5", "log_every=5", "vocab=300", "seq_len=16", "global_batch_size=4")
+LM = [word for setting in SETTINGS for word in ("--set", setting)]
+SCRIPT = Path(__file__).parent / "data" / "scripts" / "trains_on.py"
+
+
+def saved(job: Job) -> int:
+    """The step of the newest checkpoint."""
+    return max((int(path.name[5:]) for path in (job.run_dir / "checkpoints").glob("step-*[0-9]")), default=0)
+
+
+def weights(job: Job) -> str:
+    """A digest of the final model."""
+    return hashlib.sha256((job.run_dir / "model" / "model.safetensors").read_bytes()).hexdigest()
+
+
+def progress(attempt: Path, rank: int) -> dict[str, Any]:
+    return read_json(attempt / f"rank-{rank}.progress") or {}
+
+
+def collectives(attempt: Path) -> int:
+    """The fewest collectives that a rank has recorded."""
+    return min(sum(progress(attempt, rank).get("collectives", {}).values()) for rank in range(RANKS))
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A launch that the watchdog ended after a rank was stopped: `after` is from the stop to the next launch, in s."""
+
+    rank: int
+    after: float
+    hang: dict[str, Any]
+    stacks: list[str]
+
+
+def stop_rank(job: Job, rank: int) -> tuple[Path, int]:
+    """Stop a rank of the newest launch with SIGSTOP; return the launch's folder and the pid."""
+    attempt = job.attempts()[-1]
+    start = read_json(attempt / "start.json")
+    assert start is not None
+    (pid,) = [entry["pid"] for entry in start["ranks"] if entry["rank"] == rank]
+    os.kill(pid, signal.SIGSTOP)
+    return attempt, pid
+
+
+def stop_and_await(job: Job, rank: int) -> Ended:
+    """Stop a rank, wait for the next launch, and check what every hang must leave."""
+    launches = len(job.attempts())
+    attempt, pid = stop_rank(job, rank)
+    stopped = time.monotonic()
+    until(lambda: len(job.attempts()) > launches, LATE, job.err.read_text, pause=0.01)
+    after = time.monotonic() - stopped
+    hang = read_json(attempt / "hang.json")
+    assert hang is not None, job.err.read_text()[-3000:]
+    assert (hang["ranks"], hang["pid"], hang["state"]) == ([rank], pid, "stopped (SIGSTOP)"), hang
+    assert re.search(rf"rank {rank} on \S+ \(pid {pid}\) is stopped \(SIGSTOP\)", job.err.read_text())
+    stacks = sorted(path.name for path in attempt.glob("stacks-rank-*.txt"))
+    assert stacks == [f"stacks-rank-{other}.txt" for other in range(RANKS) if other != rank], stacks
+    assert all('File "' in (attempt / name).read_text() for name in stacks)
+    assert not Path(f"/proc/{pid}").exists() or "Z" in Path(f"/proc/{pid}/stat").read_text()
+    return Ended(rank, after, hang, stacks)
+
+
+def submit_script(site: Site, *options: str) -> tuple[Job, Path]:
+    """Submit the DDP script; it ends once the returned file exists."""
+    end = site.project / f"end-{random.getrandbits(32)}"
+    return site.submit(*SHAPE, *options, "--", str(SCRIPT), str(end)), end

@@ -1,0 +1,96 @@
+"""Ten ranks of one run stopped at random moments, of a task and of a script: a launch each, and no bit of the task."""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+from collections.abc import Callable
+
+import pytest
+
+from lab.cluster import Lab
+from tests.hangs import (
+    LATE,
+    LIMIT,
+    RANKS,
+    SHAPE,
+    WATCHED,
+    Ended,
+    collectives,
+    saved,
+    stop_and_await,
+    submit_script,
+    weights,
+)
+from tests.installed_command import Job, Site, until
+
+STOPS = 10
+REACTION_S = 5.0  # from the limit to the next launch
+SETTINGS = (
+    "steps=300",
+    "eval_every=0",
+    "save_every=5",
+    "log_every=5",
+    "vocab=300",
+    "seq_len=16",
+    "global_batch_size=4",
+)
+LM = [word for setting in SETTINGS for word in ("--set", setting)]
+
+
+@pytest.fixture(scope="module")
+def site(lab: Lab, new_site: Callable[[Lab | None], Site]) -> Site:
+    return new_site(lab)
+
+
+def stop_ten_times(job: Job, is_working: Callable[[], bool], capsys: pytest.CaptureFixture[str]) -> list[Ended]:
+    """Stop a random rank of each launch once it works."""
+    chance, found = random.Random(11), []
+    for stop in range(STOPS):
+        until(lambda launches=stop + 1: len(job.attempts()) == launches, LATE, job.err.read_text)
+        until(is_working, LATE, job.err.read_text)
+        time.sleep(chance.uniform(0, 1.0))  # at any moment of a step
+        found.append(stop_and_await(job, chance.randrange(RANKS)))
+    after = [ended.after for ended in found]
+    with capsys.disabled():
+        print(f"\n{len(found)} of {STOPS} culprits named, the stacks of all other ranks written")
+        print(f"SIGSTOP to the next launch: median {statistics.median(after):.1f} s, longest {max(after):.1f} s")
+    assert max(after) <= LIMIT + REACTION_S, after
+    return found
+
+
+@pytest.mark.faults
+@pytest.mark.timeout(1800)
+def test_ten_stopped_ranks_of_a_task_cost_ten_launches_and_no_bit(
+    site: Site, capsys: pytest.CaptureFixture[str]
+) -> None:
+    undisturbed = site.submit(*SHAPE, *LM, "lm")
+    site.wait_state(undisturbed, "COMPLETED", timeout=LATE)
+    job = site.submit(*SHAPE, *WATCHED, *LM, "lm")
+    last = 0
+
+    def is_working() -> bool:
+        nonlocal last
+        if saved(job) <= last or not (job.attempts()[-1] / "start.json").exists():
+            return False
+        last = saved(job)
+        return True
+
+    stop_ten_times(job, is_working, capsys)
+    state = site.wait_state(job, "COMPLETED", "FAILED", timeout=LATE)
+    assert state["state"] == "COMPLETED", job.err.read_text()[-3000:]
+    assert weights(job) == weights(undisturbed) and len(state["failed_launches"]) == STOPS
+
+
+@pytest.mark.faults
+@pytest.mark.timeout(1800)
+def test_ten_stopped_ranks_of_a_script_are_named_and_cost_ten_launches(
+    site: Site, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job, end = submit_script(site, *WATCHED)
+    stop_ten_times(job, lambda: collectives(job.attempts()[-1]) > 10, capsys)
+    end.write_text("")
+    state = site.wait_state(job, "COMPLETED", "FAILED", timeout=LATE)
+    assert state["state"] == "COMPLETED", job.err.read_text()[-3000:]
+    assert len(state["failed_launches"]) == STOPS

@@ -1,0 +1,84 @@
+"""A rank that never arrives, and a store that a rank cannot reach, are named within the join limit."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from lab.cluster import Lab
+from tests.installed_command import ALLREDUCE, Job, Site
+
+SHAPE = ("--nodes", "2", "--gpus-per-node", "0", "--tasks-per-node", "2")
+JOIN_S, START_S = 10, 30  # the limit, and what the start of Python and torch may take besides
+TIMES = 5
+
+# Python runs it at the start of every process of the job; it changes one rank only
+IN_ONE_RANK = """
+import os, sys
+if "__main__.py" in " ".join(sys.orig_argv) and "supervise" not in sys.orig_argv:
+    if os.environ.get("SLURM_PROCID") == "{rank}":
+        {statement}
+"""
+NEVER_ARRIVES = "import signal; signal.pause()"
+WRONG_ADDRESS = "os.environ['MASTER_ADDR'] = '192.0.2.1'"
+
+
+@pytest.fixture(scope="module")
+def site(lab: Lab, new_site: Callable[[Lab | None], Site]) -> Site:
+    return new_site(lab)
+
+
+def submit(site: Site, folder: Path, rank: int, statement: str) -> Job:
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text(IN_ONE_RANK.format(rank=rank, statement=statement))
+    environ = ("--env", f"PYTHONPATH={folder}")
+    return site.submit(*SHAPE, "--join-timeout", str(JOIN_S), *environ, "--", str(ALLREDUCE))
+
+
+def seconds(job: Job) -> float:
+    """From the start of the job to its end."""
+    end = job.end()
+    assert end is not None
+    return float(end["time"]) - (job.attempts()[-1] / "log-start").stat().st_mtime
+
+
+def check_never_arrives(site: Site, folder: Path, rank: int) -> None:
+    job = submit(site, folder, rank, NEVER_ARRIVES)
+    site.wait_state(job, "FAILED", timeout=120)
+    assert f"1 of 4 ranks did not come within {JOIN_S} s: rank {rank} on " in job.err.read_text()
+    assert f"rank {rank} on" in site.json("why", job.id)["cause"]
+    assert seconds(job) < JOIN_S + START_S
+
+
+def check_wrong_address(site: Site, folder: Path, rank: int) -> None:
+    job = submit(site, folder, rank, WRONG_ADDRESS)
+    site.wait_state(job, "FAILED", timeout=120)
+    errors = job.err.read_text()
+    named = f"rank {rank}: cannot reach the run's store at 192.0.2.1:" in errors
+    assert named or f"1 of 4 ranks did not come within {JOIN_S} s: rank {rank} on " in errors, errors
+    assert seconds(job) < JOIN_S + START_S
+
+
+def test_a_rank_that_never_arrives_is_named_within_the_join_limit(site: Site, tmp_path: Path) -> None:
+    check_never_arrives(site, tmp_path / "late", 3)
+
+
+def test_a_wrong_master_addr_is_named_within_the_join_limit(site: Site, tmp_path: Path) -> None:
+    check_wrong_address(site, tmp_path / "lost", 2)
+
+
+@pytest.mark.faults
+@pytest.mark.timeout(900)
+def test_each_of_five_ranks_that_never_arrive_is_named(site: Site, tmp_path: Path) -> None:
+    for number in range(TIMES):
+        check_never_arrives(site, tmp_path / str(number), random.Random(number).randrange(4))
+
+
+@pytest.mark.faults
+@pytest.mark.timeout(900)
+def test_each_of_five_wrong_addresses_is_named(site: Site, tmp_path: Path) -> None:
+    for number in range(TIMES):
+        check_wrong_address(site, tmp_path / str(number), random.Random(number).randrange(4))

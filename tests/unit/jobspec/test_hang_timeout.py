@@ -1,0 +1,28 @@
+"""The option --hang-timeout: from its value to the supervisor's options."""
+
+from __future__ import annotations
+
+import pytest
+
+from clusterrun.errors import RequestError
+from clusterrun.jobspec.fields import Value
+from clusterrun.jobspec.render import supervise_argv
+from clusterrun.jobspec.spec import JobSpec, Script, build_spec
+from clusterrun.worker import supervisor
+
+
+def spec(**values: int) -> JobSpec:
+    given = {"python": "/usr/bin/python3", "gpus-per-node": 0, **{k.replace("_", "-"): v for k, v in values.items()}}
+    return build_spec({name: Value(value, f"--{name}") for name, value in given.items()}, Script("/home/me/train.py"))
+
+
+@pytest.mark.parametrize(("values", "limit"), [({}, None), ({"hang_timeout": 0}, 0), ({"hang_timeout": 600}, 600)])
+def test_the_supervisor_gets_the_limit_that_is_set(values: dict[str, int], limit: int | None) -> None:
+    options, _ = supervisor.parse([*supervise_argv(spec(**values), local=True), "--", "script"])
+    assert options.hang_timeout == limit
+
+
+@pytest.mark.parametrize("seconds", [-1, 1, 9])
+def test_a_limit_that_no_heartbeat_could_meet_is_refused(seconds: int) -> None:
+    with pytest.raises(RequestError, match=r"--hang-timeout must be .*at least"):
+        spec(hang_timeout=seconds)

@@ -1,0 +1,186 @@
+"""When a launch hangs, and which rank is named: on progress records alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from clusterrun.worker.stall import LIMITS, LONGEST, SHORTEST, RankMark, Stall, Suspicion, behind
+
+
+class Launch:
+    """Ranks that advance together; `freeze` stops a rank's heartbeat, `hold` its progress. Times in seconds."""
+
+    def __init__(self, ranks: int, hang_timeout: float | None = None, phase: str = "training", step_s: float = 1.0):
+        self.stall = Stall(hang_timeout)
+        self.now, self.step_s = 1000.0, step_s
+        self.marks = {
+            rank: RankMark(rank, 0.0, f"n{rank // 2}", 100 + rank, phase, 0, 0.0, {"0": 0}, 0.0)
+            for rank in range(ranks)
+        }
+        self.silent: set[int] = set()
+        self.held: set[int] = set()
+
+    def looks(self, seconds: float, every: float = 2.0) -> Iterator[Suspicion | None]:
+        end = self.now + seconds
+        while self.now < end:
+            self.now += every
+            for rank, mark in self.marks.items():
+                if rank in self.silent or self.now - 1000.0 - mark.time < mark.interval:
+                    continue
+                time = self.now - 1000.0
+                if rank in self.held:
+                    new = replace(mark, time=time, still=(mark.still or 0.0) + time - mark.time)
+                else:
+                    step = int(time / self.step_s)
+                    new = replace(mark, time=time, step=step, stepped=step * self.step_s,
+                                  collectives={"0": 2 * step}, still=min(time % self.step_s, time))  # fmt: skip
+                self.marks[rank] = new
+            yield self.stall.look(self.now, self.marks)
+
+    def first(self, seconds: float, every: float = 2.0) -> tuple[float, Suspicion] | None:
+        """The first suspicion and when it came."""
+        began = self.now
+        return next(((self.now - began, found) for found in self.looks(seconds, every) if found), None)
+
+
+def test_nothing_is_suspected_while_all_advance() -> None:
+    assert Launch(4).first(3600) is None
+
+
+def test_a_rank_without_a_heartbeat_is_suspected_after_thirty_seconds_if_the_others_stand_still() -> None:
+    launch = Launch(4)
+    assert launch.first(120) is None
+    launch.silent, launch.held = {2}, {0, 1, 3}
+    found = launch.first(120)
+    assert found is not None and [mark.rank for mark in found[1].ranks] == [2] and found[1].is_silent
+    assert 20 <= found[0] <= 35
+
+
+def test_a_rank_without_a_heartbeat_whose_peers_advance_only_cannot_write() -> None:
+    launch = Launch(4)
+    launch.silent = {2}
+    assert launch.first(600) is None
+
+
+def test_a_step_longer_than_the_heartbeat_limit_is_waited_for() -> None:
+    launch = Launch(4, step_s=100.0)
+    assert launch.first(1000) is None
+    launch.silent, launch.held = {2}, {0, 1, 3}
+    found = launch.first(1000)
+    assert found is not None and found[0] > 290, "three of the slowest steps"
+
+
+def test_silence_of_all_ranks_is_no_rank_s_fault() -> None:
+    launch = Launch(4)
+    assert launch.first(60) is None
+    launch.silent = {0, 1, 2, 3}
+    assert launch.first(600) is None and launch.stall.all_silent
+
+
+def test_time_in_which_the_watchdog_itself_was_stopped_does_not_count() -> None:
+    launch = Launch(2)
+    assert launch.first(60) is None
+    launch.silent, launch.held = {1}, {0}
+    launch.now += 500
+    found = launch.first(100)
+    assert found is not None and found[0] > 20
+
+
+def test_the_limit_of_a_step_is_ten_times_the_slowest_and_at_least_a_minute() -> None:
+    quick, slow = Launch(2, step_s=0.5), Launch(2, step_s=20.0)
+    assert quick.stall.limit("training") == LONGEST, "the first step may compile"
+    assert quick.first(600) is None and slow.first(2000) is None
+    assert quick.stall.limit("training") == SHORTEST
+    assert 200 <= slow.stall.limit("training") <= 320
+    slow.held = {0, 1}
+    found = slow.first(1000)
+    assert found is not None and found[0] >= 180 and found[1].ranks == ()
+
+
+def test_the_rank_behind_is_named_when_nobody_advances() -> None:
+    launch = Launch(4, hang_timeout=40)
+    assert launch.first(100) is None
+    launch.held = {0, 1, 2, 3}
+    launch.marks[3] = replace(launch.marks[3], collectives={"0": launch.marks[3].collectives["0"] - 1})
+    found = launch.first(100)
+    assert found is not None and 30 <= found[0] <= 60
+    assert [mark.rank for mark in found[1].ranks] == [3] and not found[1].is_silent
+
+
+@pytest.mark.parametrize("phase", ["loading", "evaluating", "saving"])
+def test_other_phases_have_fixed_limits_and_a_larger_timeout_raises_them(phase: str) -> None:
+    assert Stall(None).limit(phase) == Stall(10).limit(phase) == LIMITS[phase]
+    assert Stall(9999).limit(phase) == 9999
+
+
+def test_the_rank_that_saves_alone_has_the_limit_of_saving() -> None:
+    launch = Launch(4, hang_timeout=40)
+    assert launch.first(100) is None
+    launch.held = {0, 1, 2, 3}
+    ahead = {"0": launch.marks[0].collectives["0"] + 1}
+    launch.marks = {r: mark if r == 0 else replace(mark, collectives=ahead) for r, mark in launch.marks.items()}
+    launch.marks[0] = replace(launch.marks[0], phase="saving")
+    assert launch.first(LIMITS["saving"] - 100) is None
+    found = launch.first(400)
+    assert found is not None and [mark.rank for mark in found[1].ranks] == [0]
+
+
+def test_a_script_without_any_collective_is_not_judged_by_progress() -> None:
+    launch = Launch(2, hang_timeout=10, phase="script")
+    launch.held = {0, 1}
+    launch.marks = {
+        r: replace(mark, step=None, stepped=None, collectives={}, still=None) for r, mark in launch.marks.items()
+    }
+    for mark in launch.marks.values():
+        assert mark.still is None
+    stall = Stall(10)
+    for now in range(1000, 5000, 2):
+        marks = {r: replace(mark, time=float(now)) for r, mark in launch.marks.items()}
+        assert stall.look(float(now), marks) is None
+
+
+def test_ranks_that_are_starting_or_have_ended_are_not_silent() -> None:
+    launch = Launch(2, phase="joining")
+    launch.silent, launch.held = {1}, {0}
+    assert launch.first(300) is None
+    launch.marks[0] = replace(launch.marks[0], phase="loading")
+    found = launch.first(100)
+    assert found is not None and found[1].ranks[0].rank == 1, "past the join barrier, silence counts"
+    stall, marks = Stall(10), Launch(2).marks
+    for now in range(1000, 1500, 2):
+        assert (
+            stall.look(float(now), {0: replace(marks[0], time=float(now)), 1: marks[1]}, lambda rank: rank == 1) is None
+        )
+
+
+def mark(rank: int, step: int | None = 5, **collectives: int) -> RankMark:
+    return RankMark(rank, 0.0, step=step, collectives=collectives)
+
+
+@pytest.mark.parametrize(
+    ("marks", "late"),
+    [
+        ([mark(0, a=9), mark(1, a=8), mark(2, a=9)], [1]),
+        ([mark(0, a=9), mark(1, a=8)], [1]),
+        ([mark(0, a=9), mark(1, a=9)], []),
+        ([mark(0, a=8), mark(1, a=8), mark(2, a=9)], []),
+        ([mark(0, a=9, b=3), mark(1, a=9, b=2), mark(2, a=9), mark(3, a=9)], [1]),
+        ([mark(0, a=9), mark(1), mark(2, a=9)], [1]),
+        ([mark(0, step=7), mark(1, step=6), mark(2, step=7)], [1]),
+        ([mark(0, step=None), mark(1, step=None)], []),
+    ],
+)
+def test_the_ranks_behind(marks: list[RankMark], late: list[int]) -> None:
+    assert [one.rank for one in behind(marks)] == late
+
+
+def test_values_of_a_wrong_type_count_as_unknown() -> None:
+    assert RankMark.parse(0, {}) is None
+    assert RankMark.parse(0, {"time": "now"}) is None
+    found = RankMark.parse(1, {
+        "time": 5.0, "advanced": "x", "step": [], "collectives": {"0": "7", "1": 3}, "gpu": 3, "interval": -1
+    })  # fmt: skip
+    assert found == RankMark(1, 5.0, collectives={"1": 3}, interval=0.1)

@@ -1,0 +1,219 @@
+"""The watchdog ends a launch that hangs, after it has collected the evidence; real processes, records written here."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clusterrun.worker import hung_step, probe, watchdog
+from clusterrun.worker.stacks import REQUEST, StackWriter
+from clusterrun.worker.stall import RankMark, Suspicion
+from clusterrun.worker.watchdog import HUNG, Watchdog, describe, progress_interval
+from tests.installed_command import until
+
+TOKEN = "abcdefghijklmnop"
+LIMIT = 2.0
+
+
+def started(*argv: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(argv, env={**os.environ, "CLUSTERRUN_TOKEN": TOKEN})
+
+
+class Launch:
+    """A step (`sleep`), a rank 1 (`sleep`), and the records of both ranks, which this process writes."""
+
+    def __init__(self, folder: Path, hang_timeout: float = LIMIT, ends_it: bool = True) -> None:
+        self.folder = folder
+        self.step, self.rank = started("sleep", "600"), started("sleep", "600")
+        self.lines: list[str] = []
+        self.is_ending = False
+        self.silent: set[int] = set()
+        self.closed = threading.Event()
+        options = types.SimpleNamespace(local=True, hang_timeout=hang_timeout)
+        job: Any = types.SimpleNamespace(attempt_dir=folder, options=options, token=TOKEN)
+        self.watchdog = Watchdog(job, self.step, 2, self.lines.append, lambda: self.is_ending, ends_it)
+        self.began = time.time()
+        self.watchdog.start()
+        threading.Thread(target=self._write, daemon=True).start()
+
+    def _write(self) -> None:
+        writer = StackWriter(self.folder, 0)
+        while not self.closed.wait(0.1):
+            for rank in {0, 1} - self.silent:
+                record = {
+                    "time": time.time(), "advanced": self.began, "interval": 0.4, "phase": "script", "node": "n1",
+                    "pid": os.getpid() if rank == 0 else self.rank.pid, "collectives": {"0": 7 - rank},
+                }  # fmt: skip
+                temporary = self.folder / f".{rank}.tmp"
+                temporary.write_text(json.dumps(record))
+                temporary.replace(self.folder / f"rank-{rank}.progress")
+            if 0 not in self.silent:
+                writer.write_if_requested()
+
+    def close(self) -> None:
+        self.closed.set()
+        for process in (self.step, self.rank):
+            process.kill()
+            process.wait()
+
+
+@pytest.fixture
+def launches(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Launch]]:
+    monkeypatch.setattr(watchdog, "EVIDENCE_S", 0.5)
+    made: list[Launch] = []
+    yield made
+    for launch in made:
+        launch.close()
+
+
+def test_a_stopped_rank_is_named_and_the_step_is_killed(tmp_path: Path, launches: list[Launch]) -> None:
+    launches.append(launch := Launch(tmp_path))
+    until((tmp_path / "rank-1.progress").exists, 10)
+    launch.rank.send_signal(signal.SIGSTOP)
+    launch.silent = {1}
+    assert launch.step.wait(30) == -signal.SIGKILL
+    launch.rank.kill()
+    assert launch.watchdog.close(137) == HUNG
+    hang = json.loads((tmp_path / "hang.json").read_text())
+    assert (hang["rank"], hang["node"], hang["pid"], hang["state"]) == (1, "n1", launch.rank.pid, probe.STOPPED)
+    assert hang["stacks"] == ["stacks-rank-0.txt"]
+    assert "_write_stacks" in (tmp_path / "stacks-rank-0.txt").read_text()
+    (line,) = launch.lines
+    assert f"rank 1 on n1 (pid {launch.rank.pid}) is stopped (SIGSTOP); stacks: " in line
+
+
+def test_a_rank_behind_the_others_is_named_with_what_it_waits_for(tmp_path: Path, launches: list[Launch]) -> None:
+    launches.append(launch := Launch(tmp_path))
+    assert launch.step.wait(30) == -signal.SIGKILL
+    (line,) = launch.lines
+    assert f"rank 1 on n1 (pid {launch.rank.pid}) is behind the others at collective 6 and waiting" in line
+    names = sorted(path.name for path in tmp_path.glob("stacks-*"))
+    assert names == ["stacks-rank-0.txt"], "rank 1 has no thread that writes"
+
+
+def test_without_the_right_to_end_it_there_is_one_warning(tmp_path: Path, launches: list[Launch]) -> None:
+    launches.append(launch := Launch(tmp_path, ends_it=False))
+    until(lambda: launch.lines, 30)
+    looks = launch.watchdog._pace * 4
+    assert not launch.watchdog._ended.wait(looks) and launch.step.poll() is None
+    assert len(launch.lines) == 1 and launch.lines[0].startswith("warning: no progress for ")
+    assert launch.watchdog.close(0) == 0
+
+
+def test_a_job_that_is_being_ended_is_left_alone(tmp_path: Path, launches: list[Launch]) -> None:
+    launches.append(launch := Launch(tmp_path))
+    launch.is_ending = True
+    until((tmp_path / "rank-1.progress").exists, 10)
+    assert not launch.watchdog._ended.wait(2 * LIMIT)
+    assert launch.step.poll() is None and launch.lines == []
+
+
+def test_silence_of_all_ranks_is_reported_once_and_ends_nothing(tmp_path: Path, launches: list[Launch]) -> None:
+    launches.append(launch := Launch(tmp_path))
+    until((tmp_path / "rank-1.progress").exists, 10)
+    launch.silent = {0, 1}
+    until(lambda: launch.lines, 30)
+    assert not launch.watchdog._ended.wait(2 * LIMIT)
+    assert launch.step.poll() is None and len(launch.lines) == 1 and "file system" in launch.lines[0]
+
+
+def test_damaged_records_are_no_reason_to_stop_watching(tmp_path: Path, launches: list[Launch]) -> None:
+    (tmp_path / "rank-0.progress").write_bytes(b"[\xff")
+    (tmp_path / "rank-1.progress").write_text('["no object"]')
+    launches.append(launch := Launch(tmp_path))
+    assert launch.step.wait(30) == -signal.SIGKILL
+    launch.rank.kill()
+    assert launch.watchdog.close(137) == HUNG
+
+
+# -- evidence ----------------------------------------------------------------------------------------------------------
+
+
+def test_stacks_are_written_once_for_each_request(tmp_path: Path) -> None:
+    writer, path = StackWriter(tmp_path, 3), tmp_path / "stacks-rank-3.txt"
+    (tmp_path / REQUEST).write_text('{"request": 0}')
+    writer.write_if_requested()
+    assert not path.exists()
+    (tmp_path / REQUEST).write_text('{"request": 1}')
+    writer.write_if_requested()
+    assert "test_stacks_are_written_once_for_each_request" in path.read_text() and path.stat().st_mode & 0o077 == 0
+    path.unlink()
+    writer.write_if_requested()
+    assert not path.exists()
+
+
+def test_the_state_of_a_process_is_seen_from_outside() -> None:
+    process = started("sleep", "600")
+    try:
+        until(lambda: "waiting in the kernel" in probe.state(process.pid, TOKEN), 10)
+        assert probe.state(process.pid, "another job's") == probe.DEAD
+        process.send_signal(signal.SIGSTOP)
+        until(lambda: probe.state(process.pid, TOKEN) == probe.STOPPED, 10)
+    finally:
+        process.kill()
+    until(lambda: probe.state(process.pid, TOKEN) == probe.DEAD, 10)
+    process.wait()
+    assert probe.state(process.pid, TOKEN) == probe.DEAD
+
+
+def test_the_probe_runs_by_path_and_prints_json() -> None:
+    script = Path(probe.__file__)
+    environ = {**os.environ, "CLUSTERRUN_TOKEN": TOKEN}
+    done = subprocess.run([sys.executable, script, "999999999"], env=environ, capture_output=True, check=True)
+    assert json.loads(done.stdout) == {"999999999": probe.DEAD}
+
+
+def test_a_node_that_does_not_answer_is_waited_for_only_for_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = 'case "$*" in *nodelist=lost*) exec sleep 600;; *nodelist=refused*) exit 1;; esac\nshift 7; exec "$@"\n'
+    (tmp_path / "srun").write_text("#!/bin/sh\n" + answers)
+    (tmp_path / "srun").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setattr(hung_step, "PROBE_S", 3.0)
+    job: Any = types.SimpleNamespace(options=types.SimpleNamespace(local=False), token=TOKEN)
+    nodes = {1: "lost", 999999998: "n2", 3: "refused"}
+    found = hung_step.probe(job, [RankMark(rank, 0.0, node, rank) for rank, node in nodes.items()])
+    assert found == {1: hung_step.NO_ANSWER, 999999998: probe.DEAD}
+
+
+# -- words -------------------------------------------------------------------------------------------------------------
+
+
+def rank(number: int, node: str = "n2") -> RankMark:
+    return RankMark(number, 0.0, node, 100 + number, "training", 7, collectives={"0": 30})
+
+
+@pytest.mark.parametrize(
+    ("ranks", "is_silent", "states", "line"),
+    [
+        ([rank(3)], True, {103: probe.STOPPED}, "rank 3 on n2 (pid 103) is stopped (SIGSTOP)"),
+        ([rank(3)], True, {103: "running"}, "rank 3 on n2 (pid 103) is without a heartbeat and running"),
+        ([rank(3)], True, {}, "rank 3 on n2 (pid 103) is without a heartbeat"),
+        ([rank(2), rank(3)], True, dict.fromkeys((102, 103), hung_step.NO_ANSWER),
+         "node n2 does not answer (ranks 2, 3)"),
+        ([rank(3)], False, {103: "running"}, "rank 3 on n2 (pid 103) is behind the others at step 7 and running"),
+        ([], False, {}, "no rank is behind the others"),
+    ],
+)  # fmt: skip
+def test_the_line_names_the_ranks_and_what_their_processes_do(
+    ranks: list[RankMark], is_silent: bool, states: dict[int, str], line: str
+) -> None:
+    assert describe(Suspicion(tuple(ranks), is_silent, 61.4, 60.0), states) == f"no progress for 61 s: {line}"
+    busy = Suspicion(tuple(ranks), is_silent, 61.4, 60.0, gpus_busy=True)
+    assert describe(busy, states) == f"no progress for 61 s and GPUs 100 % busy: {line}"
+
+
+def test_heartbeats_come_more_often_for_a_short_limit() -> None:
+    assert [progress_interval(limit) for limit in (None, 0, 10, 600)] == [10, 10, 2, 10]
