@@ -35,10 +35,11 @@ START_S = 240.0
 RANKS = ("transformers.models.llama.modeling_llama", "transformers.trainer_pt_utils")
 #: What the command line imports, most of it when a command needs it.
 COMMANDS = (
-    *(f"clusterrun.cli.{verb}" for verb in ("cancel", "check", "follow", "free", "init", "jobs", "logs", "plan", "show")),
+    *(f"clusterrun.cli.{verb}" for verb in ("cancel", "check", "follow", "free", "init", "jobs", "logs", "plan")),
+    *(f"clusterrun.cli.{verb}" for verb in ("show", "submit", "why")),
     *(f"clusterrun.submit.{part}" for part in ("launchers", "script_source", "typed_launch")),
-    "clusterrun.cli.submit", "clusterrun.cli.why", "clusterrun.jobspec.render", "clusterrun.scheduler.local.client",
-)  # fmt: skip
+    *("clusterrun.jobspec.render", "clusterrun.scheduler.local.client"),
+)
 
 
 class WarmPrograms:

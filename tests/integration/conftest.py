@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.warm_programs import RANKS, WarmPrograms, WarmProcess
+from tests.warm_programs import RANKS, WarmProcess, WarmPrograms
 
 ROOT = Path(__file__).resolve().parents[2]
 WORKER = ROOT / "clusterrun" / "worker"

@@ -14,7 +14,7 @@ import pytest
 from transformers import LlamaConfig
 
 from clusterrun.worker.training import checkpoint
-from tests.warm_programs import WarmPrograms, WarmProcess
+from tests.warm_programs import WarmProcess, WarmPrograms
 
 from .conftest import WORKER
 
