@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.warm_ranks import WarmProcess, WarmRanks
+from tests.warm_programs import RANKS, WarmProcess, WarmPrograms
 
 ROOT = Path(__file__).resolve().parents[2]
 WORKER = ROOT / "clusterrun" / "worker"
@@ -52,9 +52,9 @@ Process = subprocess.Popen[str] | WarmProcess
 
 
 @pytest.fixture(scope="session")
-def warm() -> Iterator[WarmRanks]:
+def warm() -> Iterator[WarmPrograms]:
     """Start ranks of tasks without importing torch and transformers in each."""
-    ranks = WarmRanks()
+    ranks = WarmPrograms(*RANKS)
     yield ranks
     ranks.close()
 

@@ -14,7 +14,7 @@ import pytest
 from transformers import LlamaConfig
 
 from clusterrun.worker.training import checkpoint
-from tests.warm_ranks import WarmProcess, WarmRanks
+from tests.warm_programs import WarmProcess, WarmPrograms
 
 from .conftest import WORKER
 
@@ -22,7 +22,7 @@ Start = Callable[..., WarmProcess]
 
 
 @pytest.fixture
-def start(tmp_path: Path, warm: WarmRanks) -> Iterator[Start]:
+def start(tmp_path: Path, warm: WarmPrograms) -> Iterator[Start]:
     """Start one rank of a very small training, as attempt number `epoch` of a run: `start("run", 1, key=value …)`."""
     shape = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "vocab_size": 300}
     heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 64}

@@ -1,10 +1,10 @@
-"""Start ranks by forking a process that has imported torch and transformers, instead of importing them in each rank.
+"""Start Python programs by forking a process that has imported their modules, instead of importing them in each.
 
-Each rank is a process of its own that runs the worker's __main__.py, with its own environment, folder, pipes and
-signals; only the imports are shared. They take most of a small training's time. Tests of what an interpreter's start,
-a script or a command meets start cold interpreters.
+Each program is a process of its own that runs its file, with its own environment, folder, pipes and signals; only the
+imports are shared: torch and transformers for ranks, of which they take most of a small training's time, or the command
+line. Tests of what an interpreter's start, a script or a command meets start cold interpreters.
 
-As a program (`python warm_ranks.py SOCKET`) this is the process that is forked.
+As a program (`python warm_programs.py SOCKET MODULE…`) this is the process that is forked.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import array
 import atexit
 import contextlib
+import importlib
 import importlib.util
 import io
 import json
@@ -30,14 +31,24 @@ from typing import IO, Any, NoReturn
 
 LAUNCHER = "local_launcher.py"
 START_S = 240.0
+#: What ranks of tasks import.
+RANKS = ("transformers.models.llama.modeling_llama", "transformers.trainer_pt_utils")
+#: What the command line imports, most of it when a command needs it.
+COMMANDS = (
+    *(f"clusterrun.cli.{verb}" for verb in ("cancel", "check", "follow", "free", "init", "jobs", "logs", "plan")),
+    *(f"clusterrun.cli.{verb}" for verb in ("show", "submit", "why")),
+    *(f"clusterrun.submit.{part}" for part in ("launchers", "script_source", "typed_launch")),
+    *("clusterrun.jobspec.render", "clusterrun.scheduler.local.client"),
+)
 
 
-class WarmRanks:
+class WarmPrograms:
     """The process that is forked. `start` has the interface of subprocess.Popen, as far as tests need it."""
 
-    def __init__(self) -> None:
+    def __init__(self, *modules: str) -> None:
+        self._lock = threading.Lock()
         self._socket, theirs = socket.socketpair()
-        command = [sys.executable, "-u", __file__, str(theirs.fileno())]
+        command = [sys.executable, "-u", __file__, str(theirs.fileno()), *modules]
         threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}  # read once, when the libraries are loaded
         self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=os.environ | threads)
         theirs.close()
@@ -49,10 +60,11 @@ class WarmRanks:
         err, err_end = os.pipe()
         link, their_link = socket.socketpair()
         request = json.dumps({"argv": [str(script), *arguments], "cwd": str(cwd), "env": env}).encode()
-        self._socket.sendall(len(request).to_bytes(4, "big"))
-        socket.send_fds(self._socket, [request[:1]], [out_end, err_end, their_link.fileno()])
-        self._socket.sendall(request[1:])
-        assert self._socket.recv(1) == b"+"
+        with self._lock:
+            self._socket.sendall(len(request).to_bytes(4, "big"))
+            socket.send_fds(self._socket, [request[:1]], [out_end, err_end, their_link.fileno()])
+            self._socket.sendall(request[1:])
+            assert self._socket.recv(1) == b"+"
         for descriptor in (out_end, err_end):
             os.close(descriptor)
         their_link.close()
@@ -119,8 +131,8 @@ class WarmProcess:
             if reader.is_alive():
                 raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0)
         self.wait(max(0.001, deadline - time.monotonic()))
-        self.stdout.close()
-        self.stderr.close()
+        for each in (self.stdout, self.stderr, self._link, self._socket):
+            each.close()
         return texts[0], texts[1]
 
 
@@ -238,14 +250,13 @@ def text_stream(descriptor: int, errors: str = "backslashreplace") -> io.TextIOW
 
 
 def main() -> None:
-    """Import what ranks import, then serve."""
+    """Import the modules, then serve."""
     link = socket.socket(fileno=int(sys.argv[1]))
     os.set_inheritable(link.fileno(), False)
     import gc
 
-    import transformers.models.llama.modeling_llama
-    import transformers.trainer_pt_utils  # noqa: F401
-
+    for module in sys.argv[2:]:
+        importlib.import_module(module)
     gc.collect()
     gc.freeze()
     serve(link)
