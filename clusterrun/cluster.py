@@ -134,7 +134,7 @@ class Cluster:
         self.check(plan, _import_submitit if scheduler.slurm is not None else lambda: None)
         store = self.store(plan.record.root)
         store.prepare(plan.spec.shared)
-        store.stage(plan.record, plan.spec_json(), plan.script)
+        store.stage(plan.record, plan.spec_json(), plan.script, plan.notify)
         with store.submitting(plan.record):
             return protocol.submit(store, scheduler, plan.record, plan.submission, notify=self.notify)
 
@@ -163,7 +163,7 @@ class Cluster:
         self.check(plan)
         store = self.store(plan.record.root)
         store.prepare(plan.spec.shared)
-        store.stage(plan.record, plan.spec_json(), plan.script)
+        store.stage(plan.record, plan.spec_json(), plan.script, plan.notify)
         submission = plan.submission._replace(env={**plan.submission.env, "SUBMITIT_EXECUTOR": "slurm"})
 
         def send(argv: Sequence[str]) -> str:

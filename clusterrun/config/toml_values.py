@@ -12,9 +12,13 @@ from clusterrun.config.toml_lines import Document, nearest
 from clusterrun.errors import ConfigError
 from clusterrun.jobspec.fields import FIELD, Field, Value
 
-RESTART = "restart"
-"""The table of the options about starting again; they may also be at the top."""
-RESTART_OPTIONS = ("max-restarts", "resume-args", "hang-timeout", "total-time", "helper-job", "requeue")
+TABLES: Mapping[str, Mapping[str, str]] = {
+    "restart": {
+        one: one for one in ("max-restarts", "resume-args", "hang-timeout", "total-time", "helper-job", "requeue")
+    },
+    "notify": {"target": "notify", "on": "notify-on"},
+}
+"""Tables of options, and the option of each key; the options may also be at the top."""
 
 
 def read_values(
@@ -31,9 +35,9 @@ def read_values(
         name = key.replace("_", "-")
         if name in own:
             continue
-        if name == RESTART:
-            for one, found in _read_restart(document, [*path, key], value, source).items():
-                if one in values or one in {other.replace("_", "-") for other in table}:
+        if name in TABLES and (name not in FIELD or isinstance(value, dict)):
+            for one, found in _read_table(document, [*path, key], TABLES[name], value, source).items():
+                if one in values or one in {other.replace("_", "-") for other in table if other != key}:
                     raise document.error(
                         [*path, key], f"{one} is set twice, in [{key}] and above", hint="keep one of them"
                     )
@@ -55,21 +59,29 @@ def unknown_key(
 ) -> ConfigError | None:
     """Return the error about the first unknown key, with the nearest known one as the hint, or None."""
     for key in table:
-        if key.replace("_", "-") not in (*FIELD, RESTART, *own):
-            hint = nearest(key, [*FIELD, RESTART, *own]) or "see the flags in `clusterrun submit --help`"
+        if key.replace("_", "-") not in (*FIELD, *TABLES, *own):
+            hint = nearest(key, [*FIELD, *TABLES, *own]) or "see the flags in `clusterrun submit --help`"
             return document.error([*path, key], f"unknown key {key!r}", hint=hint)
     return None
 
 
-def _read_restart(document: Document, path: Sequence[str], table: Any, source: str) -> dict[str, Value]:
+def _read_table(
+    document: Document, path: Sequence[str], options: Mapping[str, str], table: Any, source: str
+) -> dict[str, Value]:
     if not isinstance(table, dict):
-        hint = f"write [{path[-1]}] with max-restarts = 3 below it"
+        hint = f"write [{path[-1]}] with {next(iter(options))} = … below it"
         raise document.error(path, f"{path[-1]} must be a table, not {_typed(table)}", hint=hint)
-    for key in table:
-        if key.replace("_", "-") not in RESTART_OPTIONS:
-            hint = nearest(key, RESTART_OPTIONS) or f"it has {', '.join(RESTART_OPTIONS)}"
+    found: dict[str, Value] = {}
+    for key, value in table.items():
+        option = options.get(key.replace("_", "-"))
+        if option is None:
+            hint = nearest(key, options) or f"it has {', '.join(options)}"
             raise document.error([*path, key], f"unknown key {key!r} in [{path[-1]}]", hint=hint)
-    return read_values(document, path, table, source)
+        if option in found:
+            raise document.error([*path, key], f"{option} is set twice, with - and with _", hint="keep one of them")
+        _check_type(document, [*path, key], FIELD[option], value)
+        found[option] = Value(value, source)
+    return found
 
 
 def text_at(document: Document, path: Sequence[str]) -> str:

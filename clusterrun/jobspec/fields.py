@@ -22,6 +22,9 @@ JOIN_TIMEOUT = 600
 NAME_BYTES = 40
 """The maximum length of a job name; clusterrun appends a part of the run's token."""
 
+EVENTS = ("started", "first-step", "stalled", "restarted", "stopped", "failed", "done")
+"""What --notify-on chooses from; ``worker/notify.py`` sends them."""
+
 
 class Field(NamedTuple):
     """One option; ``directive`` means that it is an ``#SBATCH`` directive of the same name."""
@@ -46,6 +49,8 @@ FIELDS: tuple[Field, ...] = (
     Field("helper-job", "flag", "", "Let a small job start a requeued one at once, not after minutes; default on."),
     Field("signal", "text", "SIG@SECONDS", "Signal to the ranks before the time limit (TERM@300).", directive=True),
     Field("hang-timeout", "int", "SECONDS", "End a launch without progress for so long; 0: no watchdog."),
+    Field("notify", "text", "TARGET", "Webhook URL, or command, that gets the run's events."),
+    Field("notify-on", "list", "EVENT", "Event to report; repeatable; default all but started and first-step."),
     Field("accelerate-config", "text", "FILE", "YAML for --launcher accelerate."),
     Field("cpus-per-task", "int", "N", "CPU cores per rank.", directive=True, least=1),
     Field("mem", "text", "SIZE", "Memory per node (64G).", directive=True),
@@ -275,6 +280,14 @@ def _check_name(name: str, source: str) -> None:
         raise RequestError(message, hint="use a shorter name")
 
 
+def _check_events(events: Any, source: str) -> None:
+    for event in events:
+        if event not in EVENTS:
+            raise RequestError(
+                f"--notify-on: no such event: {event[:40]!r} ({source})", hint=f"choose from {', '.join(EVENTS)}"
+            )
+
+
 _SIGNAL = re.compile(r"(?:SIG)?(?:TERM|INT|HUP|USR1|USR2)(?:@\d{1,5})?", re.ASCII)
 _RULES: dict[str, tuple[Callable[[Any], object], str]] = {
     "scheduler": (("slurm", "local", "auto").__contains__, "slurm, local or auto"),
@@ -291,4 +304,5 @@ _CHECKS: dict[str, Callable[[Any, str], object]] = {
     "job-name": _check_name,
     "time": lambda text, source: parse_time_limit(text),
     "total-time": lambda text, source: parse_duration(text),
+    "notify-on": _check_events,
 }

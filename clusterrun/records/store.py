@@ -122,8 +122,10 @@ class Store:
             self._notify(f"--shared: your group cannot enter {closed}; fix it with: chmod g+x {closed}")
         return logs
 
-    def stage(self, record: RunRecord, spec: Mapping[str, Any], script: str) -> None:
-        """Write a run's folder to disk before the run is submitted."""
+    def stage(
+        self, record: RunRecord, spec: Mapping[str, Any], script: str, notify: Mapping[str, Any] | None = None
+    ) -> None:
+        """Write a run's folder to disk before the run is submitted; ``notify`` is readable by the user only."""
         folder = 0o750 if record.shared else 0o700
         try:
             for path in (self.base.folder / RECORDS, self.runs, record.run_dir, record.run_dir / "submissions",
@@ -131,6 +133,8 @@ class Store:
                 safe_files.make_folder(path, folder)
             write(record.run_dir / "spec.json", json.dumps(spec, indent=1), record.shared)
             write(record.script, script, record.shared)
+            if notify is not None:
+                write(record.run_dir / "notify.json", json.dumps(notify))
             kept = {k: v for k, v in asdict(record).items() if k not in _NOT_STORED}
             write(record.run_dir / "record.json", json.dumps({"version": 1, **kept}, indent=1), record.shared)
             self.save_submission(record, record.submission)

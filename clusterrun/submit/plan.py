@@ -19,7 +19,7 @@ from clusterrun.records.run_record import RunRecord, SubmissionRecord
 from clusterrun.records.store import find_base, state_folder
 from clusterrun.scheduler import Scheduler, Submission
 from clusterrun.submit import protocol
-from clusterrun.submit.request import Request, resolve_spec
+from clusterrun.submit.request import Request, notify_settings, resolve_spec
 from clusterrun.system import shell
 from clusterrun.system.safe_files import RECORDS
 
@@ -27,13 +27,14 @@ WORKER = Path(__file__).parents[1] / "worker" / "__main__.py"
 
 
 class Plan(NamedTuple):
-    """A run that is ready to be submitted; ``notices`` are lines for the user."""
+    """A run that is ready to be submitted; ``notices`` are lines for the user, ``notify`` is for ``notify.json``."""
 
     spec: JobSpec
     record: RunRecord
     submission: Submission
     script: str
     notices: tuple[str, ...]
+    notify: Mapping[str, Any] | None = None
 
     def spec_json(self) -> dict[str, Any]:
         """Return the content of the run's ``spec.json``."""
@@ -110,7 +111,9 @@ def plan(
     )
     places = Places(here.cwd, logs, WORKER, current_umask())
     script = render(spec, RunIdentity(run_id, run_dir, token), places, local=local)
-    return Plan(spec, record, submission, script, (*request.notices, *notices))
+    return Plan(
+        spec, record, submission, script, (*request.notices, *notices), notify_settings(request.values, spec.job_name)
+    )
 
 
 def new_token() -> str:

@@ -32,10 +32,12 @@ _NO_EFFECT = {"CUDA_LAUNCH_BLOCKING": "it is the default", "NCCL_TREE_THRESHOLD"
 #: Options that the local scheduler ignores.
 _SLURM_ONLY = ("mem", "partition", "account", "qos", "constraint", "gres", "reservation", "exclude", "nodelist",
                "mail-type", "sbatch-arg", "requeue", "total-time", "helper-job", "signal")  # fmt: skip
+#: Options that stay out of the specification: the address of a webhook is a secret.
+NOTIFY = ("notify", "notify-on")
 #: Options that a check does not take from a profile.
 NOT_FOR_CHECKS = ("launcher", "max-restarts", "resume-args", "total-time", "helper-job", "signal", "hang-timeout",
                   "accelerate-config", "requeue", "require-group", "independent", "job-name", "dependency",
-                  "master-port", "check")  # fmt: skip
+                  "master-port", "check", "notify", "notify-on")  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,7 +153,7 @@ def resolve_spec(request: Request, *, has_gpus: bool | None, local: bool) -> tup
 
     ``has_gpus`` is whether the cluster (or this machine) has GPUs, or None if unknown.
     """
-    values, notices = dict(request.values), []
+    values, notices = {name: value for name, value in request.values.items() if name not in NOTIFY}, []
     if local and not {"gres", "gpus-per-node"} <= values.keys():  # build_spec refuses both
         gres = values.get("gres")
         if gres is not None:
@@ -177,6 +179,19 @@ def resolve_spec(request: Request, *, has_gpus: bool | None, local: bool) -> tup
     useless = [name for name, text in spec.env if name in _NO_EFFECT and text == "0"]
     notices += [f"--env {name}=0 has no effect: {_NO_EFFECT[name]}" for name in useless]
     return spec, notices
+
+
+def notify_settings(values: Mapping[str, Value], name: str) -> dict[str, Any] | None:
+    """Return the content of ``notify.json``, None without --notify. Raises RequestError for events without a target."""
+    if "notify-on" in values and "notify" not in values:
+        raise RequestError("--notify-on needs --notify", hint="--notify https://… or --notify 'command …'")
+    for option in NOTIFY:
+        if option in values:
+            check_value(FIELD[option], values[option])
+    if "notify" not in values:
+        return None
+    events = {"on": values["notify-on"].value} if "notify-on" in values else {}
+    return {"name": name, "target": values["notify"].value, **events}
 
 
 def parse_work(words: Sequence[str], cwd: Path, environ: Mapping[str, str], notify: Callable[[str], None]) -> Work:

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 FILE = "notify.json"
-EVENTS = ("started", "first step", "stalled", "restarted", "stopped", "failed", "done")
+EVENTS = ("started", "first-step", "stalled", "restarted", "stopped", "failed", "done")
 DEFAULT_EVENTS = ("stalled", "restarted", "stopped", "failed", "done")
 ATTEMPTS, PAUSE_S, ANSWER_S = 3, 2.0, 5.0
 LAST_S = 15.0  # that the end of the job waits for events that are still being sent
@@ -34,19 +34,24 @@ LAST_S = 15.0  # that the end of the job waits for events that are still being s
 class Notifier:
     """Sends the events of this job that the user chose; without a `notify.json` it sends none."""
 
-    def __init__(self, run_dir: Path, facts: Mapping[str, str]) -> None:
-        self._facts = facts
+    def __init__(self) -> None:
         self._sending: list[subprocess.Popen[bytes]] = []
+        self._facts: Mapping[str, str] = {}
         self._target = ""
         self._events: Sequence[str] = DEFAULT_EVENTS
+
+    def load(self, run_dir: Path, facts: Mapping[str, str]) -> None:
+        """Read the user's choice from the run's folder; `facts` are sent with each event. Raises nothing."""
+        self._facts = facts
         with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
             descriptor = os.open(run_dir / FILE, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
             with open(descriptor, "rb") as file:
                 info = os.fstat(file.fileno())
                 if stat.S_ISREG(info.st_mode) and info.st_uid == os.geteuid():  # a command of nobody else is run
                     settings = json.loads(file.read())
-                    self._target = str(settings["target"])
                     self._events = tuple(settings.get("on") or DEFAULT_EVENTS)
+                    self._facts = {**facts, "name": str(settings["name"])}
+                    self._target = str(settings["target"])
 
     def send(self, event: str, text: str) -> None:
         """Start sending an event, one of EVENTS; `text` is one line. Raises nothing."""
@@ -72,8 +77,8 @@ class Notifier:
 
 def send(document: Mapping[str, Any]) -> None:
     """Send one event; raises OSError, ValueError or subprocess.SubprocessError with a text that shows no secret."""
-    target, name = str(document["target"]), document.get("name") or document.get("run_id")
-    line = f"{name} (job {document.get('job')}): {document['event']}: {document['text']}"
+    target = str(document["target"])
+    line = f"{document['name']} (job {document['job']}): {document['event']}: {document['text']}"
     facts = {key: value for key, value in document.items() if key != "target"}
     scheme = target.partition("://")[0]
     if scheme in ("http", "https"):

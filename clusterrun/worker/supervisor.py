@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -21,54 +21,14 @@ from . import batch_host, claim, end_records, requeue, restart, step
 from .claim import JobIdentity, listed
 from .distenv import NODES
 from .errors import WorkerError
+from .notify import Notifier
 from .restart import LaunchEnd
+from .termination import TERMINATED, Terminated, Termination
 from .watchdog import Watchdog
 
-TERMINATED = 128 + signal.SIGTERM
 NAMED = 32  # nodes in a line of the log
 SAVED = 85  # stopped to be resumed. Not 0: an afterok job would start with an unfinished model
 ENDING = ("COMPLETING", "CANCELLED", "TIMEOUT", "PREEMPTED", "NODE_FAIL")  # Slurm's states of a job that was ended
-
-
-class Terminated(BaseException):
-    """SIGTERM came while no ranks were running."""
-
-
-class Termination:
-    """SIGTERM: kept until the job may act on it, and forwarded to the step if one is running; so are USR1 and USR2."""
-
-    def __init__(self) -> None:
-        self.came = False
-        self.step: subprocess.Popen[bytes] | None = None
-        self.may_raise = False
-        self.also: Callable[[], None] = lambda: None  # called for each SIGTERM
-        signal.signal(signal.SIGTERM, self._on_term)
-        for signum in (signal.SIGUSR1, signal.SIGUSR2):  # of --signal=B:USR1@60
-            signal.signal(signum, self._forward)
-
-    def _forward(self, signum: int, frame: object) -> None:
-        if self.step is not None:
-            self.step.send_signal(signum)
-
-    def _on_term(self, signum: int, frame: object) -> None:
-        self.came = True
-        self.also()
-        if self.step is not None:
-            self.step.send_signal(signal.SIGTERM)
-        elif self.may_raise:
-            raise Terminated
-
-    def allow(self, may_raise: bool = True) -> None:
-        """From now on raise Terminated at a SIGTERM, or for one that came before; or keep it again."""
-        self.may_raise = may_raise
-        if may_raise and self.came:
-            raise Terminated
-
-    def watch(self, step: subprocess.Popen[bytes]) -> None:
-        """Forward SIGTERM to the step, also one that came before."""
-        self.step = step
-        if self.came:
-            step.send_signal(signal.SIGTERM)
 
 
 class Job:
@@ -87,6 +47,7 @@ class Job:
         self.workers = self.unmarked = 0
         self.due = ""  # why Slurm ends this start, if this program asked for it
         self.requeue = requeue.Requeue(self)
+        self.notifier = Notifier()
 
     @property
     def name(self) -> str:
@@ -99,6 +60,7 @@ class Job:
         claim.own_folders(self.run_dir)
         claim.claim(self.run_dir, self.token, self.identity, self.folder_mode)
         self.of_other_jobs = sum(not name.startswith(self.token) for name in os.listdir(self.run_dir / "attempts"))
+        self.notifier.load(self.run_dir, {"run_id": os.environ.get("CLUSTERRUN_RUN_ID", ""), "job": self.name})
         self.open_attempt(0)
         end_records.write_text(self.attempt_dir / "log-start", self.options.log_start + "\n")
 
@@ -152,6 +114,19 @@ class Job:
                 },
             )
 
+    def notify_end(self, status: int) -> None:
+        """Send how this start of the job ended."""
+        if self.requeue.runs_again:
+            self.notifier.send("stopped", "the job will continue from its last checkpoint")
+        elif status == SAVED:
+            self.notifier.send("stopped", f"saved; continue with: clusterrun resume {self.name}")
+        elif status == 0:
+            self.notifier.send("done", "all ranks have ended")
+        else:
+            cause = restart.read_launch(self.attempt_dir, self.run_dir / "checkpoints", status, self.workers).cause
+            self.notifier.send("failed", f"{cause}; see: clusterrun why {self.name}")
+        self.notifier.finish()
+
     @property
     def earlier_starts(self) -> int:
         """How often the ranks were started before in this run; a requeue counts as one."""
@@ -204,6 +179,7 @@ def run(job: Job, work: Sequence[str], termination: Termination) -> int:
             say(f"launch {job.launch} failed, and the ranks are not started again: {reason}; {launches[-1].cause}")
             return status
         say(f"launch {job.launch} failed: {launches[-1].cause}; the ranks are started again")
+        job.notifier.send("restarted", launches[-1].cause)
         job.record_launch(status, launches[-1].cause)
         job.open_attempt(job.launch + 1)
 
@@ -227,6 +203,8 @@ def run_step(job: Job, work: Sequence[str], termination: Termination) -> int:
         f"{os.environ.get('CLUSTERRUN_RUN_ID', '')}: job {job.name}, attempt {job.identity.restart}.{job.launch}:"
         f" {ranks} ranks on {_shortened(nodes)}, rendezvous {address}:{port}"
     )
+    if not job.earlier_starts:
+        job.notifier.send("started", f"{ranks} ranks on {_shortened(nodes)}")
     umask = job.umask | (0o022 if _is_task(work) else 0)  # built-in tasks write into the run's folder
     termination.allow(may_raise=False)
     try:
@@ -351,4 +329,5 @@ def main(argv: Sequence[str]) -> int:
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one must not interrupt the record
         job.record_end(status, termination.came or options.ended == TERMINATED)
+        job.notify_end(status)
     return status

@@ -61,7 +61,7 @@ class Watchdog:
         self._requests = 0
         self._next_look = 0.0
         self._warned: float | None = None  # the newest progress at the last warning
-        self._is_blind = False
+        self._is_blind = self._has_stepped = False
         self.cause: str | None = None  # set before the step is killed
 
     def start(self) -> None:
@@ -94,6 +94,10 @@ class Watchdog:
 
     def _look(self) -> None:
         self._marks |= read_marks(self._folder, self._ranks)
+        if not self._has_stepped and any(mark.step or mark.collectives for mark in self._marks.values()):
+            self._has_stepped = True
+            if not self._job.earlier_starts:
+                self._job.notifier.send("first-step", f"{len(self._marks)} ranks work together")
         suspicion = self._stall.look(
             time.monotonic(), self._marks, lambda rank: (self._folder / f"rank-{rank}.end").exists()
         )
@@ -120,6 +124,7 @@ class Watchdog:
             return  # it ended meanwhile
         if not self._ends_it:
             self._warned = self._newest()
+            self._job.notifier.send("stalled", cause)
             self._say(f"warning: {cause}{where}; --hang-timeout SECONDS ends such a launch")
             return
         first = suspicion.ranks[0] if suspicion.ranks else None

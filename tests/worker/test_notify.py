@@ -19,7 +19,7 @@ import pytest
 from clusterrun.worker import notify
 from clusterrun.worker.notify import Notifier
 
-FACTS = {"run_id": "20261123-120000-abcdef", "job": "12", "name": "lm"}
+FACTS = {"run_id": "20261123-120000-abcdef", "job": "12"}
 
 
 class Webhook:
@@ -57,8 +57,14 @@ def webhook() -> Iterator[Webhook]:
 
 
 def notifier(folder: Path, **settings: object) -> Notifier:
-    (folder / "notify.json").write_text(json.dumps(settings))
-    return Notifier(folder, FACTS)
+    (folder / "notify.json").write_text(json.dumps({"name": "lm", **settings}))
+    return load(folder)
+
+
+def load(folder: Path) -> Notifier:
+    loaded = Notifier()
+    loaded.load(folder, FACTS)
+    return loaded
 
 
 def test_chosen_events_reach_a_webhook_with_the_facts_of_the_run(webhook: Webhook, tmp_path: Path) -> None:
@@ -67,7 +73,7 @@ def test_chosen_events_reach_a_webhook_with_the_facts_of_the_run(webhook: Webhoo
     events.send("failed", "rank 3 on node2: ValueError: x")
     events.finish()
     (got,) = webhook.got
-    assert {**FACTS, "event": "failed", "text": "rank 3 on node2: ValueError: x"}.items() <= got.items()
+    assert {**FACTS, "name": "lm", "event": "failed", "text": "rank 3 on node2: ValueError: x"}.items() <= got.items()
     assert got["line"] == "lm (job 12): failed: rank 3 on node2: ValueError: x" and "target" not in got
 
 
@@ -75,7 +81,7 @@ def test_chosen_events_reach_a_webhook_with_the_facts_of_the_run(webhook: Webhoo
 def test_chat_services_get_the_line_under_their_own_key(host: str, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[bytes] = []
     monkeypatch.setattr(notify, "post", lambda url, host, body: sent.append(body))
-    notify.send({**FACTS, "target": f"https://{host}/x", "event": "done", "text": "after 2 h"})
+    notify.send({**FACTS, "name": "lm", "target": f"https://{host}/x", "event": "done", "text": "after 2 h"})
     assert json.loads(sent[0]) == {key: "lm (job 12): done: after 2 h"}
 
 
@@ -93,7 +99,7 @@ def test_server_that_fails_is_tried_again_and_one_that_refuses_is_not(
     webhook: Webhook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(notify, "PAUSE_S", 0.01)
-    document = {**FACTS, "target": webhook.url, "event": "done", "text": ""}
+    document = {**FACTS, "name": "lm", "target": webhook.url, "event": "done", "text": ""}
     webhook.statuses = [503, 429, 200]
     notify.send(document)
     assert len(webhook.got) == 3
@@ -113,7 +119,7 @@ def test_failure_is_one_line_without_the_address(tmp_path: Path) -> None:
         ("ntfy://secret-path", "needs apprise"),
         ("http://[secret-path", "Invalid IPv6 URL"),
     ):
-        document = json.dumps({**FACTS, "target": target, "event": "done", "text": ""})
+        document = json.dumps({**FACTS, "name": "lm", "target": target, "event": "done", "text": ""})
         done = subprocess.run(
             [sys.executable, notify.__file__], input=document, capture_output=True, text=True, timeout=60
         )
@@ -133,17 +139,17 @@ def test_target_that_hangs_does_not_keep_the_job(tmp_path: Path, monkeypatch: py
 
 def test_without_a_valid_file_nothing_is_sent(tmp_path: Path) -> None:
     ran = tmp_path / "ran"
-    target = json.dumps({"target": f"touch {ran}"})
+    target = json.dumps({"name": "lm", "target": f"touch {ran}"})
     for content in (None, "", "[]", "{", "7", target.replace("target", "other")):
         if content is not None:
             (tmp_path / "notify.json").write_text(content)
-        events = Notifier(tmp_path, FACTS)
+        events = load(tmp_path)
         events.send("done", "")
         events.finish()
     (tmp_path / "notify.json").unlink()
     (tmp_path / "elsewhere").write_text(target)
     (tmp_path / "notify.json").symlink_to(tmp_path / "elsewhere")
-    events = Notifier(tmp_path, FACTS)
+    events = load(tmp_path)
     events.send("done", "")
     events.finish()
     assert not ran.exists()
@@ -151,9 +157,9 @@ def test_without_a_valid_file_nothing_is_sent(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
 def test_command_in_a_file_of_another_user_is_not_run(tmp_path: Path) -> None:
-    (tmp_path / "notify.json").write_text(json.dumps({"target": f"touch {tmp_path}/ran"}))
+    (tmp_path / "notify.json").write_text(json.dumps({"name": "lm", "target": f"touch {tmp_path}/ran"}))
     os.chown(tmp_path / "notify.json", 12345, 12345)
-    events = Notifier(tmp_path, FACTS)
+    events = load(tmp_path)
     events.send("done", "")
     events.finish()
     assert not (tmp_path / "ran").exists()

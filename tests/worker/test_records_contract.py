@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
+from clusterrun.jobspec import fields
 from clusterrun.records import rank_records
 from clusterrun.records.progress import RankProgress, last_metrics, read_ranks
 from clusterrun.records.rank_records import RankEnd, RankFailure
 from clusterrun.records.run_record import RunRecord, SubmissionRecord
-from clusterrun.worker import end_records
+from clusterrun.worker import end_records, notify
 from clusterrun.worker.distenv import DistEnv, RunEnv
 from clusterrun.worker.progress import Progress, Recorder
 from clusterrun.worker.tasks import lm
@@ -142,3 +143,7 @@ def test_the_metrics_are_read_as_they_were_written(tmp_path: Path) -> None:
     found = last_metrics(run)
     assert found is not None and found.time is not None
     assert (found.step, found.loss, found.val_loss, found.tokens_per_second, found.mfu) == (20, 2.25, 2.75, 1100.0, 0.5)
+
+
+def test_events_are_the_ones_that_submit_offers() -> None:
+    assert notify.EVENTS == fields.EVENTS and set(notify.DEFAULT_EVENTS) == {*fields.EVENTS} - {"started", "first-step"}

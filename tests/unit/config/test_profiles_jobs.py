@@ -40,6 +40,13 @@ def test_options_about_starting_again_may_be_in_a_table(root: Path) -> None:
     }  # fmt: skip
 
 
+def test_notifications_may_be_a_table_or_options(root: Path) -> None:
+    expected = {"notify": "https://h/x", "notify-on": ["failed"]}
+    for text in ('[notify]\ntarget = "https://h/x"\non = ["failed"]', 'notify = "https://h/x"\nnotify-on = ["failed"]'):
+        found = job(root, f'script = "t.py"\n{text}')
+        assert {name: value.value for name, value in found.values.items()} == expected, text
+
+
 def test_where_jobs_are_found(root: Path) -> None:
     write(root / "jobs" / "sft.toml", 'task = "sft"')
     sub = root / "sub"
