@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from clusterrun.job import STOPPED_STATUS, JobId, JobStatus, Outcome, outcome_of
-from clusterrun.records import rank_records, run_record
+from clusterrun.records import claims, rank_records, run_record
 from clusterrun.records.run_record import RunRecord, as_int
 
 
@@ -18,7 +18,7 @@ def end_of(run: RunRecord) -> JobStatus | None:
     end = run_record.read_json(folders[-1] / "end.json") if folders else None
     if end is None or run.job_id is None:
         return None
-    claim = run_record.claim_of(run)
+    claim = claims.claim_of(run)
     if claim is not None and claim.restart > (as_int(end.get("restart")) or 0):
         return None  # it was restarted and has not created its attempt folder yet
     due, status = str(end.get("due", "")), _exit_status(run, folders[-1], end)

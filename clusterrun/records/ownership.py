@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from clusterrun.job import JobStatus
-from clusterrun.records import run_record
+from clusterrun.records import claims
 from clusterrun.records.run_record import RunRecord
 
 
@@ -45,7 +45,7 @@ class JobIndex:
 
         Returns None if the job with the claim is missing: the others are copies that exit without running.
         """
-        alike, claim = self.of(run), run_record.claim_of(run)
+        alike, claim = self.of(run), claims.claim_of(run)
         own_id = claim.job if claim else run.job_id.base if run.job_id else None
         found = next((job for job in alike if job.id.base == own_id), None)
         return found or (alike[0] if alike and claim is None else None)

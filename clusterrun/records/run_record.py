@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from clusterrun.errors import RequestError
 from clusterrun.job import JobId, is_run_id, log_paths
@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 SUBMITTING, ACCEPTED, NOT_SUBMITTED = "submitting", "accepted", "not submitted"
 _TOKEN = re.compile(r"[a-z2-7]{16}", re.ASCII)
 _SCRIPT = re.compile(r"script(-[a-z2-7]{8})?\.sh", re.ASCII)
-_CLUSTER = re.compile(r"(?!\.)[A-Za-z0-9_.-]{0,64}", re.ASCII)
+#: The name of a cluster.
+CLUSTER_NAME = re.compile(r"(?!\.)[A-Za-z0-9_.-]{0,64}", re.ASCII)
 _KINDS: dict[Any, type] = {"str": str, "int": int, "bool": bool}
 #: The largest number in a record: the last second of the year 9999.
 _MOST = 253_402_300_799
@@ -136,7 +137,7 @@ def load_strictly(run_dir: Path) -> RunRecord:
     if not isinstance(sources, dict) or not all(isinstance(v, list) and len(v) == 2 for v in sources.values()):
         raise ValueError("sources is invalid")
     cluster = submissions[-1].cluster or data.get("cluster", "")
-    if not _CLUSTER.fullmatch(cluster):
+    if not CLUSTER_NAME.fullmatch(cluster):
         raise ValueError("the cluster name is invalid")
     try:
         return RunRecord(
@@ -200,7 +201,7 @@ def attempts(record: RunRecord, task: int | None = None) -> list[Path]:
     folder = record.run_dir / "attempts"
     for name in list_names(folder):
         restart, _, launch = name.removeprefix(prefix).partition(".")
-        if name.startswith(prefix) and _is_count(restart) and _is_count(launch):
+        if name.startswith(prefix) and is_count(restart) and is_count(launch):
             found.append((int(restart), int(launch), folder / name))
     return [path for _, _, path in sorted(found)]
 
@@ -228,42 +229,10 @@ def log_begin(run: RunRecord, job: JobId) -> tuple[int, int]:
     return seen[0] if seen[0] >= 0 else recorded[0], seen[1] if seen[1] >= 0 else recorded[1]
 
 
-class Claim(NamedTuple):
-    """The job that claimed a submission; ``restart`` is Slurm's restart count, ``at`` the time in epoch seconds."""
-
-    cluster: str
-    job: str
-    restart: int
-    at: int
-
-
 def folder_of_script(script: str) -> Path | None:
     """Return the folder that a job's script lies in if the script has the name of a run's, else None."""
     path = Path(script)
     return path.parent if script.startswith("/") and _SCRIPT.fullmatch(path.name) else None
-
-
-def claim_of(record: RunRecord) -> Claim | None:
-    """Return the claim of the newest submission, or None if there is none or it cannot be read."""
-    try:
-        return read_claim(record)
-    except OSError:
-        return None
-
-
-def read_claim(record: RunRecord) -> Claim | None:
-    """Return the claim of the newest submission, or None; raises OSError if it cannot be read."""
-    path = record.run_dir / "claims" / record.submission.token / "owner"
-    try:
-        with safe_files.open_file(path) as descriptor:
-            text, at = os.read(descriptor, 1024), int(os.fstat(descriptor).st_mtime)
-        cluster, job, restart = text.decode("ascii").split()
-        known = _CLUSTER.fullmatch(cluster) and _is_count(restart)
-        return Claim(cluster, JobId.parse(job).base, int(restart), at) if known else None
-    except FileNotFoundError:
-        return None
-    except (ValueError, RequestError):
-        return None
 
 
 def written_at(path: Path) -> float:
@@ -347,5 +316,6 @@ _PARSERS: dict[str, Callable[[object], Any]] = {
 }
 
 
-def _is_count(text: str) -> bool:
+def is_count(text: str) -> bool:
+    """Return whether a text is a number of restarts or launches."""
     return text.isascii() and text.isdigit() and len(text) < 10

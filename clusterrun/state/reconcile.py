@@ -13,10 +13,11 @@ from typing import Any, NamedTuple
 
 from clusterrun.errors import SchedulerError
 from clusterrun.job import JobId, JobStatus, Outcome, outcome_of
-from clusterrun.records import progress, run_record
+from clusterrun.records import claims, progress, run_record
+from clusterrun.records.claims import Claim
 from clusterrun.records.end_records import end_of, unknown_status
 from clusterrun.records.ownership import JobIndex, one_cluster, token_part
-from clusterrun.records.run_record import Claim, RunRecord, as_int
+from clusterrun.records.run_record import RunRecord, as_int
 from clusterrun.records.store import Store
 from clusterrun.scheduler import Answer, Scheduler
 
@@ -147,7 +148,7 @@ def _absent(store: Store, run: RunRecord, past: Answer, now: float) -> RunState:
     """Return the state of a run that is not in the queue and has no end record."""
     assert run.job_id is not None
     try:
-        claim, readable = run_record.read_claim(run), True
+        claim, readable = claims.read_claim(run), True
     except OSError:
         claim, readable = None, False
     closed = [job for job in past.jobs if job.is_over and _is_accounted(job, run, claim)]
@@ -186,7 +187,7 @@ def _is_accounted(job: JobStatus, run: RunRecord, claim: Claim | None) -> bool:
 
 def _with_end(run: RunRecord, job: JobStatus) -> JobStatus:
     """Add what the queue does not show, the exit status and the restarts, from the run's own records."""
-    claim = run_record.claim_of(run)
+    claim = claims.claim_of(run)
     restarts = claim.restart if claim else job.restarts
     if job.outcome is Outcome.RUNNING:
         return replace(job, restarts=restarts)
@@ -284,7 +285,7 @@ def _healed(store: Store, run: RunRecord, jobs: JobIndex, answered: bool, now: f
 
 def _claimed(store: Store, run: RunRecord, jobs: JobIndex, cluster: str) -> RunRecord:
     """Return the run with the job id and cluster of its claim: if it was submitted twice, the job that runs."""
-    claim = run_record.claim_of(run)
+    claim = claims.claim_of(run)
     if claim is not None and run.job_id is not None and (
         claim.job != run.job_id.base or (claim.cluster and claim.cluster != run.cluster)
     ):  # fmt: skip

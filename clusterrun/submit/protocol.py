@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from clusterrun.errors import Ambiguous, NotDelivered, Refused, SchedulerError
 from clusterrun.job import JobId, JobStatus
-from clusterrun.records import run_record
+from clusterrun.records import claims, run_record
 from clusterrun.records.ownership import JobIndex, one_cluster
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store
@@ -120,7 +120,7 @@ def find_job(scheduler: Scheduler, record: RunRecord, clock: Clock, notify: Call
     token, since = record.submission.token, record.submission.at
     began, first_empty, empties = clock.now(), None, 0
     while True:
-        claim = run_record.claim_of(record)
+        claim = claims.claim_of(record)
         answer = scheduler.find(token, since, record.script)
         job = choose_job(scheduler, answer.jobs, claim.job if claim else None, notify)
         if job is not None:
@@ -169,7 +169,7 @@ def settle_submission(store: Store, record: RunRecord, jobs: JobIndex, answered:
     submission = record.submission
     if submission.state == run_record.ACCEPTED or submitter_is_alive(submission.submitter):
         return record
-    claim, job = run_record.claim_of(record), jobs.own(record)
+    claim, job = claims.claim_of(record), jobs.own(record)
     if claim is not None:
         return store.commit(record, JobId.parse(claim.job), claim.cluster)
     if job is not None:

@@ -13,7 +13,7 @@ import pytest
 
 from clusterrun.errors import RequestError
 from clusterrun.job import JobId
-from clusterrun.records import run_record
+from clusterrun.records import claims, run_record
 from clusterrun.records import store as stores
 from clusterrun.records.store import Store
 from tests.run_records import AT, attempt, claim, make_run, submitted
@@ -180,7 +180,7 @@ def test_all_runs_oldest_first(store: Store) -> None:
 
 def test_attempts_and_claims(store: Store) -> None:
     run = submitted(store)
-    assert run_record.attempts(run) == [] and run_record.claim_of(run) is None
+    assert run_record.attempts(run) == [] and claims.claim_of(run) is None
     for restart, launch in ((10, 0), (2, 1), (2, 0)):
         attempt(run, restart, launch)
     (run.run_dir / "attempts" / "stranger.0.0").mkdir()
@@ -188,10 +188,10 @@ def test_attempts_and_claims(store: Store) -> None:
     assert [path.name.partition(".")[2] for path in run_record.attempts(run)] == ["2.0", "2.1", "10.0"]
     claim(run, restart=2)
     owner = run.run_dir / "claims" / run.submission.token / "owner"
-    assert run_record.claim_of(run) == run_record.Claim("lab", "101", 2, int(owner.stat().st_mtime))
+    assert claims.claim_of(run) == claims.Claim("lab", "101", 2, int(owner.stat().st_mtime))
     for torn in ("", "lab", "lab 101", "lab 101 x", "a b c d"):
         owner.write_text(torn)
-        assert run_record.claim_of(run) is None
+        assert claims.claim_of(run) is None
 
 
 @pytest.mark.parametrize("text", ["", "[1]", "{", "7", "null", '{"a": 1} x', "\x80"])

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from clusterrun.job import JobId, Outcome
-from clusterrun.records import run_record
+from clusterrun.records import claims, run_record
 from clusterrun.records.ownership import JobIndex
 from clusterrun.records.run_record import RunRecord
 from clusterrun.scheduler import Answer
@@ -54,7 +54,7 @@ def test_a_claim_that_is_none_is_not_believed(tmp_path: Path, owner: str) -> Non
     _, record, _ = staged(tmp_path)
     claim(record, "7")
     (record.run_dir / "claims" / TOKEN / "owner").write_text(owner)
-    assert run_record.claim_of(record) is None
+    assert claims.claim_of(record) is None
 
 
 @pytest.mark.parametrize(
