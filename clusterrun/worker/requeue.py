@@ -30,6 +30,7 @@ HURRY_S = 20.0  # SIGKILL follows SIGTERM after KillWait, 30 s by default
 PATIENCE_S = 600.0  # for a controller that is being restarted, while the job still has its nodes
 WARNED_EARLY_S = 90.0  # Slurm sends the signal of --signal up to a minute early
 WARNING_S = 60  # before the limit, if --signal names no time
+SHORT_STARTS, SHORT_S = 3, 30.0  # as many such starts in a row end a chain: something ends them at once
 UNREACHABLE = ("Unable to contact", "timed out", "Connection", "send/receive failure", "Zero Bytes")
 # It starts a requeued job at once: Slurm would wait for the job's old credential to expire, two minutes by default.
 START = (
@@ -75,7 +76,7 @@ class Requeue:
         """
         if not self.job.options.total_time:
             return limit
-        end = int(time.time() + self.job.options.total_time - used_seconds(self.job.run_dir))
+        end = int(time.time() + self.job.options.total_time - sum(durations(self.job.run_dir)))
         self._limited_by_total = not limit or end < int(limit)
         return str(end) if self._limited_by_total else limit
 
@@ -95,7 +96,7 @@ class Requeue:
         ended_early = status == SAVED or (bool(signals) and (status == 0 or status > 128))
         if not ended_early:
             return status
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a requeue sends it to the job that asked for it
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a requeue sends it to this job too
         facts = self._show(PATIENCE_S)
         why = "" if facts.get("JobState") not in ("RUNNING", "") else self._why_early(facts, signals)
         if why and self.leave(why, start_soon=not _is_preempted(facts)):
@@ -162,9 +163,12 @@ class Requeue:
         return "the time limit is near"
 
     def _has_time(self) -> bool:
-        left = self.job.options.total_time - used_seconds(self.job.run_dir)
-        if self._limited_by_total or left <= 0:
+        lasted = durations(self.job.run_dir)
+        if self._limited_by_total or sum(lasted) >= self.job.options.total_time:
             self._say("the time of --total-time is used up")
+            return False
+        if len(lasted) >= SHORT_STARTS and max(lasted[-SHORT_STARTS:]) < SHORT_S:
+            self._say(f"the last {SHORT_STARTS} starts lasted less than {SHORT_S:.0f} s each, so it is not requeued")
             return False
         return True
 
@@ -200,7 +204,7 @@ class Requeue:
         return "Slurm starts it in some minutes"
 
     def _show(self, patience: float) -> dict[str, str]:
-        """Return the job's fields, asking again while the controller is silent; none after `patience` seconds."""
+        """Return the job's fields, with more queries while the controller is silent; none after `patience` seconds."""
         until = time.monotonic() + patience
         while True:
             facts = batch_host.show_job(self.job.identity.job_id, ANSWER_S)
@@ -222,8 +226,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-helper-job", dest="helper_job", action="store_false")
 
 
-def used_seconds(run_dir: Path) -> float:
-    """Return how long the starts of a run's jobs took together, by the times of the files that they wrote."""
+def durations(run_dir: Path) -> list[float]:
+    """Return how many seconds each start of a run's jobs took, oldest first, by the times of the files it wrote."""
     begun: dict[str, float] = {}
     ended: dict[str, float] = {}
     with contextlib.suppress(OSError):
@@ -235,11 +239,11 @@ def used_seconds(run_dir: Path) -> float:
                     ended[start] = max(at, ended.get(start, at))
                     if file.name == "log-start":
                         begun[start] = at
-    return sum(ended[start] - at for start, at in begun.items())
+    return [ended[start] - begun[start] for start in sorted(begun, key=lambda start: begun[start])]
 
 
 def received_signals(attempt_dir: Path) -> set[str]:
-    """Return the names of the signals that ranks of a launch say they got (SIGTERM, SIGUSR1, SIGUSR2)."""
+    """Return the names of the signals that ranks of a launch recorded (SIGTERM, SIGUSR1, SIGUSR2)."""
     found: set[str] = set()
     for path in attempt_dir.glob("rank-*.end"):
         with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):

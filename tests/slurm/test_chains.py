@@ -1,4 +1,4 @@
-"""A run goes on after its time limit and after preemption: links of one run, the same weights as without them.
+"""A run continues after its time limit and after preemption: links of one run, the same weights as without them.
 
 `make faults` repeats them, with real time limits; here an administrator moves the end of the job.
 """
@@ -68,7 +68,7 @@ def done(site: Site, job: Job, timeout: float = LIMIT) -> None:
 # -- the time limit ----------------------------------------------------------------------------------------------------
 
 
-def test_a_run_goes_on_after_its_time_limit(site: Site) -> None:
+def test_a_run_continues_after_its_time_limit(site: Site) -> None:
     job = site.rank("sleeps_the_first_time.sh", "--total-time", "1h", "--time", "60")
     site.wait_joined(job)
     time_is_up(site, job)
@@ -113,7 +113,7 @@ CHAINED = {
 @pytest.mark.faults
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("script", CHAINED)
-def test_scripts_go_on_after_their_time_limit(site: Site, script: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_scripts_continue_after_their_time_limit(site: Site, script: str, capsys: pytest.CaptureFixture[str]) -> None:
     if script == "chained_lightning.py":
         pytest.importorskip("lightning", reason="lightning is not a dependency")
     signal, shape = CHAINED[script]
@@ -154,7 +154,7 @@ def check_preemption(site: Site, partition: str, undisturbed: str) -> None:
 
 @pytest.mark.alone
 @pytest.mark.parametrize("partition", PARTITIONS)
-def test_a_preempted_run_goes_on_when_resources_return(site: Site, partition: str, undisturbed: str) -> None:
+def test_a_preempted_run_continues_when_resources_return(site: Site, partition: str, undisturbed: str) -> None:
     check_preemption(site, partition, undisturbed)
 
 
@@ -167,4 +167,4 @@ def test_preemption_again_and_again(
     for _ in range(TIMES):
         check_preemption(site, partition, undisturbed)
     with capsys.disabled():
-        print(f"\n{PARTITIONS[partition]}: {TIMES} of {TIMES} went on from the step at which they stopped")
+        print(f"\n{PARTITIONS[partition]}: {TIMES} of {TIMES} continued from the step at which they stopped")

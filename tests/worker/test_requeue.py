@@ -148,7 +148,16 @@ def test_the_total_time_ends_the_chain(make_job: Callable[..., supervisor.Job], 
     job = make_job(*CHAIN, stopped=STOPPED, log_start={})
     begun = job.attempt_dir / "log-start"
     os.utime(begun, (time.time() - 3700,) * 2)
-    assert 3690 < requeue.used_seconds(job.run_dir) < 3800
+    assert 3690 < sum(requeue.durations(job.run_dir)) < 3800
+    assert job.requeue.after(85, came=False) == 85 and slurm.calls == []
+
+
+def test_starts_that_end_at_once_end_the_chain(make_job: Callable[..., supervisor.Job], slurm: Slurm) -> None:
+    job = make_job(*CHAIN, stopped=STOPPED, log_start={})
+    for restart in (1, 2):
+        later = job.run_dir / "attempts" / f"{TOKEN}.{restart}.0"
+        later.mkdir()
+        (later / "log-start").touch()
     assert job.requeue.after(85, came=False) == 85 and slurm.calls == []
 
 
