@@ -98,7 +98,11 @@ def _owner(file: Path) -> list[str]:
 def _later_owner(run_dir: Path, token: str) -> list[str]:
     """Return the owner of a later submission's claim, empty if there is none: Slurm may restart a run's old job."""
     mine = _submitted_at(run_dir, token)
-    for name in sorted(os.listdir(run_dir / "claims")):
+    try:
+        names = sorted(os.listdir(run_dir / "claims"))
+    except OSError:
+        return []
+    for name in names:
         other = name.partition("_")[0]
         if not name.startswith(".") and other != token and _submitted_at(run_dir, other) > mine > 0:
             return _owner(run_dir / "claims" / name / "owner")
