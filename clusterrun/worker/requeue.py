@@ -35,8 +35,8 @@ UNREACHABLE = ("Unable to contact", "timed out", "Connection", "send/receive fai
 # It starts a requeued job at once: Slurm would wait for the job's old credential to expire, two minutes by default.
 START = (
     "for n in 1 2 3 4 5 6 7 8 9 10; do state=$(squeue -h -j {job} -o '%T %r');"
-    " [ \"$state\" = 'PENDING BeginTime' ] && scontrol update JobId={job} StartTime=now && exit;"
-    ' [ "${{state%% *}}" = RUNNING ] && exit; sleep 5; done'
+    " case $state in 'PENDING BeginTime') scontrol update JobId={job} StartTime=now && exit;;"
+    " RUNNING*|TIMEOUT*|'') exit;; esac; sleep 5; done"
 )
 
 
@@ -133,7 +133,8 @@ class Requeue:
                 known = facts.get("ExcNodeList", "(null)")
                 nodes = exclude if known in ("(null)", "") else f"{known},{exclude}"
                 _run(["scontrol", "update", f"JobId={self.job.identity.job_id}", f"ExcNodeList={nodes}"])
-            self._say(f"{why}: {how}{f', without {exclude}' if exclude else ''}{f'; {helper}' if helper else ''}")
+            without = f", without {exclude}" if exclude and not next_job else ""
+            self._say(f"{why}: {how}{without}{f'; {helper}' if helper and not next_job else ''}")
             document = {"version": end_records.VERSION, "why": why, "successor": next_job, "exclude": exclude,
                         "evidence": evidence, "cluster": self.job.identity.cluster, "time": time.time()}  # fmt: skip
             with contextlib.suppress(OSError):
