@@ -106,7 +106,7 @@ def test_trainings_of_several_time_limits_end_done(site: Site, capsys: pytest.Ca
 CHAINED = {
     "chained_torch.py": ("TERM@10", ()),
     "chained_trainer.py": ("TERM@30", ("--nodes", "1")),
-    "chained_lightning.py": ("USR1@30", ("--nodes", "1")),
+    "chained_lightning.py": ("TERM@30", ("--nodes", "1")),
 }
 
 

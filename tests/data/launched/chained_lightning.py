@@ -1,4 +1,4 @@
-"""Written for Lightning: its SLURM plugin saves on SIGUSR1 and resumes from that checkpoint."""
+"""Written for Lightning: saves every 5 steps, stops on SIGTERM and resumes from the last checkpoint."""
 
 import sys
 import time
@@ -7,6 +7,7 @@ from pathlib import Path
 import lightning
 import steps
 import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
 
 
 class Network(lightning.LightningModule):
@@ -28,7 +29,12 @@ class Network(lightning.LightningModule):
 folder, last = Path(sys.argv[1]), int(sys.argv[2])
 data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(*steps.rows(256)), batch_size=4)
 trainer = lightning.Trainer(
-    max_steps=last, accelerator="cpu", devices=1, logger=False, enable_progress_bar=False, default_root_dir=folder
+    max_steps=last,
+    accelerator="cpu",
+    devices=1,
+    logger=False,
+    enable_progress_bar=False,
+    callbacks=[ModelCheckpoint(folder, every_n_train_steps=5, save_last=True)],
 )
-trainer.fit(Network(), data)
+trainer.fit(Network(), data, ckpt_path="last")
 print(f"ends at step {trainer.global_step}", flush=True)
