@@ -62,6 +62,11 @@ class Requeue:
         self._at_term: threading.Thread | None = None
         self._limited_by_total = False
 
+    @property
+    def used_seconds(self) -> float:
+        """How much of --total-time this job has used, all its starts together."""
+        return sum(durations(self.job.run_dir, self.job.token))
+
     def on_term(self) -> None:
         """SIGTERM came, perhaps from the time limit: requeue the job while the ranks save, for SIGKILL follows."""
         options = self.job.options
@@ -76,7 +81,7 @@ class Requeue:
         """
         if not self.job.options.total_time:
             return limit
-        end = int(time.time() + self.job.options.total_time - sum(durations(self.job.run_dir)))
+        end = int(time.time() + self.job.options.total_time - self.used_seconds)
         self._limited_by_total = not limit or end < int(limit)
         return str(end) if self._limited_by_total else limit
 
@@ -164,7 +169,7 @@ class Requeue:
         return "the time limit is near"
 
     def _has_time(self) -> bool:
-        lasted = durations(self.job.run_dir)
+        lasted = durations(self.job.run_dir, self.job.token)
         if self._limited_by_total or sum(lasted) >= self.job.options.total_time:
             self._say("the time of --total-time is used up")
             return False
@@ -227,12 +232,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-helper-job", dest="helper_job", action="store_false")
 
 
-def durations(run_dir: Path) -> list[float]:
-    """Return how many seconds each start of a run's jobs took, oldest first, by the times of the files it wrote."""
+def durations(run_dir: Path, token: str) -> list[float]:
+    """Return how many seconds each start of a job took, oldest first, by the times of the files that it wrote."""
     begun: dict[str, float] = {}
     ended: dict[str, float] = {}
     with contextlib.suppress(OSError):
-        for folder in (run_dir / "attempts").iterdir():
+        for folder in (run_dir / "attempts").glob(f"{token}*"):
             start = folder.name.rpartition(".")[0]  # TOKEN.RESTART of TOKEN.RESTART.LAUNCH
             for file in folder.iterdir():
                 with contextlib.suppress(OSError):
