@@ -23,6 +23,8 @@ BEHAVIOURS = {
     "requeue": r"::.*requeue",
     "arrays": r"::.*array",
     "restarts in the job": r"conformance\.test_restarts::",
+    "resume": r"conformance\.test_resume::",
+    "time limits and preemption": r"test_chains::",
     "conformance": r"conformance\.test_contract::",
     "jobs of others": r"conformance\.test_jobs_of_others::",
     "a run on two nodes": r"test_runs::",

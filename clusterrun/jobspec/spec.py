@@ -155,6 +155,8 @@ def build_spec(values: Mapping[str, Value], work: Work) -> JobSpec:
         hint = "keep one of them; --gpus-per-node is enough on most clusters"
         raise RequestError("--gres and --gpus-per-node both request GPUs", hint=hint)
     _check_launcher(values, work)
+    limit = parse_time_limit(time) if time is not None else None
+    _check_signal(get("signal", ""), limit)
     return JobSpec(
         work=work,
         nodes=get("nodes", 1),
@@ -167,7 +169,7 @@ def build_spec(values: Mapping[str, Value], work: Work) -> JobSpec:
         comment=get("comment", ""),
         directives=tuple((f.name, str(get(f.name))) for f in FIELDS if f.directive and get(f.name) is not None),
         cpus_per_task=get("cpus-per-task"),
-        time_limit=parse_time_limit(time) if time is not None else None,
+        time_limit=limit,
         env=tuple(sorted(get("env", {}).items())),
         setup=tuple(get("setup", ())),
         template=get("template", ""),
@@ -187,6 +189,16 @@ def build_spec(values: Mapping[str, Value], work: Work) -> JobSpec:
         accelerate_config=get("accelerate-config", ""),
         sources=dict(values),
     )
+
+
+def _check_signal(signal: str, limit: int | None) -> None:
+    """Raise RequestError for a signal that would come when the job starts: Slurm sends it up to a minute early."""
+    lead = int(signal.partition("@")[2] or 60)
+    if signal and limit is not None and lead + 60 >= limit:
+        raise RequestError(
+            f"--signal {signal} would come at the start of a job of {limit // 60} minutes",
+            hint="Slurm sends it up to 60 s early; give fewer seconds, or a longer --time",
+        )
 
 
 _KINDS: dict[str, type[Work]] = {kind.__name__.lower(): kind for kind in (Task, Script, Module, Command)}

@@ -184,7 +184,9 @@ def next_commands(state: RunState) -> list[str]:
     if job.outcome is Outcome.DONE:
         return [f"clusterrun logs {name}"] if ours else []
     if job.outcome is not Outcome.RUNNING:
-        return [f"clusterrun why {name}", *([f"clusterrun logs {name} -n 50"] if ours else [])]
+        again = run is not None and run.mine and job.outcome is Outcome.STOPPED
+        resume = [f"clusterrun resume {name}"] if again else []
+        return [*resume, f"clusterrun why {name}", *([f"clusterrun logs {name} -n 50"] if ours else [])]
     first = f"clusterrun why {name}" if job.state == "PENDING" else f"clusterrun logs {name} -f" if ours else ""
     mine = (run.user if run else job.user) in ("", getpwuid(os.getuid()).pw_name)
     return [command for command in (first, f"clusterrun cancel {name}" if mine else "") if command]

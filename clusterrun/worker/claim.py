@@ -6,6 +6,7 @@ it; the other exits before it uses a GPU or a checkpoint of the run. A job that 
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import tempfile
@@ -60,6 +61,8 @@ def claim(run_dir: Path, token: str, job: JobIdentity, mode: int) -> None:
     Raises WorkerError, with status 75 if another job, or a later start of this one, has the run.
     """
     claims, name = run_dir / "claims", token + job.task
+    if later := _later_owner(run_dir, token):
+        raise _already_runs(run_dir, later, job)
     mine = f"{job.cluster} {job.job_id} {job.restart}"
     try:
         staged = Path(tempfile.mkdtemp(prefix=".", dir=claims))
@@ -71,16 +74,46 @@ def claim(run_dir: Path, token: str, job: JobIdentity, mode: int) -> None:
     try:
         os.rename(staged, claims / name)
     except OSError:
-        cluster, job_id, restart = [*_read(owner).split(), "", "", ""][:3]
+        cluster, job_id, restart = found = _owner(owner)
         if (cluster, job_id) != (job.cluster, job.job_id) or job.restart < int(restart or 0):
             shutil.rmtree(staged)
-            raise WorkerError(
-                f"job {job_id} (restart {restart}) already runs {run_dir.name}:"
-                f" this copy, job {job.job_id} (restart {job.restart}), exits.",
-                status=ALREADY_RUNS,
-            ) from None
+            raise _already_runs(run_dir, found, job) from None
         os.replace(staged / "owner", owner)
         staged.rmdir()
+
+
+def _already_runs(run_dir: Path, owner: list[str], job: JobIdentity) -> WorkerError:
+    return WorkerError(
+        f"job {owner[1]} (restart {owner[2]}) already runs {run_dir.name}:"
+        f" this copy, job {job.job_id} (restart {job.restart}), exits.",
+        status=ALREADY_RUNS,
+    )
+
+
+def _owner(file: Path) -> list[str]:
+    """Return cluster, job id and restart of a claim; empty texts if it cannot be read."""
+    return [*_read(file).split(), "", "", ""][:3]
+
+
+def _later_owner(run_dir: Path, token: str) -> list[str]:
+    """Return the owner of a later submission's claim, empty if there is none: Slurm may restart a run's old job."""
+    mine = _submitted_at(run_dir, token)
+    try:
+        names = sorted(os.listdir(run_dir / "claims"))
+    except OSError:
+        return []
+    for name in names:
+        other = name.partition("_")[0]
+        if not name.startswith(".") and other != token and _submitted_at(run_dir, other) > mine > 0:
+            return _owner(run_dir / "claims" / name / "owner")
+    return []
+
+
+def _submitted_at(run_dir: Path, token: str) -> int:
+    try:
+        return int(json.loads(_read(run_dir / "submissions" / f"{token}.json"))["at"])
+    except (ValueError, KeyError, TypeError):
+        return 0
 
 
 def epoch_file(run_dir: Path, job: JobIdentity) -> Path:

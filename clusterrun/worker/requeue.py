@@ -30,12 +30,13 @@ HURRY_S = 20.0  # SIGKILL follows SIGTERM after KillWait, 30 s by default
 PATIENCE_S = 600.0  # for a controller that is being restarted, while the job still has its nodes
 WARNED_EARLY_S = 90.0  # Slurm sends the signal of --signal up to a minute early
 WARNING_S = 60  # before the limit, if --signal names no time
+SHORT_STARTS, SHORT_S = 3, 30.0  # as many such starts in a row end a chain: something ends them at once
 UNREACHABLE = ("Unable to contact", "timed out", "Connection", "send/receive failure", "Zero Bytes")
 # It starts a requeued job at once: Slurm would wait for the job's old credential to expire, two minutes by default.
 START = (
     "for n in 1 2 3 4 5 6 7 8 9 10; do state=$(squeue -h -j {job} -o '%T %r');"
-    " [ \"$state\" = 'PENDING BeginTime' ] && scontrol update JobId={job} StartTime=now && exit;"
-    ' [ "${{state%% *}}" = RUNNING ] && exit; sleep 5; done'
+    " case $state in 'PENDING BeginTime') scontrol update JobId={job} StartTime=now && exit;;"
+    " RUNNING*|TIMEOUT*|'') exit;; esac; sleep 5; done"
 )
 
 
@@ -61,6 +62,11 @@ class Requeue:
         self._at_term: threading.Thread | None = None
         self._limited_by_total = False
 
+    @property
+    def used_seconds(self) -> float:
+        """How much of --total-time this job has used, all its starts together."""
+        return sum(durations(self.job.run_dir, self.job.token))
+
     def on_term(self) -> None:
         """SIGTERM came, perhaps from the time limit: requeue the job while the ranks save, for SIGKILL follows."""
         options = self.job.options
@@ -75,7 +81,7 @@ class Requeue:
         """
         if not self.job.options.total_time:
             return limit
-        end = int(time.time() + self.job.options.total_time - used_seconds(self.job.run_dir))
+        end = int(time.time() + self.job.options.total_time - self.used_seconds)
         self._limited_by_total = not limit or end < int(limit)
         return str(end) if self._limited_by_total else limit
 
@@ -95,7 +101,7 @@ class Requeue:
         ended_early = status == SAVED or (bool(signals) and (status == 0 or status > 128))
         if not ended_early:
             return status
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a requeue sends it to the job that asked for it
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a requeue sends it to this job too
         facts = self._show(PATIENCE_S)
         why = "" if facts.get("JobState") not in ("RUNNING", "") else self._why_early(facts, signals)
         if why and self.leave(why, start_soon=not _is_preempted(facts)):
@@ -132,7 +138,8 @@ class Requeue:
                 known = facts.get("ExcNodeList", "(null)")
                 nodes = exclude if known in ("(null)", "") else f"{known},{exclude}"
                 _run(["scontrol", "update", f"JobId={self.job.identity.job_id}", f"ExcNodeList={nodes}"])
-            self._say(f"{why}: {how}{f', without {exclude}' if exclude else ''}{f'; {helper}' if helper else ''}")
+            without = f", without {exclude}" if exclude and not next_job else ""
+            self._say(f"{why}: {how}{without}{f'; {helper}' if helper and not next_job else ''}")
             document = {"version": end_records.VERSION, "why": why, "successor": next_job, "exclude": exclude,
                         "evidence": evidence, "cluster": self.job.identity.cluster, "time": time.time()}  # fmt: skip
             with contextlib.suppress(OSError):
@@ -162,9 +169,12 @@ class Requeue:
         return "the time limit is near"
 
     def _has_time(self) -> bool:
-        left = self.job.options.total_time - used_seconds(self.job.run_dir)
-        if self._limited_by_total or left <= 0:
+        lasted = durations(self.job.run_dir, self.job.token)
+        if self._limited_by_total or sum(lasted) >= self.job.options.total_time:
             self._say("the time of --total-time is used up")
+            return False
+        if len(lasted) >= SHORT_STARTS and max(lasted[-SHORT_STARTS:]) < SHORT_S:
+            self._say(f"the last {SHORT_STARTS} starts lasted less than {SHORT_S:.0f} s each, so it is not requeued")
             return False
         return True
 
@@ -200,7 +210,7 @@ class Requeue:
         return "Slurm starts it in some minutes"
 
     def _show(self, patience: float) -> dict[str, str]:
-        """Return the job's fields, asking again while the controller is silent; none after `patience` seconds."""
+        """Return the job's fields, with more queries while the controller is silent; none after `patience` seconds."""
         until = time.monotonic() + patience
         while True:
             facts = batch_host.show_job(self.job.identity.job_id, ANSWER_S)
@@ -222,12 +232,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-helper-job", dest="helper_job", action="store_false")
 
 
-def used_seconds(run_dir: Path) -> float:
-    """Return how long the starts of a run's jobs took together, by the times of the files that they wrote."""
+def durations(run_dir: Path, token: str) -> list[float]:
+    """Return how many seconds each start of a job took, oldest first, by the times of the files that it wrote."""
     begun: dict[str, float] = {}
     ended: dict[str, float] = {}
     with contextlib.suppress(OSError):
-        for folder in (run_dir / "attempts").iterdir():
+        for folder in (run_dir / "attempts").glob(f"{token}*"):
             start = folder.name.rpartition(".")[0]  # TOKEN.RESTART of TOKEN.RESTART.LAUNCH
             for file in folder.iterdir():
                 with contextlib.suppress(OSError):
@@ -235,11 +245,11 @@ def used_seconds(run_dir: Path) -> float:
                     ended[start] = max(at, ended.get(start, at))
                     if file.name == "log-start":
                         begun[start] = at
-    return sum(ended[start] - at for start, at in begun.items())
+    return [ended[start] - begun[start] for start in sorted(begun, key=lambda start: begun[start])]
 
 
 def received_signals(attempt_dir: Path) -> set[str]:
-    """Return the names of the signals that ranks of a launch say they got (SIGTERM, SIGUSR1, SIGUSR2)."""
+    """Return the names of the signals that ranks of a launch recorded (SIGTERM, SIGUSR1, SIGUSR2)."""
     found: set[str] = set()
     for path in attempt_dir.glob("rank-*.end"):
         with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):

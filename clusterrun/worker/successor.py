@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 SUBMIT_S = 30.0
 JOB_ID = re.compile(r"^([1-9][0-9]{0,17})(?:;([A-Za-z0-9_.-]{1,64}))?$", re.MULTILINE)
+TOTAL_TIME = re.compile(r"^(CR_OPTIONS=\(.*--total-time )\d+", re.MULTILINE)
 DEPENDENCY = re.compile(r"^#SBATCH --dependency=.*\n", re.MULTILINE)
 
 
@@ -38,6 +39,8 @@ def submit(job: Job) -> tuple[str, str]:
         script = job.run_dir / f"script-{token[:8]}.sh"
         text = (job.run_dir / Path(str(old.get("script", "script.sh"))).name).read_text()
         text = DEPENDENCY.sub("", text).replace(job.token, token).replace(f".{job.token[:8]}", f".{token[:8]}")
+        left = max(1, int(job.options.total_time - job.requeue.used_seconds))
+        text = TOTAL_TIME.sub(rf"\g<1>{left}", text)
         new = {**old, "token": token, "script": script.name, "state": "submitting", "job_id": "", "log_start": [0, 0],
                "at": max(int(time.time()), int(old["at"]) + 1), "submitter": [os.uname().nodename, os.getpid(), 0],
                "cancel_asked": 0, "final": None}  # fmt: skip

@@ -45,7 +45,7 @@ class Job:
         self.attempt_dir = Path()
         self.launch = self.of_other_jobs = 0  # launches
         self.workers = self.unmarked = 0
-        self.due = ""  # why Slurm ends this start, if this program asked for it
+        self.due = ""  # why Slurm ends this start, if this program requested it
         self.requeue = requeue.Requeue(self)
         self.notifier = Notifier()
 

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from lab.cluster import Lab
-from tests.installed_command import Job, Site, until
+from tests.installed_command import Job, Site
+from tests.lm_runs import LIMIT, SHAPE, lm, undisturbed_weights, wait_saved, weights
 
 SCHEDULERS = {"local": None, "slurm": "lab"}
-SHAPE = ("--nodes", "2", "--gpus-per-node", "0", "--tasks-per-node", "1")
-SETTINGS = ("steps=80", "eval_every=0", "save_every=5", "log_every=5", "vocab=300", "seq_len=16", "global_batch_size=4")
-QUICK = [word for setting in SETTINGS for word in ("--set", setting)]
-LIMIT = 240  # seconds; each start imports torch
+STEPS = 80
 
 
 @pytest.fixture(scope="module", params=SCHEDULERS)
@@ -24,19 +21,9 @@ def site(request: pytest.FixtureRequest, new_site: Callable[[Lab | None], Site])
     return new_site(request.getfixturevalue(lab) if lab else None)
 
 
-def weights(job: Job) -> str:
-    return hashlib.sha256((job.run_dir / "model" / "model.safetensors").read_bytes()).hexdigest()
-
-
 @pytest.fixture(scope="module")
 def undisturbed(site: Site) -> str:
-    job = site.submit(*SHAPE, *QUICK, "lm")
-    site.wait_state(job, "COMPLETED", timeout=LIMIT)
-    return weights(job)
-
-
-def saved(job: Job) -> int:
-    return max((int(path.name[5:]) for path in (job.run_dir / "checkpoints").glob("step-*[0-9]")), default=0)
+    return undisturbed_weights(site, STEPS)
 
 
 def resumed(site: Site, job: Job) -> Job:
@@ -61,8 +48,8 @@ def cancel(site: Site, job: Job) -> None:
 def test_an_interrupted_run_continues_to_the_same_weights(
     site: Site, undisturbed: str, interrupt: Callable[[Site, Job], None], state: str
 ) -> None:
-    job = site.submit(*SHAPE, *QUICK, "lm")
-    until(lambda: saved(job) >= 10, LIMIT, job.err.read_text)
+    job = lm(site, STEPS)
+    wait_saved(job, 10)
     interrupt(site, job)
     site.wait_state(job, state, timeout=LIMIT)
     again = resumed(site, job)

@@ -98,3 +98,16 @@ def test_the_identity_is_slurms_then_the_local_schedulers() -> None:
     assert JobIdentity.resolve(slurm) == JobIdentity("lab", "8", "_3", 2)
     assert JobIdentity.resolve({"CLUSTERRUN_LOCAL_JOB_ID": "L4"}) == JobIdentity("local", "L4", "", 0)
     assert JobIdentity.resolve({}) == JobIdentity("local", "none", "", 0)
+
+
+def test_an_old_job_that_starts_again_leaves_the_run_to_its_newer_job(run: Path) -> None:
+    newer = "abcdefgh22345672"
+    (run / "submissions").mkdir()
+    for token, at in ((TOKEN, 1_795_000_000), (newer, 1_795_000_500)):
+        (run / "submissions" / f"{token}.json").write_text(f'{{"at": {at}}}')
+    claim(run, TOKEN, job(7), 0o700)
+    claim(run, newer, job(9), 0o700)
+    with pytest.raises(WorkerError, match=r"job 9 \(restart 0\) already runs run: this copy, job 7 \(restart 1\)"):
+        claim(run, TOKEN, job(7, restart=1), 0o700)
+    claim(run, newer, job(9, restart=1), 0o700)
+    assert owner(run) == "lab 7 0\n"

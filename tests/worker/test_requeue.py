@@ -148,7 +148,16 @@ def test_the_total_time_ends_the_chain(make_job: Callable[..., supervisor.Job], 
     job = make_job(*CHAIN, stopped=STOPPED, log_start={})
     begun = job.attempt_dir / "log-start"
     os.utime(begun, (time.time() - 3700,) * 2)
-    assert 3690 < requeue.used_seconds(job.run_dir) < 3800
+    assert 3690 < job.requeue.used_seconds < 3800
+    assert job.requeue.after(85, came=False) == 85 and slurm.calls == []
+
+
+def test_starts_that_end_at_once_end_the_chain(make_job: Callable[..., supervisor.Job], slurm: Slurm) -> None:
+    job = make_job(*CHAIN, stopped=STOPPED, log_start={})
+    for restart in (1, 2):
+        later = job.run_dir / "attempts" / f"{TOKEN}.{restart}.0"
+        later.mkdir()
+        (later / "log-start").touch()
     assert job.requeue.after(85, came=False) == 85 and slurm.calls == []
 
 
@@ -195,6 +204,7 @@ def record(job: supervisor.Job) -> None:
     (job.run_dir / "spec.json").write_text(json.dumps({"workdir": "/", "sbatch_args": ["--switches=1"]}))
     (job.run_dir / "script.sh").write_text(
         f'#SBATCH --job-name="lm.{TOKEN[:8]}"\n#SBATCH --dependency="afterok:1"\nexport CLUSTERRUN_TOKEN={TOKEN}\n'
+        "CR_OPTIONS=(--total-time 3600 --shared)\n"
     )
 
 
@@ -203,6 +213,9 @@ def test_where_requeueing_is_refused_a_successor_continues_the_run(
 ) -> None:
     job = make_job(*CHAIN, stopped=STOPPED)
     record(job)
+    begun = job.attempt_dir / "log-start"
+    begun.touch()
+    os.utime(begun, ((job.attempt_dir / "stopped").stat().st_mtime - 1000,) * 2)
     slurm.refuse(*["Requested operation is presently disabled"] * 2)
     assert job.requeue.after(85, came=False) == 85 and not job.due
     (file,) = [f for f in (job.run_dir / "submissions").iterdir() if f.stem != TOKEN]
@@ -210,7 +223,10 @@ def test_where_requeueing_is_refused_a_successor_continues_the_run(
     assert (new["state"], new["job_id"], new["token"], new["cluster"]) == ("accepted", "77", file.stem, "lab")
     script = job.run_dir / new["script"]
     assert slurm.calls[-1] == f"sbatch --parsable --switches=1 -- {script}"
-    assert script.read_text() == f'#SBATCH --job-name="lm.{file.stem[:8]}"\nexport CLUSTERRUN_TOKEN={file.stem}\n'
+    assert script.read_text() == (
+        f'#SBATCH --job-name="lm.{file.stem[:8]}"\nexport CLUSTERRUN_TOKEN={file.stem}\n'
+        "CR_OPTIONS=(--total-time 2600 --shared)\n"
+    )
 
 
 def test_a_refused_successor_leaves_no_submission(

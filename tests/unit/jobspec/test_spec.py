@@ -330,6 +330,13 @@ def test_a_total_time_lets_the_job_be_restarted_unless_that_is_forbidden() -> No
     assert "--total-time" not in supervise_argv(spec(SCRIPT, total_time="5d"), local=True)
 
 
+def test_a_signal_that_would_end_each_start_at_once_is_refused() -> None:
+    assert spec(SCRIPT, time="7", signal="TERM@300").time_limit == 420
+    for signal in ("TERM@300", "TERM@240"):
+        with pytest.raises(RequestError, match="would come at the start of a job of 5 minutes"):
+            spec(SCRIPT, time="5", signal=signal)
+
+
 @pytest.mark.parametrize(("name", "value"), [("total-time", "soon"), ("total-time", "0"), ("signal", "B:TERM@1"),
                                              ("signal", "KILL@5"), ("signal", "TERM@x")])  # fmt: skip
 def test_a_total_time_and_a_signal_have_a_form(name: str, value: str) -> None:

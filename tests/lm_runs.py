@@ -1,0 +1,40 @@
+"""Small runs of the task lm for tests that interrupt them: how far one is, and the bytes of its model."""
+
+from __future__ import annotations
+
+import hashlib
+
+from tests.installed_command import Job, Site, until
+
+SHAPE = ("--nodes", "2", "--gpus-per-node", "0", "--tasks-per-node", "1")
+SETTINGS = ("eval_every=0", "save_every=5", "log_every=5", "vocab=300", "seq_len=16", "global_batch_size=4")
+LIMIT = 240.0  # seconds; each start imports torch
+
+
+def lm(site: Site, steps: int, *options: str, save_every: int = 5) -> Job:
+    """Submit a run of two ranks on two nodes."""
+    settings = (f"steps={steps}", *SETTINGS, f"save_every={save_every}")
+    words = [word for setting in settings for word in ("--set", setting)]
+    return site.submit(*SHAPE, *options, *words, "lm")
+
+
+def weights(job: Job) -> str:
+    """The sha256 of the finished model's weights."""
+    return hashlib.sha256((job.run_dir / "model" / "model.safetensors").read_bytes()).hexdigest()
+
+
+def undisturbed_weights(site: Site, steps: int) -> str:
+    """The weights of a run that nothing interrupts."""
+    job = lm(site, steps)
+    site.wait_state(job, "COMPLETED", timeout=LIMIT)
+    return weights(job)
+
+
+def saved(job: Job) -> int:
+    """The step of the newest checkpoint, 0 without one."""
+    return max((int(path.name[5:]) for path in (job.run_dir / "checkpoints").glob("step-*[0-9]")), default=0)
+
+
+def wait_saved(job: Job, step: int, timeout: float = LIMIT) -> None:
+    """Wait until a checkpoint of this step or a later one is there."""
+    until(lambda: saved(job) >= step, timeout, lambda: job.err.read_text() if job.err.exists() else str(job))

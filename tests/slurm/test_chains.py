@@ -1,0 +1,170 @@
+"""A run continues after its time limit and after preemption: links of one run, the same weights as without them.
+
+`make faults` repeats them, with real time limits; here an administrator moves the end of the job.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from lab.cluster import Lab
+from tests.installed_command import Job, Site, until
+from tests.lm_runs import LIMIT, SHAPE, lm, undisturbed_weights, wait_saved, weights
+
+STEPS = 150
+TIMES = 5  # of a preemption, by partition
+RUNS = 3  # with real time limits, at once
+LAUNCHED = Path(__file__).parents[1] / "data" / "launched"
+PARTITIONS = {"low": "REQUEUE", "lowc": "CANCEL"}
+
+
+@pytest.fixture(scope="module")
+def site(lab: Lab, new_site: Callable[[Lab | None], Site]) -> Iterator[Site]:
+    """A user of a lab that also has a partition whose jobs preemption cancels."""
+    made = lab.run(["scontrol", "create", "PartitionName=lowc", "Nodes=ALL", "PriorityTier=1", "PreemptMode=CANCEL",
+                    "GraceTime=5", "MaxTime=INFINITE", "DefaultTime=60", "State=UP"])  # fmt: skip
+    assert made.returncode == 0, made.stderr
+    yield new_site(lab)
+    lab.run(["scancel", "--partition=lowc"])
+    until(lambda: not lab.run(["squeue", "-h", "-p", "lowc"]).stdout, 60, lambda: "jobs of lowc")
+    lab.run(["scontrol", "delete", "PartitionName=lowc"])
+
+
+@pytest.fixture(scope="module")
+def undisturbed(site: Site) -> str:
+    return undisturbed_weights(site, STEPS)
+
+
+def links(job: Job) -> list[Path]:
+    return [folder for folder in job.attempts() if (folder / "log-start").exists()]
+
+
+def resumed_at(job: Job) -> list[int]:
+    """The steps that the starts after the first one continued from."""
+    return [int(line.rpartition("(step ")[2].rstrip(")\n")) for line in job.out.read_text().splitlines()
+            if "resumed from" in line]  # fmt: skip
+
+
+def stopped_at(folder: Path) -> int:
+    return int(json.loads((folder / "stopped").read_text())["step"])
+
+
+def time_is_up(site: Site, job: Job) -> None:
+    assert site.lab is not None
+    done = site.lab.run(["scontrol", "update", f"JobId={job.id}", "EndTime=now"])
+    assert done.returncode == 0, done.stderr
+
+
+def done(site: Site, job: Job, timeout: float = LIMIT) -> None:
+    state = site.wait_state(job, "COMPLETED", "FAILED", "TIMEOUT", "CANCELLED", "PREEMPTED", timeout=timeout)
+    assert state["state"] == "COMPLETED", job.err.read_text()[-3000:]
+
+
+# -- the time limit ----------------------------------------------------------------------------------------------------
+
+
+def test_a_run_continues_after_its_time_limit(site: Site) -> None:
+    job = site.rank("sleeps_the_first_time.sh", "--total-time", "1h", "--time", "60")
+    site.wait_joined(job)
+    time_is_up(site, job)
+    done(site, job)
+    first, _ = links(job)
+    assert "the time limit: back into the queue; job " in job.err.read_text()
+    assert json.loads((first / "requeue.json").read_text())["why"] == "the time limit"
+
+
+@pytest.mark.alone
+def test_a_cancelled_run_stays_cancelled(site: Site) -> None:
+    job = lm(site, 5000, "--total-time", "1h")
+    wait_saved(job, 5)
+    site.cli("cancel", job.id)
+    site.wait_state(job, "CANCELLED")
+    assert len(links(job)) == 1 and "back into the queue" not in job.err.read_text()
+
+
+@pytest.mark.faults
+@pytest.mark.timeout(3600)
+def test_trainings_of_several_time_limits_end_done(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    steps = 2000
+    expected = undisturbed_weights(site, steps)
+    jobs = [lm(site, steps, "--time", "1", "--total-time", "2h", save_every=100) for _ in range(RUNS)]
+    for job in jobs:
+        done(site, job, timeout=1500)
+        assert len(links(job)) >= 3 and weights(job) == expected
+        steps_of = list(map(stopped_at, links(job)[:-1]))
+        assert all(before < after for before, after in pairwise(steps_of)) and resumed_at(job) == steps_of
+        with capsys.disabled():
+            print(f"\n{len(links(job))} links, stopped at steps {steps_of}, the same sha256")
+
+
+#: Scripts that resume from their own checkpoints, the signal that they know, and what is to be installed.
+CHAINED = {
+    "chained_torch.py": ("TERM@10", ()),
+    "chained_trainer.py": ("TERM@30", ("--nodes", "1")),
+    "chained_lightning.py": ("TERM@30", ("--nodes", "1")),
+}
+
+
+@pytest.mark.faults
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("script", CHAINED)
+def test_scripts_continue_after_their_time_limit(site: Site, script: str, capsys: pytest.CaptureFixture[str]) -> None:
+    if script == "chained_lightning.py":
+        pytest.importorskip("lightning", reason="lightning is not a dependency")
+    signal, shape = CHAINED[script]
+    jobs = []
+    for number in range(RUNS):
+        where = site.project / f"{script}-{number}"
+        where.mkdir()
+        jobs.append(site.submit(*SHAPE, *shape, "--time", "2", "--total-time", "2h", "--signal", signal, "--",
+                                str(LAUNCHED / script), str(where), "180"))  # fmt: skip
+    for job in jobs:
+        done(site, job, timeout=1800)
+        assert len(links(job)) >= 3, job.err.read_text()
+        with capsys.disabled():
+            print(f"\n{script}: {len(links(job))} links")
+
+
+# -- preemption --------------------------------------------------------------------------------------------------------
+
+
+def preempt(site: Site, job: Job) -> str:
+    """Submit a job that takes all nodes for a moment; return its id once it runs."""
+    lab = site.lab
+    assert lab is not None
+    other = lab.run(["sbatch", "--parsable", "--partition=gpu", "--nodes=4", "--exclusive", "--output=/dev/null",
+                     "--wrap", "sleep 2"]).stdout.strip()  # fmt: skip
+    lab.wait_job(other, "RUNNING", "COMPLETED", timeout=60)
+    return other
+
+
+def check_preemption(site: Site, partition: str, undisturbed: str) -> None:
+    job = lm(site, STEPS, "--partition", partition)
+    wait_saved(job, 10)
+    preempt(site, job)
+    done(site, job)
+    assert len(links(job)) == 2 and weights(job) == undisturbed
+    assert resumed_at(job) == [stopped_at(links(job)[0])], "no step was lost: the ranks saved within the grace time"
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize("partition", PARTITIONS)
+def test_a_preempted_run_continues_when_resources_return(site: Site, partition: str, undisturbed: str) -> None:
+    check_preemption(site, partition, undisturbed)
+
+
+@pytest.mark.faults
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("partition", PARTITIONS)
+def test_preemption_again_and_again(
+    site: Site, partition: str, undisturbed: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for _ in range(TIMES):
+        check_preemption(site, partition, undisturbed)
+    with capsys.disabled():
+        print(f"\n{PARTITIONS[partition]}: {TIMES} of {TIMES} continued from the step at which they stopped")

@@ -1,0 +1,97 @@
+"""The supervisor killed, or the controller away for a while: the run is not lost, and its records are true."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from lab.cluster import Lab
+from tests.installed_command import Job, Site, until
+from tests.lm_runs import LIMIT, lm, undisturbed_weights, wait_saved, weights
+
+STEPS = 150
+TIMES = 5
+
+
+@pytest.fixture(scope="module")
+def site(lab: Lab, new_site: Callable[[Lab | None], Site]) -> Site:
+    return new_site(lab)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(site: Site) -> str:
+    return undisturbed_weights(site, STEPS)
+
+
+def supervisors(job: Job) -> list[int]:
+    """The process that supervises a job, by the run's folder in its environment and the verb in its command."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (folder / "cmdline").read_bytes().split(b"\0")
+            environ = (folder / "environ").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if b"supervise" in words and f"CLUSTERRUN_RUN_DIR={job.run_dir}".encode() in environ:
+            found.append(int(folder.name))
+    return found
+
+
+def check_killed(site: Site, undisturbed: str) -> None:
+    job = lm(site, STEPS)
+    wait_saved(job, 10)
+    (pid,) = supervisors(job)
+    os.kill(pid, signal.SIGKILL)
+    state = site.wait_state(job, "FAILED", timeout=LIMIT)
+    assert state["outcome"] == "failed" and state["exit_status"] not in (0, 85)
+    (why,) = site.json("why", job.id)
+    assert f"clusterrun resume {job.id}" in (why["ended"]["command"], *why["ended"]["advice"].split("`")), why
+    again = site.json("resume", job.id)
+    site.wait_state(again["job_id"], "COMPLETED", timeout=LIMIT)
+    assert weights(job) == undisturbed
+
+
+def check_controller_away(site: Site, undisturbed: str, seconds: float) -> None:
+    assert site.lab is not None
+    job, controller = lm(site, STEPS), site.lab.daemon("slurmctld")
+    wait_saved(job, 10)
+    until_back = time.monotonic() + seconds
+    controller.terminate()
+    try:
+        until(lambda: time.monotonic() >= until_back, seconds + 5, pause=0.5)  # the fault's own length
+    finally:
+        controller.start()
+    state = site.wait_state(job, "COMPLETED", "FAILED", timeout=LIMIT)
+    assert (state["state"], state["outcome"], state["restarts"]) == ("COMPLETED", "done", 0), job.err.read_text()
+    assert weights(job) == undisturbed
+
+
+def test_a_run_whose_supervisor_is_killed_is_resumed(site: Site, undisturbed: str) -> None:
+    check_killed(site, undisturbed)
+
+
+def test_a_controller_that_is_away_costs_nothing(site: Site, undisturbed: str) -> None:
+    check_controller_away(site, undisturbed, 5)
+
+
+@pytest.mark.faults
+@pytest.mark.timeout(3600)
+def test_supervisors_killed(site: Site, undisturbed: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for _ in range(TIMES):
+        check_killed(site, undisturbed)
+    with capsys.disabled():
+        print(f"\nsupervisor killed: {TIMES} of {TIMES} resumed to the same weights")
+
+
+@pytest.mark.faults
+@pytest.mark.timeout(3600)
+def test_a_controller_away_for_a_minute(site: Site, undisturbed: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for _ in range(TIMES):
+        check_controller_away(site, undisturbed, 60)
+    with capsys.disabled():
+        print(f"\nslurmctld away for 60 s: {TIMES} of {TIMES} done, with the same weights")
