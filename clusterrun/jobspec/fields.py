@@ -41,6 +41,7 @@ FIELDS: tuple[Field, ...] = (
     Field("tasks-per-node", "int", "N", "Ranks per node; default: one per GPU.", least=1),
     Field("launcher", "text", "NAME", "Starts the ranks: srun (default), torchrun, accelerate, deepspeed or none."),
     Field("max-restarts", "int", "N", "Starts of all ranks after a failure, within the job; default 0."),
+    Field("spare-nodes", "int", "N", "Nodes allocated besides --nodes, to replace lost ones; needs --max-restarts."),
     Field("resume-args", "text", "WORDS", "Arguments added to a script from its second start on (--resume auto)."),
     Field("hang-timeout", "int", "SECONDS", "End a launch without progress for so long; 0: no watchdog."),
     Field("accelerate-config", "text", "FILE", "YAML for --launcher accelerate."),

@@ -31,10 +31,10 @@ from clusterrun.system import shell
 _NO_EFFECT = {"CUDA_LAUNCH_BLOCKING": "it is the default", "NCCL_TREE_THRESHOLD": "NCCL ignores it since 2.5"}
 #: Options that the local scheduler ignores.
 _SLURM_ONLY = ("mem", "partition", "account", "qos", "constraint", "gres", "reservation", "exclude", "nodelist",
-               "mail-type", "sbatch-arg", "requeue")  # fmt: skip
+               "mail-type", "sbatch-arg", "requeue", "spare-nodes")  # fmt: skip
 #: Options that a check does not take from a profile.
-NOT_FOR_CHECKS = ("launcher", "max-restarts", "resume-args", "hang-timeout", "accelerate-config", "requeue",
-                  "require-group", "independent", "job-name", "dependency", "master-port", "check")  # fmt: skip
+NOT_FOR_CHECKS = ("launcher", "max-restarts", "spare-nodes", "resume-args", "hang-timeout", "accelerate-config",
+                  "requeue", "require-group", "independent", "job-name", "dependency", "master-port", "check")  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from . import batch_host, claim, end_records, restart, step
+from . import batch_host, claim, end_records, restart, spares, step
 from .claim import JobIdentity, listed
 from .errors import WorkerError
 from .restart import LaunchEnd
@@ -81,6 +81,7 @@ class Job:
         self.attempt_dir = Path()
         self.launch = 0
         self.workers = self.unmarked = 0
+        self.lost_nodes: set[str] = set()
 
     @property
     def name(self) -> str:
@@ -196,6 +197,10 @@ def run(job: Job, work: Sequence[str], termination: Termination) -> int:
         if reason:
             say(f"launch {job.launch} failed, and the ranks are not started again: {reason}; {launches[-1].cause}")
             return status
+        lost = spares.find_lost_nodes(job)
+        if lost:
+            say(f"{' '.join(sorted(lost))} does not answer: the next launch leaves it out")
+        job.lost_nodes |= lost
         say(f"launch {job.launch} failed: {launches[-1].cause}; the ranks are started again")
         job.record_launch(status, launches[-1].cause)
         job.open_attempt(job.launch + 1)
@@ -296,6 +301,7 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("--master-port", type=int)
     parser.add_argument("--check-gpus", help="measure nodes and links first; the GPUs that each node must have")
     parser.add_argument("--max-restarts", type=int, default=0)
+    parser.add_argument("--spare-nodes", type=int, default=0, help="nodes of the allocation that no rank uses")
     parser.add_argument("--hang-timeout", type=float, help="seconds without progress; 0: no watchdog")
     parser.add_argument("--resume-args", default="", help="appended to the work from the second start on")
     parser.add_argument("--time-limit", type=int, default=0, help="seconds, of a local job")

@@ -1,0 +1,44 @@
+"""Nodes that replace lost ones: the job has `--spare-nodes` more than its ranks use. Standard library only."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from . import batch_host, hung_step
+from .errors import WorkerError
+from .watchdog import read_hang, read_marks
+
+if TYPE_CHECKING:
+    from .supervisor import Job
+
+MOST_PROBED = 8  # nodes
+
+
+def choose_nodes(job: Job, allocated: list[str]) -> list[str]:
+    """Return the nodes of the next launch, in the order of the allocation; raises WorkerError if too few are left."""
+    usable = [node for node in allocated if node not in job.lost_nodes]
+    if len(usable) < job.options.nodes:
+        lost = " ".join(sorted(job.lost_nodes))
+        raise WorkerError(f"{lost}: lost, and no spare node is left: {len(usable)} of {job.options.nodes} nodes")
+    return usable[: job.options.nodes]
+
+
+def exclusion(job: Job, nodes: list[str]) -> list[str]:
+    """Return srun's option that keeps the ranks on `nodes`; empty if the job has no other nodes."""
+    if not job.options.spare_nodes:
+        return []
+    others = [node for node in batch_host.node_names() if node not in nodes]
+    return [f"--exclude={','.join(others)}"] if others else []
+
+
+def find_lost_nodes(job: Job) -> set[str]:
+    """Return the nodes of the ranks that left no end record, if they do not answer; none if the job has no spare."""
+    if job.options.local or not job.options.spare_nodes:
+        return set()
+    hang = read_hang(job.attempt_dir)
+    if hang:
+        return {*hang.get("lost_nodes", [])}
+    marks = read_marks(job.attempt_dir, job.workers)
+    lost = {mark.node: mark for rank, mark in marks.items() if not (job.attempt_dir / f"rank-{rank}.end").exists()}
+    states = hung_step.probe(job, [*lost.values()][:MOST_PROBED])
+    return {mark.node for mark in lost.values() if states.get(mark.pid) == hung_step.NO_ANSWER}
