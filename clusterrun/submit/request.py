@@ -34,7 +34,8 @@ _SLURM_ONLY = ("mem", "partition", "account", "qos", "constraint", "gres", "rese
                "mail-type", "sbatch-arg", "requeue", "spare-nodes")  # fmt: skip
 #: Options that a check does not take from a profile.
 NOT_FOR_CHECKS = ("launcher", "max-restarts", "spare-nodes", "resume-args", "hang-timeout", "accelerate-config",
-                  "requeue", "require-group", "independent", "job-name", "dependency", "master-port", "check")  # fmt: skip
+                  "requeue", "require-group", "independent", "job-name", "dependency", "master-port",
+                  "check")  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,12 +6,10 @@ from typing import TYPE_CHECKING
 
 from . import batch_host, hung_step
 from .errors import WorkerError
-from .watchdog import read_hang, read_marks
+from .watchdog import read_hang
 
 if TYPE_CHECKING:
     from .supervisor import Job
-
-MOST_PROBED = 8  # nodes
 
 
 def choose_nodes(job: Job, allocated: list[str]) -> list[str]:
@@ -32,13 +30,12 @@ def exclusion(job: Job, nodes: list[str]) -> list[str]:
 
 
 def find_lost_nodes(job: Job) -> set[str]:
-    """Return the nodes of the ranks that left no end record, if they do not answer; none if the job has no spare."""
+    """Return the nodes of ranks that left no end record, if they do not answer; none if the job has no spare."""
     if job.options.local or not job.options.spare_nodes:
         return set()
     hang = read_hang(job.attempt_dir)
     if hang:
         return {*hang.get("lost_nodes", [])}
-    marks = read_marks(job.attempt_dir, job.workers)
-    lost = {mark.node: mark for rank, mark in marks.items() if not (job.attempt_dir / f"rank-{rank}.end").exists()}
-    states = hung_step.probe(job, [*lost.values()][:MOST_PROBED])
-    return {mark.node for mark in lost.values() if states.get(mark.pid) == hung_step.NO_ANSWER}
+    per_node = job.options.workers_per_node
+    missing = (r for r in range(job.workers) if not (job.attempt_dir / f"rank-{r}.end").exists())
+    return hung_step.silent_nodes(job, [*dict.fromkeys(job.nodes[rank // per_node] for rank in missing)])

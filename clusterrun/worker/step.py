@@ -133,7 +133,7 @@ def command(job: Job, nodes: list[str], work: Sequence[str]) -> list[str]:
     # it, complete lines are sent at once.
     return [
         "srun", f"--nodes={len(nodes)}", f"--ntasks={len(nodes) * per_node}", f"--ntasks-per-node={per_node}",
-        # the ended step of a lost node may still hold its resources, and --overlap does not share memory (seen on 22.05)
+        # the step of a lost node may still hold its resources; --overlap does not share memory (seen on 22.05)
         *(["--overlap", "--mem=0"] if job.launch else []),
         *spares.exclusion(job, nodes),
         "--distribution=block", *(["--label"] if label else []), "--kill-on-bad-exit=1", "--wait=0", "--export=ALL",

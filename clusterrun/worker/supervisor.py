@@ -81,6 +81,7 @@ class Job:
         self.attempt_dir = Path()
         self.launch = 0
         self.workers = self.unmarked = 0
+        self.nodes: list[str] = []  # of the launch
         self.lost_nodes: set[str] = set()
 
     @property
@@ -216,6 +217,7 @@ def run_step(job: Job, work: Sequence[str], termination: Termination) -> int:
     environ = step.environment(job, nodes, address, batch_host.end_time(facts))
     holder, port = step.hold_port(job, address)
     environ["MASTER_PORT"] = port
+    job.nodes = nodes
     ranks = job.workers = len(nodes) * job.options.workers_per_node
     if job.earlier_starts:
         work = [*work, *shlex.split(job.options.resume_args)]

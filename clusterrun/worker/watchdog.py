@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -113,13 +114,25 @@ class Watchdog:
             return
         states = hung_step.probe(self._job, suspicion.ranks[:NAMED])
         is_sure = any(state in probe.NOT_RUNNING for state in states.values())
-        limit = suspicion.limit
-        if hung_step.NO_ANSWER in states.values() and not self._job.options.spare_nodes:
-            limit = max(limit, LOST_S)
-        if suspicion.is_silent and not is_sure and suspicion.seconds <= limit:
+        if not is_sure and not suspicion.is_silent and hung_step.NO_ANSWER not in states.values():
+            suspicion, states = self._blame_lost_nodes(suspicion, states)
+        is_lost = hung_step.NO_ANSWER in states.values()
+        limit = max(suspicion.limit, LOST_S) if is_lost and not self._job.options.spare_nodes else suspicion.limit
+        if not is_sure and (suspicion.is_silent or is_lost) and suspicion.seconds <= limit:
             self._next_look = time.monotonic() + AGAIN_S
             return
         self._conclude(suspicion, states)
+
+    def _blame_lost_nodes(self, suspicion: Suspicion, states: dict[int, str]) -> tuple[Suspicion, dict[int, str]]:
+        """Return the suspicion and the states with the ranks of nodes that do not answer, if there are any.
+
+        A node may have lost its network while it still writes into the folder.
+        """
+        nodes = hung_step.silent_nodes(self._job, self._job.nodes)
+        lost = tuple(mark for mark in self._marks.values() if mark.node in nodes)
+        if not lost:
+            return suspicion, states
+        return replace(suspicion, ranks=lost), dict.fromkeys((mark.pid for mark in lost), hung_step.NO_ANSWER)
 
     def _conclude(self, suspicion: Suspicion, states: dict[int, str]) -> None:
         """Collect the stacks, name the cause, and end the launch or print a warning."""

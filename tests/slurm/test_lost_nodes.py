@@ -9,11 +9,12 @@ import pytest
 
 from lab.cluster import Lab
 from lab.procs import kill_pids
-from tests.hangs import LATE, LM, saved, weights
+from tests.hangs import LATE, SETTINGS, saved, weights
 from tests.installed_command import Job, Site, until
 
 SHAPE = ("--nodes", "3", "--gpus-per-node", "0", "--tasks-per-node", "1")
 SPARED = ("--spare-nodes", "1", "--max-restarts", "3", "--hang-timeout", "10")
+LM = [word for setting in SETTINGS for word in ("--set", setting.replace("size=4", "size=6"))]
 TIMES = 10
 
 
