@@ -14,7 +14,16 @@ from clusterrun.jobspec.fields import FIELD, Field, Value
 
 TABLES: Mapping[str, Mapping[str, str]] = {
     "restart": {
-        one: one for one in ("max-restarts", "resume-args", "hang-timeout", "total-time", "helper-job", "requeue")
+        one: one
+        for one in (
+            "max-restarts",
+            "resume-args",
+            "hang-timeout",
+            "spare-nodes",
+            "total-time",
+            "helper-job",
+            "requeue",
+        )
     },
     "notify": {"target": "notify", "on": "notify-on"},
 }

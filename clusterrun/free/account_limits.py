@@ -60,5 +60,5 @@ def _requested(tres: str, spec: JobSpec, need: Need, gpus: int) -> tuple[int, st
     if need.gpus and tres in ("gres/gpu", f"gres/gpu:{need.kind}"):
         return gpus, "GPU"
     if tres == "cpu":
-        return spec.nodes * spec.tasks_per_node * (spec.cpus_per_task or 1), "CPU"
-    return (spec.nodes, "node") if tres == "node" else (0, "")
+        return spec.allocated_nodes * spec.tasks_per_node * (spec.cpus_per_task or 1), "CPU"
+    return (spec.allocated_nodes, "node") if tres == "node" else (0, "")

@@ -47,8 +47,8 @@ def shape_of(spec: JobSpec) -> tuple[Shape, Need]:
     gpus = spec.gpus_per_node if spec.gpus_per_node is not None else gres_gpus(gres)
     kinds = [kind for kind, _ in parse_gpus(gres)]
     if gpus:
-        return Shape(spec.nodes, gpus), Need(gpus=True, kind=kinds[0] if len(kinds) == 1 else "")
-    return Shape(spec.nodes, spec.tasks_per_node), Need(gpus=False, cpus=spec.cpus_per_task or 1)
+        return Shape(spec.allocated_nodes, gpus), Need(gpus=True, kind=kinds[0] if len(kinds) == 1 else "")
+    return Shape(spec.allocated_nodes, spec.tasks_per_node), Need(gpus=False, cpus=spec.cpus_per_task or 1)
 
 
 def shapes_alike(asked: Shape, most_each: int) -> list[Shape]:

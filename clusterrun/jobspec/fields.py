@@ -44,6 +44,7 @@ FIELDS: tuple[Field, ...] = (
     Field("tasks-per-node", "int", "N", "Ranks per node; default: one per GPU.", least=1),
     Field("launcher", "text", "NAME", "Starts the ranks: srun (default), torchrun, accelerate, deepspeed or none."),
     Field("max-restarts", "int", "N", "Starts of all ranks after a failure, within the job; default 0."),
+    Field("spare-nodes", "int", "N", "Nodes allocated besides --nodes, to replace lost ones; needs --max-restarts."),
     Field("resume-args", "text", "WORDS", "Arguments added to a script from its second start on (--resume auto)."),
     Field("total-time", "text", "TIME", "Continue at the time limit, until this time is used (5d, 36h, 2-12)."),
     Field("helper-job", "flag", "", "Let a small job start a requeued one at once, not after minutes; default on."),

@@ -174,6 +174,8 @@ def supervise_argv(spec: JobSpec, *, local: bool) -> Sequence[str]:
         words += ["--max-restarts", str(spec.max_restarts)]
     if spec.hang_timeout is not None:
         words += ["--hang-timeout", str(spec.hang_timeout)]
+    if spec.spare_nodes:
+        words += ["--spare-nodes", str(spec.spare_nodes)]
     if spec.resume_args:
         words += [f"--resume-args={spec.resume_args}"]  # the value may be one word that begins with a dash
     if not local:

@@ -105,6 +105,7 @@ class JobSpec:
     check: bool = False
     launcher: str = "srun"
     max_restarts: int = 0
+    spare_nodes: int = 0
     resume_args: str = ""
     total_time: int | None = None
     helper_job: bool = True
@@ -116,6 +117,11 @@ class JobSpec:
     def world_size(self) -> int:
         """The number of ranks."""
         return self.nodes * self.tasks_per_node
+
+    @property
+    def allocated_nodes(self) -> int:
+        """The number of nodes that the job asks for, spare ones included."""
+        return self.nodes + self.spare_nodes
 
     @property
     def launches_per_node(self) -> bool:
@@ -182,6 +188,7 @@ def build_spec(values: Mapping[str, Value], work: Work) -> JobSpec:
         check=get("check", False) or isinstance(work, Check),
         launcher=get("launcher", "srun"),
         max_restarts=get("max-restarts", 0),
+        spare_nodes=get("spare-nodes", 0),
         resume_args=_resume_args(work, get("resume-args", "")),
         total_time=parse_duration(total) if total is not None else None,
         helper_job=get("helper-job", True),
@@ -248,12 +255,20 @@ def _process_group(work: Work, require: bool, independent: bool) -> Literal["exp
 def _check_launcher(values: Mapping[str, Value], work: Work) -> None:
     """Raise RequestError for an option of another launcher, and for work that the launcher cannot run."""
     launcher = values["launcher"].value if "launcher" in values else "srun"
+    spare, restarts = (values[name].value if name in values else 0 for name in ("spare-nodes", "max-restarts"))
+    if spare and (not restarts or launcher == "torchrun"):
+        raise RequestError(
+            "--spare-nodes replaces a lost node when the job starts its ranks again",
+            hint="add --max-restarts 3" if launcher != "torchrun" else "torchrun starts them itself: use srun",
+        )
     if "accelerate-config" in values and launcher != "accelerate":
         source = values["accelerate-config"].source
         raise RequestError(
             f"--accelerate-config works only with --launcher accelerate, not {launcher} ({source})",
             hint="add --launcher accelerate, or remove --accelerate-config",
         )
+    if spare and "hang-timeout" in values and values["hang-timeout"].value == 0:
+        raise RequestError("--spare-nodes needs the watchdog", hint="remove --hang-timeout 0")
     if launcher == "none" and "require-group" in values:
         raise RequestError(
             "--require-group cannot see the ranks of --launcher none", hint="remove --require-group, or use torchrun"

@@ -31,13 +31,13 @@ from clusterrun.system import shell
 _NO_EFFECT = {"CUDA_LAUNCH_BLOCKING": "it is the default", "NCCL_TREE_THRESHOLD": "NCCL ignores it since 2.5"}
 #: Options that the local scheduler ignores.
 _SLURM_ONLY = ("mem", "partition", "account", "qos", "constraint", "gres", "reservation", "exclude", "nodelist",
-               "mail-type", "sbatch-arg", "requeue", "total-time", "helper-job", "signal")  # fmt: skip
+               "mail-type", "sbatch-arg", "requeue", "spare-nodes", "total-time", "helper-job", "signal")  # fmt: skip
 #: Options that stay out of the specification: the address of a webhook is a secret.
 NOTIFY = ("notify", "notify-on")
 #: Options that a check does not take from a profile.
-NOT_FOR_CHECKS = ("launcher", "max-restarts", "resume-args", "total-time", "helper-job", "signal", "hang-timeout",
-                  "accelerate-config", "requeue", "require-group", "independent", "job-name", "dependency",
-                  "master-port", "check", "notify", "notify-on")  # fmt: skip
+NOT_FOR_CHECKS = ("launcher", "max-restarts", "spare-nodes", "resume-args", "total-time", "helper-job", "signal",
+                  "hang-timeout", "accelerate-config", "requeue", "require-group", "independent", "job-name",
+                  "dependency", "master-port", "check", "notify", "notify-on")  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,8 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from .supervisor import Job
 
 PROBE_S = 8.0  # a node that was lost does not answer
+MOST_NODES = 64  # asked at once
 NO_ANSWER = "on a node that does not answer"
 GONE_S, CANCEL_AFTER_S, COMMAND_S = 10.0, 2.0, 5.0
 POLL_S = 0.1
@@ -33,18 +35,38 @@ def probe(job: Job, ranks: Sequence[RankMark]) -> dict[int, str]:
     by_node: dict[str, list[int]] = {}
     for mark in ranks:
         by_node.setdefault(mark.node, []).append(mark.pid)
+    found: dict[int, str] = {}
+    for node, out in _run_probes(by_node).items():
+        if out is None:
+            found |= dict.fromkeys(by_node[node], NO_ANSWER)
+        with suppress(ValueError):
+            found |= {int(pid): str(state) for pid, state in json.loads(out or "").items()}
+    return found
+
+
+def silent_nodes(job: Job, nodes: Sequence[str]) -> set[str]:
+    """Return those of at most MOST_NODES nodes on which Slurm starts no process within PROBE_S.
+
+    Empty if it starts none on the job's first node either: then Slurm is at fault.
+    """
+    if job.options.local:
+        return set()
+    answers = _run_probes({node: [] for node in (job.nodes[0], *nodes[:MOST_NODES])})
+    silent = {node for node, out in answers.items() if not out}
+    return set() if job.nodes[0] in silent else silent
+
+
+def _run_probes(by_node: Mapping[str, Sequence[int]]) -> dict[str, bytes | None]:
+    """Return the output of a probe on each node: None if it did not end in time, empty if Slurm refused to start it."""
     running = {node: _start_probe(node, pids) for node, pids in by_node.items()}
     until = time.monotonic() + PROBE_S
-    found: dict[int, str] = {}
+    found: dict[str, bytes | None] = {}
     for node, process in running.items():
         with process:
             try:
-                out = process.communicate(timeout=max(0.1, until - time.monotonic()))[0]
-                found |= {int(pid): str(state) for pid, state in json.loads(out).items()}
+                found[node] = process.communicate(timeout=max(0.1, until - time.monotonic()))[0]
             except subprocess.TimeoutExpired:
-                found |= dict.fromkeys(by_node[node], NO_ANSWER)
-            except ValueError:
-                pass  # srun could not start it
+                found[node] = None
             finally:
                 process.kill()
     return found

@@ -30,6 +30,7 @@ from typing import Any
 from . import collectives
 from .distenv import DistEnv
 from .end_records import create
+from .orphans import SupervisorWatch
 from .stacks import StackWriter
 
 VERSION = 1
@@ -88,6 +89,7 @@ class Recorder:
         self._mark: object = None
         self._advanced: float | None = None  # monotonic; None until a step or a collective is known
         self._stacks = StackWriter(folder, dist.rank)
+        self._supervisor = SupervisorWatch(folder, self.interval, os.environ)
 
     def start(self) -> None:
         """Start writing, in a daemon thread."""
@@ -139,8 +141,11 @@ class Recorder:
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         while True:
             with contextlib.suppress(Exception):  # no error here may end the training
-                if self.write_if_due() or self._is_still():
+                wrote = self.write_if_due()
+                if wrote or self._is_still():
                     self._stacks.write_if_requested()
+                if wrote:
+                    self._supervisor.look()
             time.sleep(self._uneven(self.interval / POLLS))
 
     def _is_still(self) -> bool:

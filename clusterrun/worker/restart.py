@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .watchdog import HANG
+from .watchdog import read_hang
 
 NEVER_AGAIN = {2: "the request is wrong", 93: "the program exited with 93, its sign for no restart"}
 TERMINATED = 143
@@ -43,7 +43,7 @@ class LaunchEnd:
 
 def read_launch(attempt_dir: Path, checkpoints: Path, status: int, ranks: int) -> LaunchEnd:
     """Return the end of the launch whose records are in `attempt_dir`; what cannot be read counts as absent."""
-    hang = _read(attempt_dir / HANG).get("cause")
+    hang = read_hang(attempt_dir).get("cause")
     first = {} if hang else _read(attempt_dir / "first_failure.json")  # of a rank that lost the killed ones
     names = {*os.listdir(attempt_dir)}
     lost = [rank for rank in range(ranks) if f"rank-{rank}.end" not in names]

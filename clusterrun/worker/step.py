@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from . import batch_host
+from . import batch_host, spares
 from .errors import WorkerError
 from .watchdog import progress_interval
 
@@ -26,7 +26,7 @@ def find_nodes(job: Job) -> tuple[list[str], str]:
     """Return the nodes' names and the first one's address; local nodes are groups of processes on this machine."""
     if job.options.local:
         return [f"local{i}" for i in range(job.options.nodes)], "127.0.0.1"
-    nodes = batch_host.node_names()
+    nodes = spares.choose_nodes(job, batch_host.node_names())
     return nodes, batch_host.head_address(nodes[0], len(nodes))
 
 
@@ -55,6 +55,8 @@ def environment(job: Job, nodes: list[str], address: str, end_time: str) -> dict
         "CLUSTERRUN_JOIN_TIMEOUT": str(options.join_timeout),
         "CLUSTERRUN_PROCESS_GROUP": options.process_group,
     }
+    if options.spare_nodes:
+        environ["CLUSTERRUN_SPARE_NODES"] = str(options.spare_nodes)
     if options.check_gpus is not None:
         environ["CLUSTERRUN_CHECK_GPUS"] = options.check_gpus
     if options.local:
@@ -132,7 +134,9 @@ def command(job: Job, nodes: list[str], work: Sequence[str]) -> list[str]:
     # it, complete lines are sent at once.
     return [
         "srun", f"--nodes={len(nodes)}", f"--ntasks={len(nodes) * per_node}", f"--ntasks-per-node={per_node}",
-        *(["--overlap"] if job.launch else []),  # the ended step of a lost node may still hold its resources
+        # the step of a lost node may still hold its resources; --overlap does not share memory (seen on 22.05)
+        *(["--overlap", "--mem=0"] if job.launch else []),
+        *spares.exclusion(job, nodes),
         "--distribution=block", *(["--label"] if label else []), "--kill-on-bad-exit=1", "--wait=0", "--export=ALL",
         *rank,
     ]  # fmt: skip

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from . import batch_host, claim, end_records, requeue, restart, step
+from . import batch_host, claim, end_records, requeue, restart, spares, step
 from .claim import JobIdentity, listed
 from .distenv import NODES
 from .errors import WorkerError
@@ -48,6 +48,8 @@ class Job:
         self.due = ""  # why Slurm ends this start, if this program requested it
         self.requeue = requeue.Requeue(self)
         self.notifier = Notifier()
+        self.nodes: list[str] = []  # of the launch
+        self.lost_nodes: set[str] = set()
 
     @property
     def name(self) -> str:
@@ -178,6 +180,10 @@ def run(job: Job, work: Sequence[str], termination: Termination) -> int:
         if reason:
             say(f"launch {job.launch} failed, and the ranks are not started again: {reason}; {launches[-1].cause}")
             return status
+        lost = spares.find_lost_nodes(job)
+        if lost:
+            say(f"{' '.join(sorted(lost))} does not answer: the next launch leaves it out")
+        job.lost_nodes |= lost
         say(f"launch {job.launch} failed: {launches[-1].cause}; the ranks are started again")
         job.notifier.send("restarted", launches[-1].cause)
         job.record_launch(status, launches[-1].cause)
@@ -197,6 +203,7 @@ def run_step(job: Job, work: Sequence[str], termination: Termination) -> int:
     ranks = job.workers = len(nodes) * job.options.workers_per_node
     holder, port = step.hold_port(job, address)
     environ["MASTER_PORT"] = port
+    job.nodes = nodes
     if job.earlier_starts:
         work = [*work, *shlex.split(job.options.resume_args)]
     say(
@@ -287,6 +294,7 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("--master-port", type=int)
     parser.add_argument("--check-gpus", help="measure nodes and links first; the GPUs that each node must have")
     parser.add_argument("--max-restarts", type=int, default=0)
+    parser.add_argument("--spare-nodes", type=int, default=0, help="nodes of the allocation that no rank uses")
     parser.add_argument("--hang-timeout", type=float, help="seconds without progress; 0: no watchdog")
     parser.add_argument("--resume-args", default="", help="appended to the work from the second start on")
     requeue.add_options(parser)

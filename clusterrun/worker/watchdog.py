@@ -15,11 +15,13 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import end_records, hung_step, probe
 from .distenv import DEFAULT_PROGRESS_INTERVAL
+from .orphans import ALIVE
 from .stacks import REQUEST, stacks_name
 from .stall import RankMark, Stall, Suspicion
 
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 HUNG = 124  # the exit status of a launch that hung, as that of timeout(1)
 HANG = "hang.json"
 EVIDENCE_S = 5.0  # that the ranks have to write their stacks
+LOST_S = 1800.0  # Slurm ends or requeues a job whose node it calls down, after 5 minutes by default: leave that to it
 AGAIN_S = 5.0  # until ranks whose processes are running are looked at again
 NAMED = 4  # ranks in a line
 
@@ -85,12 +88,17 @@ class Watchdog:
     def _run(self) -> None:
         # leave signals to the main thread, which forwards them to the step
         signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2))
+        can_judge = True
         while not self._ended.wait(self._pace):
+            if self._job.options.spare_nodes:
+                with suppress(OSError):
+                    end_records.write_json(self._folder / ALIVE, {"time": time.time()})
             try:
-                self._look()
+                if can_judge:
+                    self._look()
             except Exception as error:  # a bug here must not end the run; the process group's timeout remains
                 self._say(f"the watchdog cannot judge: {type(error).__name__}: {error}")
-                return
+                can_judge = False
 
     def _look(self) -> None:
         self._marks |= read_marks(self._folder, self._ranks)
@@ -110,10 +118,25 @@ class Watchdog:
             return
         states = hung_step.probe(self._job, suspicion.ranks[:NAMED])
         is_sure = any(state in probe.NOT_RUNNING for state in states.values())
-        if suspicion.is_silent and not is_sure and suspicion.seconds <= suspicion.limit:
+        if not is_sure and not suspicion.is_silent and hung_step.NO_ANSWER not in states.values():
+            suspicion, states = self._blame_lost_nodes(suspicion, states)
+        is_lost = hung_step.NO_ANSWER in states.values()
+        limit = max(suspicion.limit, LOST_S) if is_lost and not self._job.options.spare_nodes else suspicion.limit
+        if not is_sure and (suspicion.is_silent or is_lost) and suspicion.seconds <= limit:
             self._next_look = time.monotonic() + AGAIN_S
             return
         self._conclude(suspicion, states)
+
+    def _blame_lost_nodes(self, suspicion: Suspicion, states: dict[int, str]) -> tuple[Suspicion, dict[int, str]]:
+        """Return the suspicion and the states with the ranks of nodes that do not answer, if there are any.
+
+        A node may have lost its network while it still writes into the folder.
+        """
+        nodes = hung_step.silent_nodes(self._job, self._job.nodes)
+        lost = tuple(mark for mark in self._marks.values() if mark.node in nodes)
+        if not lost:
+            return suspicion, states
+        return replace(suspicion, ranks=lost), dict.fromkeys((mark.pid for mark in lost), hung_step.NO_ANSWER)
 
     def _conclude(self, suspicion: Suspicion, states: dict[int, str]) -> None:
         """Collect the stacks, name the cause, and end the launch or print a warning."""
@@ -138,6 +161,7 @@ class Watchdog:
             "state": states.get(first.pid, "") if first else "",
             "seconds": round(suspicion.seconds, 1),
             "limit": suspicion.limit,
+            "lost_nodes": lost_nodes(suspicion, states),
             "stacks": written,
             "time": time.time(),
         }
@@ -179,6 +203,20 @@ def read_marks(folder: Path, ranks: int) -> dict[int, RankMark]:
     return found
 
 
+def read_hang(folder: Path) -> dict[str, Any]:
+    """Return why the watchdog ended the launch of this folder; empty if it did not."""
+    try:
+        found = json.loads((folder / HANG).read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def lost_nodes(suspicion: Suspicion, states: dict[int, str]) -> list[str]:
+    """Return the nodes of silent ranks that do not answer."""
+    return sorted({mark.node for mark in suspicion.ranks if states.get(mark.pid) == hung_step.NO_ANSWER})
+
+
 def describe(suspicion: Suspicion, states: dict[int, str]) -> str:
     """Return the cause in one line: for how long, which ranks on which nodes, and what their processes do."""
     busy = " and GPUs 100 % busy" if suspicion.gpus_busy else ""
@@ -186,9 +224,9 @@ def describe(suspicion: Suspicion, states: dict[int, str]) -> str:
     if not suspicion.ranks:
         return f"{begin}no rank is behind the others"
     named = suspicion.ranks[:NAMED]
-    lost = {mark.node for mark in named if suspicion.is_silent and states.get(mark.pid) == hung_step.NO_ANSWER}
+    lost = lost_nodes(suspicion, states)
     parts = []
-    for node in sorted(lost):
+    for node in lost:
         ranks = ", ".join(str(mark.rank) for mark in suspicion.ranks if mark.node == node)
         parts.append(f"node {node} does not answer (rank{'s' * (', ' in ranks)} {ranks})")
     for mark in named:

@@ -40,8 +40,8 @@ class Launch:
         self.is_ending = False
         self.silent: set[int] = set()
         self.closed = threading.Event()
-        options = types.SimpleNamespace(local=True, hang_timeout=hang_timeout)
-        job: Any = types.SimpleNamespace(attempt_dir=folder, options=options, token=TOKEN)
+        options = types.SimpleNamespace(local=True, hang_timeout=hang_timeout, spare_nodes=0)
+        job: Any = types.SimpleNamespace(attempt_dir=folder, options=options, token=TOKEN, nodes=["n1"])
         self.watchdog = Watchdog(job, self.step, 2, self.lines.append, lambda: self.is_ending, ends_it)
         self.began = time.time()
         self.watchdog.start()

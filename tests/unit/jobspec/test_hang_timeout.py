@@ -1,4 +1,4 @@
-"""The option --hang-timeout: from its value to the supervisor's options."""
+"""The options --hang-timeout and --spare-nodes: from their values to the supervisor's options and the script."""
 
 from __future__ import annotations
 
@@ -26,3 +26,23 @@ def test_the_supervisor_gets_the_limit_that_is_set(values: dict[str, int], limit
 def test_a_limit_that_no_heartbeat_could_meet_is_refused(seconds: int) -> None:
     with pytest.raises(RequestError, match=r"--hang-timeout must be .*at least"):
         spec(hang_timeout=seconds)
+
+
+def test_spare_nodes_are_asked_for_and_kept_when_a_node_is_lost() -> None:
+    made = spec(nodes=2, spare_nodes=1, max_restarts=3)
+    assert (made.nodes, made.allocated_nodes, made.world_size) == (2, 3, 2)
+    options, _ = supervisor.parse([*supervise_argv(made, local=False), "--", "script"])
+    assert (options.nodes, options.spare_nodes) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("values", "hint"),
+    [
+        ({"spare_nodes": 1}, "add --max-restarts 3"),
+        ({"spare_nodes": 1, "max_restarts": 1, "hang_timeout": 0}, "remove --hang-timeout 0"),
+    ],
+)
+def test_spare_nodes_without_what_they_need_are_refused(values: dict[str, int], hint: str) -> None:
+    with pytest.raises(RequestError, match="--spare-nodes") as error:
+        spec(**values)
+    assert error.value.hint == hint

@@ -1,0 +1,82 @@
+"""A node that is lost is named and replaced by a spare one, in the same allocation, and costs no bit."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from lab.cluster import Lab
+from lab.procs import kill_pids
+from tests.hangs import LATE, SETTINGS, saved, weights
+from tests.installed_command import Job, Site, until
+
+SHAPE = ("--nodes", "3", "--gpus-per-node", "0", "--tasks-per-node", "1")
+SPARED = ("--spare-nodes", "1", "--max-restarts", "3", "--hang-timeout", "10")
+LM = [word for setting in SETTINGS for word in ("--set", setting.replace("size=4", "size=6"))]
+TIMES = 10
+
+
+@pytest.fixture(scope="module")
+def site(lab: Lab, new_site: Callable[[Lab | None], Site]) -> Site:
+    return new_site(lab)
+
+
+@pytest.fixture
+def repaired(lab: Lab) -> Iterator[None]:
+    yield
+    lab.reset()
+
+
+@pytest.fixture(scope="module")
+def undisturbed(site: Site) -> str:
+    job = site.submit(*SHAPE, *LM, "lm")
+    site.wait_state(job, "COMPLETED", timeout=LATE)
+    return weights(job)
+
+
+def nodes_of(job: Job, launch: int) -> list[str]:
+    start = until(lambda: job.attempts()[launch:] and job.start(), LATE, job.err.read_text)
+    return list(dict.fromkeys(entry["node"] for entry in start["ranks"]))
+
+
+def cut(lab: Lab, job: Job, node: str) -> None:
+    lab.cut_link(node)
+
+
+def kill(lab: Lab, job: Job, node: str) -> None:
+    """The node's slurmd and the job's processes on it die at once, as far as signals can do that."""
+    daemon, start = lab.daemon(node), job.start()
+    assert daemon.pid is not None and start is not None
+    kill_pids([daemon.pid, *(entry["pid"] for entry in start["ranks"] if entry["node"] == node)])
+
+
+def lose_a_node(site: Site, lab: Lab, lose: Callable[[Lab, Job, str], None], undisturbed: str, place: int) -> None:
+    job = site.submit(*SHAPE, *SPARED, *LM, "lm")
+    until(lambda: saved(job) >= 5, LATE, job.err.read_text)
+    node = nodes_of(job, 0)[place]
+    lose(lab, job, node)
+    state = site.wait_state(job, "COMPLETED", "FAILED", "NODE_FAIL", timeout=LATE)
+    log = job.err.read_text()
+    assert state["state"] == "COMPLETED", log[-3000:]
+    assert weights(job) == undisturbed
+    assert len(state["failed_launches"]) == 1 and state.get("restarts", 0) == 0, state
+    assert f"{node} does not answer" in log
+    assert node not in nodes_of(job, 1) and len(nodes_of(job, 1)) == 3
+
+
+@pytest.mark.usefixtures("repaired")
+def test_a_node_whose_link_is_cut_is_replaced_by_the_spare_one(site: Site, lab: Lab, undisturbed: str) -> None:
+    lose_a_node(site, lab, cut, undisturbed, 1)
+
+
+@pytest.mark.faults
+@pytest.mark.timeout(2400)
+def test_ten_lost_nodes_are_replaced(site: Site, lab: Lab, undisturbed: str) -> None:
+    chance = random.Random(3)
+    for number in range(TIMES):
+        try:
+            lose_a_node(site, lab, (cut, kill)[number % 2], undisturbed, chance.choice([1, 2]))
+        finally:
+            lab.reset()

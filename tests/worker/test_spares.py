@@ -1,0 +1,66 @@
+"""Which nodes a launch uses after nodes were lost."""
+
+from __future__ import annotations
+
+import json
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clusterrun.worker import hung_step, spares
+from clusterrun.worker.errors import WorkerError
+
+NODES = ["n1", "n2", "n3", "n4"]
+
+
+def job(folder: Path = Path(), lost: tuple[str, ...] = (), nodes: int = 3, spare: int = 1) -> Any:
+    options = types.SimpleNamespace(local=False, nodes=nodes, spare_nodes=spare, workers_per_node=2)
+    return types.SimpleNamespace(
+        attempt_dir=folder, options=options, lost_nodes={*lost}, nodes=NODES[:nodes], workers=2 * nodes
+    )
+
+
+def test_lost_nodes_are_left_out_in_the_order_of_the_allocation() -> None:
+    assert spares.choose_nodes(job(), NODES) == ["n1", "n2", "n3"]
+    assert spares.choose_nodes(job(lost=("n2",)), NODES) == ["n1", "n3", "n4"]
+    assert spares.choose_nodes(job(lost=("n2",)), ["n1", "n3", "n4"]) == ["n1", "n3", "n4"], "Slurm has removed it"
+
+
+def test_a_job_with_too_few_nodes_fails_with_their_names() -> None:
+    with pytest.raises(WorkerError, match="n2 n3: lost, and no spare node is left: 2 of 3 nodes"):
+        spares.choose_nodes(job(lost=("n3", "n2")), NODES)
+
+
+def test_the_ranks_are_kept_off_the_other_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spares.batch_host, "node_names", lambda: NODES)
+    assert spares.exclusion(job(), ["n1", "n3", "n4"]) == ["--exclude=n2"]
+    assert spares.exclusion(job(), NODES) == []
+    assert spares.exclusion(job(spare=0), ["n1"]) == [], "without spare nodes the step has all"
+
+
+def test_the_watchdogs_lost_nodes_are_taken(tmp_path: Path) -> None:
+    (tmp_path / "hang.json").write_text(json.dumps({"cause": "x", "lost_nodes": ["n2"]}))
+    assert spares.find_lost_nodes(job(tmp_path)) == {"n2"}
+    assert spares.find_lost_nodes(job(tmp_path, spare=0)) == set()
+
+
+def test_else_the_nodes_of_ranks_without_an_end_record_are_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[list[str]] = []
+    monkeypatch.setattr(hung_step, "silent_nodes", lambda job, nodes: asked.append(nodes) or {"n3"})
+    for rank in (0, 1, 3):
+        (tmp_path / f"rank-{rank}.end").write_text("{}")
+    assert spares.find_lost_nodes(job(tmp_path)) == {"n3"} and asked == [["n2", "n3"]]
+
+
+def test_a_slurm_that_starts_nothing_anywhere_loses_no_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "srun").write_text('#!/bin/sh\ncase "$*" in *nodelist=n2*|*nodelist=$DOWN*) exit 1;; esac\necho "{}"\n')
+    (tmp_path / "srun").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setenv("DOWN", "n2")
+    assert hung_step.silent_nodes(job(), ["n1", "n2", "n3"]) == {"n2"}
+    monkeypatch.setenv("DOWN", "n1")
+    assert hung_step.silent_nodes(job(), ["n1", "n2", "n3"]) == set()
