@@ -73,6 +73,7 @@ def look_at_ranks_that_met(site: Site, job: Job) -> None:
     assert [(r["rank"], r["task"], r["node_rank"]) for r in ranks] == [(0, 0, 0), (1, 1, 0), (2, 2, 1), (3, 3, 1)]
     assert len({r["node"] for r in ranks[:2]}) == len({r["node"] for r in ranks[2:]}) == 1
     assert ranks[0]["node"] < ranks[2]["node"]  # in the scheduler's order
+    assert site.state(job)["joined_group"] is True
     shown = site.cli("logs", job.id, "--rank", "3").stdout
     assert "rank 3 of 4" in shown and "rank 2 of 4" not in shown
 
