@@ -38,11 +38,16 @@ QUICK = ("steps=3", "vocab=300", "seq_len=16", "global_batch_size=8", "eval_ever
 TRAIN = ("--nodes", "2", "--check", *(word for setting in QUICK for word in ("--set", setting)), "lm")
 
 
-def test_job_that_checks_first_trains_if_no_node_is_broken(site: Site) -> None:
+def test_job_that_checks_first_trains_if_no_node_is_broken_and_is_compared_with_its_request(site: Site) -> None:
     job = site.submit("--gpus-per-node", "0", *TRAIN)
     site.cli("wait", job.id)
     assert "0: clusterrun: check: no broken node or link, " in job.err.read_text()
     assert "0: step 3/3" in job.out.read_text()
+    found = site.json("check", job.id)
+    assert {one["check"]: one["status"] for one in found["findings"]} == dict.fromkeys(
+        ("processes", "process group", "nodes", "devices", "backend", "precision", "samples", "steps per epoch",
+         "versions"), "ok",
+    )  # fmt: skip
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="no GPU of this machine is missing")
@@ -67,13 +72,3 @@ def test_ctrl_c_cancels_the_job(site: Site) -> None:
     assert command.returncode == 130, text
     assert "cancelled job L" in text
     until(lambda: not site.listed(), 60, pause=0.2)
-
-
-def test_run_is_compared_with_what_was_requested(site: Site) -> None:
-    job = site.submit("--gpus-per-node", "0", *TRAIN)
-    site.cli("wait", job.id)
-    found = site.json("check", job.id)
-    assert {one["check"]: one["status"] for one in found["findings"]} == dict.fromkeys(
-        ("processes", "process group", "nodes", "devices", "backend", "precision", "samples", "steps per epoch",
-         "versions"), "ok",
-    )  # fmt: skip
