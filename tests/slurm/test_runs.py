@@ -31,7 +31,7 @@ def runs(lab: Lab, lab_no_accounting: Lab, new_site: Callable[[Lab | None], Site
     following: list[tuple[Lab, Site, Job, subprocess.Popen[str]]] = []
     for one in (lab, lab_no_accounting):
         site = new_site(one)
-        job = site.submit("--nodes", "2", "--gpus-per-node", "2", "--", str(ALLREDUCE), "--epochs", "1")
+        job = site.submit("--nodes", "2", "--gpus-per-node", "2", "--", str(ALLREDUCE), "--lr", "1e-4", "--help")
         following.append((one, site, job, site.start("logs", job.id, "-f")))
     done = []
     for one, site, job, process in following:
@@ -51,7 +51,7 @@ def test_following_exits_with_the_outcome(run: Run) -> None:
 
 def test_following_shows_every_rank_to_its_end(run: Run) -> None:
     for rank in range(4):
-        assert f"{rank}: rank {rank} of 4: sum 10 args ['--epochs', '1']\n" in run.shown
+        assert f"{rank}: rank {rank} of 4: sum 10 args ['--lr', '1e-4', '--help']\n" in run.shown
 
 
 def test_table_names_two_nodes_and_four_ranks(run: Run) -> None:
