@@ -30,8 +30,12 @@ hypothesis.settings.register_profile("check", hypothesis.settings.get_profile(us
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# Workers and ranks that compute side by side, each with a thread per core, wait for each other in loops: a training of
+# a second takes ten. Read when torch is imported, and by the jobs.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 #: Files that take long in one worker: begun first, so that no worker is alone with them at the end.
-LONG_WAITS = ("test_ends.py", "test_lab.py", "test_models_gguf.py", "test_group_projects.py")
+LONG_WAITS = ("test_launchers.py", "test_restarts.py", "test_ends.py", "test_crafted_runs.py", "test_models_gguf.py")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

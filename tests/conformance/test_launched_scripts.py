@@ -40,7 +40,7 @@ LAUNCHERS = {
     "with_deepspeed.py": ("srun", *OTHER, "deepspeed --num_nodes 2 --num_gpus 2"),
     "around_torchrun.sh": ("none",),
 }
-#: What `make test` runs.
+#: What `make test` runs; slurm/test_why_ended.py kills a rank of such a script.
 SLICE = [
     ("local", "plain_torch.py", "srun"),
     ("local", "around_torchrun.sh", "none"),
@@ -50,17 +50,21 @@ LINE = re.compile(r"rank (\d) pid (\d+) step 20 loss (\S+)")
 LIMIT = 180  # seconds; each rank imports torch, and so does each launcher
 
 
-def cells() -> Iterator[Any]:
+def every_cell(usual: list[tuple[str, str, str]]) -> pytest.MarkDecorator:
+    """All that fit; those that are not usual are left to `make faults`."""
+    return pytest.mark.parametrize(
+        ("site", "script", "launcher"), list(cells(usual)), indirect=["site"], scope="module"
+    )
+
+
+def cells(usual: list[tuple[str, str, str]]) -> Iterator[Any]:
     no_deepspeed = pytest.mark.skipif(find_spec("deepspeed") is None, reason="deepspeed is not a dependency")
     for scheduler in ("local", "slurm"):
         for script, launchers in LAUNCHERS.items():
             for launcher in launchers:
-                marks = [] if (scheduler, script, launcher) in SLICE else [pytest.mark.faults]
+                marks = [] if (scheduler, script, launcher) in usual else [pytest.mark.faults]
                 marks += [no_deepspeed] if "deepspeed" in script + launcher else []
                 yield pytest.param(scheduler, script, launcher, marks=marks, id=f"{scheduler}-{script}-{launcher}")
-
-
-every_cell = pytest.mark.parametrize(("site", "script", "launcher"), list(cells()), indirect=["site"], scope="module")
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +91,7 @@ def start(site: Site, script: str, launcher: str) -> tuple[Job, dict[int, int]]:
     return job, {int(rank): int(pid) for rank, pid, _ in rows}
 
 
-@every_cell
+@every_cell(SLICE)
 def test_the_loss_is_the_same_and_a_signal_saves(site: Site, script: str, launcher: str) -> None:
     job, _ = start(site, script, launcher)
     if site.lab is None:
@@ -103,7 +107,7 @@ def test_the_loss_is_the_same_and_a_signal_saves(site: Site, script: str, launch
     assert (site.project / "saved").exists()
 
 
-@every_cell
+@every_cell(SLICE[1:])
 def test_a_rank_ended_by_kill_9_is_named(site: Site, script: str, launcher: str) -> None:
     job, pids = start(site, script, launcher)
     os.kill(pids[3], signal.SIGKILL)

@@ -63,7 +63,8 @@ def warm() -> Iterator[WarmPrograms]:
 def step(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Starter]:
     """Run one step of nodes x tasks ranks to its end: `step(2, 2, "script", "--", "train.py")`.
 
-    The ranks of a task are forked (`warm`); scripts, modules and commands get interpreters of their own.
+    The ranks of a task are forked (`warm`); scripts, modules and commands get interpreters of their own, unless their
+    test looks at what comes after the imports and says `forked=True`.
     `environ` overrides the batch script's variables. `during(process, helper)` is called once the step runs.
     `run` is the run's folder under tmp_path; the same one again is its next attempt.
     """
@@ -77,6 +78,7 @@ def step(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Starter]:
         during: Callable[[Any, subprocess.Popen[str]], None] | None = None,
         cwd: Path = DATA,
         run: str = "",
+        forked: bool = False,
     ) -> Done:
         run_dir = tmp_path / run
         attempt = run_dir / "attempt"
@@ -106,7 +108,7 @@ def step(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Starter]:
         local = ["--devices", "cpu", "--nodes", str(nodes), "--tasks-per-node", str(tasks)]
         local += ["--", sys.executable, "-u", str(WORKER / "__main__.py"), *arguments]
         process: Process
-        if arguments[0] == "task":
+        if arguments[0] == "task" or forked:
             process = request.getfixturevalue("warm").start(script, *local, cwd=cwd, env=variables)
         else:
             process = subprocess.Popen(

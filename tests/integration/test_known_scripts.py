@@ -28,7 +28,7 @@ def test_a_known_script_trains_one_model_on_four_ranks(step: Callable, script: s
 
 @pytest.mark.parametrize("script", ["separate_script.py", "accelerate_alone.py"])
 def test_ranks_that_train_apart_are_reported_once(step: Callable, script: str) -> None:
-    done = step(1, 2, "script", "--", script)
+    done = step(1, 2, "script", "--", script, forked=True)
     assert done.status == 0, done.err
     (line,) = [line for line in done.err.splitlines() if "process group" in line]
     assert line.startswith("0: clusterrun: rank 0: no rank used a process group: this run was 2 separate programs")
@@ -36,5 +36,6 @@ def test_ranks_that_train_apart_are_reported_once(step: Callable, script: str) -
 
 
 def test_a_run_that_is_stopped_before_it_joins_gives_no_alarm(step: Callable) -> None:
-    done = step(1, 2, "script", "--", "stopped_script.py", environ={"CLUSTERRUN_PROCESS_GROUP": "required"})
+    required = {"CLUSTERRUN_PROCESS_GROUP": "required"}
+    done = step(1, 2, "script", "--", "stopped_script.py", environ=required, forked=True)
     assert done.status == 0 and "process group" not in done.err, done.err

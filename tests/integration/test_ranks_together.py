@@ -30,7 +30,7 @@ def test_a_script_for_torchrun_runs_unchanged(step: Callable) -> None:
 
 
 def test_the_first_failing_rank_is_named_and_its_status_kept(step: Callable) -> None:
-    done = step(2, 2, "script", "--", "worker/exit_three.py")
+    done = step(2, 2, "script", "--", "worker/exit_three.py", forked=True)
     assert done.status == 3
     first = done.json("first_failure.json")
     assert (first["rank"], first["node"], first["status"], first["line"]) == (2, "local1", 3, 11)
@@ -39,7 +39,7 @@ def test_the_first_failing_rank_is_named_and_its_status_kept(step: Callable) -> 
 
 
 def test_an_exception_is_the_users_traceback_alone(step: Callable) -> None:
-    done = step(1, 2, "script", "--", "worker/raises.py")
+    done = step(1, 2, "script", "--", "worker/raises.py", forked=True)
     assert done.status == 1
     said = [line[3:] for line in done.err.splitlines() if line.startswith("1: ")]
     assert said[0] == "Traceback (most recent call last):" and said[-2:] == ["ValueError: no such", "thing"]
@@ -85,14 +85,14 @@ def test_sigterm_reaches_ranks_inside_a_collective(step: Callable) -> None:
         process.wait(30)
         took.append(time.monotonic())
 
-    done = step(2, 2, "script", "--", "worker/hangs.py", during=stop)
+    done = step(2, 2, "script", "--", "worker/hangs.py", during=stop, forked=True)
     assert done.status == 143 and took[1] - took[0] < 3
     assert done.statuses() == {0: 143, 1: 143, 2: 143, 3: 143}
     assert not done.has("first_failure.json")
 
 
 def test_a_world_of_another_size_is_refused(step: Callable) -> None:
-    done = step(1, 2, "script", "--", "allreduce.py", environ={"CLUSTERRUN_WORLD_SIZE": "8"})
+    done = step(1, 2, "script", "--", "allreduce.py", environ={"CLUSTERRUN_WORLD_SIZE": "8"}, forked=True)
     assert done.status == 1
     assert "the run has 8 ranks, but this step has 2" in done.err
     assert not done.has("start.json")

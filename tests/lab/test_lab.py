@@ -12,10 +12,10 @@ pytest_plugins = ["lab.fixtures"]
 
 @pytest.fixture(scope="session", autouse=True)
 def slow_jobs():
-    """A lab of their own and job ids by name: `short` runs into its partition's limit, `low` loses its GPUs to `high`.
+    """A lab of their own and job ids by name: `short` has its partition's limit, `low` loses its GPUs to `high`.
 
-    Submitted before the first test and looked at by the last ones, as they take a minute. The lab remembers finished
-    jobs for long, so that it does not matter when a test looks at them.
+    Submitted before the first test and looked at by the last ones, as they take long. The lab remembers finished jobs
+    for long, so that it does not matter when a test looks at them.
     """
     from lab.fixtures import require_lab  # not at the top: pytest wants to see the plugin's import itself
 
@@ -156,5 +156,6 @@ def test_the_low_partition_is_preempted(slow_jobs):
 
 
 def test_a_partition_with_a_limit_of_a_minute(slow_jobs):
+    """What happens after that minute takes longer to see: slurm/test_ends.py does."""
     lab, jobs = slow_jobs
-    assert lab.wait_job(jobs["short"], "TIMEOUT", timeout=110)["TimeLimit"] == "00:01:00"
+    assert lab.wait_job(jobs["short"], "RUNNING", "TIMEOUT")["TimeLimit"] == "00:01:00"

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from lab.cluster import Lab
-from tests.installed_command import Site, until
+from tests.installed_command import Job, Site, until
 
 TWO = ("--scheduler", "local", "--nodes", "2", "--gpus-per-node", "0", "--tasks-per-node", "2")
 
@@ -38,11 +38,25 @@ QUICK = ("steps=3", "vocab=300", "seq_len=16", "global_batch_size=8", "eval_ever
 TRAIN = ("--nodes", "2", "--check", *(word for setting in QUICK for word in ("--set", setting)), "lm")
 
 
-def test_job_that_checks_first_trains_if_no_node_is_broken(site: Site) -> None:
+@pytest.fixture(scope="module")
+def trained(site: Site) -> Job:
+    """A job that has checked first and then trained."""
     job = site.submit("--gpus-per-node", "0", *TRAIN)
     site.cli("wait", job.id)
-    assert "0: clusterrun: check: no broken node or link, " in job.err.read_text()
-    assert "0: step 3/3" in job.out.read_text()
+    return job
+
+
+def test_job_that_checks_first_trains_if_no_node_is_broken(trained: Job) -> None:
+    assert "0: clusterrun: check: no broken node or link, " in trained.err.read_text()
+    assert "0: step 3/3" in trained.out.read_text()
+
+
+def test_run_is_compared_with_what_was_requested(site: Site, trained: Job) -> None:
+    found = site.json("check", trained.id)
+    assert {one["check"]: one["status"] for one in found["findings"]} == dict.fromkeys(
+        ("processes", "process group", "nodes", "devices", "backend", "precision", "samples", "steps per epoch",
+         "versions"), "ok",
+    )  # fmt: skip
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="no GPU of this machine is missing")
@@ -67,13 +81,3 @@ def test_ctrl_c_cancels_the_job(site: Site) -> None:
     assert command.returncode == 130, text
     assert "cancelled job L" in text
     until(lambda: not site.listed(), 60, pause=0.2)
-
-
-def test_run_is_compared_with_what_was_requested(site: Site) -> None:
-    job = site.submit("--gpus-per-node", "0", *TRAIN)
-    site.cli("wait", job.id)
-    found = site.json("check", job.id)
-    assert {one["check"]: one["status"] for one in found["findings"]} == dict.fromkeys(
-        ("processes", "process group", "nodes", "devices", "backend", "precision", "samples", "steps per epoch",
-         "versions"), "ok",
-    )  # fmt: skip

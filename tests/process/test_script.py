@@ -9,6 +9,7 @@ import stat
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,25 @@ def modes(folder: Path) -> dict[str, str]:
     return {
         str(path.relative_to(folder)): oct(stat.S_IMODE(path.lstat().st_mode) & 0o777) for path in folder.rglob("*")
     }
+
+
+Slow = dict[str, tuple[Staged, "subprocess.Popen[str]", float]]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def slow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slow]:
+    """Two jobs that wait longest for what a file system shows late: started before the first test, and when."""
+    late, environ = marked_late(tmp_path_factory.mktemp("end-mark"), 31)
+    hidden = stage(tmp_path_factory.mktemp("submission"), body='touch "$CLUSTERRUN_RUN_DIR/started"', local=False)
+    hidden.submission.rename(hidden.run_dir / "hidden")
+    started = {
+        "end mark": (late, late.start(environ), time.monotonic()),
+        "submission": (hidden, hidden.start(SLURM), time.monotonic()),
+    }
+    yield started
+    for _, process, _ in started.values():
+        process.terminate()
+        process.communicate(timeout=60)
 
 
 # -- files -----------------------------------------------------------------------------------------------------------
@@ -208,14 +228,12 @@ def test_log_start_holds_the_sizes_of_both_logs_as_the_job_found_them(tmp_path: 
 # -- what a file system shows late, and what it never shows ----------------------------------------------------------
 
 
-def test_a_submission_record_that_is_shown_late_is_waited_for_in_a_slurm_job(tmp_path: Path) -> None:
-    run = stage(tmp_path, body="touch started", local=False)
-    hidden = run.submission.rename(tmp_path / "hidden")
-    process = run.start(SLURM)
-    time.sleep(11)
+def test_a_submission_record_that_is_shown_late_is_waited_for_in_a_slurm_job(slow: Slow) -> None:
+    run, process, since = slow["submission"]
+    time.sleep(max(0.0, since + 11 - time.monotonic()))
     assert process.poll() is None
-    hidden.rename(run.submission)
-    assert process.wait(30) == 0 and (tmp_path / "started").exists()
+    (run.run_dir / "hidden").rename(run.submission)
+    assert process.wait(30) == 0 and (run.run_dir / "started").exists()
 
 
 @pytest.mark.parametrize("environ", [{}, {"CLUSTERRUN_LOCAL_JOB_ID": ""}])
@@ -265,9 +283,10 @@ def marked_late(tmp_path: Path, seconds: int, change: tuple[str, str] = ("", "")
     return stage(tmp_path, nodes=2, change=change), {"PYTHONPATH": str(tmp_path / "site")}
 
 
-def test_end_marks_that_are_shown_31_seconds_late_are_waited_for(tmp_path: Path) -> None:
-    run, environ = marked_late(tmp_path, 31)
-    run.run(environ)
+def test_end_marks_that_are_shown_31_seconds_late_are_waited_for(slow: Slow) -> None:
+    run, process, _ = slow["end mark"]
+    out, err = process.communicate(timeout=150)
+    assert process.returncode == 0, f"{out}\n{err}"
     assert (run.end()["status"], run.end()["unmarked"]) == (0, 0)
 
 

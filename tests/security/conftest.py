@@ -14,7 +14,7 @@ import pytest
 from lab import users
 from lab.cluster import Lab
 from lab.errors import LabError
-from tests.security.people import Town, furnish, make_person
+from tests.security.people import Town, Typist, furnish, make_person
 
 CODE = Path(__file__).resolve().parents[2]
 
@@ -37,19 +37,29 @@ def opt() -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+@pytest.fixture(scope="session")
+def typists(opt: Path) -> Iterator[list[Typist]]:
+    """Users a, b and c at the command line."""
+    made = [Typist(user, opt) for user in users.ensure()]
+    yield made
+    for typist in made:
+        typist.close()
+
+
 @pytest.fixture
-def town(lab: Lab, opt: Path) -> Iterator[Town]:
+def town(lab: Lab, opt: Path, typists: list[Typist]) -> Iterator[Town]:
     """Users a, b and c with homes of their own on the lab; what they started and submitted is ended afterwards."""
     folder = Path(tempfile.mkdtemp(prefix="clusterrun-town-", dir="/tmp"))
     folder.chmod(0o755)
     (folder / "ran").mkdir()
     (folder / "ran").chmod(0o1777)
-    people = [make_person(user, folder, {"SLURM_CONF": lab.env["SLURM_CONF"]}, opt) for user in users.ensure()]
+    env = {"SLURM_CONF": lab.env["SLURM_CONF"]}
+    people = [make_person(user, folder, env, opt, typist) for user, typist in zip(users.ensure(), typists, strict=True)]
     furnish(people[0])
     try:
         yield Town(folder, lab, *people)
     finally:
         for person in people:
-            person.go()
+            person.leave()
             lab.run(["scancel", "--quiet", f"--user={person.name}"])
         shutil.rmtree(folder, ignore_errors=True)

@@ -52,6 +52,33 @@ class Said:
         return "" if allowed is None or self.status in allowed else f"none of {allowed}: {self}"
 
 
+class Typist:
+    """The program of one user that is forked for each command; it serves all tests of a session."""
+
+    def __init__(self, user: User, opt: Path) -> None:
+        script = opt / "typist.py"
+        script.write_text(TYPIST.read_text())
+        self._process = subprocess.Popen(
+            [f"{opt}/bin/python", str(script)], cwd="/", env={"LC_ALL": "C.UTF-8"}, text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, **identity(user),
+        )  # fmt: skip
+
+    def ask(self, order: dict[str, Any]) -> dict[str, Any]:
+        """Type a command, and return how it ended."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        print(json.dumps(order), file=self._process.stdin, flush=True)
+        return dict(json.loads(self._process.stdout.readline()))
+
+    def close(self) -> None:
+        """End it."""
+        self._process.communicate()
+
+
+def identity(user: User) -> dict[str, Any]:
+    """What makes a program run as this user, for subprocess."""
+    return {"user": user.uid, "group": user.gid, "extra_groups": list(user.groups)}
+
+
 @dataclass
 class Person:
     """A user at a shell. `type` types a clusterrun command, `sh` a line of shell; both end within LIMIT seconds.
@@ -62,9 +89,9 @@ class Person:
     user: User
     home: Path
     env: dict[str, str]
+    typist: Typist
     started: list[subprocess.Popen[str]] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
-    _typist: subprocess.Popen[str] | None = None
 
     @property
     def name(self) -> str:
@@ -154,11 +181,6 @@ class Person:
             os.lchown(path, self.user.uid, self.user.gid)
         return folder
 
-    @property
-    def identity(self) -> dict[str, Any]:
-        """What makes a program run as this user, for subprocess."""
-        return {"user": self.user.uid, "group": self.user.gid, "extra_groups": list(self.user.groups)}
-
     def leave(self) -> None:
         """End what this user started."""
         for process in self.started:
@@ -166,12 +188,6 @@ class Person:
                 os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
         self.started.clear()
-
-    def go(self) -> None:
-        """End all that this user has."""
-        self.leave()
-        if self._typist is not None:
-            self._typist.communicate()
 
     def tries(self, *words: str, limit: float) -> Said:
         """Type a command that may do anything within a number of seconds."""
@@ -181,16 +197,8 @@ class Person:
         self, words: tuple[str, ...], cwd: Path, umask: int = 0o022, env: Mapping[str, str] | None = None,
         limit: float = LIMIT,
     ) -> Said:  # fmt: skip
-        if self._typist is None:
-            script = self.write(self.home.parent / "typists" / f"{self.name}.py", TYPIST.read_text())
-            self._typist = subprocess.Popen(
-                [f"{self.env['VIRTUAL_ENV']}/bin/python", str(script)], cwd="/", env=self.env, text=True,
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, **self.identity,
-            )  # fmt: skip
-        assert self._typist.stdin is not None and self._typist.stdout is not None
         order = {"words": words, "cwd": str(cwd), "env": {**self.env, **(env or {})}, "umask": umask, "limit": limit}
-        print(json.dumps(order), file=self._typist.stdin, flush=True)
-        return Said(words=("clusterrun", *words), **json.loads(self._typist.stdout.readline()))
+        return Said(words=("clusterrun", *words), **self.typist.ask(order))
 
     def _run(self, argv: tuple[str, ...], cwd: Path, umask: int, env: Mapping[str, str] | None) -> Said:
         process = self._popen(argv, cwd, umask, env)
@@ -208,7 +216,7 @@ class Person:
         return subprocess.Popen(
             argv, cwd=cwd, env={**self.env, **(env or {})}, umask=umask, text=True, errors="replace",
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
-            **self.identity,
+            **identity(self.user),
         )  # fmt: skip
 
 
@@ -240,7 +248,7 @@ class Town:
         return person.sh(f"sbatch --parsable {words}", cwd=script.parent).strip().partition(";")[0]
 
 
-def make_person(user: User, folder: Path, env: Mapping[str, str], opt: Path) -> Person:
+def make_person(user: User, folder: Path, env: Mapping[str, str], opt: Path, typist: Typist) -> Person:
     """A user with a home that others may enter, and an empty project in it."""
     home = folder / user.name
     home.mkdir()
@@ -249,7 +257,7 @@ def make_person(user: User, folder: Path, env: Mapping[str, str], opt: Path) -> 
         "HOME": str(home), "USER": user.name, "LOGNAME": user.name, "SHELL": "/bin/bash", "LC_ALL": "C.UTF-8",
         "PATH": f"{opt}/bin:{SEARCH_PATH}", "VIRTUAL_ENV": str(opt), "PYTHONDONTWRITEBYTECODE": "1",
     }  # fmt: skip
-    person = Person(user, home, {**own, **env})
+    person = Person(user, home, {**own, **env}, typist)
     for part in ("project", ".local/state"):
         (home / part).mkdir(parents=True)
     person.own(home)

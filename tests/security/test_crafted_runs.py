@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from collections.abc import Iterator
@@ -9,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.cases import case
 from tests.security.crafting import RUN_ID, TRAPS, Crafted
-from tests.security.people import WAITS, Person, Town, queued, running, until
+from tests.security.people import LIMIT, WAITS, Person, Said, Town, queued, running, until
 from tests.security.unchanged import unchanged
 
 
@@ -20,13 +22,12 @@ def own(town: Town) -> str:
     return str(town.a.submit(WAITS, "--", str(town.a.home / "hello.sh"))["job_id"])
 
 
-def still_mine(person: Person, own: str, elsewhere: Path | None = None) -> None:
-    """The user's own verbs work on the user's own job, from home and from the folder in question."""
-    for cwd in filter(None, (person.project, elsewhere)):
-        assert person.state_of(own, cwd=cwd)["state"] == "PENDING"
-        rows = person.type("list", "--json", cwd=cwd, status=0).data
-        assert [row["job_id"] for row in rows] == [own]
-        assert person.type("why", own, cwd=cwd, status=0)
+def still_mine(person: Person, own: str) -> None:
+    """The user's own verbs work on the user's own job."""
+    assert person.state_of(own)["state"] == "PENDING"
+    rows = person.type("list", "--json", status=0).data
+    assert [row["job_id"] for row in rows] == [own]
+    assert person.type("why", own, status=0)
 
 
 def source_all(person: Person) -> None:
@@ -34,92 +35,112 @@ def source_all(person: Person) -> None:
     person.sh("for f in ~/rc.d/*; do . $f; done", status=None)
 
 
-@pytest.fixture
-def job(town: Town, request: pytest.FixtureRequest) -> Iterator[tuple[str, Path]]:
-    """A job of b's that runs until it may end: its script stands in a crafted run folder of b's."""
-    trap = TRAPS[request.param]
-    folder = town.b.home / "bait" / ".clusterrun" / "runs" / RUN_ID
+def lay(town: Town, name: str) -> tuple[str, Path]:
+    """Submit a job of b's that runs until it may end: its script stands in a crafted run folder of b's."""
+    folder = town.b.home / "bait" / name / ".clusterrun" / "runs" / RUN_ID
     folder.mkdir(parents=True)
     town.b.own(town.b.home / "bait")
     crafted = Crafted(folder, town.b, town.lab.cluster_name)
-    crafted.script = f"#!/bin/bash\n{town.mark('job')}\nuntil [ -e {folder}/may-end ]; do sleep 0.1; done\n"
+    crafted.script = f"#!/bin/bash\n{town.mark(f'job-{name}')}\nuntil [ -e {folder}/may-end ]; do sleep 0.1; done\n"
     # b knows the next job id before the record is written: the script may as well write the record itself
     town.b.write(folder / "script.sh", crafted.script, 0o755)
     options = ("--output=/dev/null", "--hold")
     first = town.sbatch(town.b, folder / "script.sh", *options)
     crafted.job_id = first
-    trap(crafted, town)
+    TRAPS[name](crafted, town)
     crafted.write()
     town.b.sh(f"scontrol update jobid={first} jobname='train.{crafted.token[:8]}'; scontrol release {first}")
-    until(lambda: town.lab.job(first).get("JobState") == "RUNNING", 30, f"the start of {first}")
-    yield first, folder
+    return first, folder
 
 
-@pytest.mark.parametrize("job", list(TRAPS), indirect=True)
-def test_asking_about_the_job_of_another_user_changes_nothing_of_mine(
-    town: Town, own: str, job: tuple[str, Path]
-) -> None:
-    theirs, folder = job
+def test_asking_about_the_job_of_another_user_changes_nothing_of_mine(town: Town, own: str) -> None:
+    """All traps are laid at once; each is asked about while its job runs, and when it has ended."""
     town.a.type("list", status=0)
-    with unchanged(town.a.home, but=(town.a.state,)):
-        ask_all(town.a, theirs, running=True)
-        town.b.sh(f"touch {folder}/may-end")
-        until(lambda: town.lab.job(theirs).get("JobState") == "COMPLETED", 30, f"the end of {theirs}")
-        ask_all(town.a, theirs, running=False)
-        source_all(town.a)
-    assert town.marks(town.a) == []
-    assert town.a.faults == []
-    assert len([mark for mark in town.marks(town.b) if mark.startswith("job.")]) == 1
+    laid = {name: lay(town, name) for name in TRAPS}
+    for name, (theirs, _) in laid.items():
+        until(lambda job=theirs: town.lab.job(job).get("JobState") == "RUNNING", 60, f"the start of {name}")
+        with case(name), harmless(town, own):
+            ask_all(town.a, theirs, running=True)
+    ends = [f"touch {folder}/may-end" for _, folder in laid.values()]
+    for number, (name, (theirs, _)) in enumerate(laid.items()):
+        for end in ends[number : number + 2]:  # the next one ends meanwhile; Slurm would forget all before the last
+            town.b.sh(end)
+        until(lambda job=theirs: town.lab.job(job).get("JobState") == "COMPLETED", 60, f"the end of {name}")
+        with case(name), harmless(town, own):
+            ask_all(town.a, theirs, running=False)
+            source_all(town.a)
+        assert len([mark for mark in town.marks(town.b) if mark.startswith(f"job-{name}.")]) == 1
+    with harmless(town, own):
+        wait_for_all(town.a, {name: job for name, (job, _) in laid.items()})
     still_mine(town.a, own)
 
 
+def wait_for_all(person: Person, jobs: dict[str, str]) -> None:
+    """Type `wait` for each job at once: it takes some of them 20 s to find out that nobody knows more."""
+    waiting = {name: person.start("clusterrun", "wait", job, cwd=person.project) for name, job in jobs.items()}
+    for name, process in waiting.items():
+        with case(name):
+            out, err = process.communicate(timeout=3 * LIMIT)
+            wrong = Said(("wait", jobs[name]), process.returncode, out, err).wrong((0, 1, 75))
+            assert not wrong, wrong
+
+
+@contextlib.contextmanager
+def harmless(town: Town, own: str, where: Path | None = None) -> Iterator[None]:
+    """Fail where what is typed within changes a file of a's, runs a script as a, ends wrong, or loses a's own job."""
+    with unchanged(town.a.home, but=(town.a.state,)):
+        yield
+    assert town.marks(town.a) == []
+    assert town.a.faults == []
+    assert town.a.state_of(own, cwd=where)["state"] == "PENDING"
+
+
 def ask_all(person: Person, job: str, *, running: bool) -> None:
-    """Type every verb that takes the id of another user's job."""
+    """Type every verb that takes the id of another user's job, but `wait`."""
     person.ask("status", job, status=(0, 75), remarks=1)
     person.ask("why", job, status=(0, 75), remarks=1)
     person.ask("logs", job)
     person.ask("cancel", job, status=4 if running else (0, 4), without=("Cancelled",))
-    if not running:
-        person.ask("wait", job, status=(0, 1, 75))
 
 
-@pytest.fixture
-def bait(town: Town, request: pytest.FixtureRequest) -> Path:
+def bait(town: Town, name: str) -> Path:
     """A folder of b's with two crafted runs: one that was cut off, and one that was a job once."""
-    root = town.b.home / "bait"
+    root = town.b.home / "bait" / name
     for number, job_id in ((1, ""), (2, "4712")):
         folder = root / ".clusterrun" / "runs" / f"20260101-01020{number}-abcdef"
         folder.mkdir(parents=True)
         crafted = Crafted(folder, town.b, town.lab.cluster_name, run_id=folder.name, job_id=job_id)
         crafted.script = f"#!/bin/bash\n{town.mark('script')}\n"
         shutil.rmtree(root / ".clusterrun" / "jobs", ignore_errors=True)
-        TRAPS[request.param](crafted, town)
+        TRAPS[name](crafted, town)
         crafted.write()
         (root / "logs").mkdir(exist_ok=True)
-    return town.b.own(root)
+    town.b.own(town.b.home / "bait")
+    return root
 
 
-@pytest.mark.parametrize("bait", list(TRAPS), indirect=True)
-def test_working_in_the_folder_of_another_user_changes_nothing_of_mine(town: Town, own: str, bait: Path) -> None:
+def test_working_in_the_folder_of_another_user_changes_nothing_of_mine(town: Town, own: str) -> None:
     town.a.type("list", status=0)
     ids = [f"20260101-01020{number}-abcdef" for number in (1, 2)]
-    with unchanged(town.a.home, but=(town.a.state,)):
-        for words in (("list",), ("list", "--all"), ("cancel", "--all", "--dry-run")):
-            lines = 2 if "--dry-run" in words else 1  # how many it would cancel is a line of its own
-            town.a.ask(
-                *words, cwd=bait, status=0, remarks=lines, without=("--recover",), rows_without=("20260101-0102",)
-            )
-        for run_id in ids:
-            for verb in ("status", "logs", "why", "check"):
-                town.a.ask(verb, run_id, cwd=bait)
-            town.a.ask("cancel", run_id, cwd=bait, status=4)
-            town.a.ask("submit", "--recover", run_id, cwd=bait, status=(2, 4))
-        town.a.ask("status", "4712", cwd=bait)
-        source_all(town.a)
-    assert town.marks(town.a) == []
-    assert sorted(os.listdir(bait / ".clusterrun" / "runs")) == ids, "theirs is not mine to remove"
-    assert town.a.faults == []
-    still_mine(town.a, own, bait)
+    for name in TRAPS:
+        where = bait(town, name)
+        with case(name), harmless(town, own, where):
+            for words in (("list",), ("list", "--all"), ("cancel", "--all", "--dry-run")):
+                lines = 2 if "--dry-run" in words else 1  # how many it would cancel is a line of its own
+                town.a.ask(
+                    *words, cwd=where, status=0, remarks=lines, without=("--recover",), rows_without=("20260101-0102",)
+                )
+            for run_id in ids:
+                for verb in ("status", "logs", "why", "check"):
+                    town.a.ask(verb, run_id, cwd=where)
+                town.a.ask("cancel", run_id, cwd=where, status=4)
+                town.a.ask("submit", "--recover", run_id, cwd=where, status=(2, 4))
+            town.a.ask("status", "4712", cwd=where)
+            source_all(town.a)
+        assert sorted(os.listdir(where / ".clusterrun" / "runs")) == ids, f"{name}: theirs is not mine to remove"
+        rows = town.a.type("list", "--json", cwd=where, status=0).data
+        assert [row["job_id"] for row in rows] == [own], name
+    still_mine(town.a, own)
 
 
 @pytest.mark.parametrize("user", ["a", "b"])

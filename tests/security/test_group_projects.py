@@ -3,104 +3,113 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import shlex
 from pathlib import Path
 
-import pytest
-
-from tests.security.people import ONE_RANK, Person, Town, until
+from tests.cases import case
+from tests.security.people import ONE_RANK, WAITS, Person, Town, until
 from tests.security.test_planted_files import common, group_folder
 
 WAITS_FOR = "#!/bin/bash\necho rank at work\nuntil [ -e {flag} ]; do sleep 0.1; done\necho rank at its end\n"
 
 
-def of_a(town: Town) -> Path:
-    """A folder of a's that others can only read."""
-    return town.a.project
+def folders(town: Town) -> dict[str, Path]:
+    """Projects that all three work in."""
+    profile = "time = '0:10:00'\n"
+    town.a.write(town.a.home / "profiled" / "clusterrun.toml", profile)
+    found = {"of a": town.a.project, "of a, with a profile": town.a.home / "profiled"}
+    for name in ("of the group", "of the group, with a profile", "of the group, below a profile"):
+        found[name] = group_folder(town, town.folder / name)
+        if "profile" in name:
+            town.a.sh(f"echo {shlex.quote(profile)} > {shlex.quote(str(found[name]))}/clusterrun.toml", umask=0o002)
+    found[name] = group_folder(town, found[name] / "below")
+    return found
 
 
-def of_a_with_a_profile(town: Town) -> Path:
-    town.a.write(town.a.project / "clusterrun.toml", "time = '0:10:00'\n")
-    return town.a.project
-
-
-def of_the_group(town: Town) -> Path:
-    return group_folder(town, town.folder / "group")
-
-
-def of_the_group_with_a_profile(town: Town) -> Path:
-    project = group_folder(town, town.folder / "group")
-    town.a.sh(f"echo 'time = \"0:10:00\"' > {project}/clusterrun.toml", umask=0o002)
-    return project
-
-
-def of_the_group_below_a_profile(town: Town) -> Path:
-    (of_the_group_with_a_profile(town) / "below").mkdir()
-    os.chown(town.folder / "group" / "below", town.a.user.uid, common(town))
-    (town.folder / "group" / "below").chmod(0o2775)
-    return town.folder / "group" / "below"
-
-
-@pytest.mark.parametrize(
-    "project", [of_a, of_a_with_a_profile, of_the_group, of_the_group_with_a_profile, of_the_group_below_a_profile]
-)
-def test_three_users_work_in_one_project(town: Town, project: Callable[[Town], Path]) -> None:
-    where = project(town)
+def test_three_users_work_in_one_project(town: Town) -> None:
+    """Each has a job of its own in each of the projects; all of them run at the same time."""
     people = (town.a, town.b, town.c)
-    jobs: dict[str, str] = {}
-    for person in people:
-        script = person.write(person.home / "work.sh", WAITS_FOR.format(flag=person.home / "flag"), 0o755)
-        said = person.type("submit", "--json", *ONE_RANK, "--", str(script), cwd=where, umask=0o002, status=0)
-        jobs[person.name] = said.data["job_id"]
-        told = [line for line in said.err.splitlines() if ".local/state/clusterrun/projects/" in line]
-        private = person is town.a and where == town.a.project
-        assert len(told) == (0 if private else 1), f"where the records are, in a line: {said}"
-    for person in people:
-        job = jobs[person.name]
-        until(lambda p=person, j=job: "rank at work" in p.type("logs", j, cwd=where).out, 60, f"the log of {job}", 0.5)
-        assert person.state_of(job, cwd=where)["run_id"], "a run of its own"
-        rows = person.type("list", "--json", cwd=where, status=0).data
-        assert [row["job_id"] for row in rows if row["user"] == person.name] == [job] and len(rows) == 1
-        person.type("why", job, cwd=where, status=0)
-        others = [other for name, other in jobs.items() if name != person.name]
-        for other in others:
-            person.type("status", other, cwd=where, status=0)
-            person.type("cancel", other, cwd=where, status=4)
-    (town.b.home / "flag").touch()
-    town.b.type("wait", jobs[town.b.name], cwd=where, status=0)
-    assert "rank at its end" in town.b.type("logs", jobs[town.b.name], cwd=where, status=0).out
-    for person in (town.a, town.c):
-        person.type("cancel", jobs[person.name], cwd=where, status=0)
-        until(lambda p=person: p.state_of(jobs[p.name], cwd=where)["state"] == "CANCELLED", 30, "the cancel", 0.5)
-        assert person.type("list", "--json", cwd=where, status=0).data == []
+    where = folders(town)
+    jobs: dict[str, dict[str, str]] = {person.name: {} for person in people}
+    for name, folder in where.items():
+        for person in people:
+            flag = person.home / f"flag {name}"
+            script = person.write(person.home / f"{name}.sh", WAITS_FOR.format(flag=f"'{flag}'"), 0o755)
+            said = person.type("submit", "--json", *ONE_RANK, "--", str(script), cwd=folder, umask=0o002, status=0)
+            jobs[person.name][name] = said.data["job_id"]
+            told = [line for line in said.err.splitlines() if ".local/state/clusterrun/projects/" in line]
+            private = person is town.a and town.a.home in folder.parents
+            assert len(told) == (0 if private else 1), f"where the records are, in a line: {said}"
+    for name, folder in where.items():
+        with case(name):
+            for person in people:
+                look_at_mine_and_theirs(person, folder, name, jobs)
+            job = jobs[town.b.name][name]
+            (town.b.home / f"flag {name}").touch()
+            town.b.type("wait", job, cwd=folder, status=0)
+            assert "rank at its end" in town.b.type("logs", job, cwd=folder, status=0).out
+            for person in (town.a, town.c):
+                person.type("cancel", jobs[person.name][name], cwd=folder, status=0)
+            for person in (town.a, town.c):
+                job = jobs[person.name][name]
+                until(lambda p=person, j=job, f=folder: p.state_of(j, cwd=f)["state"] == "CANCELLED", 30, job, 0.5)
+            for person in people:
+                del jobs[person.name][name]
+    assert [person.type("list", "--json", status=0).data for person in people] == [[], [], []]
 
 
-@pytest.mark.parametrize("umask", [0o022, 0o077], ids=["022", "077"])
-@pytest.mark.parametrize("first", ["a shared run", "a private run before it"])
-def test_a_shared_run_is_seen_by_the_group_while_it_runs_and_afterwards(town: Town, umask: int, first: str) -> None:
-    os.chown(town.a.project, town.a.user.uid, common(town))
-    town.a.project.chmod(0o2755)
-    flag = town.a.home / "flag"
-    script = town.a.write(town.a.home / "work.sh", WAITS_FOR.format(flag=flag), 0o755)
-    if first == "a private run before it":
-        town.a.submit("--sbatch-arg=--begin=now+1hour", "--", str(town.a.home / "hello.sh"), umask=umask)
-    said = town.a.type("submit", "--json", *ONE_RANK, "--shared", "--", str(script), umask=umask, status=(0, 2))
-    if said.status == 2:
-        assert "chmod" in said.err, f"says why it cannot be shared, and what to type: {said}"
-        return
-    job = said.data["job_id"]
-    until(lambda: "rank at work" in town.a.type("logs", job).out, 60, "the job's work", 0.5)
-    seen = town.b.state_of(job)
-    assert (seen["state"], seen["user"]) == ("RUNNING", town.a.name)
-    assert "rank at work" in town.b.type("logs", job, status=0).out
-    assert "LOST" not in town.b.type("why", job, status=0).out.upper()
-    town.b.type("cancel", job, status=4)
-    flag.touch()
-    until(lambda: town.a.state_of(job)["state"] == "COMPLETED", 30, "the end", 0.5)
-    look_again(town, town.b, job)
-    until(lambda: not town.lab.job(job), 60, "that Slurm forgets the job", 1)
-    assert town.b.type("status", job, status=0).out.count("COMPLETED") == 1
-    assert "LOST" not in town.b.type("why", job, status=0).out.upper()
+def look_at_mine_and_theirs(person: Person, folder: Path, name: str, jobs: dict[str, dict[str, str]]) -> None:
+    """The user's own job is at work; the others' can be looked at and not cancelled."""
+    job = jobs[person.name][name]
+    until(lambda: "rank at work" in person.type("logs", job, cwd=folder).out, 60, f"the log of {job}", 0.5)
+    assert person.state_of(job, cwd=folder)["run_id"], "a run of its own"
+    rows = person.type("list", "--json", cwd=folder, status=0).data
+    assert {row["user"] for row in rows} == {person.name}
+    assert sorted(row["job_id"] for row in rows) == sorted(jobs[person.name].values())
+    person.type("why", job, cwd=folder, status=0)
+    for other in [those[name] for owner, those in jobs.items() if owner != person.name]:
+        person.type("status", other, cwd=folder, status=0)
+        person.type("cancel", other, cwd=folder, status=4)
+
+
+def test_a_shared_run_is_seen_by_the_group_while_it_runs_and_afterwards(town: Town) -> None:
+    """With either umask, and with a private run before it or none: Slurm forgets all of them at the same time."""
+    jobs = {}
+    for umask in (0o022, 0o077):
+        for before in ("", "a private run before it"):
+            name = f"{umask:03o} {before}"
+            project = town.a.write(town.a.home / name / "train.py", "").parent
+            os.chown(project, town.a.user.uid, common(town))
+            project.chmod(0o2755)
+            flag = town.a.home / f"flag {name}"
+            script = town.a.write(town.a.home / f"{name}.sh", WAITS_FOR.format(flag=f"'{flag}'"), 0o755)
+            if before:
+                town.a.submit(WAITS, "--", str(town.a.home / "hello.sh"), cwd=project, umask=umask)
+            words = ("submit", "--json", *ONE_RANK, "--shared", "--", str(script))
+            said = town.a.type(*words, cwd=project, umask=umask, status=(0, 2))
+            if said.status == 2:
+                assert "chmod" in said.err, f"says why it cannot be shared, and what to type: {said}"
+            else:
+                jobs[name] = said.data["job_id"]
+    assert "022 " in jobs
+    for name, job in jobs.items():
+        with case(name):
+            until(lambda j=job: "rank at work" in town.a.type("logs", j).out, 60, "the job's work", 0.5)
+            seen = town.b.state_of(job)
+            assert (seen["state"], seen["user"]) == ("RUNNING", town.a.name)
+            assert "rank at work" in town.b.type("logs", job, status=0).out
+            assert "LOST" not in town.b.type("why", job, status=0).out.upper()
+            town.b.type("cancel", job, status=4)
+            (town.a.home / f"flag {name}").touch()
+    for name, job in jobs.items():
+        with case(name):
+            until(lambda j=job: town.a.state_of(j)["state"] == "COMPLETED", 30, "the end", 0.5)
+            look_again(town, town.b, job)
+    for name, job in jobs.items():
+        with case(name):
+            until(lambda j=job: not town.lab.job(j), 60, "that Slurm forgets the job", 1)
+            assert town.b.type("status", job, status=0).out.count("COMPLETED") == 1
+            assert "LOST" not in town.b.type("why", job, status=0).out.upper()
 
 
 def look_again(town: Town, person: Person, job: str) -> None:

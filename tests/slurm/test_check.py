@@ -12,7 +12,7 @@ import pytest
 from lab import net
 from lab.cluster import Lab
 from lab.fixtures import require_lab
-from tests.installed_command import Site
+from tests.installed_command import SCRIPTS, Site
 
 #: The node that the file names gets one GPU less.
 PROLOG = """#!/bin/sh
@@ -95,23 +95,34 @@ def test_connection_that_is_cut_between_two_nodes_is_named_in_time(site: Site, f
     assert wrong(found) == {("links", f"{one} {other}")}, found["findings"]
 
 
-def test_job_that_checks_first_trains_on_slow_links_and_not_on_a_broken_node(
+# with a training after the check: local/test_check.py
+def test_job_that_checks_first_runs_on_slow_links_and_not_on_a_broken_node(
     site: Site, four: Lab, missing: Path
 ) -> None:
     _, slow, _, poor = four.node_names
-    words = ("--nodes", "4", "--gpus-per-node", "2", "--tasks-per-node", "1", "--check", "--set", "steps=2", "lm")
+    words = (
+        "--nodes",
+        "4",
+        "--gpus-per-node",
+        "2",
+        "--tasks-per-node",
+        "1",
+        "--check",
+        "--",
+        str(SCRIPTS / "says_hello.sh"),
+    )
     four.slow_link(slow, "50mbit")
     try:
-        trained = site.submit(*words)
-        site.cli("wait", trained.id)
+        ran = site.submit(*words)
+        site.cli("wait", ran.id)
         missing.write_text(poor)
         broken = site.submit(*words)
         site.cli("wait", broken.id, status=1)
     finally:
         missing.write_text("")
         four.restore_link(slow)
-    assert f"check: differs: the link of {slow}: " in trained.err.read_text()
-    assert "step 2/2" in trained.out.read_text()
+    assert f"check: differs: the link of {slow}: " in ran.err.read_text()
+    assert "hello" in ran.out.read_text()
     assert f"check: broken: {poor} has 1 of 2 GPUs" in broken.err.read_text()
-    assert "step" not in broken.out.read_text()
+    assert "hello" not in broken.out.read_text()
     assert f"{poor} has 1 of 2 GPUs" in site.cli("why", broken.id).stdout

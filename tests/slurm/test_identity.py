@@ -11,80 +11,93 @@ from typing import Any
 import pytest
 
 from lab.cluster import Lab
-from tests.installed_command import SCRIPTS, Site, until
-from tests.submit_tools import NEVER, light, wrap_sbatch
+from tests.installed_command import Site, until
+from tests.submit_tools import NEVER, light, runs_of, wrap_sbatch
 
 MakeSite = Callable[[Lab | None], Site]
 
 
-@pytest.fixture(params=["accounting", "no-accounting"])
-def site(request: pytest.FixtureRequest, new_site: MakeSite) -> Site:
-    return new_site(request.getfixturevalue("lab" if request.param == "accounting" else "lab_no_accounting"))
+@pytest.fixture
+def both(lab: Lab, lab_no_accounting: Lab, new_site: MakeSite) -> list[Site]:
+    """A user on a cluster with accounting, and one on a cluster without: what either waits for passes at once."""
+    return [new_site(lab), new_site(lab_no_accounting)]
+
+
+def slurm(site: Site, *words: str) -> str:
+    """The answer of one of Slurm's commands."""
+    assert site.lab is not None
+    done = site.lab.run(words)
+    assert done.returncode == 0, f"{site.lab.name}: {done.stderr}"
+    return done.stdout
 
 
 def rename(site: Site, job_id: str) -> None:
-    assert site.lab is not None
-    done = site.lab.run(["scontrol", "update", f"JobId={job_id}", "JobName=site-rule"])
-    assert done.returncode == 0, done.stderr
+    slurm(site, "scontrol", "update", f"JobId={job_id}", "JobName=site-rule")
 
 
 # -- renamed -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("state", ["PENDING", "RUNNING"])
-def test_a_renamed_job_is_known_listed_once_and_cancelled(site: Site, template: Path, state: str) -> None:
-    job = light(site, template, NEVER) if state == "PENDING" else site.rank("sleeps.sh", arguments=["600"])
-    site.wait_state(job, state)
-    rename(site, job.id)
-    found = site.state(job)
-    assert (found["state"], found["source"]) == (state, "squeue")
-    assert [row["job_id"] for row in site.json("list") if row["job_id"] == job.id] == [job.id]
-    assert site.cli("cancel", job.id).stdout == f"Cancelled {job.id}\n"
-    site.wait_state(job, "CANCELLED")
+def test_a_renamed_job_is_known_listed_once_and_cancelled(both: list[Site], template: Path) -> None:
+    jobs = [(site, "PENDING", light(site, template, NEVER)) for site in both]
+    jobs += [(site, "RUNNING", site.rank("sleeps.sh", arguments=["600"])) for site in both]
+    for site, state, job in jobs:
+        site.wait_state(job, state)
+        rename(site, job.id)
+        found = site.state(job)
+        assert (found["state"], found["source"]) == (state, "squeue")
+        assert [row["job_id"] for row in site.json("list") if row["job_id"] == job.id] == [job.id]
+        assert site.cli("cancel", job.id).stdout == f"Cancelled {job.id}\n"
+    for site, _, job in jobs:
+        site.wait_state(job, "CANCELLED")
 
 
-def test_a_renamed_job_that_ended_is_known(site: Site, template: Path) -> None:
-    job = light(site, template, "--sbatch-arg=--begin=now+3")
-    rename(site, job.id)
-    assert site.cli("wait", job.id).returncode == 0
-    assert site.state(job)["outcome"] == "done"
+def test_a_renamed_job_that_ended_is_known(both: list[Site], template: Path) -> None:
+    jobs = [(site, light(site, template, "--sbatch-arg=--begin=now+3")) for site in both]
+    for site, job in jobs:
+        rename(site, job.id)
+    for site, job in jobs:
+        assert site.cli("wait", job.id).returncode == 0
+        assert site.state(job)["outcome"] == "done"
 
 
-def test_a_plugin_that_renames_at_submit_makes_no_second_job(site: Site, template: Path, tmp_path: Path) -> None:
+def test_a_plugin_that_renames_at_submit_makes_no_second_job(both: list[Site], template: Path, tmp_path: Path) -> None:
     """sbatch's answer is lost and the job bears another name: its script tells whose it is."""
     answer = 'echo "sbatch: error: Socket timed out on send/recv operation" >&2; exit 1'
     body = f'real --job-name=renamed "$@" >/dev/null; {answer}'
-    path = wrap_sbatch(tmp_path, body, site.env["PATH"])
-    job = light(site, template, NEVER, env={"PATH": path})
-    assert site.lab is not None
-    names = site.lab.run(["squeue", "--noheader", "--format=%A|%j|%o"]).stdout.splitlines()
-    mine = [line for line in names if line.endswith(f"|{job.run_dir}/script.sh")]
-    assert mine == [f"{job.id}|renamed|{job.run_dir}/script.sh"]
-    assert site.state(job)["state"] == "PENDING"
+    for site in both:
+        path = wrap_sbatch(tmp_path, body, site.env["PATH"])
+        job = light(site, template, NEVER, env={"PATH": path})
+        names = slurm(site, "squeue", "--noheader", "--format=%A|%j|%o").splitlines()
+        mine = [line for line in names if line.endswith(f"|{job.run_dir}/script.sh")]
+        assert mine == [f"{job.id}|renamed|{job.run_dir}/script.sh"]
+        assert site.state(job)["state"] == "PENDING"
 
 
 # -- submitted twice -------------------------------------------------------------------------------------------------
 
 
 def test_two_recovers_at_once_make_one_job_and_cancel_ends_every_copy(
-    site: Site, template: Path, tmp_path: Path
+    both: list[Site], template: Path, tmp_path: Path
 ) -> None:
-    refuse = wrap_sbatch(tmp_path, "kill -KILL $PPID; sleep 60", site.env["PATH"])
-    site.start("submit", *site.scheduler, "--gpus-per-node", "0", "--template", str(template), NEVER, "--", "true",
-               env={"PATH": refuse}).wait(timeout=60)  # fmt: skip
-    (run_dir,) = (site.project / ".clusterrun" / "runs").iterdir()
-    both = [site.start("submit", "--recover", run_dir.name) for _ in range(2)]
-    said = [process.communicate(timeout=120)[0] for process in both]
-    assert sorted(process.returncode for process in both) in ([0, 0], [0, 75]), said
-    assert site.lab is not None
-    script = f"{run_dir}/script.sh"
-    ids = [line.split("|")[0] for line in site.lab.run(["squeue", "--noheader", "--format=%A|%o"]).stdout.splitlines()
-           if line.endswith(script)]  # fmt: skip
-    assert len(ids) == 1, said
-    twin = site.lab.run(["sbatch", "--parsable", NEVER.removeprefix("--sbatch-arg="), script]).stdout.strip()
-    assert site.cli("cancel", run_dir.name).returncode == 0
-    left = site.lab.run(["squeue", "--noheader", "--states=PENDING,RUNNING", "--format=%A"]).stdout.split()
-    assert not {ids[0], twin} & set(left)
+    recovers = []
+    for site in both:
+        refuse = wrap_sbatch(tmp_path, "kill -KILL $PPID; sleep 60", site.env["PATH"])
+        site.start("submit", *site.scheduler, "--gpus-per-node", "0", "--template", str(template), NEVER, "--", "true",
+                   env={"PATH": refuse}).wait(timeout=60)  # fmt: skip
+        (run_dir,) = runs_of(site)
+        recovers.append((site, run_dir, [site.start("submit", "--recover", run_dir.name) for _ in range(2)]))
+    for site, run_dir, two in recovers:
+        said = [process.communicate(timeout=120)[0] for process in two]
+        assert sorted(process.returncode for process in two) in ([0, 0], [0, 75]), said
+        script = f"{run_dir}/script.sh"
+        lines = slurm(site, "squeue", "--noheader", "--format=%A|%o").splitlines()
+        ids = [line.split("|")[0] for line in lines if line.endswith(script)]
+        assert len(ids) == 1, said
+        twin = slurm(site, "sbatch", "--parsable", NEVER.removeprefix("--sbatch-arg="), script).strip()
+        assert site.cli("cancel", run_dir.name).returncode == 0
+        left = slurm(site, "squeue", "--noheader", "--states=PENDING,RUNNING", "--format=%A").split()
+        assert not {ids[0], twin} & set(left)
 
 
 # -- two clusters, one home --------------------------------------------------------------------------------------------
@@ -149,13 +162,13 @@ def test_the_same_id_on_two_clusters_means_the_one_at_hand(two: tuple[Site, dict
 # -- moved -------------------------------------------------------------------------------------------------------------
 
 
-def test_a_moved_project_keeps_its_runs_and_logs(site: Site) -> None:
-    job = site.rank("says_hello.sh")
-    site.wait_end(job)
-    moved = site.project.with_name("moved")
-    shutil.move(site.project, moved)
-    said = site.cli("logs", job.id, cwd=moved)
-    assert "hello" in said.stdout
-    until(lambda: site.json("status", job.id, cwd=moved)[0]["outcome"] == "done", 60, pause=0.5)
-    shutil.move(moved, site.project)
-    assert SCRIPTS.is_dir()
+def test_a_moved_project_keeps_its_runs_and_logs(both: list[Site]) -> None:
+    jobs = [(site, site.rank("says_hello.sh")) for site in both]
+    for site, job in jobs:
+        site.wait_end(job)
+        moved = site.project.with_name("moved")
+        shutil.move(site.project, moved)
+        said = site.cli("logs", job.id, cwd=moved)
+        assert "hello" in said.stdout
+        until(lambda s=site, j=job, m=moved: s.json("status", j.id, cwd=m)[0]["outcome"] == "done", 60, pause=0.5)
+        shutil.move(moved, site.project)

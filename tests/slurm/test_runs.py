@@ -1,4 +1,4 @@
-"""A run of eight ranks on two nodes, from submit to its end, as its user sees it; with accounting and without."""
+"""A run of four ranks on two nodes, from submit to its end, as its user sees it; with accounting and without."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def runs(lab: Lab, lab_no_accounting: Lab, new_site: Callable[[Lab | None], Site
     following: list[tuple[Lab, Site, Job, subprocess.Popen[str]]] = []
     for one in (lab, lab_no_accounting):
         site = new_site(one)
-        job = site.submit("--nodes", "2", "--gpus-per-node", "4", "--", str(ALLREDUCE), "--epochs", "1")
+        job = site.submit("--nodes", "2", "--gpus-per-node", "2", "--", str(ALLREDUCE), "--lr", "1e-4", "--help")
         following.append((one, site, job, site.start("logs", job.id, "-f")))
     done = []
     for one, site, job, process in following:
@@ -50,15 +50,15 @@ def test_following_exits_with_the_outcome(run: Run) -> None:
 
 
 def test_following_shows_every_rank_to_its_end(run: Run) -> None:
-    for rank in range(8):
-        assert f"{rank}: rank {rank} of 8: sum 36 args ['--epochs', '1']\n" in run.shown
+    for rank in range(4):
+        assert f"{rank}: rank {rank} of 4: sum 10 args ['--lr', '1e-4', '--help']\n" in run.shown
 
 
-def test_table_names_two_nodes_and_eight_ranks(run: Run) -> None:
+def test_table_names_two_nodes_and_four_ranks(run: Run) -> None:
     rows = re.findall(r"^0: +(\d+)  (\S+) +\S", run.shown, re.MULTILINE)
     first, second = run.lab.node_names[:2]
-    assert rows == [(str(rank), first if rank < 4 else second) for rank in range(8)]
-    assert "Number of processes: 8\n" in run.shown
+    assert rows == [(str(rank), first if rank < 2 else second) for rank in range(4)]
+    assert "Number of processes: 4\n" in run.shown
 
 
 def test_both_logs_are_there_under_the_jobs_id(run: Run) -> None:
@@ -73,25 +73,25 @@ def test_status_is_completed_on_two_nodes(run: Run) -> None:
 
 
 def test_logs_of_one_rank_are_that_ranks_alone(run: Run) -> None:
-    lines = run.site.json("logs", run.job.id, "--rank", "5", "--stream", "out")
-    assert [line["rank"] for line in lines] == [5]
-    assert lines[0]["text"].startswith("rank 5 of 8")
+    lines = run.site.json("logs", run.job.id, "--rank", "3", "--stream", "out")
+    assert [line["rank"] for line in lines] == [3]
+    assert lines[0]["text"].startswith("rank 3 of 4")
 
 
 def test_logs_of_one_node_are_of_its_ranks(run: Run) -> None:
     lines = run.site.json("logs", run.job.id, "--node", run.lab.node_names[1], "--stream", "out")
-    assert {line["rank"] for line in lines} == {4, 5, 6, 7}
+    assert {line["rank"] for line in lines} == {2, 3}
 
 
 def test_every_rank_left_its_end_marker(run: Run) -> None:
     (folder,) = run.job.attempts()
     ended = {json.loads(path.read_text())["rank"] for path in folder.glob("rank-*.end")}
-    assert ended == set(range(8))
+    assert ended == set(range(4))
 
 
 def test_gpus_were_asked_of_slurm_for_each_node(run: Run) -> None:
     script = (run.job.run_dir / "script.sh").read_text()
-    assert "#SBATCH --gpus-per-node=4\n" in script and "#SBATCH --nodes=2\n" in script
+    assert "#SBATCH --gpus-per-node=2\n" in script and "#SBATCH --nodes=2\n" in script
 
 
 @pytest.mark.faults
