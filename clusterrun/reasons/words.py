@@ -112,7 +112,7 @@ ROWS: tuple[Reason, ...] = (
     # -- the cluster -----------------------------------------------------------------------------------------------
     _row("JobHeldAdmin", ADMIN, "It is held by an administrator (or a site rule); its user cannot release it.",
          f"ask the administrators; {_SHOW}"),
-    _row("JobHoldMaxRequeue", ADMIN, "It failed to start as often as the cluster allows; the job stays held.",
+    _row("JobHoldMaxRequeue", ADMIN, "It failed to start as many times as the cluster allows; the job is held.",
          f"{_AGAIN}, or ask the administrators: slurmd's log shows the cause"),
     _row("PartitionDown", ADMIN, "The partition accepts jobs but starts none: its state is DOWN.",
          "wait for the administrators, or move it: `scontrol update JobId={job} Partition=NAME`"),
@@ -139,7 +139,7 @@ ROWS: tuple[Reason, ...] = (
     _row("InactiveLimit", OVER, "It was inactive for longer than the cluster allows.", _WHY),
     _row("DeadLine", OVER, "It could not end before its --deadline, so Slurm removed it.",
          "submit it with a later --deadline or a shorter time limit"),
-    _row("JobLaunchFailure", OVER, "It could not start on its node: its log folder may be missing, or a disk full.",
+    _row("JobLaunchFailure", OVER, "It could not start on its node: its log folder may be missing, or the disk full.",
          _WHY),
     _row("SystemFailure", OVER, "Slurm itself, a file system or the network failed.", f"{_WHY}; submit it again"),
 )  # fmt: skip

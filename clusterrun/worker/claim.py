@@ -49,7 +49,7 @@ def own_folders(run_dir: Path) -> None:
             raise WorkerError(f"cannot create {folder}: {error.strerror}") from None
         if folder.is_symlink() or folder.lstat().st_uid != os.geteuid():
             raise WorkerError(
-                f"{folder} is a link or belongs to another user, so nothing was started.\n"
+                f"{folder} is a symbolic link or belongs to another user, so nothing was started.\n"
                 "clusterrun: hint: submit the job again from a folder that only you can write to"
             )
 

@@ -130,7 +130,7 @@ def test_a_limit_that_the_estimate_leaves_out_is_told_and_true(busy: Lab, site: 
     asked = ("--qos", "tight", *EIGHT, "--partition", "gpu")
     said = site.cli("free", *asked, "--", "true")
     assert "QOS tight: 8 GPUs are more than the 6 that it allows: the job would never start (MaxTRESPU)" in said.stdout
-    assert "account science: 5 of 14 GPUs left: the job would have to wait (GrpTRES)" in said.stdout
+    assert "account science: 5 of 14 GPUs left; the job would have to wait (GrpTRES)" in said.stdout
     assert site.json("free", "--gpus-per-node", "2", "--", "true")["beyond_limits"] == []
     job = run(
         busy, "sbatch", "--parsable", "-o/dev/null", "-qtight", "-pgpu", "-N2", "--gpus-per-node=4", "--wrap=true"

@@ -74,7 +74,7 @@ def test_home_is_understood(folder: Path, monkeypatch: pytest.MonkeyPatch) -> No
         ("hf:a/b/c", "hf:a/b/c is not of the form hf:org/name or hf:org/name:split"),
         ("", "no data given"),
         ([], "no data given"),
-        ([7], "data must be names of files, got 7"),
+        ([7], "data must be file names, got 7"),
         ("notes.md", "unknown file type: notes.md; known: .jsonl,"),
     ],
 )

@@ -37,7 +37,7 @@ PEERS: tuple[CauseRow, ...] = (
     row("collective-timeout", "wait timeout after|socket timeout|timeout waiting for key",
         r"(?:DistStoreError|got error): (?:wait timeout after (?P<ms>\d+)ms|Socket Timeout)|RuntimeError: Socket Timeout|Timeout waiting for key: ",
         "timed out waiting for another rank at the rendezvous (TCPStore)", _HANG, "https://github.com/pytorch/pytorch/pull/131808", _HANG_COMMAND, Strength.HANG),
-    row("ranks-missing", "did not come within", r"join barrier: (?P<number>\d+) of (?P<all>\d+) ranks did not come within (?P<seconds>\d+) s: (?P<who>.*)",
+    row("ranks-missing", "did not join within|did not come within", r"join barrier: (?P<number>\d+) of (?P<all>\d+) ranks did not (?:join|come) within (?P<seconds>\d+) s: (?P<who>.*)",
         "{number} of {all} ranks did not join the others: {who}",
         "check what these ranks printed: an import may take minutes, a setup line may hang, or a node may not reach the first node",
         "clusterrun/worker/barriers.py", "clusterrun logs JOB -n 50"),

@@ -80,7 +80,7 @@ SLURM: tuple[CauseRow, ...] = (
         "the step could not be started on the node: {what}", "a container, a plug-in or the node's prolog failed: the log lines around this error say which; try another node, or tell your administrators",
         "https://github.com/NVIDIA/pyxis/issues/61", "clusterrun submit … --exclude[ {node}]"),
     row("command-missing", "can not execute", r"srun: fatal: Can not execute (?P<what>\S+)", "{what} cannot be run: it does not exist, or is not executable",
-        "srun looks for it on the node where it runs; this also holds for a container's own programs", "https://github.com/NVIDIA/pyxis/issues/104", "clusterrun submit … --python PATH"),
+        "srun looks for it on the compute node, or inside the container if there is one", "https://github.com/NVIDIA/pyxis/issues/104", "clusterrun submit … --python PATH"),
     row("slurm-error", "slurmstepd|srun: fatal|srun: error: ",
         r"^(?:slurmstepd\S*: error|srun: fatal|srun: error): (?P<what>(?!\*\*\*|couldn't chdir|_slurm_cgroup|\S+: tasks? [\d,-]+:|Timed out waiting for job step|eio_handle_mainloop|write to unblock task|Failed to send MESSAGE_TASK_EXIT).+)",
         "Slurm reports: {what}", "look the message up, or show it to your administrators", "Slurm 22.05 src/slurmd/slurmstepd, src/srun", "clusterrun logs JOB --stream err -n 50", Strength.HINT),

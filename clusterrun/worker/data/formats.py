@@ -164,7 +164,7 @@ def _json(path: str) -> Iterator[Row | Bad]:
         if not data.strip():
             return  # an empty file has no rows, as in the other formats
         line = f":{error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
-        hint = "; is it one object a line? Then its name must end in .jsonl" if data.lstrip().startswith(b"{") else ""
+        hint = "; if each line is one object, name the file .jsonl" if data.lstrip().startswith(b"{") else ""
         raise WorkerError(f"{name}{line}: {_json_problem(error, data)}{hint}") from None
     if not isinstance(document, list):
         raise WorkerError(f"{name}: not a list of objects: {excerpt(data)}")
@@ -227,7 +227,7 @@ def _csv(path: str, delimiter: str) -> Iterator[Row | Bad]:
 def _header(where: str, fields: list[str], problems: list[str], line: bytes) -> list[str]:
     twice = [field for field in fields if fields.count(field) > 1]
     if twice:
-        problems.append(f"column {twice[0]!r} twice")
+        problems.append(f"column {twice[0]!r} appears twice")
     if problems:
         raise WorkerError(f"{where}: the header is broken: {problems[0]}: {excerpt(line)}")
     return fields

@@ -36,7 +36,7 @@ def resolve(model: str) -> Source:
     Looks at the file system only. Raises WorkerError (status 2) for what is none of them.
     """
     if "\0" in model:
-        raise WorkerError(f"model={model!r}: a null byte is in no name", 2)
+        raise WorkerError(f"model={model!r}: a model name cannot contain a null byte", 2)
     if model in presets.PRESETS:
         return Source("preset", model)
     prefix, _, rest = model.partition(":")
@@ -227,7 +227,7 @@ def _pretrained(source: Source, auto: Any, config: PreTrainedConfig, head: str) 
 
     for key, stored, wanted in sorted(found["mismatched_keys"]):
         if not replaced(key):
-            shapes = f"{list(stored)} in the weights and {list(wanted)} by config.json"
+            shapes = f"{list(stored)} in the weights, but {list(wanted)} by config.json"
             raise WorkerError(f"cannot load {source.name}: {key} is {shapes}")
     lacking = sorted(key for key in found["missing_keys"] if not replaced(key))
     if lacking:

@@ -76,7 +76,7 @@ def load_weights(model: torch.nn.Module, tensors: Mapping[str, torch.Tensor], so
     Tied tensors may have any of their names.
     """
     here = model.state_dict()
-    foreign = f"checkpoint {source} is of another model"
+    foreign = f"checkpoint {source} is of a different model"
     for key, tensor in here.items():
         if key in tensors and tensors[key].shape != tensor.shape:
             raise WorkerError(f"{foreign}: {key} is {tuple(tensors[key].shape)} there and {tuple(tensor.shape)} here")
@@ -134,7 +134,7 @@ def _find_in(path: Path) -> tuple[Path, list[str]]:
         return newest, skipped
     if skipped:
         raise WorkerError(f"no valid checkpoint in {path}: {'; '.join(skipped)}")
-    raise WorkerError(f"resume={str(path)!r} holds no checkpoint (a folder step-00000010 or the like)", status=2)
+    raise WorkerError(f"resume={str(path)!r} contains no checkpoint (a folder such as step-00000010)", status=2)
 
 
 def _hint(resume: str, path: Path) -> str:

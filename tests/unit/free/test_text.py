@@ -100,7 +100,7 @@ def test_a_cluster_of_thousands_fits_a_screen() -> None:
 
 
 def test_an_empty_cluster_is_no_error() -> None:
-    assert lines_of(seen(partitions=())) == ["no partitions are found"]
+    assert lines_of(seen(partitions=())) == ["no partitions found"]
 
 
 def test_limits_are_told_with_what_is_left() -> None:

@@ -29,7 +29,7 @@ def lines(work: Work, **options: Any) -> list[str]:
 def test_one_line_per_node_with_one_address() -> None:
     found = lines(Script("/p/train.py", ("--lr", "1 e")), nodes=2, gpus_per_node=4, env={"A": "b c"}, setup=["load x"])
     assert found == [
-        "# on every node; node 0 must be reachable under this address",
+        "# on every node; node 0 must be reachable at this address",
         "export MASTER_ADDR=ADDRESS_OF_NODE_0",
         "cd '/my work'",
         "export A='b c'",

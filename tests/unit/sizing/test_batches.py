@@ -72,7 +72,7 @@ def test_data_that_fills_no_batch() -> None:
 
 
 def test_batches_that_do_not_divide() -> None:
-    with pytest.raises(RequestError, match="30 does not divide over 4 GPUs") as error:
+    with pytest.raises(RequestError, match="30 cannot be split evenly over 4 GPUs") as error:
         solve_batch(BatchSettings(global_batch=30), 4)
     assert error.value.hint == "--global-batch 28 or 32"
     with pytest.raises(RequestError, match="micro batches of 4") as error:
