@@ -64,7 +64,7 @@ def test_cancel_ends_what_a_killed_supervisor_left(bench):
     kill_supervisor(bench, id)
     bench.wait(id, "COMPLETING")
     os.kill(bench.state_of(id)["script_pid"], signal.SIGKILL)
-    assert "`clusterrun cancel L1` ends the 2 processes it left" in bench.wait(id, "NODE_FAIL").reason
+    assert "`clusterrun cancel L1` kills the 2 processes it left behind" in bench.wait(id, "NODE_FAIL").reason
     (answer,) = bench.scheduler.cancel([id])
     assert (answer.done, answer.detail) == (True, "its supervisor was gone; ended 2 processes that it left")
     assert bench.status(id).state == "CANCELLED"

@@ -112,7 +112,7 @@ def test_a_checkpoint_of_another_model_names_the_tensor_and_both_shapes(
     first = lm("first")
     wider = make_model(tmp_path / "model32", 32)
     line, _ = refused(lambda: lm("second", model=wider, resume=first / "checkpoints"))
-    assert line.endswith("is of another model: model.embed_tokens.weight is (300, 16) there and (300, 32) here")
+    assert line.endswith("is of a different model: model.embed_tokens.weight is (300, 16) there and (300, 32) here")
 
 
 def test_resume_left_empty_is_resume_not_given(lm: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:

@@ -54,7 +54,7 @@ def test_a_json_file_is_a_list_of_objects(tmp_path: Path) -> None:
     ("text", "said"),
     [
         ('[{"a": 1},\n', "a.json:2: broken JSON"),
-        ('{"a": 1}\n{"a": 2}\n', "its name must end in .jsonl"),
+        ('{"a": 1}\n{"a": 2}\n', "if each line is one object, name the file .jsonl"),
         ('{"a": 1}', "not a list of objects"),
         ("[1]", "a.json row 1: not a JSON object: '1'"),
         ("[]", "no rows in"),
@@ -135,7 +135,7 @@ def test_a_quote_that_is_never_closed_is_named_where_it_opens_and_counted_by_its
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        (b"a,a\n1,2\n", "a.csv:1: the header is broken: column 'a' twice"),
+        (b"a,a\n1,2\n", "a.csv:1: the header is broken: column 'a' appears twice"),
         (b"a,\xff\n1,2\n", "a.csv:1: the header is broken: not UTF-8"),
         (b"a,b\n", "no rows in"),
         (b"", "no rows in"),

@@ -142,7 +142,7 @@ def test_other_sizes_name_the_first_tensor_and_both_shapes() -> None:
     with pytest.raises(WorkerError) as caught:
         resume.load_weights(tiny(hidden=16, vocab=32), tiny(hidden=32, vocab=64).state_dict(), X)
     assert str(caught.value) == (
-        f"checkpoint {X} is of another model: model.embed_tokens.weight is (64, 32) there and (32, 16) here"
+        f"checkpoint {X} is of a different model: model.embed_tokens.weight is (64, 32) there and (32, 16) here"
     )
     assert caught.value.status == 1
 
@@ -155,7 +155,7 @@ def test_another_architecture_says_what_is_lacking_and_what_is_too_much() -> Non
     with pytest.raises(WorkerError) as caught:
         resume.load_weights(llama, tensors, X)
     assert str(caught.value) == (
-        f"checkpoint {X} is of another model: it lacks 12 tensors (model.embed_tokens.weight,"
+        f"checkpoint {X} is of a different model: it lacks 12 tensors (model.embed_tokens.weight,"
         " model.layers.0.self_attn.q_proj.weight, model.layers.0.self_attn.k_proj.weight, …), it also has 16 tensors"
         " (transformer.wte.weight, transformer.wpe.weight, transformer.h.0.ln_1.weight, …)"
     )

@@ -67,7 +67,7 @@ def test_data_that_fills_no_batch() -> None:
     plans = plan_batches(training, [1, 2])
     assert [plan.steps_drop_last for plan in plans] == [1, 0] and [plan.steps_per_epoch for plan in plans] == [2, 1]
     assert batch_notes(training, plans) == [
-        "with drop_last, an epoch on 2 GPUs has no step: the data does not fill one batch"
+        "with drop_last, an epoch on 2 GPUs has no steps: the data does not fill one batch"
     ]
 
 
