@@ -52,7 +52,7 @@ ROWS: tuple[Reason, ...] = (
     _row("BurstBufferStageIn", ALONE, "Its files are being copied into the burst buffer.",
          "wait; see it with `scontrol show burstbuffer`"),
     # -- requested by the user -------------------------------------------------------------------------------------
-    _row("BeginTime", ALONE, "It may not start before a set time: --begin, or the delay after a requeue.",
+    _row("BeginTime", ALONE, "It cannot start before a set time (--begin, or the delay after a requeue).",
          "wait, or start it now: `scontrol update JobId={job} StartTime=now`"),
     _row("Dependency", ALONE, "It waits for another job, as set by --dependency.",
          "wait, or drop the condition: `scontrol update JobId={job} Dependency=`"),
@@ -85,15 +85,15 @@ ROWS: tuple[Reason, ...] = (
     _row("ReqNodeNotAvail", ALONE, "Its nodes, or all suitable nodes, are down, drained, reserved or in use.",
          "wait until they are back (`sinfo -R` says why nodes are out), or submit it for other nodes or less time"),
     _row("AccountNotAllowed", YOU, "The partition does not accept jobs of this account or group.",
-         "`scontrol update JobId={job} Account=NAME` or `scontrol update JobId={job} Partition=NAME`; "
+         "move it: `scontrol update JobId={job} Account=NAME` or `scontrol update JobId={job} Partition=NAME`; "
          "`scontrol show partition` shows AllowAccounts and AllowGroups"),
     _row("QOSNotAllowed", YOU, "The partition or the account does not accept jobs of this QOS.",
-         "`scontrol update JobId={job} QOS=NAME` or `scontrol update JobId={job} Partition=NAME`; "
+         "move it: `scontrol update JobId={job} QOS=NAME` or `scontrol update JobId={job} Partition=NAME`; "
          "`scontrol show partition` shows AllowQos"),
     _row("InvalidAccount", YOU, "Its account does not exist, or its user is not in it.",
-         "`scontrol update JobId={job} Account=NAME`; yours: `sacctmgr show assoc user=$USER format=account`"),
+         "`scontrol update JobId={job} Account=NAME`; your accounts: `sacctmgr show assoc user=$USER format=account`"),
     _row("InvalidQOS", YOU, "Its QOS does not exist, or its account may not use it.",
-         "`scontrol update JobId={job} QOS=NAME`; yours: `sacctmgr show assoc user=$USER format=account,qos`"),
+         "`scontrol update JobId={job} QOS=NAME`; your QOS: `sacctmgr show assoc user=$USER format=account,qos`"),
     _row("QOSUsageThreshold", ALONE, "Its user's fair share is below what the job's QOS requires (UsageThreshold).",
          "wait until past usage decays (`sshare`), or `scontrol update JobId={job} QOS=NAME`"),
     # -- unnamed limits --------------------------------------------------------------------------------------------

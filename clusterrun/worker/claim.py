@@ -111,7 +111,7 @@ def raise_epoch(run_dir: Path, token: str, job: JobIdentity) -> int:
     owner = _read(run_dir / "claims" / (token + job.task) / "owner").strip()
     if owner != f"{job.cluster} {job.job_id} {job.restart}":
         raise WorkerError(
-            f"job {job.job_id} was restarted meanwhile: its earlier start (restart {job.restart}) exits.",
+            f"job {job.job_id} has been restarted: this earlier start (restart {job.restart}) exits.",
             status=ALREADY_RUNS,
         )
     try:

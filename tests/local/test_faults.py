@@ -66,7 +66,7 @@ def test_cancel_ends_what_a_killed_supervisor_left(bench):
     os.kill(bench.state_of(id)["script_pid"], signal.SIGKILL)
     assert "`clusterrun cancel L1` kills the 2 processes it left behind" in bench.wait(id, "NODE_FAIL").reason
     (answer,) = bench.scheduler.cancel([id])
-    assert (answer.done, answer.detail) == (True, "its supervisor was gone; ended 2 processes that it left")
+    assert (answer.done, answer.detail) == (True, "its supervisor was gone; killed 2 processes that it left behind")
     assert bench.status(id).state == "CANCELLED"
     (answer,) = bench.scheduler.cancel([id])
     assert (answer.done, answer.detail) == (False, "had already ended: CANCELLED")

@@ -127,7 +127,7 @@ def test_a_column_that_is_not_text_is_a_bad_row(folder: Path) -> None:
 def test_no_text_at_all_is_refused(folder: Path) -> None:
     assert refusal(read_texts, ["empty.txt"]) == ("no text in empty.txt", 1)
     (folder / "x.bin").write_bytes(b"\x7fELF\0\0")
-    assert refusal(read_texts, "x.bin") == ("x.bin is not a text file (it holds NUL bytes)", 1)
+    assert refusal(read_texts, "x.bin") == ("x.bin is not a text file (it contains NUL bytes)", 1)
 
 
 def test_the_builtin_data_go_by_name() -> None:

@@ -123,9 +123,9 @@ SBATCH_ERRORS: tuple[SbatchError, ...] = (
     SbatchError("Resource temporarily unavailable", Ambiguous, ""),
     SbatchError("Slurm backup controller in standby mode", NotDelivered, "run `scontrol ping`; try again later"),
     SbatchError("Invalid partition name specified", Refused, "see the partitions with `sinfo -s`"),
-    SbatchError("Invalid account", Refused, "see yours with `sacctmgr show assoc user=$USER format=account`"),
+    SbatchError("Invalid account", Refused, "see your accounts with `sacctmgr show assoc user=$USER format=account`"),
     SbatchError(
-        "Invalid qos specification", Refused, "see yours with `sacctmgr show assoc user=$USER format=account,qos`"
+        "Invalid qos specification", Refused, "see your accounts and QOS with `sacctmgr show assoc user=$USER format=account,qos`"
     ),
     SbatchError("Memory specification can not be satisfied", Refused, "request less --mem: see `sinfo -o '%P %m'`"),
     SbatchError("Requested node configuration is not available", Refused,

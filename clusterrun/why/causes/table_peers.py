@@ -39,7 +39,7 @@ PEERS: tuple[CauseRow, ...] = (
         "timed out waiting for another rank at the rendezvous (TCPStore)", _HANG, "https://github.com/pytorch/pytorch/pull/131808", _HANG_COMMAND, Strength.HANG),
     row("ranks-missing", "did not join within|did not come within", r"join barrier: (?P<number>\d+) of (?P<all>\d+) ranks did not (?:join|come) within (?P<seconds>\d+) s: (?P<who>.*)",
         "{number} of {all} ranks did not join the others: {who}",
-        "check what these ranks printed: an import may take minutes, a setup line may hang, or a node may not reach the first node",
+        "check what these ranks printed: an import may take minutes, a setup line may hang, or a node may be unable to reach the first node",
         "clusterrun/worker/barriers.py", "clusterrun logs JOB -n 50"),
     row("ranks-missing", "clients joined|workers joined", r"Timed out after (?P<seconds>\d+) seconds waiting for (?:clients|workers)\. (?P<came>\d+)/(?P<all>\d+)",
         "only {came} of {all} ranks joined within {seconds} s",

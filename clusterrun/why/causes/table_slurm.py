@@ -62,7 +62,7 @@ SLURM: tuple[CauseRow, ...] = (
     row("launch-failed", "launch failed: ", r"srun: error: (?:tasks? [\d,-]+|Application) launch failed: (?P<why>.*)", "Slurm could not start the ranks: {why}",
         "a plugin or daemon on the node failed: try another node, and send your administrators this error", "https://github.com/NVIDIA/pyxis/issues/4", "clusterrun submit … --exclude NODE"),
     row("launch-failed", "invalid account or|invalid qos", r"(?:srun|sbatch|salloc): error: (?P<what>.*Invalid (?:account or account/partition combination specified|qos specification))",
-        "Slurm rejected the request: {what}", "you may not use that account, partition and QOS together: sacctmgr -n show assoc user=$USER format=account,partition,qos lists yours",
+        "Slurm rejected the request: {what}", "that account, partition and QOS cannot be used together: sacctmgr -n show assoc user=$USER format=account,partition,qos lists the combinations you can use",
         "https://github.com/ecmwf/WeatherGenerator/issues/2249", "sacctmgr -n show assoc user=$USER format=account,partition,qos"),
     row("launch-failed", "pyxis: ", r"slurmstepd\S*: error: pyxis: (?:\[ERROR\] | {2,}(?:\[ERROR\] )?)(?P<why>(?!\[(?:INFO|WARN)\])\S.*)", "the container could not be started: {why}",
         "from enroot: for a 401, log in (enroot's .credentials) or write the image as HOST#PATH:TAG; for a 404, check the tag; an image file must exist on the nodes",

@@ -67,7 +67,7 @@ def read_text(path: str) -> str:
         raise _unreadable(path, error) from None
     _refuse_utf16(path, data)
     if b"\0" in data[:8192]:
-        raise WorkerError(f"{shown(path)} is not a text file (it holds NUL bytes)")
+        raise WorkerError(f"{shown(path)} is not a text file (it contains NUL bytes)")
     return data.decode("utf-8-sig", errors="replace")
 
 
@@ -125,7 +125,7 @@ def _jsonl(path: str) -> Iterator[Row | Bad]:
         if type(values) is not dict:
             yield Bad(f"{name}:{number}", f"not a JSON object: {excerpt(line)}")
         elif SURROGATE(line) and _lone_surrogate(values):
-            yield Bad(f"{name}:{number}", f"half of a surrogate pair: {excerpt(line)}")
+            yield Bad(f"{name}:{number}", f"unpaired surrogate: {excerpt(line)}")
         else:
             yield Row(values, f"{name}:{number}")
 
@@ -145,7 +145,7 @@ def _json_problem(error: Exception, line: bytes) -> str:
 
 
 def _lone_surrogate(values: Any) -> bool:
-    """Return whether a JSON value has half of a surrogate pair, which no tokenizer accepts."""
+    """Return whether a JSON value has unpaired surrogate, which no tokenizer accepts."""
     try:
         json.dumps(values, ensure_ascii=False).encode()
     except UnicodeEncodeError:
@@ -173,7 +173,7 @@ def _json(path: str) -> Iterator[Row | Bad]:
         if not isinstance(values, dict):
             yield Bad(f"{name} row {number}", f"not a JSON object: {excerpt(repr(values))}")
         elif escaped and _lone_surrogate(values):
-            yield Bad(f"{name} row {number}", "half of a surrogate pair")
+            yield Bad(f"{name} row {number}", "unpaired surrogate")
         else:
             yield Row(values, f"{name} row {number}")
 

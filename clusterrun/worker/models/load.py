@@ -47,7 +47,7 @@ def resolve(model: str) -> Source:
     folder = os.path.expanduser(model)
     if os.path.isdir(folder):
         if not os.path.isfile(os.path.join(folder, "config.json")):
-            raise WorkerError(f"model={model!r}: the folder has no config.json, so it holds no Hugging Face model", 2)
+            raise WorkerError(f"model={model!r}: the folder has no config.json, so it is not a Hugging Face model", 2)
         return Source("folder", folder)
     if os.path.exists(folder):
         raise WorkerError(f"model={model!r} is a file: name a folder with a config.json, or a .gguf file", 2)

@@ -163,14 +163,14 @@ def _load_file(path: Path) -> Loaded:
             raise WorkerError(f"{path} cannot be read as a PyTorch file: {_first_line(error)}") from None
         named = re.search(r"GLOBAL (\S+)", str(error))
         raise WorkerError(
-            f"{path} is refused: it holds more than tensors and numbers{f' ({named[1]})' if named else ''}, and loading"
-            " that can run any code; save torch.save({'model_state_dict': model.state_dict()}, …) instead"
+            f"refusing to load {path}: it contains more than tensors and numbers{f' ({named[1]})' if named else ''}, so"
+            " loading it could run any code; save torch.save({'model_state_dict': model.state_dict()}, …) instead"
         ) from None
     whole = content if isinstance(content, dict) else {}
     nested = (whole[key] for key in ("model_state_dict", "state_dict", "model") if isinstance(whole.get(key), dict))
     weights = next(nested, whole)
     if not weights or not all(isinstance(k, str) and isinstance(v, torch.Tensor) for k, v in weights.items()):
-        holds = f": it holds {_some([str(key) for key in whole], 'key')}" if whole else ""
+        holds = f": it contains {_some([str(key) for key in whole], 'key')}" if whole else ""
         raise WorkerError(f"{path} has no model_state_dict{holds}")
     notes = []
     if weights is not whole:
