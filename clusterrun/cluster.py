@@ -184,7 +184,7 @@ class Cluster:
             raise RequestError(f"not a run id: {run_id[:40]!r}", hint="for example 20261121-034501-k3v7qa")
         run = self.store().by_run_id(run_id)
         if run is None:
-            raise NoSuchJob(f"no run {run_id} is known here", hint="go to the folder it was submitted from")
+            raise NoSuchJob(f"no record of run {run_id} found", hint="cd to the folder it was submitted from")
         return recover.recover(run, self.store(run.root), self._scheduler_of, self.environ, self.notify)
 
     def resume(self, text: str) -> RunRecord:
@@ -218,7 +218,7 @@ class Cluster:
         if is_run_id(text):
             run = self.store().by_run_id(text)
             if run is None:
-                raise NoSuchJob(f"no run {text} is known here", hint="see `clusterrun list --all`")
+                raise NoSuchJob(f"no record of run {text} found", hint="`clusterrun list --all` shows your jobs")
             return run
         job = JobId.parse(text)
         query = self._query()

@@ -35,7 +35,7 @@ class JobId(NamedTuple):
         if match is None:
             raise RequestError(
                 f"not a job id: {text[:40]!r}",
-                hint="a job id looks like 123, 123_4 or L7; `clusterrun list` shows yours",
+                hint="a job id looks like 123, 123_4 or L7; `clusterrun list` shows your jobs",
             )
         task, part = match["task"], match["part"]
         return cls(match["raw"], int(task) if task else None, int(part) if part else None, match["cluster"] or "")

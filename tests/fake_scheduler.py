@@ -67,7 +67,7 @@ class FakeSlurm(FakeScheduler):
             case "refuse":
                 raise Refused("Slurm refused the job", detail="sbatch: error: no")
             case "undelivered":
-                raise NotDelivered("Slurm did not get the request", detail="connect failure")
+                raise NotDelivered("Slurm did not receive the request", detail="connect failure")
             case "gone":
                 raise NoScheduler("sbatch could not be started")
             case "strange" | "no job":

@@ -116,7 +116,7 @@ def _placement(
     action = "see the note at the top of the log, and check the nodes: clusterrun check --nodelist NODES"
     yield _expect("devices", not gpus or len(used) >= min(gpus, run.tasks_per_node) * run.nodes, text, action)
     expected = "gloo" if spec.get("gpus_per_node") == 0 else "nccl"
-    action = "every rank needs a GPU of its own and a torch with CUDA"
+    action = "every rank needs its own GPU and a CUDA build of torch"
     yield _expect("backend", backend == expected, f"{expected} expected, {str(backend)[:40]} used", action)
 
 
@@ -128,7 +128,8 @@ def _training(run: RunRecord, training: Training) -> Iterator[Finding]:
     whole = training.shared_steps == training.steps_per_epoch
     text = f"{training.shared_samples} in the first {'epoch' if whole else f'{training.shared_steps} steps'}"
     good = bool(training.each_once) and training.shared_samples == training.seen_samples
-    text += ", each on exactly one rank" if good else f", but the ranks have {training.seen_samples}, not each once"
+    used = f", but the ranks used {training.seen_samples}: some are missing or repeated"
+    text += ", each on exactly one rank" if good else used
     yield _expect("samples", good, text, "all ranks must load the same data: compare the files on the nodes")
     micro, accum, samples = training.micro_batch_size, training.grad_accum_steps, training.samples
     batch = (micro or 0) * (accum or 0) * run.world_size

@@ -78,9 +78,7 @@ def _check_nodes(ui: Ui, cluster: Cluster, args: SubmitArgs) -> int:
     if run is not None and (report := load_report(run)):
         return _print_report(ui, run, report)
     job = state.status
-    raise ClusterrunError(
-        f"job {job.id} of the check ended ({job.state}) without a report", hint=f"clusterrun why {job.id}"
-    )
+    raise ClusterrunError(f"check job {job.id} ended ({job.state}) without a report", hint=f"clusterrun why {job.id}")
 
 
 def _print_report(ui: Ui, run: RunRecord, report: dict[str, Any]) -> int:

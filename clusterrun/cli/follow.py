@@ -138,7 +138,7 @@ class _RunFollower:
         attempts = format_attempts(run_record.attempts(self._run, self._job.task))
         self._attempts_noted = len(attempts)
         if attempts:
-            self._ui.note(f"this is {attempts[-1]}" + ("; its log begins with attempt 0" if whole else ""))
+            self._ui.note(f"the job is in {attempts[-1]}" + ("; the log begins with attempt 0" if whole else ""))
 
     def is_complete(self) -> bool:
         """Whether the run has ended and its logs are complete. Prints changes of its state."""

@@ -30,7 +30,7 @@ def submit_ladder(ui: Ui, cluster: Cluster, args: SubmitArgs, *, dry_run: bool, 
     for notice in whole.notices:
         ui.note(notice)
     if not isinstance(whole.spec.work, Task):
-        ui.note(f"each rung runs {whole.record.what} to its end; set a small number of steps")
+        ui.note(f"each rung runs {whole.record.what} in full; use a small number of steps")
 
     def plan(rung: Rung, before: RunRecord | None) -> Plan:
         job = before.job_id if before else None
@@ -83,7 +83,7 @@ def _announce(ui: Ui, runs: Sequence[RunRecord], *, data: bool) -> None:
     where = "on this machine" if runs[0].scheduler == LOCAL else f"on {runs[0].cluster}"
     jobs = [str(run.job_id) for run in runs]
     width, first, last = max(map(len, jobs)), jobs[0], jobs[-1]
-    ui.say(f"Submitted a ladder of {len(runs)} rungs ({runs[-1].name}) {where}, each after the one before:")
+    ui.say(f"Submitted a ladder of {len(runs)} rungs ({runs[-1].name}) {where}; each starts after the one before it:")
     for number, (run, job) in enumerate(zip(runs, jobs, strict=True), 1):
         shape = f"{plural(run.world_size, 'rank')} on {plural(run.nodes, 'node')}"
         ui.say(f"  rung {number}  job {job:<{width}}  {shape}")

@@ -68,7 +68,7 @@ def read_config(path: Path, source: str, *, trusted: bool = True) -> bytes:
         return read_plain(path, trusted=trusted)
     except OSError as error:
         if error.errno == errno.EFBIG:
-            raise ConfigError(f"{source}: {error.strerror}", hint="is it the right file?") from None
+            raise ConfigError(f"{source}: {error.strerror}", hint="check that this is the right file") from None
         raise ConfigError(f"{source} is not used: {error.strerror}") from None
 
 

@@ -126,7 +126,7 @@ def load_job(name: str, root: Path, *, cwd: Path | None = None, environ: Mapping
         source = str(path.relative_to(root)) if path.is_relative_to(root) else display_path(path, home)
         named_by_path = "/" in name
         if not named_by_path and (why := why_unused(path)):
-            hint = f"check its content, then give its path: {path}"
+            hint = f"check the file; to use it, give its path: {path}"
             raise RequestError(f"not using {source}: {why}", hint=hint)
         return _read_job(parse(source, read_config(path, source, trusted=not named_by_path), root, home), path)
     if (stem := name.removesuffix(".toml")) in (shipped := _shipped()):

@@ -42,7 +42,7 @@ def parse(source: str, raw: bytes, base: Path = Path(), home: Path | None = None
     try:
         return Document(source, text, tomllib.loads(text), base, home)
     except RecursionError:
-        raise ConfigError(f"{source}: nested too deeply", hint="is it the right file?") from None
+        raise ConfigError(f"{source}: nested too deeply", hint="check that this is the right file") from None
     except ValueError as error:  # TOMLDecodeError, and int()'s own for a number of thousands of digits
         message = str(error)
         place = _PLACE.search(message)

@@ -140,7 +140,7 @@ def _check_map(document: Document, path: Sequence[str], field: Field, value: Any
             # below [env], all lines up to the next header belong to it: an option there would be lost
             if name.replace("_", "-") in FIELD and name == name.lower():
                 raise document.error(
-                    where, f"{name} is an option, but below [{'.'.join(path)}] it would set a variable of the job",
+                    where, f"{name} is an option, but in [{'.'.join(path)}] it would set an environment variable",
                     hint="move it above the first [table] of the file",
                 )  # fmt: skip
             if not isinstance(item, str):
@@ -150,7 +150,7 @@ def _check_map(document: Document, path: Sequence[str], field: Field, value: Any
             raise document.error(
                 where,
                 f"{key}: {name} must be a string, a number, true, false or a list of strings, not {_typed(item)}",
-                hint='write one plain value, or strings: ["a.csv", "b.csv"]',
+                hint='use a single value, or a list of strings: ["a.csv", "b.csv"]',
             )  # fmt: skip
 
 

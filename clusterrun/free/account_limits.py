@@ -38,20 +38,20 @@ def _why(limit: UserLimit, spec: JobSpec, need: Need, gpus: int) -> str:
     if limit.name in _TRES:
         return _too_much(limit, left, *_requested(limit.tres, spec, need, gpus))
     if limit.name == "MaxWallPJ" and spec.time_limit and spec.time_limit > limit.limit * 60:
-        return "the job's time limit exceeds it: the job would never start"
+        return "the job's time limit exceeds it; the job would never start"
     if limit.name in _RUNNING and left == 0:
-        return f"all {limit.limit:.0f} running jobs that it allows are in use: the job would have to wait"
+        return f"its limit of {plural(int(limit.limit), 'running job')} is reached; the job would have to wait"
     if limit.name in _QUEUED and left == 0:
-        return f"all {limit.limit:.0f} jobs that it allows are in use: Slurm would reject another"
+        return f"its limit of {plural(int(limit.limit), 'job')} is reached; Slurm would reject another"
     return ""
 
 
 def _too_much(limit: UserLimit, left: float, count: int, noun: str) -> str:
     if count > limit.limit:
-        more = f"{plural(count, noun)} {'is' if count == 1 else 'are'} more than the {limit.limit:.0f} that it allows"
-        return f"{more}: the job would never start"
+        more = f"{plural(count, noun)} {'exceeds' if count == 1 else 'exceed'} its limit of {limit.limit:.0f}"
+        return f"{more}; the job would never start"
     if count > left:
-        return f"{left:.0f} of {plural(int(limit.limit), noun)} left: the job would have to wait"
+        return f"{left:.0f} of {plural(int(limit.limit), noun)} left; the job would have to wait"
     return ""
 
 

@@ -132,7 +132,7 @@ def choose_partition(context: EstimateContext, user: str) -> Request:
     if value is None or value.value != AUTO or (context.scheduler is not None and context.scheduler.slurm is None):
         return request
     if context.scheduler is None:  # the script is rendered on another machine
-        line = "partition auto: Slurm is not available here to choose one, so the script names none"
+        line = "--partition auto: Slurm is not available to choose a partition, so the script names none"
         values = {name: v for name, v in request.values.items() if name != "partition"}
         return replace(request, values=values, notices=[*request.notices, line])
     seen = load_snapshot(context.slurm, user, limits=False)

@@ -27,7 +27,7 @@ def format_summary(seen: ClusterSnapshot, now: float) -> list[str]:
     )
     names = {partition.name for partition in seen.partitions}
     if not names:
-        return ["no partitions are found", *_limits(seen)]
+        return ["no partitions found", *_limits(seen)]
     rows = node_rows(node for node in seen.nodes if names & set(node.partitions))
     one_partition = len(names) == 1
     # Slurm calls a node without free CPUs allocated, though its GPUs may be idle
@@ -44,7 +44,7 @@ def _partition_rows(row: PartitionSum) -> list[list[str]]:
     """Return the partition's row, and one for each named GPU type."""
     notes = ", ".join(f"{number} {standing}" for standing, number in row.standings) or "no nodes"
     if row.untold:
-        notes += f" (usage of {row.untold} unknown)"
+        notes += f" (usage of {plural(row.untold, 'node')} unknown)"
     if row.preemption and not row.closed:
         notes += f"; {row.preemption.sentence}"
     if row.closed:
@@ -82,7 +82,7 @@ def _rows(title: str, rows: Sequence[NodeRow], cells: list[list[str]]) -> list[s
         return []
     lines = ["", title, *(f"  {line}" for line in align(cells[:MOST_ROWS]))]
     if more := sum(len(row.names) for row in rows[MOST_ROWS:]):
-        lines.append(f"  and {plural(more, 'node')} more: use --partition for one partition, --json for all")
+        lines.append(f"  and {plural(more, 'more node')}; use --partition for one partition, --json for all")
     return lines
 
 
@@ -122,7 +122,7 @@ def format_estimates(found: StartEstimates, now: float) -> list[str]:
         for tried, line in zip(found.starts, cells, strict=True):
             lines += ["", f"  {line}", f"    {tried.command}"]
     if lines and found.exceeded_limits:
-        lines += ["", "but a limit blocks it, which Slurm's estimate ignores"]
+        lines += ["", "blocked by a limit, which Slurm's estimate ignores"]
         lines += [safe_line(f"  {line}") for line in found.exceeded_limits]
     refused = refusals(found)
     if refused:

@@ -56,7 +56,7 @@ FLAGS = (
     Flag(("--exclude",), "Leave out lines that match.", "RE"),
     Flag(("--errors",), "Only errors, with whole tracebacks."),
     Flag(("--since",), "Only lines written since: 10m, 2h, 1d, 14:05 or a date.", "WHEN"),
-    Flag(("--no-fold",), "On a terminal, do not collapse lines that many ranks print alike."),
+    Flag(("--no-fold",), "On a terminal, do not collapse identical lines of several ranks."),
     Flag(("--raw",), "Print the bytes unchanged, escape sequences included."),
 )
 

@@ -69,8 +69,8 @@ class _Family:
         )
 
 
-_ALL_USED = "The running jobs of {who} use too much of its limit on {} for this job to start."
-_BUDGET = "{who} has a budget of {}, counted in minutes of past and running jobs; the rest does not cover this job."
+_ALL_USED = "The running jobs of {who} already use so much of its limit on {} that this job cannot start."
+_BUDGET = "{who} has a budget in minutes of {}; what is left of it does not cover this job."
 _PROMISED = (
     "With this job, the running jobs of {who} could use more minutes of {} than it allows; the sum falls as they run."
 )

@@ -52,7 +52,7 @@ ROWS: tuple[Reason, ...] = (
     _row("BurstBufferStageIn", ALONE, "Its files are being copied into the burst buffer.",
          "wait; see it with `scontrol show burstbuffer`"),
     # -- requested by the user -------------------------------------------------------------------------------------
-    _row("BeginTime", ALONE, "It may not start before a set time: --begin, or the delay after a requeue.",
+    _row("BeginTime", ALONE, "It cannot start before a set time (--begin, or the delay after a requeue).",
          "wait, or start it now: `scontrol update JobId={job} StartTime=now`"),
     _row("Dependency", ALONE, "It waits for another job, as set by --dependency.",
          "wait, or drop the condition: `scontrol update JobId={job} Dependency=`"),
@@ -85,15 +85,15 @@ ROWS: tuple[Reason, ...] = (
     _row("ReqNodeNotAvail", ALONE, "Its nodes, or all suitable nodes, are down, drained, reserved or in use.",
          "wait until they are back (`sinfo -R` says why nodes are out), or submit it for other nodes or less time"),
     _row("AccountNotAllowed", YOU, "The partition does not accept jobs of this account or group.",
-         "`scontrol update JobId={job} Account=NAME` or `scontrol update JobId={job} Partition=NAME`; "
+         "move it: `scontrol update JobId={job} Account=NAME` or `scontrol update JobId={job} Partition=NAME`; "
          "`scontrol show partition` shows AllowAccounts and AllowGroups"),
     _row("QOSNotAllowed", YOU, "The partition or the account does not accept jobs of this QOS.",
-         "`scontrol update JobId={job} QOS=NAME` or `scontrol update JobId={job} Partition=NAME`; "
+         "move it: `scontrol update JobId={job} QOS=NAME` or `scontrol update JobId={job} Partition=NAME`; "
          "`scontrol show partition` shows AllowQos"),
     _row("InvalidAccount", YOU, "Its account does not exist, or its user is not in it.",
-         "`scontrol update JobId={job} Account=NAME`; yours: `sacctmgr show assoc user=$USER format=account`"),
+         "`scontrol update JobId={job} Account=NAME`; your accounts: `sacctmgr show assoc user=$USER format=account`"),
     _row("InvalidQOS", YOU, "Its QOS does not exist, or its account may not use it.",
-         "`scontrol update JobId={job} QOS=NAME`; yours: `sacctmgr show assoc user=$USER format=account,qos`"),
+         "`scontrol update JobId={job} QOS=NAME`; your QOS: `sacctmgr show assoc user=$USER format=account,qos`"),
     _row("QOSUsageThreshold", ALONE, "Its user's fair share is below what the job's QOS requires (UsageThreshold).",
          "wait until past usage decays (`sshare`), or `scontrol update JobId={job} QOS=NAME`"),
     # -- unnamed limits --------------------------------------------------------------------------------------------
@@ -112,7 +112,7 @@ ROWS: tuple[Reason, ...] = (
     # -- the cluster -----------------------------------------------------------------------------------------------
     _row("JobHeldAdmin", ADMIN, "It is held by an administrator (or a site rule); its user cannot release it.",
          f"ask the administrators; {_SHOW}"),
-    _row("JobHoldMaxRequeue", ADMIN, "It failed to start as often as the cluster allows; the job stays held.",
+    _row("JobHoldMaxRequeue", ADMIN, "It failed to start as many times as the cluster allows; the job is held.",
          f"{_AGAIN}, or ask the administrators: slurmd's log shows the cause"),
     _row("PartitionDown", ADMIN, "The partition accepts jobs but starts none: its state is DOWN.",
          "wait for the administrators, or move it: `scontrol update JobId={job} Partition=NAME`"),
@@ -139,7 +139,7 @@ ROWS: tuple[Reason, ...] = (
     _row("InactiveLimit", OVER, "It was inactive for longer than the cluster allows.", _WHY),
     _row("DeadLine", OVER, "It could not end before its --deadline, so Slurm removed it.",
          "submit it with a later --deadline or a shorter time limit"),
-    _row("JobLaunchFailure", OVER, "It could not start on its node: its log folder may be missing, or a disk full.",
+    _row("JobLaunchFailure", OVER, "It could not start on its node: its log folder may be missing, or the disk full.",
          _WHY),
     _row("SystemFailure", OVER, "Slurm itself, a file system or the network failed.", f"{_WHY}; submit it again"),
 )  # fmt: skip

@@ -46,7 +46,7 @@ class SchedulerFactory:
         """Return Slurm's own commands. Raises NoScheduler."""
         slurm = self.scheduler("slurm").slurm
         if slurm is None:
-            raise NoScheduler("this needs Slurm, not another scheduler")
+            raise NoScheduler("this command needs Slurm")
         return slurm
 
     def slurm_for(self, ids: Sequence[JobId]) -> Scheduler:

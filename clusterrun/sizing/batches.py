@@ -120,7 +120,7 @@ def solve_batch(batches: BatchSettings, gpus: int) -> tuple[int, int, int]:
         below, above = global_batch // part * part, (global_batch // part + 1) * part
         parts = f" with {'micro batches of' if micro else 'accumulation'} {micro or accum}" if micro or accum else ""
         raise RequestError(
-            f"a global batch of {global_batch:,} does not divide over {plural(gpus, 'GPU')}{parts}",
+            f"a global batch of {global_batch:,} cannot be split evenly over {plural(gpus, 'GPU')}{parts}",
             hint=f"--global-batch {f'{below} or {above}' if below else above}",
         )
     return (global_batch, micro, other) if micro else (global_batch, other, accum or 1)
@@ -133,9 +133,9 @@ def batch_notes(training: Training, plans: Sequence[GpuPlan]) -> list[str]:
     if small and training.lr is not None:
         where = "" if len(small) == len(plans) else f" on up to {small[-1].gpus} GPUs"
         notes.append(
-            f"the global batch is below {SMALL_BATCH}{where}, where scaling rules say little:"
-            f" try the original learning rate first, and scale it only if that is stable"
+            f"the global batch is below {SMALL_BATCH}{where}, where scaling rules are unreliable:"
+            f" try the original learning rate first, and scale it only if training is stable"
         )
     if empty := [plan for plan in plans if not plan.steps_drop_last]:
-        notes.append(f"with drop_last, an epoch on {empty[0].gpus} GPUs has no step: the data does not fill one batch")
+        notes.append(f"with drop_last, an epoch on {empty[0].gpus} GPUs has no steps: the data does not fill one batch")
     return notes

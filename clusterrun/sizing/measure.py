@@ -44,7 +44,7 @@ def measure(
     for plan in plans:
         if plan.gpus > gpus_per_node and plan.gpus % gpus_per_node:
             raise RequestError(
-                f"{plan.gpus} GPUs are not a whole number of nodes with {gpus_per_node}",
+                f"{plan.gpus} GPUs are not a multiple of {gpus_per_node} GPUs per node",
                 hint=f"--gpus {plan.gpus // gpus_per_node * gpus_per_node}, or another --gpus-per-node",
             )
         if not plan.steps_drop_last:

@@ -118,12 +118,12 @@ def scaling_notes(found: Sequence[Measured], rows: Sequence[ScalingRow], steps: 
     unsteady = max(found, key=lambda run: run.spread)
     too_good = next((row for row in rows if row.efficiency > _SURELY_WRONG), None)
     if unsteady.spread > _UNSTEADY:
-        why = f"the steps on {plural(unsteady.gpus, 'GPU')} differ by {unsteady.spread:.0%}"
+        why = f"the step times on {plural(unsteady.gpus, 'GPU')} vary by {unsteady.spread:.0%}"
     elif too_good is not None:
-        why = f"{plural(too_good.gpus, 'GPU')} cannot be {too_good.speedup:.1f} times as fast"
+        why = f"a speed-up of {too_good.speedup:.1f} on {plural(too_good.gpus, 'GPU')} is not plausible"
     else:
         return []
-    return [f"{why}, so these figures mean little: use idle machines, and --measure-steps {5 * steps}"]
+    return [f"{why}, so these figures are unreliable: measure on idle machines with --measure-steps {5 * steps}"]
 
 
 def _limit(run: Measured, efficiency: float, communication: float, per_gpu: float) -> str:

@@ -108,7 +108,7 @@ def scaling_line(plan: GpuPlan, machine: Machine, steps: int) -> str:
     """Return how the speed-up was measured, and what the prediction beside it assumes."""
     return (
         f"Measured over {steps} steps with a micro batch of {plan.micro_batch} and accumulation {plan.grad_accum} on"
-        " each GPU, the first quarter left out; communication compares with steps that do not average gradients."
+        " each GPU, the first quarter left out; communication is the extra time over steps without gradient averaging."
         f" Predicted from the first row at {machine.link / 1e9:,g} GB/s within a node and"
         f" {machine.network * 8e-9:,g} Gbit/s between nodes."
     )

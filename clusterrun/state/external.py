@@ -50,7 +50,7 @@ def query_states(ids: Sequence[JobId], scheduler: Scheduler, now: float) -> dict
             )  # fmt: skip
         else:
             forgets = "Slurm forgets a job minutes after its end, and this cluster has no accounting"
-            hint = forgets if past.no_accounting else "`clusterrun list --all` shows yours"
+            hint = forgets if past.no_accounting else "`clusterrun list --all` shows your jobs"
             raise NoSuchJob(f"no such job: {one}", hint=hint)
     return found
 

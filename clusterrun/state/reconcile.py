@@ -162,7 +162,7 @@ def _absent(store: Store, run: RunRecord, past: Answer, now: float) -> RunState:
         why = "it left the queue, and its records cannot be read" if not readable else "it left the queue"
         return RunState(run, unknown_status(run, why), past.note)
     if not run.cluster:
-        return RunState(run, unknown_status(run, "it is not in the queue, and the cluster that took it is not known"))
+        return RunState(run, unknown_status(run, "it is not in the queue, and the cluster that accepted it is unknown"))
     if run.submission.cancel_asked:
         job = unknown_status(run, "cancelled while pending")
         return RunState(run, replace(job, state="CANCELLED", outcome=Outcome.CANCELLED, source="record"))

@@ -303,7 +303,7 @@ def _failed_launches(state: RunState) -> list[str]:
 
 def _launch(state: RunState) -> str:
     failed = _failed_launches(state)
-    return f"{len(failed) + 1}; the one before failed: {failed[-1]}" if failed else ""
+    return f"{len(failed) + 1}; the previous one failed: {failed[-1]}" if failed else ""
 
 
 def _separate_ranks(state: RunState) -> str:

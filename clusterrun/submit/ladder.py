@@ -32,7 +32,7 @@ class Rung(NamedTuple):
 def find_rungs(spec: JobSpec) -> list[Rung]:
     """Return the rungs of a job. Raises RequestError for a job of one process, or with a shape in a YAML."""
     if spec.world_size == 1:
-        raise RequestError("--ladder: the job has one process", hint="add --nodes N or --gpus-per-node N")
+        raise RequestError("--ladder needs a job of more than one process", hint="add --nodes N or --gpus-per-node N")
     if spec.accelerate_config:
         raise RequestError(
             "--ladder and --accelerate-config cannot be combined: the file is for one shape",

@@ -119,7 +119,7 @@ def _shape(launch: Launch, given: Values, devices: Value | None) -> tuple[Value 
 def _divided(total: Value, by: Value) -> Value:
     if total.value % by.value and total.value > by.value:
         raise RequestError(
-            f"{total.source}: {total.value} ranks do not divide by {by.value} ({by.source})",
+            f"{total.source}: {total.value} ranks are not a multiple of {by.value} ({by.source})",
             hint="every node runs the same number of ranks",
         )
     return Value(max(1, total.value // by.value), total.source)
@@ -131,7 +131,7 @@ def _slurm_gpus(launch: Launch, nodes: int, ranks: Value | None) -> Value | None
         return launch.gpus["gpus-per-node"]
     if total := launch.gpus.get("gpus"):
         if total.value % nodes:
-            raise RequestError(f"{total.source}: {total.value} GPUs do not divide over {nodes} nodes")
+            raise RequestError(f"{total.source}: {total.value} GPUs cannot be split evenly over {nodes} nodes")
         return Value(total.value // nodes, total.source)
     if one := launch.gpus.get("gpus-per-task"):
         return Value(one.value * (ranks.value if ranks else 1), one.source)

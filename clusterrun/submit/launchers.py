@@ -115,8 +115,8 @@ def find_launch(words: Sequence[str], place: Place) -> Launch | None:
         if words and Path(words[0]).name == "accelerate" and not words[0].startswith(("./", "../")):
             hint = f"run it without clusterrun: {shlex.join(words)}"
             if [*words[1:2]] == ["config"]:
-                hint = "for a file without questions: clusterrun render --gpus-per-node 4 --accelerate-config"
-            raise RequestError(f"{' '.join(words[:2])} trains nothing", hint=hint)
+                hint = "to write the file without prompts: clusterrun render --gpus-per-node 4 --accelerate-config"
+            raise RequestError(f"`{' '.join(words[:2])}` does not start a training run", hint=hint)
         return None
     launch = parse_launch(*named, place)
     launch.line, launch.typed = list(words[start:]), variables_before(words)
@@ -264,7 +264,7 @@ def _apply_slurm(launch: Launch, one: Typed, source: str) -> None:
             added = f"--{name}={value}" if value else f"--{name}"
             launch.options["sbatch-arg"] = Value([*before, added], "--sbatch-arg")
         case "folder" if value != ".":
-            launch.refuse(f"{source}: the job runs in the folder that it is submitted from; change to {value} first")
+            launch.refuse(f"{source}: the job runs in the folder it is submitted from; cd to {value} first")
 
 
 def _count(launch: Launch, text: str, source: str) -> Value | None:
@@ -286,7 +286,7 @@ def _apply_env(launch: Launch, name: str, value: str, source: str) -> None:
     if (name, value) == ("ACCELERATE_MIXED_PRECISION", "fp8"):
         launch.refuse(f"{source} fp8 is not supported", launcher="accelerate")
     elif (name, value) == ("LT_STRATEGY", "dp"):
-        launch.refuse(f"{source} dp runs one process on all GPUs", launcher="none")
+        launch.refuse(f"{source} dp is not supported: it runs one process on all GPUs", launcher="none")
     elif (name, value) == ("LT_ACCELERATOR", "cpu"):
         launch.gpus["gpus-per-node"] = Value(0, source)
     launch.env[name] = value.upper() if name == "ACCELERATE_DYNAMO_BACKEND" else value

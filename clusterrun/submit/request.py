@@ -28,7 +28,7 @@ from clusterrun.scheduler import KILL_ON_INVALID_DEP
 from clusterrun.system import shell
 
 #: Variables of many guides that do nothing if they are 0.
-_NO_EFFECT = {"CUDA_LAUNCH_BLOCKING": "it is the default", "NCCL_TREE_THRESHOLD": "NCCL ignores it since 2.5"}
+_NO_EFFECT = {"CUDA_LAUNCH_BLOCKING": "it is the default", "NCCL_TREE_THRESHOLD": "NCCL has ignored it since 2.5"}
 #: Options that the local scheduler ignores.
 _SLURM_ONLY = ("mem", "partition", "account", "qos", "constraint", "gres", "reservation", "exclude", "nodelist",
                "mail-type", "sbatch-arg", "requeue", "spare-nodes", "total-time", "helper-job", "signal")  # fmt: skip

@@ -133,11 +133,11 @@ def _refuse_scripts(words: Sequence[str], given: Values, below: Values, place: P
 
     parsed = parse_script(script.text, script.arguments, is_command)
     if script.sbatch is not None:
-        message = f"sbatch {script.name} is refused, since clusterrun submits jobs itself"
+        message = f"`sbatch {script.name}` is not supported, since clusterrun submits the job itself"
         if not parsed.command:
             message += "; no line that starts the training was found"
         if parsed.lost:
-            message += f"; not in the line below: line {', '.join(map(str, dict.fromkeys(parsed.lost)))}"
+            message += f"; the command below leaves out line {', '.join(map(str, dict.fromkeys(parsed.lost)))}"
     elif parsed.command:
         named = launcher_of(parsed.command[prefix_length(parsed.command) :])
         message = f"{script.name} starts {named[0] if named else 'ranks'}, which starts its own ranks"

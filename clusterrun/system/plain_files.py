@@ -21,7 +21,7 @@ def read_plain(path: Path, *, trusted: bool = True) -> bytes:
     with open(path, "rb", opener=lambda name, _: _open(Path(name), trusted=trusted)) as file:
         info = os.fstat(file.fileno())
         if not stat.S_ISREG(info.st_mode):
-            raise OSError(errno.EINVAL, "not a plain file", str(path))
+            raise OSError(errno.EINVAL, "not a regular file", str(path))
         if trusted and (why := why_untrusted(info, os.getuid())):
             raise PermissionError(errno.EPERM, why, str(path))
         data = file.read(LIMIT + 1)

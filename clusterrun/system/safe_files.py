@@ -206,7 +206,7 @@ def open_folder(path: Path) -> Iterator[Folder]:
 
 def _check_plain(info: os.stat_result, owner: int | None, folder: Path, name: str) -> None:
     if not stat.S_ISREG(info.st_mode):
-        raise OSError(errno.EINVAL, "not a plain file", str(folder / name))
+        raise OSError(errno.EINVAL, "not a regular file", str(folder / name))
     if owner is not None and info.st_uid != owner:
         _check_owner(info, owner, folder / name)
 

@@ -159,7 +159,9 @@ def join(
             plan = board.wait("plan", run.join_timeout + VERDICT_S)
     except RuntimeError as error:
         raise WorkerError(f"join barrier: the run's store is gone: {_first_line(error)}") from None
-    result: dict[str, Any] = json.loads(plan) if plan else {"failure": f"no plan within {run.join_timeout:.0f} s"}
+    if not plan:
+        raise WorkerError(f"join barrier: rank 0 sent no plan within {run.join_timeout:.0f} s")
+    result: dict[str, Any] = json.loads(plan)
     if "failure" in result:
         raise WorkerError(f"join barrier: {result['failure']}")
     return result | {"ranks": ranks} if dist.rank == 0 else result
@@ -178,11 +180,11 @@ def make_plan(ranks: list[dict[str, Any]]) -> dict[str, Any]:
     notice = ""
     if lacking:
         r = lacking[0]
-        notice = f"rank {r['rank']} on {r['node']} has no device of its own ({r['visible']} visible there)"
+        notice = f"rank {r['rank']} on {r['node']} has no GPU of its own ({r['visible']} visible there)"
     elif shared:
-        notice = f"{shared[0][0]} has fewer devices than ranks"
+        notice = f"{shared[0][0]} has fewer GPUs than ranks"
     if notice:
-        return {"device_type": "cpu", "notice": f"{notice}: the whole job runs on CPU and gloo"}
+        return {"device_type": "cpu", "notice": f"{notice}: the whole job runs on the CPU with gloo"}
     return {"device_type": "cuda", "notice": ""}
 
 
@@ -278,7 +280,7 @@ def _report_absent(board: SealedStore, what: str, dist: DistEnv, run: RunEnv) ->
     if absent:
         print(
             f"clusterrun: rank {dist.rank}: waiting for {describe(absent, dist, run.node_names)} to"
-            f" {'return' if what == 'done' else 'come'}",
+            f" {'finish' if what == 'done' else 'join'}",
             file=sys.stderr,
             flush=True,
         )
@@ -287,9 +289,9 @@ def _report_absent(board: SealedStore, what: str, dist: DistEnv, run: RunEnv) ->
 def _describe_failure(board: SealedStore, dist: DistEnv, run: RunEnv) -> str:
     absent = _absent(board, "join", dist)
     if not absent:
-        return "all ranks came, but rank 0 did not post the plan"
+        return "all ranks joined, but rank 0 sent no plan"
     names = describe(absent, dist, run.node_names)
-    return f"{len(absent)} of {dist.world_size} ranks did not come within {run.join_timeout:.0f} s: {names}"
+    return f"{len(absent)} of {dist.world_size} ranks did not join within {run.join_timeout:.0f} s: {names}"
 
 
 def _wait(

@@ -20,7 +20,7 @@ def load(path: str | Path) -> Any:
     with open(descriptor, "rb") as file:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
-            raise PermissionError(f"{path} is not unpickled: it is not a plain file that only you can write")
+            raise PermissionError(f"refusing to unpickle {path}: it must be a regular file that only you can write")
         return pickle.load(file)
 
 

@@ -50,7 +50,7 @@ def own_folders(run_dir: Path) -> None:
             raise WorkerError(f"cannot create {folder}: {error.strerror}") from None
         if folder.is_symlink() or folder.lstat().st_uid != os.geteuid():
             raise WorkerError(
-                f"{folder} is a link or belongs to another user, so nothing was started.\n"
+                f"{folder} is a symbolic link or belongs to another user, so nothing was started.\n"
                 "clusterrun: hint: submit the job again from a folder that only you can write to"
             )
 
@@ -144,7 +144,7 @@ def raise_epoch(run_dir: Path, token: str, job: JobIdentity) -> int:
     owner = _read(run_dir / "claims" / (token + job.task) / "owner").strip()
     if owner != f"{job.cluster} {job.job_id} {job.restart}":
         raise WorkerError(
-            f"job {job.job_id} was restarted meanwhile: its earlier start (restart {job.restart}) exits.",
+            f"job {job.job_id} has been restarted: this earlier start (restart {job.restart}) exits.",
             status=ALREADY_RUNS,
         )
     try:

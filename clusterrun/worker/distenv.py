@@ -43,14 +43,14 @@ class DistEnv:
 
     def __post_init__(self) -> None:
         if not 0 <= self.rank < self.world_size:
-            raise WorkerError(f"rank {self.rank} does not fit a world of {self.world_size} ({self.source} variables)")
+            raise WorkerError(f"rank {self.rank} is not in a world of size {self.world_size} ({self.source} variables)")
         if not 0 <= self.local_rank < self.local_world_size:
             raise WorkerError(
-                f"local rank {self.local_rank} does not fit {self.local_world_size} ranks per node"
+                f"local rank {self.local_rank} is not one of {self.local_world_size} ranks per node"
                 f" ({self.source} variables)"
             )
         if self.world_size > 1 and self.master is None:
-            raise WorkerError(f"MASTER_ADDR and MASTER_PORT are not set, but the world has {self.world_size} ranks")
+            raise WorkerError(f"MASTER_ADDR and MASTER_PORT are not set, but the world size is {self.world_size}")
 
 
 @dataclass(frozen=True)

@@ -33,9 +33,9 @@ def check() -> None:
     with open(path, "rb") as file:  # opened each time, so that an NFS client revalidates it
         text = file.read(32)
     if not text.strip().isdigit():
-        raise OSError(errno.EINVAL, f"{path} does not hold the run's epoch")
+        raise OSError(errno.EINVAL, f"{path} does not contain the run's attempt counter")
     if int(text) > number():
         raise Superseded(
-            f"a newer attempt of this run has started (epoch {int(text)}, this one has {number()}):"
+            f"a newer attempt of this run has started (attempt counter {int(text)}, this process has {number()}):"
             " this process stops and writes nothing more"
         )

@@ -273,7 +273,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error("--nodes and --tasks-per-node must be at least 1")
     visible = visible_devices() if options.devices != "cpu" else []
     if options.devices == "cuda" and len(visible) < world:
-        print_message(f"{world} ranks need {world} devices, {len(visible)} visible here")
+        print_message(f"{world} ranks need {world} devices, but only {len(visible)} are visible here")
         return 2
     return run(
         command, options.nodes, options.tasks_per_node, visible if len(visible) >= world else None, options.grace,

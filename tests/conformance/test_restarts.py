@@ -55,7 +55,7 @@ def test_a_killed_rank_costs_the_steps_since_the_last_checkpoint_and_nothing_els
     assert [attempt.name.partition(".")[2] for attempt in job.attempts()] == ["0.0", "0.1"]
     assert len(state["failed_launches"]) == 1 and "rank 1 ended without a record" in state["failed_launches"][0]
     assert "the ranks are started again" in job.err.read_text()
-    assert "launch  2; the one before failed: rank 1" in site.cli("status", job.id).stdout
+    assert "launch  2; the previous one failed: rank 1" in site.cli("status", job.id).stdout
 
 
 def test_the_same_error_of_a_script_is_met_once_more_and_then_named(site: Site, tmp_path: Path) -> None:

@@ -109,7 +109,7 @@ def test_a_frozen_attempt_that_wakes_beside_its_successor_writes_nothing_and_end
     _, said = older.communicate(timeout=60)
     assert older.returncode == 1
     assert [line for line in said.splitlines() if line] == [
-        "clusterrun: rank 0: a newer attempt of this run has started (epoch 2, this one has 1):"
+        "clusterrun: rank 0: a newer attempt of this run has started (attempt counter 2, this process has 1):"
         " this process stops and writes nothing more"
     ]
     _, err = newer.communicate(timeout=120)

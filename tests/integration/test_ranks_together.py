@@ -65,7 +65,7 @@ def test_a_rank_that_never_comes_is_named_within_the_limit(step: Callable, tmp_p
     environ = {"CLUSTERRUN_JOIN_TIMEOUT": "4", "PYTHONPATH": str(tmp_path)}
     done = step(2, 2, "script", "--", "allreduce.py", environ=environ)
     assert done.status == 1
-    assert "join barrier: 1 of 4 ranks did not come within 4 s: rank 3 on local1" in done.err
+    assert "join barrier: 1 of 4 ranks did not join within 4 s: rank 3 on local1" in done.err
     assert done.json("first_failure.json")["error"].startswith("join barrier: 1 of 4 ranks")
     assert not done.has("start.json") and time.time() - began < 40
 

@@ -102,7 +102,7 @@ def test_a_job_of_a_machine_that_cannot_be_seen_is_given_up_at_a_second_cancel(b
     os.kill(real["pid"], 9)
     monkeypatch.setattr(cancel, "_MARGIN", 0.2)
     elsewhere(bench, id)
-    assert bench.status(id).reason == "runs on elsewhere, which cannot be seen from here"
+    assert bench.status(id).reason == "runs on elsewhere, which is not visible from here"
     (first,) = bench.scheduler.cancel([id])
     assert not first.done
     assert first.detail.endswith("`clusterrun cancel L1` after 90 s counts the job as ended")

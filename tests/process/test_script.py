@@ -211,7 +211,7 @@ def test_a_start_that_was_taken_over_before_its_epoch_leaves(tmp_path: Path) -> 
     assert "epoch 1 in" in run.run({"SLURM_RESTART_COUNT": "1", "STALL": ""})
     (tmp_path / "go").touch()
     _, said = stalled.communicate(timeout=30)
-    assert stalled.returncode == 75 and "restarted meanwhile" in said
+    assert stalled.returncode == 75 and "has been restarted" in said
     assert (run.run_dir / "epoch").read_text() == "1\n"
 
 

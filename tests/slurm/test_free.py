@@ -129,8 +129,8 @@ def test_shapes_are_asked_of_each_partition(busy: Lab, site: Site) -> None:
 def test_a_limit_that_the_estimate_leaves_out_is_told_and_true(busy: Lab, site: Site) -> None:
     asked = ("--qos", "tight", *EIGHT, "--partition", "gpu")
     said = site.cli("free", *asked, "--", "true")
-    assert "QOS tight: 8 GPUs are more than the 6 that it allows: the job would never start (MaxTRESPU)" in said.stdout
-    assert "account science: 5 of 14 GPUs left: the job would have to wait (GrpTRES)" in said.stdout
+    assert "QOS tight: 8 GPUs exceed its limit of 6; the job would never start (MaxTRESPU)" in said.stdout
+    assert "account science: 5 of 14 GPUs left; the job would have to wait (GrpTRES)" in said.stdout
     assert site.json("free", "--gpus-per-node", "2", "--", "true")["beyond_limits"] == []
     job = run(
         busy, "sbatch", "--parsable", "-o/dev/null", "-qtight", "-pgpu", "-N2", "--gpus-per-node=4", "--wrap=true"

@@ -102,7 +102,7 @@ def test_a_dependency_that_can_never_be_met(why: Callable[[str], Explained], job
 
 def test_a_time_limit_beyond_the_partitions(why: Callable[[str], Explained], jobs: dict[str, str]) -> None:
     found = why("too long")
-    assert found["here"][0] == "partition tiny allows 30:00; this job requests 1:00:00"
+    assert found["here"][0] == "partition tiny allows at most 30:00; this job requests 1:00:00"
     assert found["do"] == [
         f"scontrol update JobId={jobs['too long']} {new}" for new in ("TimeLimit=30:00", "Partition=gpu")
     ]
@@ -110,7 +110,7 @@ def test_a_time_limit_beyond_the_partitions(why: Callable[[str], Explained], job
 
 def test_more_nodes_than_the_partition_takes(why: Callable[[str], Explained], jobs: dict[str, str]) -> None:
     found = why("too wide")
-    assert found["here"][0] == "partition tiny allows 1 node per job; this job requests 2"
+    assert found["here"][0] == "partition tiny allows at most 1 node per job; this job requests 2"
     assert found["do"][0] == f"scontrol update JobId={jobs['too wide']} NumNodes=1-1"
 
 

@@ -66,7 +66,7 @@ def test_only_rank_0_gets_the_facts_of_all(server: TCPStore) -> None:
 def test_who_lacks_the_secret_does_not_join(server: TCPStore, run: RunEnv) -> None:
     dist = rank(1, server)
     barriers.connect(dist, RunEnv(secret="other"), 5).claim("join/1", "{}")
-    with pytest.raises(WorkerError, match="1 of 2 ranks did not come within 2 s: rank 1 on n1"):
+    with pytest.raises(WorkerError, match="1 of 2 ranks did not join within 2 s: rank 1 on n1"):
         come(0, server, replace(run, join_timeout=2))
 
 
@@ -82,7 +82,7 @@ def test_all_ranks_fail_with_the_absence_of_rank_0(server: TCPStore, run: RunEnv
 
     with ThreadPoolExecutor() as pool:
         texts = list(pool.map(fail, (1, 2)))
-    assert set(texts) == {"join barrier: 1 of 3 ranks did not come within 2 s: rank 0 on n0"}
+    assert set(texts) == {"join barrier: 1 of 3 ranks did not join within 2 s: rank 0 on n0"}
     assert time.monotonic() - begun < barriers.VERDICT_S
 
 
@@ -132,4 +132,4 @@ def test_rank_that_returned_first_reports_who_is_absent(
     barriers.leave(rank(1, server), run)
     waiting[0].join(10)
     said = capfd.readouterr().err.splitlines()
-    assert set(said) == {"clusterrun: rank 0: waiting for rank 1 on n1 to return"} and len(said) == 3
+    assert set(said) == {"clusterrun: rank 0: waiting for rank 1 on n1 to finish"} and len(said) == 3

@@ -154,7 +154,7 @@ def test_one_flipped_byte_is_found(name: str, where: float, mask: int) -> None:
         content = bytearray((path / name).read_bytes())
         content[int(where * len(content))] ^= mask
         (path / name).write_bytes(content)
-        with pytest.raises(BadCheckpoint, match=f"^{name} has another sha256 than its manifest$"):
+        with pytest.raises(BadCheckpoint, match=f"^{name} does not match the sha256 in its manifest$"):
             checkpoint.verify(path)
 
 
@@ -178,7 +178,7 @@ def flip(path: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "sentence"),
     [
-        (lambda p: flip(p / "model.safetensors"), "model.safetensors has another sha256 than its manifest"),
+        (lambda p: flip(p / "model.safetensors"), "model.safetensors does not match the sha256 in its manifest"),
         (lambda p: os.truncate(p / "trainer.pt", 7), r"trainer.pt has 7 bytes, its manifest says \d+"),
         (lambda p: (p / "state.json").unlink(), "state.json is missing"),
         (lambda p: (p / "manifest.json").unlink(), "manifest.json is missing"),

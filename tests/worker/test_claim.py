@@ -67,7 +67,7 @@ def test_each_launch_raises_the_epoch(run: Path) -> None:
 def test_a_start_that_was_taken_over_raises_no_epoch(run: Path) -> None:
     claim(run, TOKEN, job(restart=0), 0o700)
     claim(run, TOKEN, job(restart=1), 0o700)
-    with pytest.raises(WorkerError, match="restarted meanwhile") as error:
+    with pytest.raises(WorkerError, match="has been restarted") as error:
         raise_epoch(run, TOKEN, job(restart=0))
     assert error.value.status == 75 and not (run / "epoch").exists()
 

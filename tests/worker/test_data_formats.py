@@ -54,7 +54,7 @@ def test_a_json_file_is_a_list_of_objects(tmp_path: Path) -> None:
     ("text", "said"),
     [
         ('[{"a": 1},\n', "a.json:2: broken JSON"),
-        ('{"a": 1}\n{"a": 2}\n', "its name must end in .jsonl"),
+        ('{"a": 1}\n{"a": 2}\n', "if each line is one object, name the file .jsonl"),
         ('{"a": 1}', "not a list of objects"),
         ("[1]", "a.json row 1: not a JSON object: '1'"),
         ("[]", "no rows in"),
@@ -102,7 +102,7 @@ BAD_ROWS = [
     (".jsonl", b'{"a": 1}\n{"a": "\xff"}\n{"a": 3}\n', 2, 'not UTF-8 (byte 8): \'{"a": "\\\\xff"}\''),
     (".jsonl", b'{"a": 1}\n\0\0\0\n{"a": 3}\n', 2, "a NUL byte"),
     (".jsonl", b'{"a": 1}\n' + b"[" * 99_999 + b'\n{"a": 3}\n', 2, "nested too deep"),
-    (".jsonl", b'{"a": 1}\n{"a": "\\ud800"}\n{"a": 3}\n', 2, "half of a surrogate pair"),
+    (".jsonl", b'{"a": 1}\n{"a": "\\ud800"}\n{"a": 3}\n', 2, "unpaired surrogate"),
     (".jsonl", b'{"a": 1}\n{"a": ' + b"9" * 5000 + b'}\n{"a": 3}\n', 2, "broken JSON (Exceeds the limit"),
     (".csv", b"a,b\n1,2\n3\n4,5\n", 3, "1 field, but the header has 2: '3'"),
     (".csv", b"a,b\n1,2\n3,4,5\n4,5\n", 3, "3 fields, but the header has 2: '3,4,5'"),
@@ -135,7 +135,7 @@ def test_a_quote_that_is_never_closed_is_named_where_it_opens_and_counted_by_its
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        (b"a,a\n1,2\n", "a.csv:1: the header is broken: column 'a' twice"),
+        (b"a,a\n1,2\n", "a.csv:1: the header is broken: column 'a' appears twice"),
         (b"a,\xff\n1,2\n", "a.csv:1: the header is broken: not UTF-8"),
         (b"a,b\n", "no rows in"),
         (b"", "no rows in"),

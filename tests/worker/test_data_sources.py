@@ -67,14 +67,14 @@ def test_home_is_understood(folder: Path, monkeypatch: pytest.MonkeyPatch) -> No
         ("e*y", "no file matches e*y"),  # folders are no files
         ("deep", "deep is a folder: name its files, for example deep/*.csv"),
         ("empty", "empty is a folder: name its files, for example empty/*.txt"),
-        ("imdb/plain", "a data set of the Hugging Face hub is hf:imdb/plain"),
+        ("imdb/plain", "for a dataset of the Hugging Face hub, write hf:imdb/plain"),
         ("a\0b", r"no such file: 'a\x00b'"),
         ("\x1b[31m", r"no file matches '\x1b[31m'"),
         ("builtin:labeled", "no such data: builtin:labeled (did you mean 'builtin:labelled'?)"),
         ("hf:a/b/c", "hf:a/b/c is not of the form hf:org/name or hf:org/name:split"),
         ("", "no data given"),
         ([], "no data given"),
-        ([7], "data must be names of files, got 7"),
+        ([7], "data must be file names, got 7"),
         ("notes.md", "unknown file type: notes.md; known: .jsonl,"),
     ],
 )
@@ -127,7 +127,7 @@ def test_a_column_that_is_not_text_is_a_bad_row(folder: Path) -> None:
 def test_no_text_at_all_is_refused(folder: Path) -> None:
     assert refusal(read_texts, ["empty.txt"]) == ("no text in empty.txt", 1)
     (folder / "x.bin").write_bytes(b"\x7fELF\0\0")
-    assert refusal(read_texts, "x.bin") == ("x.bin is not a text file (it holds NUL bytes)", 1)
+    assert refusal(read_texts, "x.bin") == ("x.bin is not a text file (it contains NUL bytes)", 1)
 
 
 def test_the_builtin_data_go_by_name() -> None:

@@ -101,7 +101,7 @@ def test_the_same_run_replaces_its_folder_and_another_does_not(model: Any, tmp_p
     target = tmp_path / "out"
     export(model, make_tokenizer(), target, run_id="r1", card={})
     other = make_model(seed=2)
-    with pytest.raises(WorkerError, match="already exists and is not of this run") as refused:
+    with pytest.raises(WorkerError, match="already exists and does not belong to this run") as refused:
         export(other, None, target, run_id="r2", card={})
     assert refused.value.status == 2
     assert fingerprint(AutoModelForCausalLM.from_pretrained(target)) == fingerprint(model)
@@ -128,7 +128,7 @@ def test_targets_are_checked_before_training(tmp_path: Path) -> None:
     (tmp_path / "theirs").mkdir()
     for card in ("", "[1]", "null", '{"run_id": 3}', "{"):
         (tmp_path / "theirs" / "clusterrun.json").write_text(card)
-        with pytest.raises(WorkerError, match="not of this run"):
+        with pytest.raises(WorkerError, match="does not belong to this run"):
             check_target(tmp_path / "theirs", "r1")
 
 

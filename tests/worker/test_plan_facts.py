@@ -73,7 +73,7 @@ def test_mistakes_in_one_line(words: list[str], status: int, message: str, capsy
 def test_all_three_batch_sizes_decide_the_ranks() -> None:
     sizes = ["global_batch_size=32", "micro_batch_size=2", "grad_accum_steps=2"]
     assert plan_facts.find_facts(["lm", "--samples", "99", *sizes])["settings"]["grad_accum_steps"] == 2
-    with pytest.raises(WorkerError, match="does not divide"):
+    with pytest.raises(WorkerError, match="cannot be split evenly"):
         plan_facts.find_facts(["lm", "--samples", "99", "global_batch_size=33", *sizes[1:]])
 
 

@@ -99,7 +99,7 @@ def test_a_file_that_would_run_code_is_refused_and_does_not(tmp_path: Path, prot
     content = {"model_state_dict": {}, "extra": Trap(victim)}
     saved(path, content) if protocol is None else path.write_bytes(pickle.dumps(content, protocol=protocol))
     message = refusal(path)
-    assert message.startswith(f"{path} is refused: it holds more than tensors and numbers")
+    assert message.startswith(f"refusing to load {path}: it contains more than tensors and numbers")
     assert not victim.exists()
 
 
@@ -117,11 +117,11 @@ def test_a_file_that_is_no_pytorch_file_is_said_to_be_none(tmp_path: Path, conte
 @pytest.mark.parametrize(
     ("content", "holds"),
     [
-        ({"weights": {"w": torch.ones(1)}, "epoch": 2}, ": it holds 2 tensors (weights, epoch)"),
+        ({"weights": {"w": torch.ones(1)}, "epoch": 2}, ": it contains 2 tensors (weights, epoch)"),
         ({}, ""),
         ([torch.ones(1)], ""),
-        ({"model_state_dict": {}}, ": it holds 1 tensor (model_state_dict)"),
-        ({1: torch.ones(1)}, ": it holds 1 tensor (1)"),
+        ({"model_state_dict": {}}, ": it contains 1 tensor (model_state_dict)"),
+        ({1: torch.ones(1)}, ": it contains 1 tensor (1)"),
     ],
 )
 def test_a_file_without_weights_says_what_it_has(tmp_path: Path, content: Any, holds: str) -> None:
@@ -142,7 +142,7 @@ def test_other_sizes_name_the_first_tensor_and_both_shapes() -> None:
     with pytest.raises(WorkerError) as caught:
         resume.load_weights(tiny(hidden=16, vocab=32), tiny(hidden=32, vocab=64).state_dict(), X)
     assert str(caught.value) == (
-        f"checkpoint {X} is of another model: model.embed_tokens.weight is (64, 32) there and (32, 16) here"
+        f"checkpoint {X} is of a different model: model.embed_tokens.weight is (64, 32) there and (32, 16) here"
     )
     assert caught.value.status == 1
 
@@ -155,7 +155,7 @@ def test_another_architecture_says_what_is_lacking_and_what_is_too_much() -> Non
     with pytest.raises(WorkerError) as caught:
         resume.load_weights(llama, tensors, X)
     assert str(caught.value) == (
-        f"checkpoint {X} is of another model: it lacks 12 tensors (model.embed_tokens.weight,"
+        f"checkpoint {X} is of a different model: it lacks 12 tensors (model.embed_tokens.weight,"
         " model.layers.0.self_attn.q_proj.weight, model.layers.0.self_attn.k_proj.weight, …), it also has 16 tensors"
         " (transformer.wte.weight, transformer.wpe.weight, transformer.h.0.ln_1.weight, …)"
     )

@@ -73,7 +73,7 @@ def test_rows_of_no_known_shape_are_refused_with_their_columns_and_the_shapes(tm
     data = jsonl(tmp_path / "a.jsonl", {"question": "Hi", "completion": "Hello!"})
     with pytest.raises(WorkerError) as caught:
         sft.read_conversations(data, "skip")
-    assert "columns: question, completion; known: messages (" in str(caught.value)
+    assert "columns question, completion; expected messages (" in str(caught.value)
     assert "prompt + completion" in str(caught.value)
     assert caught.value.status == 2
 
@@ -88,12 +88,12 @@ def test_rows_of_no_known_shape_are_refused_with_their_columns_and_the_shapes(tm
         ({"messages": ["Hi"]}, "message 1 is not an object with role and content: \"'Hi'\""),
         (
             {"messages": [HELLO[0], {"role": "bot", "content": "x"}]},
-            "message 2 has the role \"'bot'\": known: system,",
+            "message 2 has an unknown role, \"'bot'\"; known: system,",
         ),
-        ({"messages": [{"role": ["user"], "content": "x"}]}, "message 1 has the role"),
+        ({"messages": [{"role": ["user"], "content": "x"}]}, "message 1 has an unknown role"),
         ({"messages": [{"role": "user", "content": None}]}, "the content of message 1 (user) is null, not text"),
         ({"messages": [HELLO[0], {"role": "assistant", "content": " "}]}, "message 2 (assistant) is empty"),
-        ({"messages": '[{"role": "user", "content": "\\ud800"}]'}, "message 1 holds half of a surrogate pair"),
+        ({"messages": '[{"role": "user", "content": "\\ud800"}]'}, "message 1 contains an unpaired surrogate"),
         ({"prompt": "Hi", "completion": None}, "'completion' is null, not text"),
         ({"prompt": "Hi", "completion": ""}, "message 2 (assistant) is empty"),
         ({"instruction": "Hi", "input": 3, "output": "x"}, "'input' is int, not text"),

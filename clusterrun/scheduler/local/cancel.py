@@ -95,13 +95,13 @@ def _end_orphan(folder: Path, id: JobId, grace: float) -> Cancelled:
             time.sleep(0.05)
         ended, left = end_members(job.token)
         if left:
-            return Cancelled(id, False, f"its supervisor was gone, and {left} of its processes could not be ended")
+            return Cancelled(id, False, f"its supervisor was gone, and {left} of its processes could not be killed")
     after = read_status(folder) or before
     if ended and after.state == "NODE_FAIL":  # without an end record of its own, the cancel is the end
         with contextlib.suppress(OSError):
             write_json(folder / "cancelled.json", {"version": 1, "at": int(time.time()), "ended": ended})
     if ended or before.state not in TERMINAL:
-        return Cancelled(id, True, f"its supervisor was gone; ended {ended} processes that it left")
+        return Cancelled(id, True, f"its supervisor was gone; killed {ended} processes that it left behind")
     return Cancelled(id, False, f"had already ended: {_format_state(after)}")
 
 

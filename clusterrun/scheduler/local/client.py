@@ -197,7 +197,7 @@ class LocalScheduler:
         except OSError as error:
             return Answer((), False, f"cannot read {error.filename}: {error.strerror}")
         if unclear and not found:
-            return Answer((), False, f"{', '.join(unclear)} is just being started")
+            return Answer((), False, f"{', '.join(unclear)} is still starting")
         return Answer(found)
 
     def query(self, ids: Sequence[JobId] | None = None) -> Answer:

@@ -116,7 +116,7 @@ def read_job(folder: Path) -> Job | None:
     try:
         job = Job(**typed(Job, value)) if value is not None else None
     except TypeError as error:
-        raise Unreadable("job.json cannot be understood") from error
+        raise Unreadable("job.json is damaged") from error
     if job is not None and job.id != folder.name:
         raise Unreadable(f"job.json belongs to {job.id}")
     return job
@@ -136,7 +136,7 @@ def read_state(folder: Path) -> State | None:
         known = typed(State, value | {"supervisor": identity_of(value["supervisor"])})
         return State(**known | {"devices": tuple(known.get("devices", ()))})
     except (TypeError, KeyError, AttributeError) as error:
-        raise Unreadable("state.json cannot be understood") from error
+        raise Unreadable("state.json is damaged") from error
 
 
 def write_state(folder: Path, state: State) -> None:
@@ -185,7 +185,7 @@ def _without_supervisor(id: JobId, folder: Path, job: Job, state: State, life: L
     if is_given_up(folder):
         return _status(id, job, state, "CANCELLED", "")
     if life is Life.ELSEWHERE:
-        return _status(id, job, state, "UNKNOWN", f"runs {place_of(state)}, which cannot be seen from here")
+        return _status(id, job, state, "UNKNOWN", f"runs {place_of(state)}, which is not visible from here")
     if life is Life.GONE and script_lives(state):
         why = "the supervisor was killed; the script is ending"
         return _status(id, job, state, "COMPLETING", why)
@@ -199,7 +199,7 @@ def _without_supervisor(id: JobId, folder: Path, job: Job, state: State, life: L
     if not state.supervisor.is_here:
         why = "the supervisor ended with its container, or was killed in it"
     if left := len(members(job.token)):
-        why += f"; `clusterrun cancel {job.id}` ends the {left} processes it left"
+        why += f"; `clusterrun cancel {job.id}` kills the {left} processes it left behind"
     return _status(id, job, state, "NODE_FAIL", why)
 
 

@@ -53,7 +53,7 @@ def request_end(path: Path) -> None:
     if end_requested_at(path) is None:
         with _opened(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT) as fd:
             if fd is None:
-                raise OSError(f"{path} is not a plain file")
+                raise OSError(f"{path} is not a regular file")
             os.write(fd, _END)
 
 

@@ -165,10 +165,10 @@ class Supervisor:
             self._stop_script()
         _, left = end_members(self._job.token, os.getpid(), reap=self._reap, sleep=self._signals.sleep)
         if left:
-            self._log(f"{left} processes of the job could not be ended")
+            self._log(f"{left} processes of the job could not be killed")
         self._reap()
         if self._script.returncode is None:
-            self._log("the script itself could not be ended")
+            self._log("the script itself could not be killed")
         status = self._script.returncode
         status = 128 - status if status is not None and status < 0 else status
         if state == "DONE":

@@ -123,16 +123,16 @@ SBATCH_ERRORS: tuple[SbatchError, ...] = (
     SbatchError("Resource temporarily unavailable", Ambiguous, ""),
     SbatchError("Slurm backup controller in standby mode", NotDelivered, "run `scontrol ping`; try again later"),
     SbatchError("Invalid partition name specified", Refused, "see the partitions with `sinfo -s`"),
-    SbatchError("Invalid account", Refused, "see yours with `sacctmgr show assoc user=$USER format=account`"),
+    SbatchError("Invalid account", Refused, "see your accounts with `sacctmgr show assoc user=$USER format=account`"),
     SbatchError(
-        "Invalid qos specification", Refused, "see yours with `sacctmgr show assoc user=$USER format=account,qos`"
+        "Invalid qos specification", Refused, "see your accounts and QOS with `sacctmgr show assoc user=$USER format=account,qos`"
     ),
-    SbatchError("Memory specification can not be satisfied", Refused, "ask for less --mem: see `sinfo -o '%P %m'`"),
+    SbatchError("Memory specification can not be satisfied", Refused, "request less --mem: see `sinfo -o '%P %m'`"),
     SbatchError("Requested node configuration is not available", Refused,
          "no node has that many GPUs, cores or that much memory: compare with `sinfo -o '%P %D %c %m %G'`"),
     SbatchError("Requested time limit is invalid", Refused, "the partition allows less: see `sinfo -o '%P %l'`"),
     SbatchError("Node count specification invalid", Refused, "the partition has fewer nodes: see `sinfo -s`"),
-    SbatchError("More processors requested than permitted", Refused, "ask for fewer --nodes, ranks or --cpus-per-task"),
+    SbatchError("More processors requested than permitted", Refused, "request fewer --nodes, ranks or --cpus-per-task"),
     SbatchError(
         "Invalid generic resource (gres) specification", Refused, "see the cluster's names with `sinfo -o '%P %G'`"
     ),
@@ -147,8 +147,8 @@ SBATCH_ERRORS: tuple[SbatchError, ...] = (
     # errors of sbatch itself, before anything is sent
     SbatchError("unrecognized option", Refused, "see `sbatch --help` for what --sbatch-arg may pass"),
     SbatchError("unrecognised option", Refused, "see `sbatch --help` for what --sbatch-arg may pass"),
-    SbatchError("Invalid --", Refused, "see `man sbatch` for the option's form"),
-    SbatchError("Invalid numeric value", Refused, "see `man sbatch` for the option's form"),
+    SbatchError("Invalid --", Refused, "see `man sbatch` for the option's format"),
+    SbatchError("Invalid numeric value", Refused, "see `man sbatch` for the option's format"),
     SbatchError("Could not establish a configuration source", Refused,
          "no slurm.conf was found: set SLURM_CONF, or use --scheduler local"),
 )  # fmt: skip
@@ -192,7 +192,7 @@ def sbatch_error(done: Completed) -> ClusterrunError:
     if known is None or known.kind is Ambiguous:
         what = "sbatch's output does not show whether the job was submitted"
         return Ambiguous(what, detail=message, cut_off=known is not None)
-    what = "Slurm did not get the request" if known.kind is NotDelivered else "Slurm refused the job"
+    what = "Slurm did not receive the request" if known.kind is NotDelivered else "Slurm refused the job"
     return known.kind(what, hint=known.hint, detail=message)
 
 

@@ -46,8 +46,8 @@ def fallback_cause(best: LogFinding | None, findings: Sequence[LogFinding], logs
             kind="rank-lost",
             rank=first,
             node=facts.nodes.get(first, ""),
-            sentence=f"{format_ranks(silent, facts)} ended without a message: killed, out of host memory, or with"
-            f" {whose} node lost; the log does not say which",
+            sentence=f"{format_ranks(silent, facts)} ended without an error message: killed, out of host memory, or"
+            f" {whose} node failed; the log does not say which",
             evidence=evidence_lines(best) or recorded,
             advice="ask an administrator to check that node's kernel log (dmesg); if memory ran out, request more",
             command=f"clusterrun logs JOB --rank {first} -n 50",

@@ -47,9 +47,9 @@ def find_absent_ranks(
     hangs = [f for f in findings if f.kind == "collective-timeout"]
     named = next((f for f in hangs if f.ranks), None)
     if named is not None:  # a monitored barrier names them
-        return AbsentRanks(named.ranks, "the barrier names it")
+        return AbsentRanks(named.ranks, "named by the barrier")
     if late := _late_ranks(_last_enqueued(logs)):
-        return AbsentRanks(late, "had not started the collective that the others waited in")
+        return AbsentRanks(late, "it had not started the collective that the others waited in")
     waited = {f.rank for f in hangs if f.rank is not None}
     world = facts.world_size or (max(facts.nodes) + 1 if facts.nodes else 0)
     rest = tuple(rank for rank in range(world) if rank not in waited)

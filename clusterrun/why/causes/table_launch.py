@@ -15,8 +15,8 @@ TERMINATE = row(
 #: The worker prints this at the end of a run; the run is still COMPLETED.
 SEPARATE = row(
     "no-process-group", "no rank used a process group", r"^clusterrun: rank \d+: no rank used a process group: this run was (?P<count>\d+) separate programs",
-    "no rank used a process group: the job was {count} separate programs", "a file that all ranks write holds the work of one of them. Turn on the script's distributed mode (init_process_group, the framework's strategy or devices), "
-    "then submit it again; --independent if separate programs are intended",
+    "no rank used a process group: the job was {count} separate programs", "each rank trained alone, and a file that all ranks write holds the result of only one. Turn on the script's distributed mode (init_process_group, the framework's strategy or devices), "
+    "then submit it again; use --independent if separate programs are intended",
     "clusterrun/worker/worlds.py", "clusterrun submit … --require-group", Strength.HINT,
 )  # fmt: skip
 LAUNCH: tuple[CauseRow, ...] = (

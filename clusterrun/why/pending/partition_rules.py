@@ -30,25 +30,25 @@ def _broken(facts: PendingFacts, partition: dict[str, str]) -> Finding:
     asked, most = parse_duration(facts.job.get("TimeLimit", "")), parse_duration(partition.get("MaxTime", ""))
     if most is not None and (asked is None or asked > most):
         wants = format_duration(asked) if asked is not None else facts.job.get("TimeLimit", "no time limit")
-        here.append(f"partition {name} allows {format_duration(most)}; this job requests {wants}")
+        here.append(f"partition {name} allows at most {format_duration(most)}; this job requests {wants}")
         do.append(f"scontrol update JobId={facts.id} TimeLimit={format_duration(most)}")
     low, high = facts.requested_nodes
     least, limit = parse_int(partition.get("MinNodes", "")) or 0, parse_int(partition.get("MaxNodes", ""))
     total = parse_int(partition.get("TotalNodes", ""))
     if limit is not None and low > limit:
-        here.append(f"partition {name} allows {plural(limit, 'node')} per job; this job requests {low}")
+        here.append(f"partition {name} allows at most {plural(limit, 'node')} per job; this job requests {low}")
         do.append(change_nodes_command(facts, limit))
     elif total is not None and low > total:
         here.append(f"partition {name} has {plural(total, 'node')}; this job requests {low}")
         do.append(change_nodes_command(facts, total))
     if high and high < least:
-        here.append(f"partition {name} takes jobs of at least {least} nodes; this job requests {high}")
+        here.append(f"partition {name} requires at least {least} nodes per job; this job requests {high}")
         do.append(change_nodes_command(facts, least))
     for per, key, noun in (("MaxMemPerNode", "MinMemoryNode", "node"), ("MaxMemPerCPU", "MinMemoryCPU", "CPU")):
         asks, allows = _megabytes(facts.job.get(key, "")), _megabytes(partition.get(per, ""))
         if allows and asks > allows:
             here.append(
-                f"partition {name} allows {allows:g}M of memory on each {noun} ({per}); this job requests {asks:g}M"
+                f"partition {name} allows {allows:g}M of memory per {noun} ({per}); this job requests {asks:g}M"
             )
             do.append(f"scontrol update JobId={facts.id} {key}={allows:g}")
     return Finding(tuple(here), tuple(do))

@@ -122,7 +122,7 @@ def backfill_gap(facts: PendingFacts) -> Finding:
     if not command:
         return Finding()
     why = f"it would end before job {min(starts)[1]} is expected to start; you cannot raise the limit again"
-    first = "wait, or start it before them with a shorter time limit, if that is enough:"
+    first = "wait, or shorten its time limit (if it needs no more) so that it can start before them:"
     return Finding(do=(first, f"{command}: {why}"))
 
 

@@ -43,7 +43,7 @@ FULL, QUICK = Effort(2, 1.0, 0.6, 150.0), Effort(1, 0.3, 0.2, 25.0)
 def check(dist: DistEnv, run: RunEnv, *, before_training: bool) -> None:
     """Measure, and raise WorkerError on every rank if something is wrong; before a training only if it is broken."""
     if dist.master is None:
-        raise WorkerError("no store to meet the other ranks; use `clusterrun check`")
+        raise WorkerError("the job has no rendezvous, which the check needs; use `clusterrun check`")
     before = {name: os.environ.get(name) for name in OWN_VARIABLES}
     try:
         mine = _Measurement(dist, run, QUICK if before_training else FULL)
@@ -70,7 +70,7 @@ def check(dist: DistEnv, run: RunEnv, *, before_training: bool) -> None:
             barriers._wait(lambda: has_failed(folder) or None, time.monotonic() + GRACE_S)
         raise WorkerError(verdict)
     if verdict is None:
-        raise WorkerError("the check did not end: rank 0 did not judge it in time")
+        raise WorkerError("the check did not end in time: rank 0 sent no result")
 
 
 class _Measurement:
@@ -150,10 +150,10 @@ class _Measurement:
             board.post("check", json.dumps(came))
         plan = barriers._wait(lambda: board.get("check"), deadline + GRACE_S / 2)
         if plan is None:
-            raise WorkerError("rank 0 did not come")
+            raise WorkerError("rank 0 did not join the check")
         ranks: list[dict[str, Any]] = json.loads(plan)
         if dist.rank not in [rank["rank"] for rank in ranks]:
-            raise WorkerError(f"it came after the {run.join_timeout:.0f} s that the other ranks waited")
+            raise WorkerError(f"this rank joined the check too late: the others waited {run.join_timeout:.0f} s")
         return ranks
 
     def _measure_together(self) -> None:

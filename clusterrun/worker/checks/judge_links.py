@@ -19,7 +19,7 @@ def judge_links(links: Sequence[Link], backend: str) -> list[Finding]:
     cut, working = errors["pair"], {node for pair in pairs if pair not in errors["pair"] for node in pair}
     found = []
     for node in dict.fromkeys(node for pair in cut for node in pair if working and node not in working):
-        text = f"{node} reaches no other node: {next(error for pair, error in cut.items() if node in pair)}"
+        text = f"{node} cannot reach any other node: {next(error for pair, error in cut.items() if node in pair)}"
         found.append(Finding(BROKEN, "links", text, CABLE.format(node), (node,)))
     for pair, error in cut.items():
         if not working or set(pair) <= working:
@@ -28,12 +28,12 @@ def judge_links(links: Sequence[Link], backend: str) -> list[Finding]:
     wrong = dict.fromkeys(link.nodes for link in links if not link.correct)
     for nodes in wrong:
         if len(nodes) == min(map(len, wrong)):  # a pair says more than the whole job
-            text = f"wrong sum of an all-reduce on {' and '.join(nodes)}"
+            text = f"wrong all-reduce result on {' and '.join(nodes)}"
             found.append(Finding(BROKEN, "links", text, "drain the nodes", nodes))
     found += _slow_links({pair: tries for pair, tries in pairs.items() if pair not in cut}, share)
     within = best_tries(links, "node")
     for nodes, middle in find_slow(within, share).items():
-        text = f"within {nodes[0]}: {rate(within[nodes].best)}; median of the others {rate(middle)}"
+        text = f"bandwidth within {nodes[0]}: {rate(within[nodes].best)}; median of the others {rate(middle)}"
         found.append(Finding(DIFFERS, "links", text, "compare `nvidia-smi topo -m` of the nodes", nodes))
     for kind, what in _FAILED.items():
         for nodes, error in errors[kind].items():
@@ -68,8 +68,8 @@ def _slow_links(pairs: Mapping[tuple[str, ...], Tries], share: float) -> Iterato
     if len(pairs) == 1:
         ((pair, tries),) = pairs.items()
         if tries.best < LEAST_BANDWIDTH:
-            text = f"between {' and '.join(pair)}: {rate(tries.best)}, less than Ethernet of 100 Mbit/s has"
-            yield Finding(DIFFERS, "links", text, "check the interface that is used (NCCL_SOCKET_IFNAME)", pair)
+            text = f"between {' and '.join(pair)}: {rate(tries.best)}, slower than 100 Mbit/s Ethernet"
+            yield Finding(DIFFERS, "links", text, "check which network interface is used (NCCL_SOCKET_IFNAME)", pair)
         return
     scores = node_scores(pairs)
     slow = find_slow(scores, share)

@@ -39,7 +39,7 @@ def _missing(docs: Sequence[Doc], nodes: Sequence[str]) -> Iterator[Finding]:
     absent = group_by_value({rank: node for rank, node in enumerate(nodes) if rank not in came})
     for node, ranks in absent.items():
         text = f"no result from rank{'s' if len(ranks) > 1 else ''} {join_names(ranks)} on {node}"
-        yield Finding(BROKEN, "ranks", text, "it did not start, hangs, or does not reach the first node", (node,))
+        yield Finding(BROKEN, "ranks", text, "it did not start, hangs, or cannot reach the first node", (node,))
     for stage in STAGES:
         failed = {doc["node"]: doc["errors"][stage] for doc in docs if stage in doc["errors"]}
         for error, where in group_by_value(failed).items():
@@ -58,7 +58,12 @@ def _gpu(doc: Doc) -> Iterator[Finding]:
         (gpu.get("ecc_errors"), BROKEN, f"{gpu.get('ecc_errors')} uncorrected ECC errors", replace),
         (gpu.get("remap_failed"), BROKEN, "memory rows could not be remapped", replace),
         (gpu.get("slowed_down"), DIFFERS, "the hardware slows it down (heat or power)", "check cooling and power"),
-        (used > USED_GPU_GIB, DIFFERS, f"{used:.1f} GiB are in use by another process", "end it; see nvidia-smi"),
+        (
+            used > USED_GPU_GIB,
+            DIFFERS,
+            f"{used:.1f} GiB are in use by another process",
+            "find it with nvidia-smi; end it",
+        ),
     ):
         if bad:
             yield Finding(status, "devices", f"{doc['node']}, GPU {doc['device']}: {problem}", action, (doc["node"],))
@@ -73,7 +78,7 @@ def _devices(docs: Sequence[Doc], leaders: Sequence[Doc], gpus: int) -> Iterator
             yield Finding(BROKEN, "devices", f"{node} has {count} of {gpus} GPUs{granted}", action, (node,))
     if gpus and (without := [leader["node"] for leader in leaders if not leader["cuda"]]):
         text = f"torch on {join_names(without)} has no CUDA, so the GPUs were not measured"
-        yield Finding(UNKNOWN, "devices", text, "install a torch with CUDA, or use --gpus-per-node 0")
+        yield Finding(UNKNOWN, "devices", text, "install a CUDA build of torch, or use --gpus-per-node 0")
 
 
 def count_devices(leader: Doc, docs: Sequence[Doc]) -> int | None:
@@ -92,7 +97,7 @@ def _gemm(docs: Sequence[Doc]) -> Iterator[Finding]:
             text = f"rank {rank} on {node}: {rates[node, rank].best:.3g} TFLOP/s; median of the others {middle:.3g}"
             yield Finding(DIFFERS, "gemm", text, "look for other processes, heat and power limits there", (node,))
     for node in dict.fromkeys(doc["node"] for doc in docs if "gemm" in doc and not doc["gemm"]["correct"]):
-        yield Finding(BROKEN, "gemm", f"{node}: wrong result of a matrix product", "drain the node", (node,))
+        yield Finding(BROKEN, "gemm", f"{node}: wrong result of a matrix multiplication", "drain the node", (node,))
 
 
 def _node(leader: Doc, leaders: Sequence[Doc]) -> Iterator[Finding]:
@@ -104,9 +109,9 @@ def _node(leader: Doc, leaders: Sequence[Doc]) -> Iterator[Finding]:
         (memory < max(LEAST_FREE_GIB, LEAST_MEMORY_SHARE * middle), DIFFERS, "memory",
          f"{node} has {memory:.1f} GiB of free memory; median {middle:.1f}", "look for leftover processes there"),
         (abs(offset) > LARGEST_OFFSET_S, DIFFERS, "clock",
-         f"the clock of {node} is {offset:+.1f} s from that of {first['node']}", "start chronyd or ntpd there"),
+         f"the clock of {node} differs by {offset:+.1f} s from that of {first['node']}", "start chronyd or ntpd there"),
         (0 <= leader["nofile"] < LEAST_FILES, DIFFERS, "open files",
-         f"{node}: less than {LEAST_FILES} open files are allowed",
+         f"{node} allows a process fewer than {LEAST_FILES} open files",
          "add --setup 'ulimit -n 65536', or raise LimitNOFILE of slurmd"),
     ]  # fmt: skip
     for state in leader["folders"].values():
@@ -136,7 +141,7 @@ def _names(leaders: Sequence[Doc]) -> Iterator[Finding]:
             else:
                 wrong.setdefault((name, " ".join(got)), []).append(leader["node"])
     if wrong and not right and not any(answer for _, answer in wrong):
-        yield Finding(UNKNOWN, "names", "the names of nodes do not resolve; Slurm's addresses are used")
+        yield Finding(UNKNOWN, "names", "node names do not resolve; using Slurm's addresses")
         return
     for (name, answer), nodes in wrong.items():
         node, addresses = own[name]

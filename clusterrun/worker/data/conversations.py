@@ -37,7 +37,7 @@ def conversations(rows: Rows, what: str, *, on_bad_row: str) -> tuple[list[Chat]
     if not any(set(shape) <= set(rows.columns) for shape in SHAPES):
         listed = ", ".join(shown(column) for column in rows.columns[:LISTED])
         more = ", …" if len(rows.columns) > LISTED else ""
-        raise WorkerError(f"no conversations in {what}: columns: {listed}{more}; known: {SHAPES_IN_WORDS}", status=2)
+        raise WorkerError(f"no conversations in {what}: columns {listed}{more}; expected {SHAPES_IN_WORDS}", status=2)
     chats = []
     for row in rows.rows:
         try:
@@ -91,11 +91,11 @@ def _checked(messages: Any) -> Messages:
             raise Malformed(f"message {number} is not an object with role and content: {excerpt(repr(message))}")
         role, content = message["role"], message["content"]
         if role not in ROLES:
-            raise Malformed(f"message {number} has the role {excerpt(repr(role))}: known: {', '.join(ROLES)}")
+            raise Malformed(f"message {number} has an unknown role, {excerpt(repr(role))}; known: {', '.join(ROLES)}")
         if not isinstance(content, str):
             raise Malformed(f"the content of message {number} ({role}) is {_kind(content)}, not text")
         if not _encodes(content):
-            raise Malformed(f"message {number} holds half of a surrogate pair")
+            raise Malformed(f"message {number} contains an unpaired surrogate")
         if role == "assistant" and not content.strip():
             raise Malformed(f"message {number} (assistant) is empty")
     return [{"role": message["role"], "content": message["content"]} for message in messages]

@@ -67,7 +67,7 @@ def read_text(path: str) -> str:
         raise _unreadable(path, error) from None
     _refuse_utf16(path, data)
     if b"\0" in data[:8192]:
-        raise WorkerError(f"{shown(path)} is not a text file (it holds NUL bytes)")
+        raise WorkerError(f"{shown(path)} is not a text file (it contains NUL bytes)")
     return data.decode("utf-8-sig", errors="replace")
 
 
@@ -125,7 +125,7 @@ def _jsonl(path: str) -> Iterator[Row | Bad]:
         if type(values) is not dict:
             yield Bad(f"{name}:{number}", f"not a JSON object: {excerpt(line)}")
         elif SURROGATE(line) and _lone_surrogate(values):
-            yield Bad(f"{name}:{number}", f"half of a surrogate pair: {excerpt(line)}")
+            yield Bad(f"{name}:{number}", f"unpaired surrogate: {excerpt(line)}")
         else:
             yield Row(values, f"{name}:{number}")
 
@@ -145,7 +145,7 @@ def _json_problem(error: Exception, line: bytes) -> str:
 
 
 def _lone_surrogate(values: Any) -> bool:
-    """Return whether a JSON value has half of a surrogate pair, which no tokenizer accepts."""
+    """Return whether a JSON value has unpaired surrogate, which no tokenizer accepts."""
     try:
         json.dumps(values, ensure_ascii=False).encode()
     except UnicodeEncodeError:
@@ -164,7 +164,7 @@ def _json(path: str) -> Iterator[Row | Bad]:
         if not data.strip():
             return  # an empty file has no rows, as in the other formats
         line = f":{error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
-        hint = "; is it one object a line? Then its name must end in .jsonl" if data.lstrip().startswith(b"{") else ""
+        hint = "; if each line is one object, name the file .jsonl" if data.lstrip().startswith(b"{") else ""
         raise WorkerError(f"{name}{line}: {_json_problem(error, data)}{hint}") from None
     if not isinstance(document, list):
         raise WorkerError(f"{name}: not a list of objects: {excerpt(data)}")
@@ -173,7 +173,7 @@ def _json(path: str) -> Iterator[Row | Bad]:
         if not isinstance(values, dict):
             yield Bad(f"{name} row {number}", f"not a JSON object: {excerpt(repr(values))}")
         elif escaped and _lone_surrogate(values):
-            yield Bad(f"{name} row {number}", "half of a surrogate pair")
+            yield Bad(f"{name} row {number}", "unpaired surrogate")
         else:
             yield Row(values, f"{name} row {number}")
 
@@ -227,7 +227,7 @@ def _csv(path: str, delimiter: str) -> Iterator[Row | Bad]:
 def _header(where: str, fields: list[str], problems: list[str], line: bytes) -> list[str]:
     twice = [field for field in fields if fields.count(field) > 1]
     if twice:
-        problems.append(f"column {twice[0]!r} twice")
+        problems.append(f"column {twice[0]!r} appears twice")
     if problems:
         raise WorkerError(f"{where}: the header is broken: {problems[0]}: {excerpt(line)}")
     return fields

@@ -185,5 +185,5 @@ def _encode(tokenizer: PreTrainedTokenizerBase, examples: Sequence[Example], mos
     tokenizer.backend_tokenizer.no_truncation()  # else the truncation is saved with the tokenizer
     for example, text in zip(examples, ids, strict=True):
         if not text:
-            raise WorkerError(f"{example.where}: the tokenizer finds nothing in {example.text!r:.60}")
+            raise WorkerError(f"{example.where}: the tokenizer produces no tokens for {example.text!r:.60}")
     return ids, len(longer)

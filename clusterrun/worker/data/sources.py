@@ -108,7 +108,7 @@ def find_sources(data: str | Sequence[str]) -> list[str]:
     names = [data] if isinstance(data, str) else list(data)
     for name in names:
         if not isinstance(name, str):
-            raise WorkerError(f"data must be names of files, got {name!r}", status=2)
+            raise WorkerError(f"data must be file names, got {name!r}", status=2)
     if not any(names):
         raise WorkerError("no data given: name a file, a glob, or hf:org/name", status=2)
     return [source for name in names for source in _expand(name)]
@@ -148,7 +148,7 @@ def _nearest_file(path: str) -> str:
 
 def _hub_hint(name: str) -> str:
     looks_so = re.fullmatch(r"[\w.-]+/[\w.-]+", name) and not format_of(name)
-    return f"; a data set of the Hugging Face hub is {PREFIX}{name}" if looks_so else ""
+    return f"; for a dataset of the Hugging Face hub, write {PREFIX}{name}" if looks_so else ""
 
 
 def _has_rows(source: str) -> bool:

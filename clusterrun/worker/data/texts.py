@@ -64,14 +64,14 @@ def prepare(config: Any, tokenizer: PreTrainedTokenizerBase | None, root: Path, 
 
         tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
     if dist.rank == 0 and "skipped" in tensors:
-        print(f"clusterrun: {tensors['skipped'].item():,} rows skipped that do not parse", flush=True)
+        print(f"clusterrun: {tensors['skipped'].item():,} rows skipped that cannot be parsed", flush=True)
     tokens = {name: tensors[name] for name in ("train", "held_out")}
     parts = {name: Chunks(tokens[name], config.seq_len) for name in tokens}
     for name, chunks in parts.items():
         if not len(chunks):
             raise WorkerError(
-                f"the data has {sum(map(len, tokens.values()))} tokens: its {name.replace('_', '-')} part does not fill"
-                f" a seq_len of {config.seq_len}"
+                f"the data has {sum(map(len, tokens.values()))} tokens: its {name.replace('_', '-')} part is shorter"
+                f" than seq_len={config.seq_len}"
             )
     return Corpus(tokenizer, parts["train"], parts["held_out"], folder.name)
 

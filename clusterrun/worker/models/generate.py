@@ -28,7 +28,7 @@ def sample_chat(
 ) -> str:
     """Return the assistant's answer to one user message, with the tokenizer's chat template, if any."""
     if not tokenizer.chat_template:
-        raise WorkerError("the tokenizer has no chat template to ask a question with", 2)
+        raise WorkerError("sample_prompts needs a chat template, but the tokenizer has none", 2)
     messages = [{"role": "user", "content": prompt}]
     text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
     return _continue(model, tokenizer, tokenizer(text, add_special_tokens=False)["input_ids"], tokens, device)

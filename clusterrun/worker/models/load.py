@@ -36,7 +36,7 @@ def resolve(model: str) -> Source:
     Looks at the file system only. Raises WorkerError (status 2) for what is none of them.
     """
     if "\0" in model:
-        raise WorkerError(f"model={model!r}: a null byte is in no name", 2)
+        raise WorkerError(f"model={model!r}: a model name cannot contain a null byte", 2)
     if model in presets.PRESETS:
         return Source("preset", model)
     prefix, _, rest = model.partition(":")
@@ -47,7 +47,7 @@ def resolve(model: str) -> Source:
     folder = os.path.expanduser(model)
     if os.path.isdir(folder):
         if not os.path.isfile(os.path.join(folder, "config.json")):
-            raise WorkerError(f"model={model!r}: the folder has no config.json, so it holds no Hugging Face model", 2)
+            raise WorkerError(f"model={model!r}: the folder has no config.json, so it is not a Hugging Face model", 2)
         return Source("folder", folder)
     if os.path.exists(folder):
         raise WorkerError(f"model={model!r} is a file: name a folder with a config.json, or a .gguf file", 2)
@@ -227,7 +227,7 @@ def _pretrained(source: Source, auto: Any, config: PreTrainedConfig, head: str) 
 
     for key, stored, wanted in sorted(found["mismatched_keys"]):
         if not replaced(key):
-            shapes = f"{list(stored)} in the weights and {list(wanted)} by config.json"
+            shapes = f"{list(stored)} in the weights, but {list(wanted)} by config.json"
             raise WorkerError(f"cannot load {source.name}: {key} is {shapes}")
     lacking = sorted(key for key in found["missing_keys"] if not replaced(key))
     if lacking:

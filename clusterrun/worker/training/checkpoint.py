@@ -121,7 +121,7 @@ def verify(path: Path) -> None:
         except OSError as error:
             raise BadCheckpoint(f"{name} cannot be read ({error.strerror})") from None
         if not same:
-            raise BadCheckpoint(f"{name} has another sha256 than its manifest")
+            raise BadCheckpoint(f"{name} does not match the sha256 in its manifest")
 
 
 def newest_valid(folder: Path) -> tuple[Path | None, list[str]]:

@@ -76,7 +76,7 @@ def load_weights(model: torch.nn.Module, tensors: Mapping[str, torch.Tensor], so
     Tied tensors may have any of their names.
     """
     here = model.state_dict()
-    foreign = f"checkpoint {source} is of another model"
+    foreign = f"checkpoint {source} is of a different model"
     for key, tensor in here.items():
         if key in tensors and tensors[key].shape != tensor.shape:
             raise WorkerError(f"{foreign}: {key} is {tuple(tensors[key].shape)} there and {tuple(tensor.shape)} here")
@@ -134,7 +134,7 @@ def _find_in(path: Path) -> tuple[Path, list[str]]:
         return newest, skipped
     if skipped:
         raise WorkerError(f"no valid checkpoint in {path}: {'; '.join(skipped)}")
-    raise WorkerError(f"resume={str(path)!r} holds no checkpoint (a folder step-00000010 or the like)", status=2)
+    raise WorkerError(f"resume={str(path)!r} contains no checkpoint (a folder such as step-00000010)", status=2)
 
 
 def _hint(resume: str, path: Path) -> str:
@@ -163,14 +163,14 @@ def _load_file(path: Path) -> Loaded:
             raise WorkerError(f"{path} cannot be read as a PyTorch file: {_first_line(error)}") from None
         named = re.search(r"GLOBAL (\S+)", str(error))
         raise WorkerError(
-            f"{path} is refused: it holds more than tensors and numbers{f' ({named[1]})' if named else ''}, and loading"
-            " that can run any code; save torch.save({'model_state_dict': model.state_dict()}, …) instead"
+            f"refusing to load {path}: it contains more than tensors and numbers{f' ({named[1]})' if named else ''}, so"
+            " loading it could run any code; save torch.save({'model_state_dict': model.state_dict()}, …) instead"
         ) from None
     whole = content if isinstance(content, dict) else {}
     nested = (whole[key] for key in ("model_state_dict", "state_dict", "model") if isinstance(whole.get(key), dict))
     weights = next(nested, whole)
     if not weights or not all(isinstance(k, str) and isinstance(v, torch.Tensor) for k, v in weights.items()):
-        holds = f": it holds {_some([str(key) for key in whole], 'key')}" if whole else ""
+        holds = f": it contains {_some([str(key) for key in whole], 'key')}" if whole else ""
         raise WorkerError(f"{path} has no model_state_dict{holds}")
     notes = []
     if weights is not whole:

@@ -55,7 +55,8 @@ def solve(global_batch: int, micro: int, accum: int, world_size: int, default_gl
         instead = f", or {given}={fitting}" if (micro or accum) and fitting else ""
         times = f"{given}={micro or accum} x {world_size} ranks" if micro or accum else f"{world_size} ranks"
         raise WorkerError(
-            f"global_batch_size={global_batch} does not divide over {times}: use global_batch_size={sizes}{instead}",
+            f"global_batch_size={global_batch} cannot be split evenly over {times}:"
+            f" use global_batch_size={sizes}{instead}",
             status=2,
         )
     if micro:

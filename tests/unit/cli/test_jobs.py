@@ -28,7 +28,7 @@ def test_a_job_that_nobody_knows(desk: Desk, verb: str) -> None:
     line, _ = refused(desk, verb, "99", status=4, calls=True)
     assert line == "no such job: 99"
     assert refused(desk, verb, "L99", status=4, calls=True)[0] == "no such job: L99"
-    assert "is known here" in refused(desk, verb, "20261121-034501-k3v7qa", status=4, calls=True)[0]
+    assert "no record of run" in refused(desk, verb, "20261121-034501-k3v7qa", status=4, calls=True)[0]
     assert refused(desk, verb, "1_2", status=4, calls=True)[0] == "no such job: 1_2"
     desk.slurm.forget()
     assert "cluster" in refused(desk, verb, "99;elsewhere", status=4)[0]

@@ -50,7 +50,7 @@ def root(tmp_path: Path) -> Path:
         ("partition = ['a', 'b']", 1, "partition must be a string, not a list", 'write partition = "…"'),
         ("env = 'A=1'", 1, "env must be a table", "write [env]"),
         ("[env]\nA = '1'\nB = 2", 3, "env: B must be a string, not the number 2", 'write B = "2"'),
-        ("[env]\nA = '1'\npartition = 'x'", 3, "partition is an option, but below [env]", "move it above"),
+        ("[env]\nA = '1'\npartition = 'x'", 3, "partition is an option, but in [env]", "move it above"),
         ("[set]\nlr = nan", 2, "set: lr must be a string, a number, true, false", ""),
         ("[set]\nx = [1]", 2, "set: x must be", ""),
         ("job = 3", 1, "job must be a string, not the number 3", 'write job = "3"'),

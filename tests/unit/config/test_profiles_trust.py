@@ -108,8 +108,8 @@ def special(folder: Path, kind: str) -> Path:
 
 
 KINDS = {
-    "fifo": "not a plain file", "folder": "Is a directory", "huge": "larger than 256 kB",
-    "zero": "not a plain file", "socket": "No such device or address", "loop": "Too many levels of symbolic links",
+    "fifo": "not a regular file", "folder": "Is a directory", "huge": "larger than 256 kB",
+    "zero": "not a regular file", "socket": "No such device or address", "loop": "Too many levels of symbolic links",
     "gone": "No such file or directory",
 }  # fmt: skip
 

@@ -81,7 +81,7 @@ def test_nodes_that_sleep_are_free_later_not_now() -> None:
 
 def test_use_that_is_not_told_is_said() -> None:
     text = "\n".join(lines_of(seen(gpu(1, gpus_used=None, state="MIXED"))))
-    assert "(usage of 1 unknown)" in text
+    assert "(usage of 1 node unknown)" in text
 
 
 def test_a_partition_for_others_stands_last_and_says_so() -> None:
@@ -96,11 +96,11 @@ def test_a_cluster_of_thousands_fits_a_screen() -> None:
              for n in range(4000)]  # fmt: skip
     lines = lines_of(seen(*nodes))
     assert len(lines) < 2 * MOST_ROWS + 20 and max(map(len, lines)) < 100
-    assert any("nodes more" in line for line in lines)
+    assert any("more nodes" in line for line in lines)
 
 
 def test_an_empty_cluster_is_no_error() -> None:
-    assert lines_of(seen(partitions=())) == ["no partitions are found"]
+    assert lines_of(seen(partitions=())) == ["no partitions found"]
 
 
 def test_limits_are_told_with_what_is_left() -> None:
@@ -140,21 +140,21 @@ def test_a_qos_that_i_have_not_used_is_all_left() -> None:
 @pytest.mark.parametrize(
     ("limit", "directives", "words"),
     [
-        (UserLimit("QOS q", "MaxTRESPU", "gres/gpu", 6, 0, qos="q"), {"qos": "q"}, "more than the 6"),
+        (UserLimit("QOS q", "MaxTRESPU", "gres/gpu", 6, 0, qos="q"), {"qos": "q"}, "exceed its limit of 6"),
         (UserLimit("QOS q", "MaxTRESPU", "gres/gpu", 9, 4, qos="q"), {"qos": "q"}, "5 of 9 GPUs left"),
         (UserLimit("QOS q", "MaxTRESPJ", "gres/gpu", 8, None, qos="q"), {"qos": "q"}, ""),
         (UserLimit("QOS q", "MaxTRESPU", "gres/gpu", 6, 0, qos="q"), {"qos": "other"}, ""),
-        (UserLimit("QOS q", "MaxTRESPU", "gres/gpu", 6, 0, qos="q"), {}, "more than the 6"),
-        (UserLimit("QOS pq", "MaxTRESPU", "gres/gpu", 6, 0, qos="pq"), {"qos": "other"}, "more than the 6"),
+        (UserLimit("QOS q", "MaxTRESPU", "gres/gpu", 6, 0, qos="q"), {}, "exceed its limit of 6"),
+        (UserLimit("QOS pq", "MaxTRESPU", "gres/gpu", 6, 0, qos="pq"), {"qos": "other"}, "exceed its limit of 6"),
         (UserLimit("account up", "GrpTRES", "gres/gpu:h100", 6, 0, accounts=("a",)), {}, ""),
-        (UserLimit("account up", "GrpTRES", "gres/gpu:a100", 6, 0, accounts=("a",)), {}, "more than the 6"),
+        (UserLimit("account up", "GrpTRES", "gres/gpu:a100", 6, 0, accounts=("a",)), {}, "exceed its limit of 6"),
         (UserLimit("account up", "GrpTRES", "gres/gpu", 6, 0, accounts=("a",)), {"account": "b"}, ""),
         (UserLimit("QOS q", "MaxWallPJ", "", 60, qos="q"), {"qos": "q"}, "time limit exceeds it"),
         (UserLimit("QOS q", "MaxWallPJ", "", 120, qos="q"), {"qos": "q"}, ""),
-        (UserLimit("account up", "GrpTRES", "cpu", 6, 0, accounts=("a",)), {}, "8 CPUs are more than the 6"),
+        (UserLimit("account up", "GrpTRES", "cpu", 6, 0, accounts=("a",)), {}, "8 CPUs exceed its limit of 6"),
         (UserLimit("account up", "GrpTRES", "cpu", 16, 9, accounts=("a",)), {}, "7 of 16 CPUs left"),
         (UserLimit("account up", "GrpTRES", "cpu", 16, 8, accounts=("a",)), {}, ""),
-        (UserLimit("QOS q", "MaxTRESPU", "node", 1, 0, qos="q"), {"qos": "q"}, "2 nodes are more than the 1"),
+        (UserLimit("QOS q", "MaxTRESPU", "node", 1, 0, qos="q"), {"qos": "q"}, "2 nodes exceed its limit of 1"),
         (UserLimit("QOS q", "MaxTRESPU", "mem", 1, 0, qos="q"), {"qos": "q"}, ""),
         (UserLimit("QOS q", "MaxJobsPU", "", 3, 3, qos="q"), {"qos": "q"}, "have to wait"),
         (UserLimit("QOS q", "MaxSubmitJobsPU", "", 3, 3, qos="q"), {"qos": "q"}, "reject another"),

@@ -153,7 +153,7 @@ def plant(kind, path):
 @pytest.mark.parametrize("how", [read_lines, lambda p: read_lines(p, tail=3), lambda p: follow(p, stop=lambda: True)])
 def test_what_is_not_a_plain_file_is_refused_without_waiting(logs, kind, how):
     plant(kind, logs[0])
-    with pytest.raises(RequestError, match="not a plain file") as caught:
+    with pytest.raises(RequestError, match="not a regular file") as caught:
         list(how(logs))
     assert str(logs[0]) in caught.value.message
     assert caught.value.exit_code == 2

@@ -120,7 +120,7 @@ def test_following_a_requeued_run_says_which_start_it_is(desk: Desk, run: RunRec
     attempt(run, restart=1, end=end(restart=1))
     claim(run, restart=1)
     err = desk.type("logs", "101", "-f").err
-    assert "this is attempt 1 (requeued after a node failure at " in err and err.count("attempt 1") == 1
+    assert "the job is in attempt 1 (requeued after a node failure at " in err and err.count("attempt 1") == 1
 
 
 def test_logs_that_come_long_after_the_end_are_waited_for(desk: Desk, run: RunRecord) -> None:

@@ -67,12 +67,12 @@ def test_data_that_fills_no_batch() -> None:
     plans = plan_batches(training, [1, 2])
     assert [plan.steps_drop_last for plan in plans] == [1, 0] and [plan.steps_per_epoch for plan in plans] == [2, 1]
     assert batch_notes(training, plans) == [
-        "with drop_last, an epoch on 2 GPUs has no step: the data does not fill one batch"
+        "with drop_last, an epoch on 2 GPUs has no steps: the data does not fill one batch"
     ]
 
 
 def test_batches_that_do_not_divide() -> None:
-    with pytest.raises(RequestError, match="30 does not divide over 4 GPUs") as error:
+    with pytest.raises(RequestError, match="30 cannot be split evenly over 4 GPUs") as error:
         solve_batch(BatchSettings(global_batch=30), 4)
     assert error.value.hint == "--global-batch 28 or 32"
     with pytest.raises(RequestError, match="micro batches of 4") as error:

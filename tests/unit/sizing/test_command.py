@@ -107,7 +107,7 @@ def test_counting_that_fails(desk: Desk, monkeypatch: pytest.MonkeyPatch, body: 
         (["--samples", "0"], "--samples must be between 1 and 1e+12, not 0", ""),
         (["--samples", "3", "--micro-batch", "4"], "3 samples do not fill one global batch of 4", "fewer GPUs"),
         (["--samples", "9"], "the batch size is not set", "--micro-batch 4"),
-        (["--samples", "99", "--global-batch", "30"], "30 does not divide over 4 GPUs", "28 or 32"),
+        (["--samples", "99", "--global-batch", "30"], "30 cannot be split evenly over 4 GPUs", "28 or 32"),
         (["--samples", "99", "--micro-batch", "4", "--device", "Z80"], "unknown GPU 'Z80'", "known: B200"),
         (["--samples", "99", "--micro-batch", "4", "--device", "H100"], "need the model's size", "--parameters 135M"),
         (["--samples", "99", "--micro-batch", "4", "--parameters", "1B"], "need --seq-len too", "--seq-len 2048"),
@@ -189,6 +189,6 @@ def test_measuring_runs_that_cannot_be(desk: Desk) -> None:
     python = python_that(desk, f"echo {shlex.quote(json.dumps(FACTS))}")
     words = ("plan", "lm", "--measure", "--python", python)
     line, hint_line = refused(desk, *words, "--gpus", "1,3", "--gpus-per-node", "2")
-    assert line == "3 GPUs are not a whole number of nodes with 2" and "--gpus 2" in hint_line
+    assert line == "3 GPUs are not a multiple of 2 GPUs per node" and "--gpus 2" in hint_line
     line, hint_line = refused(desk, *words, "--gpus", "1,64", "--gpus-per-node", "64")
     assert line == "the data does not fill one global batch of 128" and "--micro-batch" in hint_line

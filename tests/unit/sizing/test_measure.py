@@ -72,6 +72,6 @@ def test_a_run_that_fails_ends_the_measurement_with_the_command_that_explains_it
 
 
 def test_gpus_that_do_not_fill_their_nodes_are_refused_before_anything_is_submitted(cluster: WatchedCluster) -> None:
-    with pytest.raises(RequestError, match="3 GPUs are not a whole number of nodes with 2"):
+    with pytest.raises(RequestError, match="3 GPUs are not a multiple of 2 GPUs per node"):
         run_it(cluster, [1, 3])
     assert not cluster.fake.submissions

@@ -101,10 +101,10 @@ def test_figures_that_mean_little_say_so() -> None:
     unsteady = parse_measured(rows, 20, 1, 1)
     assert unsteady is not None
     (note,) = scaling_notes([unsteady], scaled(unsteady), 20)
-    assert note.startswith("the steps on 1 GPU differ by 40%") and note.endswith("--measure-steps 100")
+    assert note.startswith("the step times on 1 GPU vary by 40%") and note.endswith("--measure-steps 100")
     wrong = [run(1, 100.0), run(2, 500.0)]
     (note,) = scaling_notes(wrong, scaled(*wrong), 20)
-    assert note.startswith("2 GPUs cannot be 5.0 times as fast")
+    assert note.startswith("a speed-up of 5.0 on 2 GPUs is not plausible")
 
 
 def test_a_measuring_run_is_one_that_the_task_accepts() -> None:

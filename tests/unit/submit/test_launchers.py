@@ -17,10 +17,10 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_accelerates_other_commands_train_nothing(project: Path) -> None:
-    with pytest.raises(RequestError, match="accelerate config trains nothing") as error:
+    with pytest.raises(RequestError, match="`accelerate config` does not start a training run") as error:
         load(project, "accelerate config --config_file accelerate_config.yaml")
     assert error.value.hint.endswith(": clusterrun render --gpus-per-node 4 --accelerate-config")
-    with pytest.raises(RequestError, match="accelerate env trains nothing") as error:
+    with pytest.raises(RequestError, match="`accelerate env` does not start a training run") as error:
         load(project, "accelerate env")
     assert error.value.hint == "run it without clusterrun: accelerate env"
 
@@ -146,16 +146,17 @@ ON_NODES = "   (on several nodes, with $NODE_RANK, $MASTER_ADDR and $MASTER_PORT
         ("./shebang a 'b c'", "shebang starts torchrun", "--gpus-per-node 2 -- train.py a 'b c'"),
         ("srun -N2 ./launch_multigpu.sh", "launch_multigpu.sh starts torchrun",
          "--nodes 2 --gpus-per-node 4 --env NCCL_DEBUG=INFO -- sft_multigpu_training.py"),
-        ("sbatch torchrun.sbatch", "not in the line below: line 3, 4, 7",
+        ("sbatch torchrun.sbatch", "the command below leaves out line 3, 4, 7",
          "--nodes 4 --gpus-per-node 1 -- train.py 50 10"),
-        ("sbatch -N2 -n2 --export A=1 one.sbatch", "since clusterrun submits jobs itself",
+        ("sbatch -N2 -n2 --export A=1 one.sbatch", "since clusterrun submits the job itself",
          '--nodes 2 --tasks-per-node 1 --time 60 --gres gpu:a100:2 --env A=1 -- train.py --out "$SCRATCH/x"'),
-        ("sbatch parts.sbatch", "since clusterrun submits jobs itself",
+        ("sbatch parts.sbatch", "since clusterrun submits the job itself",
          "--nodes 2 --gpus-per-node 4 -- train.py --lr 1"),
-        ("sbatch exported.sbatch", "since clusterrun submits jobs itself", "--nodes 2 --gpus-per-node 4 -- train.py"),
+        ("sbatch exported.sbatch", "since clusterrun submits the job itself",
+         "--nodes 2 --gpus-per-node 4 -- train.py"),
         ("sbatch nothing.sbatch", "no line that starts the training",
          "--nodes 2 --gpus-per-node 0 -- train.py"),
-        ("sbatch --wrap 'srun python train.py' -N2 --ntasks-per-node=4 --gres=gpu:4", "sbatch --wrap is refused",
+        ("sbatch --wrap 'srun python train.py' -N2 --ntasks-per-node=4 --gres=gpu:4", "`sbatch --wrap` is not",
          "--nodes 2 --gpus-per-node 4 -- train.py"),
     ],
 )  # fmt: skip
@@ -175,8 +176,8 @@ def test_what_cannot_be_translated_is_refused_with_the_line(project: Path, line:
         ("accelerate launch --cpu train.py", {"gpus_per_node": 2}, "--gpus-per-node is 2, but --cpu"),
         ("srun -t 5 train.py", {"time": "10"}, "--time is 10, but --time of srun is 5"),
         ("A=1 torchrun train.py", {"env": {"A": "2"}}, "--env of torchrun is {'A': '1'}"),
-        ("mpirun -np 8 train.py", {"nodes": 3}, "8 ranks do not divide by 3"),
-        ("accelerate launch --num_processes 7 --num_machines 2 train.py", {}, "7 ranks do not divide by 2"),
+        ("mpirun -np 8 train.py", {"nodes": 3}, "8 ranks are not a multiple of 3"),
+        ("accelerate launch --num_processes 7 --num_machines 2 train.py", {}, "7 ranks are not a multiple of 2"),
         ("srun -N2 torchrun --nnodes 3 train.py", {}, "--nodes of srun is 2, but --nnodes of torchrun is 3"),
         ("srun -N2 --ntasks-per-node=4 torchrun --nnodes 2 train.py", {}, "more than one torchrun per node"),
         ("torchrun --nproc_per_node many train.py", {}, "not a number: 'many'"),

@@ -201,11 +201,11 @@ def test_a_killed_rank_that_its_launcher_does_not_name_is_the_one_without_an_end
         ),
         (
             "RuntimeError: HIP error: invalid device function",
-            "torch or a library has no code for this model of GPU: HIP error: invalid device function",
+            "torch or a library has no code for this GPU model: HIP error: invalid device function",
         ),
         (
             "RuntimeError: CUDA error: invalid device ordinal",
-            "the rank uses the number of a GPU that it does not see: invalid device ordinal",
+            "the rank uses a GPU number that is not visible to it: invalid device ordinal",
         ),
     ],
 )

@@ -122,7 +122,7 @@ def test_a_reservation_that_has_begun_and_one_that_is_not_shown() -> None:
     assert "lasts until " in found.here[0] and "in 10:00; 1 node: node1" in found.here[0] and found.do == ()
     wanted = replace(asking("7", Reservation="gone"), reservations=[begun])
     assert nodes.reservations(wanted).here == (
-        "reservation gone is not visible to you: it may have ended, or not be yours",
+        "reservation gone is not visible to you: it may have ended, or you may not have access to it",
     )
     assert nodes.reservations(replace(wanted, reservations=None)).unseen == ("the reservations",)
 
@@ -142,7 +142,7 @@ def test_gpus_are_known_where_they_are_not_accounted() -> None:
 
 def test_a_time_limit_beyond_the_partitions() -> None:
     found = judged("15")
-    assert found.here[0] == "partition tiny allows 30:00; this job requests 1:00:00"
+    assert found.here[0] == "partition tiny allows at most 30:00; this job requests 1:00:00"
     assert found.here[1] == "allowed in gpu, low"
     assert found.do == ("scontrol update JobId=15 TimeLimit=30:00", "scontrol update JobId=15 Partition=gpu")
     assert found.starts is Starts.YOU
@@ -150,7 +150,7 @@ def test_a_time_limit_beyond_the_partitions() -> None:
 
 def test_more_nodes_than_the_partition_takes() -> None:
     found = judged("14")
-    assert found.here[0] == "partition tiny allows 1 node per job; this job requests 2"
+    assert found.here[0] == "partition tiny allows at most 1 node per job; this job requests 2"
     assert found.do[0] == "scontrol update JobId=14 NumNodes=1-1" and found.starts is Starts.YOU
 
 

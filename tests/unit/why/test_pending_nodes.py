@@ -124,7 +124,7 @@ def test_memory_beyond_the_partitions() -> None:
     partition = {"PartitionName": "gpu", "MaxMemPerNode": "4000"}
     known = replace(facts(reason="MaxMemPerLimit", MinMemoryNode="8000M"), partitions=[partition])
     found = pending.explain_facts(known, status("7", "MaxMemPerLimit"))
-    assert found.here == ("partition gpu allows 4000M of memory on each node (MaxMemPerNode); this job requests 8000M",)
+    assert found.here == ("partition gpu allows 4000M of memory per node (MaxMemPerNode); this job requests 8000M",)
     assert found.do == ("scontrol update JobId=7 MinMemoryNode=4000",)
 
 
