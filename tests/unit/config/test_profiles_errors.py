@@ -29,10 +29,10 @@ def root(tmp_path: Path) -> Path:
         ("gpus-per-node = 2\ngpus_per_node = 4", 2, "gpus-per-node is set twice", "keep one of them"),
         ("[restart]\nmax-restart = 2", 2, "unknown key 'max-restart' in [restart]", "did you mean max-restarts?"),
         (
-            "[restart]\nnodes = 2",
+            "[restart]\ncolour = 2",
             2,
-            "unknown key 'nodes' in [restart]",
-            "it has max-restarts, resume-args, hang-timeout",
+            "unknown key 'colour' in [restart]",
+            "it has max-restarts, resume-args",
         ),
         ("[notify]\nto = 2", 2, "unknown key 'to' in [notify]", "it has target, on"),
         ("[notify]\ntarget = 2", 2, "target must be a string", ""),
