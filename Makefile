@@ -12,7 +12,7 @@ SIDE_BY_SIDE = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 # a quarter of the generated examples (tests/conftest.py); a worker that is done takes tests of the others
 QUICK = -x -m "not faults" -n $(WORKERS) --dist worksteal --hypothesis-profile=check
 
-.PHONY: help run test check coverage faults guides versions bench bench-train lab-up lab-down clean
+.PHONY: help run test check coverage faults guides versions bench bench-train scale-sim lab-up lab-down clean
 help:           ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
 
@@ -63,6 +63,9 @@ bench: $(VENV)/.dev  ## the figures, as ratios against a peer in the same run
 
 bench-train: $(VENV)/.dev  ## how fast training is: tokens/s, start and packing, as ratios (on a quiet machine: 20 minutes)
 	$(BIN)/python -m benchmarks.train
+
+scale-sim: $(VENV)/.dev  ## the store, environment and log of a run on 10,000 nodes, simulated, beside their targets
+	unshare --net --map-root-user sh -c 'ip link set lo up && exec $(BIN)/python -m benchmarks.scale_sim'
 
 lab-up: $(VENV)/.dev  ## a real Slurm cluster on this machine to try things on
 	$(BIN)/python -m lab.install

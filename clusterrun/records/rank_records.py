@@ -19,6 +19,7 @@ from clusterrun.records.run_record import RunRecord, parse_fields
 START, FIRST_FAILURE, STOPPED, LAUNCH, HANG = (
     "start.json", "first_failure.json", "stopped", "launch.json", "hang.json",
 )  # fmt: skip
+_LARGEST_START = 128 * 1024 * 1024  # bytes; that of 80,000 ranks has 24 MiB
 _RANK_END = re.compile(r"rank-\d{1,7}\.end")
 
 
@@ -63,7 +64,7 @@ def load_start(attempt: Path) -> dict[str, Any] | None:
 
     Older entries have no ``task``: it is their rank.
     """
-    start = run_record.read_json(attempt / START)
+    start = run_record.read_json(attempt / START, _LARGEST_START)
     if start is None:
         return None
     entries = start.get("ranks")

@@ -12,6 +12,7 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -164,18 +165,18 @@ def _submission(folder: safe_files.Folder, name: str) -> SubmissionRecord:
     return SubmissionRecord(**{**data, "final": final if isinstance(final, dict) or final is None else {}})
 
 
-def read_json(path: Path) -> dict[str, Any] | None:
-    """Return the JSON object in a file, or None if it is missing, incomplete or not an object."""
+def read_json(path: Path, limit: int = safe_files.LIMIT) -> dict[str, Any] | None:
+    """Return the JSON object in a file of at most ``limit`` bytes, or None if it is missing, incomplete or another."""
     try:
         with safe_files.open_folder(path.parent) as folder:
-            return _json(folder, path.name)
+            return _json(folder, path.name, limit)
     except (OSError, ValueError):
         return None
 
 
-def _json(folder: safe_files.Folder, name: str) -> dict[str, Any]:
+def _json(folder: safe_files.Folder, name: str, limit: int = safe_files.LIMIT) -> dict[str, Any]:
     try:
-        data = json.loads(folder.read(name))
+        data = json.loads(folder.read(name, limit))
     except RecursionError:
         raise ValueError("nested too deeply") from None
     if not isinstance(data, dict):
@@ -290,14 +291,19 @@ def has_job_id(record: RunRecord, job: JobId) -> bool:
 def _checked(data: Mapping[str, Any], kind: type) -> dict[str, Any]:
     """Return the known keys after a type check; a record of a newer version may have more."""
     found = {}
-    for one in fields(kind):
-        if one.name not in data:
+    for name, expected in _expected(kind):
+        if name not in data:
             continue
-        value, expected = data[one.name], _KINDS.get(one.type)
+        value = data[name]
         if (expected and type(value) is not expected) or (expected is int and not 0 <= value <= _MOST):
-            raise ValueError(f"{one.name} is invalid")
-        found[one.name] = value
+            raise ValueError(f"{name} is invalid")
+        found[name] = value
     return found
+
+
+@cache
+def _expected(kind: type) -> list[tuple[str, type | None]]:
+    return [(one.name, _KINDS.get(one.type)) for one in fields(kind)]
 
 
 def parse_fields(kind: type, data: Mapping[str, Any]) -> dict[str, Any]:

@@ -230,22 +230,42 @@ def _check_words(words: Sequence[str]) -> None:
 _NEEDS: dict[type[Work], tuple[str, ...]] = {Task: ("transformers",), Function: ("submitit",)}
 
 
+#: Older versions cannot serve the run's store on a socket that is open already (pytorch/pytorch#150215).
+OLDEST_TORCH = (2, 8)
+_FIND_PACKAGES = """
+import importlib.util, os, sys
+found = {name: importlib.util.find_spec(name) for name in sys.argv[1:]}
+print(*(name for name, spec in found.items() if spec is None))
+if found["torch"] and found["torch"].origin:
+    file = os.path.join(os.path.dirname(found["torch"].origin), "version.py")
+    print(open(file).read() if os.path.exists(file) else "")
+"""
+
+
 def check_python(spec: JobSpec, environ: Mapping[str, str]) -> None:
     """Check that the job's Python has the packages that the ranks need. Raises RequestError with what to install."""
     needs = ["torch", *_NEEDS.get(type(spec.work), ()), *(x for x in ("accelerate", "deepspeed") if x == spec.launcher)]
-    probe = "import sys, importlib.util as u; print('\\n'.join(m for m in sys.argv[1:] if u.find_spec(m) is None))"
     clean, _ = shell.scrub(environ)
     try:
         # not in the current folder, which may contain a torch.py
-        missing = shell.check_output([spec.python, "-c", probe, *needs], env=clean, cwd=Path("/")).split()
+        found = shell.check_output([spec.python, "-c", _FIND_PACKAGES, *needs], env=clean, cwd=Path("/"))
     except CommandError as error:
         raise RequestError(
             f"--python: {spec.python} does not run", detail=error.detail, hint="give the path of a working Python"
         ) from error
+    first_line, _, torch_version = found.partition("\n")
+    missing = first_line.split()
     if missing:
         raise RequestError(
             f"{spec.python} has no {' and no '.join(missing)}",
             hint=f"{shlex.quote(spec.python)} -m pip install {' '.join(missing)}   (or choose another with --python)",
+        )
+    version = re.search(r"^__version__ = '(\d+)\.(\d+)", torch_version, re.MULTILINE)
+    if version and (int(version[1]), int(version[2])) < OLDEST_TORCH:
+        oldest = ".".join(map(str, OLDEST_TORCH))
+        raise RequestError(
+            f"{spec.python} has torch {version[1]}.{version[2]}; clusterrun needs {oldest} or newer",
+            hint=f"{shlex.quote(spec.python)} -m pip install 'torch>={oldest}'   (or choose another with --python)",
         )
     if spec.accelerate_config:
         from clusterrun.submit.accelerate_yaml import check_shape

@@ -42,7 +42,7 @@ def read_bytes(path: Path, limit: int = LIMIT, *, owner: int | None = None) -> b
 def open_file(path: Path, *, owner: int | None = None) -> Iterator[int]:
     """Yield the descriptor of a plain file that is open for reading."""
     with open_folder(path.parent) as folder:
-        descriptor = folder.open_file(path.name, owner=owner)
+        descriptor, _ = folder.open_file(path.name, owner=owner)
     try:
         yield descriptor
     finally:
@@ -78,25 +78,27 @@ class Folder(NamedTuple):
 
     def read(self, name: str, limit: int = LIMIT, *, owner: int | None = None) -> bytes:
         """Return the bytes of a plain file in the folder; see :func:`read_bytes`."""
-        descriptor = self.open_file(name, owner=owner)
+        descriptor, size = self.open_file(name, owner=owner)
         try:
-            fits = os.fstat(descriptor).st_size <= limit
-            data = b"".join(iter(lambda: os.read(descriptor, 1 << 20), b"")) if fits else b""
+            if size > limit:
+                raise OSError(errno.EFBIG, "the file is too large", str(self.path / name))
+            data = os.read(descriptor, size)
+            while len(data) < size and (more := os.read(descriptor, size - len(data))):
+                data += more
+            return data
         finally:
             os.close(descriptor)
-        if not fits or len(data) > limit:
-            raise OSError(errno.EFBIG, "the file is too large", str(self.path / name))
-        return data
 
-    def open_file(self, name: str, *, owner: int | None = None) -> int:
-        """Return the descriptor of a plain file in the folder; the caller closes it."""
+    def open_file(self, name: str, *, owner: int | None = None) -> tuple[int, int]:
+        """Return the descriptor of a plain file in the folder, for the caller to close, and its size in bytes."""
         descriptor = os.open(name, os.O_RDONLY | _PLAIN, dir_fd=self.descriptor)
         try:
-            _check_plain(descriptor, self.owner if owner is None else owner, self.path, name)
+            info = os.fstat(descriptor)
+            _check_plain(info, self.owner if owner is None else owner, self.path, name)
         except OSError:
             os.close(descriptor)
             raise
-        return descriptor
+        return descriptor, info.st_size
 
     @contextlib.contextmanager
     def open_folder(self, name: str) -> Iterator[Folder]:
@@ -138,7 +140,7 @@ def append(path: Path, data: bytes) -> None:
     with _own_folder(path.parent) as folder:
         descriptor = os.open(path.name, flags, 0o600, dir_fd=folder)
     try:
-        _check_plain(descriptor, os.getuid(), path.parent, path.name)
+        _check_plain(os.fstat(descriptor), os.getuid(), path.parent, path.name)
         os.write(descriptor, data)
     finally:
         os.close(descriptor)
@@ -202,8 +204,7 @@ def open_folder(path: Path) -> Iterator[Folder]:
         os.close(descriptor)
 
 
-def _check_plain(descriptor: int, owner: int | None, folder: Path, name: str) -> None:
-    info = os.fstat(descriptor)
+def _check_plain(info: os.stat_result, owner: int | None, folder: Path, name: str) -> None:
     if not stat.S_ISREG(info.st_mode):
         raise OSError(errno.EINVAL, "not a plain file", str(folder / name))
     if owner is not None and info.st_uid != owner:

@@ -3,12 +3,16 @@
 Neither is a collective, so the process group's timeout does not apply. rendezvous.py holds the store. Our keys have a
 prefix, apart from those of the user's process groups. Anyone who can reach the store can read and write keys: what our
 ranks post is signed (seal.py), and unsigned values are ignored.
+
+Tens of thousands of ranks share one store, so a rank makes a few requests and gets the result only. Rank 0 reads what
+all ranks posted, and the rank that came first reports who is absent.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import os
 import socket
 import sys
 import time
@@ -30,6 +34,8 @@ STORE_ANSWER_S = 300.0  # a server that is still importing torch accepts connect
 FIRST_POLL_S, SLOWEST_POLL_S = 0.01, 0.5  # between two polls of the store
 REPORT_EVERY_S = 60.0
 ACTED_S = 10.0  # until all ranks have acted on the result of the last barrier
+VERDICT_S = 30.0  # from the join limit until the rank that came first has posted who is absent
+LONGEST_WAIT_S = 20 * 86_400.0  # torch counts milliseconds in 32 bits
 Found = TypeVar("Found")
 
 
@@ -64,6 +70,24 @@ class SealedStore:
         texts = [self._seal.open(key, raw) for key, raw in zip(keys, self.store.multi_get(list(keys)), strict=True)]
         return None if None in texts else texts  # type: ignore[return-value]
 
+    def is_first(self, what: str) -> bool:
+        """Count this rank in, and return whether it is the first one. A stranger may count too: it must only inform."""
+        return bool(self.store.add(f"{what}/count", 1) == 1)
+
+    def wait(self, key: str, limit: float = LONGEST_WAIT_S) -> str | None:
+        """Return what one of our ranks posts at a key within `limit` seconds, else None; the server does the waiting.
+
+        No signal handler runs meanwhile: exit.py handles SIGTERM in a thread.
+        """
+        deadline = time.monotonic() + limit
+        try:
+            self.store.wait([key], timedelta(seconds=limit))
+        except RuntimeError:
+            if time.monotonic() < deadline:
+                raise  # the store is gone
+            return None
+        return _wait(lambda: self.get(key), deadline)  # a rank's value replaces that of a stranger
+
     def other_keys(self) -> list[str]:
         """Return the keys that are not the worker's; none if this torch cannot list keys."""
         keys = self._whole.list_keys() if hasattr(self._whole, "list_keys") else []
@@ -95,37 +119,50 @@ def connect(dist: DistEnv, run: RunEnv, limit: float) -> SealedStore:
 
 
 def join(
-    board: SealedStore, dist: DistEnv, facts: dict[str, Any], limit: float, names: tuple[str, ...]
+    board: SealedStore,
+    dist: DistEnv,
+    run: RunEnv,
+    facts: dict[str, Any],
+    common: Callable[[list[dict[str, Any]]], dict[str, Any]] = lambda ranks: {},
 ) -> dict[str, Any]:
     """Post this rank's facts, wait for those of all ranks, and return the plan that rank 0 makes from them.
 
-    `names` are the nodes in node-rank order, to name the nodes of absent ranks. The plan is
-    `{"device_type": "cuda"|"cpu", "notice": str, "ranks": [facts of rank 0, …]}`. Raises WorkerError naming the
-    ranks that did not come within `limit` seconds.
+    The plan is `{"device_type": "cuda"|"cpu", "notice": str}` and what `common` returns for the facts of all ranks;
+    rank 0's also has `"ranks": [facts of rank 0, …]`. Raises WorkerError naming the ranks that did not come within the
+    join limit.
     """
-    deadline = time.monotonic() + limit
+    deadline = time.monotonic() + run.join_timeout
+    ranks: list[dict[str, Any]] = []
+
+    def make() -> str | None:
+        everyone = board.get_all(_keys("join", dist))
+        if everyone is None:
+            return None
+        ranks[:] = [json.loads(text) for text in everyone]
+        return json.dumps(make_plan(ranks) | common(ranks))
+
     try:
-        if not board.claim(f"join/{dist.rank}", json.dumps(facts)):
+        if not board.claim(f"place/{dist.rank}", f"{dist.host} {os.getpid()}"):
             raise WorkerError(f"join barrier: rank {dist.rank} joined twice: two launches share one store")
-        if dist.rank == 0:
-            everyone = _wait(
-                lambda: board.get_all(_keys("join", dist)), deadline, lambda: _report_absent(board, "join", dist, names)
+        board.post(f"join/{dist.rank}", json.dumps(facts))
+        is_first = board.is_first("join")
+        if dist.rank == 0 or is_first:
+            plan = _wait(
+                make if dist.rank == 0 else lambda: board.get("plan"),
+                deadline,
+                lambda: _report_absent(board, "join", dist, run) if is_first else None,
             )
-            if everyone is not None:
-                board.post("plan", json.dumps(make_plan([json.loads(text) for text in everyone])))
-        plan = _wait(lambda: board.get("plan"), deadline, lambda: _report_absent(board, "join", dist, names))
-        if plan is None and (absent := _absent(board, "join", dist)):
-            raise WorkerError(
-                f"join barrier: {len(absent)} of {dist.world_size} ranks did not come within {limit:.0f} s: "
-                + describe(absent, dist, names)
-            )
-        plan = plan or _wait(lambda: board.get("plan"), time.monotonic() + 30)
-        if plan is None:
-            raise WorkerError("join barrier: all ranks came, but rank 0 did not post the plan")
-        result: dict[str, Any] = json.loads(plan)
-        return result
+            plan = plan or json.dumps({"failure": _describe_failure(board, dist, run)})
+            if not board.claim("plan", plan):
+                plan = board.get("plan")  # the other one of these two was faster
+        else:
+            plan = board.wait("plan", run.join_timeout + VERDICT_S)
     except RuntimeError as error:
         raise WorkerError(f"join barrier: the run's store is gone: {_first_line(error)}") from None
+    result: dict[str, Any] = json.loads(plan) if plan else {"failure": f"no plan within {run.join_timeout:.0f} s"}
+    if "failure" in result:
+        raise WorkerError(f"join barrier: {result['failure']}")
+    return result | {"ranks": ranks} if dist.rank == 0 else result
 
 
 def make_plan(ranks: list[dict[str, Any]]) -> dict[str, Any]:
@@ -135,7 +172,7 @@ def make_plan(ranks: list[dict[str, Any]]) -> dict[str, Any]:
     so rank 0 chooses for all.
     """
     if all(r["device"] is None for r in ranks) and not any(r["visible"] for r in ranks):
-        return {"device_type": "cpu", "notice": "", "ranks": ranks}
+        return {"device_type": "cpu", "notice": ""}
     lacking = [r for r in ranks if r["device"] is None]
     shared = [key for key, n in Counter((r["host"], r["uuid"]) for r in ranks if r["uuid"]).items() if n > 1]
     notice = ""
@@ -145,8 +182,8 @@ def make_plan(ranks: list[dict[str, Any]]) -> dict[str, Any]:
     elif shared:
         notice = f"{shared[0][0]} has fewer devices than ranks"
     if notice:
-        return {"device_type": "cpu", "notice": f"{notice}: the whole job runs on CPU and gloo", "ranks": ranks}
-    return {"device_type": "cuda", "notice": "", "ranks": ranks}
+        return {"device_type": "cpu", "notice": f"{notice}: the whole job runs on CPU and gloo"}
+    return {"device_type": "cuda", "notice": ""}
 
 
 def leave(
@@ -172,22 +209,36 @@ def leave(
         if board.get("plan") is None:
             return False
         board.post(f"done/{dist.rank}", report)
-        if dist.rank == 0:
-            reports = _wait(
-                lambda: board.get_all(_keys("done", dist)),
+        is_first = board.is_first("done")
+        if dist.rank == 0 or is_first:
+            result = _wait(
+                lambda: _decide(board, dist, decide) if dist.rank == 0 else board.get("done"),
                 None,
-                lambda: _report_absent(board, "done", dist, run.node_names),
+                lambda: _report_absent(board, "done", dist, run) if is_first else None,
             )
-            board.post("done", decide(reports or [], board.other_keys()))
-        result = _wait(lambda: board.get("done"), None, lambda: _report_absent(board, "done", dist, run.node_names))
+        else:
+            result = board.wait("done")
     except (WorkerError, RuntimeError):
         return False
     act(result or "")
     if result:
         with contextlib.suppress(RuntimeError):
             board.post(f"acted/{dist.rank}", "")
-            _wait(lambda: board.get_all(_keys("acted", dist)), time.monotonic() + ACTED_S)
+            if dist.rank == 0:
+                _wait(lambda: board.get_all(_keys("acted", dist)), time.monotonic() + ACTED_S)
+                board.post("acted", "")
+            board.wait("acted", 2 * ACTED_S)
     return True
+
+
+def _decide(board: SealedStore, dist: DistEnv, decide: Callable[[Sequence[str], Sequence[str]], str]) -> str | None:
+    """Post and return the result of the last barrier; None if a rank is absent."""
+    reports = board.get_all(_keys("done", dist))
+    if reports is None:
+        return None
+    result = decide(reports, board.other_keys())
+    board.post("done", result)
+    return result
 
 
 def describe(ranks: list[int], dist: DistEnv, names: tuple[str, ...]) -> str:
@@ -221,18 +272,24 @@ def _absent(board: SealedStore, what: str, dist: DistEnv) -> list[int]:
     return [rank for rank, key in enumerate(_keys(what, dist)) if board.get(key) is None]
 
 
-def _report_absent(board: SealedStore, what: str, dist: DistEnv, names: tuple[str, ...]) -> None:
-    """Print which ranks are absent; only the lowest rank that is present prints."""
-    if any(board.get(f"{what}/{rank}") is not None for rank in range(dist.rank)):
-        return
+def _report_absent(board: SealedStore, what: str, dist: DistEnv, run: RunEnv) -> None:
+    """Print which ranks are absent."""
     absent = _absent(board, what, dist)
     if absent:
-        verb = "come" if what == "join" else "return"
         print(
-            f"clusterrun: rank {dist.rank}: waiting for {describe(absent, dist, names)} to {verb}",
+            f"clusterrun: rank {dist.rank}: waiting for {describe(absent, dist, run.node_names)} to"
+            f" {'return' if what == 'done' else 'come'}",
             file=sys.stderr,
             flush=True,
         )
+
+
+def _describe_failure(board: SealedStore, dist: DistEnv, run: RunEnv) -> str:
+    absent = _absent(board, "join", dist)
+    if not absent:
+        return "all ranks came, but rank 0 did not post the plan"
+    names = describe(absent, dist, run.node_names)
+    return f"{len(absent)} of {dist.world_size} ranks did not come within {run.join_timeout:.0f} s: {names}"
 
 
 def _wait(

@@ -7,11 +7,13 @@ import re
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from .errors import WorkerError
 
 STORE = "CLUSTERRUN_STORE"  # host:port of the run's store in a rank that another launcher started
+NODES = "nodes"  # a file, not a variable: the kernel limits the length of a variable to 128 KiB
 DEFAULT_PG_TIMEOUT = 36_000.0
 DEFAULT_JOIN_TIMEOUT = 600.0
 DEFAULT_PROGRESS_INTERVAL = 10.0
@@ -65,7 +67,6 @@ class RunEnv:
     run_dir: Path | None = None
     attempt_dir: Path | None = None
     world_size: int | None = None
-    node_names: tuple[str, ...] = ()
     pg_timeout: float = DEFAULT_PG_TIMEOUT
     join_timeout: float = DEFAULT_JOIN_TIMEOUT
     progress_interval: float = DEFAULT_PROGRESS_INTERVAL
@@ -73,6 +74,14 @@ class RunEnv:
     process_group: str = "expected"
     check_gpus: int | None = None
     secret: str = field(default="", repr=False)
+
+    @cached_property
+    def node_names(self) -> tuple[str, ...]:
+        """The names of the nodes, in node-rank order, from the supervisor's file; none if it cannot be read."""
+        try:
+            return tuple((self.attempt_dir / NODES).read_text().split()) if self.attempt_dir else ()
+        except OSError:
+            return ()
 
     @classmethod
     def resolve(cls, environ: Mapping[str, str]) -> RunEnv:
@@ -86,7 +95,6 @@ class RunEnv:
             run_dir=path("CLUSTERRUN_RUN_DIR"),
             attempt_dir=path("CLUSTERRUN_ATTEMPT_DIR"),
             world_size=_integer(environ, "CLUSTERRUN_WORLD_SIZE") if environ.get("CLUSTERRUN_WORLD_SIZE") else None,
-            node_names=tuple(environ.get("CLUSTERRUN_NODE_NAMES", "").split()),
             pg_timeout=_seconds(environ, "CLUSTERRUN_PG_TIMEOUT", DEFAULT_PG_TIMEOUT),
             join_timeout=_seconds(environ, "CLUSTERRUN_JOIN_TIMEOUT", DEFAULT_JOIN_TIMEOUT),
             progress_interval=_seconds(environ, "CLUSTERRUN_PROGRESS_INTERVAL", DEFAULT_PROGRESS_INTERVAL),

@@ -19,6 +19,8 @@ from .versions import find_versions
 ENTRY = ("rank", "local_rank", "node_rank", "node", "host", "pid", "task", "python", "torch", "nccl", "driver",
          "machine", "cores")  # fmt: skip
 
+SHOWN = 40  # ranks in the log's table
+
 
 def rank_facts(dist: DistEnv, visible: int = 0, device: int | None = None, uuid: str | None = None) -> dict[str, Any]:
     """Return what this rank posts at the join barrier: its place, its versions, and its GPU, if any.
@@ -51,11 +53,11 @@ def meet(dist: DistEnv, run: RunEnv, facts: dict[str, Any]) -> tuple[dict[str, A
         )
     board = None
     if dist.master is None:
-        plan = barriers.make_plan([facts])
+        plan = barriers.make_plan([facts]) | launched.agree([facts]) | {"ranks": [facts]}
     else:
         board = barriers.connect(dist, run, run.join_timeout)
-        plan = barriers.join(board, dist, facts, run.join_timeout, run.node_names)
-    launched.agree(plan["ranks"])
+        plan = barriers.join(board, dist, run, facts, launched.agree)
+    launched.keep(plan)
     if not facts["visible"] or plan["device_type"] != "cuda":
         os.environ.setdefault("ACCELERATE_USE_CPU", "1")  # else accelerate makes N single processes of N ranks
     return plan, board
@@ -74,10 +76,12 @@ def announce(plan: dict[str, Any], run: RunEnv) -> None:
     print(f"Distributed environment: {kind}")
     print(f"Number of processes: {len(ranks)}")
     print(f"Number of GPUs: {len(ranks) if on_cuda else 0}")
-    width = max(4, *(len(r["node"]) for r in ranks))
+    width = max(4, *(len(r["node"]) for r in ranks[:SHOWN]))
     print(f"rank  {'node':<{width}}  device")
-    for r in ranks:
+    for r in ranks[:SHOWN]:
         print(f"{r['rank']:>4}  {r['node']:<{width}}  {r['device']}")
+    if len(ranks) > SHOWN:
+        print(f"and {len(ranks) - SHOWN} more ranks; start.json has all")
     sys.stdout.flush()
     if run.attempt_dir is not None:
         try:

@@ -58,14 +58,24 @@ def facts(dist: DistEnv) -> dict[str, Any]:
     return {"free_port": port, "restarts": int(os.environ.get("TORCHELASTIC_RESTART_COUNT") or 0)}
 
 
-def agree(ranks: Sequence[dict[str, Any]]) -> None:
-    """Keep what all ranks must have in common, from the facts of all.
+def agree(ranks: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return what all ranks must have in common, from the facts of all; only rank 0 has these.
 
     torchrun counts the restarts of each node by itself. The sum is the same on all nodes and grows with every restart.
     """
-    if RANKS in os.environ or STORE in os.environ:
-        os.environ[PORT] = str(ranks[0]["free_port"])
-        os.environ[RESTARTS] = str(sum(r["restarts"] for r in ranks if r["local_rank"] == 0))
+    if RANKS not in os.environ and STORE not in os.environ:
+        return {}
+    return {
+        "free_port": ranks[0]["free_port"],
+        "restarts": sum(r["restarts"] for r in ranks if r["local_rank"] == 0),
+    }
+
+
+def keep(plan: dict[str, Any]) -> None:
+    """Keep what the ranks agreed on, for the variables of the user's code."""
+    if "free_port" in plan:
+        os.environ[PORT] = str(plan["free_port"])
+        os.environ[RESTARTS] = str(plan["restarts"])
 
 
 def set_variables(dist: DistEnv, run_id: str) -> None:

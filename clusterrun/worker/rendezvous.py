@@ -30,6 +30,7 @@ from typing import Any, NoReturn
 
 LOWEST_PORT = 10_000
 BACKLOG = 4096  # ranks connect while torch is still being imported; the kernel caps this at somaxconn
+CONNECTIONS = 3  # of a rank: at the join, of the user's code, and at the last barrier
 PARENT_POLL_S = 0.5
 CLOCK_S = 2.0
 CLOCK_LINES = 8192  # then half as often, and so on: five hours at 2 s, a month in 1.5 MB
@@ -184,6 +185,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--host", required=True, help="the node's own name or address")
     parser.add_argument("--port", type=int, help="a fixed port instead of the first free one")
     parser.add_argument("--parent", type=int, help="stay until this process has exited, and ignore SIGTERM")
+    parser.add_argument("--clients", type=int, default=0, help="ranks, for a warning if too few files may be open")
     parser.add_argument("--held", type=int, help=argparse.SUPPRESS)  # the descriptor of a socket that listens already
     options = parser.parse_args(argv)
 
@@ -205,7 +207,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"rendezvous: {error}", file=sys.stderr)
         return 1
     _publish(sock.getsockname()[1])
-    _raise_descriptor_limit()
+    raise_descriptor_limit(options.clients)
     try:
         found = load_stores().TCPStore
     except Exception:  # another layout of torch: restart with the open socket
@@ -242,14 +244,22 @@ def _publish(port: int) -> None:
     os.close(null)
 
 
-def _raise_descriptor_limit() -> None:
+def raise_descriptor_limit(clients: int) -> None:
+    """Allow as many open files as the node permits; print a line if that is too few for the clients' connections."""
     import resource
 
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # each rank opens a few connections
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     except (OSError, ValueError):
         pass
+    needed = CONNECTIONS * clients + 64
+    if hard != resource.RLIM_INFINITY and hard < needed:
+        print(
+            f"rendezvous: {clients} ranks may open {needed} connections, but {socket.gethostname()} allows a process"
+            f" {hard} open files: ask your administrators for more (LimitNOFILE of slurmd)",
+            file=sys.stderr,
+        )
 
 
 def _alive(parent: int, born_to: int) -> bool:

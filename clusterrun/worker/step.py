@@ -48,7 +48,6 @@ def environment(job: Job, nodes: list[str], address: str, end_time: str) -> dict
         "CLUSTERRUN_CHECKPOINT_DIR": str(job.run_dir / "checkpoints"),
         "CLUSTERRUN_ATTEMPT_DIR": str(job.attempt_dir),
         "CLUSTERRUN_NODES": str(len(nodes)),
-        "CLUSTERRUN_NODE_NAMES": " ".join(nodes),
         "CLUSTERRUN_WORLD_SIZE": str(options.nodes * per_node),
         # any process can connect to the rendezvous port, so each launch has a new secret
         "CLUSTERRUN_SECRET": os.urandom(16).hex(),
@@ -97,9 +96,11 @@ def hold_port(job: Job, address: str) -> tuple[subprocess.Popen[bytes], str]:
 
     So no other job can take the port, and rank 0 may exit first.
     """
-    port = ("--port", str(job.options.master_port)) if job.options.master_port else ()
+    options = ["--host", address, "--parent", str(os.getpid()), "--clients", str(job.workers)]
+    if job.options.master_port:
+        options += ["--port", str(job.options.master_port)]
     holder = subprocess.Popen(
-        [sys.executable, "-u", str(HERE / "rendezvous.py"), "--host", address, "--parent", str(os.getpid()), *port],
+        [sys.executable, "-u", str(HERE / "rendezvous.py"), *options],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         env=os.environ | {"CLUSTERRUN_ATTEMPT_DIR": str(job.attempt_dir), "CLUSTERRUN_NODES": str(job.options.nodes)},

@@ -19,11 +19,13 @@ from pathlib import Path
 
 from . import batch_host, claim, end_records, restart, spares, step
 from .claim import JobIdentity, listed
+from .distenv import NODES
 from .errors import WorkerError
 from .restart import LaunchEnd
 from .watchdog import Watchdog
 
 TERMINATED = 128 + signal.SIGTERM
+NAMED = 32  # nodes in a line of the log
 SAVED = 85  # stopped to be resumed. Not 0: an afterok job would start with an unfinished model
 ENDING = ("COMPLETING", "CANCELLED", "TIMEOUT", "PREEMPTED", "NODE_FAIL")  # Slurm's states of a job that was ended
 
@@ -198,10 +200,7 @@ def run(job: Job, work: Sequence[str], termination: Termination) -> int:
         if reason:
             say(f"launch {job.launch} failed, and the ranks are not started again: {reason}; {launches[-1].cause}")
             return status
-        lost = spares.find_lost_nodes(job)
-        if lost:
-            say(f"{' '.join(sorted(lost))} does not answer: the next launch leaves it out")
-        job.lost_nodes |= lost
+        spares.leave_out_lost_nodes(job, say)
         say(f"launch {job.launch} failed: {launches[-1].cause}; the ranks are started again")
         job.record_launch(status, launches[-1].cause)
         job.open_attempt(job.launch + 1)
@@ -210,20 +209,22 @@ def run(job: Job, work: Sequence[str], termination: Termination) -> int:
 def run_step(job: Job, work: Sequence[str], termination: Termination) -> int:
     """Start the ranks, wait for their end, and return the exit status of the launch; raises WorkerError."""
     nodes, address = step.find_nodes(job)
+    with suppress(OSError):  # only messages need the names
+        end_records.write_text(job.attempt_dir / NODES, "\n".join(nodes))
     facts = {} if job.options.local else batch_host.show_job(job.identity.job_id)
     if facts.get("JobState") in ENDING:  # SIGTERM came while this program was being started
         termination.came = True
         raise Terminated
     environ = step.environment(job, nodes, address, batch_host.end_time(facts))
+    ranks = job.workers = len(nodes) * job.options.workers_per_node
     holder, port = step.hold_port(job, address)
     environ["MASTER_PORT"] = port
     job.nodes = nodes
-    ranks = job.workers = len(nodes) * job.options.workers_per_node
     if job.earlier_starts:
         work = [*work, *shlex.split(job.options.resume_args)]
     say(
         f"{os.environ.get('CLUSTERRUN_RUN_ID', '')}: job {job.name}, attempt {job.identity.restart}.{job.launch}:"
-        f" {ranks} ranks on {' '.join(nodes)}, rendezvous {address}:{port}"
+        f" {ranks} ranks on {_shortened(nodes)}, rendezvous {address}:{port}"
     )
     umask = job.umask | (0o022 if _is_task(work) else 0)  # built-in tasks write into the run's folder
     termination.allow(may_raise=False)
@@ -236,8 +237,7 @@ def run_step(job: Job, work: Sequence[str], termination: Termination) -> int:
         termination.watch(ranks_process)
         ends_it = job.options.hang_timeout is not None or _is_task(work)
         watchdog = Watchdog(job, ranks_process, ranks, say, lambda: termination.came, ends_it)
-        if job.options.hang_timeout != 0:
-            watchdog.start()
+        watchdog.start()
         status = ranks_process.wait()
         termination.step = None
         status = watchdog.close(status)
@@ -254,6 +254,10 @@ def run_step(job: Job, work: Sequence[str], termination: Termination) -> int:
     if status in (1, TERMINATED) and not termination.came:
         status = end_records.first_failure_status(job.attempt_dir) or status
     return _judge(job, status, ranks)
+
+
+def _shortened(nodes: Sequence[str]) -> str:
+    return " ".join(nodes) if len(nodes) <= NAMED else f"{len(nodes)} nodes, {nodes[0]} to {nodes[-1]}"
 
 
 def _is_task(work: Sequence[str]) -> bool:

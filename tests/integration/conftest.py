@@ -82,6 +82,7 @@ def step(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Starter]:
         attempt = run_dir / "attempt"
         shutil.rmtree(attempt, ignore_errors=True)  # of the run's earlier attempt
         attempt.mkdir(parents=True)
+        (attempt / "nodes").write_text("\n".join(f"local{i}" for i in range(nodes)))
         helper = subprocess.Popen(
             [sys.executable, "-u", str(WORKER / "rendezvous.py"), "--host", "127.0.0.1"],
             stdout=subprocess.PIPE,
@@ -95,7 +96,6 @@ def step(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Starter]:
             "CLUSTERRUN_ATTEMPT_DIR": str(attempt),
             "CLUSTERRUN_WORLD_SIZE": str(nodes * tasks),
             "CLUSTERRUN_NODES": str(nodes),
-            "CLUSTERRUN_NODE_NAMES": " ".join(f"local{i}" for i in range(nodes)),
             "CLUSTERRUN_JOIN_TIMEOUT": "60",
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": helper.stdout.readline().strip(),

@@ -51,7 +51,7 @@ def test_it_says_what_it_needs(wheel: Path) -> None:
     needs = [line.split(": ")[1] for line in lines if line.startswith("Requires-Dist: ") and "extra ==" not in line]
     assert {re.split(r"[<>=]", need)[0] for need in needs} == {"click", "rich", "textual", "jinja2", "submitit"}
     train = {line.partition(": ")[2].partition(";")[0] for line in lines if "extra == 'train'" in line}
-    assert "torch>=2.6" in train and any(need.startswith("transformers") for need in train)
+    assert "torch>=2.8" in train and any(need.startswith("transformers") for need in train)
 
 
 def test_it_renders_from_an_empty_folder(wheel: Path, tmp_path: Path) -> None:

@@ -6,7 +6,11 @@ import json
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import timedelta
+from functools import partial
+from pathlib import Path
 
 import pytest
 from torch.distributed import TCPStore
@@ -16,7 +20,13 @@ from clusterrun.worker.distenv import DistEnv, RunEnv
 from clusterrun.worker.errors import WorkerError
 from clusterrun.worker.seal import Seal
 
-RUN = RunEnv(secret="token secret", node_names=("n0", "n1"))
+RUN = RunEnv(secret="token secret", join_timeout=10)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunEnv:
+    (tmp_path / "nodes").write_text("n0\nn1\nn2")
+    return replace(RUN, attempt_dir=tmp_path)
 
 
 @pytest.fixture
@@ -28,17 +38,16 @@ def rank(number: int, server: TCPStore, world: int = 2) -> DistEnv:
     return DistEnv(number, 0, world, 1, number, f"n{number}", "h", number, "slurm", ("127.0.0.1", server.port))
 
 
-def come(number: int, server: TCPStore, run: RunEnv = RUN, limit: float = 10) -> dict:
+def come(number: int, server: TCPStore, run: RunEnv = RUN) -> dict:
     dist = rank(number, server)
     facts = {"rank": number, "device": None, "visible": 0, "pid": number}
-    return barriers.join(barriers.connect(dist, run, limit), dist, facts, limit, run.node_names)
+    return barriers.join(barriers.connect(dist, run, 10), dist, run, facts, lambda ranks: {"pids": len(ranks)})
 
 
-def come_all(server: TCPStore) -> None:
-    other = threading.Thread(target=come, args=(1, server))
-    other.start()
-    come(0, server)
-    other.join()
+def come_all(server: TCPStore) -> list[dict]:
+    """Return the plans of ranks 0 and 1."""
+    with ThreadPoolExecutor() as pool:
+        return list(pool.map(partial(come, server=server), (0, 1)))
 
 
 def test_the_keys_of_our_ranks_neither_hold_nor_show_the_token(server: TCPStore) -> None:
@@ -48,20 +57,40 @@ def test_the_keys_of_our_ranks_neither_hold_nor_show_the_token(server: TCPStore)
     assert "token" not in "".join(keys) and "secret" not in "".join(keys)
 
 
-def test_who_lacks_the_secret_does_not_join(server: TCPStore) -> None:
+def test_only_rank_0_gets_the_facts_of_all(server: TCPStore) -> None:
+    first, second = come_all(server)
+    assert [one["pid"] for one in first.pop("ranks")] == [0, 1]
+    assert first == second == {"device_type": "cpu", "notice": "", "pids": 2}
+
+
+def test_who_lacks_the_secret_does_not_join(server: TCPStore, run: RunEnv) -> None:
     dist = rank(1, server)
     barriers.connect(dist, RunEnv(secret="other"), 5).claim("join/1", "{}")
     with pytest.raises(WorkerError, match="1 of 2 ranks did not come within 2 s: rank 1 on n1"):
-        come(0, server, limit=2)
+        come(0, server, replace(run, join_timeout=2))
+
+
+def test_all_ranks_fail_with_the_absence_of_rank_0(server: TCPStore, run: RunEnv) -> None:
+    run = replace(run, join_timeout=2)
+    begun = time.monotonic()
+
+    def fail(number: int) -> str:
+        dist, facts = rank(number, server, world=3), {"rank": number, "device": None, "visible": 0}
+        with pytest.raises(WorkerError) as failure:
+            barriers.join(barriers.connect(dist, run, 5), dist, run, facts)
+        return str(failure.value)
+
+    with ThreadPoolExecutor() as pool:
+        texts = list(pool.map(fail, (1, 2)))
+    assert set(texts) == {"join barrier: 1 of 3 ranks did not come within 2 s: rank 0 on n0"}
+    assert time.monotonic() - begun < barriers.VERDICT_S
 
 
 def test_a_planted_answer_is_replaced_by_the_ranks_own(server: TCPStore) -> None:
     prefix = Seal(RUN.secret).prefix
     for key in ("join/0", "join/1", "plan"):
         server.set(f"{prefix}/{key}", json.dumps({"device_type": "cpu", "notice": "planted", "ranks": []}))
-    come_all(server)
-    plan = Seal(RUN.secret).open("plan", server.get(f"{prefix}/plan"))
-    assert plan is not None and [one["pid"] for one in json.loads(plan)["ranks"]] == [0, 1]
+    assert [plan["notice"] for plan in come_all(server)] == ["", ""]
 
 
 def test_a_sealed_word_counts_under_its_own_key_only() -> None:
@@ -92,22 +121,15 @@ def test_a_rank_leaves_where_there_is_no_store(server: TCPStore) -> None:
     assert not barriers.leave(dist, RUN, limit=1)
 
 
-def test_the_lowest_rank_there_says_now_and_then_who_is_awaited(
-    server: TCPStore, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+def test_rank_that_returned_first_reports_who_is_absent(
+    server: TCPStore, run: RunEnv, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(barriers, "REPORT_EVERY_S", 0.5)
     come_all(server)
-    waiting = [threading.Thread(target=barriers.leave, args=(rank(0, server), RUN))]
+    waiting = [threading.Thread(target=barriers.leave, args=(rank(0, server), run))]
     waiting[0].start()
     time.sleep(1.9)  # three lines are due
-    barriers.leave(rank(1, server), RUN)
+    barriers.leave(rank(1, server), run)
     waiting[0].join(10)
     said = capfd.readouterr().err.splitlines()
     assert set(said) == {"clusterrun: rank 0: waiting for rank 1 on n1 to return"} and len(said) == 3
-    dist = rank(1, server, world=3)
-    board = barriers.connect(dist, RunEnv(secret="new"), 5)
-    board.claim("join/1", "{}")
-    barriers._report_absent(board, "join", dist, ("n0", "n1", "n2"))
-    assert capfd.readouterr().err == "clusterrun: rank 1: waiting for rank 0 on n0, rank 2 on n2 to come\n"
-    barriers._report_absent(board, "join", rank(2, server, world=3), ("n0", "n1", "n2"))
-    assert capfd.readouterr().err == "", "rank 1 is there and says it"

@@ -29,10 +29,8 @@ def check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Check]:
 
     def run(world: int = 1, gpus: int = 0, *, before_training: bool = True) -> dict[str, Any]:
         dist = DistEnv(0, 0, world, 1, 0, "n0", "h", 0, "slurm", ("127.0.0.1", server.port))
-        names = tuple(f"n{number}" for number in range(world))
-        env = RunEnv(
-            run_dir=run_dir, attempt_dir=tmp_path, node_names=names, secret="s", join_timeout=2.0, check_gpus=gpus
-        )
+        (tmp_path / "nodes").write_text("\n".join(f"n{number}" for number in range(world)))
+        env = RunEnv(run_dir=run_dir, attempt_dir=tmp_path, secret="s", join_timeout=2.0, check_gpus=gpus)
         checks.check(dist, env, before_training=before_training)
         report: dict[str, Any] = json.loads((tmp_path / "check.json").read_text())
         return report

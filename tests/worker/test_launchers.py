@@ -135,7 +135,7 @@ def variables(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("variables")
 def test_with_none_a_program_gets_the_variables_that_start_a_launcher() -> None:
     os.environ |= {launched.RANKS: "4", "RANK": "1", "WORLD_SIZE": "2", "MASTER_PORT": "12000"}
-    launched.agree([{"free_port": port, "restarts": 0, "local_rank": 0} for port in (12345, None)])
+    launched.keep(launched.agree([{"free_port": port, "restarts": 0, "local_rank": 0} for port in (12345, None)]))
     launched.set_variables(NODE, "run1")
     expected = {"NNODES": "2", "NODE_RANK": "1", "NPROC_PER_NODE": "4", "MASTER_ADDR": "head", "MASTER_PORT": "12345"}
     assert {name: os.environ[name] for name in expected} == expected
@@ -149,7 +149,7 @@ def test_after_a_restart_the_script_gets_a_new_store(counts: tuple[int, int], po
     ranks = [
         {"local_rank": i % 2, "restarts": counts[i // 2], "free_port": 12345 if i == 0 else None} for i in range(4)
     ]
-    launched.agree(ranks)
+    launched.keep(launched.agree(ranks))
     launched.set_variables(NODE, "run1")
     assert (os.environ["MASTER_PORT"], os.environ["TORCHELASTIC_USE_AGENT_STORE"]) == (port, store)
     assert os.environ["TORCHELASTIC_RESTART_COUNT"] == str(sum(counts))

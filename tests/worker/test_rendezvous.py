@@ -71,6 +71,18 @@ def test_nine_tenths_of_the_whole_range_held_by_others(worker: Path) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
+def test_too_few_open_files_for_all_ranks_are_reported(capsys: pytest.CaptureFixture[str]) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        rendezvous.raise_descriptor_limit(hard // rendezvous.CONNECTIONS - 100)
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)
+        assert capsys.readouterr().err == ""
+        rendezvous.raise_descriptor_limit(hard)
+        assert f"{hard} ranks may open {3 * hard + 64} connections" in capsys.readouterr().err
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
 def test_a_taken_fixed_port_fails_early_and_names_its_holder(worker: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]

@@ -105,6 +105,14 @@ def test_sigterm_is_given_back_after_training(tmp_path: Path) -> None:
     assert signal.getsignal(signal.SIGTERM) is before
 
 
+def test_second_sigterm_does_not_end_a_rank_that_has_saved(tmp_path: Path) -> None:
+    ended = []
+    signal.signal(signal.SIGTERM, lambda *_: ended.append("the rank"))
+    go(tmp_path, Interrupted(640, lambda: os.kill(os.getpid(), signal.SIGTERM)), steps=20)
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert ended == []
+
+
 def test_a_stop_file_stops_the_run_once(tmp_path: Path) -> None:
     env = run_env(tmp_path)
     (tmp_path / "STOP").touch()

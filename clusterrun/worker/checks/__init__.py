@@ -144,7 +144,7 @@ class _Measurement:
             keys = [f"check/{rank}" for rank in range(dist.world_size)]
             barriers._wait(
                 lambda: board.get_all(keys), deadline,
-                lambda: barriers._report_absent(board, "check", dist, run.node_names),
+                lambda: barriers._report_absent(board, "check", dist, run),
             )  # fmt: skip
             came = [one for key in keys if (one := json.loads(board.get(key) or "null"))]
             board.post("check", json.dumps(came))

@@ -48,8 +48,12 @@ class StopRequest:
         self._before = signal.signal(signal.SIGTERM, _note)
 
     def release(self) -> None:
-        """Restore the SIGTERM handler: nothing after training is saved."""
-        signal.signal(signal.SIGTERM, self._before)
+        """Restore the SIGTERM handler: nothing after training is saved.
+
+        It stays after a SIGTERM, which may come twice: from Slurm, and forwarded by the launcher of the node's ranks.
+        """
+        if "SIGTERM" not in _received:
+            signal.signal(signal.SIGTERM, self._before)
 
     def flags(self, saving_s: float) -> list[float]:
         """Return 1 or 0 for each of REASONS: whether it applies to this rank. `saving_s` is how long saving takes."""

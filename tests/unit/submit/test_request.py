@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -168,11 +169,29 @@ def test_the_python_is_asked_whether_it_can(project: Path) -> None:
     with pytest.raises(RequestError, match="does not run"):
         request.check_python(make_spec(python="/nowhere"), env)
     fake = project / "fake"
-    fake.write_text("#!/bin/sh\necho torch\necho transformers\n")
+    fake.write_text("#!/bin/sh\necho torch transformers\n")
     fake.chmod(0o755)
     with pytest.raises(RequestError, match=r"has no torch and no transformers") as error:
         request.check_python(make_spec(Task("lm"), python=str(fake)), env)
     assert error.value.hint.startswith(f"{fake} -m pip install torch transformers")
+
+
+def test_torch_that_is_too_old_is_refused_with_the_command_that_replaces_it(tmp_path: Path) -> None:
+    package, python = tmp_path / "torch", tmp_path / "python"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    python.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path} exec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    env = {"PATH": os.environ["PATH"]}
+    spec = make_spec(Command("true"), python=str(python))
+    for version in ("2.8.0", "2.13.1+cpu", "3.0.0a0+git123", "unknown"):
+        (package / "version.py").write_text(f"from typing import Optional\n__version__ = '{version}'\n")
+        request.check_python(spec, env)
+    for version in ("2.7.1+cu118", "1.13.0"):
+        (package / "version.py").write_text(f"__version__ = '{version}'\n")
+        with pytest.raises(RequestError, match=r"has torch [12]\.\d+; clusterrun needs 2\.8 or newer") as error:
+            request.check_python(spec, env)
+        assert "pip install 'torch>=2.8'" in (error.value.hint or "")
 
 
 @pytest.mark.parametrize("line", ["if true", "echo 'x", 'echo "x', "cat <<E", ")", "fi", "f() {"])

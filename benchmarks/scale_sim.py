@@ -1,0 +1,197 @@
+"""How a run of 80,000 ranks loads its store, its environment and its log: `make scale-sim`.
+
+Synthetic ranks, a thread each, join and leave at a real store through real connections, without Slurm and without
+torch's process groups. Prints each figure beside its target. In a network namespace of its own, so that torch's
+reverse look-up of every connection fails at once where there is no name server.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import json
+import multiprocessing
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from multiprocessing.synchronize import Barrier
+from pathlib import Path
+from typing import Any
+
+from clusterrun.worker import barriers, joining, rendezvous, step
+from clusterrun.worker.distenv import DistEnv, RunEnv
+
+NODES, PER_NODE = 10_000, 8
+CONNECTED, LEAVING = 10_000, 16_000  # ranks of the simulated join, and of the simulated last barrier
+PROCESSES = 8
+STACK = 256 * 1024
+RUN = RunEnv(secret="of the simulation", join_timeout=120.0)  # noqa: S106  (it guards nothing)
+VERSIONS = {"python": "3.11.7", "torch": "2.13.0+cu130", "nccl": "2.28.3", "driver": "580.65.06", "machine": "0" * 36}
+
+
+class CountingStore:
+    """A store that counts the requests of its client, and the bytes that they carry."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+        self.requests = self.bytes = 0
+
+    def __getattr__(self, name: str) -> Any:
+        call = getattr(self._store, name)
+
+        def counted(*arguments: Any) -> Any:
+            found = call(*arguments)
+            self.requests += 1
+            self.bytes += sum(len(one) for one in (*arguments, found) if isinstance(one, str | bytes))
+            return found
+
+        return counted
+
+
+def facts_of(rank: int) -> dict[str, Any]:
+    """Return the facts of a rank as a GPU node posts them."""
+    node = f"gpu-rack{rank // PER_NODE // 16:03}-{rank // PER_NODE:05}"
+    place = {"rank": rank, "local_rank": rank % PER_NODE, "node_rank": rank // PER_NODE, "node": node, "host": node}
+    gpu = {"visible": PER_NODE, "device": rank % PER_NODE, "uuid": f"GPU-{rank:036}"}
+    return place | gpu | VERSIONS | {"pid": 4711 + rank, "task": rank, "cores": 192}
+
+
+def rank_of(number: int, world: int, port: int) -> DistEnv:
+    facts = facts_of(number)
+    return DistEnv(
+        number, facts["local_rank"], world, PER_NODE, facts["node_rank"], facts["node"], facts["host"], number,
+        "slurm", ("127.0.0.1", port),
+    )  # fmt: skip
+
+
+def act_as_ranks(numbers: range, world: int, port: int, start: Barrier, results: Any) -> None:
+    """Join and leave as these ranks, a thread each, and put their times and requests into the queue."""
+    threading.stack_size(STACK)
+    at_leave, lock = threading.Barrier(len(numbers)), threading.Lock()
+    costs: list[tuple[int, int, int, float]] = []
+    released: list[float] = []
+
+    def act(number: int) -> None:
+        dist = rank_of(number, world, port)
+        board = barriers.connect(dist, RUN, RUN.join_timeout)
+        counting = CountingStore(board.store)
+        board.store = counting
+        barriers.join(board, dist, RUN, facts_of(number))
+        joined = time.monotonic()
+        del board
+        at_leave.wait()
+        with lock:
+            costs.append((number, counting.requests, counting.bytes, joined))
+        barriers.leave(dist, RUN, 60.0)
+        with lock:
+            released.append(time.monotonic())
+
+    threads = [threading.Thread(target=act, args=(number,)) for number in numbers]
+    start.wait()
+    began = time.monotonic()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    results.put((began, costs, released))
+
+
+@contextlib.contextmanager
+def store_process() -> Iterator[int]:
+    """Yield the port of a store that the job's own helper holds."""
+    helper = subprocess.Popen(
+        [sys.executable, "-u", rendezvous.__file__, "--host", "127.0.0.1"], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert helper.stdout is not None
+        yield int(helper.stdout.readline())
+    finally:
+        helper.kill()
+        helper.wait()
+
+
+def simulate(world: int) -> dict[str, float]:
+    """Return the seconds and the requests of one join and one last barrier of `world` ranks."""
+    context = multiprocessing.get_context("spawn")
+    with store_process() as port:
+        start, results = context.Barrier(PROCESSES), context.SimpleQueue()
+        share = world // PROCESSES
+        workers = [
+            context.Process(target=act_as_ranks, args=(range(i * share, (i + 1) * share), world, port, start, results))
+            for i in range(PROCESSES)
+        ]
+        for worker in workers:
+            worker.start()
+        found = [results.get() for _ in workers]
+        for worker in workers:
+            worker.join()
+    costs = [one for _, some, _ in found for one in some if one[0]]  # rank 0 reads what all posted
+    costs.remove(max(costs, key=lambda one: one[1]))  # the rank that came first looks for absent ones
+    return {
+        "join": max(one[3] for one in costs) - min(began for began, _, _ in found),
+        "requests": max(one[1] for one in costs),
+        "bytes": max(one[2] for one in costs),
+        "leave": max(max(released) for _, _, released in found) - max(one[3] for one in costs),
+    }
+
+
+def longest_variable() -> int:
+    """Return the length of the longest variable that the ranks of 10,000 nodes get from us."""
+    options = argparse.Namespace(
+        workers_per_node=PER_NODE, nodes=NODES, tasks_per_node=PER_NODE, launcher="srun", pg_timeout=36000,
+        join_timeout=600, process_group="expected", check_gpus=None, local=False, time_limit=0, resume_args="",
+    )  # fmt: skip
+    job = argparse.Namespace(
+        options=options, run_dir=Path("/project/.clusterrun/runs/20261123-120000-abcdef"), name="123456",
+        attempt_dir=Path("/project/.clusterrun/runs/20261123-120000-abcdef/attempts/a.0.0"), earlier_starts=0,
+    )  # fmt: skip
+    nodes = [facts_of(node * PER_NODE)["node"] for node in range(NODES)]
+    before = dict(os.environ)
+    variables = step.environment(job, nodes, "10.0.0.1", "")  # type: ignore[arg-type]
+    return max(len(name) + len(value) for name, value in variables.items() if before.get(name) != value)
+
+
+def banner_lines() -> int:
+    """Return the lines of the table of ranks in the log of 80,000 ranks."""
+    ranks = [facts_of(rank) for rank in range(NODES * PER_NODE)]
+    plan = {"device_type": "cuda", "notice": "", "ranks": ranks}
+    with contextlib.redirect_stdout(io.StringIO()) as printed, tempfile.TemporaryDirectory() as folder:
+        joining.announce(plan, RunEnv(attempt_dir=Path(folder)))
+        size = (Path(folder) / "start.json").stat().st_size
+        json.loads((Path(folder) / "start.json").read_bytes())
+    print(f"start.json of {len(ranks):,} ranks: {size / 2**20:.0f} MiB")
+    return len(printed.getvalue().splitlines())
+
+
+def show(what: str, value: float, target: float, unit: str) -> bool:
+    """Print a figure beside its target, and return whether it is met."""
+    met = value <= target
+    print(f"{what:66} {value:10,.2f} {unit:8} target {target:8,.0f}  {'met' if met else 'NOT MET'}", flush=True)
+    return met
+
+
+def main() -> None:
+    """Print all figures; exit 1 if one misses its target."""
+    print(f"load {os.getloadavg()[0]:.1f}, {os.cpu_count()} cores", flush=True)
+    met = [
+        show("longest environment variable at 10,000 nodes", longest_variable() / 1024, 64, "KiB"),
+        show("lines of the table of 80,000 ranks", banner_lines(), 50, "lines"),
+    ]
+    joined = simulate(CONNECTED)
+    met += [
+        show(f"{CONNECTED:,} ranks: from the first connection until all have joined", joined["join"], 15, "s"),
+        show("requests of a rank that joins, at most", joined["requests"], 6, ""),
+        show("keys and values that it sends and receives, at most", joined["bytes"], 1024, "B"),
+    ]
+    left = simulate(LEAVING)
+    met.append(show(f"{LEAVING:,} ranks: the last barrier, with new connections", left["leave"], 15, "s"))
+    sys.exit(0 if all(met) else 1)
+
+
+if __name__ == "__main__":
+    main()
