@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .supervisor import Job
 
 PROBE_S = 8.0  # a node that was lost does not answer
-MOST_NODES = 64  # asked at once
+MOST_NODES = 64  # probed at once
 NO_ANSWER = "on a node that does not answer"
 GONE_S, CANCEL_AFTER_S, COMMAND_S = 10.0, 2.0, 5.0
 POLL_S = 0.1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from . import batch_host, hung_step
@@ -27,6 +28,14 @@ def exclusion(job: Job, nodes: list[str]) -> list[str]:
         return []
     others = [node for node in batch_host.node_names() if node not in nodes]
     return [f"--exclude={','.join(others)}"] if others else []
+
+
+def leave_out_lost_nodes(job: Job, say: Callable[[str], None]) -> None:
+    """Let the next launch leave out the nodes that the last one has lost, and print their names."""
+    lost = find_lost_nodes(job)
+    if lost:
+        say(f"{' '.join(sorted(lost))} does not answer: the next launch leaves it out")
+    job.lost_nodes |= lost
 
 
 def find_lost_nodes(job: Job) -> set[str]:

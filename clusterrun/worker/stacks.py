@@ -33,7 +33,7 @@ class StackWriter:
         self._answered = 0
 
     def write_if_requested(self) -> None:
-        """Write the stacks if the watchdog asks for them; raises OSError or ValueError."""
+        """Write the stacks if the watchdog has requested them; raises OSError or ValueError."""
         number = int(json.loads((self._folder / REQUEST).read_bytes())["request"])
         if number <= self._answered:
             return

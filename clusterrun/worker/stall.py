@@ -193,9 +193,13 @@ class Stall:
 def behind(marks: Iterable[RankMark]) -> list[RankMark]:
     """Return the ranks that have started fewer collectives than others of a group, else those at an earlier step.
 
-    Empty if these are more than half of the ranks: then they are not the cause.
+    Empty if these are more than half of the ranks: then they are not the cause. Ranks that wait at the end are ahead.
     """
     known = sorted(marks, key=lambda mark: mark.rank)
+    working = [mark for mark in known if mark.phase != "ending"]
+    if working and 2 * len(working) <= len(known):
+        return working
+    known = working or known
     late = {mark.rank: mark for mark in known if not mark.collectives}
     if 2 * len(late) > len(known):
         late = {}

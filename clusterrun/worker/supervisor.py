@@ -180,10 +180,7 @@ def run(job: Job, work: Sequence[str], termination: Termination) -> int:
         if reason:
             say(f"launch {job.launch} failed, and the ranks are not started again: {reason}; {launches[-1].cause}")
             return status
-        lost = spares.find_lost_nodes(job)
-        if lost:
-            say(f"{' '.join(sorted(lost))} does not answer: the next launch leaves it out")
-        job.lost_nodes |= lost
+        spares.leave_out_lost_nodes(job, say)
         say(f"launch {job.launch} failed: {launches[-1].cause}; the ranks are started again")
         job.notifier.send("restarted", launches[-1].cause)
         job.record_launch(status, launches[-1].cause)
@@ -223,8 +220,7 @@ def run_step(job: Job, work: Sequence[str], termination: Termination) -> int:
         termination.watch(ranks_process)
         ends_it = job.options.hang_timeout is not None or _is_task(work)
         watchdog = Watchdog(job, ranks_process, ranks, say, lambda: termination.came, ends_it)
-        if job.options.hang_timeout != 0:
-            watchdog.start()
+        watchdog.start()
         status = ranks_process.wait()
         termination.step = None
         status = watchdog.close(status)

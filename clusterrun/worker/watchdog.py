@@ -68,7 +68,9 @@ class Watchdog:
         self.cause: str | None = None  # set before the step is killed
 
     def start(self) -> None:
-        """Start watching in a daemon thread."""
+        """Start watching in a daemon thread, if the user has not turned it off."""
+        if self._job.options.hang_timeout == 0:
+            return
         with suppress(OSError):
             end_records.write_json(self._folder / REQUEST, {"request": 0})
         threading.Thread(target=self._run, name="clusterrun-watchdog", daemon=True).start()

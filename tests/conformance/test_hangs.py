@@ -51,7 +51,8 @@ def test_a_stopped_rank_of_a_script_is_named_and_its_launch_is_ended(site: Site)
     attempt, _ = stop_rank(job, 2)
     state = site.wait_state(job, "FAILED", timeout=LATE)
     assert state["exit_status"] == 124
-    why = site.json("why", job.id)
+    (answer,) = site.json("why", job.id)
+    why = answer["ended"]
     assert (why["kind"], why["rank"]) == ("hang", 2) and "stopped (SIGSTOP)" in why["cause"], why
     assert f"{attempt}/stacks-rank-" in why["advice"]
     assert json.loads((attempt / "hang.json").read_text())["rank"] == 2

@@ -46,14 +46,14 @@ def test_the_watchdogs_lost_nodes_are_taken(tmp_path: Path) -> None:
     assert spares.find_lost_nodes(job(tmp_path, spare=0)) == set()
 
 
-def test_else_the_nodes_of_ranks_without_an_end_record_are_asked(
+def test_else_the_nodes_of_ranks_without_an_end_record_are_probed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[list[str]] = []
-    monkeypatch.setattr(hung_step, "silent_nodes", lambda job, nodes: asked.append(nodes) or {"n3"})
+    probed: list[list[str]] = []
+    monkeypatch.setattr(hung_step, "silent_nodes", lambda job, nodes: probed.append(nodes) or {"n3"})
     for rank in (0, 1, 3):
         (tmp_path / f"rank-{rank}.end").write_text("{}")
-    assert spares.find_lost_nodes(job(tmp_path)) == {"n3"} and asked == [["n2", "n3"]]
+    assert spares.find_lost_nodes(job(tmp_path)) == {"n3"} and probed == [["n2", "n3"]]
 
 
 def test_a_slurm_that_starts_nothing_anywhere_loses_no_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

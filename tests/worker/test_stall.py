@@ -171,6 +171,8 @@ def mark(rank: int, step: int | None = 5, **collectives: int) -> RankMark:
         ([mark(0, a=9), mark(1), mark(2, a=9)], [1]),
         ([mark(0, step=7), mark(1, step=6), mark(2, step=7)], [1]),
         ([mark(0, step=None), mark(1, step=None)], []),
+        ([mark(0, a=9), replace(mark(1), phase="ending")], [0]),
+        ([mark(0, a=9), mark(1, a=8), mark(2, a=9), replace(mark(3), phase="ending")], [1]),
     ],
 )
 def test_the_ranks_behind(marks: list[RankMark], late: list[int]) -> None:

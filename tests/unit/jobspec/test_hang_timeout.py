@@ -28,7 +28,7 @@ def test_a_limit_that_no_heartbeat_could_meet_is_refused(seconds: int) -> None:
         spec(hang_timeout=seconds)
 
 
-def test_spare_nodes_are_asked_for_and_kept_when_a_node_is_lost() -> None:
+def test_spare_nodes_are_requested_and_kept_when_a_node_is_lost() -> None:
     made = spec(nodes=2, spare_nodes=1, max_restarts=3)
     assert (made.nodes, made.allocated_nodes, made.world_size) == (2, 3, 2)
     options, _ = supervisor.parse([*supervise_argv(made, local=False), "--", "script"])
