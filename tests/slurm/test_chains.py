@@ -90,7 +90,7 @@ def test_a_cancelled_run_stays_cancelled(site: Site) -> None:
 @pytest.mark.faults
 @pytest.mark.timeout(3600)
 def test_trainings_of_several_time_limits_end_done(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
-    steps = 2000
+    steps = 1000
     expected = undisturbed_weights(site, steps)
     jobs = [lm(site, steps, "--time", "1", "--total-time", "2h", save_every=100) for _ in range(RUNS)]
     for job in jobs:
