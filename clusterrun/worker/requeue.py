@@ -103,7 +103,7 @@ class Requeue:
             return status
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a requeue sends it to this job too
         facts = self._show(PATIENCE_S)
-        why = "" if facts.get("JobState") not in ("RUNNING", "") else self._why_early(facts, signals)
+        why = self._why_ended(facts) or self._why_early(facts, signals)
         if why and self.leave(why, start_soon=not _is_preempted(facts)):
             return SAVED
         return SAVED if why else status
@@ -148,16 +148,22 @@ class Requeue:
 
     def _after_term(self) -> None:
         facts = self._show(HURRY_S)
+        if why := self._why_ended(facts):
+            self.leave(why, start_soon=not _is_preempted(facts))
+
+    def _why_ended(self, facts: dict[str, str]) -> str:
+        """Return why Slurm ends this job, if that is a reason to run it again; a cancelled job has no reason."""
         if self.job.options.requeue and _is_preempted(facts):
-            self.leave("preempted", start_soon=False)
-        elif self.job.options.total_time and facts.get("Reason") == "TimeLimit" and self._has_time():
-            self.leave("the time limit")
+            return "preempted"
+        if self.job.options.total_time and facts.get("Reason") == "TimeLimit" and self._has_time():
+            return "the time limit"
+        return ""
 
     def _why_early(self, facts: dict[str, str], signals: set[str]) -> str:
         """Return why the ranks stopped by themselves, if that is a reason to run the job again."""
         options = self.job.options
-        if options.requeue and _is_preempted(facts):
-            return "preempted"
+        if facts.get("JobState", "RUNNING") != "RUNNING":  # it was cancelled meanwhile
+            return ""
         stopped = _stop_reason(self.job.attempt_dir) == "the time limit"
         name, _, lead = str(options.signal).partition("@")
         end = batch_host.end_time(facts)

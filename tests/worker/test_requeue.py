@@ -144,6 +144,15 @@ def test_a_job_that_ended_meanwhile_is_left_alone(make_job: Callable[..., superv
     assert slurm.calls == []
 
 
+def test_a_limit_that_comes_just_as_the_ranks_stop_is_a_limit(
+    make_job: Callable[..., supervisor.Job], slurm: Slurm
+) -> None:
+    job = make_job(*CHAIN, stopped=STOPPED)
+    slurm.show(JobState="COMPLETING", Reason="TimeLimit")
+    assert job.requeue.after(85, came=False) == 85
+    assert slurm.calls == ["scontrol requeue 5"]
+
+
 def test_the_total_time_ends_the_chain(make_job: Callable[..., supervisor.Job], slurm: Slurm) -> None:
     job = make_job(*CHAIN, stopped=STOPPED, log_start={})
     begun = job.attempt_dir / "log-start"
