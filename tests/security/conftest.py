@@ -14,7 +14,7 @@ import pytest
 from lab import users
 from lab.cluster import Lab
 from lab.errors import LabError
-from tests.security.people import Town, Typist, furnish, make_person
+from tests.security.people import TYPIST, Town, Typist, furnish, make_person
 
 CODE = Path(__file__).resolve().parents[2]
 
@@ -40,6 +40,7 @@ def opt() -> Iterator[Path]:
 @pytest.fixture(scope="session")
 def typists(opt: Path) -> Iterator[list[Typist]]:
     """Users a, b and c at the command line."""
+    shutil.copyfile(TYPIST, opt / TYPIST.name)
     made = [Typist(user, opt) for user in users.ensure()]
     yield made
     for typist in made:

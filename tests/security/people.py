@@ -56,10 +56,8 @@ class Typist:
     """The program of one user that is forked for each command; it serves all tests of a session."""
 
     def __init__(self, user: User, opt: Path) -> None:
-        script = opt / "typist.py"
-        script.write_text(TYPIST.read_text())
         self._process = subprocess.Popen(
-            [f"{opt}/bin/python", str(script)], cwd="/", env={"LC_ALL": "C.UTF-8"}, text=True,
+            [f"{opt}/bin/python", str(opt / TYPIST.name)], cwd="/", env={"LC_ALL": "C.UTF-8"}, text=True,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, **identity(user),
         )  # fmt: skip
 
