@@ -127,7 +127,7 @@ SBATCH_ERRORS: tuple[SbatchError, ...] = (
     SbatchError(
         "Invalid qos specification", Refused,
         "see your accounts and QOS with `sacctmgr show assoc user=$USER format=account,qos`",
-    ),  # fmt: skip
+    ),
     SbatchError("Memory specification can not be satisfied", Refused, "request less --mem: see `sinfo -o '%P %m'`"),
     SbatchError("Requested node configuration is not available", Refused,
          "no node has that many GPUs, cores or that much memory: compare with `sinfo -o '%P %D %c %m %G'`"),
