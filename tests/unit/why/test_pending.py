@@ -122,7 +122,7 @@ def test_a_reservation_that_has_begun_and_one_that_is_not_shown() -> None:
     assert "lasts until " in found.here[0] and "in 10:00; 1 node: node1" in found.here[0] and found.do == ()
     wanted = replace(asking("7", Reservation="gone"), reservations=[begun])
     assert nodes.reservations(wanted).here == (
-        "reservation gone is not visible to you: it may have ended, or you may not have access to it",
+        "reservation gone is not visible to you: it may have ended, or you lack access",
     )
     assert nodes.reservations(replace(wanted, reservations=None)).unseen == ("the reservations",)
 
