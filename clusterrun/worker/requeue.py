@@ -97,6 +97,8 @@ class Requeue:
             if self._at_term is not None:
                 self._at_term.join(HURRY_S)
             return SAVED if self.runs_again and status in (0, SAVED) else status
+        if self.runs_again:
+            return SAVED
         signals = received_signals(self.job.attempt_dir)
         ended_early = status == SAVED or (bool(signals) and (status == 0 or status > 128))
         if not ended_early:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import signal
 from typing import TYPE_CHECKING
 
 from . import batch_host, hung_step
@@ -30,20 +30,30 @@ def exclusion(job: Job, nodes: list[str]) -> list[str]:
     return [f"--exclude={','.join(others)}"] if others else []
 
 
-def leave_out_lost_nodes(job: Job, say: Callable[[str], None]) -> None:
-    """Let the next launch leave out the nodes that the last one has lost, and print their names."""
-    lost = find_lost_nodes(job)
-    if lost:
-        say(f"{' '.join(sorted(lost))} does not answer: the next launch leaves it out")
-    job.lost_nodes |= lost
+def can_replace(job: Job, lost: set[str]) -> bool:
+    """Return whether the job may start its ranks again and has enough nodes without the lost ones."""
+    left = {*batch_host.node_names()} - job.lost_nodes - lost
+    return bool(job.options.max_restarts > 0 and len(left) >= job.options.nodes)
+
+
+def requeue_without(job: Job, lost: set[str]) -> bool:
+    """Requeue the job, if it allows that, so that Slurm gives it other nodes; return whether it runs again."""
+    if not job.options.requeue:
+        return False
+    nodes, cause = ",".join(sorted(lost)), str(read_hang(job.attempt_dir).get("cause", ""))
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a requeue sends it to this job too
+    again = job.requeue.leave(f"{nodes} does not answer", exclude=nodes, evidence=cause)
+    if not again:
+        signal.signal(signal.SIGTERM, before)
+    return again
 
 
 def find_lost_nodes(job: Job) -> set[str]:
-    """Return the nodes of ranks that left no end record, if they do not answer; none if the job has no spare."""
-    if job.options.local or not job.options.spare_nodes:
+    """Return the nodes that the watchdog found lost; else, with spares, those of lost ranks that do not answer."""
+    if job.options.local:
         return set()
     hang = read_hang(job.attempt_dir)
-    if hang:
+    if hang or not job.options.spare_nodes:
         return {*hang.get("lost_nodes", [])}
     per_node = job.options.workers_per_node
     missing = (r for r in range(job.workers) if not (job.attempt_dir / f"rank-{r}.end").exists())

@@ -172,7 +172,12 @@ def run(job: Job, work: Sequence[str], termination: Termination) -> int:
     while True:
         termination.allow()
         status = run_step(job, work, termination)
-        if status in (0, SAVED) or termination.came or not job.options.max_restarts:
+        if status in (0, SAVED) or termination.came:
+            return status
+        lost = spares.find_lost_nodes(job)
+        if lost and not spares.can_replace(job, lost) and spares.requeue_without(job, lost):
+            return SAVED
+        if not job.options.max_restarts:
             return status
         checkpoints = job.run_dir / "checkpoints"
         launches.append(restart.read_launch(job.attempt_dir, checkpoints, status, job.workers))
@@ -180,7 +185,9 @@ def run(job: Job, work: Sequence[str], termination: Termination) -> int:
         if reason:
             say(f"launch {job.launch} failed, and the ranks are not started again: {reason}; {launches[-1].cause}")
             return status
-        spares.leave_out_lost_nodes(job, say)
+        if lost:
+            say(f"{' '.join(sorted(lost))} does not answer: the next launch leaves it out")
+        job.lost_nodes |= lost
         say(f"launch {job.launch} failed: {launches[-1].cause}; the ranks are started again")
         job.notifier.send("restarted", launches[-1].cause)
         job.record_launch(status, launches[-1].cause)
