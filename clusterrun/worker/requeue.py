@@ -136,13 +136,13 @@ class Requeue:
                 return False
             self.runs_again = True
             self.job.due = "" if next_job else REQUEUED
-            soon = start_soon and not next_job and self.job.options.helper_job
-            helper = self._start_helper(facts) if soon else ""
             how = f"job {next_job} continues it" if next_job else "back into the queue"
             if exclude and not next_job:
                 known = facts.get("ExcNodeList", "(null)")
                 nodes = exclude if known in ("(null)", "") else f"{known},{exclude}"
                 _run(["scontrol", "update", f"JobId={self.job.identity.job_id}", f"ExcNodeList={nodes}"])
+            soon = start_soon and not next_job and self.job.options.helper_job
+            helper = self._start_helper(facts) if soon else ""
             without = f", without {exclude}" if exclude and not next_job else ""
             self._say(f"{why}: {how}{without}{f'; {helper}' if helper else ''}")
             document = {"version": end_records.VERSION, "why": why, "successor": next_job, "exclude": exclude,
