@@ -106,24 +106,27 @@ class Requeue:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a requeue sends it to this job too
         facts = self._show(PATIENCE_S)
         why = self._why_ended(facts) or self._why_early(facts, signals)
-        if why and self.leave(why, start_soon=not _is_preempted(facts)):
+        if why and self.leave(why, start_soon=not _is_preempted(facts), facts=facts):
             return SAVED
         return SAVED if why else status
 
-    def leave(self, why: str, *, exclude: str = "", evidence: str = "", start_soon: bool = True) -> bool:
+    def leave(
+        self, why: str, *, exclude: str = "", evidence: str = "", start_soon: bool = True,
+        facts: dict[str, str] | None = None,
+    ) -> bool:  # fmt: skip
         """Put the job back into the queue, or submit its successor; return whether it runs again.
 
         A node to `exclude` is left out from now on. `why` and `evidence` are for the log and the run's record.
-        `start_soon` shortens the two minutes that Slurm lets a requeued job wait.
+        `start_soon` shortens the two minutes that Slurm lets a requeued job wait. `facts` are the job's fields if the
+        caller has them: few commands fit into KillWait, so the requeue comes before all that can wait.
         """
         with self._lock:
             if self.runs_again:
                 return True
-            facts = self._show(HURRY_S)
+            facts = self._show(HURRY_S) if facts is None else facts
             if _restarts(facts) > self.job.identity.restart:  # Slurm or the script has requeued it
                 self.runs_again = True
                 return True
-            helper = self._start_helper(facts) if start_soon and self.job.options.helper_job else ""
             refused = self._requeue()
             next_job = ""
             if refused:
@@ -140,8 +143,10 @@ class Requeue:
                 known = facts.get("ExcNodeList", "(null)")
                 nodes = exclude if known in ("(null)", "") else f"{known},{exclude}"
                 _run(["scontrol", "update", f"JobId={self.job.identity.job_id}", f"ExcNodeList={nodes}"])
+            soon = start_soon and not next_job and self.job.options.helper_job
+            helper = self._start_helper(facts) if soon else ""
             without = f", without {exclude}" if exclude and not next_job else ""
-            self._say(f"{why}: {how}{without}{f'; {helper}' if helper and not next_job else ''}")
+            self._say(f"{why}: {how}{without}{f'; {helper}' if helper else ''}")
             document = {"version": end_records.VERSION, "why": why, "successor": next_job, "exclude": exclude,
                         "evidence": evidence, "cluster": self.job.identity.cluster, "time": time.time()}  # fmt: skip
             with contextlib.suppress(OSError):
@@ -151,7 +156,7 @@ class Requeue:
     def _after_term(self) -> None:
         facts = self._show(HURRY_S)
         if why := self._why_ended(facts):
-            self.leave(why, start_soon=not _is_preempted(facts))
+            self.leave(why, start_soon=not _is_preempted(facts), facts=facts)
 
     def _why_ended(self, facts: dict[str, str]) -> str:
         """Return why Slurm ends this job, if that is a reason to run it again; a cancelled job has no reason."""

@@ -104,10 +104,10 @@ def test_a_task_that_stopped_before_its_limit_goes_back_into_the_queue(
     assert (record["why"], record["successor"]) == ("the time limit is near", "")
 
 
-def test_a_helper_job_is_submitted_before_the_requeue(make_job: Callable[..., supervisor.Job], slurm: Slurm) -> None:
+def test_a_helper_job_is_submitted_after_the_requeue(make_job: Callable[..., supervisor.Job], slurm: Slurm) -> None:
     job = make_job(*CHAIN[:3], stopped=STOPPED)
     job.requeue.after(85, came=False)
-    helper, again = slurm.calls
+    again, helper = slurm.calls
     assert helper.startswith("sbatch --parsable --job-name=clusterrun-start-5 --begin=now+6 --time=1")
     assert "--partition=gpu" in helper and "account" not in helper and again == "scontrol requeue 5"
 

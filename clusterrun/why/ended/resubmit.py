@@ -44,7 +44,8 @@ def with_command(cause: Cause, run: RunRecord | None, script: str = "") -> Cause
         command = resubmit_command(command, run, script)
         if _PLACEHOLDER.search(options):
             filled_in = command if run is None and command else f"clusterrun submit … {options}"
-            return replace(cause, command="", advice=f"{advice}: `{filled_in}`" if advice else f"`{filled_in}`")
+            cause = replace(cause, command="", advice=f"{advice}: `{filled_in}`" if advice else f"`{filled_in}`")
+            return _with_resume(cause, run) if "SIZE" in options else cause  # another learning rate is needed first
         saved = _newest_checkpoint(run) if run is not None and command else None
         if saved is not None:
             first = f"{advice}; " if advice and cause.kind != "stopped" else ""

@@ -204,6 +204,14 @@ def test_a_script_that_may_start_again_is_resumed(store: Store, more: dict[str, 
     assert (told.command, told.advice) == ("clusterrun resume 101", f"this command starts it again{how}")
 
 
+def test_a_killed_run_whose_memory_is_not_known_is_resumed(store: Store) -> None:
+    run = of(store, LM)
+    checkpoints(run.run_dir / "checkpoints", 3)
+    told = with_command(Cause(kind="killed", sentence="", advice="?", command="clusterrun submit … --mem SIZE"), run)
+    assert told.command == "clusterrun resume 101"
+    assert told.advice.endswith("--mem SIZE`; this command resumes from the checkpoint of step 3")
+
+
 def test_a_command_with_a_gap_is_told_and_not_printed(store: Store) -> None:
     run = of(store, LM)
     told = with_command(
