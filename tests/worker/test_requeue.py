@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from clusterrun.worker import requeue, supervisor
+from clusterrun.worker import requeue, spares, supervisor
 from clusterrun.worker.claim import JobIdentity
 
 TOKEN = "abcdefgh22345672"
@@ -264,3 +265,33 @@ def test_without_the_options_nothing_is_asked(make_job: Callable[..., supervisor
     (slurm.folder / "show").unlink()
     assert make_job(stopped=STOPPED).requeue.after(85, came=False) == 85
     assert slurm.calls == []
+
+
+def test_a_lost_node_that_nothing_replaces_sends_the_job_elsewhere(
+    make_job: Callable[..., supervisor.Job], slurm: Slurm
+) -> None:
+    for words, again in (((), False), (("--requeue", "--no-helper-job"), True)):
+        job = make_job(*words, hang={"cause": "node n2 does not answer", "lost_nodes": ["n2"]})
+        (job.attempt_dir / "hang").rename(job.attempt_dir / "hang.json")
+        assert spares.find_lost_nodes(job) == {"n2"}
+        assert spares.requeue_without(job, {"n2"}) is again
+        if not again:
+            shutil.rmtree(job.attempt_dir)
+    assert slurm.calls == ["scontrol requeue 5", "scontrol update JobId=5 ExcNodeList=n2"]
+    record = json.loads((job.attempt_dir / "requeue.json").read_text())
+    assert (record["exclude"], record["evidence"]) == ("n2", "node n2 does not answer")
+    assert job.requeue.after(124, came=False) == 85, "the job is not requeued twice"
+
+
+def test_a_lost_node_is_replaced_if_there_are_restarts_and_spare_nodes(
+    make_job: Callable[..., supervisor.Job], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(spares.batch_host, "node_names", lambda: ["n1", "n2", "n3"])
+    for number, (words, expected) in enumerate({
+        ("--nodes", "2", "--max-restarts", "1"): True,
+        ("--nodes", "2"): False,
+        ("--nodes", "3", "--max-restarts", "1"): False,
+    }.items()):  # fmt: skip
+        job = make_job(*words)
+        job.attempt_dir.rename(tmp_path / str(number))
+        assert spares.can_replace(job, {"n2"}) is expected, words

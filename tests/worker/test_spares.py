@@ -43,7 +43,7 @@ def test_the_ranks_are_kept_off_the_other_nodes(monkeypatch: pytest.MonkeyPatch)
 def test_the_watchdogs_lost_nodes_are_taken(tmp_path: Path) -> None:
     (tmp_path / "hang.json").write_text(json.dumps({"cause": "x", "lost_nodes": ["n2"]}))
     assert spares.find_lost_nodes(job(tmp_path)) == {"n2"}
-    assert spares.find_lost_nodes(job(tmp_path, spare=0)) == set()
+    assert spares.find_lost_nodes(job(tmp_path, spare=0)) == {"n2"}
 
 
 def test_else_the_nodes_of_ranks_without_an_end_record_are_probed(
