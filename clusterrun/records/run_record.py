@@ -120,11 +120,14 @@ def load(run_dir: Path) -> RunRecord | None:
         return None
 
 
-def load_strictly(run_dir: Path) -> RunRecord:
-    """Load a run from its folder. Raises FileNotFoundError without a record, OSError or ValueError for a bad one."""
+def load_strictly(run_dir: Path, runs: safe_files.Folder | None = None) -> RunRecord:
+    """Load a run from its folder; ``runs`` is the folder above it, if that is open.
+
+    Raises FileNotFoundError without a record, OSError or ValueError for a bad one.
+    """
     if not is_run_id(run_dir.name) or run_dir.parts[-3:-1] != (RECORDS, "runs") or ".." in run_dir.parts:
         raise ValueError("not the folder of a run")
-    with safe_files.open_folder(run_dir) as folder:
+    with runs.open_folder(run_dir.name) if runs else safe_files.open_folder(run_dir) as folder:
         owner = os.fstat(folder.descriptor).st_uid
         data = _checked(_json(folder, "record.json"), RunRecord)
         submissions = _submissions(folder)

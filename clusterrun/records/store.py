@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import itertools
 import json
 import os
 import re
@@ -235,16 +236,21 @@ class Store:
     def load_all(self, folders: Iterable[Path]) -> Iterator[RunRecord]:
         """Load this user's runs from these folders; one notice names the records that cannot be read."""
         damaged = []
-        for folder in folders:
-            try:
-                run = load_strictly(folder)
-            except FileNotFoundError:
-                continue  # deleted, or not completely written
-            except (OSError, ValueError) as problem:
-                damaged.append(f"{folder}: {_short(problem)}")
-                continue
-            if run.mine:
-                yield run
+        for parent, group in itertools.groupby(folders, key=lambda folder: folder.parent):
+            with contextlib.ExitStack() as stack:
+                runs = None
+                with contextlib.suppress(OSError):
+                    runs = stack.enter_context(safe_files.open_folder(parent))
+                for folder in group:
+                    try:
+                        run = load_strictly(folder, runs if runs and runs.holds_runs else None)
+                    except FileNotFoundError:
+                        continue  # deleted, or not completely written
+                    except (OSError, ValueError) as problem:
+                        damaged.append(f"{folder}: {_short(problem)}")
+                        continue
+                    if run.mine:
+                        yield run
         if damaged:
             more = f", and {len(damaged) - 1} more" if len(damaged) > 1 else ""
             self._notify(f"skipped an unreadable record: {damaged[0]}{more}")

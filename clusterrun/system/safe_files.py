@@ -62,11 +62,15 @@ def owner_of(path: Path) -> int:
 
 
 class Folder(NamedTuple):
-    """An open folder: its path, its descriptor, and the uid of the owner of its run (None outside a run)."""
+    """An open folder: its path, its descriptor, and the uid of the owner of its run (None outside a run).
+
+    ``holds_runs``: each folder in it is a run's.
+    """
 
     path: Path
     descriptor: int
     owner: int | None
+    holds_runs: bool = False
 
     def names(self) -> list[str]:
         """Return the names in the folder, in no order."""
@@ -102,11 +106,13 @@ class Folder(NamedTuple):
 
     @contextlib.contextmanager
     def open_folder(self, name: str) -> Iterator[Folder]:
-        """Yield a folder in this folder of a run."""
+        """Yield a folder in this folder, which holds runs or is of a run."""
         descriptor = os.open(name, _PATH | os.O_NOFOLLOW, dir_fd=self.descriptor)
         try:
-            _check_owner(os.fstat(descriptor), self.owner, self.path / name)
-            yield Folder(self.path / name, descriptor, self.owner)
+            info, path = os.fstat(descriptor), self.path / name
+            owner = info.st_uid if self.holds_runs else self.owner
+            _check_owner(info, owner, path)
+            yield Folder(path, descriptor, owner)
         finally:
             os.close(descriptor)
 
@@ -195,7 +201,7 @@ def open_folder(path: Path) -> Iterator[Folder]:
                 info = os.fstat(descriptor)
                 owner = info.st_uid if owner is None else owner
                 _check_owner(info, owner, path)
-        yield Folder(path, descriptor, owner)
+        yield Folder(path, descriptor, owner, parts[start + 1 :] == ("runs",))
     except OSError as error:  # calls relative to a descriptor report only the last name
         if not str(error.filename or "").startswith("/"):
             error.filename = str(path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,7 +27,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     found: list[str] = []
     load = stores.load_strictly
 
-    def counted(folder: Path) -> RunRecord:
+    def counted(folder: Path, *above: Any) -> RunRecord:
         run = load(folder)
         found.append(run.name)
         return run
