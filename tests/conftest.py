@@ -15,7 +15,7 @@ from lab.cluster import Lab
 from tests.command_desk import Desk
 from tests.installed_command import Site
 
-pytest_plugins = ["lab.fixtures"]
+pytest_plugins = ["lab.fixtures", "tests.faults_table"]
 
 # CI runs the same examples every time; new random examples are for people at work. No example has a deadline: a busy
 # machine is slow.

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from lab.cluster import Lab
+from tests.faults_table import Figure
 from tests.installed_command import Job, Site, until
 from tests.lm_runs import LIMIT, SHAPE, lm, undisturbed_weights, wait_saved, weights
 
@@ -89,7 +90,7 @@ def test_a_cancelled_run_stays_cancelled(site: Site) -> None:
 
 @pytest.mark.faults
 @pytest.mark.timeout(3600)
-def test_trainings_of_several_time_limits_end_done(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+def test_trainings_of_several_time_limits_end_done(site: Site, figure: Figure) -> None:
     steps = 1000
     expected = undisturbed_weights(site, steps)
     jobs = [lm(site, steps, "--time", "1", "--total-time", "2h", save_every=100) for _ in range(RUNS)]
@@ -98,8 +99,7 @@ def test_trainings_of_several_time_limits_end_done(site: Site, capsys: pytest.Ca
         assert len(links(job)) >= 3 and weights(job) == expected
         steps_of = resumed_at(job)
         assert all(before <= after for before, after in pairwise(steps_of))
-        with capsys.disabled():
-            print(f"\n{len(links(job))} links, continued from steps {steps_of}, the same sha256")
+        figure(6, f"lm: {len(links(job))} links, continued from steps {steps_of}, the same sha256")
 
 
 #: Scripts that resume from their own checkpoints, the signal that they know, and what is to be installed.
@@ -113,7 +113,7 @@ CHAINED = {
 @pytest.mark.faults
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("script", CHAINED)
-def test_scripts_continue_after_their_time_limit(site: Site, script: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_scripts_continue_after_their_time_limit(site: Site, script: str, figure: Figure) -> None:
     if script == "chained_lightning.py":
         pytest.importorskip("lightning", reason="lightning is not a dependency")
     signal, shape = CHAINED[script]
@@ -126,8 +126,7 @@ def test_scripts_continue_after_their_time_limit(site: Site, script: str, capsys
     for job in jobs:
         done(site, job, timeout=1800)
         assert len(links(job)) >= 3, job.err.read_text()
-        with capsys.disabled():
-            print(f"\n{script}: {len(links(job))} links")
+        figure(6, f"{script}: {len(links(job))} links")
 
 
 # -- preemption --------------------------------------------------------------------------------------------------------
@@ -161,10 +160,7 @@ def test_a_preempted_run_continues_when_resources_return(site: Site, partition: 
 @pytest.mark.faults
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("partition", PARTITIONS)
-def test_preemption_again_and_again(
-    site: Site, partition: str, undisturbed: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_preemption_again_and_again(site: Site, partition: str, undisturbed: str, figure: Figure) -> None:
     for _ in range(TIMES):
         check_preemption(site, partition, undisturbed)
-    with capsys.disabled():
-        print(f"\n{PARTITIONS[partition]}: {TIMES} of {TIMES} continued from the step at which they stopped")
+    figure(5, f"{PARTITIONS[partition]}: {TIMES} of {TIMES} continued from the step at which they stopped")

@@ -10,6 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from lab.cluster import Lab
+from tests.faults_table import Figure
 from tests.hangs import (
     LATE,
     LIMIT,
@@ -44,7 +45,7 @@ def site(lab: Lab, new_site: Callable[[Lab | None], Site]) -> Site:
     return new_site(lab)
 
 
-def stop_ten_times(job: Job, is_working: Callable[[], bool], capsys: pytest.CaptureFixture[str]) -> list[Ended]:
+def stop_ten_times(job: Job, is_working: Callable[[], bool], figure: Figure) -> list[Ended]:
     """Stop a random rank of each launch once it works."""
     chance, found = random.Random(11), []
     for stop in range(STOPS):
@@ -53,18 +54,15 @@ def stop_ten_times(job: Job, is_working: Callable[[], bool], capsys: pytest.Capt
         time.sleep(chance.uniform(0, 1.0))  # at any moment of a step
         found.append(stop_and_await(job, chance.randrange(RANKS)))
     after = [ended.after for ended in found]
-    with capsys.disabled():
-        print(f"\n{len(found)} of {STOPS} culprits named, the stacks of all other ranks written")
-        print(f"SIGSTOP to the next launch: median {statistics.median(after):.1f} s, longest {max(after):.1f} s")
+    figure(2, f"{len(found)} of {STOPS} named, with the stacks of all others; to the next launch: median"
+              f" {statistics.median(after):.1f} s, longest {max(after):.1f} s")  # fmt: skip
     assert max(after) <= LIMIT + REACTION_S, after
     return found
 
 
 @pytest.mark.faults
 @pytest.mark.timeout(1800)
-def test_ten_stopped_ranks_of_a_task_cost_ten_launches_and_no_bit(
-    site: Site, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_ten_stopped_ranks_of_a_task_cost_ten_launches_and_no_bit(site: Site, figure: Figure) -> None:
     undisturbed = site.submit(*SHAPE, *LM, "lm")
     site.wait_state(undisturbed, "COMPLETED", timeout=LATE)
     job = site.submit(*SHAPE, *WATCHED, *LM, "lm")
@@ -77,7 +75,7 @@ def test_ten_stopped_ranks_of_a_task_cost_ten_launches_and_no_bit(
         last = saved(job)
         return True
 
-    stop_ten_times(job, is_working, capsys)
+    stop_ten_times(job, is_working, figure)
     state = site.wait_state(job, "COMPLETED", "FAILED", timeout=LATE)
     assert state["state"] == "COMPLETED", job.err.read_text()[-3000:]
     assert weights(job) == weights(undisturbed) and len(state["failed_launches"]) == STOPS
@@ -85,11 +83,9 @@ def test_ten_stopped_ranks_of_a_task_cost_ten_launches_and_no_bit(
 
 @pytest.mark.faults
 @pytest.mark.timeout(1800)
-def test_ten_stopped_ranks_of_a_script_are_named_and_cost_ten_launches(
-    site: Site, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_ten_stopped_ranks_of_a_script_are_named_and_cost_ten_launches(site: Site, figure: Figure) -> None:
     job, end = submit_script(site, *WATCHED)
-    stop_ten_times(job, lambda: collectives(job.attempts()[-1]) > 10, capsys)
+    stop_ten_times(job, lambda: collectives(job.attempts()[-1]) > 10, figure)
     end.write_text("")
     state = site.wait_state(job, "COMPLETED", "FAILED", timeout=LATE)
     assert state["state"] == "COMPLETED", job.err.read_text()[-3000:]

@@ -9,6 +9,7 @@ import pytest
 
 from lab.cluster import Lab
 from lab.procs import kill_pids
+from tests.faults_table import Figure
 from tests.hangs import LATE, SETTINGS, saved, weights
 from tests.installed_command import Job, Site, until
 
@@ -84,10 +85,11 @@ def test_without_a_spare_one_the_job_is_requeued_on_other_nodes(site: Site, lab:
 
 @pytest.mark.faults
 @pytest.mark.timeout(2400)
-def test_ten_lost_nodes_are_replaced(site: Site, lab: Lab, undisturbed: str) -> None:
+def test_ten_lost_nodes_are_replaced(site: Site, lab: Lab, undisturbed: str, figure: Figure) -> None:
     chance = random.Random(3)
     for number in range(TIMES):
         try:
             lose_a_node(site, lab, (cut, kill)[number % 2], undisturbed, chance.choice([1, 2]))
         finally:
             lab.reset()
+    figure(3, f"{TIMES} of {TIMES} replaced in the same allocation, bitwise")

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from lab.cluster import Lab
+from tests.faults_table import Figure
 from tests.installed_command import Job, Site, until
 from tests.lm_runs import LIMIT, lm, undisturbed_weights, wait_saved, weights
 
@@ -81,17 +82,15 @@ def test_a_controller_that_is_away_costs_nothing(site: Site, undisturbed: str) -
 
 @pytest.mark.faults
 @pytest.mark.timeout(3600)
-def test_supervisors_killed(site: Site, undisturbed: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_supervisors_killed(site: Site, undisturbed: str, figure: Figure) -> None:
     for _ in range(TIMES):
         check_killed(site, undisturbed)
-    with capsys.disabled():
-        print(f"\nsupervisor killed: {TIMES} of {TIMES} resumed to the same weights")
+    figure(10, f"supervisor killed: {TIMES} of {TIMES} resumed to the same weights")
 
 
 @pytest.mark.faults
 @pytest.mark.timeout(3600)
-def test_a_controller_away_for_a_minute(site: Site, undisturbed: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_controller_away_for_a_minute(site: Site, undisturbed: str, figure: Figure) -> None:
     for _ in range(TIMES):
         check_controller_away(site, undisturbed, 60)
-    with capsys.disabled():
-        print(f"\nslurmctld away for 60 s: {TIMES} of {TIMES} done, with the same weights")
+    figure(10, f"slurmctld away for 60 s: {TIMES} of {TIMES} done, with the same weights")

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from lab.cluster import Lab
+from tests.faults_table import Figure
 from tests.installed_command import ALLREDUCE, Job, Site, read_json
 
 SHAPE = ("--nodes", "2", "--gpus-per-node", "0", "--tasks-per-node", "2")
@@ -73,13 +74,15 @@ def test_a_wrong_master_addr_is_named_within_the_join_limit(site: Site, tmp_path
 
 @pytest.mark.faults
 @pytest.mark.timeout(900)
-def test_each_of_five_ranks_that_never_arrive_is_named(site: Site, tmp_path: Path) -> None:
+def test_each_of_five_ranks_that_never_arrive_is_named(site: Site, tmp_path: Path, figure: Figure) -> None:
     for number in range(TIMES):
         check_never_arrives(site, tmp_path / str(number), random.Random(number).randrange(4))
+    figure(9, f"never arrives: {TIMES} of {TIMES} named")
 
 
 @pytest.mark.faults
 @pytest.mark.timeout(900)
-def test_each_of_five_wrong_addresses_is_named(site: Site, tmp_path: Path) -> None:
+def test_each_of_five_wrong_addresses_is_named(site: Site, tmp_path: Path, figure: Figure) -> None:
     for number in range(TIMES):
         check_wrong_address(site, tmp_path / str(number), random.Random(number).randrange(4))
+    figure(9, f"wrong MASTER_ADDR: {TIMES} of {TIMES} named")

@@ -13,6 +13,7 @@ from collections.abc import Callable
 import pytest
 
 from lab.cluster import Lab
+from tests.faults_table import Figure
 from tests.installed_command import Job, Site, read_json, until
 
 SHAPE = ("--nodes", "2", "--gpus-per-node", "0", "--tasks-per-node", "2")
@@ -39,7 +40,7 @@ def site(lab: Lab, new_site: Callable[[Lab | None], Site]) -> Site:
 
 
 @pytest.mark.faults
-def test_twenty_killed_ranks_cost_twenty_launches_and_no_bit(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+def test_twenty_killed_ranks_cost_twenty_launches_and_no_bit(site: Site, figure: Figure) -> None:
     undisturbed = site.submit(*SHAPE, *QUICK, "lm")
     site.wait_state(undisturbed, "COMPLETED", timeout=LIMIT)
     job = site.submit(*SHAPE, "--max-restarts", str(KILLS), *QUICK, "lm")
@@ -62,5 +63,5 @@ def test_twenty_killed_ranks_cost_twenty_launches_and_no_bit(site: Site, capsys:
         for run in (undisturbed, job)
     )
     assert one == other and len(state["failed_launches"]) == KILLS
-    with capsys.disabled():
-        print(f"\nkill to the next launch: median {statistics.median(delays):.2f} s, longest {max(delays):.2f} s")
+    figure(1, f"{KILLS} of {KILLS} restarted, bitwise; to the next launch: median {statistics.median(delays):.2f} s,"
+              f" longest {max(delays):.2f} s")  # fmt: skip
