@@ -59,7 +59,8 @@ class WarmPrograms:
         out, out_end = os.pipe()
         err, err_end = os.pipe()
         link, their_link = socket.socketpair()
-        request = json.dumps({"argv": [str(script), *arguments], "cwd": str(cwd), "env": env}).encode()
+        os.umask(umask := os.umask(0o077))  # the only way to read it
+        request = json.dumps({"argv": [str(script), *arguments], "cwd": str(cwd), "env": env, "umask": umask}).encode()
         with self._lock:
             self._socket.sendall(len(request).to_bytes(4, "big"))
             socket.send_fds(self._socket, [request[:1]], [out_end, err_end, their_link.fileno()])
@@ -159,6 +160,7 @@ def mind(request: dict[str, Any], out: int, err: int, link: int) -> NoReturn:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     pid = os.fork()
     if pid == 0:
+        os.umask(request["umask"])
         become(request["argv"], request["cwd"], request["env"], out, err)
     os.close(out)
     os.close(err)

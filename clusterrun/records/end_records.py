@@ -73,7 +73,7 @@ def _exit_status(run: RunRecord, attempt: Path, end: Mapping[str, Any]) -> int:
 
 def _state_and_reason(status: int, signalled: bool, due: str, reason: str) -> tuple[str, str]:
     """Return Slurm's state and reason for an end record."""
-    if status == 0:
+    if status == 0 and not signalled:
         return "COMPLETED", ""
     if signalled and (due == "TIME LIMIT" or reason == "TimeLimit"):
         return "TIMEOUT", "TimeLimit"

@@ -137,6 +137,9 @@ def raise_epoch(run_dir: Path, token: str, job: JobIdentity) -> int:
 
     Raises WorkerError, with status 75 if the run is no longer this start's.
     """
+    later = _later_owner(run_dir, token)
+    if later:
+        raise _already_runs(run_dir, later, job)
     file = epoch_file(run_dir, job)
     text = _read(file).strip() if listed(file) else "0"
     if not (text.isascii() and text.isdigit()):

@@ -18,7 +18,13 @@ if TYPE_CHECKING:
     from .worlds import GroupWatch
 
 TERMINATED = 128 + signal.SIGTERM
-RECORDED = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)  # by --signal, which the supervisor needs to know
+RECORDED = (
+    signal.SIGTERM,
+    signal.SIGINT,
+    signal.SIGHUP,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+)  # by --signal, which the supervisor needs to know
 EXIT_GRACE_S = 5.0  # time that a failing rank's threads and atexit handlers get before it exits without them
 
 

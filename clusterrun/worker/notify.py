@@ -12,6 +12,7 @@ import importlib
 import json
 import os
 import shlex
+import signal
 import stat
 import subprocess
 import sys
@@ -72,7 +73,8 @@ class Notifier:
             try:
                 process.wait(max(0.0, until - time.monotonic()))
             except subprocess.TimeoutExpired:
-                process.kill()
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)  # with the user's command
 
 
 def send(document: Mapping[str, Any]) -> None:
@@ -132,7 +134,9 @@ def main() -> int:
         print(f"clusterrun: notify: {error.cmd[0]} exited with {error.returncode}", file=sys.stderr)
     except subprocess.TimeoutExpired as error:
         print(f"clusterrun: notify: {error.cmd[0]} did not end within 60 s", file=sys.stderr)
-    except (OSError, ValueError, KeyError) as error:
+    except OSError as error:  # without the file name, which may be a mistyped address
+        print(f"clusterrun: notify: {error.strerror or error}", file=sys.stderr)
+    except (ValueError, KeyError) as error:
         print(f"clusterrun: notify: {error}", file=sys.stderr)
     else:
         return 0

@@ -36,6 +36,7 @@ from .stacks import StackWriter
 VERSION = 1
 MOST_WRITES_PER_S = 200  # of all ranks together, as they share a folder: with more ranks each writes less often
 POLLS = 10  # between two writes
+STOPPED_INTERVALS = 1.5  # without a poll
 GIB = 2**30
 
 
@@ -83,6 +84,7 @@ class Recorder:
         self._random = random.Random()  # spreads the writes of ranks that started together
         self._written: tuple[str, float] | None = None
         self._due = 0.0
+        self._polled = time.monotonic()
         self._step: int | None = None
         self._stepped: float | None = None
         self._collectives: dict[str, int] = {}
@@ -104,7 +106,10 @@ class Recorder:
         mark = (entered, step, self._collectives)
         if mark != self._mark:
             self._mark = mark
-            self._advanced = now if step is not None or self._collectives else None
+            self._advanced = now if step is not None or any(self._collectives.values()) else None
+        pause, self._polled = now - self._polled, now
+        if self._advanced is not None and pause > STOPPED_INTERVALS * self.interval:
+            self._advanced += pause  # this process was suspended, and its main thread with it
         if entered == self._written and now < self._due:
             return False
         self._written, self._due = entered, now + self._uneven(self.interval)

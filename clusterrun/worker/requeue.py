@@ -70,7 +70,8 @@ class Requeue:
     def on_term(self) -> None:
         """SIGTERM came, perhaps from the time limit: requeue the job while the ranks save, for SIGKILL follows."""
         options = self.job.options
-        if self._at_term is None and not options.local and (options.total_time or options.requeue):
+        is_asking = self._at_term is not None and self._at_term.is_alive()
+        if not is_asking and not options.local and (options.total_time or options.requeue):
             self._at_term = threading.Thread(target=self._after_term, daemon=True)
             self._at_term.start()
 
@@ -125,11 +126,13 @@ class Requeue:
                 return True
             facts = self._show(HURRY_S) if facts is None else facts
             if _restarts(facts) > self.job.identity.restart:  # Slurm or the script has requeued it
-                self.runs_again = True
+                self.runs_again, self.job.due = True, REQUEUED
                 return True
-            refused = self._requeue()
+            if exclude and facts.get("JobState", "RUNNING") != "RUNNING":  # the user has cancelled it
+                return False
+            refused, is_silence = self._requeue()
             next_job = ""
-            if refused:
+            if refused and not is_silence:  # after a silence the job may be in the queue
                 next_job, refused = successor.submit(self.job)
             if refused:
                 self._say(
@@ -191,21 +194,22 @@ class Requeue:
             return False
         return True
 
-    def _requeue(self) -> str:
-        """Put the job back into the queue; return why not, empty if it is there."""
+    def _requeue(self) -> tuple[str, bool]:
+        """Put the job back into the queue; return why not (empty if it is there), and whether Slurm was ever silent."""
         job_id, until = self.job.identity.job_id, time.monotonic() + HURRY_S
-        allowed = False
+        allowed = is_silence = False
         while True:
             reply = _run(["scontrol", "requeue", job_id])  # never requeuehold: the job could stay held for ever
             if reply.status == 0 or _restarts(self._show(ANSWER_S)) > self.job.identity.restart:
-                return ""
+                return "", is_silence
+            is_silence |= reply.is_silence
             if not reply.is_silence:
                 if allowed or "disabled" not in reply.text:
-                    return reply.text
+                    return reply.text, is_silence
                 allowed = True  # it was submitted with --no-requeue
                 _run(["scontrol", "update", f"JobId={job_id}", "Requeue=1"])
             elif time.monotonic() > until:
-                return reply.text or "Slurm does not answer"
+                return reply.text or "Slurm does not answer", is_silence
             else:
                 time.sleep(1)
 

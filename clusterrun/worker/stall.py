@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 SHORTEST, LONGEST = 60.0, 1800.0  # seconds, of the limit of a step
+SHORTEST_AT_LAST = 600.0  # the same for a launch that no other follows: a file system may hang for some minutes
 STEPS_KEPT = 50
 TIMES_SLOWEST = 10  # the limit of a step is so many times the 95th percentile
 SILENT_S, SILENT_INTERVALS = 30.0, 3
@@ -22,7 +23,7 @@ STARTING = ("starting", "checking", "joining")  # the join barrier has a limit o
 #: Seconds without progress in the phases in which no steps are made; a larger --hang-timeout is their limit too.
 LIMITS = {
     **dict.fromkeys(STARTING, 1800.0),
-    "loading": 7200.0,  # rank 0 may prepare the data meanwhile
+    "loading": 36_000.0,  # rank 0 may prepare the data meanwhile
     **dict.fromkeys(("evaluating", "saving", "ending"), 3600.0),
 }
 
@@ -97,9 +98,9 @@ class Stall:
     `all_silent` is set after a look in which no rank had a heartbeat: then nothing can be judged.
     """
 
-    def __init__(self, hang_timeout: float | None) -> None:
+    def __init__(self, hang_timeout: float | None, shortest: float = SHORTEST) -> None:
         self.all_silent = False
-        self._timeout = hang_timeout
+        self._timeout, self._shortest = hang_timeout, shortest
         self._seen: dict[int, tuple[float, float]] = {}  # rank -> its record's time, when it was first seen
         self._looked = -math.inf
         self._step_times: deque[float] = deque(maxlen=STEPS_KEPT)
@@ -136,12 +137,14 @@ class Stall:
             return max(LONGEST, self._timeout or 0.0)
         if self._timeout is not None:
             return self._timeout
-        return min(LONGEST, max(SHORTEST, TIMES_SLOWEST * self._slowest_step())) if phase == "training" else LONGEST
+        if phase != "training":
+            return LONGEST
+        return min(LONGEST, max(self._shortest, TIMES_SLOWEST * self._slowest_step()))
 
     def _note_heartbeats(self, now: float, marks: Mapping[int, RankMark]) -> None:
         delay = now - self._looked
         if self._looked > 0 and delay > DELAYED_S:  # nothing was seen meanwhile: it counts for nobody
-            self._seen = {rank: (time, since + delay) for rank, (time, since) in self._seen.items()}
+            self._seen = {rank: (time, since + delay - DELAYED_S) for rank, (time, since) in self._seen.items()}
         self._looked = now
         for rank, mark in marks.items():
             if self._seen.get(rank, (None, 0.0))[0] != mark.time:

@@ -334,11 +334,12 @@ def main(argv: Sequence[str]) -> int:
         status = TERMINATED
     except KeyboardInterrupt:
         status = 130
-    except WorkerError as error:
+    except (WorkerError, OSError) as error:
         say(str(error))
-        status = error.status
+        status = error.status if isinstance(error, WorkerError) else 1
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one must not interrupt the record
         job.record_end(status, termination.came or options.ended == TERMINATED)
-        job.notify_end(status)
+        with suppress(OSError):
+            job.notify_end(status)
     return status

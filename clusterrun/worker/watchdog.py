@@ -23,7 +23,7 @@ from . import end_records, hung_step, probe
 from .distenv import DEFAULT_PROGRESS_INTERVAL
 from .orphans import ALIVE
 from .stacks import REQUEST, stacks_name
-from .stall import RankMark, Stall, Suspicion
+from .stall import SHORTEST, SHORTEST_AT_LAST, RankMark, Stall, Suspicion
 
 if TYPE_CHECKING:
     from .supervisor import Job
@@ -56,7 +56,7 @@ class Watchdog:
         self._job, self._process, self._ranks = job, process, ranks
         self._folder: Path = job.attempt_dir
         self._say, self._is_ending, self._ends_it = say, is_ending, ends_it
-        self._stall = Stall(job.options.hang_timeout)
+        self._stall = Stall(job.options.hang_timeout, SHORTEST if job.options.max_restarts else SHORTEST_AT_LAST)
         interval = progress_interval(job.options.hang_timeout)
         self._pace = max(0.5, interval / 5, ranks / 1000)  # seconds; a look opens a file of each rank
         self._ended = threading.Event()
@@ -104,7 +104,7 @@ class Watchdog:
 
     def _look(self) -> None:
         self._marks |= read_marks(self._folder, self._ranks)
-        if not self._has_stepped and any(mark.step or mark.collectives for mark in self._marks.values()):
+        if not self._has_stepped and any(mark.step or any(mark.collectives.values()) for mark in self._marks.values()):
             self._has_stepped = True
             if not self._job.earlier_starts:
                 self._job.notifier.send("first-step", f"{len(self._marks)} ranks work together")
@@ -116,7 +116,7 @@ class Watchdog:
         self._is_blind = self._stall.all_silent
         if suspicion is None or self._is_ending() or time.monotonic() < self._next_look:
             return
-        if not self._ends_it and self._newest() == self._warned:
+        if self._warned is not None and self._newest() < self._warned + 1.0:  # clocks are not exact
             return
         states = hung_step.probe(self._job, suspicion.ranks[:NAMED])
         is_sure = any(state in probe.NOT_RUNNING for state in states.values())

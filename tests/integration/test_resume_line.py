@@ -34,7 +34,7 @@ def test_the_pasted_line_continues_at_the_saved_step(new_site: Callable[[Lab | N
 
     told = site.cli("why", first.id, cwd=site.home).stdout
     assert f"this command resumes from the checkpoint of step {step}" in told
-    (line,) = [line.strip() for line in told.splitlines() if "clusterrun submit" in line]
+    (line,) = [line.strip() for line in told.splitlines() if line.strip().startswith("clusterrun resume")]
     path = f"{Path(CLUSTERRUN[0]).parent}:{site.env['PATH']}"
     done = subprocess.run(
         ["bash", "-c", line], cwd=site.home, env={**site.env, "PATH": path}, capture_output=True, text=True, timeout=120

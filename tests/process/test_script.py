@@ -117,7 +117,7 @@ def test_a_folder_that_is_a_link_is_not_worked_in(tmp_path: Path, which: str) ->
     (run.run_dir / which).rmdir()
     (tmp_path / "elsewhere").mkdir()
     (run.run_dir / which).symlink_to(tmp_path / "elsewhere")
-    assert "is a link" in run.run(status=1)
+    assert "is a symbolic link" in run.run(status=1)
     assert not list((tmp_path / "elsewhere").iterdir()) and not (tmp_path / "started").exists()
 
 

@@ -113,7 +113,7 @@ def test_a_pickle_of_another_user_is_not_opened_by_my_job(town: Town, how: str) 
     assert town.marks(town.a) == []
     if how == "by root":
         assert town.a.state_of(job)["outcome"] == "failed"
-        assert "not unpickled" in town.a.type("logs", job, status=0).out
+        assert "refusing to unpickle" in town.a.type("logs", job, status=0).out
     else:
         assert town.a.state_of(job)["outcome"] == "done"
         assert pickle.loads(next(pickled.parent.glob("*result.pkl")).read_bytes()) == ("success", 4)

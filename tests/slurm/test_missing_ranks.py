@@ -49,7 +49,7 @@ def seconds(job: Job) -> float:
 def check_never_arrives(site: Site, folder: Path, rank: int) -> None:
     job = submit(site, folder, rank, NEVER_ARRIVES)
     site.wait_state(job, "FAILED", timeout=120)
-    assert f"1 of 4 ranks did not come within {JOIN_S} s: rank {rank} on " in job.err.read_text()
+    assert f"1 of 4 ranks did not join within {JOIN_S} s: rank {rank} on " in job.err.read_text()
     (why,) = site.json("why", job.id)
     assert f"rank {rank} on" in why["ended"]["cause"]
     assert seconds(job) < JOIN_S + END_S
@@ -60,7 +60,7 @@ def check_wrong_address(site: Site, folder: Path, rank: int) -> None:
     site.wait_state(job, "FAILED", timeout=120)
     errors = job.err.read_text()
     named = f"rank {rank}: cannot reach the run's store at 192.0.2.1:" in errors
-    assert named or f"1 of 4 ranks did not come within {JOIN_S} s: rank {rank} on " in errors, errors
+    assert named or f"1 of 4 ranks did not join within {JOIN_S} s: rank {rank} on " in errors, errors
     assert seconds(job) < JOIN_S + END_S
 
 

@@ -80,8 +80,8 @@ class Planted:
         job = self.jobs[name]
         over = ("FAILED", "TIMEOUT", "CANCELLED", "NODE_FAIL", "OUT_OF_MEMORY", "COMPLETED")
 
-        def is_over() -> bool:  # its end record is there; or Slurm says so, or has forgotten it
-            return job.end() is not None or self.lab.job(job.id).get("JobState", "FAILED") in over
+        def is_over() -> bool:  # Slurm says so, or has forgotten it
+            return self.lab.job(job.id).get("JobState", "FAILED") in over
 
         until(is_over, 150, lambda: f"the end of {name}", pause=0.3)
         (told,) = self.site.json("why", job.id)

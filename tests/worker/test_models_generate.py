@@ -135,5 +135,5 @@ def test_a_question_goes_through_the_chat_template(model: Any) -> None:
     words.chat_template = CHAT
     plain = sample(model, words, "[user]the dog[a]", tokens=5, device=CPU)
     assert sample_chat(model, words, "the dog", tokens=5, device=CPU) == plain
-    with pytest.raises(WorkerError, match="no chat template"):
+    with pytest.raises(WorkerError, match="needs a chat template"):
         sample_chat(model, TOKENIZER, "the dog", tokens=5, device=CPU)

@@ -99,7 +99,7 @@ def test_a_folder_of_damaged_ones_is_refused_with_each_reason(tmp_path: Path) ->
         ("rusn/checkpoints/step-00000001", r"no such checkpoint \(did you mean 'runs'\?\)$"),
         ("runs/checkpoints/step-00000010", r"no such checkpoint \(did you mean 'step-00000001'\?\)$"),
         ("atuo", r"no such checkpoint \(did you mean 'auto'\?\)$"),
-        ("runs", "holds no checkpoint"),
+        ("runs", "contains no checkpoint"),
         ("notes.txt", "is neither a checkpoint's folder nor a .pt file$"),
     ],
 )

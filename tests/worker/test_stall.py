@@ -86,7 +86,7 @@ def test_time_in_which_the_watchdog_itself_was_stopped_does_not_count() -> None:
     launch.silent, launch.held = {1}, {0}
     launch.now += 500
     found = launch.first(100)
-    assert found is not None and found[0] > 20
+    assert found is not None and found[0] > 10, "a pause counts for 15 s at most"
 
 
 def test_the_limit_of_a_step_is_ten_times_the_slowest_and_at_least_a_minute() -> None:
@@ -113,7 +113,7 @@ def test_the_rank_behind_is_named_when_nobody_advances() -> None:
 @pytest.mark.parametrize("phase", ["loading", "evaluating", "saving"])
 def test_other_phases_have_fixed_limits_and_a_larger_timeout_raises_them(phase: str) -> None:
     assert Stall(None).limit(phase) == Stall(10).limit(phase) == LIMITS[phase]
-    assert Stall(9999).limit(phase) == 9999
+    assert Stall(99_999).limit(phase) == 99_999
 
 
 def test_the_rank_that_saves_alone_has_the_limit_of_saving() -> None:
@@ -186,3 +186,25 @@ def test_values_of_a_wrong_type_count_as_unknown() -> None:
         "time": 5.0, "advanced": "x", "step": [], "collectives": {"0": "7", "1": 3}, "gpu": 3, "interval": -1
     })  # fmt: skip
     assert found == RankMark(1, 5.0, collectives={"1": 3}, interval=0.1)
+
+
+def test_looks_that_take_long_still_find_a_silent_rank() -> None:
+    stall, now = Stall(None), 0.0
+    for _ in range(40):  # of many ranks: each look takes longer than DELAYED_S
+        now += 20.0
+        record = {"node": "n0", "phase": "training", "step": 5, "stepped": 1.0}
+        marks = [
+            RankMark.parse(0, {**record, "time": now, "advanced": 1.0}),
+            RankMark.parse(1, {**record, "time": 1.0, "advanced": 1.0}),
+        ]
+        found = stall.look(now, {mark.rank: mark for mark in marks if mark is not None}, lambda rank: False)
+        if found is not None:
+            break
+    assert found is not None and [mark.rank for mark in found.ranks] == [1] and found.is_silent
+
+
+def test_a_launch_that_no_other_follows_gets_ten_minutes() -> None:
+    for shortest in (60.0, 600.0):
+        stall = Stall(None, shortest)
+        stall._step_times.append(0.5)
+        assert stall.limit("training") == shortest

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from clusterrun.worker import hung_step, probe, watchdog
+from clusterrun.worker.notify import Notifier
 from clusterrun.worker.stacks import REQUEST, StackWriter
 from clusterrun.worker.stall import RankMark, Suspicion
 from clusterrun.worker.watchdog import HUNG, Watchdog, describe, progress_interval
@@ -40,8 +41,10 @@ class Launch:
         self.is_ending = False
         self.silent: set[int] = set()
         self.closed = threading.Event()
-        options = types.SimpleNamespace(local=True, hang_timeout=hang_timeout, spare_nodes=0)
-        job: Any = types.SimpleNamespace(attempt_dir=folder, options=options, token=TOKEN, nodes=["n1"])
+        options = types.SimpleNamespace(local=True, hang_timeout=hang_timeout, spare_nodes=0, max_restarts=1)
+        job: Any = types.SimpleNamespace(
+            attempt_dir=folder, options=options, token=TOKEN, nodes=["n1"], earlier_starts=0, notifier=Notifier()
+        )
         self.watchdog = Watchdog(job, self.step, 2, self.lines.append, lambda: self.is_ending, ends_it)
         self.began = time.time()
         self.watchdog.start()
