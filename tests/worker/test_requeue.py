@@ -295,3 +295,16 @@ def test_a_lost_node_is_replaced_if_there_are_restarts_and_spare_nodes(
         job = make_job(*words)
         job.attempt_dir.rename(tmp_path / str(number))
         assert spares.can_replace(job, {"n2"}) is expected, words
+
+
+def test_after_a_silence_no_successor_is_submitted(make_job: Callable[..., supervisor.Job], slurm: Slurm) -> None:
+    slurm.refuse(*["slurm_load_jobs error: Unable to contact slurm controller"] * 40)
+    job = make_job(*CHAIN, stopped=STOPPED)
+    assert job.requeue.after(85, came=False) == 85
+    assert {call.partition(" ")[0] for call in slurm.calls} == {"scontrol"}, "the job may be in the queue"
+
+
+def test_a_cancelled_job_is_not_requeued_for_a_lost_node(make_job: Callable[..., supervisor.Job], slurm: Slurm) -> None:
+    slurm.show(JobState="COMPLETING")
+    job = make_job("--requeue")
+    assert not spares.requeue_without(job, {"n2"}) and slurm.calls == []
