@@ -123,6 +123,15 @@ def test_an_attempt_that_slurm_will_start_again_is_no_end(store: Store, due: str
     assert ask(store, run, Said()).status.outcome is Outcome.UNKNOWN
 
 
+def test_ranks_that_end_with_0_after_sigterm_are_not_done(store: Store) -> None:
+    for due, state in (("TIME LIMIT", "TIMEOUT"), ("", "CANCELLED")):
+        run = submitted(store)
+        claim(run)
+        attempt(run, end=end(0, signal="TERM", due=due))
+        ended = reconcile.end_of(run)
+        assert ended is not None and ended.state == state
+
+
 def test_the_newest_attempt_counts(store: Store) -> None:
     run = submitted(store)
     attempt(run, 0, end=end(1))
