@@ -35,6 +35,7 @@ FIRST_POLL_S, SLOWEST_POLL_S = 0.01, 0.5  # between two polls of the store
 REPORT_EVERY_S = 60.0
 ACTED_S = 10.0  # until all ranks have acted on the result of the last barrier
 VERDICT_S = 30.0  # from the join limit until the rank that came first has posted who is absent
+KEEP_ALIVE_S = 60  # without data, until the kernel probes a connection
 LONGEST_WAIT_S = 20 * 86_400.0  # torch counts milliseconds in 32 bits
 Found = TypeVar("Found")
 
@@ -115,7 +116,27 @@ def connect(dist: DistEnv, run: RunEnv, limit: float) -> SealedStore:
         store = load_stores().TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=wait)
     except RuntimeError as error:
         raise WorkerError(f"the run's store at {host}:{port} does not answer: {_first_line(error)}") from None
+    keep_alive(port)
     return SealedStore(store, Seal(run.secret))
+
+
+def keep_alive(port: int) -> None:
+    """Let the kernel probe this process's connections to a port: some networks drop those that are idle for minutes.
+
+    torch does not do it, and a rank may wait for hours at the last barrier.
+    """
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # closed meanwhile, no socket, or not connected
+            descriptor = os.dup(int(name))
+            try:
+                with socket.socket(fileno=descriptor) as one:
+                    descriptor = -1
+                    if one.getpeername()[1] == port:
+                        one.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+                        one.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEP_ALIVE_S)
+            finally:
+                if descriptor >= 0:
+                    os.close(descriptor)
 
 
 def join(

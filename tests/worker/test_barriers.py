@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -114,6 +117,18 @@ def test_a_rank_leaves_a_store_that_it_did_not_join_at(server: TCPStore) -> None
     begun = time.monotonic()
     assert not barriers.leave(rank(0, server), RUN)
     assert time.monotonic() - begun < 5
+
+
+def test_connections_to_the_store_are_kept_alive(server: TCPStore) -> None:
+    board = barriers.connect(rank(0, server), RUN, 5)
+    alive = []
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(name))) as one:
+            if one.getpeername()[1] == server.port:
+                alive.append(one.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE))
+    assert alive == [1]
+    board.post("x", "still works")
+    assert board.get("x") == "still works"
 
 
 def test_a_rank_leaves_where_there_is_no_store(server: TCPStore) -> None:
