@@ -126,7 +126,7 @@ def test_connections_to_the_store_are_kept_alive(server: TCPStore) -> None:
         with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(name))) as one:
             if one.getpeername()[1] == server.port:
                 alive.append(one.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE))
-    assert alive == [1]
+    assert alive and set(alive) == {1}
     board.post("x", "still works")
     assert board.get("x") == "still works"
 
