@@ -131,7 +131,7 @@ def keep_alive(port: int) -> None:
             try:
                 with socket.socket(fileno=descriptor) as one:
                     descriptor = -1
-                    if one.getpeername()[1] == port:
+                    if one.family in (socket.AF_INET, socket.AF_INET6) and one.getpeername()[1] == port:
                         one.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
                         one.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEP_ALIVE_S)
             finally:
