@@ -120,7 +120,7 @@ def test_a_rank_leaves_a_store_that_it_did_not_join_at(server: TCPStore) -> None
 
 
 def test_connections_to_the_store_are_kept_alive_beside_other_sockets(server: TCPStore) -> None:
-    unix, _other_end = socket.socketpair()  # a job's standard input may be one: its peer has no port
+    _pair = socket.socketpair()  # a job's standard input may be one: its peer has no port
     board = barriers.connect(rank(0, server), RUN, 5)
     alive = []
     for name in os.listdir("/proc/self/fd"):
