@@ -298,8 +298,13 @@ def parse_fields(kind: type, data: Mapping[str, Any]) -> dict[str, Any]:
 
     A missing value, or one of another type, becomes None or an empty text.
     """
+    return {name: parse(data.get(name)) for name, parse in _parsers(kind)}
+
+
+@cache
+def _parsers(kind: type) -> list[tuple[str, Callable[[object], Any]]]:
     kinds = {name: hint.__forward_arg__.removesuffix(" | None") for name, hint in kind.__annotations__.items()}
-    return {name: _PARSERS[kind](data.get(name)) for name, kind in kinds.items() if kind in _PARSERS}
+    return [(name, _PARSERS[kind]) for name, kind in kinds.items() if kind in _PARSERS]
 
 
 def as_int(value: object) -> int | None:
