@@ -33,7 +33,7 @@ from .rank_slots import RankSlot
 from .stacks import StackWriter
 
 VERSION = 1
-MOST_WRITES_PER_S = 800  # of all ranks together, as they share a file system: with more ranks each writes less often
+MOST_WRITES_PER_S = 750  # of all ranks together, as they share a file system: with more ranks each writes less often
 POLLS = 10  # between two writes
 STOPPED_INTERVALS = 1.5  # without a poll
 GIB = 2**30
@@ -79,7 +79,7 @@ class Recorder:
         self.interval = max(every, dist.world_size / MOST_WRITES_PER_S)
         self._progress = progress
         self._dist = dist
-        self._slot = RankSlot(folder, dist.rank, dist.local_rank)
+        self.slot = RankSlot(folder, dist.rank, dist.local_rank)
         self._random = random.Random()  # spreads the writes of ranks that started together
         self._written: tuple[str, float] | None = None
         self._due = 0.0
@@ -112,8 +112,20 @@ class Recorder:
         if entered == self._written and now < self._due:
             return False
         self._written, self._due = entered, now + self._uneven(self.interval)
-        self._slot.write_progress(self.document())
+        self.slot.write_progress(self.document())
         return True
+
+    def poll(self) -> None:
+        """Write the record if it is due, and look at what the watchdog requests and the supervisor; raises OSError.
+
+        A look opens a file, so ranks that advance do not look for requests, and one rank of a node looks at the
+        supervisor.
+        """
+        wrote = self.write_if_due()
+        if self._is_still() or (wrote and self._advanced is None):
+            self._stacks.write_if_requested()
+        if wrote and self._dist.local_rank == 0:
+            self._supervisor.look()
 
     def document(self) -> dict[str, Any]:
         """Return the record as of now."""
@@ -145,12 +157,7 @@ class Recorder:
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         while True:
             with contextlib.suppress(Exception):  # no error here may end the training
-                wrote = self.write_if_due()
-                # both open a file: a rank that advances, and all but one rank of a node, must not
-                if self._is_still() or (wrote and self._advanced is None):
-                    self._stacks.write_if_requested()
-                if wrote and self._dist.local_rank == 0:
-                    self._supervisor.look()
+                self.poll()
             time.sleep(self._uneven(self.interval / POLLS))
 
     def _is_still(self) -> bool:

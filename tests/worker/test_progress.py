@@ -111,8 +111,8 @@ def test_stepped_is_when_the_step_moved_not_when_that_was_written(tmp_path: Path
 
 
 def test_many_ranks_write_less_often_as_they_share_a_file_system(tmp_path: Path) -> None:
-    assert recorder(Progress(), tmp_path, world_size=8000).interval == 10.0
-    assert recorder(Progress(), tmp_path, world_size=80_000).interval == 100.0
+    assert recorder(Progress(), tmp_path, world_size=7500).interval == 10.0
+    assert recorder(Progress(), tmp_path, world_size=75_000).interval == 100.0
 
 
 def test_the_times_of_ranks_differ_and_nothing_is_drawn_from_the_users_generator(tmp_path: Path) -> None:
