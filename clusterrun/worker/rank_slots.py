@@ -49,16 +49,15 @@ class RankSlot:
 
     def write_progress(self, document: dict[str, Any]) -> None:
         """Replace the progress record; after a crash of the node it may be lost."""
-        descriptor = self._write(encode(document), self._offset)
-        os.close(os.dup(descriptor))  # an NFS client sends its writes at any close; elsewhere it costs nothing
+        self._write(encode(document), self._offset, lasting=False)
 
     def write_end(self, document: dict[str, Any]) -> None:
         """Replace the end record, on the disk when this returns."""
-        os.fsync(self._write(encode(document), self._offset + HALF))
+        self._write(encode(document), self._offset + HALF)
 
     def clear_end(self) -> None:
         """Remove the end record of an earlier start of this rank in the same folder."""
-        os.fsync(self._write(b" " * HALF, self._offset + HALF))
+        self._write(b" " * HALF, self._offset + HALF)
 
     def close(self) -> None:
         """Close the file; the next write opens it again."""
@@ -67,7 +66,7 @@ class RankSlot:
         if descriptor is not None:
             os.close(descriptor)
 
-    def _write(self, data: bytes, offset: int) -> int:
+    def _write(self, data: bytes, offset: int, lasting: bool = True) -> None:
         descriptor = self._descriptor()
         if descriptor is None:
             descriptor = _open(self.path)
@@ -75,10 +74,14 @@ class RankSlot:
         try:
             if os.pwrite(descriptor, data, offset) != len(data):
                 raise OSError(errno.ENOSPC, "a record was written in part", str(self.path))
+            if lasting:
+                os.fsync(descriptor)
+            else:
+                os.close(os.dup(descriptor))  # an NFS client sends its writes at any close; elsewhere it costs nothing
         except OSError:
-            self.close()  # a file server that was replaced needs a new descriptor
+            with suppress(OSError):
+                self.close()  # the next write opens the file anew, as a file server may require
             raise
-        return descriptor
 
     def _descriptor(self) -> int | None:
         """Return the descriptor unless the user's code has closed it: it may then be that of a file of theirs."""

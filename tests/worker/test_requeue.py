@@ -82,7 +82,7 @@ def make_job(tmp_path: Path, slurm: Slurm) -> Callable[..., supervisor.Job]:
         job.attempt_dir = job.run_dir / "attempts" / f"{TOKEN}.0.0"
         job.attempt_dir.mkdir(parents=True)
         for name, content in files.items():
-            (job.attempt_dir / name).write_text(json.dumps(content))
+            (job.attempt_dir / name.replace("_", "-")).write_text(json.dumps(content))
         return job
 
     return make
