@@ -97,8 +97,8 @@ def ranks(run: RunRecord, task: int | None = None) -> list[RankProgress]:
 
 def read_ranks(attempt: Path) -> list[RankProgress]:
     """Return the heartbeats in an attempt's folder, by rank."""
-    found = (_rank(rank, data) for rank, data in rank_slots.load_progress(attempt).items())
-    return [one for one in found if one is not None]
+    found = (_rank(rank, data) for rank, data in rank_slots.load_progress(attempt))
+    return sorted((one for one in found if one is not None), key=lambda one: one.rank)
 
 
 def _rank(rank: int, data: Mapping[str, Any]) -> RankProgress | None:

@@ -108,8 +108,8 @@ def find_hang(attempt: Path) -> Hang | None:
 
 def load_ends(attempt: Path) -> tuple[RankEnd, ...]:
     """Return the end records of the ranks, by rank."""
-    ends = rank_slots.load_ends(attempt)
-    return tuple(RankEnd(**parse_fields(RankEnd, end | {"rank": rank})) for rank, end in ends.items())
+    ends = (RankEnd(**parse_fields(RankEnd, end | {"rank": rank})) for rank, end in rank_slots.load_ends(attempt))
+    return tuple(sorted(ends, key=lambda end: end.rank))
 
 
 def load_any_joined_group(attempt: Path) -> bool | None:

@@ -25,13 +25,13 @@ _OLD = re.compile(r"rank-(\d{1,7})\.(progress|end)", re.ASCII)
 _KINDS = ("progress", "end")  # in their order in a slot
 
 
-def load_progress(attempt: Path) -> dict[int, dict[str, Any]]:
-    """Return the newest progress record of each rank, by rank."""
+def load_progress(attempt: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield each rank with its newest progress record, in no order."""
     return _load(attempt, "progress")
 
 
-def load_ends(attempt: Path) -> dict[int, dict[str, Any]]:
-    """Return the end record of each rank that has ended, by rank."""
+def load_ends(attempt: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield each rank that has ended with its end record, in no order."""
     return _load(attempt, "end")
 
 
@@ -45,19 +45,19 @@ def load_first_end(attempt: Path) -> dict[str, Any]:
     return found.get(0) or run_record.read_json(attempt / "rank-0.end") or {}
 
 
-def _load(attempt: Path, kind: str) -> dict[int, dict[str, Any]]:
-    found: dict[int, dict[str, Any]] = {}
+def _load(attempt: Path, kind: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    # one by one: with 80,000 of them in memory the garbage collector would take as long as the reading
     try:
         with safe_files.open_folder(attempt) as folder:
             for name in folder.names():
                 if match := _NODE.fullmatch(name):
-                    found.update(_of_node(folder, int(match[1]), kind))
+                    yield from _of_node(folder, int(match[1]), kind)
                 elif (match := _OLD.fullmatch(name)) and match[2] == kind:
                     record = run_record.read_json(attempt / name)
-                    found |= {int(match[1]): record} if record is not None else {}
+                    if record is not None:
+                        yield int(match[1]), record
     except OSError:
-        pass
-    return dict(sorted(found.items()))
+        return
 
 
 def _of_node(folder: safe_files.Folder, first_rank: int, kind: str) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -67,18 +67,28 @@ def _of_node(folder: safe_files.Folder, first_rank: int, kind: str) -> Iterator[
         return
     try:
         data = os.pread(descriptor, size, 0) if size <= _LARGEST else b""
-        for at in range(_HALF * _KINDS.index(kind), len(data), _SLOT):
-            if data[at] != ord("{"):  # empty
-                continue
-            record = _parse(data[at : at + _HALF])
-            if record is None:
-                record = _parse(os.pread(descriptor, _HALF, at))
+        filled = [at for at in range(_HALF * _KINDS.index(kind), len(data), _SLOT) if data[at] == ord("{")]
+        # a third faster than one by one, as the keys are the same
+        records = _parse_list([data[at : at + _HALF] for at in filled])
+        for at, first in zip(filled, records, strict=True):
+            record = _parse(os.pread(descriptor, _HALF, at)) if first is None else first
             if record is not None:
                 yield first_rank + at // _SLOT, record
     except OSError:
         return
     finally:
         os.close(descriptor)
+
+
+def _parse_list(texts: list[bytes]) -> list[dict[str, Any] | None]:
+    """Return what _parse returns for each."""
+    try:
+        found = json.loads(b"[" + b",".join(texts) + b"]")
+    except (ValueError, RecursionError):
+        return [*map(_parse, texts)]
+    if len(found) == len(texts) and all(isinstance(record, dict) for record in found):
+        return list(found)
+    return [*map(_parse, texts)]
 
 
 def _parse(data: bytes) -> dict[str, Any] | None:

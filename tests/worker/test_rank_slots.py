@@ -34,8 +34,8 @@ def test_ranks_of_a_node_share_a_file_and_each_has_its_place(tmp_path: Path) -> 
         one.close()
     assert os.listdir(tmp_path) == ["node-8.ranks"]
     progress, ends = read(tmp_path)
-    assert progress == login.load_progress(tmp_path) == {rank: {"step": rank} for rank in range(8, 12)}
-    assert ends == login.load_ends(tmp_path) == {rank: {"status": rank} for rank in (8, 9, 11)}
+    assert progress == dict(login.load_progress(tmp_path)) == {rank: {"step": rank} for rank in range(8, 12)}
+    assert ends == dict(login.load_ends(tmp_path)) == {rank: {"status": rank} for rank in (8, 9, 11)}
     assert (tmp_path / "node-8.ranks").stat().st_size == 4 * SLOT
 
 
@@ -73,7 +73,7 @@ def test_an_end_keeps_all_but_the_rest_of_a_long_error(tmp_path: Path, error: st
     write_end(one, node, 7, error * times, joined_group=True, any_joined_group=False, signals=("SIGTERM", "SIGUSR1"))
     one.close()
     progress, ends = read(tmp_path)
-    assert ends == login.load_ends(tmp_path) and progress == login.load_progress(tmp_path)
+    assert ends == dict(login.load_ends(tmp_path)) and progress == dict(login.load_progress(tmp_path))
     assert progress == {0: {"neighbour": 0}, 2: {"neighbour": 2}}
     assert (ends[0], ends[2]) == ({"neighbour": 0}, {"neighbour": 2})
     kept = ends[1]
@@ -117,7 +117,7 @@ def test_a_torn_write_is_a_whole_record_or_none(tmp_path: Path, before: str, aft
     old, new = encode({"step": 1, "text": before}), encode({"step": 2, "text": after})
     (tmp_path / "node-0.ranks").write_bytes(new[:cut] + old[cut:] + encode({"status": 0}) + new[:cut])
     progress, ends = read(tmp_path)
-    assert (progress, ends) == (login.load_progress(tmp_path), login.load_ends(tmp_path))
+    assert (progress, ends) == (dict(login.load_progress(tmp_path)), dict(login.load_ends(tmp_path)))
     assert ends == {0: {"status": 0}}
     assert all(isinstance(record, dict) for record in progress.values())
 
@@ -126,13 +126,13 @@ def test_a_torn_write_is_a_whole_record_or_none(tmp_path: Path, before: str, aft
 @given(data=st.binary(max_size=3 * SLOT))
 def test_no_bytes_do_harm(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "node-4.ranks").write_bytes(data)
-    assert read(tmp_path) == (login.load_progress(tmp_path), login.load_ends(tmp_path))
+    assert read(tmp_path) == (dict(login.load_progress(tmp_path)), dict(login.load_ends(tmp_path)))
 
 
 @pytest.mark.parametrize("data", [b"[" * HALF, b'{"a":' * 204, b"{" * HALF])
 def test_deep_nesting_does_no_harm(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "node-0.ranks").write_bytes(data)
-    assert read(tmp_path) == ({}, {}) and login.load_progress(tmp_path) == {}
+    assert read(tmp_path) == ({}, {}) and dict(login.load_progress(tmp_path)) == {}
 
 
 def test_a_record_that_is_torn_at_the_first_look_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,7 +148,7 @@ def test_a_record_that_is_torn_at_the_first_look_is_read_again(tmp_path: Path, m
     monkeypatch.setattr(os, "pread", torn)
     assert read(tmp_path)[0] == {0: {"step": 5}}
     reads = 0
-    assert login.load_progress(tmp_path) == {0: {"step": 5}}
+    assert dict(login.load_progress(tmp_path)) == {0: {"step": 5}}
 
 
 # -- the file ----------------------------------------------------------------------------------------------------------
@@ -173,7 +173,7 @@ def test_what_is_no_file_of_ours_is_neither_written_nor_read(tmp_path: Path, kin
     kind(tmp_path / "node-0.ranks", victim)
     with pytest.raises(OSError):
         slot(tmp_path, 0, 0).write_progress({"step": 1})
-    assert victim.read_text() == "mine" and read(tmp_path) == ({}, {}) and login.load_progress(tmp_path) == {}
+    assert victim.read_text() == "mine" and read(tmp_path) == ({}, {}) and dict(login.load_progress(tmp_path)) == {}
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
@@ -242,9 +242,9 @@ def test_each_rank_has_a_place_whatever_its_launcher_numbers(tmp_path: Path) -> 
 def test_a_file_larger_than_any_nodes_is_not_read_on_the_login_node(tmp_path: Path) -> None:
     slot(tmp_path, 0, 0).write_progress({"step": 1})
     os.truncate(tmp_path / "node-0.ranks", 4096 * SLOT)
-    assert login.load_progress(tmp_path) == {0: {"step": 1}}
+    assert dict(login.load_progress(tmp_path)) == {0: {"step": 1}}
     os.truncate(tmp_path / "node-0.ranks", 4096 * SLOT + 1)
-    assert login.load_progress(tmp_path) == {}
+    assert dict(login.load_progress(tmp_path)) == {}
 
 
 def test_both_sides_agree_on_the_layout() -> None:
