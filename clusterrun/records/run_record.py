@@ -304,7 +304,7 @@ def parse_fields(kind: type, data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @cache
-def _parsers(kind: type) -> list[tuple[str, Callable[[object], Any]]]:
+def _parsers(kind: type) -> list[tuple[str, Callable[[Any], Any]]]:
     kinds = {name: hint.__forward_arg__.removesuffix(" | None") for name, hint in kind.__annotations__.items()}
     return [(name, _PARSERS[kind]) for name, kind in kinds.items() if kind in _PARSERS]
 
@@ -319,7 +319,7 @@ def _number(value: Any) -> int | float | None:
     return value if type(value) in _NUMBERS and -_LARGEST < value < _LARGEST else None
 
 
-_PARSERS: dict[str, Callable[[object], Any]] = {
+_PARSERS: dict[str, Callable[[Any], Any]] = {
     "int": lambda value: value if type(value) is int and -_LARGEST < value < _LARGEST else None,
     "float": lambda value: float(value) if type(value) in _NUMBERS and -_LARGEST < value < _LARGEST else None,
     "str": lambda value: value if isinstance(value, str) else "",
