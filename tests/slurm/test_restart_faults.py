@@ -1,4 +1,4 @@
-"""Ranks killed at random moments cost a launch each and no bit of the weights; an exception that comes again ends a run."""
+"""Killed ranks cost a launch each and no bit of the weights; an exception that comes again ends a run."""
 
 from __future__ import annotations
 
