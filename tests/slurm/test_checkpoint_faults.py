@@ -64,9 +64,10 @@ def whole(folder: Path) -> list[int]:
     for path in folder.glob("step-*[0-9]"):
         try:
             manifest = json.loads((path / "manifest.json").read_bytes())
-            for name, (size, digest) in manifest["files"].items():
+            for name, entry in manifest["files"].items():
                 data = (path / name).read_bytes()
-                assert (len(data), hashlib.sha256(data).hexdigest()) == (size, digest), f"{path.name}/{name}"
+                found = {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+                assert found == entry, f"{path.name}/{name}"
         except FileNotFoundError:
             if path.exists():
                 raise
