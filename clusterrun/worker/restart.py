@@ -7,13 +7,13 @@ new start would only fail again: a bad request, a missing package, the same erro
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from . import rank_slots
 from .watchdog import read_hang
 
 NEVER_AGAIN = {2: "the request is wrong", 93: "the program exited with 93, its sign for no restart"}
@@ -45,8 +45,8 @@ def read_launch(attempt_dir: Path, checkpoints: Path, status: int, ranks: int) -
     """Return the end of the launch whose records are in `attempt_dir`; what cannot be read counts as absent."""
     hang = read_hang(attempt_dir).get("cause")
     first = {} if hang else _read(attempt_dir / "first_failure.json")  # of a rank that lost the killed ones
-    names = {*os.listdir(attempt_dir)}
-    lost = [rank for rank in range(ranks) if f"rank-{rank}.end" not in names]
+    progress, ends = rank_slots.read(attempt_dir)
+    lost = [rank for rank in range(ranks) if rank not in ends]
     reported = str(first.get("error", ""))
     error = "" if LOST_PEER.search(reported) or reported.endswith("SIGKILL") else reported
     if hang:
@@ -57,7 +57,7 @@ def read_launch(attempt_dir: Path, checkpoints: Path, status: int, ranks: int) -
         cause = f"rank {first.get('rank')} on {first.get('node')}: {reported}"
     else:
         cause = f"the step ended with status {status}"
-    step = _read(attempt_dir / "rank-0.progress").get("step")
+    step = progress.get(0, {}).get("step")
     return LaunchEnd(
         status,
         cause[:LONGEST_CAUSE],

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from . import batch_host, claim, end_records, requeue, restart, spares, step
+from . import batch_host, claim, end_records, rank_slots, requeue, restart, spares, step
 from .claim import JobIdentity, listed
 from .distenv import NODES
 from .errors import WorkerError
@@ -264,11 +264,11 @@ def _judge(job: Job, status: int, ranks: int) -> int:
         return status
     until = time.monotonic() + job.options.shown_late
     while True:
-        ended = [name for name in os.listdir(job.attempt_dir) if name.startswith("rank-") and name.endswith(".end")]
+        _, ended = rank_slots.read(job.attempt_dir)
         job.unmarked = ranks - len(ended)
         if job.unmarked <= 0 or time.monotonic() >= until:
             break
-        time.sleep(1)
+        time.sleep(max(1.0, len(job.nodes) / rank_slots.READS_PER_S))
     if job.unmarked > 0:
         say(
             f"the step ended with status 0, but only {len(ended)} of {ranks} ranks say that they ended:"

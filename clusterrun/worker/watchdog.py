@@ -19,7 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import end_records, hung_step, probe
+from . import end_records, hung_step, probe, rank_slots
 from .distenv import DEFAULT_PROGRESS_INTERVAL
 from .orphans import ALIVE
 from .stacks import REQUEST, stacks_name
@@ -41,6 +41,11 @@ def progress_interval(hang_timeout: float | None) -> float:
     return DEFAULT_PROGRESS_INTERVAL if not hang_timeout else min(DEFAULT_PROGRESS_INTERVAL, hang_timeout / 5)
 
 
+def look_pace(interval: float, nodes: int) -> float:
+    """Return the seconds between two looks at the ranks' records; a look opens a file of each node."""
+    return max(0.5, interval / 5, nodes / rank_slots.READS_PER_S)
+
+
 class Watchdog:
     """Watches one launch. If `ends_it`, it kills the step of a launch that hangs; else it prints a warning."""
 
@@ -58,7 +63,7 @@ class Watchdog:
         self._say, self._is_ending, self._ends_it = say, is_ending, ends_it
         self._stall = Stall(job.options.hang_timeout, SHORTEST if job.options.max_restarts else SHORTEST_AT_LAST)
         interval = progress_interval(job.options.hang_timeout)
-        self._pace = max(0.5, interval / 5, ranks / 1000)  # seconds; a look opens a file of each rank
+        self._pace = look_pace(interval, len(job.nodes))
         self._ended = threading.Event()
         self._marks: dict[int, RankMark] = {}
         self._requests = 0
@@ -103,14 +108,14 @@ class Watchdog:
                 can_judge = False
 
     def _look(self) -> None:
-        self._marks |= read_marks(self._folder, self._ranks)
+        records, ends = rank_slots.read(self._folder)
+        marks = {rank: RankMark.parse(rank, record) for rank, record in records.items() if rank < self._ranks}
+        self._marks |= {rank: mark for rank, mark in marks.items() if mark is not None}
         if not self._has_stepped and any(mark.step or any(mark.collectives.values()) for mark in self._marks.values()):
             self._has_stepped = True
             if not self._job.earlier_starts:
                 self._job.notifier.send("first-step", f"{len(self._marks)} ranks work together")
-        suspicion = self._stall.look(
-            time.monotonic(), self._marks, lambda rank: (self._folder / f"rank-{rank}.end").exists()
-        )
+        suspicion = self._stall.look(time.monotonic(), self._marks, ends.__contains__)
         if self._stall.all_silent and not self._is_blind and self._ranks > 1:
             self._say("no rank writes progress records: the file system may hang, so a hang cannot be seen")
         self._is_blind = self._stall.all_silent
@@ -189,20 +194,6 @@ class Watchdog:
 
     def _newest(self) -> float:
         return max((mark.time - mark.still for mark in self._marks.values() if mark.still is not None), default=0.0)
-
-
-def read_marks(folder: Path, ranks: int) -> dict[int, RankMark]:
-    """Return the marks of the ranks whose progress records can be read."""
-    found = {}
-    for rank in range(ranks):
-        try:
-            document: Any = json.loads((folder / f"rank-{rank}.progress").read_bytes())
-        except (OSError, ValueError):
-            continue
-        mark = RankMark.parse(rank, document) if isinstance(document, dict) else None
-        if mark is not None:
-            found[rank] = mark
-    return found
 
 
 def read_hang(folder: Path) -> dict[str, Any]:
