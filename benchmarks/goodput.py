@@ -2,7 +2,8 @@
 
 A seeded simulation of 54 days on 16,384 GPUs in which each of 419 failures ends the launch, and clusterrun starts the
 ranks again. Only the rate and the kinds of failures are those of Llama 3: DDP needs a model that fits on one GPU. Each
-assumption is printed with its source; those without a measurement are called assumed. Goodput is the time of training steps that were kept, by all the time of the allocation.
+assumption is printed with its source; those without a measurement are called assumed. Goodput is the time of training
+steps that were kept, by all the time of the allocation.
 """
 
 from __future__ import annotations
@@ -104,7 +105,7 @@ def assumptions(it: Cluster) -> list[tuple[str, str, str]]:
         ("model", f"{it.parameters / 1e9:.0f} billion parameters", "training state of 48 GB per GPU, of 80"),
         ("checkpoint", f"{it.size:.0f} GB", "12 bytes per parameter"),
         ("load a checkpoint", f"{it.load:.0f} s",
-         f"assumed: sha256 {it.hashing} GB/s, a node {it.node_read:.0f} GB/s; storage {it.storage:,.0f} GB/s: the paper"),
+         f"assumed: sha256 {it.hashing} GB/s, a node {it.node_read:.0f} GB/s; storage {it.storage:,.0f} GB/s (paper)"),
         ("training stops for a checkpoint", f"{it.stop:.1f} s", f"assumed: a copy at {it.host_copy:.0f} GB/s"),
         ("a checkpoint is written in", f"{it.written:.0f} s", f"assumed: {it.write:.0f} GB/s, in the background"),
         ("checkpoint interval", f"{it.interval:.0f} s", "Young: sqrt(2 x stop x time between failures)"),
