@@ -33,11 +33,9 @@ def launch_line(found: Sequence[Launch]) -> str:
     """Return the number of launches, and why the one before the last ended; empty for a single one."""
     if len(found) < 2:
         return ""
-    before, last = found[-2:]
+    before = found[-2]
     ended = "ended" if before.status in (0, STOPPED_STATUS) else "failed"
-    return f"{len(found)}, attempt {last.attempt}" + (
-        f"; the previous one {ended}: {before.cause}" * bool(before.cause)
-    )
+    return str(len(found)) + (f"; the previous one {ended}: {before.cause}" if before.cause else "")
 
 
 def goodput_line(found: Goodput | None) -> str:

@@ -55,7 +55,7 @@ def line(run: RunRecord, name: str) -> str:
 
 
 def test_status_counts_launches_and_shows_goodput_and_the_slow_rank(run: RunRecord) -> None:
-    assert line(run, "launch") == "2, attempt 0.1; the previous one failed: rank 3 ended without a record"
+    assert line(run, "launch") == "2; the previous one failed: rank 3 ended without a record"
     assert line(run, "goodput") == "88 % (29:10 of 33:20 allocated; 1 restart cost 2:30)"
     assert line(run, "slow") == "rank 2 on gpu01: 0.47 of the median speed (data 500 ms, compute 9000 ms per step)"
 
@@ -96,6 +96,6 @@ def test_top_marks_the_slow_rank() -> None:
 
 def test_a_launch_that_ended_as_it_should_has_not_failed() -> None:
     stopped, last = Launch(Path("t.0.0"), 85, "the time limit"), Launch(Path("t.1.0"))
-    assert launch_line([stopped, last]) == "2, attempt 1.0; the previous one ended: the time limit"
-    assert launch_line([stopped._replace(cause=""), last]) == "2, attempt 1.0"
+    assert launch_line([stopped, last]) == "2; the previous one ended: the time limit"
+    assert launch_line([stopped._replace(cause=""), last]) == "2"
     assert launch_line([last]) == launch_line([]) == ""
