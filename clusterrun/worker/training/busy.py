@@ -31,7 +31,7 @@ class BusyTimes:
     def __init__(self, ddp_model: torch.nn.Module, device: torch.device, micro_batches: int) -> None:
         self._ddp = ddp_model if isinstance(ddp_model, DistributedDataParallel) else None
         if self._ddp is not None:
-            self._ddp._set_ddp_runtime_logging_sample_rate(SAMPLED_EVERY)
+            self._ddp._set_ddp_runtime_logging_sample_rate(SAMPLED_EVERY)  # type: ignore[no-untyped-call]
         self._micro_batches = micro_batches
         self._count = 0
         self._steps = deque[float](maxlen=WINDOW)
@@ -40,7 +40,7 @@ class BusyTimes:
         self._forward_s: float | None = None
         self._events: list[torch.cuda.Event] = []
         if device.type == "cuda":
-            self._events = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
+            self._events = [torch.cuda.Event(enable_timing=True) for _ in range(2)]  # type: ignore[no-untyped-call]
 
     @contextlib.contextmanager
     def forward(self) -> Iterator[None]:
@@ -62,9 +62,9 @@ class BusyTimes:
         if self._ddp is not None and self._count % SAMPLED_EVERY == SAMPLED_EVERY - 1:
             forward_s = self._forward_s
             if self._events:
-                is_done = all(event.query() for event in self._events)
+                is_done = all(event.query() for event in self._events)  # type: ignore[no-untyped-call]
                 forward_s = self._events[0].elapsed_time(self._events[1]) * MS if is_done else None
-            backward_ns = self._ddp._get_ddp_logging_data().get("backward_compute_time")
+            backward_ns = self._ddp._get_ddp_logging_data().get("backward_compute_time")  # type: ignore[no-untyped-call]
             if forward_s and backward_ns:
                 self._compute.append((forward_s + backward_ns * NS) * self._micro_batches)
 

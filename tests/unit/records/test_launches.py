@@ -75,7 +75,9 @@ def test_there_is_no_goodput_without_its_parts(launches: list[Launch], metrics: 
 
 
 def record(run: RunRecord, restart: int, launch: int, **values: Any) -> Path:
-    return attempt(run, restart, launch, launch={"version": 1, **values})
+    folder = attempt(run, restart, launch)
+    (folder / "launch.json").write_text(json.dumps({"version": 1, **values}))
+    return folder
 
 
 @pytest.fixture
@@ -122,6 +124,6 @@ def test_a_launch_whose_supervisor_was_killed_ends_with_its_last_heartbeat(run: 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"began": "x", "ended": [], "cause": 7, "step": 1e99}', "{" * 9999])
 def test_a_damaged_record_is_left_out(run: RunRecord, content: str) -> None:
-    attempt(run, 0, 0, launch=content)
+    (attempt(run) / "launch.json").write_text(content)
     (found,) = load_launches(run)
     assert found[1:] == Launch(found.folder)[1:]
