@@ -17,7 +17,6 @@ from types import TracebackType
 from typing import Any
 
 VERSION = 1
-SAVED = 85  # the exit status of a run that stopped to be resumed. Not 0: an afterok job would use an unfinished model
 START, FIRST_FAILURE, STOPPED = "start.json", "first_failure.json", "stopped"
 LONGEST_ERROR = 500  # characters
 

@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from . import end_records
+from .requeue import SAVED
 from .restart import LaunchEnd
 
 LAUNCH = "launch.json"
@@ -30,7 +31,7 @@ def write_end(folder: Path, began: float, end: LaunchEnd) -> None:
         "began": began,
         "ended": time.time(),
         "status": end.status,
-        "cause": end.cause if end.status not in (0, end_records.SAVED) else "",
+        "cause": end.cause if end.status not in (0, SAVED) else "",
         **{key: end.progress.get(key) for key in PROGRESS},
     }
     with suppress(OSError):

@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from . import batch_host, end_records, successor
 from .claim import listed
-from .end_records import SAVED
 
 if TYPE_CHECKING:
     from .supervisor import Job
 
+SAVED = 85
 REQUEUED = "JOB REQUEUE"  # Slurm's words in the log of a job that was requeued
 ANSWER_S = 10.0  # for one Slurm command
 HURRY_S = 20.0  # SIGKILL follows SIGTERM after KillWait, 30 s by default

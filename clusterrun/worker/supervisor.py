@@ -20,7 +20,6 @@ from pathlib import Path
 from . import batch_host, claim, end_records, launch_record, requeue, restart, spares, step
 from .claim import JobIdentity, listed
 from .distenv import NODES
-from .end_records import SAVED
 from .errors import WorkerError
 from .notify import Notifier
 from .restart import LaunchEnd
@@ -28,6 +27,7 @@ from .termination import TERMINATED, Terminated, Termination
 from .watchdog import Watchdog
 
 NAMED = 32  # nodes in a line of the log
+SAVED = 85  # stopped to be resumed. Not 0: an afterok job would start with an unfinished model
 ENDING = ("COMPLETING", "CANCELLED", "TIMEOUT", "PREEMPTED", "NODE_FAIL")  # Slurm's states of a job that was ended
 
 
