@@ -12,10 +12,10 @@ from pathlib import Path
 from clusterrun.cluster import Cluster
 from clusterrun.errors import NoSuchJob, RequestError
 from clusterrun.job import JobId, is_run_id, log_paths
-from clusterrun.logs.files import Source, find_start, read_ticks
+from clusterrun.logs.files import Source, read_ticks
 from clusterrun.logs.locations import LogLocation, find_location, parse_locations, parse_submit_line
 from clusterrun.logs.request import LogRequest, RankFilter, filter_ranks
-from clusterrun.records import rank_records, run_record
+from clusterrun.records import launches, rank_records, run_record
 from clusterrun.records.run_record import RunRecord
 from clusterrun.scheduler import Scheduler, SlurmCommands
 from clusterrun.scheduler.slurm.hostlist import expand
@@ -58,8 +58,8 @@ class RunLogs:
         source, chosen = run_record.log_source(self.run, self.job), self._select(attempt)
         if attempt:
             first = self.attempts.index(chosen[0])
-            later = (find_start(folder) for folder in self.attempts[first + len(chosen) :])
-            begin = find_start(chosen[0]) if first else source.begin
+            later = (launches.log_start(folder) for folder in self.attempts[first + len(chosen) :])
+            begin = launches.log_start(chosen[0]) if first else source.begin
             if begin is None:
                 raise RequestError(
                     f"attempt {_format(attempt)} of job {self.job} did not record where its lines begin",

@@ -186,14 +186,6 @@ def log_start(attempt: Path) -> tuple[int, int] | None:
     return int(words[0]), int(words[1])
 
 
-def find_start(attempt: Path) -> tuple[int, int] | None:
-    """Return the sizes of both logs when a launch began, by its clock if it is a later one; None if not known."""
-    if (recorded := log_start(attempt)) is not None:
-        return recorded
-    ticks = clock_ticks([attempt])
-    return ticks[0][1:] if ticks else None
-
-
 def read_ticks(attempts: Iterable[Path], logs: tuple[Path, Path], begin: tuple[int, int] = (0, 0)) -> tuple[Tick, ...]:
     """Return ``clock_ticks``, and a tick with the sizes of the logs at their last change if that was later.
 

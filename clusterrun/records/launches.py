@@ -73,13 +73,26 @@ class Goodput(NamedTuple):
     @property
     def share(self) -> float:
         """Return the useful part of the allocated time."""
-        return min(1.0, self.useful_s / self.allocated_s)
+        return max(0.0, min(1.0, self.useful_s / self.allocated_s))
 
 
 def load_launches(run: RunRecord, task: int | None = None) -> list[Launch]:
     """Return the launches of a run, those of its earlier jobs too, oldest first; of an array those of a task."""
     jobs = [replace(run, submissions=(one,)) for one in run.submissions]
     return [_load(folder) for job in jobs for folder in run_record.attempts(job, task)]
+
+
+def log_start(folder: Path) -> tuple[int, int] | None:
+    """Return the bytes in both logs when the launch of an attempt's folder began; None if it recorded none."""
+    from clusterrun.logs import files  # `status` reads no log
+
+    if (recorded := files.log_start(folder)) is not None:  # of the first launch of a start
+        return recorded
+    sizes = (run_record.read_json(folder / LAUNCH) or {}).get("log_start")
+    if isinstance(sizes, list) and len(sizes) == 2 and all(type(size) is int and size >= 0 for size in sizes):
+        return sizes[0], sizes[1]
+    ticks = files.clock_ticks([folder])
+    return ticks[0][1:] if ticks else None
 
 
 def until_now(launches: Sequence[Launch], ranks: Sequence[RankProgress], now: float | None) -> list[Launch]:

@@ -17,10 +17,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from . import batch_host, claim, end_records, launch_record, requeue, restart, spares, step
+from . import batch_host, claim, end_records, requeue, restart, spares, step
 from .claim import JobIdentity, listed
 from .distenv import NODES
 from .errors import WorkerError
+from .launch_record import LaunchRecord
 from .notify import Notifier
 from .restart import LaunchEnd
 from .termination import TERMINATED, Terminated, Termination
@@ -44,7 +45,7 @@ class Job:
         self.folder_mode = 0o750 if options.shared else 0o700
         self.attempt_dir = Path()
         self.launch = self.of_other_jobs = 0  # launches
-        self.launch_began = 0.0  # seconds since 1970
+        self.record: LaunchRecord | None = None
         self.workers = self.unmarked = 0
         self.due = ""  # why Slurm ends this start, if this program requested it
         self.requeue = requeue.Requeue(self)
@@ -84,8 +85,7 @@ class Job:
             usable = False
         if not usable:
             raise WorkerError(f"cannot write {self.attempt_dir}")
-        self.launch_began = began or time.time()
-        launch_record.write_begin(self.attempt_dir, self.launch_began)
+        self.record = LaunchRecord(self.attempt_dir, began or time.time())
 
     def record_end(self, status: int, by_term: bool) -> None:
         """Write end.json: how the job ended, for clusters without accounting and for jobs that Slurm has forgotten.
@@ -187,7 +187,8 @@ def run(job: Job, work: Sequence[str], termination: Termination) -> int:
         job.lost_nodes |= lost
         say(f"launch {job.launch} failed: {launches[-1].cause}; the ranks are started again")
         job.notifier.send("restarted", launches[-1].cause)
-        launch_record.write_end(job.attempt_dir, job.launch_began, launches[-1])
+        if job.record is not None:
+            job.record.end(launches[-1])
         job.open_attempt(job.launch + 1)
 
 
@@ -339,6 +340,7 @@ def main(argv: Sequence[str]) -> int:
         job.record_end(status, termination.came or options.ended == TERMINATED)
         with suppress(OSError):
             end = restart.read_launch(job.attempt_dir, job.run_dir / "checkpoints", status, job.workers)
-            launch_record.write_end(job.attempt_dir, job.launch_began, end)
+            if job.record is not None:
+                job.record.end(end)
             job.notify_end(status)
     return status

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from clusterrun.records.run_record import RunRecord
@@ -64,6 +66,20 @@ def test_a_mistake_is_one_line_and_a_hint(desk: Desk, run: RunRecord, words: lis
     found = desk.type("logs", "101", *words)
     line, advice = found.err.splitlines()
     assert found.status == 2 and says in line and hint in advice
+
+
+def test_the_supervisors_record_is_exact_and_comes_before_the_clock(desk: Desk, run: RunRecord) -> None:
+    folder = run.run_dir / "attempts" / f"{run.submission.token}.0.1"
+    (folder / "log-clock").write_text(f"1.00 {len(PARTS[0]) + 9} {len(ERRORS[0])}\n")
+    (folder / "launch.json").write_text(json.dumps({"began": 1.0, "log_start": [len(PARTS[0]), len(ERRORS[0])]}))
+    assert desk.type("logs", "101", "--attempt", "0.1").out == "0: again\n"
+
+
+@pytest.mark.parametrize("sizes", [None, 3, [1], [-1, 0], ["a", "b"]])
+def test_a_damaged_record_of_sizes_is_left_out(desk: Desk, run: RunRecord, sizes: object) -> None:
+    folder = run.run_dir / "attempts" / f"{run.submission.token}.0.1"
+    (folder / "launch.json").write_text(json.dumps({"began": 1.0, "log_start": sizes}))
+    assert desk.type("logs", "101", "--attempt", "0.1").status == 0
 
 
 def test_a_launch_without_a_clock_is_refused(desk: Desk, run: RunRecord) -> None:
