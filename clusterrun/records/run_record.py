@@ -226,12 +226,20 @@ def log_begin(run: RunRecord, job: JobId) -> tuple[int, int]:
     """
     from clusterrun.logs.files import log_start
 
-    submission = next((one for one in run.submissions if one.job_id and JobId.parse(one.job_id).base == job.base), None)
-    submission = submission or run.submission
-    folders = attempts(replace(run, submissions=(submission,)), job.task)
+    submission, folders = _submission_of(run, job), attempts_of(run, job)
     recorded = (log_start(folders[0]) if folders else None) or (0, 0)
     seen = submission.log_start if job.task is None else (-1, -1)
     return seen[0] if seen[0] >= 0 else recorded[0], seen[1] if seen[1] >= 0 else recorded[1]
+
+
+def attempts_of(run: RunRecord, job: JobId) -> list[Path]:
+    """Return the attempt folders of one of a run's jobs or of its task, oldest first (by restart, then launch)."""
+    return attempts(replace(run, submissions=(_submission_of(run, job),)), job.task)
+
+
+def _submission_of(run: RunRecord, job: JobId) -> SubmissionRecord:
+    found = (one for one in run.submissions if one.job_id and JobId.parse(one.job_id).base == job.base)
+    return next(found, run.submission)
 
 
 def folder_of_script(script: str) -> Path | None:

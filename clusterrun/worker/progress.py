@@ -44,13 +44,17 @@ class Progress:
 
     `entered` is the phase (starting, checking, joining, loading, training, evaluating, saving, script, ending) and its
     start in seconds since 1970. `process` is the child that runs the user's command, if any. `gpu` returns the GPU's
-    figures.
+    figures, `times` the medians of the last steps (training/busy.py). `first_step` is the first step of this launch,
+    done at `first_step_at`.
     """
 
     def __init__(self) -> None:
         self.entered: tuple[str, float] = ("starting", time.time())
         self.step: int | None = None
         self.steps: int | None = None
+        self.first_step: int | None = None
+        self.first_step_at: float | None = None
+        self.times: Callable[[], dict[str, float]] = dict
         self.tokens_per_second: float | None = None
         self.process: int | None = None
         self.gpu: Callable[[], dict[str, Any] | None] = lambda: None
@@ -58,6 +62,12 @@ class Progress:
     def enter(self, phase: str) -> None:
         """Begin a phase."""
         self.entered = (phase, time.time())
+
+    def finish_step(self, step: int) -> None:
+        """Count a step of training as done."""
+        self.step = step
+        if self.first_step_at is None:
+            self.first_step_at = time.time()
 
     @contextlib.contextmanager
     def during(self, phase: str) -> Iterator[None]:
@@ -144,6 +154,9 @@ class Recorder:
             "step": it.step,
             "steps": it.steps,
             "stepped": self._stepped,
+            "first_step": it.first_step,
+            "first_step_at": it.first_step_at,
+            **it.times(),
             "collectives": self._collectives,
             "advanced": None if self._advanced is None else time.time() - (time.monotonic() - self._advanced),
             "srun_step": os.environ.get("SLURM_STEP_ID"),
