@@ -77,6 +77,17 @@ def write_end(
     write_json(folder / f"rank-{rank}.end", document)
 
 
+def read_statuses(folder: Path, ranks: int) -> list[int]:
+    """Return the exit statuses in the ranks' end records; 1 for a record that cannot be read."""
+    found = []
+    for rank in range(ranks):
+        try:
+            found.append(int(json.loads((folder / f"rank-{rank}.end").read_bytes())["status"]))
+        except (OSError, ValueError, KeyError, TypeError):
+            found.append(1)
+    return found
+
+
 def write_stopped(folder: Path, step: int, reason: str) -> None:
     """Write `stopped`, from which the batch script knows that the run saved and stopped; raises OSError."""
     write_json(folder / STOPPED, {"version": VERSION, "step": step, "reason": reason, "time": time.time()})

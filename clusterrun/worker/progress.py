@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import random
 import signal
@@ -32,6 +33,7 @@ from .distenv import DistEnv
 from .end_records import create
 from .orphans import SupervisorWatch
 from .stacks import StackWriter
+from .superseded import end_if_superseded
 
 VERSION = 1
 MOST_WRITES_PER_S = 200  # of all ranks together, as they share a folder: with more ranks each writes less often
@@ -144,7 +146,12 @@ class Recorder:
     def _run(self) -> None:
         # leave signals to the main thread, so that the user's handlers run without delay
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        checked = -math.inf
         while True:
+            if time.monotonic() - checked >= self.interval:
+                checked = time.monotonic()
+                with contextlib.suppress(OSError):
+                    end_if_superseded(self._dist.rank)
             with contextlib.suppress(Exception):  # no error here may end the training
                 wrote = self.write_if_due()
                 if wrote or self._is_still():

@@ -33,6 +33,8 @@ HANG = "hang.json"
 EVIDENCE_S = 5.0  # that the ranks have to write their stacks
 LOST_S = 1800.0  # Slurm ends or requeues a job whose node it calls down, after 5 minutes by default: leave that to it
 AGAIN_S = 5.0  # until ranks whose processes are running are looked at again
+EXIT_S = 300.0  # from the end records of all ranks to the end of their processes
+UNSEEN_S = 300.0  # until the first progress record
 NAMED = 4  # ranks in a line
 
 
@@ -65,7 +67,10 @@ class Watchdog:
         self._next_look = 0.0
         self._warned: float | None = None  # the newest progress at the last warning
         self._is_blind = self._has_stepped = False
+        self._began = time.monotonic()
+        self._all_ended: float | None = None  # since when all ranks have end records
         self.cause: str | None = None  # set before the step is killed
+        self._status = HUNG  # of the launch, if the step is killed
 
     def start(self) -> None:
         """Start watching in a daemon thread, if the user has not turned it off."""
@@ -76,7 +81,7 @@ class Watchdog:
         threading.Thread(target=self._run, name="clusterrun-watchdog", daemon=True).start()
 
     def close(self, status: int) -> int:
-        """Stop watching after the step has ended with `status`; return it, or HUNG after the launch was killed.
+        """Stop watching after the step has ended with `status`; return it, or after the step was killed the launch's.
 
         Then the ranks have ended, or some seconds have passed: they may be on a node that was lost.
         """
@@ -85,7 +90,7 @@ class Watchdog:
             return status
         steps = {mark.srun_step for mark in self._marks.values()} - {""}
         hung_step.await_end(self._job, steps, [mark.pid for mark in self._marks.values()])
-        return HUNG
+        return self._status
 
     def _run(self) -> None:
         # leave signals to the main thread, which forwards them to the step
@@ -108,12 +113,15 @@ class Watchdog:
             self._has_stepped = True
             if not self._job.earlier_starts:
                 self._job.notifier.send("first-step", f"{len(self._marks)} ranks work together")
-        suspicion = self._stall.look(
-            time.monotonic(), self._marks, lambda rank: (self._folder / f"rank-{rank}.end").exists()
-        )
-        if self._stall.all_silent and not self._is_blind and self._ranks > 1:
+        suspicion = self._stall.look(time.monotonic(), self._marks, self._has_ended)
+        is_blind = self._stall.all_silent if self._marks else time.monotonic() - self._began > UNSEEN_S
+        if is_blind and not self._is_blind and (self._ranks > 1 or not self._marks):
             self._say("no rank writes progress records: the file system may hang, so a hang cannot be seen")
-        self._is_blind = self._stall.all_silent
+        self._is_blind = is_blind
+        if all(self._has_ended(rank) for rank in range(self._ranks)):
+            self._end_exit()
+            return
+        self._all_ended = None
         if suspicion is None or self._is_ending() or time.monotonic() < self._next_look:
             return
         if self._warned is not None and self._newest() < self._warned + 1.0:  # clocks are not exact
@@ -128,6 +136,23 @@ class Watchdog:
             self._next_look = time.monotonic() + AGAIN_S
             return
         self._conclude(suspicion, states)
+
+    def _has_ended(self, rank: int) -> bool:
+        return (self._folder / f"rank-{rank}.end").exists()
+
+    def _end_exit(self) -> None:
+        """Kill the step if a process still runs EXIT_S after all ranks have recorded their end: it hangs in its exit.
+
+        The launch has the status of the records.
+        """
+        self._all_ended = self._all_ended or time.monotonic()
+        if time.monotonic() - self._all_ended < EXIT_S or self._is_ending():
+            return
+        statuses = end_records.read_statuses(self._folder, self._ranks)
+        self._status = max(statuses)
+        self.cause = f"all ranks recorded their end {EXIT_S:.0f} s ago, but not all processes have ended"
+        self._say(f"{self.cause}: they are killed; the status is {self._status}")
+        self._process.kill()
 
     def _blame_lost_nodes(self, suspicion: Suspicion, states: dict[int, str]) -> tuple[Suspicion, dict[int, str]]:
         """Return the suspicion and the states with the ranks of nodes that do not answer, if there are any.
