@@ -207,8 +207,8 @@ def parse_time_limit(text: str) -> int | None:
 
 def parse_hold(text: str) -> int:
     """Parse the value of --on-failure, ``hold`` or ``hold=TIME``. Returns seconds. Raises RequestError."""
-    word, _, time = text.partition("=")
-    if word != "hold":
+    word, separator, time = text.partition("=")
+    if word != "hold" or bool(separator) != bool(time):
         raise RequestError(f"--on-failure must be hold or hold=TIME, not {text[:40]!r}", hint="--on-failure hold=30m")
     return parse_duration(time or HOLD, "--on-failure")
 
