@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from . import end_records
+from . import end_records, epoch
 from .requeue import run_command
 from .watchdog import read_hang
 
@@ -32,7 +32,7 @@ def hold_nodes(job: Job, status: int, was_terminated: bool) -> None:
     """
     options = job.options
     is_over = was_terminated or job.requeue.runs_again or options.ended is not None or status in NO_FAILURE
-    if is_over or not options.hold_time:
+    if is_over or not options.hold_time or not _is_newest():
         return
     ended = threading.Event()
     signal.signal(signal.SIGTERM, lambda signum, frame: ended.set())  # scancel, the time limit
@@ -61,6 +61,15 @@ def failed_node(attempt_dir: Path) -> str:
     with suppress(OSError, ValueError, AttributeError):
         return str(json.loads((attempt_dir / end_records.FIRST_FAILURE).read_bytes()).get("node") or "")
     return ""
+
+
+def _is_newest() -> bool:
+    """Return whether no later start of the job is running: on a node that was cut off, this one may have lived on."""
+    try:
+        epoch.check()
+    except (OSError, epoch.Superseded):
+        return False
+    return True
 
 
 def _is_there(file: Path) -> bool:

@@ -89,3 +89,13 @@ def test_a_job_that_did_not_fail_or_runs_again_is_not_held(
 ) -> None:
     hold.hold_nodes(job(tmp_path, **more), status, was_terminated=terminated)
     assert not slurm.exists() and not (tmp_path / "attempt" / "hold.json").exists()
+
+
+def test_an_earlier_start_of_the_job_holds_nothing(
+    tmp_path: Path, slurm: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "epoch").write_text("2\n")
+    monkeypatch.setenv("CLUSTERRUN_EPOCH", "1")
+    monkeypatch.setenv("CLUSTERRUN_EPOCH_FILE", str(tmp_path / "epoch"))
+    hold.hold_nodes(job(tmp_path), 1, was_terminated=False)
+    assert not slurm.exists()
