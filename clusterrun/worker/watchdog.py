@@ -19,7 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import end_records, hung_step, probe
+from . import end_records, hung_step, losses, probe
 from .distenv import DEFAULT_PROGRESS_INTERVAL
 from .orphans import ALIVE
 from .stacks import REQUEST, stacks_name
@@ -34,6 +34,7 @@ EVIDENCE_S = 5.0  # that the ranks have to write their stacks
 LOST_S = 1800.0  # Slurm ends or requeues a job whose node it calls down, after 5 minutes by default: leave that to it
 AGAIN_S = 5.0  # until ranks whose processes are running are looked at again
 EXIT_S = 300.0  # from the end records of all ranks to the end of their processes
+LOSSES_S = 60.0  # between two looks at the losses in the log
 UNSEEN_S = 300.0  # until the first progress record
 NAMED = 4  # ranks in a line
 
@@ -68,6 +69,7 @@ class Watchdog:
         self._warned: float | None = None  # the newest progress at the last warning
         self._is_blind = self._has_stepped = False
         self._began = time.monotonic()
+        self._next_losses: float | None = self._began + LOSSES_S  # None after the warning
         self._all_ended: float | None = None  # since when all ranks have end records
         self.cause: str | None = None  # set before the step is killed
         self._status = HUNG  # of the launch, if the step is killed
@@ -103,6 +105,7 @@ class Watchdog:
             try:
                 if can_judge:
                     self._look()
+                    self._look_at_losses()
             except Exception as error:  # a bug here must not end the run; the process group's timeout remains
                 self._say(f"the watchdog cannot judge: {type(error).__name__}: {error}")
                 can_judge = False
@@ -136,6 +139,16 @@ class Watchdog:
             self._next_look = time.monotonic() + AGAIN_S
             return
         self._conclude(suspicion, states)
+
+    def _look_at_losses(self) -> None:
+        """Warn once if the script prints NaN losses; a built-in task stops by itself (on_nan)."""
+        if self._next_losses is None or time.monotonic() < self._next_losses:
+            return
+        self._next_losses = time.monotonic() + LOSSES_S
+        with suppress(OSError):
+            if losses.is_nan():
+                self._say("warning: the loss in the log is NaN, and stays NaN")
+                self._next_losses = None
 
     def _has_ended(self, rank: int) -> bool:
         return (self._folder / f"rank-{rank}.end").exists()
