@@ -244,7 +244,7 @@ def test_where_requeueing_is_refused_a_successor_continues_the_run(
     new = json.loads(file.read_text())
     assert (new["state"], new["job_id"], new["token"], new["cluster"]) == ("accepted", "77", file.stem, "lab")
     script = job.run_dir / new["script"]
-    assert slurm.calls[-1] == f"sbatch --parsable --switches=1 -- {script}"
+    assert slurm.calls[-1] == f"sbatch --parsable --dependency=afterany:5 --switches=1 -- {script}"
     assert script.read_text() == (
         f'#SBATCH --job-name="lm.{file.stem[:8]}"\nexport CLUSTERRUN_TOKEN={file.stem}\n'
         "CR_OPTIONS=(--total-time 2600 --shared)\n"
