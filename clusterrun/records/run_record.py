@@ -43,7 +43,7 @@ class SubmissionRecord:
 
     Times are seconds since the epoch. ``submitter`` is the submitting process: (host, pid, start time in clock ticks).
     ``final`` holds the end of the job, with the names of :class:`clusterrun.job.JobStatus`, and the last ``figures`` of
-    the training. ``cancel_asked`` is when the scheduler accepted our cancel. ``cluster`` is empty if unknown.
+    the training. ``cancel_asked`` is when `cancel` was run, unless it was refused. ``cluster`` is empty if unknown.
     ``log_start`` holds the sizes in bytes of the two log files before the job, -1 if unknown: older jobs of the same id
     may have written to them. ``script`` is the name of its script in the run's folder.
     """

@@ -17,6 +17,7 @@ but on a dead file system the kernel may keep the process from exiting until tha
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import random
 import signal
@@ -29,8 +30,9 @@ from typing import Any
 from . import collectives
 from .distenv import DistEnv
 from .orphans import SupervisorWatch
-from .rank_slots import RankSlot
+from .rank_slots import READS_PER_S, RankSlot
 from .stacks import StackWriter
+from .superseded import end_if_superseded
 
 VERSION = 1
 MOST_WRITES_PER_S = 750  # of all ranks together, as they share a file system: with more ranks each writes less often
@@ -168,7 +170,12 @@ class Recorder:
     def _run(self) -> None:
         # leave signals to the main thread, so that the user's handlers run without delay
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        checked = -math.inf
         while True:
+            if time.monotonic() - checked >= max(self.interval, self._dist.world_size / READS_PER_S):
+                checked = time.monotonic()
+                with contextlib.suppress(OSError):
+                    end_if_superseded(self._dist.rank)
             with contextlib.suppress(Exception):  # no error here may end the training
                 self.poll()
             time.sleep(self._uneven(self.interval / POLLS))
