@@ -33,6 +33,8 @@ CLUSTER_NAME = re.compile(r"(?!\.)[A-Za-z0-9_.-]{0,64}", re.ASCII)
 _KINDS: dict[Any, type] = {"str": str, "int": int, "bool": bool}
 #: The largest number in a record: the last second of the year 9999.
 _MOST = 253_402_300_799
+_NUMBERS = (int, float)  # what JSON's numbers become; a bool is none
+_LARGEST = 2**63
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,12 +226,20 @@ def log_begin(run: RunRecord, job: JobId) -> tuple[int, int]:
     """
     from clusterrun.logs.files import log_start
 
-    submission = next((one for one in run.submissions if one.job_id and JobId.parse(one.job_id).base == job.base), None)
-    submission = submission or run.submission
-    folders = attempts(replace(run, submissions=(submission,)), job.task)
+    submission, folders = _submission_of(run, job), attempts_of(run, job)
     recorded = (log_start(folders[0]) if folders else None) or (0, 0)
     seen = submission.log_start if job.task is None else (-1, -1)
     return seen[0] if seen[0] >= 0 else recorded[0], seen[1] if seen[1] >= 0 else recorded[1]
+
+
+def attempts_of(run: RunRecord, job: JobId) -> list[Path]:
+    """Return the attempt folders of one of a run's jobs or of its task, oldest first (by restart, then launch)."""
+    return attempts(replace(run, submissions=(_submission_of(run, job),)), job.task)
+
+
+def _submission_of(run: RunRecord, job: JobId) -> SubmissionRecord:
+    found = (one for one in run.submissions if one.job_id and JobId.parse(one.job_id).base == job.base)
+    return next(found, run.submission)
 
 
 def folder_of_script(script: str) -> Path | None:
@@ -298,8 +308,13 @@ def parse_fields(kind: type, data: Mapping[str, Any]) -> dict[str, Any]:
 
     A missing value, or one of another type, becomes None or an empty text.
     """
+    return {name: parse(data.get(name)) for name, parse in _parsers(kind)}
+
+
+@cache
+def _parsers(kind: type) -> list[tuple[str, Callable[[Any], Any]]]:
     kinds = {name: hint.__forward_arg__.removesuffix(" | None") for name, hint in kind.__annotations__.items()}
-    return {name: _PARSERS[kind](data.get(name)) for name, kind in kinds.items() if kind in _PARSERS}
+    return [(name, _PARSERS[kind]) for name, kind in kinds.items() if kind in _PARSERS]
 
 
 def as_int(value: object) -> int | None:
@@ -308,13 +323,13 @@ def as_int(value: object) -> int | None:
     return None if number is None else int(number)
 
 
-def _number(value: object) -> int | float | None:
-    return value if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 2**63 else None
+def _number(value: Any) -> int | float | None:
+    return value if type(value) in _NUMBERS and -_LARGEST < value < _LARGEST else None
 
 
-_PARSERS: dict[str, Callable[[object], Any]] = {
-    "int": lambda value: _number(value) if isinstance(value, int) else None,
-    "float": lambda value: None if (number := _number(value)) is None else float(number),
+_PARSERS: dict[str, Callable[[Any], Any]] = {
+    "int": lambda value: value if type(value) is int and -_LARGEST < value < _LARGEST else None,
+    "float": lambda value: float(value) if type(value) in _NUMBERS and -_LARGEST < value < _LARGEST else None,
     "str": lambda value: value if isinstance(value, str) else "",
 }
 

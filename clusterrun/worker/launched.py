@@ -14,6 +14,7 @@ from . import distenv
 from .distenv import STORE, DistEnv
 from .errors import WorkerError
 from .local_launcher import die_with_parent
+from .rank_slots import RankSlot
 from .rendezvous import port_range
 
 OUTPUTS = "CLUSTERRUN_OUTPUTS"  # the launcher's process id, then its two pipes for each local rank
@@ -41,7 +42,8 @@ def adopt(argv: Sequence[str]) -> Sequence[str]:
         os.close(descriptor)
     rank, folder = os.environ.get("RANK") or "0", os.environ.get("CLUSTERRUN_ATTEMPT_DIR")
     if folder and int(os.environ.get("TORCHELASTIC_MAX_RESTARTS") or 0):
-        Path(folder, f"rank-{rank}.end").unlink(missing_ok=True)
+        with suppress(OSError):  # then the new end cannot be written either
+            RankSlot(Path(folder), int(rank), local).clear_end()
         if rank == "0":
             Path(folder, "first_failure.json").unlink(missing_ok=True)
     if argv and argv[0].startswith("--local_rank="):

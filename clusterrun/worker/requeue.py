@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from . import batch_host, end_records, successor
+from . import batch_host, end_records, rank_slots, successor
 from .claim import is_cancelled, listed
 
 if TYPE_CHECKING:
@@ -278,11 +278,8 @@ def durations(run_dir: Path, token: str) -> list[float]:
 
 def received_signals(attempt_dir: Path) -> set[str]:
     """Return the names of the signals that ranks of a launch recorded (SIGTERM, SIGUSR1, SIGUSR2)."""
-    found: set[str] = set()
-    for path in attempt_dir.glob("rank-*.end"):
-        with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):
-            found |= {str(name) for name in json.loads(path.read_bytes()).get("signals", ())}
-    return found
+    _, ends = rank_slots.read(attempt_dir)
+    return {str(name) for end in ends.values() for name in end.get("signals", ())}
 
 
 def _stop_reason(attempt_dir: Path) -> str:

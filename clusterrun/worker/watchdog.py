@@ -13,13 +13,13 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import end_records, hung_step, losses, probe
+from . import end_records, hung_step, losses, probe, rank_slots
 from .distenv import DEFAULT_PROGRESS_INTERVAL
 from .orphans import ALIVE
 from .stacks import REQUEST, stacks_name
@@ -33,7 +33,7 @@ HANG = "hang.json"
 EVIDENCE_S = 5.0  # that the ranks have to write their stacks
 LOST_S = 1800.0  # Slurm ends or requeues a job whose node it calls down, after 5 minutes by default: leave that to it
 AGAIN_S = 5.0  # until ranks whose processes are running are looked at again
-EXIT_S = 300.0  # from the end records of all ranks to the end of their processes
+EXIT_S = 60.0  # from the end records of all ranks, written after the user's exit handlers, to the end of the step
 LOSSES_S = 60.0  # between two looks at the losses in the log
 UNSEEN_S = 300.0  # until the first progress record
 NAMED = 4  # ranks in a line
@@ -42,6 +42,11 @@ NAMED = 4  # ranks in a line
 def progress_interval(hang_timeout: float | None) -> float:
     """Return the seconds between two heartbeats, so that a hang is seen soon after `hang_timeout`."""
     return DEFAULT_PROGRESS_INTERVAL if not hang_timeout else min(DEFAULT_PROGRESS_INTERVAL, hang_timeout / 5)
+
+
+def look_pace(interval: float, nodes: int) -> float:
+    """Return the seconds between two looks at the ranks' records; a look opens a file of each node."""
+    return max(0.5, interval / 5, nodes / rank_slots.READS_PER_S)
 
 
 class Watchdog:
@@ -61,7 +66,7 @@ class Watchdog:
         self._say, self._is_ending, self._ends_it = say, is_ending, ends_it
         self._stall = Stall(job.options.hang_timeout, SHORTEST if job.options.max_restarts else SHORTEST_AT_LAST)
         interval = progress_interval(job.options.hang_timeout)
-        self._pace = max(0.5, interval / 5, ranks / 1000)  # seconds; a look opens a file of each rank
+        self._pace = look_pace(interval, len(job.nodes))
         self._ended = threading.Event()
         self._marks: dict[int, RankMark] = {}
         self._requests = 0
@@ -111,18 +116,20 @@ class Watchdog:
                 can_judge = False
 
     def _look(self) -> None:
-        self._marks |= read_marks(self._folder, self._ranks)
+        records, ends = rank_slots.read(self._folder)
+        marks = {rank: RankMark.parse(rank, record) for rank, record in records.items() if rank < self._ranks}
+        self._marks |= {rank: mark for rank, mark in marks.items() if mark is not None}
         if not self._has_stepped and any(mark.step or any(mark.collectives.values()) for mark in self._marks.values()):
             self._has_stepped = True
             if not self._job.earlier_starts:
                 self._job.notifier.send("first-step", f"{len(self._marks)} ranks work together")
-        suspicion = self._stall.look(time.monotonic(), self._marks, self._has_ended)
+        suspicion = self._stall.look(time.monotonic(), self._marks, ends.__contains__)
         is_blind = self._stall.all_silent if self._marks else time.monotonic() - self._began > UNSEEN_S
         if is_blind and not self._is_blind and (self._ranks > 1 or not self._marks):
             self._say("no rank writes progress records: the file system may hang, so a hang cannot be seen")
         self._is_blind = is_blind
-        if all(self._has_ended(rank) for rank in range(self._ranks)):
-            self._end_exit()
+        if all(rank in ends for rank in range(self._ranks)):
+            self._end_exit(ends[rank].get("status") for rank in range(self._ranks))
             return
         self._all_ended = None
         if suspicion is None or self._is_ending() or time.monotonic() < self._next_look:
@@ -150,10 +157,7 @@ class Watchdog:
                 self._say("warning: the loss in the log is NaN, and stays NaN")
                 self._next_losses = None
 
-    def _has_ended(self, rank: int) -> bool:
-        return (self._folder / f"rank-{rank}.end").exists()
-
-    def _end_exit(self) -> None:
+    def _end_exit(self, statuses: Iterable[object]) -> None:
         """Kill the step if a process still runs EXIT_S after all ranks have recorded their end: it hangs in its exit.
 
         The launch has the status of the records.
@@ -161,8 +165,7 @@ class Watchdog:
         self._all_ended = self._all_ended or time.monotonic()
         if time.monotonic() - self._all_ended < EXIT_S or self._is_ending():
             return
-        statuses = end_records.read_statuses(self._folder, self._ranks)
-        self._status = max(statuses)
+        self._status = max(status if isinstance(status, int) else 1 for status in statuses)
         self.cause = f"all ranks recorded their end {EXIT_S:.0f} s ago, but not all processes have ended"
         self._say(f"{self.cause}: they are killed; the status is {self._status}")
         self._process.kill()
@@ -227,20 +230,6 @@ class Watchdog:
 
     def _newest(self) -> float:
         return max((mark.time - mark.still for mark in self._marks.values() if mark.still is not None), default=0.0)
-
-
-def read_marks(folder: Path, ranks: int) -> dict[int, RankMark]:
-    """Return the marks of the ranks whose progress records can be read."""
-    found = {}
-    for rank in range(ranks):
-        try:
-            document: Any = json.loads((folder / f"rank-{rank}.progress").read_bytes())
-        except (OSError, ValueError):
-            continue
-        mark = RankMark.parse(rank, document) if isinstance(document, dict) else None
-        if mark is not None:
-            found[rank] = mark
-    return found
 
 
 def read_hang(folder: Path) -> dict[str, Any]:

@@ -14,6 +14,7 @@ import pytest
 
 from clusterrun.worker import requeue, spares, supervisor
 from clusterrun.worker.claim import JobIdentity
+from tests.rank_files import put_end
 
 TOKEN = "abcdefgh22345672"
 # Answers `scontrol show` with the file `show`, and each other command with its file: its text, and status 1 if it has
@@ -81,7 +82,7 @@ def make_job(tmp_path: Path, slurm: Slurm) -> Callable[..., supervisor.Job]:
         job.attempt_dir = job.run_dir / "attempts" / f"{TOKEN}.0.0"
         job.attempt_dir.mkdir(parents=True)
         for name, content in files.items():
-            (job.attempt_dir / name.replace("_", "-").replace("-end", ".end")).write_text(json.dumps(content))
+            (job.attempt_dir / name.replace("_", "-")).write_text(json.dumps(content))
         return job
 
     return make
@@ -166,7 +167,7 @@ def test_a_script_that_the_warning_ended_is_not_done_when_the_total_time_is_used
     make_job: Callable[..., supervisor.Job], slurm: Slurm, capfd: pytest.CaptureFixture[str]
 ) -> None:
     job = make_job(*CHAIN, "--signal", "TERM@300", rank_0_end={}, log_start={})
-    (job.attempt_dir / "rank-0.end").write_text(json.dumps({"signals": ["SIGTERM"]}))
+    put_end(job.attempt_dir, 0, {"signals": ["SIGTERM"]})
     os.utime(job.attempt_dir / "log-start", (time.time() - 3700,) * 2)
     slurm.show(EndTime=in_seconds(200))
     assert job.requeue.after(0, came=False) == 85 and slurm.calls == []
@@ -195,8 +196,8 @@ def test_the_ranks_stop_at_the_end_of_the_total_time(make_job: Callable[..., sup
 def test_a_script_that_the_warning_ended_goes_back_into_the_queue(
     make_job: Callable[..., supervisor.Job], slurm: Slurm, seconds: int, status: int, got: str, again: bool
 ) -> None:
-    job = make_job(*CHAIN, "--signal", "TERM@300", rank_0_end={"signals": [got]})
-    (job.attempt_dir / "rank-0.end").write_text(json.dumps({"signals": [got]}))
+    job = make_job(*CHAIN, "--signal", "TERM@300")
+    put_end(job.attempt_dir, 0, {"signals": [got]})
     slurm.show(EndTime=in_seconds(seconds))
     assert job.requeue.after(status, came=False) == (85 if again else status)
     assert slurm.calls == ["scontrol requeue 5"] * again

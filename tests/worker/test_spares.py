@@ -11,6 +11,7 @@ import pytest
 
 from clusterrun.worker import hung_step, spares
 from clusterrun.worker.errors import WorkerError
+from tests.rank_files import put_end
 
 NODES = ["n1", "n2", "n3", "n4"]
 
@@ -68,7 +69,7 @@ def test_else_the_nodes_of_ranks_without_an_end_record_are_probed(
     probed: list[list[str]] = []
     monkeypatch.setattr(hung_step, "silent_nodes", lambda job, nodes: probed.append(nodes) or {"n3"})
     for rank in (0, 1, 3):
-        (tmp_path / f"rank-{rank}.end").write_text("{}")
+        put_end(tmp_path, rank, {})
     assert spares.find_lost_nodes(job(tmp_path)) == {"n3"} and probed == [["n2", "n3"]]
 
 
