@@ -40,16 +40,15 @@ def read_ends(
     mention: Sequence[bytes] = (),
     begin: int = 0,
     owners: Collection[int] | None = None,
-    head: int | None = None,
-    tail: int | None = None,
+    sizes: tuple[int, int] | None = None,
 ) -> Ends:
     """Return the lines at both ends of a log, and those around the first text of ``mention`` in between.
 
-    ``head`` and ``tail`` are the bytes read at its ends, HEAD and TAIL if None. Lines before the last text of ``since``
-    in the file are left out, as a restarted job appends to its log. ``begin`` and ``owners`` are those of LogFile.
-    Raises what LogFile raises.
+    ``sizes`` are the bytes read at its ends, HEAD and TAIL by default. Lines before the last text of ``since`` in the
+    file are left out, as a restarted job appends to its log. ``begin`` and ``owners`` are those of LogFile. Raises what
+    LogFile raises.
     """
-    head, tail = HEAD if head is None else head, TAIL if tail is None else tail
+    head, tail = sizes or (HEAD, TAIL)
     with closing(LogFile(path, begin, owners)) as file:
         size = file.size()
         at = _find_last_line(file, size, since) if since else 0

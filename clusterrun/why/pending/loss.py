@@ -13,7 +13,7 @@ from clusterrun.records.run_record import RunRecord
 from clusterrun.why.causes.model import Line
 from clusterrun.why.causes.nan_series import find_divergence, find_nan_start
 
-_HEAD, _TAIL = 64 * 1024, 512 * 1024  # bytes of each log
+_READ = 64 * 1024, 512 * 1024  # bytes at both ends of each log
 
 
 def loss_warning(run: RunRecord, job: JobStatus) -> str:
@@ -22,8 +22,8 @@ def loss_warning(run: RunRecord, job: JobStatus) -> str:
     for path, begin, stream in zip(log_paths(run.logs, job.id), source.begin, ("out", "err"), strict=True):
         try:
             ends = read_ends(
-                path, cast("Stream", stream), world_size=run.world_size, begin=begin, owners=source.owners, head=_HEAD,
-                tail=_TAIL,
+                path, cast("Stream", stream), world_size=run.world_size, begin=begin, owners=source.owners,
+                sizes=_READ,
             )  # fmt: skip
         except (ClusterrunError, OSError):
             continue
