@@ -32,7 +32,7 @@ def job(site: Site) -> Job:
     finally:
         os.umask(before)
     site.wait_joined(job)
-    until((site.project / "env.0").exists, 20)
+    until(lambda: (site.project / "env.0").exists() and "CLUSTERRUN_SECRET" in (site.project / "env.0").read_text(), 20)
     return job
 
 

@@ -12,8 +12,9 @@ import pytest
 
 from clusterrun.worker import collectives
 from clusterrun.worker.distenv import DistEnv
+from clusterrun.worker.orphans import SupervisorWatch
 from clusterrun.worker.progress import Progress, Recorder
-from clusterrun.worker.stacks import REQUEST
+from clusterrun.worker.stacks import REQUEST, StackWriter
 from tests.installed_command import until
 
 PLACE = DistEnv(0, 0, 4, 2, 0, "node1", "host1", 0, "slurm", ("node1", 1))
@@ -70,3 +71,17 @@ def test_a_rank_that_stands_still_writes_its_stacks_on_request(tmp_path: Path) -
     one.start()
     until((tmp_path / "stacks-rank-0.txt").exists, 20)
     progress.enter("ending")
+
+
+def test_a_rank_that_advances_reads_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[str] = []
+    monkeypatch.setattr(StackWriter, "write_if_requested", lambda self: looks.append("request"))
+    monkeypatch.setattr(SupervisorWatch, "look", lambda self: looks.append("supervisor"))
+    for local_rank in (0, 1):
+        progress = Progress()
+        place = DistEnv(local_rank, local_rank, 4, 2, 0, "node1", "host1", 0, "slurm", ("node1", 1))
+        one = Recorder(progress, place, tmp_path, every=10.0)
+        for progress.step in (None, 1, 2):
+            progress.enter("training")  # then a record is due
+            one.poll()
+    assert looks == ["request", "supervisor", "supervisor", "supervisor", "request"], "rank 1 leaves that to rank 0"
