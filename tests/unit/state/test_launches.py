@@ -72,6 +72,7 @@ def test_json_has_the_figures(run: RunRecord) -> None:
         "attempt": "0.0", "nodes": ["gpu00", "gpu01"], "status": 137, "cause": "rank 3 ended without a record",
         "began": 0, "ended": 0, "first_step": 1, "last_step": 90, "lost_s": pytest.approx(5.0),
     }  # fmt: skip
+    assert found["launches"][1]["ended"] is None
     assert found["goodput"] == {
         "share": pytest.approx(0.9, abs=0.01), "useful_s": 1800.0, "allocated_s": pytest.approx(2000, abs=5),
         "restarts": 1, "lost_s": pytest.approx(150.0),
