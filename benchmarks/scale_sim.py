@@ -1,4 +1,4 @@
-"""How a run of 80,000 ranks loads its store, its environment and its log: `make scale-sim`.
+"""How a run of 80,000 ranks loads its store, its environment, its log and its file system: `make scale-sim`.
 
 Synthetic ranks, a thread each, join and leave at a real store through real connections, without Slurm and without
 torch's process groups. Prints each figure beside its target. In a network namespace of its own, so that torch's
@@ -18,13 +18,17 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import Any
 
-from clusterrun.worker import barriers, joining, rendezvous, step
-from clusterrun.worker.distenv import DistEnv, RunEnv
+from clusterrun.records.progress import read_ranks
+from clusterrun.state.show import ranks_line
+from clusterrun.worker import barriers, joining, orphans, rank_slots, rendezvous, step
+from clusterrun.worker.distenv import DEFAULT_PROGRESS_INTERVAL, DistEnv, RunEnv
+from clusterrun.worker.progress import Progress, Recorder
+from clusterrun.worker.watchdog import look_pace
 
 NODES, PER_NODE = 10_000, 8
 CONNECTED, LEAVING = 10_000, 16_000  # ranks of the simulated join, and of the simulated last barrier
@@ -168,6 +172,80 @@ def banner_lines() -> int:
     return len(printed.getvalue().splitlines())
 
 
+class MetadataCount:
+    """Counts the operations below a folder that a file system's metadata server gets: all but reads and writes."""
+
+    EVENTS = ("open", "os.listdir", "os.scandir", "os.rename", "os.remove", "os.link", "os.mkdir", "os.chmod")
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = str(folder)
+        self.operations = 0
+        sys.addaudithook(self._note)
+
+    def _note(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if event in self.EVENTS and str(arguments[0]).startswith(self._folder):
+            self.operations += 1
+
+    def of(self, action: Callable[[], Any]) -> int:
+        """Return the operations of an action."""
+        before = self.operations
+        action()
+        return self.operations - before
+
+
+def simulate_records(folder: Path) -> dict[str, float]:
+    """Write the heartbeats of all ranks as they do, and return what they and their readers cost.
+
+    With spare nodes, so that a rank of each node looks at the supervisor; the ranks advance.
+    """
+    os.environ |= {"CLUSTERRUN_SPARE_NODES": "1", "SLURM_JOB_ID": "1"}
+    (folder / orphans.ALIVE).write_text("{}")
+    progress = Progress()
+    progress.enter("training")
+    progress.steps = 100_000
+    progress.gpu = lambda: {
+        "name": "NVIDIA H100 80GB HBM3", "use": 97, "memory_gib": 71.25, "memory_total_gib": 79.65, "temperature": 61
+    }  # fmt: skip
+    recorders = []
+    progress.step = 1234
+    for rank in range(NODES * PER_NODE):
+        one = Recorder(progress, rank_of(rank, NODES * PER_NODE, 1), folder, DEFAULT_PROGRESS_INTERVAL)
+        one.poll()
+        if rank < PER_NODE:
+            recorders.append(one)
+        else:
+            one.slot.close()
+    files = len([path for path in folder.iterdir() if path.name != orphans.ALIVE]) / NODES
+
+    def beat() -> None:
+        progress.enter("training")  # then a record is due
+        for one in recorders:
+            one.poll()
+
+    count = MetadataCount(folder)
+    of_node = sum(count.of(beat) for _ in range(10)) / 10
+    of_look = count.of(lambda: rank_slots.read(folder))
+    pace = look_pace(DEFAULT_PROGRESS_INTERVAL, NODES)
+    return {
+        "files": files,
+        "metadata": of_node * NODES / recorders[0].interval + of_look / pace,
+        "interval": recorders[0].interval,
+        "pace": pace,
+        "read": shortest(lambda: ranks_line(read_ranks(folder), time.time())),
+        "look": shortest(lambda: rank_slots.read(folder)),
+    }
+
+
+def shortest(action: Callable[[], Any]) -> float:
+    """Return the seconds of the fastest of three calls."""
+    times = []
+    for _ in range(3):
+        began = time.perf_counter()
+        action()
+        times.append(time.perf_counter() - began)
+    return min(times)
+
+
 def show(what: str, value: float, target: float, unit: str) -> bool:
     """Print a figure beside its target, and return whether it is met."""
     met = value <= target
@@ -181,6 +259,17 @@ def main() -> None:
     met = [
         show("longest environment variable at 10,000 nodes", longest_variable() / 1024, 64, "KiB"),
         show("lines of the table of 80,000 ranks", banner_lines(), 50, "lines"),
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        records = simulate_records(Path(folder))
+    print(
+        f"a heartbeat of each rank in {records['interval']:.0f} s; the supervisor reads all in {records['look']:.1f} s,"
+        f" every {records['pace']:.0f} s"
+    )
+    met += [
+        show("files per node in the attempt's folder", records["files"], 1, ""),
+        show("metadata operations of all ranks and the supervisor", records["metadata"], 200, "/s"),
+        show("status and top: reading 80,000 heartbeats", records["read"], 1, "s"),
     ]
     joined = simulate(CONNECTED)
     met += [

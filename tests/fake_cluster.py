@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -19,6 +18,7 @@ from clusterrun.records.run_record import RunRecord, SubmissionRecord
 from clusterrun.scheduler import Cancelled
 from clusterrun.state.filters import OPEN
 from clusterrun.state.reconcile import Listing, RunState
+from tests.rank_files import put_progress
 
 
 def run(root: Path, number: int, name: str = "lm", scheduler: str = "slurm", ranks: int = 2) -> RunRecord:
@@ -45,7 +45,7 @@ def write_rank(one: RunRecord, rank: int, **values: Any) -> None:
     folder = one.run_dir / "attempts" / f"{one.submission.token}.0.0"
     folder.mkdir(parents=True, exist_ok=True)
     told = {"version": 1, "rank": rank, "node": "node1", "time": time.time(), "interval": 10.0, "phase": "training"}
-    (folder / f"rank-{rank}.progress").write_text(json.dumps(told | values))
+    put_progress(folder, rank, told | values)
 
 
 class FakeCluster:

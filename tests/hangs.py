@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.installed_command import Job, Site, read_json, until
+from tests.rank_files import progress_of
 
 SHAPE = ("--nodes", "2", "--gpus-per-node", "0", "--tasks-per-node", "2")
 RANKS = 4
@@ -35,7 +36,7 @@ def weights(job: Job) -> str:
 
 
 def progress(attempt: Path, rank: int) -> dict[str, Any]:
-    return read_json(attempt / f"rank-{rank}.progress") or {}
+    return progress_of(attempt).get(rank, {})
 
 
 def collectives(attempt: Path) -> int:

@@ -1,8 +1,8 @@
 """Read the progress of running ranks: the newest metrics of the training, and each rank's heartbeat.
 
-The worker writes two files: ``metrics.jsonl`` (rank 0, a line at every logged step) and ``rank-N.progress`` in the
-attempt's folder (every rank, replaced every few seconds; ``worker/progress.py``). They may be missing, cut off or late;
-values of a wrong type are left out. Older heartbeats have no ``version``; a newer version may add keys, ignored here.
+The worker writes ``metrics.jsonl`` (rank 0, a line at every logged step) and the heartbeats (every rank, every few
+seconds; ``rank_slots.py``). They may be missing, cut off or late; values of a wrong type are left out. Older heartbeats
+have no ``version``; a newer version may add keys, ignored here.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from clusterrun.records import run_record
+from clusterrun.records import rank_slots, run_record
 from clusterrun.records.run_record import RunRecord, parse_fields
 from clusterrun.system import safe_files
 
@@ -108,17 +108,16 @@ def ranks(run: RunRecord, task: int | None = None) -> list[RankProgress]:
 
 def read_ranks(attempt: Path) -> list[RankProgress]:
     """Return the heartbeats in an attempt's folder, by rank."""
-    names = run_record.list_names(attempt)
-    wanted = (attempt / name for name in names if name.startswith("rank-") and name.endswith(".progress"))
-    found = (_rank(data) for path in wanted if (data := run_record.read_json(path)) is not None)
+    found = (_rank(rank, data) for rank, data in rank_slots.load_progress(attempt))
     return sorted((one for one in found if one is not None), key=lambda one: one.rank)
 
 
-def _rank(data: Mapping[str, Any]) -> RankProgress | None:
+def _rank(rank: int, data: Mapping[str, Any]) -> RankProgress | None:
     found, gpu = parse_fields(RankProgress, data), data.get("gpu")
-    if found["rank"] is None or found["time"] is None:
+    if found["time"] is None:
         return None
-    return RankProgress(**found, gpu=Gpu(**parse_fields(Gpu, gpu)) if isinstance(gpu, Mapping) else None)
+    found |= {"rank": rank, "gpu": Gpu(**parse_fields(Gpu, gpu)) if isinstance(gpu, dict) else None}
+    return RankProgress(**found)
 
 
 def last_rows(path: Path) -> list[dict[str, Any]]:

@@ -1,24 +1,22 @@
 """Read the files in which the ranks of a run record their start and their end.
 
-The worker writes them (``worker/end_records.py``) into the attempt's folder: ``start.json``, ``rank-N.end``,
-``first_failure.json`` and ``stopped``; the supervisor adds ``hang.json``. Version 1 adds the key
-``version`` to the older documents; a newer version may add keys, which are ignored here. Files may be missing, damaged
-or another user's: what has the wrong type is left out.
+The worker writes them (``worker/end_records.py``) into the attempt's folder: ``start.json``, ``first_failure.json``,
+``stopped`` and the ends of the ranks (``rank_slots.py``); the supervisor adds ``hang.json``.
+Version 1 adds the key ``version`` to the older documents; a newer version may add keys, which are ignored here. Files
+may be missing, damaged or another user's: what has the wrong type is left out.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from clusterrun.records import run_record
+from clusterrun.records import rank_slots, run_record
 from clusterrun.records.run_record import RunRecord, parse_fields
 
 START, FIRST_FAILURE, STOPPED, HANG = "start.json", "first_failure.json", "stopped", "hang.json"
 _LARGEST_START = 128 * 1024 * 1024  # bytes; that of 80,000 ranks has 24 MiB
-_RANK_END = re.compile(r"rank-\d{1,7}\.end")
 
 
 class RankFailure(NamedTuple):
@@ -48,7 +46,7 @@ class Hang(NamedTuple):
 
 
 class RankEnd(NamedTuple):
-    """The end record of one rank (``rank-N.end``); ``time`` is in epoch seconds."""
+    """The end record of one rank; ``time`` is in epoch seconds."""
 
     rank: int
     node: str = ""
@@ -102,14 +100,13 @@ def find_hang(attempt: Path) -> Hang | None:
 
 def load_ends(attempt: Path) -> tuple[RankEnd, ...]:
     """Return the end records of the ranks, by rank."""
-    names = (name for name in run_record.list_names(attempt) if _RANK_END.fullmatch(name))
-    ends = (parse_fields(RankEnd, run_record.read_json(attempt / name) or {}) for name in names)
-    return tuple(sorted((RankEnd(**end) for end in ends if end["rank"] is not None), key=lambda end: end.rank))
+    ends = (RankEnd(**parse_fields(RankEnd, end | {"rank": rank})) for rank, end in rank_slots.load_ends(attempt))
+    return tuple(sorted(ends, key=lambda end: end.rank))
 
 
 def load_any_joined_group(attempt: Path) -> bool | None:
     """Return whether any rank joined a process group, by rank 0's end record; None if it is not known."""
-    joined = (run_record.read_json(attempt / "rank-0.end") or {}).get("any_joined_group")
+    joined = rank_slots.load_first_end(attempt).get("any_joined_group")
     return joined if isinstance(joined, bool) else None
 
 

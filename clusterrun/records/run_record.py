@@ -33,6 +33,8 @@ CLUSTER_NAME = re.compile(r"(?!\.)[A-Za-z0-9_.-]{0,64}", re.ASCII)
 _KINDS: dict[Any, type] = {"str": str, "int": int, "bool": bool}
 #: The largest number in a record: the last second of the year 9999.
 _MOST = 253_402_300_799
+_NUMBERS = (int, float)  # what JSON's numbers become; a bool is none
+_LARGEST = 2**63
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +43,7 @@ class SubmissionRecord:
 
     Times are seconds since the epoch. ``submitter`` is the submitting process: (host, pid, start time in clock ticks).
     ``final`` holds the end of the job, with the names of :class:`clusterrun.job.JobStatus`, and the last ``figures`` of
-    the training. ``cancel_asked`` is when the scheduler accepted our cancel. ``cluster`` is empty if unknown.
+    the training. ``cancel_asked`` is when `cancel` was run, unless it was refused. ``cluster`` is empty if unknown.
     ``log_start`` holds the sizes in bytes of the two log files before the job, -1 if unknown: older jobs of the same id
     may have written to them. ``script`` is the name of its script in the run's folder.
     """
@@ -306,8 +308,13 @@ def parse_fields(kind: type, data: Mapping[str, Any]) -> dict[str, Any]:
 
     A missing value, or one of another type, becomes None or an empty text.
     """
+    return {name: parse(data.get(name)) for name, parse in _parsers(kind)}
+
+
+@cache
+def _parsers(kind: type) -> list[tuple[str, Callable[[Any], Any]]]:
     kinds = {name: hint.__forward_arg__.removesuffix(" | None") for name, hint in kind.__annotations__.items()}
-    return {name: _PARSERS[kind](data.get(name)) for name, kind in kinds.items() if kind in _PARSERS}
+    return [(name, _PARSERS[kind]) for name, kind in kinds.items() if kind in _PARSERS]
 
 
 def as_int(value: object) -> int | None:
@@ -316,13 +323,13 @@ def as_int(value: object) -> int | None:
     return None if number is None else int(number)
 
 
-def _number(value: object) -> int | float | None:
-    return value if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 2**63 else None
+def _number(value: Any) -> int | float | None:
+    return value if type(value) in _NUMBERS and -_LARGEST < value < _LARGEST else None
 
 
-_PARSERS: dict[str, Callable[[object], Any]] = {
-    "int": lambda value: _number(value) if isinstance(value, int) else None,
-    "float": lambda value: None if (number := _number(value)) is None else float(number),
+_PARSERS: dict[str, Callable[[Any], Any]] = {
+    "int": lambda value: value if type(value) is int and -_LARGEST < value < _LARGEST else None,
+    "float": lambda value: float(value) if type(value) in _NUMBERS and -_LARGEST < value < _LARGEST else None,
     "str": lambda value: value if isinstance(value, str) else "",
 }
 

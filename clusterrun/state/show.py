@@ -16,6 +16,7 @@ from clusterrun.records.progress import Metrics, RankProgress
 from clusterrun.scheduler.slurm.squeue import EXTRA_FIELDS
 from clusterrun.state import reconcile
 from clusterrun.state.filters import submitted
+from clusterrun.state.held import held_line
 from clusterrun.state.launches import goodput_json, goodput_line, goodput_of, launch_line, launches_json, launches_of
 from clusterrun.state.reconcile import RunState
 from clusterrun.state.stragglers import find_stragglers, format_stragglers, wait_seconds
@@ -174,6 +175,7 @@ def state_lines(state: RunState, *, explain: bool = False, first: str = "") -> l
         "reason": (job.reason if seen else row["REASON"]) + (f": {reason.meaning}" if reason else ""),
         "nodes": row["NODES"],
         **dict(job.extra),
+        "held": held_line(state),
         "attempt": f"{job.restarts + 1} ({plural(job.restarts, 'restart')})" if job.restarts else "",
         "launch": launch_line(runs),
         "time": row["TIME"] + (f" of {row['LIMIT']}" if row["LIMIT"] else ""),

@@ -14,7 +14,10 @@ import traceback
 from collections.abc import Collection
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .rank_slots import RankSlot
 
 VERSION = 1
 START, FIRST_FAILURE, STOPPED = "start.json", "first_failure.json", "stopped"
@@ -47,8 +50,7 @@ def write_start(folder: Path, backend: str, torch_version: str, ranks: list[dict
 
 
 def write_end(
-    folder: Path,
-    rank: int,
+    slot: RankSlot,
     node: str,
     status: int,
     error: str | None = None,
@@ -57,14 +59,14 @@ def write_end(
     any_joined_group: bool | None = None,
     signals: Collection[str] = (),
 ) -> None:
-    """Write this rank's end record, `rank-<R>.end`; raises OSError.
+    """Write the end record of the slot's rank; raises OSError.
 
     `joined_group` is whether this rank joined a process group, `any_joined_group` whether any rank of the run did;
     None if it is not known. `signals` are the names of those that it got.
     """
     document = {
         "version": VERSION,
-        "rank": rank,
+        "rank": slot.rank,
         "node": node,
         "status": status,
         "time": time.time(),
@@ -74,7 +76,7 @@ def write_end(
     }
     if error is not None:
         document["error"] = error
-    write_json(folder / f"rank-{rank}.end", document)
+    slot.write_end(document)
 
 
 def write_stopped(folder: Path, step: int, reason: str) -> None:
@@ -167,15 +169,19 @@ def _is_library(filename: str) -> bool:
     return "site-packages" in filename or filename.startswith(os.path.dirname(os.__file__) + os.sep)
 
 
-def create(path: Path) -> int:
-    """Create a file for writing, replacing an existing one; return its descriptor. Raises OSError.
+def file_mode(folder: Path) -> int:
+    """Return the mode of our files in a folder: 0600, or 0640 where the folder's group may read. Raises OSError.
 
-    Its mode is 0600, or 0640 in a folder that its group may read. It ignores the umask, which is for the files of the
-    user's own code.
+    The umask does not count; it is for the files of the user's own code.
     """
+    return 0o600 | (os.stat(folder).st_mode & 0o040)
+
+
+def create(path: Path) -> int:
+    """Create a file for writing, replacing an existing one; return its descriptor. Raises OSError."""
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
-    mode = 0o600 | (os.stat(path.parent).st_mode & 0o040)
+    mode = file_mode(path.parent)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
     os.fchmod(descriptor, mode)
     return descriptor

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from . import end_records
 from .distenv import DistEnv, RunEnv
+from .rank_slots import RankSlot
 
 if TYPE_CHECKING:
     from .worlds import GroupWatch
@@ -137,8 +138,7 @@ class RankExit:
             return
         try:
             end_records.write_end(
-                self.run.attempt_dir,
-                self.dist.rank,
+                RankSlot(self.run.attempt_dir, self.dist.rank, self.dist.local_rank),
                 self.dist.node,
                 status,
                 error,

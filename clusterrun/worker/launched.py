@@ -14,11 +14,13 @@ from . import distenv
 from .distenv import STORE, DistEnv
 from .errors import WorkerError
 from .local_launcher import die_with_parent
+from .rank_slots import RankSlot
 from .rendezvous import port_range
 
 OUTPUTS = "CLUSTERRUN_OUTPUTS"  # the launcher's process id, then its two pipes for each local rank
 RANKS = "CLUSTERRUN_RANKS_PER_NODE"  # with none: the ranks that the user's program starts on a node
 RESTARTS, PORT = "CLUSTERRUN_RESTARTS", "CLUSTERRUN_FREE_PORT"  # what the ranks agree on at the join barrier
+WANDB = ("WANDB_RUN_ID", "WANDB_RESUME")  # W&B continues the run of this id over launches; the user's own settings stay
 # set for torchrun's agents; a torchrun in the user's code must not take them
 OF_THE_LAUNCHER = ("PET_RDZV_ENDPOINT", "PET_RDZV_ID", "PET_LOCAL_ADDR", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE", STORE)
 
@@ -40,7 +42,8 @@ def adopt(argv: Sequence[str]) -> Sequence[str]:
         os.close(descriptor)
     rank, folder = os.environ.get("RANK") or "0", os.environ.get("CLUSTERRUN_ATTEMPT_DIR")
     if folder and int(os.environ.get("TORCHELASTIC_MAX_RESTARTS") or 0):
-        Path(folder, f"rank-{rank}.end").unlink(missing_ok=True)
+        with suppress(OSError):  # then the new end cannot be written either
+            RankSlot(Path(folder), int(rank), local).clear_end()
         if rank == "0":
             Path(folder, "first_failure.json").unlink(missing_ok=True)
     if argv and argv[0].startswith("--local_rank="):
@@ -103,6 +106,9 @@ def set_variables(dist: DistEnv, run_id: str) -> None:
         ):  # the run's store holds the keys of the earlier process groups: rank 0 opens one
             variables |= {"MASTER_PORT": os.environ[PORT], "TORCHELASTIC_USE_AGENT_STORE": "False"}
     os.environ.update(variables)
+    if dist.rank == 0 and RANKS not in os.environ and not any(name in os.environ for name in WANDB):
+        # rank 0 only: with one id, ranks that log each for itself would write into one W&B run
+        os.environ.update(zip(WANDB, (run_id, "allow"), strict=True))
 
 
 def find_free_port() -> int:

@@ -1,7 +1,7 @@
-"""The progress record (heartbeat) of this rank: `rank-N.progress` in the attempt's folder.
+"""The progress record (heartbeat) of this rank, in the file of its node (rank_slots.py) in the attempt's folder.
 
 The training loop sets plain attributes of `here`, which costs no lock and no system call. A daemon thread polls them
-about once a second and replaces the file when the phase has changed, and every ten seconds in any case. A phase that
+about once a second and writes the record when the phase has changed, and every ten seconds in any case. A phase that
 began and ended between two polls is not recorded. `clusterrun/records/progress.py` reads the file on the login node.
 
 A fresh `time` proves that this process runs and can write to its folder, not that its work advances: a rank that hangs
@@ -17,7 +17,7 @@ but on a dead file system the kernel may keep the process from exiting until tha
 from __future__ import annotations
 
 import contextlib
-import json
+import math
 import os
 import random
 import signal
@@ -29,12 +29,13 @@ from typing import Any
 
 from . import collectives
 from .distenv import DistEnv
-from .end_records import create
 from .orphans import SupervisorWatch
+from .rank_slots import READS_PER_S, RankSlot
 from .stacks import StackWriter
+from .superseded import end_if_superseded
 
 VERSION = 1
-MOST_WRITES_PER_S = 200  # of all ranks together, as they share a folder: with more ranks each writes less often
+MOST_WRITES_PER_S = 750  # of all ranks together, as they share a file system: with more ranks each writes less often
 POLLS = 10  # between two writes
 STOPPED_INTERVALS = 1.5  # without a poll
 GIB = 2**30
@@ -90,7 +91,7 @@ class Recorder:
         self.interval = max(every, dist.world_size / MOST_WRITES_PER_S)
         self._progress = progress
         self._dist = dist
-        self._file = folder / f"rank-{dist.rank}.progress"
+        self.slot = RankSlot(folder, dist.rank, dist.local_rank)
         self._random = random.Random()  # spreads the writes of ranks that started together
         self._written: tuple[str, float] | None = None
         self._due = 0.0
@@ -123,8 +124,20 @@ class Recorder:
         if entered == self._written and now < self._due:
             return False
         self._written, self._due = entered, now + self._uneven(self.interval)
-        _replace(self._file, self.document())
+        self.slot.write_progress(self.document())
         return True
+
+    def poll(self) -> None:
+        """Write the record if it is due, and look at what the watchdog requests and the supervisor; raises OSError.
+
+        A look opens a file, so ranks that advance do not look for requests, and one rank of a node looks at the
+        supervisor.
+        """
+        wrote = self.write_if_due()
+        if self._is_still() or (wrote and self._advanced is None):
+            self._stacks.write_if_requested()
+        if wrote and self._dist.local_rank == 0:
+            self._supervisor.look()
 
     def document(self) -> dict[str, Any]:
         """Return the record as of now."""
@@ -157,13 +170,14 @@ class Recorder:
     def _run(self) -> None:
         # leave signals to the main thread, so that the user's handlers run without delay
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        checked = -math.inf
         while True:
+            if time.monotonic() - checked >= max(self.interval, self._dist.world_size / READS_PER_S):
+                checked = time.monotonic()
+                with contextlib.suppress(OSError):
+                    end_if_superseded(self._dist.rank)
             with contextlib.suppress(Exception):  # no error here may end the training
-                wrote = self.write_if_due()
-                if wrote or self._is_still():
-                    self._stacks.write_if_requested()
-                if wrote:
-                    self._supervisor.look()
+                self.poll()
             time.sleep(self._uneven(self.interval / POLLS))
 
     def _is_still(self) -> bool:
@@ -180,11 +194,3 @@ def resident_gib(pid: int) -> float | None:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGESIZE") / GIB
     except (OSError, ValueError, IndexError):
         return None
-
-
-def _replace(path: Path, document: dict[str, Any]) -> None:
-    text = json.dumps(document)
-    temporary = path.with_name(f".{path.name}.tmp")  # a fixed name: a rank that is killed here leaves one file at most
-    with open(create(temporary), "w") as file:
-        file.write(text)
-    os.replace(temporary, path)

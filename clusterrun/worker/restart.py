@@ -7,13 +7,13 @@ new start would only fail again: a bad request, a missing package, the same erro
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from . import rank_slots
 from .watchdog import read_hang
 
 NEVER_AGAIN = {2: "the request is wrong", 93: "the program exited with 93, its sign for no restart"}
@@ -47,8 +47,8 @@ def read_launch(attempt_dir: Path, checkpoints: Path, status: int, ranks: int) -
     """Return the end of the launch whose records are in `attempt_dir`; what cannot be read counts as absent."""
     hang = read_hang(attempt_dir).get("cause")
     first = {} if hang else _read(attempt_dir / "first_failure.json")  # of a rank that lost the killed ones
-    names = {*os.listdir(attempt_dir)}
-    lost = [rank for rank in range(ranks) if f"rank-{rank}.end" not in names]
+    progress, ends = rank_slots.read(attempt_dir)
+    lost = [rank for rank in range(ranks) if rank not in ends]
     reported = str(first.get("error", ""))
     error = "" if LOST_PEER.search(reported) or reported.endswith("SIGKILL") else reported
     if hang:
@@ -59,8 +59,8 @@ def read_launch(attempt_dir: Path, checkpoints: Path, status: int, ranks: int) -
         cause = f"rank {first.get('rank')} on {first.get('node')}: {reported}"
     else:
         cause = f"the step ended with status {status}"
-    progress = _read(attempt_dir / "rank-0.progress")
-    step = progress.get("step")
+    first_rank = progress.get(0, {})
+    step = first_rank.get("step")
     return LaunchEnd(
         status,
         cause[:LONGEST_CAUSE],
@@ -68,7 +68,7 @@ def read_launch(attempt_dir: Path, checkpoints: Path, status: int, ranks: int) -
         step if isinstance(step, int) else None,
         newest(checkpoints),
         is_terminated=status == TERMINATED and not lost and not reported,
-        progress=progress,
+        progress=first_rank,
     )
 
 

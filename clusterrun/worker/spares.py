@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING
 
-from . import batch_host, hung_step
+from . import batch_host, hung_step, rank_slots
 from .errors import WorkerError
 from .watchdog import read_hang
 
@@ -19,7 +19,21 @@ def choose_nodes(job: Job, allocated: list[str]) -> list[str]:
     if len(usable) < job.options.nodes:
         lost = " ".join(sorted(job.lost_nodes))
         raise WorkerError(f"{lost}: lost, and no spare node is left: {len(usable)} of {job.options.nodes} nodes")
+    if job.launch and len(usable) > job.options.nodes:
+        usable = _without_draining(job, usable)
     return usable[: job.options.nodes]
+
+
+def _without_draining(job: Job, usable: list[str]) -> list[str]:
+    """Return the nodes without those that are being drained, if enough are left; the first one has the rendezvous."""
+    draining = batch_host.draining_nodes().intersection(usable[1:])
+    left = [node for node in usable if node not in draining]
+    if not draining or len(left) < job.options.nodes:
+        return usable
+    from .supervisor import say
+
+    say(f"Slurm drains {' '.join(sorted(draining))}: the next launch leaves it out")
+    return left
 
 
 def exclusion(job: Job, nodes: list[str]) -> list[str]:
@@ -56,5 +70,6 @@ def find_lost_nodes(job: Job) -> set[str]:
     if hang or not job.options.spare_nodes:
         return {*hang.get("lost_nodes", [])}
     per_node = job.options.workers_per_node
-    missing = (r for r in range(job.workers) if not (job.attempt_dir / f"rank-{r}.end").exists())
+    _, ends = rank_slots.read(job.attempt_dir)
+    missing = (rank for rank in range(job.workers) if rank not in ends)
     return hung_step.silent_nodes(job, [*dict.fromkeys(job.nodes[rank // per_node] for rank in missing)])

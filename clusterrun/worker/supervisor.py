@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from . import batch_host, claim, end_records, requeue, restart, spares, step
+from . import batch_host, claim, end_records, hold, rank_slots, requeue, restart, spares, step
 from .claim import JobIdentity, listed
 from .distenv import NODES
 from .errors import WorkerError
@@ -262,11 +262,11 @@ def _judge(job: Job, status: int, ranks: int) -> int:
         return status
     until = time.monotonic() + job.options.shown_late
     while True:
-        ended = [name for name in os.listdir(job.attempt_dir) if name.startswith("rank-") and name.endswith(".end")]
+        _, ended = rank_slots.read(job.attempt_dir)
         job.unmarked = ranks - len(ended)
         if job.unmarked <= 0 or time.monotonic() >= until:
             break
-        time.sleep(1)
+        time.sleep(max(1.0, len(job.nodes) / rank_slots.READS_PER_S))
     if job.unmarked > 0:
         say(
             f"the step ended with status 0, but only {len(ended)} of {ranks} ranks say that they ended:"
@@ -299,6 +299,7 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("--hang-timeout", type=float, help="seconds without progress; 0: no watchdog")
     parser.add_argument("--resume-args", default="", help="appended to the work from the second start on")
     requeue.add_options(parser)
+    parser.add_argument("--hold-time", type=int, default=0, help="seconds to keep the nodes after the last failure")
     parser.add_argument("--time-limit", type=int, default=0, help="seconds, of a local job")
     parser.add_argument("--elapsed", type=int, default=0, help="seconds since the script began")
     parser.add_argument("--local", action="store_true")
@@ -343,4 +344,5 @@ def main(argv: Sequence[str]) -> int:
             if job.record is not None:
                 job.record.end(end)
             job.notify_end(status)
+    hold.hold_nodes(job, status, termination.came)
     return status

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 from collections.abc import Callable
@@ -13,6 +12,7 @@ import pytest
 
 from lab.cluster import Lab
 from tests.installed_command import SCRIPTS, Job, Site, read_json, until
+from tests.rank_files import ends_of
 
 SCHEDULERS = {"local": None, "slurm": "lab"}
 SHAPE = ("--nodes", "2", "--gpus-per-node", "0", "--tasks-per-node", "2")
@@ -40,8 +40,7 @@ def lines_of(job: Job, stream: str = "out") -> list[str]:
 
 
 def statuses(job: Job) -> dict[int, int]:
-    found = [json.loads(path.read_text()) for path in job.attempts()[-1].glob("rank-*.end")]
-    return {record["rank"]: record["status"] for record in found}
+    return {rank: end["status"] for rank, end in ends_of(job.attempts()[-1]).items()}
 
 
 def processes(job: Job) -> list[int]:

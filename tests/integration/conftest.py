@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.rank_files import ends_of
 from tests.warm_programs import RANKS, WarmProcess, WarmPrograms
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -43,8 +44,11 @@ class Done:
 
     def statuses(self) -> dict[int, int]:
         """Rank -> status, over the end records that exist."""
-        markers = [json.loads(p.read_text()) for p in (self.run_dir / "attempt").glob("rank-*.end")]
-        return {m["rank"]: m["status"] for m in markers}
+        return {rank: end["status"] for rank, end in self.ends().items()}
+
+    def ends(self) -> dict[int, dict[str, Any]]:
+        """The end records that exist, by rank."""
+        return ends_of(self.run_dir / "attempt")
 
 
 Starter = Callable[..., Done]

@@ -21,7 +21,7 @@ def test_a_known_script_trains_one_model_on_four_ranks(step: Callable, script: s
     untrained, trained = [row[2] for row in found], [row[3] for row in found]
     assert len(set(trained)) == 1 and trained[0] not in untrained
     assert "process group" not in done.err
-    assert [done.json(f"rank-{rank}.end")["joined_group"] for rank in range(4)] == [True] * 4
+    assert [end["joined_group"] for end in done.ends().values()] == [True] * 4
     taken = [sample for row in found for sample in json.loads(row[4])]
     assert len(taken) >= 4 * 3 * 4 and len(set(taken)) == len(taken)  # 3 steps of 4, and no sample on two ranks
 
@@ -32,7 +32,7 @@ def test_ranks_that_train_apart_are_reported_once(step: Callable, script: str) -
     assert done.status == 0, done.err
     (line,) = [line for line in done.err.splitlines() if "process group" in line]
     assert line.startswith("0: clusterrun: rank 0: no rank used a process group: this run was 2 separate programs")
-    assert [done.json(f"rank-{rank}.end")["joined_group"] for rank in range(2)] == [False] * 2
+    assert [end["joined_group"] for end in done.ends().values()] == [False] * 2
 
 
 def test_a_run_that_is_stopped_before_it_joins_gives_no_alarm(step: Callable) -> None:

@@ -167,7 +167,7 @@ def test_a_job_that_was_cut_off_finds_its_folder_taken_over_and_stops(start: Sta
     first = start("a", 1, steps=1_000_000, checkpoint_dir=kept)
     wait_for(lambda: newest(kept) >= 3, first)
     freeze(first)
-    progress = tmp_path / ".clusterrun" / "runs" / "a" / "attempts" / "1" / "rank-0.progress"
+    progress = tmp_path / ".clusterrun" / "runs" / "a" / "attempts" / "1" / "node-0.ranks"
     os.utime(progress, (time.time() - 1000,) * 2)  # it has been silent for long
     second = start("b", 1, steps=newest(kept) + 3, checkpoint_dir=kept)
     assert second.communicate(timeout=120) and second.returncode == 0

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.rank_files import ends_of
+
 
 def test_a_script_for_torchrun_runs_unchanged(step: Callable) -> None:
     done = step(2, 2, "script", "--", "allreduce.py", "--help", "-x")
@@ -54,7 +56,7 @@ def test_rank_0_may_leave_last(step: Callable) -> None:
     assert done.status == 0, done.err
     assert set(done.lines(0)[-3:]) == {"thread done", "executor done", "atexit done"}
     assert done.statuses() == {0: 0, 1: 0, 2: 0, 3: 0}
-    ends = [done.json(f"rank-{r}.end")["time"] for r in range(4)]
+    ends = [end["time"] for end in done.ends().values()]
     started = done.json("start.json")["time"]
     assert min(ends) - started > 1.3, "no rank may leave before the last has returned"
 
@@ -101,7 +103,7 @@ def test_a_world_of_another_size_is_refused(step: Callable) -> None:
 def test_an_unreachable_store_is_named(step: Callable) -> None:
     unreachable = {"CLUSTERRUN_JOIN_TIMEOUT": "2", "MASTER_PORT": "1"}
     done = step(1, 1, "script", "--", "allreduce.py", environ=unreachable)
-    assert done.status == 1 and done.json("rank-0.end")["status"] == 1
+    assert done.status == 1 and done.ends()[0]["status"] == 1
     assert "cannot reach the run's store at 127.0.0.1:1 within 2 s: Connection refused" in done.err
 
 
@@ -124,6 +126,7 @@ STRANGER = """
 import sys, time
 from datetime import timedelta
 from torch.distributed import TCPStore
+
 store = TCPStore("127.0.0.1", int(sys.argv[1]), is_master=False, wait_for_workers=False, timeout=timedelta(seconds=30))
 while True:  # whatever our ranks post, a stranger copies to every name that may mean the end
     for key in store.list_keys():
@@ -140,7 +143,7 @@ while True:  # whatever our ranks post, a stranger copies to every name that may
 
 def test_a_stranger_at_the_store_ends_no_wait(step: Callable, tmp_path: Path) -> None:
     strangers: list[subprocess.Popen[bytes]] = []
-    left: list[Path] = []
+    left: list[int] = []
 
     def meddle(process: subprocess.Popen[str], helper: subprocess.Popen[str]) -> None:
         while b"MASTER_PORT=" not in (environ := Path("/proc", str(process.pid), "environ").read_bytes()):
@@ -150,7 +153,7 @@ def test_a_stranger_at_the_store_ends_no_wait(step: Callable, tmp_path: Path) ->
         while not (tmp_path / "planted").exists():
             time.sleep(0.05)
         time.sleep(2)  # long enough for the three ranks that have returned to look several times
-        left.extend((tmp_path / "attempt").glob("rank-*.end"))
+        left.extend(ends_of(tmp_path / "attempt"))
         strangers[0].kill()
         strangers[0].wait()
         (tmp_path / "go").touch()

@@ -10,6 +10,7 @@ import pytest
 
 from lab.cluster import Lab
 from tests.installed_command import ALLREDUCE, ROOT, Job, Site
+from tests.rank_files import ends_of
 
 SEPARATE = str(ROOT / "tests" / "data" / "separate_script.py")
 LINE = "clusterrun: rank 0: no rank used a process group: this run was 2 separate programs"
@@ -63,8 +64,7 @@ def test_a_required_group_fails_the_run(site: Site) -> None:
     job = ended(site, "--require-group", "--", SEPARATE, state="FAILED")
     assert job.err.read_text().count(REQUIRED) == 1
     assert site.state(job)["exit_status"] == 1 and kind(site, job) == "no-process-group"
-    ends = [path.read_text() for path in (job.attempts()[-1]).glob("rank-*.end")]
-    assert len(ends) == 2 and all('"status": 1' in text for text in ends)
+    assert {rank: end["status"] for rank, end in ends_of(job.attempts()[-1]).items()} == {0: 1, 1: 1}
 
 
 def test_independent_ranks_are_silent(site: Site) -> None:

@@ -64,8 +64,7 @@ def test_what_the_job_makes_is_closed_and_what_the_users_code_makes_has_their_um
     made = {name: mode for name, mode in modes(run.run_dir).items() if name not in before}
     here = f"attempts/{TOKEN}.0.0"
     assert {Path(name).name for name in made} >= {
-        TOKEN, "owner", "epoch", "log-start", "log-clock", "start.json", "rank-0.end",
-        "rank-0.progress", "end.json",
+        TOKEN, "owner", "epoch", "log-start", "log-clock", "start.json", "node-0.ranks", "end.json",
     }  # fmt: skip
     for name, mode in made.items():
         assert mode == (folder if name in (here, f"claims/{TOKEN}") else file), f"{name} has {mode}"
@@ -89,8 +88,7 @@ def test_a_setup_line_that_exits_leaves_a_closed_end_record(tmp_path: Path) -> N
 def test_links_in_the_way_of_our_files_are_replaced_and_not_followed(tmp_path: Path) -> None:
     victim = tmp_path / "victim"
     victim.write_text("mine")
-    names = [".end.json", "end.json", "log-start", "rank-0.end", "start.json"]
-    names += ["rank-0.progress", ".rank-0.progress.tmp"]
+    names = [".end.json", "end.json", "log-start", "start.json"]
     attempt = f'"$CLUSTERRUN_RUN_DIR/attempts/{TOKEN}.0.0"'
     plant = [f"mkdir -m 700 {attempt}", *(f"ln -sf {victim} {attempt}/{name}" for name in names)]
     run = stage(tmp_path, Command("true"), setup=plant)
@@ -265,15 +263,17 @@ def test_the_command_that_a_script_run_by_hand_prints_works_when_pasted(tmp_path
 
 
 LATE = """
-import os, subprocess
-real = os.replace
-def replace(source, target, **more):
-    if str(target).endswith("rank-1.end"):
-        subprocess.Popen(["sh", "-c", "sleep %s; mv $0 $1", source, target], start_new_session=True,
+import os, subprocess, sys
+real = os.pwrite
+def pwrite(file, data, offset):
+    path = os.readlink(f"/proc/self/fd/{file}")
+    if path.endswith("node-1.ranks") and offset:
+        late = "import os, sys, time; time.sleep(%s); os.pwrite(os.open(sys.argv[1], os.O_WRONLY), b'{}', 1024)"
+        subprocess.Popen([sys.executable, "-S", "-c", late, path], start_new_session=True,
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    else:
-        real(source, target, **more)
-os.replace = replace
+        return len(data)
+    return real(file, data, offset)
+os.pwrite = pwrite
 """
 
 

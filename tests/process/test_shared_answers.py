@@ -22,6 +22,7 @@ from clusterrun.state.reconcile import Listing, RunState
 from clusterrun.state.watch import RunWatch, records_changed_at
 from clusterrun.top.source import TopData
 from tests.command_desk import Desk
+from tests.rank_files import put_progress
 from tests.run_records import attempt, claim, end, submitted
 from tests.shared_answers import Clock, Window, queue_row
 
@@ -113,7 +114,7 @@ def test_when_a_runs_files_told_of_something(run: RunRecord) -> None:
     folder = attempt(run)
     assert records_changed_at(run) > time.time() - 10
     _age(run)
-    (folder / "rank-0.progress").write_text("{}")
+    put_progress(folder, 0, {})
     assert records_changed_at(run) < time.time() - 80_000, "ranks tell every ten seconds, and it changes no state"
     (folder / "start.json").write_text("{}")
     assert records_changed_at(run) > time.time() - 10

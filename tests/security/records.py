@@ -33,6 +33,7 @@ FILES = (
     "submissions/{token}.json", "submissions/second.json", "submissions/.hidden.json", "claims/{token}/owner",
     "attempts/{token}.0.0/start.json", "attempts/{token}.0.0/end.json", "attempts/{token}.0.0/first_failure.json",
     "attempts/{token}.0.0/rank-0.progress", "attempts/{token}.0.0/rank-0.end", "attempts/{token}.0.0/stopped",
+    "attempts/{token}.0.0/node-0.ranks",
     "attempts/{token}.0.0/training.json",
     "attempts/{token}.0.0/log-clock", "attempts/{token}.0.0/log-start", "attempts/{token}.1.0/end.json",
     "checkpoints/latest", "checkpoints/step-00000100/meta.json",

@@ -135,10 +135,10 @@ def test_full_disks_during_a_write(site: Site, small_disk: Path, figure: Figure)
     folder, ballast, before = small_disk / "kept", small_disk / "ballast", 0
     for number in range(TIMES):
         next_launch(job, number)
-        pid, failed = writer(job), job.out.read_text().count("NOT SAVED")
+        pid, failed = writer(job), job.err.read_text().count("NOT SAVED")
         until(lambda after=before: newest(folder) > after, LIMIT, job.err.read_text)
         fill(ballast)
-        until(lambda seen=failed: job.out.read_text().count("NOT SAVED") > seen, LIMIT, job.out.read_text)
+        until(lambda seen=failed: job.err.read_text().count("NOT SAVED") > seen, LIMIT, job.err.read_text)
         before = whole(folder)[0]
         os.kill(pid, signal.SIGKILL)
         until(lambda step=before: f"(step {step})" in job.out.read_text(), LIMIT, job.out.read_text)

@@ -73,7 +73,7 @@ def test_nothing_that_the_job_makes_in_the_runs_folder_is_for_others_to_write(si
     site.wait_end(job)
     assert writable(job.run_dir) == [] and writable(job.out) == [] and writable(job.err) == []
     made = {path.name for path in job.attempts()[0].iterdir()}
-    assert made >= {"end.json", "start.json", "log-start", "rank-0.progress", "rank-1.progress"}
+    assert made >= {"end.json", "start.json", "log-start", "node-0.ranks"}
 
 
 def test_what_the_users_code_makes_has_the_submitters_umask(site: Site, job: Job) -> None:

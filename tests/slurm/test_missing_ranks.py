@@ -10,7 +10,8 @@ import pytest
 
 from lab.cluster import Lab
 from tests.faults_table import Figure
-from tests.installed_command import ALLREDUCE, Job, Site, read_json
+from tests.installed_command import ALLREDUCE, Job, Site
+from tests.rank_files import progress_of
 
 SHAPE = ("--nodes", "2", "--gpus-per-node", "0", "--tasks-per-node", "2")
 JOIN_S, END_S = 20, 20  # the limit, and what the end of the job may take
@@ -41,9 +42,9 @@ def submit(site: Site, folder: Path, rank: int, statement: str) -> Job:
 
 def seconds(job: Job) -> float:
     """From the moment when the first rank waits for the others to the job's end."""
-    end, records = job.end(), [read_json(path) for path in job.attempts()[-1].glob("rank-*.progress")]
+    end, records = job.end(), progress_of(job.attempts()[-1]).values()
     assert end is not None
-    return float(end["time"]) - min(one["since"] for one in records if one and one["phase"] == "joining")
+    return float(end["time"]) - min(one["since"] for one in records if one["phase"] == "joining")
 
 
 def check_never_arrives(site: Site, folder: Path, rank: int) -> None:

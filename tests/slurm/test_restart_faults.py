@@ -50,6 +50,7 @@ def site(lab: Lab, new_site: Callable[[Lab | None], Site]) -> Site:
 
 
 @pytest.mark.faults
+@pytest.mark.timeout(3600)
 def test_twenty_killed_ranks_cost_twenty_launches_and_no_bit(site: Site, figure: Figure) -> None:
     undisturbed = site.submit(*SHAPE, *QUICK, "lm")
     site.wait_state(undisturbed, "COMPLETED", timeout=LIMIT)
@@ -78,6 +79,7 @@ def test_twenty_killed_ranks_cost_twenty_launches_and_no_bit(site: Site, figure:
 
 
 @pytest.mark.faults
+@pytest.mark.timeout(3600)
 def test_an_exception_that_comes_again_costs_one_restart(site: Site, tmp_path: Path, figure: Figure) -> None:
     script = tmp_path / "train.py"
     script.write_text(RAISES)

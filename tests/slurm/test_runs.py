@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import subprocess
 from collections.abc import Callable
@@ -12,6 +11,7 @@ import pytest
 
 from lab.cluster import Lab
 from tests.installed_command import ALLREDUCE, Job, Site
+from tests.rank_files import ends_of
 
 
 @dataclass(frozen=True)
@@ -85,8 +85,8 @@ def test_logs_of_one_node_are_of_its_ranks(run: Run) -> None:
 
 def test_every_rank_left_its_end_marker(run: Run) -> None:
     (folder,) = run.job.attempts()
-    ended = {json.loads(path.read_text())["rank"] for path in folder.glob("rank-*.end")}
-    assert ended == set(range(4))
+    assert {end["rank"] for end in ends_of(folder).values()} == set(range(4))
+    assert len([*folder.glob("node-*.ranks")]) == 2, "a file for each node"
 
 
 def test_gpus_were_asked_of_slurm_for_each_node(run: Run) -> None:

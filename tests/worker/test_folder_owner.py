@@ -17,6 +17,7 @@ from clusterrun.worker.errors import WorkerError
 from clusterrun.worker.training import checkpoint, folder_owner
 from clusterrun.worker.training.background_writer import BackgroundWriter
 from clusterrun.worker.training.checkpoint import Snapshot
+from tests.rank_files import put_end, put_progress
 from tests.worker.small_training import go, run_env
 
 pytestmark = pytest.mark.usefixtures("signals_as_before")
@@ -26,7 +27,7 @@ def run(folder: Path, name: str) -> RunEnv:
     """A run whose attempt folder has a progress record of this moment, as a living rank 0 keeps it."""
     attempt = folder / name / "attempt"
     attempt.mkdir(parents=True)
-    (attempt / "rank-0.progress").write_text("{}")
+    put_progress(attempt, 0, {})
     return RunEnv(run_id=name, run_dir=folder / name, attempt_dir=attempt)
 
 
@@ -57,11 +58,11 @@ def end_record(attempt: Path) -> None:
 
 
 def end_mark(attempt: Path) -> None:
-    (attempt / "rank-0.end").write_text("{}")
+    put_end(attempt, 0, {})
 
 
 def silence(attempt: Path) -> None:
-    os.utime(attempt / "rank-0.progress", (time.time() - folder_owner.SILENT_S - 1,) * 2)
+    os.utime(attempt / "node-0.ranks", (time.time() - folder_owner.SILENT_S - 1,) * 2)
 
 
 def removal(attempt: Path) -> None:

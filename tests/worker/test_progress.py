@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import signal
@@ -21,6 +20,7 @@ from clusterrun.records.progress import Gpu, read_ranks
 from clusterrun.worker import nvml
 from clusterrun.worker.distenv import DistEnv
 from clusterrun.worker.progress import Progress, Recorder, resident_gib
+from tests.rank_files import progress_of
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -110,9 +110,9 @@ def test_stepped_is_when_the_step_moved_not_when_that_was_written(tmp_path: Path
     assert one.document()["stepped"] > seen
 
 
-def test_many_ranks_tell_less_often_as_they_share_a_folder(tmp_path: Path) -> None:
-    assert recorder(Progress(), tmp_path, world_size=2000).interval == 10.0
-    assert recorder(Progress(), tmp_path, world_size=16_000).interval == 80.0
+def test_many_ranks_write_less_often_as_they_share_a_file_system(tmp_path: Path) -> None:
+    assert recorder(Progress(), tmp_path, world_size=7500).interval == 10.0
+    assert recorder(Progress(), tmp_path, world_size=75_000).interval == 100.0
 
 
 def test_the_times_of_ranks_differ_and_nothing_is_drawn_from_the_users_generator(tmp_path: Path) -> None:
@@ -195,16 +195,16 @@ def test_a_folder_that_takes_no_files_costs_the_record_only_and_it_comes_back(
     folder = tmp_path / "attempt"  # not there: every write fails
     do_step(rank, 1)
     (tmp_path / "new").mkdir()
-    (tmp_path / "new" / ".rank-0.progress.tmp").mkdir()
+    (tmp_path / "new" / "node-0.ranks").mkdir()
     (tmp_path / "new").rename(folder)  # now it is there, and takes no file of that name
     do_step(rank, 2)
     time.sleep(0.3)
     assert read_ranks(folder) == []
-    (folder / ".rank-0.progress.tmp").rmdir()
+    (folder / "node-0.ranks").rmdir()
     told(folder, 2)
 
 
-HANGS = "import os, threading\nos.replace = lambda *_: threading.Event().wait()\n"
+HANGS = "import os, threading\nos.pwrite = lambda *_: threading.Event().wait()\n"
 
 
 @pytest.mark.parametrize("rank", [HANGS], indirect=True, ids=["hangs"])
@@ -216,17 +216,6 @@ def test_a_write_that_hangs_holds_neither_the_work_nor_its_end(rank: subprocess.
     rank.communicate(timeout=20)
     assert rank.returncode == 0
     assert read_ranks(folder) == []
-
-
-def test_a_rank_killed_while_it_writes_leaves_a_whole_record(tmp_path: Path) -> None:
-    progress = Progress()
-    one = recorder(progress, tmp_path)
-    one.write_if_due()
-    (tmp_path / ".rank-0.progress.tmp").write_text('{"rank": 0, "ti')
-    assert [found.phase for found in read_ranks(tmp_path)] == ["starting"]
-    progress.enter("joining")
-    one.write_if_due()
-    assert [path.name for path in tmp_path.iterdir()] == ["rank-0.progress"]
 
 
 # -- the GPU -----------------------------------------------------------------------------------------------------------
@@ -342,5 +331,5 @@ def test_a_sample_is_taken_and_written(monkeypatch: pytest.MonkeyPatch, tmp_path
     progress = Progress()
     progress.gpu = watcher.figures
     recorder(progress, tmp_path).write_if_due()
-    document = json.loads((tmp_path / "rank-0.progress").read_text())
+    document = progress_of(tmp_path)[0]
     assert document["gpu"]["use"] == 42 and document["gpu"]["memory_total_gib"] == 80.0

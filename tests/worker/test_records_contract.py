@@ -16,10 +16,12 @@ from clusterrun.records.run_record import RunRecord, SubmissionRecord
 from clusterrun.worker import end_records, notify
 from clusterrun.worker.distenv import DistEnv, RunEnv
 from clusterrun.worker.progress import Progress, Recorder
+from clusterrun.worker.rank_slots import RankSlot
 from clusterrun.worker.tasks import lm
 from clusterrun.worker.training.report import Report
+from tests.rank_files import ends_of, progress_of, put_end
 
-DOCUMENTS = ("start.json", "rank-1.end", "first_failure.json", "stopped", "rank-1.progress")
+DOCUMENTS = ("start.json", "first_failure.json", "stopped")
 FOR_THE_WATCHDOG = ("collectives", "srun_step")  # keys of a progress record that stall.py alone reads
 
 
@@ -44,8 +46,8 @@ def attempt(tmp_path: Path) -> Path:
     """An attempt's folder with one of each document, by the worker's writers."""
     error = fail()
     end_records.write_start(tmp_path, "gloo", "2.13.0", [entry(0), entry(1)])
-    end_records.write_end(tmp_path, 0, "n0", 0, joined_group=True, any_joined_group=True)
-    end_records.write_end(tmp_path, 1, "n1", 3, "ValueError: no")
+    end_records.write_end(RankSlot(tmp_path, 0, 0), "n0", 0, joined_group=True, any_joined_group=True)
+    end_records.write_end(RankSlot(tmp_path, 1, 0), "n1", 3, "ValueError: no")
     assert end_records.claim_first_failure(tmp_path, 1, "n1", 3, "ValueError: no", error.__traceback__)
     end_records.write_stopped(tmp_path, 40, "SIGTERM")
     progress = Progress()
@@ -64,12 +66,19 @@ def any_attempt(attempt: Path, request: pytest.FixtureRequest) -> Path:
             document = json.loads((attempt / name).read_text())
             del document["version"]
             (attempt / name).write_text(json.dumps(document))
+        for kind, found in (("progress", progress_of(attempt)), ("end", ends_of(attempt))):
+            for rank, record in found.items():
+                del record["version"]
+                (attempt / f"rank-{rank}.{kind}").write_text(json.dumps(record))
+        for path in attempt.glob("node-*.ranks"):
+            path.unlink()
     return attempt
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_each_document_bears_its_version(attempt: Path, name: str) -> None:
     assert json.loads((attempt / name).read_text())["version"] == 1
+    assert progress_of(attempt)[1]["version"] == ends_of(attempt)[1]["version"] == 1
 
 
 def test_the_start_is_read_as_it_was_written(any_attempt: Path) -> None:
@@ -101,10 +110,10 @@ def test_the_ends_are_read_as_they_were_written(any_attempt: Path) -> None:
 @pytest.mark.parametrize("joined", [True, False, None])
 def test_the_process_group_is_read_as_it_was_written(tmp_path: Path, joined: bool | None) -> None:
     assert rank_records.load_any_joined_group(tmp_path) is None
-    end_records.write_end(tmp_path, 0, "n0", 0, joined_group=joined, any_joined_group=joined)
+    end_records.write_end(RankSlot(tmp_path, 0, 0), "n0", 0, joined_group=joined, any_joined_group=joined)
     assert rank_records.load_any_joined_group(tmp_path) is joined
-    assert json.loads((tmp_path / "rank-0.end").read_text())["joined_group"] is joined
-    (tmp_path / "rank-0.end").write_text('{"any_joined_group": "no"}')
+    assert ends_of(tmp_path)[0]["joined_group"] is joined
+    put_end(tmp_path, 0, {"any_joined_group": "no"})
     assert rank_records.load_any_joined_group(tmp_path) is None
 
 
@@ -124,7 +133,8 @@ def test_the_first_failure_is_read_as_it_was_written(any_attempt: Path) -> None:
 def test_the_progress_is_read_as_it_was_written(any_attempt: Path) -> None:
     (found,) = read_ranks(any_attempt)
     assert isinstance(found, RankProgress) and found.gpu is not None
-    written = json.loads((any_attempt / "rank-1.progress").read_text())
+    old = any_attempt / "rank-1.progress"
+    written = json.loads(old.read_text()) if old.exists() else progress_of(any_attempt)[1]
     for name in set(written) - {"version", "gpu", *FOR_THE_WATCHDOG}:
         assert getattr(found, name) == written[name], name
     for name, value in written["gpu"].items():

@@ -14,6 +14,7 @@ import pytest
 
 from clusterrun.worker import requeue, spares, supervisor
 from clusterrun.worker.claim import JobIdentity
+from tests.rank_files import put_end
 
 TOKEN = "abcdefgh22345672"
 # Answers `scontrol show` with the file `show`, and each other command with its file: its text, and status 1 if it has
@@ -35,7 +36,7 @@ class Slurm:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         folder.mkdir()
-        for name in ("scontrol", "sbatch"):
+        for name in ("scontrol", "sbatch", "scancel"):
             (folder / name).write_text(FAKE)
             (folder / name).chmod(0o755)
         self.show()
@@ -81,7 +82,7 @@ def make_job(tmp_path: Path, slurm: Slurm) -> Callable[..., supervisor.Job]:
         job.attempt_dir = job.run_dir / "attempts" / f"{TOKEN}.0.0"
         job.attempt_dir.mkdir(parents=True)
         for name, content in files.items():
-            (job.attempt_dir / name.replace("_", "-").replace("-end", ".end")).write_text(json.dumps(content))
+            (job.attempt_dir / name.replace("_", "-")).write_text(json.dumps(content))
         return job
 
     return make
@@ -162,6 +163,17 @@ def test_the_total_time_ends_the_chain(make_job: Callable[..., supervisor.Job], 
     assert job.requeue.after(85, came=False) == 85 and slurm.calls == []
 
 
+def test_a_script_that_the_warning_ended_is_not_done_when_the_total_time_is_used_up(
+    make_job: Callable[..., supervisor.Job], slurm: Slurm, capfd: pytest.CaptureFixture[str]
+) -> None:
+    job = make_job(*CHAIN, "--signal", "TERM@300", rank_0_end={}, log_start={})
+    put_end(job.attempt_dir, 0, {"signals": ["SIGTERM"]})
+    os.utime(job.attempt_dir / "log-start", (time.time() - 3700,) * 2)
+    slurm.show(EndTime=in_seconds(200))
+    assert job.requeue.after(0, came=False) == 85 and slurm.calls == []
+    assert "the time of --total-time is used up" in capfd.readouterr().err
+
+
 def test_starts_that_end_at_once_end_the_chain(make_job: Callable[..., supervisor.Job], slurm: Slurm) -> None:
     job = make_job(*CHAIN, stopped=STOPPED, log_start={})
     for restart in (1, 2):
@@ -184,8 +196,8 @@ def test_the_ranks_stop_at_the_end_of_the_total_time(make_job: Callable[..., sup
 def test_a_script_that_the_warning_ended_goes_back_into_the_queue(
     make_job: Callable[..., supervisor.Job], slurm: Slurm, seconds: int, status: int, got: str, again: bool
 ) -> None:
-    job = make_job(*CHAIN, "--signal", "TERM@300", rank_0_end={"signals": [got]})
-    (job.attempt_dir / "rank-0.end").write_text(json.dumps({"signals": [got]}))
+    job = make_job(*CHAIN, "--signal", "TERM@300")
+    put_end(job.attempt_dir, 0, {"signals": [got]})
     slurm.show(EndTime=in_seconds(seconds))
     assert job.requeue.after(status, came=False) == (85 if again else status)
     assert slurm.calls == ["scontrol requeue 5"] * again
@@ -207,9 +219,10 @@ def test_a_silent_controller_is_asked_again(make_job: Callable[..., supervisor.J
     assert slurm.calls == ["scontrol requeue 5"] * 2 and job.due
 
 
-def record(job: supervisor.Job) -> None:
+def record(job: supervisor.Job, cancel_asked: int = 0) -> None:
     (job.run_dir / "submissions").mkdir()
-    known = {"version": 1, "token": TOKEN, "state": "accepted", "job_id": "5", "cluster": "lab", "at": 1_795_000_000}
+    known = {"version": 1, "token": TOKEN, "state": "accepted", "job_id": "5", "cluster": "lab", "at": 1_795_000_000,
+             "cancel_asked": cancel_asked}  # fmt: skip
     (job.run_dir / "submissions" / f"{TOKEN}.json").write_text(json.dumps(known))
     (job.run_dir / "spec.json").write_text(json.dumps({"workdir": "/", "sbatch_args": ["--switches=1"]}))
     (job.run_dir / "script.sh").write_text(
@@ -232,7 +245,7 @@ def test_where_requeueing_is_refused_a_successor_continues_the_run(
     new = json.loads(file.read_text())
     assert (new["state"], new["job_id"], new["token"], new["cluster"]) == ("accepted", "77", file.stem, "lab")
     script = job.run_dir / new["script"]
-    assert slurm.calls[-1] == f"sbatch --parsable --switches=1 -- {script}"
+    assert slurm.calls[-1] == f"sbatch --parsable --dependency=afterany:5 --switches=1 -- {script}"
     assert script.read_text() == (
         f'#SBATCH --job-name="lm.{file.stem[:8]}"\nexport CLUSTERRUN_TOKEN={file.stem}\n'
         "CR_OPTIONS=(--total-time 2600 --shared)\n"
@@ -308,3 +321,23 @@ def test_a_cancelled_job_is_not_requeued_for_a_lost_node(make_job: Callable[...,
     slurm.show(JobState="COMPLETING")
     job = make_job("--requeue")
     assert not spares.requeue_without(job, {"n2"}) and slurm.calls == []
+
+
+def test_a_job_that_its_user_cancelled_in_the_grace_time_is_not_requeued(
+    make_job: Callable[..., supervisor.Job], slurm: Slurm
+) -> None:
+    job = make_job(*CHAIN)
+    record(job, cancel_asked=1_795_000_100)
+    slurm.show(JobState="COMPLETING", PreemptTime="2026-11-23T05:00:00")
+    job.requeue.on_term()
+    assert job.requeue.after(143, came=True) == 143
+    assert slurm.calls == [] and not job.due
+
+
+def test_a_cancel_that_comes_with_the_requeue_is_sent_again(
+    make_job: Callable[..., supervisor.Job], slurm: Slurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = make_job(*CHAIN, stopped=STOPPED)
+    monkeypatch.setattr(requeue, "is_cancelled", lambda run_dir, token: slurm.calls != [])
+    assert job.requeue.after(85, came=False) == 85
+    assert slurm.calls == ["scontrol requeue 5", "scancel 5"] and not job.due

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from clusterrun.worker.rank_slots import HALF
 from clusterrun.worker.restart import LaunchEnd, read_launch, why_not_again
+from tests.rank_files import put_bytes, put_end, put_progress
 
 KILLED = LaunchEnd(137, "rank 3 ended without a record")
 
@@ -50,10 +52,10 @@ def test_what_would_only_fail_again_is_not(launches: list[LaunchEnd], reason: st
 
 def records(folder: Path, ended: dict[int, int], first: dict[str, object] | None = None, step: int = 12) -> Path:
     for rank, status in ended.items():
-        (folder / f"rank-{rank}.end").write_text(json.dumps({"rank": rank, "status": status}))
+        put_end(folder, rank, {"rank": rank, "status": status})
     if first:
         (folder / "first_failure.json").write_text(json.dumps({"rank": 1, "node": "n1", **first}))
-    (folder / "rank-0.progress").write_text(json.dumps({"step": step}))
+    put_progress(folder, 0, {"step": step})
     return folder
 
 
@@ -87,7 +89,9 @@ def test_an_error_that_follows_from_a_lost_process_may_come_again(tmp_path: Path
 
 
 def test_damaged_records_count_as_absent(tmp_path: Path) -> None:
-    for name in ("first_failure.json", "rank-0.progress"):
-        (tmp_path / name).write_bytes(b"[\xff")
-    (tmp_path / "rank-0.end").write_text("{")
+    (tmp_path / "first_failure.json").write_bytes(b"[\xff")
+    put_bytes(tmp_path, 0, b"{\xff")
+    put_end(tmp_path, 0, {})
     assert read_launch(tmp_path, tmp_path, 9, 1) == LaunchEnd(9, "the step ended with status 9")
+    put_bytes(tmp_path, 0, b"{", HALF)
+    assert read_launch(tmp_path, tmp_path, 9, 1).cause.startswith("rank 0 ended without a record")

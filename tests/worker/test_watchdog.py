@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 import types
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from clusterrun.worker.stacks import REQUEST, StackWriter
 from clusterrun.worker.stall import RankMark, Suspicion
 from clusterrun.worker.watchdog import HUNG, Watchdog, describe, progress_interval
 from tests.installed_command import until
+from tests.rank_files import put_bytes, put_end, put_progress
 
 TOKEN = "abcdefghijklmnop"
 LIMIT = 2.0
@@ -34,12 +35,14 @@ def started(*argv: str) -> subprocess.Popen[bytes]:
 class Launch:
     """A step (`sleep`), a rank 1 (`sleep`), and the records of both ranks, which this process writes."""
 
-    def __init__(self, folder: Path, hang_timeout: float = LIMIT, ends_it: bool = True) -> None:
+    def __init__(
+        self, folder: Path, hang_timeout: float = LIMIT, ends_it: bool = True, silent: Collection[int] = ()
+    ) -> None:
         self.folder = folder
         self.step, self.rank = started("sleep", "600"), started("sleep", "600")
         self.lines: list[str] = []
         self.is_ending = False
-        self.silent: set[int] = set()
+        self.silent = {*silent}
         self.closed = threading.Event()
         options = types.SimpleNamespace(local=True, hang_timeout=hang_timeout, spare_nodes=0, max_restarts=1)
         job: Any = types.SimpleNamespace(
@@ -58,9 +61,7 @@ class Launch:
                     "time": time.time(), "advanced": self.began, "interval": 0.4, "phase": "script", "node": "n1",
                     "pid": os.getpid() if rank == 0 else self.rank.pid, "collectives": {"0": 7 - rank},
                 }  # fmt: skip
-                temporary = self.folder / f".{rank}.tmp"
-                temporary.write_text(json.dumps(record))
-                temporary.replace(self.folder / f"rank-{rank}.progress")
+                put_progress(self.folder, rank, record)
             if 0 not in self.silent:
                 writer.write_if_requested()
 
@@ -82,7 +83,7 @@ def launches(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Launch]]:
 
 def test_a_stopped_rank_is_named_and_the_step_is_killed(tmp_path: Path, launches: list[Launch]) -> None:
     launches.append(launch := Launch(tmp_path))
-    until((tmp_path / "rank-1.progress").exists, 10)
+    until((tmp_path / "node-1.ranks").exists, 10)
     launch.rank.send_signal(signal.SIGSTOP)
     launch.silent = {1}
     assert launch.step.wait(30) == -signal.SIGKILL
@@ -117,23 +118,48 @@ def test_without_the_right_to_end_it_there_is_one_warning(tmp_path: Path, launch
 def test_a_job_that_is_being_ended_is_left_alone(tmp_path: Path, launches: list[Launch]) -> None:
     launches.append(launch := Launch(tmp_path))
     launch.is_ending = True
-    until((tmp_path / "rank-1.progress").exists, 10)
+    until((tmp_path / "node-1.ranks").exists, 10)
     assert not launch.watchdog._ended.wait(2 * LIMIT)
     assert launch.step.poll() is None and launch.lines == []
 
 
 def test_silence_of_all_ranks_is_reported_once_and_ends_nothing(tmp_path: Path, launches: list[Launch]) -> None:
     launches.append(launch := Launch(tmp_path))
-    until((tmp_path / "rank-1.progress").exists, 10)
+    until((tmp_path / "node-1.ranks").exists, 10)
     launch.silent = {0, 1}
     until(lambda: launch.lines, 30)
     assert not launch.watchdog._ended.wait(2 * LIMIT)
     assert launch.step.poll() is None and len(launch.lines) == 1 and "file system" in launch.lines[0]
 
 
+def test_a_watchdog_that_never_sees_a_record_says_so(
+    tmp_path: Path, launches: list[Launch], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watchdog, "UNSEEN_S", 1.0)
+    launches.append(launch := Launch(tmp_path, silent={0, 1}))
+    until(lambda: launch.lines, 30)
+    assert not launch.watchdog._ended.wait(2 * LIMIT)
+    assert launch.step.poll() is None and len(launch.lines) == 1 and "no rank writes" in launch.lines[0]
+
+
+@pytest.mark.parametrize("statuses", [(0, 0), (0, 3)])
+def test_a_step_whose_ranks_have_all_ended_is_killed_and_has_their_status(
+    tmp_path: Path, launches: list[Launch], monkeypatch: pytest.MonkeyPatch, statuses: tuple[int, int]
+) -> None:
+    monkeypatch.setattr(watchdog, "EXIT_S", 1.0)
+    launches.append(launch := Launch(tmp_path, ends_it=False))
+    put_end(tmp_path, 0, {"status": statuses[0]})
+    assert not launch.watchdog._ended.wait(3.0) and launch.step.poll() is None, "rank 1 may be working"
+    put_end(tmp_path, 1, {"status": statuses[1]})
+    assert launch.step.wait(30) == -signal.SIGKILL
+    launch.rank.kill()
+    assert launch.watchdog.close(137) == max(statuses)
+    assert "all ranks recorded their end" in launch.lines[-1] and not (tmp_path / "hang.json").exists()
+
+
 def test_damaged_records_are_no_reason_to_stop_watching(tmp_path: Path, launches: list[Launch]) -> None:
-    (tmp_path / "rank-0.progress").write_bytes(b"[\xff")
-    (tmp_path / "rank-1.progress").write_text('["no object"]')
+    put_bytes(tmp_path, 0, b"{\xff")
+    put_bytes(tmp_path, 1, b'["no object"]')
     launches.append(launch := Launch(tmp_path))
     assert launch.step.wait(30) == -signal.SIGKILL
     launch.rank.kill()

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .. import epoch
+from .. import epoch, rank_slots
 from ..distenv import RunEnv
 from ..errors import WorkerError
 from . import atomic_files
@@ -101,9 +101,10 @@ def _may_be_active(owner: dict[str, Any]) -> bool:
         return False
     try:
         os.listdir(attempt)  # another user's folder may not be readable: then it may be active
-        if any((attempt / name).exists() for name in ("end.json", "rank-0.end")):
+        _, ends = rank_slots.read_node(attempt, 0)
+        if 0 in ends or (attempt / "end.json").exists():
             return False
-        return time.time() - os.stat(attempt / "rank-0.progress").st_mtime < SILENT_S
+        return time.time() - os.stat(rank_slots.path_of(attempt, 0)).st_mtime < SILENT_S
     except FileNotFoundError:
         return False
     except (OSError, ValueError):

@@ -13,6 +13,7 @@ from clusterrun.check.run import check_run
 from clusterrun.errors import RequestError
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store
+from tests.rank_files import put_end, put_progress
 from tests.run_records import attempt, submitted
 
 TRAINING = {
@@ -33,7 +34,7 @@ def run(tmp_path: Path) -> RunRecord:
     run = submitted(Store(tmp_path, tmp_path / "state"), nodes=2, tasks_per_node=1)
     (run.run_dir / "spec.json").write_text('{"gpus_per_node": 1}')
     attempt(run, start={"backend": "nccl", "ranks": [rank(0), rank(1)]}, training=TRAINING)
-    write(run, "rank-0.end", {"rank": 0, "any_joined_group": True})
+    put_end(attempt(run), 0, {"rank": 0, "any_joined_group": True})
     return run
 
 
@@ -92,13 +93,13 @@ def test_metrics_count_the_steps_per_epoch(run: RunRecord) -> None:
 
 
 def test_separate_programs_differ(run: RunRecord) -> None:
-    write(run, "rank-0.end", {"rank": 0, "any_joined_group": False})
+    put_end(attempt(run), 0, {"rank": 0, "any_joined_group": False})
     assert statuses(run, DIFFERS) == ["process group"]
 
 
 def test_own_script_has_unknown_lines_and_no_alarm(run: RunRecord) -> None:
     (attempt(run) / "training.json").unlink()
-    (attempt(run) / "rank-0.end").unlink()
+    (attempt(run) / "node-0.ranks").unlink()
     assert statuses(run, UNKNOWN) == ["process group", "precision", "samples", "steps per epoch"]
     assert statuses(run, DIFFERS) == []
 
@@ -111,7 +112,7 @@ def test_older_worker_without_versions_is_unknown(run: RunRecord) -> None:
 
 def test_rank_that_never_came_is_named(run: RunRecord) -> None:
     (attempt(run) / "start.json").unlink()
-    write(run, "rank-0.progress", {"rank": 0, "time": 1.0, "node": "n0"})
+    put_progress(attempt(run), 0, {"rank": 0, "time": 1.0, "node": "n0"})
     (first,) = [one for one in check_run(run) if one.check == "processes"]
     assert first.text == "2 expected, 0 joined; no record of rank 1"
 

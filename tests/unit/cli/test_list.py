@@ -18,6 +18,7 @@ from clusterrun.state import reconcile
 from clusterrun.state.show import LIST_COLUMNS
 from tests.command_desk import Desk
 from tests.listed_jobs import SILENT, rows, run, run_row
+from tests.rank_files import put_end, put_progress
 from tests.run_records import attempt, claim, end, submitted, with_submission
 
 
@@ -39,7 +40,7 @@ def trained(one: RunRecord) -> None:
             "step": 120 - (rank == 3),
             "steps": 1000,
         }
-        (folder / f"rank-{rank}.progress").write_text(json.dumps(told))
+        put_progress(folder, rank, told)
     row = {"step": 120, "time": now - 4, "loss": 2.34567, "tokens_per_second": 45_100.4}
     (one.run_dir / "metrics.jsonl").write_text(json.dumps(row) + "\n")
 
@@ -152,7 +153,7 @@ def test_status_shows_ranks_that_never_met(
     one = submitted(store, cluster="desk", user=getpwuid(os.getuid()).pw_name, sources=sources)
     claim(one)
     folder = attempt(one, end=end(0))
-    (folder / "rank-0.end").write_text(json.dumps({"rank": 0, "status": 0, "any_joined_group": joined}))
+    put_end(folder, 0, {"rank": 0, "status": 0, "any_joined_group": joined})
     said = desk.type("status", "101")
     assert ("group  no rank used a process group: 8 separate programs" in said.out) == shown, said.out
     (data,) = desk.type("status", "101", "--json").data

@@ -12,6 +12,7 @@ from clusterrun.records.launches import Launch, failed_launches, goodput, load_l
 from clusterrun.records.progress import Metrics, RankProgress
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store
+from tests.rank_files import put_progress
 from tests.run_records import attempt, submitted
 
 #: One of 1,000 s: 50 s to its first step, then a step each 10 s; it fails 5 s after its 90th.
@@ -116,7 +117,7 @@ def test_a_running_launch_has_the_steps_of_its_heartbeat_and_lasts_until_now(run
 
 def test_a_launch_whose_supervisor_was_killed_ends_with_its_last_heartbeat(run: RunRecord) -> None:
     folder = record(run, 0, 0, began=10.0)
-    (folder / "rank-0.progress").write_text(json.dumps({"rank": 0, "time": 90.0, "step": 5}))
+    put_progress(folder, 0, {"rank": 0, "time": 90.0, "step": 5})
     record(run, 1, 0, began=200.0)
     first, second = until_now(load_launches(run), [], None)
     assert (first.ended, first.step, second.ended) == (90.0, 5, 200.0)

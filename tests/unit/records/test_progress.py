@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from clusterrun.records.progress import Gpu, Metrics, RankProgress, last_metrics, ranks, read_ranks
 from clusterrun.records.run_record import RunRecord, SubmissionRecord
+from tests.rank_files import put_bytes, put_progress
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
@@ -36,7 +37,7 @@ def record(folder: Path, token: str = "tok") -> RunRecord:
 
 def write(folder: Path, rank: int, **values: Any) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"rank-{rank}.progress").write_text(json.dumps({"version": 1, "rank": rank, "time": 5.0, **values}))
+    put_progress(folder, rank, {"version": 1, "rank": rank, "time": 5.0, **values})
 
 
 def test_ranks_come_in_their_order_of_number(tmp_path: Path) -> None:
@@ -56,14 +57,15 @@ def test_the_newest_attempt_counts(tmp_path: Path) -> None:
 
 def test_a_torn_record_and_other_files_are_left_out(tmp_path: Path) -> None:
     write(tmp_path, 0)
-    whole = (tmp_path / "rank-0.progress").read_bytes()
-    for cut in range(len(whole)):
-        (tmp_path / "rank-1.progress").write_bytes(whole[:cut])
+    whole = (tmp_path / "node-0.ranks").read_bytes()
+    for cut in range(len(whole.rstrip())):
+        (tmp_path / "node-1.ranks").write_bytes(whole[:cut])
         assert [one.rank for one in read_ranks(tmp_path)] == [0]
-    (tmp_path / ".rank-1.progress.tmp").write_bytes(whole)
+    (tmp_path / ".node-1.ranks.tmp").write_bytes(whole)
     (tmp_path / "rank-1.end").write_bytes(whole)
-    (tmp_path / "rank-2.progress").mkdir()
-    (tmp_path / "rank-3.progress").symlink_to("/nonexistent")
+    (tmp_path / "node-2.ranks").mkdir()
+    (tmp_path / "node-3.ranks").symlink_to(tmp_path / "node-0.ranks")
+    os.mkfifo(tmp_path / "node-4.ranks")
     assert [one.rank for one in read_ranks(tmp_path)] == [0]
 
 
@@ -77,7 +79,7 @@ def test_a_folder_that_cannot_be_read_is_no_ranks(tmp_path: Path) -> None:
 def test_whatever_a_record_holds_it_is_read_into_its_types_or_left_out(
     tmp_path: Path, values: dict[str, Any], gpu: object
 ) -> None:
-    (tmp_path / "rank-0.progress").write_text(json.dumps({"rank": 0, "time": 1.0, "gpu": gpu, **values}))
+    put_bytes(tmp_path, 0, json.dumps({"rank": 0, "time": 1.0, "gpu": gpu, **values}).encode())
     for one in read_ranks(tmp_path):
         assert isinstance(one.rank, int) and isinstance(one.time, float) and isinstance(one.node, str)
         assert isinstance(one.phase, str) and isinstance(one.gpu, Gpu | None)
@@ -90,7 +92,8 @@ def test_whatever_a_record_holds_it_is_read_into_its_types_or_left_out(
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.binary(max_size=200))
 def test_no_bytes_in_place_of_a_record_or_of_metrics_do_harm(tmp_path: Path, data: bytes) -> None:
-    (tmp_path / "rank-0.progress").write_bytes(data)
+    put_bytes(tmp_path, 0, data)
+    (tmp_path / "rank-1.progress").write_bytes(data)
     (tmp_path / "metrics.jsonl").write_bytes(data)
     assert all(isinstance(one, RankProgress) for one in read_ranks(tmp_path))
     assert isinstance(last_metrics(record(tmp_path)), Metrics | None)

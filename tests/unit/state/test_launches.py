@@ -24,6 +24,7 @@ from clusterrun.state.reconcile import RunState
 from clusterrun.state.show import state_lines, status_json
 from clusterrun.top.shown import job_line, rank_rows
 from clusterrun.top.source import Ranks
+from tests.rank_files import put_progress
 from tests.run_records import attempt, submitted
 
 
@@ -45,7 +46,7 @@ def run(tmp_path: Path) -> RunRecord:
         times = {"step_s": 10.0, "data_s": 0.5, "compute_s": 9.0 if rank == 2 else 4.0}
         beat = {"rank": rank, "node": f"gpu0{rank // 2}", "time": now, "phase": "training", "step": 175, "steps": 500,
                 "stepped": now, "first_step": 81, "first_step_at": now - 955, **times}  # fmt: skip
-        (folder / f"rank-{rank}.progress").write_text(json.dumps(beat))
+        put_progress(folder, rank, beat)
     (run.run_dir / "metrics.jsonl").write_text(json.dumps({"step": 175, "trained_s": 1800.0}) + "\n")
     return run
 

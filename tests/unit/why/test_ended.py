@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pickle
 import pwd
@@ -23,6 +22,7 @@ from clusterrun.why.causes import Cause
 from clusterrun.why.ended.records import stalled_ranks
 from clusterrun.why.ended.time_limit import with_longer_limit
 from tests.ended_runs import RAISED, Slurm, over, ranks_on, write_logs
+from tests.rank_files import put_end, put_progress
 from tests.run_records import AT, attempt, end, submitted
 
 LIMIT = Cause(kind="time-limit", sentence="", command="clusterrun submit … --time LONGER")
@@ -107,7 +107,7 @@ def test_rank_that_stood_still_is_found_by_its_progress_record(store: Store) -> 
     folder = attempt(run, start=ranks_on("n1", "n1", "n2", "n2"), end=end(1))
     for rank in range(4):
         record = {"rank": rank, "node": "n1", "time": AT + (300 if rank != 2 else 60), "interval": 5, "step": 9}
-        (folder / f"rank-{rank}.progress").write_text(json.dumps(record))
+        put_progress(folder, rank, record)
     write_logs(
         run, "0: RuntimeError: [unbound_buffer.cc:81] Timed out waiting 600000ms for recv operation to complete\n"
     )
@@ -187,7 +187,7 @@ def test_lost_node_is_asked_of_slurm(store: Store) -> None:
 def test_node_that_is_down_now_is_told_but_not_blamed(store: Store) -> None:
     run = submitted(store)
     folder = attempt(run, start=ranks_on("n1", "n2"))
-    (folder / "rank-0.end").write_text(json.dumps({"rank": 0, "node": "n1", "status": 1}))
+    put_end(folder, 0, {"rank": 0, "node": "n1", "status": 1})
     write_logs(run, "0: ModuleNotFoundError: No module named 'x'\n")
     answer = ended.explain(Slurm({"show node": "NodeName=n1 State=IDLE\n\nNodeName=n2 State=DOWN*\n"}), over(run))
     assert answer.cause.kind == "import-error" and answer.notes[0].endswith("down or not responding now: n2")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -10,6 +9,7 @@ import pytest
 from clusterrun.records.store import Store
 from clusterrun.why import ended
 from tests.ended_runs import Slurm, over, ranks_on, write_logs
+from tests.rank_files import put_end
 from tests.run_records import attempt, end, submitted
 
 
@@ -25,7 +25,7 @@ LINE = "0: clusterrun: rank 0: no rank used a process group: this run was 8 sepa
 def test_ranks_that_never_met_are_the_cause_of_a_completed_job(store: Store) -> None:
     run = submitted(store)
     folder = attempt(run, start=ranks_on("n1", "n2"), end=end(0))
-    (folder / "rank-0.end").write_text(json.dumps({"rank": 0, "status": 0, "any_joined_group": False}))
+    put_end(folder, 0, {"rank": 0, "status": 0, "any_joined_group": False})
     write_logs(run, LINE)
     answer = ended.explain(Slurm(), over(run, "COMPLETED", 0))
     assert (answer.cause.kind, answer.cause.rank) == ("no-process-group", None)
@@ -45,7 +45,7 @@ def test_ranks_that_never_met_are_the_cause_of_a_completed_job(store: Store) -> 
 def test_nothing_went_wrong_with_ranks_that_met_or_need_not(store: Store, joined: object, more: dict) -> None:
     run = submitted(store, **more)
     folder = attempt(run, start=ranks_on("n1", "n2"), end=end(0))
-    (folder / "rank-0.end").write_text(json.dumps({"rank": 0, "status": 0, "any_joined_group": joined}))
+    put_end(folder, 0, {"rank": 0, "status": 0, "any_joined_group": joined})
     write_logs(run, "")
     assert ended.explain(Slurm(), over(run, "COMPLETED", 0)).cause.kind == "none"
 

@@ -1,0 +1,193 @@
+"""The records of a node's ranks in one file, `node-R.ranks` (R: the node's first rank). Standard library only.
+
+Each rank has a slot of SLOT bytes at its local rank: its progress record, then its end record, each one line of JSON
+padded with spaces to HALF bytes. A record is written in place by one write, so the file is created once and heartbeats
+cost no further metadata operation. All writers of a file are on one node. A reader may find a record torn; it reads it
+once more, and a record that is still damaged counts as absent. `clusterrun/records/rank_slots.py` is the reader of the
+login node.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import stat
+from bisect import bisect_left
+from contextlib import suppress
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from .end_records import file_mode
+
+HALF = 1024
+SLOT = 2 * HALF
+READS_PER_S = 100  # files that one process opens, so that a metadata server of a shared file system is not busy with it
+_NAME = re.compile(r"node-(\d{1,7})\.ranks")
+_CHUNK = 32 * SLOT
+_ENTRY = 32  # bytes of an entry of a mapping, about: a shortened record keeps the first ones
+
+Records = dict[int, dict[str, Any]]
+
+
+def path_of(folder: Path, first_rank: int) -> Path:
+    """Return the file of the node whose first rank this is."""
+    return folder / f"node-{first_rank}.ranks"
+
+
+class RankSlot:
+    """The slot of one rank. Its file is opened at the first write and stays open; all methods raise OSError."""
+
+    def __init__(self, folder: Path, rank: int, local_rank: int) -> None:
+        self.rank = rank
+        slot = min(rank, local_rank)  # whatever the launcher numbers: each rank has its own
+        self.path = path_of(folder, rank - slot)
+        self._offset = slot * SLOT
+        self._file: tuple[int, str] | None = None  # its descriptor, and what that refers to
+
+    def write_progress(self, document: dict[str, Any]) -> None:
+        """Replace the progress record; after a crash of the node it may be lost."""
+        self._write(encode(document), self._offset, lasting=False)
+
+    def write_end(self, document: dict[str, Any]) -> None:
+        """Replace the end record, on the disk when this returns."""
+        self._write(encode(document), self._offset + HALF)
+
+    def clear_end(self) -> None:
+        """Remove the end record of an earlier start of this rank in the same folder."""
+        self._write(b" " * HALF, self._offset + HALF)
+
+    def close(self) -> None:
+        """Close the file; the next write opens it again."""
+        descriptor = self._descriptor()
+        self._file = None
+        if descriptor is not None:
+            os.close(descriptor)
+
+    def _write(self, data: bytes, offset: int, lasting: bool = True) -> None:
+        descriptor = self._descriptor()
+        if descriptor is None:
+            descriptor = _open(self.path)
+            self._file = descriptor, _target(descriptor)
+        try:
+            if os.pwrite(descriptor, data, offset) != len(data):
+                raise OSError(errno.ENOSPC, "a record was written in part", str(self.path))
+            if lasting:
+                os.fsync(descriptor)
+            else:
+                os.close(os.dup(descriptor))  # an NFS client sends its writes at any close; elsewhere it costs nothing
+        except OSError:
+            with suppress(OSError):
+                self.close()  # the next write opens the file anew, as a file server may require
+            raise
+
+    def _descriptor(self) -> int | None:
+        """Return the descriptor unless the user's code has closed it: it may then be that of a file of theirs."""
+        if self._file is not None and _target(self._file[0]) == self._file[1]:
+            return self._file[0]
+        return None
+
+
+def encode(document: dict[str, Any]) -> bytes:
+    """Return a record of HALF bytes. If it is too long, its texts and nested mappings are cut to the same length.
+
+    Raises ValueError if that does not suffice.
+    """
+
+    def line(most: int) -> bytes:
+        short = {name: _cut(value, most) for name, value in document.items()}
+        # a lone surrogate becomes JSON's own escape of it
+        return json.dumps(short, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "backslashreplace")
+
+    data = line(HALF)
+    if len(data) >= HALF:
+        too_long = bisect_left(range(HALF), True, key=lambda most: len(line(most)) >= HALF)
+        if too_long == 0:
+            raise ValueError("the record is too long")
+        data = line(too_long - 1)
+    return data.ljust(HALF - 1) + b"\n"
+
+
+def read(folder: Path) -> tuple[Records, Records]:
+    """Return the progress and the end records of an attempt, each by rank; what cannot be read counts as absent."""
+    progress: Records = {}
+    ends: Records = {}
+    with suppress(OSError):
+        for name in os.listdir(folder):
+            if found := _NAME.fullmatch(name):
+                with suppress(OSError):
+                    of_node = read_node(folder, int(found[1]))
+                    progress |= of_node[0]
+                    ends |= of_node[1]
+    return progress, ends
+
+
+def read_node(folder: Path, first_rank: int) -> tuple[Records, Records]:
+    """Return the progress and the end records of one node, each by rank; raises OSError."""
+    found: tuple[Records, Records] = {}, {}
+    path = path_of(folder, first_rank)
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        offset = 0
+        while data := os.pread(descriptor, _CHUNK, offset):
+            for at in range(0, len(data), HALF):
+                number = (offset + at) // HALF
+                record = _parse(data[at : at + HALF])
+                if record is None and data[at] == ord("{"):
+                    record = _parse(os.pread(descriptor, HALF, offset + at))
+                if record is not None:
+                    found[number % 2][first_rank + number // 2] = record
+            offset += len(data)
+            if len(data) < _CHUNK:
+                break
+    finally:
+        os.close(descriptor)
+    return found
+
+
+def _parse(data: bytes) -> dict[str, Any] | None:
+    if not data.startswith(b"{"):  # spaces, or zeros before the first write
+        return None
+    try:
+        found = json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _cut(value: Any, most: int) -> Any:
+    if isinstance(value, str):
+        return value[:most]
+    if isinstance(value, dict):
+        return {name: _cut(one, most) for name, one in islice(value.items(), most // _ENTRY)}
+    return value
+
+
+def _open(path: Path) -> int:
+    """Open the file for writing, and create it if no rank of this node has; raises OSError for anything else there.
+
+    It is not replaced, unlike other records: another rank of the node may just have created it.
+    """
+    mode = file_mode(path.parent)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    descriptor = os.open(path, flags, mode)
+    try:
+        info = os.fstat(descriptor)
+        if not stat.S_ISREG(info.st_mode) or info.st_uid != os.geteuid():
+            raise OSError(errno.EPERM, "not a file of this user", str(path))
+        if stat.S_IMODE(info.st_mode) != mode:
+            os.fchmod(descriptor, mode)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _target(descriptor: int) -> str:
+    """Return what a descriptor refers to, empty if it is closed: a look into /proc, which asks no file server."""
+    try:
+        return os.readlink(f"/proc/self/fd/{descriptor}")
+    except OSError:
+        return ""
