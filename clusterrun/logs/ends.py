@@ -45,9 +45,9 @@ def read_ends(
 ) -> Ends:
     """Return the lines at both ends of a log, and those around the first text of ``mention`` in between.
 
-    ``head`` and ``tail`` are the bytes read at its ends, HEAD and TAIL if None. Lines before the last text of ``since`` in the file are left
-    out, as a restarted job appends to its log. ``begin`` and ``owners`` are those of LogFile. Raises what LogFile
-    raises.
+    ``head`` and ``tail`` are the bytes read at its ends, HEAD and TAIL if None. Lines before the last text of ``since``
+    in the file are left out, as a restarted job appends to its log. ``begin`` and ``owners`` are those of LogFile.
+    Raises what LogFile raises.
     """
     head, tail = HEAD if head is None else head, TAIL if tail is None else tail
     with closing(LogFile(path, begin, owners)) as file:
