@@ -14,7 +14,8 @@ import statistics
 import sys
 from dataclasses import dataclass, replace
 
-from clusterrun.worker import hung_step, stall, watchdog
+from clusterrun.worker import hung_step, progress, stall, watchdog
+from clusterrun.worker.distenv import DEFAULT_PROGRESS_INTERVAL
 
 DAY = 86_400.0
 TARGET = 0.95
@@ -80,23 +81,29 @@ class Cluster:
         return self.start + self.join + self.communicators + self.load + self.first_step
 
 
-DETECTED = {
-    "process": 2.0,
-    "gpu": 2.0,
-    "node": stall.SILENT_S + 2.0 + hung_step.PROBE_S,  # 16,384 ranks are looked at every 16 s by the default pace
-    "network": stall.SHORTEST + 12.0 + watchdog.EVIDENCE_S,
-}
+def detection(it: Cluster) -> dict[str, float]:
+    """Return the seconds until a failure ends the launch, at the most, by the constants of the watchdog."""
+    heartbeat = max(DEFAULT_PROGRESS_INTERVAL, 8 * it.nodes / progress.MOST_WRITES_PER_S)
+    look = watchdog.look_pace(DEFAULT_PROGRESS_INTERVAL, it.nodes)
+    silent = max(stall.SILENT_S, stall.SILENT_INTERVALS * heartbeat)
+    return {
+        "process": 2.0,
+        "gpu": 2.0,
+        "node": silent + look + hung_step.PROBE_S,
+        "network": stall.SHORTEST + heartbeat + look + watchdog.EVIDENCE_S,
+    }
 
 
 def assumptions(it: Cluster) -> list[tuple[str, str, str]]:
     """Return each assumption, its value and its source."""
+    detected = detection(it)
     return [
         ("failures", f"{it.failures} in {it.days:.0f} days, at random moments", PAPER),
         ("kinds", ", ".join(f"{count} {kind}" for kind, count in FAILURES.items()), "the same, grouped here"),
         ("nodes", f"{it.nodes} x 8 GPUs, {it.spare_nodes} spare ones in the allocation", "the paper; spares assumed"),
-        ("a process that dies", f"next launch after {DETECTED['process']:.0f} s", "bound of `make faults`, row 1"),
-        ("a lost node", f"{DETECTED['node']:.0f} s", "silence and probe of the watchdog"),
-        ("a network that hangs", f"{DETECTED['network']:.0f} s", "the watchdog's shortest limit, look and evidence"),
+        ("a process that dies", f"after {detected['process']:.0f} s", "bound of `make faults`, row 1, in the lab"),
+        ("a lost node", f"{detected['node']:.0f} s", "the watchdog: three heartbeats, a look, the probe"),
+        ("a network that hangs", f"{detected['network']:.0f} s", "the watchdog: limit, a heartbeat, a look, stacks"),
         ("a broken GPU", "ends the next launch too, at its start", "assumed: then the site has drained its node"),
         ("start of the ranks, imports", f"{it.start:.0f} s", "assumed; 4 s to the first step of 2 ranks here"),
         ("join", f"{it.join:.0f} s", "bound of `make scale-sim` for 10,000 ranks (15 s), in proportion"),
@@ -117,13 +124,13 @@ def replay(it: Cluster, draw: random.Random) -> float:
     """Return the goodput of one simulated run, as a share of its time."""
     end, spares, useful = it.days * DAY, it.spare_nodes, 0.0
     kinds = draw.choices(list(FAILURES), weights=list(FAILURES.values()), k=it.failures)
-    trains = it.launch  # from when on it trains
+    trains, detected = it.launch, detection(it)  # from when on it trains
     for at, kind in zip(sorted(draw.uniform(0, end) for _ in kinds), kinds, strict=True):
         if at > trains:
             useful += kept(it, at - trains)
-        wait = DETECTED[kind] + it.launch
+        wait = detected[kind] + it.launch
         if kind == "gpu":
-            wait += DETECTED[kind] + it.start
+            wait += detected[kind] + it.start
         if kind in ("gpu", "node"):
             spares -= 1
         if spares < 0:

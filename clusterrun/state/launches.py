@@ -63,7 +63,7 @@ def launches_json(found: Sequence[Launch]) -> list[dict[str, Any]]:
             "status": one.status,
             "cause": one.cause,
             "began": one.began,
-            "ended": one.ended,
+            "ended": one.ended if one.status is not None else None,  # else it runs, or recorded no end
             "first_step": one.first_step,
             "last_step": one.step,
             "lost_s": lost,

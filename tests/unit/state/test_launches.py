@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from clusterrun.job import JobStatus, Outcome
 from clusterrun.records.end_records import unknown_status
@@ -71,6 +73,7 @@ def test_json_has_the_figures(run: RunRecord) -> None:
         "attempt": "0.0", "nodes": ["gpu00", "gpu01"], "status": 137, "cause": "rank 3 ended without a record",
         "began": 0, "ended": 0, "first_step": 1, "last_step": 90, "lost_s": pytest.approx(5.0),
     }  # fmt: skip
+    assert found["launches"][1]["ended"] is None
     assert found["goodput"] == {
         "share": pytest.approx(0.9, abs=0.01), "useful_s": 1800.0, "allocated_s": pytest.approx(2000, abs=5),
         "restarts": 1, "lost_s": pytest.approx(150.0),
@@ -85,6 +88,26 @@ def test_a_run_without_these_records_has_no_such_lines(run: RunRecord) -> None:
         path.unlink()
     assert [line(run, name) for name in ("goodput", "slow")] == ["", ""]
     assert status_json(state(run))["goodput"] is None
+
+
+KEYS = ("began", "ended", "status", "cause", "first_step", "first_step_at", "step", "stepped", "step_s", "log_start")
+VALUES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9) | st.lists(st.integers())
+
+
+@given(
+    one=st.dictionaries(st.sampled_from(KEYS), VALUES), two=st.dictionaries(st.sampled_from(KEYS), VALUES),
+    trained=VALUES,
+)  # fmt: skip
+def test_whatever_the_records_hold_status_shows_lines_and_json(
+    tmp_path_factory: pytest.TempPathFactory, one: dict[str, Any], two: dict[str, Any], trained: object
+) -> None:
+    root = tmp_path_factory.mktemp("run")
+    run = submitted(Store(root, root / "state"))
+    (run.run_dir / "attempts").mkdir(exist_ok=True)
+    for launch, values in enumerate((one, two)):
+        (attempt(run, 0, launch) / "launch.json").write_text(json.dumps(values))
+    (run.run_dir / "metrics.jsonl").write_text(json.dumps({"step": 1, "trained_s": trained}) + "\n")
+    assert state_lines(state(run)) and json.dumps(status_json(state(run)), allow_nan=False)
 
 
 def test_top_marks_the_slow_rank() -> None:
