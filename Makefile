@@ -64,8 +64,9 @@ bench: $(VENV)/.dev  ## the figures, as ratios against a peer in the same run
 bench-train: $(VENV)/.dev  ## how fast training is: tokens/s, start and packing, as ratios (on a quiet machine: 20 minutes)
 	$(BIN)/python -m benchmarks.train
 
-scale-sim: $(VENV)/.dev  ## the store, environment, records and log of a run on 10,000 nodes, simulated, beside their targets
+scale-sim: $(VENV)/.dev  ## the store, environment, records and log of a run on 10,000 nodes, and its goodput, simulated
 	unshare --net --map-root-user sh -c 'ip link set lo up && exec $(BIN)/python -m benchmarks.scale_sim'
+	$(BIN)/python -m benchmarks.goodput
 
 lab-up: $(VENV)/.dev  ## a real Slurm cluster on this machine to try things on
 	$(BIN)/python -m lab.install

@@ -36,8 +36,9 @@ class Job:
     err: Path
 
     def attempts(self) -> list[Path]:
-        """The attempt folders by name, oldest first."""
-        return sorted((self.run_dir / "attempts").glob("*"))
+        """The attempt folders, oldest first: they end with the numbers of the start and of the launch."""
+        found = (self.run_dir / "attempts").glob("*")
+        return sorted(found, key=lambda path: [(len(part), part) for part in path.name.split(".")])
 
     def start(self) -> dict[str, Any] | None:
         """What rank 0 of the newest attempt wrote once all ranks had joined; None until then."""

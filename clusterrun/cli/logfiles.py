@@ -15,7 +15,7 @@ from clusterrun.job import JobId, is_run_id, log_paths
 from clusterrun.logs.files import Source, read_ticks
 from clusterrun.logs.locations import LogLocation, find_location, parse_locations, parse_submit_line
 from clusterrun.logs.request import LogRequest, RankFilter, filter_ranks
-from clusterrun.records import rank_records, run_record
+from clusterrun.records import launches, rank_records, run_record
 from clusterrun.records.run_record import RunRecord
 from clusterrun.scheduler import Scheduler, SlurmCommands
 from clusterrun.scheduler.slurm.hostlist import expand
@@ -34,7 +34,7 @@ class RunLogs:
 
     @property
     def attempts(self) -> list[Path]:
-        return run_record.attempts(self.run, self.job.task)
+        return run_record.attempts_of(self.run, self.job)
 
     @property
     def paths(self) -> tuple[Path, Path]:
@@ -43,16 +43,42 @@ class RunLogs:
     def filter_ranks(self, request: LogRequest) -> RankFilter:
         """Return the filter for the requested ranks and nodes. Raises RequestError."""
         ranks = request.ranks
-        start = next((s for folder in reversed(self.attempts) if (s := rank_records.load_start(folder))), None)
+        start = next(
+            (s for folder in reversed(self._select(request.attempt)) if (s := rank_records.load_start(folder))), None
+        )
         if start is None and ranks and max(ranks) >= self.run.world_size:
             raise RequestError(f"there is no rank {max(ranks)}", hint=f"its ranks: 0-{self.run.world_size - 1}")
         return filter_ranks(start, ranks, request.nodes, files=self.paths, labelled=True)
 
-    def source(self, ranks: RankFilter) -> Source:
-        """Return the files with the selected ranks and the log clock."""
-        source = run_record.log_source(self.run, self.job)
-        ticks = read_ticks(self.attempts, self.paths, source.begin)
+    def source(self, ranks: RankFilter, attempt: tuple[int, ...] = ()) -> Source:
+        """Return the files with the selected ranks and the log clock; only what one attempt or launch wrote if given.
+
+        Raises RequestError for one that does not exist, or whose place in the logs is not known.
+        """
+        source, chosen = run_record.log_source(self.run, self.job), self._select(attempt)
+        if attempt:
+            first = self.attempts.index(chosen[0])
+            later = (launches.log_start(folder) for folder in self.attempts[first + len(chosen) :])
+            begin = launches.log_start(chosen[0]) if first else source.begin
+            if begin is None:
+                raise RequestError(
+                    f"attempt {_format(attempt)} of job {self.job} did not record where its lines begin",
+                    hint=f"clusterrun logs {self.job}",
+                )
+            source = replace(source, begin=begin, end=next((start for start in later if start is not None), None))
+        ticks = read_ticks(chosen, self.paths, source.begin)
         return replace(source, ranks=ranks.tasks, ticks=ticks)
+
+    def _select(self, attempt: tuple[int, ...]) -> list[Path]:
+        """Return the folders of an attempt or launch, of all without one. Raises RequestError if there is none."""
+        names = {folder: tuple(map(int, folder.name.split(".")[-2:])) for folder in self.attempts}
+        chosen = [folder for folder, name in names.items() if name[: len(attempt)] == attempt]
+        if attempt and not chosen:
+            known = ", ".join(map(_format, names.values()))
+            raise RequestError(
+                f"job {self.job} has no attempt {_format(attempt)}", hint=f"its attempts: {known or 'none yet'}"
+            )
+        return chosen
 
 
 @dataclass(frozen=True)
@@ -196,6 +222,10 @@ def _find_unreadable(path: Path) -> Path | None:
         if not os.access(folder, os.X_OK, effective_ids=os.access in os.supports_effective_ids):
             return folder
     return path
+
+
+def _format(attempt: tuple[int, ...]) -> str:
+    return ".".join(map(str, attempt))
 
 
 def _exists(path: Path) -> bool:

@@ -72,6 +72,8 @@ def logs(ctx: click.Context, /, job_id: str, as_json: bool, **flags: Any) -> Non
             raise RequestError(
                 f"--json and {'-f' if option == 'follow' else '--raw'} cannot be combined", hint="use only one of them"
             )
+    if flags["follow"] and flags["attempt"] is not None:
+        raise RequestError("-f and --attempt cannot be combined", hint="use only one of them")
     request = parse_request(flags, now=time.time(), tty=sys.stdout.isatty(), environ=os.environ)
     cluster: Cluster = ctx.obj.cluster(ui.note)
     found = find_logs(cluster, job_id)
@@ -84,7 +86,7 @@ def _show_run_logs(ui: Ui, cluster: Cluster, logs: RunLogs, request: LogRequest)
     for path in logs.paths:
         check_readable(path, logs.job)
     ranks = logs.filter_ranks(request)
-    source, request = logs.source(ranks), _add_prefix(ui, request, ranks)
+    source, request = logs.source(ranks, request.attempt), _add_prefix(ui, request, ranks)
     exists = any(path.exists() for path in logs.paths)
     if not exists and logs.job != logs.run.job_id:
         refuse_parts([str(logs.job)], cluster.states([logs.run]))
@@ -109,6 +111,10 @@ def _show_run_logs(ui: Ui, cluster: Cluster, logs: RunLogs, request: LogRequest)
 def _show_external_logs(ui: Ui, cluster: Cluster, logs: ExternalLogs, request: LogRequest) -> int:
     if request.since is not None:
         raise _no_clock(str(logs.job))
+    if request.attempt:
+        raise RequestError(
+            "--attempt works only for jobs submitted by clusterrun", hint="leave it out to show the whole log"
+        )
     if request.filter.stream == "err" and all(location.err is None for location in logs.locations):
         raise RequestError(
             f"job {logs.job} writes stdout and stderr to one file", hint="leave out --stream; --errors finds errors"

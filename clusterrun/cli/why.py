@@ -12,6 +12,7 @@ from clusterrun.cli.session import Session, json_option
 from clusterrun.cluster import Cluster
 from clusterrun.errors import RequestError, SchedulerError
 from clusterrun.job import JobStatus, Outcome
+from clusterrun.state.held import failed_state, held_line
 from clusterrun.state.reconcile import RunState
 from clusterrun.state.show import handle
 from clusterrun.terminal.ui import Ui
@@ -114,13 +115,15 @@ def _find_cause(cluster: Cluster, state: RunState, array: str) -> tuple[str, dic
     if job.state == "PENDING":
         found = pending.explain(cluster.scheduler(run.scheduler if run else "slurm"), state, array=array)
         return "waiting", found.json(), found.facts()
-    if job.outcome is Outcome.RUNNING:
+    held = failed_state(state)
+    if job.outcome is Outcome.RUNNING and held is None:
         lines = pending.running(state)
         return "running", {"lines": lines}, [("here", lines)]
     from clusterrun.why import ended  # a pending job needs none of it
 
-    diagnosis = ended.explain(cluster, state)
-    return "ended", diagnosis.json(), diagnosis.facts()
+    diagnosis = ended.explain(cluster, held or state)
+    facts: Facts = [("held", [held_line(state)])] if held else []
+    return "ended", diagnosis.json(), [*facts, *diagnosis.facts()]
 
 
 def _state_text(state: RunState, first: int | None) -> str:

@@ -21,6 +21,7 @@ TABLES: Mapping[str, Mapping[str, str]] = {
             "hang-timeout",
             "spare-nodes",
             "total-time",
+            "on-failure",
             "helper-job",
             "requeue",
         )

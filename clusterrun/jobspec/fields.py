@@ -19,6 +19,8 @@ PG_TIMEOUT = 36_000
 """Seconds a process group waits for a collective; loading and saving may take long."""
 JOIN_TIMEOUT = 600
 """Seconds a rank waits for the other ranks to start before it fails and names the missing ones."""
+HOLD = "30m"
+"""How long --on-failure hold keeps the nodes."""
 NAME_BYTES = 40
 """The maximum length of a job name; clusterrun appends a part of the run's token."""
 
@@ -46,6 +48,7 @@ FIELDS: tuple[Field, ...] = (
     Field("max-restarts", "int", "N", "Restarts of all ranks after a failure, within the job; default 0."),
     Field("spare-nodes", "int", "N", "Extra nodes to replace lost ones; needs --max-restarts."),
     Field("resume-args", "text", "WORDS", "Arguments added to a script when it is restarted (--resume auto)."),
+    Field("on-failure", "text", "hold[=TIME]", "Keep the nodes after the last failure for debugging; default 30m."),
     Field("total-time", "text", "TIME", "Continue after the time limit until this much time is used (5d, 36h)."),
     Field("helper-job", "flag", "", "Let a small job start a requeued job at once, not after two minutes; default on."),
     Field("signal", "text", "SIG@SECONDS", "Signal to the ranks before the time limit (TERM@300).", directive=True),
@@ -202,7 +205,15 @@ def parse_time_limit(text: str) -> int | None:
     return total or None  # 0 means no time limit in sbatch
 
 
-def parse_duration(text: str) -> int:
+def parse_hold(text: str) -> int:
+    """Parse the value of --on-failure, ``hold`` or ``hold=TIME``. Returns seconds. Raises RequestError."""
+    word, separator, time = text.partition("=")
+    if word != "hold" or bool(separator) != bool(time):
+        raise RequestError(f"--on-failure must be hold or hold=TIME, not {text[:40]!r}", hint="--on-failure hold=30m")
+    return parse_duration(time or HOLD, "--on-failure")
+
+
+def parse_duration(text: str, option: str = "--total-time") -> int:
     """Parse a duration such as 5d, 36h or 90m, or one of sbatch's formats of a time limit. Returns seconds."""
     match = re.fullmatch(r"(\d{1,6})([dhm])", text, re.ASCII)
     if match:
@@ -212,7 +223,7 @@ def parse_duration(text: str) -> int:
     except RequestError:
         seconds = None
     if not seconds:
-        raise RequestError(f"--total-time: not a time: {text[:40]!r}", hint="use 5d, 36h, 90m or DAYS-HOURS (2-12)")
+        raise RequestError(f"{option}: not a time: {text[:40]!r}", hint="use 5d, 36h, 90m or DAYS-HOURS (2-12)")
     return seconds
 
 
@@ -305,5 +316,6 @@ _CHECKS: dict[str, Callable[[Any, str], object]] = {
     "job-name": _check_name,
     "time": lambda text, source: parse_time_limit(text),
     "total-time": lambda text, source: parse_duration(text),
+    "on-failure": lambda text, source: parse_hold(text),
     "notify-on": _check_events,
 }

@@ -181,6 +181,7 @@ def supervise_argv(spec: JobSpec, *, local: bool) -> Sequence[str]:
     if not local:
         words += ["--requeue"] if spec.requeue else []
         words += ["--total-time", str(spec.total_time)] if spec.total_time else []
+        words += ["--hold-time", str(spec.hold_time)] if spec.hold_time else []
         words += ["--signal", spec.directive("signal")] if spec.directive("signal") else []
         words += [] if spec.helper_job else ["--no-helper-job"]
     if local and spec.time_limit:

@@ -19,6 +19,7 @@ from clusterrun.jobspec.fields import (
     check_value,
     gres_gpus,
     parse_duration,
+    parse_hold,
     parse_time_limit,
 )
 
@@ -110,6 +111,7 @@ class JobSpec:
     total_time: int | None = None
     helper_job: bool = True
     hang_timeout: int | None = None
+    hold_time: int = 0
     accelerate_config: str = ""
     sources: Mapping[str, Value] = field(default_factory=dict, compare=False)
 
@@ -193,6 +195,7 @@ def build_spec(values: Mapping[str, Value], work: Work) -> JobSpec:
         total_time=parse_duration(total) if total is not None else None,
         helper_job=get("helper-job", True),
         hang_timeout=get("hang-timeout"),
+        hold_time=parse_hold(get("on-failure")) if "on-failure" in values else 0,
         accelerate_config=get("accelerate-config", ""),
         sources=dict(values),
     )

@@ -40,21 +40,24 @@ def read_ends(
     mention: Sequence[bytes] = (),
     begin: int = 0,
     owners: Collection[int] | None = None,
+    sizes: tuple[int, int] | None = None,
 ) -> Ends:
     """Return the lines at both ends of a log, and those around the first text of ``mention`` in between.
 
-    Lines before the last text of ``since`` in the file are left out, as a restarted job appends to its log. ``begin``
-    and ``owners`` are those of LogFile. Raises what LogFile raises.
+    ``sizes`` are the bytes read at its ends, HEAD and TAIL by default. Lines before the last text of ``since`` in the
+    file are left out, as a restarted job appends to its log. ``begin`` and ``owners`` are those of LogFile. Raises what
+    LogFile raises.
     """
+    head, tail = sizes or (HEAD, TAIL)
     with closing(LogFile(path, begin, owners)) as file:
         size = file.size()
         at = _find_last_line(file, size, since) if since else 0
         found = Ends(path, size)
         first = 1 if at == 0 and file.begin == 0 else None  # the lines before it are not counted
-        if size - at <= HEAD + TAIL:
+        if size - at <= head + tail:
             _add(found, file, at, size, stream, world_size, number=first)
             return found
-        middle, end = at + HEAD, size - TAIL
+        middle, end = at + head, size - tail
         _add(found, file, at, middle, stream, world_size, number=first)
         found.skipped = end - middle
         found_at = _find_first(file, middle, end, mention) if mention else None

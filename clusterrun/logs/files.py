@@ -54,8 +54,8 @@ class Source:
 
     Without ``err``, the job writes both streams into ``out``. ``name`` is printed before each line. ``ranks`` are
     srun's labels, None for all lines. ``ticks`` are sorted by time. ``begin`` holds the offset of the job's first byte
-    in each file: an earlier job with the same id wrote what is before it. ``owners`` are the uids that may own the
-    files, None for any.
+    in each file: an earlier job with the same id wrote what is before it. ``end`` holds the offsets after its last
+    byte, None if it has the rest. ``owners`` are the uids that may own the files, None for any.
     """
 
     out: Path
@@ -65,6 +65,7 @@ class Source:
     ranks: frozenset[int] | None = None
     ticks: tuple[Tick, ...] = ()
     begin: tuple[int, int] = (0, 0)
+    end: tuple[int, int] | None = None
     owners: frozenset[int] | None = None
 
     def files(self, stream: Streams) -> list[tuple[Stream, Path]]:
@@ -74,7 +75,9 @@ class Source:
 
     def open(self, stream: Stream) -> LogFile:
         """Open the log of a stream. Raises what LogFile raises."""
-        return LogFile(dict(self.files("both"))[stream], self.begin[stream == "err"], self.owners)
+        which = stream == "err"
+        end = None if self.end is None else self.end[which]
+        return LogFile(dict(self.files("both"))[stream], self.begin[which], self.owners, end)
 
     def find_refused(self, streams: Streams) -> list[NotTheJobs]:
         """Return an error for each file that is not read because another user owns it."""
@@ -92,10 +95,13 @@ class Source:
 class LogFile:
     """An open log, from its job's first byte on. ``identity`` is equal each time the same file is opened.
 
-    ``begin`` is the offset of that byte in the file; all other offsets count from it.
+    ``begin`` is the offset of that byte in the file; all other offsets count from it. With ``end``, an offset in the
+    file too, it has no size beyond it.
     """
 
-    def __init__(self, path: Path, begin: int = 0, owners: Collection[int] | None = None) -> None:
+    def __init__(
+        self, path: Path, begin: int = 0, owners: Collection[int] | None = None, end: int | None = None
+    ) -> None:
         """Open it for reading. Raises FileNotFoundError, and RequestError for anything but a readable regular file.
 
         A log folder may be shared, so the name may be planted: no link is followed, and no FIFO or device is opened.
@@ -121,10 +127,12 @@ class LogFile:
             raise
         self.identity = status.st_dev, status.st_ino
         self.begin = begin if begin <= status.st_size else 0
+        self._end = end
 
     def size(self) -> int:
         """Return its size in bytes; negative if it was truncated before ``begin``."""
-        return os.fstat(self._fd).st_size - self.begin
+        size = os.fstat(self._fd).st_size
+        return (size if self._end is None else min(size, self._end)) - self.begin
 
     def read(self, at: int, count: int) -> bytes:
         """Return up to ``count`` bytes from offset ``at``; none at the end. Raises OSError if the file is gone."""

@@ -51,6 +51,7 @@ FLAGS = (
     Flag(("-n", "--lines"), "Only the last N lines.", "N", least=0),
     Flag(("--rank",), "Only these ranks: 3, 0-7 or 0-3,8; may be repeated.", "R", repeated=True),
     Flag(("--node",), "Only the ranks on this node; may be repeated.", "NAME", repeated=True),
+    Flag(("--attempt",), "Only this attempt, or one launch of it: 1 or 0.2.", "N"),
     Flag(("--stream",), "Which stream.", choices=("out", "err", "both")),
     Flag(("--grep",), "Only lines that match.", "RE"),
     Flag(("--exclude",), "Leave out lines that match.", "RE"),
@@ -100,7 +101,10 @@ class DisplayFormat:
 
 @dataclass(frozen=True)
 class LogRequest:
-    """Which lines of a job's logs to show, from where on, and how. ``since`` is in seconds since 1970."""
+    """Which lines of a job's logs to show, from where on, and how. ``since`` is in seconds since 1970.
+
+    ``attempt`` is the number of restarts, with or without the number of a launch.
+    """
 
     filter: LineFilter = LineFilter()
     display: DisplayFormat = DisplayFormat()
@@ -108,6 +112,7 @@ class LogRequest:
     since: float | None = None
     ranks: frozenset[int] = frozenset()
     nodes: tuple[str, ...] = ()
+    attempt: tuple[int, ...] = ()
     follow: bool = False
 
 
@@ -126,6 +131,7 @@ def parse_request(flags: Mapping[str, Any], *, now: float, tty: bool, environ: M
         since=None if since is None else parse_since(since, now),
         ranks=parse_ranks(flags["rank"]),
         nodes=tuple(flags["node"]),
+        attempt=() if flags["attempt"] is None else parse_attempt(flags["attempt"]),
         follow=flags["follow"],
     )
 
@@ -150,6 +156,14 @@ def compile_grep(pattern: str, flag: str = "--grep") -> re.Pattern[str]:
         ) from error
     except (OverflowError, RecursionError) as error:
         raise RequestError(f"{flag}: {pattern[:40]!r} is too large", hint="use a simpler pattern") from error
+
+
+def parse_attempt(text: str) -> tuple[int, ...]:
+    """Parse an attempt as ``1``, or a launch of it as ``1.2``. Raises RequestError."""
+    match = re.fullmatch(r"(\d{1,9})(?:\.(\d{1,9}))?", text, re.ASCII)
+    if match is None:
+        raise RequestError(f"--attempt: not an attempt: {text[:40]!r}", hint="for example --attempt 1 or --attempt 0.2")
+    return tuple(int(number) for number in match.groups() if number is not None)
 
 
 # -- ranks and nodes -----------------------------------------------------------------------------------------------

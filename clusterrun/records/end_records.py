@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from clusterrun.job import STOPPED_STATUS, JobId, JobStatus, Outcome, outcome_of
 from clusterrun.records import claims, rank_records, run_record
-from clusterrun.records.run_record import RunRecord, as_int
+from clusterrun.records.run_record import RunRecord, as_int, parse_fields
 
 
 def end_of(run: RunRecord) -> JobStatus | None:
@@ -40,6 +40,20 @@ def end_of(run: RunRecord) -> JobStatus | None:
         exit_status=status,
         restarts=as_int(end.get("restart")),
     )
+
+
+class Hold(NamedTuple):
+    """A failed job that keeps its nodes (``hold.json``): until when, in epoch seconds, and how to look at one."""
+
+    until: int
+    shell: str = ""
+
+
+def load_hold(run: RunRecord) -> Hold | None:
+    """Return until when a run's newest attempt keeps its nodes after its failure, None if it does not."""
+    folders = run_record.attempts(run)
+    found = parse_fields(Hold, run_record.read_json(folders[-1] / "hold.json") or {}) if folders else {"until": None}
+    return Hold(**found) if found["until"] is not None else None
 
 
 def unknown_status(run: RunRecord, reason: str) -> JobStatus:

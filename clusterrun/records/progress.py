@@ -25,7 +25,10 @@ MISSED = 3
 
 
 class Metrics(NamedTuple):
-    """The newest metrics of a training; ``time`` is in epoch seconds. None: not known."""
+    """The newest metrics of a training; ``time`` is in epoch seconds. None: not known.
+
+    ``trained_s`` is how many seconds the steps took that led to this one; steps that a restart repeated count once.
+    """
 
     step: int
     time: float | None = None
@@ -33,6 +36,7 @@ class Metrics(NamedTuple):
     val_loss: float | None = None
     tokens_per_second: float | None = None
     mfu: float | None = None
+    trained_s: float | None = None
 
 
 class Gpu(NamedTuple):
@@ -50,7 +54,9 @@ class RankProgress(NamedTuple):
 
     ``phase`` is one of starting, checking, joining, loading, training, evaluating, saving, script, ending; it began at
     ``since``. The rank writes every ``interval`` seconds. ``stepped`` is when its step last changed, ``advanced`` when
-    its phase, its step or its number of collectives did.
+    its phase, its step or its number of collectives did. ``first_step`` is the first step of its launch, done at
+    ``first_step_at``. ``step_s``, ``data_s`` and ``compute_s`` are medians over its last steps, in seconds: the whole
+    step, waiting for its data, and its own forward and backward passes; the rest is mostly waiting for other ranks.
     ``tokens_per_second`` is that of all ranks together; only rank 0 has it.
     """
 
@@ -66,6 +72,11 @@ class RankProgress(NamedTuple):
     steps: int | None = None
     stepped: float | None = None
     advanced: float | None = None
+    first_step: int | None = None
+    first_step_at: float | None = None
+    step_s: float | None = None
+    data_s: float | None = None
+    compute_s: float | None = None
     tokens_per_second: float | None = None
     memory_gib: float | None = None  # resident memory on the host
     gpu: Gpu | None = None

@@ -1,7 +1,7 @@
 """Read the files in which the ranks of a run record their start and their end.
 
 The worker writes them (``worker/end_records.py``) into the attempt's folder: ``start.json``, ``first_failure.json``,
-``stopped`` and the ends of the ranks (``rank_slots.py``); the supervisor adds ``launch.json`` and ``hang.json``.
+``stopped`` and the ends of the ranks (``rank_slots.py``); the supervisor adds ``hang.json``.
 Version 1 adds the key ``version`` to the older documents; a newer version may add keys, which are ignored here. Files
 may be missing, damaged or another user's: what has the wrong type is left out.
 """
@@ -15,9 +15,7 @@ from typing import Any, NamedTuple
 from clusterrun.records import rank_slots, run_record
 from clusterrun.records.run_record import RunRecord, parse_fields
 
-START, FIRST_FAILURE, STOPPED, LAUNCH, HANG = (
-    "start.json", "first_failure.json", "stopped", "launch.json", "hang.json",
-)  # fmt: skip
+START, FIRST_FAILURE, STOPPED, HANG = "start.json", "first_failure.json", "stopped", "hang.json"
 _LARGEST_START = 128 * 1024 * 1024  # bytes; that of 80,000 ranks has 24 MiB
 
 
@@ -72,12 +70,6 @@ def load_start(attempt: Path) -> dict[str, Any] | None:
         if type(whole.get("rank")) is int and type(whole["task"]) is int and isinstance(whole.get("node"), str):
             ranks.append(whole)
     return {**start, "ranks": ranks}
-
-
-def load_restarts(attempts: Iterable[Path]) -> list[str]:
-    """Return why each launch failed after which the job started its ranks again, oldest first."""
-    found = (run_record.read_json(attempt / LAUNCH) for attempt in attempts)
-    return [str(launch.get("cause") or "unknown") for launch in found if launch is not None]
 
 
 def load_first_failure(attempt: Path) -> dict[str, Any] | None:

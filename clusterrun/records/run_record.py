@@ -43,7 +43,7 @@ class SubmissionRecord:
 
     Times are seconds since the epoch. ``submitter`` is the submitting process: (host, pid, start time in clock ticks).
     ``final`` holds the end of the job, with the names of :class:`clusterrun.job.JobStatus`, and the last ``figures`` of
-    the training. ``cancel_asked`` is when the scheduler accepted our cancel. ``cluster`` is empty if unknown.
+    the training. ``cancel_asked`` is when `cancel` was run, unless it was refused. ``cluster`` is empty if unknown.
     ``log_start`` holds the sizes in bytes of the two log files before the job, -1 if unknown: older jobs of the same id
     may have written to them. ``script`` is the name of its script in the run's folder.
     """
@@ -226,12 +226,20 @@ def log_begin(run: RunRecord, job: JobId) -> tuple[int, int]:
     """
     from clusterrun.logs.files import log_start
 
-    submission = next((one for one in run.submissions if one.job_id and JobId.parse(one.job_id).base == job.base), None)
-    submission = submission or run.submission
-    folders = attempts(replace(run, submissions=(submission,)), job.task)
+    submission, folders = _submission_of(run, job), attempts_of(run, job)
     recorded = (log_start(folders[0]) if folders else None) or (0, 0)
     seen = submission.log_start if job.task is None else (-1, -1)
     return seen[0] if seen[0] >= 0 else recorded[0], seen[1] if seen[1] >= 0 else recorded[1]
+
+
+def attempts_of(run: RunRecord, job: JobId) -> list[Path]:
+    """Return the attempt folders of one of a run's jobs or of its task, oldest first (by restart, then launch)."""
+    return attempts(replace(run, submissions=(_submission_of(run, job),)), job.task)
+
+
+def _submission_of(run: RunRecord, job: JobId) -> SubmissionRecord:
+    found = (one for one in run.submissions if one.job_id and JobId.parse(one.job_id).base == job.base)
+    return next(found, run.submission)
 
 
 def folder_of_script(script: str) -> Path | None:

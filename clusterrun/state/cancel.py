@@ -7,9 +7,10 @@ query just before showed the run's own token.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 
-from clusterrun.errors import Ambiguous, NoSuchJob, RequestError, SchedulerError
+from clusterrun.errors import Ambiguous, CommandError, NoSuchJob, RequestError, SchedulerError
 from clusterrun.job import JobId, Outcome
 from clusterrun.records import run_record
 from clusterrun.records.run_record import RunRecord
@@ -49,14 +50,21 @@ def cancel(
         for index in indices:
             own = [targets[index].status.id] if _may_run(targets[index]) else []
             wanted += [(index, job) for job in (*own, *targets[index].copies)]
-        results = schedulers[name].cancel([job for _, job in wanted])
+        noted = {index for index in indices if _note(targets[index], store_of)}
+        try:
+            results = schedulers[name].cancel([job for _, job in wanted])
+        except SchedulerError as error:
+            has_answered = not isinstance(error, CommandError) or not error.timed_out  # else it may be cancelled
+            _forget(targets, noted if has_answered else (), store_of)
+            raise
         for (index, _), result in zip(wanted, results, strict=True):
             if index not in found or found[index].done:  # one failure is the result of the whole run
                 found[index] = result
         for index in indices:
-            run, result = targets[index].record, found[index]
-            if result.done and run is not None:
+            run = targets[index].record
+            if found[index].done and run is not None and index not in noted:
                 reconcile.record_cancel(store_of(run), run, time.time())
+        _forget(targets, {index for index in noted if not found[index].done}, store_of)
     return [(target, found[index]) for index, target in enumerate(targets)]
 
 
@@ -87,6 +95,27 @@ def _check(target: RunState, user: str, to: str = "cancel it") -> None:
         raise SchedulerError(
             "the scheduler did not answer, so nothing was done", detail=target.note, hint="try again in a moment"
         )
+
+
+def _note(target: RunState, store_of: Callable[[RunRecord], Store]) -> bool:
+    """Record the cancel before it is sent, so that a job that is saving is not requeued; return whether that worked.
+
+    A disk that is full must not prevent a cancel.
+    """
+    with suppress(SchedulerError):
+        if target.record is not None:
+            reconcile.record_cancel(store_of(target.record), target.record, time.time())
+            return True
+    return False
+
+
+def _forget(targets: Sequence[RunState], indices: Collection[int], store_of: Callable[[RunRecord], Store]) -> None:
+    """Remove the record of cancels that were refused."""
+    for index in indices:
+        run = targets[index].record
+        with suppress(SchedulerError):
+            if run is not None:
+                reconcile.record_cancel(store_of(run), run, run.submission.cancel_asked)
 
 
 def _may_run(target: RunState) -> bool:

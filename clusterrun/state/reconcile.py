@@ -15,7 +15,7 @@ from clusterrun.errors import SchedulerError
 from clusterrun.job import JobId, JobStatus, Outcome, outcome_of
 from clusterrun.records import claims, progress, run_record
 from clusterrun.records.claims import Claim
-from clusterrun.records.end_records import end_of, unknown_status
+from clusterrun.records.end_records import end_of, load_hold, unknown_status
 from clusterrun.records.ownership import JobIndex, one_cluster, token_part
 from clusterrun.records.run_record import RunRecord, as_int
 from clusterrun.records.store import Store
@@ -192,6 +192,8 @@ def _with_end(run: RunRecord, job: JobStatus) -> JobStatus:
     if job.outcome is Outcome.RUNNING:
         return replace(job, restarts=restarts)
     ended = end_of(run)
+    if ended is not None and load_hold(run) is not None:  # it failed; what ended its hold does not count
+        return replace(job, state=ended.state, restarts=restarts, exit_status=ended.exit_status, outcome=ended.outcome)
     status = ended.exit_status if ended else job.exit_status
     state = "COMPLETED" if status == 0 and ended and job.state == "FAILED" else job.state  # the end record came late
     return replace(job, state=state, restarts=restarts, exit_status=status, outcome=outcome_of(state, status))
@@ -303,7 +305,7 @@ def _moved(store: Store, run: RunRecord, job: JobId, cluster: str = "") -> RunRe
 
 
 def record_cancel(store: Store, run: RunRecord, now: float) -> RunRecord:
-    """Record that a cancel was accepted: the only trace of a job that is cancelled while pending."""
+    """Record when a cancel was sent, 0 if it was refused: the only trace of a job that is cancelled while pending."""
     try:
         return store.save_submission(run, replace(run.submission, cancel_asked=int(now)))
     except OSError as error:

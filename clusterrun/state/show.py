@@ -11,12 +11,15 @@ from pwd import getpwuid
 from typing import TYPE_CHECKING, Any
 
 from clusterrun.job import JobStatus, Outcome, log_paths, task_count
-from clusterrun.records import progress, rank_records, run_record
+from clusterrun.records import launches, progress, rank_records, run_record
 from clusterrun.records.progress import Metrics, RankProgress
 from clusterrun.scheduler.slurm.squeue import EXTRA_FIELDS
 from clusterrun.state import reconcile
 from clusterrun.state.filters import submitted
+from clusterrun.state.held import held_line
+from clusterrun.state.launches import goodput_json, goodput_line, goodput_of, launch_line, launches_json, launches_of
 from clusterrun.state.reconcile import RunState
+from clusterrun.state.stragglers import find_stragglers, format_stragglers, wait_seconds
 from clusterrun.terminal.tables import Column
 from clusterrun.terminal.units import format_age, format_duration, plural
 
@@ -77,16 +80,34 @@ def state_json(state: RunState) -> dict[str, Any]:
 
 
 def status_json(state: RunState) -> dict[str, Any]:
-    """Return the same with the run's ranks, its first failure, its process group and the meaning of the reason."""
-    reason = _reason(state.status)
+    """Return the same with the run's ranks and launches, its first failure, its process group and the reason's meaning.
+
+    The times of a rank are medians over its last steps, in seconds; ``speed`` is a fraction of the median speed.
+    """
+    reason, ranks = _reason(state.status), _ranks(state)
+    runs = launches_of(state, ranks, time.time())
     return {
         **state_json(state),
         "reason_meaning": reason.meaning if reason else None,
         "reason_action": reason.what_to_do(str(state.status.id)) if reason else None,
         "ranks": [
-            {"rank": r.rank, "node": r.node, "phase": r.phase, "step": r.step, "steps": r.steps, "time": r.time}
-            for r in _ranks(state)
+            {
+                "rank": r.rank,
+                "node": r.node,
+                "phase": r.phase,
+                "step": r.step,
+                "steps": r.steps,
+                "time": r.time,
+                "step_s": r.step_s,
+                "data_s": r.data_s,
+                "compute_s": r.compute_s,
+                "wait_s": wait_seconds(r),
+            }
+            for r in ranks
         ],
+        "slow_ranks": [{"rank": one.rank, "node": one.node, "speed": speed} for one, speed in find_stragglers(ranks)],
+        "launches": launches_json(runs),
+        "goodput": goodput_json(goodput_of(state, runs)),
         "first_failure": _first_failure(state),
         "joined_group": _joined_group(state),
     }
@@ -141,7 +162,8 @@ def state_lines(state: RunState, *, explain: bool = False, first: str = "") -> l
 
     ``first`` is the first cause of an end, if known.
     """
-    job, run, now = state.status, state.record, time.time()
+    job, run, now, ranks = state.status, state.record, time.time(), _ranks(state)
+    runs = launches_of(state, ranks, now)
     row = dict(zip(COLUMNS, state_row(state), strict=True))
     reason = _reason(job)
     over = job.outcome is not Outcome.RUNNING
@@ -153,15 +175,18 @@ def state_lines(state: RunState, *, explain: bool = False, first: str = "") -> l
         "reason": (job.reason if seen else row["REASON"]) + (f": {reason.meaning}" if reason else ""),
         "nodes": row["NODES"],
         **dict(job.extra),
+        "held": held_line(state),
         "attempt": f"{job.restarts + 1} ({plural(job.restarts, 'restart')})" if job.restarts else "",
-        "launch": _launch(state),
+        "launch": launch_line(runs),
         "time": row["TIME"] + (f" of {row['LIMIT']}" if row["LIMIT"] else ""),
         "submitted": _moment(submitted(state), now),
         "started": _moment(job.started, now) if job.state != "PENDING" else "",
         "start": _expected(job, now),
         "ended": _moment(job.ended, now) if over else "",
         "training": _training(reconcile.figures(run), now) if run else "",
-        "ranks": ranks_line(_ranks(state), now),
+        "goodput": goodput_line(goodput_of(state, runs)),
+        "ranks": ranks_line(ranks, now),
+        "slow": format_stragglers(find_stragglers(ranks)),
         "group": _separate_ranks(state),
         "source": job.source + seen,
         "run": str(run.run_dir) if run else "",
@@ -298,12 +323,7 @@ def _failed_launches(state: RunState) -> list[str]:
     """Return why each launch failed after which the job started its ranks again."""
     if state.record is None:
         return []
-    return rank_records.load_restarts(run_record.attempts(state.record, state.status.id.task))
-
-
-def _launch(state: RunState) -> str:
-    failed = _failed_launches(state)
-    return f"{len(failed) + 1}; the previous one failed: {failed[-1]}" if failed else ""
+    return launches.failed_launches(launches.load_launches(state.record, state.status.id.task))
 
 
 def _separate_ranks(state: RunState) -> str:

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
 
 from clusterrun.jobspec.spec import JobSpec
 from clusterrun.submit import request
+from clusterrun.submit.notify_target import check_target
 
 
 def check(
-    spec: JobSpec, script: str, environ: Mapping[str, str], meanwhile: Callable[[], object] = lambda: None
-) -> None:
+    spec: JobSpec, script: str, environ: Mapping[str, str], meanwhile: Callable[[], object] = lambda: None,
+    notify: Mapping[str, Any] | None = None, workdir: Path = Path(),
+) -> None:  # fmt: skip
     """Check that the job's Python has torch and the script is bash, and call ``meanwhile`` at the same time.
 
-    Raises RequestError.
+    ``notify`` is the content of ``notify.json``, whose target is checked in ``workdir``. Raises RequestError.
     """
     errors: list[Exception] = []
 
@@ -22,6 +26,8 @@ def check(
         try:
             request.check_python(spec, environ)
             request.check_setup(spec, script, environ)
+            if notify is not None:
+                check_target(str(notify["target"]), spec.python, environ, workdir)
         except Exception as error:
             errors.append(error)
 

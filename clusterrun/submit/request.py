@@ -36,8 +36,8 @@ _SLURM_ONLY = ("mem", "partition", "account", "qos", "constraint", "gres", "rese
 NOTIFY = ("notify", "notify-on")
 #: Options that a check does not take from a profile.
 NOT_FOR_CHECKS = ("launcher", "max-restarts", "spare-nodes", "resume-args", "total-time", "helper-job", "signal",
-                  "hang-timeout", "accelerate-config", "requeue", "require-group", "independent", "job-name",
-                  "dependency", "master-port", "check", "notify", "notify-on")  # fmt: skip
+                  "hang-timeout", "on-failure", "accelerate-config", "requeue", "require-group", "independent",
+                  "job-name", "dependency", "master-port", "check", "notify", "notify-on")  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,6 +154,9 @@ def resolve_spec(request: Request, *, has_gpus: bool | None, local: bool) -> tup
     ``has_gpus`` is whether the cluster (or this machine) has GPUs, or None if unknown.
     """
     values, notices = {name: value for name, value in request.values.items() if name not in NOTIFY}, []
+    if local and "on-failure" in values:
+        hint = f"remove --on-failure ({values['on-failure'].source})"
+        raise RequestError("--on-failure hold keeps nodes of Slurm; a local job has none", hint=hint)
     if local and not {"gres", "gpus-per-node"} <= values.keys():  # build_spec refuses both
         gres = values.get("gres")
         if gres is not None:

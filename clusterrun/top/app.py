@@ -170,7 +170,7 @@ class Top(App[int]):
         second = int(now) if len(ranks.ranks) <= MANY else 0
         if self._ranks_shown != (ranks, second, over):
             self._ranks_shown = (ranks, second, over)
-            self._grid("ranks").show([(str(rank.rank), shown.rank_row(rank, now, over)) for rank in ranks.ranks])
+            self._grid("ranks").show(shown.rank_rows(ranks, now, over))
         if ranks.ended and not over and self._end_seen != (of, ranks.attempt):
             self._end_seen = (of, ranks.attempt)  # its end record says that it has ended: query the scheduler
             self._queue.query_soon()

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from clusterrun.records.progress import MISSED, USUAL_INTERVAL, Gpu, RankProgress
 from clusterrun.state.reconcile import RunState
 from clusterrun.state.show import handle, list_row
+from clusterrun.state.stragglers import find_stragglers
 from clusterrun.terminal.safe_text import safe_line, safe_text
 from clusterrun.terminal.units import plural
 from clusterrun.top.feeds import Jobs
@@ -27,8 +28,14 @@ def job_rows(jobs: Jobs, now: float) -> dict[str, list[str]]:
     }
 
 
-def rank_row(rank: RankProgress, now: float, over: bool) -> list[str]:
-    """Return the row of one rank; ``now`` in seconds since the epoch. An unknown value is empty."""
+def rank_rows(ranks: Ranks, now: float, over: bool) -> list[tuple[str, list[str]]]:
+    """Return the rows of the ranks by key; ``now`` in seconds since the epoch. A slow rank is marked with its speed."""
+    slow = {} if over else {one.rank: speed for one, speed in find_stragglers(ranks.ranks)}
+    return [(str(rank.rank), rank_row(rank, now, over, slow.get(rank.rank))) for rank in ranks.ranks]
+
+
+def rank_row(rank: RankProgress, now: float, over: bool, speed: float | None = None) -> list[str]:
+    """Return the row of one rank; ``speed`` is that of a slow one. An unknown value is empty."""
     gpu = rank.gpu or Gpu()
     step = "" if rank.step is None else f"{rank.step}/{rank.steps}" if rank.steps is not None else str(rank.step)
     total = f"/{gpu.memory_total_gib:.0f}" if gpu.memory_total_gib is not None else ""
@@ -36,7 +43,7 @@ def rank_row(rank: RankProgress, now: float, over: bool) -> list[str]:
     return [
         str(rank.rank),
         safe_line(rank.node),
-        safe_line(rank.phase),
+        safe_line(rank.phase) + ("" if speed is None else f" (slow: {speed:.2f})"),
         step,
         "" if rank.tokens_per_second is None else f"{rank.tokens_per_second:,.0f}",
         "" if gpu.use is None else f"{gpu.use:.0f}%",
@@ -67,6 +74,11 @@ def job_line(state: RunState | None, ranks: Ranks, now: float, over: bool) -> st
     if silent:
         shown = ", ".join(silent[:8]) + (" …" if len(silent) > 8 else "")
         parts.append(f"no heartbeat: rank{'s'[: len(silent) > 1]} {shown}")
+    slow = [] if over else find_stragglers(ranks.ranks)
+    if slow:
+        (worst, speed), *_ = slow
+        more = f" and {len(slow) - 1} more" if len(slow) > 1 else ""
+        parts.append(f"slow: rank {worst.rank} on {safe_line(worst.node)} ({speed:.2f} of the median speed){more}")
     return "  ".join(parts)
 
 

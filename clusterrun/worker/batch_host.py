@@ -52,6 +52,13 @@ def node_names() -> list[str]:
     return nodes
 
 
+def draining_nodes() -> set[str]:
+    """Return the names of the allocated nodes that an administrator drains; none if Slurm does not answer in 10 s."""
+    nodes = os.environ.get("SLURM_JOB_NODELIST", "")
+    lines = _output(["sinfo", "-h", "-N", "-n", nodes, "-o", "%N %T"], 10.0).splitlines()
+    return {name for name, _, state in (line.partition(" ") for line in lines) if state.startswith("drain")}
+
+
 def head_address(node: str, nodes: int) -> str:
     """Return the address of the first node for the other nodes; raises WorkerError.
 

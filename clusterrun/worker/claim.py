@@ -116,6 +116,14 @@ def _submitted_at(run_dir: Path, token: str) -> int:
         return 0
 
 
+def is_cancelled(run_dir: Path, token: str) -> bool:
+    """Return whether the user has cancelled this submission: `clusterrun cancel` records it before it runs scancel."""
+    try:
+        return bool(json.loads(_read(run_dir / "submissions" / f"{token}.json"))["cancel_asked"])
+    except (ValueError, KeyError, TypeError):
+        return False
+
+
 def epoch_file(run_dir: Path, job: JobIdentity) -> Path:
     """Return the file with the run's epoch (epoch.py); each task of an array has its own."""
     return run_dir / f"epoch{job.task}"

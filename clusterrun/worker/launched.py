@@ -20,6 +20,7 @@ from .rendezvous import port_range
 OUTPUTS = "CLUSTERRUN_OUTPUTS"  # the launcher's process id, then its two pipes for each local rank
 RANKS = "CLUSTERRUN_RANKS_PER_NODE"  # with none: the ranks that the user's program starts on a node
 RESTARTS, PORT = "CLUSTERRUN_RESTARTS", "CLUSTERRUN_FREE_PORT"  # what the ranks agree on at the join barrier
+WANDB = ("WANDB_RUN_ID", "WANDB_RESUME")  # W&B continues the run of this id over launches; the user's own settings stay
 # set for torchrun's agents; a torchrun in the user's code must not take them
 OF_THE_LAUNCHER = ("PET_RDZV_ENDPOINT", "PET_RDZV_ID", "PET_LOCAL_ADDR", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE", STORE)
 
@@ -105,6 +106,9 @@ def set_variables(dist: DistEnv, run_id: str) -> None:
         ):  # the run's store holds the keys of the earlier process groups: rank 0 opens one
             variables |= {"MASTER_PORT": os.environ[PORT], "TORCHELASTIC_USE_AGENT_STORE": "False"}
     os.environ.update(variables)
+    if dist.rank == 0 and RANKS not in os.environ and not any(name in os.environ for name in WANDB):
+        # rank 0 only: with one id, ranks that log each for itself would write into one W&B run
+        os.environ.update(zip(WANDB, (run_id, "allow"), strict=True))
 
 
 def find_free_port() -> int:

@@ -17,6 +17,7 @@ but on a dead file system the kernel may keep the process from exiting until tha
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import random
 import signal
@@ -29,8 +30,9 @@ from typing import Any
 from . import collectives
 from .distenv import DistEnv
 from .orphans import SupervisorWatch
-from .rank_slots import RankSlot
+from .rank_slots import READS_PER_S, RankSlot
 from .stacks import StackWriter
+from .superseded import end_if_superseded
 
 VERSION = 1
 MOST_WRITES_PER_S = 750  # of all ranks together, as they share a file system: with more ranks each writes less often
@@ -44,13 +46,17 @@ class Progress:
 
     `entered` is the phase (starting, checking, joining, loading, training, evaluating, saving, script, ending) and its
     start in seconds since 1970. `process` is the child that runs the user's command, if any. `gpu` returns the GPU's
-    figures.
+    figures, `times` the medians of the last steps (training/busy.py). `first_step` is the first step of this launch,
+    done at `first_step_at`.
     """
 
     def __init__(self) -> None:
         self.entered: tuple[str, float] = ("starting", time.time())
         self.step: int | None = None
         self.steps: int | None = None
+        self.first_step: int | None = None
+        self.first_step_at: float | None = None
+        self.times: Callable[[], dict[str, float]] = dict
         self.tokens_per_second: float | None = None
         self.process: int | None = None
         self.gpu: Callable[[], dict[str, Any] | None] = lambda: None
@@ -58,6 +64,12 @@ class Progress:
     def enter(self, phase: str) -> None:
         """Begin a phase."""
         self.entered = (phase, time.time())
+
+    def finish_step(self, step: int) -> None:
+        """Count a step of training as done."""
+        self.step = step
+        if self.first_step_at is None:
+            self.first_step_at = time.time()
 
     @contextlib.contextmanager
     def during(self, phase: str) -> Iterator[None]:
@@ -144,6 +156,9 @@ class Recorder:
             "step": it.step,
             "steps": it.steps,
             "stepped": self._stepped,
+            "first_step": it.first_step,
+            "first_step_at": it.first_step_at,
+            **it.times(),
             "collectives": self._collectives,
             "advanced": None if self._advanced is None else time.time() - (time.monotonic() - self._advanced),
             "srun_step": os.environ.get("SLURM_STEP_ID"),
@@ -155,7 +170,12 @@ class Recorder:
     def _run(self) -> None:
         # leave signals to the main thread, so that the user's handlers run without delay
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        checked = -math.inf
         while True:
+            if time.monotonic() - checked >= max(self.interval, self._dist.world_size / READS_PER_S):
+                checked = time.monotonic()
+                with contextlib.suppress(OSError):
+                    end_if_superseded(self._dist.rank)
             with contextlib.suppress(Exception):  # no error here may end the training
                 self.poll()
             time.sleep(self._uneven(self.interval / POLLS))

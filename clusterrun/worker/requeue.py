@@ -18,12 +18,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from . import batch_host, end_records, rank_slots, successor
-from .claim import listed
+from .claim import is_cancelled, listed
 
 if TYPE_CHECKING:
     from .supervisor import Job
 
 SAVED = 85
+PREEMPTED, CANCELLED = "preempted", "its user has cancelled it"
 REQUEUED = "JOB REQUEUE"  # Slurm's words in the log of a job that was requeued
 ANSWER_S = 10.0  # for one Slurm command
 HURRY_S = 20.0  # SIGKILL follows SIGTERM after KillWait, 30 s by default
@@ -107,9 +108,9 @@ class Requeue:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a requeue sends it to this job too
         facts = self._show(PATIENCE_S)
         why = self._why_ended(facts) or self._why_early(facts, signals)
-        if why and self.leave(why, start_soon=not _is_preempted(facts), facts=facts):
-            return SAVED
-        return SAVED if why else status
+        if why:
+            self._continue(why, facts)
+        return SAVED if why else status  # also where the total time is used up: the training is not done
 
     def leave(
         self, why: str, *, exclude: str = "", evidence: str = "", start_soon: bool = True,
@@ -132,8 +133,11 @@ class Requeue:
                 return False
             refused, is_silence = self._requeue()
             next_job = ""
-            if refused and not is_silence:  # after a silence the job may be in the queue
+            if refused and not is_silence and not self._is_cancelled():  # after a silence it may be in the queue
                 next_job, refused = successor.submit(self.job)
+            if not refused and self._is_cancelled():  # meanwhile: scancel may have come before the requeue
+                run_command(["scancel", next_job or self.job.identity.job_id])
+                refused = CANCELLED
             if refused:
                 self._say(
                     f"{why}, but the job cannot run again: {refused}; continue with: clusterrun resume {self.job.name}"
@@ -145,7 +149,7 @@ class Requeue:
             if exclude and not next_job:
                 known = facts.get("ExcNodeList", "(null)")
                 nodes = exclude if known in ("(null)", "") else f"{known},{exclude}"
-                _run(["scontrol", "update", f"JobId={self.job.identity.job_id}", f"ExcNodeList={nodes}"])
+                run_command(["scontrol", "update", f"JobId={self.job.identity.job_id}", f"ExcNodeList={nodes}"])
             soon = start_soon and not next_job and self.job.options.helper_job
             helper = self._start_helper(facts) if soon else ""
             without = f", without {exclude}" if exclude and not next_job else ""
@@ -159,15 +163,19 @@ class Requeue:
     def _after_term(self) -> None:
         facts = self._show(HURRY_S)
         if why := self._why_ended(facts):
+            self._continue(why, facts)
+
+    def _continue(self, why: str, facts: dict[str, str]) -> None:
+        """Run the job again, unless its total time is used up; a preemption uses none."""
+        if why == PREEMPTED or self._has_time():
             self.leave(why, start_soon=not _is_preempted(facts), facts=facts)
 
     def _why_ended(self, facts: dict[str, str]) -> str:
         """Return why Slurm ends this job, if that is a reason to run it again; a cancelled job has no reason."""
         if self.job.options.requeue and _is_preempted(facts):
-            return "preempted"
-        if self.job.options.total_time and facts.get("Reason") == "TimeLimit" and self._has_time():
-            return "the time limit"
-        return ""
+            return PREEMPTED
+        is_limit = self.job.options.total_time and facts.get("Reason") == "TimeLimit"
+        return "the time limit" if is_limit else ""
 
     def _why_early(self, facts: dict[str, str], signals: set[str]) -> str:
         """Return why the ranks stopped by themselves, if that is a reason to run the job again."""
@@ -180,9 +188,7 @@ class Requeue:
         warned = end and f"SIG{name.removeprefix('SIG')}" in signals and (
             int(end) - time.time() < int(lead or WARNING_S) + WARNED_EARLY_S
         )  # fmt: skip
-        if not options.total_time or not (stopped or warned) or not self._has_time():
-            return ""
-        return "the time limit is near"
+        return "the time limit is near" if options.total_time and (stopped or warned) else ""
 
     def _has_time(self) -> bool:
         lasted = durations(self.job.run_dir, self.job.token)
@@ -199,7 +205,9 @@ class Requeue:
         job_id, until = self.job.identity.job_id, time.monotonic() + HURRY_S
         allowed = is_silence = False
         while True:
-            reply = _run(["scontrol", "requeue", job_id])  # never requeuehold: the job could stay held for ever
+            if self._is_cancelled():
+                return CANCELLED, is_silence
+            reply = run_command(["scontrol", "requeue", job_id])  # never requeuehold: the job could stay held for ever
             if reply.status == 0 or _restarts(self._show(ANSWER_S)) > self.job.identity.restart:
                 return "", is_silence
             is_silence |= reply.is_silence
@@ -207,17 +215,20 @@ class Requeue:
                 if allowed or "disabled" not in reply.text:
                     return reply.text, is_silence
                 allowed = True  # it was submitted with --no-requeue
-                _run(["scontrol", "update", f"JobId={job_id}", "Requeue=1"])
+                run_command(["scontrol", "update", f"JobId={job_id}", "Requeue=1"])
             elif time.monotonic() > until:
                 return reply.text or "Slurm does not answer", is_silence
             else:
                 time.sleep(1)
 
+    def _is_cancelled(self) -> bool:
+        return is_cancelled(self.job.run_dir, self.job.token)
+
     def _start_helper(self, facts: dict[str, str]) -> str:
         """Submit the small job that starts this one at once; return a line for the log."""
         same = {"partition": facts.get("Partition"), "account": facts.get("Account"), "qos": facts.get("QOS")}
         options = [f"--{name}={value}" for name, value in same.items() if value and value not in ("(null)", "N/A")]
-        reply = _run([
+        reply = run_command([
             "sbatch", "--parsable", f"--job-name=clusterrun-start-{self.job.name}", "--begin=now+6", "--time=1",
             "--nodes=1", "--ntasks=1", "--output=/dev/null", "--error=/dev/null", "--no-requeue", *options,
             "--wrap", START.format(job=self.job.identity.job_id),
@@ -287,7 +298,8 @@ def _restarts(facts: dict[str, str]) -> int:
     return int(facts["Restarts"]) if facts.get("Restarts", "").isdigit() else 0
 
 
-def _run(command: list[str]) -> Reply:
+def run_command(command: list[str]) -> Reply:
+    """Run a Slurm command for at most ANSWER_S, and return its end with what it printed."""
     try:
         done = subprocess.run(
             command, check=False, stdin=subprocess.DEVNULL, capture_output=True, timeout=ANSWER_S, env=clean(), cwd="/"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,8 @@ class LaunchEnd:
 
     `error` is that of the rank that failed first, empty if none reported one or its cause is a lost peer. `step` is
     rank 0's last known step, `checkpoint` the newest checkpoint's; None if there is none. `is_terminated` is True if
-    SIGTERM ended the ranks: preemption sends it to them well before it reaches the supervisor.
+    SIGTERM ended the ranks: preemption sends it to them well before it reaches the supervisor. `progress` is rank 0's
+    progress record.
     """
 
     status: int
@@ -39,6 +40,7 @@ class LaunchEnd:
     step: int | None = None
     checkpoint: int | None = None
     is_terminated: bool = False
+    progress: dict[str, Any] = field(default_factory=dict, compare=False)
 
 
 def read_launch(attempt_dir: Path, checkpoints: Path, status: int, ranks: int) -> LaunchEnd:
@@ -57,7 +59,8 @@ def read_launch(attempt_dir: Path, checkpoints: Path, status: int, ranks: int) -
         cause = f"rank {first.get('rank')} on {first.get('node')}: {reported}"
     else:
         cause = f"the step ended with status {status}"
-    step = progress.get(0, {}).get("step")
+    first_rank = progress.get(0, {})
+    step = first_rank.get("step")
     return LaunchEnd(
         status,
         cause[:LONGEST_CAUSE],
@@ -65,6 +68,7 @@ def read_launch(attempt_dir: Path, checkpoints: Path, status: int, ranks: int) -
         step if isinstance(step, int) else None,
         newest(checkpoints),
         is_terminated=status == TERMINATED and not lost and not reported,
+        progress=first_rank,
     )
 
 

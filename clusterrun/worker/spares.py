@@ -19,7 +19,21 @@ def choose_nodes(job: Job, allocated: list[str]) -> list[str]:
     if len(usable) < job.options.nodes:
         lost = " ".join(sorted(job.lost_nodes))
         raise WorkerError(f"{lost}: lost, and no spare node is left: {len(usable)} of {job.options.nodes} nodes")
+    if job.launch and len(usable) > job.options.nodes:
+        usable = _without_draining(job, usable)
     return usable[: job.options.nodes]
+
+
+def _without_draining(job: Job, usable: list[str]) -> list[str]:
+    """Return the nodes without those that are being drained, if enough are left; the first one has the rendezvous."""
+    draining = batch_host.draining_nodes().intersection(usable[1:])
+    left = [node for node in usable if node not in draining]
+    if not draining or len(left) < job.options.nodes:
+        return usable
+    from .supervisor import say
+
+    say(f"Slurm drains {' '.join(sorted(draining))}: the next launch leaves it out")
+    return left
 
 
 def exclusion(job: Job, nodes: list[str]) -> list[str]:

@@ -54,7 +54,8 @@ def submit(job: Job) -> tuple[str, str]:
 def _send(job: Job, script: Path, spec: dict[str, Any], record: Path, new: dict[str, Any]) -> tuple[str, str]:
     from .requeue import clean
 
-    command = ["sbatch", "--parsable", *map(str, spec.get("sbatch_args") or ()), "--", str(script)]
+    after = f"--dependency=afterany:{job.identity.job_id}"  # its ranks may still be saving
+    command = ["sbatch", "--parsable", after, *map(str, spec.get("sbatch_args") or ()), "--", str(script)]
     folder = str(spec.get("workdir") or Path.cwd())
     try:
         done = subprocess.run(

@@ -17,10 +17,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from . import batch_host, claim, end_records, rank_slots, requeue, restart, spares, step
+from . import batch_host, claim, end_records, hold, rank_slots, requeue, restart, spares, step
 from .claim import JobIdentity, listed
 from .distenv import NODES
 from .errors import WorkerError
+from .launch_record import LaunchRecord
 from .notify import Notifier
 from .restart import LaunchEnd
 from .termination import TERMINATED, Terminated, Termination
@@ -44,6 +45,7 @@ class Job:
         self.folder_mode = 0o750 if options.shared else 0o700
         self.attempt_dir = Path()
         self.launch = self.of_other_jobs = 0  # launches
+        self.record: LaunchRecord | None = None
         self.workers = self.unmarked = 0
         self.due = ""  # why Slurm ends this start, if this program requested it
         self.requeue = requeue.Requeue(self)
@@ -63,10 +65,10 @@ class Job:
         claim.claim(self.run_dir, self.token, self.identity, self.folder_mode)
         self.of_other_jobs = sum(not name.startswith(self.token) for name in os.listdir(self.run_dir / "attempts"))
         self.notifier.load(self.run_dir, {"run_id": os.environ.get("CLUSTERRUN_RUN_ID", ""), "job": self.name})
-        self.open_attempt(0)
+        self.open_attempt(0, time.time() - self.options.elapsed)
         end_records.write_text(self.attempt_dir / "log-start", self.options.log_start + "\n")
 
-    def open_attempt(self, launch: int) -> None:
+    def open_attempt(self, launch: int, began: float | None = None) -> None:
         """Begin the run's next epoch, and create the folder of the launch; raises WorkerError."""
         epoch = claim.raise_epoch(self.run_dir, self.token, self.identity)
         os.environ["CLUSTERRUN_EPOCH_FILE"] = str(claim.epoch_file(self.run_dir, self.identity))
@@ -83,12 +85,7 @@ class Job:
             usable = False
         if not usable:
             raise WorkerError(f"cannot write {self.attempt_dir}")
-
-    def record_launch(self, status: int, cause: str) -> None:
-        """Write launch.json: how a launch ended that is followed by another; a failure to write it changes nothing."""
-        document = {"version": end_records.VERSION, "status": status, "cause": cause, "time": time.time()}
-        with suppress(OSError):
-            end_records.write_json(self.attempt_dir / "launch.json", document)
+        self.record = LaunchRecord(self.attempt_dir, began or time.time())
 
     def record_end(self, status: int, by_term: bool) -> None:
         """Write end.json: how the job ended, for clusters without accounting and for jobs that Slurm has forgotten.
@@ -190,7 +187,8 @@ def run(job: Job, work: Sequence[str], termination: Termination) -> int:
         job.lost_nodes |= lost
         say(f"launch {job.launch} failed: {launches[-1].cause}; the ranks are started again")
         job.notifier.send("restarted", launches[-1].cause)
-        job.record_launch(status, launches[-1].cause)
+        if job.record is not None:
+            job.record.end(launches[-1])
         job.open_attempt(job.launch + 1)
 
 
@@ -301,6 +299,7 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("--hang-timeout", type=float, help="seconds without progress; 0: no watchdog")
     parser.add_argument("--resume-args", default="", help="appended to the work from the second start on")
     requeue.add_options(parser)
+    parser.add_argument("--hold-time", type=int, default=0, help="seconds to keep the nodes after the last failure")
     parser.add_argument("--time-limit", type=int, default=0, help="seconds, of a local job")
     parser.add_argument("--elapsed", type=int, default=0, help="seconds since the script began")
     parser.add_argument("--local", action="store_true")
@@ -341,5 +340,9 @@ def main(argv: Sequence[str]) -> int:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one must not interrupt the record
         job.record_end(status, termination.came or options.ended == TERMINATED)
         with suppress(OSError):
+            end = restart.read_launch(job.attempt_dir, job.run_dir / "checkpoints", status, job.workers)
+            if job.record is not None:
+                job.record.end(end)
             job.notify_end(status)
+    hold.hold_nodes(job, status, termination.came)
     return status

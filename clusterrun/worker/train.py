@@ -15,6 +15,7 @@ import torch
 from .distenv import DistEnv, RunEnv
 from .progress import here
 from .training import memory, schedule
+from .training.busy import BusyTimes
 from .training.checkpointing import Checkpointer
 from .training.consensus import Consensus
 from .training.ddp import (
@@ -129,10 +130,11 @@ def _train(
         checkpointer.first_val(row["val_loss"])
         report.row(0, steps, row)
     report.start(start, steps)
-    throughput = Throughput(device)
+    busy = BusyTimes(ddp_model, device, sizes.grad_accum_steps)
+    throughput = Throughput(device, busy, checkpointer.trained_s)
     began = time.monotonic()
     step, stopped = start, ""
-    here.step, here.steps = start, steps
+    here.step, here.steps, here.first_step, here.times = start, steps, start + 1, busy.medians
     here.enter("training")
     logged = start  # the step of the last row
 
@@ -158,7 +160,7 @@ def _train(
                 reseed(seed_of(config.seed, "step", step + 1, slot), device)
                 unsynced = i < len(micro_batches) - 1 or (config.measure and step >= config.measure)
                 with accumulating(ddp_model) if unsynced else contextlib.nullcontext():
-                    with precision.autocast():
+                    with precision.autocast(), busy.forward():
                         loss = ddp_model(to_device(batch.tensors, device))
                     if i == 0:
                         weight, tokens, *flags = wait_for_sums()
@@ -191,13 +193,15 @@ def _train(
         else:
             report.say(f"step {step}: the gradient is not finite; skipping this step")
         optimizer.zero_grad(set_to_none=True)
+        throughput.end_step()
         report.advance(step)
-        here.step = step
+        here.finish_step(step)
 
         if not log_due:
             continue
         row = {"epoch": step / sampler.steps_per_epoch, "lr": lr, "grad_norm": norm.item()}
         row |= throughput.take(consensus, flops, peak)
+        checkpointer.trained_s = throughput.trained_s
         if dist.rank == 0:  # the sum over all ranks: one rank reports it
             here.tokens_per_second = row["tokens_per_second"]
         if not math.isfinite(row["loss"] or 0.0):
@@ -216,6 +220,7 @@ def _train(
     if stopped:
         finite_check.settle()
         finite_check.weights(work.model, step, top_lr)
+        checkpointer.trained_s = throughput.trained_s
         report.say(checkpointer.stop(step, work.model, optimizer, scaler, stopped))
     elif step > start:
         first, last = checkpointer.first_val(None), row["val_loss"]

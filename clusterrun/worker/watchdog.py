@@ -13,13 +13,13 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import end_records, hung_step, probe, rank_slots
+from . import end_records, hung_step, losses, probe, rank_slots
 from .distenv import DEFAULT_PROGRESS_INTERVAL
 from .orphans import ALIVE
 from .stacks import REQUEST, stacks_name
@@ -33,6 +33,9 @@ HANG = "hang.json"
 EVIDENCE_S = 5.0  # that the ranks have to write their stacks
 LOST_S = 1800.0  # Slurm ends or requeues a job whose node it calls down, after 5 minutes by default: leave that to it
 AGAIN_S = 5.0  # until ranks whose processes are running are looked at again
+EXIT_S = 60.0  # from the end records of all ranks, written after the user's exit handlers, to the end of the step
+LOSSES_S = 60.0  # between two looks at the losses in the log
+UNSEEN_S = 300.0  # until the first progress record
 NAMED = 4  # ranks in a line
 
 
@@ -70,7 +73,11 @@ class Watchdog:
         self._next_look = 0.0
         self._warned: float | None = None  # the newest progress at the last warning
         self._is_blind = self._has_stepped = False
+        self._began = time.monotonic()
+        self._next_losses: float | None = self._began + LOSSES_S  # None after the warning
+        self._all_ended: float | None = None  # since when all ranks have end records
         self.cause: str | None = None  # set before the step is killed
+        self._status = HUNG  # of the launch, if the step is killed
 
     def start(self) -> None:
         """Start watching in a daemon thread, if the user has not turned it off."""
@@ -81,7 +88,7 @@ class Watchdog:
         threading.Thread(target=self._run, name="clusterrun-watchdog", daemon=True).start()
 
     def close(self, status: int) -> int:
-        """Stop watching after the step has ended with `status`; return it, or HUNG after the launch was killed.
+        """Stop watching after the step has ended with `status`; return it, or after the step was killed the launch's.
 
         Then the ranks have ended, or some seconds have passed: they may be on a node that was lost.
         """
@@ -90,7 +97,7 @@ class Watchdog:
             return status
         steps = {mark.srun_step for mark in self._marks.values()} - {""}
         hung_step.await_end(self._job, steps, [mark.pid for mark in self._marks.values()])
-        return HUNG
+        return self._status
 
     def _run(self) -> None:
         # leave signals to the main thread, which forwards them to the step
@@ -103,6 +110,7 @@ class Watchdog:
             try:
                 if can_judge:
                     self._look()
+                    self._look_at_losses()
             except Exception as error:  # a bug here must not end the run; the process group's timeout remains
                 self._say(f"the watchdog cannot judge: {type(error).__name__}: {error}")
                 can_judge = False
@@ -116,9 +124,14 @@ class Watchdog:
             if not self._job.earlier_starts:
                 self._job.notifier.send("first-step", f"{len(self._marks)} ranks work together")
         suspicion = self._stall.look(time.monotonic(), self._marks, ends.__contains__)
-        if self._stall.all_silent and not self._is_blind and self._ranks > 1:
+        is_blind = self._stall.all_silent if self._marks else time.monotonic() - self._began > UNSEEN_S
+        if is_blind and not self._is_blind and (self._ranks > 1 or not self._marks):
             self._say("no rank writes progress records: the file system may hang, so a hang cannot be seen")
-        self._is_blind = self._stall.all_silent
+        self._is_blind = is_blind
+        if all(rank in ends for rank in range(self._ranks)):
+            self._end_exit(ends[rank].get("status") for rank in range(self._ranks))
+            return
+        self._all_ended = None
         if suspicion is None or self._is_ending() or time.monotonic() < self._next_look:
             return
         if self._warned is not None and self._newest() < self._warned + 1.0:  # clocks are not exact
@@ -133,6 +146,29 @@ class Watchdog:
             self._next_look = time.monotonic() + AGAIN_S
             return
         self._conclude(suspicion, states)
+
+    def _look_at_losses(self) -> None:
+        """Warn once if the script prints NaN losses; a built-in task stops by itself (on_nan)."""
+        if self._next_losses is None or time.monotonic() < self._next_losses:
+            return
+        self._next_losses = time.monotonic() + LOSSES_S
+        with suppress(OSError):
+            if losses.is_nan():
+                self._say("warning: the loss in the log is NaN, and stays NaN")
+                self._next_losses = None
+
+    def _end_exit(self, statuses: Iterable[object]) -> None:
+        """Kill the step if a process still runs EXIT_S after all ranks have recorded their end: it hangs in its exit.
+
+        The launch has the status of the records.
+        """
+        self._all_ended = self._all_ended or time.monotonic()
+        if time.monotonic() - self._all_ended < EXIT_S or self._is_ending():
+            return
+        self._status = max(status if isinstance(status, int) else 1 for status in statuses)
+        self.cause = f"all ranks recorded their end {EXIT_S:.0f} s ago, but not all processes have ended"
+        self._say(f"{self.cause}: they are killed; the status is {self._status}")
+        self._process.kill()
 
     def _blame_lost_nodes(self, suspicion: Suspicion, states: dict[int, str]) -> tuple[Suspicion, dict[int, str]]:
         """Return the suspicion and the states with the ranks of nodes that do not answer, if there are any.

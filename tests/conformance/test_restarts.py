@@ -55,7 +55,13 @@ def test_a_killed_rank_costs_the_steps_since_the_last_checkpoint_and_nothing_els
     assert [attempt.name.partition(".")[2] for attempt in job.attempts()] == ["0.0", "0.1"]
     assert len(state["failed_launches"]) == 1 and "rank 1 ended without a record" in state["failed_launches"][0]
     assert "the ranks are started again" in job.err.read_text()
-    assert "launch  2; the previous one failed: rank 1" in site.cli("status", job.id).stdout
+    status = site.cli("status", job.id).stdout
+    assert "launch  2; the previous one failed: rank 1" in status and "1 restart cost" in status
+    first, second = state["launches"]
+    assert len(first["nodes"]) == 2 and first["status"] != 0 == second["status"] and first["lost_s"] > 0
+    assert 0 < state["goodput"]["share"] < 1 and state["goodput"]["restarts"] == 1
+    again = site.cli("logs", job.id, "--attempt", "0.1").stdout
+    assert "resumed from" in again and "step 40/40" in again and "step  1/40" not in again
 
 
 def test_the_same_error_of_a_script_is_met_once_more_and_then_named(site: Site, tmp_path: Path) -> None:

@@ -52,8 +52,9 @@ def main():
         torch.nn.functional.mse_loss(model(inputs.to(device)), targets.to(device)).backward()
         optimizer.step()
 
-    print(f"rank {dist.get_rank()} of {dist.get_world_size()}", end=" ")
-    print(f"untrained {untrained} trained {digest(model)} samples {data.taken}", flush=True)
+    line = f"rank {dist.get_rank()} of {dist.get_world_size()} untrained {untrained}"
+    line += f" trained {digest(model)} samples {data.taken}\n"
+    print(line, end="", flush=True)  # in one write: another rank may write to the same pipe
     dist.destroy_process_group()
 
 

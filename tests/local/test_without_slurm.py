@@ -24,7 +24,7 @@ def test_the_lines_of_two_nodes_form_one_group(new_site: Callable[[Lab | None], 
     shells = [_shell(common + lines, site) for lines in nodes]
     outputs = [shell.communicate(timeout=120)[0] for shell in shells]
     assert [shell.returncode for shell in shells] == [0, 0], outputs
-    found = re.findall(r"rank (\d) of 4 .*trained (\w+) samples", "".join(outputs))
+    found = re.findall(r"rank (\d) of 4 untrained \w+ trained (\w+) samples", "".join(outputs))
     assert sorted(rank for rank, _ in found) == ["0", "1", "2", "3"]
     assert len({digest for _, digest in found}) == 1, "the ranks have one model"
 

@@ -68,8 +68,9 @@ class Typist:
         return dict(json.loads(self._process.stdout.readline()))
 
     def close(self) -> None:
-        """End it."""
-        self._process.communicate()
+        """End it: a program that was started beside it may hold the other end of its input."""
+        with self._process:
+            self._process.kill()
 
 
 def identity(user: User) -> dict[str, Any]:

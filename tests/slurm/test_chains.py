@@ -132,20 +132,18 @@ def test_scripts_continue_after_their_time_limit(site: Site, script: str, figure
 # -- preemption --------------------------------------------------------------------------------------------------------
 
 
-def preempt(site: Site, job: Job) -> str:
-    """Submit a job that takes all nodes for a moment; return its id once it runs."""
-    lab = site.lab
-    assert lab is not None
-    other = lab.run(["sbatch", "--parsable", "--partition=gpu", "--nodes=4", "--exclusive", "--output=/dev/null",
-                     "--wrap", "sleep 2"]).stdout.strip()  # fmt: skip
-    lab.wait_job(other, "RUNNING", "COMPLETED", timeout=60)
-    return other
+def preempt(site: Site) -> str:
+    """Submit a job that takes all nodes for a moment; return its id."""
+    assert site.lab is not None
+    return site.lab.run(["sbatch", "--parsable", "--partition=gpu", "--nodes=4", "--exclusive", "--output=/dev/null",
+                         "--wrap", "sleep 2"]).stdout.strip()  # fmt: skip
 
 
 def check_preemption(site: Site, partition: str, undisturbed: str) -> None:
     job = lm(site, STEPS, "--partition", partition)
     wait_saved(job, 10)
-    preempt(site, job)
+    assert site.lab is not None
+    site.lab.wait_job(preempt(site), "RUNNING", "COMPLETED", timeout=60)
     done(site, job)
     assert len(links(job)) == 2 and weights(job) == undisturbed
     assert resumed_at(job) == [stopped_at(links(job)[0])], "no step was lost: the ranks saved within the grace time"
@@ -155,6 +153,20 @@ def check_preemption(site: Site, partition: str, undisturbed: str) -> None:
 @pytest.mark.parametrize("partition", PARTITIONS)
 def test_a_preempted_run_continues_when_resources_return(site: Site, partition: str, undisturbed: str) -> None:
     check_preemption(site, partition, undisturbed)
+
+
+def test_a_job_that_is_cancelled_while_it_saves_for_a_preemption_stays_cancelled(site: Site) -> None:
+    lab = site.lab
+    assert lab is not None
+    job = site.rank("saves_slowly.sh", "--partition", "low", "--requeue")
+    until(lambda: job.out.exists() and "awake" in job.out.read_text(), LIMIT)
+    other = preempt(site)
+    until(lambda: "saving" in job.out.read_text(), LIMIT)
+    site.cli("cancel", job.id)
+    lab.wait_job(other, "RUNNING", "COMPLETED", timeout=60)
+    fields = lab.wait_job(job.id, "CANCELLED", timeout=60)
+    assert fields["Restarts"] == "0" and len(job.attempts()) == 1
+    assert "back into the queue" not in job.err.read_text(), job.err.read_text()
 
 
 @pytest.mark.faults

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
+from clusterrun.worker.superseded import descendants
 from lab.cluster import Lab
 from lab.procs import kill_pids
 from tests.faults_table import Figure
 from tests.hangs import LATE, SETTINGS, saved, weights
-from tests.installed_command import Job, Site, until
+from tests.installed_command import SCRIPTS, Job, Site, until
 
 SHAPE = ("--nodes", "3", "--gpus-per-node", "0", "--tasks-per-node", "1")
 SPARED = ("--spare-nodes", "1", "--max-restarts", "3", "--hang-timeout", "10")
@@ -53,6 +55,11 @@ def kill(lab: Lab, job: Job, node: str) -> None:
     kill_pids([daemon.pid, *(entry["pid"] for entry in start["ranks"] if entry["node"] == node)])
 
 
+def is_running(pid: int) -> bool:
+    stat = Path(f"/proc/{pid}/stat")
+    return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
 def lose_a_node(site: Site, lab: Lab, lose: Callable[[Lab, Job, str], None], undisturbed: str, place: int) -> None:
     job = site.submit(*SHAPE, *SPARED, *LM, "lm")
     until(lambda: saved(job) >= 5, LATE, job.err.read_text)
@@ -81,6 +88,36 @@ def test_without_a_spare_one_the_job_is_requeued_on_other_nodes(site: Site, lab:
     state = site.wait_state(job, "COMPLETED", "FAILED", "NODE_FAIL", timeout=LATE)
     assert state["state"] == "COMPLETED" and state["restarts"] == 1, job.err.read_text()[-3000:]
     assert weights(job) == undisturbed and node not in nodes_of(job, 1)
+
+
+@pytest.mark.usefixtures("repaired")
+def test_a_draining_node_is_left_out_at_the_next_launch(site: Site, lab: Lab) -> None:
+    shape = ("--nodes", "2", "--gpus-per-node", "0", "--tasks-per-node", "1", "--spare-nodes", "1")
+    job = site.submit(*shape, "--max-restarts", "1", "--", str(SCRIPTS / "sleeps.sh"))
+    first, second = nodes_of(job, 0)
+    drained = lab.run(["scontrol", "update", f"NodeName={second}", "State=DRAIN", "Reason=test"])
+    assert drained.returncode == 0, drained.stderr
+    (pid,) = [entry["pid"] for entry in job.start()["ranks"] if entry["node"] == first]
+    kill_pids([pid])
+    used = nodes_of(job, 1)
+    assert used[0] == first and len(used) == 2 and second not in used
+    assert f"Slurm drains {second}: the next launch leaves it out" in job.err.read_text()
+    site.cli("cancel", job.id)
+    lab.run(["scontrol", "update", f"NodeName={second}", "State=RESUME"])
+
+
+@pytest.mark.usefixtures("repaired")
+def test_the_processes_of_a_script_on_a_node_that_was_cut_off_end_with_the_next_start(site: Site, lab: Lab) -> None:
+    job = site.rank("sleeps_the_first_time.sh", "--requeue")
+    (node,) = nodes_of(job, 0)
+    rank = job.start()["ranks"][0]["pid"]
+    (program,) = until(lambda: descendants(rank), LATE)
+    cut(lab, job, node)
+    lab.wait_job(job.id, "PENDING", timeout=LATE)
+    assert is_running(rank) and is_running(program), "nothing has told them yet"
+    until(lambda: lab.run(["scontrol", "update", f"JobId={job.id}", "StartTime=now"]).returncode == 0, LATE)
+    until(lambda: len(job.attempts()) == 2, LATE, job.err.read_text)
+    until(lambda: not is_running(rank) and not is_running(program), 60)
 
 
 @pytest.mark.faults

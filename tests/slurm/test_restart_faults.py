@@ -1,14 +1,16 @@
-"""Twenty ranks killed at random moments of one run: each costs a launch, and the weights stay bitwise the same."""
+"""Killed ranks cost a launch each and no bit of the weights; an exception that comes again ends a run."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import random
 import signal
 import statistics
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -28,6 +30,14 @@ SETTINGS = (
 )
 QUICK = [word for setting in SETTINGS for word in ("--set", setting)]
 KILLS, LIMIT = 20, 300
+SAME_ERRORS = 5
+RAISES = """
+import clusterrun
+for step in range(1, 20):
+    clusterrun.heartbeat(step)
+    if step == 7:
+        raise KeyError("target")
+"""
 
 
 def saved(job: Job) -> int:
@@ -40,6 +50,7 @@ def site(lab: Lab, new_site: Callable[[Lab | None], Site]) -> Site:
 
 
 @pytest.mark.faults
+@pytest.mark.timeout(3600)
 def test_twenty_killed_ranks_cost_twenty_launches_and_no_bit(site: Site, figure: Figure) -> None:
     undisturbed = site.submit(*SHAPE, *QUICK, "lm")
     site.wait_state(undisturbed, "COMPLETED", timeout=LIMIT)
@@ -65,3 +76,17 @@ def test_twenty_killed_ranks_cost_twenty_launches_and_no_bit(site: Site, figure:
     assert one == other and len(state["failed_launches"]) == KILLS
     figure(1, f"{KILLS} of {KILLS} restarted, bitwise; to the next launch: median {statistics.median(delays):.2f} s,"
               f" longest {max(delays):.2f} s")  # fmt: skip
+
+
+@pytest.mark.faults
+@pytest.mark.timeout(3600)
+def test_an_exception_that_comes_again_costs_one_restart(site: Site, tmp_path: Path, figure: Figure) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(RAISES)
+    for _ in range(SAME_ERRORS):
+        job = site.submit(*SHAPE, "--max-restarts", "9", "--", str(script))
+        site.wait_state(job, "FAILED", timeout=LIMIT)
+        assert len(job.attempts()) == 2
+        assert "the launch before failed with the same error at the same step" in job.err.read_text()
+        assert "train.py:6" in json.dumps(site.json("why", job.id))
+    figure(7, f"{SAME_ERRORS} of {SAME_ERRORS}: one restart, then stopped with file and line")

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import types
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -140,6 +141,23 @@ def test_with_none_a_program_gets_the_variables_that_start_a_launcher() -> None:
     expected = {"NNODES": "2", "NODE_RANK": "1", "NPROC_PER_NODE": "4", "MASTER_ADDR": "head", "MASTER_PORT": "12345"}
     assert {name: os.environ[name] for name in expected} == expected
     assert not {"RANK", "WORLD_SIZE", "LOCAL_RANK", "TORCHELASTIC_USE_AGENT_STORE"} & set(os.environ)
+
+
+@pytest.mark.usefixtures("variables")
+@pytest.mark.parametrize(("rank", "given", "found"), [
+    (0, {}, ["run1", "allow"]),
+    (1, {}, [None, None]),
+    (0, {"WANDB_RUN_ID": "mine"}, ["mine", None]),
+    (0, {"WANDB_RESUME": "never"}, [None, "never"]),
+])  # fmt: skip
+def test_rank_0_continues_the_same_wandb_run_unless_the_user_says_otherwise(
+    rank: int, given: dict[str, str], found: list[str | None]
+) -> None:
+    for name in launched.WANDB:
+        os.environ.pop(name, None)
+    os.environ |= given
+    launched.set_variables(replace(NODE, rank=rank), "run1")
+    assert [os.environ.get(name) for name in launched.WANDB] == found
 
 
 @pytest.mark.usefixtures("variables")

@@ -36,7 +36,7 @@ class Slurm:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         folder.mkdir()
-        for name in ("scontrol", "sbatch"):
+        for name in ("scontrol", "sbatch", "scancel"):
             (folder / name).write_text(FAKE)
             (folder / name).chmod(0o755)
         self.show()
@@ -163,6 +163,17 @@ def test_the_total_time_ends_the_chain(make_job: Callable[..., supervisor.Job], 
     assert job.requeue.after(85, came=False) == 85 and slurm.calls == []
 
 
+def test_a_script_that_the_warning_ended_is_not_done_when_the_total_time_is_used_up(
+    make_job: Callable[..., supervisor.Job], slurm: Slurm, capfd: pytest.CaptureFixture[str]
+) -> None:
+    job = make_job(*CHAIN, "--signal", "TERM@300", rank_0_end={}, log_start={})
+    put_end(job.attempt_dir, 0, {"signals": ["SIGTERM"]})
+    os.utime(job.attempt_dir / "log-start", (time.time() - 3700,) * 2)
+    slurm.show(EndTime=in_seconds(200))
+    assert job.requeue.after(0, came=False) == 85 and slurm.calls == []
+    assert "the time of --total-time is used up" in capfd.readouterr().err
+
+
 def test_starts_that_end_at_once_end_the_chain(make_job: Callable[..., supervisor.Job], slurm: Slurm) -> None:
     job = make_job(*CHAIN, stopped=STOPPED, log_start={})
     for restart in (1, 2):
@@ -208,9 +219,10 @@ def test_a_silent_controller_is_asked_again(make_job: Callable[..., supervisor.J
     assert slurm.calls == ["scontrol requeue 5"] * 2 and job.due
 
 
-def record(job: supervisor.Job) -> None:
+def record(job: supervisor.Job, cancel_asked: int = 0) -> None:
     (job.run_dir / "submissions").mkdir()
-    known = {"version": 1, "token": TOKEN, "state": "accepted", "job_id": "5", "cluster": "lab", "at": 1_795_000_000}
+    known = {"version": 1, "token": TOKEN, "state": "accepted", "job_id": "5", "cluster": "lab", "at": 1_795_000_000,
+             "cancel_asked": cancel_asked}  # fmt: skip
     (job.run_dir / "submissions" / f"{TOKEN}.json").write_text(json.dumps(known))
     (job.run_dir / "spec.json").write_text(json.dumps({"workdir": "/", "sbatch_args": ["--switches=1"]}))
     (job.run_dir / "script.sh").write_text(
@@ -233,7 +245,7 @@ def test_where_requeueing_is_refused_a_successor_continues_the_run(
     new = json.loads(file.read_text())
     assert (new["state"], new["job_id"], new["token"], new["cluster"]) == ("accepted", "77", file.stem, "lab")
     script = job.run_dir / new["script"]
-    assert slurm.calls[-1] == f"sbatch --parsable --switches=1 -- {script}"
+    assert slurm.calls[-1] == f"sbatch --parsable --dependency=afterany:5 --switches=1 -- {script}"
     assert script.read_text() == (
         f'#SBATCH --job-name="lm.{file.stem[:8]}"\nexport CLUSTERRUN_TOKEN={file.stem}\n'
         "CR_OPTIONS=(--total-time 2600 --shared)\n"
@@ -309,3 +321,23 @@ def test_a_cancelled_job_is_not_requeued_for_a_lost_node(make_job: Callable[...,
     slurm.show(JobState="COMPLETING")
     job = make_job("--requeue")
     assert not spares.requeue_without(job, {"n2"}) and slurm.calls == []
+
+
+def test_a_job_that_its_user_cancelled_in_the_grace_time_is_not_requeued(
+    make_job: Callable[..., supervisor.Job], slurm: Slurm
+) -> None:
+    job = make_job(*CHAIN)
+    record(job, cancel_asked=1_795_000_100)
+    slurm.show(JobState="COMPLETING", PreemptTime="2026-11-23T05:00:00")
+    job.requeue.on_term()
+    assert job.requeue.after(143, came=True) == 143
+    assert slurm.calls == [] and not job.due
+
+
+def test_a_cancel_that_comes_with_the_requeue_is_sent_again(
+    make_job: Callable[..., supervisor.Job], slurm: Slurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = make_job(*CHAIN, stopped=STOPPED)
+    monkeypatch.setattr(requeue, "is_cancelled", lambda run_dir, token: slurm.calls != [])
+    assert job.requeue.after(85, came=False) == 85
+    assert slurm.calls == ["scontrol requeue 5", "scancel 5"] and not job.due

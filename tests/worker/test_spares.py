@@ -19,7 +19,7 @@ NODES = ["n1", "n2", "n3", "n4"]
 def job(folder: Path = Path(), lost: tuple[str, ...] = (), nodes: int = 3, spare: int = 1) -> Any:
     options = types.SimpleNamespace(local=False, nodes=nodes, spare_nodes=spare, workers_per_node=2)
     return types.SimpleNamespace(
-        attempt_dir=folder, options=options, lost_nodes={*lost}, nodes=NODES[:nodes], workers=2 * nodes
+        attempt_dir=folder, options=options, lost_nodes={*lost}, nodes=NODES[:nodes], workers=2 * nodes, launch=1
     )
 
 
@@ -27,6 +27,22 @@ def test_lost_nodes_are_left_out_in_the_order_of_the_allocation() -> None:
     assert spares.choose_nodes(job(), NODES) == ["n1", "n2", "n3"]
     assert spares.choose_nodes(job(lost=("n2",)), NODES) == ["n1", "n3", "n4"]
     assert spares.choose_nodes(job(lost=("n2",)), ["n1", "n3", "n4"]) == ["n1", "n3", "n4"], "Slurm has removed it"
+
+
+@pytest.mark.parametrize(("sinfo", "expected"), [
+    ("n2 draining\nn1 allocated\n", ["n1", "n3", "n4"]),
+    ("n1 draining\nn2 drained*\n", ["n1", "n3", "n4"]),  # the first node has the supervisor and the rendezvous
+    ("n2 draining\nn3 draining\n", ["n1", "n2", "n3"]),  # too few are left
+    ("n2 down*\n", ["n1", "n2", "n3"]),  # the watchdog finds lost nodes
+    ("", ["n1", "n2", "n3"]),
+])  # fmt: skip
+def test_draining_nodes_are_left_out_where_others_are_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sinfo: str, expected: list[str]
+) -> None:
+    (tmp_path / "sinfo").write_text(f"#!/bin/sh\nprintf '{sinfo}'\n")
+    (tmp_path / "sinfo").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    assert spares.choose_nodes(job(), NODES) == expected
 
 
 def test_a_job_with_too_few_nodes_fails_with_their_names() -> None:

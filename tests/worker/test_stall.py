@@ -208,3 +208,14 @@ def test_a_launch_that_no_other_follows_gets_ten_minutes() -> None:
         stall = Stall(None, shortest)
         stall._step_times.append(0.5)
         assert stall.limit("training") == shortest
+
+
+def test_a_script_without_a_step_for_half_an_hour_on_busy_gpus_is_suspected() -> None:
+    for use in (100.0, 40.0):
+        launch = Launch(2, phase="script")
+        assert launch.first(60) is None
+        launch.held = {0, 1}
+        launch.marks = {rank: replace(mark, gpu_use=use) for rank, mark in launch.marks.items()}
+        assert launch.first(LONGEST - 60) is None
+        found = launch.first(120)
+        assert found is not None and found[1].gpus_busy is (use == 100.0)

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 import types
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from clusterrun.worker.stacks import REQUEST, StackWriter
 from clusterrun.worker.stall import RankMark, Suspicion
 from clusterrun.worker.watchdog import HUNG, Watchdog, describe, progress_interval
 from tests.installed_command import until
-from tests.rank_files import put_bytes, put_progress
+from tests.rank_files import put_bytes, put_end, put_progress
 
 TOKEN = "abcdefghijklmnop"
 LIMIT = 2.0
@@ -35,12 +35,14 @@ def started(*argv: str) -> subprocess.Popen[bytes]:
 class Launch:
     """A step (`sleep`), a rank 1 (`sleep`), and the records of both ranks, which this process writes."""
 
-    def __init__(self, folder: Path, hang_timeout: float = LIMIT, ends_it: bool = True) -> None:
+    def __init__(
+        self, folder: Path, hang_timeout: float = LIMIT, ends_it: bool = True, silent: Collection[int] = ()
+    ) -> None:
         self.folder = folder
         self.step, self.rank = started("sleep", "600"), started("sleep", "600")
         self.lines: list[str] = []
         self.is_ending = False
-        self.silent: set[int] = set()
+        self.silent = {*silent}
         self.closed = threading.Event()
         options = types.SimpleNamespace(local=True, hang_timeout=hang_timeout, spare_nodes=0, max_restarts=1)
         job: Any = types.SimpleNamespace(
@@ -128,6 +130,31 @@ def test_silence_of_all_ranks_is_reported_once_and_ends_nothing(tmp_path: Path, 
     until(lambda: launch.lines, 30)
     assert not launch.watchdog._ended.wait(2 * LIMIT)
     assert launch.step.poll() is None and len(launch.lines) == 1 and "file system" in launch.lines[0]
+
+
+def test_a_watchdog_that_never_sees_a_record_says_so(
+    tmp_path: Path, launches: list[Launch], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watchdog, "UNSEEN_S", 1.0)
+    launches.append(launch := Launch(tmp_path, silent={0, 1}))
+    until(lambda: launch.lines, 30)
+    assert not launch.watchdog._ended.wait(2 * LIMIT)
+    assert launch.step.poll() is None and len(launch.lines) == 1 and "no rank writes" in launch.lines[0]
+
+
+@pytest.mark.parametrize("statuses", [(0, 0), (0, 3)])
+def test_a_step_whose_ranks_have_all_ended_is_killed_and_has_their_status(
+    tmp_path: Path, launches: list[Launch], monkeypatch: pytest.MonkeyPatch, statuses: tuple[int, int]
+) -> None:
+    monkeypatch.setattr(watchdog, "EXIT_S", 1.0)
+    launches.append(launch := Launch(tmp_path, ends_it=False))
+    put_end(tmp_path, 0, {"status": statuses[0]})
+    assert not launch.watchdog._ended.wait(3.0) and launch.step.poll() is None, "rank 1 may be working"
+    put_end(tmp_path, 1, {"status": statuses[1]})
+    assert launch.step.wait(30) == -signal.SIGKILL
+    launch.rank.kill()
+    assert launch.watchdog.close(137) == max(statuses)
+    assert "all ranks recorded their end" in launch.lines[-1] and not (tmp_path / "hang.json").exists()
 
 
 def test_damaged_records_are_no_reason_to_stop_watching(tmp_path: Path, launches: list[Launch]) -> None:

@@ -1,9 +1,11 @@
-"""Find a loss that became NaN and stayed NaN, with the step where it began."""
+"""Find a loss that became NaN and stayed NaN, with the step where it began, and one that diverged."""
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Sequence
+from statistics import median
 
 from clusterrun.why.causes.model import READ, Line, Strength, row
 from clusterrun.why.causes.tracebacks import split_rank
@@ -14,6 +16,7 @@ NAN = row(
     "https://github.com/vpetren/gradnorm_tf/issues/17", "clusterrun logs JOB --grep loss", Strength.HINT,
 )  # fmt: skip
 _ENOUGH = 3  # values in a row up to the end of the log: a single one is often a skipped step
+_WINDOW, _LEAST_WINDOWS, _TIMES_BEST = 5, 4, 3.0  # values, windows of them, and how far above the lowest
 _NEAR = 4  # lines around it that may name the step
 _NUMBER = r"[-+]?(?:nan|inf(?:inity)?|\d[\d.]{0,30}(?:e[-+]?\d{1,3})?)"
 # the training loss, not that of a validation or of a part of the model
@@ -42,8 +45,8 @@ def find_nan_start(lines: Sequence[Line]) -> tuple[int, str] | None:
         return None
     begins: dict[tuple[int | None, str], tuple[int, int]] = {}  # rank and name -> first index, how many since
     finite: set[tuple[int | None, str]] = set()
-    for index, rank, key, bad in _values(lines):
-        if not bad:
+    for index, rank, key, value in _values(lines):
+        if math.isfinite(value):
             begins.pop((rank, key), None)
             finite.add((rank, key))
             continue
@@ -59,24 +62,53 @@ def find_nan_start(lines: Sequence[Line]) -> tuple[int, str] | None:
     return first, f"the loss is NaN from the first value in the log{f' ({step})' if step else ''}"
 
 
-def _values(lines: Sequence[Line]) -> Iterator[tuple[int, int | None, str, bool]]:
-    """Yield the printed losses: index of the line, rank, name of the loss, whether it is NaN or infinite."""
+def find_divergence(lines: Sequence[Line]) -> tuple[int, str] | None:
+    """Return the index of the last loss and a sentence if the loss has diverged; None if it has not.
+
+    It has if the median of the last values is three times the lowest such median before it, and still rises: a single
+    spike, and a loss that recovers, do not count.
+    """
+    series: dict[tuple[int | None, str], list[tuple[int, float]]] = {}
+    for index, rank, key, value in _values(lines):
+        if math.isfinite(value):
+            series.setdefault((rank, key), []).append((index, value))
+    for values in series.values():
+        ends = range(len(values), _WINDOW - 1, -_WINDOW)
+        medians = [median(value for _, value in values[end - _WINDOW : end]) for end in ends]  # the newest first
+        if len(medians) < _LEAST_WINDOWS:
+            continue
+        now, before, best = medians[0], medians[1], min(medians[1:])
+        if now > before and now > _TIMES_BEST * best > 0:
+            index = values[-1][0]
+            step = _step(lines, index)
+            return index, f"the loss diverges: {now:.4g}{f' at {step}' if step else ''}, after {best:.4g} at its lowest"
+    return None
+
+
+def _values(lines: Sequence[Line]) -> Iterator[tuple[int, int | None, str, float]]:
+    """Yield the printed losses: index of the line, rank, name of the loss, value."""
     for index, line in enumerate(lines):
         rank, text = split_rank(line)
         text = text[:READ]
         if (row_ := _TABLE.match(text)) is not None:
-            yield index, rank, "", row_["value"].lower() == "nan"
+            yield index, rank, "", _number(row_["value"])
         if "loss" not in text.lower():
             continue
         for match in _LOSS.finditer(text):
             if _OTHERS.search(text[max(0, match.start() - 40) : match.start()]):
                 continue
-            value = match["value"].lower().lstrip("+-")
-            bad = value.startswith(("nan", "inf"))
-            if not bad and not value.strip("0."):  # a loss of zero is not real if the gradient is NaN
-                bad = _GRADIENT.search(text) is not None
-            yield index, rank, match["key"].lower(), bad
+            value = _number(match["value"])
+            if value == 0 and _GRADIENT.search(text):  # a loss of zero is not real if the gradient is NaN
+                value = math.nan
+            yield index, rank, match["key"].lower(), value
             break
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:  # 1.2.3 is a version; it is no NaN
+        return 0.0
 
 
 def _step(lines: Sequence[Line], index: int) -> str:

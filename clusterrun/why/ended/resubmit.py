@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 from collections.abc import Collection, Mapping
@@ -208,7 +209,8 @@ def _newest_checkpoint(run: RunRecord, spec: Mapping[str, Any] | None = None) ->
     own = next((pair[1] for pair in pairs if isinstance(pair, list) and pair[:1] == ["checkpoint_dir"]), "")
     folder = run.run_dir / "checkpoints"
     if isinstance(own, str) and own:
-        folder = Path(str(spec.get("workdir") or run.root)) / Path(own).expanduser()
+        # os.path: it leaves ~nosuchuser as it is
+        folder = Path(str(spec.get("workdir") or run.root)) / os.path.expanduser(own)  # noqa: PTH111
     try:
         steps = [int(m[1]) for one in folder.iterdir() if (m := _STEP.fullmatch(one.name))]
     except (OSError, ValueError):

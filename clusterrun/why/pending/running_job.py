@@ -10,6 +10,7 @@ from clusterrun.records.progress import Metrics, RankProgress
 from clusterrun.records.run_record import RunRecord
 from clusterrun.scheduler.slurm.hostlist import fold
 from clusterrun.terminal.units import format_duration, format_time_and_offset, plural
+from clusterrun.why.pending.loss import loss_warning
 
 #: Slurm's states of a job that is active, but neither pending nor running (squeue(1) 22.05, 26.05, JOB STATE CODES).
 STATES = {
@@ -41,7 +42,9 @@ def describe_running(job: JobStatus, run: RunRecord | None, now: float) -> list[
     if run is None:
         return [*lines, "there is no record of it here, so its steps are unknown"]
     ranks = progress.ranks(run, job.id.task)
-    return lines + describe_training(progress.last_metrics(run), ranks, run.world_size, now)
+    lines += describe_training(progress.last_metrics(run), ranks, run.world_size, now)
+    warning = loss_warning(run, job)
+    return [*lines, warning] if warning else lines
 
 
 def _since(job: JobStatus, now: float) -> str:

@@ -22,7 +22,11 @@ KEPT_STATE = ("first_val_loss", "best")  # keys of the state that a resumed run 
 
 
 class Checkpointer:
-    """Rank 0 finds the checkpoint to resume from, all ranks load it, and rank 0 saves."""
+    """Rank 0 finds the checkpoint to resume from, all ranks load it, and rank 0 saves.
+
+    `trained_s` are the seconds that the steps up to the loaded checkpoint took in this run, and from then on those up
+    to the next one; None if they are not known.
+    """
 
     def __init__(self, config: Any, dist: DistEnv, run: RunEnv, consensus: Consensus) -> None:
         self._config = config
@@ -46,8 +50,12 @@ class Checkpointer:
         self._notes: list[str] = notes
         self._from = Path(path_text) if path_text else None
         self._loaded = resume.load(self._from) if self._from else None
+        self.trained_s: float | None = 0.0
         if self._loaded:
             self._state = {k: self._loaded.state[k] for k in KEPT_STATE if k in self._loaded.state}
+            if self._loaded.state.get("run_id") == run.run_id:
+                known = self._loaded.state.get("trained_s")
+                self.trained_s = float(known) if isinstance(known, int | float) else None
 
     @property
     def saving_s(self) -> float:
@@ -130,6 +138,7 @@ class Checkpointer:
         if best:
             self._state["best"] = {"step": step, "val_loss": val_loss}
         state = self._state | {"step": step, "world_size": self._dist.world_size, "run_id": self._run.run_id}
+        state["trained_s"] = self.trained_s
         self._writer.save(checkpoint.take(model, optimizer, scaler, state, step), best=best)
         return time.monotonic() - began
 

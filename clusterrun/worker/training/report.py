@@ -150,7 +150,7 @@ def _line(step: int, steps: int, values: dict[str, float]) -> str:
         if key in values:
             parts.append(f"{label} {values[key]:{form}}")
     shown = ("loss", "val_loss", "lr", "grad_norm", "tokens_per_second", "mfu")
-    quiet = ("epoch", "step_s", "cores_used", "data_wait_s", "save_stall_s", "memory_gib", "seconds")
+    quiet = ("epoch", "step_s", "trained_s", "cores_used", "data_wait_s", "save_stall_s", "memory_gib", "seconds")
     parts += [f"{k} {v:.3f}" for k, v in values.items() if k not in shown + quiet]
     return "  ".join(parts)
 

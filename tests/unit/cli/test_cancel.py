@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import sys
 from pwd import getpwuid
 
 import pytest
 
+from clusterrun.records import run_record
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store
 from tests.command_desk import Desk
@@ -66,3 +68,24 @@ def test_who_says_no_is_told_that_nothing_was_cancelled(
     said = desk.type("cancel", "--all")
     assert (said.status, desk.slurm.count("scancel")) == (0, count)
     assert ("nothing was cancelled" in said.err) == (count == 0)
+
+
+def cancel_asked(run: RunRecord) -> int:
+    found = run_record.load(run.run_dir)
+    assert found is not None
+    return found.submission.cancel_asked
+
+
+def test_a_cancel_is_recorded_before_it_is_sent(desk: Desk, run: RunRecord) -> None:
+    record = run.run_dir / "submissions" / f"{run.submission.token}.json"
+    scancel = desk.slurm.folder / "scancel"
+    scancel.write_text(f"#!/bin/sh\n/bin/cp {record} {desk.slurm.folder}/seen\n")
+    assert desk.type("cancel", "101").status == 0
+    assert json.loads((desk.slurm.folder / "seen").read_text())["cancel_asked"] == cancel_asked(run) > 0
+
+
+@pytest.mark.parametrize("error", ["scancel: error: Kill job error on job id 101: Access denied", "Unable to contact"])
+def test_a_cancel_that_slurm_refuses_is_not_recorded(desk: Desk, run: RunRecord, error: str) -> None:
+    desk.slurm.answer("scancel", err=f"{error}\n", status=1)
+    assert desk.type("cancel", "101").status == 3
+    assert cancel_asked(run) == 0

@@ -134,3 +134,13 @@ def test_two_commands_at_once_submit_one_job(desk: Desk, run: RunRecord) -> None
     said = desk.type("resume", "101")
     assert said.status == 2 and "job 102 is PENDING" in said.err
     assert desk.slurm.count("sbatch") == 1
+
+
+def test_why_names_resume_for_a_script_whose_total_time_is_used_up(desk: Desk) -> None:
+    desk.slurm.answer("sbatch", "101\n")
+    words = ("--gpus-per-node", "0", "--total-time", "5h", "--signal", "TERM@300", "--", "train.py")
+    run = run_record.load(Path(desk.type("submit", "--json", *words).data["run_dir"]))
+    assert run is not None
+    ended(run, 85)
+    (why,) = desk.type("why", "--json", "101").data
+    assert (why["outcome"], why["ended"]["command"]) == ("stopped", "clusterrun resume 101")

@@ -34,9 +34,11 @@ def test_job_file(root: Path) -> None:
 
 
 def test_options_about_starting_again_may_be_in_a_table(root: Path) -> None:
-    found = job(root, 'script = "t.py"\n[restart]\nmax-restarts = 2\ntotal_time = "5d"\nhelper-job = false')
+    found = job(
+        root, 'script = "t.py"\n[restart]\nmax-restarts = 2\ntotal_time = "5d"\nhelper-job = false\non-failure = "hold"'
+    )
     assert {name: value.value for name, value in found.values.items()} == {
-        "max-restarts": 2, "total-time": "5d", "helper-job": False,
+        "max-restarts": 2, "total-time": "5d", "helper-job": False, "on-failure": "hold",
     }  # fmt: skip
 
 

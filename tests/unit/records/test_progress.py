@@ -21,7 +21,8 @@ JSON = st.recursive(
     max_leaves=6,
 )
 KEYS = ("rank", "node", "local_rank", "pid", "time", "interval", "phase", "since", "step", "steps", "stepped",
-        "tokens_per_second", "memory_gib", "gpu")  # fmt: skip
+        "first_step", "first_step_at", "step_s", "data_s", "compute_s", "tokens_per_second", "memory_gib",
+        "gpu")  # fmt: skip
 GPU_KEYS = ("name", "use", "memory_gib", "memory_total_gib", "temperature")
 
 

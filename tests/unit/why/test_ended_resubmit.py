@@ -227,3 +227,12 @@ def test_a_broken_specification_is_no_error(store: Store, broken: str) -> None:
     run = submitted(store, sources={})
     (run.run_dir / "spec.json").write_text(broken)
     assert with_command(CANCELLED, run).command.startswith("clusterrun submit ")
+
+
+@pytest.mark.parametrize("folder", ["~nosuchuser", "~nosuchuser/x", "a\0b"])
+def test_a_checkpoint_folder_that_cannot_exist_is_no_checkpoint(store: Store, folder: str) -> None:
+    run = submitted(store)
+    work = {"kind": "task", "name": "lm", "settings": [["checkpoint_dir", folder]]}
+    (run.run_dir / "spec.json").write_text(json.dumps({"work": work}))
+    cause = Cause(kind="cancelled", sentence="cancelled", advice="", command="", source="")
+    assert with_command(cause, run).command == ""

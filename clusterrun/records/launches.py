@@ -1,0 +1,174 @@
+"""Read the launches of a run, the starts of its ranks: when each ran, why it failed, and what that cost.
+
+The supervisor writes ``launch.json`` into each attempt's folder (``worker/launch_record.py``), beside ``nodes``. Of a
+launch that still runs it has only ``began``; rank 0's heartbeat has the rest. An older ``launch.json`` exists only for
+a launch that another followed in the same allocation, and has no times. Files may be damaged: what has the wrong type
+is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+from clusterrun.records import progress, run_record
+from clusterrun.records.progress import Metrics, RankProgress
+from clusterrun.records.run_record import RunRecord, parse_fields
+from clusterrun.system import safe_files
+
+LAUNCH, REQUEUE, NODES = "launch.json", "requeue.json", "nodes"
+_STEPS = ("first_step", "first_step_at", "step", "stepped", "step_s")
+
+
+class Launch(NamedTuple):
+    """One launch. Times are in seconds since 1970; ``step`` is its last known step, done at ``stepped``.
+
+    ``cause`` is why it failed or was requeued, empty otherwise. ``step_s`` is the median time of its last steps, in
+    seconds. None: not known.
+    """
+
+    folder: Path
+    status: int | None = None
+    cause: str = ""
+    began: float | None = None
+    ended: float | None = None
+    first_step: int | None = None
+    first_step_at: float | None = None
+    step: int | None = None
+    stepped: float | None = None
+    step_s: float | None = None
+
+    @property
+    def start(self) -> str:
+        """What the launches of one start of the job share: token and restart."""
+        return self.folder.name.rpartition(".")[0]
+
+    @property
+    def attempt(self) -> str:
+        """Its name in logs: restart and launch, as ``0.1``."""
+        return ".".join(self.folder.name.split(".")[-2:])
+
+    def nodes(self) -> list[str]:
+        """Return the names of its nodes; none if they are not known."""
+        try:
+            return safe_files.read_bytes(self.folder / NODES).decode(errors="replace").split()
+        except OSError:
+            return []
+
+
+class Goodput(NamedTuple):
+    """The seconds of the steps that count, the seconds that the job was allocated, and what its restarts cost of them.
+
+    ``lost_s`` is None if it is not known.
+    """
+
+    useful_s: float
+    allocated_s: float
+    restarts: int
+    lost_s: float | None
+
+    @property
+    def share(self) -> float:
+        """Return the useful part of the allocated time."""
+        return max(0.0, min(1.0, self.useful_s / self.allocated_s))
+
+
+def load_launches(run: RunRecord, task: int | None = None) -> list[Launch]:
+    """Return the launches of a run, those of its earlier jobs too, oldest first; of an array those of a task."""
+    jobs = [replace(run, submissions=(one,)) for one in run.submissions]
+    return [_load(folder) for job in jobs for folder in run_record.attempts(job, task)]
+
+
+def log_start(folder: Path) -> tuple[int, int] | None:
+    """Return the bytes in both logs when the launch of an attempt's folder began; None if it recorded none."""
+    from clusterrun.logs import files  # `status` reads no log
+
+    if (recorded := files.log_start(folder)) is not None:  # of the first launch of a start
+        return recorded
+    sizes = (run_record.read_json(folder / LAUNCH) or {}).get("log_start")
+    if isinstance(sizes, list) and len(sizes) == 2 and all(type(size) is int and size >= 0 for size in sizes):
+        return sizes[0], sizes[1]
+    ticks = files.clock_ticks([folder])
+    return ticks[0][1:] if ticks else None
+
+
+def until_now(launches: Sequence[Launch], ranks: Sequence[RankProgress], now: float | None) -> list[Launch]:
+    """Return the launches with an end and steps for those that recorded none.
+
+    The last one of a running job has run until ``now`` (seconds since 1970, None if the job does not run), with these
+    heartbeats of its ``ranks``. The supervisor of another was killed: it ends with its last heartbeat.
+    """
+    found = []
+    for number, launch in enumerate(launches, 1):
+        if launch.began is None or launch.ended is not None:
+            found.append(launch)
+            continue
+        runs = number == len(launches) and now is not None
+        known = ranks if runs else progress.read_ranks(launch.folder)
+        ended = now if runs else max((one.time for one in known), default=launch.began)
+        steps = {name: getattr(one, name) for one in known if one.rank == 0 for name in _STEPS}
+        found.append(launch._replace(ended=ended, **steps))
+    return found
+
+
+def failed_launches(launches: Sequence[Launch]) -> list[str]:
+    """Return why each launch failed after which the same job started its ranks again, oldest first."""
+    return [one.cause or "unknown" for one, after in pairwise(launches) if one.start == after.start]
+
+
+def lost_seconds(launches: Sequence[Launch]) -> list[float | None]:
+    """Return what the restarts cost of each launch, in seconds; None where that is not known.
+
+    That is a launch without a step that is followed by another; the time after its last step, if it is; and after a
+    restart the time until its first step, and the steps that it repeated.
+    """
+    lost: list[float | None] = []
+    before: Launch | None = None  # the last launch that made steps
+    for number, launch in enumerate(launches):
+        is_followed, cost = number + 1 < len(launches), 0.0
+        try:
+            if launch.first_step_at is None:
+                cost += launch.ended - launch.began if number or is_followed else 0.0  # type: ignore[operator]
+            elif before is not None:
+                cost += launch.first_step_at - launch.began  # type: ignore[operator]
+                repeated = before.step - launch.first_step + 1  # type: ignore[operator]
+                cost += repeated * before.step_s if repeated > 0 else 0.0  # type: ignore[operator]
+            if launch.first_step_at is not None:
+                cost += launch.ended - launch.stepped if is_followed else 0.0  # type: ignore[operator]
+                before = launch
+            lost.append(max(0.0, cost))
+        except TypeError:  # something is not known
+            lost.append(None)
+    return lost
+
+
+def goodput(launches: Sequence[Launch], metrics: Metrics | None) -> Goodput | None:
+    """Return the goodput of a run by its launches, each with an end (``until_now``); None if it is not known."""
+    if metrics is None or metrics.trained_s is None or not launches:
+        return None
+    begun: dict[str, float] = {}
+    ended: dict[str, float] = {}
+    for launch in launches:
+        if launch.began is None or launch.ended is None:
+            return None
+        begun.setdefault(launch.start, launch.began)
+        ended[launch.start] = launch.ended
+    allocated = sum(max(0.0, ended[start] - begun[start]) for start in begun)
+    if not allocated:
+        return None
+    newest = launches[-1]  # steps since the newest row of metrics
+    more = (newest.step - metrics.step) * newest.step_s if newest.step is not None and newest.step_s is not None else 0
+    lost = [seconds for seconds in lost_seconds(launches) if seconds is not None]
+    cost = sum(lost) if len(lost) == len(launches) else None
+    return Goodput(metrics.trained_s + max(0.0, more), allocated, len(launches) - 1, cost)
+
+
+def _load(folder: Path) -> Launch:
+    data = run_record.read_json(folder / LAUNCH) or {}
+    found = Launch(**{**parse_fields(Launch, data), "folder": folder})
+    if not found.cause:
+        found = found._replace(cause=str((run_record.read_json(folder / REQUEUE) or {}).get("why") or ""))
+    return found

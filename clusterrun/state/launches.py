@@ -1,0 +1,72 @@
+"""The launches of a job and its goodput, as ``status`` shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from clusterrun.job import STOPPED_STATUS, Outcome
+from clusterrun.records import launches
+from clusterrun.records.launches import Goodput, Launch
+from clusterrun.records.progress import RankProgress
+from clusterrun.state.reconcile import RunState, figures
+from clusterrun.terminal.units import format_duration, plural
+
+
+def launches_of(state: RunState, ranks: Sequence[RankProgress], now: float) -> list[Launch]:
+    """Return the launches of a job, with what a running one has done by ``now`` (seconds since 1970)."""
+    if state.record is None:
+        return []
+    running = state.status.outcome is Outcome.RUNNING and state.status.state != "PENDING"
+    found = launches.load_launches(state.record, state.status.id.task)
+    return launches.until_now(found, ranks, now if running else None)
+
+
+def goodput_of(state: RunState, found: Sequence[Launch]) -> Goodput | None:
+    """Return the goodput of a job by its launches; None if it is not known, and for the tasks of an array."""
+    if state.record is None or state.status.id.task is not None:
+        return None
+    return launches.goodput(found, figures(state.record))
+
+
+def launch_line(found: Sequence[Launch]) -> str:
+    """Return the number of launches, and why the one before the last ended; empty for a single one."""
+    if len(found) < 2:
+        return ""
+    before = found[-2]
+    ended = "ended" if before.status in (0, STOPPED_STATUS) else "failed"
+    return str(len(found)) + (f"; the previous one {ended}: {before.cause}" if before.cause else "")
+
+
+def goodput_line(found: Goodput | None) -> str:
+    """Return the goodput in a line; empty if it is not known."""
+    if found is None:
+        return ""
+    line = f"{format_duration(found.useful_s)} of {format_duration(found.allocated_s)} allocated"
+    if found.restarts:
+        cost = "" if found.lost_s is None else f" cost {format_duration(found.lost_s)}"
+        line += f"; {plural(found.restarts, 'restart')}{cost}"
+    return f"{found.share:.0%} ({line})".replace("%", " %", 1)
+
+
+def goodput_json(found: Goodput | None) -> dict[str, Any] | None:
+    """Return the goodput for ``--json``: a share, and seconds."""
+    return None if found is None else {"share": found.share, **found._asdict()}
+
+
+def launches_json(found: Sequence[Launch]) -> list[dict[str, Any]]:
+    """Return the launches for ``--json``; times in epoch seconds, durations in seconds."""
+    return [
+        {
+            "attempt": one.attempt,
+            "nodes": one.nodes(),
+            "status": one.status,
+            "cause": one.cause,
+            "began": one.began,
+            "ended": one.ended if one.status is not None else None,  # else it runs, or recorded no end
+            "first_step": one.first_step,
+            "last_step": one.step,
+            "lost_s": lost,
+        }
+        for one, lost in zip(found, launches.lost_seconds(found), strict=True)
+    ]

@@ -1,0 +1,33 @@
+"""Whether the loss that a running job prints is NaN or diverges, from both ends of its logs."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from clusterrun.errors import ClusterrunError
+from clusterrun.job import JobStatus, log_paths
+from clusterrun.logs.ends import read_ends
+from clusterrun.logs.files import Stream
+from clusterrun.records import run_record
+from clusterrun.records.run_record import RunRecord
+from clusterrun.why.causes.model import Line
+from clusterrun.why.causes.nan_series import find_divergence, find_nan_start
+
+_READ = 64 * 1024, 512 * 1024  # bytes at both ends of each log
+
+
+def loss_warning(run: RunRecord, job: JobStatus) -> str:
+    """Return a line if the loss in the job's logs became NaN or diverges; empty if not, or if no log can be read."""
+    source = run_record.log_source(run, job.id)
+    for path, begin, stream in zip(log_paths(run.logs, job.id), source.begin, ("out", "err"), strict=True):
+        try:
+            ends = read_ends(
+                path, cast("Stream", stream), world_size=run.world_size, begin=begin, owners=source.owners,
+                sizes=_READ,
+            )  # fmt: skip
+        except (ClusterrunError, OSError):
+            continue
+        lines = tuple(Line(path.name, number, line.rank, line.text) for number, line in ends.lines)
+        if found := find_nan_start(lines) or find_divergence(lines):
+            return f"warning: {found[1]} ({path.name})"
+    return ""

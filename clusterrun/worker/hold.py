@@ -1,0 +1,82 @@
+"""Keep the nodes of a job that has failed, so that its user can look at them: --on-failure hold. Standard library only.
+
+The end record is written before. `hold.json` in the attempt's folder says until when; removing it ends the hold.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from . import end_records, epoch
+from .requeue import run_command
+from .watchdog import read_hang
+
+if TYPE_CHECKING:
+    from .supervisor import Job
+
+HOLD = "hold.json"
+POLL_S = 2.0
+NO_FAILURE = (0, 85, 130)  # done, stopped, ended by Ctrl-C
+
+
+def hold_nodes(job: Job, status: int, was_terminated: bool) -> None:
+    """Keep the allocation of a job that failed for --hold-time seconds, or until SIGTERM or the removal of hold.json.
+
+    Does nothing without that option, for a job that SIGTERM ended or that runs again, and before its ranks started.
+    """
+    options = job.options
+    is_over = was_terminated or job.requeue.runs_again or options.ended is not None or status in NO_FAILURE
+    if is_over or not options.hold_time or not _is_newest():
+        return
+    ended = threading.Event()
+    signal.signal(signal.SIGTERM, lambda signum, frame: ended.set())  # scancel, the time limit
+    # a preempted job would come back and start the ranks again
+    run_command(["scontrol", "update", f"JobId={job.identity.job_id}", "Requeue=0"])
+    file, until = job.attempt_dir / HOLD, time.time() + options.hold_time
+    node = failed_node(job.attempt_dir) or (job.nodes[0] if job.nodes else "")
+    shell = f"srun --jobid={job.identity.job_id} --overlap {f'--nodelist={node} ' if node else ''}--pty bash"
+    is_written = False
+    with suppress(OSError):
+        end_records.write_json(file, {"version": end_records.VERSION, "until": int(until), "shell": shell})
+        is_written = True
+    from .supervisor import say
+
+    at = time.strftime("%H:%M", time.localtime(until))
+    say(f"job {job.name} failed with status {status}; its nodes are held until {at} (--on-failure hold): {shell}")
+    say(f"this ends the hold: clusterrun cancel {job.name}, or: rm {file}")
+    while time.time() < until and (_is_there(file) or not is_written) and not ended.wait(POLL_S):
+        pass
+
+
+def failed_node(attempt_dir: Path) -> str:
+    """Return the node on which the launch failed first, or that of the rank that hung it; empty if not known."""
+    if node := read_hang(attempt_dir).get("node"):
+        return str(node)
+    with suppress(OSError, ValueError, AttributeError):
+        return str(json.loads((attempt_dir / end_records.FIRST_FAILURE).read_bytes()).get("node") or "")
+    return ""
+
+
+def _is_newest() -> bool:
+    """Return whether no later start of the job is running: on a node that was cut off, this one may have lived on."""
+    try:
+        epoch.check()
+    except (OSError, epoch.Superseded):
+        return False
+    return True
+
+
+def _is_there(file: Path) -> bool:
+    try:
+        file.lstat()
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True  # the file system may answer later
+    return True

@@ -1,0 +1,52 @@
+"""launch.json in an attempt's folder: when a launch began and ended, why it failed, and how far its training came.
+
+`clusterrun/records/launches.py` reads it, and computes what each failure cost. The launch's nodes are in `nodes`.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from . import end_records
+from .requeue import SAVED
+from .restart import LaunchEnd
+
+#: Keys of rank 0's progress record: the first and the last step of the launch, and seconds of a step.
+PROGRESS = ("first_step", "first_step_at", "step", "stepped", "step_s")
+
+
+class LaunchRecord:
+    """The record of one launch, which began at `began` (seconds since 1970). A failure to write it changes nothing."""
+
+    def __init__(self, folder: Path, began: float) -> None:
+        self._path = folder / "launch.json"
+        self._document: dict[str, Any] = {"version": end_records.VERSION, "began": began, "log_start": _log_sizes()}
+        self._write()
+
+    def end(self, end: LaunchEnd) -> None:
+        """Record how the launch ended; its cause is empty unless it failed."""
+        self._document |= {
+            "ended": time.time(),
+            "status": end.status,
+            "cause": end.cause if end.status not in (0, SAVED) else "",
+            **{key: end.progress.get(key) for key in PROGRESS},
+        }
+        self._write()
+
+    def _write(self) -> None:
+        with suppress(OSError):
+            end_records.write_json(self._path, self._document)
+
+
+def _log_sizes() -> list[int] | None:
+    """Return the bytes in both logs of the job, which are this program's stdout and stderr; None if they are none."""
+    with suppress(OSError):
+        found = [os.fstat(descriptor) for descriptor in (1, 2)]
+        if all(stat.S_ISREG(one.st_mode) for one in found):
+            return [one.st_size for one in found]
+    return None

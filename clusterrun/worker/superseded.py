@@ -1,0 +1,54 @@
+"""Ends a rank whose run has been started again elsewhere: its node was cut off, and came back. Standard library only.
+
+Built-in tasks check the epoch before each write (epoch.py). The user's code does not, so its process is ended.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from contextlib import suppress
+from pathlib import Path
+
+from . import epoch
+
+PRINT_S = 1.0  # a pipe that nobody reads must not keep this process alive
+
+
+def end_if_superseded(rank: int) -> None:
+    """Kill this process and all its descendants if a newer attempt of the run has started.
+
+    Raises OSError if the epoch cannot be read. Not SIGTERM: many scripts save a checkpoint then, into the folder that
+    the newer attempt writes to.
+    """
+    try:
+        epoch.check()
+        return
+    except epoch.Superseded as error:
+        line = f"clusterrun: rank {rank}: {error}\n"
+    printing = threading.Thread(target=_print, args=(line,), daemon=True)
+    printing.start()
+    printing.join(PRINT_S)
+    for pid in descendants(os.getpid()):
+        with suppress(OSError):
+            os.kill(pid, signal.SIGKILL)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def descendants(process: int) -> list[int]:
+    """Return the process ids of a process's children, their children, and so on."""
+    children: dict[int, list[int]] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError, ValueError):
+            parent = int(path.read_text(errors="replace").rpartition(")")[2].split()[1])
+            children.setdefault(parent, []).append(int(path.parent.name))
+    found = [process]
+    for one in found:  # it grows meanwhile
+        found += children.get(one, [])
+    return found[1:]
+
+
+def _print(line: str) -> None:
+    with suppress(OSError, ValueError):
+        os.write(2, line.encode())

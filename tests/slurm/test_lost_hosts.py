@@ -1,0 +1,108 @@
+"""A node lost that nothing replaces, the first node lost, a slurmstepd killed: the run goes to its end on its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from lab.cluster import Lab
+from tests.faults_table import Figure
+from tests.hangs import LATE, SETTINGS, saved, weights
+from tests.installed_command import Job, Site, until
+
+SHAPE = ("--nodes", "2", "--gpus-per-node", "0", "--tasks-per-node", "1")
+SPARED = ("--spare-nodes", "1", "--max-restarts", "3", "--hang-timeout", "10")
+LM = [word for setting in SETTINGS for word in ("--set", setting)]
+TIMES = 5
+
+
+@pytest.fixture(scope="module")
+def site(lab: Lab, new_site: Callable[[Lab | None], Site]) -> Site:
+    return new_site(lab)
+
+
+@pytest.fixture
+def repaired(lab: Lab) -> Iterator[None]:
+    yield
+    lab.reset()
+
+
+@pytest.fixture(scope="module")
+def undisturbed(site: Site) -> str:
+    job = site.submit(*SHAPE, *LM, "lm")
+    site.wait_state(job, "COMPLETED", timeout=LATE)
+    return weights(job)
+
+
+def started(site: Site, *options: str) -> tuple[Job, list[dict[str, object]]]:
+    """Submit a run and wait until it has saved; return its ranks, in order, as they wrote themselves down."""
+    job = site.submit(*SHAPE, *options, *LM, "lm")
+    until(lambda: saved(job) >= 5, LATE, job.err.read_text)
+    start = job.start()
+    assert start is not None
+    return job, sorted(start["ranks"], key=lambda entry: entry["rank"])
+
+
+def check_requeued(site: Site, lab: Lab, place: int, undisturbed: str, *options: str) -> None:
+    """Cut a node's link: the same job continues without the node, whose old processes write nothing from then on."""
+    job, ranks = started(site, *options)
+    lost = ranks[place]
+    lab.cut_link(str(lost["node"]))
+    state = site.wait_state(job, "COMPLETED", "FAILED", "CANCELLED", timeout=2 * LATE)
+    assert (state["state"], state["restarts"]) == ("COMPLETED", 1), job.err.read_text()[-3000:]
+    nodes = {entry["node"] for entry in (job.start() or {})["ranks"]}
+    assert lost["node"] not in nodes
+    until(lambda: not Path(f"/proc/{lost['pid']}").exists(), LATE, f"rank {place} on the lost node lives on")
+    rows = [json.loads(line) for line in (job.run_dir / "metrics.jsonl").read_text().splitlines()]
+    steps = [row["step"] for row in rows if "loss" in row]
+    assert steps == sorted(set(steps)), "the lost node's rank wrote too"
+    assert weights(job) == undisturbed
+    assert not site.listed()  # no allocation is left
+
+
+def check_without_stepd(site: Site, undisturbed: str) -> None:
+    """Kill the slurmstepd of a rank, not the rank: the run ends done, and its allocation with it."""
+    job, ranks = started(site)
+    pid = int(str(ranks[1]["pid"]))
+    stepd = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    assert Path(f"/proc/{stepd}/comm").read_text().startswith("slurmstepd")
+    os.kill(stepd, signal.SIGKILL)
+    state = site.wait_state(job, "COMPLETED", "FAILED", "CANCELLED", "NODE_FAIL", timeout=2 * LATE)
+    assert state["state"] == "COMPLETED", job.err.read_text()[-3000:]
+    assert weights(job) == undisturbed
+    assert not site.listed()
+
+
+@pytest.mark.usefixtures("repaired")
+def test_the_first_node_lost_with_a_spare_one(site: Site, lab: Lab, undisturbed: str) -> None:
+    check_requeued(site, lab, 0, undisturbed, *SPARED)
+
+
+@pytest.mark.faults
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize(("place", "spared"), [(0, False), (1, False), (0, True)])
+def test_lost_nodes_requeue_the_job(
+    site: Site, lab: Lab, undisturbed: str, place: int, spared: bool, figure: Figure
+) -> None:
+    for _ in range(TIMES):
+        try:
+            check_requeued(site, lab, place, undisturbed, *(SPARED if spared else ()))
+        finally:
+            lab.reset()
+    name = "the first node" if place == 0 else "another node"
+    figure(4, f"{name}, {'with' if spared else 'without'} a spare one: {TIMES} of {TIMES} continued, bitwise")
+
+
+@pytest.mark.faults
+@pytest.mark.timeout(7200)
+@pytest.mark.usefixtures("repaired")
+def test_slurmstepds_killed(site: Site, lab: Lab, undisturbed: str, figure: Figure) -> None:
+    for _ in range(TIMES):
+        check_without_stepd(site, undisturbed)
+        lab.reset()
+    figure(4, f"slurmstepd killed: {TIMES} of {TIMES} done, bitwise")

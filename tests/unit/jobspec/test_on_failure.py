@@ -1,0 +1,28 @@
+"""The option --on-failure: from its value to the supervisor's option."""
+
+from __future__ import annotations
+
+import pytest
+
+from clusterrun.errors import RequestError
+from clusterrun.jobspec.render import supervise_argv
+from clusterrun.worker import supervisor
+from tests.command_desk import Desk, refused
+from tests.rendered_scripts import make_spec
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("hold", 1800), ("hold=45m", 2700), ("hold=2h", 7200)])
+def test_the_supervisor_gets_the_time_to_hold_the_nodes(text: str, seconds: int) -> None:
+    options, _ = supervisor.parse([*supervise_argv(make_spec(on_failure=text), local=False), "--", "script"])
+    assert options.hold_time == seconds
+
+
+@pytest.mark.parametrize("text", ["stop", "hold=", "hold=soon", "hold=0", "hold 5m", "HOLD"])
+def test_other_values_are_refused(text: str) -> None:
+    with pytest.raises(RequestError, match="--on-failure"):
+        make_spec(on_failure=text)
+
+
+def test_a_local_job_has_no_nodes_to_hold(desk: Desk) -> None:
+    line, hint = refused(desk, "submit", "--scheduler", "local", "--on-failure", "hold", "--", "train.py")
+    assert line == "--on-failure hold keeps nodes of Slurm; a local job has none" and "--on-failure" in hint

@@ -1,0 +1,64 @@
+"""The target of --notify is checked before anything is submitted, and never shown."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from clusterrun.errors import RequestError
+from clusterrun.submit.notify_target import check_target
+from tests.command_desk import Desk, refused
+
+SECRET = "T0KEN"
+APPRISE = "class Apprise:\n    def add(self, address):\n        return address.startswith('ntfy://')\n"
+
+
+def check(target: str, python: str = sys.executable, **environ: str) -> None:
+    check_target(target, python, {**os.environ, **environ}, Path("/usr"))
+
+
+@pytest.mark.parametrize("target", [
+    "https://hooks.slack.com/services/T0/B0/X", "http://[::1]:8080/x", "true", "bin/env FOO=1 true",
+    "/bin/sh -c 'exit 1'",
+])  # fmt: skip
+def test_webhooks_and_commands_are_accepted(target: str) -> None:
+    check(target)
+
+
+@pytest.mark.parametrize(("target", "message"), [
+    (f"https:///{SECRET}", "the https:// address has no host"),
+    (f"https://[{SECRET}", "the https:// address has no host"),
+    (f"htps://hooks.slack.com/{SECRET}", "htps:// needs apprise, which "),
+    (f"https:/hooks.slack.com/{SECRET}", "neither an address nor a command"),
+    ("mial -s training", "no such command: mial"),
+    ("bin/mial -s training", "no such command: bin/mial"),
+    (f"mail '{SECRET}", "not a command line: No closing quotation"),
+    (" ", "not a command line"),
+])  # fmt: skip
+def test_what_can_never_be_reached_is_refused(tmp_path: Path, target: str, message: str) -> None:
+    python = tmp_path / "python"  # one without apprise
+    python.write_text("#!/bin/sh\nexit 3\n")
+    python.chmod(0o755)
+    with pytest.raises(RequestError) as error:
+        check(target, str(python))
+    assert message in error.value.message and error.value.message.startswith("--notify: ")
+    assert SECRET not in error.value.message + error.value.hint + error.value.detail
+
+
+def test_apprise_judges_its_own_addresses(tmp_path: Path) -> None:
+    (tmp_path / "apprise.py").write_text(APPRISE)
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path} exec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    check(f"ntfy://{SECRET}", str(python))
+    with pytest.raises(RequestError, match="apprise does not accept this htps:// address") as error:
+        check(f"htps://{SECRET}", str(python))
+    assert SECRET not in str(error.value) + error.value.hint
+
+
+def test_submit_refuses_a_mistyped_command_in_one_line(desk: Desk) -> None:
+    line, hint = refused(desk, "submit", "--gpus-per-node", "0", "--notify", "no-such-command -x", "--", "train.py")
+    assert (line, hint[:14]) == ("--notify: no such command: no-such-command", "give a webhook")

@@ -1,0 +1,57 @@
+"""A running job whose loss is NaN or diverges is named, from its log."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from clusterrun.job import JobStatus, Outcome, log_paths
+from clusterrun.records.store import Store
+from clusterrun.why.causes.model import Line
+from clusterrun.why.causes.nan_series import find_divergence
+from clusterrun.why.pending.running_job import describe_running
+from tests.run_records import submitted
+
+NOISE = (0.0, 0.2, -0.1, 0.1, -0.2)
+FALLS = [5.0 - 0.04 * n + NOISE[n % 5] for n in range(100)]  # to 1
+RISES = [1.0 + 0.2 * n + NOISE[n % 5] for n in range(1, 40)]  # to 9
+
+
+def lines(values: list[float]) -> tuple[Line, ...]:
+    return tuple(Line("train_1.out", n, 0, f"step {n} loss {value:.3f}") for n, value in enumerate(values, 1))
+
+
+def test_a_loss_that_rises_over_three_times_its_lowest_diverges() -> None:
+    found = find_divergence(lines(FALLS + RISES))
+    assert found is not None and found[0] == 138
+    assert found[1].startswith("the loss diverges: 8.") and " at step 139, after 1." in found[1]
+
+
+@pytest.mark.parametrize("values", [
+    FALLS,
+    [*FALLS, 99.0],  # a spike
+    FALLS + RISES + FALLS,  # it has recovered
+    FALLS + [9.0] * 10 + [8.0] * 5,  # it recovers
+    FALLS + [value / 4 + 1 for value in RISES[:10]],  # it rises a little
+    [2.0, 9.0, 50.0, 90.0],  # too few
+    [0.0] * 40 + [1.0] * 5,
+], ids=range(7))  # fmt: skip
+def test_other_losses_do_not(values: list[float]) -> None:
+    assert find_divergence(lines(values)) is None
+
+
+@pytest.mark.parametrize(("values", "warning"), [
+    (["2.0", "1.9", "nan", "nan", "nan"], "warning: the loss became NaN at step 3 and stayed NaN (train_101.out)"),
+    (["2.0", "1.9", "1.8"], None),
+])  # fmt: skip
+def test_why_warns_of_a_running_job(tmp_path: Path, values: list[str], warning: str | None) -> None:
+    run = submitted(Store(tmp_path, tmp_path / "state"))
+    assert run.job_id is not None
+    job = JobStatus(id=run.job_id, state="RUNNING", outcome=Outcome.RUNNING)
+    assert "warning" not in "".join(describe_running(job, run, 0.0)), "there is no log yet"
+    out, _ = log_paths(run.logs, run.job_id)
+    out.parent.mkdir(exist_ok=True)
+    out.write_text("".join(f"0: step {n} loss {value}\n" for n, value in enumerate(values, 1)))
+    found = [line for line in describe_running(job, run, 0.0) if line.startswith("warning")]
+    assert found == [warning] * (warning is not None)

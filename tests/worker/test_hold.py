@@ -1,0 +1,101 @@
+"""The nodes of a failed job are held until the time is over, SIGTERM comes, or hold.json is removed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clusterrun.worker import hold
+from tests.installed_command import until
+
+
+@pytest.fixture(autouse=True)
+def keep_sigterm() -> Iterator[None]:
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+@pytest.fixture
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The calls of scontrol."""
+    folder = tmp_path / "slurm"
+    folder.mkdir()
+    (folder / "scontrol").write_text('#!/bin/sh\necho "$*" >>"${0%/*}/calls"\n')
+    (folder / "scontrol").chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder), prepend=":")
+    monkeypatch.setattr(hold, "POLL_S", 0.1)
+    return folder / "calls"
+
+
+def job(folder: Path, hold_time: int = 600, runs_again: bool = False, ended: int | None = None) -> Any:
+    attempt = folder / "attempt"
+    attempt.mkdir(exist_ok=True)
+    (attempt / "first_failure.json").write_text(json.dumps({"rank": 3, "node": "n2"}))
+    return types.SimpleNamespace(
+        options=types.SimpleNamespace(hold_time=hold_time, ended=ended), attempt_dir=attempt, name="5", nodes=["n1"],
+        identity=types.SimpleNamespace(job_id="5"), requeue=types.SimpleNamespace(runs_again=runs_again),
+    )  # fmt: skip
+
+
+def when_held(folder: Path, then: Any) -> None:
+    """Do something once the nodes are held."""
+
+    def wait() -> None:
+        until((folder / "attempt" / "hold.json").exists, 30)
+        then()
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+def test_the_line_that_opens_a_shell_names_the_node_that_failed(
+    tmp_path: Path, slurm: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    file, seen = tmp_path / "attempt" / "hold.json", []
+    when_held(tmp_path, lambda: (seen.append(json.loads(file.read_text())), file.unlink()))
+    hold.hold_nodes(job(tmp_path), 1, was_terminated=False)
+    assert seen[0]["shell"] == "srun --jobid=5 --overlap --nodelist=n2 --pty bash"
+    assert 590 < seen[0]["until"] - time.time() <= 600
+    printed = capfd.readouterr().err
+    assert seen[0]["shell"] in printed and f"rm {file}" in printed
+    assert slurm.read_text() == "update JobId=5 Requeue=0\n", "a preempted job would start its ranks again"
+
+
+def test_sigterm_ends_it_at_once(tmp_path: Path, slurm: Path) -> None:
+    when_held(tmp_path, lambda: os.kill(os.getpid(), signal.SIGTERM))
+    hold.hold_nodes(job(tmp_path), 1, was_terminated=False)
+    assert (tmp_path / "attempt" / "hold.json").exists(), "it shows that the job had failed before"
+
+
+def test_it_ends_after_its_time(tmp_path: Path, slurm: Path) -> None:
+    hold.hold_nodes(job(tmp_path, hold_time=1), 1, was_terminated=False)
+
+
+@pytest.mark.parametrize(("status", "terminated", "more"), [
+    (0, False, {}), (85, False, {}), (143, True, {}), (1, False, {"runs_again": True}), (1, False, {"ended": 1}),
+    (1, False, {"hold_time": 0}),
+])  # fmt: skip
+def test_a_job_that_did_not_fail_or_runs_again_is_not_held(
+    tmp_path: Path, slurm: Path, status: int, terminated: bool, more: dict[str, Any]
+) -> None:
+    hold.hold_nodes(job(tmp_path, **more), status, was_terminated=terminated)
+    assert not slurm.exists() and not (tmp_path / "attempt" / "hold.json").exists()
+
+
+def test_an_earlier_start_of_the_job_holds_nothing(
+    tmp_path: Path, slurm: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "epoch").write_text("2\n")
+    monkeypatch.setenv("CLUSTERRUN_EPOCH", "1")
+    monkeypatch.setenv("CLUSTERRUN_EPOCH_FILE", str(tmp_path / "epoch"))
+    hold.hold_nodes(job(tmp_path), 1, was_terminated=False)
+    assert not slurm.exists()

@@ -1,0 +1,40 @@
+"""What the supervisor records of a launch, and that the login side reads it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from clusterrun.worker.launch_record import LaunchRecord
+from clusterrun.worker.restart import LaunchEnd
+
+PROGRESS = {"first_step": 1, "first_step_at": 60.0, "step": 90, "stepped": 950.0, "step_s": 10.0, "rank": 0}
+
+
+def written(folder: Path) -> dict[str, object]:
+    found: dict[str, object] = json.loads((folder / "launch.json").read_text())
+    return found
+
+
+def test_a_running_launch_has_its_beginning(tmp_path: Path) -> None:
+    LaunchRecord(tmp_path, 5.0)
+    assert written(tmp_path).keys() == {"version", "began", "log_start"} and written(tmp_path)["began"] == 5.0
+
+
+@pytest.mark.parametrize(("status", "cause"), [(137, "killed"), (0, ""), (85, "")])
+def test_its_end_has_status_steps_and_a_cause_if_it_failed(tmp_path: Path, status: int, cause: str) -> None:
+    LaunchRecord(tmp_path, 5.0).end(LaunchEnd(status, "killed", progress=PROGRESS))
+    found = written(tmp_path)
+    assert (found["began"], found["status"], found["cause"]) == (5.0, status, cause)
+    assert {key: found[key] for key in PROGRESS if key != "rank"} == {k: v for k, v in PROGRESS.items() if k != "rank"}
+
+
+def test_a_launch_without_progress_is_recorded(tmp_path: Path) -> None:
+    LaunchRecord(tmp_path, 5.0).end(LaunchEnd(1, "the step ended with status 1"))
+    assert written(tmp_path)["step"] is None
+
+
+def test_a_folder_that_is_gone_changes_nothing(tmp_path: Path) -> None:
+    LaunchRecord(tmp_path / "gone", 5.0).end(LaunchEnd(0, ""))

@@ -1,0 +1,85 @@
+"""A rank of the user's code ends with its programs when a newer attempt of the run has started."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from clusterrun.worker import superseded
+from tests.installed_command import until
+
+ROOT = Path(__file__).resolve().parents[2]
+# A rank whose code ignores SIGTERM, has a program that runs a program, and counts into a file.
+RANK = """
+import signal, subprocess, sys, time
+from pathlib import Path
+from clusterrun.worker.distenv import DistEnv
+from clusterrun.worker.progress import Progress, Recorder
+folder = Path(sys.argv[1])
+signal.signal(signal.SIGTERM, lambda signum, frame: (folder / "saved").touch())
+Recorder(Progress(), DistEnv(0, 0, 1, 1, 0, "n1", "h1", 0, "slurm", None), folder, every=0.2).start()
+subprocess.Popen(["bash", "-c", "sleep 600 & echo $! > sleep.tmp; mv sleep.tmp sleep.pid; wait"], cwd=folder)
+while True:
+    with open(folder / "counts", "a") as file:
+        file.write("1")
+    time.sleep(0.01)
+"""
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.fixture
+def epoch(tmp_path: Path) -> Path:
+    file = tmp_path / "epoch"
+    file.write_text("1\n")
+    return file
+
+
+def test_the_rank_and_its_programs_are_killed_and_write_nothing_more(tmp_path: Path, epoch: Path) -> None:
+    environ = {**os.environ, "CLUSTERRUN_EPOCH": "1", "CLUSTERRUN_EPOCH_FILE": str(epoch), "PYTHONPATH": str(ROOT)}
+    rank = subprocess.Popen([sys.executable, "-c", RANK, str(tmp_path)], env=environ, stderr=subprocess.PIPE)
+    try:
+        until((tmp_path / "sleep.pid").exists, 30)
+        before = (tmp_path / "counts").stat().st_size
+        until(lambda: (tmp_path / "counts").stat().st_size > before + 50, 30)
+        assert rank.poll() is None, "its epoch is the newest"
+        (tmp_path / "epoch.new").write_text("2\n")
+        os.replace(tmp_path / "epoch.new", epoch)
+        _, printed = rank.communicate(timeout=30)
+    finally:
+        rank.kill()
+    assert rank.returncode == -signal.SIGKILL
+    assert printed.decode().startswith("clusterrun: rank 0: a newer attempt of this run has started")
+    program = int((tmp_path / "sleep.pid").read_text())
+    until(lambda: not is_running(program), 10)
+    assert not (tmp_path / "saved").exists(), "a script may save a checkpoint on SIGTERM"
+
+
+def test_an_epoch_that_cannot_be_read_ends_nothing(
+    tmp_path: Path, epoch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CLUSTERRUN_EPOCH", "1")
+    monkeypatch.setenv("CLUSTERRUN_EPOCH_FILE", str(epoch))
+    superseded.end_if_superseded(0)
+    epoch.unlink()
+    with pytest.raises(OSError, match="epoch"):
+        superseded.end_if_superseded(0)
+
+
+def test_descendants_are_found_over_generations() -> None:
+    with subprocess.Popen(["bash", "-c", "sleep 600 & wait"], start_new_session=True) as shell:
+        try:
+            (program,) = until(lambda: superseded.descendants(shell.pid), 10)
+            assert {shell.pid, program} <= {*superseded.descendants(os.getpid())}
+        finally:
+            os.killpg(shell.pid, signal.SIGKILL)
