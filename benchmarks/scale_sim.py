@@ -196,9 +196,11 @@ class MetadataCount:
 def simulate_records(folder: Path) -> dict[str, float]:
     """Write the heartbeats of all ranks as they do, and return what they and their readers cost.
 
-    With spare nodes, so that a rank of each node looks at the supervisor; the ranks advance.
+    With spare nodes, so that the ranks look at the supervisor; the ranks advance.
     """
+    (folder / "epoch").write_text("1\n")
     os.environ |= {"CLUSTERRUN_SPARE_NODES": "1", "SLURM_JOB_ID": "1"}
+    os.environ |= {"CLUSTERRUN_EPOCH": "1", "CLUSTERRUN_EPOCH_FILE": str(folder / "epoch")}
     (folder / orphans.ALIVE).write_text("{}")
     progress = Progress()
     progress.enter("training")
@@ -215,7 +217,7 @@ def simulate_records(folder: Path) -> dict[str, float]:
             recorders.append(one)
         else:
             one.slot.close()
-    files = len([path for path in folder.iterdir() if path.name != orphans.ALIVE]) / NODES
+    files = len([*folder.glob("node-*")]) / NODES
 
     def beat() -> None:
         progress.enter("training")  # then a record is due
@@ -223,13 +225,14 @@ def simulate_records(folder: Path) -> dict[str, float]:
             one.poll()
 
     count = MetadataCount(folder)
-    of_node = sum(count.of(beat) for _ in range(10)) / 10
-    of_look = count.of(lambda: rank_slots.read(folder))
-    pace = look_pace(DEFAULT_PROGRESS_INTERVAL, NODES)
+    one, pace = recorders[0], look_pace(DEFAULT_PROGRESS_INTERVAL, NODES)
+    per_s = count.of(beat) * NODES / one.interval
+    per_s += count.of(one.look) * NODES * PER_NODE / one.look_interval
+    per_s += count.of(lambda: rank_slots.read(folder)) / pace
     return {
         "files": files,
-        "metadata": of_node * NODES / recorders[0].interval + of_look / pace,
-        "interval": recorders[0].interval,
+        "metadata": per_s,
+        "interval": one.interval,
         "pace": pace,
         "read": shortest(lambda: ranks_line(read_ranks(folder), time.time())),
         "look": shortest(lambda: rank_slots.read(folder)),

@@ -1,8 +1,8 @@
 """Ends an allocation whose supervisor is gone, from one of its ranks. Standard library only.
 
 With --no-kill (`--spare-nodes`) Slurm keeps a job whose first node is lost, and with it the supervisor, until its time
-limit: nothing runs in it and nobody ends it. So a rank of each node reads the supervisor's heartbeat,
-`supervisor.alive` in the attempt's folder. One of them requeues the job, or cancels it where that is refused.
+limit: nothing runs in it and nobody ends it. So the ranks read the supervisor's heartbeat, `supervisor.alive` in the
+attempt's folder. One of them requeues the job, or cancels it where that is refused.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class SupervisorWatch:
     def look(self) -> None:
         """Requeue or cancel the job if its supervisor has been silent for too long; raises OSError, Superseded.
 
-        Call it after this rank has written into the folder: the file system works.
+        Call it after this rank has used the run's folder: the file system works.
         """
         if not self._job:
             return

@@ -89,6 +89,7 @@ class Recorder:
 
     def __init__(self, progress: Progress, dist: DistEnv, folder: Path, every: float) -> None:
         self.interval = max(every, dist.world_size / MOST_WRITES_PER_S)
+        self.look_interval = max(self.interval, dist.world_size / READS_PER_S)
         self._progress = progress
         self._dist = dist
         self.slot = RankSlot(folder, dist.rank, dist.local_rank)
@@ -128,16 +129,18 @@ class Recorder:
         return True
 
     def poll(self) -> None:
-        """Write the record if it is due, and look at what the watchdog requests and the supervisor; raises OSError.
+        """Write the record if it is due, and the stacks if the watchdog requests them; raises OSError.
 
-        A look opens a file, so ranks that advance do not look for requests, and one rank of a node looks at the
-        supervisor.
+        The request is a file, which a rank that advances does not open.
         """
         wrote = self.write_if_due()
         if self._is_still() or (wrote and self._advanced is None):
             self._stacks.write_if_requested()
-        if wrote and self._dist.local_rank == 0:
-            self._supervisor.look()
+
+    def look(self) -> None:
+        """Act if a newer attempt of the run has started, or the supervisor is gone; raises OSError, Superseded."""
+        end_if_superseded(self._dist.rank)
+        self._supervisor.look()
 
     def document(self) -> dict[str, Any]:
         """Return the record as of now."""
@@ -170,13 +173,13 @@ class Recorder:
     def _run(self) -> None:
         # leave signals to the main thread, so that the user's handlers run without delay
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-        checked = -math.inf
+        looked = -math.inf
         while True:
-            if time.monotonic() - checked >= max(self.interval, self._dist.world_size / READS_PER_S):
-                checked = time.monotonic()
-                with contextlib.suppress(OSError):
-                    end_if_superseded(self._dist.rank)
             with contextlib.suppress(Exception):  # no error here may end the training
+                if time.monotonic() - looked >= self.look_interval:
+                    looked = time.monotonic()
+                    self.look()
+            with contextlib.suppress(Exception):
                 self.poll()
             time.sleep(self._uneven(self.interval / POLLS))
 

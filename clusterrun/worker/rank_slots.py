@@ -24,7 +24,7 @@ from .end_records import file_mode
 
 HALF = 1024
 SLOT = 2 * HALF
-READS_PER_S = 100  # files that one process opens, so that a metadata server of a shared file system is not busy with it
+READS_PER_S = 60  # of each kind of file by a whole job: a metadata server of a shared file system has other users too
 _NAME = re.compile(r"node-(\d{1,7})\.ranks")
 _CHUNK = 32 * SLOT
 _ENTRY = 32  # bytes of an entry of a mapping, about: a shortened record keeps the first ones

@@ -6,14 +6,15 @@ import sys
 import time
 import types
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from clusterrun.worker import collectives
 from clusterrun.worker.distenv import DistEnv
-from clusterrun.worker.orphans import SupervisorWatch
 from clusterrun.worker.progress import Progress, Recorder
+from clusterrun.worker.rank_slots import READS_PER_S
 from clusterrun.worker.stacks import REQUEST, StackWriter
 from tests.installed_command import until
 
@@ -73,15 +74,19 @@ def test_a_rank_that_stands_still_writes_its_stacks_on_request(tmp_path: Path) -
     progress.enter("ending")
 
 
-def test_a_rank_that_advances_reads_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    looks: list[str] = []
-    monkeypatch.setattr(StackWriter, "write_if_requested", lambda self: looks.append("request"))
-    monkeypatch.setattr(SupervisorWatch, "look", lambda self: looks.append("supervisor"))
-    for local_rank in (0, 1):
-        progress = Progress()
-        place = DistEnv(local_rank, local_rank, 4, 2, 0, "node1", "host1", 0, "slurm", ("node1", 1))
-        one = Recorder(progress, place, tmp_path, every=10.0)
-        for progress.step in (None, 1, 2):
-            progress.enter("training")  # then a record is due
-            one.poll()
-    assert looks == ["request", "supervisor", "supervisor", "supervisor", "request"], "rank 1 leaves that to rank 0"
+def test_a_rank_that_advances_does_not_look_for_a_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[int | None] = []
+    monkeypatch.setattr(StackWriter, "write_if_requested", lambda self: looks.append(progress.step))
+    progress = Progress()
+    one = Recorder(progress, PLACE, tmp_path, every=10.0)
+    for progress.step in (None, 1, 2):
+        progress.enter("training")  # then a record is due
+        one.poll()
+    assert looks == [None], "one that counts nothing may stand still"
+
+
+def test_ranks_together_open_a_bounded_number_of_files_a_second(tmp_path: Path) -> None:
+    def look_interval(ranks: int) -> float:
+        return Recorder(Progress(), replace(PLACE, world_size=ranks), tmp_path, every=10.0).look_interval
+
+    assert look_interval(4) == 10.0 and 80_000 / look_interval(80_000) <= READS_PER_S
