@@ -167,7 +167,7 @@ def folder(path: Path, victim: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [link, pipe, folder])
-def test_what_is_no_file_of_ours_is_neither_written_nor_read(tmp_path: Path, kind: Any) -> None:
+def test_what_is_no_file_of_this_user_is_neither_written_nor_read(tmp_path: Path, kind: Any) -> None:
     victim = tmp_path / "victim"
     victim.write_text("mine")
     kind(tmp_path / "node-0.ranks", victim)
