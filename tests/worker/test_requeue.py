@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,6 +23,7 @@ TOKEN = "abcdefgh22345672"
 # any. `scontrol requeue` is answered once only, then accepted.
 FAKE = """#!/bin/sh
 here=${0%/*}; name=${0##*/}
+[ -e "$here/away" ] && { echo "scontrol: error: Unable to contact slurm controller (connect failure)" >&2; exit 1; }
 [ "$name $1" = "scontrol show" ] && exec cat "$here/show"
 echo "$name $*" >>"$here/calls"
 [ "$name" = sbatch ] && { [ -s "$here/sbatch.no" ] && { cat "$here/sbatch.no" >&2; exit 1; }; echo 77; exit 0; }
@@ -341,3 +344,19 @@ def test_a_cancel_that_comes_with_the_requeue_is_sent_again(
     monkeypatch.setattr(requeue, "is_cancelled", lambda run_dir, token: slurm.calls != [])
     assert job.requeue.after(85, came=False) == 85
     assert slurm.calls == ["scontrol requeue 5", "scancel 5"] and not job.due
+
+
+def test_a_new_launch_waits_for_the_controller(
+    make_job: Callable[..., supervisor.Job], slurm: Slurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(requeue, "CONTROLLER_PAUSE_S", 0.05)
+    job, allowed = make_job("--max-restarts", "1"), []
+    (slurm.folder / "away").touch()
+    termination = SimpleNamespace(allow=lambda may_raise=True: allowed.append(may_raise))
+    waiting = threading.Thread(target=job.requeue.await_controller, args=(termination,))
+    waiting.start()
+    waiting.join(0.5)
+    assert waiting.is_alive() and allowed == [True], "SIGTERM may end the wait"
+    (slurm.folder / "away").unlink()
+    waiting.join(30)
+    assert not waiting.is_alive() and allowed == [True, False]
