@@ -46,13 +46,15 @@ class SupervisorWatch:
             self._seen = beat, now
             epoch.check()  # not if the job has been started again already
             os.close(os.open(self._folder / CLAIM, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600))
-            end_job(self._job, f"the job's first node has not written for {self._limit:.0f} s")
+            if not end_job(self._job, f"the job's first node has not written for {self._limit:.0f} s"):
+                (self._folder / CLAIM).unlink()  # this node may be the one that is cut off: another rank tries
 
 
-def end_job(job: str, reason: str) -> None:
-    """Requeue a job, or cancel it if Slurm refuses that."""
+def end_job(job: str, reason: str) -> bool:
+    """Requeue a job, or cancel it if Slurm refuses that; return whether one of them was done."""
     for command, done in ((["scontrol", "requeue", job], "requeued"), (["scancel", job], "cancelled")):
         with suppress(OSError, subprocess.SubprocessError):
             subprocess.run(command, check=True, stdin=subprocess.DEVNULL, capture_output=True, timeout=COMMAND_S)
             print(f"clusterrun: {reason}: job {job} was {done}", file=sys.stderr, flush=True)
-            return
+            return True
+    return False

@@ -22,12 +22,14 @@ from .claim import is_cancelled, listed
 
 if TYPE_CHECKING:
     from .supervisor import Job
+    from .termination import Termination
 
 SAVED = 85
 PREEMPTED, CANCELLED = "preempted", "its user has cancelled it"
 REQUEUED = "JOB REQUEUE"  # Slurm's words in the log of a job that was requeued
 ANSWER_S = 10.0  # for one Slurm command
 HURRY_S = 20.0  # SIGKILL follows SIGTERM after KillWait, 30 s by default
+CONTROLLER_PAUSE_S = 5.0
 PATIENCE_S = 600.0  # for a controller that is being restarted, while the job still has its nodes
 WARNED_EARLY_S = 90.0  # Slurm sends the signal of --signal up to a minute early
 WARNING_S = 60  # before the limit, if --signal names no time
@@ -111,6 +113,22 @@ class Requeue:
         if why:
             self._continue(why, facts)
         return SAVED if why else status  # also where the total time is used up: the training is not done
+
+    def await_controller(self, termination: Termination) -> None:
+        """Wait until Slurm answers: no step starts without it. SIGTERM raises Terminated.
+
+        If only this node is cut off, Slurm or a rank on another node (orphans.py) starts the job elsewhere meanwhile.
+        """
+        if self.job.options.local:
+            return
+        termination.allow()
+        is_first = True
+        while run_command(["scontrol", "show", "job", "-o", self.job.identity.job_id]).is_silence:
+            if is_first:
+                self._say("Slurm does not answer this node: the ranks are not started again before it does")
+            is_first = False
+            time.sleep(CONTROLLER_PAUSE_S)
+        termination.allow(may_raise=False)
 
     def leave(
         self, why: str, *, exclude: str = "", evidence: str = "", start_soon: bool = True,

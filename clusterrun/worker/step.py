@@ -136,6 +136,8 @@ def command(job: Job, nodes: list[str], work: Sequence[str]) -> list[str]:
         "srun", f"--nodes={len(nodes)}", f"--ntasks={len(nodes) * per_node}", f"--ntasks-per-node={per_node}",
         # the step of a lost node may still hold its resources; --overlap does not share memory (seen on 22.05)
         *(["--overlap", "--mem=0"] if job.launch else []),
+        # the ranks of the other nodes outlive the first node, so that one of them can end the allocation (orphans.py)
+        *(["--no-kill"] if options.spare_nodes else []),
         *spares.exclusion(job, nodes),
         "--distribution=block", *(["--label"] if label else []), "--kill-on-bad-exit=1", "--wait=0", "--export=ALL",
         *rank,

@@ -171,6 +171,8 @@ def run(job: Job, work: Sequence[str], termination: Termination) -> int:
         status = run_step(job, work, termination)
         if status in (0, SAVED) or termination.came:
             return status
+        if job.options.max_restarts:
+            job.requeue.await_controller(termination)
         lost = spares.find_lost_nodes(job)
         if lost and not spares.can_replace(job, lost) and spares.requeue_without(job, lost):
             return SAVED

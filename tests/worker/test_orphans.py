@@ -23,7 +23,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 @pytest.fixture
 def ended(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     jobs: list[str] = []
-    monkeypatch.setattr(orphans, "end_job", lambda job, reason: jobs.append(job))
+    monkeypatch.setattr(orphans, "end_job", lambda job, reason: jobs.append(job) or True)
     return jobs
 
 
@@ -42,6 +42,22 @@ def test_one_of_the_ranks_ends_the_job_of_a_silent_supervisor(
     with pytest.raises(FileExistsError):
         ranks[1].look()
     assert ended == ["7"] and (tmp_path / CLAIM).exists()
+
+
+def test_a_rank_that_cannot_reach_slurm_leaves_it_to_another(
+    tmp_path: Path, clock: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers, tried = iter([False, True]), []
+    monkeypatch.setattr(orphans, "end_job", lambda job, reason: tried.append(job) or next(answers))
+    ranks = [SupervisorWatch(tmp_path, 2.0, SPARED) for _ in range(2)]
+    (tmp_path / ALIVE).write_text("1")
+    for rank in ranks:
+        rank.look()
+    clock[0] += 2.0 * INTERVALS + 1
+    ranks[0].look()
+    assert not (tmp_path / CLAIM).exists()
+    ranks[1].look()
+    assert tried == ["7", "7"] and (tmp_path / CLAIM).exists()
 
 
 def test_a_supervisor_that_writes_is_alive(tmp_path: Path, clock: list[float], ended: list[str]) -> None:

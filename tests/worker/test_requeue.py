@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,44 +17,9 @@ import pytest
 from clusterrun.worker import requeue, spares, supervisor
 from clusterrun.worker.claim import JobIdentity
 from tests.rank_files import put_end
+from tests.slurm_stand_ins import Slurm
 
 TOKEN = "abcdefgh22345672"
-# Answers `scontrol show` with the file `show`, and each other command with its file: its text, and status 1 if it has
-# any. `scontrol requeue` is answered once only, then accepted.
-FAKE = """#!/bin/sh
-here=${0%/*}; name=${0##*/}
-[ "$name $1" = "scontrol show" ] && exec cat "$here/show"
-echo "$name $*" >>"$here/calls"
-[ "$name" = sbatch ] && { [ -s "$here/sbatch.no" ] && { cat "$here/sbatch.no" >&2; exit 1; }; echo 77; exit 0; }
-if [ "$1" = requeue ] && [ -s "$here/refusals" ]; then
-    head -n 1 "$here/refusals" >&2; sed -i 1d "$here/refusals"; exit 1
-fi
-"""
-
-
-class Slurm:
-    """The stand-ins' folder."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        folder.mkdir()
-        for name in ("scontrol", "sbatch", "scancel"):
-            (folder / name).write_text(FAKE)
-            (folder / name).chmod(0o755)
-        self.show()
-
-    def show(self, **fields: str) -> None:
-        known = {"JobId": "5", "JobState": "RUNNING", "Reason": "None", "Restarts": "0", "PreemptTime": "None",
-                 "Partition": "gpu", "Account": "(null)", "ExcNodeList": "(null)"} | fields  # fmt: skip
-        (self.folder / "show").write_text(" ".join(f"{key}={value}" for key, value in known.items()) + "\n")
-
-    def refuse(self, *answers: str) -> None:
-        (self.folder / "refusals").write_text("".join(f"{answer}\n" for answer in answers))
-
-    @property
-    def calls(self) -> list[str]:
-        file = self.folder / "calls"
-        return file.read_text().splitlines() if file.exists() else []
 
 
 @pytest.fixture
@@ -341,3 +308,19 @@ def test_a_cancel_that_comes_with_the_requeue_is_sent_again(
     monkeypatch.setattr(requeue, "is_cancelled", lambda run_dir, token: slurm.calls != [])
     assert job.requeue.after(85, came=False) == 85
     assert slurm.calls == ["scontrol requeue 5", "scancel 5"] and not job.due
+
+
+def test_a_new_launch_waits_for_the_controller(
+    make_job: Callable[..., supervisor.Job], slurm: Slurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(requeue, "CONTROLLER_PAUSE_S", 0.05)
+    job, allowed = make_job("--max-restarts", "1"), []
+    (slurm.folder / "away").touch()
+    termination = SimpleNamespace(allow=lambda may_raise=True: allowed.append(may_raise))
+    waiting = threading.Thread(target=job.requeue.await_controller, args=(termination,))
+    waiting.start()
+    waiting.join(0.5)
+    assert waiting.is_alive() and allowed == [True], "SIGTERM may end the wait"
+    (slurm.folder / "away").unlink()
+    waiting.join(30)
+    assert not waiting.is_alive() and allowed == [True, False]
