@@ -78,11 +78,6 @@ def check_without_stepd(site: Site, undisturbed: str) -> None:
     assert not site.listed()
 
 
-@pytest.mark.usefixtures("repaired")
-def test_the_first_node_lost_with_a_spare_one(site: Site, lab: Lab, undisturbed: str) -> None:
-    check_requeued(site, lab, 0, undisturbed, *SPARED)
-
-
 @pytest.mark.faults
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize(("place", "spared"), [(0, False), (1, False), (0, True)])
