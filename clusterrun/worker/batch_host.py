@@ -53,10 +53,11 @@ def node_names() -> list[str]:
 
 
 def draining_nodes() -> set[str]:
-    """Return the names of the allocated nodes that an administrator drains; none if Slurm does not answer in 10 s."""
+    """Return the names of the allocated nodes that are drained, down or failing; none if Slurm is silent for 10 s."""
     nodes = os.environ.get("SLURM_JOB_NODELIST", "")
     lines = _output(["sinfo", "-h", "-N", "-n", nodes, "-o", "%N %T"], 10.0).splitlines()
-    return {name for name, _, state in (line.partition(" ") for line in lines) if state.startswith("drain")}
+    states = (line.partition(" ") for line in lines)
+    return {name for name, _, state in states if state.startswith(("drain", "down", "fail"))}
 
 
 def head_address(node: str, nodes: int) -> str:

@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from .end_records import write_text
 from .errors import WorkerError
 
 ALREADY_RUNS = 75
+CANCEL_S = 3600.0  # in which a cancelled job ends, its grace time included
 
 
 @dataclass(frozen=True)
@@ -117,9 +119,13 @@ def _submitted_at(run_dir: Path, token: str) -> int:
 
 
 def is_cancelled(run_dir: Path, token: str) -> bool:
-    """Return whether the user has cancelled this submission: `clusterrun cancel` records it before it runs scancel."""
+    """Return whether the user has just cancelled this submission: `clusterrun cancel` records it before scancel.
+
+    An old mark is of a cancel that did not come through, or after which the user requeued the job.
+    """
     try:
-        return bool(json.loads(_read(run_dir / "submissions" / f"{token}.json"))["cancel_asked"])
+        asked = int(json.loads(_read(run_dir / "submissions" / f"{token}.json"))["cancel_asked"])
+        return time.time() - asked < CANCEL_S
     except (ValueError, KeyError, TypeError):
         return False
 

@@ -6,6 +6,7 @@ The end record is written before. `hold.json` in the attempt's folder says until
 from __future__ import annotations
 
 import json
+import shlex
 import signal
 import threading
 import time
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 HOLD = "hold.json"
 POLL_S = 2.0
-NO_FAILURE = (0, 85, 130)  # done, stopped, ended by Ctrl-C
+NO_FAILURE = (0, 85, 130, 143)  # done, stopped, ended by Ctrl-C, by SIGTERM (preemption, the time limit)
 
 
 def hold_nodes(job: Job, status: int, was_terminated: bool) -> None:
@@ -49,7 +50,7 @@ def hold_nodes(job: Job, status: int, was_terminated: bool) -> None:
 
     at = time.strftime("%H:%M", time.localtime(until))
     say(f"job {job.name} failed with status {status}; its nodes are held until {at} (--on-failure hold): {shell}")
-    say(f"this ends the hold: clusterrun cancel {job.name}, or: rm {file}")
+    say(f"this ends the hold: clusterrun cancel {job.name}, or: rm {shlex.quote(str(file))}")
     while time.time() < until and (_is_there(file) or not is_written) and not ended.wait(POLL_S):
         pass
 

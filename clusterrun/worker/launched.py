@@ -106,8 +106,10 @@ def set_variables(dist: DistEnv, run_id: str) -> None:
         ):  # the run's store holds the keys of the earlier process groups: rank 0 opens one
             variables |= {"MASTER_PORT": os.environ[PORT], "TORCHELASTIC_USE_AGENT_STORE": "False"}
     os.environ.update(variables)
-    if dist.rank == 0 and RANKS not in os.environ and not any(name in os.environ for name in WANDB):
-        # rank 0 only: with one id, ranks that log each for itself would write into one W&B run
+    is_free = RANKS not in os.environ and not any(name in os.environ for name in WANDB)
+    if dist.rank == 0 and is_free and "CLUSTERRUN_CONTINUES" in os.environ:
+        # rank 0 only: with one id, ranks that log each for itself would write into one W&B run. And only where the job
+        # may start again: a script that opens several W&B runs would write them into one
         os.environ.update(zip(WANDB, (run_id, "allow"), strict=True))
 
 

@@ -24,6 +24,7 @@ from .end_records import file_mode
 
 HALF = 1024
 SLOT = 2 * HALF
+LARGEST = 4096 * SLOT  # bytes of a file
 READS_PER_S = 60  # of each kind of file by a whole job: a metadata server of a shared file system has other users too
 _NAME = re.compile(r"node-(\d{1,7})\.ranks")
 _CHUNK = 32 * SLOT
@@ -130,6 +131,9 @@ def read_node(folder: Path, first_rank: int) -> tuple[Records, Records]:
     path = path_of(folder, first_rank)
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
+        info = os.fstat(descriptor)
+        if not stat.S_ISREG(info.st_mode) or info.st_size > LARGEST:  # it may be another user's
+            return found
         offset = 0
         while data := os.pread(descriptor, _CHUNK, offset):
             for at in range(0, len(data), HALF):

@@ -32,7 +32,7 @@ def _without_draining(job: Job, usable: list[str]) -> list[str]:
         return usable
     from .supervisor import say
 
-    say(f"Slurm drains {' '.join(sorted(draining))}: the next launch leaves it out")
+    say(f"drained or down, so not in the next launch: {' '.join(sorted(draining))}")
     return left
 
 

@@ -55,6 +55,8 @@ def environment(job: Job, nodes: list[str], address: str, end_time: str) -> dict
         "CLUSTERRUN_JOIN_TIMEOUT": str(options.join_timeout),
         "CLUSTERRUN_PROCESS_GROUP": options.process_group,
     }
+    if options.max_restarts or options.total_time or options.requeue:
+        environ["CLUSTERRUN_CONTINUES"] = "1"
     if options.spare_nodes:
         environ["CLUSTERRUN_SPARE_NODES"] = str(options.spare_nodes)
     if options.check_gpus is not None:

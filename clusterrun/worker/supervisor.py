@@ -185,7 +185,7 @@ def run(job: Job, work: Sequence[str], termination: Termination) -> int:
             say(f"launch {job.launch} failed, and the ranks are not started again: {reason}; {launches[-1].cause}")
             return status
         if lost:
-            say(f"{' '.join(sorted(lost))} does not answer: the next launch leaves it out")
+            say(f"no answer, so not in the next launch: {' '.join(sorted(lost))}")
         job.lost_nodes |= lost
         say(f"launch {job.launch} failed: {launches[-1].cause}; the ranks are started again")
         job.notifier.send("restarted", launches[-1].cause)

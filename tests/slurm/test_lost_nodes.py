@@ -101,7 +101,7 @@ def test_a_draining_node_is_left_out_at_the_next_launch(site: Site, lab: Lab) ->
     kill_pids([pid])
     used = nodes_of(job, 1)
     assert used[0] == first and len(used) == 2 and second not in used
-    assert f"Slurm drains {second}: the next launch leaves it out" in job.err.read_text()
+    assert f"drained or down, so not in the next launch: {second}" in job.err.read_text()
     site.cli("cancel", job.id)
     lab.run(["scontrol", "update", f"NodeName={second}", "State=RESUME"])
 

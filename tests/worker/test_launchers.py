@@ -155,9 +155,17 @@ def test_rank_0_continues_the_same_wandb_run_unless_the_user_says_otherwise(
 ) -> None:
     for name in launched.WANDB:
         os.environ.pop(name, None)
-    os.environ |= given
+    os.environ |= {"CLUSTERRUN_CONTINUES": "1"} | given
     launched.set_variables(replace(NODE, rank=rank), "run1")
     assert [os.environ.get(name) for name in launched.WANDB] == found
+
+
+@pytest.mark.usefixtures("variables")
+def test_a_job_that_starts_once_may_open_several_wandb_runs() -> None:
+    for name in (*launched.WANDB, "CLUSTERRUN_CONTINUES"):
+        os.environ.pop(name, None)
+    launched.set_variables(replace(NODE, rank=0), "run1")
+    assert not {*launched.WANDB} & {*os.environ}
 
 
 @pytest.mark.usefixtures("variables")

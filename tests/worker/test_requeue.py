@@ -294,7 +294,7 @@ def test_a_job_that_its_user_cancelled_in_the_grace_time_is_not_requeued(
     make_job: Callable[..., supervisor.Job], slurm: Slurm
 ) -> None:
     job = make_job(*CHAIN)
-    record(job, cancel_asked=1_795_000_100)
+    record(job, cancel_asked=int(time.time()) - 60)
     slurm.show(JobState="COMPLETING", PreemptTime="2026-11-23T05:00:00")
     job.requeue.on_term()
     assert job.requeue.after(143, came=True) == 143
@@ -324,3 +324,12 @@ def test_a_new_launch_waits_for_the_controller(
     (slurm.folder / "away").unlink()
     waiting.join(30)
     assert not waiting.is_alive() and allowed == [True, False]
+
+
+def test_a_cancel_that_did_not_come_through_is_forgotten(make_job: Callable[..., supervisor.Job], slurm: Slurm) -> None:
+    job = make_job(*CHAIN)
+    record(job, cancel_asked=int(time.time()) - 2 * 86400)
+    slurm.show(JobState="COMPLETING", PreemptTime="2026-11-23T05:00:00")
+    job.requeue.on_term()
+    job.requeue.after(143, came=True)
+    assert job.requeue.runs_again and "scontrol requeue 5" in slurm.calls
