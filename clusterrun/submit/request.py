@@ -31,7 +31,8 @@ from clusterrun.system import shell
 _NO_EFFECT = {"CUDA_LAUNCH_BLOCKING": "it is the default", "NCCL_TREE_THRESHOLD": "NCCL has ignored it since 2.5"}
 #: Options that the local scheduler ignores.
 _SLURM_ONLY = ("mem", "partition", "account", "qos", "constraint", "gres", "reservation", "exclude", "nodelist",
-               "mail-type", "sbatch-arg", "requeue", "spare-nodes", "total-time", "helper-job", "signal")  # fmt: skip
+               "mail-type", "sbatch-arg", "requeue", "spare-nodes", "total-time", "helper-job", "signal",
+               "on-failure")  # fmt: skip
 #: Options that stay out of the specification: the address of a webhook is a secret.
 NOTIFY = ("notify", "notify-on")
 #: Options that a check does not take from a profile.
@@ -154,9 +155,6 @@ def resolve_spec(request: Request, *, has_gpus: bool | None, local: bool) -> tup
     ``has_gpus`` is whether the cluster (or this machine) has GPUs, or None if unknown.
     """
     values, notices = {name: value for name, value in request.values.items() if name not in NOTIFY}, []
-    if local and "on-failure" in values:
-        hint = f"remove --on-failure ({values['on-failure'].source})"
-        raise RequestError("--on-failure hold keeps nodes of Slurm; a local job has none", hint=hint)
     if local and not {"gres", "gpus-per-node"} <= values.keys():  # build_spec refuses both
         gres = values.get("gres")
         if gres is not None:
