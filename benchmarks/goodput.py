@@ -135,7 +135,7 @@ def replay(it: Cluster, draw: random.Random) -> float:
             spares -= 1
         if spares < 0:
             spares, wait = it.spare_nodes, wait + it.requeue
-        trains = max(trains, at + wait)  # a failure during a start begins it anew
+        trains = max(trains, at + wait)  # after a failure during a start, the ranks start again
     rest = max(0.0, end - trains)
     return (useful + rest * it.interval / (it.interval + it.stop)) / end
 

@@ -44,8 +44,8 @@ def write_rank(one: RunRecord, rank: int, **values: Any) -> None:
     """A rank's progress record, as the worker writes it."""
     folder = one.run_dir / "attempts" / f"{one.submission.token}.0.0"
     folder.mkdir(parents=True, exist_ok=True)
-    told = {"version": 1, "rank": rank, "node": "node1", "time": time.time(), "interval": 10.0, "phase": "training"}
-    put_progress(folder, rank, told | values)
+    record = {"version": 1, "rank": rank, "node": "node1", "time": time.time(), "interval": 10.0, "phase": "training"}
+    put_progress(folder, rank, record | values)
 
 
 class FakeCluster:

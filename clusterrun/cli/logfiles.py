@@ -53,7 +53,7 @@ class RunLogs:
     def source(self, ranks: RankFilter, attempt: tuple[int, ...] = ()) -> Source:
         """Return the files with the selected ranks and the log clock; only what one attempt or launch wrote if given.
 
-        Raises RequestError for one that does not exist, or whose place in the logs is not known.
+        Raises RequestError if the attempt does not exist, or if no record says where its lines begin.
         """
         source, chosen = run_record.log_source(self.run, self.job), self._select(attempt)
         if attempt:

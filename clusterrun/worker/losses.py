@@ -22,7 +22,7 @@ def is_nan(logs: tuple[int, ...] = (1, 2)) -> bool:
     for log in logs:
         if not stat.S_ISREG(os.fstat(log).st_mode):
             continue
-        with open(f"/proc/self/fd/{log}", "rb") as file:  # opened anew: the descriptor is for writing
+        with open(f"/proc/self/fd/{log}", "rb") as file:  # the descriptor itself is for writing only
             file.seek(max(0, os.fstat(log).st_size - TAIL))
             last = [match["nan"] for match in LOSS.finditer(file.read(TAIL))][-ENOUGH:]
         if len(last) == ENOUGH and all(last):

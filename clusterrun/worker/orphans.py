@@ -47,7 +47,7 @@ class SupervisorWatch:
             epoch.check()  # not if the job has been started again already
             os.close(os.open(self._folder / CLAIM, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600))
             if not end_job(self._job, f"the job's first node has not written for {self._limit:.0f} s"):
-                (self._folder / CLAIM).unlink()  # this node may be the one that is cut off: another rank tries
+                (self._folder / CLAIM).unlink()  # perhaps only this node is cut off, so another rank tries
 
 
 def end_job(job: str, reason: str) -> bool:

@@ -81,7 +81,7 @@ class RankSlot:
                 os.close(os.dup(descriptor))  # an NFS client sends its writes at any close; elsewhere it costs nothing
         except OSError:
             with suppress(OSError):
-                self.close()  # the next write opens the file anew, as a file server may require
+                self.close()  # after an error a file server may require a new descriptor
             raise
 
     def _descriptor(self) -> int | None:

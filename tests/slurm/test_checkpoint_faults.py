@@ -42,7 +42,7 @@ def site(lab: Lab, new_site: Callable[[Lab | None], Site]) -> Site:
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     if os.geteuid():
-        pytest.skip("only root mounts a disk")
+        pytest.skip("only root mounts a disk")  # mount refuses; CI is root
     disk = tmp_path / "disk"
     disk.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK_MIB}m", "tmpfs", disk], check=True, timeout=10)
@@ -71,7 +71,7 @@ def whole(folder: Path) -> list[int]:
         except FileNotFoundError:
             if path.exists():
                 raise
-            continue  # an old one that is being removed
+            continue  # the run removes old checkpoints meanwhile
         steps.append(int(path.name[5:]))
     return sorted(steps, reverse=True)
 

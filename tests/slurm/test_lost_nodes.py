@@ -114,7 +114,7 @@ def test_the_processes_of_a_script_on_a_node_that_was_cut_off_end_with_the_next_
     (program,) = until(lambda: descendants(rank), LATE)
     cut(lab, job, node)
     lab.wait_job(job.id, "PENDING", timeout=LATE)
-    assert is_running(rank) and is_running(program), "nothing has told them yet"
+    assert is_running(rank) and is_running(program), "the epoch has not changed yet"
     until(lambda: lab.run(["scontrol", "update", f"JobId={job.id}", "StartTime=now"]).returncode == 0, LATE)
     until(lambda: len(job.attempts()) == 2, LATE, job.err.read_text)
     until(lambda: not is_running(rank) and not is_running(program), 60)

@@ -82,7 +82,7 @@ def test_a_rank_that_advances_does_not_look_for_a_request(tmp_path: Path, monkey
     for progress.step in (None, 1, 2):
         progress.enter("training")  # then a record is due
         one.poll()
-    assert looks == [None], "one that counts nothing may stand still"
+    assert looks == [None], "a rank without steps or collectives may be stuck"
 
 
 def test_ranks_together_open_a_bounded_number_of_files_a_second(tmp_path: Path) -> None:

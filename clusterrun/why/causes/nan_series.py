@@ -1,4 +1,4 @@
-"""Find a loss that became NaN and stayed NaN, with the step where it began, and one that diverged."""
+"""Find the step at which a loss became NaN for good, or began to diverge."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def trained(one: RunRecord) -> None:
     folder = attempt(one)
     now = time.time()
     for rank in range(8):
-        told = {
+        record = {
             "rank": rank,
             "node": "n1",
             "time": now - rank,
@@ -40,7 +40,7 @@ def trained(one: RunRecord) -> None:
             "step": 120 - (rank == 3),
             "steps": 1000,
         }
-        put_progress(folder, rank, told)
+        put_progress(folder, rank, record)
     row = {"step": 120, "time": now - 4, "loss": 2.34567, "tokens_per_second": 45_100.4}
     (one.run_dir / "metrics.jsonl").write_text(json.dumps(row) + "\n")
 
