@@ -16,7 +16,7 @@ from clusterrun.why.causes.model import ENOUGH, READ, CauseRow, Line, LogFinding
 from clusterrun.why.causes.nan_series import NAN, find_nan_start
 from clusterrun.why.causes.table_files import FILES, UNRESOLVED
 from clusterrun.why.causes.table_gpu import GPU
-from clusterrun.why.causes.table_launch import LAUNCH
+from clusterrun.why.causes.table_launch import ABORTED, LAUNCH
 from clusterrun.why.causes.table_peers import PEERS
 from clusterrun.why.causes.table_python import BARE, EXCEPTION, PYTHON, SHM_FULL
 from clusterrun.why.causes.table_slurm import SLURM
@@ -60,9 +60,10 @@ def scan(lines: Sequence[Line]) -> list[LogFinding]:
     raised = find_tracebacks(lines)
     for one in raised:
         _add_traceback(found, one, lines)
-    for index in [i for i in found if found[i].kind == "setup" and found[i].sentence.endswith(":")]:
+    for index, one in found.items():
         named = next((split_rank(line)[1].strip()[:200] for line in lines[index + 1 : index + 2]), "")
-        found[index] = replace(found[index], sentence=f"{found[index].sentence} {named}")
+        if (one.kind == "setup" and one.sentence.endswith(":")) or named.startswith("But your machine only has"):
+            found[index] = replace(one, sentence=f"{one.sentence} {named}")
     for index in [i for i in found if "Fatal Python error" in found[i].line.text]:
         found[index] = replace(found[index], place=find_crash_place(lines, index))
     for summary in find_summaries(lines):
@@ -211,7 +212,9 @@ def _summary_finding(line: Line, summary: Summary) -> LogFinding:
     who = f"rank {rank} on {summary.host or '?'}" if rank is not None else "a rank"
     how = _SIGNALS.get(-code, f"signal {-code}") if code < 0 else f"status {code}"
     sentence = f"{who} was ended by {how}" if code < 0 else f"{who} ended with {how}"
-    return replace(finding, ranks=() if rank is None else (rank,), node=summary.host, sentence=sentence)
+    advice = ABORTED if code == -6 else finding.advice
+    ranks = () if rank is None else (rank,)
+    return replace(finding, ranks=ranks, node=summary.host, sentence=sentence, advice=advice)
 
 
 def _count_work(findings: list[LogFinding], lines: Sequence[Line]) -> list[LogFinding]:
