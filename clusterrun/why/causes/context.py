@@ -10,7 +10,7 @@ from clusterrun.why.causes.match import PROGRESS
 from clusterrun.why.causes.model import Line, LogFinding, Strength, row
 from clusterrun.why.causes.native import find_crashed_library, find_ucx_error
 from clusterrun.why.causes.table_gpu import BUILD
-from clusterrun.why.causes.table_launch import NATIVE
+from clusterrun.why.causes.table_launch import ABORTED, NATIVE
 from clusterrun.why.causes.table_peers import SIZES
 from clusterrun.why.causes.table_python import EXCEPTION
 from clusterrun.why.causes.tracebacks import split_rank
@@ -51,6 +51,7 @@ _FOLLOWS = re.compile(
 )
 #: torch's warning, which names why no GPU can be used
 _NO_CUDA = "CUDA initialization: "
+_SIGABRT = re.compile(r"signal 6\b|SIGABRT|crashed?: Aborted|\(Aborted\)")
 _ABOUT_GPUS = re.compile(r"(?i)cuda|\bgpus?\b|nccl")
 _LAST_ERROR = re.compile(r"NCCL WARN (?P<what>(?!.*Missing|.*NCCL_).{8,200})")
 
@@ -110,11 +111,11 @@ def _cuda_warning(best: LogFinding, findings: Sequence[LogFinding]) -> LogFindin
 
 
 def _with_library(best: LogFinding, logs: Sequence[Sequence[Line]]) -> LogFinding:
-    """Return a crash with the library that its backtrace names, and UCX's error."""
+    """Return a crash with the library that its backtrace names, and UCX's error, or an abort with its usual reasons."""
     lines = next((lines for lines in logs if _holds(lines, best)), ())
     library = find_crashed_library(lines, best.index) if lines else ""
     if not library:
-        return best
+        return replace(best, advice=ABORTED) if _SIGABRT.search(best.sentence) else best
     error = find_ucx_error(lines, best.index)
     sentence = f"{best.sentence} in {library}" + (f"; UCX reports: {error}" if error else "")
     return replace(best, sentence=sentence, advice=NATIVE)

@@ -16,7 +16,7 @@ from clusterrun.why.causes.model import ENOUGH, READ, CauseRow, Line, LogFinding
 from clusterrun.why.causes.nan_series import NAN, find_nan_start
 from clusterrun.why.causes.table_files import FILES, UNRESOLVED
 from clusterrun.why.causes.table_gpu import GPU
-from clusterrun.why.causes.table_launch import ABORTED, LAUNCH
+from clusterrun.why.causes.table_launch import LAUNCH
 from clusterrun.why.causes.table_peers import PEERS
 from clusterrun.why.causes.table_python import BARE, EXCEPTION, PYTHON, SHM_FULL
 from clusterrun.why.causes.table_slurm import SLURM
@@ -212,9 +212,7 @@ def _summary_finding(line: Line, summary: Summary) -> LogFinding:
     who = f"rank {rank} on {summary.host or '?'}" if rank is not None else "a rank"
     how = _SIGNALS.get(-code, f"signal {-code}") if code < 0 else f"status {code}"
     sentence = f"{who} was ended by {how}" if code < 0 else f"{who} ended with {how}"
-    advice = ABORTED if code == -6 else finding.advice
-    ranks = () if rank is None else (rank,)
-    return replace(finding, ranks=ranks, node=summary.host, sentence=sentence, advice=advice)
+    return replace(finding, ranks=() if rank is None else (rank,), node=summary.host, sentence=sentence)
 
 
 def _count_work(findings: list[LogFinding], lines: Sequence[Line]) -> list[LogFinding]:

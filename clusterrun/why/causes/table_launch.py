@@ -7,7 +7,7 @@ from __future__ import annotations
 from clusterrun.why.causes.model import CauseRow, Strength, row
 
 #: advice on a process that ended itself, and on a library that crashed
-ABORTED = "usually torch or NCCL ended the process itself (a watchdog's time-out, a lost peer, a CUDA error): the rank's last lines before this one, or in its own log, name the reason"
+ABORTED = "SIGABRT: usually torch or NCCL ended the process itself (a watchdog's time-out, a lost peer, a CUDA error): the rank's last lines before this one, or in its own log, name the reason"
 NATIVE = "the library shown crashed, not Python: check that its version fits those of torch, CUDA, the driver and MPI; its developers need the backtrace"
 #: C++'s message of an uncaught exception; ``what():`` after it names the reason
 TERMINATE = row(
@@ -69,9 +69,7 @@ LAUNCH: tuple[CauseRow, ...] = (
         "native code failed, not Python: that line names its file", "glibc 2.36 assert", "clusterrun logs JOB -n 50"),
     row("killed", "failed (exitcode: -9)", r"failed \(exitcode: -9\) local_rank: (?P<local>\d+)(?: \(pid: (?P<pid>\d+)\))?", "local rank {local}[ (process {pid})] was killed (SIGKILL)",
         "the log does not show what killed it; usually the kernel's OOM killer (host memory ran out)", "https://github.com/showlab/EgoVLP/issues/21", "clusterrun submit … --mem SIZE"),
-    row("crashed", "failed (exitcode: -6)", r"failed \(exitcode: -6\) local_rank: (?P<local>\d+)(?: \(pid: (?P<pid>\d+)\))?", "local rank {local}[ (process {pid})] aborted (SIGABRT)", ABORTED,
-        "https://github.com/pytorch/pytorch/issues/76287", "clusterrun logs JOB -n 50"),
-    row("crashed", "failed (exitcode: -", r"failed \(exitcode: -(?P<signal>4|8|11)\) local_rank: (?P<local>\d+)(?: \(pid: (?P<pid>\d+)\))?", "local rank {local}[ (process {pid})] was killed by signal {signal}",
+    row("crashed", "failed (exitcode: -", r"failed \(exitcode: -(?P<signal>4|6|8|11)\) local_rank: (?P<local>\d+)(?: \(pid: (?P<pid>\d+)\))?", "local rank {local}[ (process {pid})] was killed by signal {signal}",
         "the crash was in native code, not Python; see the lines above", "https://github.com/FlagOpen/FlagEmbedding/issues/1549", "clusterrun logs JOB -n 50"),
     row("killed", "exits with return code = -9|exited with code -9", r"exits with return code = -9\b|Global rank (?P<rank>\d+) \(PID \d+\) exited with code -9\b", "a rank was killed (SIGKILL), according to its launcher",
         "the log does not show what killed it; usually the kernel's OOM killer (host memory ran out)", "https://github.com/deepspeedai/DeepSpeed/issues/3232", "clusterrun submit … --mem SIZE"),
