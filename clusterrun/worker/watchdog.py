@@ -64,9 +64,9 @@ class Watchdog:
         self._job, self._process, self._ranks = job, process, ranks
         self._folder: Path = job.attempt_dir
         self._say, self._is_ending, self._ends_it = say, is_ending, ends_it
-        self._stall = Stall(job.options.hang_timeout, SHORTEST if job.options.max_restarts else SHORTEST_AT_LAST)
-        interval = progress_interval(job.options.hang_timeout)
-        self._pace = look_pace(interval, len(job.nodes))
+        self._pace = look_pace(progress_interval(job.options.hang_timeout), len(job.nodes))
+        shortest = SHORTEST if job.options.max_restarts else SHORTEST_AT_LAST
+        self._stall = Stall(job.options.hang_timeout, shortest, self._pace)
         self._ended = threading.Event()
         self._marks: dict[int, RankMark] = {}
         self._requests = 0
