@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING
 
-from . import batch_host, hung_step, rank_slots
+from . import batch_host, hung_step
 from .errors import WorkerError
 from .watchdog import read_hang
 
@@ -70,6 +70,5 @@ def find_lost_nodes(job: Job) -> set[str]:
     if hang or not job.options.spare_nodes:
         return {*hang.get("lost_nodes", [])}
     per_node = job.options.workers_per_node
-    _, ends = rank_slots.read(job.attempt_dir)
-    missing = (rank for rank in range(job.workers) if rank not in ends)
+    missing = (rank for rank in range(job.workers) if rank not in job.records[1])
     return hung_step.silent_nodes(job, [*dict.fromkeys(job.nodes[rank // per_node] for rank in missing)])

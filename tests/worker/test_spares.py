@@ -11,7 +11,6 @@ import pytest
 
 from clusterrun.worker import hung_step, spares
 from clusterrun.worker.errors import WorkerError
-from tests.rank_files import put_end
 
 NODES = ["n1", "n2", "n3", "n4"]
 
@@ -68,9 +67,9 @@ def test_else_the_nodes_of_ranks_without_an_end_record_are_probed(
 ) -> None:
     probed: list[list[str]] = []
     monkeypatch.setattr(hung_step, "silent_nodes", lambda job, nodes: probed.append(nodes) or {"n3"})
-    for rank in (0, 1, 3):
-        put_end(tmp_path, rank, {})
-    assert spares.find_lost_nodes(job(tmp_path)) == {"n3"} and probed == [["n2", "n3"]]
+    ended = job(tmp_path)
+    ended.records = {}, {rank: {} for rank in (0, 1, 3)}
+    assert spares.find_lost_nodes(ended) == {"n3"} and probed == [["n2", "n3"]]
 
 
 def test_a_slurm_that_starts_nothing_anywhere_loses_no_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
