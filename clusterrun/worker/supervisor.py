@@ -174,7 +174,7 @@ def run(job: Job, work: Sequence[str], termination: Termination) -> int:
             return status
         if job.options.max_restarts:
             job.requeue.await_controller(termination)
-        lost = spares.find_lost_nodes(job)
+        lost = spares.find_lost_nodes(job, lambda: termination.came)
         if lost and not spares.can_replace(job, lost) and spares.requeue_without(job, lost):
             return SAVED
         if not job.options.max_restarts:

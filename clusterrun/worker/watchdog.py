@@ -175,7 +175,7 @@ class Watchdog:
 
         A node may have lost its network while it still writes into the folder.
         """
-        nodes = hung_step.silent_nodes(self._job, self._job.nodes)
+        nodes = hung_step.silent_nodes(self._job, self._job.nodes, self._is_over)
         lost = tuple(mark for mark in self._marks.values() if mark.node in nodes)
         if not lost:
             return suspicion, states
@@ -186,8 +186,8 @@ class Watchdog:
         written = self._collect_stacks({mark.rank for mark in suspicion.ranks} if suspicion.is_silent else set())
         cause = describe(suspicion, states)
         where = f"; stacks: {_short(self._folder)}/stacks-rank-*.txt" if written else ""
-        if self._ended.is_set() or self._is_ending():
-            return  # it ended meanwhile
+        if self._is_over():
+            return
         if not self._ends_it:
             self._warned = self._newest()
             self._job.notifier.send("stalled", cause)
@@ -227,6 +227,10 @@ class Watchdog:
             written = [name for name in names if (self._folder / name).exists()]
             if len(written) == len(names) or time.monotonic() > until or self._ended.wait(0.1):
                 return written
+
+    def _is_over(self) -> bool:
+        """Return whether the step has ended, or the job is being ended."""
+        return self._ended.is_set() or self._is_ending()
 
     def _newest(self) -> float:
         return max((mark.time - mark.still for mark in self._marks.values() if mark.still is not None), default=0.0)

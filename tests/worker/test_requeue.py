@@ -252,7 +252,7 @@ def test_a_lost_node_that_nothing_replaces_sends_the_job_elsewhere(
     for words, again in (((), False), (("--requeue", "--no-helper-job"), True)):
         job = make_job(*words, hang={"cause": "node n2 does not answer", "lost_nodes": ["n2"]})
         (job.attempt_dir / "hang").rename(job.attempt_dir / "hang.json")
-        assert spares.find_lost_nodes(job) == {"n2"}
+        assert spares.find_lost_nodes(job, lambda: False) == {"n2"}
         assert spares.requeue_without(job, {"n2"}) is again
         if not again:
             shutil.rmtree(job.attempt_dir)
