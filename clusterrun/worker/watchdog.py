@@ -138,13 +138,15 @@ class Watchdog:
             return
         states = hung_step.probe(self._job, suspicion.ranks[:NAMED])
         is_sure = any(state in probe.NOT_RUNNING for state in states.values())
-        if not is_sure and not suspicion.is_silent and hung_step.NO_ANSWER not in states.values():
+        if not is_sure and not suspicion.is_silent:
             suspicion, states = self._blame_lost_nodes(suspicion, states)
         is_lost = hung_step.NO_ANSWER in states.values()
         limit = max(suspicion.limit, LOST_S) if is_lost and not self._job.options.spare_nodes else suspicion.limit
         if not is_sure and (suspicion.is_silent or is_lost) and suspicion.seconds <= limit:
             self._next_look = time.monotonic() + AGAIN_S
             return
+        if is_lost and suspicion.is_silent:  # perhaps with others
+            suspicion, states = self._blame_lost_nodes(suspicion, states)
         self._conclude(suspicion, states)
 
     def _look_at_losses(self) -> None:
@@ -175,7 +177,8 @@ class Watchdog:
 
         A node may have lost its network while it still writes into the folder.
         """
-        nodes = hung_step.silent_nodes(self._job, self._job.nodes, self._is_over)
+        suspected = [*dict.fromkeys(mark.node for mark in suspicion.ranks)] if suspicion.is_silent else self._job.nodes
+        nodes = hung_step.silent_nodes(self._job, suspected, self._is_over)
         lost = tuple(mark for mark in self._marks.values() if mark.node in nodes)
         if not lost:
             return suspicion, states
