@@ -150,12 +150,13 @@ class Watchdog:
         self._conclude(suspicion, states)
 
     def _look_at_losses(self) -> None:
-        """Warn once if the script prints NaN losses; a built-in task stops by itself (on_nan)."""
+        """Warn once if this launch of the script prints NaN losses; a built-in task stops by itself (on_nan)."""
         if self._next_losses is None or time.monotonic() < self._next_losses:
             return
         self._next_losses = time.monotonic() + LOSSES_S
+        record = self._job.record
         with suppress(OSError):
-            if losses.is_nan():
+            if losses.is_nan((record and record.log_start) or (0, 0)):
                 self._say("warning: the loss in the log is NaN, and stays NaN")
                 self._next_losses = None
 
