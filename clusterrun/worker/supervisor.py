@@ -30,7 +30,6 @@ from .watchdog import Watchdog
 
 NAMED = 32  # nodes in a line of the log
 SAVED = 85  # stopped to be resumed. Not 0: an afterok job would start with an unfinished model
-ENDING = ("COMPLETING", "CANCELLED", "TIMEOUT", "PREEMPTED", "NODE_FAIL")  # Slurm's states of a job that was ended
 
 
 class Job:
@@ -201,7 +200,7 @@ def run_step(job: Job, work: Sequence[str], termination: Termination) -> int:
     with suppress(OSError):  # only messages need the names
         end_records.write_text(job.attempt_dir / NODES, "\n".join(nodes))
     facts = {} if job.options.local else batch_host.show_job(job.identity.job_id)
-    if facts.get("JobState") in ENDING:  # SIGTERM came while this program was being started
+    if facts.get("JobState") in batch_host.ENDING:  # SIGTERM came while this program was being started
         termination.came = True
         raise Terminated
     environ = step.environment(job, nodes, address, job.requeue.end_time(batch_host.end_time(facts)))
