@@ -52,7 +52,8 @@ def test_the_nodes_of_a_failed_job_are_held_until_it_is_cancelled(site: Site, la
 
 
 def held_with_a_spare_node(site: Site, lab: Lab) -> tuple[Job, dict[str, str], dict[str, Any]]:
-    job = site.rank("fails.sh", "--spare-nodes", "1", "--on-failure", "hold=1m", "--time", "30:00", "--no-requeue")
+    spared = ("--spare-nodes", "1", "--max-restarts", "1", "--no-requeue")
+    job = site.rank("fails.sh", *spared, "--on-failure", "hold=1m", "--time", "30:00")
     _, document = held(job)
     fields = until(
         lambda: (found := lab.wait_job(job.id, "RUNNING"))["TimeLimit"] != "00:30:00" and found, WAIT, job.err.read_text
