@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from lab.cluster import Lab
-from tests.installed_command import Job, Site, read_json, until
+from tests.installed_command import ONE_RANK, Job, Site, read_json, until
 
-WAIT = 60
+WAIT = 180
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,8 @@ def test_the_nodes_of_a_failed_job_are_held_until_it_is_cancelled(site: Site, la
 
 def held_with_a_spare_node(site: Site, lab: Lab) -> tuple[Job, dict[str, str], dict[str, Any]]:
     spared = ("--spare-nodes", "1", "--max-restarts", "1", "--no-requeue")
-    job = site.rank("fails.sh", *spared, "--on-failure", "hold=1m", "--time", "30:00")
+    never_again = ("--", "bash", "-c", "exit 93")
+    job = site.submit(*ONE_RANK, *spared, "--on-failure", "hold=1m", "--time", "30:00", *never_again)
     _, document = held(job)
     fields = until(
         lambda: (found := lab.wait_job(job.id, "RUNNING"))["TimeLimit"] != "00:30:00" and found, WAIT, job.err.read_text
