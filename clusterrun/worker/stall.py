@@ -33,7 +33,8 @@ class RankMark:
     """How far a rank is, from its progress record.
 
     `time` is when it wrote, `still` for how long it had not advanced then, in seconds; None if it has no step and no
-    collective yet. `first` is the first step of this launch and when it was done. `collectives` counts those of each process group. `gpu_use` is in percent.
+    collective yet. `first` is the first step of this launch and when it was done. `collectives` counts those of each
+    process group. `gpu_use` is in percent.
     """
 
     rank: int
