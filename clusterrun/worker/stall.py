@@ -18,7 +18,7 @@ SHORTEST_AT_LAST = 600.0  # the same for a launch that no other follows: a file 
 STEPS_KEPT = 50
 TIMES_SLOWEST = 10  # the limit of a step is so many times the 95th percentile
 SILENT_S, SILENT_INTERVALS = 30.0, 3
-DELAYED_S = 15.0  # between two looks: this process was stopped itself, or waited for the file system
+DELAYED_S, DELAYED_PACES = 15.0, 2  # between two looks: this process was stopped itself, or waited for the file system
 STARTING = ("starting", "checking", "joining")  # the join barrier has a limit of its own
 #: Seconds without progress in the phases in which no steps are made; a larger --hang-timeout is their limit too.
 LIMITS = {
@@ -99,11 +99,13 @@ class Suspicion:
 class Stall:
     """Judges the launch at every look. `hang_timeout` is the user's limit in seconds, None for the adaptive one.
 
+    `pace` is the usual time between two looks, in seconds.
     `all_silent` is set after a look in which no rank had a heartbeat: then nothing can be judged.
     """
 
-    def __init__(self, hang_timeout: float | None, shortest: float = SHORTEST) -> None:
+    def __init__(self, hang_timeout: float | None, shortest: float = SHORTEST, pace: float = 0.0) -> None:
         self.all_silent = False
+        self._delayed = max(DELAYED_S, DELAYED_PACES * pace)
         self._timeout, self._shortest = hang_timeout, shortest
         self._seen: dict[int, tuple[float, float]] = {}  # rank -> its record's time, when it was first seen
         self._looked = -math.inf
@@ -147,8 +149,8 @@ class Stall:
 
     def _note_heartbeats(self, now: float, marks: Mapping[int, RankMark]) -> None:
         delay = now - self._looked
-        if self._looked > 0 and delay > DELAYED_S:  # nothing was seen meanwhile: it counts for nobody
-            self._seen = {rank: (time, since + delay - DELAYED_S) for rank, (time, since) in self._seen.items()}
+        if self._looked > 0 and delay > self._delayed:  # nothing was seen meanwhile: it counts for nobody
+            self._seen = {rank: (time, since + delay - self._delayed) for rank, (time, since) in self._seen.items()}
         self._looked = now
         for rank, mark in marks.items():
             if self._seen.get(rank, (None, 0.0))[0] != mark.time:
