@@ -145,7 +145,7 @@ class Requeue:
             if self.runs_again:
                 return True
             facts = self._show(HURRY_S) if facts is None else facts
-            if _restarts(facts) > self.job.identity.restart:  # Slurm or the script has requeued it
+            if restarts(facts) > self.job.identity.restart:  # Slurm or the script has requeued it
                 self.runs_again, self.job.due = True, REQUEUED
                 return True
             if exclude and facts.get("JobState", "RUNNING") != "RUNNING":  # the user has cancelled it
@@ -227,7 +227,7 @@ class Requeue:
             if self._is_cancelled():
                 return CANCELLED, is_silence
             reply = run_command(["scontrol", "requeue", job_id])  # never requeuehold: the job could stay held for ever
-            if reply.status == 0 or _restarts(self._show(ANSWER_S)) > self.job.identity.restart:
+            if reply.status == 0 or restarts(self._show(ANSWER_S)) > self.job.identity.restart:
                 return "", is_silence
             is_silence |= reply.is_silence
             if not reply.is_silence:
@@ -312,7 +312,8 @@ def _is_preempted(facts: dict[str, str]) -> bool:
     return facts.get("PreemptTime", "None") not in ("None", "Unknown", "")
 
 
-def _restarts(facts: dict[str, str]) -> int:
+def restarts(facts: dict[str, str]) -> int:
+    """Return how often Slurm has started the job again, by the fields of `show_job`."""
     return int(facts["Restarts"]) if facts.get("Restarts", "").isdigit() else 0
 
 

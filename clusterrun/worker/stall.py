@@ -33,7 +33,8 @@ class RankMark:
     """How far a rank is, from its progress record.
 
     `time` is when it wrote, `still` for how long it had not advanced then, in seconds; None if it has no step and no
-    collective yet. `collectives` counts those of each process group. `gpu_use` is in percent.
+    collective yet. `first` is the first step of this launch and when it was done. `collectives` counts those of each
+    process group. `gpu_use` is in percent.
     """
 
     rank: int
@@ -48,6 +49,7 @@ class RankMark:
     interval: float = 10.0
     gpu_use: float | None = None
     srun_step: str = ""
+    first: tuple[int, float] | None = None
 
     @classmethod
     def parse(cls, rank: int, document: Mapping[str, Any]) -> RankMark | None:
@@ -61,6 +63,7 @@ class RankMark:
         if time is None:
             return None
         counts, step = document.get("collectives"), document.get("step")
+        first, first_at = document.get("first_step"), number("first_step_at")
         return cls(
             rank=rank,
             time=time,
@@ -74,6 +77,7 @@ class RankMark:
             interval=max(0.1, number("interval") or 10.0),
             gpu_use=number("use", gpu) if isinstance(gpu, dict) else None,
             srun_step=str(document.get("srun_step") or ""),
+            first=(first, first_at) if isinstance(first, int) and first_at is not None else None,
         )
 
 
@@ -165,8 +169,9 @@ class Stall:
         self._longest = max(self._longest, still)
         if mark.step is None or mark.stepped is None:
             return
-        if self._stepped is not None and mark.step > self._stepped[0]:
-            mean = (mark.stepped - self._stepped[1]) / (mark.step - self._stepped[0])
+        before = self._stepped or mark.first  # many steps may be done before the first look
+        if before is not None and mark.step > before[0]:
+            mean = (mark.stepped - before[1]) / (mark.step - before[0])
             self._step_times.append(max(mean, self._longest))
             self._longest = 0.0
         self._stepped = (mark.step, mark.stepped)

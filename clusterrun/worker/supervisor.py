@@ -182,7 +182,7 @@ def run(job: Job, work: Sequence[str], termination: Termination) -> int:
         launches.append(restart.read_launch(job.attempt_dir, job.records, checkpoints, status, job.workers))
         reason = restart.why_not_again(launches, job.options.max_restarts)
         if reason:
-            say(f"launch {job.launch} failed, and the ranks are not started again: {reason}; {launches[-1].cause}")
+            say(f"launch {job.launch} failed: {launches[-1].cause}; the ranks are not started again: {reason}")
             return status
         if lost:
             say(f"no answer, so not in the next launch: {' '.join(sorted(lost))}")

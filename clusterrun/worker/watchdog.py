@@ -169,8 +169,8 @@ class Watchdog:
         if time.monotonic() - self._all_ended < EXIT_S or self._is_ending():
             return
         self._status = max(status if isinstance(status, int) else 1 for status in statuses)
-        self.cause = f"all ranks recorded their end {EXIT_S:.0f} s ago, but not all processes have ended"
-        self._say(f"{self.cause}: they are killed; the status is {self._status}")
+        self.cause = f"all ranks ended {EXIT_S:.0f} s ago, but a process of the launch is still running"
+        self._say(f"{self.cause}: it is killed, and the launch ends with status {self._status}")
         self._process.kill()
 
     def _blame_lost_nodes(self, suspicion: Suspicion, states: dict[int, str]) -> tuple[Suspicion, dict[int, str]]:

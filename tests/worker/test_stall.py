@@ -104,6 +104,19 @@ def test_the_limit_of_a_step_is_ten_times_the_slowest_and_at_least_a_minute() ->
     assert found is not None and found[0] >= 180 and found[1].ranks == ()
 
 
+@pytest.mark.parametrize(("step", "is_named"), [(8, True), (1, False)])
+def test_a_launch_that_stood_still_before_the_first_look_is_judged_by_the_steps_that_it_made(
+    step: int, is_named: bool
+) -> None:
+    launch = Launch(2, hang_timeout=10)
+    launch.held = {0, 1}
+    launch.marks = {
+        rank: replace(mark, step=step, stepped=0.4, first=(1, 0.1), collectives={"0": 2 * step})
+        for rank, mark in launch.marks.items()
+    }
+    assert (launch.first(60) is not None) == is_named, "after its first step alone it may compile"
+
+
 def test_the_rank_behind_is_named_when_nobody_advances() -> None:
     launch = Launch(4, hang_timeout=40)
     assert launch.first(100) is None

@@ -154,7 +154,7 @@ def test_a_step_whose_ranks_have_all_ended_is_killed_and_has_their_status(
     assert launch.step.wait(30) == -signal.SIGKILL
     launch.rank.kill()
     assert launch.watchdog.close(137) == max(statuses)
-    assert "all ranks recorded their end" in launch.lines[-1] and not (tmp_path / "hang.json").exists()
+    assert "all ranks ended" in launch.lines[-1] and not (tmp_path / "hang.json").exists()
 
 
 def test_damaged_records_are_no_reason_to_stop_watching(tmp_path: Path, launches: list[Launch]) -> None:
