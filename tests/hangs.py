@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import random
 import re
@@ -23,16 +22,6 @@ WATCHED = ("--hang-timeout", str(LIMIT), "--max-restarts", "20")
 SETTINGS = ("steps=60", "eval_every=0", "save_every=5", "log_every=5", "vocab=300", "seq_len=16", "global_batch_size=4")
 LM = [word for setting in SETTINGS for word in ("--set", setting)]
 SCRIPT = Path(__file__).parent / "data" / "scripts" / "trains_on.py"
-
-
-def saved(job: Job) -> int:
-    """The step of the newest checkpoint."""
-    return max((int(path.name[5:]) for path in (job.run_dir / "checkpoints").glob("step-*[0-9]")), default=0)
-
-
-def weights(job: Job) -> str:
-    """A digest of the final model."""
-    return hashlib.sha256((job.run_dir / "model" / "model.safetensors").read_bytes()).hexdigest()
 
 
 def progress(attempt: Path, rank: int) -> dict[str, Any]:
@@ -57,9 +46,7 @@ class Ended:
 def stop_rank(job: Job, rank: int) -> tuple[Path, int]:
     """Stop a rank of the newest launch with SIGSTOP; return the launch's folder and the pid."""
     attempt = job.attempts()[-1]
-    start = read_json(attempt / "start.json")
-    assert start is not None
-    (pid,) = [entry["pid"] for entry in start["ranks"] if entry["rank"] == rank]
+    pid = job.pid(rank)
     os.kill(pid, signal.SIGSTOP)
     return attempt, pid
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 
 from tests.installed_command import Job, Site, until
 
@@ -23,9 +24,8 @@ def weights(job: Job) -> str:
     return hashlib.sha256((job.run_dir / "model" / "model.safetensors").read_bytes()).hexdigest()
 
 
-def undisturbed_weights(site: Site, steps: int) -> str:
-    """The weights of a run that nothing interrupts."""
-    job = lm(site, steps)
+def undisturbed_weights(site: Site, job: Job) -> str:
+    """The weights of a run that nothing interrupts, once it is done."""
     site.wait_state(job, "COMPLETED", timeout=LIMIT)
     return weights(job)
 
@@ -33,6 +33,13 @@ def undisturbed_weights(site: Site, steps: int) -> str:
 def saved(job: Job) -> int:
     """The step of the newest checkpoint, 0 without one."""
     return max((int(path.name[5:]) for path in (job.run_dir / "checkpoints").glob("step-*[0-9]")), default=0)
+
+
+def reached(job: Job) -> int:
+    """The last step that the run's metrics have."""
+    metrics = job.run_dir / "metrics.jsonl"
+    lines = metrics.read_text().splitlines() if metrics.exists() else []
+    return max((json.loads(line)["step"] for line in lines), default=0)
 
 
 def wait_saved(job: Job, step: int, timeout: float = LIMIT) -> None:

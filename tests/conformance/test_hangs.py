@@ -3,33 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 
-import pytest
-
-from lab.cluster import Lab
-from tests.hangs import (
-    LATE,
-    LIMIT,
-    LM,
-    SHAPE,
-    WATCHED,
-    collectives,
-    saved,
-    stop_and_await,
-    stop_rank,
-    submit_script,
-    weights,
-)  # fmt: skip
+from tests.hangs import LATE, LIMIT, LM, SHAPE, WATCHED, collectives, stop_and_await, stop_rank, submit_script
 from tests.installed_command import Site, until
-
-SCHEDULERS = {"local": None, "slurm": "lab"}
-
-
-@pytest.fixture(scope="module", params=SCHEDULERS)
-def site(request: pytest.FixtureRequest, new_site: Callable[[Lab | None], Site]) -> Site:
-    lab = SCHEDULERS[request.param]
-    return new_site(request.getfixturevalue(lab) if lab else None)
+from tests.lm_runs import saved, weights
 
 
 def test_a_stopped_rank_of_a_task_costs_the_steps_since_the_last_checkpoint(site: Site) -> None:

@@ -2,45 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import signal
-from collections.abc import Callable
 from pathlib import Path
 
-import pytest
+from tests.installed_command import Site, until
+from tests.lm_runs import saved, weights
 
-from lab.cluster import Lab
-from tests.installed_command import Job, Site, read_json, until
-
-SCHEDULERS = {"local": None, "slurm": "lab"}
 SHAPE = ("--nodes", "2", "--gpus-per-node", "0", "--tasks-per-node", "1")
 SETTINGS = ("steps=40", "eval_every=0", "save_every=5", "log_every=1", "vocab=300", "seq_len=16", "global_batch_size=4")
 QUICK = [word for setting in SETTINGS for word in ("--set", setting)]
 LIMIT = 240  # seconds; each launch imports torch
-
-
-@pytest.fixture(scope="module", params=SCHEDULERS)
-def site(request: pytest.FixtureRequest, new_site: Callable[[Lab | None], Site]) -> Site:
-    lab = SCHEDULERS[request.param]
-    return new_site(request.getfixturevalue(lab) if lab else None)
-
-
-def weights(job: Job) -> str:
-    return hashlib.sha256((job.run_dir / "model" / "model.safetensors").read_bytes()).hexdigest()
-
-
-def saved(job: Job) -> int:
-    return max((int(path.name[5:]) for path in (job.run_dir / "checkpoints").glob("step-*[0-9]")), default=0)
-
-
-def kill_rank(job: Job, rank: int) -> None:
-    """SIGKILL to a rank of the newest launch, by the pid that it recorded."""
-    start = read_json(job.attempts()[-1] / "start.json")
-    assert start is not None
-    (pid,) = [entry["pid"] for entry in start["ranks"] if entry["rank"] == rank]
-    os.kill(pid, signal.SIGKILL)
 
 
 def test_a_killed_rank_costs_the_steps_since_the_last_checkpoint_and_nothing_else(site: Site) -> None:
@@ -48,7 +21,7 @@ def test_a_killed_rank_costs_the_steps_since_the_last_checkpoint_and_nothing_els
     site.wait_state(undisturbed, "COMPLETED", timeout=LIMIT)
     job = site.submit(*SHAPE, "--max-restarts", "3", *QUICK, "lm")
     until(lambda: saved(job) >= 10, LIMIT, job.err.read_text)
-    kill_rank(job, 1)
+    os.kill(job.pid(1), signal.SIGKILL)
     state = site.wait_state(job, "COMPLETED", "FAILED", timeout=LIMIT)
     assert state["state"] == "COMPLETED", job.err.read_text()
     assert weights(job) == weights(undisturbed)

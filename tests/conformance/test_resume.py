@@ -7,23 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from lab.cluster import Lab
 from tests.installed_command import Job, Site
 from tests.lm_runs import LIMIT, SHAPE, lm, undisturbed_weights, wait_saved, weights
 
-SCHEDULERS = {"local": None, "slurm": "lab"}
 STEPS = 80
-
-
-@pytest.fixture(scope="module", params=SCHEDULERS)
-def site(request: pytest.FixtureRequest, new_site: Callable[[Lab | None], Site]) -> Site:
-    lab = SCHEDULERS[request.param]
-    return new_site(request.getfixturevalue(lab) if lab else None)
 
 
 @pytest.fixture(scope="module")
 def undisturbed(site: Site) -> str:
-    return undisturbed_weights(site, STEPS)
+    return undisturbed_weights(site, lm(site, STEPS))
 
 
 def resumed(site: Site, job: Job) -> Job:

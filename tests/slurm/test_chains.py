@@ -38,7 +38,7 @@ def site(lab: Lab, new_site: Callable[[Lab | None], Site]) -> Iterator[Site]:
 
 @pytest.fixture(scope="module")
 def undisturbed(site: Site) -> str:
-    return undisturbed_weights(site, STEPS)
+    return undisturbed_weights(site, lm(site, STEPS))
 
 
 def links(job: Job) -> list[Path]:

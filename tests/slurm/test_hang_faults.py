@@ -9,7 +9,6 @@ from collections.abc import Callable
 
 import pytest
 
-from lab.cluster import Lab
 from tests.faults_table import Figure
 from tests.hangs import (
     LATE,
@@ -19,12 +18,11 @@ from tests.hangs import (
     WATCHED,
     Ended,
     collectives,
-    saved,
     stop_and_await,
     submit_script,
-    weights,
 )
 from tests.installed_command import Job, Site, until
+from tests.lm_runs import saved, weights
 
 STOPS = 10
 REACTION_S = 5.0  # from the limit to the next launch
@@ -38,11 +36,6 @@ SETTINGS = (
     "global_batch_size=4",
 )
 LM = [word for setting in SETTINGS for word in ("--set", setting)]
-
-
-@pytest.fixture(scope="module")
-def site(lab: Lab, new_site: Callable[[Lab | None], Site]) -> Site:
-    return new_site(lab)
 
 
 def stop_ten_times(job: Job, is_working: Callable[[], bool], figure: Figure) -> list[Ended]:

@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from lab.cluster import Lab
 from tests.installed_command import Job, Site, read_json, until
 
 WAIT = 60
-
-
-@pytest.fixture(scope="module")
-def site(lab: Lab, new_site: Callable[[Lab | None], Site]) -> Site:
-    return new_site(lab)
 
 
 def held(job: Job) -> tuple[Path, dict[str, Any]]:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
 from clusterrun.worker.superseded import descendants
 from lab.cluster import Lab
-from lab.procs import kill_pids
+from lab.procs import kill_pids, start_time
 from tests.faults_table import Figure
-from tests.hangs import LATE, SETTINGS, saved, weights
+from tests.hangs import LATE, SETTINGS
 from tests.installed_command import SCRIPTS, Job, Site, until
+from tests.lm_runs import saved, undisturbed_weights, weights
 
 SHAPE = ("--nodes", "3", "--gpus-per-node", "0", "--tasks-per-node", "1")
 SPARED = ("--spare-nodes", "1", "--max-restarts", "3", "--hang-timeout", "10")
@@ -22,21 +22,8 @@ TIMES = 10
 
 
 @pytest.fixture(scope="module")
-def site(lab: Lab, new_site: Callable[[Lab | None], Site]) -> Site:
-    return new_site(lab)
-
-
-@pytest.fixture
-def repaired(lab: Lab) -> Iterator[None]:
-    yield
-    lab.reset()
-
-
-@pytest.fixture(scope="module")
 def undisturbed(site: Site) -> str:
-    job = site.submit(*SHAPE, *LM, "lm")
-    site.wait_state(job, "COMPLETED", timeout=LATE)
-    return weights(job)
+    return undisturbed_weights(site, site.submit(*SHAPE, *LM, "lm"))
 
 
 def nodes_of(job: Job, launch: int) -> list[str]:
@@ -55,11 +42,6 @@ def kill(lab: Lab, job: Job, node: str) -> None:
     kill_pids([daemon.pid, *(entry["pid"] for entry in start["ranks"] if entry["node"] == node)])
 
 
-def is_running(pid: int) -> bool:
-    stat = Path(f"/proc/{pid}/stat")
-    return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
-
-
 def lose_a_node(site: Site, lab: Lab, lose: Callable[[Lab, Job, str], None], undisturbed: str, place: int) -> None:
     job = site.submit(*SHAPE, *SPARED, *LM, "lm")
     until(lambda: saved(job) >= 5, LATE, job.err.read_text)
@@ -74,12 +56,12 @@ def lose_a_node(site: Site, lab: Lab, lose: Callable[[Lab, Job, str], None], und
     assert node not in nodes_of(job, 1) and len(nodes_of(job, 1)) == 3
 
 
-@pytest.mark.usefixtures("repaired")
+@pytest.mark.usefixtures("fresh_lab")
 def test_a_node_whose_link_is_cut_is_replaced_by_the_spare_one(site: Site, lab: Lab, undisturbed: str) -> None:
     lose_a_node(site, lab, cut, undisturbed, 1)
 
 
-@pytest.mark.usefixtures("repaired")
+@pytest.mark.usefixtures("fresh_lab")
 def test_without_a_spare_one_the_job_is_requeued_on_other_nodes(site: Site, lab: Lab, undisturbed: str) -> None:
     job = site.submit(*SHAPE, *LM, "lm")
     until(lambda: saved(job) >= 5, LATE, job.err.read_text)
@@ -90,7 +72,7 @@ def test_without_a_spare_one_the_job_is_requeued_on_other_nodes(site: Site, lab:
     assert weights(job) == undisturbed and node not in nodes_of(job, 1)
 
 
-@pytest.mark.usefixtures("repaired")
+@pytest.mark.usefixtures("fresh_lab")
 def test_a_draining_node_is_left_out_at_the_next_launch(site: Site, lab: Lab) -> None:
     shape = ("--nodes", "2", "--gpus-per-node", "0", "--tasks-per-node", "1", "--spare-nodes", "1")
     job = site.submit(*shape, "--max-restarts", "1", "--", str(SCRIPTS / "sleeps.sh"))
@@ -106,7 +88,7 @@ def test_a_draining_node_is_left_out_at_the_next_launch(site: Site, lab: Lab) ->
     lab.run(["scontrol", "update", f"NodeName={second}", "State=RESUME"])
 
 
-@pytest.mark.usefixtures("repaired")
+@pytest.mark.usefixtures("fresh_lab")
 def test_the_processes_of_a_script_on_a_node_that_was_cut_off_end_with_the_next_start(site: Site, lab: Lab) -> None:
     job = site.rank("sleeps_the_first_time.sh", "--requeue")
     (node,) = nodes_of(job, 0)
@@ -114,10 +96,10 @@ def test_the_processes_of_a_script_on_a_node_that_was_cut_off_end_with_the_next_
     (program,) = until(lambda: descendants(rank), LATE)
     cut(lab, job, node)
     lab.wait_job(job.id, "PENDING", timeout=LATE)
-    assert is_running(rank) and is_running(program), "the epoch has not changed yet"
+    assert start_time(rank) and start_time(program), "the epoch has not changed yet"
     until(lambda: lab.run(["scontrol", "update", f"JobId={job.id}", "StartTime=now"]).returncode == 0, LATE)
     until(lambda: len(job.attempts()) == 2, LATE, job.err.read_text)
-    until(lambda: not is_running(rank) and not is_running(program), 60)
+    until(lambda: not start_time(rank) and not start_time(program), 60)
 
 
 @pytest.mark.faults

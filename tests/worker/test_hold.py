@@ -8,7 +8,6 @@ import signal
 import threading
 import time
 import types
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,25 +15,14 @@ import pytest
 
 from clusterrun.worker import hold
 from tests.installed_command import until
+from tests.slurm_stand_ins import Slurm
+
+pytestmark = pytest.mark.usefixtures("signals_as_before")
 
 
 @pytest.fixture(autouse=True)
-def keep_sigterm() -> Iterator[None]:
-    before = signal.getsignal(signal.SIGTERM)
-    yield
-    signal.signal(signal.SIGTERM, before)
-
-
-@pytest.fixture
-def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The calls of scontrol."""
-    folder = tmp_path / "slurm"
-    folder.mkdir()
-    (folder / "scontrol").write_text('#!/bin/sh\necho "$*" >>"${0%/*}/calls"\n')
-    (folder / "scontrol").chmod(0o755)
-    monkeypatch.setenv("PATH", str(folder), prepend=":")
+def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hold, "POLL_S", 0.1)
-    return folder / "calls"
 
 
 def job(folder: Path, hold_time: int = 600, runs_again: bool = False, ended: int | None = None) -> Any:
@@ -58,7 +46,7 @@ def when_held(folder: Path, then: Any) -> None:
 
 
 def test_the_line_that_opens_a_shell_names_the_node_that_failed(
-    tmp_path: Path, slurm: Path, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, slurm: Slurm, capfd: pytest.CaptureFixture[str]
 ) -> None:
     file, seen = tmp_path / "attempt" / "hold.json", []
     when_held(tmp_path, lambda: (seen.append(json.loads(file.read_text())), file.unlink()))
@@ -67,16 +55,16 @@ def test_the_line_that_opens_a_shell_names_the_node_that_failed(
     assert 590 < seen[0]["until"] - time.time() <= 600
     printed = capfd.readouterr().err
     assert seen[0]["shell"] in printed and f"rm {file}" in printed
-    assert slurm.read_text() == "update JobId=5 Requeue=0\n", "a preempted job would start its ranks again"
+    assert slurm.calls == ["scontrol update JobId=5 Requeue=0"], "a preempted job would start its ranks again"
 
 
-def test_sigterm_ends_it_at_once(tmp_path: Path, slurm: Path) -> None:
+def test_sigterm_ends_it_at_once(tmp_path: Path, slurm: Slurm) -> None:
     when_held(tmp_path, lambda: os.kill(os.getpid(), signal.SIGTERM))
     hold.hold_nodes(job(tmp_path), 1, was_terminated=False)
     assert (tmp_path / "attempt" / "hold.json").exists(), "it shows that the job had failed before"
 
 
-def test_it_ends_after_its_time(tmp_path: Path, slurm: Path) -> None:
+def test_it_ends_after_its_time(tmp_path: Path, slurm: Slurm) -> None:
     hold.hold_nodes(job(tmp_path, hold_time=1), 1, was_terminated=False)
 
 
@@ -85,17 +73,17 @@ def test_it_ends_after_its_time(tmp_path: Path, slurm: Path) -> None:
     (1, False, {"hold_time": 0}),
 ])  # fmt: skip
 def test_a_job_that_did_not_fail_or_runs_again_is_not_held(
-    tmp_path: Path, slurm: Path, status: int, terminated: bool, more: dict[str, Any]
+    tmp_path: Path, slurm: Slurm, status: int, terminated: bool, more: dict[str, Any]
 ) -> None:
     hold.hold_nodes(job(tmp_path, **more), status, was_terminated=terminated)
-    assert not slurm.exists() and not (tmp_path / "attempt" / "hold.json").exists()
+    assert not slurm.calls and not (tmp_path / "attempt" / "hold.json").exists()
 
 
 def test_an_earlier_start_of_the_job_holds_nothing(
-    tmp_path: Path, slurm: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, slurm: Slurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "epoch").write_text("2\n")
     monkeypatch.setenv("CLUSTERRUN_EPOCH", "1")
     monkeypatch.setenv("CLUSTERRUN_EPOCH_FILE", str(tmp_path / "epoch"))
     hold.hold_nodes(job(tmp_path), 1, was_terminated=False)
-    assert not slurm.exists()
+    assert not slurm.calls
