@@ -89,6 +89,7 @@ def test_a_cancelled_run_stays_cancelled(site: Site) -> None:
 
 
 @pytest.mark.faults
+@pytest.mark.versions
 @pytest.mark.timeout(3600)
 def test_trainings_of_several_time_limits_end_done(site: Site, figure: Figure) -> None:
     steps = 1000

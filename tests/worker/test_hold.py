@@ -25,13 +25,16 @@ def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hold, "POLL_S", 0.1)
 
 
-def job(folder: Path, hold_time: int = 600, runs_again: bool = False, ended: int | None = None) -> Any:
+def job(
+    folder: Path, hold_time: int = 600, runs_again: bool = False, ended: int | None = None, spare_nodes: int = 0
+) -> Any:
     attempt = folder / "attempt"
     attempt.mkdir(exist_ok=True)
     (attempt / "first_failure.json").write_text(json.dumps({"rank": 3, "node": "n2"}))
     return types.SimpleNamespace(
-        options=types.SimpleNamespace(hold_time=hold_time, ended=ended), attempt_dir=attempt, name="5", nodes=["n1"],
-        identity=types.SimpleNamespace(job_id="5"), requeue=types.SimpleNamespace(runs_again=runs_again),
+        options=types.SimpleNamespace(hold_time=hold_time, ended=ended, spare_nodes=spare_nodes), attempt_dir=attempt,
+        name="5", nodes=["n1"], identity=types.SimpleNamespace(job_id="5"),
+        requeue=types.SimpleNamespace(runs_again=runs_again),
     )  # fmt: skip
 
 
@@ -87,3 +90,28 @@ def test_an_earlier_start_of_the_job_holds_nothing(
     monkeypatch.setenv("CLUSTERRUN_EPOCH_FILE", str(tmp_path / "epoch"))
     hold.hold_nodes(job(tmp_path), 1, was_terminated=False)
     assert not slurm.calls
+
+
+@pytest.mark.parametrize("state", ["COMPLETING", "TIMEOUT", "CANCELLED"])
+def test_a_job_that_slurm_ends_is_not_held(tmp_path: Path, slurm: Slurm, state: str) -> None:
+    slurm.show(JobState=state)  # SIGTERM was ignored while the end was recorded
+    hold.hold_nodes(job(tmp_path), 1, was_terminated=False)
+    assert not slurm.calls and not (tmp_path / "attempt" / "hold.json").exists()
+
+
+@pytest.mark.parametrize(("spare", "limit", "is_lowered"), [
+    (1, 7200, True), (1, None, True), (1, 30, False), (0, 7200, False),
+])  # fmt: skip
+def test_the_time_limit_of_a_job_that_outlives_its_first_node_is_lowered(
+    tmp_path: Path, slurm: Slurm, spare: int, limit: int | None, is_lowered: bool
+) -> None:
+    now = time.time()
+    slurm.show(EndTime="Unknown" if limit is None else stamp(now + limit))
+    hold.hold_nodes(job(tmp_path, hold_time=1, spare_nodes=spare), 1, was_terminated=False)
+    expected = [f"scontrol update JobId=5 EndTime={stamp(now + 1 + hold.AFTER_S + late)}" for late in range(10)]
+    assert slurm.calls[0] == "scontrol update JobId=5 Requeue=0"
+    assert len(slurm.calls) == 1 + is_lowered and {*slurm.calls[1:]} <= {*expected}
+
+
+def stamp(seconds: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(seconds))
