@@ -8,14 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.installed_command import Job, Site
-from tests.lm_runs import LIMIT, SHAPE, lm, undisturbed_weights, wait_saved, weights
-
-STEPS = 80
-
-
-@pytest.fixture(scope="module")
-def undisturbed(site: Site) -> str:
-    return undisturbed_weights(site, lm(site, STEPS))
+from tests.lm_runs import LIMIT, SHAPE, STEPS, lm, wait_saved, weights
 
 
 def resumed(site: Site, job: Job) -> Job:
@@ -36,7 +29,10 @@ def cancel(site: Site, job: Job) -> None:
     site.cli("cancel", job.id)
 
 
-@pytest.mark.parametrize(("interrupt", "state"), [(stop, "FAILED"), (cancel, "CANCELLED")])
+# one way on each scheduler: both leave a checkpoint and an end record, from which the run continues
+@pytest.mark.parametrize(
+    ("site", "interrupt", "state"), [("local", stop, "FAILED"), ("slurm", cancel, "CANCELLED")], indirect=["site"]
+)
 def test_an_interrupted_run_continues_to_the_same_weights(
     site: Site, undisturbed: str, interrupt: Callable[[Site, Job], None], state: str
 ) -> None:

@@ -6,6 +6,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from lab.cluster import Lab
 from tests.installed_command import Job, Site, read_json, until
 

@@ -11,24 +11,17 @@ import pytest
 
 from lab.cluster import Lab
 from tests.faults_table import Figure
-from tests.hangs import LATE, SETTINGS
+from tests.hangs import LATE
 from tests.installed_command import Job, Site, until
-from tests.lm_runs import saved, undisturbed_weights, weights
+from tests.lm_runs import STEPS, lm, saved, weights
 
-SHAPE = ("--nodes", "2", "--gpus-per-node", "0", "--tasks-per-node", "1")
 SPARED = ("--spare-nodes", "1", "--max-restarts", "3", "--hang-timeout", "10")
-LM = [word for setting in SETTINGS for word in ("--set", setting)]
 TIMES = 5
-
-
-@pytest.fixture(scope="module")
-def undisturbed(site: Site) -> str:
-    return undisturbed_weights(site, site.submit(*SHAPE, *LM, "lm"))
 
 
 def started(site: Site, *options: str) -> tuple[Job, list[dict[str, object]]]:
     """Submit a run and wait until it has saved; return its ranks, in order, as they wrote themselves down."""
-    job = site.submit(*SHAPE, *options, *LM, "lm")
+    job = lm(site, STEPS, *options)
     until(lambda: saved(job) >= 5, LATE, job.err.read_text)
     start = job.start()
     assert start is not None

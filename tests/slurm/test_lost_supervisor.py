@@ -11,15 +11,9 @@ import pytest
 
 from tests.faults_table import Figure
 from tests.installed_command import Job, Site, until
-from tests.lm_runs import LIMIT, lm, undisturbed_weights, wait_saved, weights
+from tests.lm_runs import LIMIT, STEPS, lm, wait_saved, weights
 
-STEPS = 150
 TIMES = 5
-
-
-@pytest.fixture(scope="module")
-def undisturbed(site: Site) -> str:
-    return undisturbed_weights(site, lm(site, STEPS))
 
 
 def supervisors(job: Job) -> list[int]:
