@@ -15,9 +15,8 @@ import pytest
 from lab.cluster import Lab
 from tests.faults_table import Figure
 from tests.installed_command import Job, Site, until
-from tests.lm_runs import LIMIT, SHAPE, lm, undisturbed_weights, wait_saved, weights
+from tests.lm_runs import LIMIT, SHAPE, STEPS, final_weights, lm, wait_saved, weights
 
-STEPS = 150
 TIMES = 5  # of a preemption, by partition
 RUNS = 3  # with real time limits, at once
 LAUNCHED = Path(__file__).parents[1] / "data" / "launched"
@@ -34,11 +33,6 @@ def site(lab: Lab, new_site: Callable[[Lab | None], Site]) -> Iterator[Site]:
     lab.run(["scancel", "--partition=lowc"])
     until(lambda: not lab.run(["squeue", "-h", "-p", "lowc"]).stdout, 60, lambda: "jobs of lowc")
     lab.run(["scontrol", "delete", "PartitionName=lowc"])
-
-
-@pytest.fixture(scope="module")
-def undisturbed(site: Site) -> str:
-    return undisturbed_weights(site, STEPS)
 
 
 def links(job: Job) -> list[Path]:
@@ -93,7 +87,7 @@ def test_a_cancelled_run_stays_cancelled(site: Site) -> None:
 @pytest.mark.timeout(3600)
 def test_trainings_of_several_time_limits_end_done(site: Site, figure: Figure) -> None:
     steps = 1000
-    expected = undisturbed_weights(site, steps)
+    expected = final_weights(site, lm(site, steps))
     jobs = [lm(site, steps, "--time", "1", "--total-time", "2h", save_every=100) for _ in range(RUNS)]
     for job in jobs:
         done(site, job, timeout=1500)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +12,6 @@ from lab.cluster import Lab
 from tests.installed_command import ONE_RANK, Job, Site, read_json, until
 
 WAIT = 180
-
-
-@pytest.fixture(scope="module")
-def site(lab: Lab, new_site: Callable[[Lab | None], Site]) -> Site:
-    return new_site(lab)
 
 
 def held(job: Job) -> tuple[Path, dict[str, Any]]:

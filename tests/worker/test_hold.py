@@ -8,7 +8,6 @@ import signal
 import threading
 import time
 import types
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,20 +17,12 @@ from clusterrun.worker import hold
 from tests.installed_command import until
 from tests.slurm_stand_ins import Slurm
 
+pytestmark = pytest.mark.usefixtures("signals_as_before")
+
 
 @pytest.fixture(autouse=True)
-def keep_sigterm() -> Iterator[None]:
-    before = signal.getsignal(signal.SIGTERM)
-    yield
-    signal.signal(signal.SIGTERM, before)
-
-
-@pytest.fixture
-def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Slurm:
-    made = Slurm(tmp_path / "slurm")
-    monkeypatch.setenv("PATH", str(made.folder), prepend=":")
+def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hold, "POLL_S", 0.1)
-    return made
 
 
 def job(

@@ -7,7 +7,7 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,22 +20,12 @@ from tests.slurm_stand_ins import Slurm
 
 TOKEN = "abcdefgh22345672"
 
-
-@pytest.fixture
-def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Slurm:
-    made = Slurm(tmp_path / "slurm")
-    monkeypatch.setenv("PATH", f"{made.folder}:/usr/bin:/bin")
-    monkeypatch.setattr(requeue, "HURRY_S", 1.0)
-    return made
+pytestmark = pytest.mark.usefixtures("signals_as_before")
 
 
 @pytest.fixture(autouse=True)
-def keep_sigterm() -> Iterator[None]:
-    import signal
-
-    before = signal.getsignal(signal.SIGTERM)
-    yield
-    signal.signal(signal.SIGTERM, before)
+def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(requeue, "HURRY_S", 1.0)
 
 
 @pytest.fixture
