@@ -38,9 +38,9 @@ def undisturbed_weights(site: Site, folder: Path) -> str:
     return found
 
 
-def final_weights(site: Site, job: Job) -> str:
+def final_weights(site: Site, job: Job, timeout: float = LIMIT) -> str:
     """The weights of a run once it is done."""
-    site.wait_state(job, "COMPLETED", timeout=LIMIT)
+    site.wait_state(job, "COMPLETED", timeout=timeout)
     return weights(job)
 
 

@@ -20,21 +20,20 @@ def choose_nodes(job: Job, allocated: list[str]) -> list[str]:
     if len(usable) < job.options.nodes:
         lost = " ".join(sorted(job.lost_nodes))
         raise WorkerError(f"{lost}: lost, and no spare node is left: {len(usable)} of {job.options.nodes} nodes")
-    if job.launch and len(usable) > job.options.nodes:
-        usable = _without_draining(job, usable)
+    spare = len(usable) - job.options.nodes
+    if job.launch and spare:
+        usable = _without_draining(usable, spare)
     return usable[: job.options.nodes]
 
 
-def _without_draining(job: Job, usable: list[str]) -> list[str]:
-    """Return the nodes without those that are being drained, if enough are left; the first one has the rendezvous."""
-    draining = batch_host.draining_nodes().intersection(usable[1:])
-    left = [node for node in usable if node not in draining]
-    if not draining or len(left) < job.options.nodes:
-        return usable
-    from .supervisor import say
+def _without_draining(usable: list[str], most: int) -> list[str]:
+    """Return the nodes without at most that many that are being drained; the first one has the rendezvous."""
+    draining = [node for node in batch_host.draining_nodes() if node in usable[1:]][:most]
+    if draining:
+        from .supervisor import say
 
-    say(f"drained or down, so not in the next launch: {' '.join(sorted(draining))}")
-    return left
+        say(f"drained or down, so not in the next launch: {' '.join(draining)}")
+    return [node for node in usable if node not in draining]
 
 
 def exclusion(job: Job, nodes: list[str]) -> list[str]:
