@@ -121,7 +121,7 @@ class Cluster:
         """Check a plan as :func:`clusterrun.submit.checks.check` does. Raises RequestError."""
         from clusterrun.submit import checks
 
-        checks.check(plan.spec, plan.script, self.environ, meanwhile, plan.notify, plan.submission.workdir)
+        checks.check(plan.spec, plan.script, self.environ, meanwhile, plan.notify)
 
     def submit(self, plan: Plan) -> RunRecord:
         """Record the run, submit it, and return its record with the job id.

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 from clusterrun.jobspec.spec import JobSpec
 from clusterrun.submit import request
-from clusterrun.submit.notify_target import check_target
+from clusterrun.submit.notify_target import check_address
 
 
 def check(
     spec: JobSpec, script: str, environ: Mapping[str, str], meanwhile: Callable[[], object] = lambda: None,
-    notify: Mapping[str, Any] | None = None, workdir: Path = Path(),
+    notify: Mapping[str, Any] | None = None,
 ) -> None:  # fmt: skip
     """Check that the job's Python has torch and the script is bash, and call ``meanwhile`` at the same time.
 
-    ``notify`` is the content of ``notify.json``, whose target is checked in ``workdir``. Raises RequestError.
+    ``notify`` is the content of ``notify.json``, whose address is checked. Raises RequestError.
     """
     errors: list[Exception] = []
 
@@ -27,7 +26,7 @@ def check(
             request.check_python(spec, environ)
             request.check_setup(spec, script, environ)
             if notify is not None:
-                check_target(str(notify["target"]), spec.python, environ, workdir)
+                check_address(str(notify["target"]), spec.python, environ)
         except Exception as error:
             errors.append(error)
 
