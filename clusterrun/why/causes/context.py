@@ -52,7 +52,7 @@ _FOLLOWS = re.compile(
 #: torch's warning, which names why no GPU can be used
 _NO_CUDA = "CUDA initialization: "
 _SIGABRT = re.compile(r"signal 6\b|SIGABRT|crashed?: Aborted|\(Aborted\)")
-_ABOUT_GPUS = re.compile(r"(?i)cuda|\bgpus?\b|nccl")
+_ABOUT_GPUS = re.compile(r"(?i)cuda(?!:\d)|\bgpus?\b|nccl")
 _LAST_ERROR = re.compile(r"NCCL WARN (?P<what>(?!.*Missing|.*NCCL_).{8,200})")
 
 

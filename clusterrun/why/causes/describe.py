@@ -72,9 +72,10 @@ def _with_task(best: LogFinding, findings: Sequence[LogFinding], facts: EndFacts
     if best.rank is not None or best.strength is not Strength.CAUSE or best.kind in BY_STATE.values():
         return best
     pid = best.values.get("pid")
-    same = next((f for f in findings if pid and f.rank is not None and f.values.get("pid") == pid), None)
+    named = (f for f in findings if pid and f.rank is not None and f.values.get("pid") == pid)
+    same = next((f for f in named if best.node in ("", f.node)), None)
     if same is not None:  # mpirun knows the rank of a process
-        return replace(best, rank=same.rank, node=best.node or same.node)
+        return replace(best, rank=same.rank, node=same.node)
     silent = silent_ranks(facts) if best.kind in ("killed", "crashed") else []
     if len(silent) == 1:
         return replace(best, rank=silent[0])

@@ -59,13 +59,3 @@ def test_rank_that_waits_for_a_key_is_not_the_one_that_did_not_write_it() -> Non
     assert judge(f"[rank3]: RuntimeError: [3] {KEY}, {error}").rank == 0
     both = judge(f"[rank3]: RuntimeError: [1] {KEY}, {error}\n[rank0]: RuntimeError: [2] {KEY}, {error}")
     assert both.rank is None  # 0 is a number within a smaller group
-
-
-def test_exception_that_is_not_about_gpus_is_not_explained_by_their_driver() -> None:
-    warning = (
-        "/e/torch/cuda/__init__.py:1: UserWarning: CUDA initialization: The NVIDIA driver on your system is too old"
-    )
-    raised = 'Traceback (most recent call last):\n  File "/u/t.py", line 3, in <module>\n    f()\n'
-    assert judge(f"{warning}\n{raised}ValueError: no rows").kind == "exception"
-    cause = judge(f"{warning}\n{raised}RuntimeError: this needs a GPU")
-    assert (cause.kind, cause.place) == ("library-mismatch", "/u/t.py:3")
