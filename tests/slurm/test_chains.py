@@ -83,7 +83,7 @@ def test_a_cancelled_run_stays_cancelled(site: Site) -> None:
 
 
 def check_links(site: Site, minutes: int, jobs: int, figure: Figure) -> None:
-    """Train for three time limits of so many minutes, in several jobs at once: each ends done, with the same weights."""
+    """Train for three time limits of so many minutes, several jobs at once: each ends done, with the same weights."""
     short = lm(site, 200, save_every=200)
     done(site, short)
     steps = round(3 * 60 * minutes / step_seconds(short), -2)
