@@ -145,7 +145,7 @@ def test_warning_before_an_exception_is_named_beside_it() -> None:
 def test_warning_before_an_exception_about_gpus_is_its_cause() -> None:
     text = FRAME.format(file="a.py", line=1) + "AssertionError: no GPU"
     cause = first_cause([lines(f"{WARNED}\n{text}")], EndFacts())
-    assert (cause.kind, cause.place) == ("no-gpu", "a.py:1")
+    assert (cause.kind, cause.place) == ("no-gpu", "/u/a.py:1")
     assert "no NVIDIA driver" in cause.sentence and cause.sentence.endswith("; then AssertionError: no GPU")
 
 
