@@ -8,6 +8,7 @@
     select.py           findings and facts -> the first cause
     describe.py         a finding -> Cause, with its reason, ranks and evidence
     fallback.py         the cause if no line names one
+    nodes.py            the node of a finding
     hang.py, flight_recorder.py    the rank that did not join a collective
 
 Pure: no file is opened here.

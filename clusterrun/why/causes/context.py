@@ -11,7 +11,7 @@ from clusterrun.why.causes.model import Line, LogFinding, Strength, row
 from clusterrun.why.causes.native import find_crashed_library, find_ucx_error
 from clusterrun.why.causes.table_gpu import BUILD
 from clusterrun.why.causes.table_launch import ABORTED, NATIVE
-from clusterrun.why.causes.table_peers import SIZES
+from clusterrun.why.causes.table_peers import LINK, SIZES
 from clusterrun.why.causes.table_python import EXCEPTION
 from clusterrun.why.causes.tracebacks import split_rank
 
@@ -49,6 +49,8 @@ _UNEXPLAINED = re.compile(
 _FOLLOWS = re.compile(
     r"^\[(?:Service thread|Proxy )|Error encountered progressing operation|Attempt to use communicator before"
 )
+#: enroot's report of a hook, after the hook's own error
+_HOOK = re.compile(r"/hooks\.d/\S+ exited with return code")
 #: torch's warning, which names why no GPU can be used
 _NO_CUDA = "CUDA initialization: "
 _SIGABRT = re.compile(r"signal 6\b|SIGABRT|crashed?: Aborted|\(Aborted\)")
@@ -76,18 +78,17 @@ def with_earlier_report(found: LogFinding, logs: Sequence[Sequence[Line]]) -> Lo
 def with_reason(best: LogFinding, findings: Sequence[LogFinding], logs: Sequence[Sequence[Line]]) -> LogFinding:
     """Return the finding of a container, a build, an import or NCCL with the reason that another line names, if any."""
     if best.kind == "launch-failed" and "pyxis:" in best.line.text:
-        inner = [f for f in findings if "pyxis:" in f.line.text and f.kind in ("disk-full", "quota", "launch-failed")]
-        return next(
-            (f for f in inner if f.kind != "launch-failed"),
-            next((f for f in inner if f.values.get("why") or "nvidia-container-cli: " in f.line.text), best),
-        )
+        return _container_reason(best, findings)
     if best.row is EXCEPTION or best.kind == "no-gpu":
         warned = _cuda_warning(best, findings)
         if warned is not None:
-            then = f"{warned.sentence}; then {best.sentence}"
+            then = warned.sentence if warned.sentence == best.sentence else f"{warned.sentence}; then {best.sentence}"
             known = replace(best, row=warned.row, line=warned.line, advice=warned.advice, command=warned.command)
             return replace(known, sentence=then)
     if best.kind == "crashed" and not best.place:
+        link = _link_failure(best, findings, logs)
+        if link is not None:
+            return replace(link, sentence=f"{link.sentence}; then {best.sentence}", rank=best.rank, ranks=best.ranks)
         best = _with_library(best, logs)
     if best.row is BUILD:
         header = next((f for f in findings if _COMPILER.search(f.sentence)), None)
@@ -102,12 +103,30 @@ def with_reason(best: LogFinding, findings: Sequence[LogFinding], logs: Sequence
     return replace(best, sentence=f"{best.sentence}; before that: {reason}") if reason else best
 
 
+def _container_reason(best: LogFinding, findings: Sequence[LogFinding]) -> LogFinding:
+    """Return the line of a task's container log that names why it did not start: the line before a failed hook's."""
+    mine = [f for f in findings if "pyxis:" in f.line.text and f.line.rank == best.line.rank]
+    full = next((f for f in mine if f.kind in ("disk-full", "quota")), None)
+    shown = [f for f in mine if f.values.get("why") or "nvidia-container-cli: " in f.line.text]
+    hook = next((at for at, f in enumerate(shown) if at and _HOOK.search(f.line.text)), 1)
+    return full or (shown[hook - 1] if shown else best)
+
+
 def _cuda_warning(best: LogFinding, findings: Sequence[LogFinding]) -> LogFinding | None:
     """Return torch's warning that CUDA cannot be initialized, if an error about GPUs follows from it."""
     if _NO_CUDA in best.line.text or _ABOUT_GPUS.search(best.sentence) is None:
         return None
     able = (f for f in findings if f.kind in ("library-mismatch", "no-gpu") and f.rank in (None, best.rank))
     return next((f for f in able if _NO_CUDA in f.line.text), None)
+
+
+def _link_failure(
+    best: LogFinding, findings: Sequence[LogFinding], logs: Sequence[Sequence[Line]]
+) -> LogFinding | None:
+    """Return UCX's report of a failed link shortly before a process aborted: UCX itself aborts it."""
+    lines = next((lines for lines in logs if _holds(lines, best)), ())
+    near = (f for f in findings if f.row is LINK and 0 < best.index - f.index < 2 * _NEAR and _holds(lines, f))
+    return next(near, None) if _SIGABRT.search(best.sentence) else None
 
 
 def _with_library(best: LogFinding, logs: Sequence[Sequence[Line]]) -> LogFinding:

@@ -50,7 +50,7 @@ def full_cause(best: LogFinding, findings: Sequence[LogFinding], logs: Logs, fac
         return _hang(best, find_absent_ranks(findings, logs, facts), facts)
     if best.kind == "worker" and not best.advice:
         return replace(to_cause(best, facts), kind="refused" if facts.exit_status == 2 else "worker")
-    cause = to_cause(_with_task(with_reason(best, findings, logs), findings, facts), facts)
+    cause = to_cause(with_task(with_reason(best, findings, logs), findings, facts), facts)
     return _with_lost_rendezvous(cause, best, findings)
 
 
@@ -67,9 +67,10 @@ def _may_be_same_task(task: LogFinding, memory: LogFinding) -> bool:
     return not memory.node or (task.node in ("", memory.node) and len(task.ranks) < 2)
 
 
-def _with_task(best: LogFinding, findings: Sequence[LogFinding], facts: EndFacts) -> LogFinding:
+def with_task(best: LogFinding, findings: Sequence[LogFinding], facts: EndFacts) -> LogFinding:
     """Return a cause without a rank with the rank that left no record, or the task that srun reports first."""
-    if best.rank is not None or best.strength is not Strength.CAUSE or best.kind in BY_STATE.values():
+    ended_here = best.strength is Strength.CAUSE or best.place  # an exception ends its rank, hints need not
+    if best.rank is not None or not ended_here or best.kind in BY_STATE.values():
         return best
     pid = best.values.get("pid")
     named = (f for f in findings if pid and f.rank is not None and f.values.get("pid") == pid)
@@ -85,8 +86,8 @@ def _with_task(best: LogFinding, findings: Sequence[LogFinding], facts: EndFacts
             return replace(best, rank=raised.rank)
     ended = (f for f in findings if f.index > best.index and f.kind in ("crashed", "task-ended") and f.ranks)
     task = next((f for f in ended if f.kind == "crashed" or f.values.get("status")), None)
-    if task is None or task.kind == "crashed" or len(task.ranks) != 1:  # crashed: of which it need not be the reason
-        return best
+    if task is None or task.kind == "crashed" or len(task.ranks) != 1 or best.node not in ("", task.node):
+        return best  # crashed: of which it need not be the reason
     return replace(best, rank=task.rank, node=task.node)
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import islice
 
 from clusterrun.why.causes.context import with_reason
-from clusterrun.why.causes.describe import Logs, evidence_lines, format_ranks, silent_ranks, to_cause
+from clusterrun.why.causes.describe import Logs, evidence_lines, format_ranks, silent_ranks, to_cause, with_task
 from clusterrun.why.causes.match import BY_STEPD
 from clusterrun.why.causes.model import Cause, EndFacts, Line, LogFinding, Strength
 from clusterrun.why.causes.table_python import BARE
@@ -36,7 +36,7 @@ def fallback_cause(best: LogFinding | None, findings: Sequence[LogFinding], logs
         and (facts.state or not _continued(best, logs))
         and not ((best.row.common or best.warned) and _error_after(best, findings, logs))
     ):
-        return to_cause(with_reason(best, findings, logs), facts)
+        return to_cause(with_task(with_reason(best, findings, logs), findings, facts), facts)
     silent = silent_ranks(facts)
     if silent and (best is not None or facts.failure is not None):
         first, whose = silent[0], "their" if len(silent) > 1 else "its"

@@ -61,9 +61,10 @@ def scan(lines: Sequence[Line]) -> list[LogFinding]:
     for one in raised:
         _add_traceback(found, one, lines)
     for index, cut in found.items():
-        named = next((split_rank(line)[1].strip()[:200] for line in lines[index + 1 : index + 2]), "")
-        if (cut.kind == "setup" and cut.sentence.endswith(":")) or named.startswith("But your machine only has"):
-            found[index] = replace(cut, sentence=f"{cut.sentence} {named}")
+        after = [split_rank(line)[1].strip()[:200] for line in lines[index + 1 : index + 3]]
+        named = after[:1] if cut.kind == "setup" and cut.sentence.endswith(":") else []
+        for text in named or [text for text in after if text.startswith("But your machine only has")]:
+            found[index] = replace(cut, sentence=f"{cut.sentence} {text}")
     for index in [i for i in found if "Fatal Python error" in found[i].line.text]:
         found[index] = replace(found[index], place=find_crash_place(lines, index))
     for summary in find_summaries(lines):
@@ -114,7 +115,7 @@ def match_row(row_: CauseRow, line: Line, index: int = 0) -> LogFinding | None:
     ranks = parse_ranges(words.get("ranks", ""))
     # a reporter's number counts within its process group, so the line's label is preferred
     named_rank = words.get("rank") or (words.get("reporter") if rank is None else None)
-    if BY_STEPD.match(text):
+    if BY_STEPD.match(text) and "pyxis: " not in text:
         rank = None  # the label is that of the task whose stream it was written to, but the line is about the step
         speaker = _STEPD.match(text)
         if speaker is not None and row_.kind == "host-memory":

@@ -20,6 +20,7 @@ from clusterrun.why.causes.hang import hang_cause
 from clusterrun.why.causes.match import BY_STEPD, TABLE, classify, make_finding, scan
 from clusterrun.why.causes.model import Cause, EndFacts, Line, LogFinding, Strength
 from clusterrun.why.causes.nan_series import NAN
+from clusterrun.why.causes.nodes import with_nodes
 from clusterrun.why.causes.table_launch import SEPARATE
 from clusterrun.why.causes.table_python import BARE, EXCEPTION, EXIT
 
@@ -33,7 +34,7 @@ def first_cause(logs: Logs, facts: EndFacts) -> Cause:
         return _completed(logs, facts)
     if facts.state and facts.state not in _OVER and not facts.exit_status:
         return Cause(kind="none", sentence="the job has not ended")
-    by_file = [[_with_node(f, facts) for f in scan(lines)] for lines in logs]
+    by_file = [with_nodes(scan(lines), lines, facts.nodes) for lines in logs]
     findings = list(chain(*by_file))
     known = _recorded_hang(facts) or _from_exit_status(findings, facts)
     if known is not None:
@@ -288,13 +289,6 @@ _LATER = {"nan-loss": 1, "crashed": 1, "interrupted": 2}
 
 def _later(found: LogFinding) -> int:
     return _LATER.get(found.kind, 0) if found.strength >= Strength.HINT else 0
-
-
-def _with_node(finding: LogFinding, facts: EndFacts) -> LogFinding:
-    """Return the finding with the node of its rank."""
-    if finding.node or finding.rank is None:
-        return finding
-    return replace(finding, node=facts.nodes.get(finding.rank, ""))
 
 
 def _unmarked(kind: str) -> LogFinding:

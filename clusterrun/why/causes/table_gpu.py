@@ -97,8 +97,8 @@ GPU: tuple[CauseRow, ...] = (
         "the rank found no usable GPU: {0}",
         "check that the job requested GPUs (--gpus-per-node) and that CUDA_VISIBLE_DEVICES is not set by hand, and run nvidia-smi on the node",
         "https://github.com/NVIDIA/nccl/issues/1948", "clusterrun submit … --gpus-per-node N"),
-    # its message has two lines
-    row("no-gpu", "you requested gpu", r"MisconfigurationException: (?P<what>You requested gpus?: .{1,160})", "the script requests GPUs that its rank does not see: {what}",
+    # its message has two or three lines
+    row("no-gpu", "you requested gpu", r"(?:MisconfigurationException: |^ +)(?P<what>You requested (?:gpu|GPU)s?: .{1,160})", "the script requests GPUs that its rank does not see: {what}",
         "the script's number of devices must be the number of GPUs that each task sees: request GPUs per node (--gpus-per-node);"
         " --gpus-per-task and --gpu-bind hide the others",
         "https://github.com/Lightning-AI/pytorch-lightning/issues/16828", "clusterrun submit … --gpus-per-node N"),
@@ -142,6 +142,18 @@ GPU: tuple[CauseRow, ...] = (
         r"|forward compatibility was attempted on non supported HW",
         "torch and the node's GPU driver are incompatible: {0}", _DRIVER, "https://github.com/ai4d-iasc/trixie/issues/9",
         "srun --gpus 1 nvidia-smi"),
+    row("library-mismatch", "not found (required by",
+        r"(?P<what>\S+: version `(?:GLIBCXX|CXXABI)_\S+' not found \(required by \S+\))", "the C++ library that was loaded is too old for an extension: {what}",
+        "load a newer libstdc++ before it: the module of a newer gcc, or conda's (conda install -c conda-forge libstdcxx-ng, and LD_LIBRARY_PATH=$CONDA_PREFIX/lib); or build that package on this system",
+        "https://github.com/alinlab/CSI/issues/44", "clusterrun submit … --setup 'module load gcc'"),
+    row("library-mismatch", "not found (required by",
+        r"(?P<what>\S+: version `GLIBC_\S+' not found \(required by \S+\))", "the node's C library is too old for a package: {what}",
+        "another C library cannot be loaded: install a build of that package for this system (an older wheel, or from source), or use a container",
+        "https://github.com/pytorch/pytorch/issues/119932", "srun ldd --version"),
+    row("library-mismatch", "undefined symbol: ", r"(?:ImportError|OSError|error while loading shared libraries): (?P<what>.*undefined symbol: \S+)|^(?:\S+: |\[rank\d+\] )?(?P<what_too>/\S+: undefined symbol: \S+)",
+        "two libraries of different versions were loaded together: {what}",
+        "LD_LIBRARY_PATH or a module often adds another version of a library that pip or conda installed: `unset LD_LIBRARY_PATH` in a setup line shows whether that is it; otherwise reinstall the package that the line names, and its dependencies",
+        "https://github.com/pytorch/pytorch/issues/119932", "srun bash -c 'echo $LD_LIBRARY_PATH'"),
     row("library-mismatch", "undefined symbol|cannot open shared object file|not found (required by|could not load library|libcuda.so",
         r"(?:ImportError|OSError|error while loading shared libraries): (?P<what>.*(?:undefined symbol: \S+|cannot open shared object file"
         r"|version `\S+' not found \(required by \S+\)))|^(?:\S+: |\[rank\d+\] )?(?P<what_too>/\S+: (?:version `\S+' not found \(required by \S+\)|undefined symbol: \S+)|Could not load library \S+\. Error: .{1,200})|(?P<what_old>libcuda\.so (?:cannot|not) found!?)",

@@ -114,8 +114,9 @@ LAUNCH: tuple[CauseRow, ...] = (
     row("launch-failed", "fatal:   |container creation failed: ", r"^\s*FATAL:   (?P<what>\S.*)|^\s*(?P<what_too>container creation failed: .*)", "the container could not be started: {what}",
         "from Apptainer (Singularity): check the image path, the mounts and the node; try the same command on a compute node (srun --pty)",
         "https://github.com/wheaton5/souporcell/issues/201", "clusterrun logs JOB --stream err -n 30"),
-    row("launch-failed", "permission denied (|host key verification failed|ssh exited with exit code 255",
-        r"(?:(?P<node>[\w.-]+): )?(?:\S+@(?P<node_too>[\w.-]+): )?(?P<what>Permission denied \([a-z,-]+\)|Host key verification failed|ssh exited with exit code 255)",
+    row("launch-failed", "permission denied (|host key verification failed|ssh exited with exit code 255|ssh: connect to host",
+        r"(?:(?P<node>[\w.-]+): )?(?:\S+@(?P<node_too>[\w.-]+): )?(?P<what>Permission denied \([a-z,-]+\)|Host key verification failed|ssh exited with exit code 255)"
+        r"|ssh: connect to host (?P<node_old>(?!git|bitbucket)[\w.-]+) (?P<what_old>port \d+: .*)",
         "ssh could not log in[ on {node}]: {what}",
         "pdsh and mpirun start ranks on other nodes through ssh: start them with srun instead (--nodes), or set up ssh keys between the nodes",
         "https://github.com/deepspeedai/DeepSpeed/issues/5709", "clusterrun submit … --nodes N"),

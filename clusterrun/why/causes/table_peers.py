@@ -14,6 +14,10 @@ _HANG_COMMAND = "clusterrun logs JOB[ --rank {rank}] -n 50"
 _PEER = "this rank only noticed the failure: look for the rank that ended first"
 _PORT = "leave out --master-port: clusterrun then finds a free port and holds it for the job"
 _NAME = "use node names that resolve on every node (getent hosts NODE), or ask your administrators"
+_SOCKETS = (
+    "the nodes cannot reach each other's ports: a firewall blocks them, or the wrong interface was chosen (ip -br addr on a node lists them):"
+    " set NCCL_SOCKET_IFNAME, for gloo GLOO_SOCKET_IFNAME"
+)
 _IB = "a link or switch failed, or the peer ended: if no rank died, exclude the node and tell your administrators (ibstat, NCCL_IB_TIMEOUT=22)"
 
 #: What NCCL warns; the exception after it names rank and line, and only says "invalid usage".
@@ -24,6 +28,11 @@ SIZES = row(
     "two ranks called different collectives, or a send and a receive of different shapes, types or order: compare the calls of both ranks at the line shown"
     " (TORCH_DISTRIBUTED_DEBUG=DETAIL checks collectives), and set NCCL_PROTO and NCCL_ALGO the same on all nodes",
     "https://github.com/sail-sg/zero-bubble-pipeline-parallelism/issues/60", "clusterrun submit … --env TORCH_DISTRIBUTED_DEBUG=DETAIL",
+)  # fmt: skip
+#: UCX aborts the process then, unless its program handles the error
+LINK = row(
+    "network", "transport retry count exceeded", r"Transport retry count exceeded on (?P<what>[\w:/.-]+)", "an RDMA link between nodes failed: transport retry count exceeded on {what}",
+    _IB, "https://github.com/horovod/horovod/issues/1390", "clusterrun submit … --exclude NODE", Strength.HINT,
 )  # fmt: skip
 PEERS: tuple[CauseRow, ...] = (
     row("collective-timeout", "watchdog caught collective operation timeout",
@@ -69,7 +78,7 @@ PEERS: tuple[CauseRow, ...] = (
         "port {port} on {node} is in use[ {holder}]", _PORT, "clusterrun/worker/rendezvous.py", "clusterrun submit … (without --master-port)"),
     row("address-in-use", "address already in use|eaddrinuse|no free port on",
         r"(?:\bport:? |\]:|\d\.\d{1,3}:|localhost:|\*:|', )(?P<port>\d{2,5})\b(?!\.\d).*(?:EADDRINUSE|[Aa]ddress already in use)|EADDRINUSE|[Aa]ddress already in use|rendezvous: no free port on .*",
-        "the port to listen on is already in use[ (port {port})]", _PORT + "; in your script, use port 0 (any free port)",
+        "the port to listen on is already in use[ (port {port})]", _PORT + "; a port that the script or its configuration sets must be changed there",
         "https://github.com/vllm-project/vllm-omni/issues/6425", "clusterrun submit … (without --master-port)"),
     row("name-resolution", "cannot resolve|no address of",
         r"rendezvous: cannot resolve (?P<name>[^:]+)|clusterrun: no address of (?P<name_too>\S+) that other nodes could reach",
@@ -85,11 +94,19 @@ PEERS: tuple[CauseRow, ...] = (
     row("network", "connect to 169.254.", r"NCCL WARN .*?(?P<what>Connect to 169\.254\.\S+ failed.*)", "NCCL uses a link-local address, which other nodes cannot reach: {what}",
         "choose the network interface that links the nodes (ip -br addr on a node lists them)",
         "https://github.com/verl-project/verl/issues/726", "clusterrun submit … --env NCCL_SOCKET_IFNAME=NAME", Strength.HINT),
-    row("network", "got completion |got async event|got fatal event|call to ibv_|connect to |no route to host|network is unreachable",
+    LINK,
+    # ibv_open_device and queries also fail where NCCL does without that device
+    row("network", "call to ibv_", r"(?P<what>Call to ibv_(?:create|alloc|reg)_\w+ failed(?: with error .{1,60})?)", "NCCL could not set up InfiniBand (RDMA) on the node: {what}",
+        "the cause is on this node, not in the network: too little lockable memory (`ulimit -l` must be unlimited), a container without the RDMA devices or with too low limits (--ulimit memlock=-1), or an incompatible driver;"
+        " NCCL_IB_DISABLE=1 tests whether the run works without it",
+        "https://github.com/NVIDIA/nccl/issues/1129", "srun bash -c 'ulimit -l; ls /dev/infiniband'", Strength.HINT),
+    row("network", "got completion |got async event|got fatal event|call to ibv_",
         r"NET/IB ?P?[ :]+Got completion (?:from peer (?P<peer>\S+) )?with (?:status=|error )(?!5\b)(?P<status>\d+)"
-        r"|NET/IB.* Got (?:async|fatal) event ?: .*error|Call to ibv_(?!open_device|get_|query_)\w+ failed(?: with error .{1,60})?|NCCL WARN .*Connect to \S+ failed ?: (?!Connection re(?:fused|set)).*|No route to host"
-        r"|Network is unreachable",
+        r"|NET/IB.* Got (?:async|fatal) event ?: .*error|Call to ibv_(?!open_device|get_|query_)\w+ failed(?: with error .{1,60})?",
         "the network between nodes failed: {0}", _IB, "https://github.com/NVIDIA/nccl/issues/1664", "clusterrun submit … --exclude NODE", Strength.HINT),
+    row("network", "connect to |no route to host|network is unreachable",
+        r"NCCL WARN (?P<what>.*[Cc]onnect to \S+ (?:failed ?: (?!Connection re(?:fused|set))|returned (?:No route|Network)).*)|^(?!(?:ssh|curl|wget|fatal): ).*?(?P<what_too>No route to host|Network is unreachable)",
+        "a connection between nodes failed: {what}", _SOCKETS, "https://github.com/hiyouga/LlamaFactory/issues/8045", "clusterrun submit … --env NCCL_SOCKET_IFNAME=NAME", Strength.HINT),
     row("network", "connectfullmesh failed", r"Gloo connectFullMesh failed with (?P<what>.*)", "gloo could not connect ranks across nodes: {what}",
         "gloo chose an interface that the other nodes cannot reach: set the right one (ip -br addr on a node lists them)",
         "https://github.com/sgl-project/sglang/issues/3226", "clusterrun submit … --env GLOO_SOCKET_IFNAME=NAME"),
