@@ -100,7 +100,9 @@ def _hang(best: LogFinding, missing: AbsentRanks | None, facts: EndFacts) -> Cau
     cause = to_cause(best, facts)
     waited = f"; the others waited at {cause.place}" if cause.place else ""
     if missing is None:
-        sentence = f"{cause.sentence}; the logs do not show which rank was missing{waited}"
+        who = [] if cause.rank is None else [cause.rank]
+        first = f"; first reported by {format_ranks(who, facts)}" if who else ""
+        sentence = f"{cause.sentence}; the logs do not show which rank was missing{first}{waited}"
         return replace(cause, rank=None, node="", place="", sentence=sentence, command="clusterrun logs JOB -n 50")
     first = missing.ranks[0]
     return replace(

@@ -105,7 +105,7 @@ PEERS: tuple[CauseRow, ...] = (
         r"|NET/IB.* Got (?:async|fatal) event ?: .*error|Call to ibv_(?!open_device|get_|query_)\w+ failed(?: with error .{1,60})?",
         "the network between nodes failed: {0}", _IB, "https://github.com/NVIDIA/nccl/issues/1664", "clusterrun submit … --exclude NODE", Strength.HINT),
     row("network", "connect to |no route to host|network is unreachable",
-        r"NCCL WARN (?P<what>.*[Cc]onnect to \S+ (?:failed ?: (?!Connection re(?:fused|set))|returned (?:No route|Network)).*)|^(?!(?:ssh|curl|wget|fatal): ).*?(?P<what_too>No route to host|Network is unreachable)",
+        r"^.*?NCCL WARN (?P<what>.*[Cc]onnect to \S+ (?:failed ?: (?!Connection re(?:fused|set))|returned (?:No route|Network)).*)|^(?!(?:ssh|curl|wget|fatal): ).*?(?P<what_too>No route to host|Network is unreachable)",
         "a connection between nodes failed: {what}", _SOCKETS, "https://github.com/hiyouga/LlamaFactory/issues/8045", "clusterrun submit … --env NCCL_SOCKET_IFNAME=NAME", Strength.HINT),
     row("network", "connectfullmesh failed", r"Gloo connectFullMesh failed with (?P<what>.*)", "gloo could not connect ranks across nodes: {what}",
         "gloo chose an interface that the other nodes cannot reach: set the right one (ip -br addr on a node lists them)",
