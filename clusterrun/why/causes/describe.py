@@ -10,6 +10,7 @@ from clusterrun.why.causes.hang import AbsentRanks, find_absent_ranks
 from clusterrun.why.causes.match import fill_template
 from clusterrun.why.causes.model import Cause, EndFacts, Line, LogFinding, Strength
 from clusterrun.why.causes.table_python import EXCEPTION
+from clusterrun.why.causes.tracebacks import split_rank
 
 Logs = Sequence[Sequence[Line]]
 
@@ -100,8 +101,10 @@ def _hang(best: LogFinding, missing: AbsentRanks | None, facts: EndFacts) -> Cau
     cause = to_cause(best, facts)
     waited = f"; the others waited at {cause.place}" if cause.place else ""
     if missing is None:
-        who = [] if cause.rank is None else [cause.rank]
-        first = f"; first reported by {format_ranks(who, facts)}" if who else ""
+        who = split_rank(best.line)[0]  # the rank in the message counts within its process group
+        first = (
+            f"; first reported by rank {who}" + (f" on {cause.node}" if cause.node else "") if who is not None else ""
+        )
         sentence = f"{cause.sentence}; the logs do not show which rank was missing{first}{waited}"
         return replace(cause, rank=None, node="", place="", sentence=sentence, command="clusterrun logs JOB -n 50")
     first = missing.ranks[0]

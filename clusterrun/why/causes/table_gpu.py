@@ -67,14 +67,14 @@ GPU: tuple[CauseRow, ...] = (
         r"GPU is lost|Unable to determine the device handle for \w+|CUDA error: (?:hardware stack error|.*NVLink error).*",
         "a GPU failed: {0}", _ELSEWHERE, "https://github.com/rwth-i6/returnn/issues/1486", _EXCLUDE),
     row("cuda-assert", "device-side assert", r"device-side assert triggered",
-        "an index was out of range on the GPU (device-side assert)",
+        "an assertion failed on the GPU (device-side assert)",
         "usually a label or token id outside the model's range: check the number of classes and the vocabulary; run with"
         " CUDA_LAUNCH_BLOCKING=1, or on the CPU, to see the actual line",
         "https://github.com/layumi/Person_reID_baseline_pytorch/issues/372",
         "clusterrun submit … --env CUDA_LAUNCH_BLOCKING=1"),
     row("cuda-assert", "assertion `", r"\.cu:\d+: .*block: \[.*Assertion `(?P<what>[^`']*)['`] failed",
         "an assertion failed on the GPU: {what}",
-        "usually a label or token id outside the model's range: check the number of classes and the vocabulary",
+        "usually a label or token id outside the model's range: check the number of classes and the vocabulary; a condition on probabilities or inputs usually means NaN",
         "https://github.com/milesial/Pytorch-UNet/issues/375", "clusterrun submit … --env CUDA_LAUNCH_BLOCKING=1"),
     row("cuda-error", "illegal memory access|unspecified launch failure|misaligned address|error: an illegal|invalid program counter|memory access fault by gpu",
         r"(?:CUDA|HIP) error: (?P<what>an illegal memory access[\w ]*|unspecified launch failure|misaligned address|an illegal instruction[\w ]*"
@@ -140,7 +140,7 @@ GPU: tuple[CauseRow, ...] = (
     row("library-mismatch", "driver on your system is too old|driver version is insufficient|forward compatibility was attempted",
         r"NVIDIA driver on your system is too old(?: \(found version (?P<version>\d+)\))?|CUDA driver version is insufficient for CUDA runtime version"
         r"|forward compatibility was attempted on non supported HW",
-        "torch and the node's GPU driver are incompatible: {0}", _DRIVER, "https://github.com/ai4d-iasc/trixie/issues/9",
+        "torch and the node's GPU driver are incompatible: {0}", _DRIVER + "; a node or container without the driver can report this too", "https://github.com/ai4d-iasc/trixie/issues/9",
         "srun --gpus 1 nvidia-smi"),
     row("library-mismatch", "not found (required by",
         r"(?P<what>\S+: version `(?:GLIBCXX|CXXABI)_\S+' not found \(required by \S+\))", "the C++ library that was loaded is too old for an extension: {what}",
@@ -157,7 +157,7 @@ GPU: tuple[CauseRow, ...] = (
     row("library-mismatch", "undefined symbol|cannot open shared object file|not found (required by|could not load library|libcuda.so",
         r"(?:ImportError|OSError|error while loading shared libraries): (?P<what>.*(?:undefined symbol: \S+|cannot open shared object file"
         r"|version `\S+' not found \(required by \S+\)))|^(?:\S+: |\[rank\d+\] )?(?P<what_too>/\S+: (?:version `\S+' not found \(required by \S+\)|undefined symbol: \S+)|Could not load library \S+\. Error: .{1,200})|(?P<what_old>libcuda\.so (?:cannot|not) found!?)",
-        "a library is missing or incompatible on the node: {what}", _DRIVER, "https://github.com/pytorch/pytorch/issues/119932",
+        "a library is missing or incompatible on the node: {what}", "load the module that provides the library, or install it into the job's Python environment or container; libcuda.so comes with the GPU driver, which nodes without GPUs lack", "https://github.com/pytorch/pytorch/issues/119932",
         "clusterrun submit … --setup 'module load NAME'"),
     BUILD,
     # the program often continues without the extension

@@ -103,15 +103,15 @@ PEERS: tuple[CauseRow, ...] = (
     row("network", "got completion |got async event|got fatal event|call to ibv_",
         r"NET/IB ?P?[ :]+Got completion (?:from peer (?P<peer>\S+) )?with (?:status=|error )(?!5\b)(?P<status>\d+)"
         r"|NET/IB.* Got (?:async|fatal) event ?: .*error|Call to ibv_(?!open_device|get_|query_)\w+ failed(?: with error .{1,60})?",
-        "the network between nodes failed: {0}", _IB, "https://github.com/NVIDIA/nccl/issues/1664", "clusterrun submit … --exclude NODE", Strength.HINT),
+        "InfiniBand or RoCE failed: {0}", _IB + "; with RoCE also check NCCL_IB_GID_INDEX; error 4 or 10 is usually about registered memory: NCCL_NET_GDR_LEVEL=LOC tests without GPUDirect", "https://github.com/NVIDIA/nccl/issues/1664", "clusterrun submit … --exclude NODE", Strength.HINT),
     row("network", "connect to |no route to host|network is unreachable",
         r"^.*?NCCL WARN (?P<what>.*[Cc]onnect to \S+ (?:failed ?: (?!Connection re(?:fused|set))|returned (?:No route|Network)).*)|^(?!(?:ssh|curl|wget|fatal): ).*?(?P<what_too>No route to host|Network is unreachable)",
         "a connection between nodes failed: {what}", _SOCKETS, "https://github.com/hiyouga/LlamaFactory/issues/8045", "clusterrun submit … --env NCCL_SOCKET_IFNAME=NAME", Strength.HINT),
     row("network", "connectfullmesh failed", r"Gloo connectFullMesh failed with (?P<what>.*)", "gloo could not connect ranks across nodes: {what}",
-        "gloo chose an interface that the other nodes cannot reach: set the right one (ip -br addr on a node lists them)",
+        "usually gloo chose an interface that the other nodes cannot reach: set the right one (ip -br addr on a node lists them)",
         "https://github.com/sgl-project/sglang/issues/3226", "clusterrun submit … --env GLOO_SOCKET_IFNAME=NAME"),
     row("network", "destination is unreachable|failed to resolve ucx", r"Failed to resolve UCX endpoint.*|ucp_ep_create.* failed: Destination is unreachable",
-        "the network between nodes failed: {0}", _IB, "https://github.com/NVIDIA/NeMo-Aligner/issues/541", "clusterrun submit … --env UCX_TLS=tcp"),
+        "UCX cannot reach another process: {0}", "UCX_TLS or UCX_NET_DEVICES may exclude the transports that work (ucx_info -d lists them), or a node lacks the device; UCX_TLS=tcp tests whether the run works without RDMA", "https://github.com/NVIDIA/NeMo-Aligner/issues/541", "clusterrun submit … --env UCX_TLS=tcp"),
     row("network", "client socket has timed out|client socket has failed to connect|connect() timed out",
         r"connect\(\) timed out\. Original timeout|client socket has (?:timed out after (?P<seconds>\d+)(?: ?s|ms) while trying to connect to|failed to connect to(?: any network address of)?) (?P<what>\([^)]*\)|[^\s,]+)",
         "the first node's port cannot be reached[: {what}]", "MASTER_ADDR or --rdzv-endpoint must be an address of the first node that the other nodes can reach, with its port open between nodes",
@@ -134,7 +134,7 @@ PEERS: tuple[CauseRow, ...] = (
         "|nccl communicator was aborted|taking the entire process down|operations have failed or timed out|0 bytes from the|recvvalue failed|failed to recv, got 0 bytes|connection refused|rendezvousconnectionerror|rendezvousclosederror|horovod has been shut down|application crash on rank",
         r"(?i)Connection (?:closed|reset) by (?:remote )?peer(?:,? (?P<peer>\[?[\w.-]+[]:<]+\d+>?))?|Broken pipe|remote process exited|ncclRemoteError|lost the connection to another rank|run's store is gone"
         r"|NCCL communicator was aborted|taking the entire process down|NCCL operations have failed or timed out|recvValue failed|failed to recv, got 0 bytes"
-        r"|Connection refused|Rendezvous(?:Connection|Closed)Error|Horovod has been shut down|possible application crash on rank \d+",
+        r"|(?<!\. )(?<!connect to server: )Connection refused|Rendezvous(?:Connection|Closed)Error|Horovod has been shut down|possible application crash on rank \d+",
         "the connection to another rank was lost", _PEER, "https://github.com/meta-pytorch/torchrec/issues/3560", "clusterrun logs JOB --errors",
         Strength.CONSEQUENCE),
 )  # fmt: skip

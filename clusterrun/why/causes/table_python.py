@@ -21,7 +21,7 @@ _TORCHRUN_SIGNALS = (
 #: also for a semaphore of multiprocessing on a full disk
 SHM_FULL = row(
     "shared-memory", "out of shared memory|insufficient shared memory|posix_fallocate|shared memory segment|</?torch_|/dev/shm|</torch_",
-    r"out of shared memory|insufficient shared memory|posix_fallocate.*No space left|[Ee]rror while (?:creating|attaching to) shared memory segment|unable to (?:open|write|mmap|resize|allocate).*(?:</?torch_|/dev/shm).*|/dev/shm\S*'?.*No space left"
+    r"out of shared memory|insufficient shared memory|posix_fallocate.*No space left|[Ee]rror while creating shared memory segment(?!.*error: (?!No space))|unable to (?:open|write|mmap|resize|allocate)(?!.*(?:No such file|Permission denied|Cannot allocate)).*(?:</?torch_|/dev/shm).*|/dev/shm\S*'?.*No space left"
     r"|No space left on device.*/dev/shm",
     "/dev/shm is full: data-loading workers and NCCL pass their data through it",
     "use fewer workers (num_workers), or a container with a larger /dev/shm; torch.multiprocessing.set_sharing_strategy('file_system') avoids it",
@@ -49,16 +49,16 @@ PYTHON: tuple[CauseRow, ...] = (
         "clusterrun/worker/entry.py", "{python} -m pip install torch"),
     row("import-error", "need to install|please install|library but it was not found|pip install",
         r"(?:Import|ModuleNotFound|Runtime|Value|OS|Attribute)Error: (?P<what>(?=.*(?:need to install|[Pp]lease install|pip install|library but it was not found)).*)|^(?P<what_too>\w+ requires the \S+ library but it was not found.*?\.)",
-        "a package is missing: {what}", _PIP, "https://github.com/huggingface/evaluate/issues/323", "python -m pip list"),
+        "a package is missing, or too old: {what}", _PIP, "https://github.com/huggingface/evaluate/issues/323", "python -m pip list"),
     row("import-error", "importerror: ", r"ImportError: (?P<what>.+)", "an import failed: {what}",
         "the installed version may differ from the one the code expects: compare it with the login node's (pip list)", "Python 3.11",
         "python -m pip list"),
     row("nan-loss", "is not finite at step", r"(?P<whose>the (?:loss of rank [\d, ]+|gradient)) is not finite at step (?P<step>\d+)(?:.*?: (?P<todo>try .*))?",
         "{whose} is not finite at step {step}", _NAN, "clusterrun/worker/train.py", "clusterrun submit … --set lr=LOWER"),
     row("nan-loss", "nan|infinite|not finite|floatingpointerror", r"(?i)\bloss(?: value)?(?: is|=| became| was|:)? ?(?:\w+ )?(?:nan|inf|infinite|not finite)\b.{0,40}?\b(?:stop|abort|exit|terminat|quit)"
-        r"|FloatingPointError: .{0,200}(?:nan|inf|overflow|loss)|Error: .{0,120}?\b(?:nan|infinite|non-finite)\b.{0,20}\bloss|Error: .{0,120}?\bloss\b.{0,60}\b(?:nan|infinite|non-finite)\b|returned nan values in its \d"
+        r"|FloatingPointError: (?!\w+ encountered in).{0,200}(?:nan|inf|overflow|loss)|Error: .{0,120}?\b(?:nan|infinite|non-finite)\b.{0,20}\bloss|Error: .{0,120}?\bloss\b.{0,60}\b(?:nan|infinite|non-finite)\b|returned nan values in its \d"
         r"|outputs? (?:is|are) nan!? *stop",
-        "the loss became NaN or infinite", _NAN, "https://github.com/Intellindust-AI-Lab/DEIM/issues/96", "clusterrun submit … --set lr=LOWER"),
+        "the loss or a gradient became NaN or infinite", _NAN, "https://github.com/Intellindust-AI-Lab/DEIM/issues/96", "clusterrun submit … --set lr=LOWER"),
     row("nan-loss", "found nan|found inf", r"(?:Error|Exception): (?:[Rr]ank (?P<rank>\d+): )?.{0,80}?\b[Ff]ound (?P<what>NaN|[Ii]nf\w*) in (?:the )?(?P<where>(?:\w+ ){0,3}(?:grad|loss)\w*)",
         "{what} in the {where}", _NAN, "https://github.com/alibaba/Pai-Megatron-Patch/issues/366", "clusterrun submit … --set lr=LOWER"),
     row("nan-loss", "loss scale already at minimum|minimum loss scale reached", r"loss scale already at minimum|Minimum loss scale reached", "the loss scale fell to its minimum: the gradients of every step are NaN or infinite",
@@ -70,8 +70,8 @@ PYTHON: tuple[CauseRow, ...] = (
         "`ulimit -l` must be unlimited there: administrators set LimitMEMLOCK=infinity for slurmd, and PropagateResourceLimitsExcept=MEMLOCK in slurm.conf",
         "https://github.com/NVIDIA/nccl/issues/1187", "srun bash -c 'ulimit -l'"),
     row("host-memory", "memoryerror|can't allocate memory|cannot allocate memory|unable to allocate|bad_alloc|running low on memory",
-        r"(?:^|\W)MemoryError\b|std::bad_alloc(?!: hip)|due to the node running low on memory|can't allocate memory|[Cc]annot allocate memory|_ArrayMemoryError: (?P<what>.*)",
-        "host memory ran out in this rank", _HOST, "https://github.com/pytorch/pytorch/issues/20618", "clusterrun submit … --mem SIZE"),
+        r"(?:^|\W)(?:_Array)?MemoryError\b(?:: (?P<what>.{1,160}))?|std::bad_alloc(?!: hip)|due to the node running low on memory|can't allocate memory|[Cc]annot allocate memory",
+        "host memory ran out in this rank[: {what}]", _HOST, "https://github.com/pytorch/pytorch/issues/20618", "clusterrun submit … --mem SIZE"),
     # Ray restarts them a few times
     row("host-memory", "killed due to memory pressure", r"(?P<n>[1-9]\d*) Workers \(tasks / actors\) killed due to memory pressure",
         "Ray killed {n} of its workers because the node ran out of memory", _HOST, "https://github.com/jchengai/planTF/issues/28",
@@ -79,12 +79,16 @@ PYTHON: tuple[CauseRow, ...] = (
     row("shared-memory", "call to shm_open failed", r"Call to shm_open failed ?: (?P<why>(?!File exists).+)",
         "NCCL could not create a shared memory segment (/dev/shm): {why}", "\"Permission denied\": another user has a segment of that name, or the mode of /dev/shm is not 1777; \"No space\": it is full",
         "https://github.com/NVIDIA/nccl/issues/312", "srun ls -ld /dev/shm"),
+    row("shared-memory", "attaching to shared memory segment|creating shared memory segment|shared memory object|</torch_", r"(?P<what>[Ee]rror while (?:attaching to shared|creating shared memory segment.*error: (?!No space)).*|unable to (?:open|mmap)\b.*</?torch_.*(?:No such file|Permission denied|Cannot allocate).*)",
+        "a shared memory segment could not be opened: {what}",
+        "\"No such file\": the process that created it had ended, or the ranks of a node run in separate containers, which do not share /dev/shm; \"Cannot allocate memory\": host memory ran out, or the limit on mappings (vm.max_map_count)",
+        "https://github.com/NVIDIA/nccl/issues/290", "srun ls -l /dev/shm"),
     SHM_FULL,
     row("exception", "background workers are no longer alive", r"(?:One or more|Some) background workers are no longer alive",
         "the data-loading processes had ended", "the first error above that line shows the cause",
         "https://github.com/MIC-DKFZ/nnUNet/issues/1546", "clusterrun logs JOB -n 50", Strength.CONSEQUENCE),
     row("shared-memory", "is killed by signal: bus error", r"DataLoader worker \(pid\(?s?\)? ?(?P<pid>\d+)\) is killed by signal: Bus error",
-        "a data-loading worker ({pid}) ran out of shared memory: /dev/shm is full", "use fewer workers (num_workers), or a container with a larger /dev/shm",
+        "a data-loading worker ({pid}) ended by a bus error: usually, /dev/shm is full", "use fewer workers (num_workers), or a container with a larger /dev/shm",
         "https://github.com/XPixelGroup/BasicSR/issues/59", "df -h /dev/shm"),
     row("crashed", "is killed by signal: ",
         r"DataLoader worker \(pid\(?s?\)? ?(?P<pid>\d+)\) is killed by signal: (?P<how>Segmentation fault|Aborted|Illegal instruction|Floating point exception)",

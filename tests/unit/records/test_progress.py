@@ -145,7 +145,13 @@ def test_reading_leaves_the_garbage_collector_as_it_was(tmp_path: Path) -> None:
 
 
 def test_the_figures_of_a_gpu_are_read_from_the_record(tmp_path: Path) -> None:
-    values = {"rank": 0, "time": 1, "step": 7, "memory_gib": 2**70, "gpu": {"name": "H100", "use": 97, "temperature": "hot"}}
+    values = {
+        "rank": 0,
+        "time": 1,
+        "step": 7,
+        "memory_gib": 2**70,
+        "gpu": {"name": "H100", "use": 97, "temperature": "hot"},
+    }
     put_bytes(tmp_path, 0, json.dumps(values).encode())
     (one,) = read_ranks(tmp_path)
     assert (one.time, one.step, one.memory_gib) == (1.0, 7, None)

@@ -59,3 +59,75 @@ def test_rank_that_waits_for_a_key_is_not_the_one_that_did_not_write_it() -> Non
     assert judge(f"[rank3]: RuntimeError: [3] {KEY}, {error}").rank == 0
     both = judge(f"[rank3]: RuntimeError: [1] {KEY}, {error}\n[rank0]: RuntimeError: [2] {KEY}, {error}")
     assert both.rank is None  # 0 is a number within a smaller group
+
+
+NCCL = "n1:7:9 [1] net_ib.cc:12 NCCL WARN "
+
+
+def test_line_of_nccl_ucx_or_pdsh_names_its_node() -> None:
+    assert judge(f"{NCCL}Call to ibv_create_cq failed").node == "n1"
+    assert judge(f"[2025-05-14 10:22:41] {NCCL}Call to ibv_create_cq failed").node == "n1"
+    assert judge("[n3:5:0:6] ib_mlx5_log.c:139  Transport retry count exceeded on mlx5_0:1/IB").node == "n3"
+    assert judge("pdsh@n1: n2: ssh exited with exit code 1\nn2: ModuleNotFoundError: No module named 'x'").node == "n2"
+
+
+def test_word_before_a_colon_is_no_node_without_pdsh() -> None:
+    assert judge("n2: ModuleNotFoundError: No module named 'x'").node == ""
+
+
+def test_node_of_a_rank_is_that_of_torchruns_summary_unless_it_has_two() -> None:
+    text = "[rank1]: ValueError: x\n  host      : {}\n  rank      : 1 (local_rank: 1)"
+    assert judge(text.format("n5")).node == "n5"
+    assert judge(f"{text.format('n5')}\n{text.format('n6')}").node == ""
+
+
+def test_task_of_another_node_is_not_the_rank_of_a_cause_on_a_known_node() -> None:
+    cause = judge(f"{NCCL}NET/IB : Got completion with error 12\nsrun: error: n4: task 3: Exited with exit code 1")
+    assert (cause.node, cause.rank) == ("n1", None)
+
+
+def test_task_whose_container_failed_has_srun_s_node() -> None:
+    failed = "22: slurmstepd: error: pyxis:     nvidia-container-cli: ldcache error"
+    lines = [
+        Line("a.err", 1, 22, failed[4:]),
+        Line("a.err", 2, None, "srun: error: n7: tasks 22-23: Exited with exit code 1"),
+    ]
+    cause = first_cause([lines], EndFacts(state="FAILED", exit_status=1))
+    assert (cause.rank, cause.node) == (22, "n7")
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence", "advice"),
+    [
+        (f"{NCCL}Call to ibv_reg_mr failed", "on the node", "ulimit -l"),
+        (f"{NCCL}Call to ibv_create_qp failed with error Cannot allocate memory", "could not register memory", "ulimit -l"),
+        (f"{NCCL}Call to ibv_modify_qp failed with error Connection timed out", "InfiniBand or RoCE failed", "switch"),
+        ("connect returned No route to host", "a connection between nodes failed", "firewall"),
+        ("ssh: connect to host n2 port 22: No route to host", "ssh could not log in on n2: port 22: No route", "srun"),
+        ("a.py: error: unrecognized arguments: --local_rank=3", "its launcher adds", "LOCAL_RANK"),
+        ("/lib/libm.so.6: version `GLIBC_2.32' not found (required by /a.so)", "the node's C library", "container"),
+        ("ImportError: /a/libcusparse.so.12: undefined symbol: __nvJitLinkAddData_12_1", "different versions", "LD_LIBRARY_PATH"),
+        ("ImportError: libGL.so.1: cannot open shared object file: No such file or directory", "libGL.so.1", "module"),
+        ("RuntimeError: unable to open shared memory object </torch_7_1> in read-write mode: No such file or directory (2)", "could not be opened", "had ended"),
+        ("Error while creating shared memory segment /dev/shm/nccl-a (size 9)", "/dev/shm is full", "num_workers"),
+        ("OfflineModeIsEnabled: Cannot reach https://huggingface.co/a: offline mode is enabled.", "offline mode is on", "HF_HUB_OFFLINE"),
+        ("wandb.errors.CommError: permission denied", "wandb failed: permission denied", "API key"),
+    ],
+)  # fmt: skip
+def test_sentence_and_advice_are_about_what_the_line_means(text: str, sentence: str, advice: str) -> None:
+    cause = judge(text)
+    assert (sentence in cause.sentence, advice in cause.advice) == (True, True), cause
+
+
+@pytest.mark.parametrize(
+    ("text", "not_kind"),
+    [
+        ("redis.exceptions.ConnectionError: Error 111 connecting to a:6379. Connection refused.", "peer-lost"),
+        ("OSError: [Errno 23] Too many open files in system: '/a'", "too-many-files"),
+        ("OSError: [Errno 107] Transport endpoint is not connected", "file-system"),
+        ("FloatingPointError: overflow encountered in exp", "nan-loss"),
+        ("requests.exceptions.RetryError: HTTPSConnectionPool(host='a.org', port=443): Max retries exceeded with url: /b (Caused by ResponseError('too many 503'))", "offline"),
+    ],
+)  # fmt: skip
+def test_words_of_another_program_are_not_that_cause(text: str, not_kind: str) -> None:
+    assert judge(text).kind != not_kind
