@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from .errors import WorkerError
 
+ENDING = ("COMPLETING", "CANCELLED", "TIMEOUT", "PREEMPTED", "NODE_FAIL")  # Slurm's states of a job that was ended
 LOG_TAIL = 16_384  # bytes of the log in which Slurm's reason is looked for
 # Slurm's line in the batch script's log. Up to 24.11 it begins with slurmstepd's name, in 26.05 with the time.
 CANCELLED = re.compile(

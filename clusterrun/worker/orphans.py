@@ -8,7 +8,6 @@ attempt's folder. One of them requeues the job, or cancels it where that is refu
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Mapping
@@ -20,7 +19,8 @@ from . import epoch
 ALIVE = "supervisor.alive"
 CLAIM = "abandoned"
 INTERVALS = 30  # heartbeats of a rank, without one of the supervisor
-COMMAND_S = 30.0
+COMMAND_S = 10.0  # as requeue.ANSWER_S
+CLAIM_S = 120.0  # a claim is older only if its rank was killed
 
 
 class SupervisorWatch:
@@ -30,6 +30,7 @@ class SupervisorWatch:
         self._folder = folder
         self._limit = INTERVALS * interval
         self._job = environ.get("SLURM_JOB_ID", "") if environ.get("CLUSTERRUN_SPARE_NODES") else ""
+        self._restart = int(environ.get("SLURM_RESTART_COUNT") or 0)
         self._seen: tuple[bytes, float] | None = None
 
     def look(self) -> None:
@@ -43,18 +44,39 @@ class SupervisorWatch:
         if self._seen is None or self._seen[0] != beat:
             self._seen = beat, now
         elif now - self._seen[1] > self._limit:
-            self._seen = beat, now
             epoch.check()  # not if the job has been started again already
-            os.close(os.open(self._folder / CLAIM, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600))
-            if not end_job(self._job, f"the job's first node has not written for {self._limit:.0f} s"):
-                (self._folder / CLAIM).unlink()  # perhaps only this node is cut off, so another rank tries
+            self._claim()
+            if not end_job(self._job, self._restart, f"the job's first node has not written for {self._limit:.0f} s"):
+                (self._folder / CLAIM).unlink()  # perhaps only this node is cut off: another rank tries first
+            self._seen = beat, time.monotonic()
+
+    def _claim(self) -> None:
+        """Create the claim; raises FileExistsError if another rank has it."""
+        path = self._folder / CLAIM
+        with suppress(FileNotFoundError):
+            if time.time() - path.lstat().st_mtime > CLAIM_S:
+                path.unlink()
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600))
 
 
-def end_job(job: str, reason: str) -> bool:
-    """Requeue a job, or cancel it if Slurm refuses that; return whether one of them was done."""
+def end_job(job: str, restart: int, reason: str) -> bool:
+    """Requeue a job, or cancel it if Slurm refuses that; return whether this start of it, `restart`, ends.
+
+    Nothing is done to a start that is over. A command without an answer may have been carried out.
+    """
+    from .batch_host import show_job
+    from .requeue import restarts, run_command
+
     for command, done in ((["scontrol", "requeue", job], "requeued"), (["scancel", job], "cancelled")):
-        with suppress(OSError, subprocess.SubprocessError):
-            subprocess.run(command, check=True, stdin=subprocess.DEVNULL, capture_output=True, timeout=COMMAND_S)
+        facts = show_job(job, COMMAND_S)
+        if not facts:
+            return False
+        if facts.get("JobState") != "RUNNING" or restarts(facts) > restart:
+            return True
+        reply = run_command(command)
+        if reply.status == 0:
             print(f"clusterrun: {reason}: job {job} was {done}", file=sys.stderr, flush=True)
             return True
+        if reply.is_silence:
+            return False
     return False

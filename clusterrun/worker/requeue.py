@@ -17,8 +17,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from . import batch_host, end_records, rank_slots, successor
+from . import batch_host, end_records, successor
 from .claim import is_cancelled, listed
+from .rank_slots import Records
 
 if TYPE_CHECKING:
     from .supervisor import Job
@@ -103,7 +104,7 @@ class Requeue:
             return SAVED if self.runs_again and status in (0, SAVED) else status
         if self.runs_again:
             return SAVED
-        signals = received_signals(self.job.attempt_dir)
+        signals = received_signals(self.job.records[1])
         ended_early = status == SAVED or (bool(signals) and (status == 0 or status > 128))
         if not ended_early:
             return status
@@ -144,7 +145,7 @@ class Requeue:
             if self.runs_again:
                 return True
             facts = self._show(HURRY_S) if facts is None else facts
-            if _restarts(facts) > self.job.identity.restart:  # Slurm or the script has requeued it
+            if restarts(facts) > self.job.identity.restart:  # Slurm or the script has requeued it
                 self.runs_again, self.job.due = True, REQUEUED
                 return True
             if exclude and facts.get("JobState", "RUNNING") != "RUNNING":  # the user has cancelled it
@@ -226,7 +227,7 @@ class Requeue:
             if self._is_cancelled():
                 return CANCELLED, is_silence
             reply = run_command(["scontrol", "requeue", job_id])  # never requeuehold: the job could stay held for ever
-            if reply.status == 0 or _restarts(self._show(ANSWER_S)) > self.job.identity.restart:
+            if reply.status == 0 or restarts(self._show(ANSWER_S)) > self.job.identity.restart:
                 return "", is_silence
             is_silence |= reply.is_silence
             if not reply.is_silence:
@@ -294,9 +295,8 @@ def durations(run_dir: Path, token: str) -> list[float]:
     return [ended[start] - begun[start] for start in sorted(begun, key=lambda start: begun[start])]
 
 
-def received_signals(attempt_dir: Path) -> set[str]:
-    """Return the names of the signals that ranks of a launch recorded (SIGTERM, SIGUSR1, SIGUSR2)."""
-    _, ends = rank_slots.read(attempt_dir)
+def received_signals(ends: Records) -> set[str]:
+    """Return the names of the signals in the ranks' end records (SIGTERM, SIGUSR1, SIGUSR2)."""
     return {str(name) for end in ends.values() for name in end.get("signals", ())}
 
 
@@ -317,7 +317,8 @@ def _is_preempted(facts: dict[str, str]) -> bool:
     return facts.get("JobState") != "COMPLETING" or facts.get("EndTime", at) == at
 
 
-def _restarts(facts: dict[str, str]) -> int:
+def restarts(facts: dict[str, str]) -> int:
+    """Return how often Slurm has started the job again, by the fields of `show_job`."""
     return int(facts["Restarts"]) if facts.get("Restarts", "").isdigit() else 0
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from . import batch_host, hung_step, rank_slots
+from . import batch_host, hung_step
 from .errors import WorkerError
 from .watchdog import read_hang
 
@@ -61,14 +62,17 @@ def requeue_without(job: Job, lost: set[str]) -> bool:
     return again
 
 
-def find_lost_nodes(job: Job) -> set[str]:
-    """Return the nodes that the watchdog found lost; else, with spares, those of lost ranks that do not answer."""
+def find_lost_nodes(job: Job, is_ending: Callable[[], bool]) -> set[str]:
+    """Return the nodes that the watchdog found lost; else, with spares, those of lost ranks that do not answer.
+
+    Once `is_ending()` no more nodes are looked at.
+    """
     if job.options.local:
         return set()
     hang = read_hang(job.attempt_dir)
     if hang or not job.options.spare_nodes:
         return {*hang.get("lost_nodes", [])}
     per_node = job.options.workers_per_node
-    _, ends = rank_slots.read(job.attempt_dir)
-    missing = (rank for rank in range(job.workers) if rank not in ends)
-    return hung_step.silent_nodes(job, [*dict.fromkeys(job.nodes[rank // per_node] for rank in missing)])
+    missing = (rank for rank in range(job.workers) if rank not in job.records[1])
+    nodes = [*dict.fromkeys(job.nodes[rank // per_node] for rank in missing)]
+    return hung_step.silent_nodes(job, nodes, is_ending)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from clusterrun.worker import orphans
 from clusterrun.worker.epoch import Superseded
-from clusterrun.worker.orphans import ALIVE, CLAIM, INTERVALS, SupervisorWatch
+from clusterrun.worker.orphans import ALIVE, CLAIM, CLAIM_S, INTERVALS, SupervisorWatch
 
 SPARED = {"SLURM_JOB_ID": "7", "CLUSTERRUN_SPARE_NODES": "1"}
 
@@ -23,7 +25,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 @pytest.fixture
 def ended(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     jobs: list[str] = []
-    monkeypatch.setattr(orphans, "end_job", lambda job, reason: jobs.append(job) or True)
+    monkeypatch.setattr(orphans, "end_job", lambda job, restart, reason: jobs.append(job) or True)
     return jobs
 
 
@@ -48,7 +50,7 @@ def test_a_rank_that_cannot_reach_slurm_leaves_it_to_another(
     tmp_path: Path, clock: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answers, tried = iter([False, True]), []
-    monkeypatch.setattr(orphans, "end_job", lambda job, reason: tried.append(job) or next(answers))
+    monkeypatch.setattr(orphans, "end_job", lambda job, restart, reason: tried.append(job) or next(answers))
     ranks = [SupervisorWatch(tmp_path, 2.0, SPARED) for _ in range(2)]
     (tmp_path / ALIVE).write_text("1")
     for rank in ranks:
@@ -96,13 +98,92 @@ def test_a_job_that_was_started_again_is_left_alone(
     assert ended == []
 
 
+def test_a_rank_that_could_not_reach_slurm_lets_another_try_first(
+    tmp_path: Path, clock: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried = []
+
+    def try_for_long(job: str, restart: int, reason: str) -> bool:
+        tried.append(job)
+        clock[0] += 3 * INTERVALS
+        return False
+
+    monkeypatch.setattr(orphans, "end_job", try_for_long)
+    rank = SupervisorWatch(tmp_path, 2.0, SPARED)
+    (tmp_path / ALIVE).write_text("1")
+    rank.look()
+    clock[0] += 2.0 * INTERVALS + 1
+    rank.look()
+    clock[0] += 2.0 * INTERVALS - 1
+    rank.look()
+    assert tried == ["7"]
+
+
+def test_a_rank_without_the_claim_tries_again_at_its_next_look(
+    tmp_path: Path, clock: list[float], ended: list[str]
+) -> None:
+    rank = SupervisorWatch(tmp_path, 2.0, SPARED)
+    (tmp_path / ALIVE).write_text("1")
+    (tmp_path / CLAIM).touch()
+    rank.look()
+    clock[0] += 2.0 * INTERVALS + 1
+    with pytest.raises(FileExistsError):
+        rank.look()
+    (tmp_path / CLAIM).unlink()
+    rank.look()
+    assert ended == ["7"]
+
+
+def test_the_claim_of_a_rank_that_was_killed_expires(tmp_path: Path, clock: list[float], ended: list[str]) -> None:
+    rank = SupervisorWatch(tmp_path, 2.0, SPARED)
+    (tmp_path / ALIVE).write_text("1")
+    (tmp_path / CLAIM).touch()
+    old = (tmp_path / CLAIM).stat().st_mtime - CLAIM_S - 1
+    os.utime(tmp_path / CLAIM, (old, old))
+    rank.look()
+    clock[0] += 2.0 * INTERVALS + 1
+    rank.look()
+    assert ended == ["7"]
+
+
+@pytest.fixture
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
+    """Replace scontrol and scancel: how `scontrol show job` and the command that would end the job answer."""
+
+    def answer(shown: str, ending: str) -> None:
+        for name in ("scontrol", "scancel"):
+            text = f'#!/bin/sh\ncase "$0 $*" in *" show "*) {shown};; esac\n{ending}\n'
+            (tmp_path / name).write_text(text)
+            (tmp_path / name).chmod(0o755)
+
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    return answer
+
+
+RUNNING = 'echo "JobState=RUNNING Restarts=1"; exit 0'
+
+
 @pytest.mark.parametrize(("accepts", "done"), [("requeue", "requeued"), ("scancel", "cancelled")])
 def test_a_job_is_requeued_or_where_that_is_refused_cancelled(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], accepts: str, done: str
+    slurm: Callable[[str, str], None], capfd: pytest.CaptureFixture[str], accepts: str, done: str
 ) -> None:
-    for name in ("scontrol", "scancel"):
-        (tmp_path / name).write_text(f'#!/bin/sh\ncase "$0 $*" in *{accepts}*) exit 0;; esac\nexit 1\n')
-        (tmp_path / name).chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    orphans.end_job("7", "gone")
+    slurm(RUNNING, f'case "$0 $*" in *{accepts}*) exit 0;; esac; echo refused >&2; exit 1')
+    assert orphans.end_job("7", 1, "gone")
     assert capfd.readouterr().err == f"clusterrun: gone: job 7 was {done}\n"
+
+
+@pytest.mark.parametrize(
+    ("shown", "ending", "ends"),
+    [
+        pytest.param("exit 1", "exit 0", False, id="slurm cannot be reached"),
+        pytest.param(RUNNING, "echo Unable to contact slurm controller >&2; exit 1", False, id="no answer"),
+        pytest.param('echo "JobState=PENDING Restarts=2"; exit 0', "exit 0", True, id="requeued already"),
+        pytest.param('echo "JobState=RUNNING Restarts=2"; exit 0', "exit 0", True, id="started again"),
+    ],
+)
+def test_a_job_that_may_have_been_requeued_is_not_cancelled(
+    slurm: Callable[[str, str], None], capfd: pytest.CaptureFixture[str], shown: str, ending: str, ends: bool
+) -> None:
+    slurm(shown, ending)
+    assert orphans.end_job("7", 1, "gone") == ends
+    assert capfd.readouterr().err == ""
