@@ -310,6 +310,7 @@ def parse_fields(kind: type, data: Mapping[str, Any], only: frozenset[str] | Non
     A missing value, or one of another type, becomes None or an empty text.
     """
     found: dict[str, Any] = {}
+    value: Any  # not narrowed by the comparison of types
     for name, expected in _types(kind, only):  # without calls: a large run has 80,000 records
         value = data.get(name)
         if type(value) is not expected:
