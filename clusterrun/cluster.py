@@ -117,21 +117,22 @@ class Cluster:
 
         return snapshot.load_snapshot(self._factory.slurm(), self.user)
 
-    def check(self, plan: Plan, meanwhile: Callable[[], object] = lambda: None) -> None:
-        """Check a plan as :func:`clusterrun.submit.checks.check` does. Raises RequestError."""
-        from clusterrun.submit import checks
+    def check(self, plan: Plan, meanwhile: Callable[[], object] = lambda: None) -> list[str]:
+        """Check a plan before it is queued, and return lines for the user. Raises RequestError."""
+        from clusterrun.preflight import checks
 
-        checks.check(plan.spec, plan.script, self.environ, meanwhile, plan.notify, plan.submission.workdir)
+        return checks.check(plan, self.scheduler(plan.record.scheduler), self.environ, self.user, meanwhile)
 
-    def submit(self, plan: Plan) -> RunRecord:
-        """Record the run, submit it, and return its record with the job id.
+    def submit(self, plan: Plan, *, check: bool = True) -> RunRecord:
+        """Record the run, submit it, and return its record with the job id; with ``check`` check it before.
 
         Raises RequestError or SchedulerError, after which nothing is left, or Ambiguous, which names the run.
         """
         from clusterrun.submit import protocol
 
         scheduler = self.scheduler(plan.record.scheduler)
-        self.check(plan, _import_submitit if scheduler.slurm is not None else lambda: None)
+        for line in self.check(plan, _import_submitit if scheduler.slurm else lambda: None) if check else ():
+            self.notify(line)
         store = self.store(plan.record.root)
         store.prepare(plan.spec.shared)
         store.stage(plan.record, plan.spec_json(), plan.script, plan.notify)
