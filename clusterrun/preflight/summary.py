@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from clusterrun.jobspec.spec import JobSpec
-from clusterrun.terminal.units import format_duration, format_time, plural
+from clusterrun.terminal.units import format_time, format_time_limit, plural
 
 if TYPE_CHECKING:
     from clusterrun.free.snapshot import ClusterSnapshot
@@ -40,7 +40,7 @@ def summary(spec: JobSpec, command: str) -> dict[str, str]:
     return {
         "nodes": f"{spec.allocated_nodes}{spares}",
         "GPUs": f"{gpus} per node, {plural(spec.world_size, 'rank')}",
-        "time": format_duration(spec.time_limit) if spec.time_limit else unset,
+        "time": format_time_limit(spec.time_limit) if spec.time_limit else unset,
         "partition": spec.directive("partition") or "the cluster's default",
         "python": spec.python,
         "command": command,
