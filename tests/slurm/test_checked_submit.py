@@ -1,5 +1,7 @@
-"""Requests that can never start or would fail at once are refused at submit; others are not. On a real Slurm that accepts
-most of the former and lets them wait for ever (EnforcePartLimits=NO)."""
+"""Requests that can never start or would fail at once are refused at submit; others are not.
+
+On a real Slurm that accepts most of the former and lets them wait for ever (EnforcePartLimits=NO).
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ PARTITIONS = {
     "closed": "MaxTime=INFINITE AllowAccounts=chemistry",
     "small": "MaxTime=INFINITE MaxNodes=1",
     "big": "MaxTime=INFINITE MinNodes=3",
-    "capped": "MaxTime=INFINITE QOS=cap",
+    "capped": "MaxTime=INFINITE",
 }
 RULES = (
     "add account physics", "add qos tight", "add qos long", "add qos cap", "add user root account=physics",
@@ -38,13 +40,12 @@ def strict() -> Iterator[Lab]:
     require_lab()
     name = f"t{os.getpid()}c"
     settings = {"AccountingStorageEnforce": "associations,limits,qos"}
-    settings |= {
-        f"PartitionName={key}": f"Nodes={name}-node[1-4] {rules} State=UP" for key, rules in PARTITIONS.items()
-    }
+    where = f"Nodes={name}-node[1-4] State=UP"
+    settings |= {f"PartitionName={key}": f"{where} {rules}" for key, rules in PARTITIONS.items()}
     with Lab(name=name, gpu_type="a100", settings=settings) as lab:
         for words in RULES:
             run(lab, "sacctmgr", "-i", *words.split())
-        run(lab, "scontrol", "reconfigure")
+        run(lab, "scontrol", "update", "PartitionName=capped", "QOS=cap")
         run(lab, "scontrol", "update", f"nodename={name}-node4", "state=drain", "reason=test")
         yield lab
 

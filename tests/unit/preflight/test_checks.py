@@ -50,8 +50,8 @@ def test_a_slurm_that_hangs_blocks_nothing(desk: Desk, monkeypatch: pytest.Monke
     path = desk.slurm.folder / name
     real = path.with_name(f"real-{name}")
     path.rename(real)
-    path.write_text(f'#!/bin/sh\ncase "$*" in *--test-only*|*show*) exec /bin/sleep 1000;; esac\nexec -a {name} {real} "$@"\n'
-                    .replace("#!/bin/sh", "#!/bin/bash"))  # fmt: skip
+    hangs = 'case "$*" in *--test-only*|*show*) exec /bin/sleep 1000;; esac'
+    path.write_text(f'#!/bin/bash\n{hangs}\nexec -a {name} {real} "$@"\n')
     path.chmod(0o755)
     real.with_name(f"real-{name}.out").write_text("123\n")
     status, err, _ = submit(desk, *JOB)

@@ -64,8 +64,7 @@ def spec(nodes: int = 1, gpus: int | None = 4, time: int | None = None, **more: 
         (spec(nodes=1, time=60, partition="short"), "requires at least 2 nodes", ""),
         (spec(nodes=4, time=60, partition="short"), "allows at most 3 nodes", ""),
         (spec(nodes=4, time=60, partition="short,gpu"), "", ""),
-        (spec(nodes=5, partition="short,gpu"), "gpu: it has only 4 nodes with 4 GPUs or more; partition short: the partition "
-         "allows at most 3 nodes", ""),
+        (spec(nodes=5, partition="short,gpu"), "; partition short: the partition allows at most 3 nodes", ""),
         (spec(nodes=5, partition="hidden"), "", ""),
         (spec(nodes=5, partition="gpu,hidden"), "", ""),
     ],
