@@ -61,10 +61,11 @@ def check(
     from clusterrun.preflight.summary import cost_line
     from clusterrun.scheduler.slurm.sbatch import No, Start
 
+    several = "," in scheduler.cluster or scheduler.cluster == "all"  # sbatch chooses one of them
     seen: ClusterSnapshot | None = result(answers["limits"], "limits of the cluster", None)
     reservations = result(answers["reservations"], "reservations", [])
     estimate = result(answers["start"], "the start", None)
-    if seen is not None:
+    if seen is not None and not several:
         found += limits.judge_limits(seen, spec) + limits.judge_maintenance(seen, spec, reservations, time.time())
     if isinstance(estimate, No):
         found.append(limits.judge_refusal(seen, spec, estimate))

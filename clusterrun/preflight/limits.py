@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from clusterrun.config.toml_lines import nearest
@@ -66,7 +67,18 @@ def _obstacles(seen: ClusterSnapshot, spec: JobSpec) -> dict[str, str]:
     """Return why each of the job's partitions can never run it, "" if it can."""
     shape, need = shape_of(spec)
     partitions = [p for p in partitions_of(seen, spec) if seen.nodes_of(p.name)]
-    return {p.name: check_fit(seen, p, spec, shape, need)[0] for p in partitions}
+    return {p.name: check_fit(seen, p, spec, shape, need)[0] or _memory(seen, p, spec) for p in partitions}
+
+
+def _memory(seen: ClusterSnapshot, partition: Partition, spec: JobSpec) -> str:
+    match = re.fullmatch(r"([0-9]+)([KMGT]?)B?", spec.directive("mem").upper())
+    if match is None:
+        return ""
+    megabytes = int(match[1]) * 1024 ** ("KMGT".index(match[2] or "M") - 1)
+    sizes = [node.memory for node in seen.nodes_of(partition.name)]
+    if sum(size >= megabytes for size in sizes) >= spec.allocated_nodes:
+        return ""
+    return f"too few nodes have {spec.directive('mem')} of memory (at most {max(sizes) / 1024:.3g}G)"
 
 
 def _hint(seen: ClusterSnapshot, spec: JobSpec) -> str:
@@ -120,7 +132,10 @@ def judge_maintenance(
 
 
 def judge_refusal(seen: ClusterSnapshot | None, spec: JobSpec, no: No) -> Finding:
-    """Return a refusal of ``sbatch --test-only``: only doubtful if nodes are out of service, as it counts those out."""
+    """Return a refusal of ``sbatch --test-only``; it is doubtful if nodes are out of service, which it counts out.
+
+    A message that is not known as Slurm's is doubtful too.
+    """
     partitions = partitions_of(seen, spec) if seen else []
     nodes = [node for p in partitions for node in (seen.nodes_of(p.name) if seen else ())]
     out = [node for node in nodes if node.standing not in _IN_SERVICE]
@@ -128,7 +143,10 @@ def judge_refusal(seen: ClusterSnapshot | None, spec: JobSpec, no: No) -> Findin
     if passing and (not nodes or out or any(p.state != "UP" for p in partitions)):
         which = f" ({len(out)} of {plural(len(nodes), 'node')} out of service)" if out else ""
         return Finding(f"Slurm cannot place this job now: {no.words}{which}")
-    hint = next((error.hint for error in SBATCH_ERRORS if error.text in no.words), "")
+    known = next((error for error in SBATCH_ERRORS if error.text in no.words), None)
+    if known is None:  # perhaps of a site's wrapper, which takes no script on standard input
+        return Finding(f"Slurm may refuse this job: {no.words}")
+    hint = known.hint
     if seen and "Invalid partition" in no.words:
         names = [p.name for p in seen.partitions]
         hint = f"{nearest(spec.directive('partition'), names)} partitions: {', '.join(names)}".strip()

@@ -18,7 +18,7 @@ from clusterrun.scheduler.slurm.sbatch import No, Start
 from clusterrun.scheduler.slurm.scontrol import parse_show
 
 NODES = "\n\n".join(
-    f"NodeName=n{number} CPUAlloc=0 CPUTot=64\n   Gres=gpu:a100:4\n   State=IDLE\n   Partitions=gpu,short,low"
+    f"NodeName=n{number} CPUAlloc=0 CPUTot=64\n   RealMemory=64000\n   Gres=gpu:a100:4\n   State=IDLE\n   Partitions=gpu,short,low"
     for number in range(1, 5)
 )
 PARTITIONS = """PartitionName=gpu
@@ -66,6 +66,9 @@ def spec(nodes: int = 1, gpus: int | None = 4, time: int | None = None, **more: 
         (spec(nodes=4, time=60, partition="short,gpu"), "", ""),
         (spec(nodes=5, partition="short,gpu"), "; partition short: the partition allows at most 3 nodes", ""),
         (spec(nodes=5, partition="hidden"), "", ""),
+        (spec(mem="900G"), "too few nodes have 900G of memory (at most 62.5G)", ""),
+        (spec(mem="64000"), "", ""),
+        (spec(mem="0"), "", ""),
         (spec(nodes=5, partition="gpu,hidden"), "", ""),
     ],
 )  # fmt: skip
@@ -146,6 +149,7 @@ def test_a_refusal_of_test_only_counts_unless_nodes_are_out_of_service() -> None
     )
     assert not judge_refusal(None, spec(), no).never, "what is out of service is unknown"
     assert judge_refusal(None, spec(), No("Invalid feature specification")).never
+    assert not judge_refusal(SEEN, spec(), No("usage: our-sbatch FILE")).never, "a site's wrapper"
 
 
 def test_a_refusal_names_what_there_is() -> None:
