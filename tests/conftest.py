@@ -14,6 +14,7 @@ import pytest
 from lab.cluster import Lab
 from tests.command_desk import Desk
 from tests.installed_command import Site
+from tests.lm_runs import undisturbed_weights
 
 pytest_plugins = ["lab.fixtures", "tests.faults_table"]
 
@@ -76,3 +77,10 @@ def new_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Lab
     yield make
     for site in made:
         site.close()
+
+
+@pytest.fixture(scope="module")
+def undisturbed(site: Site, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The weights of `lm_runs.lm` after STEPS, trained once per session and scheduler."""
+    own = tmp_path_factory.getbasetemp()
+    return undisturbed_weights(site, own.parent if "PYTEST_XDIST_WORKER" in os.environ else own)

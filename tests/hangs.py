@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import random
 import re
@@ -13,26 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from tests.installed_command import Job, Site, read_json, until
+from tests.lm_runs import SHAPE
 from tests.rank_files import progress_of
 
-SHAPE = ("--nodes", "2", "--gpus-per-node", "0", "--tasks-per-node", "2")
-RANKS = 4
 LIMIT = 10  # seconds, of --hang-timeout
 LATE = 300  # seconds that a test waits
 WATCHED = ("--hang-timeout", str(LIMIT), "--max-restarts", "20")
-SETTINGS = ("steps=60", "eval_every=0", "save_every=5", "log_every=5", "vocab=300", "seq_len=16", "global_batch_size=4")
-LM = [word for setting in SETTINGS for word in ("--set", setting)]
 SCRIPT = Path(__file__).parent / "data" / "scripts" / "trains_on.py"
-
-
-def saved(job: Job) -> int:
-    """The step of the newest checkpoint."""
-    return max((int(path.name[5:]) for path in (job.run_dir / "checkpoints").glob("step-*[0-9]")), default=0)
-
-
-def weights(job: Job) -> str:
-    """A digest of the final model."""
-    return hashlib.sha256((job.run_dir / "model" / "model.safetensors").read_bytes()).hexdigest()
 
 
 def progress(attempt: Path, rank: int) -> dict[str, Any]:
@@ -41,7 +27,8 @@ def progress(attempt: Path, rank: int) -> dict[str, Any]:
 
 def collectives(attempt: Path) -> int:
     """The fewest collectives that a rank has recorded."""
-    return min(sum(progress(attempt, rank).get("collectives", {}).values()) for rank in range(RANKS))
+    ranks = len((read_json(attempt / "start.json") or {"ranks": [0]})["ranks"])
+    return min(sum(progress(attempt, rank).get("collectives", {}).values()) for rank in range(ranks))
 
 
 @dataclass(frozen=True)
@@ -57,16 +44,14 @@ class Ended:
 def stop_rank(job: Job, rank: int) -> tuple[Path, int]:
     """Stop a rank of the newest launch with SIGSTOP; return the launch's folder and the pid."""
     attempt = job.attempts()[-1]
-    start = read_json(attempt / "start.json")
-    assert start is not None
-    (pid,) = [entry["pid"] for entry in start["ranks"] if entry["rank"] == rank]
+    pid = job.pid(rank)
     os.kill(pid, signal.SIGSTOP)
     return attempt, pid
 
 
 def stop_and_await(job: Job, rank: int) -> Ended:
     """Stop a rank, wait for the next launch, and check what every hang must leave."""
-    launches = len(job.attempts())
+    launches, ranks = len(job.attempts()), len((job.start() or {})["ranks"])
     attempt, pid = stop_rank(job, rank)
     stopped = time.monotonic()
     until(lambda: len(job.attempts()) > launches, LATE, job.err.read_text, pause=0.01)
@@ -76,7 +61,7 @@ def stop_and_await(job: Job, rank: int) -> Ended:
     assert (hang["ranks"], hang["pid"], hang["state"]) == ([rank], pid, "stopped (SIGSTOP)"), hang
     assert re.search(rf"rank {rank} on \S+ \(pid {pid}\) is stopped \(SIGSTOP\)", job.err.read_text())
     stacks = sorted(path.name for path in attempt.glob("stacks-rank-*.txt"))
-    assert stacks == [f"stacks-rank-{other}.txt" for other in range(RANKS) if other != rank], stacks
+    assert stacks == [f"stacks-rank-{other}.txt" for other in range(ranks) if other != rank], stacks
     assert all('File "' in (attempt / name).read_text() for name in stacks)
     assert not Path(f"/proc/{pid}").exists() or "Z" in Path(f"/proc/{pid}/stat").read_text()
     return Ended(rank, after, hang, stacks)

@@ -50,6 +50,11 @@ class Job:
         folders = self.attempts()
         return read_json(folders[-1] / "end.json") if folders else None
 
+    def pid(self, rank: int) -> int:
+        """The pid of a rank of the newest attempt, whose ranks have joined."""
+        (pid,) = [entry["pid"] for entry in (self.start() or {"ranks": ()})["ranks"] if entry["rank"] == rank]
+        return int(pid)
+
     def wait_change(self, seconds: float) -> None:
         """Wait until the job has begun an attempt or left an end record, but no longer than so many seconds."""
         deadline, before = time.monotonic() + seconds, (len(self.attempts()), self.end())

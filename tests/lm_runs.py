@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
+import json
+from pathlib import Path
 
 from tests.installed_command import Job, Site, until
 
 SHAPE = ("--nodes", "2", "--gpus-per-node", "0", "--tasks-per-node", "1")
 SETTINGS = ("eval_every=0", "save_every=5", "log_every=5", "vocab=300", "seq_len=16", "global_batch_size=4")
+STEPS = 150  # of a run that is interrupted
 LIMIT = 240.0  # seconds; each start imports torch
 
 
@@ -15,7 +19,7 @@ def lm(site: Site, steps: int, *options: str, save_every: int = 5) -> Job:
     """Submit a run of two ranks on two nodes."""
     settings = (f"steps={steps}", *SETTINGS, f"save_every={save_every}")
     words = [word for setting in settings for word in ("--set", setting)]
-    return site.submit(*SHAPE, *options, *words, "lm")
+    return site.submit(*SHAPE, *words, *options, "lm")
 
 
 def weights(job: Job) -> str:
@@ -23,16 +27,33 @@ def weights(job: Job) -> str:
     return hashlib.sha256((job.run_dir / "model" / "model.safetensors").read_bytes()).hexdigest()
 
 
-def undisturbed_weights(site: Site, steps: int) -> str:
-    """The weights of a run that nothing interrupts."""
-    job = lm(site, steps)
-    site.wait_state(job, "COMPLETED", timeout=LIMIT)
+def undisturbed_weights(site: Site, folder: Path) -> str:
+    """The weights after STEPS that nothing interrupts: of one run per scheduler for all that share the folder."""
+    with (folder / f"undisturbed-{site.scheduler[1]}").open("a+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.seek(0)
+        if not (found := file.read()):
+            found = final_weights(site, lm(site, STEPS))
+            file.write(found)
+    return found
+
+
+def final_weights(site: Site, job: Job, timeout: float = LIMIT) -> str:
+    """The weights of a run once it is done."""
+    site.wait_state(job, "COMPLETED", timeout=timeout)
     return weights(job)
 
 
 def saved(job: Job) -> int:
     """The step of the newest checkpoint, 0 without one."""
     return max((int(path.name[5:]) for path in (job.run_dir / "checkpoints").glob("step-*[0-9]")), default=0)
+
+
+def reached(job: Job) -> int:
+    """The last step that the run's metrics have."""
+    metrics = job.run_dir / "metrics.jsonl"
+    lines = metrics.read_text().splitlines() if metrics.exists() else []
+    return max((json.loads(line)["step"] for line in lines), default=0)
 
 
 def wait_saved(job: Job, step: int, timeout: float = LIMIT) -> None:

@@ -81,4 +81,6 @@ def _snapshot(source: TopData, selected: str) -> list[dict[str, Any]]:
 
 
 def _rank_json(rank: RankProgress) -> dict[str, Any]:
-    return {**rank._asdict(), "gpu": rank.gpu._asdict() if rank.gpu else None}
+    found = {**rank._asdict(), "gpu": rank.gpu._asdict() if rank.gpu else None}
+    del found["gpu_record"]
+    return found

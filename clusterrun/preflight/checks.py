@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -24,12 +24,12 @@ LIMIT = 2.0
 
 
 def check(
-    plan: Plan, scheduler: Scheduler, environ: Mapping[str, str], user: str,
-    meanwhile: Callable[[], object] = lambda: None,
+    plan: Plan, scheduler: Scheduler, environ: Mapping[str, str], user: str, *, preload: bool
 ) -> list[str]:  # fmt: skip
     """Return lines for the user: warnings, what could not be checked, and the cost and expected start of a Slurm job.
 
-    ``meanwhile`` is called at the same time. Raises RequestError for a job that can never start or would fail at once.
+    With ``preload`` submitit is imported at the same time, which takes as long as a check. Raises RequestError for a
+    job that can never start or would fail at once.
     """
     spec, slurm, workdir = plan.spec, scheduler.slurm, plan.submission.workdir
     unchecked: list[str] = []
@@ -48,10 +48,11 @@ def check(
         return check_settings(spec, environ, workdir, LIMIT)
 
     with ThreadPoolExecutor(max_workers=5) as pool:
-        packages = pool.submit(checks.check, spec, plan.script, environ, plan.notify, workdir, plan.submission.logs)
+        packages = pool.submit(checks.check, spec, plan.script, environ, plan.notify)
         of_settings = pool.submit(settings) if isinstance(spec.work, Task) else None
         answers = _ask_slurm(pool, slurm, plan, user) if slurm is not None else {}
-        meanwhile()
+        if preload and slurm is not None:
+            from clusterrun.scheduler.slurm import executor  # noqa: F401
     packages.result()
     found = result(of_settings, "settings", [])
     refuse(found)

@@ -7,9 +7,12 @@ have no ``version``; a newer version may add keys, ignored here.
 
 from __future__ import annotations
 
+import gc
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -79,7 +82,12 @@ class RankProgress(NamedTuple):
     compute_s: float | None = None
     tokens_per_second: float | None = None
     memory_gib: float | None = None  # resident memory on the host
-    gpu: Gpu | None = None
+    gpu_record: Mapping[str, Any] | None = None  # as read, so unchecked
+
+    @property
+    def gpu(self) -> Gpu | None:
+        """The rank's GPU, None without one; parsed only now, because few callers need it of 80,000 ranks."""
+        return None if self.gpu_record is None else Gpu(**parse_fields(Gpu, self.gpu_record))
 
     def is_silent(self, now: float) -> bool:
         """Return whether heartbeats are missing: the rank is stopped or has ended, or cannot write to its folder."""
@@ -108,16 +116,30 @@ def ranks(run: RunRecord, task: int | None = None) -> list[RankProgress]:
 
 def read_ranks(attempt: Path) -> list[RankProgress]:
     """Return the heartbeats in an attempt's folder, by rank."""
-    found = (_rank(rank, data) for rank, data in rank_slots.load_progress(attempt))
-    return sorted((one for one in found if one is not None), key=lambda one: one.rank)
+    with _without_collector():
+        found = (_rank(rank, data) for rank, data in rank_slots.load_progress(attempt))
+        return sorted((one for one in found if one is not None), key=attrgetter("rank"))
 
 
 def _rank(rank: int, data: Mapping[str, Any]) -> RankProgress | None:
     found, gpu = parse_fields(RankProgress, data), data.get("gpu")
     if found["time"] is None:
         return None
-    found |= {"rank": rank, "gpu": Gpu(**parse_fields(Gpu, gpu)) if isinstance(gpu, dict) else None}
-    return RankProgress(**found)
+    found["rank"] = rank
+    found["gpu_record"] = gpu if isinstance(gpu, dict) else None  # the last field; the others are in their order
+    return RankProgress._make(found.values())
+
+
+@contextmanager
+def _without_collector() -> Iterator[None]:
+    """Pause the garbage collector: 80,000 new records are no garbage, and looking at them again and again is slow."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def last_rows(path: Path) -> list[dict[str, Any]]:

@@ -52,11 +52,15 @@ class Answer(NamedTuple):
 
 
 class Cancelled(NamedTuple):
-    """The result of one cancel request: whether it was accepted, and the scheduler's message."""
+    """The result of one cancel request: whether it was accepted, and the scheduler's message.
+
+    ``may_be``: the request was not answered in time, so the job may be cancelled although ``done`` is False.
+    """
 
     id: JobId
     done: bool
     detail: str = ""
+    may_be: bool = False
 
 
 class ClusterFacts(NamedTuple):

@@ -60,7 +60,7 @@ def count_job(request: Request, cwd: Path, environ: Mapping[str, str], *, sample
     reason = lines[-1].removeprefix("clusterrun: ") if lines else f"exit {done.status}"
     if done.status == 2:  # an invalid setting, or data that is not there
         raise RequestError(f"{name}: {reason}", hint=f"see docs/settings.md; {_SKIP}")
-    hint = f"{_SKIP}; --python selects the job's Python"
+    hint = f"use --python PATH if the job has another Python; {_SKIP}"
     raise RequestError(f"cannot count the data and parameters of {name}: {reason}", hint=hint)
 
 

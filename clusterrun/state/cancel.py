@@ -64,7 +64,7 @@ def cancel(
             run = targets[index].record
             if found[index].done and run is not None and index not in noted:
                 reconcile.record_cancel(store_of(run), run, time.time())
-        _forget(targets, {index for index in noted if not found[index].done}, store_of)
+        _forget(targets, {index for index in noted if not found[index].done and not found[index].may_be}, store_of)
     return [(target, found[index]) for index, target in enumerate(targets)]
 
 

@@ -66,7 +66,7 @@ class StateQuery(NamedTuple):
         may be used. Raises SchedulerError if Slurm does not answer and there is nothing to show.
         """
         known = self.store.all() if everything else open_runs.open_runs(self.store)
-        known = known if all_clusters else self.reachable(known)
+        known = known if all_clusters else self.reachable(known, everything=everything)
         answer, age, external = Answer(), 0.0, list[RunState]()
         if self.factory.facts() is None:
             found = self.states(known)
@@ -94,13 +94,20 @@ class StateQuery(NamedTuple):
             return True
         return self.factory.facts() is not None and _is_on(run, self.factory.scheduler("slurm"))
 
-    def reachable(self, runs: Sequence[RunRecord]) -> list[RunRecord]:
-        """Return the runs whose scheduler can be queried from this shell; report the number of others in a line."""
-        here = [run for run in runs if self.is_here(run)]
-        away = sorted({run.cluster or "(not known)" for run in runs if not self.is_here(run)})
+    def reachable(self, runs: Sequence[RunRecord], *, everything: bool = False) -> list[RunRecord]:
+        """Return the runs whose scheduler can be queried from this shell; report the number of others in a line.
+
+        Others that have ended, by their own records, count only with ``everything``.
+        """
+        here, away = list[RunRecord](), list[RunRecord]()
+        for run in runs:
+            if self.is_here(run):
+                here.append(run)
+            elif everything or reconcile.state_from_records(self.store, run, "").status.outcome in filters.OPEN:
+                away.append(run)
         if away:
-            count = plural(len(runs) - len(here), "job")
-            self.notify(f"not shown: {count} on other clusters ({', '.join(away)}); see them with --all-clusters")
+            count, names = plural(len(away), "job"), sorted({run.cluster or "(not known)" for run in away})
+            self.notify(f"not shown: {count} on other clusters ({', '.join(names)}); see them with --all-clusters")
         return here
 
     def _cached_queue(self, runs: Sequence[RunRecord]) -> tuple[Answer, float]:

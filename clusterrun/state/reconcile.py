@@ -35,7 +35,7 @@ class RunState:
     """The state of a job. ``record`` is None for an external job, ``note`` says which source did not answer.
 
     ``as_of`` is None for a current state; for an older one it is the epoch second at which it was last seen. ``copies``
-    are other pending or running jobs of the same submission.
+    are other pending or running jobs of the same submission, ``earlier`` those of the run's earlier submissions.
     """
 
     record: RunRecord | None
@@ -43,6 +43,7 @@ class RunState:
     note: str = ""
     as_of: int | None = None
     copies: tuple[JobId, ...] = ()
+    earlier: tuple[JobId, ...] = ()
 
     @property
     def is_old(self) -> bool:
@@ -103,14 +104,15 @@ def _join(store: Store, scheduler: Scheduler, runs: Sequence[RunRecord], answer:
     if absent:
         ids = [run.job_id for run in absent if run.job_id is not None]
         past = scheduler.account(ids, min(run.submission.at for run in absent) - 3600)
-    found = [_with_copies(_state(store, run, jobs, answer, past, now), jobs) for run in runs]
+    found = [_with_others(_state(store, run, jobs, answer, past, now), jobs) for run in runs]
     return found if answer.complete else [_last_known(state, last, answer) for state in found]
 
 
-def _with_copies(state: RunState, jobs: JobIndex) -> RunState:
+def _with_others(state: RunState, jobs: JobIndex) -> RunState:
     assert state.record is not None
-    alive = [job.id for job in jobs.of(state.record) if not job.is_over and job.id.base != state.status.id.base]
-    return replace(state, copies=tuple(alive)) if alive else state
+    copies = [job.id for job in jobs.of(state.record) if not job.is_over and job.id.base != state.status.id.base]
+    earlier = [job.id for job in jobs.earlier(state.record) if not job.is_over]
+    return replace(state, copies=tuple(copies), earlier=tuple(earlier)) if copies or earlier else state
 
 
 def _last_known(state: RunState, last: JobIndex, answer: Answer) -> RunState:

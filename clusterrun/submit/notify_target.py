@@ -9,6 +9,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from clusterrun.errors import CommandError, RequestError
+from clusterrun.jobspec.spec import JobSpec
 from clusterrun.system import shell
 
 _HINT = "give a webhook (https://…), an address of apprise, or a command"
@@ -23,15 +24,15 @@ sys.exit(0 if apprise.Apprise().add(sys.stdin.read()) else {_REFUSED})
 """
 
 
-def check_target(target: str, python: str, environ: Mapping[str, str], workdir: Path) -> None:
-    """Check what worker/notify.py will send events to: a webhook, an address of apprise, or a command.
+def check_address(target: str, python: str, environ: Mapping[str, str]) -> None:
+    """Check a webhook or an address of apprise; other targets are commands, see ``check_command``.
 
-    ``python`` is the job's Python, which needs apprise; ``workdir`` is where the command runs. Raises RequestError.
+    ``python`` is the job's Python, which needs apprise. Raises RequestError.
     """
-    scheme, separator, _ = target.partition("://")
-    if not separator or " " in scheme:
-        _check_command(target, environ, workdir)
-    elif scheme in ("http", "https"):
+    scheme = target.partition("://")[0]
+    if _is_command(target):
+        return
+    if scheme in ("http", "https"):
         try:
             host = urlsplit(target).hostname
         except ValueError:
@@ -42,15 +43,31 @@ def check_target(target: str, python: str, environ: Mapping[str, str], workdir: 
         _check_apprise(target, scheme, python, environ)
 
 
-def _check_command(target: str, environ: Mapping[str, str], workdir: Path) -> None:
+def check_command(target: str, spec: JobSpec, environ: Mapping[str, str], workdir: Path, *, local: bool) -> list[str]:
+    """Check a command that worker/notify.py will run in ``workdir``, and return notices; other targets have none.
+
+    A command that is not found here may still be found on a compute node: by an absolute path, or after setup lines and
+    variables of the job. Raises RequestError for one that cannot be found there either.
+    """
+    if not _is_command(target):
+        return []
     try:
         first = shlex.split(target)[0]
     except (ValueError, IndexError) as error:
         raise RequestError(f"--notify: not a command line: {error}", hint="--notify 'command --option …'") from None
     name = str(workdir / first) if "/" in first else first
-    if shutil.which(name, path=environ.get("PATH")) is None:
-        what = "neither an address nor a command" if ":" in first else f"no such command: {first}"
-        raise RequestError(f"--notify: {what}", hint=_HINT)
+    if shutil.which(name, path=environ.get("PATH")) is not None:
+        return []
+    if ":" in first:
+        raise RequestError("--notify: neither an address nor a command", hint=_HINT)
+    if spec.setup or "PATH" in dict(spec.env) or (first.startswith("/") and not local):
+        return [f"--notify: {first} is not found on this node; it must exist on the compute nodes"]
+    raise RequestError(f"--notify: no such command: {first}", hint=_HINT)
+
+
+def _is_command(target: str) -> bool:
+    scheme, separator, _ = target.partition("://")
+    return not separator or " " in scheme
 
 
 def _check_apprise(target: str, scheme: str, python: str, environ: Mapping[str, str]) -> None:

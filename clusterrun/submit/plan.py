@@ -18,7 +18,7 @@ from clusterrun.records.ownership import one_cluster
 from clusterrun.records.run_record import RunRecord, SubmissionRecord
 from clusterrun.records.store import find_base, state_folder
 from clusterrun.scheduler import Scheduler, Submission
-from clusterrun.submit import protocol
+from clusterrun.submit import notify_target, protocol
 from clusterrun.submit.request import Request, notify_settings, resolve_spec
 from clusterrun.system import shell
 from clusterrun.system.safe_files import RECORDS
@@ -69,6 +69,9 @@ def plan(
     foreign = [name for name in dropped if not name.startswith("CLUSTERRUN_") and name not in used]
     if foreign:
         notices.append(f"removed from the job's environment: {', '.join(foreign)}")
+    notify = notify_settings(request.values, spec.job_name)
+    if notify is not None:
+        notices += notify_target.check_command(str(notify["target"]), spec, here.environ, here.cwd, local=local)
     at = time.time()
     token = new_token() if named else "TOKEN"
     run_id = f"{datetime.fromtimestamp(at, UTC):%Y%m%d-%H%M%S}-{token[:6]}" if named else "RUN_ID"
@@ -111,9 +114,7 @@ def plan(
     )
     places = Places(here.cwd, logs, WORKER, current_umask())
     script = render(spec, RunIdentity(run_id, run_dir, token), places, local=local)
-    return Plan(
-        spec, record, submission, script, (*request.notices, *notices), notify_settings(request.values, spec.job_name)
-    )
+    return Plan(spec, record, submission, script, (*request.notices, *notices), notify)
 
 
 def new_token() -> str:

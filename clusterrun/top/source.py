@@ -130,7 +130,8 @@ class TopData:
         found = self._cluster.status([handle(state)])
         same = [one for one in found if key_of(one) == key_of(state)]
         if len(same) != 1:
-            raise RequestError(f"{handle(state)} is no longer a single job")
+            now = "now several array tasks" if same else "no longer in the queue"
+            raise RequestError(f"{handle(state)} is {now}, so nothing was changed")
         return same
 
     def _long_over(self, state: RunState) -> bool:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from .errors import WorkerError
 
+ENDING = ("COMPLETING", "CANCELLED", "TIMEOUT", "PREEMPTED", "NODE_FAIL")  # Slurm's states of a job that was ended
 LOG_TAIL = 16_384  # bytes of the log in which Slurm's reason is looked for
 # Slurm's line in the batch script's log. Up to 24.11 it begins with slurmstepd's name, in 26.05 with the time.
 CANCELLED = re.compile(
@@ -52,12 +53,16 @@ def node_names() -> list[str]:
     return nodes
 
 
-def draining_nodes() -> set[str]:
-    """Return the names of the allocated nodes that are drained, down or failing; none if Slurm is silent for 10 s."""
+def draining_nodes() -> list[str]:
+    """Return the names of the allocated nodes that are drained, down or failing; none if Slurm is silent for 10 s.
+
+    Nodes that are down or do not answer (`*`) come first.
+    """
     nodes = os.environ.get("SLURM_JOB_NODELIST", "")
     lines = _output(["sinfo", "-h", "-N", "-n", nodes, "-o", "%N %T"], 10.0).splitlines()
-    states = (line.partition(" ") for line in lines)
-    return {name for name, _, state in states if state.startswith(("drain", "down", "fail"))}
+    states = dict(line.split(" ", 1) for line in sorted({*lines}) if " " in line)  # a line per partition
+    bad = [name for name, state in states.items() if state.startswith(("drain", "down", "fail"))]
+    return sorted(bad, key=lambda name: not ("down" in states[name] or "*" in states[name]))
 
 
 def head_address(node: str, nodes: int) -> str:

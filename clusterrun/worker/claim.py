@@ -71,7 +71,7 @@ def claim(run_dir: Path, token: str, job: JobIdentity, mode: int) -> None:
         staged.chmod(mode)
         write_text(staged / "owner", mine + "\n")
     except OSError as error:
-        raise WorkerError(f"cannot write the claim in {claims}: {error.strerror}") from None
+        raise WorkerError(f"cannot record in {claims} that this job owns the run: {error.strerror}") from None
     owner = claims / name / "owner"
     try:
         os.rename(staged, claims / name)

@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from . import end_records, epoch
+from . import batch_host, end_records, epoch
 from .requeue import run_command
 from .watchdog import read_hang
 
@@ -23,13 +23,14 @@ if TYPE_CHECKING:
 
 HOLD = "hold.json"
 POLL_S = 2.0
+AFTER_S = 60.0  # between the end of the hold and that of the time limit: the hold ends first
 NO_FAILURE = (0, 85, 130, 143)  # done, stopped, ended by Ctrl-C, by SIGTERM (preemption, the time limit)
 
 
 def hold_nodes(job: Job, status: int, was_terminated: bool) -> None:
     """Keep the allocation of a job that failed for --hold-time seconds, or until SIGTERM or the removal of hold.json.
 
-    Does nothing without that option, for a job that SIGTERM ended or that runs again, and before its ranks started.
+    Does nothing without that option, for a job that Slurm ends or that runs again, and before its ranks started.
     """
     options = job.options
     is_over = was_terminated or job.requeue.runs_again or options.ended is not None or status in NO_FAILURE
@@ -37,9 +38,17 @@ def hold_nodes(job: Job, status: int, was_terminated: bool) -> None:
         return
     ended = threading.Event()
     signal.signal(signal.SIGTERM, lambda signum, frame: ended.set())  # scancel, the time limit
+    facts = batch_host.show_job(job.identity.job_id)
+    if facts.get("JobState") in batch_host.ENDING:  # SIGTERM came while the end was recorded
+        return
     # a preempted job would come back and start the ranks again
     run_command(["scontrol", "update", f"JobId={job.identity.job_id}", "Requeue=0"])
     file, until = job.attempt_dir / HOLD, time.time() + options.hold_time
+    limit = batch_host.end_time(facts)
+    if options.spare_nodes and not (limit and int(limit) < until + AFTER_S):
+        # with --no-kill Slurm would keep the other nodes to the time limit if the first one were lost
+        at = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(until + AFTER_S))
+        run_command(["scontrol", "update", f"JobId={job.identity.job_id}", f"EndTime={at}"])
     node = failed_node(job.attempt_dir) or (job.nodes[0] if job.nodes else "")
     shell = f"srun --jobid={job.identity.job_id} --overlap {f'--nodelist={node} ' if node else ''}--pty bash"
     is_written = False

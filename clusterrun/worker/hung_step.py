@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .supervisor import Job
 
 PROBE_S = 8.0  # a node that was lost does not answer
+PROBES_S = 120.0  # of all nodes; the ranks must not miss the supervisor meanwhile (orphans.py)
 MOST_NODES = 64  # probed at once
 NO_ANSWER = "on a node that does not answer"
 GONE_S, CANCEL_AFTER_S, COMMAND_S = 10.0, 2.0, 5.0
@@ -44,16 +45,24 @@ def probe(job: Job, ranks: Sequence[RankMark]) -> dict[int, str]:
     return found
 
 
-def silent_nodes(job: Job, nodes: Sequence[str]) -> set[str]:
-    """Return those of at most MOST_NODES nodes on which Slurm starts no process within PROBE_S.
+def silent_nodes(job: Job, nodes: Sequence[str], is_ending: Callable[[], bool]) -> set[str]:
+    """Return those of the nodes on which Slurm starts no process within PROBE_S.
 
-    Empty if it starts none on the job's first node either: then Slurm is at fault.
+    Empty if it starts none on the job's first node either: then Slurm is at fault. The rest of many nodes is left out
+    once `is_ending()`, or after PROBES_S.
     """
     if job.options.local:
         return set()
-    answers = _run_probes({node: [] for node in (job.nodes[0], *nodes[:MOST_NODES])})
-    silent = {node for node, out in answers.items() if not out}
-    return set() if job.nodes[0] in silent else silent
+    silent: set[str] = set()
+    until = time.monotonic() + PROBES_S
+    for first in range(0, len(nodes), MOST_NODES):
+        if is_ending() or time.monotonic() > until:
+            break
+        answers = _run_probes({node: [] for node in (job.nodes[0], *nodes[first : first + MOST_NODES])})
+        if not answers[job.nodes[0]]:
+            return set()
+        silent |= {node for node, out in answers.items() if not out}
+    return silent
 
 
 def _run_probes(by_node: Mapping[str, Sequence[int]]) -> dict[str, bytes | None]:

@@ -21,11 +21,15 @@ PROGRESS = ("first_step", "first_step_at", "step", "stepped", "step_s")
 
 
 class LaunchRecord:
-    """The record of one launch, which began at `began` (seconds since 1970). A failure to write it changes nothing."""
+    """The record of one launch, which began at `began` (seconds since 1970). A failure to write it changes nothing.
+
+    `log_start` has the bytes in both logs of the job then; None if they are no files.
+    """
 
     def __init__(self, folder: Path, began: float) -> None:
         self._path = folder / "launch.json"
-        self._document: dict[str, Any] = {"version": end_records.VERSION, "began": began, "log_start": _log_sizes()}
+        self.log_start = _log_sizes()
+        self._document: dict[str, Any] = {"version": end_records.VERSION, "began": began, "log_start": self.log_start}
         self._write()
 
     def end(self, end: LaunchEnd) -> None:

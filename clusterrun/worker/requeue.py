@@ -17,8 +17,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from . import batch_host, end_records, rank_slots, successor
+from . import batch_host, end_records, successor
 from .claim import is_cancelled, listed
+from .rank_slots import Records
 
 if TYPE_CHECKING:
     from .supervisor import Job
@@ -103,7 +104,7 @@ class Requeue:
             return SAVED if self.runs_again and status in (0, SAVED) else status
         if self.runs_again:
             return SAVED
-        signals = received_signals(self.job.attempt_dir)
+        signals = received_signals(self.job.records[1])
         ended_early = status == SAVED or (bool(signals) and (status == 0 or status > 128))
         if not ended_early:
             return status
@@ -294,9 +295,8 @@ def durations(run_dir: Path, token: str) -> list[float]:
     return [ended[start] - begun[start] for start in sorted(begun, key=lambda start: begun[start])]
 
 
-def received_signals(attempt_dir: Path) -> set[str]:
-    """Return the names of the signals that ranks of a launch recorded (SIGTERM, SIGUSR1, SIGUSR2)."""
-    _, ends = rank_slots.read(attempt_dir)
+def received_signals(ends: Records) -> set[str]:
+    """Return the names of the signals in the ranks' end records (SIGTERM, SIGUSR1, SIGUSR2)."""
     return {str(name) for end in ends.values() for name in end.get("signals", ())}
 
 

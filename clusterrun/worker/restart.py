@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from . import rank_slots
+from .rank_slots import Records
 from .watchdog import read_hang
 
 NEVER_AGAIN = {2: "the request is wrong", 93: "the program exited with 93, its sign for no restart"}
@@ -43,11 +43,16 @@ class LaunchEnd:
     progress: dict[str, Any] = field(default_factory=dict, compare=False)
 
 
-def read_launch(attempt_dir: Path, checkpoints: Path, status: int, ranks: int) -> LaunchEnd:
-    """Return the end of the launch whose records are in `attempt_dir`; what cannot be read counts as absent."""
+def read_launch(
+    attempt_dir: Path, records: tuple[Records, Records], checkpoints: Path, status: int, ranks: int
+) -> LaunchEnd:
+    """Return the end of the launch in `attempt_dir`; what cannot be read counts as absent.
+
+    `records` are the progress and the end records of its `ranks`.
+    """
     hang = read_hang(attempt_dir).get("cause")
     first = {} if hang else _read(attempt_dir / "first_failure.json")  # of a rank that lost the killed ones
-    progress, ends = rank_slots.read(attempt_dir)
+    progress, ends = records
     lost = [rank for rank in range(ranks) if rank not in ends]
     reported = str(first.get("error", ""))
     error = "" if LOST_PEER.search(reported) or reported.endswith("SIGKILL") else reported

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from . import batch_host, hung_step, rank_slots
+from . import batch_host, hung_step
 from .errors import WorkerError
 from .watchdog import read_hang
 
@@ -19,21 +20,20 @@ def choose_nodes(job: Job, allocated: list[str]) -> list[str]:
     if len(usable) < job.options.nodes:
         lost = " ".join(sorted(job.lost_nodes))
         raise WorkerError(f"{lost}: lost, and no spare node is left: {len(usable)} of {job.options.nodes} nodes")
-    if job.launch and len(usable) > job.options.nodes:
-        usable = _without_draining(job, usable)
+    spare = len(usable) - job.options.nodes
+    if job.launch and spare:
+        usable = _without_draining(usable, spare)
     return usable[: job.options.nodes]
 
 
-def _without_draining(job: Job, usable: list[str]) -> list[str]:
-    """Return the nodes without those that are being drained, if enough are left; the first one has the rendezvous."""
-    draining = batch_host.draining_nodes().intersection(usable[1:])
-    left = [node for node in usable if node not in draining]
-    if not draining or len(left) < job.options.nodes:
-        return usable
-    from .supervisor import say
+def _without_draining(usable: list[str], most: int) -> list[str]:
+    """Return the nodes without at most that many that are being drained; the first one has the rendezvous."""
+    draining = [node for node in batch_host.draining_nodes() if node in usable[1:]][:most]
+    if draining:
+        from .supervisor import say
 
-    say(f"drained or down, so not in the next launch: {' '.join(sorted(draining))}")
-    return left
+        say(f"drained or down, so not in the next launch: {' '.join(draining)}")
+    return [node for node in usable if node not in draining]
 
 
 def exclusion(job: Job, nodes: list[str]) -> list[str]:
@@ -62,14 +62,17 @@ def requeue_without(job: Job, lost: set[str]) -> bool:
     return again
 
 
-def find_lost_nodes(job: Job) -> set[str]:
-    """Return the nodes that the watchdog found lost; else, with spares, those of lost ranks that do not answer."""
+def find_lost_nodes(job: Job, is_ending: Callable[[], bool]) -> set[str]:
+    """Return the nodes that the watchdog found lost; else, with spares, those of lost ranks that do not answer.
+
+    Once `is_ending()` no more nodes are looked at.
+    """
     if job.options.local:
         return set()
     hang = read_hang(job.attempt_dir)
     if hang or not job.options.spare_nodes:
         return {*hang.get("lost_nodes", [])}
     per_node = job.options.workers_per_node
-    _, ends = rank_slots.read(job.attempt_dir)
-    missing = (rank for rank in range(job.workers) if rank not in ends)
-    return hung_step.silent_nodes(job, [*dict.fromkeys(job.nodes[rank // per_node] for rank in missing)])
+    missing = (rank for rank in range(job.workers) if rank not in job.records[1])
+    nodes = [*dict.fromkeys(job.nodes[rank // per_node] for rank in missing)]
+    return hung_step.silent_nodes(job, nodes, is_ending)

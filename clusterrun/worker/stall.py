@@ -18,7 +18,7 @@ SHORTEST_AT_LAST = 600.0  # the same for a launch that no other follows: a file 
 STEPS_KEPT = 50
 TIMES_SLOWEST = 10  # the limit of a step is so many times the 95th percentile
 SILENT_S, SILENT_INTERVALS = 30.0, 3
-DELAYED_S = 15.0  # between two looks: this process was stopped itself, or waited for the file system
+DELAYED_S, DELAYED_PACES = 15.0, 2  # between two looks: this process was stopped itself, or waited for the file system
 STARTING = ("starting", "checking", "joining")  # the join barrier has a limit of its own
 #: Seconds without progress in the phases in which no steps are made; a larger --hang-timeout is their limit too.
 LIMITS = {
@@ -33,7 +33,8 @@ class RankMark:
     """How far a rank is, from its progress record.
 
     `time` is when it wrote, `still` for how long it had not advanced then, in seconds; None if it has no step and no
-    collective yet. `collectives` counts those of each process group. `gpu_use` is in percent.
+    collective yet. `first` is the first step of this launch and when it was done. `collectives` counts those of each
+    process group. `gpu_use` is in percent.
     """
 
     rank: int
@@ -48,6 +49,7 @@ class RankMark:
     interval: float = 10.0
     gpu_use: float | None = None
     srun_step: str = ""
+    first: tuple[int, float] | None = None
 
     @classmethod
     def parse(cls, rank: int, document: Mapping[str, Any]) -> RankMark | None:
@@ -61,6 +63,7 @@ class RankMark:
         if time is None:
             return None
         counts, step = document.get("collectives"), document.get("step")
+        first, first_at = document.get("first_step"), number("first_step_at")
         return cls(
             rank=rank,
             time=time,
@@ -74,6 +77,7 @@ class RankMark:
             interval=max(0.1, number("interval") or 10.0),
             gpu_use=number("use", gpu) if isinstance(gpu, dict) else None,
             srun_step=str(document.get("srun_step") or ""),
+            first=(first, first_at) if isinstance(first, int) and first_at is not None else None,
         )
 
 
@@ -95,11 +99,13 @@ class Suspicion:
 class Stall:
     """Judges the launch at every look. `hang_timeout` is the user's limit in seconds, None for the adaptive one.
 
+    `pace` is the usual time between two looks, in seconds.
     `all_silent` is set after a look in which no rank had a heartbeat: then nothing can be judged.
     """
 
-    def __init__(self, hang_timeout: float | None, shortest: float = SHORTEST) -> None:
+    def __init__(self, hang_timeout: float | None, shortest: float = SHORTEST, pace: float = 0.0) -> None:
         self.all_silent = False
+        self._delayed = max(DELAYED_S, DELAYED_PACES * pace)
         self._timeout, self._shortest = hang_timeout, shortest
         self._seen: dict[int, tuple[float, float]] = {}  # rank -> its record's time, when it was first seen
         self._looked = -math.inf
@@ -143,8 +149,8 @@ class Stall:
 
     def _note_heartbeats(self, now: float, marks: Mapping[int, RankMark]) -> None:
         delay = now - self._looked
-        if self._looked > 0 and delay > DELAYED_S:  # nothing was seen meanwhile: it counts for nobody
-            self._seen = {rank: (time, since + delay - DELAYED_S) for rank, (time, since) in self._seen.items()}
+        if self._looked > 0 and delay > self._delayed:  # nothing was seen meanwhile: it counts for nobody
+            self._seen = {rank: (time, since + delay - self._delayed) for rank, (time, since) in self._seen.items()}
         self._looked = now
         for rank, mark in marks.items():
             if self._seen.get(rank, (None, 0.0))[0] != mark.time:
@@ -163,8 +169,9 @@ class Stall:
         self._longest = max(self._longest, still)
         if mark.step is None or mark.stepped is None:
             return
-        if self._stepped is not None and mark.step > self._stepped[0]:
-            mean = (mark.stepped - self._stepped[1]) / (mark.step - self._stepped[0])
+        before = self._stepped or mark.first  # many steps may be done before the first look
+        if before is not None and mark.step > before[0]:
+            mean = (mark.stepped - before[1]) / (mark.step - before[0])
             self._step_times.append(max(mean, self._longest))
             self._longest = 0.0
         self._stepped = (mark.step, mark.stepped)

@@ -23,13 +23,13 @@ from .distenv import NODES
 from .errors import WorkerError
 from .launch_record import LaunchRecord
 from .notify import Notifier
+from .rank_slots import Records
 from .restart import LaunchEnd
 from .termination import TERMINATED, Terminated, Termination
 from .watchdog import Watchdog
 
 NAMED = 32  # nodes in a line of the log
 SAVED = 85  # stopped to be resumed. Not 0: an afterok job would start with an unfinished model
-ENDING = ("COMPLETING", "CANCELLED", "TIMEOUT", "PREEMPTED", "NODE_FAIL")  # Slurm's states of a job that was ended
 
 
 class Job:
@@ -47,6 +47,7 @@ class Job:
         self.launch = self.of_other_jobs = 0  # launches
         self.record: LaunchRecord | None = None
         self.workers = self.unmarked = 0
+        self.records: tuple[Records, Records] = {}, {}  # progress and ends of the ranks, read after the launch's end
         self.due = ""  # why Slurm ends this start, if this program requested it
         self.requeue = requeue.Requeue(self)
         self.notifier = Notifier()
@@ -73,7 +74,7 @@ class Job:
         epoch = claim.raise_epoch(self.run_dir, self.token, self.identity)
         os.environ["CLUSTERRUN_EPOCH_FILE"] = str(claim.epoch_file(self.run_dir, self.identity))
         os.environ["CLUSTERRUN_EPOCH"] = str(epoch)
-        self.launch, self.unmarked = launch, 0
+        self.launch, self.unmarked, self.records = launch, 0, ({}, {})
         attempt = f"{self.token}{self.identity.task}.{self.identity.restart}.{launch}"
         self.attempt_dir = self.run_dir / "attempts" / attempt
         with suppress(OSError):
@@ -113,7 +114,7 @@ class Job:
                 },
             )
 
-    def notify_end(self, status: int) -> None:
+    def notify_end(self, status: int, cause: str) -> None:
         """Send how this start of the job ended."""
         if self.requeue.runs_again:
             self.notifier.send("stopped", "the job will continue from its last checkpoint")
@@ -122,7 +123,6 @@ class Job:
         elif status == 0:
             self.notifier.send("done", "all ranks have ended")
         else:
-            cause = restart.read_launch(self.attempt_dir, self.run_dir / "checkpoints", status, self.workers).cause
             self.notifier.send("failed", f"{cause}; see: clusterrun why {self.name}")
         self.notifier.finish()
 
@@ -173,16 +173,16 @@ def run(job: Job, work: Sequence[str], termination: Termination) -> int:
             return status
         if job.options.max_restarts:
             job.requeue.await_controller(termination)
-        lost = spares.find_lost_nodes(job)
+        lost = spares.find_lost_nodes(job, lambda: termination.came)
         if lost and not spares.can_replace(job, lost) and spares.requeue_without(job, lost):
             return SAVED
         if not job.options.max_restarts:
             return status
         checkpoints = job.run_dir / "checkpoints"
-        launches.append(restart.read_launch(job.attempt_dir, checkpoints, status, job.workers))
+        launches.append(restart.read_launch(job.attempt_dir, job.records, checkpoints, status, job.workers))
         reason = restart.why_not_again(launches, job.options.max_restarts)
         if reason:
-            say(f"launch {job.launch} failed, and the ranks are not started again: {reason}; {launches[-1].cause}")
+            say(f"launch {job.launch} failed: {launches[-1].cause}; the ranks are not started again: {reason}")
             return status
         if lost:
             say(f"no answer, so not in the next launch: {' '.join(sorted(lost))}")
@@ -200,7 +200,7 @@ def run_step(job: Job, work: Sequence[str], termination: Termination) -> int:
     with suppress(OSError):  # only messages need the names
         end_records.write_text(job.attempt_dir / NODES, "\n".join(nodes))
     facts = {} if job.options.local else batch_host.show_job(job.identity.job_id)
-    if facts.get("JobState") in ENDING:  # SIGTERM came while this program was being started
+    if facts.get("JobState") in batch_host.ENDING:  # SIGTERM came while this program was being started
         termination.came = True
         raise Terminated
     environ = step.environment(job, nodes, address, job.requeue.end_time(batch_host.end_time(facts)))
@@ -236,6 +236,7 @@ def run_step(job: Job, work: Sequence[str], termination: Termination) -> int:
         # use its store. It has nothing to clean up, so KILL is safe.
         holder.kill()
         holder.wait()
+        job.records = rank_slots.read(job.attempt_dir)  # once: there may be 10,000 files
     for dump in job.attempt_dir.glob("flight_recorder_*"):  # torch writes them with the ranks' umask
         with suppress(OSError):
             dump.chmod(dump.stat().st_mode & ~0o022)
@@ -263,15 +264,13 @@ def _judge(job: Job, status: int, ranks: int) -> int:
     if status != 0:
         return status
     until = time.monotonic() + job.options.shown_late
-    while True:
-        _, ended = rank_slots.read(job.attempt_dir)
-        job.unmarked = ranks - len(ended)
-        if job.unmarked <= 0 or time.monotonic() >= until:
-            break
+    while (missing := ranks - len(job.records[1])) > 0 and time.monotonic() < until:
         time.sleep(max(1.0, len(job.nodes) / rank_slots.READS_PER_S))
+        job.records = rank_slots.read(job.attempt_dir)
+    job.unmarked = missing
     if job.unmarked > 0:
         say(
-            f"the step ended with status 0, but only {len(ended)} of {ranks} ranks say that they ended:"
+            f"the step ended with status 0, but only {ranks - missing} of {ranks} ranks say that they ended:"
             " a node or a rank was lost"
         )
         return 1
@@ -342,9 +341,9 @@ def main(argv: Sequence[str]) -> int:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one must not interrupt the record
         job.record_end(status, termination.came or options.ended == TERMINATED)
         with suppress(OSError):
-            end = restart.read_launch(job.attempt_dir, job.run_dir / "checkpoints", status, job.workers)
+            end = restart.read_launch(job.attempt_dir, job.records, job.run_dir / "checkpoints", status, job.workers)
             if job.record is not None:
                 job.record.end(end)
-            job.notify_end(status)
+            job.notify_end(status, end.cause)
     hold.hold_nodes(job, status, termination.came)
     return status

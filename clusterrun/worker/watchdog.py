@@ -64,9 +64,9 @@ class Watchdog:
         self._job, self._process, self._ranks = job, process, ranks
         self._folder: Path = job.attempt_dir
         self._say, self._is_ending, self._ends_it = say, is_ending, ends_it
-        self._stall = Stall(job.options.hang_timeout, SHORTEST if job.options.max_restarts else SHORTEST_AT_LAST)
-        interval = progress_interval(job.options.hang_timeout)
-        self._pace = look_pace(interval, len(job.nodes))
+        self._pace = look_pace(progress_interval(job.options.hang_timeout), len(job.nodes))
+        shortest = SHORTEST if job.options.max_restarts else SHORTEST_AT_LAST
+        self._stall = Stall(job.options.hang_timeout, shortest, self._pace)
         self._ended = threading.Event()
         self._marks: dict[int, RankMark] = {}
         self._requests = 0
@@ -138,22 +138,25 @@ class Watchdog:
             return
         states = hung_step.probe(self._job, suspicion.ranks[:NAMED])
         is_sure = any(state in probe.NOT_RUNNING for state in states.values())
-        if not is_sure and not suspicion.is_silent and hung_step.NO_ANSWER not in states.values():
+        if not is_sure and not suspicion.is_silent:
             suspicion, states = self._blame_lost_nodes(suspicion, states)
         is_lost = hung_step.NO_ANSWER in states.values()
         limit = max(suspicion.limit, LOST_S) if is_lost and not self._job.options.spare_nodes else suspicion.limit
         if not is_sure and (suspicion.is_silent or is_lost) and suspicion.seconds <= limit:
             self._next_look = time.monotonic() + AGAIN_S
             return
+        if is_lost and suspicion.is_silent:  # perhaps with others
+            suspicion, states = self._blame_lost_nodes(suspicion, states)
         self._conclude(suspicion, states)
 
     def _look_at_losses(self) -> None:
-        """Warn once if the script prints NaN losses; a built-in task stops by itself (on_nan)."""
+        """Warn once if this launch of the script prints NaN losses; a built-in task stops by itself (on_nan)."""
         if self._next_losses is None or time.monotonic() < self._next_losses:
             return
         self._next_losses = time.monotonic() + LOSSES_S
+        record = self._job.record
         with suppress(OSError):
-            if losses.is_nan():
+            if losses.is_nan((record and record.log_start) or (0, 0)):
                 self._say("warning: the loss in the log is NaN, and stays NaN")
                 self._next_losses = None
 
@@ -166,8 +169,8 @@ class Watchdog:
         if time.monotonic() - self._all_ended < EXIT_S or self._is_ending():
             return
         self._status = max(status if isinstance(status, int) else 1 for status in statuses)
-        self.cause = f"all ranks recorded their end {EXIT_S:.0f} s ago, but not all processes have ended"
-        self._say(f"{self.cause}: they are killed; the status is {self._status}")
+        self.cause = f"all ranks ended {EXIT_S:.0f} s ago, but a process of the launch is still running"
+        self._say(f"{self.cause}: it is killed, and the launch ends with status {self._status}")
         self._process.kill()
 
     def _blame_lost_nodes(self, suspicion: Suspicion, states: dict[int, str]) -> tuple[Suspicion, dict[int, str]]:
@@ -175,7 +178,8 @@ class Watchdog:
 
         A node may have lost its network while it still writes into the folder.
         """
-        nodes = hung_step.silent_nodes(self._job, self._job.nodes)
+        suspected = [*dict.fromkeys(mark.node for mark in suspicion.ranks)] if suspicion.is_silent else self._job.nodes
+        nodes = hung_step.silent_nodes(self._job, suspected, self._is_over)
         lost = tuple(mark for mark in self._marks.values() if mark.node in nodes)
         if not lost:
             return suspicion, states
@@ -186,8 +190,8 @@ class Watchdog:
         written = self._collect_stacks({mark.rank for mark in suspicion.ranks} if suspicion.is_silent else set())
         cause = describe(suspicion, states)
         where = f"; stacks: {_short(self._folder)}/stacks-rank-*.txt" if written else ""
-        if self._ended.is_set() or self._is_ending():
-            return  # it ended meanwhile
+        if self._is_over():
+            return
         if not self._ends_it:
             self._warned = self._newest()
             self._job.notifier.send("stalled", cause)
@@ -227,6 +231,10 @@ class Watchdog:
             written = [name for name in names if (self._folder / name).exists()]
             if len(written) == len(names) or time.monotonic() > until or self._ended.wait(0.1):
                 return written
+
+    def _is_over(self) -> bool:
+        """Return whether the step has ended, or the job is being ended."""
+        return self._ended.is_set() or self._is_ending()
 
     def _newest(self) -> float:
         return max((mark.time - mark.still for mark in self._marks.values() if mark.still is not None), default=0.0)

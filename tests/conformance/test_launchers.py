@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
-from lab.cluster import Lab
 from tests.installed_command import SCRIPTS, Job, Site, read_json, until
 from tests.rank_files import ends_of
 
-SCHEDULERS = {"local": None, "slurm": "lab"}
 SHAPE = ("--nodes", "2", "--gpus-per-node", "0", "--tasks-per-node", "2")
 ONE_EACH = (*SHAPE[:-1], "1")  # where one rank per node shows the same: each costs two seconds of processor time
 JOINS = str(SCRIPTS / "joins.py")
@@ -22,12 +19,6 @@ no_deepspeed = pytest.mark.skipif(find_spec("deepspeed") is None, reason="deepsp
 OTHERS = ["accelerate", pytest.param("deepspeed", marks=no_deepspeed)]
 WORDS = ("$local_rank $$", "--", "-x")
 LIMIT = 180  # seconds; each rank imports torch, and so does each launcher
-
-
-@pytest.fixture(scope="module", params=SCHEDULERS)
-def site(request: pytest.FixtureRequest, new_site: Callable[[Lab | None], Site]) -> Site:
-    lab = SCHEDULERS[request.param]
-    return new_site(request.getfixturevalue(lab) if lab else None)
 
 
 def launch(site: Site, launcher: str, *words: str, shape: tuple[str, ...] = SHAPE) -> Job:

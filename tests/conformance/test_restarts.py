@@ -2,56 +2,24 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import signal
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from lab.cluster import Lab
-from tests.installed_command import Job, Site, read_json, until
-
-SCHEDULERS = {"local": None, "slurm": "lab"}
-SHAPE = ("--nodes", "2", "--gpus-per-node", "0", "--tasks-per-node", "1")
-SETTINGS = ("steps=40", "eval_every=0", "save_every=5", "log_every=1", "vocab=300", "seq_len=16", "global_batch_size=4")
-QUICK = [word for setting in SETTINGS for word in ("--set", setting)]
-LIMIT = 240  # seconds; each launch imports torch
+from tests.installed_command import Site, until
+from tests.lm_runs import LIMIT, SHAPE, STEPS, lm, saved, weights
 
 
-@pytest.fixture(scope="module", params=SCHEDULERS)
-def site(request: pytest.FixtureRequest, new_site: Callable[[Lab | None], Site]) -> Site:
-    lab = SCHEDULERS[request.param]
-    return new_site(request.getfixturevalue(lab) if lab else None)
-
-
-def weights(job: Job) -> str:
-    return hashlib.sha256((job.run_dir / "model" / "model.safetensors").read_bytes()).hexdigest()
-
-
-def saved(job: Job) -> int:
-    return max((int(path.name[5:]) for path in (job.run_dir / "checkpoints").glob("step-*[0-9]")), default=0)
-
-
-def kill_rank(job: Job, rank: int) -> None:
-    """SIGKILL to a rank of the newest launch, by the pid that it recorded."""
-    start = read_json(job.attempts()[-1] / "start.json")
-    assert start is not None
-    (pid,) = [entry["pid"] for entry in start["ranks"] if entry["rank"] == rank]
-    os.kill(pid, signal.SIGKILL)
-
-
-def test_a_killed_rank_costs_the_steps_since_the_last_checkpoint_and_nothing_else(site: Site) -> None:
-    undisturbed = site.submit(*SHAPE, *QUICK, "lm")
-    site.wait_state(undisturbed, "COMPLETED", timeout=LIMIT)
-    job = site.submit(*SHAPE, "--max-restarts", "3", *QUICK, "lm")
+def test_a_killed_rank_costs_the_steps_since_the_last_checkpoint_and_nothing_else(site: Site, undisturbed: str) -> None:
+    job = lm(site, STEPS, "--max-restarts", "3", "--set", "log_every=1")
     until(lambda: saved(job) >= 10, LIMIT, job.err.read_text)
-    kill_rank(job, 1)
+    os.kill(job.pid(1), signal.SIGKILL)
     state = site.wait_state(job, "COMPLETED", "FAILED", timeout=LIMIT)
     assert state["state"] == "COMPLETED", job.err.read_text()
-    assert weights(job) == weights(undisturbed)
+    assert weights(job) == undisturbed
     assert [attempt.name.partition(".")[2] for attempt in job.attempts()] == ["0.0", "0.1"]
     assert len(state["failed_launches"]) == 1 and "rank 1 ended without a record" in state["failed_launches"][0]
     assert "the ranks are started again" in job.err.read_text()
@@ -61,9 +29,10 @@ def test_a_killed_rank_costs_the_steps_since_the_last_checkpoint_and_nothing_els
     assert len(first["nodes"]) == 2 and first["status"] != 0 == second["status"] and first["lost_s"] > 0
     assert 0 < state["goodput"]["share"] < 1 and state["goodput"]["restarts"] == 1
     again = site.cli("logs", job.id, "--attempt", "0.1").stdout
-    assert "resumed from" in again and "step 40/40" in again and "step  1/40" not in again
+    assert "resumed from" in again and f"step {STEPS}/{STEPS}" in again and f"step   1/{STEPS}" not in again
 
 
+@pytest.mark.parametrize("site", ["local"], indirect=True)  # on Slurm: test_resume.py has --resume-args
 def test_the_same_error_of_a_script_is_met_once_more_and_then_named(site: Site, tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(

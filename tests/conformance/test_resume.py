@@ -7,23 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from lab.cluster import Lab
 from tests.installed_command import Job, Site
-from tests.lm_runs import LIMIT, SHAPE, lm, undisturbed_weights, wait_saved, weights
-
-SCHEDULERS = {"local": None, "slurm": "lab"}
-STEPS = 80
-
-
-@pytest.fixture(scope="module", params=SCHEDULERS)
-def site(request: pytest.FixtureRequest, new_site: Callable[[Lab | None], Site]) -> Site:
-    lab = SCHEDULERS[request.param]
-    return new_site(request.getfixturevalue(lab) if lab else None)
-
-
-@pytest.fixture(scope="module")
-def undisturbed(site: Site) -> str:
-    return undisturbed_weights(site, STEPS)
+from tests.lm_runs import LIMIT, SHAPE, STEPS, lm, wait_saved, weights
 
 
 def resumed(site: Site, job: Job) -> Job:
@@ -44,7 +29,10 @@ def cancel(site: Site, job: Job) -> None:
     site.cli("cancel", job.id)
 
 
-@pytest.mark.parametrize(("interrupt", "state"), [(stop, "FAILED"), (cancel, "CANCELLED")])
+# one way on each scheduler: both leave a checkpoint and an end record, from which the run continues
+@pytest.mark.parametrize(
+    ("site", "interrupt", "state"), [("local", stop, "FAILED"), ("slurm", cancel, "CANCELLED")], indirect=["site"]
+)
 def test_an_interrupted_run_continues_to_the_same_weights(
     site: Site, undisturbed: str, interrupt: Callable[[Site, Job], None], state: str
 ) -> None:

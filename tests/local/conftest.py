@@ -15,6 +15,8 @@ from clusterrun.job import TERMINAL, JobId, JobStatus
 from clusterrun.scheduler import Submission
 from clusterrun.scheduler.local.client import LocalScheduler
 from clusterrun.scheduler.local.processes import end_members, members
+from lab.cluster import Lab
+from tests.installed_command import Site
 
 
 def until(condition: Callable[[], Any], seconds: float = 20.0) -> Any:
@@ -106,6 +108,11 @@ class Bench:
         for token in self.tokens:
             end_members(token)
         return left
+
+
+@pytest.fixture(scope="module")
+def site(new_site: Callable[[Lab | None], Site]) -> Site:
+    return new_site(None)
 
 
 @pytest.fixture

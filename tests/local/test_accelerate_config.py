@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
-from lab.cluster import Lab
 from tests.installed_command import SCRIPTS, Site
 
 YAML = """compute_environment: LOCAL_MACHINE
@@ -18,11 +15,6 @@ machine_rank: 0
 main_training_function: main
 """
 FSDP = YAML.format("FSDP", 2) + "fsdp_config:\n  fsdp_version: 2\n"
-
-
-@pytest.fixture(scope="module")
-def site(new_site: Callable[[Lab | None], Site]) -> Site:
-    return new_site(None)
 
 
 @pytest.mark.parametrize(

@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
 
 import pytest
 import torch
 
-from lab.cluster import Lab
 from tests.installed_command import Job, Site, until
 
 TWO = ("--scheduler", "local", "--nodes", "2", "--gpus-per-node", "0", "--tasks-per-node", "2")
-
-
-@pytest.fixture(scope="module")
-def site(new_site: Callable[[Lab | None], Site]) -> Site:
-    return new_site(None)
 
 
 def test_nodes_and_links_are_measured_and_the_run_itself_can_be_listed(site: Site) -> None:

@@ -2,21 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-import pytest
-
-from lab.cluster import Lab
 from tests.installed_command import Site
 
 SHAPE = ("--nodes", "2", "--gpus-per-node", "0", "--tasks-per-node", "1")
 #: A training that ends in seconds.
 SMALL = ("--set", "steps=3", "--set", "eval_samples=8", "--set", "seq_len=32", "--set", "vocab=300")
-
-
-@pytest.fixture(scope="module")
-def site(new_site: Callable[[Lab | None], Site]) -> Site:
-    return new_site(None)
 
 
 def test_the_rungs_have_the_same_loss(site: Site) -> None:

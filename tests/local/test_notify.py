@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
-from lab.cluster import Lab
 from tests.installed_command import Site, until
 
 FAILS = """
@@ -19,11 +15,6 @@ if os.environ["RANK"] == "1" and os.environ["CLUSTERRUN_RESTART"] < "1":
     raise RuntimeError("the first launch fails")
 dist.barrier()
 """
-
-
-@pytest.fixture(scope="module")
-def site(new_site: Callable[[Lab | None], Site]) -> Site:
-    return new_site(None)
 
 
 def test_events_of_a_run_that_fails_once(site: Site, tmp_path: Path) -> None:

@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from lab.cluster import Lab
 from tests.installed_command import ALLREDUCE, ROOT, Job, Site
 from tests.rank_files import ends_of
 
 SEPARATE = str(ROOT / "tests" / "data" / "separate_script.py")
 LINE = "clusterrun: rank 0: no rank used a process group: this run was 2 separate programs"
 REQUIRED = "clusterrun: rank 0: --require-group: no rank used a process group: this run was 2 separate programs"
-
-
-@pytest.fixture(scope="module")
-def site(new_site: Callable[[Lab | None], Site]) -> Site:
-    return new_site(None)
 
 
 def ended(site: Site, *words: str, state: str = "COMPLETED") -> Job:

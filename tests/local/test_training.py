@@ -3,31 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
-from lab.cluster import Lab
 from tests.installed_command import Job, Site, until
+from tests.lm_runs import reached
 
 QUICK = ("vocab=300", "seq_len=16", "global_batch_size=8", "eval_every=0", "log_every=5")
-
-
-@pytest.fixture(scope="module")
-def site(new_site: Callable[[Lab | None], Site]) -> Site:
-    return new_site(None)
 
 
 def train(site: Site, *options: str, settings: tuple[str, ...]) -> Job:
     chosen = [word for setting in (*QUICK, *settings) for word in ("--set", setting)]
     return site.submit("--nodes", "1", "--tasks-per-node", "2", *options, *chosen, "lm")
-
-
-def reached(job: Job) -> int:
-    metrics = job.run_dir / "metrics.jsonl"
-    lines = metrics.read_text().splitlines() if metrics.exists() else []
-    return max((json.loads(line)["step"] for line in lines), default=0)
 
 
 def test_a_run_stops_before_its_time_limit_and_another_goes_on_from_its_checkpoint(site: Site, tmp_path: Path) -> None:

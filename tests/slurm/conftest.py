@@ -1,4 +1,4 @@
-"""What tests of submitting share: a light job's template, a die, and fleets that are ended."""
+"""What tests on the lab share: a user, and for submitting a light job's template, a die, and fleets that are ended."""
 
 from __future__ import annotations
 
@@ -10,7 +10,14 @@ from typing import Any
 
 import pytest
 
+from lab.cluster import Lab
+from tests.installed_command import Site
 from tests.submit_tools import Fleet, light_template
+
+
+@pytest.fixture(scope="module")
+def site(lab: Lab, new_site: Callable[[Lab | None], Site]) -> Site:
+    return new_site(lab)
 
 
 @pytest.fixture(scope="module")

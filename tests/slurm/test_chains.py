@@ -15,9 +15,8 @@ import pytest
 from lab.cluster import Lab
 from tests.faults_table import Figure
 from tests.installed_command import Job, Site, until
-from tests.lm_runs import LIMIT, SHAPE, lm, undisturbed_weights, wait_saved, weights
+from tests.lm_runs import LIMIT, SHAPE, STEPS, final_weights, lm, wait_saved, weights
 
-STEPS = 150
 TIMES = 5  # of a preemption, by partition
 RUNS = 3  # with real time limits, at once
 LAUNCHED = Path(__file__).parents[1] / "data" / "launched"
@@ -34,11 +33,6 @@ def site(lab: Lab, new_site: Callable[[Lab | None], Site]) -> Iterator[Site]:
     lab.run(["scancel", "--partition=lowc"])
     until(lambda: not lab.run(["squeue", "-h", "-p", "lowc"]).stdout, 60, lambda: "jobs of lowc")
     lab.run(["scontrol", "delete", "PartitionName=lowc"])
-
-
-@pytest.fixture(scope="module")
-def undisturbed(site: Site) -> str:
-    return undisturbed_weights(site, STEPS)
 
 
 def links(job: Job) -> list[Path]:
@@ -88,19 +82,36 @@ def test_a_cancelled_run_stays_cancelled(site: Site) -> None:
     assert len(links(job)) == 1 and "back into the queue" not in job.err.read_text()
 
 
-@pytest.mark.faults
-@pytest.mark.versions
-@pytest.mark.timeout(3600)
-def test_trainings_of_several_time_limits_end_done(site: Site, figure: Figure) -> None:
-    steps = 1000
-    expected = undisturbed_weights(site, steps)
-    jobs = [lm(site, steps, "--time", "1", "--total-time", "2h", save_every=100) for _ in range(RUNS)]
-    for job in jobs:
-        done(site, job, timeout=1500)
+def check_links(site: Site, minutes: int, jobs: int, figure: Figure) -> None:
+    """Train for three time limits of so many minutes, several jobs at once: each ends done, with the same weights."""
+    short = lm(site, 200, save_every=200)
+    done(site, short)
+    steps = round(3 * 60 * minutes / step_seconds(short), -2)
+    expected = final_weights(site, lm(site, steps, save_every=100), timeout=240 * minutes)
+    for job in [lm(site, steps, "--time", str(minutes), "--total-time", "2h", save_every=100) for _ in range(jobs)]:
+        done(site, job, timeout=1200 * minutes)
         assert len(links(job)) >= 3 and weights(job) == expected
         steps_of = resumed_at(job)
         assert all(before <= after for before, after in pairwise(steps_of))
-        figure(6, f"lm: {len(links(job))} links, continued from steps {steps_of}, the same sha256")
+        figure(6, f"lm, limit {minutes} min: {len(links(job))} links, continued from steps {steps_of}, the same sha256")
+
+
+def step_seconds(job: Job) -> float:
+    last = json.loads((job.run_dir / "metrics.jsonl").read_text().splitlines()[-1])
+    return float(last["trained_s"]) / int(last["step"])
+
+
+@pytest.mark.faults
+@pytest.mark.versions
+@pytest.mark.timeout(1800)
+def test_a_training_of_three_time_limits_ends_done(site: Site, figure: Figure) -> None:
+    check_links(site, 1, 1, figure)
+
+
+@pytest.mark.faults
+@pytest.mark.timeout(3600)
+def test_trainings_of_three_time_limits_end_done(site: Site, figure: Figure) -> None:
+    check_links(site, 2, RUNS, figure)
 
 
 #: Scripts that resume from their own checkpoints, the signal that they know, and what is to be installed.

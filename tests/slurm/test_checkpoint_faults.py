@@ -8,15 +8,14 @@ import os
 import re
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from lab.cluster import Lab
 from tests.faults_table import Figure
 from tests.installed_command import Job, Site, until
-from tests.lm_runs import LIMIT
+from tests.lm_runs import LIMIT, weights
 
 SHAPE = ("--nodes", "2", "--gpus-per-node", "0", "--tasks-per-node", "1")
 SETTINGS = (
@@ -34,11 +33,6 @@ DISK_MIB = 64  # holds the checkpoints that a run keeps
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(3600)]
 
 
-@pytest.fixture(scope="module")
-def site(lab: Lab, new_site: Callable[[Lab | None], Site]) -> Site:
-    return new_site(lab)
-
-
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     if os.geteuid():
@@ -52,10 +46,6 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 def lm(site: Site, *options: str) -> Job:
     return site.submit(*SHAPE, *options, *(word for setting in SETTINGS for word in ("--set", setting)), "lm")
-
-
-def weights(job: Job) -> str:
-    return hashlib.sha256((job.run_dir / "model" / "model.safetensors").read_bytes()).hexdigest()
 
 
 def whole(folder: Path) -> list[int]:
@@ -99,8 +89,8 @@ def fill(ballast: Path) -> None:
 
 def writer(job: Job) -> int:
     """The pid of rank 0 of the newest launch."""
-    start = until(job.start, LIMIT, job.err.read_text)
-    return int(next(entry["pid"] for entry in start["ranks"] if entry["rank"] == 0))
+    until(job.start, LIMIT, job.err.read_text)
+    return job.pid(0)
 
 
 def next_launch(job: Job, launches: int) -> None:

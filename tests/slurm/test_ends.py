@@ -87,12 +87,6 @@ def ends(both: dict[str, Ends], request: pytest.FixtureRequest) -> Ends:
     return both[request.param]
 
 
-@pytest.fixture(scope="module")
-def site(lab: Lab, new_site: MakeSite) -> Site:
-    """A user whose own jobs are the only ones they know of."""
-    return new_site(lab)
-
-
 # -- end records -----------------------------------------------------------------------------------------------------
 
 

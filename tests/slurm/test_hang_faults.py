@@ -9,40 +9,23 @@ from collections.abc import Callable
 
 import pytest
 
-from lab.cluster import Lab
 from tests.faults_table import Figure
 from tests.hangs import (
     LATE,
     LIMIT,
-    RANKS,
-    SHAPE,
     WATCHED,
     Ended,
     collectives,
-    saved,
     stop_and_await,
     submit_script,
-    weights,
 )
 from tests.installed_command import Job, Site, until
+from tests.lm_runs import final_weights, lm, saved, weights
 
 STOPS = 10
 REACTION_S = 5.0  # from the limit to the next launch
-SETTINGS = (
-    "steps=300",
-    "eval_every=0",
-    "save_every=5",
-    "log_every=5",
-    "vocab=300",
-    "seq_len=16",
-    "global_batch_size=4",
-)
-LM = [word for setting in SETTINGS for word in ("--set", setting)]
-
-
-@pytest.fixture(scope="module")
-def site(lab: Lab, new_site: Callable[[Lab | None], Site]) -> Site:
-    return new_site(lab)
+STEPS = 300
+FOUR = ("--tasks-per-node", "2")
 
 
 def stop_ten_times(job: Job, is_working: Callable[[], bool], figure: Figure) -> list[Ended]:
@@ -52,7 +35,7 @@ def stop_ten_times(job: Job, is_working: Callable[[], bool], figure: Figure) -> 
         until(lambda launches=stop + 1: len(job.attempts()) == launches, LATE, job.err.read_text)
         until(is_working, LATE, job.err.read_text)
         time.sleep(chance.uniform(0, 1.0))  # at any moment of a step
-        found.append(stop_and_await(job, chance.randrange(RANKS)))
+        found.append(stop_and_await(job, chance.randrange(4)))
     after = [ended.after for ended in found]
     figure(2, f"{len(found)} of {STOPS} named, with the stacks of all others; to the next launch: median"
               f" {statistics.median(after):.1f} s, longest {max(after):.1f} s")  # fmt: skip
@@ -63,9 +46,8 @@ def stop_ten_times(job: Job, is_working: Callable[[], bool], figure: Figure) -> 
 @pytest.mark.faults
 @pytest.mark.timeout(1800)
 def test_ten_stopped_ranks_of_a_task_cost_ten_launches_and_no_bit(site: Site, figure: Figure) -> None:
-    undisturbed = site.submit(*SHAPE, *LM, "lm")
-    site.wait_state(undisturbed, "COMPLETED", timeout=LATE)
-    job = site.submit(*SHAPE, *WATCHED, *LM, "lm")
+    undisturbed = final_weights(site, lm(site, STEPS, *FOUR))
+    job = lm(site, STEPS, *FOUR, *WATCHED)
     last = 0
 
     def is_working() -> bool:
@@ -78,13 +60,13 @@ def test_ten_stopped_ranks_of_a_task_cost_ten_launches_and_no_bit(site: Site, fi
     stop_ten_times(job, is_working, figure)
     state = site.wait_state(job, "COMPLETED", "FAILED", timeout=LATE)
     assert state["state"] == "COMPLETED", job.err.read_text()[-3000:]
-    assert weights(job) == weights(undisturbed) and len(state["failed_launches"]) == STOPS
+    assert weights(job) == undisturbed and len(state["failed_launches"]) == STOPS
 
 
 @pytest.mark.faults
 @pytest.mark.timeout(1800)
 def test_ten_stopped_ranks_of_a_script_are_named_and_cost_ten_launches(site: Site, figure: Figure) -> None:
-    job, end = submit_script(site, *WATCHED)
+    job, end = submit_script(site, *FOUR, *WATCHED)
     stop_ten_times(job, lambda: collectives(job.attempts()[-1]) > 10, figure)
     end.write_text("")
     state = site.wait_state(job, "COMPLETED", "FAILED", timeout=LATE)

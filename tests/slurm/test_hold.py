@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from lab.cluster import Lab
-from tests.installed_command import Job, Site, read_json, until
+from tests.installed_command import ONE_RANK, Job, Site, read_json, until
 
-WAIT = 60
-
-
-@pytest.fixture(scope="module")
-def site(lab: Lab, new_site: Callable[[Lab | None], Site]) -> Site:
-    return new_site(lab)
+WAIT = 180
 
 
 def held(job: Job) -> tuple[Path, dict[str, Any]]:
@@ -48,3 +43,32 @@ def test_the_nodes_of_a_failed_job_are_held_until_it_is_cancelled(site: Site, la
     file, _ = held(other)
     file.unlink()
     assert lab.wait_job(other.id, "FAILED", timeout=WAIT)["ExitCode"].startswith("7:")
+
+
+def held_with_a_spare_node(site: Site, lab: Lab) -> tuple[Job, dict[str, str], dict[str, Any]]:
+    spared = ("--spare-nodes", "1", "--max-restarts", "1", "--no-requeue")
+    never_again = ("--", "bash", "-c", "exit 93")
+    job = site.submit(*ONE_RANK, *spared, "--on-failure", "hold=1m", "--time", "30:00", *never_again)
+    _, document = held(job)
+    fields = until(
+        lambda: (found := lab.wait_job(job.id, "RUNNING"))["TimeLimit"] != "00:30:00" and found, WAIT, job.err.read_text
+    )
+    return job, fields, document
+
+
+def test_the_time_limit_of_a_job_with_spare_nodes_is_that_of_its_hold(site: Site, lab: Lab) -> None:
+    job, fields, document = held_with_a_spare_node(site, lab)
+    end = time.mktime(time.strptime(fields["EndTime"], "%Y-%m-%dT%H:%M:%S"))
+    assert 50 <= end - document["until"] <= 70
+    site.cli("cancel", job.id)
+    lab.wait_job(job.id, "FAILED", "CANCELLED", timeout=WAIT)
+
+
+@pytest.mark.faults
+def test_a_hold_whose_first_node_is_lost_leaves_no_allocation(site: Site, lab: Lab) -> None:
+    job, fields, _ = held_with_a_spare_node(site, lab)
+    lab.cut_link(fields["BatchHost"])
+    try:
+        assert lab.wait_job(job.id, "TIMEOUT", timeout=300)["NodeList"] != fields["NodeList"], "the first node was lost"
+    finally:
+        lab.reset()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,11 +13,6 @@ from lab.cluster import Lab
 from tests.installed_command import ONE_RANK, SCRIPTS, Job, Site, until
 
 STRANGER = ["setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups"]
-
-
-@pytest.fixture(scope="module")
-def site(lab: Lab, new_site: Callable[[Lab | None], Site]) -> Site:
-    return new_site(lab)
 
 
 @pytest.fixture(scope="module")

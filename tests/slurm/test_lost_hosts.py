@@ -5,43 +5,23 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from lab.cluster import Lab
 from tests.faults_table import Figure
-from tests.hangs import LATE, SETTINGS, saved, weights
+from tests.hangs import LATE
 from tests.installed_command import Job, Site, until
+from tests.lm_runs import STEPS, lm, saved, weights
 
-SHAPE = ("--nodes", "2", "--gpus-per-node", "0", "--tasks-per-node", "1")
 SPARED = ("--spare-nodes", "1", "--max-restarts", "3", "--hang-timeout", "10")
-LM = [word for setting in SETTINGS for word in ("--set", setting)]
 TIMES = 5
-
-
-@pytest.fixture(scope="module")
-def site(lab: Lab, new_site: Callable[[Lab | None], Site]) -> Site:
-    return new_site(lab)
-
-
-@pytest.fixture
-def repaired(lab: Lab) -> Iterator[None]:
-    yield
-    lab.reset()
-
-
-@pytest.fixture(scope="module")
-def undisturbed(site: Site) -> str:
-    job = site.submit(*SHAPE, *LM, "lm")
-    site.wait_state(job, "COMPLETED", timeout=LATE)
-    return weights(job)
 
 
 def started(site: Site, *options: str) -> tuple[Job, list[dict[str, object]]]:
     """Submit a run and wait until it has saved; return its ranks, in order, as they wrote themselves down."""
-    job = site.submit(*SHAPE, *options, *LM, "lm")
+    job = lm(site, STEPS, *options)
     until(lambda: saved(job) >= 5, LATE, job.err.read_text)
     start = job.start()
     assert start is not None
@@ -95,7 +75,7 @@ def test_lost_nodes_requeue_the_job(
 
 @pytest.mark.faults
 @pytest.mark.timeout(7200)
-@pytest.mark.usefixtures("repaired")
+@pytest.mark.usefixtures("fresh_lab")
 def test_slurmstepds_killed(site: Site, lab: Lab, undisturbed: str, figure: Figure) -> None:
     for _ in range(TIMES):
         check_without_stepd(site, undisturbed)

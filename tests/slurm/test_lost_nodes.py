@@ -3,40 +3,21 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
 from clusterrun.worker.superseded import descendants
 from lab.cluster import Lab
-from lab.procs import kill_pids
+from lab.procs import kill_pids, start_time
 from tests.faults_table import Figure
-from tests.hangs import LATE, SETTINGS, saved, weights
+from tests.hangs import LATE
 from tests.installed_command import SCRIPTS, Job, Site, until
+from tests.lm_runs import STEPS, final_weights, lm, saved, weights
 
-SHAPE = ("--nodes", "3", "--gpus-per-node", "0", "--tasks-per-node", "1")
 SPARED = ("--spare-nodes", "1", "--max-restarts", "3", "--hang-timeout", "10")
-LM = [word for setting in SETTINGS for word in ("--set", setting.replace("size=4", "size=6"))]
+THREE = ("--nodes", "3", "--set", "global_batch_size=6")
 TIMES = 10
-
-
-@pytest.fixture(scope="module")
-def site(lab: Lab, new_site: Callable[[Lab | None], Site]) -> Site:
-    return new_site(lab)
-
-
-@pytest.fixture
-def repaired(lab: Lab) -> Iterator[None]:
-    yield
-    lab.reset()
-
-
-@pytest.fixture(scope="module")
-def undisturbed(site: Site) -> str:
-    job = site.submit(*SHAPE, *LM, "lm")
-    site.wait_state(job, "COMPLETED", timeout=LATE)
-    return weights(job)
 
 
 def nodes_of(job: Job, launch: int) -> list[str]:
@@ -55,33 +36,30 @@ def kill(lab: Lab, job: Job, node: str) -> None:
     kill_pids([daemon.pid, *(entry["pid"] for entry in start["ranks"] if entry["node"] == node)])
 
 
-def is_running(pid: int) -> bool:
-    stat = Path(f"/proc/{pid}/stat")
-    return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
-
-
-def lose_a_node(site: Site, lab: Lab, lose: Callable[[Lab, Job, str], None], undisturbed: str, place: int) -> None:
-    job = site.submit(*SHAPE, *SPARED, *LM, "lm")
+def lose_a_node(
+    site: Site, lab: Lab, lose: Callable[[Lab, Job, str], None], expected: str, place: int, *options: str
+) -> None:
+    job = lm(site, STEPS, *options, *SPARED)
     until(lambda: saved(job) >= 5, LATE, job.err.read_text)
     node = nodes_of(job, 0)[place]
     lose(lab, job, node)
     state = site.wait_state(job, "COMPLETED", "FAILED", "NODE_FAIL", timeout=LATE)
     log = job.err.read_text()
     assert state["state"] == "COMPLETED", log[-3000:]
-    assert weights(job) == undisturbed
+    assert weights(job) == expected
     assert len(state["failed_launches"]) == 1 and state.get("restarts", 0) == 0, state
     assert f"{node} does not answer" in log
-    assert node not in nodes_of(job, 1) and len(nodes_of(job, 1)) == 3
+    assert node not in nodes_of(job, 1) and len(nodes_of(job, 1)) == len(nodes_of(job, 0))
 
 
-@pytest.mark.usefixtures("repaired")
+@pytest.mark.usefixtures("fresh_lab")
 def test_a_node_whose_link_is_cut_is_replaced_by_the_spare_one(site: Site, lab: Lab, undisturbed: str) -> None:
     lose_a_node(site, lab, cut, undisturbed, 1)
 
 
-@pytest.mark.usefixtures("repaired")
+@pytest.mark.usefixtures("fresh_lab")
 def test_without_a_spare_one_the_job_is_requeued_on_other_nodes(site: Site, lab: Lab, undisturbed: str) -> None:
-    job = site.submit(*SHAPE, *LM, "lm")
+    job = lm(site, STEPS)
     until(lambda: saved(job) >= 5, LATE, job.err.read_text)
     node = nodes_of(job, 0)[1]
     cut(lab, job, node)
@@ -90,7 +68,7 @@ def test_without_a_spare_one_the_job_is_requeued_on_other_nodes(site: Site, lab:
     assert weights(job) == undisturbed and node not in nodes_of(job, 1)
 
 
-@pytest.mark.usefixtures("repaired")
+@pytest.mark.usefixtures("fresh_lab")
 def test_a_draining_node_is_left_out_at_the_next_launch(site: Site, lab: Lab) -> None:
     shape = ("--nodes", "2", "--gpus-per-node", "0", "--tasks-per-node", "1", "--spare-nodes", "1")
     job = site.submit(*shape, "--max-restarts", "1", "--", str(SCRIPTS / "sleeps.sh"))
@@ -106,7 +84,7 @@ def test_a_draining_node_is_left_out_at_the_next_launch(site: Site, lab: Lab) ->
     lab.run(["scontrol", "update", f"NodeName={second}", "State=RESUME"])
 
 
-@pytest.mark.usefixtures("repaired")
+@pytest.mark.usefixtures("fresh_lab")
 def test_the_processes_of_a_script_on_a_node_that_was_cut_off_end_with_the_next_start(site: Site, lab: Lab) -> None:
     job = site.rank("sleeps_the_first_time.sh", "--requeue")
     (node,) = nodes_of(job, 0)
@@ -114,19 +92,19 @@ def test_the_processes_of_a_script_on_a_node_that_was_cut_off_end_with_the_next_
     (program,) = until(lambda: descendants(rank), LATE)
     cut(lab, job, node)
     lab.wait_job(job.id, "PENDING", timeout=LATE)
-    assert is_running(rank) and is_running(program), "the epoch has not changed yet"
+    assert start_time(rank) and start_time(program), "the epoch has not changed yet"
     until(lambda: lab.run(["scontrol", "update", f"JobId={job.id}", "StartTime=now"]).returncode == 0, LATE)
     until(lambda: len(job.attempts()) == 2, LATE, job.err.read_text)
-    until(lambda: not is_running(rank) and not is_running(program), 60)
+    until(lambda: start_time(rank) is start_time(program) is None, 60)
 
 
 @pytest.mark.faults
 @pytest.mark.timeout(2400)
-def test_ten_lost_nodes_are_replaced(site: Site, lab: Lab, undisturbed: str, figure: Figure) -> None:
-    chance = random.Random(3)
+def test_ten_lost_nodes_are_replaced(site: Site, lab: Lab, figure: Figure) -> None:
+    chance, expected = random.Random(3), final_weights(site, lm(site, STEPS, *THREE))
     for number in range(TIMES):
         try:
-            lose_a_node(site, lab, (cut, kill)[number % 2], undisturbed, chance.choice([1, 2]))
+            lose_a_node(site, lab, (cut, kill)[number % 2], expected, chance.choice([1, 2]), *THREE)
         finally:
             lab.reset()
     figure(3, f"{TIMES} of {TIMES} replaced in the same allocation, bitwise")

@@ -5,28 +5,15 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from lab.cluster import Lab
 from tests.faults_table import Figure
 from tests.installed_command import Job, Site, until
-from tests.lm_runs import LIMIT, lm, undisturbed_weights, wait_saved, weights
+from tests.lm_runs import LIMIT, STEPS, lm, wait_saved, weights
 
-STEPS = 150
 TIMES = 5
-
-
-@pytest.fixture(scope="module")
-def site(lab: Lab, new_site: Callable[[Lab | None], Site]) -> Site:
-    return new_site(lab)
-
-
-@pytest.fixture(scope="module")
-def undisturbed(site: Site) -> str:
-    return undisturbed_weights(site, STEPS)
 
 
 def supervisors(job: Job) -> list[int]:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from lab.cluster import Lab
 from tests.faults_table import Figure
 from tests.installed_command import ALLREDUCE, Job, Site
 from tests.rank_files import progress_of
@@ -26,11 +24,6 @@ if "__main__.py" in " ".join(sys.orig_argv) and "supervise" not in sys.orig_argv
 """
 NEVER_ARRIVES = "import signal; signal.pause()"
 WRONG_ADDRESS = "os.environ['MASTER_ADDR'] = '192.0.2.1'"
-
-
-@pytest.fixture(scope="module")
-def site(lab: Lab, new_site: Callable[[Lab | None], Site]) -> Site:
-    return new_site(lab)
 
 
 def submit(site: Site, folder: Path, rank: int, statement: str) -> Job:

@@ -6,7 +6,7 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -16,11 +16,6 @@ from tests.installed_command import ONE_RANK, SCRIPTS, Job, Site, until
 
 TWO_RANKS = ("--nodes", "2", "--gpus-per-node", "1")
 PAUSE = 3  # seconds between the two sums of meets_its_own.py
-
-
-@pytest.fixture(scope="module")
-def site(lab: Lab, new_site: Callable[[Lab | None], Site]) -> Site:
-    return new_site(lab)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import random
 import signal
 import statistics
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from lab.cluster import Lab
 from tests.faults_table import Figure
-from tests.installed_command import Job, Site, read_json, until
+from tests.installed_command import Site, read_json, until
+from tests.lm_runs import saved, weights
 
 SHAPE = ("--nodes", "2", "--gpus-per-node", "0", "--tasks-per-node", "2")
 SETTINGS = (
@@ -40,15 +38,6 @@ for step in range(1, 20):
 """
 
 
-def saved(job: Job) -> int:
-    return max((int(path.name[5:]) for path in (job.run_dir / "checkpoints").glob("step-*[0-9]")), default=0)
-
-
-@pytest.fixture(scope="module")
-def site(lab: Lab, new_site: Callable[[Lab | None], Site]) -> Site:
-    return new_site(lab)
-
-
 @pytest.mark.faults
 @pytest.mark.timeout(3600)
 def test_twenty_killed_ranks_cost_twenty_launches_and_no_bit(site: Site, figure: Figure) -> None:
@@ -69,11 +58,7 @@ def test_twenty_killed_ranks_cost_twenty_launches_and_no_bit(site: Site, figure:
         delays.append(time.monotonic() - killed)
     state = site.wait_state(job, "COMPLETED", "FAILED", timeout=LIMIT)
     assert state["state"] == "COMPLETED", job.err.read_text()[-3000:]
-    one, other = (
-        hashlib.sha256((run.run_dir / "model" / "model.safetensors").read_bytes()).hexdigest()
-        for run in (undisturbed, job)
-    )
-    assert one == other and len(state["failed_launches"]) == KILLS
+    assert weights(job) == weights(undisturbed) and len(state["failed_launches"]) == KILLS
     figure(1, f"{KILLS} of {KILLS} restarted, bitwise; to the next launch: median {statistics.median(delays):.2f} s,"
               f" longest {max(delays):.2f} s")  # fmt: skip
 

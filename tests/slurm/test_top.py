@@ -11,7 +11,6 @@ import struct
 import subprocess
 import termios
 import time
-from collections.abc import Callable
 
 import pytest
 
@@ -24,11 +23,6 @@ from tests.installed_command import CLUSTERRUN, Job, Site, until
 
 NEVER = "--sbatch-arg=--begin=now+1hour"
 ESCAPES = re.compile(r"\x1b\[[0-9;?<>=]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-_=>]|\x1bP[^\x1b]*\x1b\\")
-
-
-@pytest.fixture(scope="module")
-def site(lab: Lab, new_site: Callable[[Lab | None], Site]) -> Site:
-    return new_site(lab)
 
 
 @pytest.fixture(scope="module")

@@ -3,31 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 
 import pytest
 
 from lab.cluster import Lab
 from tests.installed_command import Job, Site, read_json, until
+from tests.lm_runs import reached
 
 QUICK = ("vocab=300", "seq_len=16", "global_batch_size=8", "eval_every=0", "log_every=5")
-
-
-@pytest.fixture(scope="module")
-def site(lab: Lab, new_site: Callable[[Lab | None], Site]) -> Site:
-    return new_site(lab)
 
 
 def train(site: Site, *settings: str) -> Job:
     chosen = [word for setting in (*QUICK, *settings) for word in ("--set", setting)]
     return site.submit("--nodes", "2", "--gpus-per-node", "1", *chosen, "lm")
-
-
-def reached(job: Job) -> int:
-    """The last step that the run's metrics have."""
-    metrics = job.run_dir / "metrics.jsonl"
-    lines = metrics.read_text().splitlines() if metrics.exists() else []
-    return max((json.loads(line)["step"] for line in lines), default=0)
 
 
 @pytest.mark.alone  # the lab's Slurm gives five seconds to save and to leave

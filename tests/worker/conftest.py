@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from clusterrun.worker.training import stopping
+from tests.slurm_stand_ins import Slurm
 
 WORKER = Path(__file__).resolve().parents[2] / "clusterrun" / "worker"
 
@@ -28,3 +29,11 @@ def signals_as_before() -> Iterator[None]:
     stopping._received.clear()
     for signum, handler in before.items():
         signal.signal(signum, handler)
+
+
+@pytest.fixture
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Slurm:
+    """Stand-ins for Slurm's commands, and no others, in PATH."""
+    made = Slurm(tmp_path / "slurm")
+    monkeypatch.setenv("PATH", f"{made.folder}:/usr/bin:/bin")
+    return made

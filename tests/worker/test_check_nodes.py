@@ -45,7 +45,7 @@ def test_nodes_in_order_give_no_finding() -> None:
          "rank 1 on n2: 0.1 TFLOP/s; median of the others 1"),
         ({"gemm": {"best": 1.0, "worst": 0.8, "correct": False}}, "gemm",
          "n2: wrong result of a matrix multiplication"),
-        ({"memory_gib": 10.0}, "memory", "n2 has 10.0 GiB of free memory; median 100.0"),
+        ({"memory_gib": 10.0}, "memory", "n2 has 10.0 GiB of free memory; the median of all nodes is 100.0 GiB"),
         ({"nofile": 256}, "open files", "n2 allows a process fewer than 1024 open files"),
         ({"clock": 969.8}, "clock", "the clock of n2 differs by -30.2 s from that of n1"),
         ({"folders": {"run": {"path": "/r", "error": "Read-only file system"}}}, "disk",

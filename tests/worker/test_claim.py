@@ -89,7 +89,7 @@ def test_a_claim_without_an_owner_is_somebody_elses(run: Path) -> None:
 
 
 def test_a_folder_that_takes_no_claim_is_named(tmp_path: Path) -> None:
-    with pytest.raises(WorkerError, match=f"cannot write the claim in {tmp_path}/claims: No such file"):
+    with pytest.raises(WorkerError, match=f"in {tmp_path}/claims that this job owns the run: No such file"):
         claim(tmp_path, TOKEN, job(), 0o700)
 
 

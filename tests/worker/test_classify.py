@@ -6,8 +6,6 @@ import csv
 import dataclasses
 import json
 import random
-import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +27,6 @@ from clusterrun.worker.distenv import RunEnv
 from clusterrun.worker.errors import WorkerError
 from clusterrun.worker.tasks import classify, prepare
 from clusterrun.worker.tasks.classify import Config
-from clusterrun.worker.training import stopping
 
 from .small_models import make_tokenizer
 
@@ -39,15 +36,7 @@ SHAPE = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "nu
 HEADER = ["text", "trade", "coast"]
 
 
-@pytest.fixture(autouse=True)
-def signals_as_before() -> Iterator[None]:
-    """The loop takes signals; give them back, and forget those that came."""
-    before = {s: signal.getsignal(s) for s in (signal.SIGTERM, signal.SIGUSR2)}
-    stopping._received.clear()
-    yield
-    stopping._received.clear()
-    for signum, handler in before.items():
-        signal.signal(signum, handler)
+pytestmark = pytest.mark.usefixtures("signals_as_before")
 
 
 @pytest.fixture

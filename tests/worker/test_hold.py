@@ -8,7 +8,6 @@ import signal
 import threading
 import time
 import types
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,34 +15,26 @@ import pytest
 
 from clusterrun.worker import hold
 from tests.installed_command import until
+from tests.slurm_stand_ins import Slurm
+
+pytestmark = pytest.mark.usefixtures("signals_as_before")
 
 
 @pytest.fixture(autouse=True)
-def keep_sigterm() -> Iterator[None]:
-    before = signal.getsignal(signal.SIGTERM)
-    yield
-    signal.signal(signal.SIGTERM, before)
-
-
-@pytest.fixture
-def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The calls of scontrol."""
-    folder = tmp_path / "slurm"
-    folder.mkdir()
-    (folder / "scontrol").write_text('#!/bin/sh\necho "$*" >>"${0%/*}/calls"\n')
-    (folder / "scontrol").chmod(0o755)
-    monkeypatch.setenv("PATH", str(folder), prepend=":")
+def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hold, "POLL_S", 0.1)
-    return folder / "calls"
 
 
-def job(folder: Path, hold_time: int = 600, runs_again: bool = False, ended: int | None = None) -> Any:
+def job(
+    folder: Path, hold_time: int = 600, runs_again: bool = False, ended: int | None = None, spare_nodes: int = 0
+) -> Any:
     attempt = folder / "attempt"
     attempt.mkdir(exist_ok=True)
     (attempt / "first_failure.json").write_text(json.dumps({"rank": 3, "node": "n2"}))
     return types.SimpleNamespace(
-        options=types.SimpleNamespace(hold_time=hold_time, ended=ended), attempt_dir=attempt, name="5", nodes=["n1"],
-        identity=types.SimpleNamespace(job_id="5"), requeue=types.SimpleNamespace(runs_again=runs_again),
+        options=types.SimpleNamespace(hold_time=hold_time, ended=ended, spare_nodes=spare_nodes), attempt_dir=attempt,
+        name="5", nodes=["n1"], identity=types.SimpleNamespace(job_id="5"),
+        requeue=types.SimpleNamespace(runs_again=runs_again),
     )  # fmt: skip
 
 
@@ -58,7 +49,7 @@ def when_held(folder: Path, then: Any) -> None:
 
 
 def test_the_line_that_opens_a_shell_names_the_node_that_failed(
-    tmp_path: Path, slurm: Path, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, slurm: Slurm, capfd: pytest.CaptureFixture[str]
 ) -> None:
     file, seen = tmp_path / "attempt" / "hold.json", []
     when_held(tmp_path, lambda: (seen.append(json.loads(file.read_text())), file.unlink()))
@@ -67,16 +58,16 @@ def test_the_line_that_opens_a_shell_names_the_node_that_failed(
     assert 590 < seen[0]["until"] - time.time() <= 600
     printed = capfd.readouterr().err
     assert seen[0]["shell"] in printed and f"rm {file}" in printed
-    assert slurm.read_text() == "update JobId=5 Requeue=0\n", "a preempted job would start its ranks again"
+    assert slurm.calls == ["scontrol update JobId=5 Requeue=0"], "a preempted job would start its ranks again"
 
 
-def test_sigterm_ends_it_at_once(tmp_path: Path, slurm: Path) -> None:
+def test_sigterm_ends_it_at_once(tmp_path: Path, slurm: Slurm) -> None:
     when_held(tmp_path, lambda: os.kill(os.getpid(), signal.SIGTERM))
     hold.hold_nodes(job(tmp_path), 1, was_terminated=False)
     assert (tmp_path / "attempt" / "hold.json").exists(), "it shows that the job had failed before"
 
 
-def test_it_ends_after_its_time(tmp_path: Path, slurm: Path) -> None:
+def test_it_ends_after_its_time(tmp_path: Path, slurm: Slurm) -> None:
     hold.hold_nodes(job(tmp_path, hold_time=1), 1, was_terminated=False)
 
 
@@ -85,17 +76,42 @@ def test_it_ends_after_its_time(tmp_path: Path, slurm: Path) -> None:
     (1, False, {"hold_time": 0}),
 ])  # fmt: skip
 def test_a_job_that_did_not_fail_or_runs_again_is_not_held(
-    tmp_path: Path, slurm: Path, status: int, terminated: bool, more: dict[str, Any]
+    tmp_path: Path, slurm: Slurm, status: int, terminated: bool, more: dict[str, Any]
 ) -> None:
     hold.hold_nodes(job(tmp_path, **more), status, was_terminated=terminated)
-    assert not slurm.exists() and not (tmp_path / "attempt" / "hold.json").exists()
+    assert not slurm.calls and not (tmp_path / "attempt" / "hold.json").exists()
 
 
 def test_an_earlier_start_of_the_job_holds_nothing(
-    tmp_path: Path, slurm: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, slurm: Slurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "epoch").write_text("2\n")
     monkeypatch.setenv("CLUSTERRUN_EPOCH", "1")
     monkeypatch.setenv("CLUSTERRUN_EPOCH_FILE", str(tmp_path / "epoch"))
     hold.hold_nodes(job(tmp_path), 1, was_terminated=False)
-    assert not slurm.exists()
+    assert not slurm.calls
+
+
+@pytest.mark.parametrize("state", ["COMPLETING", "TIMEOUT", "CANCELLED"])
+def test_a_job_that_slurm_ends_is_not_held(tmp_path: Path, slurm: Slurm, state: str) -> None:
+    slurm.show(JobState=state)  # SIGTERM was ignored while the end was recorded
+    hold.hold_nodes(job(tmp_path), 1, was_terminated=False)
+    assert not slurm.calls and not (tmp_path / "attempt" / "hold.json").exists()
+
+
+@pytest.mark.parametrize(("spare", "limit", "is_lowered"), [
+    (1, 7200, True), (1, None, True), (1, 30, False), (0, 7200, False),
+])  # fmt: skip
+def test_the_time_limit_of_a_job_that_outlives_its_first_node_is_lowered(
+    tmp_path: Path, slurm: Slurm, spare: int, limit: int | None, is_lowered: bool
+) -> None:
+    now = time.time()
+    slurm.show(EndTime="Unknown" if limit is None else stamp(now + limit))
+    hold.hold_nodes(job(tmp_path, hold_time=1, spare_nodes=spare), 1, was_terminated=False)
+    expected = [f"scontrol update JobId=5 EndTime={stamp(now + 1 + hold.AFTER_S + late)}" for late in range(10)]
+    assert slurm.calls[0] == "scontrol update JobId=5 Requeue=0"
+    assert len(slurm.calls) == 1 + is_lowered and {*slurm.calls[1:]} <= {*expected}
+
+
+def stamp(seconds: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(seconds))

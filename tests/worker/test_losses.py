@@ -30,7 +30,7 @@ def test_losses_that_are_nan_up_to_the_end_are_noticed(tmp_path: Path, text: str
     log.write_text(text)
     descriptor = os.open(log, os.O_WRONLY | os.O_APPEND)
     try:
-        assert is_nan((descriptor,)) is expected
+        assert is_nan((0,), (descriptor,)) is expected
     finally:
         os.close(descriptor)
 
@@ -38,7 +38,15 @@ def test_losses_that_are_nan_up_to_the_end_are_noticed(tmp_path: Path, text: str
 def test_a_stream_that_is_no_file_is_not_read() -> None:
     ends = os.pipe()
     try:
-        assert not is_nan(ends)
+        assert not is_nan((0, 0), ends)
     finally:
         for end in ends:
             os.close(end)
+
+
+@pytest.mark.parametrize(("begin", "expected"), [(0, True), (len(NAN), False), (len(NAN) + 1, True)])
+def test_losses_of_an_earlier_launch_do_not_count(tmp_path: Path, begin: int, expected: bool) -> None:
+    log = tmp_path / "log"
+    log.write_text(NAN)
+    with log.open("ab") as file:
+        assert is_nan((begin,), (file.fileno(),)) is expected, "a log that is shorter than it was is a new one"

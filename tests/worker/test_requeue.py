@@ -7,7 +7,7 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,27 +16,16 @@ import pytest
 
 from clusterrun.worker import requeue, spares, supervisor
 from clusterrun.worker.claim import JobIdentity
-from tests.rank_files import put_end
 from tests.slurm_stand_ins import Slurm
 
 TOKEN = "abcdefgh22345672"
 
-
-@pytest.fixture
-def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Slurm:
-    made = Slurm(tmp_path / "slurm")
-    monkeypatch.setenv("PATH", f"{made.folder}:/usr/bin:/bin")
-    monkeypatch.setattr(requeue, "HURRY_S", 1.0)
-    return made
+pytestmark = pytest.mark.usefixtures("signals_as_before")
 
 
 @pytest.fixture(autouse=True)
-def keep_sigterm() -> Iterator[None]:
-    import signal
-
-    before = signal.getsignal(signal.SIGTERM)
-    yield
-    signal.signal(signal.SIGTERM, before)
+def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(requeue, "HURRY_S", 1.0)
 
 
 @pytest.fixture
@@ -134,7 +123,7 @@ def test_a_script_that_the_warning_ended_is_not_done_when_the_total_time_is_used
     make_job: Callable[..., supervisor.Job], slurm: Slurm, capfd: pytest.CaptureFixture[str]
 ) -> None:
     job = make_job(*CHAIN, "--signal", "TERM@300", rank_0_end={}, log_start={})
-    put_end(job.attempt_dir, 0, {"signals": ["SIGTERM"]})
+    job.records = {}, {0: {"signals": ["SIGTERM"]}}
     os.utime(job.attempt_dir / "log-start", (time.time() - 3700,) * 2)
     slurm.show(EndTime=in_seconds(200))
     assert job.requeue.after(0, came=False) == 85 and slurm.calls == []
@@ -164,7 +153,7 @@ def test_a_script_that_the_warning_ended_goes_back_into_the_queue(
     make_job: Callable[..., supervisor.Job], slurm: Slurm, seconds: int, status: int, got: str, again: bool
 ) -> None:
     job = make_job(*CHAIN, "--signal", "TERM@300")
-    put_end(job.attempt_dir, 0, {"signals": [got]})
+    job.records = {}, {0: {"signals": [got]}}
     slurm.show(EndTime=in_seconds(seconds))
     assert job.requeue.after(status, came=False) == (85 if again else status)
     assert slurm.calls == ["scontrol requeue 5"] * again
@@ -253,7 +242,7 @@ def test_a_lost_node_that_nothing_replaces_sends_the_job_elsewhere(
     for words, again in (((), False), (("--requeue", "--no-helper-job"), True)):
         job = make_job(*words, hang={"cause": "node n2 does not answer", "lost_nodes": ["n2"]})
         (job.attempt_dir / "hang").rename(job.attempt_dir / "hang.json")
-        assert spares.find_lost_nodes(job) == {"n2"}
+        assert spares.find_lost_nodes(job, lambda: False) == {"n2"}
         assert spares.requeue_without(job, {"n2"}) is again
         if not again:
             shutil.rmtree(job.attempt_dir)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterrun.worker.rank_slots import HALF
+from clusterrun.worker.rank_slots import HALF, read
 from clusterrun.worker.restart import LaunchEnd, read_launch, why_not_again
 from tests.rank_files import put_bytes, put_end, put_progress
 
@@ -50,33 +50,34 @@ def test_what_would_only_fail_again_is_not(launches: list[LaunchEnd], reason: st
     assert reason in why_not_again(launches, 5)
 
 
-def records(folder: Path, ended: dict[int, int], first: dict[str, object] | None = None, step: int = 12) -> Path:
+def records(folder: Path, ended: dict[int, int], first: dict[str, object] | None = None, step: int = 12) -> None:
     for rank, status in ended.items():
         put_end(folder, rank, {"rank": rank, "status": status})
     if first:
         (folder / "first_failure.json").write_text(json.dumps({"rank": 1, "node": "n1", **first}))
     put_progress(folder, 0, {"step": step})
-    return folder
 
 
 def test_a_rank_without_an_end_record_is_the_cause(tmp_path: Path) -> None:
     first = {"error": "RuntimeError: Connection closed by peer"}
-    end = read_launch(records(tmp_path, {0: 143, 1: 1, 3: 143}, first), tmp_path / "none", 143, 4)
+    records(tmp_path, {0: 143, 1: 1, 3: 143}, first)
+    end = read_launch(tmp_path, read(tmp_path), tmp_path / "none", 143, 4)
     assert end.cause.startswith("rank 2 ended without a record") and (end.error, end.step) == ("", 12)
 
 
 def test_ranks_that_sigterm_ended_are_told_from_a_rank_that_failed(tmp_path: Path) -> None:
     records(tmp_path, {0: 143, 1: 143})
-    assert read_launch(tmp_path, tmp_path, 143, 2).is_terminated
-    assert not read_launch(tmp_path, tmp_path, 143, 3).is_terminated, "one of them left no record"
+    assert read_launch(tmp_path, read(tmp_path), tmp_path, 143, 2).is_terminated
+    assert not read_launch(tmp_path, read(tmp_path), tmp_path, 143, 3).is_terminated, "one of them left no record"
     records(tmp_path, {0: 143, 1: 1}, {"error": "KeyError: 'x'"})
-    assert not read_launch(tmp_path, tmp_path, 143, 2).is_terminated
+    assert not read_launch(tmp_path, read(tmp_path), tmp_path, 143, 2).is_terminated
 
 
 def test_an_error_of_the_users_code_is_the_cause(tmp_path: Path) -> None:
     (tmp_path / "checkpoints" / "step-00000010").mkdir(parents=True)
     (tmp_path / "checkpoints" / ".tmp-step-00000020-n1-7").mkdir()
-    end = read_launch(records(tmp_path, {0: 143, 1: 1}, {"error": "KeyError: 'x'"}), tmp_path / "checkpoints", 1, 2)
+    records(tmp_path, {0: 143, 1: 1}, {"error": "KeyError: 'x'"})
+    end = read_launch(tmp_path, read(tmp_path), tmp_path / "checkpoints", 1, 2)
     assert end == LaunchEnd(1, "rank 1 on n1: KeyError: 'x'", "KeyError: 'x'", 12, 10)
 
 
@@ -84,7 +85,8 @@ def test_an_error_of_the_users_code_is_the_cause(tmp_path: Path) -> None:
     "error", ["sh was ended by SIGKILL", "DistBackendError: NCCL error in: x, remote process exited"]
 )
 def test_an_error_that_follows_from_a_lost_process_may_come_again(tmp_path: Path, error: str) -> None:
-    end = read_launch(records(tmp_path, {0: 143, 1: 1}, {"error": error}), tmp_path / "none", 1, 2)
+    records(tmp_path, {0: 143, 1: 1}, {"error": error})
+    end = read_launch(tmp_path, read(tmp_path), tmp_path / "none", 1, 2)
     assert end.error == "" and error in end.cause
 
 
@@ -92,6 +94,6 @@ def test_damaged_records_count_as_absent(tmp_path: Path) -> None:
     (tmp_path / "first_failure.json").write_bytes(b"[\xff")
     put_bytes(tmp_path, 0, b"{\xff")
     put_end(tmp_path, 0, {})
-    assert read_launch(tmp_path, tmp_path, 9, 1) == LaunchEnd(9, "the step ended with status 9")
+    assert read_launch(tmp_path, read(tmp_path), tmp_path, 9, 1) == LaunchEnd(9, "the step ended with status 9")
     put_bytes(tmp_path, 0, b"{", HALF)
-    assert read_launch(tmp_path, tmp_path, 9, 1).cause.startswith("rank 0 ended without a record")
+    assert read_launch(tmp_path, read(tmp_path), tmp_path, 9, 1).cause.startswith("rank 0 ended without a record")

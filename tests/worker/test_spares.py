@@ -11,7 +11,6 @@ import pytest
 
 from clusterrun.worker import hung_step, spares
 from clusterrun.worker.errors import WorkerError
-from tests.rank_files import put_end
 
 NODES = ["n1", "n2", "n3", "n4"]
 
@@ -32,7 +31,10 @@ def test_lost_nodes_are_left_out_in_the_order_of_the_allocation() -> None:
 @pytest.mark.parametrize(("sinfo", "expected"), [
     ("n2 draining\nn1 allocated\n", ["n1", "n3", "n4"]),
     ("n1 draining\nn2 drained*\n", ["n1", "n3", "n4"]),  # the first node has the supervisor and the rendezvous
-    ("n2 draining\nn3 draining\n", ["n1", "n2", "n3"]),  # too few are left
+    ("n2 draining\nn3 draining\n", ["n1", "n3", "n4"]),  # one spare node for two
+    ("n2 draining\nn3 down\n", ["n1", "n2", "n4"]),  # down before draining
+    ("n2 draining\nn4 drained*\n", ["n1", "n2", "n3"]),  # a node that does not answer before draining
+    ("rubbish\n", ["n1", "n2", "n3"]),
     ("n2 down*\n", ["n1", "n3", "n4"]),
     ("", ["n1", "n2", "n3"]),
 ])  # fmt: skip
@@ -59,18 +61,18 @@ def test_the_ranks_are_kept_off_the_other_nodes(monkeypatch: pytest.MonkeyPatch)
 
 def test_the_watchdogs_lost_nodes_are_taken(tmp_path: Path) -> None:
     (tmp_path / "hang.json").write_text(json.dumps({"cause": "x", "lost_nodes": ["n2"]}))
-    assert spares.find_lost_nodes(job(tmp_path)) == {"n2"}
-    assert spares.find_lost_nodes(job(tmp_path, spare=0)) == {"n2"}
+    assert spares.find_lost_nodes(job(tmp_path), lambda: False) == {"n2"}
+    assert spares.find_lost_nodes(job(tmp_path, spare=0), lambda: False) == {"n2"}
 
 
 def test_else_the_nodes_of_ranks_without_an_end_record_are_probed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     probed: list[list[str]] = []
-    monkeypatch.setattr(hung_step, "silent_nodes", lambda job, nodes: probed.append(nodes) or {"n3"})
-    for rank in (0, 1, 3):
-        put_end(tmp_path, rank, {})
-    assert spares.find_lost_nodes(job(tmp_path)) == {"n3"} and probed == [["n2", "n3"]]
+    monkeypatch.setattr(hung_step, "silent_nodes", lambda job, nodes, is_ending: probed.append(nodes) or {"n3"})
+    ended = job(tmp_path)
+    ended.records = {}, {rank: {} for rank in (0, 1, 3)}
+    assert spares.find_lost_nodes(ended, lambda: False) == {"n3"} and probed == [["n2", "n3"]]
 
 
 def test_a_slurm_that_starts_nothing_anywhere_loses_no_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,6 +80,21 @@ def test_a_slurm_that_starts_nothing_anywhere_loses_no_node(tmp_path: Path, monk
     (tmp_path / "srun").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     monkeypatch.setenv("DOWN", "n2")
-    assert hung_step.silent_nodes(job(), ["n1", "n2", "n3"]) == {"n2"}
+    assert hung_step.silent_nodes(job(), ["n1", "n2", "n3"], lambda: False) == {"n2"}
     monkeypatch.setenv("DOWN", "n1")
-    assert hung_step.silent_nodes(job(), ["n1", "n2", "n3"]) == set()
+    assert hung_step.silent_nodes(job(), ["n1", "n2", "n3"], lambda: False) == set()
+
+
+def test_many_nodes_are_probed_64_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes, probed = [f"n{number}" for number in range(1, 201)], []
+
+    def answer(by_node: dict[str, Any]) -> dict[str, bytes | None]:
+        probed.append([*by_node])
+        return {node: None if node in ("n2", "n150", "n200") else b"{}" for node in by_node}
+
+    monkeypatch.setattr(hung_step, "_run_probes", answer)
+    assert hung_step.silent_nodes(job(), nodes, lambda: False) == {"n2", "n150", "n200"}
+    assert {*nodes} == {node for batch in probed for node in batch} and max(map(len, probed)) <= 65
+    assert hung_step.silent_nodes(job(), nodes, lambda: len(probed) > 4) == {"n2"}, "SIGTERM came"
+    monkeypatch.setattr(hung_step, "PROBES_S", -1.0)
+    assert hung_step.silent_nodes(job(), nodes, lambda: False) == set(), "the time is over"

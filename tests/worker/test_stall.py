@@ -8,13 +8,17 @@ from dataclasses import replace
 import pytest
 
 from clusterrun.worker.stall import LIMITS, LONGEST, SHORTEST, RankMark, Stall, Suspicion, behind
+from clusterrun.worker.watchdog import look_pace
 
 
 class Launch:
     """Ranks that advance together; `freeze` stops a rank's heartbeat, `hold` its progress. Times in seconds."""
 
-    def __init__(self, ranks: int, hang_timeout: float | None = None, phase: str = "training", step_s: float = 1.0):
-        self.stall = Stall(hang_timeout)
+    def __init__(
+        self, ranks: int, hang_timeout: float | None = None, phase: str = "training", step_s: float = 1.0,
+        pace: float = 2.0,
+    ) -> None:  # fmt: skip
+        self.stall = Stall(hang_timeout, pace=pace)
         self.now, self.step_s = 1000.0, step_s
         self.marks = {
             rank: RankMark(rank, 0.0, f"n{rank // 2}", 100 + rank, phase, 0, 0.0, {"0": 0}, 0.0)
@@ -98,6 +102,19 @@ def test_the_limit_of_a_step_is_ten_times_the_slowest_and_at_least_a_minute() ->
     slow.held = {0, 1}
     found = slow.first(1000)
     assert found is not None and found[0] >= 180 and found[1].ranks == ()
+
+
+@pytest.mark.parametrize(("step", "is_named"), [(8, True), (1, False)])
+def test_a_launch_that_stood_still_before_the_first_look_is_judged_by_the_steps_that_it_made(
+    step: int, is_named: bool
+) -> None:
+    launch = Launch(2, hang_timeout=10)
+    launch.held = {0, 1}
+    launch.marks = {
+        rank: replace(mark, step=step, stepped=0.4, first=(1, 0.1), collectives={"0": 2 * step})
+        for rank, mark in launch.marks.items()
+    }
+    assert (launch.first(60) is not None) == is_named, "after its first step alone it may compile"
 
 
 def test_the_rank_behind_is_named_when_nobody_advances() -> None:
@@ -201,6 +218,17 @@ def test_looks_that_take_long_still_find_a_silent_rank() -> None:
         if found is not None:
             break
     assert found is not None and [mark.rank for mark in found.ranks] == [1] and found.is_silent
+
+
+def test_a_rank_of_ten_thousand_nodes_is_missed_after_three_of_its_heartbeats() -> None:
+    pace = look_pace(10.0, 10_000)
+    launch = Launch(2, pace=pace)
+    launch.marks = {rank: replace(mark, interval=107.0) for rank, mark in launch.marks.items()}
+    assert launch.first(1000, every=pace) is None
+    launch.silent, launch.held = {1}, {0}
+    found = launch.first(3000, every=pace)
+    assert found is not None and [mark.rank for mark in found[1].ranks] == [1]
+    assert found[0] <= 3 * 107 + 2 * pace
 
 
 def test_a_launch_that_no_other_follows_gets_ten_minutes() -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from clusterrun.worker import superseded
+from lab.procs import start_time
 from tests.installed_command import until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -29,13 +30,6 @@ while True:
         file.write("1")
     time.sleep(0.01)
 """
-
-
-def is_running(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 @pytest.fixture
@@ -61,7 +55,7 @@ def test_the_rank_and_its_programs_are_killed_and_write_nothing_more(tmp_path: P
     assert rank.returncode == -signal.SIGKILL
     assert printed.decode().startswith("clusterrun: rank 0: a newer attempt of this run has started")
     program = int((tmp_path / "sleep.pid").read_text())
-    until(lambda: not is_running(program), 10)
+    until(lambda: start_time(program) is None, 10)
     assert not (tmp_path / "saved").exists(), "a script may save a checkpoint on SIGTERM"
 
 

@@ -154,7 +154,7 @@ def test_a_step_whose_ranks_have_all_ended_is_killed_and_has_their_status(
     assert launch.step.wait(30) == -signal.SIGKILL
     launch.rank.kill()
     assert launch.watchdog.close(137) == max(statuses)
-    assert "all ranks recorded their end" in launch.lines[-1] and not (tmp_path / "hang.json").exists()
+    assert "all ranks ended" in launch.lines[-1] and not (tmp_path / "hang.json").exists()
 
 
 def test_damaged_records_are_no_reason_to_stop_watching(tmp_path: Path, launches: list[Launch]) -> None:
@@ -215,6 +215,39 @@ def test_a_node_that_does_not_answer_is_waited_for_only_for_a_while(
     nodes = {1: "lost", 999999998: "n2", 3: "refused"}
     found = hung_step.probe(job, [RankMark(rank, 0.0, node, rank) for rank, node in nodes.items()])
     assert found == {1: hung_step.NO_ANSWER, 999999998: probe.DEAD}
+
+
+def of_no_step(folder: Path, lines: list[str]) -> Watchdog:
+    """A watchdog of 40 ranks whose looks the test makes."""
+    options = types.SimpleNamespace(local=False, hang_timeout=10, spare_nodes=3, max_restarts=1)
+    record = types.SimpleNamespace(log_start=[3, 5])
+    job: Any = types.SimpleNamespace(attempt_dir=folder, options=options, nodes=["n0"], earlier_starts=1, record=record)
+    step: Any = types.SimpleNamespace(kill=lambda: None)
+    return Watchdog(job, step, 40, lines.append, lambda: False, ends_it=True)
+
+
+def test_the_losses_of_this_launch_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    watching = of_no_step(tmp_path, lines := [])
+    watching._next_losses = 0.0
+    monkeypatch.setattr(watchdog.losses, "is_nan", lambda begin: begin == [3, 5])
+    watching._look_at_losses()
+    assert len(lines) == 1 and "NaN" in lines[0]
+
+
+def test_all_lost_nodes_are_named_not_only_those_of_the_first_silent_ranks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    marks = {number: rank(number, f"n{number // 4}") for number in range(4, 40)}  # n1 to n9
+    lost = {"n1", "n5", "n9"}
+    watching = of_no_step(tmp_path, [])
+    watching._marks = marks
+    monkeypatch.setattr(watching._stall, "look", lambda *_: Suspicion(tuple(marks.values()), True, 60.0, 10.0))
+    monkeypatch.setattr(
+        hung_step, "probe", lambda job, some: {mark.pid: hung_step.NO_ANSWER for mark in some if mark.node in lost}
+    )
+    monkeypatch.setattr(hung_step, "silent_nodes", lambda job, nodes, is_ending: lost.intersection(nodes))
+    watching._look()
+    assert json.loads((tmp_path / "hang.json").read_text())["lost_nodes"] == sorted(lost)
 
 
 # -- words -------------------------------------------------------------------------------------------------------------

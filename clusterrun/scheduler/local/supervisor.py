@@ -168,7 +168,7 @@ class Supervisor:
             self._log(f"{left} processes of the job could not be killed")
         self._reap()
         if self._script.returncode is None:
-            self._log("the script itself could not be killed")
+            self._log("the job's script could not be killed")
         status = self._script.returncode
         status = 128 - status if status is not None and status < 0 else status
         if state == "DONE":

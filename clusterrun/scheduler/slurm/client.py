@@ -29,6 +29,7 @@ _NO_CONFIGURATION = (
 )
 #: Seconds for which a squeue that failed is not repeated: a command that queries twice would hang twice as long.
 SILENT_FOR = 2.0
+_SCANCEL_IDS = 100  # of one scancel
 
 
 def detect(environ: Mapping[str, str], cache: Path) -> ClusterFacts | None:
@@ -166,21 +167,32 @@ class SlurmScheduler:
         return past
 
     def cancel(self, ids: Sequence[JobId]) -> Sequence[Cancelled]:
-        """Run one scancel per hundred ids. Raises SchedulerError if Slurm does not answer."""
+        """Run one scancel per hundred ids. Raises SchedulerError if Slurm does not answer.
+
+        With more ids than a hundred the error is the result of those that the failed scancel was about.
+        """
+        if len(ids) <= _SCANCEL_IDS:
+            return self._scancel(ids)
         results: list[Cancelled] = []
-        for first in range(0, len(ids), 100):
-            some = ids[first : first + 100]
-            done = self._call(scontrol.scancel_argv(some, self._where))
-            refused = scontrol.parse_scancel(done.stderr)
-            if done.status != 0 and not refused:
-                raise SchedulerError(
-                    "scancel failed; the job was not cancelled",
-                    detail=done.stderr.strip(),
-                    hint="run `scontrol ping`, then try again",
-                )
-            self._invalidate_cache()
-            results += [Cancelled(i, str(i) not in refused, refused.get(str(i), "")) for i in some]
+        for first in range(0, len(ids), _SCANCEL_IDS):
+            some = ids[first : first + _SCANCEL_IDS]
+            try:
+                results += self._scancel(some)
+            except SchedulerError as error:
+                results += [Cancelled(i, False, error.message, may_be=isinstance(error, CommandError) and error.timed_out) for i in some]
         return results
+
+    def _scancel(self, ids: Sequence[JobId]) -> list[Cancelled]:
+        done = self._call(scontrol.scancel_argv(ids, self._where))
+        refused = scontrol.parse_scancel(done.stderr)
+        if done.status != 0 and not refused:
+            raise SchedulerError(
+                "scancel failed; the job was not cancelled",
+                detail=done.stderr.strip(),
+                hint="run `scontrol ping`, then try again",
+            )
+        self._invalidate_cache()
+        return [Cancelled(i, str(i) not in refused, refused.get(str(i), "")) for i in ids]
 
     def hold(self, id: JobId, *, release: bool = False) -> None:
         """Run one scontrol. Raises Refused with its message, SchedulerError if it does not answer."""

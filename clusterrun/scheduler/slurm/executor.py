@@ -74,7 +74,7 @@ def load_own(path: Path) -> Any:
         if not stat.S_ISREG(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
             raise RequestError(
                 f"refusing to unpickle {path}: others may have written it",
-                hint=f"see who wrote it: ls -l {path}",
+                hint=f"see its owner and permissions: ls -l {path}",
             )
         return pickle.load(file)
 

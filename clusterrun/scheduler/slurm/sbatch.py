@@ -130,7 +130,7 @@ SBATCH_ERRORS: tuple[SbatchError, ...] = (
     ),
     SbatchError("Memory specification can not be satisfied", Refused, "request less --mem: see `sinfo -o '%P %m'`"),
     SbatchError("Requested node configuration is not available", Refused,
-         "no node has that many GPUs, cores or that much memory: compare with `sinfo -o '%P %D %c %m %G'`"),
+         "no node has that many GPUs or cores, or that much memory: compare with `sinfo -o '%P %D %c %m %G'`"),
     SbatchError("Requested time limit is invalid", Refused, "the partition allows less: see `sinfo -o '%P %l'`"),
     SbatchError("Node count specification invalid", Refused, "the partition has fewer nodes: see `sinfo -s`"),
     SbatchError("More processors requested than permitted", Refused, "request fewer --nodes, ranks or --cpus-per-task"),

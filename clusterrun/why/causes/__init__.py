@@ -4,7 +4,7 @@
     table_*.py          the tables: pattern, meaning, advice, source
     match.py            lines -> findings
     tracebacks.py, frames.py    Python's tracebacks and torchrun's summaries, which span several lines
-    aborts.py, nan_series.py, memory_units.py, context.py    what other lines or numbers add to a finding
+    aborts.py, native.py, nan_series.py, memory_units.py, context.py    what other lines or numbers add to a finding
     select.py           findings and facts -> the first cause
     describe.py         a finding -> Cause, with its reason, ranks and evidence
     fallback.py         the cause if no line names one

@@ -8,7 +8,10 @@ from dataclasses import replace
 
 from clusterrun.why.causes.match import PROGRESS
 from clusterrun.why.causes.model import Line, LogFinding, Strength, row
+from clusterrun.why.causes.native import find_crashed_library, find_ucx_error
 from clusterrun.why.causes.table_gpu import BUILD
+from clusterrun.why.causes.table_launch import ABORTED, NATIVE
+from clusterrun.why.causes.table_peers import SIZES
 from clusterrun.why.causes.table_python import EXCEPTION
 from clusterrun.why.causes.tracebacks import split_rank
 
@@ -43,7 +46,13 @@ _UNEXPLAINED = re.compile(
     r".*\b(?:error|fatal|exceeded|fail(?:ed|ure)|fault|violation)\b(?!s?[:=] ?0)"
 )
 #: NCCL's own threads report that a call failed
-_FOLLOWS = re.compile(r"^\[(?:Service thread|Proxy )|Error encountered progressing operation")
+_FOLLOWS = re.compile(
+    r"^\[(?:Service thread|Proxy )|Error encountered progressing operation|Attempt to use communicator before"
+)
+#: torch's warning, which names why no GPU can be used
+_NO_CUDA = "CUDA initialization: "
+_SIGABRT = re.compile(r"signal 6\b|SIGABRT|crashed?: Aborted|\(Aborted\)")
+_ABOUT_GPUS = re.compile(r"(?i)cuda(?!:\d)|\bgpus?\b|nccl")
 _LAST_ERROR = re.compile(r"NCCL WARN (?P<what>(?!.*Missing|.*NCCL_).{8,200})")
 
 
@@ -69,8 +78,17 @@ def with_reason(best: LogFinding, findings: Sequence[LogFinding], logs: Sequence
     if best.kind == "launch-failed" and "pyxis:" in best.line.text:
         inner = [f for f in findings if "pyxis:" in f.line.text and f.kind in ("disk-full", "quota", "launch-failed")]
         return next(
-            (f for f in inner if f.kind != "launch-failed"), next((f for f in inner if f.values.get("why")), best)
+            (f for f in inner if f.kind != "launch-failed"),
+            next((f for f in inner if f.values.get("why") or "nvidia-container-cli: " in f.line.text), best),
         )
+    if best.row is EXCEPTION or best.kind == "no-gpu":
+        warned = _cuda_warning(best, findings)
+        if warned is not None:
+            then = f"{warned.sentence}; then {best.sentence}"
+            known = replace(best, row=warned.row, line=warned.line, advice=warned.advice, command=warned.command)
+            return replace(known, sentence=then)
+    if best.kind == "crashed" and not best.place:
+        best = _with_library(best, logs)
     if best.row is BUILD:
         header = next((f for f in findings if _COMPILER.search(f.sentence)), None)
         return best if header is None else replace(header, place=best.place, rank=best.rank)
@@ -79,13 +97,28 @@ def with_reason(best: LogFinding, findings: Sequence[LogFinding], logs: Sequence
         if setup is not None:
             return replace(best, sentence=f"{best.sentence}; before that, {setup.sentence}", advice=setup.advice)
     if best.kind == "nccl-error":
-        reason = next((why for lines in logs if _holds(lines, best) if (why := _nccl_reason(lines, best))), "")
-        if not reason:  # NCCL warns in the other stream
-            warned = (_NCCL_FAILED.search(line.text[:_READ]) for lines in logs for line in lines)
-            reason = next((match["what"] for match in warned if match), "")
-        return replace(best, sentence=f"{best.sentence}: {reason}") if reason else best
+        return _with_nccl_reason(best, findings, logs)
     reason = _reason_before(best, findings, logs)
     return replace(best, sentence=f"{best.sentence}; before that: {reason}") if reason else best
+
+
+def _cuda_warning(best: LogFinding, findings: Sequence[LogFinding]) -> LogFinding | None:
+    """Return torch's warning that CUDA cannot be initialized, if an error about GPUs follows from it."""
+    if _NO_CUDA in best.line.text or _ABOUT_GPUS.search(best.sentence) is None:
+        return None
+    able = (f for f in findings if f.kind in ("library-mismatch", "no-gpu") and f.rank in (None, best.rank))
+    return next((f for f in able if _NO_CUDA in f.line.text), None)
+
+
+def _with_library(best: LogFinding, logs: Sequence[Sequence[Line]]) -> LogFinding:
+    """Return a crash with the library that its backtrace names, and UCX's error, or an abort with its usual reasons."""
+    lines = next((lines for lines in logs if _holds(lines, best)), ())
+    library = find_crashed_library(lines, best.index) if lines else ""
+    if not library:
+        return replace(best, advice=ABORTED) if _SIGABRT.search(best.sentence) else best
+    error = find_ucx_error(lines, best.index)
+    sentence = f"{best.sentence} in {library}" + (f"; UCX reports: {error}" if error else "")
+    return replace(best, sentence=sentence, advice=NATIVE)
 
 
 def _reason_before(best: LogFinding, findings: Sequence[LogFinding], logs: Sequence[Sequence[Line]]) -> str:
@@ -101,6 +134,17 @@ def _reason_before(best: LogFinding, findings: Sequence[LogFinding], logs: Seque
         mine = (text[:200].strip() for rank, text in near if rank in (None, best.rank, *best.ranks))
         return next((text for text in mine if _UNEXPLAINED.match(text)), "")
     return ""
+
+
+def _with_nccl_reason(best: LogFinding, findings: Sequence[LogFinding], logs: Sequence[Sequence[Line]]) -> LogFinding:
+    if best.row is SIZES:  # the exception after it names the rank and the line
+        raised = next((f for f in findings if f.kind == best.kind and f.place), best)
+        return replace(best, rank=raised.rank, place=raised.place)
+    reason = next((why for lines in logs if _holds(lines, best) if (why := _nccl_reason(lines, best))), "")
+    if not reason:  # NCCL warns in the other stream
+        warned = (_NCCL_FAILED.search(line.text[:_READ]) for lines in logs for line in lines)
+        reason = next((match["what"] for match in warned if match), "")
+    return replace(best, sentence=f"{best.sentence}: {reason}") if reason else best
 
 
 def _nccl_reason(lines: Sequence[Line], best: LogFinding) -> str:

@@ -50,7 +50,16 @@ def full_cause(best: LogFinding, findings: Sequence[LogFinding], logs: Logs, fac
         return _hang(best, find_absent_ranks(findings, logs, facts), facts)
     if best.kind == "worker" and not best.advice:
         return replace(to_cause(best, facts), kind="refused" if facts.exit_status == 2 else "worker")
-    return to_cause(_with_task(with_reason(best, findings, logs), findings, facts), facts)
+    cause = to_cause(_with_task(with_reason(best, findings, logs), findings, facts), facts)
+    return _with_lost_rendezvous(cause, best, findings)
+
+
+def _with_lost_rendezvous(cause: Cause, best: LogFinding, findings: Sequence[LogFinding]) -> Cause:
+    """Return the cause with the torchrun that then lost the others, if torchrun reports a signal without a host."""
+    lost = next((f for f in findings if f.values.get("agent") and f.index > best.index), None)
+    if lost is None or "failed (exitcode: -" not in best.line.text:
+        return cause
+    return replace(cause, sentence=f"{cause.sentence}; then {lost.sentence}", evidence=(*cause.evidence, lost.line))
 
 
 def _may_be_same_task(task: LogFinding, memory: LogFinding) -> bool:
@@ -62,6 +71,11 @@ def _with_task(best: LogFinding, findings: Sequence[LogFinding], facts: EndFacts
     """Return a cause without a rank with the rank that left no record, or the task that srun reports first."""
     if best.rank is not None or best.strength is not Strength.CAUSE or best.kind in BY_STATE.values():
         return best
+    pid = best.values.get("pid")
+    named = (f for f in findings if pid and f.rank is not None and f.values.get("pid") == pid)
+    same = next((f for f in named if best.node in ("", f.node)), None)
+    if same is not None:  # mpirun knows the rank of a process
+        return replace(best, rank=same.rank, node=same.node)
     silent = silent_ranks(facts) if best.kind in ("killed", "crashed") else []
     if len(silent) == 1:
         return replace(best, rank=silent[0])

@@ -45,9 +45,8 @@ def find_absent_ranks(
         ranks = tuple(sorted(facts.behind))
         return AbsentRanks(ranks, facts.behind[ranks[0]])
     hangs = [f for f in findings if f.kind == "collective-timeout"]
-    named = next((f for f in hangs if f.ranks), None)
-    if named is not None:  # a monitored barrier names them
-        return AbsentRanks(named.ranks, "named by the barrier")
+    if named := _named_ranks(hangs):
+        return named
     if late := _late_ranks(_last_enqueued(logs)):
         return AbsentRanks(late, "it had not started the collective that the others waited in")
     waited = {f.rank for f in hangs if f.rank is not None}
@@ -59,6 +58,17 @@ def find_absent_ranks(
     silent = tuple(rank for rank in range(world) if rank not in ended)
     if ended and silent and len(silent) <= max(1, world // 2):
         return AbsentRanks(silent, "it left no end record, unlike the others")
+    return None
+
+
+def _named_ranks(hangs: Sequence[LogFinding]) -> AbsentRanks | None:
+    """Return the ranks that a monitored barrier names, or the one whose key the others awaited in the store."""
+    named = next((f for f in hangs if f.ranks), None)
+    if named is not None:
+        return AbsentRanks(named.ranks, "named by the barrier")
+    awaited = {int(f.values["awaited"]) for f in hangs if "awaited" in f.values}
+    if len(awaited) == 1 and not awaited & {f.rank for f in hangs}:  # else a number within a smaller group
+        return AbsentRanks(tuple(awaited), "the others waited for its key in the store")
     return None
 
 

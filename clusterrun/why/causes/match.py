@@ -60,9 +60,10 @@ def scan(lines: Sequence[Line]) -> list[LogFinding]:
     raised = find_tracebacks(lines)
     for one in raised:
         _add_traceback(found, one, lines)
-    for index in [i for i in found if found[i].kind == "setup" and found[i].sentence.endswith(":")]:
+    for index, cut in found.items():
         named = next((split_rank(line)[1].strip()[:200] for line in lines[index + 1 : index + 2]), "")
-        found[index] = replace(found[index], sentence=f"{found[index].sentence} {named}")
+        if (cut.kind == "setup" and cut.sentence.endswith(":")) or named.startswith("But your machine only has"):
+            found[index] = replace(cut, sentence=f"{cut.sentence} {named}")
     for index in [i for i in found if "Fatal Python error" in found[i].line.text]:
         found[index] = replace(found[index], place=find_crash_place(lines, index))
     for summary in find_summaries(lines):

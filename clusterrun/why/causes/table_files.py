@@ -31,6 +31,9 @@ FILES: tuple[CauseRow, ...] = (
         r"|no such script: (?P<what_old>.*?)(?: \(in (?P<within>/.*)\))?$|can't open file '?(?P<what_too>(?P<path_too>[^':]+))'?: \[Errno 2\]",
         "file not found[: {what}]", "the path must exist on the compute nodes; relative paths start at the folder you submitted from", "Python 3.11",
         "[srun ls -ld {path}]"),
+    row("permission", "permissionerror", r"PermissionError: (?:\[Errno 1?3?\] \w[\w ]*: )?'?(?P<what>/(?:[\w.-]+/){0,3}\.(?:cache|config|local|triton|nv|torch|huggingface|matplotlib|keras|ipython)\b[^'\n]*)",
+        "permission denied in a folder for caches: {what}", "usually $HOME is / or another user's folder, as in a container: set HOME to a folder that the job may write to,"
+        " or XDG_CACHE_HOME, HF_HOME and TRITON_CACHE_DIR", "https://github.com/opendatahub-io/ilab-on-ocp/pull/26", "clusterrun submit … --env XDG_CACHE_HOME=PATH --env HF_HOME=PATH"),
     row("permission", "permissionerror|): permission denied", r"PermissionError: (?:\[Errno 1?3?\] \w[\w ]*: )?(?P<what>.*)|Error: open\((?P<what_too>/[^)]*)\): Permission denied",
         "permission denied[: {what}]", "check the owner and the group permissions", "Python 3.11", "ls -ld[ {folder}]"),
     # the shell continues
@@ -38,8 +41,12 @@ FILES: tuple[CauseRow, ...] = (
         "permission denied[: {what}]", "check the owner and the group permissions", "bash 5.2", "ls -ld[ {folder}]", Strength.HINT, common=True),
     row("read-only", "read-only file system", r"Read-only file system(?:: '?(?P<what>[^'\n]+)'?)?", "a file system is read-only[: {what}]",
         "write elsewhere; some sites mount $HOME read-only on compute nodes", "Linux errno 30", "clusterrun submit … --env HF_HOME=PATH"),
-    row("file-system", "stale file handle|stale nfs file handle|input/output error|transport endpoint|remote i/o error|communication error on send",
-        r"(?i)Stale (?:NFS )?file handle|Input/output error|Transport endpoint is not connected|Cannot send after transport endpoint shutdown|Remote I/O error|Communication error on send",
+    row("file-system", "stale file handle|stale nfs file handle", r"(?i)(?P<what>Stale (?:NFS )?file handle)(?:: '?(?P<file>[^'\n]+)'?)?", "a file system failed: {what}[: {file}]",
+        "another node replaced or deleted it while this one had it open: if several nodes write one cache or folder, let one rank write it before the others read, or use a cache per node;"
+        " otherwise the node's mount is stale: exclude the node and tell your administrators",
+        "https://github.com/modelscope/ms-swift/issues/6695", "clusterrun submit … --env HF_DATASETS_CACHE=PATH", Strength.HINT),
+    row("file-system", "input/output error|transport endpoint|remote i/o error|communication error on send",
+        r"(?i)Input/output error|Transport endpoint is not connected|Cannot send after transport endpoint shutdown|Remote I/O error|Communication error on send",
         "a file system failed: {0}", "the file server or the node's mount failed: if only one node is affected, exclude it; tell your administrators",
         "https://github.com/pytorch/pytorch/issues/10577", "df -h", Strength.HINT),
     row("offline", "couldn't connect to '|max retries exceeded with url|read timed out|offline mode is enabled|localentrynotfounderror|can't load",

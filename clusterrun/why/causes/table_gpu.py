@@ -16,6 +16,13 @@ _EXCLUDE = "clusterrun submit … --exclude[ {node}]"
 _DRIVER = (
     "the job's Python does not match the node: install a torch built for the node's driver, or load the module it needs"
 )
+_MODEL = (
+    "install a torch (or build the extension) that supports this GPU, or request another GPU model: torch.cuda.get_arch_list()"
+    " lists what torch supports, torch.cuda.get_device_capability() is that of the GPU"
+)
+_MODEL_COMMAND = (
+    "srun --gpus 1 python -c 'import torch; print(torch.cuda.get_arch_list(), torch.cuda.get_device_capability())'"
+)
 
 #: code that could not be built; the lines before it name what is missing
 BUILD = row(
@@ -76,21 +83,27 @@ GPU: tuple[CauseRow, ...] = (
         "run with CUDA_LAUNCH_BLOCKING=1 to see the actual line; if it happens on one node only, suspect its GPU",
         "https://github.com/pytorch/pytorch/issues/21819", "clusterrun submit … --env CUDA_LAUNCH_BLOCKING=1"),
     row("cuda-error", "error: invalid device function", r"(?:CUDA|HIP) error: invalid device function", "torch or a library has no code for this GPU model: {0}",
-        "install a build for the node's GPUs, or request another GPU model",
-        "https://github.com/ROCm/legacy-rocm-build/issues/4208", "srun --gpus 1 python -c 'import torch; print(torch.cuda.get_arch_list(), torch.cuda.get_device_properties(0))'"),
+        _MODEL, "https://github.com/ROCm/legacy-rocm-build/issues/4208", _MODEL_COMMAND),
     row("no-gpu", "invalid device ordinal", r"invalid device ordinal", "the rank uses a GPU number that is not visible to it: {0}",
         "request the GPUs per node, not per task, or let each rank use only the GPUs visible to it (torch.cuda.device_count()); CUDA_VISIBLE_DEVICES must not be set by hand",
         "https://github.com/ACEsuit/mace/issues/435", "clusterrun submit … --gpus-per-node N"),
-    row("no-gpu", "no cuda gpus are available|no cuda-capable device|found no nvidia driver|devices are busy or unavailable|nvml: driver not loaded|no gpus found|cuda unknown error|cuda driver initialization failed",
+    row("no-gpu", "busy or unavailable", r"(?:all )?CUDA-capable device(?:s are|\(s\) is/are) busy or unavailable", "the rank's GPU is in use by another process, or is not available: {0}",
+        "in exclusive-process mode a GPU serves one process: call torch.cuda.set_device(LOCAL_RANK) before anything else uses CUDA, and start no more ranks than GPUs;"
+        " nvidia-smi on the node shows that mode and processes of other jobs: if one holds the GPU, exclude the node",
+        "https://github.com/huggingface/pytorch-image-models/issues/1033", "srun --gpus 1 nvidia-smi -q -d COMPUTE,PIDS"),
+    row("no-gpu", "no cuda gpus are available|no cuda-capable device|found no nvidia driver|nvml: driver not loaded|no gpus found|cuda unknown error|cuda driver initialization failed",
         r"No CUDA GPUs are available|(?<!CUDA_ERROR_NO_DEVICE: )no CUDA-capable device is detected|Found no NVIDIA driver"
-        r"|CUDA-capable device\(s\) is/are busy or unavailable|all CUDA-capable devices are busy or unavailable|NVML: Driver Not Loaded"
-        r"|only supported with GPUs, no GPUs found|RuntimeError: (?:CUDA unknown error|CUDA driver initialization failed)",
+        r"|NVML: Driver Not Loaded|only supported with GPUs, no GPUs found|(?:RuntimeError|CUDA initialization): (?:CUDA unknown error|CUDA driver initialization failed)",
         "the rank found no usable GPU: {0}",
         "check that the job requested GPUs (--gpus-per-node) and that CUDA_VISIBLE_DEVICES is not set by hand, and run nvidia-smi on the node",
         "https://github.com/NVIDIA/nccl/issues/1948", "clusterrun submit … --gpus-per-node N"),
-    row("no-gpu", "torch.cuda.is_available() is false|cuda unavailable|no supported gpu backend|can not run on your system since|but your machine only has",
-        r"Error: (?P<what>.{0,80}torch\.cuda\.is_available\(\) is False|CUDA unavailable.{0,60})|Exception: (?P<what_too>No supported gpu backend found|.{0,60}can not run on your system since the accelerator is not available"
-        r"|You requested gpu: .{0,80}But your machine only has.{0,40})",
+    # its message has two lines
+    row("no-gpu", "you requested gpu", r"MisconfigurationException: (?P<what>You requested gpus?: .{1,160})", "the script requests GPUs that its rank does not see: {what}",
+        "the script's number of devices must be the number of GPUs that each task sees: request GPUs per node (--gpus-per-node);"
+        " --gpus-per-task and --gpu-bind hide the others",
+        "https://github.com/Lightning-AI/pytorch-lightning/issues/16828", "clusterrun submit … --gpus-per-node N"),
+    row("no-gpu", "torch.cuda.is_available() is false|cuda unavailable|no supported gpu backend|can not run on your system since",
+        r"Error: (?P<what>.{0,80}torch\.cuda\.is_available\(\) is False|CUDA unavailable.{0,60})|Exception: (?P<what_too>No supported gpu backend found|.{0,60}can not run on your system since the accelerator is not available)",
         "the rank found no usable GPU, or fewer than it needs: {what}", "check that the job requested GPUs (--gpus-per-node), that CUDA_VISIBLE_DEVICES is not set by hand, and that torch is built with CUDA",
         "https://github.com/pytorch/pytorch/blob/main/torch/serialization.py", "clusterrun submit … --gpus-per-node N"),
     row("no-gpu", "system not yet initialized", r"(?:802|[Cc]uda|CUDA|Error).{0,160}system not yet initialized", "the node's GPUs are not ready: the links between them (NVSwitch) are not set up (error 802)",
@@ -110,9 +123,23 @@ GPU: tuple[CauseRow, ...] = (
         r"module 'torch\._C' has no attribute '_cuda_\w+'|package doesn't have NCCL built in|Torch not compiled with CUDA enabled",
         "this torch was built without CUDA (CPU only): {0}", "install a CUDA build of torch into the Python that the job uses (see pytorch.org/get-started)",
         "https://github.com/hpzhao/SummaRuNNer/issues/32", "python -c 'import torch; print(torch.__version__, torch.version.cuda)'"),
-    row("library-mismatch", "driver on your system is too old|driver version is insufficient|no kernel image is available|forward compatibility was attempted",
+    row("library-mismatch", "no kernel image is available", r"no kernel image is available for execution on the device", "torch, or an extension of it, has no code for this GPU model: {0}", _MODEL,
+        "https://github.com/pytorch/pytorch/issues/44828", _MODEL_COMMAND),
+    row("library-mismatch", "cudnn version incompatibility", r"cuDNN version incompatibility: PyTorch was compiled\s+against (?P<built>\([\d, ]+\))\s+but found runtime version (?P<found>\([\d, ]+\))",
+        "torch was compiled for cuDNN {built}, but the job loaded {found}",
+        "torch brings its own cuDNN: load no cudnn module, remove folders with another cuDNN from LD_LIBRARY_PATH (`unset LD_LIBRARY_PATH` in a setup line shows whether that is it),"
+        " or reinstall torch if pip replaced its nvidia-cudnn",
+        "https://github.com/pytorch/pytorch/blob/main/torch/backends/cudnn/__init__.py", "srun bash -c 'echo $LD_LIBRARY_PATH'"),
+    row("library-mismatch", "undefined symbol: |does not exist|incompatible|compiled with different cuda",
+        r"(?:^|[ '])(?P<what>/\S+\.so[\w.]*: undefined symbol: (?:_Z\w*?(?:3c10|2at|5torch|6caffe2)|THP)\w*)|Error: (?P<what_too>operator torch(?:vision|audio|text)::\w+ does not exist"
+        r"|Couldn't load custom C\+\+ ops\. This can happen if your PyTorch and torchvision versions are incompatible|Detected that PyTorch and torch(?:vision|audio) were compiled with different CUDA.{0,40})",
+        "an extension was built for another torch: {what}",
+        "rebuild or reinstall that package for the installed torch, in the same Python: pip install --force-reinstall --no-deps --no-build-isolation --no-cache-dir PACKAGE,"
+        " or a wheel made for this torch and CUDA",
+        "https://github.com/mst272/LLM-Dojo/issues/35", "python -c 'import torch; print(torch.__version__, torch.version.cuda)'"),
+    row("library-mismatch", "driver on your system is too old|driver version is insufficient|forward compatibility was attempted",
         r"NVIDIA driver on your system is too old(?: \(found version (?P<version>\d+)\))?|CUDA driver version is insufficient for CUDA runtime version"
-        r"|no kernel image is available for execution on the device|forward compatibility was attempted on non supported HW",
+        r"|forward compatibility was attempted on non supported HW",
         "torch and the node's GPU driver are incompatible: {0}", _DRIVER, "https://github.com/ai4d-iasc/trixie/issues/9",
         "srun --gpus 1 nvidia-smi"),
     row("library-mismatch", "undefined symbol|cannot open shared object file|not found (required by|could not load library|libcuda.so",

@@ -6,6 +6,9 @@ from __future__ import annotations
 
 from clusterrun.why.causes.model import CauseRow, Strength, row
 
+#: advice on a process that ended itself, and on a library that crashed
+ABORTED = "SIGABRT: usually torch or NCCL ended the process itself (a watchdog's time-out, a lost peer, a CUDA error): the rank's last lines before this one, or in its own log, name the reason"
+NATIVE = "the library shown crashed, not Python: check that its version fits those of torch, CUDA, the driver and MPI; its developers need the backtrace"
 #: C++'s message of an uncaught exception; ``what():`` after it names the reason
 TERMINATE = row(
     "crashed", "terminate called", r"terminate called (?:after throwing an instance of '(?P<what>[^']+)'|without an active exception)", "a process aborted in compiled code[: {what}]",
@@ -84,6 +87,10 @@ LAUNCH: tuple[CauseRow, ...] = (
         r"noticed that process rank (?P<rank>\d+) with PID \d+ on node (?P<node>\S+) exited on signal (?:4|6|7|8|11) \((?P<how>[^)]*)\)",
         "rank {rank} on {node} crashed: {how}", "the crash was in native code, not Python; see the lines above",
         "https://github.com/NVIDIA/nccl/issues/1419", "clusterrun logs JOB[ --rank {rank}] -n 50"),
+    # its second line names the signal
+    row("crashed", "noticed that process rank", r"noticed that process rank (?P<rank>\d+) with PID (?P<pid>\d+) on node (?P<node>\S+) exited on$",
+        "rank {rank} on {node} was ended by a signal, according to mpirun", "the next line names the signal: 9 is usually the kernel's OOM killer (host memory ran out); 6, 7, 8 and 11 are crashes in native code",
+        "https://github.com/openucx/ucx/issues/10837", "clusterrun logs JOB[ --rank {rank}] -n 50", Strength.HINT),
     row("crashed", "free(): |double free|malloc(): |corrupted ",
         r"free\(\): (?:invalid|double free)[\w ]*|double free or corruption|malloc\(\): (?:invalid|corrupted|unsorted)[\w ]*|corrupted (?:double-linked list|size vs)[\w. ]*",
         "a process crashed: its memory was corrupted ({0})", "native code failed, not Python: two libraries may bundle the same code (allocators, OpenMP), or one has the wrong version",
@@ -92,7 +99,7 @@ LAUNCH: tuple[CauseRow, ...] = (
         r"Caught signal 7 \(|\] Signal: Bus error|failed \(exitcode: -7\) local_rank: (?P<local>\d+)", "a process crashed: bus error (signal 7)",
         "usually shared memory: /dev/shm is full, or too small in a container (df -h /dev/shm on the node; --shm-size), or a memory-mapped file was truncated",
         "https://github.com/msr-fiddle/pipedream/issues/76", "srun df -h /dev/shm"),
-    row("crashed", "caught signal|signal: ", r"Caught signal (?:4|6|7|8|11) \((?P<how>[^):]*)|\] Signal: (?P<how_too>[A-Z][a-z ]+) \((?:4|6|7|8|11)\)",
+    row("crashed", "caught signal|signal: ", r"(?:\[(?P<node>[\w.-]+):(?P<pid>\d+):\d+:\d+\] )?Caught signal (?:4|6|7|8|11) \((?P<how>[^):]*)|(?:\[(?P<node_too>[\w.-]+):(?P<pid_too>\d+)\] )Signal: (?P<how_too>[A-Z][a-z ]+) \((?:4|6|7|8|11)\)",
         "a process crashed[: {how}]", "the crash was in native code, not in Python; the backtrace after the error names the library",
         "https://github.com/deepseek-ai/DeepEP/issues/150", "clusterrun logs JOB -n 50"),
     row("setup", "lmod has detected|unable to locate a modulefile|could not find conda environment|environmentnamenotfound|properly configured to use 'conda activate'|run 'conda init' before",
@@ -101,7 +108,8 @@ LAUNCH: tuple[CauseRow, ...] = (
         "the job's environment could not be set up[: {what}]", "run the failing line by hand on a compute node; environment modules and conda setup there can differ from the login node's",
         "https://github.com/conda/conda/issues/8536", "srun --pty bash -l", Strength.HINT, common=True),
     row("launch-failed", "error response from daemon|nvidia-container-cli: ", r"docker: Error response from daemon: (?P<what>.*)|(?P<what_too>nvidia-container-cli: .*)",
-        "the container could not be started: {what}", "the image, a mount or the node's GPU driver failed: the message says which",
+        "the container could not be started: {what}", "the image, a mount or the node's GPU driver failed: the message says which; \"permission denied\" or \"no such device\" of a path: the runtime's data folder"
+        " is on a file system that it cannot use (ask your administrators for one on the node's own disk)",
         "https://github.com/NVIDIA/nvidia-container-toolkit", "clusterrun logs JOB --stream err -n 30"),
     row("launch-failed", "fatal:   |container creation failed: ", r"^\s*FATAL:   (?P<what>\S.*)|^\s*(?P<what_too>container creation failed: .*)", "the container could not be started: {what}",
         "from Apptainer (Singularity): check the image path, the mounts and the node; try the same command on a compute node (srun --pty)",
@@ -118,6 +126,9 @@ LAUNCH: tuple[CauseRow, ...] = (
         r"|mpirun has detected an attempt to run as root)", "mpirun could not start the ranks: {what}",
         "the lines below say what is missing: enough tasks (--ntasks-per-node), or the program and Open MPI on every node",
         "https://docs.open-mpi.org/en/v5.0.x/launching-apps/scheduling.html", "clusterrun logs JOB --stream err -n 50"),
+    row("launch-failed", "ompi was not built with slurm", r"OMPI was not built with SLURM(?:'s PMI)? support", "MPI could not start under srun: {0}",
+        "start the ranks with srun --mpi=pmix (srun --mpi=list shows what Slurm has) and an Open MPI built with that PMIx, or with mpirun; torch's nccl and gloo need no MPI: a program that only imports mpi4py can do without",
+        "https://github.com/NVIDIA-NeMo/Speech/issues/10997", "srun --mpi=list"),
     row("launch-failed", "an error occurred in mpi_init|failed for some reason|pmi2_init failed",
         r"An error occurred in MPI_Init\w*|It looks like (?P<what>\S+(?: \S+){0,2}) failed for some reason|PMI2_Init failed",
         "MPI could not start: {0}", "the MPI library and the launcher are incompatible: srun --mpi=list shows what Slurm supports; torch needs no MPI",

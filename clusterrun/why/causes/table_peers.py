@@ -16,6 +16,15 @@ _PORT = "leave out --master-port: clusterrun then finds a free port and holds it
 _NAME = "use node names that resolve on every node (getent hosts NODE), or ask your administrators"
 _IB = "a link or switch failed, or the peer ended: if no rank died, exclude the node and tell your administrators (ibstat, NCCL_IB_TIMEOUT=22)"
 
+#: What NCCL warns; the exception after it names rank and line, and only says "invalid usage".
+SIZES = row(
+    "nccl-error", "message truncated :|collective mismatch error",
+    r"NCCL WARN .*?(?P<what>message truncated : receiving \d+ bytes instead of \d+|collective mismatch error,? local size \d+ remote size \d+)",
+    "ranks do not agree on the size of a message: {what}",
+    "two ranks called different collectives, or a send and a receive of different shapes, types or order: compare the calls of both ranks at the line shown"
+    " (TORCH_DISTRIBUTED_DEBUG=DETAIL checks collectives), and set NCCL_PROTO and NCCL_ALGO the same on all nodes",
+    "https://github.com/sail-sg/zero-bubble-pipeline-parallelism/issues/60", "clusterrun submit … --env TORCH_DISTRIBUTED_DEBUG=DETAIL",
+)  # fmt: skip
 PEERS: tuple[CauseRow, ...] = (
     row("collective-timeout", "watchdog caught collective operation timeout",
         r"\[Rank (?P<reporter>\d+)\] Watchdog caught collective operation timeout: WorkNCCL\((?:SeqNum=(?P<seq>\d+), )?OpType=(?P<op>\w+)"
@@ -34,6 +43,8 @@ PEERS: tuple[CauseRow, ...] = (
         r"Rank (?P<reporter>\d+)\] (?:Heartbeat monitor timed out!|.*watchdog got stuck for (?P<seconds>\d+) seconds)",
         "NCCL hung: its watchdog thread got no response (a hang in NCCL or CUDA)", _HANG,
         "https://github.com/hiyouga/LlamaFactory/issues/6953", _HANG_COMMAND, Strength.HANG),
+    row("collective-timeout", "retrieving nccluniqueid from", r"retrieving ncclUniqueId from \[(?P<awaited>\d+)\] .*got error: (?:wait timeout after (?P<ms>\d+)ms|Socket Timeout)",
+        "timed out[ after {limit}] waiting for rank {awaited}, which starts NCCL's communicator", _HANG, "https://github.com/bytedance/HLLM/issues/20", "clusterrun logs JOB --rank {awaited} -n 50", Strength.HANG),
     row("collective-timeout", "wait timeout after|socket timeout|timeout waiting for key",
         r"(?:DistStoreError|got error): (?:wait timeout after (?P<ms>\d+)ms|Socket Timeout)|RuntimeError: Socket Timeout|Timeout waiting for key: ",
         "timed out waiting for another rank at the rendezvous (TCPStore)", _HANG, "https://github.com/pytorch/pytorch/pull/131808", _HANG_COMMAND, Strength.HANG),
@@ -48,7 +59,8 @@ PEERS: tuple[CauseRow, ...] = (
     row("ranks-missing", "store based barrier",
         r"Timed out initializing process group in store based barrier on rank: ?\d+.*?\(world_size=(?P<all>\d+), worker_count=(?P<came>\d+)",
         "the ranks did not join as expected: {came} joined, {all} were expected",
-        "check what the other ranks printed; more ranks than expected means that two runs, or two init_process_group calls, share one port",
+        "check what the other ranks printed; more ranks than expected means that two runs, or two init_process_group calls, share one port,"
+        " or one file (init_method=file://…) that an earlier run left: delete that file, or use a new name for each run",
         "https://github.com/tczhangzhi/pytorch-distributed/issues/18", "clusterrun logs JOB -n 50", Strength.HANG),
     row("ranks-missing", "rendezvoustimeouterror", r"RendezvousTimeoutError", "not all torchrun agents joined in time",
         "check what the other nodes printed; --nodes must be the number of torchrun processes that start",
@@ -93,11 +105,14 @@ PEERS: tuple[CauseRow, ...] = (
     row("network", "connection refused|connection timed out", r"pair\.cc:\d+\] (?:connect|SO_ERROR) \[(?P<host>[^\]]+)\]:(?P<port>\d+): (?P<why>Connection (?:refused|timed out))",
         "gloo could not connect to {host}:{port}: {why}", "the rank that listened there had ended, or its port is blocked between nodes; set GLOO_SOCKET_IFNAME to an interface that all nodes can reach",
         "https://github.com/pytorch/pytorch/issues/108732", "clusterrun submit … --env GLOO_SOCKET_IFNAME=NAME", Strength.CONSEQUENCE),
+    SIZES,
     row("nccl-error", "nccl error in|ncclsystemerror|ncclunhandledcudaerror|ncclinternalerror|ncclinvalid|unhandled system error|unhandled cuda error|nccl error |rank failed: ",
         r"nccl(?:(?:System|UnhandledCuda|Internal)Error|Invalid(?:Argument|Usage)): (?P<text>[^\n]{0,120})|NCCL Error [1-5]: (?P<text_too>.{0,80})|nccl[A-Z]\w* failed: (?P<text_old>.{0,80})|NCCL error in: [^,]*, (?!remote process exited)(?P<what>[^,\n]{1,80}), NCCL version"
         r"|(?P<other>unhandled (?:system|cuda) error)",
         "NCCL failed[: {what}][: {text}][: {other}]", "run once with NCCL_DEBUG=INFO: the lines before the error name the call that failed (network, shared memory, driver)",
         "https://github.com/NVIDIA/nccl/issues/1066", "clusterrun submit … --env NCCL_DEBUG=INFO", Strength.HINT),
+    row("peer-lost", "keep-alive heartbeat", r"The node '(?P<agent>[^']{1,80}?)_\d+_\d+' has failed to send a keep-alive heartbeat to the rendezvous .* Rendezvous\w+Error",
+        "torchrun on {agent} lost the rendezvous", _PEER, "https://github.com/pytorch/pytorch/issues/76287", "clusterrun logs JOB --errors", Strength.CONSEQUENCE),
     row("peer-lost", "closed by peer|closed by remote peer|reset by peer|broken pipe|remote process exited|ncclremoteerror|lost the connection to another rank|run's store is gone"
         "|nccl communicator was aborted|taking the entire process down|operations have failed or timed out|0 bytes from the|recvvalue failed|failed to recv, got 0 bytes|connection refused|rendezvousconnectionerror|rendezvousclosederror|horovod has been shut down|application crash on rank",
         r"(?i)Connection (?:closed|reset) by (?:remote )?peer(?:,? (?P<peer>\[?[\w.-]+[]:<]+\d+>?))?|Broken pipe|remote process exited|ncclRemoteError|lost the connection to another rank|run's store is gone"

@@ -9,6 +9,14 @@ from clusterrun.why.causes.model import CauseRow, Strength, row
 _PIP = "install it into the Python that the job uses (the one active at submit, or --python)"
 _NAN = "try a lower learning rate, a longer warm-up, gradient clipping, or bf16 instead of fp16; check the samples of that step"
 _HOST = "use less host memory (fewer data-loading workers, smaller batches, memory-mapped data), or request more"
+#: a signal that torchrun reports -> what it means, what to do
+_TORCHRUN_SIGNALS = (
+    (r"(?:2|Signals\.SIGINT)", "torchrun was stopped with Ctrl-C (SIGINT)",
+     "someone pressed Ctrl-C in the terminal or step, or sent SIGINT (scancel --signal=INT); if the job hung before, the stack of the KeyboardInterrupt shows where"),
+    (r"(?:1|Signals\.SIGHUP)", "torchrun was stopped by SIGHUP: its terminal was closed", "the ssh session or terminal that ran it ended: submit it as a job, or start it in tmux"),
+    (r"(?:15|Signals\.SIGTERM)", "torchrun was stopped by SIGTERM", "the cause is elsewhere: a failed rank on another node, scancel, preemption, or the time limit"),
+    (r"[\w.]+", "torchrun was stopped by a signal ({signal})", "the cause is elsewhere: someone or something sent this signal to torchrun; kill -l NUMBER names it"),
+)  # fmt: skip
 
 #: also for a semaphore of multiprocessing on a full disk
 SHM_FULL = row(
@@ -98,10 +106,10 @@ PYTHON: tuple[CauseRow, ...] = (
         r"(?:ActorDied|RayActor)Error: The actor died unexpectedly|A worker died or was killed while executing a task", "a Ray worker ended without a message: killed, out of host memory, or crashed",
         "request more memory, or use fewer workers per node; Ray's own log of that worker (session_latest/logs) may say more",
         "https://github.com/langfengQ/verl-agent/issues/52", "clusterrun submit … --mem SIZE", Strength.HINT),
-    row("interrupted", "got signal: |death signal, shutting down",
-        r"SignalException: Process \d+ got signal: (?P<signal>\d+)|Received (?P<signal_too>\d+) death signal, shutting down workers", "torchrun was stopped by a signal ({signal})",
-        "the cause is elsewhere: a failed rank on another node, scancel, or the time limit; signal 1 (SIGHUP) means that the terminal was closed",
-        "https://github.com/pytorch/pytorch/blob/main/torch/distributed/elastic/multiprocessing/api.py", "clusterrun logs JOB --errors", Strength.HINT),
+    *(row("interrupted", "got signal: |death signal, shutting down",
+        rf"SignalException: Process \d+ got signal: (?P<signal>{signal}\b)|Received (?P<signal_too>{signal}) death signal, shutting down workers", sentence, advice,
+        "https://github.com/pytorch/pytorch/blob/main/torch/distributed/elastic/multiprocessing/api.py", "clusterrun logs JOB --errors", Strength.HINT)
+      for signal, sentence, advice in _TORCHRUN_SIGNALS),
     row("crashed", "fatal python error", r"Fatal Python error: (?P<how>.*)", "the interpreter crashed: {how}",
         "native code failed, not Python: the stack below that line shows the Python line that called it", "Python 3.11 faulthandler",
         "clusterrun logs JOB[ --rank {rank}] -n 50"),

@@ -198,6 +198,6 @@ def _read_job_logs(state: RunState, shown: dict[str, str], search: bool = True, 
     paths = list(dict.fromkeys(Path(shown[key]) for key in ("StdErr", "StdOut") if shown.get(key, "").startswith("/")))
     if not paths:
         why = f"Slurm did not answer ({silence})" if silence else "Slurm no longer knows the job"
-        note = f"the location of its logs is unknown: {why}; `clusterrun why --logs DIR` reads a folder"
+        note = f"the location of its logs is unknown: {why}; if you know their folder: `clusterrun why --logs DIR`"
         return LogLines((), (note,))
     return read_logs(paths)

@@ -8,7 +8,7 @@ from clusterrun.errors import ClusterrunError
 from clusterrun.job import JobStatus, log_paths
 from clusterrun.logs.ends import read_ends
 from clusterrun.logs.files import Stream
-from clusterrun.records import run_record
+from clusterrun.records import launches, run_record
 from clusterrun.records.run_record import RunRecord
 from clusterrun.why.causes.model import Line
 from clusterrun.why.causes.nan_series import find_divergence, find_nan_start
@@ -17,9 +17,13 @@ _READ = 64 * 1024, 512 * 1024  # bytes at both ends of each log
 
 
 def loss_warning(run: RunRecord, job: JobStatus) -> str:
-    """Return a line if the loss in the job's logs became NaN or diverges; empty if not, or if no log can be read."""
-    source = run_record.log_source(run, job.id)
-    for path, begin, stream in zip(log_paths(run.logs, job.id), source.begin, ("out", "err"), strict=True):
+    """Return a line if the loss of the job's last launch became NaN or diverges, by its logs.
+
+    Empty if not, or if no log can be read.
+    """
+    source, folders = run_record.log_source(run, job.id), run_record.attempts_of(run, job.id)
+    begins = (launches.log_start(folders[-1]) if len(folders) > 1 else None) or source.begin
+    for path, begin, stream in zip(log_paths(run.logs, job.id), begins, ("out", "err"), strict=True):
         try:
             ends = read_ends(
                 path, cast("Stream", stream), world_size=run.world_size, begin=begin, owners=source.owners,

@@ -107,7 +107,8 @@ def _node(leader: Doc, leaders: Sequence[Doc]) -> Iterator[Finding]:
     offset = leader["clock"] - first["clock"] if leader.get("clock") and first.get("clock") else 0.0
     problems = [
         (memory < max(LEAST_FREE_GIB, LEAST_MEMORY_SHARE * middle), DIFFERS, "memory",
-         f"{node} has {memory:.1f} GiB of free memory; median {middle:.1f}", "look for leftover processes there"),
+         f"{node} has {memory:.1f} GiB of free memory; the median of all nodes is {middle:.1f} GiB",
+         "look for leftover processes there"),
         (abs(offset) > LARGEST_OFFSET_S, DIFFERS, "clock",
          f"the clock of {node} differs by {offset:+.1f} s from that of {first['node']}", "start chronyd or ntpd there"),
         (0 <= leader["nofile"] < LEAST_FILES, DIFFERS, "open files",

@@ -100,11 +100,13 @@ def _may_be_active(owner: dict[str, Any]) -> bool:
     if not attempt.is_absolute():  # a process outside a run
         return False
     try:
-        os.listdir(attempt)  # another user's folder may not be readable: then it may be active
-        _, ends = rank_slots.read_node(attempt, 0)
-        if 0 in ends or (attempt / "end.json").exists():
+        names = {*os.listdir(attempt)}  # another user's folder may not be readable: then it may be active
+        if names & {"end.json", "rank-0.end"}:
             return False
-        return time.time() - os.stat(rank_slots.path_of(attempt, 0)).st_mtime < SILENT_S
+        if "rank-0.progress" in names:  # it and rank-0.end are of earlier versions
+            return time.time() - os.stat(attempt / "rank-0.progress").st_mtime < SILENT_S
+        _, ends = rank_slots.read_node(attempt, 0)
+        return 0 not in ends and time.time() - os.stat(rank_slots.path_of(attempt, 0)).st_mtime < SILENT_S
     except FileNotFoundError:
         return False
     except (OSError, ValueError):

@@ -89,3 +89,10 @@ def test_a_cancel_that_slurm_refuses_is_not_recorded(desk: Desk, run: RunRecord,
     desk.slurm.answer("scancel", err=f"{error}\n", status=1)
     assert desk.type("cancel", "101").status == 3
     assert cancel_asked(run) == 0
+
+
+def test_a_job_that_may_run_where_slurm_does_not_show_it_is_no_success(desk: Desk, run: RunRecord) -> None:
+    claim(run)
+    desk.slurm.answer("squeue", rows())
+    said = desk.type("cancel", "101")
+    assert said.status == 75 and said.out.startswith("Not cancelled 101"), said

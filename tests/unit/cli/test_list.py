@@ -207,3 +207,25 @@ def test_figures_of_a_run_that_is_over_are_kept_with_its_end(desk: Desk, store: 
     (data,) = desk.type("list", "--all", "--json").data
     assert data["metrics"]["step"] == 120 and data["outcome"] == "done"
     assert reconcile.figures(with_submission(one, final={"figures": {"step": "x"}})) is None
+
+
+def test_a_run_of_another_cluster_counts_until_its_own_records_show_its_end(desk: Desk) -> None:
+    store = Store(desk.project, desk.state)
+    ended, running = submitted(store, 1, cluster="other"), submitted(store, 2, cluster="other")
+    claim(ended)
+    claim(running)
+    assert "not shown: 2 jobs on other clusters (other)" in desk.type("list").err
+    attempt(ended, end=end())
+    for _ in range(2):
+        assert "not shown: 1 job on other clusters (other)" in desk.type("list").err
+    assert "not shown: 2 jobs on other clusters (other)" in desk.type("list", "--all").err
+
+
+def test_end_marks_that_a_file_system_shows_late_correct_a_failure(desk: Desk) -> None:
+    run = submitted(Store(desk.project, desk.state), cluster="desk", nodes=2, tasks_per_node=1)
+    claim(run)
+    folder = attempt(run, end=end(1, unmarked=1, time=int(time.time()) - 5))
+    put_end(folder, 0, {"rank": 0, "status": 0})
+    assert json.loads(desk.type("status", "101", "--json").out)["data"][0]["state"] == "FAILED"
+    put_end(folder, 1, {"rank": 1, "status": 0})
+    assert json.loads(desk.type("status", "101", "--json").out)["data"][0]["state"] == "COMPLETED"

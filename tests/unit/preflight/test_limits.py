@@ -18,7 +18,8 @@ from clusterrun.scheduler.slurm.sbatch import No, Start
 from clusterrun.scheduler.slurm.scontrol import parse_show
 
 NODES = "\n\n".join(
-    f"NodeName=n{number} CPUAlloc=0 CPUTot=64\n   RealMemory=64000\n   Gres=gpu:a100:4\n   State=IDLE\n   Partitions=gpu,short,low"
+    f"NodeName=n{number} CPUAlloc=0 CPUTot=64\n   RealMemory=64000\n   Gres=gpu:a100:4\n   State=IDLE\n"
+    "   Partitions=gpu,short,low"
     for number in range(1, 5)
 )
 PARTITIONS = """PartitionName=gpu

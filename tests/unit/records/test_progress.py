@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 from pathlib import Path
@@ -131,3 +132,21 @@ def test_only_the_end_of_long_metrics_is_read(tmp_path: Path, before: int) -> No
     assert found is not None and found.step == before + 4999
     os.truncate(tmp_path / "metrics.jsonl", 0)
     assert last_metrics(record(tmp_path)) is None
+
+
+def test_reading_leaves_the_garbage_collector_as_it_was(tmp_path: Path) -> None:
+    put_bytes(tmp_path, 0, b'{"rank": 0, "time": 1.0}')
+    states = []
+    for switch in (gc.disable, gc.enable):
+        switch()
+        assert len(read_ranks(tmp_path)) == 1
+        states.append(gc.isenabled())
+    assert states == [False, True]
+
+
+def test_the_figures_of_a_gpu_are_read_from_the_record(tmp_path: Path) -> None:
+    values = {"rank": 0, "time": 1, "step": 7, "memory_gib": 2**70, "gpu": {"name": "H100", "use": 97, "temperature": "hot"}}
+    put_bytes(tmp_path, 0, json.dumps(values).encode())
+    (one,) = read_ranks(tmp_path)
+    assert (one.time, one.step, one.memory_gib) == (1.0, 7, None)
+    assert one.gpu == Gpu("H100", use=97.0) and isinstance(one.gpu.use, float)

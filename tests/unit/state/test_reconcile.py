@@ -18,6 +18,7 @@ from clusterrun.records.store import Store
 from clusterrun.scheduler import Answer, Cancelled, Submission
 from clusterrun.state import reconcile
 from clusterrun.state.reconcile import RunState
+from clusterrun.state.show import state_lines, status_json
 from clusterrun.submit.protocol import submitter
 from tests.run_records import AT, attempt, claim, end, make_run, submitted, with_submission
 
@@ -325,3 +326,16 @@ def test_out_of_reach(store: Store) -> None:
     kept = with_submission(run, final={"state": "TIMEOUT", "ended": AT + 5})
     state = reconcile.state_from_records(store, kept, "x")
     assert state.status.state == "TIMEOUT" and state.note == ""
+
+
+def test_a_job_of_an_earlier_submission_that_is_alive_is_shown_beside_the_newer_one(store: Store) -> None:
+    run = submitted(store)
+    newer = replace(run.submission, token="zzzzzzzzabcdefgh", at=AT + 500, job_id="109")
+    moved = replace(run, submissions=(*run.submissions, newer))
+    old = row(run, "RUNNING")
+    for job, expected in ((old, True), (replace(old, state="COMPLETED", outcome=Outcome.DONE), False)):
+        state = ask(store, moved, Said(Answer([job, row(moved, "PENDING")])))
+        assert (str(state.status.id), state.status.state) == ("109", "PENDING")
+        shown = [line for line in state_lines(state) if line.strip().startswith("earlier")]
+        assert shown == ["  earlier  the run's job 101 is still in the queue"] * expected
+        assert status_json(state)["earlier_jobs"] == ["101"] * expected

@@ -9,15 +9,21 @@ from pathlib import Path
 import pytest
 
 from clusterrun.errors import RequestError
-from clusterrun.submit.notify_target import check_target
+from clusterrun.jobspec.fields import Value
+from clusterrun.jobspec.spec import Script, build_spec
+from clusterrun.submit.notify_target import check_address, check_command
 from tests.command_desk import Desk, refused
 
 SECRET = "T0KEN"
 APPRISE = "class Apprise:\n    def add(self, address):\n        return address.startswith('ntfy://')\n"
 
 
-def check(target: str, python: str = sys.executable, **environ: str) -> None:
-    check_target(target, python, {**os.environ, **environ}, Path("/usr"))
+def check(target: str, python: str = sys.executable, *, local: bool = False, **options: object) -> list[str]:
+    """The notices about a target, with the job's options."""
+    values = {"python": python, **options}
+    spec = build_spec({name: Value(value, name) for name, value in values.items()}, Script("/x/train.py"))
+    check_address(target, python, os.environ)
+    return check_command(target, spec, os.environ, Path("/usr"), local=local)
 
 
 @pytest.mark.parametrize("target", [
@@ -25,7 +31,23 @@ def check(target: str, python: str = sys.executable, **environ: str) -> None:
     "/bin/sh -c 'exit 1'",
 ])  # fmt: skip
 def test_webhooks_and_commands_are_accepted(target: str) -> None:
-    check(target)
+    assert check(target) == []
+
+
+@pytest.mark.parametrize(("target", "options"), [
+    ("module-mail -s run", {"setup": ["module load mail"]}),
+    ("bin/module-mail", {"setup": ["module load mail"]}),
+    ("module-mail", {"env": {"PATH": "/opt/site/bin"}}),
+    ("/opt/on-nodes-only/mail -s run", {}),
+], ids=["setup lines", "a path, setup lines", "another PATH", "a path on other nodes"])  # fmt: skip
+def test_a_command_that_may_be_on_the_compute_nodes_is_a_notice(target: str, options: dict[str, object]) -> None:
+    (notice,) = check(target, **options)
+    assert notice == f"--notify: {target.split()[0]} is not found on this node; it must exist on the compute nodes"
+
+
+def test_a_path_that_does_not_exist_is_refused_where_the_job_runs_on_this_machine() -> None:
+    with pytest.raises(RequestError, match="no such command: /opt/on-nodes-only/mail"):
+        check("/opt/on-nodes-only/mail -s run", local=True)
 
 
 @pytest.mark.parametrize(("target", "message"), [
@@ -62,3 +84,11 @@ def test_apprise_judges_its_own_addresses(tmp_path: Path) -> None:
 def test_submit_refuses_a_mistyped_command_in_one_line(desk: Desk) -> None:
     line, hint = refused(desk, "submit", "--gpus-per-node", "0", "--notify", "no-such-command -x", "--", "train.py")
     assert (line, hint[:14]) == ("--notify: no such command: no-such-command", "give a webhook")
+
+
+def test_submit_continues_with_a_notice_if_setup_lines_may_bring_the_command(desk: Desk) -> None:
+    said = desk.type(
+        "submit", "--dry-run", "--gpus-per-node", "0", "--setup", "module load mail", "--notify", "module-mail", "--",
+        "train.py",
+    )  # fmt: skip
+    assert said.status == 0 and said.err.count("module-mail is not found on this node") == 1

@@ -317,7 +317,8 @@ def test_any_log_has_a_cause_or_says_that_it_shows_none(log: list[tuple[int | No
      "loss is nan ", "error exception ", "network addresses of (", "ImportError: undefined symbol ", "srun: error: n: tasks 0-9999999: Killed ",
      "HTTPSConnectionPool(host='a', port=1): ", "urlopen error [Errno -3] ", "│ ❱ 1     ", 'File "a", line 1 ', "step 1 loss nan loss ", "loss ", "train_", "grad_norm", "[1,2", "Error: please install ", "Couldn't find a ",
      "Command '['gcc", "fatal error: a", "bash: a: ", "BAD EXIT STRING: A ", "pthread_create ", "Traceback (most recent call last): 1 ", "pip install ", "         ",
-     "NCCL WARN Connect to a failed ", "Error: found NaN in the a ", "ucp_ep_create failed "],
+     "NCCL WARN Connect to a failed ", "Error: found NaN in the a ", "ucp_ep_create failed ",
+     "/x.so: undefined symbol: _Z3c1", "NCCL WARN message truncated ", "retrieving ncclUniqueId from [0] ", "The node 'a_1 keep-alive heartbeat ", "PermissionError: /a/."],
 )  # fmt: skip
 def test_line_made_to_be_slow_is_not(piece: str) -> None:
     began = time.process_time()

@@ -136,10 +136,17 @@ def test_warning_before_the_end_of_a_job_that_failed_is_its_cause() -> None:
 
 
 def test_warning_before_an_exception_is_named_beside_it() -> None:
+    text = FRAME.format(file="a.py", line=1) + "ValueError: not on cuda:0"
+    cause = first_cause([lines(f"{WARNED}\n{text}")], EndFacts())
+    assert cause.sentence.startswith("ValueError: not on cuda:0; before that: ")
+    assert "no NVIDIA driver" in cause.sentence
+
+
+def test_warning_before_an_exception_about_gpus_is_its_cause() -> None:
     text = FRAME.format(file="a.py", line=1) + "AssertionError: no GPU"
     cause = first_cause([lines(f"{WARNED}\n{text}")], EndFacts())
-    assert cause.sentence.startswith("AssertionError: no GPU; before that: ")
-    assert "no NVIDIA driver" in cause.sentence
+    assert (cause.kind, cause.place) == ("no-gpu", "/u/a.py:1")
+    assert "no NVIDIA driver" in cause.sentence and cause.sentence.endswith("; then AssertionError: no GPU")
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from clusterrun.records.store import Store
 from clusterrun.why.causes.model import Line
 from clusterrun.why.causes.nan_series import find_divergence
 from clusterrun.why.pending.running_job import describe_running
-from tests.run_records import submitted
+from tests.run_records import attempt, submitted
 
 NOISE = (0.0, 0.2, -0.1, 0.1, -0.2)
 FALLS = [5.0 - 0.04 * n + NOISE[n % 5] for n in range(100)]  # to 1
@@ -55,3 +56,18 @@ def test_why_warns_of_a_running_job(tmp_path: Path, values: list[str], warning: 
     out.write_text("".join(f"0: step {n} loss {value}\n" for n, value in enumerate(values, 1)))
     found = [line for line in describe_running(job, run, 0.0) if line.startswith("warning")]
     assert found == [warning] * (warning is not None)
+
+
+def test_an_earlier_launch_is_no_reason_to_warn(tmp_path: Path) -> None:
+    run = submitted(Store(tmp_path, tmp_path / "state"))
+    assert run.job_id is not None
+    job = JobStatus(id=run.job_id, state="RUNNING", outcome=Outcome.RUNNING)
+    out, _ = log_paths(run.logs, run.job_id)
+    out.parent.mkdir(exist_ok=True)
+    before = "".join(f"0: step {n} loss nan\n" for n in range(1, 6))
+    out.write_text(before + "0: loading the checkpoint of step 1\n")
+    attempt(run, launch=0)
+    attempt(run, launch=1)
+    assert "warning" in describe_running(job, run, 0.0)[-1], "nothing shows where the second launch begins"
+    (attempt(run, launch=1) / "launch.json").write_text(json.dumps({"began": 2.0, "log_start": [len(before), 0]}))
+    assert "warning" not in "".join(describe_running(job, run, 0.0))
