@@ -58,7 +58,7 @@ def test_a_slurm_that_hangs_blocks_nothing(desk: Desk, monkeypatch: pytest.Monke
     assert status == 0 and "OK" not in err, err
     (line,) = [line for line in err.splitlines() if "not checked" in line]
     what = "limits of the cluster (could not get the list of nodes from Slurm)" if name == "scontrol" else "the start ("
-    assert line.startswith(f"clusterrun: not checked: {what}"), err
+    assert line.startswith("clusterrun: not checked: ") and what in line, err
 
 
 def test_an_answer_that_is_rubbish_blocks_nothing(desk: Desk) -> None:
