@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -34,13 +34,13 @@ def check(
     spec, slurm, workdir = plan.spec, scheduler.slurm, plan.submission.workdir
     unchecked: list[str] = []
 
-    def result(future: Future[T] | None, what: str, otherwise: T) -> T:
+    def attempt(what: str, ask: Callable[[], T]) -> T | None:
         try:
-            return future.result() if future else otherwise
+            return ask()
         except Exception as error:  # no fault of a check may stop a submission
             message = error.message if isinstance(error, ClusterrunError) else str(error) or type(error).__name__
             unchecked.append(f"{what} ({message})")
-            return otherwise
+            return None
 
     def settings() -> list[Finding]:
         from clusterrun.preflight.settings import check_settings
@@ -54,7 +54,7 @@ def check(
         if preload and slurm is not None:
             from clusterrun.scheduler.slurm import executor  # noqa: F401
     packages.result()
-    found = result(of_settings, "settings", [])
+    found = (attempt("settings", of_settings.result) if of_settings else None) or []
     refuse(found)
     if slurm is None:
         return _lines(found, unchecked)
@@ -63,13 +63,17 @@ def check(
     from clusterrun.scheduler.slurm.sbatch import No, Start
 
     several = "," in scheduler.cluster or scheduler.cluster == "all"  # sbatch chooses one of them
-    seen: ClusterSnapshot | None = result(answers["limits"], "limits of the cluster", None)
-    reservations = result(answers["reservations"], "reservations", [])
-    estimate = result(answers["start"], "the start", None)
-    if seen is not None and not several:
-        found += limits.judge_limits(seen, spec) + limits.judge_maintenance(seen, spec, reservations, time.time())
-    if isinstance(estimate, No):
-        found.append(limits.judge_refusal(seen, spec, estimate))
+    seen: ClusterSnapshot | None = attempt("limits of the cluster", answers["limits"].result)
+    reservations = attempt("reservations", answers["reservations"].result) or []
+    estimate = attempt("the start", answers["start"].result)
+
+    def judge() -> list[Finding]:
+        judged = []
+        if seen is not None and not several:
+            judged = limits.judge_limits(seen, spec) + limits.judge_maintenance(seen, spec, reservations, time.time())
+        return [*judged, limits.judge_refusal(seen, spec, estimate)] if isinstance(estimate, No) else judged
+
+    found += attempt("the answers of Slurm", judge) or []
     refuse(found)
     start = estimate if isinstance(estimate, Start) else None
     lines = _lines(found, unchecked)

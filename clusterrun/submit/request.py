@@ -260,8 +260,8 @@ try:
     source = open(script, "rb").read() if script else b""
     compile(source if source[:2] != b"PK" else b"", script, "exec", dont_inherit=True)
 except SyntaxError as error:
-    print(f"syntax error: {script}:{error.lineno}: {error.msg}")
-except (OSError, ValueError):
+    print(f"syntax error: {error.lineno}: {ascii(error.msg)[1:-1]}")
+except Exception:
     pass
 """
 
@@ -296,7 +296,7 @@ def check_python(spec: JobSpec, environ: Mapping[str, str]) -> None:
             hint=f"{shlex.quote(spec.python)} -m pip install 'torch>={oldest}'   (or choose another with --python)",
         )
     if wrong := re.search(r"^syntax error: (.*)", torch_version, re.MULTILINE):
-        raise RequestError(f"syntax error in the script: {wrong[1]}", hint=f"{spec.python} would not start it")
+        raise RequestError(f"syntax error in {script}:{wrong[1]}", hint=f"{spec.python} would not start it")
     if spec.accelerate_config:
         from clusterrun.submit.accelerate_yaml import check_shape
 
