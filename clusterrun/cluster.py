@@ -117,23 +117,26 @@ class Cluster:
 
         return snapshot.load_snapshot(self._factory.slurm(), self.user)
 
-    def check(self, plan: Plan, meanwhile: Callable[[], object] = lambda: None) -> None:
-        """Check a plan as :func:`clusterrun.submit.checks.check` does. Raises RequestError."""
-        from clusterrun.submit import checks
+    def check(self, plan: Plan, *, preload: bool = False) -> list[str]:
+        """Check a plan (``preload``: to submit it next) and return lines for the user. Raises RequestError."""
+        from clusterrun.preflight import checks
 
-        checks.check(plan.spec, plan.script, self.environ, meanwhile, plan.notify)
+        self.store(plan.record.root).check_folders()
+        scheduler = self.scheduler(plan.record.scheduler)
+        return checks.check(plan, scheduler, self.environ, self.user, preload=preload)
 
-    def submit(self, plan: Plan) -> RunRecord:
-        """Record the run, submit it, and return its record with the job id.
+    def submit(self, plan: Plan, *, check: bool = True) -> RunRecord:
+        """Record the run, submit it, and return its record with the job id; with ``check`` check it before.
 
         Raises RequestError or SchedulerError, after which nothing is left, or Ambiguous, which names the run.
         """
         from clusterrun.submit import protocol
 
-        scheduler = self.scheduler(plan.record.scheduler)
-        self.check(plan, _import_submitit if scheduler.slurm is not None else lambda: None)
-        store = self.store(plan.record.root)
+        scheduler, store = self.scheduler(plan.record.scheduler), self.store(plan.record.root)
+        lines = self.check(plan, preload=True) if check else []
         store.prepare(plan.spec.shared)
+        for line in lines:
+            self.notify(line)
         store.stage(plan.record, plan.spec_json(), plan.script, plan.notify)
         with store.submitting(plan.record):
             return protocol.submit(store, scheduler, plan.record, plan.submission, notify=self.notify)
@@ -160,7 +163,8 @@ class Cluster:
         scheduler = self.scheduler(plan.record.scheduler)
         if scheduler.name == LOCAL:
             raise RequestError("callables can be submitted only to Slurm", hint="use a script on the local scheduler")
-        self.check(plan)
+        for line in self.check(plan):
+            self.notify(line)
         store = self.store(plan.record.root)
         store.prepare(plan.spec.shared)
         store.stage(plan.record, plan.spec_json(), plan.script, plan.notify)
@@ -343,7 +347,3 @@ class Cluster:
 
     def _scheduler_of(self, run: RunRecord | None) -> Scheduler:
         return scheduler_of(run, self._factory)
-
-
-def _import_submitit() -> None:
-    from clusterrun.scheduler.slurm import executor  # noqa: F401  (takes as long as the check of the job's Python)

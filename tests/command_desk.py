@@ -24,15 +24,19 @@ AccountingStorageType   = accounting_storage/slurmdbd
 ClusterName             = desk
 GresTypes               = gpu
 """
-#: Logs the number of its words, its name and its words, each ended by a NUL; then answers what stands beside it.
+#: Logs the number of its words, its name and its words, each ended by a NUL; then answers what stands beside it. An
+#: `sbatch --test-only` is answered from `sbatch-test.err` and not logged.
 _FAKE = """#!/bin/sh
+case "${0##*/} $1" in "sbatch --test-only")
+    /bin/cat >/dev/null; /bin/cat "$0-test.err" >&2; exec /bin/grep -q "to start at" "$0-test.err";;
+esac
 printf '%s\\0' "$#" "${0##*/}" "$@" >>"${0%/*}/calls"
 [ ! -s "$0.err" ] || /bin/cat "$0.err" >&2
 [ ! -s "$0.out" ] || /bin/cat "$0.out"
 [ ! -s "$0.status" ] || read -r status <"$0.status"
 exit "${status:-0}"
 """
-COMMANDS = ("sbatch", "squeue", "sacct", "scontrol", "scancel", "sinfo")
+COMMANDS = ("sbatch", "squeue", "sacct", "scontrol", "scancel", "sinfo", "sacctmgr")
 
 
 class FakeSlurm:
@@ -46,11 +50,16 @@ class FakeSlurm:
             path.write_text(_FAKE)
             path.chmod(0o755)
         self.answer("scontrol", CONFIG)
+        self.estimate("Job 5 to start at 1 using 8 processors on nodes node[1-2] in partition gpu")
 
     def answer(self, name: str, out: str = "", *, err: str = "", status: int = 0) -> None:
         """What a command says from now on."""
         for kind, text in (("out", out), ("err", err), ("status", f"{status}\n")):
             (self.folder / f"{name}.{kind}").write_text(text)
+
+    def estimate(self, words: str) -> None:
+        """What `sbatch --test-only` says from now on."""
+        (self.folder / "sbatch-test.err").write_text(f"sbatch: {words}\n")
 
     @property
     def calls(self) -> list[list[str]]:

@@ -40,12 +40,16 @@ def fast(factor: float) -> Clock:
     return Clock(now=lambda: time.monotonic() * factor, sleep=lambda seconds: time.sleep(seconds / factor))
 
 
-def wrap_sbatch(folder: Path, body: str, path: str) -> str:
-    """Return a PATH that begins with a fake sbatch, a shell script in which `real` is Slurm's own."""
+def wrap_sbatch(folder: Path, body: str, path: str, *, estimates: bool = False) -> str:
+    """Return a PATH that begins with a fake sbatch, a shell script in which `real` is Slurm's own.
+
+    Estimates (`--test-only`) are Slurm's own too, unless `estimates` says that the body answers them.
+    """
     bin = folder / "bin"
     bin.mkdir(exist_ok=True)
     wrapper = bin / "sbatch"
-    wrapper.write_text(f'#!/bin/bash\nreal() {{ PATH={path} command sbatch "$@"; }}\n{body}\n')
+    passed = "" if estimates else '[ "$1" != --test-only ] || { real "$@"; exit; }'
+    wrapper.write_text(f'#!/bin/bash\nreal() {{ PATH={path} command sbatch "$@"; }}\n{passed}\n{body}\n')
     wrapper.chmod(0o755)
     return f"{bin}:{path}"
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from clusterrun.cli.follow import follow_run, report_end
 from clusterrun.cli.show import first_cause
-from clusterrun.cli.submit import cancel_runs, interrupt_deferred
+from clusterrun.cli.submit import cancel_runs, interrupt_deferred, show_plans
 from clusterrun.cluster import Cluster
 from clusterrun.job import LOCAL
 from clusterrun.jobspec.spec import Task
@@ -23,8 +23,14 @@ if TYPE_CHECKING:
     from clusterrun.submit.request import SubmitArgs
 
 
-def submit_ladder(ui: Ui, cluster: Cluster, args: SubmitArgs, *, dry_run: bool, follow: bool, wait: bool) -> int:
-    """Submit each rung after the one before; with ``follow`` or ``wait`` print the report. Return the exit code."""
+def submit_ladder(
+    ui: Ui, cluster: Cluster, args: SubmitArgs, *, dry_run: bool, follow: bool, wait: bool, check: bool = True,
+    as_script: bool = False,
+) -> int:  # fmt: skip
+    """Submit each rung after the one before; with ``follow`` or ``wait`` print the report. Return the exit code.
+
+    The last and largest rung is checked before the first is submitted, unless ``check`` is False.
+    """
     whole = cluster.plan(args)
     rungs = find_rungs(whole.spec)
     for notice in whole.notices:
@@ -37,20 +43,18 @@ def submit_ladder(ui: Ui, cluster: Cluster, args: SubmitArgs, *, dry_run: bool, 
         made = cluster.plan(args, change=lambda request: rung_request(request, whole.spec, rung, job))
         return made._replace(record=replace(made.record, rung_before=before.run_id if before else ""))
 
+    for line in cluster.check(plan(rungs[-1], None)) if check else ():
+        ui.note(line)
     if dry_run:
-        plans = [plan(rung, None) for rung in rungs]
-        cluster.check(plans[0])
         ui.note(f"would submit {plural(len(rungs), 'rung')} of {whole.record.name}; nothing was written")
-        ui.data([{"run_id": None, "script": one.script} for one in plans])
-        for one in plans if not ui.as_json else ():
-            ui.raw(one.script)
+        ui.data(show_plans(ui, [plan(rung, None) for rung in rungs], as_script=as_script))
         return 0
     runs: list[RunRecord] = []
     try:
         for rung in rungs:
             one = plan(rung, runs[-1] if runs else None)
             with interrupt_deferred(ui, f"submit --recover {one.record.run_id}") as interrupted:
-                runs.append(cluster.submit(one))
+                runs.append(cluster.submit(one, check=False))
             if interrupted:
                 raise KeyboardInterrupt
     except BaseException:

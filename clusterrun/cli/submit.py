@@ -22,6 +22,7 @@ from clusterrun.terminal.units import plural
 if TYPE_CHECKING:
     from clusterrun.cluster import Cluster
     from clusterrun.state.reconcile import RunState
+    from clusterrun.submit.plan import Plan
     from clusterrun.submit.request import SubmitArgs
 
 MOMENT = 2.0
@@ -33,14 +34,16 @@ MOMENT = 2.0
 @spec_options
 @click.option("--follow", is_flag=True, help="Follow the logs until the job ends; exit with its outcome.")
 @click.option("--wait", is_flag=True, help="Wait until the job ends; exit with its outcome.")
-@click.option("--dry-run", is_flag=True, help="Print the script that would be submitted; write and submit nothing.")
+@click.option("--dry-run", is_flag=True, help="Check the job and print a summary; write and submit nothing.")
+@click.option("--script", "as_script", is_flag=True, help="With --dry-run: print the script instead.")
+@click.option("--no-check", is_flag=True, help="Submit without the checks of settings, limits and Slurm's estimate.")
 @click.option("--ladder", is_flag=True, help="Submit one process, then one node, then all nodes; report the speed-up.")
 @click.option("--recover", metavar="RUN_ID", help="Finish or undo a submission that exited with 75.")
 @json_option
 @click.pass_context
 def submit(
     ctx: click.Context, /, words: tuple[str, ...], profile: str | None, follow: bool, wait: bool, dry_run: bool,
-    ladder: bool, recover: str | None, as_json: bool, **options: Any,
+    as_script: bool, no_check: bool, ladder: bool, recover: str | None, as_json: bool, **options: Any,
 ) -> None:  # fmt: skip
     """Submit a job file, your own script, or the default job.
 
@@ -63,13 +66,16 @@ def submit(
         )
     session: Session = ctx.obj
     cluster = session.cluster(ui.note)
+    if as_script and not dry_run:
+        raise RequestError("--script needs --dry-run", hint="clusterrun submit --dry-run --script …")
     if ladder and recover:
         raise RequestError("--ladder and --recover cannot be combined", hint=f"clusterrun submit --recover {recover}")
     if ladder:
         from clusterrun.cli.ladder import submit_ladder
 
         args = submit_args(*job_and_script(words, session.script), profile, options)
-        ctx.exit(submit_ladder(ui, cluster, args, dry_run=dry_run, follow=follow, wait=wait))
+        how = {"dry_run": dry_run, "as_script": as_script, "check": not no_check, "follow": follow, "wait": wait}
+        ctx.exit(submit_ladder(ui, cluster, args, **how))
     if recover:
         run = cluster.recover(recover)
         announce(ui, run, data=not wait)
@@ -79,16 +85,14 @@ def submit(
         for notice in plan.notices:
             ui.note(notice)
         if dry_run:
-            cluster.check(plan)
-            ui.note(
-                f"would submit {plan.record.what} as {plan.record.name} on {plan.record.scheduler}; nothing was written"
-            )
-            ui.data({"run_id": None, "script": plan.script})
-            if not as_json:
-                ui.raw(plan.script)
+            for line in () if no_check else cluster.check(plan):
+                ui.note(line)
+            where = f"as {plan.record.name} on {plan.record.scheduler}"
+            ui.note(f"would submit {plan.record.what} {where}; nothing was written")
+            ui.data(show_plans(ui, [plan], as_script=as_script)[0])
             return
         with interrupt_deferred(ui, f"submit --recover {plan.record.run_id}") as interrupted:
-            run = cluster.submit(plan)
+            run = cluster.submit(plan, check=not no_check)
             announce(ui, run, data=not wait)
         if interrupted:
             raise KeyboardInterrupt
@@ -164,6 +168,20 @@ def job_and_script(before: tuple[str, ...], after: Sequence[str] | None) -> tupl
     if before and before[0].endswith(".py"):
         raise RequestError(f"{before[0]} is a script, not a job file", hint=f"clusterrun submit -- {before[0]}")
     return (before[0] if before else None), tuple(after or ())
+
+
+def show_plans(ui: Ui, plans: Sequence[Plan], *, as_script: bool) -> list[dict[str, Any]]:
+    """Print a summary of each plan in six lines, or its script; return their JSON objects."""
+    from clusterrun.jobspec.render import describe
+    from clusterrun.preflight.summary import summary
+
+    shown = [summary(plan.spec, describe(plan.spec)) for plan in plans]
+    for plan, lines in zip(plans, shown, strict=True):
+        if as_script and not ui.as_json:
+            ui.raw(plan.script)
+        else:
+            ui.say(*(f"{name:>9}  {text}" for name, text in lines.items()))
+    return [{"run_id": None, "script": plan.script, "summary": lines} for plan, lines in zip(plans, shown, strict=True)]
 
 
 def announce(ui: Ui, run: RunRecord, *, data: bool) -> None:

@@ -3,34 +3,53 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from clusterrun.free.limits import UserLimit
 from clusterrun.free.shapes import Need
 from clusterrun.free.snapshot import ClusterSnapshot
 from clusterrun.jobspec.spec import JobSpec
-from clusterrun.terminal.units import plural
+from clusterrun.terminal.units import format_duration, plural
 
+NEVER = "the job would never start"
 _TRES = ("MaxTRESPJ", "MaxTRESPU", "MaxTRESPA", "GrpTRES")
 _RUNNING = ("MaxJobs", "MaxJobsPU", "MaxJobsPA", "GrpJobs")
 _QUEUED = ("MaxSubmitJobs", "MaxSubmitJobsPU", "MaxSubmitJobsPA", "GrpSubmitJobs")
 
 
+class Exceeded(NamedTuple):
+    """A limit that blocks a job, in one line; ``never`` means that the job could never start."""
+
+    line: str
+    never: bool
+
+
 def exceeded_limits(
     seen: ClusterSnapshot, spec: JobSpec, need: Need, gpus: int, partitions: Iterable[str]
-) -> list[str]:
-    """Return the limits that block a job with so many GPUs in these partitions, one line each.
+) -> list[Exceeded]:
+    """Return the limits that block a job with so many GPUs in these partitions.
 
-    Only limits of the QOS and account that the job names count, or of the user's defaults.
+    Only limits of the QOS and account that the job names count, or of the user's defaults. If several set the same
+    limit, the first of these counts: the partition's QOS, the job's QOS, users and accounts (resource_limits.html).
     """
     account = spec.directive("account") or seen.default_account
-    qualities = {spec.directive("qos") or seen.default_qos(account)}
-    qualities |= {p.qos for p in seen.partitions if p.name in set(partitions)}
-    lines = []
-    for limit in seen.limits or ():
-        if (not limit.qos or limit.qos in qualities) and (not limit.accounts or account in limit.accounts):
-            why = _why(limit, spec, need, gpus)
-            lines += [f"{limit.by}: {why} ({limit.name})"] if why else []
-    return lines
+    own = spec.directive("qos") or seen.default_qos(account)
+    of_partitions = {p.qos for p in seen.partitions if p.name in set(partitions)} - {""}
+    first = {own} if "OverPartQOS" in (seen.qos_flags or {}).get(own, ()) else of_partitions
+    mine = [
+        limit
+        for limit in seen.limits or ()
+        if (not limit.qos or limit.qos in {own, *of_partitions}) and (not limit.accounts or account in limit.accounts)
+    ]
+    setters: dict[tuple[str, str], set[str]] = {}
+    for limit in mine:
+        setters.setdefault((limit.name, limit.tres), set()).add(limit.qos)
+    found = []
+    for limit in mine:
+        names = setters[limit.name, limit.tres]
+        if limit.qos in ((names & first) or (names - {""}) or names) and (why := _why(limit, spec, need, gpus)):
+            found.append(Exceeded(f"{limit.by}: {why} ({limit.name})", why.endswith(NEVER)))
+    return found
 
 
 def _why(limit: UserLimit, spec: JobSpec, need: Need, gpus: int) -> str:
@@ -38,7 +57,7 @@ def _why(limit: UserLimit, spec: JobSpec, need: Need, gpus: int) -> str:
     if limit.name in _TRES:
         return _too_much(limit, left, *_requested(limit.tres, spec, need, gpus))
     if limit.name == "MaxWallPJ" and spec.time_limit and spec.time_limit > limit.limit * 60:
-        return "the job's time limit exceeds it; the job would never start"
+        return f"the job's time limit exceeds its {format_duration(limit.limit * 60)}; {NEVER}"
     if limit.name in _RUNNING and left == 0:
         return f"its limit of {plural(int(limit.limit), 'running job')} is reached; the job would have to wait"
     if limit.name in _QUEUED and left == 0:
@@ -49,7 +68,7 @@ def _why(limit: UserLimit, spec: JobSpec, need: Need, gpus: int) -> str:
 def _too_much(limit: UserLimit, left: float, count: int, noun: str) -> str:
     if count > limit.limit:
         more = f"{plural(count, noun)} {'exceeds' if count == 1 else 'exceed'} its limit of {limit.limit:.0f}"
-        return f"{more}; the job would never start"
+        return f"{more}; {NEVER}"
     if count > left:
         return f"{left:.0f} of {plural(int(limit.limit), noun)} left; the job would have to wait"
     return ""

@@ -119,7 +119,7 @@ def soonest(context: EstimateContext, seen: ClusterSnapshot) -> StartEstimates:
     found = _estimate(context, seen, spec, shapes_alike(shape, most), partitions, first_now=False)
     gpus = shape.nodes * shape.each if need.gpus else 0
     exceeded = exceeded_limits(seen, spec, need, gpus, (t.partition for t in found.starts))
-    return replace(found, exceeded_limits=tuple(exceeded))
+    return replace(found, exceeded_limits=tuple(one.line for one in exceeded))
 
 
 def choose_partition(context: EstimateContext, user: str) -> Request:

@@ -26,20 +26,23 @@ def _obstacles(seen: ClusterSnapshot, partition: Partition, spec: JobSpec, shape
         yield why
     if partition.needs_reservation and not spec.directive("reservation"):
         yield "ReqResv=YES: requires --reservation"
-    if partition.time_limit and spec.time_limit and spec.time_limit > partition.time_limit:
+    flags = seen.flags_of(partition, spec.directive("account"), spec.directive("qos"))  # these lift a limit
+    over_time = partition.time_limit and spec.time_limit and spec.time_limit > partition.time_limit
+    if over_time and "PartitionTimeLimit" not in flags:
         yield f"the time limit exceeds the partition's {format_duration(partition.time_limit)}"
-    if shape.nodes < partition.min_nodes:
+    if shape.nodes < partition.min_nodes and "PartitionMinNodes" not in flags:
         yield f"the partition requires at least {plural(partition.min_nodes, 'node')}"
-    if partition.max_nodes is not None and shape.nodes > partition.max_nodes:
-        yield f"the partition allows at most {plural(partition.max_nodes, 'node')}"
+    most = partition.max_nodes
+    if most is not None and shape.nodes > most and "PartitionMaxNodes" not in flags:
+        yield f"the partition allows at most {plural(most, 'node')}"
     capacities = [node_capacity(node, need) for node in seen.nodes_of(partition.name)]
-    fit, most = sum(number >= shape.each for number in capacities), max(capacities, default=0)
+    fit, largest = sum(number >= shape.each for number in capacities), max(capacities, default=0)
     kind = f" of type {need.kind}" if need.kind else ""
     what = plural(shape.each, "GPU") + kind if need.gpus else f"CPUs for {plural(shape.each, 'rank')}"
-    if not most:
+    if not largest:
         yield f"it has no GPUs{kind}" if need.gpus else "no node has enough CPUs for a rank"
     if not fit:
-        yield f"no node has {what} (at most {most})"
+        yield f"no node has {what} (at most {largest})"
     if fit < shape.nodes:
         yield f"it has only {plural(fit, 'node')} with {what} or more"
 

@@ -17,7 +17,8 @@ from clusterrun.scheduler.slurm import nodes as slurm_nodes
 from clusterrun.scheduler.slurm import sacctmgr, scontrol
 from clusterrun.scheduler.slurm.limits import parse_limits
 from clusterrun.scheduler.slurm.nodes import Node, Partition, UserContext
-from clusterrun.scheduler.slurm.sacctmgr import Association, parse_qos, qos_argv
+from clusterrun.scheduler.slurm.sacctmgr import Association, parse_qos, parse_qos_flags, qos_argv
+from clusterrun.system.shell import SLURM_TIMEOUT
 
 #: Seconds to wait for accounting; without an answer the rest is shown.
 TIMEOUT = 15.0
@@ -28,7 +29,8 @@ class ClusterSnapshot:
     """The cluster as this user sees it; ``notes`` name what was not available, one line each.
 
     ``above`` maps each account of the user to itself and its parent accounts. ``preempted`` are the partitions whose
-    jobs can be preempted. ``limits`` is None if they are unknown or not enforced.
+    jobs can be preempted. ``limits`` is None if they are unknown or not enforced. ``qos_flags`` are the flags of each
+    QOS, None if they are unknown.
     """
 
     nodes: tuple[Node, ...]
@@ -39,6 +41,7 @@ class ClusterSnapshot:
     above: Mapping[str, frozenset[str]] = field(default_factory=dict)
     limits: tuple[UserLimit, ...] | None = None
     preempted: Mapping[str, Preemption] = field(default_factory=dict)
+    qos_flags: Mapping[str, frozenset[str]] | None = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
     def nodes_of(self, partition: str) -> list[Node]:
@@ -65,6 +68,11 @@ class ClusterSnapshot:
             return f"{why}; this job's {'account' if account_rule else 'QOS'} is {account if account_rule else qos}"
         return ""
 
+    def flags_of(self, partition: Partition, account: str, qos: str) -> frozenset[str]:
+        """Return the flags of a job's QOS and of the partition's; empty if unknown."""
+        names = (qos or self.default_qos(account), partition.qos)
+        return frozenset().union(*((self.qos_flags or {}).get(name, ()) for name in names))
+
     def default_qos(self, account: str) -> str:
         """Return the default QOS of that account, "" for the default account; "" if unknown."""
         account = account or self.default_account
@@ -72,42 +80,48 @@ class ClusterSnapshot:
         return found.pop() if len(found) == 1 else ""
 
 
-def load_snapshot(slurm: SlurmCommands, user: str, *, limits: bool = True) -> ClusterSnapshot:
+def load_snapshot(
+    slurm: SlurmCommands, user: str, *, limits: bool = True, timeout: float | None = None
+) -> ClusterSnapshot:
     """Load nodes, partitions and this user's limits from Slurm; raises SchedulerError if it does not answer.
 
-    Two queries, a third for the configuration if a partition's tier may preempt jobs, and with accounting up to four
-    more in parallel: configuration, associations, QOS, and what is in use.
+    Three queries at once: nodes, partitions and configuration; with accounting up to three more: associations, what is
+    in use, and QOS. ``timeout`` (seconds) is for each; the default is 30, and 15 for what the rest is shown without.
     """
-    nodes = slurm_nodes.parse_nodes(_require_answer(slurm, slurm_nodes.nodes_argv(), "nodes"))
-    partition_text = _require_answer(slurm, slurm_nodes.partitions_argv(), "partitions")
-    preempted, config = find_preemption(partition_text, nodes), None
-    if preempted:
-        config = slurm.answer(scontrol.config_argv(), TIMEOUT)
-        if scontrol.parse_config(config.text).get("PreemptType", BY_PARTITION) != BY_PARTITION:
-            preempted = {}
-    partitions = tuple(slurm_nodes.parse_partitions(partition_text))
-    me = UserContext(user, _groups())
-    seen = ClusterSnapshot(nodes=tuple(nodes), partitions=partitions, me=me, preempted=preempted)
+    queries = {"nodes": slurm_nodes.nodes_argv(), "partitions": slurm_nodes.partitions_argv()}
+    queries["config"] = scontrol.config_argv()
+    if slurm.facts.accounting:
+        queries["associations"] = sacctmgr.associations_argv(user, slurm.facts.cluster)
+        queries["used"] = used_argv(user)
+        queries |= {"qos": qos_argv()} if limits else {}
+
+    def ask(what: str) -> Reply:
+        return slurm.answer(queries[what], timeout or (SLURM_TIMEOUT if what in ("nodes", "partitions") else TIMEOUT))
+
+    with ThreadPoolExecutor(max_workers=len(queries)) as pool:  # if accounting hangs, the timeouts run in parallel
+        replies = dict(zip(queries, pool.map(ask, queries), strict=True))
+    nodes = slurm_nodes.parse_nodes(_require_answer(replies["nodes"], "nodes"))
+    partition_text = _require_answer(replies["partitions"], "partitions")
+    config = scontrol.parse_config(replies["config"].text)
+    by_tier = config.get("PreemptType", BY_PARTITION) == BY_PARTITION
+    seen = ClusterSnapshot(
+        nodes=tuple(nodes),
+        partitions=tuple(slurm_nodes.parse_partitions(partition_text)),
+        me=UserContext(user, _groups()),
+        preempted=find_preemption(partition_text, nodes) if by_tier else {},
+    )
     if not slurm.facts.accounting:
         return replace(seen, notes=("This cluster has no accounting, so there are no QOS or user limits.",))
-    return _accounted(slurm, seen, limits, config)
+    return _accounted(seen, replies, config)
 
 
-def _accounted(
-    slurm: SlurmCommands, seen: ClusterSnapshot, with_limits: bool, config_reply: Reply | None
-) -> ClusterSnapshot:
+def _accounted(seen: ClusterSnapshot, replies: Mapping[str, Reply], config: Mapping[str, str]) -> ClusterSnapshot:
     """Return the snapshot with the user's accounts, QOS and limits."""
     user = seen.me.user
-    queries = [sacctmgr.associations_argv(user, slurm.facts.cluster), used_argv(user)]
-    queries += [qos_argv()] if with_limits else []
-    queries += [scontrol.config_argv()] if config_reply is None else []
-    with ThreadPoolExecutor(max_workers=len(queries)) as pool:  # if accounting hangs, the timeouts run in parallel
-        replies = list(pool.map(lambda argv: slurm.answer(argv, TIMEOUT), queries))
-    config = scontrol.parse_config((config_reply or replies[-1]).text)
     enforced = set(re.split(r"[,\s]+", config.get("AccountingStorageEnforce", "unknown").lower()))
     if not enforced - {"", "none", "0"}:
         return replace(seen, notes=("This cluster does not enforce accounts or limits (AccountingStorageEnforce).",))
-    associations, used = replies[:2]
+    associations, used = replies["associations"], replies["used"]
     rows = sacctmgr.parse_associations(associations.text) if not associations.note else ()
     holders = parse_limits(used.text)
     if rows:
@@ -117,11 +131,12 @@ def _accounted(
         seen = replace(seen, me=me, associations=rows, above=trees)
     default = [h.account for h in holders if h.user == user and "Yes" in h.values.get("DefAssoc", "")]
     seen = replace(seen, default_account=default[0] if len(default) == 1 else "")
-    if not with_limits:
+    if "qos" not in replies:
         return seen
+    seen = replace(seen, qos_flags=None if replies["qos"].note else parse_qos_flags(replies["qos"].text))
     if not enforced & {"limits", "safe", "all", "unknown"}:
         return replace(seen, notes=("This cluster does not enforce limits (AccountingStorageEnforce).",))
-    set_by_qos = replies[2]
+    set_by_qos = replies["qos"]
     unseen: dict[str, list[str]] = {}
     for reply, what in (
         (associations, "your accounts and QOS"),
@@ -147,8 +162,7 @@ def used_argv(user: str) -> list[str]:
     return ["scontrol", "show", "assoc_mgr", "flags=assoc,qos", f"users={user}"]
 
 
-def _require_answer(slurm: SlurmCommands, argv: list[str], what: str) -> str:
-    reply = slurm.answer(argv)
+def _require_answer(reply: Reply, what: str) -> str:
     if reply.note:
         raise SchedulerError(
             f"could not get the list of {what} from Slurm",

@@ -312,9 +312,10 @@ def parse_fields(kind: type, data: Mapping[str, Any], only: frozenset[str] | Non
     found: dict[str, Any] = {}
     value: Any  # not narrowed by the comparison of types
     for name, expected in _types(kind, only):  # without calls: a large run has 80,000 records
-        value = data.get(name)
-        if type(value) is not expected:
-            value = float(value) if expected is float and type(value) is int and abs(value) < _LARGEST else None
+        value: Any = data.get(name)
+        its_type = type(value)
+        if its_type is not expected:
+            value = float(value) if expected is float and its_type is int and abs(value) < _LARGEST else None
         if expected is str:
             value = value or ""
         elif value is not None and not -_LARGEST < value < _LARGEST:

@@ -86,6 +86,16 @@ class Store:
 
     # -- writing ---------------------------------------------------------------------------------------------------
 
+    def check_folders(self) -> None:
+        """Raise RequestError, with a command as the hint, if other users can change the records or logs."""
+        base = self.base.folder
+        for folder in (base, base / RECORDS, self.runs, base / "logs"):
+            if weak := safe_files.find_weakness(folder):
+                raise RequestError(
+                    f"cannot store records and logs in {weak.folder}: {weak.why}",
+                    hint=weak.fix or "submit from a folder you own, or set CLUSTERRUN_STATE to one",
+                )
+
     def prepare(self, shared: bool) -> Path:
         """Create the folders for records and logs and return the log folder.
 
@@ -97,12 +107,7 @@ class Store:
         if base.parent == self.index.parent / "projects":
             for folder in (base.parent.parent, base.parent, base):
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for folder in (base, base / RECORDS, self.runs, base / "logs"):
-            if weak := safe_files.find_weakness(folder):
-                raise RequestError(
-                    f"cannot store records and logs in {weak.folder}: {weak.why}",
-                    hint=weak.fix or "submit from a folder you own, or set CLUSTERRUN_STATE to one",
-                )
+        self.check_folders()
         logs = base / "logs"
         try:
             safe_files.make_folder(base / RECORDS, mode)

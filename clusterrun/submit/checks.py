@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from clusterrun.jobspec.spec import JobSpec
@@ -12,29 +11,13 @@ from clusterrun.submit.notify_target import check_address
 
 
 def check(
-    spec: JobSpec, script: str, environ: Mapping[str, str], meanwhile: Callable[[], object] = lambda: None,
-    notify: Mapping[str, Any] | None = None,
+    spec: JobSpec, script: str, environ: Mapping[str, str], notify: Mapping[str, Any] | None = None
 ) -> None:  # fmt: skip
-    """Check that the job's Python has torch and the script is bash, and call ``meanwhile`` at the same time.
+    """Check that the job's Python has torch, and that the script is bash.
 
     ``notify`` is the content of ``notify.json``, whose address is checked. Raises RequestError.
     """
-    errors: list[Exception] = []
-
-    def run_checks() -> None:
-        try:
-            request.check_python(spec, environ)
-            request.check_setup(spec, script, environ)
-            if notify is not None:
-                check_address(str(notify["target"]), spec.python, environ)
-        except Exception as error:
-            errors.append(error)
-
-    checking = threading.Thread(target=run_checks)
-    checking.start()
-    try:
-        meanwhile()
-    finally:
-        checking.join()
-    for error in errors:
-        raise error
+    request.check_python(spec, environ)
+    request.check_setup(spec, script, environ)
+    if notify is not None:
+        check_address(str(notify["target"]), spec.python, environ)

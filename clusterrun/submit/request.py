@@ -250,21 +250,33 @@ _NEEDS: dict[type[Work], tuple[str, ...]] = {Task: ("transformers",), Function: 
 OLDEST_TORCH = (2, 8)
 _FIND_PACKAGES = """
 import importlib.util, os, sys
-found = {name: importlib.util.find_spec(name) for name in sys.argv[1:]}
+script, *needs = sys.argv[1:]
+found = {name: importlib.util.find_spec(name) for name in needs}
 print(*(name for name, spec in found.items() if spec is None))
 if found["torch"] and found["torch"].origin:
     file = os.path.join(os.path.dirname(found["torch"].origin), "version.py")
     print(open(file).read() if os.path.exists(file) else "")
+try:
+    source = open(script, "rb").read() if script else b""
+    compile(source if source[:2] != b"PK" else b"", script, "exec", dont_inherit=True)
+except SyntaxError as error:
+    print(f"syntax error: {error.lineno}: {ascii(error.msg)[1:-1]}")
+except Exception:
+    pass
 """
 
 
 def check_python(spec: JobSpec, environ: Mapping[str, str]) -> None:
-    """Check that the job's Python has the packages that the ranks need. Raises RequestError with what to install."""
+    """Check that the job's Python has the packages that the ranks need, and that it can compile the script.
+
+    Raises RequestError with what to install, or the line of the syntax error.
+    """
+    script = spec.work.path if isinstance(spec.work, Script) else ""
     needs = ["torch", *_NEEDS.get(type(spec.work), ()), *(x for x in ("accelerate", "deepspeed") if x == spec.launcher)]
     clean, _ = shell.scrub(environ)
     try:
         # not in the current folder, which may contain a torch.py
-        found = shell.check_output([spec.python, "-c", _FIND_PACKAGES, *needs], env=clean, cwd=Path("/"))
+        found = shell.check_output([spec.python, "-c", _FIND_PACKAGES, script, *needs], env=clean, cwd=Path("/"))
     except CommandError as error:
         raise RequestError(
             f"--python: {spec.python} does not run", detail=error.detail, hint="give the path of a working Python"
@@ -283,6 +295,8 @@ def check_python(spec: JobSpec, environ: Mapping[str, str]) -> None:
             f"{spec.python} has torch {version[1]}.{version[2]}; clusterrun needs {oldest} or newer",
             hint=f"{shlex.quote(spec.python)} -m pip install 'torch>={oldest}'   (or choose another with --python)",
         )
+    if wrong := re.search(r"^syntax error: (.*)", torch_version, re.MULTILINE):
+        raise RequestError(f"syntax error in {script}:{wrong[1]}", hint=f"{spec.python} would not start it")
     if spec.accelerate_config:
         from clusterrun.submit.accelerate_yaml import check_shape
 

@@ -1,7 +1,7 @@
 """Run one rank: `python -u /path/to/worker/__main__.py task|script|module|command …`, or `launch …` a node's ranks.
 
-`supervise …` is the batch script's last command, `plan-facts …` counts a task's data and parameters for
-`clusterrun plan`.
+`supervise …` is the batch script's last command. `plan-facts …` counts a task's data and parameters for
+`clusterrun plan`, and `check-settings …` checks a task before its job is queued.
 
 The worker is started by path, so Python puts this folder first on sys.path, where `train.py` would shadow the user's.
 This file removes that entry and loads the folder as a package under a private name.
@@ -14,7 +14,12 @@ import sys
 from pathlib import Path
 
 PACKAGE = "_clusterrun_worker"
-OTHER_MODULES = {"launch": "launchers", "supervise": "supervisor", "plan-facts": "plan_facts"}  # what is no rank
+OTHER_MODULES = {
+    "launch": "launchers",
+    "supervise": "supervisor",
+    "plan-facts": "plan_facts",
+    "check-settings": "check_settings",
+}  # what is no rank
 
 
 def main() -> int:

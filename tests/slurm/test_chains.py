@@ -88,7 +88,7 @@ def check_links(site: Site, minutes: int, jobs: int, figure: Figure) -> None:
     short = lm(site, 200, save_every=200)
     done(site, short)
     steps = round(3 * 60 * minutes / step_seconds(short), -2)
-    expected = final_weights(site, lm(site, steps, save_every=100), timeout=240 * minutes)
+    expected = final_weights(site, lm(site, steps, save_every=100), timeout=900 * minutes)
     for job in [lm(site, steps, "--time", str(minutes), "--total-time", "2h", save_every=100) for _ in range(jobs)]:
         done(site, job, timeout=1200 * minutes)
         assert len(links(job)) >= 3 and weights(job) == expected

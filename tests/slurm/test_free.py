@@ -168,7 +168,7 @@ def test_auto_is_refused_where_no_partition_takes_it(site: Site) -> None:
 
 def test_auto_submits_nothing_where_slurm_does_not_answer(busy: Lab, site: Site) -> None:
     words = "sbatch: error: Socket timed out on send/recv operation"
-    path = wrap_sbatch(site.home, f'echo "{words}" >&2; exit 1', site.env["PATH"])
+    path = wrap_sbatch(site.home, f'echo "{words}" >&2; exit 1', site.env["PATH"], estimates=True)
     said = site.cli("submit", "--partition", "auto", "--", "train.py", status=3, env={"PATH": path})
     assert "nothing was submitted" in said.stderr and "Socket timed out" in said.stderr
 

@@ -24,6 +24,7 @@ LIGHT = ("--gpus-per-node", "0", "--tasks-per-node", "1")
 SBATCH = """#!/bin/bash
 # `made` makes the job: number 41, then 42, …
 here=${0%/*}
+[ "$1" != --test-only ] || exit 0
 name=$(sed -n 's/^#SBATCH --job-name="\\(.*\\)"$/\\1/p' "${@: -1}")
 made() {
     id=$((41 + $(find "$here" -name 'job-*' | wc -l)))

@@ -59,7 +59,7 @@ def test_a_real_refusal(
     path = os.environ["PATH"].partition(":")[2]
     path = releases.search_path(strict_lab.slurm, f"{releases.SEARCH_PATH}:{path}")
     desk.set(PATH=path, SLURM_CONF=strict_lab.env["SLURM_CONF"])
-    said = desk.type("submit", *LIGHT, *options, "--", "train.py")
+    said = desk.type("submit", "--no-check", *LIGHT, *options, "--", "train.py")
     assert said.status == 3, said
     assert said.err.count(words) == 1 and f"  | sbatch: {'error: ' * ('error: ' in said.err)}" in said.err, said.err
     lines = said.err.splitlines()

@@ -27,7 +27,7 @@ _SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,6})?)([MGTP]?)", re.ASCII)
 
 def qos_argv() -> list[str]:
     """Return the command for all QOS."""
-    return ["sacctmgr", "-nP", "show", "qos", f"format=Name,{','.join(_COLUMNS)}"]
+    return ["sacctmgr", "-nP", "show", "qos", f"format=Name,{','.join(_COLUMNS)},Flags"]
 
 
 def parse_qos(text: str) -> dict[str, Limits]:
@@ -35,10 +35,10 @@ def parse_qos(text: str) -> dict[str, Limits]:
     found: dict[str, Limits] = {}
     for line in text.split("\n"):
         cells = line.split("|")
-        if len(cells) != len(_COLUMNS) + 1 or not cells[0]:
+        if len(cells) <= len(_COLUMNS) or not cells[0]:
             continue
         limits: Limits = {}
-        for name, cell in zip(_COLUMNS.values(), cells[1:], strict=True):
+        for name, cell in zip(_COLUMNS.values(), cells[1:], strict=False):
             if "TRES" in name:
                 limits |= {(name, tres): limit for tres, limit in _tres(cell).items()}
             elif name == "MaxWallPJ":
@@ -47,6 +47,12 @@ def parse_qos(text: str) -> dict[str, Limits]:
                 limits[name, ""] = number
         found[cells[0]] = limits
     return found
+
+
+def parse_qos_flags(text: str) -> dict[str, frozenset[str]]:
+    """Parse the flags of each QOS, such as ``PartitionTimeLimit``: its jobs may exceed the partition's time limit."""
+    rows = (line.split("|") for line in text.split("\n"))
+    return {r[0]: frozenset(r[-1].split(",")) - {""} for r in rows if len(r) == len(_COLUMNS) + 2 and r[0]}
 
 
 def _tres(text: str) -> dict[str, float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import itertools
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -35,13 +36,13 @@ class Texts:
     skipped: int
 
 
-def read_rows(data: str | Sequence[str], *, on_bad_row: str = "stop") -> Rows:
+def read_rows(data: str | Sequence[str], *, on_bad_row: str = "stop", most: int | None = None) -> Rows:
     """Read the rows of a file, a glob, `hf:org/name[:split]`, `builtin:conversations`/`labelled`, or several of these.
 
-    Raises WorkerError naming what is missing (status 2), empty, or cannot be read; and for a row that does not parse,
-    unless `on_bad_row` is "skip".
+    With `most` only so many rows of each source are read. Raises WorkerError naming what is missing (status 2), empty,
+    or cannot be read; and for a row that does not parse, unless `on_bad_row` is "skip".
     """
-    return _read_sources(find_sources(data), on_bad_row)
+    return _read_sources(find_sources(data), on_bad_row, most)
 
 
 def require_columns(rows: Rows, names: Sequence[str], what: str, *, on_bad_row: str = "stop") -> Rows:
@@ -155,14 +156,14 @@ def _has_rows(source: str) -> bool:
     return source in BUILTIN or source.startswith(PREFIX) or format_of(source) is not None
 
 
-def _read_sources(sources: list[str], on_bad_row: str) -> Rows:
+def _read_sources(sources: list[str], on_bad_row: str, most: int | None = None) -> Rows:
     rows: list[Row] = []
     skipped = 0
     for source in sources:
         if not _has_rows(source):
             known = ", ".join(READERS)
             raise WorkerError(f"unknown file type: {shown(source)}; known: {known}", status=2)
-        skipped += _collect(source, rows, on_bad_row)
+        skipped += _collect(source, rows, on_bad_row, most)
     columns: dict[str, None] = {}
     for row in rows:
         if not row.values.keys() <= columns.keys():
@@ -170,11 +171,11 @@ def _read_sources(sources: list[str], on_bad_row: str) -> Rows:
     return Rows(rows, tuple(columns), skipped)
 
 
-def _collect(source: str, rows: list[Row], on_bad_row: str) -> int:
+def _collect(source: str, rows: list[Row], on_bad_row: str, most: int | None) -> int:
     """Append a source's rows; returns how many bad ones were skipped."""
     before = len(rows)
     skipped = 0
-    for item in _read(source):
+    for item in itertools.islice(_read(source), most):
         if isinstance(item, Row):
             rows.append(item)
         elif on_bad_row == "skip":

@@ -92,7 +92,7 @@ def read_examples(
     """
     rows = sources.read_rows(data, on_bad_row=on_bad_row)
     what = ", ".join(shown(name) for name in data[:3])
-    _require(rows, formatter.columns, target_cols, what)
+    require_columns(rows, formatter.columns, target_cols, what)
     examples = []
     for row in rows.rows:
         try:
@@ -200,7 +200,7 @@ def _cell(values: dict[str, Any], column: str) -> str:
     return str(value).strip()
 
 
-def _require(rows: Rows, text_cols: Sequence[str], target_cols: Sequence[str], what: str) -> None:
+def require_columns(rows: Rows, text_cols: Sequence[str], target_cols: Sequence[str], what: str) -> None:
     """Raise WorkerError for missing columns, with those that exist."""
     listed = ", ".join(shown(column) for column in rows.columns[:LISTED])
     columns = f"columns: {listed}{', …' if len(rows.columns) > LISTED else ''}"

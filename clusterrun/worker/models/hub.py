@@ -33,7 +33,7 @@ def push_to_hub(folder: Path, repo: str, environ: Mapping[str, str]) -> str | No
     The token comes from HF_TOKEN or HUGGING_FACE_HUB_TOKEN in `environ`, and is in no message. Never raises for what
     the network or the hub does. Blocks for a minute at most while the hub does not answer, then for the upload.
     """
-    if not _token(environ):
+    if not has_token(environ):
         return f"not pushed to {repo}: {TOKENS[0]} is not set in the job's environment; the model is in {folder}"
     size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
     failure = _step(["create", repo], ANSWER_S, environ)
@@ -60,6 +60,11 @@ def answers() -> bool:
     except (OSError, ValueError, http.client.HTTPException) as error:
         # the client has its own certificates, and reports its own errors
         return isinstance(getattr(error, "reason", None), ssl.SSLError)
+
+
+def has_token(environ: Mapping[str, str]) -> bool:
+    """Return whether a variable of the hub's token is set."""
+    return bool(_token(environ))
 
 
 def scrub(text: str, environ: Mapping[str, str]) -> str:

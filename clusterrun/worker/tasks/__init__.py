@@ -19,6 +19,17 @@ NAMES = ("lm", "sft", "classify", "diffusion")
 def prepare(name: str, arguments: Sequence[str], world_size: int) -> Callable[..., None]:
     """Check the configuration, set the umask, and return the task as a function of (dist, run, device).
 
+    Raises WorkerError as `load` does.
+    """
+    module, config = load(name, arguments, world_size)
+    # checkpoints, caches and models are trusted when read again: nobody else may write them, whatever the umask was
+    os.umask(os.umask(0o077) | 0o022)
+    return functools.partial(module.run, config)
+
+
+def load(name: str, arguments: Sequence[str], world_size: int) -> tuple[Any, Any]:
+    """Return a task's module and its checked configuration; imports no torch.
+
     Raises WorkerError (status 2) for an unknown task or key, or an impossible value.
     """
     if name not in NAMES:
@@ -26,9 +37,7 @@ def prepare(name: str, arguments: Sequence[str], world_size: int) -> Callable[..
     module = importlib.import_module(f"{__name__}.{name}")
     config = configure(module.Config, arguments)
     module.check(config, world_size)
-    # checkpoints, caches and models are trusted when read again: nobody else may write them, whatever the umask was
-    os.umask(os.umask(0o077) | 0o022)
-    return functools.partial(module.run, config)
+    return module, config
 
 
 def configure(kind: type, arguments: Sequence[str]) -> Any:

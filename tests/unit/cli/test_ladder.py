@@ -101,7 +101,9 @@ def test_a_failed_rung_ends_the_wait_and_cancels_the_rest(desk: Desk, capfd: pyt
 
 
 def test_a_dry_run_prints_every_script_and_writes_nothing(desk: Desk) -> None:
-    said = desk.type("submit", "--nodes", "2", "--gpus-per-node", "2", "--ladder", "--dry-run", "--", "train.py")
+    said = desk.type(
+        "submit", "--nodes", "2", "--gpus-per-node", "2", "--ladder", "--dry-run", "--script", "--", "train.py"
+    )
     assert said.status == 0 and said.out.count("#!/bin/bash -l\n") == 3 and "would submit 3 rungs of train" in said.err
     assert desk.files().keys() == {"train.py"} and desk.slurm.count("sbatch") == 0
 

@@ -118,7 +118,8 @@ def test_a_closed_pipe_is_no_error(desk: Desk) -> None:
 
 
 def test_a_terminal_without_unicode(desk: Desk) -> None:
-    said = desk.process("submit", "--dry-run", "--comment", "é🙂", "--", "train.py", env={"PYTHONIOENCODING": "ascii"})
+    words = ("submit", "--dry-run", "--script", "--comment", "é🙂", "--", "train.py")
+    said = desk.process(*words, env={"PYTHONIOENCODING": "ascii"})
     assert said.status == 0 and "é🙂" in said.out, said.err  # the script itself is bytes
     said = desk.process("init", "--print", env={"PYTHONIOENCODING": "ascii"})
     assert "UnicodeEncodeError" not in said.err and said.status == 0, said.err

@@ -29,10 +29,20 @@ def test_submit_sends_what_render_prints(desk: Desk) -> None:
     assert sent.data["logs"] == [f"{desk.project}/logs/train_123.{end}" for end in ("out", "err")]
 
 
-def test_dry_run_prints_the_script_and_writes_nothing(desk: Desk) -> None:
+def test_dry_run_prints_a_summary_or_the_script_and_writes_nothing(desk: Desk) -> None:
     said = desk.type("submit", "--dry-run", *SUBMITTED)
-    assert said.status == 0 and said.out.startswith("#!/bin/bash -l\n") and "nothing was written" in said.err
+    assert said.status == 0 and "nothing was written" in said.err
+    assert [line.split(maxsplit=1)[0] for line in said.out.splitlines()] == [
+        "nodes", "GPUs", "time", "partition", "python", "command",
+    ]  # fmt: skip
+    assert "4 per node, 8 ranks" in said.out and "0:01:00" in said.out and "train.py --lr 1\n" in said.out
+    said = desk.type("submit", "--dry-run", "--script", *SUBMITTED)
+    assert said.status == 0 and said.out.startswith("#!/bin/bash -l\n")
+    assert (
+        desk.type("submit", "--dry-run", "--json", *SUBMITTED).data["summary"]["partition"] == "the cluster's default"
+    )
     assert desk.files().keys() == {"train.py"} and desk.slurm.count("sbatch") == 0
+    assert "--script needs --dry-run" in desk.type("submit", "--script", *SUBMITTED).err
 
 
 def test_render_explains_where_values_come_from(desk: Desk) -> None:

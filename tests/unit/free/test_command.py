@@ -38,7 +38,7 @@ def test_a_wrong_shape_asks_nobody(desk: Desk) -> None:
     for words in (["--nodes", "0"], ["--gpus-per-node", "-1"], ["--time", "soon"], ["2x4"], ["--gpu-per-node", "4"]):
         said = desk.type("free", *words)
         assert said.status == 2 and "Traceback" not in said.err, words
-    assert {call[0] for call in desk.slurm.calls} <= {"scontrol"}
+    assert {call[0] for call in desk.slurm.calls} <= {"scontrol", "sacctmgr"}
 
 
 def test_auto_far_from_a_cluster_renders_without_a_partition(desk: Desk) -> None:

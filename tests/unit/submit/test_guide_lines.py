@@ -73,8 +73,8 @@ def guide(desk: Desk) -> Desk:
 
 
 def typed(guide: Desk, line: str) -> Said:
-    """Type a line after `clusterrun submit --dry-run`."""
-    return guide.type("submit", "--dry-run", *shlex.split(line))
+    """Type a line after `clusterrun submit --dry-run --script`."""
+    return guide.type("submit", "--dry-run", "--script", *shlex.split(line))
 
 
 def script(said: Said) -> str:

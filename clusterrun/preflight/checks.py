@@ -1,0 +1,110 @@
+"""Run all checks of a job side by side before it is queued. Nothing is written, and Slurm keeps no job."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from clusterrun.errors import ClusterrunError
+from clusterrun.jobspec.spec import Task
+from clusterrun.preflight.findings import CannotCheck, Finding, refuse
+from clusterrun.submit import checks
+
+if TYPE_CHECKING:
+    from clusterrun.free.snapshot import ClusterSnapshot
+    from clusterrun.scheduler import Scheduler, SlurmCommands
+    from clusterrun.submit.plan import Plan
+
+T = TypeVar("T")
+
+#: Seconds for each command of a check. The job's Python has longer, since without it nothing can run.
+LIMIT = 2.0
+
+
+def check(
+    plan: Plan, scheduler: Scheduler, environ: Mapping[str, str], user: str, *, preload: bool
+) -> list[str]:  # fmt: skip
+    """Return lines for the user: warnings, what could not be checked, and the cost and expected start of a Slurm job.
+
+    With ``preload`` submitit is imported at the same time, which takes as long as a check. Raises RequestError for a
+    job that can never start or would fail at once.
+    """
+    spec, slurm, workdir = plan.spec, scheduler.slurm, plan.submission.workdir
+    unchecked: list[str] = []
+
+    def attempt(what: str, ask: Callable[[], T]) -> T | None:
+        try:
+            return ask()
+        except Exception as error:  # no fault of a check may stop a submission
+            message = error.message if isinstance(error, ClusterrunError) else str(error) or type(error).__name__
+            unchecked.append(f"{what} ({message})")
+            return None
+
+    def settings() -> list[Finding]:
+        from clusterrun.preflight.settings import check_settings
+
+        return check_settings(spec, environ, workdir, LIMIT)
+
+    with ThreadPoolExecutor(max_workers=5) as pool:
+        packages = pool.submit(checks.check, spec, plan.script, environ, plan.notify)
+        of_settings = pool.submit(settings) if isinstance(spec.work, Task) else None
+        answers = _ask_slurm(pool, slurm, plan, user) if slurm is not None else {}
+        if preload and slurm is not None:
+            from clusterrun.scheduler.slurm import executor  # noqa: F401
+    packages.result()
+    found = (attempt("settings", of_settings.result) if of_settings else None) or []
+    refuse(found)
+    if slurm is None:
+        return _lines(found, unchecked)
+    from clusterrun.preflight import limits
+    from clusterrun.preflight.summary import cost_line
+    from clusterrun.scheduler.slurm.sbatch import No, Start
+
+    several = "," in scheduler.cluster or scheduler.cluster == "all"  # sbatch chooses one of them
+    seen: ClusterSnapshot | None = attempt("limits of the cluster", answers["limits"].result)
+    reservations = attempt("reservations", answers["reservations"].result) or []
+    estimate = attempt("the start", answers["start"].result)
+
+    def judge() -> list[Finding]:
+        judged = []
+        if seen is not None and not several:
+            judged = limits.judge_limits(seen, spec) + limits.judge_maintenance(seen, spec, reservations, time.time())
+        return [*judged, limits.judge_refusal(seen, spec, estimate)] if isinstance(estimate, No) else judged
+
+    found += attempt("the answers of Slurm", judge) or []
+    refuse(found)
+    start = estimate if isinstance(estimate, Start) else None
+    lines = _lines(found, unchecked)
+    return lines if lines and not start else [*lines, ("" if lines else "OK: ") + cost_line(seen, spec, start)]
+
+
+def _ask_slurm(pool: ThreadPoolExecutor, slurm: SlurmCommands, plan: Plan, user: str) -> dict[str, Future[Any]]:
+    """Start the queries: a snapshot of the cluster, the reservations, and the estimate of sbatch --test-only."""
+    from clusterrun.free.snapshot import load_snapshot
+    from clusterrun.scheduler.slurm.sbatch import Estimate, Silence, estimate_start
+    from clusterrun.scheduler.slurm.scontrol import parse_show, show_argv
+
+    def reservations() -> list[dict[str, str]]:
+        reply = slurm.answer(show_argv("reservation"), LIMIT)
+        if reply.note:
+            raise CannotCheck(reply.note)
+        return parse_show(reply.text)
+
+    def start() -> Estimate:
+        estimate = estimate_start(slurm, plan.submission, plan.script, LIMIT)
+        if isinstance(estimate, Silence):
+            raise CannotCheck(estimate.words)
+        return estimate
+
+    return {
+        "limits": pool.submit(load_snapshot, slurm, user, timeout=LIMIT),
+        "reservations": pool.submit(reservations),
+        "start": pool.submit(start),
+    }
+
+
+def _lines(found: list[Finding], unchecked: list[str]) -> list[str]:
+    lines = [f"warning: {one.line}" for one in found]
+    return [*lines, f"not checked: {'; '.join(unchecked)}"] if unchecked else lines

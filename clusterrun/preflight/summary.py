@@ -1,0 +1,55 @@
+"""A planned job in one line (its cost and expected start), and in the six lines of ``--dry-run``. Pure."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from clusterrun.jobspec.spec import JobSpec
+from clusterrun.terminal.units import format_time, format_time_limit, plural
+
+if TYPE_CHECKING:
+    from clusterrun.free.snapshot import ClusterSnapshot
+    from clusterrun.scheduler.slurm.sbatch import Start
+
+
+def cost_line(seen: ClusterSnapshot | None, spec: JobSpec, start: Start | None) -> str:
+    """Return ``2 nodes x 4 GPUs x 12 h = 96 GPU-hours; Slurm expects to start at 14:20 on gpu[03-04]``."""
+    from clusterrun.preflight.limits import time_of
+
+    seconds = time_of(seen, spec) if seen else spec.time_limit
+    each, unit = (spec.gpus_on_each_node, "GPU") if spec.gpus_per_node != 0 else (_cpus(spec), "CPU")
+    line = f"{plural(spec.allocated_nodes, 'node')} x {plural(each, unit)}"
+    if seconds:
+        cost = spec.allocated_nodes * each * seconds / 3600
+        line += f" x {_hours(seconds)} = {cost:,.4g} {unit}-hours"
+    if start is None or start.at is None:
+        return line
+    now = time.time()
+    when = "now" if start.at - now <= 60 else f"at {format_time(start.at, now).removeprefix('today ')}"
+    after = f" (after dependency {spec.directive('dependency')})" if spec.directive("dependency") else ""
+    preempts = f", preempting job {', '.join(start.preempts)}" if start.preempts else ""
+    return f"{line}; Slurm expects to start {when} on {start.nodes}{preempts}{after}"
+
+
+def summary(spec: JobSpec, command: str) -> dict[str, str]:
+    """Return what ``--dry-run`` prints: a name and a text for each of six lines."""
+    gpus = spec.directive("gres") if spec.gpus_per_node is None else str(spec.gpus_per_node)
+    spares = f", {spec.spare_nodes} of them spare" if spec.spare_nodes else ""
+    unset = "no limit" if "time" in spec.sources else "the partition's default"
+    return {
+        "nodes": f"{spec.allocated_nodes}{spares}",
+        "GPUs": f"{gpus} per node, {plural(spec.world_size, 'rank')}",
+        "time": format_time_limit(spec.time_limit) if spec.time_limit else unset,
+        "partition": spec.directive("partition") or "the cluster's default",
+        "python": spec.python,
+        "command": command,
+    }
+
+
+def _cpus(spec: JobSpec) -> int:
+    return spec.tasks_per_node * (spec.cpus_per_task or 1)
+
+
+def _hours(seconds: int) -> str:
+    return f"{seconds / 3600:.3g} h" if seconds >= 3600 else f"{seconds / 60:.3g} min"

@@ -1,0 +1,117 @@
+"""Checks before a submission: what they say, and that no fault of a check stops a submission."""
+
+from __future__ import annotations
+
+import pytest
+
+from clusterrun.preflight import checks
+from tests.command_desk import Desk
+
+JOB = ("--nodes", "2", "--gpus-per-node", "4", "--time", "12:00:00", "--", "train.py")
+OK = "clusterrun: OK: 2 nodes x 4 GPUs x 12 h = 96 GPU-hours; Slurm expects to start now on node[1-2]\n"
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine is slow; what is timed here answers or hangs."""
+    monkeypatch.setattr(checks, "LIMIT", 20.0)
+
+
+def submit(desk: Desk, *words: str) -> tuple[int, str, int]:
+    """The exit status, the notes, and how many jobs were submitted."""
+    desk.slurm.answer("sbatch", "123\n")
+    said = desk.type("submit", *words)
+    return said.status, said.err, desk.slurm.count("sbatch")
+
+
+def test_one_line_if_all_is_well(desk: Desk) -> None:
+    assert submit(desk, *JOB) == (0, OK, 1)
+
+
+def test_a_refusal_of_slurms_estimate_stops_the_submission(desk: Desk) -> None:
+    desk.slurm.estimate("error: Batch job submission failed: Invalid feature specification")
+    status, err, sent = submit(desk, *JOB)
+    assert (status, sent) == (2, 0) and desk.files().keys() == {"train.py"}
+    assert "Slurm would refuse this job: Batch job submission failed: Invalid feature specification" in err
+    assert "  hint: see the features with" in err
+
+
+def test_no_check_skips_all(desk: Desk) -> None:
+    desk.slurm.estimate("error: Invalid feature specification")
+    assert submit(desk, "--no-check", *JOB) == (0, "", 1)
+    status, err, sent = submit(desk, "--no-check", "lm", "--set", "stepz=4")
+    assert (status, err, sent) == (0, "", 2)
+
+
+@pytest.mark.parametrize("name", ["scontrol", "sbatch"])
+def test_a_slurm_that_hangs_blocks_nothing(desk: Desk, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    desk.type("list")  # so that the cluster's facts are in the cache
+    monkeypatch.setattr(checks, "LIMIT", 0.3)
+    path = desk.slurm.folder / name
+    real = path.with_name(f"real-{name}")
+    path.rename(real)
+    hangs = 'case "$*" in *--test-only*|*show*) exec /bin/sleep 1000;; esac'
+    path.write_text(f'#!/bin/bash\n{hangs}\nexec -a {name} {real} "$@"\n')
+    path.chmod(0o755)
+    real.with_name(f"real-{name}.out").write_text("123\n")
+    status, err, _ = submit(desk, *JOB)
+    assert status == 0 and "OK" not in err, err
+    (line,) = [line for line in err.splitlines() if "not checked" in line]
+    what = "limits of the cluster (could not get the list of nodes from Slurm)" if name == "scontrol" else "the start ("
+    assert line.startswith("clusterrun: not checked: ") and what in line, err
+
+
+def test_an_answer_that_is_rubbish_blocks_nothing(desk: Desk) -> None:
+    desk.slurm.answer("scontrol", "\x00NodeName==x\nPartitionName=\n\n  ReservationName", err="?", status=0)
+    desk.slurm.answer("sacctmgr", "||||\n", status=0)
+    status, err, sent = submit(desk, *JOB)
+    assert (status, sent) == (0, 1), err
+
+
+def test_a_local_job_has_its_settings_checked_and_no_queue(desk: Desk) -> None:
+    said = desk.type("submit", "lm", "--scheduler", "local", "--dry-run", "--set", "stepz=4")
+    assert said.status == 2 and "lm: unknown key 'stepz' (did you mean 'steps'?)" in said.err
+    said = desk.type("submit", "lm", "--scheduler", "local", "--dry-run", "--set", "steps=4")
+    assert said.status == 0 and "OK" not in said.err
+
+
+def test_settings_that_fail_on_the_node_are_refused_here(desk: Desk) -> None:
+    desk.write("rows.csv", "a,b\n1,2\n")
+    refused = {
+        "steps=abc": "steps must be a whole number, got 'abc'",
+        "global_batch_size=5": "cannot be split evenly over 2 ranks",
+        "data=no.jsonl": "no such file: no.jsonl",
+        "data=rows.csv": "no column 'text' in rows.csv; columns: a, b",
+        "push_to_hub=me/model": "HF_TOKEN is not set",
+    }
+    for setting, words in refused.items():
+        said = desk.type("submit", "lm", "--nodes", "2", "--gpus-per-node", "1", "--set", setting)
+        assert said.status == 2 and words in said.err and desk.slurm.count("sbatch") == 0, said
+    desk.set(HF_TOKEN="hf_x")
+    assert desk.type("submit", "lm", "--dry-run", "--set", "push_to_hub=me/model").status == 0
+
+
+def test_what_setup_may_provide_only_warns(desk: Desk) -> None:
+    said = desk.type("submit", "lm", "--dry-run", "--setup", "cp /data/x.txt .", "--set", "data=x.txt")
+    assert said.status == 0 and "warning: lm: data: no such file: x.txt" in said.err
+    said = desk.type("submit", "lm", "--dry-run", "--setup", "true", "--set", "steps=abc")
+    assert said.status == 2, "no setup mends a wrong value"
+
+
+def test_a_python_that_cannot_check_says_so(desk: Desk) -> None:
+    old = desk.write("old", '#!/bin/sh\ncase "$*" in *check-settings*) echo "SyntaxError: old" >&2; exit 1;; esac\n')
+    old.chmod(0o755)
+    status, err, sent = submit(desk, "lm", "--python", str(old))
+    assert (status, sent) == (0, 1) and "not checked: settings (SyntaxError: old)" in err
+
+
+def test_a_syntax_error_in_the_script_is_found_by_the_jobs_python(desk: Desk) -> None:
+    desk.write("bad.py", "import os\nif True print(1)\n")
+    status, err, sent = submit(desk, "--gpus-per-node", "1", "--", "bad.py")
+    assert (status, sent) == (2, 0) and "bad.py:2: " in err
+
+
+def test_a_log_folder_that_cannot_be_written_is_named(desk: Desk) -> None:
+    desk.write("logs", "a file\n")
+    said = desk.type("submit", "--dry-run", *JOB)
+    assert said.status == 2 and f"cannot store records and logs in {desk.project}/logs: it is not a folder" in said.err
