@@ -86,10 +86,7 @@ def with_reason(best: LogFinding, findings: Sequence[LogFinding], logs: Sequence
             known = replace(best, row=warned.row, line=warned.line, advice=warned.advice, command=warned.command)
             return replace(known, sentence=then)
     if best.kind == "crashed" and not best.place:
-        link = _link_failure(best, findings, logs)
-        if link is not None:
-            return replace(link, sentence=f"{link.sentence}; then {best.sentence}", rank=best.rank, ranks=best.ranks)
-        best = _with_library(best, logs)
+        best = _link_failure(best, findings, logs) or _with_library(best, logs)
     if best.row is BUILD:
         header = next((f for f in findings if _COMPILER.search(f.sentence)), None)
         return best if header is None else replace(header, place=best.place, rank=best.rank)
@@ -123,10 +120,11 @@ def _cuda_warning(best: LogFinding, findings: Sequence[LogFinding]) -> LogFindin
 def _link_failure(
     best: LogFinding, findings: Sequence[LogFinding], logs: Sequence[Sequence[Line]]
 ) -> LogFinding | None:
-    """Return UCX's report of a failed link shortly before a process aborted: UCX itself aborts it."""
+    """Return UCX's report of a failed link shortly before the process aborted, with the abort: UCX itself aborts it."""
     lines = next((lines for lines in logs if _holds(lines, best)), ())
     near = (f for f in findings if f.row is LINK and 0 < best.index - f.index < 2 * _NEAR and _holds(lines, f))
-    return next(near, None) if _SIGABRT.search(best.sentence) else None
+    link = next(near, None) if _SIGABRT.search(best.sentence) else None
+    return link and replace(link, sentence=f"{link.sentence}; then {best.sentence}", rank=best.rank, ranks=best.ranks)
 
 
 def _with_library(best: LogFinding, logs: Sequence[Sequence[Line]]) -> LogFinding:

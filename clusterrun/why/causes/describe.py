@@ -102,10 +102,9 @@ def _hang(best: LogFinding, missing: AbsentRanks | None, facts: EndFacts) -> Cau
     waited = f"; the others waited at {cause.place}" if cause.place else ""
     if missing is None:
         who = split_rank(best.line)[0]  # the rank in the message counts within its process group
-        first = (
-            f"; first reported by rank {who}" + (f" on {cause.node}" if cause.node else "") if who is not None else ""
-        )
-        sentence = f"{cause.sentence}; the logs do not show which rank was missing{first}{waited}"
+        where = f" on {cause.node}" if cause.node else ""
+        reported = "" if who is None else f"; first reported by rank {who}{where}"
+        sentence = f"{cause.sentence}; the logs do not show which rank was missing{reported}{waited}"
         return replace(cause, rank=None, node="", place="", sentence=sentence, command="clusterrun logs JOB -n 50")
     first = missing.ranks[0]
     return replace(

@@ -149,11 +149,11 @@ GPU: tuple[CauseRow, ...] = (
     row("library-mismatch", "not found (required by",
         r"(?P<what>\S+: version `GLIBC_\S+' not found \(required by \S+\))", "the node's C library is too old for a package: {what}",
         "another C library cannot be loaded: install a build of that package for this system (an older wheel, or from source), or use a container",
-        "https://github.com/pytorch/pytorch/issues/119932", "srun ldd --version"),
+        "https://github.com/pyg-team/pyg-lib/issues/266", "srun ldd --version"),
     row("library-mismatch", "undefined symbol: ", r"(?:ImportError|OSError|error while loading shared libraries): (?P<what>.*undefined symbol: \S+)|^(?:\S+: |\[rank\d+\] )?(?P<what_too>/\S+: undefined symbol: \S+)",
         "two libraries of different versions were loaded together: {what}",
         "LD_LIBRARY_PATH or a module often adds another version of a library that pip or conda installed: `unset LD_LIBRARY_PATH` in a setup line shows whether that is it; otherwise reinstall the package that the line names, and its dependencies",
-        "https://github.com/pytorch/pytorch/issues/119932", "srun bash -c 'echo $LD_LIBRARY_PATH'"),
+        "https://github.com/pytorch/pytorch/issues/111469", "srun bash -c 'echo $LD_LIBRARY_PATH'"),
     row("library-mismatch", "undefined symbol|cannot open shared object file|not found (required by|could not load library|libcuda.so",
         r"(?:ImportError|OSError|error while loading shared libraries): (?P<what>.*(?:undefined symbol: \S+|cannot open shared object file"
         r"|version `\S+' not found \(required by \S+\)))|^(?:\S+: |\[rank\d+\] )?(?P<what_too>/\S+: (?:version `\S+' not found \(required by \S+\)|undefined symbol: \S+)|Could not load library \S+\. Error: .{1,200})|(?P<what_old>libcuda\.so (?:cannot|not) found!?)",

@@ -82,7 +82,7 @@ PYTHON: tuple[CauseRow, ...] = (
     row("shared-memory", "attaching to shared memory segment|creating shared memory segment|shared memory object|</torch_", r"(?P<what>[Ee]rror while (?:attaching to shared|creating shared memory segment.*error: (?!No space)).*|unable to (?:open|mmap)\b.*</?torch_.*(?:No such file|Permission denied|Cannot allocate).*)",
         "a shared memory segment could not be opened: {what}",
         "\"No such file\": the process that created it had ended, or the ranks of a node run in separate containers, which do not share /dev/shm; \"Cannot allocate memory\": host memory ran out, or the limit on mappings (vm.max_map_count)",
-        "https://github.com/NVIDIA/nccl/issues/290", "srun ls -l /dev/shm"),
+        "https://github.com/vllm-project/vllm/issues/18831", "srun ls -l /dev/shm"),
     SHM_FULL,
     row("exception", "background workers are no longer alive", r"(?:One or more|Some) background workers are no longer alive",
         "the data-loading processes had ended", "the first error above that line shows the cause",

@@ -131,3 +131,9 @@ def test_sentence_and_advice_are_about_what_the_line_means(text: str, sentence: 
 )  # fmt: skip
 def test_words_of_another_program_are_not_that_cause(text: str, not_kind: str) -> None:
     assert judge(text).kind != not_kind
+
+
+def test_time_out_without_a_missing_rank_names_the_rank_and_node_that_reported_it() -> None:
+    error = "RuntimeError: [unbound_buffer.cc:81] Timed out waiting 1800000ms for recv operation to complete"
+    cause = judge(f"[rank1]: {error}\n  host      : n5\n  rank      : 1 (local_rank: 1)")
+    assert "first reported by rank 1 on n5" in cause.sentence and cause.rank is None
