@@ -312,7 +312,7 @@ def parse_fields(kind: type, data: Mapping[str, Any], only: frozenset[str] | Non
     found: dict[str, Any] = {}
     value: Any  # not narrowed by the comparison of types
     for name, expected in _types(kind, only):  # without calls: a large run has 80,000 records
-        value: Any = data.get(name)
+        value = data.get(name)
         its_type = type(value)
         if its_type is not expected:
             value = float(value) if expected is float and its_type is int and abs(value) < _LARGEST else None

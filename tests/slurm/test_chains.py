@@ -182,6 +182,16 @@ def test_a_job_that_is_cancelled_while_it_saves_for_a_preemption_stays_cancelled
     assert "back into the queue" not in job.err.read_text(), job.err.read_text()
 
 
+def test_a_job_that_outlasts_the_grace_time_goes_back_into_the_queue_where_preemption_cancels(site: Site) -> None:
+    job = site.rank("ignores_term.sh", "--partition", "lowc", "--requeue")
+    until(lambda: job.out.exists() and "awake" in job.out.read_text(), LIMIT)
+    preempt(site)
+    assert site.lab is not None
+    until(lambda: site.lab is not None and site.lab.job(job.id)["Restarts"] == "1", LIMIT)
+    assert "preempted: back into the queue" in job.err.read_text()
+    site.cli("cancel", job.id)
+
+
 def test_a_job_that_a_plain_scancel_ends_in_the_grace_time_of_a_preemption_stays_cancelled(site: Site) -> None:
     lab = site.lab
     assert lab is not None
