@@ -231,11 +231,11 @@ def test_a_silent_controller_blocks_nothing(strict: Lab, typed: Desk, monkeypatc
     assert took < 20, "it is not waited for as long as by the commands themselves"
 
 
-@pytest.mark.alone
-def test_the_checks_take_two_seconds_at_most(typed: Desk) -> None:
+def test_the_checks_cost_less_than_two_seconds_of_a_processor(typed: Desk) -> None:
+    """Side by side they take less; how long they take on a busy machine says nothing."""
     taken = []
     for _ in range(3):
-        began = time.monotonic()
+        before = os.times()
         assert typed.type("submit", "--dry-run", *setting("lm", "steps=20")).status == 0
-        taken.append(time.monotonic() - began)
+        taken.append(sum(os.times()[:4]) - sum(before[:4]))
     assert min(taken) < 2, taken
