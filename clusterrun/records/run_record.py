@@ -10,7 +10,7 @@ import errno
 import json
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
@@ -304,16 +304,18 @@ def _expected(kind: type) -> list[tuple[str, type | None]]:
     return [(one.name, _KINDS.get(one.type)) for one in fields(kind)]
 
 
-def parse_fields(kind: type, data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the numbers and texts of a named tuple from a JSON object that may be damaged.
+def parse_fields(kind: type, data: Mapping[str, Any], only: frozenset[str] | None = None) -> dict[str, Any]:
+    """Return the numbers and texts of a named tuple from a JSON object that may be damaged; ``only`` these fields.
 
     A missing value, or one of another type, becomes None or an empty text.
     """
     found: dict[str, Any] = {}
-    for name, expected in _types(kind):  # without calls: a large run has 80,000 records
+    value: Any  # not narrowed by the comparison of types
+    for name, expected in _types(kind, only):  # without calls: a large run has 80,000 records
         value = data.get(name)
-        if type(value) is not expected:
-            value = float(value) if expected is float and type(value) is int and abs(value) < _LARGEST else None
+        its_type = type(value)
+        if its_type is not expected:
+            value = float(value) if expected is float and its_type is int and abs(value) < _LARGEST else None
         if expected is str:
             value = value or ""
         elif value is not None and not -_LARGEST < value < _LARGEST:
@@ -323,9 +325,9 @@ def parse_fields(kind: type, data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @cache
-def _types(kind: type) -> list[tuple[str, type]]:
+def _types(kind: type, only: frozenset[str] | None) -> list[tuple[str, type]]:
     kinds = {name: hint.__forward_arg__.removesuffix(" | None") for name, hint in kind.__annotations__.items()}
-    return [(name, _TYPES[kind]) for name, kind in kinds.items() if kind in _TYPES]
+    return [(name, _TYPES[kind]) for name, kind in kinds.items() if kind in _TYPES and (not only or name in only)]
 
 
 def as_int(value: object) -> int | None:

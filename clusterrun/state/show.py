@@ -163,7 +163,7 @@ def state_lines(state: RunState, *, explain: bool = False, first: str = "") -> l
 
     ``first`` is the first cause of an end, if known.
     """
-    job, run, now, ranks = state.status, state.record, time.time(), _ranks(state)
+    job, run, now, ranks = state.status, state.record, time.time(), _ranks(state, progress.SUMMARY)
     runs = launches_of(state, ranks, now)
     row = dict(zip(COLUMNS, state_row(state), strict=True))
     reason = _reason(job)
@@ -301,11 +301,11 @@ def _moment(at: int | None, now: float) -> str:
     return f"{written}, {format_age(now - at)} ago" if at <= now else f"{written}, in {format_age(at - now)}"
 
 
-def _ranks(state: RunState) -> list[RankProgress]:
+def _ranks(state: RunState, only: frozenset[str] | None = None) -> list[RankProgress]:
     """Return the progress of the ranks of a running job; before and after, the records are not current."""
     if state.record is None or state.status.outcome is not Outcome.RUNNING or state.status.state == "PENDING":
         return []
-    return progress.ranks(state.record)
+    return progress.ranks(state.record, only=only)
 
 
 def _first_failure(state: RunState) -> dict[str, Any] | None:

@@ -309,7 +309,12 @@ def _stop_reason(attempt_dir: Path) -> str:
 
 
 def _is_preempted(facts: dict[str, str]) -> bool:
-    return facts.get("PreemptTime", "None") not in ("None", "Unknown", "")
+    """Return whether Slurm ends this job for another one; a job that is cancelled in the grace time is not."""
+    at = facts.get("PreemptTime", "None")
+    if at in ("None", "Unknown", ""):
+        return False
+    # at the end of the grace time Slurm sets both times, at a scancel before it the EndTime (22.05, 24.11, 26.05)
+    return facts.get("JobState") != "COMPLETING" or facts.get("EndTime", at) == at
 
 
 def restarts(facts: dict[str, str]) -> int:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -27,7 +28,7 @@ PARTITIONS = {"low": "REQUEUE", "lowc": "CANCEL"}
 def site(lab: Lab, new_site: Callable[[Lab | None], Site]) -> Iterator[Site]:
     """A user of a lab that also has a partition whose jobs preemption cancels."""
     made = lab.run(["scontrol", "create", "PartitionName=lowc", "Nodes=ALL", "PriorityTier=1", "PreemptMode=CANCEL",
-                    "GraceTime=5", "MaxTime=INFINITE", "DefaultTime=60", "State=UP"])  # fmt: skip
+                    "GraceTime=20", "MaxTime=INFINITE", "DefaultTime=60", "State=UP"])  # fmt: skip
     assert made.returncode == 0, made.stderr
     yield new_site(lab)
     lab.run(["scancel", "--partition=lowc"])
@@ -87,7 +88,7 @@ def check_links(site: Site, minutes: int, jobs: int, figure: Figure) -> None:
     short = lm(site, 200, save_every=200)
     done(site, short)
     steps = round(3 * 60 * minutes / step_seconds(short), -2)
-    expected = final_weights(site, lm(site, steps, save_every=100), timeout=240 * minutes)
+    expected = final_weights(site, lm(site, steps, save_every=100), timeout=900 * minutes)
     for job in [lm(site, steps, "--time", str(minutes), "--total-time", "2h", save_every=100) for _ in range(jobs)]:
         done(site, job, timeout=1200 * minutes)
         assert len(links(job)) >= 3 and weights(job) == expected
@@ -175,6 +176,35 @@ def test_a_job_that_is_cancelled_while_it_saves_for_a_preemption_stays_cancelled
     other = preempt(site)
     until(lambda: "saving" in job.out.read_text(), LIMIT)
     site.cli("cancel", job.id)
+    lab.wait_job(other, "RUNNING", "COMPLETED", timeout=60)
+    fields = lab.wait_job(job.id, "CANCELLED", timeout=60)
+    assert fields["Restarts"] == "0" and len(job.attempts()) == 1
+    assert "back into the queue" not in job.err.read_text(), job.err.read_text()
+
+
+def test_a_job_that_outlasts_the_grace_time_goes_back_into_the_queue_where_preemption_cancels(site: Site) -> None:
+    job = site.rank("ignores_term.sh", "--partition", "lowc", "--requeue")
+    until(lambda: job.out.exists() and "awake" in job.out.read_text(), LIMIT)
+    preempt(site)
+    assert site.lab is not None
+    until(lambda: site.lab is not None and site.lab.job(job.id)["Restarts"] == "1", LIMIT)
+    assert "preempted: back into the queue" in job.err.read_text()
+    site.cli("cancel", job.id)
+
+
+def test_a_job_that_a_plain_scancel_ends_in_the_grace_time_of_a_preemption_stays_cancelled(site: Site) -> None:
+    lab = site.lab
+    assert lab is not None
+    job = site.rank("ignores_term.sh", "--partition", "lowc", "--requeue")
+    until(lambda: job.out.exists() and "awake" in job.out.read_text(), LIMIT)
+    other = preempt(site)
+
+    def grace_began_before_this_second() -> bool:
+        at = lab.job(job.id).get("PreemptTime", "None")
+        return at != "None" and at < time.strftime("%Y-%m-%dT%H:%M:%S")
+
+    until(grace_began_before_this_second, LIMIT)
+    lab.run(["scancel", str(job.id)])
     lab.wait_job(other, "RUNNING", "COMPLETED", timeout=60)
     fields = lab.wait_job(job.id, "CANCELLED", timeout=60)
     assert fields["Restarts"] == "0" and len(job.attempts()) == 1

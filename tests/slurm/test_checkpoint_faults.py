@@ -131,8 +131,8 @@ def test_full_disks_during_a_write(site: Site, small_disk: Path, figure: Figure)
         until(lambda seen=failed: job.err.read_text().count("NOT SAVED") > seen, LIMIT, job.err.read_text)
         before = whole(folder)[0]
         os.kill(pid, signal.SIGKILL)
-        until(lambda step=before: f"(step {step})" in job.out.read_text(), LIMIT, job.out.read_text)
         ballast.unlink()
+        until(lambda step=before: f"(step {step})" in job.out.read_text(), LIMIT, job.out.read_text)
     state = site.wait_state(job, "COMPLETED", "FAILED", timeout=LIMIT)
     assert state["state"] == "COMPLETED", job.err.read_text()[-3000:]
     assert weights(job) == weights(undisturbed)

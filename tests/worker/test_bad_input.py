@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import signal
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -129,6 +132,17 @@ def test_a_folder_that_takes_no_checkpoint_is_refused_before_the_first_step(
     line, status = refused(lambda: lm(checkpoint_dir=folder))
     assert (line, status) == (f"checkpoint_dir={folder}: not writable ({why})", 2)
     assert not (tmp_path / "project" / "runs" / "run" / "metrics.jsonl").exists()
+
+
+def test_a_disk_that_is_full_may_have_space_at_the_next_launch(
+    lm: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(dir: Path) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", full)
+    line, status = refused(lambda: lm(checkpoint_dir=tmp_path / "kept"))
+    assert line.endswith("kept: not writable (No space left on device)") and status == 1
 
 
 def test_a_folder_that_takes_no_model_is_refused_before_the_first_step(

@@ -83,6 +83,9 @@ def test_a_task_that_was_asked_to_stop_stays_stopped(
     ({"JobState": "COMPLETING"}, []),  # scancel
     ({"JobState": "COMPLETING", "Reason": "TimeLimit"}, ["scontrol requeue 5"]),
     ({"JobState": "COMPLETING", "PreemptTime": "2026-11-23T05:00:00"}, ["scontrol requeue 5"]),
+    ({"JobState": "COMPLETING", "PreemptTime": "2026-11-23T05:00:00", "EndTime": "2026-11-23T05:00:00"},
+     ["scontrol requeue 5"]),
+    ({"JobState": "COMPLETING", "PreemptTime": "2026-11-23T05:00:00", "EndTime": "2026-11-23T05:00:02"}, []),  # scancel
     ({"JobState": "COMPLETING", "PreemptTime": "2026-11-23T05:00:00", "Restarts": "1"}, []),  # Slurm requeues it
 ])  # fmt: skip
 def test_sigterm_is_told_apart_by_slurms_reason(

@@ -179,7 +179,10 @@ class SlurmScheduler:
             try:
                 results += self._scancel(some)
             except SchedulerError as error:
-                results += [Cancelled(i, False, error.message, may_be=isinstance(error, CommandError) and error.timed_out) for i in some]
+                results += [
+                    Cancelled(i, False, error.message, may_be=isinstance(error, CommandError) and error.timed_out)
+                    for i in some
+                ]
         return results
 
     def _scancel(self, ids: Sequence[JobId]) -> list[Cancelled]:

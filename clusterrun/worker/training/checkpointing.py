@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import tempfile
 import time
@@ -213,4 +214,6 @@ def _take(folder: Path, run: RunEnv) -> tuple[folder_owner.FolderOwner, list[str
         return folder_owner.claim(folder, run)
     except OSError as error:
         why = "it is a file" if folder.is_file() else error.strerror
-        raise WorkerError(f"checkpoint_dir={folder}: not writable ({why})", status=2) from None
+        # a disk that is full is no wrong request: the next launch may find space
+        status = 1 if error.errno in (errno.ENOSPC, errno.EDQUOT) else 2
+        raise WorkerError(f"checkpoint_dir={folder}: not writable ({why})", status=status) from None

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from clusterrun.records.progress import Gpu, Metrics, RankProgress, last_metrics, ranks, read_ranks
+from clusterrun.records.progress import SUMMARY, Gpu, Metrics, RankProgress, last_metrics, ranks, read_ranks
 from clusterrun.records.run_record import RunRecord, SubmissionRecord
 from tests.rank_files import put_bytes, put_progress
 
@@ -145,8 +145,23 @@ def test_reading_leaves_the_garbage_collector_as_it_was(tmp_path: Path) -> None:
 
 
 def test_the_figures_of_a_gpu_are_read_from_the_record(tmp_path: Path) -> None:
-    values = {"rank": 0, "time": 1, "step": 7, "memory_gib": 2**70, "gpu": {"name": "H100", "use": 97, "temperature": "hot"}}
+    values = {
+        "rank": 0,
+        "time": 1,
+        "step": 7,
+        "memory_gib": 2**70,
+        "gpu": {"name": "H100", "use": 97, "temperature": "hot"},
+    }
     put_bytes(tmp_path, 0, json.dumps(values).encode())
     (one,) = read_ranks(tmp_path)
     assert (one.time, one.step, one.memory_gib) == (1.0, 7, None)
     assert one.gpu == Gpu("H100", use=97.0) and isinstance(one.gpu.use, float)
+
+
+def test_a_summary_leaves_out_what_the_lines_of_a_job_do_not_show(tmp_path: Path) -> None:
+    values = {"node": "n1", "time": 1.0, "phase": "training", "step": 7, "data_s": 0.5, "pid": 4711, "gpu": {"use": 1}}
+    for rank in range(2):
+        put_progress(tmp_path, rank, values | {"rank": rank})
+    first, second = read_ranks(tmp_path, SUMMARY)
+    assert (first, first.pid) == (read_ranks(tmp_path)[0], 4711), "goodput needs the first step of rank 0"
+    assert second == RankProgress(1, "n1", 1.0, phase="training", step=7, data_s=0.5)

@@ -42,7 +42,10 @@ def test_webhooks_and_commands_are_accepted(target: str) -> None:
 ], ids=["setup lines", "a path, setup lines", "another PATH", "a path on other nodes"])  # fmt: skip
 def test_a_command_that_may_be_on_the_compute_nodes_is_a_notice(target: str, options: dict[str, object]) -> None:
     (notice,) = check(target, **options)
-    assert notice == f"--notify: {target.split()[0]} is not found on this node; it must exist on the compute nodes"
+    assert (
+        notice
+        == f"--notify: {target.split(maxsplit=1)[0]} is not found on this node; it must exist on the compute nodes"
+    )
 
 
 def test_a_path_that_does_not_exist_is_refused_where_the_job_runs_on_this_machine() -> None:
