@@ -15,6 +15,7 @@ from clusterrun.preflight import checks
 from lab import releases
 from lab.cluster import Lab
 from tests.command_desk import Desk
+from tests.installed_command import until
 from tests.submit_tools import light_template
 
 LIGHT = ("--gpus-per-node", "0", "--tasks-per-node", "1")
@@ -25,10 +26,12 @@ PARTITIONS = {
     "capped": "MaxTime=INFINITE",
 }
 RULES = (
-    "add account physics", "add qos tight", "add qos long", "add qos cap", "add user root account=physics",
+    "add account physics", "add qos tight", "add qos long", "add qos cap", "add qos wide",
+    "add user root account=physics",
     "modify qos tight set MaxTRESPerUser=gres/gpu=6 MaxWall=2-0", "modify qos long set Flags=PartitionTimeLimit",
     "modify qos cap set MaxTRESPerJob=gres/gpu=2",
-    "modify user root where account=physics set qos+=tight qos+=long DefaultAccount=physics GrpTRES=gres/gpu=14",
+    "modify qos wide set GrpTRES=gres/gpu=16",
+    "modify user root where account=physics set qos+=tight,long,wide DefaultAccount=physics GrpTRES=gres/gpu=10",
 )  # fmt: skip
 
 
@@ -112,7 +115,7 @@ NEVER = {
     "fewest nodes": (script("--nodes", "2", "--partition", "big"), "the partition requires at least 3 nodes"),
     "limit on GPUs": (script("--qos", "tight", "--nodes", "2", "--gpus-per-node", "4", cpu=False), "limit of 6"),
     "limit on time": (script("--qos", "tight", "--time", "3-0"), "exceeds its 2-00:00:00"),
-    "limit of an account": (script("--nodes", "4", "--gpus-per-node", "4", cpu=False), "exceed its limit of 14"),
+    "limit of an account": (script("--nodes", "3", "--gpus-per-node", "4", cpu=False), "exceed its limit of 10"),
     "QOS of a partition": (script("--gpus-per-node", "4", "--partition", "capped", cpu=False), "limit of 2"),
     "account": (script("--account", "nope"), "your accounts: physics"),
     "QOS": (script("--qos", "nope"), "your QOS: "),
@@ -186,6 +189,21 @@ def test_a_checked_job_is_submitted_with_one_line_more(strict: Lab, typed: Desk)
     run(strict, "scancel", "--me")
 
 
+def test_a_limit_of_the_qos_replaces_that_of_the_account(strict: Lab, typed: Desk) -> None:
+    asked = ("--nodes", "3", "--gpus-per-node", "4")
+    assert "OK: " in typed.type("submit", "--dry-run", "--qos", "wide", *asked, "--", "train.py").err
+    sbatch = ("sbatch", "--parsable", "--output=/dev/null", "--time=5", *asked, "--wrap=sleep 300")
+    job = run(strict, *sbatch, "--qos=wide")
+    try:
+        until(lambda: run(strict, "squeue", "-h", "-j", job, "-o%T") == "RUNNING", 60)
+        run(strict, "scancel", job)
+        job = run(strict, *sbatch)
+        until(lambda: "AssocGrp" in run(strict, "squeue", "-h", "-j", job, "-o%r"), 60)
+    finally:
+        run(strict, "scancel", job)
+    until(lambda: not run(strict, "squeue", "-h"), 60)
+
+
 def test_maintenance_in_the_way_names_the_time_that_fits(strict: Lab, typed: Desk) -> None:
     run(strict, "scontrol", "create", "reservation", "reservationname=maint", "starttime=now+2hours", "duration=60",
         "nodes=ALL", "flags=maint,ignore_jobs", "users=root")  # fmt: skip
@@ -213,11 +231,11 @@ def test_a_silent_controller_blocks_nothing(strict: Lab, typed: Desk, monkeypatc
     assert took < 20, "it is not waited for as long as by the commands themselves"
 
 
-@pytest.mark.alone
-def test_the_checks_take_two_seconds_at_most(typed: Desk) -> None:
+def test_the_checks_cost_less_than_two_seconds_of_a_processor(typed: Desk) -> None:
+    """Side by side they take less; how long they take on a busy machine says nothing."""
     taken = []
     for _ in range(3):
-        began = time.monotonic()
+        before = os.times()
         assert typed.type("submit", "--dry-run", *setting("lm", "steps=20")).status == 0
-        taken.append(time.monotonic() - began)
+        taken.append(sum(os.times()[:4]) - sum(before[:4]))
     assert min(taken) < 2, taken

@@ -130,6 +130,8 @@ def test_a_limit_that_the_estimate_leaves_out_is_told_and_true(busy: Lab, site: 
     asked = ("--qos", "tight", *EIGHT, "--partition", "gpu")
     said = site.cli("free", *asked, "--", "true")
     assert "QOS tight: 8 GPUs exceed its limit of 6; the job would never start (MaxTRESPU)" in said.stdout
+    assert "account science" not in said.stdout, "the QOS sets this limit too, and comes first"
+    said = site.cli("free", *EIGHT, "--partition", "gpu", "--", "true")
     assert "account science: 5 of 14 GPUs left; the job would have to wait (GrpTRES)" in said.stdout
     assert site.json("free", "--gpus-per-node", "2", "--", "true")["beyond_limits"] == []
     job = run(
