@@ -77,8 +77,8 @@ def held_by_slurm(lab: Lab, since: str = "") -> dict[str, list[str]]:
 
 
 def light(site: Site, template: Path, *options: str, **kwargs: Any) -> Job:
-    """Submit one light job."""
-    return site.submit(*ONE_RANK, "--template", str(template), *options, "--", "true", **kwargs)
+    """Submit one light job, without checks before: Slurm's estimate would use up a job id."""
+    return site.submit("--no-check", *ONE_RANK, "--template", str(template), *options, "--", "true", **kwargs)
 
 
 def begin(site: Site, template: Path, *options: str, env: dict[str, str] | None = None) -> subprocess.Popen[str]:

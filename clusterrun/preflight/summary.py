@@ -22,7 +22,7 @@ def cost_line(seen: ClusterSnapshot | None, spec: JobSpec, start: Start | None) 
     line = f"{plural(spec.allocated_nodes, 'node')} x {plural(each, unit)}"
     if seconds:
         cost = spec.allocated_nodes * each * seconds / 3600
-        line += f" x {_hours(seconds)} = {cost:,.4g} {unit}-hours"
+        line += f" x {_hours(seconds)} = {cost:,.4g} {unit}-hour{'s' * (cost != 1)}"
     if start is None or start.at is None:
         return line
     now = time.time()
