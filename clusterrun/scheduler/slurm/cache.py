@@ -24,7 +24,7 @@ from clusterrun.job import JobId, JobStatus
 from clusterrun.records.run_record import written_at
 from clusterrun.scheduler import Answer
 from clusterrun.scheduler.local.processes import boot_id, find_process, host_name, is_alive
-from clusterrun.scheduler.slurm.squeue import parse_squeue
+from clusterrun.scheduler.slurm.squeue import FIELDS_ID, parse_squeue
 
 #: Seconds for which an answer is shared, counted from the start of its query.
 FRESH = 10.0
@@ -34,6 +34,7 @@ SKEW = 2.0
 PATIENCE = 5.0
 #: Seconds after which the query of another process counts as abandoned.
 QUERY_TIMEOUT = 10.0
+_SUFFIX = f".{FIELDS_ID}.squeue"
 _POLL = 0.1  # seconds between two looks at the cache while another process queries
 _DRIFT = 1.0  # seconds by which the wall clock may drift against the boot clock before it counts as set
 
@@ -56,7 +57,7 @@ class QueueCache:
         self._folder, self._name, self._cluster = folder, configuration, cluster
         self._clock, self._wall = clock or _since_boot, wall
         here = folder / f"{configuration}.{re.sub(r'[^A-Za-z0-9_-]+', '_', host_name())}"
-        self._path, self._querying = here.with_name(here.name + ".squeue"), here.with_name(here.name + ".asking")
+        self._path, self._querying = here.with_name(here.name + _SUFFIX), here.with_name(here.name + ".asking")
         self._changed = here.with_name(here.name + ".changed")
         self._claim = ""
 
@@ -82,7 +83,7 @@ class QueueCache:
 
     def load_newest(self) -> tuple[list[JobStatus], int] | None:
         """Return the newest answer of any machine, and the epoch second of its file; None if there is none."""
-        found = [one for path in self._folder.glob(f"{self._name}.*.squeue") if (one := _load(path)) is not None]
+        found = [one for path in self._folder.glob(f"{self._name}.*{_SUFFIX}") if (one := _load(path)) is not None]
         if not found:
             return None
         _, stdout, at = max(found, key=lambda one: one[2])

@@ -5,6 +5,7 @@ squeue always gets all jobs from slurmctld, so the whole queue costs no more tha
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Sequence
 from functools import cache
 from typing import NamedTuple
@@ -133,6 +134,8 @@ EXTRA_FIELDS: tuple[ExtraField, ...] = (ExtraField("account", "%a"),)
 _FIRST = ("%i", "%A", "%T", "%r", "%u", "%P", "%N", "%D", "%M", "%l", "%V", "%S", "%e")
 _FREE_TEXT = ("%o", "%j")  # last, and the name after the path: a name is more likely to contain anything
 _SQUEUE = (*_FIRST, *(field.format for field in EXTRA_FIELDS), *_FREE_TEXT)
+#: Names the fields of an answer: one that another version has cached may have others.
+FIELDS_ID = f"{zlib.crc32(''.join(_SQUEUE).encode()):08x}"
 
 
 def squeue_argv(ids: Sequence[JobId] | None, cluster: str = "") -> list[str]:
@@ -151,7 +154,7 @@ def parse_squeue(text: str) -> list[JobStatus]:
     to_seconds, to_state = cache(parse_duration), cache(clean_state)
     for line in text.split("\n"):
         cells = line.split(SEP, len(_SQUEUE) - 1)
-        # an answer that another version has cached may lack the extra fields
+        # an answer without any extra field is read too
         found = parse_job_id(cells[0]) if len(cells) in (len(_SQUEUE), len(_FIRST + _FREE_TEXT)) else None
         if found is None:
             continue

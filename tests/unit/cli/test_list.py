@@ -12,6 +12,7 @@ import pytest
 
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store
+from clusterrun.scheduler.slurm import cache
 from clusterrun.scheduler.slurm.sacct import _SACCT
 from clusterrun.scheduler.slurm.values import SEP
 from clusterrun.state import reconcile
@@ -130,6 +131,17 @@ def test_what_was_last_known_is_kept_for_its_owner_alone(desk: Desk) -> None:
     desk.type("list")
     (kept,) = (desk.state / "clusters").glob("*.squeue")
     assert kept.stat().st_mode & 0o777 == 0o600
+
+
+def test_an_answer_that_a_version_with_other_fields_has_cached_is_not_read(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk.slurm.answer("squeue", rows({"i": "7"}))
+    with monkeypatch.context() as other:
+        other.setattr(cache, "_SUFFIX", ".other.squeue")
+        desk.type("list")
+    desk.slurm.answer("squeue", err="slurm_load_jobs error: Unable to contact slurm controller", status=1)
+    assert "7" not in desk.type("list").out.split()
 
 
 def test_status_in_full(desk: Desk, store: Store) -> None:
