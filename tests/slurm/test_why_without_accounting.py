@@ -18,6 +18,7 @@ def test_without_accounting(fresh_lab_no_accounting: Lab, new_site: Callable[[La
     ]
     after = lab.run([*wrap, f"--dependency=afterany:{whole}"]).stdout.strip()
     until(lambda: lab.job(next_).get("Reason") == "Resources", 30, lambda: squeue(lab), pause=0.3)
+    until(lambda: lab.job(after).get("Reason") == "Dependency", 30, lambda: squeue(lab), pause=0.3)
     found = {job["job_id"]: job["waiting"] for job in site.json("why", next_, after)}
     assert found[next_]["here"][0].startswith(f"it requests {lab.nodes} nodes, {4 * lab.nodes} GPUs")
     assert ", 0 of 16 GPUs" in found[next_]["here"][0]
