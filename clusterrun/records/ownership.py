@@ -45,7 +45,10 @@ class JobIndex:
 
         Returns None if the job with the claim is missing: the others are copies that exit without running.
         """
-        alike, claim = self.of(run), claims.claim_of(run)
+        alike = self.of(run)
+        if not alike:
+            return None
+        claim = claims.claim_of(run)
         own_id = claim.job if claim else run.job_id.base if run.job_id else None
         found = next((job for job in alike if job.id.base == own_id), None)
         return found or (alike[0] if alike and claim is None else None)

@@ -289,6 +289,8 @@ def _healed(store: Store, run: RunRecord, jobs: JobIndex, answered: bool, now: f
 
 def _claimed(store: Store, run: RunRecord, jobs: JobIndex, cluster: str) -> RunRecord:
     """Return the run with the job id and cluster of its claim: if it was submitted twice, the job that runs."""
+    if run.submission.final is not None and not jobs.of(run):
+        return run
     claim = claims.claim_of(run)
     if claim is not None and run.job_id is not None and (
         claim.job != run.job_id.base or (claim.cluster and claim.cluster != run.cluster)
