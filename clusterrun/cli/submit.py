@@ -175,7 +175,7 @@ def show_plans(ui: Ui, plans: Sequence[Plan], *, as_script: bool) -> list[dict[s
     from clusterrun.jobspec.render import describe
     from clusterrun.preflight.summary import summary
 
-    shown = [summary(plan.spec, describe(plan.spec)) for plan in plans]
+    shown = [summary(plan.spec, describe(plan.spec), local=plan.record.scheduler == LOCAL) for plan in plans]
     for plan, lines in zip(plans, shown, strict=True):
         if as_script and not ui.as_json:
             ui.raw(plan.script)

@@ -32,16 +32,16 @@ def cost_line(seen: ClusterSnapshot | None, spec: JobSpec, start: Start | None) 
     return f"{line}; Slurm expects to start {when} on {start.nodes}{preempts}{after}"
 
 
-def summary(spec: JobSpec, command: str) -> dict[str, str]:
-    """Return what ``--dry-run`` prints: a name and a text for each of six lines."""
+def summary(spec: JobSpec, command: str, *, local: bool = False) -> dict[str, str]:
+    """Return what ``--dry-run`` prints: a name and a text for each of six lines; ``local`` without a cluster."""
     gpus = spec.directive("gres") if spec.gpus_per_node is None else str(spec.gpus_per_node)
     spares = f", {spec.spare_nodes} of them spare" if spec.spare_nodes else ""
-    unset = "no limit" if "time" in spec.sources else "the partition's default"
+    unset = "no limit" if local or "time" in spec.sources else "the partition's default"
     return {
         "nodes": f"{spec.allocated_nodes}{spares}",
         "GPUs": f"{gpus} per node, {plural(spec.world_size, 'rank')}",
         "time": format_time_limit(spec.time_limit) if spec.time_limit else unset,
-        "partition": spec.directive("partition") or "the cluster's default",
+        "partition": "none, on this machine" if local else spec.directive("partition") or "the cluster's default",
         "python": spec.python,
         "command": command,
     }
