@@ -25,7 +25,7 @@ from typing import Any
 
 from clusterrun.records.progress import SUMMARY, read_ranks
 from clusterrun.state.show import ranks_line
-from clusterrun.worker import barriers, joining, orphans, rank_slots, rendezvous, step
+from clusterrun.worker import barriers, joining, orphans, rank_slots, rendezvous, step, supervisor
 from clusterrun.worker.distenv import DEFAULT_PROGRESS_INTERVAL, DistEnv, RunEnv
 from clusterrun.worker.progress import Progress, Recorder
 from clusterrun.worker.watchdog import look_pace
@@ -146,10 +146,7 @@ def simulate(world: int) -> dict[str, float]:
 
 def longest_variable() -> int:
     """Return the length of the longest variable that the ranks of 10,000 nodes get from us."""
-    options = argparse.Namespace(
-        workers_per_node=PER_NODE, nodes=NODES, tasks_per_node=PER_NODE, launcher="srun", pg_timeout=36000,
-        join_timeout=600, process_group="expected", check_gpus=None, local=False, time_limit=0, resume_args="",
-    )  # fmt: skip
+    options, _ = supervisor.parse(["--nodes", str(NODES), "--tasks-per-node", str(PER_NODE)])
     job = argparse.Namespace(
         options=options, run_dir=Path("/project/.clusterrun/runs/20261123-120000-abcdef"), name="123456",
         attempt_dir=Path("/project/.clusterrun/runs/20261123-120000-abcdef/attempts/a.0.0"), earlier_starts=0,
