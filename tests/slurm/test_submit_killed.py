@@ -45,11 +45,12 @@ def test_killed_before_sbatch_it_is_told_and_recover_submits_once(fresh_lab: Lab
 def test_killed_after_sbatch_the_next_command_adopts_the_job(fresh_lab: Lab, site: Site, template: Path) -> None:
     path = wrap_sbatch(site.home, 'real "$@" >"$HOME/id" && kill -9 $PPID', site.env["PATH"])
     for name, options in (("ran", ()), ("waits", (NEVER,))):
+        before = {*runs_of(site)}
         dying = begin(site, template, "--job-name", name, *options, env={"PATH": path})
         dying.communicate(timeout=60)
         assert dying.returncode == -signal.SIGKILL
         job = (site.home / "id").read_text().strip()
-        run = runs_of(site)[-1]
+        (run,) = {*runs_of(site)} - before
         known = run_record.load(run)
         assert known is not None and known.job_id is None
         (state,) = (s for s in site.listed("--all") if s["run_id"] == run.name)
