@@ -47,7 +47,7 @@ def check_command(target: str, spec: JobSpec, environ: Mapping[str, str], workdi
     """Check a command that worker/notify.py will run in ``workdir``, and return notices; other targets have none.
 
     A command that is not found here may still be found on a compute node: by an absolute path, or after setup lines and
-    variables of the job. Raises RequestError for one that cannot be found there either.
+    variables of the job. Raises RequestError if the command cannot be on a compute node either.
     """
     if not _is_command(target):
         return []

@@ -44,7 +44,7 @@ def test_a_command_gets_the_variables_and_keeps_its_status(step: Callable) -> No
     assert done.lines(0)[-1] == "0/2 0 True"
 
 
-@pytest.mark.skipif(any(map(os.path.exists, GPU_DEVICES)), reason="GPUs are counted by all of torch")
+@pytest.mark.skipif(any(map(os.path.exists, GPU_DEVICES)), reason="GPUs are counted by all of torch")  # CI has none
 def test_a_rank_of_a_command_loads_only_the_stores_of_torch(step: Callable) -> None:
     done = step(1, 2, "command", "--", "true", environ={"PYTHONPROFILEIMPORTTIME": "1"})
     assert done.status == 0 and "_clusterrun_worker.joining" in done.err and "torch.nn" not in done.err

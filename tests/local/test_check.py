@@ -52,7 +52,7 @@ def test_run_is_compared_with_what_was_requested(site: Site, trained: Job) -> No
     )  # fmt: skip
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="no GPU of this machine is missing")
+@pytest.mark.skipif(torch.cuda.is_available(), reason="no GPU of this machine is missing")  # CI has none
 def test_broken_node_ends_the_job_before_it_trains_and_why_names_it(site: Site) -> None:
     job = site.submit("--gpus-per-node", "2", *TRAIN)
     site.cli("wait", job.id, status=1)

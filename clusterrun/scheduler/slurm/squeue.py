@@ -134,7 +134,7 @@ EXTRA_FIELDS: tuple[ExtraField, ...] = (ExtraField("account", "%a"),)
 _FIRST = ("%i", "%A", "%T", "%r", "%u", "%P", "%N", "%D", "%M", "%l", "%V", "%S", "%e")
 _FREE_TEXT = ("%o", "%j")  # last, and the name after the path: a name is more likely to contain anything
 _SQUEUE = (*_FIRST, *(field.format for field in EXTRA_FIELDS), *_FREE_TEXT)
-#: Names the fields of an answer: one that another version has cached may have others.
+#: The id of these fields, for the cache: another version may have cached an answer with other fields.
 FIELDS_ID = f"{zlib.crc32(''.join(_SQUEUE).encode()):08x}"
 
 
