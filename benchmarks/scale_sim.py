@@ -23,7 +23,7 @@ from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import Any
 
-from clusterrun.records.progress import SUMMARY, read_ranks
+from clusterrun.records.progress import SCREEN, SUMMARY, read_ranks
 from clusterrun.state.show import ranks_line
 from clusterrun.worker import barriers, joining, orphans, rank_slots, rendezvous, step, supervisor
 from clusterrun.worker.distenv import DEFAULT_PROGRESS_INTERVAL, DistEnv, RunEnv
@@ -76,6 +76,8 @@ def rank_of(number: int, world: int, port: int) -> DistEnv:
 def act_as_ranks(numbers: range, world: int, port: int, start: Barrier, results: Any) -> None:
     """Join and leave as these ranks, a thread each, and put their times and requests into the queue."""
     threading.stack_size(STACK)
+    # it looks at all descriptors of its process: a few of a rank, but 1,250 times 1,250 here
+    barriers.keep_alive = lambda port: None
     at_leave, lock = threading.Barrier(len(numbers)), threading.Lock()
     costs: list[tuple[int, int, int, float]] = []
     released: list[float] = []
@@ -232,7 +234,7 @@ def simulate_records(folder: Path) -> dict[str, float]:
         "interval": one.interval,
         "pace": pace,
         "read": shortest(lambda: ranks_line(read_ranks(folder, SUMMARY), time.time())),
-        "read_all": shortest(lambda: read_ranks(folder)),
+        "read_screen": shortest(lambda: read_ranks(folder, SCREEN)),
         "look": shortest(lambda: rank_slots.read(folder)),
     }
 
@@ -271,7 +273,7 @@ def main() -> None:
         show("files per node in the attempt's folder", records["files"], 1, ""),
         show("metadata operations of all ranks and the supervisor", records["metadata"], 200, "/s"),
         show("status: reading 80,000 heartbeats", records["read"], 1, "s"),
-        show("top: reading them with all their fields", records["read_all"], 1, "s"),
+        show("top: reading what a row of each rank shows", records["read_screen"], 1, "s"),
     ]
     joined = simulate(CONNECTED)
     met += [

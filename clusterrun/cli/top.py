@@ -77,7 +77,7 @@ def _snapshot(source: TopData, selected: str) -> list[dict[str, Any]]:
     from clusterrun.top.source import key_of
 
     states = [state for state in source.jobs().states if selected in ("", key_of(state))]
-    return [{**state_json(s), "ranks": [_rank_json(rank) for rank in source.ranks(s).ranks]} for s in states]
+    return [{**state_json(s), "ranks": [_rank_json(rank) for rank in source.ranks(s, only=None).ranks]} for s in states]
 
 
 def _rank_json(rank: RankProgress) -> dict[str, Any]:

@@ -25,6 +25,8 @@ USUAL_INTERVAL = 10.0
 """Seconds between two heartbeats of a rank, if its record does not say."""
 SUMMARY = frozenset({"node", "time", "interval", "phase", "step", "steps", "data_s", "compute_s"})
 """The fields that the lines of a job need of each rank."""
+SCREEN = SUMMARY | {"stepped", "memory_gib", "gpu_record"}
+"""The fields that a screen with a row for each rank needs."""
 MISSED = 3
 """A rank is silent after this many intervals without a heartbeat."""
 
@@ -119,7 +121,7 @@ def ranks(run: RunRecord, task: int | None = None, only: frozenset[str] | None =
 def read_ranks(attempt: Path, only: frozenset[str] | None = None) -> list[RankProgress]:
     """Return the heartbeats in an attempt's folder, by rank.
 
-    With ``only`` (SUMMARY) the other fields stay at their defaults, except those of rank 0, which saves time.
+    With ``only`` (SUMMARY, SCREEN) the other fields stay at their defaults, except those of rank 0, which saves time.
     """
     with _without_collector():
         found = (_rank(rank, data, only if rank else None) for rank, data in rank_slots.load_progress(attempt))
@@ -131,7 +133,7 @@ def _rank(rank: int, data: Mapping[str, Any], only: frozenset[str] | None) -> Ra
     if found["time"] is None:
         return None
     found["rank"] = rank
-    if only is None and isinstance(gpu := data.get("gpu"), dict):
+    if (only is None or "gpu_record" in only) and isinstance(gpu := data.get("gpu"), dict):
         found["gpu_record"] = gpu
     return RankProgress(**found)
 

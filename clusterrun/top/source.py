@@ -82,13 +82,13 @@ class TopData:
         }
         return listing._replace(states=tuple(reversed(arrange([*ended, *found]))))
 
-    def ranks(self, state: RunState) -> Ranks:
-        """Return what the files of a job's run contain."""
+    def ranks(self, state: RunState, only: frozenset[str] | None = progress.SCREEN) -> Ranks:
+        """Return what the files of a job's run contain; of each rank ``only`` these fields, all with None."""
         run = state.record
         folders = run_record.attempts(run, state.status.id.task) if run is not None else []
         if run is None or not folders:
             return Ranks(at=time.time())
-        ranks = tuple(progress.read_ranks(folders[-1]))
+        ranks = tuple(progress.read_ranks(folders[-1], only))
         if not ranks:  # a custom launcher, or an older worker
             start = rank_records.load_start(folders[-1]) or {"ranks": []}
             ranks = tuple(RankProgress(rank=one["rank"], node=one["node"], time=0.0) for one in start["ranks"])

@@ -125,7 +125,8 @@ class Recorder:
         if entered == self._written and now < self._due:
             return False
         self._written, self._due = entered, now + self._uneven(self.interval)
-        self.slot.write_progress(self.document())
+        # what is not known is left out: readers of 80,000 records are faster
+        self.slot.write_progress({name: value for name, value in self.document().items() if value is not None})
         return True
 
     def poll(self) -> None:
