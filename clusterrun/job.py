@@ -55,6 +55,11 @@ class JobId(NamedTuple):
         return f"{self.raw}+{self.part}" if self.part is not None else self.raw
 
 
+def is_job_id(text: str) -> bool:
+    """Return whether the text is a job id; see :class:`JobId`."""
+    return re.fullmatch(_JOB_ID, text, re.ASCII) is not None
+
+
 def is_run_id(text: str) -> bool:
     """Return whether the text is a run id (``20261121-034501-k3v7qa``); a run has one before it has a job id."""
     return re.fullmatch(r"[0-9]{8}-[0-9]{6}-[a-z2-7]{6}", text, re.ASCII) is not None

@@ -6,6 +6,7 @@ import sys
 
 import click
 
+from clusterrun.cli.names import LAST, find_ids
 from clusterrun.cli.session import json_option
 from clusterrun.cluster import Cluster
 from clusterrun.errors import RequestError
@@ -30,7 +31,7 @@ def cancel(
     ctx: click.Context, job_ids: tuple[str, ...], name: str | None, state: str | None, everything: bool, dry_run: bool,
     yes: bool, as_json: bool,
 ) -> None:  # fmt: skip
-    """Cancel jobs. With --name, --state or --all it asks first, unless --yes is given.
+    """Cancel jobs. Without job ids it asks first, unless --yes is given; without any option, for your last job here.
 
     \b
       clusterrun cancel 123 124
@@ -38,19 +39,20 @@ def cancel(
       clusterrun cancel --all --dry-run
     """
     ui = Ui("cancel", as_json=as_json)
-    if bool(job_ids) == bool(name or state or everything):
-        raise RequestError("give job ids, or --name, --state or --all", hint="clusterrun cancel JOBID")
+    if job_ids and (name or state or everything):
+        raise RequestError("give job ids, or --name, --state or --all, not both", hint="clusterrun cancel JOBID")
+    many = bool(name or state or everything)
     states = filters.parse_states(state) if state else frozenset()
     cluster: Cluster = ctx.obj.cluster(ui.note)
-    targets = _typed(cluster, job_ids) if job_ids else cluster.select(name=name or "")
+    targets = cluster.select(name=name or "") if many else _typed(cluster, find_ids(cluster, job_ids or (LAST,)))
     targets = [target for target in targets if not states or target.status.state in states]
+    count = sum(_can_be_cancelled(target, cluster.user) for target in targets)
     if dry_run or not targets:
         ui.data([state_json(target) for target in targets])
         ui.table(COLUMNS, [state_row(target) for target in targets])
-        count = sum(_can_be_cancelled(target, cluster.user) for target in targets)
         ui.note(f"would cancel {plural(count, 'job')}; nothing was cancelled" if targets else "no matching active jobs")
         return
-    if not job_ids and not yes:
+    if not job_ids and not yes and count:
         if not sys.stdin.isatty():
             raise RequestError(
                 f"refusing to cancel {plural(len(targets), 'job')} without confirmation",

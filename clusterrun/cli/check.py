@@ -9,6 +9,7 @@ import click
 
 from clusterrun.check.report import COLUMNS, DIFFERS, load_report, overall, rows
 from clusterrun.check.run import check_run, has_started
+from clusterrun.cli.names import find_ids
 from clusterrun.cli.options import spec_options, submit_args
 from clusterrun.cli.session import Session, json_option
 from clusterrun.cli.submit import run_to_end
@@ -59,9 +60,10 @@ def check(ctx: click.Context, /, job_ids: tuple[str, ...], profile: str | None, 
     if not job_ids:
         flags = {"time": Value(TIME_LIMIT, "check"), "join-timeout": Value(JOIN_TIMEOUT, "check"), **typed.flags}
         ctx.exit(_check_nodes(ui, cluster, SubmitArgs(flags=flags, profile=profile, check=True)))
-    run = cluster.run(job_ids[0])
+    (job_id,) = find_ids(cluster, job_ids)
+    run = cluster.run(job_id)
     if run is None:
-        raise NoSuchJob(f"no records of job {job_ids[0]}", hint=f"clusterrun why {job_ids[0]}")
+        raise NoSuchJob(f"no records of job {job_id}", hint=f"clusterrun why {job_id}")
     if run.mine and not has_started(run) and (report := load_report(run)):  # of an earlier check
         ctx.exit(_print_report(ui, run, report))
     found = [finding._asdict() for finding in check_run(run)]

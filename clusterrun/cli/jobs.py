@@ -6,6 +6,7 @@ import time
 
 import click
 
+from clusterrun.cli.names import LAST, find_ids
 from clusterrun.cli.session import Session, json_option
 from clusterrun.cli.show import first_cause, is_certain, ladder_reports, list_jobs, no_jobs_message, status_lines
 from clusterrun.errors import RequestError
@@ -17,15 +18,16 @@ from clusterrun.terminal.ui import Ui
 
 
 @click.command()
-@click.argument("job_ids", nargs=-1, required=True, metavar="JOBID...")
+@click.argument("job_ids", nargs=-1, metavar="[JOBID]...")
 @click.option("--explain", is_flag=True, help="Show where each requested value came from.")
 @click.option("--watch", is_flag=True, help="Refresh until all jobs have ended; Ctrl-C stops watching.")
 @json_option
 @click.pass_context
 def status(ctx: click.Context, job_ids: tuple[str, ...], explain: bool, watch: bool, as_json: bool) -> None:
-    """Show the state of jobs as Slurm reports it, and its source. JOBID is a job id or a run id.
+    """Show the state of jobs as Slurm reports it, and its source. JOBID is a job id, a run id or a job's name.
 
     \b
+      clusterrun status                your last job from this folder
       clusterrun status 123
       clusterrun status 123 124 --json
       clusterrun status 123 --watch
@@ -37,13 +39,14 @@ def status(ctx: click.Context, job_ids: tuple[str, ...], explain: bool, watch: b
     ui = Ui("status", as_json=as_json)
     session: Session = ctx.obj
     if watch:
-        _refuse_json(as_json, f"status {' '.join(job_ids)}")
+        _refuse_json(as_json, " ".join(["status", *job_ids]))
         from clusterrun.cli.watching import NamedJobs, watch_jobs
 
-        named = NamedJobs(session.cluster(ui.note, polling=True), job_ids, explain=explain)
+        cluster = session.cluster(ui.note, polling=True)
+        named = NamedJobs(cluster, find_ids(cluster, job_ids or (LAST,)), explain=explain)
         ctx.exit(0 if is_certain(watch_jobs(ui, named)) else 75)
     cluster = session.cluster(ui.note)
-    states = cluster.status(job_ids)
+    states = cluster.status(find_ids(cluster, job_ids or (LAST,)))
     reports = ladder_reports(cluster, states)
     if as_json:
         pairs = zip(states, reports, strict=True)
@@ -129,7 +132,7 @@ def wait(ctx: click.Context, job_ids: tuple[str, ...], as_json: bool) -> None:
 
     ui = Ui("wait", as_json=as_json)
     cluster = ctx.obj.cluster(ui.note)
-    found = {job_id: cluster.run(job_id) for job_id in job_ids}
+    found = {job_id: cluster.run(job_id) for job_id in find_ids(cluster, job_ids)}
     runs = {run.run_id: run for run in found.values() if run is not None}
     others = [JobId.parse(job_id) for job_id, run in found.items() if run is None]
     parts = [job_id for job_id, run in found.items() if run is not None and filters.is_part(job_id)]

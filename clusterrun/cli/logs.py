@@ -13,6 +13,7 @@ import click
 
 from clusterrun.cli.follow import exit_code, follow_run, format_missing_log, print_pieces
 from clusterrun.cli.logfiles import ExternalLogs, RunLogs, check_readable, external_source, files_of, find_logs
+from clusterrun.cli.names import LAST, find_ids
 from clusterrun.cli.session import json_option
 from clusterrun.cluster import Cluster
 from clusterrun.errors import RequestError
@@ -50,7 +51,7 @@ def _option(flag: Flag) -> Callable[[F], F]:
 
 
 @click.command()
-@click.argument("job_id", metavar="JOBID")
+@click.argument("job_id", default=LAST, metavar="[JOBID]")
 @_flag_options
 @json_option
 @click.pass_context
@@ -58,12 +59,13 @@ def logs(ctx: click.Context, /, job_id: str, as_json: bool, **flags: Any) -> Non
     """Show or follow the output of all ranks. Each line begins with its rank; ! marks lines of err.
 
     \b
+      clusterrun logs -f                         your last job from this folder
       clusterrun logs 123 -f
       clusterrun logs 123 -n 50 --rank 0-3,8
       clusterrun logs 123 --since 10m --grep 'loss|Error'
       clusterrun logs 123 --errors --stream err
 
-    JOBID may be any job that you may read: of another tool, a task of an array (123_4) or the whole array.
+    JOBID may be any job that you may read: of another tool, a task of an array (123_4), the whole array, a job's name.
     Ctrl-C stops following; the job keeps running.
     """
     ui = Ui("logs", as_json=as_json)
@@ -76,6 +78,7 @@ def logs(ctx: click.Context, /, job_id: str, as_json: bool, **flags: Any) -> Non
         raise RequestError("-f and --attempt cannot be combined", hint="use only one of them")
     request = parse_request(flags, now=time.time(), tty=sys.stdout.isatty(), environ=os.environ)
     cluster: Cluster = ctx.obj.cluster(ui.note)
+    (job_id,) = find_ids(cluster, [job_id])
     found = find_logs(cluster, job_id)
     if isinstance(found, ExternalLogs):
         ctx.exit(_show_external_logs(ui, cluster, found, request))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from clusterrun.cli.names import find_ids
 from clusterrun.cli.session import json_option
 from clusterrun.cli.submit import announce, interrupt_deferred
 from clusterrun.terminal.ui import Ui
@@ -20,10 +21,11 @@ def resume(ctx: click.Context, job_id: str, as_json: bool) -> None:
       clusterrun resume 123
 
     A new job continues the same run, in the same folder, with the options it was submitted with. Built-in tasks load
-    their newest checkpoint; your script gets --resume-args. JOBID may be a run id.
+    their newest checkpoint; your script gets --resume-args. JOBID may be a run id, a job's name, or last.
     """
     ui = Ui("resume", as_json=as_json)
     cluster = ctx.obj.cluster(ui.note)
+    (job_id,) = find_ids(cluster, [job_id])
     with interrupt_deferred(ui, f"resume {job_id}") as interrupted:
         run = cluster.resume(job_id)
         announce(ui, run, data=True)

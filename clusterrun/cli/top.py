@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from clusterrun.cli.names import find_ids
 from clusterrun.cli.session import Session, json_option
 from clusterrun.cluster import Cluster
 from clusterrun.errors import NoSuchJob, RequestError
@@ -44,7 +45,7 @@ def top(ctx: click.Context, job_id: str | None, theme: str | None, as_json: bool
     cluster = session.cluster(ui.note if as_json else notes.append)  # standard error would overwrite the screen
     from clusterrun.top.source import TopData, key_of
 
-    state = _find_job(cluster, job_id) if job_id else None
+    state = _find_job(cluster, *find_ids(cluster, [job_id])) if job_id else None
     pinned, selected = (state.record, key_of(state)) if state is not None else (None, "")
     source = TopData(cluster, pinned, polled=session.cluster(lambda line: None, polling=True))
     if as_json:

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from clusterrun.cli.names import LAST, find_ids
 from clusterrun.cli.session import Session, json_option
 from clusterrun.cluster import Cluster
 from clusterrun.errors import RequestError, SchedulerError
@@ -23,7 +24,7 @@ Facts = list[tuple[str, Sequence[str]]]
 
 
 @click.command()
-@click.argument("job_ids", nargs=-1, metavar="JOBID...")
+@click.argument("job_ids", nargs=-1, metavar="[JOBID]...")
 @click.option("--logs", metavar="DIR", help="Find the first cause of failure in a folder of logs, of any tool.")
 @json_option
 @click.pass_obj
@@ -31,18 +32,20 @@ def why(session: Session, job_ids: tuple[str, ...], logs: str | None, as_json: b
     """Explain why a job is pending, what a running job is doing, or what first went wrong in an ended one.
 
     \b
-      clusterrun why 123          any job that you can see, an array task (123_4), a local job (L1)
+      clusterrun why              your last job from this folder
+      clusterrun why 123          any job that you can see, an array task (123_4), a local job (L1), a job's name
       clusterrun why --logs logs/
 
     Exit 0 for any finding, 3 if Slurm does not answer, 4 if there is no such job.
     """
     ui = Ui("why", as_json=as_json)
-    if bool(job_ids) == (logs is not None):
-        raise RequestError("give job ids, or --logs DIR", hint="clusterrun why --help")
+    if job_ids and logs is not None:
+        raise RequestError("give job ids, or --logs DIR, not both", hint="clusterrun why --help")
     if logs is not None:
         _logs(ui, Path(logs))
         return
     cluster = session.cluster(ui.note)
+    job_ids = find_ids(cluster, job_ids or (LAST,))
     groups = _group(cluster.status(job_ids))
     answers, failure = [], None
     for state, alike in groups:

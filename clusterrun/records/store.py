@@ -234,6 +234,10 @@ class Store:
         """Return all runs of this user in this project and in the index, oldest first."""
         return sorted(self.load_all(self.folders()), key=age_key)
 
+    def here(self) -> list[RunRecord]:
+        """Return the runs of this user in this project, oldest first."""
+        return sorted(self.load_all(self._folders_here()), key=age_key)
+
     def folders(self) -> list[Path]:
         """Return the folders of all runs in this project and in the index."""
         return list(dict.fromkeys([*self._folders_here(), *(run_dir for _, _, run_dir in self._index_lines())]))

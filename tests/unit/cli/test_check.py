@@ -22,7 +22,7 @@ from tests.run_records import attempt, submitted
     [
         (("5", "6"), "give one job id, or options for a new job, not both"),
         (("5", "--nodes", "2"), "give one job id, or options for a new job, not both"),
-        (("sft",), "not a job id: 'sft'"),
+        (("4sft",), "not a job id: '4sft'"),
         (("--set", "steps=3"), "no such option: --set"),
         (("--nodes", "0"), "--nodes must be at least 1, not 0"),
     ],

@@ -6,9 +6,10 @@ import pytest
 
 from tests.command_desk import Desk, refused
 
-NO_IDS = """../../etc|12; rm||-1|１２|1;|1;a b|1_|_1|1+|L|l1|1 2|1
+NO_IDS = """../../etc|12; rm||-1|１２|1;|1;a b|1_|_1|1+|1 2|1
 |0x1|$(id)|--all|1;../../x""".split("|")
-NO_IDS += ["9" * 400, "a" * 100_000]
+NO_IDS.append("9" * 400)
+NO_NAMES = ["L", "l1", "a b", "a;rm -rf b", "a" * 100_000]
 
 
 @pytest.mark.parametrize("verb", ["status", "logs", "wait", "cancel"])
@@ -20,6 +21,14 @@ def test_what_is_no_job_id_reaches_no_command(desk: Desk, verb: str) -> None:
         assert "not a job id" in line or "no such option" in line or "say which" in line or "missing" in line, line
         assert len(line) < 200
     assert desk.slurm.calls == []
+
+
+@pytest.mark.parametrize("verb", ["status", "logs", "wait", "cancel"])
+def test_what_is_no_name_of_a_job_reaches_no_command(desk: Desk, verb: str) -> None:
+    for text in NO_NAMES:
+        line, _ = refused(desk, verb, text, status=4, calls=True)
+        assert line.startswith("no job is named ") and len(line) < 200
+    assert not [call for call in desk.slurm.calls if {*NO_NAMES} & {*call}]
 
 
 @pytest.mark.parametrize("verb", ["status", "logs", "wait", "cancel"])

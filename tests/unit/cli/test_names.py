@@ -1,0 +1,113 @@
+"""The words that name a job: its name, `last`, or no word at all."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from pwd import getpwuid
+
+import pytest
+
+from clusterrun.records.run_record import RunRecord
+from clusterrun.records.store import Store
+from tests.command_desk import Desk, refused
+from tests.listed_jobs import rows, run, run_row
+from tests.run_records import attempt, claim, end
+from tests.unit.cli.test_cancel import Keyboard
+
+ME = getpwuid(os.getuid()).pw_name
+
+
+@pytest.fixture
+def runs(desk: Desk) -> list[RunRecord]:
+    """Three active runs: train1, train2 and train3 with the jobs 101 to 103."""
+    store = Store(desk.project, desk.state)
+    found = [run(store, number) for number in (1, 2, 3)]
+    desk.slurm.answer("squeue", rows(*(run_row(one, u=ME) for one in found), {"i": "7", "j": "theirs.sh", "u": ME}))
+    return found
+
+
+def shown(desk: Desk, *words: str) -> list[str]:
+    said = desk.type("status", *words, "--json")
+    assert said.status == 0, said.err
+    return [one["job_id"] for one in said.data]
+
+
+@pytest.mark.parametrize(("words", "ids"), [
+    ([], ["103"]), (["last"], ["103"]), (["train1"], ["101"]), (["train2", "101", "last"], ["102", "101", "103"]),
+    (["theirs.sh"], ["7"]),
+])  # fmt: skip
+@pytest.mark.usefixtures("runs")
+def test_a_job_is_found_by_its_name(desk: Desk, words: list[str], ids: list[str]) -> None:
+    assert shown(desk, *words) == ids
+
+
+@pytest.mark.parametrize("verb", ["status", "why", "wait", "logs", "cancel", "check", "resume"])
+@pytest.mark.usefixtures("runs")
+def test_an_unknown_name_is_refused_by_every_verb(desk: Desk, verb: str) -> None:
+    message, hint = refused(desk, verb, "trian2", status=4, calls=True)
+    assert "no job is named trian2" in message and "train2" in hint
+
+
+@pytest.mark.parametrize("word", ["", "12x", "../x", "*", "\x1b[2J", "123_", "-"])
+@pytest.mark.usefixtures("runs")
+def test_a_mistyped_id_is_no_name(desk: Desk, word: str) -> None:
+    message, _ = refused(desk, "status", "--", word)
+    assert "not a job id" in message
+
+
+def test_of_several_jobs_with_a_name_the_newest_is_meant(desk: Desk) -> None:
+    store = Store(desk.project, desk.state)
+    found = [run(store, number) for number in (1, 2)]
+    desk.slurm.answer("squeue", rows(*(run_row(one, u=ME) for one in found)))
+    for one in found:
+        record = one.run_dir / "record.json"
+        record.write_text(record.read_text().replace(f'"name": "{one.name}"', '"name": "lm"'))
+    said = desk.type("status", "lm")
+    assert said.err == "clusterrun: 2 jobs are named lm; using the newest, 102 (older: 101)\n"
+
+
+def test_the_last_job_is_that_of_this_folder(
+    desk: Desk, runs: list[RunRecord], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    monkeypatch.chdir(other)
+    assert shown(desk, "train2") == ["102"]
+    message, _ = refused(desk, "status", "last", status=4, calls=True)
+    assert f"no job was submitted from {other}" in message
+    later = run(Store(other, desk.state), 1)
+    assert later.name == "train1" and shown(desk, "train1") == [str(later.job_id)]
+
+
+def test_several_external_jobs_with_a_name_are_not_chosen_from(desk: Desk) -> None:
+    desk.slurm.answer("squeue", rows({"i": "7", "j": "a.sh", "u": ME}, {"i": "8", "j": "a.sh", "u": ME}))
+    message, _ = refused(desk, "cancel", "a.sh", calls=True)
+    assert "2 jobs are named a.sh: 7, 8" in message
+
+
+@pytest.mark.parametrize(("typed", "count"), [("n\n", 0), ("y\n", 1)])
+@pytest.mark.usefixtures("runs")
+def test_cancel_without_a_job_asks_for_the_last_one(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, typed: str, count: int
+) -> None:
+    monkeypatch.setattr(sys, "stdin", Keyboard(typed))
+    said = desk.type("cancel")
+    assert said.status == 0 and "103" in said.out and "101" not in said.out
+    assert desk.slurm.count("scancel") == count
+
+
+@pytest.mark.usefixtures("runs")
+def test_cancel_without_a_job_and_a_terminal_is_refused(desk: Desk) -> None:
+    said = desk.type("cancel")
+    assert said.status == 2 and "refusing to cancel 1 job without confirmation" in said.err
+    assert desk.slurm.count("scancel") == 0
+
+
+def test_cancel_asks_nothing_for_a_job_that_has_ended(desk: Desk) -> None:
+    done = run(Store(desk.project, desk.state))
+    claim(done)
+    attempt(done, end=end())
+    said = desk.type("cancel")
+    assert said.status == 0 and said.out.startswith("Not cancelled 101: ")
