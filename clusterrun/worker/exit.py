@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import select
 import signal
 import socket
 import sys
@@ -52,6 +53,7 @@ class RankExit:
         self._forking = threading.local()  # the forking thread's signal mask
         self._handler = self._on_term  # kept, to compare with `is`
         self._wakeup, self._wakeup_in = socket.socketpair()
+        self._taking = threading.Lock()
 
     def install(self) -> None:
         """Handle SIGTERM and the interpreter's exit. Call once, from the main thread, before user code."""
@@ -115,6 +117,7 @@ class RankExit:
         from . import barriers, worlds
 
         report = self.watch.close() if self.watch is not None else worlds.UNKNOWN
+        self._take_signals()  # the thread may not have come to it
         report = worlds.INTERRUPTED if self._interrupted else report
         waited = barriers.leave(self.dist, self.run, report=report, decide=worlds.decide, act=self._act_on_groups)
         if not waited and self.dist.rank == 0:
@@ -168,18 +171,30 @@ class RankExit:
         os._exit(self.status)
 
     def _watch(self) -> None:
+        ready = select.poll()
+        ready.register(self._wakeup, select.POLLIN)
         while True:
-            data = self._wakeup.recv(64)
-            if not data:
+            ready.poll()
+            data = self._take_signals()
+            if data == b"":
                 return
-            self._signals |= {signum.name for signum in RECORDED if signum in data}
-            self._interrupted |= signal.SIGTERM in data or signal.SIGINT in data
-            if signal.SIGTERM not in data:
+            if data is None or signal.SIGTERM not in data:
                 continue
             handler = signal.getsignal(signal.SIGTERM)
             # a task in training saves before it stops; but after a rank has failed, the ranks cannot agree on a step
             if handler is self._handler or (getattr(handler, "saves_first", False) and self._a_rank_failed()):
                 self._terminate()
+
+    def _take_signals(self) -> bytes | None:
+        """Note the signals that have come since the last call, and return their numbers; None for none."""
+        with self._taking:
+            try:
+                data = self._wakeup.recv(64, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return None
+            self._signals |= {signum.name for signum in RECORDED if signum in data}
+            self._interrupted |= signal.SIGTERM in data or signal.SIGINT in data
+            return data
 
     def _first_error(self) -> str | None:
         return end_records.first_failure_error(self.run.attempt_dir) if self.run.attempt_dir is not None else None

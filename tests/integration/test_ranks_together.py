@@ -110,8 +110,9 @@ def test_an_unreachable_store_is_named(step: Callable) -> None:
 def test_ranks_that_return_after_the_store_has_died_decide_the_end(step: Callable) -> None:
     def lose(process: subprocess.Popen[str], helper: subprocess.Popen[str]) -> None:
         assert process.stdout is not None
-        while "up" not in process.stdout.readline():
-            pass
+        joined = 0
+        while joined < 2:  # both have passed the join barrier
+            joined += "up" in process.stdout.readline()
         helper.kill()
         helper.wait()
 
