@@ -155,11 +155,12 @@ class Cluster:
         ``flags`` are as in :class:`SubmitArgs`. Returns submitit's job; its ``results()`` has one value per rank. The
         callable must be importable by the job's Python, or small enough to pickle by value.
         """
+        from clusterrun.jobspec.spec import Function
         from clusterrun.scheduler.slurm.executor import TrainExecutor
         from clusterrun.submit import protocol
         from clusterrun.submit.request import SubmitArgs
 
-        plan = self.plan(SubmitArgs(function=getattr(function, "__name__", "function"), flags=flags))
+        plan = self.plan(SubmitArgs(work=Function(getattr(function, "__name__", "function")), flags=flags))
         scheduler = self.scheduler(plan.record.scheduler)
         if scheduler.name == LOCAL:
             raise RequestError("callables can be submitted only to Slurm", hint="use a script on the local scheduler")

@@ -42,6 +42,7 @@ VERBS: dict[str, Verb] = {
     for verb in (
         Verb("submit", "submit", "Submit a job file, your own script, or the default job."),
         Verb("render", "submit", "Print the sbatch script."),
+        Verb("resubmit", "resubmit", "Submit a job again as a new run, with changes."),
         Verb("resume", "resume", "Continue a stopped, cancelled or failed run from its checkpoints."),
         Verb("plan", "plan", "Plan steps, learning rates, memory and speed by number of GPUs."),
         Verb("logs", "logs", "Show or follow the output of the ranks."),
@@ -115,7 +116,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     words = list(sys.argv[1:] if argv is None else argv)
     command = next((w for w in words if w in VERBS), "")
     script: list[str] | None = None
-    if command in ("submit", "render", "free") and "--" in words:
+    if command in ("submit", "resubmit", "render", "free") and "--" in words:
         # the user's script and its arguments follow: click must not parse them
         at = words.index("--")
         words, script = words[:at], words[at + 1 :]

@@ -16,6 +16,7 @@ from clusterrun.cli.submit import run_to_end
 from clusterrun.cluster import Cluster
 from clusterrun.errors import ClusterrunError, NoSuchJob, RequestError
 from clusterrun.jobspec.fields import Value
+from clusterrun.jobspec.spec import Check
 from clusterrun.records.run_record import RunRecord
 from clusterrun.submit.request import SubmitArgs
 from clusterrun.terminal.ui import Ui
@@ -59,7 +60,7 @@ def check(ctx: click.Context, /, job_ids: tuple[str, ...], profile: str | None, 
     cluster = session.cluster(ui.note)
     if not job_ids:
         flags = {"time": Value(TIME_LIMIT, "check"), "join-timeout": Value(JOIN_TIMEOUT, "check"), **typed.flags}
-        ctx.exit(_check_nodes(ui, cluster, SubmitArgs(flags=flags, profile=profile, check=True)))
+        ctx.exit(_check_nodes(ui, cluster, SubmitArgs(flags=flags, profile=profile, work=Check())))
     (job_id,) = find_ids(cluster, job_ids)
     run = cluster.run(job_id)
     if run is None:

@@ -20,7 +20,9 @@ BARE = "-"
 """The value of an option that was typed without its optional value."""
 
 
-def spec_options(command: F, names: Container[str] | None = None, *, bare: str = "") -> F:
+def spec_options(
+    command: F, names: Container[str] | None = None, *, bare: str = "", with_profile: bool = True
+) -> F:  # fmt: skip
     """Add an option for each field of ``FIELDS``, or only those of these names, and ``--profile``.
 
     The value of the option ``bare`` is optional.
@@ -28,6 +30,8 @@ def spec_options(command: F, names: Container[str] | None = None, *, bare: str =
     for one in reversed(FIELDS):
         if names is None or one.name in names:
             command = _option(one, bare=one.name == bare)(command)
+    if not with_profile:
+        return command
     return click.option("--profile", metavar="NAME", help="Use [profile.NAME] of clusterrun.toml.")(command)
 
 

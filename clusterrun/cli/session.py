@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:  # `--help` needs no Cluster
+    from pathlib import Path
+
     from clusterrun.cluster import Cluster
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON envelope instead of text.")
@@ -22,8 +24,13 @@ class Session:
     def __init__(self, script: Sequence[str] | None = None) -> None:
         self.script = script
 
-    def cluster(self, notify: Callable[[str], None], *, polling: bool = False) -> Cluster:
-        """Return a Cluster that sends notices to ``notify``; with ``polling`` one that queries Slurm sparingly."""
+    def cluster(
+        self, notify: Callable[[str], None], *, polling: bool = False, cwd: Path | None = None
+    ) -> Cluster:  # fmt: skip
+        """Return a Cluster that sends notices to ``notify``; with ``polling`` one that queries Slurm sparingly.
+
+        ``cwd`` is the folder to submit from, by default the current one.
+        """
         from clusterrun.cluster import Cluster
 
-        return Cluster(notify=notify, polling=polling)
+        return Cluster(cwd=cwd, notify=notify, polling=polling)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -29,14 +29,27 @@ MOMENT = 2.0
 """Seconds after a first Ctrl-C within which another one counts as the same."""
 
 
+F = TypeVar("F", bound=Callable[..., Any])
+_HOW = (
+    ("--follow", "follow", "Follow the logs until the job ends; exit with its outcome."),
+    ("--wait", "wait", "Wait until the job ends; exit with its outcome."),
+    ("--dry-run", "dry_run", "Check the job and print a summary; write and submit nothing."),
+    ("--script", "as_script", "With --dry-run: print the script instead."),
+    ("--no-check", "no_check", "Submit without the checks of settings, limits and Slurm's estimate."),
+)
+
+
+def how_options(command: F) -> F:
+    """Add the options of ``submit`` and ``resubmit`` that do not describe the job."""
+    for name, key, text in reversed(_HOW):
+        command = click.option(name, key, is_flag=True, help=text)(command)
+    return command
+
+
 @click.command()
 @click.argument("words", nargs=-1, metavar="[JOB] [-- SCRIPT [ARGS]...]")
 @spec_options
-@click.option("--follow", is_flag=True, help="Follow the logs until the job ends; exit with its outcome.")
-@click.option("--wait", is_flag=True, help="Wait until the job ends; exit with its outcome.")
-@click.option("--dry-run", is_flag=True, help="Check the job and print a summary; write and submit nothing.")
-@click.option("--script", "as_script", is_flag=True, help="With --dry-run: print the script instead.")
-@click.option("--no-check", is_flag=True, help="Submit without the checks of settings, limits and Slurm's estimate.")
+@how_options
 @click.option("--ladder", is_flag=True, help="Submit one process, then one node, then all nodes; report the speed-up.")
 @click.option("--recover", metavar="RUN_ID", help="Finish or undo a submission that exited with 75.")
 @json_option
@@ -60,14 +73,9 @@ def submit(
     Unset options use the cluster's defaults.
     """
     ui = Ui("submit", as_json=as_json)
-    if as_json and follow:
-        raise RequestError(
-            "--json and --follow cannot be combined", hint="use --wait, or `clusterrun logs JOBID` afterwards"
-        )
+    refuse_pairs(as_json, follow, as_script, dry_run)
     session: Session = ctx.obj
     cluster = session.cluster(ui.note)
-    if as_script and not dry_run:
-        raise RequestError("--script needs --dry-run", hint="clusterrun submit --dry-run --script …")
     if ladder and recover:
         raise RequestError("--ladder and --recover cannot be combined", hint=f"clusterrun submit --recover {recover}")
     if ladder:
@@ -79,31 +87,54 @@ def submit(
     if recover:
         run = cluster.recover(recover)
         announce(ui, run, data=not wait)
-    else:
-        job, script = job_and_script(words, session.script)
-        plan = cluster.plan(submit_args(job, script, profile, options))
-        for notice in plan.notices:
-            ui.note(notice)
-        if dry_run:
-            for line in () if no_check else cluster.check(plan):
-                ui.note(line)
-            where = f"as {plan.record.name} on {plan.record.scheduler}"
-            ui.note(f"would submit {plan.record.what} {where}; nothing was written")
-            ui.data(show_plans(ui, [plan], as_script=as_script)[0])
-            return
-        with interrupt_deferred(ui, f"submit --recover {plan.record.run_id}") as interrupted:
-            run = cluster.submit(plan, check=not no_check)
-            announce(ui, run, data=not wait)
-        if interrupted:
-            raise KeyboardInterrupt
+        ctx.exit(stay(ui, cluster, run, follow=follow, wait=wait))
+    plan = cluster.plan(submit_args(*job_and_script(words, session.script), profile, options))
+    how = {"dry_run": dry_run, "as_script": as_script, "check": not no_check, "follow": follow, "wait": wait}
+    ctx.exit(submit_plan(ui, cluster, plan, **how))
+
+
+def refuse_pairs(as_json: bool, follow: bool, as_script: bool, dry_run: bool) -> None:
+    """Raise RequestError for options of ``submit`` and ``resubmit`` that cannot be combined."""
+    if as_json and follow:
+        raise RequestError(
+            "--json and --follow cannot be combined", hint="use --wait, or `clusterrun logs JOBID` afterwards"
+        )
+    if as_script and not dry_run:
+        raise RequestError("--script needs --dry-run", hint="clusterrun submit --dry-run --script …")
+
+
+def submit_plan(
+    ui: Ui, cluster: Cluster, plan: Plan, *, dry_run: bool, as_script: bool, check: bool, follow: bool, wait: bool
+) -> int:
+    """Submit a plan, or with ``dry_run`` print it; then follow or wait for the job. Return the exit code."""
+    for notice in plan.notices:
+        ui.note(notice)
+    if dry_run:
+        for line in cluster.check(plan) if check else ():
+            ui.note(line)
+        where = f"as {plan.record.name} on {plan.record.scheduler}"
+        ui.note(f"would submit {plan.record.what} {where}; nothing was written")
+        ui.data(show_plans(ui, [plan], as_script=as_script)[0])
+        return 0
+    with interrupt_deferred(ui, f"submit --recover {plan.record.run_id}") as interrupted:
+        run = cluster.submit(plan, check=check)
+        announce(ui, run, data=not wait)
+    if interrupted:
+        raise KeyboardInterrupt
+    return stay(ui, cluster, run, follow=follow, wait=wait)
+
+
+def stay(ui: Ui, cluster: Cluster, run: RunRecord, *, follow: bool, wait: bool) -> int:
+    """Follow a job's logs or wait for its end, if the user wants that. Return the exit code."""
     if follow:
         from clusterrun.cli.follow import follow_run
 
-        ctx.exit(follow_run(ui, cluster, run))
+        return follow_run(ui, cluster, run)
     if wait:
         from clusterrun.cli.follow import wait_to_end
 
-        ctx.exit(wait_to_end(ui, cluster, [run], one=True))
+        return wait_to_end(ui, cluster, [run], one=True)
+    return 0
 
 
 @click.command()

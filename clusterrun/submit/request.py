@@ -43,14 +43,17 @@ NOT_FOR_CHECKS = ("launcher", "max-restarts", "spare-nodes", "resume-args", "tot
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubmitArgs:
-    """The arguments of a submit: a job file's name, the command after ``--``, and the flags (names of ``FIELDS``)."""
+    """The arguments of a submit: a job file's name, the command after ``--``, and the flags (names of ``FIELDS``).
+
+    ``work``, if given, replaces the first two. With ``exact`` the flags are all values: profiles are not used.
+    """
 
     job: str | None = None
     command: tuple[str, ...] = ()
     flags: Mapping[str, Value] = field(default_factory=dict)
     profile: str | None = None
-    function: str | None = None
-    check: bool = False  # measure the nodes; job and command are not used
+    work: Work | None = None
+    exact: bool = False
 
     @classmethod
     def of(cls, *words: str, job: str | None = None, profile: str | None = None, **options: Any) -> SubmitArgs:
@@ -99,10 +102,9 @@ def load_request(args: SubmitArgs, cwd: Path, environ: Mapping[str, str]) -> Req
         typed.update(options)
         return parse_work(command, folder, environ, notices.append)
 
-    if args.check:
-        work = Check()
-    elif args.function:
-        work = Function(args.function)
+    if args.work is not None:
+        _check_words(getattr(args.work, "args", ()))
+        work = args.work
     elif args.command:
         if args.job:
             raise RequestError(
@@ -113,9 +115,9 @@ def load_request(args: SubmitArgs, cwd: Path, environ: Mapping[str, str]) -> Req
     else:
         job = profiles.load_job(args.job or known.default_job.value, known.root, cwd=cwd, environ=environ)
         work = Task(job.target) if job.kind == "task" else work_of(_job_command(job), known.root)
-    levels = [args.flags, typed, job.values if job else {}, *known.levels]
+    levels = [args.flags] if args.exact else [args.flags, typed, job.values if job else {}, *known.levels]
     values = profiles.merge(levels)
-    for name in NOT_FOR_CHECKS if args.check else ():  # the profile's, for training
+    for name in NOT_FOR_CHECKS if isinstance(work, Check) else ():  # the profile's, for training
         values.pop(name, None)
     settings, fp16 = values.pop("set", None), values.pop("fp16", None)
     if isinstance(work, Task):

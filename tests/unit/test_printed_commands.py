@@ -61,7 +61,7 @@ def test_the_command_line_takes_what_is_printed(capsys: pytest.CaptureFixture[st
 
 
 def test_a_wrong_command_is_seen(capsys: pytest.CaptureFixture[str]) -> None:
-    for wrong in ("clusterrun resubmit 5", "clusterrun logs 5 --folow", "clusterrun submit --node 2 -- train.py"):
+    for wrong in ("clusterrun rerun 5", "clusterrun logs 5 --folow", "clusterrun submit --node 2 -- train.py"):
         with pytest.raises(AssertionError, match="no such"):
             type_it(wrong, capsys)
 

@@ -10,6 +10,7 @@ import pytest
 from clusterrun.cluster import Cluster
 from clusterrun.jobspec.fields import Value
 from clusterrun.jobspec.render import work_argv
+from clusterrun.jobspec.spec import Check
 from clusterrun.records.store import Store
 from clusterrun.submit.request import SubmitArgs
 from clusterrun.testing import FakeScheduler
@@ -38,7 +39,7 @@ def test_check_does_not_take_the_launcher_of_a_profile(tmp_path: Path) -> None:
     )
     cluster = Cluster(cwd=tmp_path, environ={"CLUSTERRUN_STATE": str(tmp_path / "state"), "PATH": "/usr/bin:/bin"})
     flags = {"nodes": Value(2, "--nodes"), "gpus-per-node": Value(0, "--gpus-per-node")}
-    plan = cluster.plan(SubmitArgs(flags=flags, check=True))
+    plan = cluster.plan(SubmitArgs(flags=flags, work=Check()))
     assert work_argv(plan.spec) == ("check",)
     assert (plan.spec.launcher, plan.spec.requeue, plan.record.name, plan.record.what) == (
         "srun", False, "check", "check",

@@ -1,0 +1,63 @@
+"""``resubmit``: submit a job again as a new run, with changes."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import click
+
+from clusterrun.cli.names import find_ids
+from clusterrun.cli.options import spec_options, submit_args
+from clusterrun.cli.session import Session, json_option
+from clusterrun.cli.submit import how_options, refuse_pairs, submit_plan
+from clusterrun.errors import NoSuchJob
+from clusterrun.submit.request import SubmitArgs
+from clusterrun.submit.resubmit import resubmit_args
+from clusterrun.terminal.ui import Ui
+
+
+@click.command()
+@click.argument("job_id", metavar="JOBID [-- ARGS]...")
+@functools.partial(spec_options, with_profile=False)
+@how_options
+@json_option
+@click.pass_context
+def resubmit(
+    ctx: click.Context, /, job_id: str, follow: bool, wait: bool, dry_run: bool, as_script: bool, no_check: bool,
+    as_json: bool, **options: Any,
+) -> None:  # fmt: skip
+    """Submit a job again as a new run: the same work, options and folder, with the changes that you give.
+
+    \b
+      clusterrun resubmit 123
+      clusterrun resubmit last --set lr=1e-4 --nodes 4
+      clusterrun resubmit 123 -- --lr 1e-4           other arguments for the script
+
+    Options keep the values of JOBID (a job id, a run id, a name or last) unless they are given; profiles and job files
+    are not read again. --dependency is dropped. `resume` continues the same run instead.
+    """
+    ui = Ui("resubmit", as_json=as_json)
+    refuse_pairs(as_json, follow, as_script, dry_run)
+    session: Session = ctx.obj
+    changes = submit_args(None, (), None, options)
+    cluster = session.cluster(ui.note)
+    (job_id,) = find_ids(cluster, [job_id])
+    run = cluster.run(job_id)
+    if run is None:
+        cluster.status([job_id])  # raises NoSuchJob for a job that nobody knows
+        raise NoSuchJob(f"job {job_id} was not submitted by clusterrun", hint="submit its script again with sbatch")
+    args, folder = resubmit_args(run, changes, session.script)
+    used = _setting(args, "checkpoint_dir")
+    if used and not _setting(changes, "checkpoint_dir"):
+        ui.note(
+            f"checkpoint_dir={used} is that of job {job_id}, so training continues from its newest checkpoint;"
+            " add --set checkpoint_dir=FOLDER to train from the start"
+        )
+    there = session.cluster(ui.note, cwd=folder)
+    how = {"dry_run": dry_run, "as_script": as_script, "check": not no_check, "follow": follow, "wait": wait}
+    ctx.exit(submit_plan(ui, there, there.plan(args), **how))
+
+
+def _setting(args: SubmitArgs, name: str) -> Any:
+    return args.flags["set"].value.get(name) if "set" in args.flags else None
