@@ -55,7 +55,7 @@ def fallback_cause(best: LogFinding | None, findings: Sequence[LogFinding], logs
         )
     if best is not None and best.strength is Strength.CONSEQUENCE:
         peer = best.values.get("peer") or "another rank"
-        bare = f"a rank lost the connection to {peer}; the log does not say why the connection ended"
+        bare = f"a rank lost the connection to {peer}; the log does not say why the other rank ended"
         return replace(to_cause(best, facts), sentence=bare if best.kind == "peer-lost" else best.sentence)
     if not facts.state and facts.exit_status is None:
         return Cause(kind="none", sentence="the logs do not name a cause and do not show whether the job failed")

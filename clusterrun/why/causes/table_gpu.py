@@ -11,12 +11,12 @@ _SMALLER = (
     " PYTORCH_ALLOC_CONF=expandable_segments:True helps when much memory is reserved but unused"
 )
 _SMALLER_COMMAND = "clusterrun submit … --env PYTORCH_ALLOC_CONF=expandable_segments:True"
-_ELSEWHERE = "the GPU is faulty: exclude this node and tell your administrators (nvidia-smi -q and dmesg | grep Xid on the node show the fault)"
+_ELSEWHERE = "the GPU is faulty: exclude this node and tell your administrators (run nvidia-smi -q and dmesg | grep Xid on the node to see the fault)"
 _EXCLUDE = "clusterrun submit … --exclude[ {node}]"
-_DRIVER = "the job's torch does not match the node: install a torch that was built for the node's driver, or load the module that torch needs"
+_DRIVER = "the job's torch does not match the node: install a torch build for the node's driver, or load the module that torch needs"
 _MODEL = (
-    "install a torch, or build an extension, that supports this GPU, or request another GPU model: torch.cuda.get_arch_list()"
-    " lists the architectures that torch supports, and torch.cuda.get_device_capability() returns the GPU's architecture"
+    "install a torch build that supports this GPU (or build the extension for this GPU), or request another GPU model: torch.cuda.get_arch_list()"
+    " lists the architectures that torch supports, and torch.cuda.get_device_capability() returns the GPU's compute capability"
 )
 _MODEL_COMMAND = (
     "srun --gpus 1 python -c 'import torch; print(torch.cuda.get_arch_list(), torch.cuda.get_device_capability())'"
@@ -66,13 +66,13 @@ GPU: tuple[CauseRow, ...] = (
         "a GPU failed: {0}", _ELSEWHERE, "https://github.com/rwth-i6/returnn/issues/1486", _EXCLUDE),
     row("cuda-assert", "device-side assert", r"device-side assert triggered",
         "an assertion failed on the GPU (device-side assert)",
-        "usually a label or token id outside the model's range: check the number of classes and the vocabulary; run with"
+        "usually a label or token id is outside the model's range: check the number of classes and the vocabulary; run with"
         " CUDA_LAUNCH_BLOCKING=1, or on the CPU, to see the actual line",
         "https://github.com/layumi/Person_reID_baseline_pytorch/issues/372",
         "clusterrun submit … --env CUDA_LAUNCH_BLOCKING=1"),
     row("cuda-assert", "assertion `", r"\.cu:\d+: .*block: \[.*Assertion `(?P<what>[^`']*)['`] failed",
         "an assertion failed on the GPU: {what}",
-        "usually a label or token id outside the model's range: check the number of classes and the vocabulary; a failed condition on probabilities or inputs usually means that they contain NaN",
+        "usually a label or token id is outside the model's range: check the number of classes and the vocabulary; a failed condition on probabilities or inputs usually means that they contain NaN",
         "https://github.com/milesial/Pytorch-UNet/issues/375", "clusterrun submit … --env CUDA_LAUNCH_BLOCKING=1"),
     row("cuda-error", "illegal memory access|unspecified launch failure|misaligned address|error: an illegal|invalid program counter|memory access fault by gpu",
         r"(?:CUDA|HIP) error: (?P<what>an illegal memory access[\w ]*|unspecified launch failure|misaligned address|an illegal instruction[\w ]*"
@@ -119,7 +119,7 @@ GPU: tuple[CauseRow, ...] = (
         "https://github.com/3dem/model-angelo/issues/60", "srun --gpus 1 nvidia-smi", Strength.HINT, common=True),
     row("library-mismatch", "has no attribute '_cuda_|have nccl built in|not compiled with cuda enabled",
         r"module 'torch\._C' has no attribute '_cuda_\w+'|package doesn't have NCCL built in|Torch not compiled with CUDA enabled",
-        "this torch was built without CUDA (CPU only): {0}", "install a CUDA build of torch into the Python that the job uses (see pytorch.org/get-started)",
+        "the installed torch was built without CUDA (CPU only): {0}", "install a CUDA build of torch into the Python that the job uses (see pytorch.org/get-started)",
         "https://github.com/hpzhao/SummaRuNNer/issues/32", "python -c 'import torch; print(torch.__version__, torch.version.cuda)'"),
     row("library-mismatch", "no kernel image is available", r"no kernel image is available for execution on the device", "torch or one of its extensions has no code for this GPU model: {0}", _MODEL,
         "https://github.com/pytorch/pytorch/issues/44828", _MODEL_COMMAND),

@@ -15,7 +15,7 @@ NOT_PYTHON = "the crash was in native code, not in Python; read the log lines be
 #: C++'s message of an uncaught exception; ``what():`` after it names the reason
 TERMINATE = row(
     "crashed", "terminate called", r"terminate called (?:after throwing an instance of '(?P<what>[^']+)'|without an active exception)", "a process aborted in compiled code[: {what}]",
-    "the lines after this one (what() and the stack trace) name the call that failed; look in the lines before it for an error of the GPU or of another rank", "https://github.com/kakaobrain/fast-autoaugment/issues/27",
+    "the lines after this one (what() and the stack trace) name the call that failed; look before this line for an earlier error on the GPU or on another rank", "https://github.com/kakaobrain/fast-autoaugment/issues/27",
     "clusterrun logs JOB -n 50", Strength.HINT,
 )  # fmt: skip
 #: The worker prints this at the end of a run; the run is still COMPLETED.
@@ -131,7 +131,7 @@ LAUNCH: tuple[CauseRow, ...] = (
         "the log lines after this error say what is missing: request enough tasks (--ntasks-per-node), or install the program and Open MPI on every node",
         "https://docs.open-mpi.org/en/v5.0.x/launching-apps/scheduling.html", "clusterrun logs JOB --stream err -n 50"),
     row("launch-failed", "ompi was not built with slurm", r"OMPI was not built with SLURM(?:'s PMI)? support", "MPI could not start under srun: {0}",
-        "start the ranks with srun --mpi=pmix (srun --mpi=list shows whether Slurm supports it) and an Open MPI that was built with this PMIx, or start them with mpirun; torch's nccl and gloo backends do not need MPI: if the program only imports mpi4py, remove the import",
+        "start the ranks with srun --mpi=pmix (srun --mpi=list shows whether Slurm supports pmix) and an Open MPI that was built with this PMIx, or start them with mpirun; torch's nccl and gloo backends do not need MPI: if the program only imports mpi4py, remove the import",
         "https://github.com/NVIDIA-NeMo/Speech/issues/10997", "srun --mpi=list"),
     row("launch-failed", "an error occurred in mpi_init|failed for some reason|pmi2_init failed",
         r"An error occurred in MPI_Init\w*|It looks like (?P<what>\S+(?: \S+){0,2}) failed for some reason|PMI2_Init failed",
@@ -139,7 +139,7 @@ LAUNCH: tuple[CauseRow, ...] = (
         "https://github.com/deepspeedai/DeepSpeed/issues/935", "srun --mpi=list"),
     TERMINATE,
     row("interrupted", "user defined signal|hangup|cpu time limit exceeded|file size limit exceeded",
-        r"(?:line \d+: +\d+ |^|tasks? [\d,-]+: )(?P<how>User defined signal [12]|Hangup|CPU time limit exceeded|File size limit exceeded)(?: |$)", "a process was ended by a signal that it does not handle: {how}",
+        r"(?:line \d+: +\d+ |^|tasks? [\d,-]+: )(?P<how>User defined signal [12]|Hangup|CPU time limit exceeded|File size limit exceeded)(?: |$)", "a process was ended by a signal that it did not handle: {how}",
         "handle SIGUSR1 in the program: SIGUSR1 is usually the warning before the time limit (--signal=USR1); another signal usually means that the process exceeded a resource limit (ulimit -a)",
         "bash 5.2", "clusterrun logs JOB -n 50", Strength.HINT),
     row("killed", "killed|terminated by signal sigkill|terminated by signal 9", r"(?:line \d+: +\d+ |^)Killed(?: |$)|^zsh: killed |terminated by signal (?:SIGKILL|9)\b", "a process was killed (SIGKILL)",

@@ -9,7 +9,7 @@ from clusterrun.why.causes.table_launch import NOT_PYTHON, SENT_KILL
 
 _PIP = "install the package into the Python that the job uses (--python, or the Python active at submit)"
 _NAN = "try a lower learning rate, a longer warm-up, gradient clipping, or bf16 instead of fp16; check the samples of that step"
-_HOST = "use less host memory (fewer data-loading workers, smaller batches, memory-mapped data), or request more"
+_HOST = "use less host memory (fewer data-loading workers, smaller batches, memory-mapped data), or request more memory"
 #: a signal that torchrun reports -> what it means, what to do
 _TORCHRUN_SIGNALS = (
     (r"(?:2|Signals\.SIGINT)", "torchrun was stopped with Ctrl-C (SIGINT)",

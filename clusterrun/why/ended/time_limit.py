@@ -46,7 +46,7 @@ def with_longer_limit(
             f"allows {format_time_limit(other.time_limit)}" if other.time_limit is not None else "has no time limit"
         )
         command = cause.command.replace("--time LONGER", f"--time {format_time_limit(wanted)} --partition {other.name}")
-        advice = f"{bound}, but {other.name} {allows}: request more time in partition {other.name}, or {_SAVE}"
+        advice = f"{bound}, but partition {other.name} {allows}: request more time in that partition, or {_SAVE}"
         return replace(cause, advice=advice, command=command)
     if most > had:
         command = cause.command.replace("--time LONGER", f"--time {format_time_limit(most)}")
