@@ -31,4 +31,4 @@ def test_a_failed_rung_stops_the_ladder(site: Site) -> None:
     assert [rung["state"] for rung in last["ladder"]["rungs"]] == ["COMPLETED", "FAILED", "CANCELLED"]
     assert last["ladder"]["stopped_at"] == jobs[1] and "two ranks are too many" in last["ladder"]["cause"]
     why = site.cli("why", jobs[2], status=None).stdout
-    assert f"the job was cancelled, by --kill-on-invalid-dep: afterok:{jobs[1]} was never satisfied" in why
+    assert f"the job was cancelled by --kill-on-invalid-dep: afterok:{jobs[1]} was never satisfied" in why

@@ -124,7 +124,7 @@ def planted(lab: Lab, new_site: Callable[[Lab | None], Site]) -> Iterator[Plante
         ("disk", "disk-full", 0, "a disk is full"),
         ("crash", "crashed", 0, "Segmentation fault"),
         ("host memory", "host-memory", 0, "memory ran out"),
-        ("cuda memory", "cuda-memory", 1, "tried to allocate 2.00 GiB on GPU 0, 1.01 GiB of 79.11 GiB free"),
+        ("cuda memory", "cuda-memory", 1, "tried to allocate 2.00 GiB on GPU 0, with 1.01 GiB of 79.11 GiB free"),
         ("exception", "exception", 1, "the batch has 7 rows, not 8"),
         ("killed", "killed", 1, "SIGKILL"),
         ("stopped", "collective-timeout", 1, "rank 1 on"),

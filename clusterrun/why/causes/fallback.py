@@ -39,25 +39,26 @@ def fallback_cause(best: LogFinding | None, findings: Sequence[LogFinding], logs
         return to_cause(with_task(with_reason(best, findings, logs), findings, facts), facts)
     silent = silent_ranks(facts)
     if silent and (best is not None or facts.failure is not None):
-        first, whose = silent[0], "their" if len(silent) > 1 else "its"
+        first = silent[0]
         failure = facts.failure
         recorded = (Line(failure.file or "first_failure.json", None, None, failure.error),) if failure else ()
         return Cause(
             kind="rank-lost",
             rank=first,
             node=facts.nodes.get(first, ""),
-            sentence=f"{format_ranks(silent, facts)} ended without an error message: killed, out of host memory, or"
-            f" {whose} node failed; the log does not say which",
+            sentence=f"{format_ranks(silent, facts)} ended without an error message; the log does not say whether the"
+            " reason is a kill, a lack of host memory or a node failure",
             evidence=evidence_lines(best) or recorded,
-            advice="ask an administrator to check that node's kernel log (dmesg); if memory ran out, request more",
+            advice="ask your administrators to check the node's kernel log (dmesg); if host memory ran out, request"
+            " more memory",
             command=f"clusterrun logs JOB --rank {first} -n 50",
         )
     if best is not None and best.strength is Strength.CONSEQUENCE:
         peer = best.values.get("peer") or "another rank"
-        bare = f"a rank lost the connection to {peer}; the log does not say why that rank ended"
+        bare = f"a rank lost the connection to {peer}; the log does not say why the other rank ended"
         return replace(to_cause(best, facts), sentence=bare if best.kind == "peer-lost" else best.sentence)
     if not facts.state and facts.exit_status is None:
-        return Cause(kind="none", sentence="no line names a cause, and the logs do not show whether the job failed")
+        return Cause(kind="none", sentence="the logs do not name a cause and do not show whether the job failed")
     return _unknown(findings, logs, facts)
 
 
@@ -96,7 +97,8 @@ def _unknown(findings: Sequence[LogFinding], logs: Logs, facts: EndFacts) -> Cau
     rank = facts.failure.rank if facts.failure else ended.rank if ended else None
     # srun's status is the highest of all ranks', usually that of the ranks that it ended
     first = facts.failure.status if facts.failure is not None and facts.failure.status else facts.exit_status
-    status = first if first is not None else "unknown"
+    signal = f" (signal {first - 128})" if first is not None and 128 < first < 193 else ""
+    status = f"exit status {first}{signal}" if first is not None else "the end of the job (exit status unknown)"
     lines: list[Line] = []
     for who in dict.fromkeys((rank, None)):  # the lines of that rank if they are labelled, else any
         for one in logs:
@@ -106,14 +108,13 @@ def _unknown(findings: Sequence[LogFinding], logs: Logs, facts: EndFacts) -> Cau
     if spoken is not None and spoken not in lines:
         lines = [spoken, *lines]
     whose = f"rank {rank}" if rank is not None else "the log"
-    signal = f" (signal {status - 128})" if isinstance(status, int) and 128 < status < 193 else ""
     below = "the first line that mentions an error and " if spoken is not None else ""
-    tail = f"; {below}the last lines of {whose} are below" if lines else "; there are no lines to show"
+    tail = f"; {below}the last lines of {whose} are below" if lines else "; the logs are empty or missing"
     return Cause(
         kind="unknown",
         rank=rank,
         node=facts.nodes.get(rank, "") if rank is not None else "",
-        sentence=f"exit status {status}{signal}, and no line in the log names a cause{tail}",
+        sentence=f"no line in the log explains {status}{tail}",
         evidence=tuple(lines),
         command="clusterrun logs JOB -n 100",
     )

@@ -65,10 +65,10 @@ def ranks_behind(dumps: Mapping[int, Reached]) -> dict[int, str]:
         late = {rank: number for rank, number in numbers.items() if number < most}
         if len(numbers) > 1 and 2 * len(late) < len(numbers) + 1:
             for rank, number in late.items():
-                where = f", last {dumps[rank].last} at {dumps[rank].place}" if dumps[rank].place else ""
-                found.setdefault(
-                    rank, f"its flight recorder stops at collective {number}, the others' at {most}{where}"
-                )
+                reached = f"the flight recorder of rank {rank} ends at collective {number}, other ranks reached {most}"
+                last = dumps[rank].last or "a collective"
+                where = f"; the rank last called {last} at {dumps[rank].place}" if dumps[rank].place else ""
+                found.setdefault(rank, f"{reached}{where}")
     return found
 
 

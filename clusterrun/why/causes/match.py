@@ -113,6 +113,7 @@ def match_row(row_: CauseRow, line: Line, index: int = 0) -> LogFinding | None:
     if "/" in words.get("what", ""):
         words["folder"] = shlex.quote(words["what"].strip("'\"").rpartition("/")[0] or "/")
     ranks = parse_ranges(words.get("ranks", ""))
+    words["s"], words["was"] = ("s", "were") if len(ranks) > 1 else ("", "was")  # task 3 was, tasks 3-5 were
     # a reporter's number counts within its process group, so the line's label is preferred
     named_rank = words.get("rank") or (words.get("reporter") if rank is None else None)
     if BY_STEPD.match(text) and "pyxis: " not in text:
@@ -210,9 +211,9 @@ def _summary_finding(line: Line, summary: Summary) -> LogFinding:
     kind = "task-ended" if code >= 0 or code == -15 else "killed" if code == -9 else "crashed"
     values = {"status": str(code)} if code > 0 else {}
     finding = make_finding(next(r for r in SLURM if r.kind == kind), summary.index, line, values, rank)
-    who = f"rank {rank} on {summary.host or '?'}" if rank is not None else "a rank"
+    who = "a rank" if rank is None else f"rank {rank} on {summary.host}" if summary.host else f"rank {rank}"
     how = _SIGNALS.get(-code, f"signal {-code}") if code < 0 else f"status {code}"
-    sentence = f"{who} was ended by {how}" if code < 0 else f"{who} ended with {how}"
+    sentence = f"{who} was ended by {how}" if code < 0 else f"{who} exited with {how}"
     return replace(finding, ranks=() if rank is None else (rank,), node=summary.host, sentence=sentence)
 
 

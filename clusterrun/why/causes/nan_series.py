@@ -12,7 +12,7 @@ from clusterrun.why.causes.tracebacks import split_rank
 
 NAN = row(
     "nan-loss", "nan", "nan", "{error}",
-    "try a lower learning rate, a longer warm-up, gradient clipping, or bf16 instead of fp16; check that step",
+    "try a lower learning rate, a longer warm-up, gradient clipping, or bf16 instead of fp16; check that step's data",
     "https://github.com/vpetren/gradnorm_tf/issues/17", "clusterrun logs JOB --grep loss", Strength.HINT,
 )  # fmt: skip
 _ENOUGH = 3  # values in a row up to the end of the log: a single one is often a skipped step
@@ -81,7 +81,7 @@ def find_divergence(lines: Sequence[Line]) -> tuple[int, str] | None:
         if now > before and now > _TIMES_BEST * best > 0:
             index = values[-1][0]
             step = _step(lines, index)
-            return index, f"the loss diverges: {now:.4g}{f' at {step}' if step else ''}, after {best:.4g} at its lowest"
+            return index, f"the loss diverges: {now:.4g}{f' at {step}' if step else ''}, after a minimum of {best:.4g}"
     return None
 
 

@@ -63,7 +63,7 @@ def _completed(logs: Logs, facts: EndFacts) -> Cause:
     if facts.separate:
         seen = next((f for lines in logs for f in scan(lines) if f.row is SEPARATE), None)
         sentence = (
-            f"the job is COMPLETED, but no rank used a process group: it was {facts.world_size} separate programs"
+            f"the job is COMPLETED, but no rank used a process group: the job was {facts.world_size} separate programs"
         )
         return Cause(
             kind=SEPARATE.kind, sentence=sentence, evidence=evidence_lines(seen), advice=SEPARATE.advice,
@@ -89,7 +89,7 @@ def _from_exit_status(findings: Sequence[LogFinding], facts: EndFacts) -> Cause 
             kind="stopped",
             sentence=sentence,
             evidence=evidence_lines(found),
-            advice="submit it again with the same checkpoint_dir to resume from there",
+            advice="submit the job again with the same checkpoint_dir to resume from this checkpoint",
             command="clusterrun submit …",
         )
     if facts.exit_status == _DUPLICATE and "duplicate" in last:
@@ -97,12 +97,12 @@ def _from_exit_status(findings: Sequence[LogFinding], facts: EndFacts) -> Cause 
     # without accounting Slurm soon forgets the exit code; the reason that was seen in the queue remains
     unlaunched = facts.reason == LAUNCH_REASON and facts.exit_status is None and not facts.ends
     if (facts.exit_status == LAUNCH_FAILURE or unlaunched) and not findings:
-        unstarted = "Slurm could not start the job on its node (JobLaunchFailure); its log folder is probably missing"
-        unopened = "Slurm could not open the job's log files, so it never ran (exit code 0:53)"
+        unstarted = "Slurm could not start the job on its node (JobLaunchFailure); the log folder is probably missing"
+        unopened = "Slurm could not open the job's log files, so the job never ran (exit code 0:53)"
         return Cause(
             kind="log-unopened",
             sentence=unstarted if unlaunched else unopened,
-            advice="the log folder must exist and be writable on the compute nodes; its disk must not be full",
+            advice="check that the log folder exists, is writable on the compute nodes and is not on a full disk",
             command="ls -ld logs; df -h .; quota -s",
             source="Slurm 22.05, seen on the lab",
         )
@@ -127,12 +127,12 @@ def _scheduler_cause(kind: str, by_file: Sequence[Sequence[LogFinding]], logs: L
     if kind == "node-failure" and facts.lost_nodes:
         return replace(
             cause,
-            sentence=f"Slurm lost node {', '.join(facts.lost_nodes)}",
+            sentence=f"Slurm lost node{'s' * (len(facts.lost_nodes) > 1)} {', '.join(facts.lost_nodes)}",
             node=facts.lost_nodes[0],
             command=f"clusterrun submit … --exclude {','.join(facts.lost_nodes)} --requeue",
         )
     if kind == "cancelled" and facts.cancelled_by:
-        sentence += f", by {facts.cancelled_by}"
+        sentence += f" by {facts.cancelled_by}"
         cause = replace(cause, advice="", command="clusterrun submit …")
     if kind in ("time-limit", "cancelled") and facts.behind:
         rank = min(facts.behind)

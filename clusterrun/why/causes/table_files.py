@@ -6,17 +6,17 @@ from __future__ import annotations
 
 from clusterrun.why.causes.model import CauseRow, Strength, row
 
-_FULL = "free some space, or write elsewhere (checkpoint_dir, TMPDIR); keep fewer checkpoints"
+_FULL = "free some space, write to another file system (set checkpoint_dir or TMPDIR), or keep fewer checkpoints"
 
 #: a name that does not resolve in a library for requests to the internet
 UNRESOLVED = row(
     "offline", "gaierror", "gaierror", "the node cannot reach the internet: {error}",
-    "download on the login node first, into a folder that the compute nodes can read (TORCH_HOME, HF_HOME); many compute nodes have no internet access",
+    "download the files on the login node first, into a folder that the compute nodes can read (TORCH_HOME, HF_HOME); many compute nodes have no internet access",
     "https://github.com/timesler/facenet-pytorch/issues/202", "clusterrun submit … --env TORCH_HOME=PATH",
 )  # fmt: skip
 FILES: tuple[CauseRow, ...] = (
     row("quota", "quota exceeded|errno 122", r"(?i)Disk quota exceeded(?:: '?(?P<what>[^'\n]+)'?)?|\[Errno 122\](?! Disk)",
-        "a disk quota is exceeded (bytes or number of files)[: {what}]", "free some space, or write elsewhere; caches in $HOME (HF_HOME, TRITON_CACHE_DIR, TMPDIR) often fill it unnoticed",
+        "a disk quota is exceeded (bytes or number of files)[: {what}]", "free some space, or write to another file system; caches in $HOME (HF_HOME, TRITON_CACHE_DIR, TMPDIR) often fill the quota unnoticed",
         "https://github.com/KennthShang/HostG/issues/7", "quota -s[; lfs quota -h -u $USER {folder}]"),
     row("disk-full", "no space left on device|storagefull", r"(?i)No space left on device(?:: '?(?P<what>[^'\n]+)'?)?|StorageFull",
         "a disk is full[: {what}]", _FULL, "https://github.com/hiyouga/LlamaFactory/issues/5155", "df -h[ {folder}]; df -i[ {folder}]"),
@@ -24,57 +24,57 @@ FILES: tuple[CauseRow, ...] = (
         "a checkpoint could not be written ({what}): the disk is full, or a quota is exceeded", _FULL, "https://github.com/hiyouga/LlamaFactory/issues/1223",
         "df -h .; quota -s"),
     row("too-many-files", "too many open files|items of ancdata", r"Too many open files(?! in system)|received \d+ items of ancdata",
-        "a rank has too many files open", "raise the limit in the job, or call torch.multiprocessing.set_sharing_strategy('file_system')",
+        "a rank has too many files open", "raise the limit on open files in the job, or call torch.multiprocessing.set_sharing_strategy('file_system')",
         "https://github.com/pytorch/pytorch/issues/973", "clusterrun submit … --setup 'ulimit -n 65536'"),
     row("file-missing", "filenotfounderror|no such script|can't open file",
         r"FileNotFoundError: (?!.*Hugging Face Hub either)(?:\[Errno 2\] No such file or directory: )?(?P<what>'(?P<path>[^'\n]+)'$|.*)"
         r"|no such script: (?P<what_old>.*?)(?: \(in (?P<within>/.*)\))?$|can't open file '?(?P<what_too>(?P<path_too>[^':]+))'?: \[Errno 2\]",
-        "file not found[: {what}]", "the path must exist on the compute nodes; relative paths start at the folder you submitted from; a bare name ('nvcc') is often a program that is not on the node's PATH", "Python 3.11",
+        "file not found[: {what}]", "check that the path exists on the compute nodes (a relative path starts at the folder from which you submitted); a bare name such as 'nvcc' is often a program that is not on the node's PATH", "Python 3.11",
         "[srun ls -ld {path}]"),
     row("permission", "permissionerror", r"PermissionError: (?:\[Errno 1?3?\] \w[\w ]*: )?'?(?P<what>/(?:[\w.-]+/){0,3}\.(?:cache|config|local|triton|nv|torch|huggingface|matplotlib|keras|ipython)\b[^'\n]*)",
-        "permission denied in a folder for caches: {what}", "usually $HOME is / or another user's folder, as in a container: set HOME to a folder that the job may write to,"
-        " or XDG_CACHE_HOME, HF_HOME and TRITON_CACHE_DIR", "https://github.com/opendatahub-io/ilab-on-ocp/pull/26", "clusterrun submit … --env XDG_CACHE_HOME=PATH --env HF_HOME=PATH"),
+        "permission denied in a cache folder: {what}", "usually $HOME is / or another user's folder, as in some containers: set HOME (or XDG_CACHE_HOME, HF_HOME and TRITON_CACHE_DIR)"
+        " to a folder that the job may write to", "https://github.com/opendatahub-io/ilab-on-ocp/pull/26", "clusterrun submit … --env XDG_CACHE_HOME=PATH --env HF_HOME=PATH"),
     row("permission", "permissionerror|): permission denied", r"PermissionError: (?:\[Errno 1?3?\] \w[\w ]*: )?(?P<what>.*)|Error: open\((?P<what_too>/[^)]*)\): Permission denied",
-        "permission denied[: {what}]", "check the owner and the group permissions", "Python 3.11", "ls -ld[ {folder}]"),
+        "permission denied[: {what}]", "check the owner and the group permissions of the path", "Python 3.11", "ls -ld[ {folder}]"),
     # the shell continues
     row("permission", ": permission denied", r"(?P<what>/\S+): Permission denied$|: Permission denied$",
-        "permission denied[: {what}]", "check the owner and the group permissions", "bash 5.2", "ls -ld[ {folder}]", Strength.HINT, common=True),
+        "permission denied[: {what}]", "check the owner and the group permissions of the path", "bash 5.2", "ls -ld[ {folder}]", Strength.HINT, common=True),
     row("read-only", "read-only file system", r"Read-only file system(?:: '?(?P<what>[^'\n]+)'?)?", "a file system is read-only[: {what}]",
-        "write elsewhere; some sites mount $HOME read-only on compute nodes, and container images are read-only", "Linux errno 30", "clusterrun submit … --env HF_HOME=PATH"),
+        "write to another file system; some sites mount $HOME read-only on compute nodes, and container images are read-only", "Linux errno 30", "clusterrun submit … --env HF_HOME=PATH"),
     row("file-system", "stale file handle|stale nfs file handle", r"(?i)(?P<what>Stale (?:NFS )?file handle)(?:: '?(?P<file>[^'\n]+)'?)?", "a file system failed: {what}[: {file}]",
-        "another node replaced or deleted it while this one had it open: if several nodes write one cache or folder, let one rank write it before the others read, or use a cache per node;"
+        "another node replaced or deleted the file while this node had it open: if several nodes write to one cache or folder, let one rank write before the others read, or use one cache per node;"
         " otherwise the node's mount is stale: exclude the node and tell your administrators",
         "https://github.com/modelscope/ms-swift/issues/6695", "clusterrun submit … --env HF_DATASETS_CACHE=PATH", Strength.HINT),
     row("file-system", "input/output error|transport endpoint|remote i/o error|communication error on send",
         r"(?i)Input/output error|(?<!\[Errno 107\] )Transport endpoint is not connected|Transport endpoint is not connected(?=: )|Cannot send after transport endpoint shutdown|Remote I/O error|Communication error on send",
-        "a file system failed: {0}", "the file server or the node's mount failed: if only one node is affected, exclude it; tell your administrators; an error without a path may be that of a terminal that was closed",
+        "a file system failed: {0}", "the file server or the node's mount failed: tell your administrators, and if only one node is affected, exclude that node; an error without a path may come from a closed terminal",
         "https://github.com/pytorch/pytorch/issues/10577", "df -h", Strength.HINT),
     row("offline", "offline mode is enabled|offlinemodeisenabled|outgoing traffic has been disabled", r"[Oo]ffline ?[Mm]ode ?[Ii]s ?[Ee]nabled|outgoing traffic has been disabled", "a file is not in the Hugging Face cache, and offline mode is on: {0}",
-        "download it on the login node first, into the HF_HOME that the job uses; HF_HUB_OFFLINE=1 forbids the job to download it",
+        "download the file on the login node first, into the HF_HOME folder that the job uses; HF_HUB_OFFLINE=1 prevents downloads in the job",
         "https://huggingface.co/docs/transformers/installation#offline-mode", "clusterrun submit … --env HF_HOME=PATH"),
     row("offline", "couldn't connect to '|max retries exceeded with url|read timed out|localentrynotfounderror|can't load",
         r"couldn't connect to '(?P<what>[^']+)'|^(?!.*(?:thrown while requesting|[Rr]etrying)).*ConnectionPool\(host='(?P<what_too>(?!127\.|10\.|192\.168\.)[^'.]+\.[^']+)'.*?(?:Max retries exceeded with url(?!.*Caused by (?:ResponseError|SSLError\(SSLCertVerif))(?:.{0,400}?ProxyError\('(?P<proxy>[^']+?)\.?')?|Read timed out)"
         r"|LocalEntryNotFoundError",
-        "the node cannot reach the internet[, or that server: {what}][ (http_proxy, https_proxy: {proxy})]", "download on the login node first and set HF_HUB_OFFLINE=1; many compute nodes have no internet access; a server that does not answer may also be down or busy",
+        "the node cannot reach the internet[ or the server {what}][ (through http_proxy or https_proxy: {proxy})]", "download the files on the login node first and set HF_HUB_OFFLINE=1; many compute nodes have no internet access; a server that does not answer may also be down or busy",
         "https://huggingface.co/docs/transformers/installation#offline-mode", "clusterrun submit … --env HF_HUB_OFFLINE=1 --env HF_HOME=PATH"),
     row("offline", "couldn't reach |hugging face hub either|cannot connect to host |could not connect to the endpoint|could not resolve host: |unable to resolve host address|failed to resolve '",
         r"Couldn't reach (?P<what>'\S+' on the Hub|https?://\S+)|^(?:.*Error: )?(?P<what_old>Couldn't find .*Hugging Face Hub either)|Cannot connect to host (?P<what_too>[\w.-]+\.\w+:\d+)"
         r"|EndpointConnectionError: (?P<url>.*)|(?:fatal: unable to access|curl: \(6\)).*Could not resolve host: (?P<host>\S+)|unable to resolve host address .(?P<address>[\w.-]+)|Error.*Failed to resolve '(?P<name>[\w.-]+)'",
         "the node cannot reach the internet[: {what}][: {url}][: {host}][: {address}][: {name}]",
-        "download on the login node first (and set HF_HUB_OFFLINE=1 for Hugging Face files); many compute nodes have no internet access",
+        "download the files on the login node first (and set HF_HUB_OFFLINE=1 for Hugging Face files); many compute nodes have no internet access",
         "https://github.com/huggingface/datasets/issues/1764", "clusterrun submit … --env HF_HUB_OFFLINE=1 --env HF_HOME=PATH"),
     row("offline", "urlopen error |connecterror: |connectionerror: |error: tunnel connection failed",
         r"^(?!\[nltk_data\]|.*(?:WARN|[Rr]etry)).*?urlopen error (?P<what>\[Errno -\d+\].*?|\[Errno 1(?:01|10|11|13)\].*?|timed out|Tunnel connection failed.*?|_ssl\.c:\d+: The handshake operation timed out)>?$"
         r"|(?:Connect|Connection)Error: (?P<what_too>\[Errno (?:-\d+|101|110|113)\] .*|.*(?:Name or service not known|Temporary failure in name resolution).*)|Error: (?P<what_old>Tunnel connection failed: .*)",
-        "the node cannot reach the internet: {what}", "download on the login node first, into a folder that the compute nodes can read (TORCH_HOME, HF_HOME); many compute nodes have no internet access",
+        "the node cannot reach the internet: {what}", "download the files on the login node first, into a folder that the compute nodes can read (TORCH_HOME, HF_HOME); many compute nodes have no internet access",
         "https://github.com/pytorch/pytorch/issues/14701", "clusterrun submit … --env TORCH_HOME=PATH"),
     row("offline", "error loading |error downloading ", r"\[nltk_data\] Error (?:loading|downloading) (?P<what>\S+): <urlopen error.*",
-        "the node cannot reach the internet: nltk's {what}", "download on the login node first (python -m nltk.downloader), into a folder that the compute nodes can read (NLTK_DATA)",
+        "the node cannot reach the internet to download {what} for nltk", "download the data on the login node first (python -m nltk.downloader), into a folder that the compute nodes can read (NLTK_DATA)",
         "https://github.com/NixOS/nixpkgs/pull/215750", "clusterrun submit … --env NLTK_DATA=PATH", Strength.HINT, common=True),
     row("offline", "wandb: error|wandb.errors", r"wandb: ERROR (?P<what>Run initialization has timed out|.*[Nn]etwork error).*|wandb\.errors\.\S*(?:Comm|Timeout)Error: (?P<what_too>.*)",
-        "wandb failed: {what}", "if the node cannot reach wandb, log offline, and upload from the login node afterwards (wandb sync); if wandb denied access, check the API key, entity and project",
+        "wandb failed: {what}", "if the node cannot reach wandb, log offline and upload the run from the login node afterwards (wandb sync); if wandb denied access, check the API key, entity and project",
         "https://github.com/wandb/wandb/issues/10044", "clusterrun submit … --env WANDB_MODE=offline"),
     row("access", "401 client error|403 client error|429 client error|gated repo|gatedrepoerror|invalid user token", r"4(?:0[13]|29) Client Error[^\n]{0,120}|GatedRepoError|gated repo",
-        "a service denied access: {0}", "429: too many requests, so download once on the login node; otherwise, for Hugging Face, run `hf auth login` on the login node, accept the model's terms on its page, and make the token available to the job (HF_TOKEN_PATH)",
+        "a service denied access: {0}", "for error 429 (too many requests), download the files once on the login node; otherwise, for Hugging Face, run `hf auth login` on the login node, accept the terms on the model's page, and make the token available to the job (HF_TOKEN_PATH)",
         "https://huggingface.co/docs/hub/models-gated", "hf auth whoami"),
 )  # fmt: skip

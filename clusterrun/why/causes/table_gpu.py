@@ -11,14 +11,12 @@ _SMALLER = (
     " PYTORCH_ALLOC_CONF=expandable_segments:True helps when much memory is reserved but unused"
 )
 _SMALLER_COMMAND = "clusterrun submit … --env PYTORCH_ALLOC_CONF=expandable_segments:True"
-_ELSEWHERE = "the GPU is faulty: exclude this node and tell your administrators (nvidia-smi -q there, dmesg | grep Xid)"
+_ELSEWHERE = "the GPU is faulty: exclude this node and tell your administrators (run nvidia-smi -q and dmesg | grep Xid on the node to see the fault)"
 _EXCLUDE = "clusterrun submit … --exclude[ {node}]"
-_DRIVER = (
-    "the job's Python does not match the node: install a torch built for the node's driver, or load the module it needs"
-)
+_DRIVER = "the job's torch does not match the node: install a torch build for the node's driver, or load the module that torch needs"
 _MODEL = (
-    "install a torch (or build the extension) that supports this GPU, or request another GPU model: torch.cuda.get_arch_list()"
-    " lists what torch supports, torch.cuda.get_device_capability() is that of the GPU"
+    "install a torch build that supports this GPU (or build the extension for this GPU), or request another GPU model: torch.cuda.get_arch_list()"
+    " lists the architectures that torch supports, and torch.cuda.get_device_capability() returns the GPU's compute capability"
 )
 _MODEL_COMMAND = (
     "srun --gpus 1 python -c 'import torch; print(torch.cuda.get_arch_list(), torch.cuda.get_device_capability())'"
@@ -32,8 +30,8 @@ BUILD = row(
     r"|nvcc fatal +: .*|Cannot find a working triton installation|Ninja is required to load C\+\+ extensions)"
     r"|CalledProcessError: Command '\['(?P<what_too>[^']*(?:gcc|g\+\+|clang|cc|c\+\+|nvcc|ninja|ptxas))'.*returned non-zero",
     "an extension cannot be loaded or built on the node: {what}",
-    "the node needs a compiler and a CUDA toolkit that matches torch (module load, CUDA_HOME), or build the extension once before the job;"
-    " the lines above name what is missing",
+    "provide a compiler and a CUDA toolkit that matches torch on the node (module load, CUDA_HOME), or build the extension once before the job;"
+    " the log lines before this error name what is missing",
     "https://github.com/deepspeedai/DeepSpeed/issues/694", "clusterrun submit … --setup 'module load cuda'",
 )  # fmt: skip
 GPU: tuple[CauseRow, ...] = (
@@ -41,7 +39,7 @@ GPU: tuple[CauseRow, ...] = (
         r"(?:CUDA|HIP|XPU) out of memory\. Tried to allocate (?P<asked>[\d.]+ \w+)"
         r"(?:.*?GPU (?P<gpu>\d+))?(?:.*?total capac\w+ of (?P<total>[\d.]+ \w+)|.*?; (?P<total_old>[\d.]+ \w+) total capacity)?"
         r"(?:.*? of which (?P<free>[\d.]+ \w+) is free|.*?; (?P<free_old>[\d.]+ \w+) free)?(?:(?=.*this process has ).*?Process \d+ has (?P<other>[\d.]+ \w+) memory in use)?",
-        "GPU memory ran out: tried to allocate {asked}[ on GPU {gpu}][, {free} of {total} free][; another process uses {other} of it]", _SMALLER,
+        "GPU memory ran out: the rank tried to allocate {asked}[ on GPU {gpu}][, with {free} of {total} free][; another process uses {other} of the GPU's memory]", _SMALLER,
         "https://github.com/pytorch/pytorch/issues/16417", _SMALLER_COMMAND),
     row("cuda-memory", "out of memory on cuda", r"out of memory on (?P<where>cuda.*?), micro batch (?P<micro>\d+): (?P<todo>.+)",
         "GPU memory ran out on {where}, with a micro batch of {micro}", "{todo}", "clusterrun/worker/training/memory.py",
@@ -51,11 +49,11 @@ GPU: tuple[CauseRow, ...] = (
         r"|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation|RESOURCE_EXHAUSTED: (?i:out of memory)|OOM when allocating .*device:GPU|cupy\.cuda\.memory\.OutOfMemoryError",
         "GPU memory ran out", _SMALLER, "https://github.com/pytorch/pytorch/issues/67978", _SMALLER_COMMAND),
     row("cuda-memory", "'out of memory'|failed to cuda", r"Cuda failure (?:\d+ )?'out of memory'|Failed to CUDA (?:calloc|malloc)\w* (?P<bytes>\d+) bytes",
-        "GPU memory ran out: none was left for NCCL's buffers[ ({bytes} bytes)]",
+        "GPU memory ran out: no memory was left for NCCL's buffers[ ({bytes} bytes)]",
         _SMALLER + "; NCCL allocates its buffers outside torch's memory", "https://github.com/NVIDIA/nccl/issues/1235", _SMALLER_COMMAND),
     row("gpu-fault", "xid", r"NVRM: Xid \((?P<bus>[^)]*)\): (?P<xid>\d+), (?P<what>.*)",
         "the GPU at {bus} reported Xid {xid}: {what}",
-        "look the number up in NVIDIA's Xid table; 48, 63, 64, 74, 79, 92, 94, 95 and 119 are hardware faults: exclude this"
+        "look up the number in NVIDIA's Xid table; 48, 63, 64, 74, 79, 92, 94, 95 and 119 are hardware faults: exclude this"
         " node and tell your administrators; 13, 31 and 43 are usually bugs in the program",
         "https://docs.nvidia.com/deploy/xid-errors/", _EXCLUDE),
     row("gpu-fault", "fallen off the bus", r"fallen off the bus", "a GPU has fallen off the bus (Xid 79)", _ELSEWHERE,
@@ -68,28 +66,28 @@ GPU: tuple[CauseRow, ...] = (
         "a GPU failed: {0}", _ELSEWHERE, "https://github.com/rwth-i6/returnn/issues/1486", _EXCLUDE),
     row("cuda-assert", "device-side assert", r"device-side assert triggered",
         "an assertion failed on the GPU (device-side assert)",
-        "usually a label or token id outside the model's range: check the number of classes and the vocabulary; run with"
+        "usually a label or token id is outside the model's range: check the number of classes and the vocabulary; run with"
         " CUDA_LAUNCH_BLOCKING=1, or on the CPU, to see the actual line",
         "https://github.com/layumi/Person_reID_baseline_pytorch/issues/372",
         "clusterrun submit … --env CUDA_LAUNCH_BLOCKING=1"),
     row("cuda-assert", "assertion `", r"\.cu:\d+: .*block: \[.*Assertion `(?P<what>[^`']*)['`] failed",
         "an assertion failed on the GPU: {what}",
-        "usually a label or token id outside the model's range: check the number of classes and the vocabulary; a condition on probabilities or inputs usually means NaN",
+        "usually a label or token id is outside the model's range: check the number of classes and the vocabulary; a failed condition on probabilities or inputs usually means that they contain NaN",
         "https://github.com/milesial/Pytorch-UNet/issues/375", "clusterrun submit … --env CUDA_LAUNCH_BLOCKING=1"),
     row("cuda-error", "illegal memory access|unspecified launch failure|misaligned address|error: an illegal|invalid program counter|memory access fault by gpu",
         r"(?:CUDA|HIP) error: (?P<what>an illegal memory access[\w ]*|unspecified launch failure|misaligned address|an illegal instruction[\w ]*"
         r"|invalid program counter)|cudaErrorIllegalAddress|(?P<what_too>Memory access fault by GPU node-\d+)",
         "a kernel failed on the GPU[: {what}]",
-        "run with CUDA_LAUNCH_BLOCKING=1 to see the actual line; if it happens on one node only, suspect its GPU",
+        "run with CUDA_LAUNCH_BLOCKING=1 to see the actual line; if the error happens on one node only, that node's GPU may be faulty",
         "https://github.com/pytorch/pytorch/issues/21819", "clusterrun submit … --env CUDA_LAUNCH_BLOCKING=1"),
     row("cuda-error", "error: invalid device function", r"(?:CUDA|HIP) error: invalid device function", "torch or a library has no code for this GPU model: {0}",
         _MODEL, "https://github.com/ROCm/legacy-rocm-build/issues/4208", _MODEL_COMMAND),
-    row("no-gpu", "invalid device ordinal", r"invalid device ordinal", "the rank uses a GPU number that is not visible to it: {0}",
-        "request the GPUs per node, not per task, or let each rank use only the GPUs visible to it (torch.cuda.device_count()); CUDA_VISIBLE_DEVICES must not be set by hand",
+    row("no-gpu", "invalid device ordinal", r"invalid device ordinal", "the rank selected a GPU that it cannot see: {0}",
+        "request the GPUs per node, not per task, or let each rank use only the GPUs that it can see (torch.cuda.device_count()); do not set CUDA_VISIBLE_DEVICES by hand",
         "https://github.com/ACEsuit/mace/issues/435", "clusterrun submit … --gpus-per-node N"),
-    row("no-gpu", "busy or unavailable", r"(?:all )?CUDA-capable device(?:s are|\(s\) is/are) busy or unavailable", "the rank's GPU is in use by another process, or is not available: {0}",
+    row("no-gpu", "busy or unavailable", r"(?:all )?CUDA-capable device(?:s are|\(s\) is/are) busy or unavailable", "the rank's GPU is in use by another process or not available: {0}",
         "in exclusive-process mode a GPU serves one process: call torch.cuda.set_device(LOCAL_RANK) before anything else uses CUDA, and start no more ranks than GPUs;"
-        " nvidia-smi on the node shows that mode and processes of other jobs: if one holds the GPU, exclude the node",
+        " nvidia-smi on the node shows the compute mode and the processes of other jobs: if another job holds the GPU, exclude the node",
         "https://github.com/huggingface/pytorch-image-models/issues/1033", "srun --gpus 1 nvidia-smi -q -d COMPUTE,PIDS"),
     row("no-gpu", "no cuda gpus are available|no cuda-capable device|found no nvidia driver|nvml: driver not loaded|no gpus found|cuda unknown error|cuda driver initialization failed",
         r"No CUDA GPUs are available|(?<!CUDA_ERROR_NO_DEVICE: )no CUDA-capable device is detected|Found no NVIDIA driver"
@@ -98,9 +96,9 @@ GPU: tuple[CauseRow, ...] = (
         "check that the job requested GPUs (--gpus-per-node) and that CUDA_VISIBLE_DEVICES is not set by hand, and run nvidia-smi on the node",
         "https://github.com/NVIDIA/nccl/issues/1948", "clusterrun submit … --gpus-per-node N"),
     # its message has two or three lines
-    row("no-gpu", "you requested gpu", r"(?:MisconfigurationException: |^ +)(?P<what>You requested (?:gpu|GPU)s?: .{1,160})", "the script requests GPUs that its rank does not see: {what}",
-        "the script's number of devices must be the number of GPUs that each task sees: request GPUs per node (--gpus-per-node);"
-        " --gpus-per-task and --gpu-bind hide the others",
+    row("no-gpu", "you requested gpu", r"(?:MisconfigurationException: |^ +)(?P<what>You requested (?:gpu|GPU)s?: .{1,160})", "the script requests GPUs that its rank cannot see: {what}",
+        "set the script's number of devices to the number of GPUs that each task can see, and request GPUs per node (--gpus-per-node):"
+        " --gpus-per-task and --gpu-bind hide the node's other GPUs from a task",
         "https://github.com/Lightning-AI/pytorch-lightning/issues/16828", "clusterrun submit … --gpus-per-node N"),
     row("no-gpu", "torch.cuda.is_available() is false|cuda unavailable|no supported gpu backend|can not run on your system since",
         r"Error: (?P<what>.{0,80}torch\.cuda\.is_available\(\) is False|CUDA unavailable.{0,60})|Exception: (?P<what_too>No supported gpu backend found|.{0,60}can not run on your system since the accelerator is not available)",
@@ -110,7 +108,7 @@ GPU: tuple[CauseRow, ...] = (
         "the node's fabric manager is not running, or its version does not match the driver: exclude the node and tell your administrators",
         "https://github.com/pytorch/pytorch/issues/35710", "clusterrun submit … --exclude[ {node}]"),
     row("no-gpu", "unexpected error from cudagetdevicecount", r"Unexpected error from cudaGetDeviceCount\(\)(?!.*forward compat).*?(?P<what>Error \d+: .*)?$",
-        "the rank found no usable GPU[: {what}]", "run nvidia-smi on the node; if it fails only there, exclude the node and tell your administrators",
+        "the rank found no usable GPU[: {what}]", "run nvidia-smi on the node; if it fails on this node only, exclude the node and tell your administrators",
         "https://github.com/huggingface/huggingface_hub/issues/4134", "srun --gpus 1 nvidia-smi"),
     # TensorFlow prints this and continues without a GPU
     row("no-gpu", "failed call to cuinit", r"failed call to cuInit: (?P<what>CUDA_ERROR_\w+)", "the rank found no usable GPU: {what}",
@@ -121,21 +119,21 @@ GPU: tuple[CauseRow, ...] = (
         "https://github.com/3dem/model-angelo/issues/60", "srun --gpus 1 nvidia-smi", Strength.HINT, common=True),
     row("library-mismatch", "has no attribute '_cuda_|have nccl built in|not compiled with cuda enabled",
         r"module 'torch\._C' has no attribute '_cuda_\w+'|package doesn't have NCCL built in|Torch not compiled with CUDA enabled",
-        "this torch was built without CUDA (CPU only): {0}", "install a CUDA build of torch into the Python that the job uses (see pytorch.org/get-started)",
+        "the installed torch was built without CUDA (CPU only): {0}", "install a CUDA build of torch into the Python that the job uses (see pytorch.org/get-started)",
         "https://github.com/hpzhao/SummaRuNNer/issues/32", "python -c 'import torch; print(torch.__version__, torch.version.cuda)'"),
-    row("library-mismatch", "no kernel image is available", r"no kernel image is available for execution on the device", "torch, or an extension of it, has no code for this GPU model: {0}", _MODEL,
+    row("library-mismatch", "no kernel image is available", r"no kernel image is available for execution on the device", "torch or one of its extensions has no code for this GPU model: {0}", _MODEL,
         "https://github.com/pytorch/pytorch/issues/44828", _MODEL_COMMAND),
     row("library-mismatch", "cudnn version incompatibility", r"cuDNN version incompatibility: PyTorch was compiled\s+against (?P<built>\([\d, ]+\))\s+but found runtime version (?P<found>\([\d, ]+\))",
         "torch was compiled for cuDNN {built}, but the job loaded {found}",
-        "torch brings its own cuDNN: load no cudnn module, remove folders with another cuDNN from LD_LIBRARY_PATH (`unset LD_LIBRARY_PATH` in a setup line shows whether that is it),"
-        " or reinstall torch if pip replaced its nvidia-cudnn",
+        "torch brings its own cuDNN: do not load a cudnn module, and remove folders with another cuDNN from LD_LIBRARY_PATH (to test this, add `unset LD_LIBRARY_PATH` as a setup line);"
+        " if pip replaced torch's nvidia-cudnn package, reinstall torch",
         "https://github.com/pytorch/pytorch/blob/main/torch/backends/cudnn/__init__.py", "srun bash -c 'echo $LD_LIBRARY_PATH'"),
     row("library-mismatch", "undefined symbol: |does not exist|incompatible|compiled with different cuda",
         r"(?:^|[ '])(?P<what>/\S+\.so[\w.]*: undefined symbol: (?:_Z\w*?(?:3c10|2at|5torch|6caffe2)|THP)\w*)|Error: (?P<what_too>operator torch(?:vision|audio|text)::\w+ does not exist"
         r"|Couldn't load custom C\+\+ ops\. This can happen if your PyTorch and torchvision versions are incompatible|Detected that PyTorch and torch(?:vision|audio) were compiled with different CUDA.{0,40})",
-        "an extension was built for another torch: {what}",
+        "an extension was built for another version of torch: {what}",
         "rebuild or reinstall that package for the installed torch, in the same Python: pip install --force-reinstall --no-deps --no-build-isolation --no-cache-dir PACKAGE,"
-        " or a wheel made for this torch and CUDA",
+        " or install a wheel that was built for this torch and CUDA",
         "https://github.com/mst272/LLM-Dojo/issues/35", "python -c 'import torch; print(torch.__version__, torch.version.cuda)'"),
     row("library-mismatch", "driver on your system is too old|driver version is insufficient|forward compatibility was attempted",
         r"NVIDIA driver on your system is too old(?: \(found version (?P<version>\d+)\))?|CUDA driver version is insufficient for CUDA runtime version"
@@ -144,15 +142,15 @@ GPU: tuple[CauseRow, ...] = (
         "srun --gpus 1 nvidia-smi"),
     row("library-mismatch", "not found (required by",
         r"(?P<what>\S+: version `(?:GLIBCXX|CXXABI)_\S+' not found \(required by \S+\))", "the C++ library that was loaded is too old for an extension: {what}",
-        "load a newer libstdc++ before it: the module of a newer gcc, or conda's (conda install -c conda-forge libstdcxx-ng, and LD_LIBRARY_PATH=$CONDA_PREFIX/lib); or build that package on this system",
+        "load a newer libstdc++ first, from the module of a newer gcc or from conda (conda install -c conda-forge libstdcxx-ng, then set LD_LIBRARY_PATH=$CONDA_PREFIX/lib); or build the extension on this system",
         "https://github.com/alinlab/CSI/issues/44", "clusterrun submit … --setup 'module load gcc'"),
     row("library-mismatch", "not found (required by",
         r"(?P<what>\S+: version `GLIBC_\S+' not found \(required by \S+\))", "the node's C library is too old for a package: {what}",
-        "another C library cannot be loaded: install a build of that package for this system (an older wheel, or from source), or use a container",
+        "the node's C library cannot be replaced: install a build of the package for this system (an older wheel, or a build from source), or use a container",
         "https://github.com/pyg-team/pyg-lib/issues/266", "srun ldd --version"),
     row("library-mismatch", "undefined symbol: ", r"(?:ImportError|OSError|error while loading shared libraries): (?P<what>.*undefined symbol: \S+)|^(?:\S+: |\[rank\d+\] )?(?P<what_too>/\S+: undefined symbol: \S+)",
-        "two libraries of different versions were loaded together: {what}",
-        "LD_LIBRARY_PATH or a module often adds another version of a library that pip or conda installed: `unset LD_LIBRARY_PATH` in a setup line shows whether that is it; otherwise reinstall the package that the line names, and its dependencies",
+        "two libraries with incompatible versions were loaded together: {what}",
+        "LD_LIBRARY_PATH or a module often adds another version of a library that pip or conda installed: to test this, add `unset LD_LIBRARY_PATH` as a setup line; otherwise reinstall the package that the error names, and its dependencies",
         "https://github.com/pytorch/pytorch/issues/111469", "srun bash -c 'echo $LD_LIBRARY_PATH'"),
     row("library-mismatch", "undefined symbol|cannot open shared object file|not found (required by|could not load library|libcuda.so",
         r"(?:ImportError|OSError|error while loading shared libraries): (?P<what>.*(?:undefined symbol: \S+|cannot open shared object file"
@@ -163,7 +161,7 @@ GPU: tuple[CauseRow, ...] = (
     # the program often continues without the extension
     row("library-mismatch", "fatal error: |cannot find -l|ninja: build stopped|unsupported gnu version|nvrtc: error",
         r"(?P<what>fatal error: \S+\.(?:h|hpp|cuh): No such file or directory|unsupported GNU version!.*|ld: cannot find -l\S+|ninja: build stopped: .*|nvrtc: error: .*)",
-        "cannot compile code on the node: {what}", "load a compiler, a CUDA toolkit that matches torch, and Python's headers on the node (module load), or build the extension once before the job",
+        "code could not be compiled on the node: {what}", "load a compiler, a CUDA toolkit that matches torch, and Python's headers on the node (module load), or build the extension once before the job",
         "https://github.com/NVlabs/denoising-diffusion-gan/issues/25", "clusterrun submit … --setup 'module load cuda gcc'", Strength.HINT),
     row("duplicate-gpu", "duplicate gpu detected", r"Duplicate GPU detected : rank (?P<first>\d+) and rank (?P<second>\d+) both on CUDA device (?P<device>\w+)",
         "ranks {first} and {second} use the same GPU ({device})",
@@ -176,7 +174,7 @@ GPU: tuple[CauseRow, ...] = (
     row("cuda-error", "cudnn_status|cublas_status|cusparse_status|cusolver_status|curand_status|cuda error: |hip error: |cuda driver error: |cudnn error: |cudnn frontend error: ",
         r"(?P<lib>CU(?:DNN|BLAS|SPARSE|SOLVER|RAND)_STATUS_(?!SUCCESS)\w+)|(?:CUDA(?: driver)?|HIP|cuDNN(?: Frontend)?) error: (?!no error|driver shutting down)(?P<what>[A-Za-z\[][^(;\n]{2,120})",
         "the GPU or one of its libraries failed[: {lib}][: {what}]",
-        "often too little GPU memory is left (\"NOT_INITIALIZED\"), the shapes are not supported, or the libraries are for another CUDA version;"
+        "often too little GPU memory is left (\"NOT_INITIALIZED\"), the tensor shapes are not supported, or the libraries were built for another CUDA version;"
         " run with CUDA_LAUNCH_BLOCKING=1 to see the actual line",
         "https://github.com/seanie12/Info-HCVAE/issues/7", "clusterrun submit … --env CUDA_LAUNCH_BLOCKING=1"),
 )  # fmt: skip

@@ -7,26 +7,26 @@ from __future__ import annotations
 from clusterrun.why.causes.model import CauseRow, Strength, row
 
 _HANG = (
-    "check what the missing rank was doing (its log lines, py-spy dump --pid on its node); a longer timeout helps only"
-    " if it was slow, not stuck"
+    "check what the missing rank was doing (read its log lines, or run py-spy dump --pid PID on its node); a longer timeout"
+    " helps only if the rank was slow, not stuck"
 )
 _HANG_COMMAND = "clusterrun logs JOB[ --rank {rank}] -n 50"
 _PEER = "this rank only noticed the failure: look for the rank that ended first"
 _PORT = "leave out --master-port: clusterrun then finds a free port and holds it for the job"
-_NAME = "use node names that resolve on every node (getent hosts NODE), or ask your administrators"
+_NAME = "use node names that resolve on every node (check with getent hosts NODE), or ask your administrators"
 _SOCKETS = (
-    "the nodes cannot reach each other's ports: a firewall blocks them, or the wrong interface was chosen (ip -br addr on a node lists them):"
-    " set NCCL_SOCKET_IFNAME, for gloo GLOO_SOCKET_IFNAME"
+    "the nodes cannot reach each other's ports: a firewall blocks the ports, or NCCL or gloo uses the wrong network interface;"
+    " set NCCL_SOCKET_IFNAME (for gloo, GLOO_SOCKET_IFNAME) to an interface that links the nodes (ip -br addr on a node lists the interfaces)"
 )
-_IB = "a link or switch failed, or the peer ended: if no rank died, exclude the node and tell your administrators (ibstat, NCCL_IB_TIMEOUT=22)"
+_IB = "a network link or switch failed, or the other rank ended: if no rank died, exclude the node and tell your administrators (ibstat shows the state of the links; NCCL_IB_TIMEOUT=22 tolerates longer outages)"
 
 #: What NCCL warns; the exception after it names rank and line, and only says "invalid usage".
 SIZES = row(
     "nccl-error", "message truncated :|collective mismatch error",
     r"NCCL WARN .*?(?P<what>message truncated : receiving \d+ bytes instead of \d+|collective mismatch error,? local size \d+ remote size \d+)",
     "ranks do not agree on the size of a message: {what}",
-    "two ranks called different collectives, or a send and a receive of different shapes, types or order: compare the calls of both ranks at the line shown"
-    " (TORCH_DISTRIBUTED_DEBUG=DETAIL checks collectives), and set NCCL_PROTO and NCCL_ALGO the same on all nodes",
+    "two ranks called different collectives, or a send and a receive with different shapes, types or order: compare the calls of both ranks at the line shown"
+    " (TORCH_DISTRIBUTED_DEBUG=DETAIL checks collectives), and set NCCL_PROTO and NCCL_ALGO to the same values on all nodes",
     "https://github.com/sail-sg/zero-bubble-pipeline-parallelism/issues/60", "clusterrun submit … --env TORCH_DISTRIBUTED_DEBUG=DETAIL",
 )  # fmt: skip
 #: UCX aborts the process then, unless its program handles the error
@@ -46,81 +46,81 @@ PEERS: tuple[CauseRow, ...] = (
     row("collective-timeout", "application timeout caused pair closure", r"Application timeout caused pair closure",
         "a collective (gloo) timed out", _HANG, "https://github.com/pytorch/gloo/blob/main/gloo/transport/tcp/pair.cc", _HANG_COMMAND, Strength.HANG),
     row("collective-timeout", "monitoredbarrier", r"Ranks? (?P<ranks>[\d, ]+) failed to pass monitoredBarrier in (?P<ms>\d+) ms",
-        "a barrier timed out[ after {limit}]: rank {ranks} did not reach it", _HANG,
+        "a barrier timed out[ after {limit}]: rank{s} {ranks} did not reach it", _HANG,
         "https://github.com/pytorch/pytorch/blob/main/torch/csrc/distributed/c10d/ProcessGroupGloo.cpp", _HANG_COMMAND, Strength.HANG),
     row("collective-timeout", "heartbeat monitor timed out|watchdog got stuck for",
         r"Rank (?P<reporter>\d+)\] (?:Heartbeat monitor timed out!|.*watchdog got stuck for (?P<seconds>\d+) seconds)",
-        "NCCL hung: its watchdog thread got no response (a hang in NCCL or CUDA)", _HANG,
+        "NCCL or CUDA hung: the NCCL watchdog thread got no response", _HANG,
         "https://github.com/hiyouga/LlamaFactory/issues/6953", _HANG_COMMAND, Strength.HANG),
     row("collective-timeout", "retrieving nccluniqueid from", r"retrieving ncclUniqueId from \[(?P<awaited>\d+)\] .*got error: (?:wait timeout after (?P<ms>\d+)ms|Socket Timeout)",
-        "timed out[ after {limit}] waiting for rank {awaited}, which starts NCCL's communicator", _HANG, "https://github.com/bytedance/HLLM/issues/20", "clusterrun logs JOB --rank {awaited} -n 50", Strength.HANG),
+        "a rank timed out[ after {limit}] waiting for rank {awaited}, which creates the NCCL communicator", _HANG, "https://github.com/bytedance/HLLM/issues/20", "clusterrun logs JOB --rank {awaited} -n 50", Strength.HANG),
     row("collective-timeout", "wait timeout after|socket timeout|timeout waiting for key",
         r"(?:DistStoreError|got error): (?:wait timeout after (?P<ms>\d+)ms|Socket Timeout)|RuntimeError: Socket Timeout|Timeout waiting for key: ",
-        "timed out waiting for another rank at the rendezvous (TCPStore)", _HANG, "https://github.com/pytorch/pytorch/pull/131808", _HANG_COMMAND, Strength.HANG),
+        "a rank timed out waiting for another rank at the rendezvous (TCPStore)", _HANG, "https://github.com/pytorch/pytorch/pull/131808", _HANG_COMMAND, Strength.HANG),
     row("ranks-missing", "did not join within|did not come within", r"join barrier: (?P<number>\d+) of (?P<all>\d+) ranks did not (?:join|come) within (?P<seconds>\d+) s: (?P<who>.*)",
         "{number} of {all} ranks did not join the others: {who}",
         "check what these ranks printed: an import may take minutes, a setup line may hang, or a node may be unable to reach the first node",
         "clusterrun/worker/barriers.py", "clusterrun logs JOB -n 50"),
     row("ranks-missing", "clients joined|workers joined", r"Timed out after (?P<seconds>\d+) seconds waiting for (?:clients|workers)\. (?P<came>\d+)/(?P<all>\d+)",
         "only {came} of {all} ranks joined within {seconds} s",
-        "check what the other ranks printed; WORLD_SIZE and MASTER_ADDR must be the same on all nodes",
+        "check what the missing ranks printed, and that WORLD_SIZE and MASTER_ADDR are the same on all nodes",
         "https://github.com/Liuziyu77/Visual-RFT/issues/123", "clusterrun logs JOB -n 50", Strength.HANG),
     row("ranks-missing", "store based barrier",
         r"Timed out initializing process group in store based barrier on rank: ?\d+.*?\(world_size=(?P<all>\d+), worker_count=(?P<came>\d+)",
-        "the ranks did not join as expected: {came} joined, {all} were expected",
-        "check what the other ranks printed; more ranks than expected means that two runs, or two init_process_group calls, share one port,"
-        " or one file (init_method=file://…) that an earlier run left: delete that file, or use a new name for each run",
+        "the wrong number of ranks joined the process group: {came} joined, {all} were expected",
+        "check what the other ranks printed; if more ranks joined than expected, two runs or two init_process_group calls share one port,"
+        " or they share one file (init_method=file://…) that an earlier run left: delete that file, or use a new file name for each run",
         "https://github.com/tczhangzhi/pytorch-distributed/issues/18", "clusterrun logs JOB -n 50", Strength.HANG),
     row("ranks-missing", "rendezvoustimeouterror", r"RendezvousTimeoutError", "not all torchrun agents joined in time",
-        "check what the other nodes printed; --nodes must be the number of torchrun processes that start",
+        "check what the other nodes printed, and that --nodes is the number of torchrun processes that start",
         "https://github.com/pytorch/pytorch/issues/67616", "clusterrun logs JOB -n 50", Strength.HANG),
     row("address-in-use", "rendezvous: port", r"rendezvous: port (?P<port>\d+) on (?P<node>\S+) is taken(?P<holder>.*)",
         "port {port} on {node} is in use[ {holder}]", _PORT, "clusterrun/worker/rendezvous.py", "clusterrun submit … (without --master-port)"),
     row("address-in-use", "address already in use|eaddrinuse|no free port on",
         r"(?:\bport:? |\]:|\d\.\d{1,3}:|localhost:|\*:|', )(?P<port>\d{2,5})\b(?!\.\d).*(?:EADDRINUSE|[Aa]ddress already in use)|EADDRINUSE|[Aa]ddress already in use|rendezvous: no free port on .*",
-        "the port to listen on is already in use[ (port {port})]", _PORT + "; a port that the script or its configuration sets must be changed there",
+        "the port to listen on is already in use[ (port {port})]", _PORT + "; if the script or its configuration sets the port, change the port there",
         "https://github.com/vllm-project/vllm-omni/issues/6425", "clusterrun submit … (without --master-port)"),
     row("name-resolution", "cannot resolve|no address of",
         r"rendezvous: cannot resolve (?P<name>[^:]+)|clusterrun: no address of (?P<name_too>\S+) that other nodes could reach",
         "a node's name does not resolve[: {name}]", _NAME, "clusterrun/worker/rendezvous.py", "srun -N 2 getent hosts NODE"),
     row("name-resolution", "gaierror|could not resolve hostname|host not found: ",
         r"gaierror: \[Errno -?\d+\] (?P<what>.*)|ssh: Could not resolve hostname (?P<name>\S+?):|Error: host not found: (?P<what_too>.*)",
-        "a name does not resolve[: {name}][: {what}]", _NAME, "https://github.com/vllm-project/vllm/issues/2407", "srun -N 2 getent hosts NODE"),
+        "a host name does not resolve[: {name}][: {what}]", _NAME, "https://github.com/vllm-project/vllm/issues/2407", "srun -N 2 getent hosts NODE"),
     row("name-resolution", "cannot be retrieved (gai error", r"network addresses of \((?P<name>[^,]+), (?P<port>\d+)\) cannot be retrieved \(gai error",
-        "the name {name} does not resolve", _NAME, "https://github.com/hpcaitech/ColossalAI/issues/2841", "srun -N 2 getent hosts NODE", Strength.HINT),
+        "the host name {name} does not resolve", _NAME, "https://github.com/hpcaitech/ColossalAI/issues/2841", "srun -N 2 getent hosts NODE", Strength.HINT),
     # IBV_WC_WR_FLUSH_ERR: was queued when the connection had already failed
     row("network", "got completion ", r"NET/IB ?P?[ :]+Got completion (?:from peer (?P<peer>\S+) )?with (?:status=|error )5\b",
-        "an earlier network failure between nodes: {0}", _IB, "https://github.com/NVIDIA/nccl/issues/1814", "clusterrun submit … --exclude NODE", Strength.CONSEQUENCE),
+        "the network between nodes had failed earlier: {0}", _IB, "https://github.com/NVIDIA/nccl/issues/1814", "clusterrun submit … --exclude NODE", Strength.CONSEQUENCE),
     row("network", "connect to 169.254.", r"NCCL WARN .*?(?P<what>Connect to 169\.254\.\S+ failed.*)", "NCCL uses a link-local address, which other nodes cannot reach: {what}",
-        "choose the network interface that links the nodes (ip -br addr on a node lists them)",
+        "choose the network interface that links the nodes (ip -br addr on a node lists the interfaces)",
         "https://github.com/verl-project/verl/issues/726", "clusterrun submit … --env NCCL_SOCKET_IFNAME=NAME", Strength.HINT),
     LINK,
     # ibv_open_device and queries also fail where NCCL does without that device
     row("network", "call to ibv_", r"(?P<what>Call to ibv_(?:create|alloc|reg)_\w+ failed(?: with error .{1,60})?)", "NCCL could not set up InfiniBand (RDMA) on the node: {what}",
-        "the cause is on this node, not in the network: too little lockable memory (`ulimit -l` must be unlimited), a container without the RDMA devices or with too low limits (--ulimit memlock=-1), or an incompatible driver;"
-        " NCCL_IB_DISABLE=1 tests whether the run works without it",
+        "the cause is on this node, not in the network: the limit on locked memory is too low (`ulimit -l` must be unlimited; in a container, --ulimit memlock=-1), the container lacks the RDMA devices, or the driver is incompatible;"
+        " set NCCL_IB_DISABLE=1 to test whether the run works without InfiniBand",
         "https://github.com/NVIDIA/nccl/issues/1129", "srun bash -c 'ulimit -l; ls /dev/infiniband'", Strength.HINT),
     row("network", "got completion |got async event|got fatal event|call to ibv_",
         r"NET/IB ?P?[ :]+Got completion (?:from peer (?P<peer>\S+) )?with (?:status=|error )(?!5\b)(?P<status>\d+)"
         r"|NET/IB.* Got (?:async|fatal) event ?: .*error|Call to ibv_(?!open_device|get_|query_)\w+ failed(?: with error .{1,60})?",
-        "InfiniBand or RoCE failed: {0}", _IB + "; with RoCE also check NCCL_IB_GID_INDEX; error 4 or 10 is usually about registered memory: NCCL_NET_GDR_LEVEL=LOC tests without GPUDirect", "https://github.com/NVIDIA/nccl/issues/1664", "clusterrun submit … --exclude NODE", Strength.HINT),
+        "InfiniBand or RoCE failed: {0}", _IB + "; with RoCE, also check NCCL_IB_GID_INDEX; error 4 or 10 is usually about registered memory: set NCCL_NET_GDR_LEVEL=LOC to test without GPUDirect", "https://github.com/NVIDIA/nccl/issues/1664", "clusterrun submit … --exclude NODE", Strength.HINT),
     row("network", "connect to |no route to host|network is unreachable",
         r"^.*?NCCL WARN (?P<what>.*[Cc]onnect to \S+ (?:failed ?: (?!Connection re(?:fused|set))|returned (?:No route|Network)).*)|^(?!(?:ssh|curl|wget|fatal): ).*?(?P<what_too>No route to host|Network is unreachable)",
         "a connection between nodes failed: {what}", _SOCKETS, "https://github.com/hiyouga/LlamaFactory/issues/8045", "clusterrun submit … --env NCCL_SOCKET_IFNAME=NAME", Strength.HINT),
     row("network", "connectfullmesh failed", r"Gloo connectFullMesh failed with (?P<what>.*)", "gloo could not connect ranks across nodes: {what}",
-        "usually gloo chose an interface that the other nodes cannot reach: set the right one (ip -br addr on a node lists them)",
+        "usually gloo chose a network interface that the other nodes cannot reach: set the right interface (ip -br addr on a node lists the interfaces)",
         "https://github.com/sgl-project/sglang/issues/3226", "clusterrun submit … --env GLOO_SOCKET_IFNAME=NAME"),
     row("network", "destination is unreachable|failed to resolve ucx", r"Failed to resolve UCX endpoint.*|ucp_ep_create.* failed: Destination is unreachable",
-        "UCX cannot reach another process: {0}", "UCX_TLS or UCX_NET_DEVICES may exclude the transports that work (ucx_info -d lists them), or a node lacks the device; UCX_TLS=tcp tests whether the run works without RDMA", "https://github.com/NVIDIA/NeMo-Aligner/issues/541", "clusterrun submit … --env UCX_TLS=tcp"),
+        "UCX cannot reach another process: {0}", "UCX_TLS or UCX_NET_DEVICES may exclude the transports that work (ucx_info -d lists the transports), or a node may lack the device; set UCX_TLS=tcp to test whether the run works without RDMA", "https://github.com/NVIDIA/NeMo-Aligner/issues/541", "clusterrun submit … --env UCX_TLS=tcp"),
     row("network", "client socket has timed out|client socket has failed to connect|connect() timed out",
         r"connect\(\) timed out\. Original timeout|client socket has (?:timed out after (?P<seconds>\d+)(?: ?s|ms) while trying to connect to|failed to connect to(?: any network address of)?) (?P<what>\([^)]*\)|[^\s,]+)",
-        "the first node's port cannot be reached[: {what}]", "MASTER_ADDR or --rdzv-endpoint must be an address of the first node that the other nodes can reach, with its port open between nodes",
+        "the first node's port cannot be reached[: {what}]", "set MASTER_ADDR or --rdzv-endpoint to an address of the first node that the other nodes can reach, and check that no firewall blocks the port between nodes",
         "https://github.com/pytorch/pytorch/issues/107021", "srun -N 2 getent hosts NODE", Strength.HINT),
     row("network", "cannot reach the run's store|the run's store at", r"(?P<what>(?:cannot reach the run's store at|the run's store at) .*)",
         "{what}", "the nodes cannot reach the first node's port: a firewall blocks it, or the batch script had already ended",
         "clusterrun/worker/barriers.py", "clusterrun logs JOB -n 50", Strength.HINT),
     row("network", "connection refused|connection timed out", r"pair\.cc:\d+\] (?:connect|SO_ERROR) \[(?P<host>[^\]]+)\]:(?P<port>\d+): (?P<why>Connection (?:refused|timed out))",
-        "gloo could not connect to {host}:{port}: {why}", "the rank that listened there had ended, or its port is blocked between nodes; set GLOO_SOCKET_IFNAME to an interface that all nodes can reach",
+        "gloo could not connect to {host}:{port}: {why}", "the rank at that address had ended, or the port is blocked between nodes: look for a rank that ended first; if none did, set GLOO_SOCKET_IFNAME to an interface that all nodes can reach",
         "https://github.com/pytorch/pytorch/issues/108732", "clusterrun submit … --env GLOO_SOCKET_IFNAME=NAME", Strength.CONSEQUENCE),
     SIZES,
     row("nccl-error", "nccl error in|ncclsystemerror|ncclunhandledcudaerror|ncclinternalerror|ncclinvalid|unhandled system error|unhandled cuda error|nccl error |rank failed: ",
@@ -129,7 +129,7 @@ PEERS: tuple[CauseRow, ...] = (
         "NCCL failed[: {what}][: {text}][: {other}]", "run once with NCCL_DEBUG=INFO: the lines before the error name the call that failed (network, shared memory, driver)",
         "https://github.com/NVIDIA/nccl/issues/1066", "clusterrun submit … --env NCCL_DEBUG=INFO", Strength.HINT),
     row("peer-lost", "keep-alive heartbeat", r"The node '(?P<agent>[^']{1,80}?)_\d+_\d+' has failed to send a keep-alive heartbeat to the rendezvous .* Rendezvous\w+Error",
-        "torchrun on {agent} lost the rendezvous", _PEER, "https://github.com/pytorch/pytorch/issues/76287", "clusterrun logs JOB --errors", Strength.CONSEQUENCE),
+        "torchrun on {agent} lost the connection to the rendezvous", _PEER, "https://github.com/pytorch/pytorch/issues/76287", "clusterrun logs JOB --errors", Strength.CONSEQUENCE),
     row("peer-lost", "closed by peer|closed by remote peer|reset by peer|broken pipe|remote process exited|ncclremoteerror|lost the connection to another rank|run's store is gone"
         "|nccl communicator was aborted|taking the entire process down|operations have failed or timed out|0 bytes from the|recvvalue failed|failed to recv, got 0 bytes|connection refused|rendezvousconnectionerror|rendezvousclosederror|horovod has been shut down|application crash on rank",
         r"(?i)Connection (?:closed|reset) by (?:remote )?peer(?:,? (?P<peer>\[?[\w.-]+[]:<]+\d+>?))?|Broken pipe|remote process exited|ncclRemoteError|lost the connection to another rank|run's store is gone"

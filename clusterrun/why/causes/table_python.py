@@ -5,17 +5,18 @@
 from __future__ import annotations
 
 from clusterrun.why.causes.model import CauseRow, Strength, row
+from clusterrun.why.causes.table_launch import NOT_PYTHON, SENT_KILL
 
-_PIP = "install it into the Python that the job uses (the one active at submit, or --python)"
+_PIP = "install the package into the Python that the job uses (--python, or the Python active at submit)"
 _NAN = "try a lower learning rate, a longer warm-up, gradient clipping, or bf16 instead of fp16; check the samples of that step"
-_HOST = "use less host memory (fewer data-loading workers, smaller batches, memory-mapped data), or request more"
+_HOST = "use less host memory (fewer data-loading workers, smaller batches, memory-mapped data), or request more memory"
 #: a signal that torchrun reports -> what it means, what to do
 _TORCHRUN_SIGNALS = (
     (r"(?:2|Signals\.SIGINT)", "torchrun was stopped with Ctrl-C (SIGINT)",
      "someone pressed Ctrl-C in the terminal or step, or sent SIGINT (scancel --signal=INT); if the job hung before, the stack of the KeyboardInterrupt shows where"),
-    (r"(?:1|Signals\.SIGHUP)", "torchrun was stopped by SIGHUP: its terminal was closed", "the ssh session or terminal that ran it ended: submit it as a job, or start it in tmux"),
-    (r"(?:15|Signals\.SIGTERM)", "torchrun was stopped by SIGTERM", "the cause is elsewhere: a failed rank on another node, scancel, preemption, or the time limit"),
-    (r"[\w.]+", "torchrun was stopped by a signal ({signal})", "the cause is elsewhere: someone or something sent this signal to torchrun; kill -l NUMBER names it"),
+    (r"(?:1|Signals\.SIGHUP)", "torchrun was stopped by SIGHUP: its terminal was closed", "the ssh session or terminal that ran torchrun ended: submit the training as a job, or start torchrun in tmux"),
+    (r"(?:15|Signals\.SIGTERM)", "torchrun was stopped by SIGTERM", "the cause is elsewhere: look for a failed rank on another node, a scancel, a preemption or the time limit"),
+    (r"[\w.]+", "torchrun was stopped by a signal ({signal})", "the cause is elsewhere: a user or a program sent this signal to torchrun; kill -l NUMBER prints the signal's name"),
 )  # fmt: skip
 
 #: also for a semaphore of multiprocessing on a full disk
@@ -24,22 +25,22 @@ SHM_FULL = row(
     r"out of shared memory|insufficient shared memory|posix_fallocate.*No space left|[Ee]rror while creating shared memory segment(?!.*error: (?!No space))|unable to (?:open|write|mmap|resize|allocate)(?!.*(?:No such file|Permission denied|Cannot allocate)).*(?:</?torch_|/dev/shm).*|/dev/shm\S*'?.*No space left"
     r"|No space left on device.*/dev/shm",
     "/dev/shm is full: data-loading workers and NCCL pass their data through it",
-    "use fewer workers (num_workers), or a container with a larger /dev/shm; torch.multiprocessing.set_sharing_strategy('file_system') avoids it",
+    "use fewer workers (num_workers), or a container with a larger /dev/shm; torch.multiprocessing.set_sharing_strategy('file_system') can also help",
     "https://github.com/pytorch/pytorch/issues/5040", "df -h /dev/shm",
 )  # fmt: skip
 PYTHON: tuple[CauseRow, ...] = (
     row("import-error", "modulenotfounderror", r"ModuleNotFoundError: No module named '?(?P<module>(?:src|utils?|models?|modules|data|lib|libs|configs?|common|core|tools|scripts|networks?|helpers|misc|engine|trainers?|options|losses)(?:\.\w+)*)'?",
-        "a module of your project cannot be imported: {module}", "add its folder to PYTHONPATH, or submit from that folder; check that its file exists (an incomplete checkout may lack it)",
+        "a module of your project cannot be imported: {module}", "add the module's folder to PYTHONPATH, or submit from that folder; check that the module's file exists (an incomplete checkout may lack it)",
         "https://github.com/iedwardwangi/MetaAdapter/issues/2", "clusterrun submit … --env PYTHONPATH=FOLDER"),
     row("library-mismatch", "did not match any variant of untagged enum", r"data did not match any variant of untagged enum \w*(?:Wrapper|Tokenizer)\w*.*", "the tokenizer file is too new for the installed tokenizers and transformers: {0}",
         "install a newer transformers (with its tokenizers) into the Python that the job uses", "https://github.com/allenai/open-instruct/issues/738", "python -m pip install --upgrade transformers tokenizers"),
     row("exception", "pytorchstreamreader|unexpected eof, expected|metadataincompletebuffer|invalidheaderdeserialization|headertoolarge|ran out of input|invalid load key",
         r"(?:Error|Exception): (?P<what>.*(?:PytorchStreamReader failed (?:reading zip archive|finding central directory|locating).*|unexpected EOF, expected.*|MetadataIncompleteBuffer|InvalidHeaderDeserialization|HeaderTooLarge|Ran out of input|invalid load key.*))",
-        "a checkpoint or other saved file is incomplete or damaged: {what}", "the file was cut short (full disk, job killed), half downloaded, or is a Git LFS pointer (invalid load key, 'v'): use the previous one, or download it again",
+        "a checkpoint or other saved file is incomplete or damaged: {what}", "the file was cut short (full disk, killed job), was only partly downloaded, or is a Git LFS pointer (invalid load key, 'v'): use the previous checkpoint, or download the file again",
         "https://github.com/sml2h3/dddd_trainer/issues/36", "clusterrun logs JOB[ --rank {rank}] --stream err -n 50"),
     row("usage", "could not override '|cannot find primary config|could not find '|you must specify '|error locating target|in 'con|missing mandatory value|is not in struct",
         r"^(?P<what>Could not override '.*|Cannot find primary config .*|(?:In '[^']+': )?Could not find '[\w-]+/[^']+'.*|You must specify '.*|Error locating target '[^']+'|Missing mandatory value: .*|Key '[^']+' is not in struct)",
-        "Hydra rejected the configuration: {what}", "the option, file or class that the configuration names must exist; HYDRA_FULL_ERROR=1 shows the full stack trace",
+        "Hydra rejected the configuration: {what}", "check that the option, file or class that the configuration names exists; set HYDRA_FULL_ERROR=1 to see the full stack trace",
         "https://hydra.cc/docs/advanced/override_grammar/basic/", "clusterrun submit … --env HYDRA_FULL_ERROR=1", Strength.HINT),
     row("import-error", "modulenotfounderror", r"ModuleNotFoundError: No module named '?(?P<module>[\w.]+)'?", "the module {module} is not installed",
         _PIP, "Python 3.11", "python -m pip install {module}"),
@@ -49,9 +50,9 @@ PYTHON: tuple[CauseRow, ...] = (
         "clusterrun/worker/entry.py", "{python} -m pip install torch"),
     row("import-error", "need to install|please install|library but it was not found|pip install",
         r"(?:Import|ModuleNotFound|Runtime|Value|OS|Attribute)Error: (?P<what>(?=.*(?:need to install|[Pp]lease install|pip install|library but it was not found)).*)|^(?P<what_too>\w+ requires the \S+ library but it was not found.*?\.)",
-        "a package is missing, or too old: {what}", _PIP, "https://github.com/huggingface/evaluate/issues/323", "python -m pip list"),
+        "a package is missing or too old: {what}", _PIP, "https://github.com/huggingface/evaluate/issues/323", "python -m pip list"),
     row("import-error", "importerror: ", r"ImportError: (?P<what>.+)", "an import failed: {what}",
-        "the installed version may differ from the one the code expects: compare it with the login node's (pip list)", "Python 3.11",
+        "the installed version of a package may differ from the version that the code expects: compare pip list in the job with pip list on the login node", "Python 3.11",
         "python -m pip list"),
     row("nan-loss", "is not finite at step", r"(?P<whose>the (?:loss of rank [\d, ]+|gradient)) is not finite at step (?P<step>\d+)(?:.*?: (?P<todo>try .*))?",
         "{whose} is not finite at step {step}", _NAN, "clusterrun/worker/train.py", "clusterrun submit … --set lr=LOWER"),
@@ -60,14 +61,14 @@ PYTHON: tuple[CauseRow, ...] = (
         r"|outputs? (?:is|are) nan!? *stop",
         "the loss or a gradient became NaN or infinite", _NAN, "https://github.com/Intellindust-AI-Lab/DEIM/issues/96", "clusterrun submit … --set lr=LOWER"),
     row("nan-loss", "found nan|found inf", r"(?:Error|Exception): (?:[Rr]ank (?P<rank>\d+): )?.{0,80}?\b[Ff]ound (?P<what>NaN|[Ii]nf\w*) in (?:the )?(?P<where>(?:\w+ ){0,3}(?:grad|loss)\w*)",
-        "{what} in the {where}", _NAN, "https://github.com/alibaba/Pai-Megatron-Patch/issues/366", "clusterrun submit … --set lr=LOWER"),
+        "{what} was found in the {where}", _NAN, "https://github.com/alibaba/Pai-Megatron-Patch/issues/366", "clusterrun submit … --set lr=LOWER"),
     row("nan-loss", "loss scale already at minimum|minimum loss scale reached", r"loss scale already at minimum|Minimum loss scale reached", "the loss scale fell to its minimum: the gradients of every step are NaN or infinite",
         _NAN, "https://github.com/ymcui/Chinese-LLaMA-Alpaca/issues/534", "clusterrun submit … --set lr=LOWER"),
     row("host-memory", "out of memory on cpu", r"out of memory on (?P<where>cpu.*?), micro batch (?P<micro>\d+): (?P<todo>.+)",
-        "host memory ran out: {where}, with a micro batch of {micro}", "{todo}", "clusterrun/worker/training/memory.py", "clusterrun submit … --set auto_micro_batch=true"),
+        "host memory ran out ({where}), with a micro batch of {micro}", "{todo}", "clusterrun/worker/training/memory.py", "clusterrun submit … --set auto_micro_batch=true"),
     row("locked-memory", "cannot allocate memory", r"(?:\bibv_(?:create|alloc|reg)_\w+|\bibv_\w*reg\w*|[Rr]egister(?:ing)? (?:memory|MR)|reg_mr|RC: -12, Error:).*[Cc]annot allocate memory",
         "the network card could not register memory: the limit on locked memory is too low on the node",
-        "`ulimit -l` must be unlimited there: administrators set LimitMEMLOCK=infinity for slurmd, and PropagateResourceLimitsExcept=MEMLOCK in slurm.conf",
+        "`ulimit -l` must be unlimited on the node: ask your administrators to set LimitMEMLOCK=infinity for slurmd and PropagateResourceLimitsExcept=MEMLOCK in slurm.conf",
         "https://github.com/NVIDIA/nccl/issues/1187", "srun bash -c 'ulimit -l'"),
     row("host-memory", "memoryerror|can't allocate memory|cannot allocate memory|unable to allocate|bad_alloc|running low on memory",
         r"(?:^|\W)(?:_Array)?MemoryError\b(?:: (?P<what>.{1,160}))?|std::bad_alloc(?!: hip)|due to the node running low on memory|can't allocate memory|[Cc]annot allocate memory",
@@ -77,49 +78,49 @@ PYTHON: tuple[CauseRow, ...] = (
         "Ray killed {n} of its workers because the node ran out of memory", _HOST, "https://github.com/jchengai/planTF/issues/28",
         "clusterrun submit … --mem SIZE", Strength.HINT),
     row("shared-memory", "call to shm_open failed", r"Call to shm_open failed ?: (?P<why>(?!File exists).+)",
-        "NCCL could not create a shared memory segment (/dev/shm): {why}", "\"Permission denied\": another user has a segment of that name, or the mode of /dev/shm is not 1777; \"No space\": it is full",
+        "NCCL could not create a shared memory segment (/dev/shm): {why}", "\"Permission denied\" means that another user has a segment with that name, or that the mode of /dev/shm is not 1777; \"No space\" means that /dev/shm is full",
         "https://github.com/NVIDIA/nccl/issues/312", "srun ls -ld /dev/shm"),
     row("shared-memory", "attaching to shared memory segment|creating shared memory segment|shared memory object|</torch_", r"(?P<what>[Ee]rror while (?:attaching to shared|creating shared memory segment.*error: (?!No space)).*|unable to (?:open|mmap)\b.*</?torch_.*(?:No such file|Permission denied|Cannot allocate).*)",
         "a shared memory segment could not be opened: {what}",
-        "\"No such file\": the process that created it had ended, or the ranks of a node run in separate containers, which do not share /dev/shm; \"Cannot allocate memory\": host memory ran out, or the limit on mappings (vm.max_map_count)",
+        "\"No such file\" means that the process that created the segment had ended, or that the ranks of a node run in separate containers, which do not share /dev/shm; \"Cannot allocate memory\" means that host memory ran out, or that the process reached the limit on mappings (vm.max_map_count)",
         "https://github.com/vllm-project/vllm/issues/18831", "srun ls -l /dev/shm"),
     SHM_FULL,
     row("exception", "background workers are no longer alive", r"(?:One or more|Some) background workers are no longer alive",
-        "the data-loading processes had ended", "the first error above that line shows the cause",
+        "the data-loading processes had ended", "look for the first error before this line in the log: it shows the cause",
         "https://github.com/MIC-DKFZ/nnUNet/issues/1546", "clusterrun logs JOB -n 50", Strength.CONSEQUENCE),
     row("shared-memory", "is killed by signal: bus error", r"DataLoader worker \(pid\(?s?\)? ?(?P<pid>\d+)\) is killed by signal: Bus error",
-        "a data-loading worker ({pid}) ended by a bus error: usually, /dev/shm is full", "use fewer workers (num_workers), or a container with a larger /dev/shm",
+        "a bus error ended a data-loading worker (process {pid}); usually /dev/shm is full", "use fewer workers (num_workers), or a container with a larger /dev/shm",
         "https://github.com/XPixelGroup/BasicSR/issues/59", "df -h /dev/shm"),
     row("crashed", "is killed by signal: ",
         r"DataLoader worker \(pid\(?s?\)? ?(?P<pid>\d+)\) is killed by signal: (?P<how>Segmentation fault|Aborted|Illegal instruction|Floating point exception)",
-        "a data-loading worker ({pid}) crashed: {how}", "native code in the dataset failed: num_workers=0 shows the Python line",
+        "a data-loading worker (process {pid}) crashed: {how}", "native code in the dataset failed: set num_workers=0 to see the Python line",
         "https://github.com/pytorch/pytorch/blob/main/torch/csrc/DataLoader.cpp", "clusterrun logs JOB[ --rank {rank}] -n 50"),
     row("killed", "is killed by signal: killed", r"DataLoader worker \(pid\(?s?\)? ?(?P<pid>\d+)\) is killed by signal: Killed",
-        "a data-loading worker ({pid}) was killed (SIGKILL)", "usually the OOM killer (host memory ran out): use fewer workers, or request more memory",
+        "a data-loading worker (process {pid}) was killed (SIGKILL)", "usually the kernel's OOM killer sent SIGKILL because host memory ran out: use fewer workers, or request more memory",
         "https://github.com/pytorch/pytorch/issues/8976", "clusterrun submit … --mem SIZE"),
     row("killed", "sigkill", r"[Dd]ied with <Signals\.SIGKILL: 9>", "a child process was killed (SIGKILL)",
-        "usually the OOM killer (host memory ran out)", "Python 3.11 subprocess", "clusterrun submit … --mem SIZE"),
+        SENT_KILL, "Python 3.11 subprocess", "clusterrun submit … --mem SIZE"),
     row("killed", "terminated with signal sigkill", r"process \d+ terminated with signal SIGKILL", "a spawned process was killed (SIGKILL)",
-        "usually the OOM killer (host memory ran out)", "https://github.com/resistzzz/Prompt4NR/issues/3", "clusterrun submit … --mem SIZE"),
+        SENT_KILL, "https://github.com/resistzzz/Prompt4NR/issues/3", "clusterrun submit … --mem SIZE"),
     row("crashed", "terminated with signal sig", r"process \d+ terminated with signal (?P<how>SIG(?:SEGV|ABRT|BUS|ILL|FPE))", "a spawned process crashed ({how})",
-        "the crash was in native code, not Python; see the lines above", "https://github.com/pytorch/pytorch/blob/main/torch/multiprocessing/spawn.py",
+        NOT_PYTHON, "https://github.com/pytorch/pytorch/blob/main/torch/multiprocessing/spawn.py",
         "clusterrun logs JOB -n 50"),
     row("crashed", "died with <signals", r"[Dd]ied with <Signals\.(?P<how>SIG(?:SEGV|ABRT|BUS|ILL|FPE)): \d+>", "a child process crashed ({how})",
-        "the crash was in native code, not Python; see the lines above", "Python 3.11 subprocess", "clusterrun logs JOB -n 50"),
+        NOT_PYTHON, "Python 3.11 subprocess", "clusterrun logs JOB -n 50"),
     row("rank-lost", "actor died unexpectedly|worker died or was killed",
-        r"(?:ActorDied|RayActor)Error: The actor died unexpectedly|A worker died or was killed while executing a task", "a Ray worker ended without a message: killed, out of host memory, or crashed",
+        r"(?:ActorDied|RayActor)Error: The actor died unexpectedly|A worker died or was killed while executing a task", "a Ray worker ended without an error message: it was killed, ran out of host memory, or crashed",
         "request more memory, or use fewer workers per node; Ray's own log of that worker (session_latest/logs) may say more",
         "https://github.com/langfengQ/verl-agent/issues/52", "clusterrun submit … --mem SIZE", Strength.HINT),
     *(row("interrupted", "got signal: |death signal, shutting down",
         rf"SignalException: Process \d+ got signal: (?P<signal>{signal}\b)|Received (?P<signal_too>{signal}) death signal, shutting down workers", sentence, advice,
         "https://github.com/pytorch/pytorch/blob/main/torch/distributed/elastic/multiprocessing/api.py", "clusterrun logs JOB --errors", Strength.HINT)
       for signal, sentence, advice in _TORCHRUN_SIGNALS),
-    row("crashed", "fatal python error", r"Fatal Python error: (?P<how>.*)", "the interpreter crashed: {how}",
-        "native code failed, not Python: the stack below that line shows the Python line that called it", "Python 3.11 faulthandler",
+    row("crashed", "fatal python error", r"Fatal Python error: (?P<how>.*)", "the Python interpreter crashed: {how}",
+        "the crash was in native code: the stack after this line shows the Python line that called the native code", "Python 3.11 faulthandler",
         "clusterrun logs JOB[ --rank {rank}] -n 50"),
     row("usage", "local_rank|local-rank", r"error: (?P<what>unrecognized arguments: .*--local[-_]rank\b.*)", "the script does not accept the argument that its launcher adds: {what}",
-        "torch.distributed.launch adds --local-rank (--local_rank before torch 2.0), deepspeed adds --local_rank: start the script with torchrun or clusterrun and read LOCAL_RANK from the environment,"
-        " or accept both: add_argument('--local_rank', '--local-rank', type=int)",
+        "torch.distributed.launch adds --local-rank (--local_rank before torch 2.0), and deepspeed adds --local_rank: start the script with torchrun or clusterrun and read LOCAL_RANK from the environment,"
+        " or accept both spellings: add_argument('--local_rank', '--local-rank', type=int)",
         "https://github.com/sshaoshuai/MTR/issues/22", "python SCRIPT --help"),
     row("usage", ": error: ", r"^(?:\S*\.py: error: (?P<what>.*)|[\w./-]+: error: (?P<what_too>(?:unrecognized arguments|the following arguments are required|argument \S+|invalid choice).*))", "the script rejected its arguments: {what}", "fix the arguments after the script's name",
         "Python 3.11 argparse", "python SCRIPT --help"),
@@ -148,6 +149,6 @@ BARE = row(
 )  # fmt: skip
 #: A script, or a command in it, that exited with a status.
 EXIT = row(
-    "exit-status", "exited", "exited", "{error}", "the script (or a program it ran) exited with this status on its own; see its earlier output",
+    "exit-status", "exited", "exited", "{error}", "the script, or a program that it ran, returned this exit status; read the script's last lines of output",
     "clusterrun/worker/user_code.py", "clusterrun logs JOB[ --rank {rank}] -n 50",
 )  # fmt: skip

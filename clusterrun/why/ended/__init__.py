@@ -126,7 +126,7 @@ def _with_module(cause: Cause, state: RunState) -> Cause:
     work = (read_json(state.record.run_dir / "spec.json") or {}).get("work")
     if not isinstance(work, dict) or work.get("kind") != "module":
         return cause
-    return replace(cause, sentence=f"{cause.sentence}, in -m {work.get('name')}")
+    return replace(cause, sentence=f"{cause.sentence}, in module {work.get('name')} (-m)")
 
 
 def _folder_command(state: RunState, shown: dict[str, str]) -> str:
@@ -141,7 +141,7 @@ def _folder_command(state: RunState, shown: dict[str, str]) -> str:
 def _state_notes(state: RunState) -> list[str]:
     status = state.status
     known = status.reason if status.outcome in (Outcome.UNKNOWN, Outcome.LOST) else ""
-    return [*([known] if known else []), *([f"not available: {state.note}"] if state.note else [])]
+    return [*([known] if known else []), *([f"some information is not available: {state.note}"] if state.note else [])]
 
 
 def _find_slurm(cluster: Cluster, state: RunState) -> SlurmCommands | None:
@@ -198,6 +198,8 @@ def _read_job_logs(state: RunState, shown: dict[str, str], search: bool = True, 
     paths = list(dict.fromkeys(Path(shown[key]) for key in ("StdErr", "StdOut") if shown.get(key, "").startswith("/")))
     if not paths:
         why = f"Slurm did not answer ({silence})" if silence else "Slurm no longer knows the job"
-        note = f"the location of its logs is unknown: {why}; if you know their folder: `clusterrun why --logs DIR`"
+        note = (
+            f"the location of the job's logs is unknown: {why}; if you know the folder, run `clusterrun why --logs DIR`"
+        )
         return LogLines((), (note,))
     return read_logs(paths)

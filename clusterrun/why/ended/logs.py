@@ -72,8 +72,8 @@ def read_logs(
         logs.append(_lines(ends))
         if ends.skipped:
             notes.append(
-                f"of {_shown(path)} ({ends.size / 1e6:,.0f} MB) only the beginning, the end and the first errors"
-                f" were read; {ends.skipped / 1e6:,.0f} MB were not"
+                f"{_shown(path)} is large ({ends.size / 1e6:,.0f} MB): only the beginning, the end and the first errors"
+                f" were read; {ends.skipped / 1e6:,.0f} MB were not read"
             )
     return LogLines(tuple(logs), tuple(notes))
 
@@ -84,14 +84,18 @@ def read_folder(folder: Path) -> LogLines:
     Error streams come first, then by the time of the last write, since the rank that failed first stops writing first.
     """
     if not folder.is_dir():
-        raise RequestError(f"not a folder: {folder}", hint="clusterrun why --logs DIR   (the folder of a job's logs)")
+        raise RequestError(f"not a folder: {folder}", hint="give the folder that holds the job's logs")
     found = [path for path in _walk(folder) if _LOGS.search(path.name)]
     if not found:
-        raise RequestError(f"no log in {folder}", hint="logs are files named *.out, *.err, *.log or slurm-*")
+        raise RequestError(f"no logs in {folder}", hint="logs are files named *.out, *.err, *.log or slurm-*")
     found.sort(key=lambda path: (not _is_err(path), written_at(path)))
     read = read_logs(found[:_MOST_FILES])
     more = len(found) - _MOST_FILES
-    return replace(read, notes=(*read.notes, f"{more} more logs in {folder} were not read")) if more > 0 else read
+    return (
+        replace(read, notes=(*read.notes, f"only {_MOST_FILES} of the {len(found)} logs in {folder} were read"))
+        if more > 0
+        else read
+    )
 
 
 def _lines(ends: Ends) -> tuple[Line, ...]:

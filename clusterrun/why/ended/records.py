@@ -55,7 +55,7 @@ def _canceller(run: RunRecord, status: JobStatus) -> str:
         return "`clusterrun cancel`"
     if status.reason == "DependencyNeverSatisfied":
         return f"--kill-on-invalid-dep: {run.sources.get('dependency', ('its dependency', ''))[0]} was never satisfied"
-    return "a signal to its supervisor" if status.id.is_local else ""
+    return "a signal to the job's supervisor" if status.id.is_local else ""
 
 
 def stalled_ranks(ranks: Iterable[RankProgress]) -> dict[int, str]:
@@ -65,7 +65,7 @@ def stalled_ranks(ranks: Iterable[RankProgress]) -> dict[int, str]:
         return {}
     newest = max(one.time for one in known)
     silent = {
-        one.rank: f"its last progress record is {newest - one.time:.0f} s older than the others'"
+        one.rank: f"rank {one.rank} sent its last heartbeat {newest - one.time:.0f} s before the other ranks"
         + (f", at step {one.step}" if one.step is not None else "")
         for one in known
         if newest - one.time > 3 * (one.interval or 10)
@@ -76,7 +76,11 @@ def stalled_ranks(ranks: Iterable[RankProgress]) -> dict[int, str]:
     if len(steps) < len(known) or max(steps) == min(steps):
         return {}
     usual = statistics.mode(steps)
-    late = {one.rank: f"it is at step {one.step}, the others at {usual}" for one in known if (one.step or 0) < usual}
+    late = {
+        one.rank: f"rank {one.rank} reached step {one.step}, the others reached step {usual}"
+        for one in known
+        if (one.step or 0) < usual
+    }
     return late if 2 * len(late) <= len(known) else {}
 
 

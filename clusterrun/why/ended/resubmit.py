@@ -64,7 +64,7 @@ def _with_resume(cause: Cause, run: RunRecord | None) -> Cause:
     if saved is not None:
         how = f"resumes from the checkpoint of step {saved[0]}"
     elif spec.get("resume_args") or (spec.get("requeue") and _work_arguments(run, spec).startswith("-- ")):
-        how = f"starts it again{' with ' * bool(spec.get('resume_args'))}{spec.get('resume_args') or ''}"
+        how = f"starts the run again{' with ' * bool(spec.get('resume_args'))}{spec.get('resume_args') or ''}"
     else:
         return cause
     advice = "" if cause.kind == "stopped" else cause.advice

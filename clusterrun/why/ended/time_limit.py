@@ -16,7 +16,7 @@ from clusterrun.terminal.units import format_time_limit
 from clusterrun.why.causes import Cause
 from clusterrun.why.ended.resubmit import submitted_option
 
-_SAVE = "save and resume in another job: clusterrun's tasks save before the limit and resume (--requeue)"
+_SAVE = "save a checkpoint before the limit and resume in another job: clusterrun's tasks do both with --requeue"
 
 
 def with_longer_limit(
@@ -42,13 +42,15 @@ def with_longer_limit(
     others = [one for one in others if not (one.needs_reservation or closed(one, me))]
     if others:
         other = min(others, key=lambda one: not one.default)
-        allows = f"allows {format_time_limit(other.time_limit)}" if other.time_limit is not None else "has no limit"
+        allows = (
+            f"allows {format_time_limit(other.time_limit)}" if other.time_limit is not None else "has no time limit"
+        )
         command = cause.command.replace("--time LONGER", f"--time {format_time_limit(wanted)} --partition {other.name}")
-        advice = f"{bound}, but {other.name} {allows}: request more time there, or {_SAVE}"
+        advice = f"{bound}, but partition {other.name} {allows}: request more time in that partition, or {_SAVE}"
         return replace(cause, advice=advice, command=command)
     if most > had:
         command = cause.command.replace("--time LONGER", f"--time {format_time_limit(most)}")
-        return replace(cause, advice=f"{bound}: request that, or {_SAVE}", command=command)
+        return replace(cause, advice=f"{bound}: request that time limit, or {_SAVE}", command=command)
     advice = f"{bound}, and no other partition that you may use allows {format_time_limit(wanted)}: {_SAVE}"
     return replace(cause, advice=advice, command="")
 

@@ -22,7 +22,7 @@ def judge(text: str) -> Cause:
         ("RuntimeError: CUDA error: all CUDA-capable devices are busy or unavailable", "no-gpu", "in use by another process", "exclusive-process"),
         ("but OMPI was not built with SLURM's PMI support and therefore cannot\n*** An error occurred in MPI_Init_thread", "launch-failed", "SLURM's PMI", "--mpi=pmix"),
         ("OSError: [Errno 116] Stale file handle: '/nas/a.arrow'", "file-system", "Stale file handle: /nas/a.arrow", "several nodes"),
-        ("RuntimeError: operator torchvision::nms does not exist", "library-mismatch", "built for another torch", "reinstall"),
+        ("RuntimeError: operator torchvision::nms does not exist", "library-mismatch", "built for another version of torch", "reinstall"),
         ("SignalException: Process 7 got signal: 15", "interrupted", "SIGTERM", "scancel"),
         ("SignalException: Process 7 got signal: 1", "interrupted", "SIGHUP", "terminal"),
         ("SignalException: Process 7 got signal: 10", "interrupted", "(10)", "kill -l"),
@@ -103,10 +103,10 @@ def test_task_whose_container_failed_has_srun_s_node() -> None:
         (f"{NCCL}Call to ibv_create_qp failed with error Cannot allocate memory", "could not register memory", "ulimit -l"),
         (f"{NCCL}Call to ibv_modify_qp failed with error Connection timed out", "InfiniBand or RoCE failed", "switch"),
         ("connect returned No route to host", "a connection between nodes failed", "firewall"),
-        ("ssh: connect to host n2 port 22: No route to host", "ssh could not log in on n2: port 22: No route", "srun"),
+        ("ssh: connect to host n2 port 22: No route to host", "ssh could not log in to n2: port 22: No route", "srun"),
         ("a.py: error: unrecognized arguments: --local_rank=3", "its launcher adds", "LOCAL_RANK"),
         ("/lib/libm.so.6: version `GLIBC_2.32' not found (required by /a.so)", "the node's C library", "container"),
-        ("ImportError: /a/libcusparse.so.12: undefined symbol: __nvJitLinkAddData_12_1", "different versions", "LD_LIBRARY_PATH"),
+        ("ImportError: /a/libcusparse.so.12: undefined symbol: __nvJitLinkAddData_12_1", "incompatible versions", "LD_LIBRARY_PATH"),
         ("ImportError: libGL.so.1: cannot open shared object file: No such file or directory", "libGL.so.1", "module"),
         ("RuntimeError: unable to open shared memory object </torch_7_1> in read-write mode: No such file or directory (2)", "could not be opened", "had ended"),
         ("Error while creating shared memory segment /dev/shm/nccl-a (size 9)", "/dev/shm is full", "num_workers"),
@@ -136,4 +136,4 @@ def test_words_of_another_program_are_not_that_cause(text: str, not_kind: str) -
 def test_time_out_without_a_missing_rank_names_the_rank_and_node_that_reported_it() -> None:
     error = "RuntimeError: [unbound_buffer.cc:81] Timed out waiting 1800000ms for recv operation to complete"
     cause = judge(f"[rank1]: {error}\n  host      : n5\n  rank      : 1 (local_rank: 1)")
-    assert "first reported by rank 1 on n5" in cause.sentence and cause.rank is None
+    assert "rank 1 on n5 reported this first" in cause.sentence and cause.rank is None

@@ -195,13 +195,15 @@ def test_hang_whose_rank_cannot_be_seen_says_so() -> None:
 
 def test_hang_names_the_rank_known_to_have_stood_still() -> None:
     text = "0: RuntimeError: [unbound_buffer.cc:81] Timed out waiting 5000ms for recv operation to complete"
-    cause = judge(text, behind={5: "its last progress record is 40 s older than the others'"}, nodes={5: "gpu4"})
-    assert (cause.rank, cause.node) == (5, "gpu4") and "40 s older" in cause.sentence
+    cause = judge(text, behind={5: "rank 5 sent its last heartbeat 40 s before the other ranks"}, nodes={5: "gpu4"})
+    assert (cause.rank, cause.node) == (5, "gpu4") and "40 s before" in cause.sentence
 
 
 def test_hang_that_ended_in_the_time_limit_is_told_with_it() -> None:
     limit = "slurmstepd: error: *** JOB 5 ON n1 CANCELLED AT 2026-11-21T10:00:00 DUE TO TIME LIMIT ***"
-    cause = judge(limit, state="TIMEOUT", exit_status=143, behind={1: "it is at step 3, the others at 4"})
+    cause = judge(
+        limit, state="TIMEOUT", exit_status=143, behind={1: "rank 1 reached step 3, the others reached step 4"}
+    )
     assert cause.kind == "time-limit" and "rank 1" in cause.sentence
 
 

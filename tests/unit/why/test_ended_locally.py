@@ -30,7 +30,7 @@ def test_a_cancelled_local_job_is_explained_without_a_slurm_command(store: Store
     write_logs(run, "slurm is not here\n", "L6")
     slurm = Slurm()
     told = ended.explain(slurm, over(run, "CANCELLED", 143, "L6")).json()
-    assert told["cause"] == "the job was cancelled, by a signal to its supervisor"
+    assert told["cause"] == "the job was cancelled by a signal to the job's supervisor"
     assert "sacct" not in str(told) and slurm.asked == []
 
 

@@ -190,7 +190,7 @@ def test_failure_inside_a_module_of_a_library_names_the_module_and_its_own_frame
     attempt(run, start=ranks_on("n1"), end=end(1), first_failure=failure)
     write_logs(run, LIBRARY)
     cause = ended.explain(Slurm(), over(run)).cause
-    assert cause.sentence == "IndexError: index out of range in self, in -m lm_eval"
+    assert cause.sentence == "IndexError: index out of range in self, in module lm_eval (-m)"
     assert cause.place == "/e/lib/python3.11/site-packages/lm_eval/models/hf.py:88"
 
 
@@ -211,7 +211,7 @@ def test_status_is_that_of_the_rank_that_failed_first_not_the_highest(store: Sto
     assert answer.json()["exit_status"] == 1
     assert _state_text(state, answer.status).startswith("FAILED, exit status 1 (")
     assert (
-        "exit status 1,"
+        "explains exit status 1;"
         in judge(
             "hm",
             failure=RankFailure(rank=1, status=1, error="lost the connection to another rank"),

@@ -201,7 +201,7 @@ def test_a_failed_run_is_resumed_once_its_cause_is_gone(store: Store, command: s
 def test_a_script_that_may_start_again_is_resumed(store: Store, more: dict[str, Any], how: str) -> None:
     run = of(store, {"kind": "script", "path": "/p/t.py"}, **more)
     told = with_command(CANCELLED, run)
-    assert (told.command, told.advice) == ("clusterrun resume 101", f"this command starts it again{how}")
+    assert (told.command, told.advice) == ("clusterrun resume 101", f"this command starts the run again{how}")
 
 
 def test_a_killed_run_whose_memory_is_not_known_is_resumed(store: Store) -> None:
