@@ -73,6 +73,7 @@ FIELDS: tuple[Field, ...] = (
     Field("comment", "text", "TEXT", "Comment stored with the job."),
     Field("python", "text", "PATH", "Python for the job; default: the active venv or conda env, else clusterrun's."),
     Field("env", "map", "KEY=VALUE", "Set an environment variable in the job; repeatable."),
+    Field("secret", "list", "NAME", "Variable of your shell for the ranks (HF_TOKEN), stored nowhere; repeatable."),
     Field("setup", "list", "LINE", "Shell line to run once before the ranks start; repeatable."),
     Field("template", "text", "FILE", "Custom sbatch template."),
     Field("sbatch-arg", "list", "ARG", "Extra argument for sbatch, passed unchanged; repeatable."),
@@ -286,6 +287,17 @@ def _check_env(variables: Mapping[str, Any], source: str) -> None:
         refuse_named(key, text, "--env", source)
 
 
+def _check_secrets(names: Iterable[str], source: str) -> None:
+    for name in names:
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name, re.ASCII):
+            raise RequestError(
+                f"--secret: {name.partition('=')[0][:40]!r} is not a variable name ({source})",
+                hint="give only the name, and export the value in your shell: --secret HF_TOKEN",
+            )
+        if is_own_variable(name) or _BASH_VARIABLES.fullmatch(name):
+            raise RequestError(f"--secret: {name} is set by clusterrun or bash ({source})", hint="remove it")
+
+
 def _check_name(name: str, source: str) -> None:
     if len(name.encode("utf-8", "surrogateescape")) > NAME_BYTES:
         message = f"--job-name: {name!r} is longer than {NAME_BYTES} bytes ({source})"
@@ -312,6 +324,7 @@ _RULES: dict[str, tuple[Callable[[Any], object], str]] = {
 _CHECKS: dict[str, Callable[[Any, str], object]] = {
     "sbatch-arg": _check_sbatch_args,
     "env": _check_env,
+    "secret": _check_secrets,
     "setup": lambda lines, source: refuse_assignments(lines, "--setup", source),
     "job-name": _check_name,
     "time": lambda text, source: parse_time_limit(text),

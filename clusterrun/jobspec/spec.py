@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
@@ -95,6 +95,7 @@ class JobSpec:
     cpus_per_task: int | None = None
     time_limit: int | None = None
     env: tuple[tuple[str, str], ...] = ()
+    secrets: tuple[str, ...] = ()  # names of variables
     setup: tuple[str, ...] = ()
     template: str = ""
     sbatch_args: tuple[str, ...] = ()
@@ -179,6 +180,7 @@ def build_spec(values: Mapping[str, Value], work: Work) -> JobSpec:
         cpus_per_task=get("cpus-per-task"),
         time_limit=limit,
         env=tuple(sorted(get("env", {}).items())),
+        secrets=_secrets(get("secret", ()), get("env", {})),
         setup=tuple(get("setup", ())),
         template=get("template", ""),
         sbatch_args=tuple(get("sbatch-arg", ())),
@@ -233,6 +235,13 @@ def load_spec(data: Mapping[str, Any]) -> JobSpec:
 
 def _frozen(value: Any) -> Any:
     return tuple(map(_frozen, value)) if isinstance(value, list) else value
+
+
+def _secrets(names: Sequence[str], env: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the names of --secret; raises RequestError for one whose value is given by --env."""
+    if name := next((name for name in names if name in env), ""):
+        raise RequestError(f"--secret and --env both set {name}", hint=f"remove --env {name}=…")
+    return tuple(dict.fromkeys(names))
 
 
 def _resume_args(work: Work, text: str) -> str:

@@ -19,6 +19,7 @@ from clusterrun.records.run_record import RunRecord, SubmissionRecord
 from clusterrun.records.store import find_base, state_folder
 from clusterrun.scheduler import Scheduler, Submission
 from clusterrun.submit import notify_target, protocol
+from clusterrun.submit.checks import check_secrets
 from clusterrun.submit.request import Request, notify_settings, resolve_spec
 from clusterrun.system import shell
 from clusterrun.system.safe_files import RECORDS
@@ -62,6 +63,8 @@ def plan(
 
     local = scheduler is not None and scheduler.name == LOCAL
     spec, notices = resolve_spec(request, has_gpus=has_gpus, local=local)
+    if named:
+        check_secrets(spec, here.environ)
     clean, dropped = shell.scrub(here.environ)
     if request.scheduler == "auto" and local:
         notices.insert(0, "Slurm not found; running locally")

@@ -1,0 +1,53 @@
+"""`--secret`: a variable of the shell reaches the ranks, and no file of the run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.command_desk import Desk, refused
+
+WORDS = ("--nodes", "1", "--gpus-per-node", "0")
+VALUE = "hunter2-of-the-test"
+
+
+def test_the_value_is_in_no_file_and_in_no_command(desk: Desk) -> None:
+    desk.slurm.answer("sbatch", "101\n")
+    desk.set(MY_TOKEN=VALUE)
+    said = desk.type("submit", "--json", *WORDS, "--secret", "MY_TOKEN", "--", "train.py")
+    assert said.status == 0, said.err
+    run_dir = Path(said.data["run_dir"])
+    assert json.loads((run_dir / "spec.json").read_text())["secrets"] == ["MY_TOKEN"]
+    kept = [*desk.files().values(), *(path.read_bytes() for path in desk.state.rglob("*") if path.is_file())]
+    assert not [text for text in kept if text and VALUE.encode() in text]
+    assert not [call for call in desk.slurm.calls if VALUE in " ".join(call)]
+    assert VALUE not in desk.type("render", *WORDS, "--secret", "MY_TOKEN", "--explain", "--", "train.py").out
+
+
+def test_a_job_file_names_its_secrets(desk: Desk) -> None:
+    desk.write("jobs/sft.toml", 'script = "train.py"\ngpus-per-node = 0\nsecret = ["MY_TOKEN"]\n')
+    message, hint = refused(desk, "submit", "sft", "--no-check")
+    assert (message, hint) == ("--secret: MY_TOKEN is not set in this shell", "export MY_TOKEN=…, then try again")
+    assert desk.type("render", "sft").status == 0
+
+
+@pytest.mark.parametrize(("options", "text"), [
+    (["--secret", "MY_TOKEN=abc"], "'MY_TOKEN' is not a variable name"),
+    (["--secret", "RANK"], "RANK is set by clusterrun or bash"),
+    (["--secret", "NAME", "--env", "NAME=a"], "--secret and --env both set NAME"),
+])  # fmt: skip
+def test_what_would_not_work_is_refused(desk: Desk, options: list[str], text: str) -> None:
+    desk.set(NAME=VALUE)
+    message, hint = refused(desk, "submit", *WORDS, *options, "--", "train.py")
+    assert text in message and "abc" not in message + hint
+
+
+def test_resume_and_resubmit_need_the_value_again(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    desk.slurm.answer("sbatch", "101\n")
+    desk.set(MY_TOKEN=VALUE)
+    assert desk.type("submit", *WORDS, "--secret", "MY_TOKEN", "--", "train.py").status == 0
+    monkeypatch.delenv("MY_TOKEN")
+    message, _ = refused(desk, "resubmit", "101", calls=True)
+    assert message == "--secret: MY_TOKEN is not set in this shell"
