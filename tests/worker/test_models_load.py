@@ -69,7 +69,7 @@ def test_a_gguf_package_is_found_without_being_imported(tmp_path: Path, monkeypa
     assert resolve("gguf:carries-one") == Source("gguf", str(package / "m.gguf"))
     assert "carries_one" not in sys.modules
     (package / "n.gguf").touch()
-    with pytest.raises(WorkerError, match=r"several, name one: .*m.gguf, .*n.gguf"):
+    with pytest.raises(WorkerError, match=r"several .gguf files: name one of .*m.gguf, .*n.gguf"):
         resolve("gguf:carries_one")
 
 
@@ -216,7 +216,7 @@ def test_weights_of_another_shape_name_the_key_and_both_shapes(copied: Path) -> 
     config = json.loads((copied / "config.json").read_text())
     (copied / "config.json").write_text(json.dumps({**config, "intermediate_size": 48}))
     said = refused(Source("folder", str(copied)))
-    assert "mlp.down_proj.weight is [16, 32] in the weights, but [16, 48] by config.json" in said
+    assert "mlp.down_proj.weight is [16, 32] in the weights, but [16, 48] according to config.json" in said
 
 
 def test_weights_that_are_not_there_are_never_made_up(copied: Path) -> None:
