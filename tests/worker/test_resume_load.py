@@ -156,8 +156,8 @@ def test_another_architecture_says_what_is_lacking_and_what_is_too_much() -> Non
     with pytest.raises(WorkerError) as caught:
         resume.load_weights(llama, tensors, X)
     assert str(caught.value) == (
-        f"checkpoint {X} belongs to a different model: it lacks 12 tensors (model.embed_tokens.weight,"
-        " model.layers.0.self_attn.q_proj.weight, model.layers.0.self_attn.k_proj.weight, …), it also has 16 tensors"
+        f"checkpoint {X} belongs to a different model: the checkpoint lacks 12 tensors (model.embed_tokens.weight,"
+        " model.layers.0.self_attn.q_proj.weight, model.layers.0.self_attn.k_proj.weight, …) and has 16 extra tensors"
         " (transformer.wte.weight, transformer.wpe.weight, transformer.h.0.ln_1.weight, …)"
     )
     assert all(torch.equal(before[name], tensor) for name, tensor in llama.state_dict().items()), "nothing was loaded"
@@ -179,7 +179,7 @@ def test_an_untied_checkpoint_does_not_fit_a_tied_model_and_the_other_way_round(
     ):
         resume.load_weights(tiny(), tiny(tied=False).state_dict(), X)
     tensors = {name: tensor for name, tensor in tiny().state_dict().items() if name != "lm_head.weight"}
-    with pytest.raises(WorkerError, match=r"it lacks 1 tensor \(lm_head.weight\)$"):
+    with pytest.raises(WorkerError, match=r"the checkpoint lacks 1 tensor \(lm_head.weight\)$"):
         resume.load_weights(tiny(tied=False), tensors, X)
 
 

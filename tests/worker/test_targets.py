@@ -151,7 +151,9 @@ def test_a_target_without_a_choice_is_refused(monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(WorkerError, match="target 'a' has no value in the training rows"):
         groups((None, "1"), (None, "2"))
     monkeypatch.setattr(targets, "MOST_CLASSES", 2)
-    with pytest.raises(WorkerError, match=r"target 'b' has 3 classes in 3 rows \(at most 2\): is it an identifier"):
+    with pytest.raises(
+        WorkerError, match=r"target 'b' has 3 classes in 3 rows \(at most 2\): is the target an identifier"
+    ):
         groups(("x", "1"), ("y", "2"), ("y", "3"))
 
 

@@ -234,5 +234,5 @@ def _pretrained(source: Source, auto: Any, config: PreTrainedConfig, head: str) 
     lacking = sorted(key for key in found["missing_keys"] if not replaced(key))
     if lacking:
         more = f" and {len(lacking) - 1} more" if len(lacking) > 1 else ""
-        raise WorkerError(f"cannot load {source.name}: its weights have no {lacking[0]}{more}")
+        raise WorkerError(f"cannot load {source.name}: the weights lack {lacking[0]}{more}")
     return model

@@ -90,8 +90,9 @@ def load_weights(model: torch.nn.Module, tensors: Mapping[str, torch.Tensor], so
     missing = [key for key in here if key not in tensors and checkpoint.memory_key(here[key]) not in tied]
     unexpected = [key for key in tensors if key not in here]
     if missing or unexpected:
-        parts = [f"it lacks {_some(missing)}"] * bool(missing) + [f"it also has {_some(unexpected)}"] * bool(unexpected)
-        raise WorkerError(f"{foreign}: {', '.join(parts)}")
+        parts = [f"lacks {_some(missing)}"] * bool(missing)
+        parts += [f"has {_some(unexpected, 'extra tensor')}"] * bool(unexpected)
+        raise WorkerError(f"{foreign}: the checkpoint {' and '.join(parts)}")
     model.load_state_dict(tensors, strict=False)  # strict does not know tied names
 
 
