@@ -201,7 +201,7 @@ def make_plan(ranks: list[dict[str, Any]]) -> dict[str, Any]:
     notice = ""
     if lacking:
         r = lacking[0]
-        notice = f"rank {r['rank']} on {r['node']} has no GPU left (visible GPUs: {r['visible']})"
+        notice = f"no GPU is left for rank {r['rank']} on {r['node']} (visible GPUs: {r['visible']})"
     elif shared:
         notice = f"{shared[0][0]} has fewer GPUs than ranks"
     if notice:
