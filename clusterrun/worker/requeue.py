@@ -274,7 +274,9 @@ class Requeue:
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the supervisor's options for this module."""
     parser.add_argument("--requeue", action="store_true", help="the job may be requeued")
-    parser.add_argument("--total-time", type=int, default=0, help="seconds over all starts; makes the job continue")
+    parser.add_argument(
+        "--total-time", type=int, default=0, help="total seconds of all starts; continue after each time limit"
+    )
     parser.add_argument("--signal", default="", help="SIGNAL@SECONDS: what Slurm sends the ranks before the limit")
     parser.add_argument("--no-helper-job", dest="helper_job", action="store_false")
 

@@ -145,7 +145,7 @@ class Job:
                 self.run_dir = self._folder_by_hand()
                 return
             if termination.came:
-                raise WorkerError("ended by SIGTERM before the ranks were started", status=TERMINATED)
+                raise WorkerError("SIGTERM ended the job before the ranks were started", status=TERMINATED)
             time.sleep(1)
 
     def _folder_by_hand(self) -> Path:

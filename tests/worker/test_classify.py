@@ -172,7 +172,7 @@ def test_bad_rows_stop_the_run_or_are_counted(tmp_path: Path, model: str, capsys
             "dataset and train_data cannot both be set, because dataset is split into",
         ),
         (["dataset=a.csv", "val_data=b.csv"], "dataset and val_data cannot both be set"),
-        (["val_data=b.csv"], "val_data is set, but not train_data"),
+        (["val_data=b.csv"], "val_data is set, but train_data is not"),
         (["held_out=1"], "held_out must be between 0 and 1, got 1.0"),
         (["formatter=hisko"], "did you mean 'hisco'?"),
         (["formatter={a}", "text_cols=b"], "already names the text columns: omit text_cols"),

@@ -76,9 +76,9 @@ def test_a_gguf_package_is_found_without_being_imported(tmp_path: Path, monkeypa
 @pytest.mark.parametrize(
     ("model", "says"),
     [
-        ("smolm2-135m", "did you mean 'smollm2-135m'.*presets are tiny, smollm2-135m.*hf:NAME"),
+        ("smolm2-135m", "did you mean 'smollm2-135m'.*use a preset .tiny, smollm2-135m.*hf:NAME"),
         ("SmolLM2-360M", "did you mean 'smollm2-360m'"),
-        ("", "unknown model ''.*presets are"),
+        ("", "unknown model ''.*use a preset"),
         ("./nowhere", "no such folder"),
         ("nowhere.gguf", "no such GGUF file"),
         ("gguf:no_such_package_here", "neither a file nor an installed package"),

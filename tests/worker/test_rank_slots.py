@@ -226,7 +226,7 @@ def test_a_write_that_fails_opens_the_file_anew(tmp_path: Path, monkeypatch: pyt
     one.write_progress({"step": 1})
     with monkeypatch.context() as patched:
         patched.setattr(os, "pwrite", lambda *_: 7)
-        with pytest.raises(OSError, match="in part"):
+        with pytest.raises(OSError, match="partly written"):
             one.write_progress({"step": 2})
     assert one._file is None
     one.write_progress({"step": 3})

@@ -99,7 +99,8 @@ def _step(arguments: list[str], limit: float, environ: Mapping[str, str]) -> str
     if done.returncode == 0:
         return None
     said = done.stdout if done.stdout.strip() else done.stderr
-    return " ".join(scrub(said, environ).split())[:LONGEST] or f"{arguments[0]} request: exit status {done.returncode}"
+    text = " ".join(scrub(said, environ).split())[:LONGEST]
+    return text or f"the {arguments[0]} request exited with status {done.returncode}"
 
 
 def _main(action: str, repo: str, folder: str = "") -> int:

@@ -56,8 +56,8 @@ def resolve(model: str) -> Source:
     if "/" in model:
         raise WorkerError(f"model={model!r}: no such folder", 2)
     raise WorkerError(
-        f"unknown model {model!r}{nearest(model.lower(), presets.PRESETS)}: presets are {', '.join(presets.PRESETS)};"
-        " or give a folder with a config.json, gguf:FILE or hf:NAME",
+        f"unknown model {model!r}{nearest(model.lower(), presets.PRESETS)}: use a preset"
+        f" ({', '.join(presets.PRESETS)}), a folder with a config.json, gguf:FILE or hf:NAME",
         2,
     )
 

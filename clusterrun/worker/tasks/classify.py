@@ -51,7 +51,7 @@ def check(config: Config, world_size: int) -> None:
             status=2,
         )
     if config.val_data and not config.train_data:
-        raise WorkerError("val_data is set, but not train_data: set both, or dataset alone", status=2)
+        raise WorkerError("val_data is set, but train_data is not: set both, or dataset alone", status=2)
     formatter = targets.find_formatter(config.formatter, config.text_cols)
     if formatter.columns != config.text_cols and config.text_cols != Config.text_cols:
         raise WorkerError(f"formatter={config.formatter} already names the text columns: omit text_cols", status=2)
