@@ -181,7 +181,7 @@ def join(
     except RuntimeError as error:
         raise WorkerError(f"join barrier: the run's store is gone: {_first_line(error)}") from None
     if not plan:
-        raise WorkerError(f"join barrier: rank 0 sent no plan within {run.join_timeout:.0f} s")
+        raise WorkerError(f"join barrier: rank 0 did not respond within {run.join_timeout:.0f} s")
     result: dict[str, Any] = json.loads(plan)
     if "failure" in result:
         raise WorkerError(f"join barrier: {result['failure']}")
@@ -201,11 +201,11 @@ def make_plan(ranks: list[dict[str, Any]]) -> dict[str, Any]:
     notice = ""
     if lacking:
         r = lacking[0]
-        notice = f"rank {r['rank']} on {r['node']} has no GPU of its own ({r['visible']} visible there)"
+        notice = f"no GPU is left for rank {r['rank']} on {r['node']} (visible GPUs: {r['visible']})"
     elif shared:
         notice = f"{shared[0][0]} has fewer GPUs than ranks"
     if notice:
-        return {"device_type": "cpu", "notice": f"{notice}: the whole job runs on the CPU with gloo"}
+        return {"device_type": "cpu", "notice": f"{notice}: all ranks run on the CPU with gloo"}
     return {"device_type": "cuda", "notice": ""}
 
 
@@ -310,7 +310,7 @@ def _report_absent(board: SealedStore, what: str, dist: DistEnv, run: RunEnv) ->
 def _describe_failure(board: SealedStore, dist: DistEnv, run: RunEnv) -> str:
     absent = _absent(board, "join", dist)
     if not absent:
-        return "all ranks joined, but rank 0 sent no plan"
+        return "all ranks joined, but rank 0 did not respond"
     names = describe(absent, dist, run.node_names)
     return f"{len(absent)} of {dist.world_size} ranks did not join within {run.join_timeout:.0f} s: {names}"
 

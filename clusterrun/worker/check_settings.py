@@ -51,7 +51,7 @@ def find_missing(config: Any) -> Iterator[str]:
         yield f"resume={config.resume}: no such checkpoint"
     for key in ("tensorboard", "wandb"):
         if getattr(config, key) and importlib.util.find_spec(key) is None:
-            yield f"{key} is set, but it is not installed: pip install {key}"
+            yield f"{key} is set, but the package {key} is not installed: pip install {key}"
     if config.push_to_hub and not hub.has_token(os.environ):
         yield f"push_to_hub={config.push_to_hub}: {hub.TOKENS[0]} is not set"
 

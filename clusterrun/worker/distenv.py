@@ -43,10 +43,12 @@ class DistEnv:
 
     def __post_init__(self) -> None:
         if not 0 <= self.rank < self.world_size:
-            raise WorkerError(f"rank {self.rank} is not in a world of size {self.world_size} ({self.source} variables)")
+            raise WorkerError(
+                f"rank {self.rank} is out of range for world size {self.world_size} ({self.source} variables)"
+            )
         if not 0 <= self.local_rank < self.local_world_size:
             raise WorkerError(
-                f"local rank {self.local_rank} is not one of {self.local_world_size} ranks per node"
+                f"local rank {self.local_rank} is out of range for local world size {self.local_world_size}"
                 f" ({self.source} variables)"
             )
         if self.world_size > 1 and self.master is None:

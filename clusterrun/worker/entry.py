@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 USAGE = "task NAME [KEY=VALUE …] | script -- FILE [ARGS…] | module -- MODULE [ARGS…] | command -- EXE [ARGS…] | check"
 PEER_LOST = (
-    "lost the connection to another rank, which ended without an error message: killed, or out of memory? See the log"
+    "lost the connection to another rank, which ended without an error message (killed, or out of memory?): see the log"
 )
 CONNECTION_LOST = re.compile(
     "closed by peer|reset by peer|Broken pipe|remote process exited"

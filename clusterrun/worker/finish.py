@@ -44,7 +44,7 @@ def train_and_save(work: Work, config: Any, dist: DistEnv, run: RunEnv, device: 
     if folder is not None and dist.rank == 0:
         export.check_target(folder, run.run_id)
     if config.push_to_hub and folder is None:
-        raise WorkerError("push_to_hub needs save_path: the folder to push", status=2)
+        raise WorkerError("push_to_hub needs save_path, the folder to push", status=2)
     if not train(work, config, dist, run, device) or dist.rank != 0 or folder is None:
         return
     here.enter("saving")

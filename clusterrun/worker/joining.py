@@ -81,7 +81,7 @@ def announce(plan: dict[str, Any], run: RunEnv) -> None:
     for r in ranks[:SHOWN]:
         print(f"{r['rank']:>4}  {r['node']:<{width}}  {r['device']}")
     if len(ranks) > SHOWN:
-        print(f"and {len(ranks) - SHOWN} more ranks; start.json lists all")
+        print(f"and {len(ranks) - SHOWN} more; start.json lists all ranks")
     sys.stdout.flush()
     if run.attempt_dir is not None:
         try:

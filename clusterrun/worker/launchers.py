@@ -43,11 +43,11 @@ Finish = Callable[[int], NoReturn]
 def main(argv: Sequence[str]) -> int:
     """Start the ranks of this node and return the exit status; with none, become the worker that runs the program."""
     split = argv.index("--")
-    parser = argparse.ArgumentParser(description="Start a node's ranks.")
+    parser = argparse.ArgumentParser(description="Start the ranks of a node.")
     parser.add_argument("launcher", choices=LAUNCHERS)
     parser.add_argument("--ranks", type=int, required=True, help="ranks per node")
     parser.add_argument("--max-restarts", type=int, default=0)
-    parser.add_argument("--config", default="", help="accelerate's YAML")
+    parser.add_argument("--config", default="", help="accelerate's YAML configuration file")
     options, work = parser.parse_args(argv[:split]), list(argv[split + 1 :])
     if options.launcher == "none":
         from . import entry

@@ -169,7 +169,7 @@ def run(
     devices_per_task: int = 1, label: bool = True,
 ) -> int:  # fmt: skip
     """Run the step to its end and return its exit status."""
-    step, selector = Step(grace, "rank" if label else "the launcher, task"), selectors.DefaultSelector()
+    step, selector = Step(grace, "rank" if label else "launcher task"), selectors.DefaultSelector()
     wakeup, wakeup_in = socket.socketpair()
     wakeup.setblocking(False)
     wakeup_in.setblocking(False)
@@ -260,10 +260,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Run N x T ranks of a command on this machine.")
     parser.add_argument("--nodes", type=int, required=True)
     parser.add_argument("--tasks-per-node", type=int, required=True)
-    parser.add_argument("--devices", choices=("cuda", "cpu"), help="default: cuda where every rank gets a device")
+    parser.add_argument("--devices", choices=("cuda", "cpu"), help="default: cuda if each rank gets a device, else cpu")
     parser.add_argument("--grace", type=float, default=5.0, help="seconds between SIGTERM and SIGKILL")
-    parser.add_argument("--devices-per-task", type=int, default=1, help="for tasks that start their node's ranks")
-    parser.add_argument("--no-label", action="store_true", help="the tasks label their lines themselves")
+    parser.add_argument("--devices-per-task", type=int, default=1, help="more than 1 if a task starts several ranks")
+    parser.add_argument("--no-label", action="store_true", help="do not label lines: the tasks do so")
     options = parser.parse_args(argv[:split])
     command = argv[split + 1 :]
     if not command:
@@ -273,7 +273,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error("--nodes and --tasks-per-node must be at least 1")
     visible = visible_devices() if options.devices != "cpu" else []
     if options.devices == "cuda" and len(visible) < world:
-        print_message(f"{world} ranks need {world} devices, but only {len(visible)} are visible here")
+        print_message(f"{world} ranks need {world} devices, but the number of visible devices is {len(visible)}")
         return 2
     return run(
         command, options.nodes, options.tasks_per_node, visible if len(visible) >= world else None, options.grace,

@@ -105,8 +105,8 @@ def post(url: str, host: str, body: bytes) -> None:
                 return
         except urllib.error.HTTPError as error:
             if error.code < 500 and error.code != 429:
-                raise OSError(f"{host} answers {error.code} {error.reason}") from None
-            reason = f"{host} answers {error.code}"
+                raise OSError(f"{host} answered {error.code} {error.reason}") from None
+            reason = f"{host} answered {error.code}"
         except (OSError, http.client.HTTPException, ValueError) as error:
             reason = f"cannot reach {host}: {getattr(error, 'reason', None) or type(error).__name__}"
         if left:

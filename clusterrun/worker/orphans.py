@@ -46,7 +46,7 @@ class SupervisorWatch:
         elif now - self._seen[1] > self._limit:
             epoch.check()  # not if the job has been started again already
             self._claim()
-            if not end_job(self._job, self._restart, f"the job's first node has not written for {self._limit:.0f} s"):
+            if not end_job(self._job, self._restart, f"no heartbeat from the job's first node for {self._limit:.0f} s"):
                 (self._folder / CLAIM).unlink()  # perhaps only this node is cut off: another rank tries first
             self._seen = beat, time.monotonic()
 

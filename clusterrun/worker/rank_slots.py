@@ -74,7 +74,7 @@ class RankSlot:
             self._file = descriptor, _target(descriptor)
         try:
             if os.pwrite(descriptor, data, offset) != len(data):
-                raise OSError(errno.ENOSPC, "a record was written in part", str(self.path))
+                raise OSError(errno.ENOSPC, "a record was only partly written", str(self.path))
             if lasting:
                 os.fsync(descriptor)
             else:
@@ -180,7 +180,7 @@ def _open(path: Path) -> int:
     try:
         info = os.fstat(descriptor)
         if not stat.S_ISREG(info.st_mode) or info.st_uid != os.geteuid():
-            raise OSError(errno.EPERM, "not a file of this user", str(path))
+            raise OSError(errno.EPERM, "not a regular file of this user", str(path))
         if stat.S_IMODE(info.st_mode) != mode:
             os.fchmod(descriptor, mode)
     except OSError:

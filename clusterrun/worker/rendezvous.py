@@ -185,7 +185,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--host", required=True, help="the node's own name or address")
     parser.add_argument("--port", type=int, help="a fixed port instead of the first free one")
     parser.add_argument("--parent", type=int, help="stay until this process has exited, and ignore SIGTERM")
-    parser.add_argument("--clients", type=int, default=0, help="ranks, for a warning if too few files may be open")
+    parser.add_argument("--clients", type=int, default=0, help="ranks, to warn if the open-file limit is too low")
     parser.add_argument("--held", type=int, help=argparse.SUPPRESS)  # the descriptor of a socket that listens already
     options = parser.parse_args(argv)
 
@@ -256,8 +256,8 @@ def raise_descriptor_limit(clients: int) -> None:
     needed = CONNECTIONS * clients + 64
     if hard != resource.RLIM_INFINITY and hard < needed:
         print(
-            f"rendezvous: {clients} ranks may open {needed} connections, but {socket.gethostname()} allows a process"
-            f" {hard} open files: ask your administrators for more (LimitNOFILE of slurmd)",
+            f"rendezvous: {clients} ranks may open {needed} connections, but {socket.gethostname()} limits a process to"
+            f" {hard} open files: ask your administrators to raise LimitNOFILE of slurmd",
             file=sys.stderr,
         )
 

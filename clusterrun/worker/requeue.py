@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from .termination import Termination
 
 SAVED = 85
-PREEMPTED, CANCELLED = "preempted", "its user has cancelled it"
+PREEMPTED, CANCELLED = "preempted", "the user cancelled the job"
 REQUEUED = "JOB REQUEUE"  # Slurm's words in the log of a job that was requeued
 ANSWER_S = 10.0  # for one Slurm command
 HURRY_S = 20.0  # SIGKILL follows SIGTERM after KillWait, 30 s by default
@@ -126,7 +126,7 @@ class Requeue:
         is_first = True
         while run_command(["scontrol", "show", "job", "-o", self.job.identity.job_id]).is_silence:
             if is_first:
-                self._say("Slurm does not answer this node: the ranks are not started again before it does")
+                self._say("Slurm does not answer on this node: the ranks start again once Slurm answers")
             is_first = False
             time.sleep(CONTROLLER_PAUSE_S)
         termination.allow(may_raise=False)
@@ -164,14 +164,14 @@ class Requeue:
                 return False
             self.runs_again = True
             self.job.due = "" if next_job else REQUEUED
-            how = f"job {next_job} continues it" if next_job else "back into the queue"
+            how = f"job {next_job} continues the run" if next_job else "the job was requeued"
             if exclude and not next_job:
                 known = facts.get("ExcNodeList", "(null)")
                 nodes = exclude if known in ("(null)", "") else f"{known},{exclude}"
                 run_command(["scontrol", "update", f"JobId={self.job.identity.job_id}", f"ExcNodeList={nodes}"])
             soon = start_soon and not next_job and self.job.options.helper_job
             helper = self._start_helper(facts) if soon else ""
-            without = f", without {exclude}" if exclude and not next_job else ""
+            without = f" and excludes {exclude}" if exclude and not next_job else ""
             self._say(f"{why}: {how}{without}{f'; {helper}' if helper else ''}")
             document = {"version": end_records.VERSION, "why": why, "successor": next_job, "exclude": exclude,
                         "evidence": evidence, "cluster": self.job.identity.cluster, "time": time.time()}  # fmt: skip
@@ -212,10 +212,10 @@ class Requeue:
     def _has_time(self) -> bool:
         lasted = durations(self.job.run_dir, self.job.token)
         if self._limited_by_total or sum(lasted) >= self.job.options.total_time:
-            self._say("the time of --total-time is used up")
+            self._say("the total time (--total-time) is used up")
             return False
         if len(lasted) >= SHORT_STARTS and max(lasted[-SHORT_STARTS:]) < SHORT_S:
-            self._say(f"the last {SHORT_STARTS} starts lasted less than {SHORT_S:.0f} s each, so it is not requeued")
+            self._say(f"the last {SHORT_STARTS} starts took less than {SHORT_S:.0f} s each, so the job is not requeued")
             return False
         return True
 
@@ -253,8 +253,8 @@ class Requeue:
             "--wrap", START.format(job=self.job.identity.job_id),
         ])  # fmt: skip
         if reply.status == 0:
-            return f"job {reply.text.strip()} starts it as soon as it may (--no-helper-job)"
-        return "Slurm starts it in some minutes"
+            return f"helper job {reply.text.strip()} starts the job as soon as possible (disable with --no-helper-job)"
+        return "Slurm starts the job in a few minutes"
 
     def _show(self, patience: float) -> dict[str, str]:
         """Return the job's fields, with more queries while the controller is silent; none after `patience` seconds."""
@@ -273,9 +273,11 @@ class Requeue:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the supervisor's options for this module."""
-    parser.add_argument("--requeue", action="store_true", help="the job may be restarted")
-    parser.add_argument("--total-time", type=int, default=0, help="seconds over all starts; continue at the time limit")
-    parser.add_argument("--signal", default="", help="SIGNAL@SECONDS that Slurm sends to the ranks before the limit")
+    parser.add_argument("--requeue", action="store_true", help="the job may be requeued")
+    parser.add_argument(
+        "--total-time", type=int, default=0, help="total seconds of all starts; continue after each time limit"
+    )
+    parser.add_argument("--signal", default="", help="SIGNAL@SECONDS: what Slurm sends the ranks before the limit")
     parser.add_argument("--no-helper-job", dest="helper_job", action="store_false")
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from .rank_slots import Records
 from .watchdog import read_hang
 
-NEVER_AGAIN = {2: "the request is wrong", 93: "the program exited with 93, its sign for no restart"}
+NEVER_AGAIN = {2: "the request is invalid", 93: "the program exited with status 93, which asks for no restart"}
 TERMINATED = 143
 USERS_MISTAKE = re.compile(r"(ImportError|ModuleNotFoundError|SyntaxError|IndentationError|NameError)\b|exited\b")
 LOST_PEER = re.compile(r"closed by peer|reset by peer|Broken pipe|lost the connection|NCCL error|DistBackendError")
@@ -59,7 +59,7 @@ def read_launch(
     if hang:
         cause = str(hang)
     elif lost and not error:
-        cause = f"{_name(lost)} ended without a record: killed, or on a node that was lost"
+        cause = f"{_name(lost)} ended without a record (killed, or the node was lost)"
     elif reported:
         cause = f"rank {first.get('rank')} on {first.get('node')}: {reported}"
     else:
@@ -85,9 +85,9 @@ def why_not_again(launches: Sequence[LaunchEnd], most: int) -> str:
     if last.is_terminated:
         return "SIGTERM ended the ranks"
     if USERS_MISTAKE.match(last.error):
-        return "a new start cannot mend this error"
+        return "a restart cannot fix this error"
     if len(launches) > 1 and last.error and (last.error, last.step) == (launches[-2].error, launches[-2].step):
-        return "the launch before failed with the same error at the same step"
+        return "the previous launch failed with the same error at the same step"
     if len(launches) > most:
         return f"the limit of --max-restarts {most} is reached"
     recent = {launch.checkpoint for launch in launches[-WITHOUT_PROGRESS:]}

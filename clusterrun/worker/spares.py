@@ -19,7 +19,7 @@ def choose_nodes(job: Job, allocated: list[str]) -> list[str]:
     usable = [node for node in allocated if node not in job.lost_nodes]
     if len(usable) < job.options.nodes:
         lost = " ".join(sorted(job.lost_nodes))
-        raise WorkerError(f"{lost}: lost, and no spare node is left: {len(usable)} of {job.options.nodes} nodes")
+        raise WorkerError(f"lost {lost}, and no spare node is left: {len(usable)} of {job.options.nodes} nodes remain")
     spare = len(usable) - job.options.nodes
     if job.launch and spare:
         usable = _without_draining(usable, spare)
@@ -32,7 +32,7 @@ def _without_draining(usable: list[str], most: int) -> list[str]:
     if draining:
         from .supervisor import say
 
-        say(f"drained or down, so not in the next launch: {' '.join(draining)}")
+        say(f"not used in the next launch (drained or down): {' '.join(draining)}")
     return [node for node in usable if node not in draining]
 
 
@@ -56,7 +56,7 @@ def requeue_without(job: Job, lost: set[str]) -> bool:
         return False
     nodes, cause = ",".join(sorted(lost)), str(read_hang(job.attempt_dir).get("cause", ""))
     before = signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a requeue sends it to this job too
-    again = job.requeue.leave(f"{nodes} does not answer", exclude=nodes, evidence=cause)
+    again = job.requeue.leave(f"no answer from {nodes}", exclude=nodes, evidence=cause)
     if not again:
         signal.signal(signal.SIGTERM, before)
     return again

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .supervisor import Job
 
 RENDEZVOUS_S = 60.0
+NAMED = 32  # nodes in a line of the log
 HERE = Path(__file__).parent
 
 
@@ -28,6 +29,12 @@ def find_nodes(job: Job) -> tuple[list[str], str]:
         return [f"local{i}" for i in range(job.options.nodes)], "127.0.0.1"
     nodes = spares.choose_nodes(job, batch_host.node_names())
     return nodes, batch_host.head_address(nodes[0], len(nodes))
+
+
+def describe(ranks: int, nodes: Sequence[str]) -> str:
+    """Return a start in words: `4 ranks on n1 n2`; of many nodes, their number, the first and the last."""
+    where = " ".join(nodes) if len(nodes) <= NAMED else f"{len(nodes)} nodes, {nodes[0]} to {nodes[-1]}"
+    return f"{ranks} rank{'s' * (ranks != 1)} on {where}"
 
 
 def environment(job: Job, nodes: list[str], address: str, end_time: str) -> dict[str, str]:
@@ -113,7 +120,7 @@ def hold_port(job: Job, address: str) -> tuple[subprocess.Popen[bytes], str]:
         line = holder.stdout.readline().strip()
     if not line.isdigit():
         holder.kill()
-        raise WorkerError(f"no rendezvous on {address}: see the lines above")
+        raise WorkerError(f"could not open the rendezvous on {address}: see the lines above")
     return holder, line.decode()
 
 

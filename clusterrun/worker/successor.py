@@ -47,7 +47,7 @@ def submit(job: Job) -> tuple[str, str]:
         end_records.write_text(script, text)
         end_records.write_json(submissions / f"{token}.json", new)
     except (OSError, ValueError, KeyError, TypeError) as error:
-        return "", f"the record of a new job cannot be written: {error}"
+        return "", f"the record of the new job cannot be written: {error}"
     return _send(job, script, spec, submissions / f"{token}.json", new)
 
 

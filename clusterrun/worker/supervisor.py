@@ -28,7 +28,6 @@ from .restart import LaunchEnd
 from .termination import TERMINATED, Terminated, Termination
 from .watchdog import Watchdog
 
-NAMED = 32  # nodes in a line of the log
 SAVED = 85  # stopped to be resumed. Not 0: an afterok job would start with an unfinished model
 
 
@@ -119,7 +118,7 @@ class Job:
         if self.requeue.runs_again:
             self.notifier.send("stopped", "the job will continue from its last checkpoint")
         elif status == SAVED:
-            self.notifier.send("stopped", f"saved; continue with: clusterrun resume {self.name}")
+            self.notifier.send("stopped", f"checkpoint saved; continue with: clusterrun resume {self.name}")
         elif status == 0:
             self.notifier.send("done", "all ranks have ended")
         else:
@@ -146,7 +145,7 @@ class Job:
                 self.run_dir = self._folder_by_hand()
                 return
             if termination.came:
-                raise WorkerError("ended by SIGTERM before the ranks were started", status=TERMINATED)
+                raise WorkerError("SIGTERM ended the job before the ranks were started", status=TERMINATED)
             time.sleep(1)
 
     def _folder_by_hand(self) -> Path:
@@ -185,7 +184,7 @@ def run(job: Job, work: Sequence[str], termination: Termination) -> int:
             say(f"launch {job.launch} failed: {launches[-1].cause}; the ranks are not started again: {reason}")
             return status
         if lost:
-            say(f"no answer, so not in the next launch: {' '.join(sorted(lost))}")
+            say(f"not used in the next launch (no answer): {' '.join(sorted(lost))}")
         job.lost_nodes |= lost
         say(f"launch {job.launch} failed: {launches[-1].cause}; the ranks are started again")
         job.notifier.send("restarted", launches[-1].cause)
@@ -212,10 +211,10 @@ def run_step(job: Job, work: Sequence[str], termination: Termination) -> int:
         work = [*work, *shlex.split(job.options.resume_args)]
     say(
         f"{os.environ.get('CLUSTERRUN_RUN_ID', '')}: job {job.name}, attempt {job.identity.restart}.{job.launch}:"
-        f" {ranks} ranks on {_shortened(nodes)}, rendezvous {address}:{port}"
+        f" {step.describe(ranks, nodes)}, rendezvous {address}:{port}"
     )
     if not job.earlier_starts:
-        job.notifier.send("started", f"{ranks} ranks on {_shortened(nodes)}")
+        job.notifier.send("started", step.describe(ranks, nodes))
     umask = job.umask | (0o022 if _is_task(work) else 0)  # built-in tasks write into the run's folder
     termination.allow(may_raise=False)
     try:
@@ -245,10 +244,6 @@ def run_step(job: Job, work: Sequence[str], termination: Termination) -> int:
     if status in (1, TERMINATED) and not termination.came:
         status = end_records.first_failure_status(job.attempt_dir) or status
     return _judge(job, status, ranks)
-
-
-def _shortened(nodes: Sequence[str]) -> str:
-    return " ".join(nodes) if len(nodes) <= NAMED else f"{len(nodes)} nodes, {nodes[0]} to {nodes[-1]}"
 
 
 def _is_task(work: Sequence[str]) -> bool:
@@ -288,26 +283,26 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     split = list(argv).index("--") if "--" in argv else len(argv)
     parser = argparse.ArgumentParser(description="Supervise one start of a job.", allow_abbrev=False)
     parser.add_argument("--nodes", type=int, default=1)
-    parser.add_argument("--tasks-per-node", type=int, default=1, help="ranks, or GPUs, of a node")
+    parser.add_argument("--tasks-per-node", type=int, default=1, help="ranks (or GPUs) per node")
     parser.add_argument("--launcher", default="srun")
     parser.add_argument("--process-group", default="expected")
     parser.add_argument("--pg-timeout", default="36000")
     parser.add_argument("--join-timeout", default="600")
     parser.add_argument("--master-port", type=int)
-    parser.add_argument("--check-gpus", help="measure nodes and links first; the GPUs that each node must have")
+    parser.add_argument("--check-gpus", help="check nodes and links first, and that each node has this many GPUs")
     parser.add_argument("--max-restarts", type=int, default=0)
     parser.add_argument("--spare-nodes", type=int, default=0, help="nodes of the allocation that no rank uses")
     parser.add_argument("--hang-timeout", type=float, help="seconds without progress; 0: no watchdog")
-    parser.add_argument("--resume-args", default="", help="appended to the work from the second start on")
+    parser.add_argument("--resume-args", default="", help="arguments to add from the second start on")
     requeue.add_options(parser)
     parser.add_argument("--hold-time", type=int, default=0, help="seconds to keep the nodes after the last failure")
-    parser.add_argument("--time-limit", type=int, default=0, help="seconds, of a local job")
+    parser.add_argument("--time-limit", type=int, default=0, help="seconds, for a local job")
     parser.add_argument("--elapsed", type=int, default=0, help="seconds since the script began")
     parser.add_argument("--local", action="store_true")
     parser.add_argument("--shared", action="store_true")
     parser.add_argument("--log-start", default="0 0", help="sizes of both logs when the script began")
     parser.add_argument("--shown-late", type=float, default=90.0, help="seconds until NFS shows another node's files")
-    parser.add_argument("--script", default="script.sh", help="the script's path, for a hint")
+    parser.add_argument("--script", default="script.sh", help="path of the script, for a hint")
     parser.add_argument("--ended", type=int, help="the script ended with this status before its last line")
     options = parser.parse_args(argv[:split])
     options.workers_per_node = 1 if options.launcher == "none" else options.tasks_per_node

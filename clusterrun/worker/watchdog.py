@@ -112,7 +112,7 @@ class Watchdog:
                     self._look()
                     self._look_at_losses()
             except Exception as error:  # a bug here must not end the run; the process group's timeout remains
-                self._say(f"the watchdog cannot judge: {type(error).__name__}: {error}")
+                self._say(f"the watchdog stopped checking this launch: {type(error).__name__}: {error}")
                 can_judge = False
 
     def _look(self) -> None:
@@ -122,11 +122,13 @@ class Watchdog:
         if not self._has_stepped and any(mark.step or any(mark.collectives.values()) for mark in self._marks.values()):
             self._has_stepped = True
             if not self._job.earlier_starts:
-                self._job.notifier.send("first-step", f"{len(self._marks)} ranks work together")
+                self._job.notifier.send("first-step", f"first step or collective (ranks: {len(self._marks)})")
         suspicion = self._stall.look(time.monotonic(), self._marks, ends.__contains__)
         is_blind = self._stall.all_silent if self._marks else time.monotonic() - self._began > UNSEEN_S
         if is_blind and not self._is_blind and (self._ranks > 1 or not self._marks):
-            self._say("no rank writes progress records: the file system may hang, so a hang cannot be seen")
+            self._say(
+                "no rank writes progress records: the file system may hang, and the watchdog cannot detect a hang"
+            )
         self._is_blind = is_blind
         if all(rank in ends for rank in range(self._ranks)):
             self._end_exit(ends[rank].get("status") for rank in range(self._ranks))
@@ -157,7 +159,7 @@ class Watchdog:
         record = self._job.record
         with suppress(OSError):
             if losses.is_nan((record and record.log_start) or (0, 0)):
-                self._say("warning: the loss in the log is NaN, and stays NaN")
+                self._say("warning: the loss in the log is NaN and stays NaN")
                 self._next_losses = None
 
     def _end_exit(self, statuses: Iterable[object]) -> None:
@@ -170,7 +172,7 @@ class Watchdog:
             return
         self._status = max(status if isinstance(status, int) else 1 for status in statuses)
         self.cause = f"all ranks ended {EXIT_S:.0f} s ago, but a process of the launch is still running"
-        self._say(f"{self.cause}: it is killed, and the launch ends with status {self._status}")
+        self._say(f"{self.cause}: killing the process; the launch ends with status {self._status}")
         self._process.kill()
 
     def _blame_lost_nodes(self, suspicion: Suspicion, states: dict[int, str]) -> tuple[Suspicion, dict[int, str]]:
@@ -195,7 +197,7 @@ class Watchdog:
         if not self._ends_it:
             self._warned = self._newest()
             self._job.notifier.send("stalled", cause)
-            self._say(f"warning: {cause}{where}; --hang-timeout SECONDS ends such a launch")
+            self._say(f"warning: {cause}{where}; to end such a launch, set --hang-timeout SECONDS")
             return
         first = suspicion.ranks[0] if suspicion.ranks else None
         document = {
@@ -277,7 +279,7 @@ def describe(suspicion: Suspicion, states: dict[int, str]) -> str:
             state = f"without a heartbeat{f' and {state}' if state else ''}"
         parts.append(f"rank {mark.rank} on {mark.node} (pid {mark.pid}) is {state}")
     more = len([mark for mark in suspicion.ranks[NAMED:] if mark.node not in lost])
-    return begin + "; ".join(parts) + (f"; and {more} more ranks" if more else "")
+    return begin + "; ".join(parts) + (f"; and {more} more rank{'s' * (more > 1)}" if more else "")
 
 
 def _short(folder: Path) -> str:

@@ -46,7 +46,7 @@ def test_the_same_error_of_a_script_is_met_once_more_and_then_named(site: Site, 
     out, checkpoints = job.out.read_text(), job.run_dir / "checkpoints"
     assert f"0: start 0 ['--lr', '1'] {checkpoints}\n" in out
     assert f"0: start 1 ['--lr', '1', '--resume', 'a b'] {checkpoints}\n" in out
-    assert "the launch before failed with the same error at the same step" in job.err.read_text()
+    assert "the previous launch failed with the same error at the same step" in job.err.read_text()
     why = site.json("why", job.id)
     assert "train.py:3" in json.dumps(why), why
 

@@ -70,7 +70,7 @@ def test_a_run_continues_after_its_time_limit(site: Site) -> None:
     time_is_up(site, job)
     done(site, job)
     first, _ = links(job)
-    assert "the time limit: back into the queue; job " in job.err.read_text()
+    assert "the time limit: the job was requeued; helper job " in job.err.read_text()
     assert json.loads((first / "requeue.json").read_text())["why"] == "the time limit"
 
 
@@ -80,7 +80,7 @@ def test_a_cancelled_run_stays_cancelled(site: Site) -> None:
     wait_saved(job, 5)
     site.cli("cancel", job.id)
     site.wait_state(job, "CANCELLED")
-    assert len(links(job)) == 1 and "back into the queue" not in job.err.read_text()
+    assert len(links(job)) == 1 and "the job was requeued" not in job.err.read_text()
 
 
 def check_links(site: Site, minutes: int, jobs: int, figure: Figure) -> None:
@@ -179,7 +179,7 @@ def test_a_job_that_is_cancelled_while_it_saves_for_a_preemption_stays_cancelled
     lab.wait_job(other, "RUNNING", "COMPLETED", timeout=60)
     fields = lab.wait_job(job.id, "CANCELLED", timeout=60)
     assert fields["Restarts"] == "0" and len(job.attempts()) == 1
-    assert "back into the queue" not in job.err.read_text(), job.err.read_text()
+    assert "the job was requeued" not in job.err.read_text(), job.err.read_text()
 
 
 def test_a_job_that_outlasts_the_grace_time_goes_back_into_the_queue_where_preemption_cancels(site: Site) -> None:
@@ -188,7 +188,7 @@ def test_a_job_that_outlasts_the_grace_time_goes_back_into_the_queue_where_preem
     preempt(site)
     assert site.lab is not None
     until(lambda: site.lab is not None and site.lab.job(job.id)["Restarts"] == "1", LIMIT)
-    assert "preempted: back into the queue" in job.err.read_text()
+    assert "preempted: the job was requeued" in job.err.read_text()
     site.cli("cancel", job.id)
 
 
@@ -208,7 +208,7 @@ def test_a_job_that_a_plain_scancel_ends_in_the_grace_time_of_a_preemption_stays
     lab.wait_job(other, "RUNNING", "COMPLETED", timeout=60)
     fields = lab.wait_job(job.id, "CANCELLED", timeout=60)
     assert fields["Restarts"] == "0" and len(job.attempts()) == 1
-    assert "back into the queue" not in job.err.read_text(), job.err.read_text()
+    assert "the job was requeued" not in job.err.read_text(), job.err.read_text()
 
 
 @pytest.mark.faults

@@ -80,7 +80,7 @@ def test_slow_link_wrong_address_and_missing_gpu_are_named_and_nothing_else(
         four.restore_link(slow)
     assert wrong(found) == {("links", slow), ("names", misnamed), ("devices", poor)}, found["findings"]
     texts = " ".join(one["text"] for one in found["findings"])
-    assert f"{poor} has 1 of 2 GPUs (CUDA_VISIBLE_DEVICES=0)" in texts and f"the link of {slow}: " in texts
+    assert f"{poor} has 1 of 2 GPUs (CUDA_VISIBLE_DEVICES=0)" in texts and f"network link of {slow}: " in texts
     assert f"{misnamed} resolves to " in texts
 
 
@@ -121,7 +121,7 @@ def test_job_that_checks_first_runs_on_slow_links_and_not_on_a_broken_node(
     finally:
         missing.write_text("")
         four.restore_link(slow)
-    assert f"check: differs: the link of {slow}: " in ran.err.read_text()
+    assert f"check: differs: network link of {slow}: " in ran.err.read_text()
     assert "hello" in ran.out.read_text()
     assert f"check: broken: {poor} has 1 of 2 GPUs" in broken.err.read_text()
     assert "hello" not in broken.out.read_text()

@@ -48,7 +48,7 @@ def lose_a_node(
     assert state["state"] == "COMPLETED", log[-3000:]
     assert weights(job) == expected
     assert len(state["failed_launches"]) == 1 and state.get("restarts", 0) == 0, state
-    assert f"{node} does not answer" in log or f"no answer, so not in the next launch: {node}" in log
+    assert f"{node} does not answer" in log or f"not used in the next launch (no answer): {node}" in log
     assert node not in nodes_of(job, 1) and len(nodes_of(job, 1)) == len(nodes_of(job, 0))
 
 
@@ -79,7 +79,7 @@ def test_a_draining_node_is_left_out_at_the_next_launch(site: Site, lab: Lab) ->
     kill_pids([pid])
     used = nodes_of(job, 1)
     assert used[0] == first and len(used) == 2 and second not in used
-    assert f"drained or down, so not in the next launch: {second}" in job.err.read_text()
+    assert f"not used in the next launch (drained or down): {second}" in job.err.read_text()
     site.cli("cancel", job.id)
     lab.run(["scontrol", "update", f"NodeName={second}", "State=RESUME"])
 

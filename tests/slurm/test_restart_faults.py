@@ -72,6 +72,6 @@ def test_an_exception_that_comes_again_costs_one_restart(site: Site, tmp_path: P
         job = site.submit(*SHAPE, "--max-restarts", "9", "--", str(script))
         site.wait_state(job, "FAILED", timeout=LIMIT)
         assert len(job.attempts()) == 2
-        assert "the launch before failed with the same error at the same step" in job.err.read_text()
+        assert "the previous launch failed with the same error at the same step" in job.err.read_text()
         assert "train.py:6" in json.dumps(site.json("why", job.id))
     figure(7, f"{SAME_ERRORS} of {SAME_ERRORS}: one restart, then stopped with file and line")

@@ -111,7 +111,7 @@ def test_a_failed_write_is_loud_and_the_next_one_is_tried(
     assert saver.failure == "File exists"
     assert capsys.readouterr().err == (
         f"clusterrun: CHECKPOINT of step 1 NOT SAVED: File exists ({folder}): training continues;"
-        " there is no good checkpoint yet\n"
+        " no good checkpoint exists yet\n"
     )
     folder.unlink()
     saver.save(numbered(2))

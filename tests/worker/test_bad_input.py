@@ -106,7 +106,7 @@ def test_the_rows_skipped_are_said_also_when_the_data_come_from_the_cache(
     (tmp_path / "rows.jsonl").write_text("\n".join([*good[:30], "{broken", *good[30:], "[]"]))
     for run in ("first", "again"):
         lm(run, data=tmp_path / "rows.jsonl", on_bad_row="skip")
-        assert "clusterrun: 2 rows skipped that cannot be parsed\n" in capsys.readouterr().out
+        assert "clusterrun: skipped 2 rows that cannot be parsed\n" in capsys.readouterr().out
 
 
 def test_a_checkpoint_of_another_model_names_the_tensor_and_both_shapes(
@@ -115,7 +115,10 @@ def test_a_checkpoint_of_another_model_names_the_tensor_and_both_shapes(
     first = lm("first")
     wider = make_model(tmp_path / "model32", 32)
     line, _ = refused(lambda: lm("second", model=wider, resume=first / "checkpoints"))
-    assert line.endswith("is of a different model: model.embed_tokens.weight is (300, 16) there and (300, 32) here")
+    assert line.endswith(
+        "belongs to a different model: model.embed_tokens.weight"
+        " has shape (300, 16) in the checkpoint, but (300, 32) in the model"
+    )
 
 
 def test_resume_left_empty_is_resume_not_given(lm: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:

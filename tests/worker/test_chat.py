@@ -129,12 +129,14 @@ def test_a_template_that_changes_earlier_answers_is_refused_for_the_row_that_sho
 
 def test_what_a_template_raises_names_the_row() -> None:
     bad = Chat([{"role": "system", "content": "x"}, {"role": "assistant", "content": "y"}], "c.csv:2")
-    with pytest.raises(WorkerError, match=r"^c\.csv:2: the chat template refuses it: 'a user comes first' \("):
+    with pytest.raises(
+        WorkerError, match=r"^c\.csv:2: the chat template rejects these messages: 'a user comes first' \("
+    ):
         encoded(STRICT, bad)
 
 
 def test_an_answer_to_nothing_is_a_bad_row() -> None:
-    with pytest.raises(WorkerError, match=r"^a\.jsonl:7: the assistant speaks first"):
+    with pytest.raises(WorkerError, match=r"^a\.jsonl:7: the first message is from the assistant"):
         encoded(CHATML, Chat([{"role": "assistant", "content": "y"}], "a.jsonl:7"))
 
 
@@ -162,5 +164,5 @@ def test_a_tokenizer_without_a_chat_template_is_given_chatml() -> None:
 
 
 def test_a_template_with_a_fault_is_reported_as_such() -> None:
-    with pytest.raises(WorkerError, match="the chat template refuses it"):
+    with pytest.raises(WorkerError, match="the chat template rejects these messages"):
         encoded("{% for %}", chat("a", "b"))

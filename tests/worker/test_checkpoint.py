@@ -179,7 +179,7 @@ def flip(path: Path) -> None:
     ("damage", "sentence"),
     [
         (lambda p: flip(p / "model.safetensors"), "model.safetensors does not match the sha256 in its manifest"),
-        (lambda p: os.truncate(p / "trainer.pt", 7), r"trainer.pt has 7 bytes, its manifest says \d+"),
+        (lambda p: os.truncate(p / "trainer.pt", 7), r"trainer.pt has 7 bytes, but the manifest says \d+"),
         (lambda p: (p / "state.json").unlink(), "state.json is missing"),
         (lambda p: (p / "manifest.json").unlink(), "manifest.json is missing"),
         (lambda p: (p / "manifest.json").write_text("{"), "manifest.json is damaged"),

@@ -118,7 +118,7 @@ def test_one_file_is_split_by_the_seed(tmp_path: Path, capsys: pytest.CaptureFix
     assert found.notes == ["40 texts to train on, 10 held out"]
     assert held_out()[0] == one and held_out()[1].fingerprint == found.fingerprint
     assert held_out(seed=2)[0] != one
-    with pytest.raises(WorkerError, match=r"held_out=0.99 of 50 rows leaves none to train on"):
+    with pytest.raises(WorkerError, match=r"held_out=0.99 of 50 rows leaves no row to train on"):
         held_out(held_out=0.99)
 
 
@@ -129,7 +129,7 @@ def test_without_data_the_docstrings_of_python_are_learned(
     rows = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
     assert rows[-1]["val_loss"] < rows[0]["val_loss"] - 0.1
     assert {"accuracy_kind", "accuracy_topic", "exact_match", "f1_kind", "f1_topic"} <= rows[-1].keys()
-    assert "cut at 24 tokens" in capsys.readouterr().out
+    assert "truncated to 24 tokens" in capsys.readouterr().out
 
 
 def test_codes_are_learned_digit_by_digit(tmp_path: Path, model: str) -> None:
@@ -158,25 +158,28 @@ def test_a_class_that_training_never_saw_counts_as_wrong_and_is_said(
 
 def test_bad_rows_stop_the_run_or_are_counted(tmp_path: Path, model: str, capsys: pytest.CaptureFixture[str]) -> None:
     settings = {"dataset": table(tmp_path / "a.csv", 9, ["", "smith", ""]), "target_cols": "trade", "model": model}
-    with pytest.raises(WorkerError, match=r"a\.csv:11: no text in 'text' \(on_bad_row=skip skips such rows\)"):
+    with pytest.raises(WorkerError, match=r"a\.csv:11: no text in 'text' \(set on_bad_row=skip to skip such rows\)"):
         start(tmp_path, "one", **settings, **SMALL, steps=1)
     start(tmp_path, "two", **settings, **SMALL, steps=1, on_bad_row="skip")
-    assert "8 texts to train on, 1 held out; 1 bad rows skipped" in capsys.readouterr().out
+    assert "8 texts to train on, 1 held out; 1 bad row skipped" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["dataset=a.csv", "train_data=b.csv"], "dataset and train_data are both set: dataset is split into"),
-        (["dataset=a.csv", "val_data=b.csv"], "dataset and val_data are both set"),
-        (["val_data=b.csv"], "val_data is set, but not train_data"),
+        (
+            ["dataset=a.csv", "train_data=b.csv"],
+            "dataset and train_data cannot both be set, because dataset is split into",
+        ),
+        (["dataset=a.csv", "val_data=b.csv"], "dataset and val_data cannot both be set"),
+        (["val_data=b.csv"], "val_data is set, but train_data is not"),
         (["held_out=1"], "held_out must be between 0 and 1, got 1.0"),
         (["formatter=hisko"], "did you mean 'hisco'?"),
-        (["formatter={a}", "text_cols=b"], "names the text's columns: omit text_cols"),
-        (["text_cols="], "text_cols must name the columns of the text"),
+        (["formatter={a}", "text_cols=b"], "already names the text columns: omit text_cols"),
+        (["text_cols="], "text_cols must name the text columns"),
         (['target_cols=["a","a"]'], "target_cols names 'a' twice"),
-        (["target_cols=text"], "target 'text' is in the text too"),
-        (["formatter={a} {b}", "target_cols=b"], "target 'b' is in the text too"),
+        (["target_cols=text"], "target 'text' is also a text column"),
+        (["formatter={a} {b}", "target_cols=b"], "target 'b' is also a text column"),
     ],
 )
 def test_what_cannot_be_is_refused_before_any_file_is_read(words: list[str], said: str) -> None:

@@ -54,7 +54,7 @@ def test_a_json_file_is_a_list_of_objects(tmp_path: Path) -> None:
     ("text", "said"),
     [
         ('[{"a": 1},\n', "a.json:2: broken JSON"),
-        ('{"a": 1}\n{"a": 2}\n', "if each line is one object, name the file .jsonl"),
+        ('{"a": 1}\n{"a": 2}\n', "if each line is one JSON object, rename the file to .jsonl"),
         ('{"a": 1}', "not a list of objects"),
         ("[1]", "a.json row 1: not a JSON object: '1'"),
         ("[]", "no rows in"),
@@ -148,7 +148,7 @@ def test_a_csv_file_without_a_good_header_or_rows_is_refused(tmp_path: Path, dat
 
 
 def test_nothing_but_bad_rows_is_refused_even_when_they_may_be_skipped(tmp_path: Path) -> None:
-    assert refusal(write(tmp_path, "a.jsonl", "x\ny\n"), on_bad_row="skip").endswith("a.jsonl: 2 bad skipped")
+    assert refusal(write(tmp_path, "a.jsonl", "x\ny\n"), on_bad_row="skip").endswith("a.jsonl: 2 bad rows skipped")
 
 
 def test_parquet_without_pyarrow_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

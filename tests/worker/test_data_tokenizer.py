@@ -45,7 +45,7 @@ def test_the_first_special_token_begins_ends_and_pads(plain) -> None:
 
 
 def test_a_vocabulary_that_holds_no_bytes_is_a_wrong_request() -> None:
-    with pytest.raises(WorkerError, match=r"vocab_size=258 is too small: .* use at least 259") as caught:
+    with pytest.raises(WorkerError, match=r"vocab_size=258 is too small for .* use at least 259") as caught:
         train_bpe(TEXTS, 258, chat=True)
     assert caught.value.status == 2
     assert len(train_bpe(TEXTS, 257)) == 257

@@ -60,7 +60,7 @@ def test_under_a_launcher_per_node_the_label_is_the_task() -> None:
     ("change", "word"),
     [
         ({"SLURM_LOCALID": "a"}, "SLURM_LOCALID must be a whole number, got 'a'"),
-        ({"SLURM_PROCID": "8"}, "rank 8 is not in a world of size 8"),
+        ({"SLURM_PROCID": "8"}, "rank 8 is out of range for world size 8"),
         ({"MASTER_PORT": ""}, "MASTER_ADDR and MASTER_PORT are not set"),
     ],
 )

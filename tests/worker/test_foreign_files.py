@@ -96,9 +96,9 @@ def test_a_checkpoint_of_another_user_is_used_and_said_to_be_theirs(
     capsys.readouterr()
     done, _ = go(tmp_path / "a", steps=6, resume=str(theirs))
     lines = capsys.readouterr().out.splitlines()
-    assert done and f"checkpoint of user {STRANGER}: {theirs} is read as tensors and numbers only" in lines
+    assert done and f"{theirs} belongs to user {STRANGER}: only tensors and numbers are read from it" in lines
     go(tmp_path / "a", steps=8)
-    assert "checkpoint of user" not in capsys.readouterr().out
+    assert "belongs to user" not in capsys.readouterr().out
 
 
 def built(source: load.Source) -> Any:

@@ -69,16 +69,16 @@ def test_a_gguf_package_is_found_without_being_imported(tmp_path: Path, monkeypa
     assert resolve("gguf:carries-one") == Source("gguf", str(package / "m.gguf"))
     assert "carries_one" not in sys.modules
     (package / "n.gguf").touch()
-    with pytest.raises(WorkerError, match=r"several, name one: .*m.gguf, .*n.gguf"):
+    with pytest.raises(WorkerError, match=r"several .gguf files: name one of .*m.gguf, .*n.gguf"):
         resolve("gguf:carries_one")
 
 
 @pytest.mark.parametrize(
     ("model", "says"),
     [
-        ("smolm2-135m", "did you mean 'smollm2-135m'.*presets are tiny, smollm2-135m.*hf:NAME"),
+        ("smolm2-135m", "did you mean 'smollm2-135m'.*use a preset .tiny, smollm2-135m.*hf:NAME"),
         ("SmolLM2-360M", "did you mean 'smollm2-360m'"),
-        ("", "unknown model ''.*presets are"),
+        ("", "unknown model ''.*use a preset"),
         ("./nowhere", "no such folder"),
         ("nowhere.gguf", "no such GGUF file"),
         ("gguf:no_such_package_here", "neither a file nor an installed package"),
@@ -216,7 +216,7 @@ def test_weights_of_another_shape_name_the_key_and_both_shapes(copied: Path) -> 
     config = json.loads((copied / "config.json").read_text())
     (copied / "config.json").write_text(json.dumps({**config, "intermediate_size": 48}))
     said = refused(Source("folder", str(copied)))
-    assert "mlp.down_proj.weight is [16, 32] in the weights, but [16, 48] by config.json" in said
+    assert "mlp.down_proj.weight is [16, 32] in the weights, but [16, 48] according to config.json" in said
 
 
 def test_weights_that_are_not_there_are_never_made_up(copied: Path) -> None:
@@ -224,7 +224,7 @@ def test_weights_that_are_not_there_are_never_made_up(copied: Path) -> None:
     (copied / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 2}))
     for head in ("causal", "classify"):
         said = refused(Source("folder", str(copied)), head=head, num_labels=2)
-        assert "its weights have no model.layers.1." in said and "and 8 more" in said
+        assert "the weights lack model.layers.1." in said and "and 8 more" in said
 
 
 def test_a_broken_file_is_one_line(copied: Path) -> None:

@@ -104,7 +104,7 @@ def test_server_that_fails_is_tried_again_and_one_that_refuses_is_not(
     notify.send(document)
     assert len(webhook.got) == 3
     webhook.statuses = [404]
-    with pytest.raises(OSError, match=r"127\.0\.0\.1 answers 404"):
+    with pytest.raises(OSError, match=r"127\.0\.0\.1 answered 404"):
         notify.send(document)
     assert len(webhook.got) == 4
 

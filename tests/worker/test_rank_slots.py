@@ -181,7 +181,7 @@ def test_a_file_of_another_user_is_not_written(tmp_path: Path) -> None:
     path = tmp_path / "node-0.ranks"
     path.write_bytes(b"")
     os.chown(path, 65534, 65534)
-    with pytest.raises(OSError, match="not a file of this user"):
+    with pytest.raises(OSError, match="not a regular file of this user"):
         slot(tmp_path, 0, 0).write_progress({"step": 1})
     assert path.read_bytes() == b""
 
@@ -226,7 +226,7 @@ def test_a_write_that_fails_opens_the_file_anew(tmp_path: Path, monkeypatch: pyt
     one.write_progress({"step": 1})
     with monkeypatch.context() as patched:
         patched.setattr(os, "pwrite", lambda *_: 7)
-        with pytest.raises(OSError, match="in part"):
+        with pytest.raises(OSError, match="partly written"):
             one.write_progress({"step": 2})
     assert one._file is None
     one.write_progress({"step": 3})

@@ -130,7 +130,7 @@ def test_a_script_that_the_warning_ended_is_not_done_when_the_total_time_is_used
     os.utime(job.attempt_dir / "log-start", (time.time() - 3700,) * 2)
     slurm.show(EndTime=in_seconds(200))
     assert job.requeue.after(0, came=False) == 85 and slurm.calls == []
-    assert "the time of --total-time is used up" in capfd.readouterr().err
+    assert "the total time (--total-time) is used up" in capfd.readouterr().err
 
 
 def test_starts_that_end_at_once_end_the_chain(make_job: Callable[..., supervisor.Job], slurm: Slurm) -> None:

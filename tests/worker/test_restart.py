@@ -36,10 +36,10 @@ def test_what_a_new_start_may_mend_is_started_again(launches: list[LaunchEnd]) -
 @pytest.mark.parametrize(
     ("launches", "reason"),
     [
-        ([failed("ModuleNotFoundError: No module named 'x'")], "cannot mend"),
-        ([failed("exited with status 4", status=4)], "cannot mend"),
-        ([failed("exited with status 93", status=93)], "exited with 93"),
-        ([failed("lr must be a number", status=2)], "request is wrong"),
+        ([failed("ModuleNotFoundError: No module named 'x'")], "cannot fix"),
+        ([failed("exited with status 4", status=4)], "cannot fix"),
+        ([failed("exited with status 93", status=93)], "exited with status 93"),
+        ([failed("lr must be a number", status=2)], "request is invalid"),
         ([failed("ValueError: bad sample", step=7)] * 2, "same error at the same step"),
         ([KILLED] * 6, "--max-restarts 5"),
         ([LaunchEnd(143, "the step ended with status 143", is_terminated=True)], "SIGTERM ended the ranks"),

@@ -39,7 +39,7 @@ def test_auto_walks_back_and_says_so(tmp_path: Path) -> None:
     os.truncate(newer / "trainer.pt", 3)
     path, notes = resume.find("auto", tmp_path)
     assert path == older
-    assert len(notes) == 1 and notes[0].startswith("step-00000002: trainer.pt has 3 bytes, its manifest says ")
+    assert len(notes) == 1 and notes[0].startswith("step-00000002: trainer.pt has 3 bytes, but the manifest says ")
 
 
 def test_auto_with_damaged_ones_alone_starts_from_the_beginning_and_says_so(tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_a_folder_of_damaged_ones_is_refused_with_each_reason(tmp_path: Path) ->
         ("runs/checkpoints/step-00000010", r"no such checkpoint \(did you mean 'step-00000001'\?\)$"),
         ("atuo", r"no such checkpoint \(did you mean 'auto'\?\)$"),
         ("runs", "contains no checkpoint"),
-        ("notes.txt", "is neither a checkpoint's folder nor a .pt file$"),
+        ("notes.txt", "is neither a checkpoint folder nor a .pt file$"),
     ],
 )
 def test_a_wrong_path_is_a_wrong_request(

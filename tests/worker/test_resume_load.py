@@ -74,7 +74,7 @@ def test_the_guides_checkpoint_says_its_epoch_and_what_is_not_taken(tmp_path: Pa
     }
     path = saved(tmp_path / "checkpoint_epoch_5.pt", content)
     assert resume.load(path).notes == (
-        f"{path}: weights only, of epoch 5; starting at step 0",
+        f"{path}: only the weights were loaded (epoch 5); starting at step 0",
         f"{path}: its optimizer_state_dict is ignored",
     )
 
@@ -105,7 +105,7 @@ def test_a_file_that_would_run_code_is_refused_and_does_not(tmp_path: Path, prot
 
 def test_a_refusal_names_the_object(tmp_path: Path) -> None:
     path = saved(tmp_path / "x.pt", {"model_state_dict": {}, "args": argparse.Namespace(lr=1)})
-    assert "tensors and numbers (argparse.Namespace), so loading it could run any code; save" in refusal(path)
+    assert "tensors and numbers (argparse.Namespace), so loading it could run arbitrary code; save" in refusal(path)
 
 
 @pytest.mark.parametrize("content", [b"", b"hello", b"PK\x03\x04 and no more", b"\n\n"])
@@ -142,7 +142,8 @@ def test_other_sizes_name_the_first_tensor_and_both_shapes() -> None:
     with pytest.raises(WorkerError) as caught:
         resume.load_weights(tiny(hidden=16, vocab=32), tiny(hidden=32, vocab=64).state_dict(), X)
     assert str(caught.value) == (
-        f"checkpoint {X} is of a different model: model.embed_tokens.weight is (64, 32) there and (32, 16) here"
+        f"checkpoint {X} belongs to a different model: model.embed_tokens.weight"
+        " has shape (64, 32) in the checkpoint, but (32, 16) in the model"
     )
     assert caught.value.status == 1
 
@@ -155,8 +156,8 @@ def test_another_architecture_says_what_is_lacking_and_what_is_too_much() -> Non
     with pytest.raises(WorkerError) as caught:
         resume.load_weights(llama, tensors, X)
     assert str(caught.value) == (
-        f"checkpoint {X} is of a different model: it lacks 12 tensors (model.embed_tokens.weight,"
-        " model.layers.0.self_attn.q_proj.weight, model.layers.0.self_attn.k_proj.weight, …), it also has 16 tensors"
+        f"checkpoint {X} belongs to a different model: the checkpoint lacks 12 tensors (model.embed_tokens.weight,"
+        " model.layers.0.self_attn.q_proj.weight, model.layers.0.self_attn.k_proj.weight, …) and has 16 extra tensors"
         " (transformer.wte.weight, transformer.wpe.weight, transformer.h.0.ln_1.weight, …)"
     )
     assert all(torch.equal(before[name], tensor) for name, tensor in llama.state_dict().items()), "nothing was loaded"
@@ -173,11 +174,12 @@ def test_tied_weights_may_be_stored_under_either_name(stored: str) -> None:
 
 def test_an_untied_checkpoint_does_not_fit_a_tied_model_and_the_other_way_round() -> None:
     with pytest.raises(
-        WorkerError, match=r"lm_head\.weight and model\.embed_tokens\.weight are one tensor here and two"
+        WorkerError,
+        match=r"lm_head\.weight and model\.embed_tokens\.weight are one tensor in the model, but two in the checkpoint",
     ):
         resume.load_weights(tiny(), tiny(tied=False).state_dict(), X)
     tensors = {name: tensor for name, tensor in tiny().state_dict().items() if name != "lm_head.weight"}
-    with pytest.raises(WorkerError, match=r"it lacks 1 tensor \(lm_head.weight\)$"):
+    with pytest.raises(WorkerError, match=r"the checkpoint lacks 1 tensor \(lm_head.weight\)$"):
         resume.load_weights(tiny(tied=False), tensors, X)
 
 
@@ -190,13 +192,13 @@ def test_a_setting_that_changes_the_order_of_samples_is_refused_with_both_values
         resume.check_same_order({"settings": SETTINGS}, SETTINGS | {key: 99})
     assert caught.value.status == 2
     assert (
-        f"saved with {key}={SETTINGS[key]}, this run has {key}=99: set {key}={SETTINGS[key]}, or start over with"
+        f"saved with {key}={SETTINGS[key]}, but this run has {key}=99: set {key}={SETTINGS[key]}, or start over with"
         in (str(caught.value))
     )
 
 
 def test_other_data_are_refused() -> None:
-    with pytest.raises(WorkerError, match=r"its data differ from this run's: use the same data, or start"):
+    with pytest.raises(WorkerError, match=r"the checkpoint was saved with other data: use the same data, or start"):
         resume.check_same_order({"settings": SETTINGS}, SETTINGS | {"data": "def"})
 
 

@@ -97,7 +97,7 @@ def test_rows_of_no_known_shape_are_refused_with_their_columns_and_the_shapes(tm
         ({"prompt": "Hi", "completion": None}, "'completion' is null, not text"),
         ({"prompt": "Hi", "completion": ""}, "message 2 (assistant) is empty"),
         ({"instruction": "Hi", "input": 3, "output": "x"}, "'input' is int, not text"),
-        ({"prompt": "Hi"}, "no messages (a list of role and content), prompt + completion"),
+        ({"prompt": "Hi"}, "this row has no messages (a list of role and content), prompt + completion"),
     ],
 )
 def test_a_row_that_is_no_conversation_is_named_or_skipped(tmp_path: Path, row: dict[str, Any], problem: str) -> None:
@@ -110,7 +110,7 @@ def test_a_row_that_is_no_conversation_is_named_or_skipped(tmp_path: Path, row: 
 
 
 def test_nothing_but_bad_rows_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(WorkerError, match=r"no conversations in .*: 1 bad rows skipped"):
+    with pytest.raises(WorkerError, match=r"no conversations in .*: 1 bad row skipped"):
         sft.read_conversations(jsonl(tmp_path / "a.jsonl", {"messages": []}), "skip")
 
 
@@ -167,7 +167,7 @@ def test_validation_data_of_its_own_leaves_all_else_to_train_on(tmp_path: Path) 
     config, tensors = made(tmp_path, val_data=val_data, packing=False, on_bad_row="skip", seq_len=32)
     assert (len(tensors["train.lengths"]), len(tensors["held_out.lengths"])) == (40, 3)
     assert sft.described(config, tensors).startswith("40 conversations to train on; ")
-    assert sft.described(config, tensors).endswith(" cut at 32 tokens; 1 bad rows skipped")
+    assert sft.described(config, tensors).endswith(" truncated to 32 tokens; 1 bad row skipped")
 
 
 def test_conversations_without_an_answer_are_not_trained_on(tmp_path: Path) -> None:

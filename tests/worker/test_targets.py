@@ -74,14 +74,16 @@ def test_hisco_codes_for_no_occupation_are_classes_of_every_digit() -> None:
 @pytest.mark.parametrize("cell", ["-4", "123456", "1.5", "smith", "12a", "٣"])
 def test_what_is_no_hisco_code_is_a_bad_row(tmp_path: Path, cell: str) -> None:
     data = write(tmp_path / "d.csv", ["text", "a"], ["smith", "83110"], ["baker", cell])
-    with pytest.raises(WorkerError, match=r"d\.csv:3: .* is not a HISCO code: five digits, or -1, -2, -3"):
+    with pytest.raises(
+        WorkerError, match=r"d\.csv:3: .* is not a HISCO code: expected five digits, or one of -1, -2, -3"
+    ):
         read(data, targets.find_formatter("hisco", ("text",)))
 
 
 @pytest.mark.parametrize(
     ("formatter", "said"),
     [
-        ("hisko", "unknown formatter 'hisko' (did you mean 'hisco'?): plain or hisco, or columns in braces"),
+        ("hisko", "unknown formatter 'hisko' (did you mean 'hisco'?): use plain or hisco, or columns in braces"),
         ("{}", "write a column's name within each pair of braces"),
         ("{a", "write a column's name within each pair of braces"),
         ("{{a}}", "write a column's name within each pair of braces"),
@@ -96,11 +98,11 @@ def test_an_unknown_formatter_is_refused(formatter: str, said: str) -> None:
 @pytest.mark.parametrize(
     ("text_cols", "target_cols", "said"),
     [
-        (("text",), (), "target_cols is not set: name the columns of {} to be learned; columns: occ1, kind, area"),
+        (("text",), (), "target_cols is not set: name the columns of {} to predict; columns: occ1, kind, area"),
         (("occ1",), ("kin",), "no column 'kin' in {} (did you mean 'kind'?); columns: occ1, kind, area"),
-        (("occ1",), ("kind,area",), '(several columns are written target_cols=\'["kind","area"]\')'),
+        (("occ1",), ("kind,area",), '(to name several columns, write target_cols=\'["kind","area"]\')'),
         (("text",), ("kind",), "no column 'text' in {} (did you mean 'occ1'?); columns: occ1, kind, area"),
-        (("occ1, area",), ("kind",), '(several columns are written text_cols=\'["occ1","area"]\')'),
+        (("occ1, area",), ("kind",), '(to name several columns, write text_cols=\'["occ1","area"]\')'),
     ],
 )
 def test_a_column_that_is_not_there_is_refused_with_those_that_are(
@@ -115,7 +117,7 @@ def test_a_column_that_is_not_there_is_refused_with_those_that_are(
 def test_an_empty_cell_leaves_out_one_target_and_a_row_without_any_is_bad(tmp_path: Path) -> None:
     rows = [["text", "a", "b"], ["one", "x", " "], ["two", "", "y"], ["three", "", ""], [" ", "x", "y"]]
     data = write(tmp_path / "d.csv", *rows)
-    with pytest.raises(WorkerError, match=r"d\.csv:4: no value in 'a', 'b' \(on_bad_row=skip"):
+    with pytest.raises(WorkerError, match=r"d\.csv:4: no value in 'a', 'b' \(set on_bad_row=skip"):
         read(data, target_cols=("a", "b"))
     with pytest.raises(WorkerError, match=r"d\.csv:2: no text in 'text'"):
         read(write(tmp_path / "d.csv", rows[0], rows[4]), target_cols=("a", "b"))
@@ -149,7 +151,9 @@ def test_a_target_without_a_choice_is_refused(monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(WorkerError, match="target 'a' has no value in the training rows"):
         groups((None, "1"), (None, "2"))
     monkeypatch.setattr(targets, "MOST_CLASSES", 2)
-    with pytest.raises(WorkerError, match=r"target 'b' has 3 classes in 3 rows \(at most 2\): is it an identifier"):
+    with pytest.raises(
+        WorkerError, match=r"target 'b' has 3 classes in 3 rows \(at most 2\): is the target an identifier"
+    ):
         groups(("x", "1"), ("y", "2"), ("y", "3"))
 
 

@@ -48,7 +48,7 @@ def test_values_are_json_or_text() -> None:
         (["lr=fast"], "lr must be a number, got 'fast'"),
         (["steps"], "expected KEY=VALUE, got 'steps'"),
         (["compile=yes"], "compile must be true or false, got 'yes'"),
-        (["sample_prompts=[1]"], "sample_prompts must be a text or a list of texts"),
+        (["sample_prompts=[1]"], "sample_prompts must be a string or a list of strings"),
         (["global_batch_size=7"], "cannot be split evenly over 4 ranks: use global_batch_size=4 or 8"),
         (["global_batch_size=3"], "cannot be split evenly over 4 ranks: use global_batch_size=4"),
         (["batch_size=3"], "did you mean 'base_batch_size'"),
@@ -56,7 +56,7 @@ def test_values_are_json_or_text() -> None:
         (["precision=bf32"], "precision=bf32 (did you mean 'fp32'?): choose one of auto, bf16, fp16, fp32"),
         (["lr=0"], "lr must be above 0"),
         (["lr_scaling=linear"], "lr_scaling=linear needs base_batch_size"),
-        (["base_batch_size=4"], "base_batch_size is for lr_scaling=linear or sqrt"),
+        (["base_batch_size=4"], "base_batch_size needs lr_scaling=linear or sqrt"),
         (["held_out=1"], "held_out must be between 0 and 1"),
     ],
 )

@@ -43,7 +43,7 @@ FULL, QUICK = Effort(2, 1.0, 0.6, 150.0), Effort(1, 0.3, 0.2, 25.0)
 def check(dist: DistEnv, run: RunEnv, *, before_training: bool) -> None:
     """Measure, and raise WorkerError on every rank if something is wrong; before a training only if it is broken."""
     if dist.master is None:
-        raise WorkerError("the job has no rendezvous, which the check needs; use `clusterrun check`")
+        raise WorkerError("the check needs the rendezvous of a clusterrun job: use `clusterrun check`")
     before = {name: os.environ.get(name) for name in OWN_VARIABLES}
     try:
         mine = _Measurement(dist, run, QUICK if before_training else FULL)
@@ -96,7 +96,7 @@ class _Measurement:
         while self._thread.is_alive() and time.monotonic() < self._deadline:
             self._thread.join(0.1)
         if self._thread.is_alive():
-            self._fail("did not end in time")
+            self._fail("the measurement did not end in time")
         else:
             self.found["stage"] = "done"
             if self._listener is not None:
@@ -153,7 +153,7 @@ class _Measurement:
             raise WorkerError("rank 0 did not join the check")
         ranks: list[dict[str, Any]] = json.loads(plan)
         if dist.rank not in [rank["rank"] for rank in ranks]:
-            raise WorkerError(f"this rank joined the check too late: the others waited {run.join_timeout:.0f} s")
+            raise WorkerError(f"this rank joined the check too late: the other ranks waited {run.join_timeout:.0f} s")
         return ranks
 
     def _measure_together(self) -> None:
@@ -203,5 +203,5 @@ def _conclude(
         more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
         return f"the check found a problem: {wrong[0]['text']}{more}"
     seconds = time.monotonic() - mine.began
-    print(f"clusterrun: check: no broken node or link, {seconds:.0f} s", file=sys.stderr, flush=True)
+    print(f"clusterrun: check: found no broken node or link in {seconds:.0f} s", file=sys.stderr, flush=True)
     return ""

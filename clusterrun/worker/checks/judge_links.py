@@ -24,7 +24,7 @@ def judge_links(links: Sequence[Link], backend: str) -> list[Finding]:
     for pair, error in cut.items():
         if not working or set(pair) <= working:
             text = f"no connection between {' and '.join(pair)}: {error}"
-            found.append(Finding(BROKEN, "links", text, "check routes and firewalls between them", pair))
+            found.append(Finding(BROKEN, "links", text, "check the routes and firewalls between these nodes", pair))
     wrong = dict.fromkeys(link.nodes for link in links if not link.correct)
     for nodes in wrong:
         if len(nodes) == min(map(len, wrong)):  # a pair says more than the whole job
@@ -33,8 +33,8 @@ def judge_links(links: Sequence[Link], backend: str) -> list[Finding]:
     found += _slow_links({pair: tries for pair, tries in pairs.items() if pair not in cut}, share)
     within = best_tries(links, "node")
     for nodes, middle in find_slow(within, share).items():
-        text = f"bandwidth within {nodes[0]}: {rate(within[nodes].best)}; median of the others {rate(middle)}"
-        found.append(Finding(DIFFERS, "links", text, "compare `nvidia-smi topo -m` of the nodes", nodes))
+        text = f"bandwidth within {nodes[0]}: {rate(within[nodes].best)}; median of the other nodes: {rate(middle)}"
+        found.append(Finding(DIFFERS, "links", text, "compare the output of `nvidia-smi topo -m` on the nodes", nodes))
     for kind, what in _FAILED.items():
         for nodes, error in errors[kind].items():
             if what and (kind == "node" or not found):  # a broken link breaks the all-reduce over all ranks too
@@ -68,18 +68,19 @@ def _slow_links(pairs: Mapping[tuple[str, ...], Tries], share: float) -> Iterato
     if len(pairs) == 1:
         ((pair, tries),) = pairs.items()
         if tries.best < LEAST_BANDWIDTH:
-            text = f"between {' and '.join(pair)}: {rate(tries.best)}, slower than 100 Mbit/s Ethernet"
+            text = f"bandwidth between {' and '.join(pair)}: {rate(tries.best)}, slower than 100 Mbit/s Ethernet"
             yield Finding(DIFFERS, "links", text, "check which network interface is used (NCCL_SOCKET_IFNAME)", pair)
         return
     scores = node_scores(pairs)
     slow = find_slow(scores, share)
     for node, middle in slow.items():
-        text = f"the link of {node}: {rate(scores[node].best)}; median of the others {rate(middle)}"
+        text = f"network link of {node}: {rate(scores[node].best)}; median of the other nodes: {rate(middle)}"
         yield Finding(DIFFERS, "links", text, CABLE.format(node), (node,))
     rest = {pair: tries for pair, tries in pairs.items() if not slow.keys() & set(pair)}
     for pair, middle in find_slow(rest, share).items() if len(rest) > 2 else ():
-        text = f"between {' and '.join(pair)}: {rate(rest[pair].best)}; median of the others {rate(middle)}"
-        yield Finding(DIFFERS, "links", text, "check the switches and routes between them", pair)
+        names = " and ".join(pair)
+        text = f"bandwidth between {names}: {rate(rest[pair].best)}; median of the other pairs: {rate(middle)}"
+        yield Finding(DIFFERS, "links", text, "check the switches and routes between these nodes", pair)
 
 
 def rate(bytes_per_s: float) -> str:

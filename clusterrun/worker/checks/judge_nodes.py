@@ -39,7 +39,8 @@ def _missing(docs: Sequence[Doc], nodes: Sequence[str]) -> Iterator[Finding]:
     absent = group_by_value({rank: node for rank, node in enumerate(nodes) if rank not in came})
     for node, ranks in absent.items():
         text = f"no result from rank{'s' if len(ranks) > 1 else ''} {join_names(ranks)} on {node}"
-        yield Finding(BROKEN, "ranks", text, "it did not start, hangs, or cannot reach the first node", (node,))
+        action = "see the job's log: a rank may not have started, may hang, or may be unable to reach the first node"
+        yield Finding(BROKEN, "ranks", text, action, (node,))
     for stage in STAGES:
         failed = {doc["node"]: doc["errors"][stage] for doc in docs if stage in doc["errors"]}
         for error, where in group_by_value(failed).items():
@@ -54,15 +55,15 @@ def _gpu(doc: Doc) -> Iterator[Finding]:
     gpu, replace = doc.get("gpu", {}), "drain the node and have the GPU replaced"
     used = gpu.get("total_gib", 0.0) - gpu.get("free_gib", 0.0)
     for bad, status, problem, action in (
-        ("error" in gpu, BROKEN, f"cannot be opened: {gpu.get('error')}", "run nvidia-smi there, and drain the node"),
+        ("error" in gpu, BROKEN, f"cannot be opened: {gpu.get('error')}", "run nvidia-smi on the node, then drain it"),
         (gpu.get("ecc_errors"), BROKEN, f"{gpu.get('ecc_errors')} uncorrected ECC errors", replace),
         (gpu.get("remap_failed"), BROKEN, "memory rows could not be remapped", replace),
-        (gpu.get("slowed_down"), DIFFERS, "the hardware slows it down (heat or power)", "check cooling and power"),
+        (gpu.get("slowed_down"), DIFFERS, "the hardware throttles this GPU (heat or power)", "check cooling and power"),
         (
             used > USED_GPU_GIB,
             DIFFERS,
-            f"{used:.1f} GiB are in use by another process",
-            "find it with nvidia-smi; end it",
+            f"another process uses {used:.1f} GiB of GPU memory",
+            "find the process with nvidia-smi and end it",
         ),
     ):
         if bad:
@@ -74,10 +75,10 @@ def _devices(docs: Sequence[Doc], leaders: Sequence[Doc], gpus: int) -> Iterator
         node, count = leader["node"], count_devices(leader, docs)
         if count is not None and count < gpus:
             granted = f" (CUDA_VISIBLE_DEVICES={','.join(leader['granted'])})" if leader["granted"] else ""
-            action = f"run nvidia-smi there; drain the node, or use --exclude {node}"
+            action = f"run nvidia-smi on the node; drain the node, or use --exclude {node}"
             yield Finding(BROKEN, "devices", f"{node} has {count} of {gpus} GPUs{granted}", action, (node,))
     if gpus and (without := [leader["node"] for leader in leaders if not leader["cuda"]]):
-        text = f"torch on {join_names(without)} has no CUDA, so the GPUs were not measured"
+        text = f"torch on {join_names(without)} has no CUDA support, so the GPUs were not measured"
         yield Finding(UNKNOWN, "devices", text, "install a CUDA build of torch, or use --gpus-per-node 0")
 
 
@@ -94,8 +95,9 @@ def _gemm(docs: Sequence[Doc]) -> Iterator[Finding]:
         alike = [doc for doc in docs if "gemm" in doc and (doc["device"] is not None) == (kind == "gpu")]
         rates = {(doc["node"], doc["rank"]): Tries(doc["gemm"]["best"], doc["gemm"]["worst"]) for doc in alike}
         for (node, rank), middle in find_slow(rates, share).items():
-            text = f"rank {rank} on {node}: {rates[node, rank].best:.3g} TFLOP/s; median of the others {middle:.3g}"
-            yield Finding(DIFFERS, "gemm", text, "look for other processes, heat and power limits there", (node,))
+            own = rates[node, rank].best
+            text = f"rank {rank} on {node}: {own:.3g} TFLOP/s; median of the other ranks: {middle:.3g}"
+            yield Finding(DIFFERS, "gemm", text, "look for other processes, heat and power limits on the node", (node,))
     for node in dict.fromkeys(doc["node"] for doc in docs if "gemm" in doc and not doc["gemm"]["correct"]):
         yield Finding(BROKEN, "gemm", f"{node}: wrong result of a matrix multiplication", "drain the node", (node,))
 
@@ -105,24 +107,26 @@ def _node(leader: Doc, leaders: Sequence[Doc]) -> Iterator[Finding]:
     node, memory, first = leader["node"], leader["memory_gib"], leaders[0]
     middle = median(other["memory_gib"] for other in leaders)
     offset = leader["clock"] - first["clock"] if leader.get("clock") and first.get("clock") else 0.0
+    ahead = "ahead of" if offset > 0 else "behind"
     problems = [
         (memory < max(LEAST_FREE_GIB, LEAST_MEMORY_SHARE * middle), DIFFERS, "memory",
          f"{node} has {memory:.1f} GiB of free memory; the median of all nodes is {middle:.1f} GiB",
-         "look for leftover processes there"),
+         "look for leftover processes on the node"),
         (abs(offset) > LARGEST_OFFSET_S, DIFFERS, "clock",
-         f"the clock of {node} differs by {offset:+.1f} s from that of {first['node']}", "start chronyd or ntpd there"),
+         f"the clock of {node} is {abs(offset):.1f} s {ahead} the clock of {first['node']}",
+         "start chronyd or ntpd on the node"),
         (0 <= leader["nofile"] < LEAST_FILES, DIFFERS, "open files",
-         f"{node} allows a process fewer than {LEAST_FILES} open files",
+         f"{node} limits a process to fewer than {LEAST_FILES} open files",
          "add --setup 'ulimit -n 65536', or raise LimitNOFILE of slurmd"),
     ]  # fmt: skip
     for state in leader["folders"].values():
         where, free, seconds = f"{node}, {state['path']}", state.get("free_gib", 0.0), state.get("write_s", 0.0)
-        status, problem = BROKEN, f"cannot write to it: {state.get('error')}"
+        status, problem = BROKEN, f"the folder is not writable: {state.get('error')}"
         if "error" not in state:
             slow = seconds > SLOWEST_WRITE_S
             status, problem = DIFFERS, f"writing 1 MiB took {seconds:.0f} s" if slow else f"{free:.2f} GiB are free"
         bad = "error" in state or seconds > SLOWEST_WRITE_S or free < LEAST_FREE_GIB
-        problems.append((bad, status, "disk", f"{where}: {problem}", "check mount, quota and free space"))
+        problems.append((bad, status, "disk", f"{where}: {problem}", "check the mount, the quota and the free space"))
     yield from (Finding(status, check, text, action, (node,)) for bad, status, check, text, action in problems if bad)
 
 
@@ -148,7 +152,7 @@ def _names(leaders: Sequence[Doc]) -> Iterator[Finding]:
         node, addresses = own[name]
         to = f"resolves to {answer}" if answer else "does not resolve"
         text = f"{name} {to} on {join_names(nodes)}; its address is {' '.join(addresses[:2])}"
-        yield Finding(DIFFERS, "names", text, f"correct {name} in /etc/hosts or DNS", (node,))
+        yield Finding(DIFFERS, "names", text, f"correct the entry of {name} in /etc/hosts or DNS", (node,))
 
 
 def _versions(leaders: Sequence[Doc]) -> Iterator[Finding]:

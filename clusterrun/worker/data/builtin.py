@@ -48,7 +48,9 @@ def documents() -> list[str]:
     try:
         from pydoc_data.topics import topics
     except ImportError:
-        raise WorkerError("this Python has no pydoc_data (its help texts): set data= to a text file") from None
+        raise WorkerError(
+            "this Python lacks the module pydoc_data (Python's help texts): set data= to a text file"
+        ) from None
     return [topics[name] for name in sorted(topics)]
 
 
@@ -80,7 +82,7 @@ def docstrings() -> tuple[Doc, ...]:
             for doc in _of_module(folder, module, topic):
                 found.setdefault(doc.text, doc)
     if not found:
-        raise WorkerError(f"this Python has no sources of its standard library in {folder}: set data= to a file")
+        raise WorkerError(f"this Python has no standard library sources in {folder}: set data= to a file")
     return tuple(sorted(found.values(), key=lambda doc: (doc.name, doc.text)))
 
 

@@ -86,7 +86,7 @@ def answers(tokenizer: Any, messages: Messages, special: Sequence[str]) -> tuple
         if message["role"] != "assistant":
             continue
         if i == 0:
-            raise Malformed("the assistant speaks first")
+            raise Malformed("the first message is from the assistant")
         prompt, _ = _render(tokenizer, template, messages[:i], prompting=True)
         answered = text if i == len(messages) - 1 else _render(tokenizer, template, messages[: i + 1])[0]
         if not (answered.startswith(prompt) and text.startswith(answered)):
@@ -134,14 +134,16 @@ def _render(
     except ImportError as error:
         raise WorkerError(f"chat templates need jinja2 ({error}): pip install 'jinja2>=3.1.6'") from None
     except Exception as error:  # a template is a program and can raise anything
-        raise Malformed(f"the chat template refuses it: {excerpt(str(error))}") from None
+        raise Malformed(f"the chat template rejects these messages: {excerpt(str(error))}") from None
     texts, spans = rendered  # of each conversation
     return texts[0], spans[0] if marked else []
 
 
 def _special_tokens(tokenizer: Any) -> tuple[str, ...]:
     if not tokenizer.is_fast:
-        raise WorkerError("sft needs a fast tokenizer (a tokenizer.json), which knows each token's place in the text")
+        raise WorkerError(
+            "sft needs a fast tokenizer (with a tokenizer.json), which records where each token is in the text"
+        )
     added = [token.content for token in tokenizer.added_tokens_decoder.values() if token.special]
     return tuple({*added, *tokenizer.all_special_tokens})
 

@@ -6,7 +6,7 @@ import json
 from typing import Any, NamedTuple
 
 from ..errors import WorkerError
-from .formats import excerpt, shown
+from .formats import excerpt, plural, shown
 from .sources import LISTED, Rows
 
 Messages = list[dict[str, str]]
@@ -37,7 +37,9 @@ def conversations(rows: Rows, what: str, *, on_bad_row: str) -> tuple[list[Chat]
     if not any(set(shape) <= set(rows.columns) for shape in SHAPES):
         listed = ", ".join(shown(column) for column in rows.columns[:LISTED])
         more = ", …" if len(rows.columns) > LISTED else ""
-        raise WorkerError(f"no conversations in {what}: columns {listed}{more}; expected {SHAPES_IN_WORDS}", status=2)
+        raise WorkerError(
+            f"no conversations in {what}: found columns {listed}{more}; expected {SHAPES_IN_WORDS}", status=2
+        )
     chats = []
     for row in rows.rows:
         try:
@@ -45,14 +47,14 @@ def conversations(rows: Rows, what: str, *, on_bad_row: str) -> tuple[list[Chat]
         except Malformed as problem:
             refuse(row.where, problem, on_bad_row)
     if not chats:
-        raise WorkerError(f"no conversations in {what}: {len(rows.rows)} bad rows skipped")
+        raise WorkerError(f"no conversations in {what}: {plural(len(rows.rows), 'bad row')} skipped")
     return chats, len(rows.rows) - len(chats)
 
 
 def refuse(where: str, problem: Malformed, on_bad_row: str) -> None:
     """Raise the WorkerError for a bad row, unless on_bad_row=skip."""
     if on_bad_row != "skip":
-        raise WorkerError(f"{where}: {problem} (on_bad_row=skip skips such rows)") from None
+        raise WorkerError(f"{where}: {problem} (set on_bad_row=skip to skip such rows)") from None
 
 
 def _messages(values: dict[str, Any]) -> Messages:
@@ -65,7 +67,7 @@ def _messages(values: dict[str, Any]) -> Messages:
         if values.get("input"):
             question += "\n\n" + _text(values, "input")
     else:
-        raise Malformed(f"no {SHAPES_IN_WORDS} in this row")
+        raise Malformed(f"this row has no {SHAPES_IN_WORDS}")
     return _checked([{"role": "user", "content": question}, {"role": "assistant", "content": answer}])
 
 

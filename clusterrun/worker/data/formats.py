@@ -164,7 +164,7 @@ def _json(path: str) -> Iterator[Row | Bad]:
         if not data.strip():
             return  # an empty file has no rows, as in the other formats
         line = f":{error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
-        hint = "; if each line is one object, name the file .jsonl" if data.lstrip().startswith(b"{") else ""
+        hint = "; if each line is one JSON object, rename the file to .jsonl" if data.lstrip().startswith(b"{") else ""
         raise WorkerError(f"{name}{line}: {_json_problem(error, data)}{hint}") from None
     if not isinstance(document, list):
         raise WorkerError(f"{name}: not a list of objects: {excerpt(data)}")
@@ -218,7 +218,7 @@ def _csv(path: str, delimiter: str) -> Iterator[Row | Bad]:
             header = _header(f"{name}:{start}", fields, problems, last)
             width = len(header)
             continue
-        problems.append(f"{_count(len(fields), 'field')}, but the header has {width}")
+        problems.append(f"{plural(len(fields), 'field')}, but the header has {width}")
         quoted = excerpt(delimiter.join(fields) or last)
         yield Bad(f"{name}:{start}", f"{problems[0]}: {quoted}", reader.line_num - start + 1)
         problems.clear()
@@ -233,8 +233,9 @@ def _header(where: str, fields: list[str], problems: list[str], line: bytes) -> 
     return fields
 
 
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+def plural(number: int, noun: str) -> str:
+    """Return a number with its noun: `1 row`, `1,000 rows`."""
+    return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
 def _parquet(path: str) -> Iterator[Row | Bad]:

@@ -14,7 +14,7 @@ from ..errors import WorkerError
 from ..training.sampler import seed_of
 from ..work import Batch
 from . import prepared, targets
-from .formats import shown
+from .formats import plural, shown
 from .marks import marks
 from .sources import PYDOC
 from .targets import Example, Group
@@ -149,9 +149,9 @@ def _make(config: Any, tokenizer: PreTrainedTokenizerBase | None, folder: Path) 
         tensors[f"{part}.offsets"] = lengths.cumsum(0)
         tensors[f"{part}.labels"] = torch.tensor(table, dtype=torch.int32)
         cut += longer
-    line = f"{len(train):,} texts to train on, {len(held_out):,} held out"
-    line += f"; {cut:,} cut at {config.seq_len} tokens" if cut else ""
-    line += f"; {skipped:,} bad rows skipped" if skipped else ""
+    line = f"{plural(len(train), 'text')} to train on, {len(held_out):,} held out"
+    line += f"; {cut:,} truncated to {config.seq_len} tokens" if cut else ""
+    line += f"; {plural(skipped, 'bad row')} skipped" if skipped else ""
     notes = {"targets": targets.describe(groups), "said": [line, *_warning(unseen)]}
     (folder / "notes.json").write_text(json.dumps(notes), encoding="utf-8")
     return tensors
@@ -167,7 +167,7 @@ def _warning(unseen: Sequence[str]) -> list[str]:
 def _split(examples: list[Example], config: Any) -> tuple[list[Example], list[Example]]:
     count = max(1, round(len(examples) * config.held_out))
     if count >= len(examples):
-        raise WorkerError(f"held_out={config.held_out:g} of {len(examples)} rows leaves none to train on")
+        raise WorkerError(f"held_out={config.held_out:g} of {len(examples)} rows leaves no row to train on")
     generator = torch.Generator().manual_seed(seed_of(config.seed, "split"))
     chosen = set(torch.randperm(len(examples), generator=generator)[:count].tolist())
     parts: tuple[list[Example], list[Example]] = ([], [])

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from ..errors import WorkerError, nearest
 from . import builtin
-from .formats import READERS, Bad, Row, format_of, read_file, read_text, shown
+from .formats import READERS, Bad, Row, format_of, plural, read_file, read_text, shown
 from .hub import PREFIX, read_hub
 
 PYDOC = "pydoc"
@@ -65,9 +65,9 @@ def require_columns(rows: Rows, names: Sequence[str], what: str, *, on_bad_row: 
             good.append(row)
         elif on_bad_row != "skip":
             lacking = next(name for name in names if name not in row.values)
-            raise WorkerError(f"{row.where}: no {lacking!r} in this row (on_bad_row=skip skips such rows)")
+            raise WorkerError(f"{row.where}: no {lacking!r} in this row (set on_bad_row=skip to skip such rows)")
     if not good:
-        raise WorkerError(f"no row in {what} has all of {', '.join(names)}")
+        raise WorkerError(f"no row in {what} has all of the columns {', '.join(names)}")
     return Rows(good, rows.columns, rows.skipped + len(rows.rows) - len(good))
 
 
@@ -96,7 +96,7 @@ def read_texts(data: str | Sequence[str], *, text_column: str = "text", on_bad_r
                 else:
                     kind = "null" if text is None else type(text).__name__
                     raise WorkerError(
-                        f"{row.where}: {text_column!r} is {kind}, not text (on_bad_row=skip skips such rows)"
+                        f"{row.where}: {text_column!r} is {kind}, not text (set on_bad_row=skip to skip such rows)"
                     )
     texts = [text for text in texts if text and not text.isspace()]
     if not texts:
@@ -181,9 +181,9 @@ def _collect(source: str, rows: list[Row], on_bad_row: str, most: int | None) ->
         elif on_bad_row == "skip":
             skipped += item.lines
         else:
-            raise WorkerError(f"{item.where}: {item.problem} (on_bad_row=skip skips such rows)")
+            raise WorkerError(f"{item.where}: {item.problem} (set on_bad_row=skip to skip such rows)")
     if len(rows) == before:
-        why = f": {skipped} bad skipped" if skipped else ""
+        why = f": {plural(skipped, 'bad row')} skipped" if skipped else ""
         raise WorkerError(f"no rows in {shown(source)}{why}")
     return skipped
 

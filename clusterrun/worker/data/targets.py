@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from ..errors import WorkerError, nearest
 from . import sources
 from .conversations import Malformed, refuse
-from .formats import excerpt, shown
+from .formats import excerpt, plural, shown
 from .sources import LISTED, Rows
 
 NAMED = ("plain", "hisco")
@@ -74,7 +74,7 @@ def find_formatter(formatter: str, text_cols: Sequence[str]) -> Formatter:
     if formatter not in NAMED:
         known = " or ".join(NAMED)
         raise WorkerError(
-            f"unknown formatter {formatter!r}{nearest(formatter, NAMED)}: {known}, or columns in braces, such as"
+            f"unknown formatter {formatter!r}{nearest(formatter, NAMED)}: use {known}, or columns in braces, such as"
             " '{title}: {body}'",
             status=2,
         )
@@ -100,7 +100,7 @@ def read_examples(
         except Malformed as problem:
             refuse(row.where, problem, on_bad_row)
     if not examples:
-        raise WorkerError(f"no row of {what} can be used: {rows.skipped + len(rows.rows)} bad rows skipped")
+        raise WorkerError(f"no row of {what} can be used: {plural(rows.skipped + len(rows.rows), 'bad row')} skipped")
     return examples, rows.skipped + len(rows.rows) - len(examples)
 
 
@@ -119,8 +119,8 @@ def find_groups(examples: Sequence[Example], target_cols: Sequence[str], parts: 
             raise WorkerError(f"nothing to learn: target {target!r} has {has} in the training rows")
         if most > MOST_CLASSES:
             raise WorkerError(
-                f"target {target!r} has {most:,} classes in {len(examples):,} rows (at most {MOST_CLASSES:,}): is it an"
-                " identifier or a number?",
+                f"target {target!r} has {most:,} classes in {len(examples):,} rows (at most {MOST_CLASSES:,}): is the"
+                " target an identifier or a number?",
                 status=2,
             )
         for part, classes in enumerate(mine, 1):
@@ -171,7 +171,7 @@ def _hisco(cell: str) -> tuple[str, ...]:
     if code in NO_CODE:
         return (code,) * DIGITS
     if not re.fullmatch(rf"[0-9]{{1,{DIGITS}}}", code):
-        raise Malformed(f"{excerpt(cell)} is not a HISCO code: five digits, or {', '.join(NO_CODE)}")
+        raise Malformed(f"{excerpt(cell)} is not a HISCO code: expected five digits, or one of {', '.join(NO_CODE)}")
     return tuple(code.zfill(DIGITS))
 
 
@@ -205,7 +205,7 @@ def require_columns(rows: Rows, text_cols: Sequence[str], target_cols: Sequence[
     listed = ", ".join(shown(column) for column in rows.columns[:LISTED])
     columns = f"columns: {listed}{', …' if len(rows.columns) > LISTED else ''}"
     if not target_cols:
-        raise WorkerError(f"target_cols is not set: name the columns of {what} to be learned; {columns}", status=2)
+        raise WorkerError(f"target_cols is not set: name the columns of {what} to predict; {columns}", status=2)
     for name in (*target_cols, *text_cols):
         if name in rows.columns:
             continue
@@ -214,7 +214,7 @@ def require_columns(rows: Rows, text_cols: Sequence[str], target_cols: Sequence[
         if len(parts) > 1 and set(parts) <= set(rows.columns):
             key = "target_cols" if name in target_cols else "text_cols"
             several = ",".join(f'"{part}"' for part in parts)
-            hint = f" (several columns are written {key}='[{several}]')"
+            hint = f" (to name several columns, write {key}='[{several}]')"
         elif name in text_cols:
             texts = [column for column in rows.columns if column not in target_cols and _is_text(rows, column)]
             hint = f" (did you mean {texts[0]!r}?)" if len(texts) == 1 else hint

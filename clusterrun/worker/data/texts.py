@@ -12,6 +12,7 @@ from ..distenv import DistEnv
 from ..errors import WorkerError
 from ..work import Batch
 from . import prepared, sources
+from .formats import plural
 from .marks import marks
 from .tokenizer import digest, train_bpe
 
@@ -64,14 +65,14 @@ def prepare(config: Any, tokenizer: PreTrainedTokenizerBase | None, root: Path, 
 
         tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
     if dist.rank == 0 and "skipped" in tensors:
-        print(f"clusterrun: {tensors['skipped'].item():,} rows skipped that cannot be parsed", flush=True)
+        print(f"clusterrun: skipped {plural(int(tensors['skipped'].item()), 'row')} that cannot be parsed", flush=True)
     tokens = {name: tensors[name] for name in ("train", "held_out")}
     parts = {name: Chunks(tokens[name], config.seq_len) for name in tokens}
     for name, chunks in parts.items():
         if not len(chunks):
             raise WorkerError(
-                f"the data has {sum(map(len, tokens.values()))} tokens: its {name.replace('_', '-')} part is shorter"
-                f" than seq_len={config.seq_len}"
+                f"the data has {sum(map(len, tokens.values()))} tokens, but the"
+                f" {'training' if name == 'train' else 'held-out'} part is shorter than seq_len={config.seq_len}"
             )
     return Corpus(tokenizer, parts["train"], parts["held_out"], folder.name)
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from ..errors import WorkerError
+from .formats import plural
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
@@ -47,7 +48,7 @@ def train_bpe(
     first = [*special, *(token for token in TURN if chat and token not in special)]
     if vocab_size < BYTES + len(first):
         raise WorkerError(
-            f"vocab_size={vocab_size} is too small: {BYTES} bytes and {len(first)} special tokens come first,"
+            f"vocab_size={vocab_size} is too small for {BYTES} bytes and {plural(len(first), 'special token')}:"
             f" use at least {BYTES + len(first)}",
             status=2,
         )

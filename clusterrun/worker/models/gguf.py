@@ -31,13 +31,13 @@ def locate(name: str) -> Path:
         raise WorkerError(f"model: no such GGUF file: {name!r}", 2)
     folders = _package_folders(name.replace("-", "_"))
     if folders is None:
-        raise WorkerError(f"model={'gguf:' + name!r}: neither a file nor an installed package", 2)
+        raise WorkerError(f"model={'gguf:' + name!r}: neither a file nor an installed package has this name", 2)
     files = sorted(file for folder in folders for file in folder.glob("*.gguf"))
     if not files:
         raise WorkerError(f"model={'gguf:' + name!r}: the package has no .gguf file", 2)
     if len(files) > 1:
         names = ", ".join(str(file) for file in files)
-        raise WorkerError(f"model={'gguf:' + name!r}: the package has several, name one: {names}", 2)
+        raise WorkerError(f"model={'gguf:' + name!r}: the package has several .gguf files: name one of {names}", 2)
     return files[0]
 
 

@@ -93,13 +93,14 @@ def _step(arguments: list[str], limit: float, environ: Mapping[str, str]) -> str
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return f"no answer to {arguments[0]} within {limit:.0f} s"
+        return f"the hub did not answer the {arguments[0]} request within {limit:.0f} s"
     except (OSError, ValueError) as error:  # ValueError: a null byte in the name
         return scrub(str(error), environ)
     if done.returncode == 0:
         return None
     said = done.stdout if done.stdout.strip() else done.stderr
-    return " ".join(scrub(said, environ).split())[:LONGEST] or f"{arguments[0]} ended with status {done.returncode}"
+    text = " ".join(scrub(said, environ).split())[:LONGEST]
+    return text or f"the {arguments[0]} request exited with status {done.returncode}"
 
 
 def _main(action: str, repo: str, folder: str = "") -> int:

@@ -56,8 +56,8 @@ def resolve(model: str) -> Source:
     if "/" in model:
         raise WorkerError(f"model={model!r}: no such folder", 2)
     raise WorkerError(
-        f"unknown model {model!r}{nearest(model.lower(), presets.PRESETS)}: presets are {', '.join(presets.PRESETS)};"
-        " else give a folder with a config.json, gguf:FILE or hf:NAME",
+        f"unknown model {model!r}{nearest(model.lower(), presets.PRESETS)}: use a preset"
+        f" ({', '.join(presets.PRESETS)}), a folder with a config.json, gguf:FILE or hf:NAME",
         2,
     )
 
@@ -159,7 +159,7 @@ def explained(source: Source, what: str = "") -> Iterator[None]:
         lines = hub.scrub(str(error), os.environ).split("\n")
         reason = next((line.strip() for line in lines if line.strip()), type(error).__name__)
         if source.kind == "hub":
-            hint = f" (neither a local folder nor a preset: {', '.join(presets.PRESETS)})"
+            hint = f" (no local folder or preset has this name; presets: {', '.join(presets.PRESETS)})"
             raise WorkerError(f"cannot get {what}{source.name} from the Hugging Face hub{hint}: {reason}") from None
         raise WorkerError(f"cannot load {what}{source.name}: {reason}") from None
 
@@ -191,7 +191,9 @@ def _check_length(source: Source, config: PreTrainedConfig, seq_len: int) -> Non
     positions = getattr(config, "max_position_embeddings", None)
     if positions is not None and seq_len > positions:
         name = os.path.basename(source.name) or source.name
-        raise WorkerError(f"seq_len={seq_len} is longer than the {positions} positions of {name}: use {positions}", 2)
+        raise WorkerError(
+            f"seq_len={seq_len} is longer than the {positions} positions of {name}: use {positions} or less", 2
+        )
 
 
 def _set(config: PreTrainedConfig, **ids: int | None) -> None:
@@ -227,10 +229,10 @@ def _pretrained(source: Source, auto: Any, config: PreTrainedConfig, head: str) 
 
     for key, stored, wanted in sorted(found["mismatched_keys"]):
         if not replaced(key):
-            shapes = f"{list(stored)} in the weights, but {list(wanted)} by config.json"
+            shapes = f"{list(stored)} in the weights, but {list(wanted)} according to config.json"
             raise WorkerError(f"cannot load {source.name}: {key} is {shapes}")
     lacking = sorted(key for key in found["missing_keys"] if not replaced(key))
     if lacking:
         more = f" and {len(lacking) - 1} more" if len(lacking) > 1 else ""
-        raise WorkerError(f"cannot load {source.name}: its weights have no {lacking[0]}{more}")
+        raise WorkerError(f"cannot load {source.name}: the weights lack {lacking[0]}{more}")
     return model

@@ -74,6 +74,6 @@ def _fit(key: str, text: str, default: Any) -> Any:
         return type(default)(value)
     if isinstance(value, list):
         if not all(isinstance(part, str) for part in value):
-            raise WorkerError(f"{key} must be a text or a list of texts, got {text!r}", status=2)
+            raise WorkerError(f"{key} must be a string or a list of strings, got {text!r}", status=2)
         return tuple(value)
     return (text,) if isinstance(default, tuple) else text  # a folder called 2024 stays text

@@ -46,22 +46,22 @@ def check(config: Config, world_size: int) -> None:
     if config.dataset and (config.train_data or config.val_data):
         other = "train_data" if config.train_data else "val_data"
         raise WorkerError(
-            f"dataset and {other} are both set: dataset is split into training and held-out rows, so set either"
-            " dataset, or train_data and val_data",
+            f"dataset and {other} cannot both be set, because dataset is split into training and held-out rows: set"
+            " dataset alone, or train_data and val_data",
             status=2,
         )
     if config.val_data and not config.train_data:
-        raise WorkerError("val_data is set, but not train_data: set both, or dataset alone", status=2)
+        raise WorkerError("val_data is set, but train_data is not: set both, or dataset alone", status=2)
     formatter = targets.find_formatter(config.formatter, config.text_cols)
     if formatter.columns != config.text_cols and config.text_cols != Config.text_cols:
-        raise WorkerError(f"formatter={config.formatter} names the text's columns: omit text_cols", status=2)
+        raise WorkerError(f"formatter={config.formatter} already names the text columns: omit text_cols", status=2)
     if not all(formatter.columns):
-        raise WorkerError("text_cols must name the columns of the text", status=2)
+        raise WorkerError("text_cols must name the text columns", status=2)
     for number, target in enumerate(config.target_cols):
         if target in config.target_cols[:number]:
             raise WorkerError(f"target_cols names {target!r} twice", status=2)
         if target in formatter.columns:
-            raise WorkerError(f"target {target!r} is in the text too: the model would read the answer", status=2)
+            raise WorkerError(f"target {target!r} is also a text column: the model would read the answer", status=2)
 
 
 def run(config: Config, dist: DistEnv, run: RunEnv, device: torch.device) -> None:

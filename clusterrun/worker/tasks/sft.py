@@ -221,13 +221,15 @@ def padding_of(tokenizer: Any) -> int:
 
 def described(config: Config, tensors: dict[str, torch.Tensor]) -> str:
     """Return a line with the numbers of conversations used, cut and skipped."""
+    from ..data.formats import plural
+
     conversations, cut, unanswered, skipped = tensors["counts"].tolist()
-    line = f"{conversations:,} conversations to train on"
+    line = f"{plural(conversations, 'conversation')} to train on"
     if config.packing:
         used = tensors["train.used"]
         filled = used.sum().item() / (len(used) * config.seq_len)
-        line += f", packed into {len(used):,} rows of {config.seq_len} tokens, {filled:.1%} full"
-    counted = ((cut, f"cut at {config.seq_len} tokens"), (unanswered, "without an answer left out"))
-    for count, what in (*counted, (skipped, "bad rows skipped")):
-        line += f"; {count:,} {what}" if count else ""
+        line += f", packed into {plural(len(used), 'row')} of {config.seq_len} tokens, {filled:.1%} full"
+    line += f"; {cut:,} truncated to {config.seq_len} tokens" if cut else ""
+    line += f"; {unanswered:,} left out (no answer)" if unanswered else ""
+    line += f"; {plural(skipped, 'bad row')} skipped" if skipped else ""
     return line

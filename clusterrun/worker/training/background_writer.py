@@ -97,7 +97,7 @@ class BackgroundWriter:
             return f"the last good checkpoint is step {self.last_saved}"
         if self._in_use is not None:
             return f"the last good checkpoint is {self._in_use.name}"
-        return "there is no good checkpoint yet"
+        return "no good checkpoint exists yet"
 
     @staticmethod
     def _print(text: str) -> None:

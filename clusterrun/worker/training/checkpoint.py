@@ -115,7 +115,7 @@ def verify(path: Path) -> None:
             if not file.is_file():
                 raise BadCheckpoint(f"{name} is missing")
             if file.stat().st_size != size:
-                raise BadCheckpoint(f"{name} has {file.stat().st_size} bytes, its manifest says {size}")
+                raise BadCheckpoint(f"{name} has {file.stat().st_size} bytes, but the manifest says {size}")
             with open(file, "rb") as content:
                 same = hashlib.file_digest(content, "sha256").hexdigest() == digest
         except OSError as error:

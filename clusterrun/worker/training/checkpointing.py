@@ -158,7 +158,9 @@ class Checkpointer:
         if self._dist.rank != 0:
             return ""
         if self._folder is None:
-            raise WorkerError(f"stopping at step {step} ({reason}): nothing was saved, as checkpoint_dir is not set")
+            raise WorkerError(
+                f"stopping at step {step} ({reason}): nothing was saved, because checkpoint_dir is not set"
+            )
         saved = f"saved in {self._folder}"
         if step > 0 and not self._is_saved(step):
             self.save(step, model, optimizer, scaler)

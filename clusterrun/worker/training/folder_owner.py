@@ -57,8 +57,8 @@ def claim(folder: Path, run: RunEnv) -> tuple[FolderOwner, list[str]]:
     others = owner is not None and owner["run_id"] != run.run_id
     if owner is not None and others and _may_be_active(owner):
         raise WorkerError(
-            f"checkpoint_dir={folder} is in use by {_named(owner)}: wait until it ends, or set another checkpoint_dir"
-            f" (resume={folder} only reads it)",
+            f"checkpoint_dir={folder} is in use by {_named(owner)}: wait until that run ends, or set another"
+            f" checkpoint_dir (resume={folder} only reads checkpoints)",
             status=2,
         )
     atomic_files.put(folder / OWNER, json.dumps(document), epoch.check)

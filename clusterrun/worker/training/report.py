@@ -194,7 +194,8 @@ def _open_tensorboard(folder: Path, step: int) -> Any:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
         raise WorkerError(
-            f"tensorboard=true, but it is not installed ({error}): pip install tensorboard", status=2
+            f"tensorboard=true, but the package tensorboard is not installed ({error}): pip install tensorboard",
+            status=2,
         ) from None
     return SummaryWriter(str(folder), purge_step=step + 1 if step else None)
 
@@ -204,10 +205,12 @@ def _open_wandb(project: str, run_id: str, folder: Path, settings: Any) -> Any:
     try:
         import wandb
     except ImportError as error:
-        raise WorkerError(f"wandb={project}, but it is not installed ({error}): pip install wandb", status=2) from None
+        raise WorkerError(
+            f"wandb={project}, but the package wandb is not installed ({error}): pip install wandb", status=2
+        ) from None
     try:
         return wandb.init(project=project, id=run_id, name=run_id, resume="allow", dir=str(folder), config=settings)
     except Exception as error:
         line = (str(error).splitlines() or [type(error).__name__])[0]
-        print(f"clusterrun: cannot reach W&B; continuing without it: {line[:200]}", file=sys.stderr)
+        print(f"clusterrun: cannot reach W&B; continuing without W&B: {line[:200]}", file=sys.stderr)
         return None

@@ -51,7 +51,7 @@ def find(resume: str, own: Path) -> tuple[Path | None, list[str]]:
         if path.is_file() and path.suffix in FILES:
             return path, []
         if path.exists():
-            raise WorkerError(f"resume={resume!r} is neither a checkpoint's folder nor a .pt file", status=2)
+            raise WorkerError(f"resume={resume!r} is neither a checkpoint folder nor a .pt file", status=2)
         hint = _hint(resume, path)
     except OSError as error:
         raise WorkerError(f"resume: {str(path)!r} cannot be read ({error.strerror})") from None
@@ -67,7 +67,7 @@ def foreign(path: Path) -> list[str]:
     """Return a note for the user if a checkpoint, or a part of it, belongs to another user (root excepted)."""
     parts = [path, *(path.iterdir() if path.is_dir() else ())]
     others = {part.lstat().st_uid for part in parts} - {os.geteuid(), 0}
-    return [f"checkpoint of user {_user(uid)}: {path} is read as tensors and numbers only" for uid in sorted(others)]
+    return [f"{path} belongs to user {_user(uid)}: only tensors and numbers are read from it" for uid in sorted(others)]
 
 
 def load_weights(model: torch.nn.Module, tensors: Mapping[str, torch.Tensor], source: Path) -> None:
@@ -76,21 +76,23 @@ def load_weights(model: torch.nn.Module, tensors: Mapping[str, torch.Tensor], so
     Tied tensors may have any of their names.
     """
     here = model.state_dict()
-    foreign = f"checkpoint {source} is of a different model"
+    foreign = f"checkpoint {source} belongs to a different model"
     for key, tensor in here.items():
         if key in tensors and tensors[key].shape != tensor.shape:
-            raise WorkerError(f"{foreign}: {key} is {tuple(tensors[key].shape)} there and {tuple(tensor.shape)} here")
+            stored, wanted = tuple(tensors[key].shape), tuple(tensor.shape)
+            raise WorkerError(f"{foreign}: {key} has shape {stored} in the checkpoint, but {wanted} in the model")
     tied: dict[Any, str] = {}
     for key in here.keys() & tensors.keys():
         twin = tied.setdefault(checkpoint.memory_key(here[key]) or key, key)
         if twin != key and not torch.equal(tensors[twin], tensors[key]):
             first, second = sorted((twin, key))
-            raise WorkerError(f"{foreign}: {first} and {second} are one tensor here and two there")
+            raise WorkerError(f"{foreign}: {first} and {second} are one tensor in the model, but two in the checkpoint")
     missing = [key for key in here if key not in tensors and checkpoint.memory_key(here[key]) not in tied]
     unexpected = [key for key in tensors if key not in here]
     if missing or unexpected:
-        parts = [f"it lacks {_some(missing)}"] * bool(missing) + [f"it also has {_some(unexpected)}"] * bool(unexpected)
-        raise WorkerError(f"{foreign}: {', '.join(parts)}")
+        parts = [f"lacks {_some(missing)}"] * bool(missing)
+        parts += [f"has {_some(unexpected, 'extra tensor')}"] * bool(unexpected)
+        raise WorkerError(f"{foreign}: the checkpoint {' and '.join(parts)}")
     model.load_state_dict(tensors, strict=False)  # strict does not know tied names
 
 
@@ -104,13 +106,12 @@ def check_same_order(state: Mapping[str, Any], settings: Mapping[str, Any]) -> N
         if key not in then or key not in settings or then[key] == settings[key]:
             continue
         if key == "data":
-            what, remedy = "its data differ from this run's", "use the same data"
+            what, remedy = "the checkpoint was saved with other data", "use the same data"
         else:
-            what = f"it was saved with {key}={then[key]}, this run has {key}={settings[key]}"
+            what = f"the checkpoint was saved with {key}={then[key]}, but this run has {key}={settings[key]}"
             remedy = f"set {key}={then[key]}"
         raise WorkerError(
-            f"cannot resume from the checkpoint with the same order of samples: {what}: {remedy}, or start over with"
-            " resume=no",
+            f"cannot resume with the same order of samples: {what}: {remedy}, or start over with resume=no",
             status=2,
         )
 
@@ -164,7 +165,7 @@ def _load_file(path: Path) -> Loaded:
         named = re.search(r"GLOBAL (\S+)", str(error))
         raise WorkerError(
             f"refusing to load {path}: it contains more than tensors and numbers{f' ({named[1]})' if named else ''}, so"
-            " loading it could run any code; save torch.save({'model_state_dict': model.state_dict()}, …) instead"
+            " loading it could run arbitrary code; save it with torch.save({'model_state_dict': model.state_dict()}, …)"
         ) from None
     whole = content if isinstance(content, dict) else {}
     nested = (whole[key] for key in ("model_state_dict", "state_dict", "model") if isinstance(whole.get(key), dict))
@@ -175,7 +176,9 @@ def _load_file(path: Path) -> Loaded:
     notes = []
     if weights is not whole:
         epoch = whole.get("epoch")
-        notes.append(f"{path}: weights only{'' if epoch is None else f', of epoch {epoch}'}; starting at step 0")
+        notes.append(
+            f"{path}: only the weights were loaded{'' if epoch is None else f' (epoch {epoch})'}; starting at step 0"
+        )
         if "optimizer_state_dict" in whole:
             notes.append(f"{path}: its optimizer_state_dict is ignored")
     return Loaded(0, {}, _plain_names(weights), None, tuple(notes))

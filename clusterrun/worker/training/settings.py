@@ -119,11 +119,14 @@ def check(config: Any, world_size: int) -> None:
             raise WorkerError(f"{key} must be 0 or more, got {value}", status=2)
     if config.lr_scaling != "none" and not config.base_batch_size:
         raise WorkerError(
-            f"lr_scaling={config.lr_scaling} needs base_batch_size: the global batch size that lr={config.lr:g} is for",
+            f"lr_scaling={config.lr_scaling} needs base_batch_size, the global batch size that"
+            f" lr={config.lr:g} is meant for",
             status=2,
         )
     if config.base_batch_size and config.lr_scaling == "none":
-        raise WorkerError("base_batch_size is for lr_scaling=linear or sqrt: set that too, or omit it", status=2)
+        raise WorkerError(
+            "base_batch_size needs lr_scaling=linear or sqrt: set lr_scaling, or omit base_batch_size", status=2
+        )
     held_out = getattr(config, "held_out", None)
     if held_out is not None and not 0 < held_out < 1:
         raise WorkerError(f"held_out must be between 0 and 1, got {held_out}", status=2)
