@@ -22,7 +22,7 @@ from clusterrun.terminal.units import plural
 @click.option("--name", metavar="GLOB", help="Only jobs whose name matches GLOB.")
 @click.option("--state", metavar="STATE[,STATE]", help="Only jobs in these states, by long or short name (PENDING,R).")
 @click.option("--all", "everything", is_flag=True, help="All your active jobs.")
-@click.option("--dry-run", is_flag=True, help="Show which jobs would be cancelled; cancel none.")
+@click.option("--dry-run", is_flag=True, help="Show which jobs would be cancelled; do not cancel them.")
 @click.option("--yes", is_flag=True, help="Cancel without asking.")
 @json_option
 @click.pass_context
@@ -30,7 +30,7 @@ def cancel(
     ctx: click.Context, job_ids: tuple[str, ...], name: str | None, state: str | None, everything: bool, dry_run: bool,
     yes: bool, as_json: bool,
 ) -> None:  # fmt: skip
-    """Cancel jobs. With --name, --state or --all it asks first, unless --yes is given.
+    """Cancel jobs. With --name, --state or --all, the command asks for confirmation unless --yes is given.
 
     \b
       clusterrun cancel 123 124

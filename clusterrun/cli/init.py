@@ -52,7 +52,7 @@ def init(session: Session, force: bool, only_print: bool, as_json: bool) -> None
                 file.write(text)
         except OSError as error:
             raise RequestError(
-                f"cannot write {path}: {error.strerror}", hint="cd to a folder that you can write"
+                f"cannot write {path}: {error.strerror}", hint="cd to a folder that you can write to"
             ) from error
     ui.data({"path": None if only_print else os.fspath(path), "text": text})
     if only_print:

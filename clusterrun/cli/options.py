@@ -70,5 +70,5 @@ def _option(one: Field, *, bare: bool) -> Callable[[F], F]:
 def _pair(one: Field, text: str) -> tuple[str, str]:
     key, equals, value = text.partition("=")
     if not equals or not key:
-        raise RequestError(f"--{one.name}: not KEY=VALUE: {text!r}", hint=f"use --{one.name} NAME=value")
+        raise RequestError(f"--{one.name} must be KEY=VALUE, not {text!r}", hint=f"use --{one.name} NAME=value")
     return key, value

@@ -32,12 +32,18 @@ MOMENT = 2.0
 @click.command()
 @click.argument("words", nargs=-1, metavar="[JOB] [-- SCRIPT [ARGS]...]")
 @spec_options
-@click.option("--follow", is_flag=True, help="Follow the logs until the job ends; exit with its outcome.")
-@click.option("--wait", is_flag=True, help="Wait until the job ends; exit with its outcome.")
+@click.option("--follow", is_flag=True, help="Follow the logs until the job ends; exit 0 if the job succeeded.")
+@click.option("--wait", is_flag=True, help="Wait until the job ends; exit 0 if the job succeeded.")
 @click.option("--dry-run", is_flag=True, help="Check the job and print a summary; write and submit nothing.")
-@click.option("--script", "as_script", is_flag=True, help="With --dry-run: print the script instead.")
-@click.option("--no-check", is_flag=True, help="Submit without the checks of settings, limits and Slurm's estimate.")
-@click.option("--ladder", is_flag=True, help="Submit one process, then one node, then all nodes; report the speed-up.")
+@click.option("--script", "as_script", is_flag=True, help="With --dry-run, print the script instead of the summary.")
+@click.option(
+    "--no-check", is_flag=True, help="Skip the checks before submission: settings, limits and Slurm's start estimate."
+)
+@click.option(
+    "--ladder",
+    is_flag=True,
+    help="Run the job with one process, then on one node, then on all nodes; report the speed-up.",
+)
 @click.option("--recover", metavar="RUN_ID", help="Finish or undo a submission that exited with 75.")
 @json_option
 @click.pass_context
@@ -55,8 +61,8 @@ def submit(
       clusterrun submit --gpus-per-node 0 --tasks-per-node 8 -- train.py     ranks without GPUs
       clusterrun submit sft --nodes 2 --gpus-per-node 4 --ladder             1, 4 and 8 ranks (docs/ladder.md)
 
-    SCRIPT is a Python file, -m MODULE, or any executable. It runs once per GPU with torch's variables set.
-    A line of torchrun, accelerate, srun and others is translated (docs/from-other-launchers.md).
+    SCRIPT is a Python file, -m MODULE, or any executable. It runs once per GPU, with torch's environment variables
+    set. A command line of torchrun, accelerate, srun or another launcher is translated (docs/from-other-launchers.md).
     Unset options use the cluster's defaults.
     """
     ui = Ui("submit", as_json=as_json)
@@ -109,15 +115,17 @@ def submit(
 @click.command()
 @click.argument("words", nargs=-1, metavar="[JOB] [-- SCRIPT [ARGS]...]")
 @functools.partial(spec_options, bare="accelerate-config")
-@click.option("--per-node-commands", is_flag=True, help="Print torchrun's lines to type on each node instead.")
-@click.option("--explain", is_flag=True, help="Print where each value came from, on standard error.")
+@click.option(
+    "--per-node-commands", is_flag=True, help="Print the torchrun commands to run on each node, instead of the script."
+)
+@click.option("--explain", is_flag=True, help="Print the source of each value to standard error.")
 @json_option
 @click.pass_context
 def render(
     ctx: click.Context, /, words: tuple[str, ...], profile: str | None, per_node_commands: bool, explain: bool,
     as_json: bool, **options: Any,
 ) -> None:  # fmt: skip
-    """Print the sbatch script that `submit` would send. It works without Slurm.
+    """Print the sbatch script that `submit` would use. Slurm is not required.
 
     \b
       clusterrun render --nodes 2 --gpus-per-node 4 | less
@@ -125,7 +133,8 @@ def render(
       clusterrun render --nodes 2 --gpus-per-node 4 --per-node-commands -- train.py     (docs/without-slurm.md)
       clusterrun render --nodes 2 --gpus-per-node 4 --accelerate-config >multi_node.yaml
 
-    --accelerate-config without FILE prints a YAML of this shape for `accelerate launch --config_file`.
+    --accelerate-config without FILE prints a YAML file for `accelerate launch --config_file`, with the same nodes and
+    ranks.
     """
     ui = Ui("render", as_json=as_json)
     session: Session = ctx.obj
@@ -144,7 +153,7 @@ def render(
             ui.note(f"{name} = {value!r}  ({source})")
     text = plan.script
     if print_yaml and plan.spec.world_size > 1 and plan.spec.gpus_per_node == 0:
-        ui.note("on CPUs, `accelerate launch` starts one process; `--launcher accelerate` of submit starts them all")
+        ui.note("on CPUs, `accelerate launch` starts one process; `clusterrun submit --launcher accelerate` starts all")
     if print_yaml or per_node_commands:
         from clusterrun.jobspec import by_hand
         from clusterrun.submit.plan import WORKER

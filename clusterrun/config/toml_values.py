@@ -49,7 +49,7 @@ def read_values(
             for one, found in _read_table(document, [*path, key], TABLES[name], value, source).items():
                 if one in values or one in {other.replace("_", "-") for other in table if other != key}:
                     raise document.error(
-                        [*path, key], f"{one} is set twice, in [{key}] and above", hint="keep one of them"
+                        [*path, key], f"{one} is set twice, inside and outside [{key}]", hint="keep one of them"
                     )
                 values[one] = found
             continue
@@ -85,7 +85,7 @@ def _read_table(
     for key, value in table.items():
         option = options.get(key.replace("_", "-"))
         if option is None:
-            hint = nearest(key, options) or f"it has {', '.join(options)}"
+            hint = nearest(key, options) or f"available keys: {', '.join(options)}"
             raise document.error([*path, key], f"unknown key {key!r} in [{path[-1]}]", hint=hint)
         if option in found:
             raise document.error([*path, key], f"{option} is set twice, with - and with _", hint="keep one of them")
