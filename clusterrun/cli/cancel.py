@@ -21,7 +21,7 @@ from clusterrun.terminal.units import plural
 @click.argument("job_ids", nargs=-1, metavar="[JOBID]...")
 @click.option("--name", metavar="GLOB", help="Only jobs whose name matches GLOB.")
 @click.option("--state", metavar="STATE[,STATE]", help="Only jobs in these states, by long or short name (PENDING,R).")
-@click.option("--all", "everything", is_flag=True, help="All your active jobs.")
+@click.option("--all", "everything", is_flag=True, help="Cancel all your active jobs.")
 @click.option("--dry-run", is_flag=True, help="Show which jobs would be cancelled; do not cancel them.")
 @click.option("--yes", is_flag=True, help="Cancel without asking.")
 @json_option

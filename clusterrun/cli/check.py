@@ -61,7 +61,7 @@ def check(ctx: click.Context, /, job_ids: tuple[str, ...], profile: str | None, 
         ctx.exit(_check_nodes(ui, cluster, SubmitArgs(flags=flags, profile=profile, check=True)))
     run = cluster.run(job_ids[0])
     if run is None:
-        raise NoSuchJob(f"clusterrun has no records of job {job_ids[0]}", hint=f"clusterrun why {job_ids[0]}")
+        raise NoSuchJob(f"there are no records of job {job_ids[0]}", hint=f"clusterrun why {job_ids[0]}")
     if run.mine and not has_started(run) and (report := load_report(run)):  # of an earlier check
         ctx.exit(_print_report(ui, run, report))
     found = [finding._asdict() for finding in check_run(run)]

@@ -21,7 +21,8 @@ from clusterrun.terminal.ui import Ui
 @json_option
 @click.pass_obj
 def init(session: Session, force: bool, only_print: bool, as_json: bool) -> None:
-    """Inspect the cluster (partitions, GPUs, limits, accounts) and write a commented clusterrun.toml here.
+    """Inspect the cluster (partitions, GPUs, limits, accounts) and write a commented clusterrun.toml to the current
+    folder.
 
     \b
       clusterrun init

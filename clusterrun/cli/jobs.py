@@ -118,7 +118,7 @@ def _refuse_json(as_json: bool, command: str) -> None:
 @json_option
 @click.pass_context
 def wait(ctx: click.Context, job_ids: tuple[str, ...], as_json: bool) -> None:
-    """Wait for jobs to end. Exit 0 if all succeed, 1 if one fails, 75 if the outcome of one is lost or unknown.
+    """Wait for jobs to end. Exit 0 if all succeed, 1 if one fails, 75 if one is lost or its outcome is unknown.
 
     \b
       clusterrun wait 123 && ./evaluate.sh

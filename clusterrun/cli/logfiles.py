@@ -183,11 +183,11 @@ def _find_in_accounting(job: JobId, slurm: SlurmCommands) -> list[LogLocation]:
         if rows and columns is OLD:
             folder = rows[-1]["WorkDir"] or "the working directory of the job"
             raise NoSuchJob(
-                f"clusterrun has no record of job {job}, and Slurm no longer knows the paths of its logs",
+                f"there is no clusterrun record of job {job}, and Slurm no longer knows the paths of its logs",
                 hint=f"see #SBATCH --output in the script of the job; the default is slurm-{job}.out in {folder}",
             )
     raise NoSuchJob(
-        f"clusterrun has no record of job {job}, and Slurm no longer knows the paths of its logs",
+        f"there is no clusterrun record of job {job}, and Slurm no longer knows the paths of its logs",
         hint="look in the folder from which the job was submitted; Slurm keeps log paths only for some minutes",
     )
 

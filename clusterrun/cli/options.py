@@ -28,7 +28,7 @@ def spec_options(command: F, names: Container[str] | None = None, *, bare: str =
     for one in reversed(FIELDS):
         if names is None or one.name in names:
             command = _option(one, bare=one.name == bare)(command)
-    return click.option("--profile", metavar="NAME", help="Use [profile.NAME] of clusterrun.toml.")(command)
+    return click.option("--profile", metavar="NAME", help="Use [profile.NAME] from clusterrun.toml.")(command)
 
 
 def submit_args(job: str | None, words: tuple[str, ...], profile: str | None, options: dict[str, Any]) -> SubmitArgs:

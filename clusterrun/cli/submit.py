@@ -44,7 +44,7 @@ MOMENT = 2.0
     is_flag=True,
     help="Run the job with one process, then on one node, then on all nodes; report the speed-up.",
 )
-@click.option("--recover", metavar="RUN_ID", help="Finish or undo a submission that exited with 75.")
+@click.option("--recover", metavar="RUN_ID", help="Finish or undo a submission that exited with code 75.")
 @json_option
 @click.pass_context
 def submit(
@@ -133,8 +133,8 @@ def render(
       clusterrun render --nodes 2 --gpus-per-node 4 --per-node-commands -- train.py     (docs/without-slurm.md)
       clusterrun render --nodes 2 --gpus-per-node 4 --accelerate-config >multi_node.yaml
 
-    --accelerate-config without FILE prints a YAML file for `accelerate launch --config_file`, with the same nodes and
-    ranks.
+    --accelerate-config without FILE prints a YAML file for `accelerate launch --config_file` with the same numbers of
+    nodes and ranks.
     """
     ui = Ui("render", as_json=as_json)
     session: Session = ctx.obj

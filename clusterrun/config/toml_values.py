@@ -54,7 +54,9 @@ def read_values(
                 values[one] = found
             continue
         if name in values:
-            raise document.error([*path, key], f"{name} is set twice, with - and with _", hint="keep one of them")
+            raise document.error(
+                [*path, key], f"{name} is set twice, once with - and once with _", hint="keep one of them"
+            )
         _check_type(document, [*path, key], FIELD[name], value)
         # a bare python3 is looked up on PATH
         if name in ("template", "accelerate-config") or (name == "python" and "/" in value):
@@ -88,7 +90,9 @@ def _read_table(
             hint = nearest(key, options) or f"available keys: {', '.join(options)}"
             raise document.error([*path, key], f"unknown key {key!r} in [{path[-1]}]", hint=hint)
         if option in found:
-            raise document.error([*path, key], f"{option} is set twice, with - and with _", hint="keep one of them")
+            raise document.error(
+                [*path, key], f"{option} is set twice, once with - and once with _", hint="keep one of them"
+            )
         _check_type(document, [*path, key], FIELD[option], value)
         found[option] = Value(value, source)
     return found

@@ -45,9 +45,7 @@ FIELDS: tuple[Field, ...] = (
     Field("gpus-per-node", "int", "N", "GPUs per node, one rank per GPU; 0 for a CPU job."),
     Field("tasks-per-node", "int", "N", "Ranks per node; default: one per GPU.", least=1),
     Field("launcher", "text", "NAME", "How to start the ranks: srun (default), torchrun, accelerate, deepspeed, none."),
-    Field(
-        "max-restarts", "int", "N", "How often to restart all ranks after a failure, within the same job; default 0."
-    ),
+    Field("max-restarts", "int", "N", "Maximum number of restarts of all ranks within one job; default 0."),
     Field("spare-nodes", "int", "N", "Extra nodes to replace lost ones; needs --max-restarts."),
     Field("resume-args", "text", "WORDS", "Arguments to add to a script when it is restarted, such as --resume auto."),
     Field(
@@ -67,7 +65,7 @@ FIELDS: tuple[Field, ...] = (
     ),
     Field("hang-timeout", "int", "SECONDS", "End ranks that make no progress for this long; 0 disables the check."),
     Field("notify", "text", "TARGET", "Webhook URL or command that receives the run's events."),
-    Field("notify-on", "list", "EVENT", "Event to report; repeatable; default: all but started and first-step."),
+    Field("notify-on", "list", "EVENT", "Event to report; repeatable; default: all except started and first-step."),
     Field("accelerate-config", "text", "FILE", "Configuration file (YAML) for --launcher accelerate."),
     Field("cpus-per-task", "int", "N", "CPU cores per rank.", directive=True, least=1),
     Field("mem", "text", "SIZE", "Memory per node (64G).", directive=True),
@@ -296,7 +294,7 @@ def _check_env(variables: Mapping[str, Any], source: str) -> None:
         if not isinstance(text, str):
             raise RequestError(f"--env: the value of {key} must be a string ({source})", hint=f'write {key} = "{text}"')
         if is_own_variable(key):
-            raise RequestError(f"--env: clusterrun sets {key} itself ({source})", hint=f"remove {key}")
+            raise RequestError(f"--env: {key} is set by clusterrun ({source})", hint=f"remove {key}")
         if _BASH_VARIABLES.fullmatch(key):
             raise RequestError(f"--env: {key} is reserved by bash ({source})", hint=f"remove {key}")
         refuse_named(key, text, "--env", source)
