@@ -44,13 +44,13 @@ VERBS: dict[str, Verb] = {
         Verb("render", "submit", "Print the sbatch script."),
         Verb("resubmit", "resubmit", "Submit a job again as a new run, with changes."),
         Verb("resume", "resume", "Continue a stopped, cancelled or failed run from its checkpoints."),
-        Verb("plan", "plan", "Plan steps, learning rates, memory and speed by number of GPUs."),
+        Verb("plan", "plan", "Plan steps, learning rates, memory and speed for several GPU counts."),
         Verb("logs", "logs", "Show or follow the output of the ranks."),
         Verb("status", "jobs", "Show the state of jobs in detail."),
         Verb("list", "jobs", "List active jobs."),
         Verb("wait", "jobs", "Wait for jobs to end; exit 0 if all succeed."),
         Verb("why", "why", "Explain why a job is pending or how it ended."),
-        Verb("check", "check", "Check nodes and links with a short job, or a run against its request."),
+        Verb("check", "check", "Check nodes and links with a short job, or compare a run with its request."),
         Verb("top", "top", "Show a full-screen live view of jobs, ranks and logs."),
         Verb("free", "free", "Show free GPUs, your limits, and where a job would start soonest."),
         Verb("cancel", "cancel", "Cancel jobs by id, name or state."),
@@ -107,7 +107,7 @@ def cli(debug: bool) -> None:
       clusterrun cancel JOBID
 
     Exit codes: 0 done, 1 the job failed, 2 invalid request, 3 the scheduler refused or did not answer,
-    4 no such job, 75 outcome unknown (the message says what to do), 130 Ctrl-C, which never cancels a job.
+    4 no such job, 75 outcome unknown (the message says what to do), 130 Ctrl-C (jobs that you submitted keep running).
     """
 
 
@@ -163,7 +163,7 @@ def _last_resort(error: Exception, command: str, as_json: bool) -> int:
         return _report(full, command, False)  # there is no space for an envelope either
     unexpected = ClusterrunError(
         f"unexpected error: {type(error).__name__}: {error}",
-        hint="run the command again with --debug for a traceback, and report it",
+        hint="run the command again with --debug and report the traceback",
     )
     return _report(unexpected, command, as_json)
 

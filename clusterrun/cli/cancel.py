@@ -22,8 +22,8 @@ from clusterrun.terminal.units import plural
 @click.argument("job_ids", nargs=-1, metavar="[JOBID]...")
 @click.option("--name", metavar="GLOB", help="Only jobs whose name matches GLOB.")
 @click.option("--state", metavar="STATE[,STATE]", help="Only jobs in these states, by long or short name (PENDING,R).")
-@click.option("--all", "everything", is_flag=True, help="All your active jobs.")
-@click.option("--dry-run", is_flag=True, help="Show which jobs would be cancelled; cancel none.")
+@click.option("--all", "everything", is_flag=True, help="Cancel all your active jobs.")
+@click.option("--dry-run", is_flag=True, help="Show which jobs would be cancelled; do not cancel them.")
 @click.option("--yes", is_flag=True, help="Cancel without asking.")
 @json_option
 @click.pass_context
@@ -31,9 +31,10 @@ def cancel(
     ctx: click.Context, job_ids: tuple[str, ...], name: str | None, state: str | None, everything: bool, dry_run: bool,
     yes: bool, as_json: bool,
 ) -> None:  # fmt: skip
-    """Cancel jobs. Without job ids it asks first, unless --yes is given; without any option, for your last job here.
+    """Cancel jobs. Without a job id, the command asks for confirmation unless --yes is given.
 
     \b
+      clusterrun cancel                your last job from this folder
       clusterrun cancel 123 124
       clusterrun cancel --name 'sweep-*' --state PENDING --yes
       clusterrun cancel --all --dry-run

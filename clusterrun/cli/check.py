@@ -1,4 +1,4 @@
-"""``check``: measure nodes and links with a short job, or compare a run with what was requested."""
+"""``check``: measure nodes and links with a short job, or compare a run with its request."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ def _check_options(command: Any) -> Any:
 @json_option
 @click.pass_context
 def check(ctx: click.Context, /, job_ids: tuple[str, ...], profile: str | None, as_json: bool, **options: Any) -> None:
-    """Measure nodes and links with a short job, or compare a run with what was requested.
+    """Measure nodes and links with a short job, or compare a run with its request.
 
     \b
       clusterrun check --nodes 4 --gpus-per-node 8
       clusterrun check --nodes 2 --gpus-per-node 0            CPU and gloo
       clusterrun check 123                                    a run: processes, devices, precision, samples …
 
-    Exit 0 if nothing is wrong, 1 if something is. Ctrl-C cancels the job.
+    Exit 0 if no problem is found, 1 otherwise. Ctrl-C cancels the check job.
     """
     ui = Ui("check", as_json=as_json)
     session: Session = ctx.obj
@@ -64,7 +64,7 @@ def check(ctx: click.Context, /, job_ids: tuple[str, ...], profile: str | None, 
     (job_id,) = find_ids(cluster, job_ids)
     run = cluster.run(job_id)
     if run is None:
-        raise NoSuchJob(f"no records of job {job_id}", hint=f"clusterrun why {job_id}")
+        raise NoSuchJob(f"there are no records of job {job_id}", hint=f"clusterrun why {job_id}")
     if run.mine and not has_started(run) and (report := load_report(run)):  # of an earlier check
         ctx.exit(_print_report(ui, run, report))
     found = [finding._asdict() for finding in check_run(run)]
@@ -81,7 +81,9 @@ def _check_nodes(ui: Ui, cluster: Cluster, args: SubmitArgs) -> int:
     if run is not None and (report := load_report(run)):
         return _print_report(ui, run, report)
     job = state.status
-    raise ClusterrunError(f"check job {job.id} ended ({job.state}) without a report", hint=f"clusterrun why {job.id}")
+    raise ClusterrunError(
+        f"the check job {job.id} ended ({job.state}) without a report", hint=f"clusterrun why {job.id}"
+    )
 
 
 def _print_report(ui: Ui, run: RunRecord, report: dict[str, Any]) -> int:

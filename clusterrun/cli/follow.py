@@ -117,7 +117,7 @@ class MissingLogNote:
         self._since = now if self._since is None else self._since
         if not self._noted and now - self._since >= PATIENCE:
             self._noted = True
-            self._ui.note(f"job {self._job} is {state}, but {missing} does not exist; waiting for it")
+            self._ui.note(f"job {self._job} is {state}, but its log {missing} does not exist yet; waiting")
 
 
 class _RunFollower:
@@ -138,7 +138,7 @@ class _RunFollower:
         attempts = format_attempts(run_record.attempts(self._run, self._job.task))
         self._attempts_noted = len(attempts)
         if attempts:
-            self._ui.note(f"the job is in {attempts[-1]}" + ("; the log begins with attempt 0" if whole else ""))
+            self._ui.note(f"the job is on {attempts[-1]}" + ("; the log begins with attempt 0" if whole else ""))
 
     def is_complete(self) -> bool:
         """Whether the run has ended and its logs are complete. Prints changes of its state."""
@@ -211,9 +211,9 @@ def format_missing_log(cluster: Cluster, run: RunRecord, job: JobId, state: RunS
         return f"job {job} never started, so it has no log" if over else f"no log for job {job} yet"
     # the state has the exit code of accounting; without accounting only scontrol has it, for some minutes
     code = "0:53" if state.status.exit_status == LAUNCH_FAILURE else _exit_code(cluster, run, job)
-    problem = "open its logs (exit code 0:53)" if code == "0:53" else ""
+    problem = "open the log files (exit code 0:53)" if code == "0:53" else ""
     if not code and state.status.reason == LAUNCH_REASON:
-        problem = f"start it on its node ({LAUNCH_REASON})"
+        problem = f"start the job on its node ({LAUNCH_REASON})"
     if problem:
         return (
             f"job {job} failed before its script began: Slurm could not {problem};"

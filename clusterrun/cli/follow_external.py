@@ -120,7 +120,7 @@ def follow_external(ui: Ui, scheduler: Scheduler, logs: ExternalLogs, ranks: Ran
     states = list(watcher.states)
     for job_id in tasks.without_log:
         location = locator.find(job_id, begun=True, over=True)
-        why = "Slurm does not report its path" if location is None else f"{location.out} does not exist"
+        why = "Slurm does not report the path of the log" if location is None else f"{location.out} does not exist"
         ui.note(f"no log for job {job_id}: {why}")
     if len(states) <= _MANY:
         return report_end(ui, states)

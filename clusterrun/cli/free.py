@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 @json_option
 @click.pass_context
 def free(ctx: click.Context, /, words: tuple[str, ...], profile: str | None, as_json: bool, **options: Any) -> None:
-    """Show what is free by partition and node, and your limits. With the arguments of `submit`, show where that job
-    would start soonest: in which partition, on how many nodes.
+    """Show free resources by partition and node, and your limits. With the arguments of `submit`, show where that job
+    would start soonest: in which partition and on how many nodes.
 
     \b
       clusterrun free
@@ -51,7 +51,7 @@ def free(ctx: click.Context, /, words: tuple[str, ...], profile: str | None, as_
     request = submit_args(job, script, profile, options)
     if job and (shape := re.fullmatch(r"([1-9][0-9]{0,4})[x×]([1-9][0-9]{0,3})", job)):
         hint = f"clusterrun free --nodes {shape[1]} --gpus-per-node {shape[2]}"
-        raise RequestError(f"{job} is not a job; give nodes and GPUs as options", hint=hint)
+        raise RequestError(f"{job} is not a job file; request nodes and GPUs with options", hint=hint)
     scheduler = request.flags.get("scheduler")
     if cluster.scheduler(str(scheduler.value) if scheduler else AUTO).name == LOCAL:
         _print_local(ui, cluster, chosen=scheduler is not None)
@@ -98,7 +98,7 @@ def _print_notes(ui: Ui, found: StartEstimates) -> None:
     elif found.unasked:
         ui.note(f"only the {MOST_QUESTIONS} most promising choices were tried; choose a partition with --partition")
     if found.dependency:
-        ui.note(f"the estimate ignores --dependency {found.dependency}; the job waits for it first")
+        ui.note(f"the estimates ignore --dependency {found.dependency}, so the job may start later")
 
 
 def _soonest_json(found: StartEstimates) -> dict[str, Any]:

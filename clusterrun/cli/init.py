@@ -21,7 +21,8 @@ from clusterrun.terminal.ui import Ui
 @json_option
 @click.pass_obj
 def init(session: Session, force: bool, only_print: bool, as_json: bool) -> None:
-    """Inspect the cluster (partitions, GPUs, limits, accounts) and write a commented clusterrun.toml here.
+    """Inspect the cluster (partitions, GPUs, limits, accounts) and write a commented clusterrun.toml to the current
+    folder.
 
     \b
       clusterrun init
@@ -52,7 +53,7 @@ def init(session: Session, force: bool, only_print: bool, as_json: bool) -> None
                 file.write(text)
         except OSError as error:
             raise RequestError(
-                f"cannot write {path}: {error.strerror}", hint="cd to a folder that you can write"
+                f"cannot write {path}: {error.strerror}", hint="cd to a folder that you can write to"
             ) from error
     ui.data({"path": None if only_print else os.fspath(path), "text": text})
     if only_print:

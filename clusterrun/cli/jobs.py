@@ -24,7 +24,7 @@ from clusterrun.terminal.ui import Ui
 @json_option
 @click.pass_context
 def status(ctx: click.Context, job_ids: tuple[str, ...], explain: bool, watch: bool, as_json: bool) -> None:
-    """Show the state of jobs as Slurm reports it, and its source. JOBID is a job id, a run id or a job's name.
+    """Show the state of jobs and where it comes from. JOBID is a job id, a run id or a job name.
 
     \b
       clusterrun status                your last job from this folder
@@ -33,7 +33,7 @@ def status(ctx: click.Context, job_ids: tuple[str, ...], explain: bool, watch: b
       clusterrun status 123 --watch
 
     Exit 0 for any state, 4 if there is no such job, 75 if the current state is not known (the last known state is
-    shown with its age). --watch queries Slurm every 10 s while jobs change, slowing down to every 120 s while they do
+    shown with its age). --watch queries Slurm every 10 s while jobs change, slows down to every 120 s while they do
     not, and stops when all jobs have ended.
     """
     ui = Ui("status", as_json=as_json)
@@ -72,7 +72,7 @@ def list_command(
     session: Session, everything: bool, state: str | None, name: str | None, since: str | None, expand: bool,
     all_clusters: bool, watch: bool, as_json: bool,
 ) -> None:  # fmt: skip
-    """List your active jobs, oldest first: runs from any folder, and jobs that other tools have in the queue.
+    """List your active jobs, oldest first: runs from any folder, and queued jobs that you submitted with other tools.
 
     \b
       clusterrun list
@@ -80,9 +80,10 @@ def list_command(
       clusterrun list --all --since 2d
       clusterrun list --watch
 
-    A job of another tool has no run: its run_id is null in --json. An array has one row for each state of its tasks.
-    --all, or a --state in which jobs have ended, includes ended runs and ended jobs that are still in the queue.
-    --watch queries Slurm every 10 s while jobs change, slowing down to every 120 s while they do not.
+    A job that you submitted with another tool is not a run: with --json, run_id is null. An array has one row for each
+    state of its tasks. --all also lists ended runs, and ended jobs that are still in the queue; so does --state with a
+    state of ended jobs, such as FAILED. --watch queries Slurm every 10 s while jobs change, and slows down to every
+    120 s while they do not.
     """
     ui = Ui("list", as_json=as_json)
     job_filter = JobFilter(
@@ -120,13 +121,13 @@ def _refuse_json(as_json: bool, command: str) -> None:
 @json_option
 @click.pass_context
 def wait(ctx: click.Context, job_ids: tuple[str, ...], as_json: bool) -> None:
-    """Wait for jobs to end: exit 0 if all are done, 1 if one failed, 75 if one is lost or unknown.
+    """Wait for jobs to end. Exit 0 if all succeed, 1 if one fails, 75 if one is lost or its outcome is unknown.
 
     \b
       clusterrun wait 123 && ./evaluate.sh
       clusterrun wait 123 124_7
 
-    Works for any job that you can see, including tasks of an array. Ctrl-C stops waiting, not the jobs.
+    Works for any job that you can see, including array tasks. Ctrl-C stops the wait; the jobs keep running.
     """
     from clusterrun.cli.follow import report_end  # `list` and `status` read no logs
 

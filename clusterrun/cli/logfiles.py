@@ -47,7 +47,7 @@ class RunLogs:
             (s for folder in reversed(self._select(request.attempt)) if (s := rank_records.load_start(folder))), None
         )
         if start is None and ranks and max(ranks) >= self.run.world_size:
-            raise RequestError(f"there is no rank {max(ranks)}", hint=f"its ranks: 0-{self.run.world_size - 1}")
+            raise RequestError(f"there is no rank {max(ranks)}", hint=f"available ranks: 0-{self.run.world_size - 1}")
         return filter_ranks(start, ranks, request.nodes, files=self.paths, labelled=True)
 
     def source(self, ranks: RankFilter, attempt: tuple[int, ...] = ()) -> Source:
@@ -62,8 +62,8 @@ class RunLogs:
             begin = launches.log_start(chosen[0]) if first else source.begin
             if begin is None:
                 raise RequestError(
-                    f"attempt {_format(attempt)} of job {self.job} did not record where its lines begin",
-                    hint=f"clusterrun logs {self.job}",
+                    f"job {self.job} has no record of where the log lines of attempt {_format(attempt)} begin",
+                    hint=f"show the whole log with `clusterrun logs {self.job}`",
                 )
             source = replace(source, begin=begin, end=next((start for start in later if start is not None), None))
         ticks = read_ticks(chosen, self.paths, source.begin)
@@ -76,7 +76,7 @@ class RunLogs:
         if attempt and not chosen:
             known = ", ".join(map(_format, names.values()))
             raise RequestError(
-                f"job {self.job} has no attempt {_format(attempt)}", hint=f"its attempts: {known or 'none yet'}"
+                f"job {self.job} has no attempt {_format(attempt)}", hint=f"available attempts: {known or 'none yet'}"
             )
         return chosen
 
@@ -131,7 +131,7 @@ def find_external_logs(job: JobId, scheduler: Scheduler) -> ExternalLogs:
     if all(path == Path(os.devnull) for location in locations for path in files_of(location)):
         raise RequestError(
             f"job {job} has no log: its output goes to {os.devnull}",
-            hint=f"`scontrol show job {job}` shows its StdOut",
+            hint=f"see StdOut in `scontrol show job {job}`",
         )
     return ExternalLogs(job, tuple(locations))
 
@@ -181,14 +181,14 @@ def _find_in_accounting(job: JobId, slurm: SlurmCommands) -> list[LogLocation]:
         if found:
             return found
         if rows and columns is OLD:
-            folder = rows[-1]["WorkDir"] or "its working directory"
+            folder = rows[-1]["WorkDir"] or "the working directory of the job"
             raise NoSuchJob(
-                f"job {job} has no clusterrun record here, and Slurm no longer knows the paths of its logs",
-                hint=f"see #SBATCH --output in its script; the default is slurm-{job}.out in {folder}",
+                f"there is no clusterrun record of job {job}, and Slurm no longer knows the paths of its logs",
+                hint=f"see #SBATCH --output in the script of the job; the default is slurm-{job}.out in {folder}",
             )
     raise NoSuchJob(
-        f"job {job} has no clusterrun record here, and Slurm no longer knows the paths of its logs",
-        hint="Slurm keeps them for some minutes after a job ends; look in the folder where it was submitted",
+        f"there is no clusterrun record of job {job}, and Slurm no longer knows the paths of its logs",
+        hint="look in the folder from which the job was submitted; Slurm keeps log paths only for some minutes",
     )
 
 

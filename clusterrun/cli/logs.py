@@ -56,7 +56,7 @@ def _option(flag: Flag) -> Callable[[F], F]:
 @json_option
 @click.pass_context
 def logs(ctx: click.Context, /, job_id: str, as_json: bool, **flags: Any) -> None:
-    """Show or follow the output of all ranks. Each line begins with its rank; ! marks lines of err.
+    """Show or follow the output of all ranks. Each line begins with its rank; ! marks a line from stderr.
 
     \b
       clusterrun logs -f                         your last job from this folder
@@ -65,7 +65,7 @@ def logs(ctx: click.Context, /, job_id: str, as_json: bool, **flags: Any) -> Non
       clusterrun logs 123 --since 10m --grep 'loss|Error'
       clusterrun logs 123 --errors --stream err
 
-    JOBID may be any job that you may read: of another tool, a task of an array (123_4), the whole array, a job's name.
+    JOBID may also be a job that was submitted with another tool, an array or one of its tasks (123_4), or a job name.
     Ctrl-C stops following; the job keeps running.
     """
     ui = Ui("logs", as_json=as_json)
@@ -116,11 +116,11 @@ def _show_external_logs(ui: Ui, cluster: Cluster, logs: ExternalLogs, request: L
         raise _no_clock(str(logs.job))
     if request.attempt:
         raise RequestError(
-            "--attempt works only for jobs submitted by clusterrun", hint="leave it out to show the whole log"
+            "--attempt works only for jobs submitted by clusterrun", hint="omit --attempt to show the whole log"
         )
     if request.filter.stream == "err" and all(location.err is None for location in logs.locations):
         raise RequestError(
-            f"job {logs.job} writes stdout and stderr to one file", hint="leave out --stream; --errors finds errors"
+            f"job {logs.job} writes stdout and stderr to one file", hint="omit --stream, or use --errors to find errors"
         )
     existing = logs.existing()
     files = [path for location in existing for path in files_of(location)]
@@ -129,7 +129,8 @@ def _show_external_logs(ui: Ui, cluster: Cluster, logs: ExternalLogs, request: L
             check_readable(path, location.job)
     if (request.ranks or request.nodes) and request.follow and not files:
         raise RequestError(
-            f"job {logs.job} has no log yet, so its lines cannot be selected by rank", hint="use --rank when it runs"
+            f"job {logs.job} has no log yet, so its lines cannot be selected by rank",
+            hint="use --rank after the job has started",
         )
     ranks = filter_ranks(None, request.ranks, request.nodes, files=files)
     request = _add_prefix(ui, request, ranks)
@@ -142,7 +143,8 @@ def _show_external_logs(ui: Ui, cluster: Cluster, logs: ExternalLogs, request: L
         return 0
     states = cluster.status([str(logs.job)])
     paths = ", ".join(str(location.out) for location in logs.locations[:2])
-    ui.note(f"no log for job {logs.job} ({states[0].status.state}): {paths} does not exist")
+    verb = "does" if len(logs.locations) == 1 else "do"
+    ui.note(f"no log for job {logs.job} ({states[0].status.state}): {paths} {verb} not exist")
     return exit_code(states) if all(state.status.outcome is not Outcome.RUNNING for state in states) else 0
 
 
@@ -172,7 +174,7 @@ def _add_prefix(ui: Ui, request: LogRequest, ranks: RankFilter) -> LogRequest:
         return request
     if request.filter.grep is not None:
         raise RequestError(
-            "--rank and --grep cannot be combined here: this log has no rank labels, only text",
+            "--rank and --grep cannot be combined for this log: its lines have no rank labels",
             hint=r"put the rank into the pattern: --grep '^\[rank3\]:.*RE'",
         )
     ui.note("several ranks share one label; showing the lines that begin with [rankN]:")

@@ -32,7 +32,7 @@ def spec_options(
             command = _option(one, bare=one.name == bare)(command)
     if not with_profile:
         return command
-    return click.option("--profile", metavar="NAME", help="Use [profile.NAME] of clusterrun.toml.")(command)
+    return click.option("--profile", metavar="NAME", help="Use [profile.NAME] from clusterrun.toml.")(command)
 
 
 def submit_args(job: str | None, words: tuple[str, ...], profile: str | None, options: dict[str, Any]) -> SubmitArgs:
@@ -74,5 +74,5 @@ def _option(one: Field, *, bare: bool) -> Callable[[F], F]:
 def _pair(one: Field, text: str) -> tuple[str, str]:
     key, equals, value = text.partition("=")
     if not equals or not key:
-        raise RequestError(f"--{one.name}: not KEY=VALUE: {text!r}", hint=f"use --{one.name} NAME=value")
+        raise RequestError(f"--{one.name} must be KEY=VALUE, not {text!r}", hint=f"use --{one.name} NAME=value")
     return key, value

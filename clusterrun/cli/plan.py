@@ -66,21 +66,25 @@ def _job_options(command: F) -> F:
 @_number("micro-batch", "N", "Samples per forward pass and GPU.")
 @_number("global-batch", "N", "Samples per optimizer step, over all GPUs.")
 @_number("grad-accum", "N", "Forward passes per optimizer step (gradient accumulation).")
-@_number("epochs", "N", "Passes over the data; default 1, or the job's.", least=0)
+@_number("epochs", "N", "Passes over the data; default: the setting of the job, else 1.", least=0)
 @_number("steps", "N", "Optimizer steps, instead of --epochs.")
 @_number("lr", "RATE", "Learning rate to scale.", least=0)
-@_number("base-batch", "N", "Global batch size --lr was tuned for; default: that of one GPU.")
-@_number("warmup", "STEPS", "Warm-up in optimizer steps; default: 3 % of the steps, or the job's.")
+@_number("base-batch", "N", "Global batch size that --lr was tuned for; default: the size on one GPU.")
+@_number("warmup", "STEPS", "Warm-up in optimizer steps; default: the setting of the job, else 3 % of the steps.")
 @click.option("--parameters", metavar="N", help="Number of model parameters (135M, 8B), if no JOB is given.")
 @_number("seq-len", "N", "Tokens per sample.")
-@click.option("--precision", type=click.Choice(["bf16", "fp16", "fp32"]), help="Default: that of the job, or bf16.")
+@click.option(
+    "--precision",
+    type=click.Choice(["bf16", "fp16", "fp32"]),
+    help="Precision of the training; default: the setting of the job, else bf16.",
+)
 @click.option("--device", metavar="GPU", help="GPU model to predict for, such as H100 or A100-80GB.")
-@_number("device-memory", "GIB", "Memory of a GPU; default: that of --device.", least=0)
-@_number("tflops", "N", "Peak TFLOP/s of a GPU; default: that of --device.", least=0)
-@_number("utilization", "SHARE", "Achieved share of the peak (MFU); default 0.4.", least=0, most=1)
+@_number("device-memory", "GIB", "Memory of one GPU; default: the memory of --device.", least=0)
+@_number("tflops", "N", "Peak TFLOP/s of one GPU; default: the peak of --device.", least=0)
+@_number("utilization", "SHARE", "Expected share of the peak TFLOP/s (MFU); default 0.4.", least=0, most=1)
 @_number("link", "GB/S", "All-reduce bandwidth within a node.", least=0)
 @_number("network", "GBIT/S", "Network bandwidth of a node; default 100.", least=0)
-@click.option("--measure", "measured", is_flag=True, help="Measure a short run of the job on each number of GPUs.")
+@click.option("--measure", "measured", is_flag=True, help="Measure short runs of the job, one for each number of GPUs.")
 @_number("measure-steps", "N", "Steps to measure; default 20.", least=8, default=20)
 @_job_options
 @json_option
@@ -94,7 +98,7 @@ def plan(ctx: click.Context, /, job: str | None, as_json: bool, **options: Any) 
       clusterrun plan --samples 1000000 --micro-batch 1 --parameters 8B --seq-len 2048 --device A100-80GB
       clusterrun plan lm --measure --gpus 1,2,4
 
-    Only --measure submits anything. Without a JOB and --samples it plans the default job.
+    Only --measure submits jobs. If neither JOB nor --samples is given, the plan is for the default job.
     """
     ui = Ui("plan", as_json=as_json)
     counts = parse_gpu_counts(options["gpus"])
@@ -150,12 +154,12 @@ def parse_gpu_counts(text: str) -> list[int]:
     parts = [part.strip() for part in text.split(",")]
     wrong = next((part for part in parts if not re.fullmatch(r"[0-9]{1,7}", part)), None)
     if wrong is not None:
-        raise RequestError(f"--gpus: not a number of GPUs: {wrong[:40]!r}", hint=hint)
+        raise RequestError(f"--gpus: {wrong[:40]!r} is not a number of GPUs", hint=hint)
     counts = sorted({int(part) for part in parts})
     if not 1 <= counts[0] <= counts[-1] <= MOST_GPUS:
         raise RequestError(f"--gpus must be between 1 and {MOST_GPUS:,}, not {text[:40]}", hint=hint)
     if len(counts) > MOST_COUNTS:
-        raise RequestError(f"--gpus has {len(counts)} numbers; at most {MOST_COUNTS} are possible", hint=hint)
+        raise RequestError(f"--gpus has {len(counts)} numbers; at most {MOST_COUNTS} are allowed", hint=hint)
     return counts
 
 
@@ -164,14 +168,19 @@ def parse_parameters(text: str) -> int:
     found = re.fullmatch(r"([0-9]{1,15}(?:\.[0-9]{1,6})?)\s*([KMBT]?)", text.strip().upper())
     number = round(float(found[1]) * _UNITS[found[2]]) if found else 0
     if not 1 <= number <= 10**15:
-        raise RequestError(f"--parameters: not a number of parameters: {text[:40]!r}", hint="for example 135M or 1.7B")
+        raise RequestError(
+            f"--parameters: {text[:40]!r} is not a number of parameters", hint="for example 135M or 1.7B"
+        )
     return number
 
 
 def _job_args(job: str | None, options: dict[str, Any]) -> SubmitArgs:
     """Return the arguments of a submit of the job, with the plan's options as settings."""
     if options["parameters"]:
-        raise RequestError("--parameters and a JOB cannot be combined", hint="--set model=smollm2-135m")
+        raise RequestError(
+            "--parameters and a JOB cannot be combined",
+            hint="set the model of the job instead: --set model=smollm2-135m",
+        )
     settings = {key: options[name] for name, key in _SETTINGS.items() if options[name] is not None}
     if options["epochs"] and not options["steps"]:
         settings["steps"] = 0
@@ -206,7 +215,7 @@ def _question(
     tflops = options["tflops"] or (device.tflops if device else None)
     if tflops and not device and not options["link"] and counts[-1] > 1:
         raise RequestError(
-            "--tflops needs --link: the bandwidth within a node",
+            "--tflops needs --link, the bandwidth within a node",
             hint="for example --link 20 for PCIe, --link 370 for NVLink 4 (GB/s)",
         )
     if facts is not None:
@@ -219,9 +228,9 @@ def _question(
         seq_len, size = options["seq_len"] or 0, parse_parameters(options["parameters"]) if options["parameters"] else 0
         if bool(size) != bool(seq_len):
             missing = "--seq-len" if size else "--parameters"
-            raise RequestError(f"memory and speed need {missing} too", hint=_EXAMPLE)
+            raise RequestError(f"the memory and speed estimates also need {missing}", hint=_EXAMPLE)
         if not size and (memory or tflops):
-            raise RequestError("memory and speed need the model's size", hint=_EXAMPLE)
+            raise RequestError("the memory and speed estimates need the model size", hint=_EXAMPLE)
         model, per_sample = guess_shape(size) if size else None, float(seq_len)
     return Question(
         training=training,
@@ -262,4 +271,4 @@ def _print(ui: Ui, found: Answer, facts: JobFacts | None) -> None:
     for note in found.notes:
         ui.note(note)
     if facts is not None and facts.settings["lr_scaling"] == "none" and facts.training.lr is not None:
-        ui.note("the job uses the same learning rate on every number of GPUs (lr_scaling=none)")
+        ui.note("the job uses the same learning rate for every number of GPUs (lr_scaling=none)")

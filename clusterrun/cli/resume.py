@@ -20,8 +20,8 @@ def resume(ctx: click.Context, job_id: str, as_json: bool) -> None:
     \b
       clusterrun resume 123
 
-    A new job continues the same run, in the same folder, with the options it was submitted with. Built-in tasks load
-    their newest checkpoint; your script gets --resume-args. JOBID may be a run id, a job's name, or last.
+    A new job continues the run in the same folder with the same options. A built-in task loads its newest checkpoint;
+    your own script is started with the arguments of --resume-args. JOBID may also be a run id, a job name or last.
     """
     ui = Ui("resume", as_json=as_json)
     cluster = ctx.obj.cluster(ui.note)

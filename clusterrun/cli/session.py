@@ -12,7 +12,7 @@ if TYPE_CHECKING:  # `--help` needs no Cluster
 
     from clusterrun.cluster import Cluster
 
-json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON envelope instead of text.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 
 
 class Session:

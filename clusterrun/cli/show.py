@@ -59,7 +59,7 @@ def no_jobs_message(job_filter: JobFilter) -> str:
     """Return the message for an empty list."""
     conditions = [f"in state {', '.join(sorted(job_filter.states))}"] if job_filter.states else []
     conditions += [f"named {job_filter.name}"] if job_filter.name else []
-    conditions += ["submitted since then"] if job_filter.since is not None else []
+    conditions += ["newer than --since"] if job_filter.since is not None else []
     if conditions:
         return f"no jobs {', '.join(conditions)}"
     return "no jobs" if job_filter.history else "no active jobs; `clusterrun list --all` includes ended jobs"

@@ -31,11 +31,11 @@ MOMENT = 2.0
 
 F = TypeVar("F", bound=Callable[..., Any])
 _HOW = (
-    ("--follow", "follow", "Follow the logs until the job ends; exit with its outcome."),
-    ("--wait", "wait", "Wait until the job ends; exit with its outcome."),
+    ("--follow", "follow", "Follow the logs until the job ends; exit 0 if the job succeeded."),
+    ("--wait", "wait", "Wait until the job ends; exit 0 if the job succeeded."),
     ("--dry-run", "dry_run", "Check the job and print a summary; write and submit nothing."),
-    ("--script", "as_script", "With --dry-run: print the script instead."),
-    ("--no-check", "no_check", "Submit without the checks of settings, limits and Slurm's estimate."),
+    ("--script", "as_script", "With --dry-run, print the script instead of the summary."),
+    ("--no-check", "no_check", "Skip the checks before submission: settings, limits and Slurm's start estimate."),
 )
 
 
@@ -50,8 +50,12 @@ def how_options(command: F) -> F:
 @click.argument("words", nargs=-1, metavar="[JOB] [-- SCRIPT [ARGS]...]")
 @spec_options
 @how_options
-@click.option("--ladder", is_flag=True, help="Submit one process, then one node, then all nodes; report the speed-up.")
-@click.option("--recover", metavar="RUN_ID", help="Finish or undo a submission that exited with 75.")
+@click.option(
+    "--ladder",
+    is_flag=True,
+    help="Run the job with one process, then on one node, then on all nodes; report the speed-up.",
+)
+@click.option("--recover", metavar="RUN_ID", help="Finish or undo a submission that exited with code 75.")
 @json_option
 @click.pass_context
 def submit(
@@ -68,8 +72,8 @@ def submit(
       clusterrun submit --gpus-per-node 0 --tasks-per-node 8 -- train.py     ranks without GPUs
       clusterrun submit sft --nodes 2 --gpus-per-node 4 --ladder             1, 4 and 8 ranks (docs/ladder.md)
 
-    SCRIPT is a Python file, -m MODULE, or any executable. It runs once per GPU with torch's variables set.
-    A line of torchrun, accelerate, srun and others is translated (docs/from-other-launchers.md).
+    SCRIPT is a Python file, -m MODULE, or any executable. It runs once per GPU, with torch's environment variables
+    set. A command line of torchrun, accelerate, srun or another launcher is translated (docs/from-other-launchers.md).
     Unset options use the cluster's defaults.
     """
     ui = Ui("submit", as_json=as_json)
@@ -140,15 +144,17 @@ def stay(ui: Ui, cluster: Cluster, run: RunRecord, *, follow: bool, wait: bool) 
 @click.command()
 @click.argument("words", nargs=-1, metavar="[JOB] [-- SCRIPT [ARGS]...]")
 @functools.partial(spec_options, bare="accelerate-config")
-@click.option("--per-node-commands", is_flag=True, help="Print torchrun's lines to type on each node instead.")
-@click.option("--explain", is_flag=True, help="Print where each value came from, on standard error.")
+@click.option(
+    "--per-node-commands", is_flag=True, help="Print the torchrun commands to run on each node, instead of the script."
+)
+@click.option("--explain", is_flag=True, help="Print the source of each value to standard error.")
 @json_option
 @click.pass_context
 def render(
     ctx: click.Context, /, words: tuple[str, ...], profile: str | None, per_node_commands: bool, explain: bool,
     as_json: bool, **options: Any,
 ) -> None:  # fmt: skip
-    """Print the sbatch script that `submit` would send. It works without Slurm.
+    """Print the sbatch script that `submit` would use. Slurm is not required.
 
     \b
       clusterrun render --nodes 2 --gpus-per-node 4 | less
@@ -156,7 +162,8 @@ def render(
       clusterrun render --nodes 2 --gpus-per-node 4 --per-node-commands -- train.py     (docs/without-slurm.md)
       clusterrun render --nodes 2 --gpus-per-node 4 --accelerate-config >multi_node.yaml
 
-    --accelerate-config without FILE prints a YAML of this shape for `accelerate launch --config_file`.
+    --accelerate-config without FILE prints a YAML file for `accelerate launch --config_file` with the same numbers of
+    nodes and ranks.
     """
     ui = Ui("render", as_json=as_json)
     session: Session = ctx.obj
@@ -175,7 +182,7 @@ def render(
             ui.note(f"{name} = {value!r}  ({source})")
     text = plan.script
     if print_yaml and plan.spec.world_size > 1 and plan.spec.gpus_per_node == 0:
-        ui.note("on CPUs, `accelerate launch` starts one process; `--launcher accelerate` of submit starts them all")
+        ui.note("on CPUs, `accelerate launch` starts one process; `clusterrun submit --launcher accelerate` starts all")
     if print_yaml or per_node_commands:
         from clusterrun.jobspec import by_hand
         from clusterrun.submit.plan import WORKER

@@ -25,11 +25,11 @@ Facts = list[tuple[str, Sequence[str]]]
 
 @click.command()
 @click.argument("job_ids", nargs=-1, metavar="[JOBID]...")
-@click.option("--logs", metavar="DIR", help="Find the first cause of failure in a folder of logs, of any tool.")
+@click.option("--logs", metavar="DIR", help="Find the first cause of failure in a folder of logs from any tool.")
 @json_option
 @click.pass_obj
 def why(session: Session, job_ids: tuple[str, ...], logs: str | None, as_json: bool) -> None:
-    """Explain why a job is pending, what a running job is doing, or what first went wrong in an ended one.
+    """Explain why a job is pending, what a running job is doing, or what first went wrong in an ended job.
 
     \b
       clusterrun why              your last job from this folder

@@ -14,6 +14,7 @@ from clusterrun.config.survey import Survey
 from clusterrun.errors import RequestError
 from clusterrun.jobspec.fields import parse_time_limit
 from clusterrun.scheduler.slurm.sinfo import PartitionSummary
+from clusterrun.terminal.units import plural
 
 _MOST_PROFILES = 12  # for more partitions, sinfo is the better view
 _MOST_ROWS = 40
@@ -25,15 +26,17 @@ def config_text(facts: Survey) -> str:
     on_slurm = facts.slurm == "yes"
     lines = [
         *_comment(
-            "Settings of this project, written by `clusterrun init`. The names are those of the flags. Flags and job "
-            "files override this file, and it overrides ~/.config/clusterrun/config.toml. "
+            "Settings of this project, written by `clusterrun init`. Each setting has the name of its flag. "
+            "Flags and job files override this file; this file overrides ~/.config/clusterrun/config.toml. "
             "To enable a setting, remove the # in front of it.",
             "",
         ),
         *(_slurm(facts) if on_slurm else _local(facts)),
         "",
         *_comment("The default job: a file in jobs/ or a job shipped with clusterrun.", '#job = "lm"', ""),
-        *_comment("Shell lines to run once on the first node before the ranks start; environment variables."),
+        *_comment(
+            "Shell lines to run once on the first node before the ranks start, and environment variables of the job."
+        ),
         '#setup = ["module load cuda"]',
         '#env.NCCL_DEBUG = "WARN"',
         *(_other_partitions(facts) if on_slurm else ()),
@@ -51,11 +54,13 @@ def choose_partition(facts: Survey) -> PartitionSummary | None:
 
 
 def _slurm(facts: Survey) -> list[str]:
-    name = f" {facts.cluster}" if facts.cluster else ""
+    name = f" (cluster {facts.cluster})" if facts.cluster else ""
     chosen = choose_partition(facts)
     lines = [
         *_comment(
-            f"Slurm{name} was found. With auto, jobs run on this machine when Slurm is down.", 'scheduler = "slurm"', ""
+            f'Found Slurm{name}. With "auto" instead of "slurm", jobs run on this machine when Slurm is down.',
+            'scheduler = "slurm"',
+            "",
         ),
         *_partition_table(facts.partitions),
     ]
@@ -70,9 +75,9 @@ def _slurm(facts: Survey) -> list[str]:
         lines += ["", *_comment(_gpu_text(chosen), f"gpus-per-node = {gpus}")]
     if kinds := sorted({kind for n in chosen.nodes for kind, _ in n.gpus if kind}):
         number = max(n for node in chosen.nodes for kind, n in node.gpus if kind == kinds[0])
-        many = "Types" if len(kinds) > 1 else "Type"
+        many = "GPU types" if len(kinds) > 1 else "GPU type"
         lines += _comment(
-            f"{many}: {', '.join(kinds)}. To request one type, instead of gpus-per-node:",
+            f"{many}: {', '.join(kinds)}. To request one type, replace gpus-per-node with:",
             f"#gres = {toml_text(f'gpu:{kinds[0]}:{number}')}",
         )
     lines += ["#nodes = 2"]
@@ -95,11 +100,13 @@ def _accounts(facts: Survey, chosen: PartitionSummary | None) -> list[str]:
         text = f"Your accounts: {', '.join(accounts)}. Without this setting Slurm uses your default account."
         lines += _comment(text, f"#account = {toml_text(accounts[0])}")
     elif facts.accounting == "yes" and "associations" in facts.enforce:
-        text = "You have no Slurm account, but this cluster requires one: ask the site's support."
+        text = "You have no Slurm account, but this cluster requires one: ask your site's support team."
         lines += _comment(text, '#account = "NAME"')
     else:
-        why = {"none": "Slurm has no accounting here", "silent": "Accounting did not answer", "yes": "No account found"}
-        lines += _comment(f"{why[facts.accounting]}: set it only if the site requires one.", '#account = "NAME"')
+        why = {"none": "Slurm has no accounting", "silent": "Accounting did not answer", "yes": "No account was found"}
+        lines += _comment(
+            f"{why[facts.accounting]}: set an account only if your site requires one.", '#account = "NAME"'
+        )
     if qualities:
         lines += _comment(f"Your QOS: {', '.join(qualities)}.", f"#qos = {toml_text(qualities[0])}")
     return lines
@@ -108,7 +115,9 @@ def _accounts(facts: Survey, chosen: PartitionSummary | None) -> list[str]:
 def _other_partitions(facts: Survey) -> list[str]:
     chosen = choose_partition(facts)
     others = [p for p in facts.partitions if p.up and p.gpu_total and p is not chosen][:_MOST_PROFILES]
-    text = "The other partitions with GPUs: submit --profile NAME. The settings above apply to all."
+    text = (
+        "Other partitions with GPUs; use one with `clusterrun submit --profile NAME`. The settings above still apply."
+    )
     lines = ["", *_comment(text)] if others else []
     for p in others:
         name = p.name if re.fullmatch(r"[A-Za-z0-9_-]+", p.name) else toml_text(p.name)
@@ -128,7 +137,7 @@ def _local(facts: Survey) -> list[str]:
     lines = _comment(f"Slurm not found{detail}; jobs run on this machine.", 'scheduler = "local"', "")
     if facts.local_gpus:
         return lines + _comment("One rank per GPU of this machine.", f"gpus-per-node = {facts.local_gpus}")
-    return lines + _comment("No GPU found on this machine: the ranks use its CPU (gloo).", "#tasks-per-node = 2")
+    return lines + _comment("No GPU found on this machine: the ranks run on the CPU (gloo).", "#tasks-per-node = 2")
 
 
 def _partition_table(partitions: Iterable[PartitionSummary]) -> list[str]:
@@ -140,7 +149,9 @@ def _partition_table(partitions: Iterable[PartitionSummary]) -> list[str]:
         cpus = str(t.cpus) if t else "0"
         rows.append((f"{p.name}{'*' if p.default else ''}", str(p.node_count), str(usable), kinds, cpus, p.time_limit))
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    head = _comment("The partitions at that time (* is the default; GPUs and CPUs are those of most nodes):")
+    head = _comment(
+        "The partitions when this file was written (* marks the default; GPUs and CPUs are the values of most nodes):"
+    )
     lines = ("  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)) for row in rows)
     return head + [f"#   {_UNSAFE.sub('?', line)}".rstrip() for line in lines]
 
@@ -149,8 +160,8 @@ def _gpu_text(partition: PartitionSummary) -> str:
     counts: dict[int, int] = {}
     for n in partition.nodes:
         counts[n.gpu_count] = counts.get(n.gpu_count, 0) + n.count
-    parts = [f"{c} node{'s' * (c != 1)} with {g}" for g, c in sorted(counts.items(), reverse=True)]
-    return f"GPUs per node, one rank per GPU: this partition has {', '.join(parts)}."
+    parts = [f"{plural(c, 'node')} with {plural(g, 'GPU')}" for g, c in sorted(counts.items(), reverse=True)]
+    return f"GPUs per node, one rank per GPU. This partition has {', '.join(parts)}."
 
 
 def _time_text(partition: PartitionSummary) -> str:

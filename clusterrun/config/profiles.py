@@ -211,11 +211,15 @@ def _read_job(document: Document, path: Path | None) -> JobFile:
     data = document.data
     for name in _PROFILE_KEYS:
         if key := next((k for k in data if k.replace("_", "-") == name), None):
-            raise document.error([key], f"{key} belongs in {PROJECT_FILE}", hint="a job file describes one job")
+            raise document.error(
+                [key],
+                f"{key} belongs in {PROJECT_FILE}",
+                hint=f"move it to {PROJECT_FILE}; a job file describes only one job",
+            )
     given = [k for k in WORK_KEYS if k in data]
     if len(given) != 1:
         message = f"{given[0]} and {given[1]} conflict" if given else "the file does not say what to run"
-        hint = "keep one of them" if given else 'set one of task = "lm", script = "train.py", module, command'
+        hint = "keep one of them" if given else 'set task, script, module or command, for example task = "lm"'
         # one of them may be misspelled: that is the better message
         if not given and (unknown := unknown_key(document, (), data, own=_JOB_KEYS)):
             raise unknown
@@ -226,12 +230,14 @@ def _read_job(document: Document, path: Path | None) -> JobFile:
     if not isinstance(args, list) or not all(isinstance(a, str) for a in args):
         raise document.error(["args"], "args must be a list of strings", hint='for example args = ["--lr", "1e-4"]')
     if args and kind == "task":
-        raise document.error(["args"], "a task takes no args", hint="write its settings below [set]: steps = 300")
+        raise document.error(
+            ["args"], "a task takes no args", hint="write the settings of the task below [set]: steps = 300"
+        )
     if kind == "script" or (kind == "command" and "/" in target):
         target = resolve(target, document.base, document.home)
     values = read_values(document, (), data, document.source, own=_JOB_KEYS)
     if "set" in values and kind != "task":
-        raise document.error(["set"], f"[set] is only for tasks, but this job has a {kind}", hint="use args, or [env]")
+        raise document.error(["set"], f"[set] is only for tasks, but this job runs a {kind}", hint="use args, or [env]")
     return JobFile(source=document.source, path=path, values=values, kind=kind, target=target, args=tuple(args))
 
 

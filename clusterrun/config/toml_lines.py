@@ -42,14 +42,16 @@ def parse(source: str, raw: bytes, base: Path = Path(), home: Path | None = None
     try:
         return Document(source, text, tomllib.loads(text), base, home)
     except RecursionError:
-        raise ConfigError(f"{source}: nested too deeply", hint="check that this is the right file") from None
+        raise ConfigError(
+            f"{source}: the values are nested too deeply", hint="check that this is the right file"
+        ) from None
     except ValueError as error:  # TOMLDecodeError, and int()'s own for a number of thousands of digits
         message = str(error)
         place = _PLACE.search(message)
         if place is None:
             raise ConfigError(f"{source}: {message}") from None
         line = int(place["line"]) if place["line"] else text.rstrip("\n").count("\n") + 1
-        column = f" (column {place['column']})" if place["column"] else " (the file ends there)"
+        column = f" (column {place['column']})" if place["column"] else " (at the end of the file)"
         raise ConfigError(
             f"{source}:{line}: {message[: place.start()]}{column}", hint='put strings in quotes: partition = "gpu"'
         ) from None

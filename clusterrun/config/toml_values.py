@@ -49,12 +49,14 @@ def read_values(
             for one, found in _read_table(document, [*path, key], TABLES[name], value, source).items():
                 if one in values or one in {other.replace("_", "-") for other in table if other != key}:
                     raise document.error(
-                        [*path, key], f"{one} is set twice, in [{key}] and above", hint="keep one of them"
+                        [*path, key], f"{one} is set twice, inside and outside [{key}]", hint="keep one of them"
                     )
                 values[one] = found
             continue
         if name in values:
-            raise document.error([*path, key], f"{name} is set twice, with - and with _", hint="keep one of them")
+            raise document.error(
+                [*path, key], f"{name} is set twice, once with - and once with _", hint="keep one of them"
+            )
         _check_type(document, [*path, key], FIELD[name], value)
         # a bare python3 is looked up on PATH
         if name in ("template", "accelerate-config") or (name == "python" and "/" in value):
@@ -85,10 +87,12 @@ def _read_table(
     for key, value in table.items():
         option = options.get(key.replace("_", "-"))
         if option is None:
-            hint = nearest(key, options) or f"it has {', '.join(options)}"
+            hint = nearest(key, options) or f"available keys: {', '.join(options)}"
             raise document.error([*path, key], f"unknown key {key!r} in [{path[-1]}]", hint=hint)
         if option in found:
-            raise document.error([*path, key], f"{option} is set twice, with - and with _", hint="keep one of them")
+            raise document.error(
+                [*path, key], f"{option} is set twice, once with - and once with _", hint="keep one of them"
+            )
         _check_type(document, [*path, key], FIELD[option], value)
         found[option] = Value(value, source)
     return found

@@ -24,7 +24,7 @@ def node_commands(spec: JobSpec, workdir: Path, worker: Path) -> str:
     """
     if spec.launcher not in ("srun", "torchrun"):
         raise RequestError(
-            f"--per-node-commands prints torchrun commands, and does not support --launcher {spec.launcher}",
+            f"--per-node-commands prints torchrun commands and does not support --launcher {spec.launcher}",
             hint="remove --launcher",
         )
     return "".join(f"{line}\n" for line in _lines(spec, workdir, _program(spec, worker)))
@@ -83,7 +83,7 @@ def _program(spec: JobSpec, worker: Path) -> list[str]:
     """Return what torchrun runs, with its arguments."""
     kind, *words = work_argv(spec)
     if isinstance(spec.work, Function):
-        raise RequestError("--per-node-commands: a Python function has no command", hint="use a script")
+        raise RequestError("--per-node-commands cannot print a command for a Python function", hint="use a script")
     if isinstance(spec.work, Task):
         return [str(worker), kind, *words]
     program = words[1:]  # after --

@@ -40,26 +40,37 @@ class Field(NamedTuple):
 
 
 FIELDS: tuple[Field, ...] = (
-    Field("scheduler", "text", "NAME", "slurm, local, or auto (Slurm if available, else this machine)."),
+    Field("scheduler", "text", "NAME", "Scheduler: slurm, local, or auto (Slurm if available, else this machine)."),
     Field("nodes", "int", "N", "Number of nodes.", least=1),
     Field("gpus-per-node", "int", "N", "GPUs per node, one rank per GPU; 0 for a CPU job."),
     Field("tasks-per-node", "int", "N", "Ranks per node; default: one per GPU.", least=1),
-    Field("launcher", "text", "NAME", "Starts the ranks: srun (default), torchrun, accelerate, deepspeed or none."),
-    Field("max-restarts", "int", "N", "Restarts of all ranks after a failure, within the job; default 0."),
+    Field("launcher", "text", "NAME", "How to start the ranks: srun (default), torchrun, accelerate, deepspeed, none."),
+    Field("max-restarts", "int", "N", "Maximum number of restarts of all ranks within one job; default 0."),
     Field("spare-nodes", "int", "N", "Extra nodes to replace lost ones; needs --max-restarts."),
-    Field("resume-args", "text", "WORDS", "Arguments added to a script when it is restarted (--resume auto)."),
-    Field("on-failure", "text", "hold[=TIME]", "Keep the nodes after the last failure for debugging; default 30m."),
-    Field("total-time", "text", "TIME", "Continue after the time limit until this much time is used (5d, 36h)."),
-    Field("helper-job", "flag", "", "Let a small job start a requeued job at once, not after two minutes; default on."),
-    Field("signal", "text", "SIG@SECONDS", "Signal to the ranks before the time limit (TERM@300).", directive=True),
-    Field("hang-timeout", "int", "SECONDS", "End ranks that make no progress for this long; 0 switches it off."),
-    Field("notify", "text", "TARGET", "Webhook URL or command that gets the run's events."),
-    Field("notify-on", "list", "EVENT", "Event to report; repeatable; default: all but started and first-step."),
+    Field("resume-args", "text", "WORDS", "Arguments to add to a script when it is restarted, such as --resume auto."),
+    Field(
+        "on-failure", "text", "hold[=TIME]", "Keep the nodes for debugging after the last failure; default TIME: 30m."
+    ),
+    Field(
+        "total-time", "text", "TIME", "Continue past the time limit until the run has used this much time (5d, 36h)."
+    ),
+    Field(
+        "helper-job",
+        "flag",
+        "",
+        "Use a small helper job to start a requeued job at once, not after two minutes; default on.",
+    ),
+    Field(
+        "signal", "text", "SIG@SECONDS", "Signal to send to the ranks before the time limit (TERM@300).", directive=True
+    ),
+    Field("hang-timeout", "int", "SECONDS", "End ranks that make no progress for this long; 0 disables the check."),
+    Field("notify", "text", "TARGET", "Webhook URL or command that receives the run's events."),
+    Field("notify-on", "list", "EVENT", "Event to report; repeatable; default: all except started and first-step."),
     Field("accelerate-config", "text", "FILE", "Configuration file (YAML) for --launcher accelerate."),
     Field("cpus-per-task", "int", "N", "CPU cores per rank.", directive=True, least=1),
     Field("mem", "text", "SIZE", "Memory per node (64G).", directive=True),
     Field("time", "text", "TIME", "Time limit: minutes, HH:MM:SS or DAYS-HOURS (1-12).", directive=True),
-    Field("partition", "text", "NAME", "Partition; auto picks the earliest start.", directive=True),
+    Field("partition", "text", "NAME", "Partition; auto picks the one with the earliest start.", directive=True),
     Field("account", "text", "NAME", "Account to charge.", directive=True),
     Field("qos", "text", "NAME", "Quality of service.", directive=True),
     Field("constraint", "text", "EXPR", "Required node features.", directive=True),
@@ -71,7 +82,9 @@ FIELDS: tuple[Field, ...] = (
     Field("job-name", "text", "NAME", f"Job name, at most {NAME_BYTES} bytes."),
     Field("mail-type", "text", "LIST", "Events to email you about (END,FAIL).", directive=True),
     Field("comment", "text", "TEXT", "Comment stored with the job."),
-    Field("python", "text", "PATH", "Python for the job; default: the active venv or conda env, else clusterrun's."),
+    Field(
+        "python", "text", "PATH", "Python for the job; default: the active venv or conda env, else clusterrun's own."
+    ),
     Field("env", "map", "KEY=VALUE", "Set an environment variable in the job; repeatable."),
     Field("secret", "list", "NAME", "Variable of your shell for the ranks (HF_TOKEN), stored nowhere; repeatable."),
     Field("setup", "list", "LINE", "Shell line to run once before the ranks start; repeatable."),
@@ -82,39 +95,39 @@ FIELDS: tuple[Field, ...] = (
     Field("pg-timeout", "int", "SECONDS", f"Timeout for collectives; default {PG_TIMEOUT}.", least=1),
     Field("join-timeout", "int", "SECONDS", f"Timeout for all ranks to start; default {JOIN_TIMEOUT}.", least=1),
     Field("require-group", "flag", "", "Fail if no rank uses a process group (implied for built-in tasks)."),
-    Field("independent", "flag", "", "The ranks are separate programs: do not warn that none uses a process group."),
-    Field("check", "flag", "", "Check nodes and links before the training starts; end the job if one is broken."),
-    Field("set", "map", "KEY=VALUE", "Set a task setting (steps=300); repeatable."),
-    Field("fp16", "flag", "", "Run a built-in task in fp16 (--no-fp16: fp32); default: chosen by device."),
+    Field("independent", "flag", "", "Treat ranks as separate programs: do not warn if none uses a process group."),
+    Field("check", "flag", "", "Check nodes and links before training starts; end the job if one is broken."),
+    Field("set", "map", "KEY=VALUE", "Change a setting of a built-in task (steps=300); repeatable."),
+    Field("fp16", "flag", "", "Run a built-in task in fp16 (--no-fp16: fp32); default: depends on the device."),
     Field("shared", "flag", "", "Let your group read the run's records and logs."),
 )
 FIELD: dict[str, Field] = {f.name: f for f in FIELDS}
 
 #: sbatch options that conflict with those that clusterrun sets, and what to use instead.
 TAKEN_SBATCH_OPTIONS: dict[str, str] = {
-    "job-name": "--job-name",
-    "comment": "--comment",
-    "output": "logs/train_JOBID.out (the location is fixed)",
-    "error": "logs/train_JOBID.err (the location is fixed)",
-    "open-mode": "none needed: logs are always appended to",
-    "parsable": "none needed: clusterrun reads the job id",
-    "wait": "--wait",
-    "wrap": "-- SCRIPT",
-    "test-only": "--dry-run",
-    "array": "one submit per job; job arrays are not supported",
-    "nodes": "--nodes",
-    "ntasks": "--nodes and --tasks-per-node",
-    **{f"ntasks-per-{part}": "--tasks-per-node" for part in ("node", "core", "gpu", "socket", "tres")},
-    **dict.fromkeys(("gpus", "gpus-per-node", "gpus-per-task", "gpus-per-socket"), "--gpus-per-node"),
-    "chdir": "cd to the folder first",
-    **dict.fromkeys(("export", "export-file"), "--env KEY=VALUE"),
-    "requeue": "--requeue",
-    "no-requeue": "--no-requeue",
+    "job-name": "use --job-name",
+    "comment": "use --comment",
+    "output": "remove this option; stdout goes to logs/train_JOBID.out",
+    "error": "remove this option; stderr goes to logs/train_JOBID.err",
+    "open-mode": "remove this option; logs are always appended to",
+    "parsable": "remove this option; clusterrun reads the job id itself",
+    "wait": "use --wait",
+    "wrap": "use -- SCRIPT",
+    "test-only": "use --dry-run",
+    "array": "submit each job separately; job arrays are not supported",
+    "nodes": "use --nodes",
+    "ntasks": "use --nodes and --tasks-per-node",
+    **{f"ntasks-per-{part}": "use --tasks-per-node" for part in ("node", "core", "gpu", "socket", "tres")},
+    **dict.fromkeys(("gpus", "gpus-per-node", "gpus-per-task", "gpus-per-socket"), "use --gpus-per-node"),
+    "chdir": "cd to the folder before you submit",
+    **dict.fromkeys(("export", "export-file"), "use --env KEY=VALUE"),
+    "requeue": "use --requeue",
+    "no-requeue": "use --no-requeue",
     # these print a text and exit 0 without a job (observed on 22.05)
-    "help": "man sbatch",
-    "usage": "man sbatch",
-    "version": "sbatch --version",
-    **dict.fromkeys(("clusters", "cluster"), "the SLURM_CLUSTERS variable"),
+    "help": "run man sbatch",
+    "usage": "run man sbatch",
+    "version": "run sbatch --version",
+    **dict.fromkeys(("clusters", "cluster"), "set the environment variable SLURM_CLUSTERS"),
 }
 #: The values of ``--launcher``. All but srun start the ranks of a node from one task.
 LAUNCHERS = ("srun", "torchrun", "accelerate", "deepspeed", "none")
@@ -193,7 +206,8 @@ def parse_time_limit(text: str) -> int | None:
     match = _TIME.fullmatch(text) if len(text) < 40 else None  # int() refuses thousands of digits
     if match is None:
         raise RequestError(
-            f"--time: not a time limit: {text[:40]!r}", hint="use minutes (90), HH:MM:SS (2:00:00) or DAYS-HOURS (1-12)"
+            f"--time: {text[:40]!r} is not a time limit",
+            hint="use minutes (90), HH:MM:SS (2:00:00) or DAYS-HOURS (1-12)",
         )
     days, hours, minutes, seconds = (int(match[k] or 0) for k in ("days", "dh", "dm", "ds"))
     if match["days"] is None:
@@ -224,7 +238,7 @@ def parse_duration(text: str, option: str = "--total-time") -> int:
     except RequestError:
         seconds = None
     if not seconds:
-        raise RequestError(f"{option}: not a time: {text[:40]!r}", hint="use 5d, 36h, 90m or DAYS-HOURS (2-12)")
+        raise RequestError(f"{option}: {text[:40]!r} is not a duration", hint="use 5d, 36h, 90m or DAYS-HOURS (2-12)")
     return seconds
 
 
@@ -270,7 +284,7 @@ def _check_sbatch_args(arguments: Iterable[str], source: str) -> None:
         if taken:
             raise RequestError(
                 f"--sbatch-arg: {argument!r} is not supported: it conflicts with clusterrun's own options",
-                hint=f"use {TAKEN_SBATCH_OPTIONS[taken]}",
+                hint=TAKEN_SBATCH_OPTIONS[taken],
             )
 
 
@@ -281,9 +295,9 @@ def _check_env(variables: Mapping[str, Any], source: str) -> None:
         if not isinstance(text, str):
             raise RequestError(f"--env: the value of {key} must be a string ({source})", hint=f'write {key} = "{text}"')
         if is_own_variable(key):
-            raise RequestError(f"--env: {key} is set by clusterrun ({source})", hint="remove it")
+            raise RequestError(f"--env: {key} is set by clusterrun ({source})", hint=f"remove {key}")
         if _BASH_VARIABLES.fullmatch(key):
-            raise RequestError(f"--env: {key} is reserved by bash ({source})", hint="remove it")
+            raise RequestError(f"--env: {key} is reserved by bash ({source})", hint=f"remove {key}")
         refuse_named(key, text, "--env", source)
 
 
@@ -308,7 +322,7 @@ def _check_events(events: Any, source: str) -> None:
     for event in events:
         if event not in EVENTS:
             raise RequestError(
-                f"--notify-on: no such event: {event[:40]!r} ({source})", hint=f"choose from {', '.join(EVENTS)}"
+                f"--notify-on: there is no event {event[:40]!r} ({source})", hint=f"choose from {', '.join(EVENTS)}"
             )
 
 

@@ -77,8 +77,8 @@ def pattern(path: Path) -> str:
     """
     text = str(path)
     if "\\" in text:
-        hint = "Slurm cannot write logs there; use another folder"
-        raise RequestError(f"the path of the log folder contains a backslash: {text!r}", hint=hint)
+        hint = "use a folder without a backslash in its path"
+        raise RequestError(f"Slurm cannot write logs to a path that contains a backslash: {text!r}", hint=hint)
     return text.replace("%", "%%")
 
 
@@ -95,7 +95,7 @@ def render(spec: JobSpec, identity: RunIdentity, places: Places, *, local: bool 
     try:
         text = _compile(source).render(**values)
     except jinja2.TemplateSyntaxError as error:
-        hint = "see the shipped template: `clusterrun render`"
+        hint = "compare with the script that `clusterrun render` prints from the shipped template"
         raise TemplateError(f"{name}:{error.lineno}: {error.message}", hint=hint) from error
     except Exception as error:  # a template may raise anything: it may divide by zero
         hint = "the variables are listed in docs/template.md"
@@ -215,7 +215,7 @@ def _template(spec: JobSpec) -> tuple[str, str]:
         reason = error.strerror if isinstance(error, OSError) else "not a text file"
         hint = "give the path of a Jinja template"
         if isinstance(error, PermissionError):
-            hint = f"check its content, then chmod go-w {shlex.quote(str(path))}, or use your own copy"
+            hint = f"check the template, then run chmod go-w {shlex.quote(str(path))}, or use your own copy"
         raise TemplateError(f"--template: {path}: {reason}", hint=hint) from error
 
 
@@ -231,7 +231,7 @@ def _only_quoted(value: Any) -> Any:
 
 def _one_line(text: str) -> str:
     if "\n" in text or "\0" in text:
-        raise ValueError(f"a newline or NUL in {text[:40]!r}")
+        raise ValueError(f"a newline or NUL is not allowed in {text[:40]!r}")
     return text
 
 

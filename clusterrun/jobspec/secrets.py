@@ -39,12 +39,12 @@ SECRET_NAMES: tuple[SecretName, ...] = (
     SecretName(r"GOOGLE_APPLICATION_CREDENTIALS", False, "the path of a key file", "Google Cloud, Application Default Credentials"),
     SecretName(r".*_(?:PATH|FILE|DIR|SOCK)|PGPASSFILE", False, "the path of a file", "PostgreSQL 17, 34.15; ssh-agent(1); AWS CLI, environment variables"),
     SecretName(r"(?:OLD)?PWD", False, "the current folder", "POSIX.1-2017, cd"),
-    SecretName(r"(?:.*_)?KEY_ID", False, "an id, which is no secret by itself", "AWS, IAM access keys"),
+    SecretName(r"(?:.*_)?KEY_ID", False, "an id, which is not a secret", "AWS, IAM access keys"),
     SecretName(
         r"(?:.*_)?(?:EOS|BOS|PAD|SEP|CLS|MASK|UNK|EOT|SOT|SPECIAL|STOP|START|END|BEGIN|FIRST|LAST|NEXT|NEW|PER|IMAGE|IMG|AUDIO|VIDEO|TEXT|MAX|MIN|NUM|REGISTER|PATCH)_TOKEN(?:_.*)?",
         False, "a token of a vocabulary", "transformers, PreTrainedTokenizer",
     ),
-    SecretName(r"(?:.*_)?TOKEN_(?:IDS?|INDEX|COUNT|DIM|LEN|LENGTH|LIMIT|BUDGET|TYPE|DROPOUT|MIXER|MERGING)(?:_.*)?", False, "a figure about tokens", "transformers, configuration"),
+    SecretName(r"(?:.*_)?TOKEN_(?:IDS?|INDEX|COUNT|DIM|LEN|LENGTH|LIMIT|BUDGET|TYPE|DROPOUT|MIXER|MERGING)(?:_.*)?", False, "a number of tokens or a token id", "transformers, configuration"),
     SecretName(r"(?:.*_)?(?:PUBLIC|PRIMARY|FOREIGN|SORT|CACHE|PARTITION|TEXT|IMAGE|LABEL|PROMPT|TARGET|INPUT|OUTPUT|DATA|DATASET|COLUMN|FEATURE|METRIC|MONITOR|STATE|GROUP|SAMPLE|QUERY|RNG)_KEY", False, "the key of a column, a table or a pair", "datasets, PyTorch Lightning"),
     SecretName(r"(?:.*_)?(?:FORWARD|BACKWARD|SINGLE|ONE|TWO|FIRST|SECOND|N|NUM)_PASS", False, "a pass over the data", "common in training scripts"),
     SecretName(r".*(?:PASSWORD|PASSWD|PASSPHRASE|SSHPASS).*", True, "a password", "PostgreSQL 17, 34.15 (PGPASSWORD); sshpass(1)"),
@@ -103,7 +103,7 @@ def refuse_named(name: str, value: str, what: str, source: str) -> None:
     if reason := named_secret(name, value):
         raise RequestError(
             f"{what}: {name} looks like {reason}; the script and the run's records would contain it ({source})",
-            hint=f"export {name} in your shell, and use --secret {name}: the job inherits it, and it is not stored",
+            hint=f"export {name} in your shell and add --secret {name}: the job inherits it, and it is not stored",
         )
 
 
@@ -120,6 +120,6 @@ def refuse_shapes(text: str, what: str, source: str) -> None:
     """Raise RequestError for a text that contains a token or key; the message does not repeat it."""
     if found := secret_shape(text):
         raise RequestError(
-            f"{what}: this looks like {found}; the script and the run's records would contain it ({source})",
-            hint="export it in your shell before you submit and read that variable in the job",
+            f"{what}: found what looks like {found}; the script and the run's records would contain it ({source})",
+            hint="export the secret in your shell before you submit, and read that variable in the job",
         )

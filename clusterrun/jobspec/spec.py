@@ -208,8 +208,8 @@ def _check_signal(signal: str, limit: int | None) -> None:
     lead = int(signal.partition("@")[2] or 60)
     if signal and limit is not None and lead + 60 >= limit:
         raise RequestError(
-            f"--signal {signal} would come at the start of a job of {limit // 60} minutes",
-            hint="Slurm sends it up to 60 s early; give fewer seconds, or a longer --time",
+            f"--signal {signal} would be sent at the start of a job with a time limit of {limit // 60} min",
+            hint="Slurm may send the signal up to 60 s early; use fewer seconds or a longer --time",
         )
 
 
@@ -225,12 +225,12 @@ def load_spec(data: Mapping[str, Any]) -> JobSpec:
     work = data.get("work")
     kind = _KINDS.get(str(work.get("kind"))) if isinstance(work, dict) else None
     if kind is None or not isinstance(work, dict):
-        raise RequestError("this run has no task, script, module or command", hint="submit it again")
+        raise RequestError("this run has no task, script, module or command", hint="submit the job again")
     try:
         found["work"] = kind(**{key: _frozen(value) for key, value in work.items() if key != "kind"})
         return JobSpec(**{**found, "sources": {}})
     except TypeError as error:
-        raise RequestError(f"the run's spec.json is incomplete: {error}", hint="submit it again") from None
+        raise RequestError(f"the run's spec.json is incomplete: {error}", hint="submit the job again") from None
 
 
 def _frozen(value: Any) -> Any:
@@ -247,18 +247,22 @@ def _secrets(names: Sequence[str], env: Mapping[str, str]) -> tuple[str, ...]:
 def _resume_args(work: Work, text: str) -> str:
     """Return --resume-args; raises RequestError for bad quoting and for work that takes no arguments."""
     if text and not isinstance(work, Script | Module | Command):
-        raise RequestError(f"--resume-args: {work.name} resumes by itself", hint="remove --resume-args")
+        raise RequestError(
+            f"--resume-args is not supported: {work.name} resumes by itself", hint="remove --resume-args"
+        )
     try:
         shlex.split(text)
     except ValueError as error:
-        hint = "quote the whole: --resume-args '--resume auto'"
+        hint = "quote the whole value: --resume-args '--resume auto'"
         raise RequestError(f"--resume-args {text!r}: {error}", hint=hint) from None
     return text
 
 
 def _process_group(work: Work, require: bool, independent: bool) -> Literal["expected", "required", "independent"]:
     if independent and isinstance(work, Task):
-        raise RequestError(f"--independent: the ranks of {work.name} train one model", hint="remove --independent")
+        raise RequestError(
+            f"--independent is not supported: the ranks of {work.name} train one model", hint="remove --independent"
+        )
     if independent and require:
         raise RequestError("--require-group and --independent contradict each other", hint="keep one of them")
     return "independent" if independent else "required" if require or isinstance(work, Task) else "expected"
@@ -268,10 +272,15 @@ def _check_launcher(values: Mapping[str, Value], work: Work) -> None:
     """Raise RequestError for an option of another launcher, and for work that the launcher cannot run."""
     launcher = values["launcher"].value if "launcher" in values else "srun"
     spare, restarts = (values[name].value if name in values else 0 for name in ("spare-nodes", "max-restarts"))
-    if spare and (not restarts or launcher == "torchrun"):
+    if spare and launcher == "torchrun":
         raise RequestError(
-            "--spare-nodes replaces a lost node when the job starts its ranks again",
-            hint="add --max-restarts 3" if launcher != "torchrun" else "torchrun starts them itself: use srun",
+            "--spare-nodes does not work with --launcher torchrun, which restarts the ranks itself",
+            hint="use --launcher srun",
+        )
+    if spare and not restarts:
+        raise RequestError(
+            "--spare-nodes needs --max-restarts: a spare node replaces a lost node at a restart",
+            hint="add --max-restarts 3",
         )
     if "accelerate-config" in values and launcher != "accelerate":
         source = values["accelerate-config"].source
@@ -280,14 +289,16 @@ def _check_launcher(values: Mapping[str, Value], work: Work) -> None:
             hint="add --launcher accelerate, or remove --accelerate-config",
         )
     if spare and "hang-timeout" in values and values["hang-timeout"].value == 0:
-        raise RequestError("--spare-nodes needs the watchdog", hint="remove --hang-timeout 0")
+        raise RequestError("--spare-nodes needs the hang watchdog", hint="remove --hang-timeout 0")
     if launcher == "none" and "require-group" in values:
         raise RequestError(
-            "--require-group cannot see the ranks of --launcher none", hint="remove --require-group, or use torchrun"
+            "--require-group does not work with --launcher none",
+            hint="remove --require-group, or use --launcher torchrun",
         )
     if launcher == "none" and isinstance(work, Task | Function):
         raise RequestError(
-            f"--launcher none: {work.name} does not start its own ranks", hint="remove --launcher, or use torchrun"
+            f"--launcher none is not supported: {work.name} does not start its own ranks",
+            hint="remove --launcher none, or use --launcher torchrun",
         )
 
 

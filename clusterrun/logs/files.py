@@ -158,7 +158,7 @@ class LogFile:
 
 def _check_regular(path: Path, status: os.stat_result) -> None:
     if not stat.S_ISREG(status.st_mode):
-        kind = _KINDS.get(stat.S_IFMT(status.st_mode), "something else")
+        kind = _KINDS.get(stat.S_IFMT(status.st_mode), "a special file")
         raise _refused(path, f"is not read: it is {kind}, not a regular file")
 
 

@@ -47,16 +47,16 @@ class Flag:
 
 
 FLAGS = (
-    Flag(("-f", "--follow"), "Follow until the job ends; exit with its outcome."),
+    Flag(("-f", "--follow"), "Follow the log until the job ends; exit 0 if the job succeeded."),
     Flag(("-n", "--lines"), "Only the last N lines.", "N", least=0),
     Flag(("--rank",), "Only these ranks: 3, 0-7 or 0-3,8; may be repeated.", "R", repeated=True),
     Flag(("--node",), "Only the ranks on this node; may be repeated.", "NAME", repeated=True),
-    Flag(("--attempt",), "Only this attempt, or one launch of it: 1 or 0.2.", "N"),
-    Flag(("--stream",), "Which stream.", choices=("out", "err", "both")),
-    Flag(("--grep",), "Only lines that match.", "RE"),
-    Flag(("--exclude",), "Leave out lines that match.", "RE"),
+    Flag(("--attempt",), "Only this attempt (1), or one launch of an attempt (0.2).", "N"),
+    Flag(("--stream",), "Only this stream; default: both.", choices=("out", "err", "both")),
+    Flag(("--grep",), "Only lines that match this regular expression.", "RE"),
+    Flag(("--exclude",), "Leave out lines that match this regular expression.", "RE"),
     Flag(("--errors",), "Only errors, with whole tracebacks."),
-    Flag(("--since",), "Only lines written since: 10m, 2h, 1d, 14:05 or a date.", "WHEN"),
+    Flag(("--since",), "Only lines written in the last 10m, 2h or 1d, or since 14:05 or a date.", "WHEN"),
     Flag(("--no-fold",), "On a terminal, do not collapse identical lines of several ranks."),
     Flag(("--raw",), "Print the bytes unchanged, escape sequences included."),
 )
@@ -162,7 +162,9 @@ def parse_attempt(text: str) -> tuple[int, ...]:
     """Parse an attempt as ``1``, or a launch of it as ``1.2``. Raises RequestError."""
     match = re.fullmatch(r"(\d{1,9})(?:\.(\d{1,9}))?", text, re.ASCII)
     if match is None:
-        raise RequestError(f"--attempt: not an attempt: {text[:40]!r}", hint="for example --attempt 1 or --attempt 0.2")
+        raise RequestError(
+            f"--attempt: {text[:40]!r} is not an attempt", hint="for example --attempt 1 or --attempt 0.2"
+        )
     return tuple(int(number) for number in match.groups() if number is not None)
 
 
@@ -184,12 +186,14 @@ def parse_ranks(texts: Iterable[str]) -> frozenset[int]:
         for part in text.split(","):
             match = re.fullmatch(r"\s*(\d{1,9})(?:\s*-\s*(\d{1,9}))?\s*", part, re.ASCII)
             if match is None:
-                raise RequestError(f"--rank: not a rank: {part[:40]!r}", hint="for example --rank 3 or --rank 0-3,8")
+                raise RequestError(f"--rank: {part[:40]!r} is not a rank", hint="for example --rank 3 or --rank 0-3,8")
             first, last = int(match[1]), int(match[2] or match[1])
             if last < first:
-                raise RequestError(f"--rank: {first}-{last} is backwards", hint=f"write --rank {last}-{first}")
+                raise RequestError(
+                    f"--rank: the range {first}-{last} is backwards", hint=f"write --rank {last}-{first}"
+                )
             if last >= _MOST:
-                raise RequestError(f"--rank: there is no rank {last}", hint="ranks start at 0")
+                raise RequestError(f"--rank: rank {last} is too large", hint=f"use ranks below {_MOST}")
             found.update(range(first, last + 1))
     return frozenset(found)
 
@@ -219,8 +223,8 @@ def filter_ranks(
     if labelled:
         return RankFilter(tasks=frozenset(select_tasks(start, ranks, nodes)))
     raise RequestError(
-        f"--rank {format_ranges(ranks)}: the lines of this log have no rank",
-        hint="run srun with --label to add it, or use --grep RE",
+        f"--rank {format_ranges(ranks)}: the lines of this log do not show their rank",
+        hint="run srun with --label to add the rank to each line, or use --grep RE",
     )
 
 
@@ -253,24 +257,22 @@ def select_tasks(start: Mapping[str, Any] | None, ranks: Collection[int], nodes:
     known, on_node = {entry["rank"] for entry in entries}, {entry["node"] for entry in entries}
     for node in nodes:
         if node not in on_node:
-            raise RequestError(f"the job has no node {node}", hint=f"its nodes: {', '.join(sorted(on_node))}")
+            raise RequestError(f"the job has no node {node}", hint=f"available nodes: {', '.join(sorted(on_node))}")
     for rank in ranks:
         if rank not in known:
-            raise RequestError(f"the job has no rank {rank}", hint=f"its ranks: {format_ranges(known)}")
+            raise RequestError(f"the job has no rank {rank}", hint=f"available ranks: {format_ranges(known)}")
     there = {entry["rank"] for entry in entries if not nodes or entry["node"] in nodes}
     selected = there.intersection(ranks) if ranks else there
     if not selected:
-        raise RequestError(
-            f"rank {format_ranges(ranks)} is not on {', '.join(nodes)}", hint=f"ranks there: {format_ranges(there)}"
-        )
+        absent, on = format_ranges(ranks), ", ".join(nodes)
+        what = f"rank {absent} is" if len(ranks) == 1 else f"ranks {absent} are"
+        raise RequestError(f"{what} not on {on}", hint=f"ranks on {on}: {format_ranges(there)}")
     tasks = {entry["task"] for entry in entries if entry["rank"] in selected}
     shown = {entry["rank"] for entry in entries if entry["task"] in tasks}
     if shown != selected:
         # a launcher with one task per node: all its ranks have the same label
-        raise RequestError(
-            f"--rank {format_ranges(selected)}: ranks {format_ranges(shown)} cannot be separated: the log labels nodes",
-            hint="select the node: --node NAME",
-        )
+        message = f"the log shows only the node, not the rank, for ranks {format_ranges(shown)}"
+        raise RequestError(f"--rank {format_ranges(selected)}: {message}", hint="select a node instead: --node NAME")
     return tasks
 
 

@@ -86,12 +86,12 @@ def answer(question: Question) -> Answer:
 
 
 def _memory_note(found: Answer, model: ModelSize) -> list[str]:
-    device = found.question.device
+    device = "the device" if found.question.device == "device" else found.question.device
     verdicts = {micro: found.verdict(micro) for micro in sorted(found.memory)}
     if "never" in verdicts.values():
-        advice = "use a larger GPU, or a trainer that shards the model (FSDP, DeepSpeed ZeRO)"
-        needed = f"DDP keeps {16 * model.parameters / 1e9:,.0f} GB on every GPU before activations"
-        return [f"{needed}, too much for {device}; {advice}"]
+        advice = "use a larger GPU, or shard the model (FSDP, DeepSpeed ZeRO)"
+        needed = f"DDP needs {16 * model.parameters / 1e9:,.0f} GB on every GPU before activations"
+        return [f"{needed}, which is too much for {device}; {advice}"]
     tight = next((micro for micro, verdict in verdicts.items() if verdict in ("no", "maybe")), None)
     if tight is None:
         return []

@@ -103,7 +103,7 @@ def solve_batch(batches: BatchSettings, gpus: int) -> tuple[int, int, int]:
     """
     global_batch, micro, accum, default_global = batches
     if not (global_batch or micro or default_global):
-        raise RequestError("the batch size is not set", hint="--micro-batch 4, or --global-batch 32")
+        raise RequestError("the batch size is not set", hint="for example --micro-batch 4 or --global-batch 32")
     if micro and not global_batch:
         accum = accum or 1
         return micro * accum * gpus, micro, accum
@@ -121,7 +121,7 @@ def solve_batch(batches: BatchSettings, gpus: int) -> tuple[int, int, int]:
         parts = f" with {'micro batches of' if micro else 'accumulation'} {micro or accum}" if micro or accum else ""
         raise RequestError(
             f"a global batch of {global_batch:,} cannot be split evenly over {plural(gpus, 'GPU')}{parts}",
-            hint=f"--global-batch {f'{below} or {above}' if below else above}",
+            hint=f"use --global-batch {f'{below} or {above}' if below else above}",
         )
     return (global_batch, micro, other) if micro else (global_batch, other, accum or 1)
 
@@ -131,11 +131,13 @@ def batch_notes(training: Training, plans: Sequence[GpuPlan]) -> list[str]:
     notes = []
     small = [plan for plan in plans if plan.global_batch < SMALL_BATCH]
     if small and training.lr is not None:
-        where = "" if len(small) == len(plans) else f" on up to {small[-1].gpus} GPUs"
+        where = "" if len(small) == len(plans) else f" on up to {plural(small[-1].gpus, 'GPU')}"
         notes.append(
-            f"the global batch is below {SMALL_BATCH}{where}, where scaling rules are unreliable:"
-            f" try the original learning rate first, and scale it only if training is stable"
+            f"the global batch is below {SMALL_BATCH}{where}; at that size, scaling rules for the learning rate are"
+            " unreliable: try the original learning rate first, and scale it only if training is stable"
         )
     if empty := [plan for plan in plans if not plan.steps_drop_last]:
-        notes.append(f"with drop_last, an epoch on {empty[0].gpus} GPUs has no steps: the data does not fill one batch")
+        notes.append(
+            f"with drop_last, an epoch on {plural(empty[0].gpus, 'GPU')} has no steps: the data does not fill one batch"
+        )
     return notes

@@ -54,7 +54,7 @@ def find_device(name: str) -> Device:
     if plain in known:
         return known[plain]
     if versions := [device.name for key, device in known.items() if key.startswith(plain + "-")]:
-        raise RequestError(f"--device: {name} has several versions", hint=f"--device {' or '.join(versions)}")
+        raise RequestError(f"--device: {name} has several versions", hint=f"use --device {' or '.join(versions)}")
     names = [device.name for device in DEVICES]
-    hint = f"{nearest(plain, names)} known: {', '.join(names)}; for another, give --device-memory and --tflops".strip()
-    raise RequestError(f"--device: unknown GPU {name[:40]!r}", hint=hint)
+    known_names = f"known GPUs: {', '.join(names)}; for another GPU, use --device-memory and --tflops"
+    raise RequestError(f"--device: unknown GPU {name[:40]!r}", hint=f"{nearest(plain, names)} {known_names}".strip())

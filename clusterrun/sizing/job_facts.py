@@ -17,7 +17,7 @@ from clusterrun.system import shell
 
 TIMEOUT = 600.0
 """Seconds for counting: large data has to be read and tokenized."""
-_SKIP = "--samples N skips reading the data"
+_SKIP = "use --samples N to skip reading the data"
 
 
 class JobFacts(NamedTuple):
@@ -38,7 +38,7 @@ def count_job(request: Request, cwd: Path, environ: Mapping[str, str], *, sample
     work = request.work
     if not isinstance(work, Task):
         raise RequestError(
-            "the job runs a script, whose data and model are unknown",
+            "the job runs your own script, so the data and the model are unknown",
             hint="clusterrun plan --samples 29500 --micro-batch 4 --lr 1e-5 --parameters 135M --seq-len 2048",
         )
     name = work.name
@@ -52,7 +52,7 @@ def count_job(request: Request, cwd: Path, environ: Mapping[str, str], *, sample
         done = shell.run(argv, env=clean, cwd=cwd, timeout=TIMEOUT)
     except CommandError as error:
         if not error.timed_out:
-            raise RequestError(f"--python: {argv[0]} does not run", detail=error.detail) from error
+            raise RequestError(f"--python: cannot run {argv[0]}", detail=error.detail) from error
         raise RequestError(f"counting the data of {name} took longer than {TIMEOUT:g} s", hint=_SKIP) from None
     if not done.status:
         return parse_facts(done.stdout)
@@ -60,7 +60,7 @@ def count_job(request: Request, cwd: Path, environ: Mapping[str, str], *, sample
     reason = lines[-1].removeprefix("clusterrun: ") if lines else f"exit {done.status}"
     if done.status == 2:  # an invalid setting, or data that is not there
         raise RequestError(f"{name}: {reason}", hint=f"see docs/settings.md; {_SKIP}")
-    hint = f"use --python PATH if the job has another Python; {_SKIP}"
+    hint = f"use --python PATH if the job uses another Python; {_SKIP}"
     raise RequestError(f"cannot count the data and parameters of {name}: {reason}", hint=hint)
 
 
@@ -83,5 +83,5 @@ def parse_facts(document: str) -> JobFacts:
         return JobFacts(facts["task"], settings, training, facts["tokens"] / facts["samples"], size)
     except (ValueError, KeyError, TypeError, ZeroDivisionError) as error:
         shown = (document.splitlines() or ["nothing"])[0][:80]
-        message = f"cannot read the size of data and model from the job's Python, which printed {shown!r}"
+        message = f"cannot read the size of the data and the model from the job's Python, which printed {shown!r}"
         raise RequestError(message) from error

@@ -45,7 +45,7 @@ def measure(
         if plan.gpus > gpus_per_node and plan.gpus % gpus_per_node:
             raise RequestError(
                 f"{plan.gpus} GPUs are not a multiple of {gpus_per_node} GPUs per node",
-                hint=f"--gpus {plan.gpus // gpus_per_node * gpus_per_node}, or another --gpus-per-node",
+                hint=f"use --gpus {plan.gpus // gpus_per_node * gpus_per_node}, or another --gpus-per-node",
             )
         if not plan.steps_drop_last:
             hint = "use fewer GPUs, or a smaller --micro-batch"

@@ -36,7 +36,7 @@ _SCALING: Columns = (
     ("GPUS", 0, "{0.gpus:,}"), ("NODES", 1, "{0.nodes:,}"), ("TOKENS/S", 0, "{0.tokens_per_second:,.0f}"),
     ("SPEED-UP", 0, "{0.speedup:.2f}x"), ("EFFICIENCY", 0, "{0.efficiency:.0%}"),
     ("COMMUNICATION", 3, "{0.communication:.0%}"), ("PREDICTED", 2, "{0.predicted_tokens_per_second:,.0f}"),
-    ("HELD BACK BY", 0, "{0.limit}"),
+    ("LIMITED BY", 0, "{0.limit}"),
 )  # fmt: skip
 
 
@@ -108,24 +108,25 @@ def scaling_line(plan: GpuPlan, machine: Machine, steps: int) -> str:
     """Return how the speed-up was measured, and what the prediction beside it assumes."""
     return (
         f"Measured over {steps} steps with a micro batch of {plan.micro_batch} and accumulation {plan.grad_accum} on"
-        " each GPU, the first quarter left out; communication is the extra time over steps without gradient averaging."
-        f" Predicted from the first row at {machine.link / 1e9:,g} GB/s within a node and"
-        f" {machine.network * 8e-9:,g} Gbit/s between nodes."
+        " each GPU, without the first quarter of the steps. Communication is the extra time compared with steps that do"
+        " not average gradients. The prediction starts from the first row and assumes"
+        f" {machine.link / 1e9:,g} GB/s within a node and {machine.network * 8e-9:,g} Gbit/s between nodes."
     )
 
 
 def speed_line(machine: Machine) -> str:
     """Return the assumptions of a prediction."""
     return (
-        f"Predicted, not measured: {machine.utilization:.0%} of {machine.peak / 1e12:,.0f} TFLOP/s; fp32 gradients"
-        f" summed at {machine.link / 1e9:,.0f} GB/s within a node of {plural(machine.gpus_per_node, 'GPU')} and"
-        f" {machine.network * 8e-9:,g} Gbit/s between nodes, hidden behind the last backward pass"
-        f" ({BACKWARD_SHARE:.0%} of a micro batch). Slow ranks and data loading often cost 2-10% more."
+        f"Predicted, not measured. Assumptions: {machine.utilization:.0%} of {machine.peak / 1e12:,.0f} TFLOP/s;"
+        f" all-reduce of fp32 gradients at {machine.link / 1e9:,.0f} GB/s within a node of"
+        f" {plural(machine.gpus_per_node, 'GPU')} and {machine.network * 8e-9:,g} Gbit/s between nodes, overlapped with"
+        f" the last backward pass ({BACKWARD_SHARE:.0%} of a micro batch). Slow ranks and data loading often cost"
+        " another 2-10%."
     )
 
 
 def _table(rows: Iterable[Any], columns: Columns) -> Table:
-    heading = [Column(name, leaves=leaves, right=name not in ("FITS", "HELD BACK BY")) for name, leaves, _ in columns]
+    heading = [Column(name, leaves=leaves, right=name not in ("FITS", "LIMITED BY")) for name, leaves, _ in columns]
     return heading, [
         [form.format(row) if isinstance(form, str) else form(row) for _, _, form in columns] for row in rows
     ]

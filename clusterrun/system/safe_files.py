@@ -190,7 +190,7 @@ def open_folder(path: Path) -> Iterator[Folder]:
     parts = path.parts
     start = len(parts) - 1 - parts[::-1].index(RECORDS) if RECORDS in parts else len(parts)
     if ".." in parts[start:]:
-        raise OSError(errno.EINVAL, "a path of records must not contain ..", str(path))
+        raise OSError(errno.EINVAL, "the path of a record must not contain ..", str(path))
     descriptor, owner = os.open("/".join(parts[:start]) or ".", _PATH), None
     try:
         for depth, name in enumerate(parts[start:], 1):
@@ -245,7 +245,7 @@ def find_weakness(path: Path) -> Weakness | None:
         except FileNotFoundError:
             return None
         except OSError as error:
-            return Weakness(at, f"cannot check it: {error.strerror}")
+            return Weakness(at, f"cannot check the permissions: {error.strerror}")
         if stat.S_ISLNK(info.st_mode):
             links += 1
             if info.st_uid not in _trusted() or links > _LINKS:
@@ -283,9 +283,9 @@ def why_untrusted(info: os.stat_result, me: int, trusted: frozenset[int] = froze
     if info.st_uid not in trusted | {me, 0}:
         return f"it belongs to {user_name(info.st_uid)}"
     if info.st_mode & stat.S_IWOTH:
-        return "other users can write to it (chmod o-w)"
+        return "other users have write access (chmod o-w)"
     if info.st_mode & stat.S_IWGRP and not _is_private(info.st_gid, info.st_uid):
-        return "its group can write to it (chmod g-w)"
+        return "its group has write access (chmod g-w)"
     return ""
 
 

@@ -190,7 +190,9 @@ class Top(App[int]):
             self._tail = LogFeed(logs)
             self._tail.start()
         elif state is not None and state.record is None:
-            self._log_pane().write_line(f"-- job of another tool; `clusterrun logs {handle(state)}` finds its log")
+            self._log_pane().write_line(
+                f"-- submitted with another tool; run `clusterrun logs {handle(state)}` to see the log"
+            )
 
     def _show_log(self) -> None:
         if self._tail is None:

@@ -17,18 +17,18 @@ from clusterrun.top.shown import wrapped
 KEYS = "\n".join(
     f"{key:>7}  {does}"
     for key, does in (
-        ("arrows", "select a job; so do page up, page down, ctrl+home and ctrl+end"),
-        ("tab", "move to the ranks and the log of the job; the same keys scroll them"),
+        ("arrows", "select a job (also page up, page down, ctrl+home and ctrl+end)"),
+        ("tab", "move to the ranks, then to the log of the job; scroll with the same keys"),
         ("enter", "show only this job: its ranks and its log"),
         ("f", "show only the log and follow it; press again to show everything"),
         ("esc", "show everything"),
         ("e", "explain the job, like `clusterrun why`"),
         ("c", "cancel the job (asks first)"),
-        ("h", "hold a pending job, or release a held one"),
-        ("r", "query Slurm now, at most every ten seconds"),
+        ("h", "hold a pending job, or release a held job"),
+        ("r", "query Slurm now (at most once every ten seconds)"),
         ("t", "switch between dark and light colors"),
         ("?", "show these keys"),
-        ("q", "quit, like ctrl+c; no job is affected"),
+        ("q", "quit (also ctrl+c); jobs are not affected"),
     )
 )
 

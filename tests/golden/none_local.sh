@@ -17,22 +17,23 @@
 # The submitter's environment, without Slurm's own variables. With NONE the ranks would have no PATH.
 #SBATCH --export=ALL
 
-# The run's ids. The scripts of render and submit differ only here and in the job's name.
+# The ids of the run. The scripts of `render` and `submit` differ only in these lines and in the job name.
 # shellcheck disable=SC1003,SC1112,SC2016 # your values are in single quotes: data, never expanded
 export CLUSTERRUN_RUN_ID=20261121-034501-k3v7qa
 export CLUSTERRUN_RUN_DIR=/home/ann/project/.clusterrun/runs/20261121-034501-k3v7qa
 export CLUSTERRUN_TOKEN=k3v7qaabcdefghij
 
-# The job's Python, the worker, and what it runs. This script's own variables begin with CR_, so that yours ($WORK,
-# $CLUSTER) still reach setup lines and ranks.
+# The Python of the job, the worker, and the work to run. The variables of this script begin with CR_, so that your
+# variables ($WORK, $CLUSTER) still reach the setup lines and the ranks.
 CR_PYTHON=/opt/venv/bin/python
 CR_WORKER=/opt/venv/lib/clusterrun/worker/__main__.py
 CR_WORK=(launch none --ranks 4 -- command -- /home/ann/run.sh)
 CR_OPTIONS=(--nodes 2 --tasks-per-node 4 --launcher none --pg-timeout 36000 --join-timeout 600 --process-group expected --local)
-# The sizes of the two logs at this start: a requeued job, or a new job with a reused id, appends to them.
+# The sizes of both logs when this script starts: a requeued job, or a new job with a reused id, appends to them.
 CR_OPTIONS+=(--script "$0" --log-start "$(stat -L -c %s "/proc/$$/fd/1" || echo 0) $(stat -L -c %s "/proc/$$/fd/2" || echo 0)")
 
-# An end before the last line (in a setup line, by SIGTERM, without Python) is recorded too, and is never a success.
+# Called if the script ends before its last line (failed setup line, SIGTERM, no Python): records the end, and never as
+# a success.
 # shellcheck disable=SC2317,SC2329 # called by a trap
 cr_end() {
     local status=$?
@@ -57,6 +58,6 @@ cd /home/ann/project/src || exit 1
 umask 0022
 
 # The supervisor claims the run, starts the ranks (one srun task for each), and records how they ended.
-trap '' TERM # until it can handle SIGTERM
+trap '' TERM # ignore SIGTERM until the supervisor can handle it
 "$CR_PYTHON" -c '' || exit
 exec "$CR_PYTHON" -u "$CR_WORKER" supervise "${CR_OPTIONS[@]}" -- "${CR_WORK[@]}"

@@ -6,7 +6,7 @@
 #SBATCH --job-name="train.k3v7qaab"
 #SBATCH --nodes=1
 #SBATCH --ntasks-per-node=1
-# Per node, not per task: a task that sees only its own GPU cannot use NVLink to the others.
+# Per node, not per task: a task that sees only its own GPU cannot use NVLink to the other GPUs.
 #SBATCH --gpus-per-node=1
 # Absolute paths: a job whose log folder is missing fails without a log. Append mode: a requeued job has the same id
 # and would truncate its own log.
@@ -19,22 +19,23 @@
 # The submitter's environment, without Slurm's own variables. With NONE the ranks would have no PATH.
 #SBATCH --export=ALL
 
-# The run's ids. The scripts of render and submit differ only here and in the job's name.
+# The ids of the run. The scripts of `render` and `submit` differ only in these lines and in the job name.
 # shellcheck disable=SC1003,SC1112,SC2016 # your values are in single quotes: data, never expanded
 export CLUSTERRUN_RUN_ID=20261121-034501-k3v7qa
 export CLUSTERRUN_RUN_DIR=/home/ann/project/.clusterrun/runs/20261121-034501-k3v7qa
 export CLUSTERRUN_TOKEN=k3v7qaabcdefghij
 
-# The job's Python, the worker, and what it runs. This script's own variables begin with CR_, so that yours ($WORK,
-# $CLUSTER) still reach setup lines and ranks.
+# The Python of the job, the worker, and the work to run. The variables of this script begin with CR_, so that your
+# variables ($WORK, $CLUSTER) still reach the setup lines and the ranks.
 CR_PYTHON=/opt/venv/bin/python
 CR_WORKER=/opt/venv/lib/clusterrun/worker/__main__.py
 CR_WORK=(script -- /home/ann/project/src/train.py --lr 1e-4)
 CR_OPTIONS=(--nodes 1 --tasks-per-node 1 --launcher srun --pg-timeout 36000 --join-timeout 600 --process-group expected)
-# The sizes of the two logs at this start: a requeued job, or a new job with a reused id, appends to them.
+# The sizes of both logs when this script starts: a requeued job, or a new job with a reused id, appends to them.
 CR_OPTIONS+=(--script "$0" --log-start "$(stat -L -c %s "/proc/$$/fd/1" || echo 0) $(stat -L -c %s "/proc/$$/fd/2" || echo 0)")
 
-# An end before the last line (in a setup line, by SIGTERM, without Python) is recorded too, and is never a success.
+# Called if the script ends before its last line (failed setup line, SIGTERM, no Python): records the end, and never as
+# a success.
 # shellcheck disable=SC2317,SC2329 # called by a trap
 cr_end() {
     local status=$?
@@ -63,13 +64,14 @@ export EMPTY=''
 export GREETING='it'"'"'s $HOME #1 \ "x"'
 export NCCL_DEBUG=INFO
 
-# --setup: your own lines, on the first node, in this shell, so that modules, variables and the umask reach the ranks.
+# --setup: your own lines. They run in this shell on the first node, so that modules, variables and the umask reach
+# the ranks.
 cr_setup_failed() {
     echo "clusterrun: setup line $2 failed with status $1: $3" >&2
     exit "$1"
 }
 set +eu
-# (A copy of this job exits before them: the supervisor finds the run claimed.)
+# (A duplicate of this job exits before these lines: its supervisor finds that the run is already claimed.)
 [ ! -e "$CLUSTERRUN_RUN_DIR/claims/$CLUSTERRUN_TOKEN${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}" ] || [ "${SLURM_RESTART_COUNT:-0}" != 0 ] ||
     exec "$CR_PYTHON" -u "$CR_WORKER" supervise "${CR_OPTIONS[@]}" -- "${CR_WORK[@]}"
 { module load cuda/12.4
@@ -80,6 +82,6 @@ set +eu
 } || cr_setup_failed $? 3 'ulimit -n 65536'
 
 # The supervisor claims the run, starts the ranks (one srun task for each), and records how they ended.
-trap '' TERM # until it can handle SIGTERM
+trap '' TERM # ignore SIGTERM until the supervisor can handle it
 "$CR_PYTHON" -c '' || exit
 exec "$CR_PYTHON" -u "$CR_WORKER" supervise "${CR_OPTIONS[@]}" -- "${CR_WORK[@]}"

@@ -283,7 +283,7 @@ def test_a_folder_of_jobs_that_another_user_could_have_filled_is_not_believed(be
         bench.local.chmod(0o707)
     else:
         bench.local.symlink_to(bench.local.rename(bench.folder / "away"))
-    why = "other users can write to it (chmod o-w)" if how == "writable" else "it is not a folder"
+    why = "other users have write access (chmod o-w)" if how == "writable" else "it is not a folder"
     said = f"cannot read {bench.local}: {why}"
     for answer in (bench.scheduler.query(), bench.scheduler.query([id]), bench.scheduler.find(bench.tokens[0])):
         assert (answer.jobs, answer.complete, answer.note) == ((), False, said)

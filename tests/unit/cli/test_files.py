@@ -76,7 +76,7 @@ def test_a_folder_of_records_or_logs_that_others_may_write(desk: Desk, name: str
     folder.mkdir(parents=True)
     folder.chmod(0o777)
     line, hint = refused(desk, "submit", "--", "train.py")
-    assert line == f"cannot store records and logs in {folder}: other users can write to it"
+    assert line == f"cannot store records and logs in {folder}: other users have write access"
     assert hint == f"chmod go-w {folder}"
 
 

@@ -34,8 +34,8 @@ def owned(uid: int, mode: int, gid: int = 54321) -> os.stat_result:
         (owned(0, 0o644), ""),
         (owned(1000, 0o600), ""),
         (owned(54321, 0o644), "it belongs to user 54321"),
-        (owned(1000, 0o666), "other users can write to it (chmod o-w)"),
-        (owned(1000, 0o664), "its group can write to it (chmod g-w)"),
+        (owned(1000, 0o666), "other users have write access (chmod o-w)"),
+        (owned(1000, 0o664), "its group has write access (chmod g-w)"),
         (owned(0, 0o664, gid=0), ""),  # the owner's own private group
     ],
 )
@@ -46,7 +46,7 @@ def test_trust(info: os.stat_result, why: str) -> None:
 def test_an_untrusted_profile_is_ignored_with_a_notice(root: Path) -> None:
     project(root, "nodes = 9", mode=0o666)
     known = load(root)
-    assert known.notices == [f"{root}/clusterrun.toml is not used: other users can write to it (chmod o-w)"]
+    assert known.notices == [f"{root}/clusterrun.toml is not used: other users have write access (chmod o-w)"]
     assert merge(known.levels) == {}
     (root / "a").mkdir()
     assert find_root(root / "a") == root / "a"  # nor does it say where our records stand
@@ -66,7 +66,7 @@ def test_a_foreign_profile_is_ignored(root: Path) -> None:
 
 def test_a_job_others_may_write_runs_by_its_path_only(root: Path) -> None:
     write(root / "jobs" / "lm.toml", 'command = "evil"', 0o666)
-    with pytest.raises(RequestError, match=r"not using .*: other users can write to it") as caught:
+    with pytest.raises(RequestError, match=r"not using .*: other users have write access") as caught:
         load_job("lm", root)
     assert f"{root}/jobs/lm.toml" in caught.value.hint
     assert load_job("jobs/lm.toml", root).target == "evil"
@@ -78,7 +78,7 @@ def test_a_link_of_mine_is_followed_and_the_file_behind_it_is_judged(root: Path)
     (root / "clusterrun.toml").symlink_to(kept)
     assert merge(load(root).levels)["nodes"].value == 7
     kept.chmod(0o666)
-    assert load(root).notices == [f"{root}/clusterrun.toml is not used: other users can write to it (chmod o-w)"]
+    assert load(root).notices == [f"{root}/clusterrun.toml is not used: other users have write access (chmod o-w)"]
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give a link away")  # chown refuses; CI is root
@@ -132,7 +132,7 @@ def test_a_template_that_is_not_a_plain_file_is_one_line(kind: str, why: str, de
 
 @pytest.mark.parametrize(
     ("mode", "why"),
-    [(0o666, "other users can write to it (chmod o-w)"), (0o664, "its group can write to it (chmod g-w)")],
+    [(0o666, "other users have write access (chmod o-w)"), (0o664, "its group has write access (chmod g-w)")],
 )
 def test_a_template_that_others_may_write_is_refused_by_its_path_too(mode: int, why: str, desk: Desk) -> None:
     path = desk.write("my.j2", "evil")
@@ -143,7 +143,7 @@ def test_a_template_that_others_may_write_is_refused_by_its_path_too(mode: int, 
         desk.write("clusterrun.toml", "" if words else 'template = "my.j2"').chmod(0o644)
         line, hint = refused(desk, "submit", *words, "--", "train.py")
         assert line == f"--template: {path}: {why}"
-        assert hint == f"check its content, then chmod go-w {path}, or use your own copy"
+        assert hint == f"check the template, then run chmod go-w {path}, or use your own copy"
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file away")  # chown refuses; CI is root

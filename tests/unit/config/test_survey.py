@@ -221,8 +221,8 @@ def test_the_partition_that_is_chosen() -> None:
     )
     text = config_text(Survey(slurm="yes", partitions=(mixed,)))
     assert tomllib.loads(text)["gpus-per-node"] == 4  # what most of its nodes have
-    assert "2 nodes with 8, 9 nodes with 4" in text
-    assert "Types: x, y." in text
+    assert "2 nodes with 8 GPUs, 9 nodes with 4 GPUs" in text
+    assert "GPU types: x, y." in text
 
 
 _WORDS = st.text(max_size=12) | st.sampled_from(["gpu", 'a"b', "a\\b", "x\ny", "a.b", "#", "'''", "\x7f", "\ud800"])

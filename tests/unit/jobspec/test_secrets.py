@@ -44,12 +44,12 @@ INNOCENT = {
     "EOS_TOKEN": "a token of a vocabulary", "PAD_TOKEN": "a token of a vocabulary",
     "ADD_BOS_TOKEN": "a token of a vocabulary", "MASK_TOKEN_ID": "a token of a vocabulary",
     "LOSS_PER_TOKEN": "a token of a vocabulary",
-    "TOKEN_TYPE_IDS": "a figure about tokens", "TOKEN_BUDGET": "a figure about tokens",
+    "TOKEN_TYPE_IDS": "a number of tokens or a token id", "TOKEN_BUDGET": "a number of tokens or a token id",
     "GOOGLE_APPLICATION_CREDENTIALS": "the path of a key file", "SSH_AUTH_SOCK": "the path of a file",
     "HF_TOKEN_PATH": "the path of a file", "PGPASSFILE": "the path of a file", "DB_PASSWORD_FILE": "the path of a file",
     "SORT_KEY": "the key of a column, a table or a pair", "TEXT_KEY": "the key of a column, a table or a pair",
     "PUBLIC_KEY": "the key of a column, a table or a pair",
-    "AWS_ACCESS_KEY_ID": "an id, which is no secret by itself", "PWD": "the current folder",
+    "AWS_ACCESS_KEY_ID": "an id, which is not a secret", "PWD": "the current folder",
     "OLDPWD": "the current folder", "FORWARD_PASS": "a pass over the data",
     "HF_HUB_DISABLE_IMPLICIT_TOKEN": "a switch",
     # no row is about these
@@ -89,7 +89,7 @@ def test_a_variable_of_this_name_is_refused(name: str, reason: str) -> None:
     assert caught.value.message == (
         f"--env: {name} looks like {reason}; the script and the run's records would contain it (clusterrun.toml)"
     )
-    assert caught.value.hint.startswith(f"export {name} in your shell, and use --secret {name}: the job inherits it")
+    assert caught.value.hint.startswith(f"export {name} in your shell and add --secret {name}: the job inherits it")
 
 
 @pytest.mark.parametrize(("name", "reason"), INNOCENT.items())
@@ -170,8 +170,10 @@ def test_a_setup_line_that_reads_a_secret_passes(line: str, desk: Desk) -> None:
 def test_an_argument_of_the_script_is_judged_by_its_form(desk: Desk) -> None:
     token = tokens()["an API key (sk-…)"][0]
     line, hint = refused(desk, "submit", "--", "train.py", "--api-key", token)
-    assert line.startswith("the script's arguments: this looks like an API key (sk-…);") and token not in line + hint
-    assert "export it in your shell before you submit and read that variable in the job" in hint
+    assert (
+        line.startswith("the script's arguments: found what looks like an API key (sk-…);") and token not in line + hint
+    )
+    assert "export the secret in your shell before you submit, and read that variable in the job" in hint
     line, _ = refused(desk, "submit", "--", "train.py", "--wandb-key", HEX[:40])
     assert "a W&B API key" in line
     assert desk.type("render", "--", "train.py", "--api-key", "$OPENAI_API_KEY", "--eos_token", "x").status == 0
@@ -220,7 +222,7 @@ def test_no_template_brings_a_token_in(desk: Desk) -> None:
     for what, token in TOKENS:
         desk.write("my.j2", f"{shipped}\n# {token}\n")
         line, _ = refused(desk, "submit", "--template", "my.j2", "--python", str(python), "--", "train.py", calls=True)
-        assert f"the rendered script: this looks like {what}" in line and "my.j2" in line and token not in line
+        assert f"the rendered script: found what looks like {what}" in line and "my.j2" in line and token not in line
 
 
 @given(st.sampled_from(TOKENS), st.text(max_size=8), st.text(max_size=8))

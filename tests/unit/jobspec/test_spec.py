@@ -146,7 +146,7 @@ def test_a_launcher_changes_the_tasks_and_not_the_ranks(launcher: str) -> None:
     [
         (SCRIPT, {"launcher": "mpirun"}, "--launcher must be srun, torchrun, accelerate, deepspeed or none"),
         (SCRIPT, {"launcher": "torchrun", "accelerate_config": "c.yaml"}, "--accelerate-config works only with"),
-        (TASK, {"launcher": "none"}, "--launcher none: lm does not start its own ranks"),
+        (TASK, {"launcher": "none"}, "--launcher none is not supported: lm does not start its own ranks"),
     ],
 )
 def test_a_launcher_refuses_what_it_cannot_run(work: Work, options: dict[str, Any], message: str) -> None:
@@ -167,7 +167,7 @@ def test_a_total_time_lets_the_job_be_restarted_unless_that_is_forbidden() -> No
 def test_a_signal_that_would_end_each_start_at_once_is_refused() -> None:
     assert spec(SCRIPT, time="7", signal="TERM@300").time_limit == 420
     for signal in ("TERM@300", "TERM@240"):
-        with pytest.raises(RequestError, match="would come at the start of a job of 5 minutes"):
+        with pytest.raises(RequestError, match="would be sent at the start of a job with a time limit of 5 min"):
             spec(SCRIPT, time="5", signal=signal)
 
 
@@ -182,7 +182,7 @@ def test_the_supervisor_restarts_the_ranks_of_every_launcher_but_torchrun(launch
     ("work", "text", "message"),
     [
         (SCRIPT, "--resume 'auto", '--resume-args "--resume \'auto": No closing quotation'),
-        (Task("lm", ()), "--resume auto", "--resume-args: lm resumes by itself"),
+        (Task("lm", ()), "--resume auto", "--resume-args is not supported: lm resumes by itself"),
     ],
 )
 def test_resume_args_are_words_for_a_script(work: Work, text: str, message: str) -> None:

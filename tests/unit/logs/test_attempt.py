@@ -55,9 +55,9 @@ def test_only_the_lines_of_the_attempt_are_shown(desk: Desk, run: RunRecord, wor
 @pytest.mark.parametrize(
     ("words", "says", "hint"),
     [
-        (["--attempt", "2"], "job 101 has no attempt 2", "its attempts: 0.0, 0.1, 1.0"),
+        (["--attempt", "2"], "job 101 has no attempt 2", "available attempts: 0.0, 0.1, 1.0"),
         (["--attempt", "0.7"], "job 101 has no attempt 0.7", "0.1"),
-        (["--attempt", "x"], "not an attempt: 'x'", "--attempt 0.2"),
+        (["--attempt", "x"], "'x' is not an attempt", "--attempt 0.2"),
         (["--attempt", "1", "--node", "n0"], "no node n0", "n2"),
         (["--attempt", "1", "-f"], "cannot be combined", "one of them"),
     ],
@@ -85,4 +85,4 @@ def test_a_damaged_record_of_sizes_is_left_out(desk: Desk, run: RunRecord, sizes
 def test_a_launch_without_a_clock_is_refused(desk: Desk, run: RunRecord) -> None:
     (run.run_dir / "attempts" / f"{run.submission.token}.0.1" / "log-clock").unlink()
     found = desk.type("logs", "101", "--attempt", "0.1")
-    assert found.status == 2 and "did not record where its lines begin" in found.err
+    assert found.status == 2 and "no record of where the log lines of attempt" in found.err

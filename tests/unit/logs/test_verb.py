@@ -43,7 +43,7 @@ def run(desk: Desk) -> RunRecord:
     ("words", "says"),
     [
         (["--rank", "3-1"], "3-1 is backwards"),
-        (["--rank", "x"], "not a rank"),
+        (["--rank", "x"], "is not a rank"),
         (["--rank", "4"], "no rank 4"),
         (["--since", "banana"], "not a time"),
         (["--grep", "a(b"], "--grep"),
@@ -120,7 +120,7 @@ def test_following_a_requeued_run_says_which_start_it_is(desk: Desk, run: RunRec
     attempt(run, restart=1, end=end(restart=1))
     claim(run, restart=1)
     err = desk.type("logs", "101", "-f").err
-    assert "the job is in attempt 1 (requeued after a node failure at " in err and err.count("attempt 1") == 1
+    assert "the job is on attempt 1 (requeued after a node failure at " in err and err.count("attempt 1") == 1
 
 
 def test_logs_that_come_long_after_the_end_are_waited_for(desk: Desk, run: RunRecord) -> None:
@@ -184,7 +184,7 @@ def test_a_follower_is_told_once_that_the_log_is_not_there(tmp_path: Path) -> No
     for now in range(60):
         missed.update(log, "PENDING" if now < 30 else "RUNNING", float(now))
         assert len(printed.notes) == (now >= 30 + PATIENCE), "a job opens its files a moment after it starts"
-    assert printed.notes == [f"job 7 is RUNNING, but {log} does not exist; waiting for it"]
+    assert printed.notes == [f"job 7 is RUNNING, but its log {log} does not exist yet; waiting"]
     quiet = Told()
     missed = MissingLogNote(cast("Ui", quiet), JobId("7"))
     for now in range(60):
@@ -249,7 +249,7 @@ def test_its_err_cannot_be_told_apart_then(desk: Desk) -> None:
 
 def test_its_ranks_are_not_guessed(desk: Desk) -> None:
     theirs(desk, {"7": "hello\n"})
-    assert "lines of this log have no rank" in desk.type("logs", "7", "--rank", "0").err
+    assert "lines of this log do not show their rank" in desk.type("logs", "7", "--rank", "0").err
     theirs(desk, {"7": "0: hello\n1: you\n"})
     assert desk.type("logs", "7", "--rank", "1").out == "1: you\n"
 

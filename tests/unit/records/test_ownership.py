@@ -84,7 +84,7 @@ def test_records_of_a_project_that_others_can_change_are_kept_in_the_state_folde
     project.chmod(0o777)
     base = find_base(project, tmp_path / "state")
     assert base.folder.parent == tmp_path / "state" / "projects" and base.folder.name.startswith("my_project-")
-    assert base.why == f"{project}: other users can write to it"
+    assert base.why == f"{project}: other users have write access"
     store = Store(project, tmp_path / "state")
     store.prepare(False)
     run = submitted(store)

@@ -86,7 +86,7 @@ def test_logs_are_proved(store: Store) -> None:
     assert os.listdir(store.root / "logs") == []
     store.prepare(False)
     (store.root / "logs").chmod(0o777)
-    with pytest.raises(RequestError, match="other users can write to it"):
+    with pytest.raises(RequestError, match="other users have write access"):
         store.prepare(False)
 
 

@@ -49,7 +49,7 @@ def question(micro: int, gigabytes: float, parameters: int = 135_000_000) -> Que
         (8, 20, 135_000_000, "a micro batch of 8 may not fit on X9; halve it and double the accumulation: --micro-"),
         (512, 20, 135_000_000, "a micro batch of 512 does not fit on X9"),
         (1, 3.5, 135_000_000, "shorten --seq-len"),
-        (1, 80, 8_000_000_000, "DDP keeps 128 GB on every GPU before activations, too much for X9"),
+        (1, 80, 8_000_000_000, "DDP needs 128 GB on every GPU before activations, which is too much for X9"),
     ],
 )  # fmt: skip
 def test_one_line_about_memory(micro: int, gigabytes: float, parameters: int, line: str | None) -> None:

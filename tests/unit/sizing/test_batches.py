@@ -74,10 +74,10 @@ def test_data_that_fills_no_batch() -> None:
 def test_batches_that_do_not_divide() -> None:
     with pytest.raises(RequestError, match="30 cannot be split evenly over 4 GPUs") as error:
         solve_batch(BatchSettings(global_batch=30), 4)
-    assert error.value.hint == "--global-batch 28 or 32"
+    assert error.value.hint == "use --global-batch 28 or 32"
     with pytest.raises(RequestError, match="micro batches of 4") as error:
         solve_batch(BatchSettings(global_batch=10, micro_batch=4), 1)
-    assert error.value.hint == "--global-batch 8 or 12"
+    assert error.value.hint == "use --global-batch 8 or 12"
     with pytest.raises(RequestError, match="the batch size is not set"):
         solve_batch(BatchSettings(), 1)
     with pytest.raises(RequestError) as error:

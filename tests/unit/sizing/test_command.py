@@ -57,7 +57,9 @@ def test_memory_and_speed_of_a_model_by_its_size(desk: Desk) -> None:
     assert first["memory"]["fits"] == "never" and first["prediction"]["efficiency"] == 1.0
     assert first["memory"]["total"][0] > 128e9 and "too much for A100-80GB" in said.data["notes"][0]
     out = desk.type("plan", *words, "--device", "A100-80GB").out
-    assert "Predicted, not measured: 40% of 312 TFLOP/s" in out and "230 GB/s within a node of 8 GPUs" in out
+    assert (
+        "Predicted, not measured. Assumptions: 40% of 312 TFLOP/s" in out and "230 GB/s within a node of 8 GPUs" in out
+    )
 
 
 def test_a_job_is_counted_by_its_own_python(desk: Desk) -> None:
@@ -73,7 +75,7 @@ def test_without_anything_it_is_the_default_job(desk: Desk) -> None:
     said = desk.type("plan", "--python", python)
     assert asked(desk) == ["plan-facts", "lm"]
     assert said.out.startswith("lm: 100 samples of 64 tokens, 524.9 k parameters, 2 epochs, learning rate 1.0e-3\n")
-    assert "the same learning rate on every number of GPUs" in said.err
+    assert "the same learning rate for every number of GPUs" in said.err
 
 
 def test_samples_for_a_job_skip_its_data(desk: Desk) -> None:
@@ -90,7 +92,7 @@ def test_samples_for_a_job_skip_its_data(desk: Desk) -> None:
         ("echo \"clusterrun: unknown model 'x'\" >&2; exit 2", "lm: unknown model 'x'", "docs/settings.md"),
         ("echo hello", "which printed 'hello'", ""),
         ("exit 7", "of lm: exit 7", "--python"),
-        ('echo \'{"settings": {}, "model": {}}\'', "cannot read the size of data and model", ""),
+        ('echo \'{"settings": {}, "model": {}}\'', "cannot read the size of the data and the model", ""),
     ],
 )
 def test_counting_that_fails(desk: Desk, monkeypatch: pytest.MonkeyPatch, body: str, message: str, hint: str) -> None:
@@ -103,15 +105,15 @@ def test_counting_that_fails(desk: Desk, monkeypatch: pytest.MonkeyPatch, body: 
     ("words", "message", "hint"),
     [
         (["--gpus", "0"], "--gpus must be between 1 and", "--gpus 1,2,4,8"),
-        (["--gpus", "1,x"], "--gpus: not a number of GPUs: 'x'", "--gpus 1,2,4,8"),
+        (["--gpus", "1,x"], "--gpus: 'x' is not a number of GPUs", "--gpus 1,2,4,8"),
         (["--samples", "0"], "--samples must be between 1 and 1e+12, not 0", ""),
         (["--samples", "3", "--micro-batch", "4"], "3 samples do not fill one global batch of 4", "fewer GPUs"),
         (["--samples", "9"], "the batch size is not set", "--micro-batch 4"),
         (["--samples", "99", "--global-batch", "30"], "30 cannot be split evenly over 4 GPUs", "28 or 32"),
-        (["--samples", "99", "--micro-batch", "4", "--device", "Z80"], "unknown GPU 'Z80'", "known: B200"),
-        (["--samples", "99", "--micro-batch", "4", "--device", "H100"], "need the model's size", "--parameters 135M"),
-        (["--samples", "99", "--micro-batch", "4", "--parameters", "1B"], "need --seq-len too", "--seq-len 2048"),
-        (["--samples", "99", "--micro-batch", "4", "--parameters", "1G"], "not a number of parameters", "1.7B"),
+        (["--samples", "99", "--micro-batch", "4", "--device", "Z80"], "unknown GPU 'Z80'", "known GPUs: B200"),
+        (["--samples", "99", "--micro-batch", "4", "--device", "H100"], "need the model size", "--parameters 135M"),
+        (["--samples", "99", "--micro-batch", "4", "--parameters", "1B"], "also need --seq-len", "--seq-len 2048"),
+        (["--samples", "99", "--micro-batch", "4", "--parameters", "1G"], "is not a number of parameters", "1.7B"),
         (["--samples", "99", "--micro-batch", "4", "--set", "lr=1"], "--set needs a JOB", "clusterrun plan lm --set"),
         (["--samples", "99", "--measure"], "--measure needs a JOB", "clusterrun plan lm --measure"),
         (["lm", "--parameters", "1B"], "--parameters and a JOB cannot be combined", "--set model="),
@@ -155,7 +157,7 @@ def test_a_job_with_wrong_options(desk: Desk) -> None:
 def test_a_job_with_a_script_cannot_be_counted(desk: Desk) -> None:
     desk.write("jobs/mine.toml", 'script = "train.py"\n')
     line, hint_line = refused(desk, "plan", "mine")
-    assert "whose data and model are unknown" in line and "--samples 29500" in hint_line
+    assert "so the data and the model are unknown" in line and "--samples 29500" in hint_line
 
 
 def test_what_was_measured_is_shown_beside_the_prediction(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,10 +17,10 @@ def test_names_as_people_and_drivers_write_them(name: str) -> None:
 def test_an_unknown_name_and_one_of_several() -> None:
     with pytest.raises(RequestError, match="unknown GPU 'H101'") as error:
         find_device("H101")
-    assert error.value.hint.startswith("did you mean H100? known: B200,")
+    assert error.value.hint.startswith("did you mean H100? known GPUs: B200,")
     with pytest.raises(RequestError) as error:
         find_device("a100")
-    assert error.value.hint == "--device A100-80GB or A100-40GB"
+    assert error.value.hint == "use --device A100-80GB or A100-40GB"
 
 
 @pytest.mark.parametrize("device", DEVICES, ids=lambda device: device.name)

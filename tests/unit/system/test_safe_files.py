@@ -147,7 +147,7 @@ def test_a_group_other_than_my_private_one_counts(tmp_path: Path) -> None:
     assert safe_files.find_weakness(tmp_path / "a") is None
     os.chown(tmp_path / "a", 0, 54321)
     weak = safe_files.find_weakness(tmp_path / "a")
-    assert weak is not None and weak.why == "its group can write to it" and weak.fix == f"chmod g-w {tmp_path}/a"
+    assert weak is not None and weak.why == "its group has write access" and weak.fix == f"chmod g-w {tmp_path}/a"
 
 
 def test_in_a_sticky_folder_nobody_replaces_the_entries_of_others(tmp_path: Path) -> None:

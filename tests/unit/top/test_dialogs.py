@@ -61,7 +61,7 @@ def test_the_question_mark_tells_of_every_key(tmp_path: Path) -> None:
     async def act() -> None:
         async with Top(TopData(cluster), pace=Pace(0.2)).run_test(size=(80, 24)) as pilot:
             screen = await shown(pilot, "RUNNING", "? Keys", "t Theme", "q Quit")
-            screen = await pressed(pilot, "question_mark", "these keys", "no job is affected")
+            screen = await pressed(pilot, "question_mark", "these keys", "jobs are not affected")
             told = {line.partition("│")[2].strip().partition("  ")[0] for line in screen.splitlines()}
             for binding in (one for one in Top.BINDINGS if isinstance(one, Binding)):
                 name = {"question_mark": "?", "escape": "esc", "ctrl+c": "q"}.get(binding.key, binding.key)
