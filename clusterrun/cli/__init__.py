@@ -53,6 +53,7 @@ VERBS: dict[str, Verb] = {
         Verb("check", "check", "Check nodes and links with a short job, or compare a run with its request."),
         Verb("top", "top", "Show a full-screen live view of jobs, ranks and logs."),
         Verb("free", "free", "Show free GPUs, your limits, and where a job would start soonest."),
+        Verb("exec", "exec", "Run a command or a shell on a node of a running job."),
         Verb("cancel", "cancel", "Cancel jobs by id, name or state."),
         Verb("init", "init", "Inspect the cluster and write a commented clusterrun.toml."),
     )
@@ -116,7 +117,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     words = list(sys.argv[1:] if argv is None else argv)
     command = next((w for w in words if w in VERBS), "")
     script: list[str] | None = None
-    if command in ("submit", "resubmit", "render", "free") and "--" in words:
+    if command in ("submit", "resubmit", "render", "free", "exec") and "--" in words:
         # the user's script and its arguments follow: click must not parse them
         at = words.index("--")
         words, script = words[:at], words[at + 1 :]

@@ -1,0 +1,109 @@
+"""``exec``: run a command, or open a shell, on a node of a running job."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import click
+
+from clusterrun.cli.names import find_ids
+from clusterrun.cli.session import Session
+from clusterrun.cluster import Cluster
+from clusterrun.errors import NoSuchJob, RequestError, SchedulerError
+from clusterrun.job import LOCAL, Outcome
+from clusterrun.records import rank_records, run_record
+from clusterrun.scheduler.slurm.hostlist import expand
+from clusterrun.scheduler.slurm.srun import inside_argv
+from clusterrun.state.reconcile import RunState
+from clusterrun.system.shell import scrub
+from clusterrun.terminal.ui import Ui
+from clusterrun.terminal.units import first_few
+
+
+@click.command(name="exec")
+@click.argument("job_id", metavar="JOBID [-- COMMAND]...")
+@click.option("--node", metavar="NAME", help="Node of the job; default: its first node.")
+@click.option("--rank", type=click.IntRange(min=0), metavar="N", help="Choose the node that rank N runs on.")
+@click.pass_context
+def exec_command(ctx: click.Context, job_id: str, node: str | None, rank: int | None) -> None:
+    """Run a command, or open a shell, on a node of a running job. It shares the job's CPUs, memory and GPUs.
+
+    \b
+      clusterrun exec 123 -- nvidia-smi
+      clusterrun exec 123 --rank 5 -- py-spy dump --pid 4711
+      clusterrun exec last --node gpu02          a shell
+
+    The exit code is that of the command. The job keeps running.
+    """
+    ui = Ui("exec")
+    session: Session = ctx.obj
+    command = session.script
+    if session.script is not None and not session.script:
+        raise RequestError("no command after --", hint=f"clusterrun exec {job_id} -- nvidia-smi")
+    if node is not None and rank is not None:
+        raise RequestError("--node and --rank cannot be combined", hint="use only one of them")
+    terminal = sys.stdin.isatty() and sys.stdout.isatty()
+    if command is None and not terminal:
+        raise RequestError("a shell needs a terminal", hint=f"give a command: clusterrun exec {job_id} -- nvidia-smi")
+    cluster = session.cluster(ui.note)
+    state = _running(cluster, *find_ids(cluster, [job_id]))
+    where = _choose_node(state, node, rank)
+    ctx.exit(_run(inside_argv(state.status.id, where, command or ["bash", "-l"], terminal=terminal)))
+
+
+def _running(cluster: Cluster, job_id: str) -> RunState:
+    """Return the state of the job; raises RequestError unless it is one running Slurm job of this user."""
+    states = cluster.status([job_id])
+    state, job = states[0], states[0].status
+    if (state.record is not None and not state.record.mine) or job.user not in ("", cluster.user):
+        raise NoSuchJob(f"job {job.id} belongs to another user", hint="`clusterrun list` shows your jobs")
+    if job.id.is_local or (state.record is not None and state.record.scheduler == LOCAL):
+        raise RequestError(f"job {job.id} runs on this machine", hint="run the command in this shell")
+    if len(states) > 1 or job.tasks:
+        raise RequestError(f"job {job.id.base} is an array", hint=f"give one of its tasks: {job.id.base}_0")
+    if job.outcome is Outcome.UNKNOWN and state.note:
+        raise SchedulerError(f"the state of job {job.id} is not known", detail=state.note, hint="try again in a moment")
+    if job.state != "RUNNING":
+        raise RequestError(f"job {job.id} is {job.state}, so it has no nodes", hint=f"clusterrun why {job.id}")
+    return state
+
+
+def _choose_node(state: RunState, node: str | None, rank: int | None) -> str:
+    nodes = expand(state.status.nodes)
+    if rank is not None:
+        node = _node_of_rank(state, rank)
+    if node is None:
+        return nodes[0]
+    if node not in nodes:
+        raise RequestError(f"job {state.status.id} does not run on {node}", hint=f"its nodes: {first_few(nodes)}")
+    return node
+
+
+def _node_of_rank(state: RunState, rank: int) -> str:
+    """Return the node of a rank, by the record of the newest launch."""
+    run, job = state.record, state.status.id
+    folders = run_record.attempts(run, job.task) if run is not None else []
+    start = rank_records.load_start(folders[-1]) if folders else None
+    ranks = {one["rank"]: str(one["node"]) for one in start["ranks"]} if start else {}
+    if not ranks:
+        raise RequestError(f"the nodes of the ranks of job {job} are not recorded (yet)", hint="use --node")
+    if rank not in ranks:
+        raise RequestError(f"job {job} has no rank {rank}", hint=f"its ranks: 0-{max(ranks)}")
+    return ranks[rank]
+
+
+def _run(argv: list[str]) -> int:
+    """Run srun with this terminal, and return its exit status; Ctrl-C is srun's to handle."""
+    environ, _ = scrub(os.environ)
+    # a handler, which the child does not inherit: SIG_IGN it would
+    before = signal.signal(signal.SIGINT, lambda number, frame: None)
+    try:
+        status = subprocess.Popen(argv, env=environ).wait()
+    except OSError as error:
+        raise SchedulerError(f"cannot run srun: {error.strerror}", hint="is Slurm's srun on PATH?") from error
+    finally:
+        signal.signal(signal.SIGINT, before)
+    return 128 - status if status < 0 else status
