@@ -272,7 +272,8 @@ def _expected(job: JobStatus, now: float) -> str:
     from clusterrun.reasons import Starts
 
     reason = _reason(job)
-    return f"Slurm expects {_moment(job.started, now)}" if reason is None or reason.starts is Starts.ALONE else ""
+    expected = f"Slurm expects the job to start at {_moment(job.started, now)}"
+    return expected if reason is None or reason.starts is Starts.ALONE else ""
 
 
 def _training(figures: Metrics | None, now: float) -> str:
