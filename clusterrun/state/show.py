@@ -232,7 +232,7 @@ def ranks_line(ranks: list[RankProgress], now: float) -> str:
     oldest = min(ranks, key=lambda one: one.time)
     age = format_age(now - oldest.time)
     is_silent = oldest.is_silent(now)
-    parts.append(f"no heartbeat of rank {oldest.rank} for {age}" if is_silent else f"last heartbeat {age} ago")
+    parts.append(f"no heartbeat from rank {oldest.rank} for {age}" if is_silent else f"last heartbeat {age} ago")
     return ", ".join(parts)
 
 
@@ -271,9 +271,8 @@ def _expected(job: JobStatus, now: float) -> str:
         return ""
     from clusterrun.reasons import Starts
 
-    reason = _reason(job)
-    expected = f"Slurm expects the job to start at {_moment(job.started, now)}"
-    return expected if reason is None or reason.starts is Starts.ALONE else ""
+    text = f"Slurm expects the job to start at {_moment(job.started, now)}"
+    return text if (reason := _reason(job)) is None or reason.starts is Starts.ALONE else ""
 
 
 def _training(figures: Metrics | None, now: float) -> str:

@@ -176,7 +176,9 @@ def test_a_reservation_that_has_not_begun(why: Callable[[str], Explained], stric
 
 
 def test_licenses(why: Callable[[str], Explained], jobs: dict[str, str]) -> None:
-    assert why("licensed")["here"] == [f"the job requests 1 of matlab; 2 of 2 in use, by job {jobs['licensee']}"]
+    assert why("licensed")["here"] == [
+        f"the job requests 1 of license matlab; 2 of 2 in use, by job {jobs['licensee']}"
+    ]
 
 
 def test_people_read_the_same(site: Site, jobs: dict[str, str]) -> None:

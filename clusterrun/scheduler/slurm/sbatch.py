@@ -128,26 +128,26 @@ SBATCH_ERRORS: tuple[SbatchError, ...] = (
         "Invalid qos specification", Refused,
         "see your accounts and QOS with `sacctmgr show assoc user=$USER format=account,qos`",
     ),
-    SbatchError("Memory specification can not be satisfied", Refused, "request less --mem: see `sinfo -o '%P %m'`"),
+    SbatchError("Memory specification can not be satisfied", Refused, "request less --mem: see the limits with `sinfo -o '%P %m'`"),
     SbatchError("Requested node configuration is not available", Refused,
          "no node has that many GPUs or cores, or that much memory: compare with `sinfo -o '%P %D %c %m %G'`"),
-    SbatchError("Requested time limit is invalid", Refused, "the partition allows less: see `sinfo -o '%P %l'`"),
-    SbatchError("Node count specification invalid", Refused, "the partition has fewer nodes: see `sinfo -s`"),
-    SbatchError("More processors requested than permitted", Refused, "request fewer --nodes, ranks or --cpus-per-task"),
+    SbatchError("Requested time limit is invalid", Refused, "request less time: see the limits with `sinfo -o '%P %l'`"),
+    SbatchError("Node count specification invalid", Refused, "request fewer nodes: see the partitions with `sinfo -s`"),
+    SbatchError("More processors requested than permitted", Refused, "request fewer nodes, ranks or CPUs per task"),
     SbatchError(
-        "Invalid generic resource (gres) specification", Refused, "see the cluster's names with `sinfo -o '%P %G'`"
+        "Invalid generic resource (gres) specification", Refused, "see the cluster's GRES names with `sinfo -o '%P %G'`"
     ),
     SbatchError("Invalid node name specified", Refused, "see the nodes with `sinfo -N`"),
     SbatchError("Invalid feature specification", Refused, "see the features with `sinfo -o '%P %f'`"),
-    SbatchError("Requested reservation is invalid", Refused, "see `scontrol show reservation`"),
-    SbatchError("Job dependency problem", Refused, "the dependency names a job that Slurm does not know"),
+    SbatchError("Requested reservation is invalid", Refused, "see the reservations with `scontrol show reservation`"),
+    SbatchError("Job dependency problem", Refused, "check --dependency: Slurm does not know a job that it names"),
     SbatchError(
-        "Job violates accounting/QOS policy", Refused, "a limit of your account or QOS: see `sacctmgr show qos`"
+        "Job violates accounting/QOS policy", Refused, "the job exceeds a limit of the account or QOS: `sacctmgr show qos`"
     ),
     SbatchError("Batch job submission failed", Refused, "Slurm's reason is in the line above"),
     # errors of sbatch itself, before anything is sent
-    SbatchError("unrecognized option", Refused, "see `sbatch --help` for what --sbatch-arg may pass"),
-    SbatchError("unrecognised option", Refused, "see `sbatch --help` for what --sbatch-arg may pass"),
+    SbatchError("unrecognized option", Refused, "see `sbatch --help` for the options that --sbatch-arg can pass"),
+    SbatchError("unrecognised option", Refused, "see `sbatch --help` for the options that --sbatch-arg can pass"),
     SbatchError("Invalid --", Refused, "see `man sbatch` for the option's format"),
     SbatchError("Invalid numeric value", Refused, "see `man sbatch` for the option's format"),
     SbatchError("Could not establish a configuration source", Refused,

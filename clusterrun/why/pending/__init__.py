@@ -135,11 +135,7 @@ def explain_facts(facts: PendingFacts, job: JobStatus) -> PendingReport:
     do = found.do or ((row.what_to_do(facts.id),) if row else ())
     ahead = queue_position.find_ahead(facts)
     only_accounting = job.source == "sacct"
-    lag = (
-        ("the job's state in the queue (only accounting shows the job, and accounting lags)",)
-        if only_accounting
-        else ()
-    )
+    lag = "the job's state in the queue (only accounting shows the job, and accounting lags)"
     return PendingReport(
         slurm_reason=job.reason,
         reason=row,
@@ -152,7 +148,7 @@ def explain_facts(facts: PendingFacts, job: JobStatus) -> PendingReport:
         start_nodes=facts.job.get("SchedNodeList", "") if _counts(starts) else "",
         start_line=_start(facts, starts) if facts.job else "",
         from_accounting=only_accounting,
-        unseen=tuple(dict.fromkeys((*facts.unseen, *found.unseen, *lag))),
+        unseen=tuple(dict.fromkeys((*facts.unseen, *found.unseen, *([lag] if only_accounting else ())))),
     )
 
 
@@ -165,11 +161,11 @@ def _start(facts: PendingFacts, starts: Starts | None) -> str:
     """Return Slurm's estimated start as text."""
     at, nodes = facts.epoch("StartTime"), facts.job.get("SchedNodeList", "")
     if at is None or not _counts(starts):
-        return "Slurm has no estimate of the start time" + (
-            "" if starts is Starts.ALONE else " while the job cannot start"
-        )
+        blocked = "" if starts is Starts.ALONE else " while the job cannot start"
+        return f"Slurm has no estimate of the start time{blocked}"
     late = "; that time has passed" if at < facts.now else ""
-    return f"Slurm expects the job to start{f' on {nodes}' if nodes else ''} at {format_time_and_offset(at, facts.now)}{late}"
+    where = f" on {nodes}" if nodes else ""
+    return f"Slurm expects the job to start{where} at {format_time_and_offset(at, facts.now)}{late}"
 
 
 def _dependency(facts: PendingFacts) -> Finding:

@@ -38,9 +38,7 @@ def free_room(facts: PendingFacts) -> Finding:
     names = f" ({fold(fitting)})" if fitting else ""
     room_now = [f"{enough}{names}; the job needs {need}", *_short(nodes, facts)]
     if len(fitting) >= need and (facts.reason is None or facts.reason.starts is Starts.ALONE):
-        room_now.append(
-            "they may be reserved for jobs ahead of this job, or the scheduler has not considered this job yet"
-        )
+        room_now.append("they may be reserved for jobs ahead, or the scheduler has not considered this job yet")
     if featured.starts:
         return Finding(tuple(here)) + featured
     return Finding(tuple(here)) + featured + Finding(tuple(room_now)) + out_of_service(nodes, facts.now)
@@ -179,11 +177,7 @@ def _reservation(block: dict[str, str], now: float) -> str:
     if start and start > now:
         when = f"begins at {format_time_and_offset(start, now)}, for {format_duration(end - start if end else None)}"
     else:
-        when = (
-            f"lasts until {format_time_and_offset(end, now)}"
-            if end
-            else f"is {block.get('State', 'in an unknown state')}"
-        )
+        when = f"lasts until {format_time_and_offset(end, now)}" if end else f"is {block.get('State', 'visible')}"
     count = plural(parse_int(block.get("NodeCnt", "")) or 0, "node")
     nodes = f"{count}: {block['Nodes']}" if block.get("Nodes") else "no nodes"
     whose = next((f", for {key.lower()} {block[key]}" for key in ("Users", "Accounts", "Groups") if block.get(key)), "")

@@ -219,7 +219,6 @@ def license_use(facts: PendingFacts) -> Finding:
             continue
         users = [row.id for row in facts.queue or () if row.state == "RUNNING" and name in dict(row.licenses)]
         by = f", by job {first_few(users)}" if users else ""
-        here.append(
-            f"the job requests {count} of {name}; {block.get('Used', '?')} of {block.get('Total', '?')} in use{by}"
-        )
+        in_use = f"{block.get('Used', '?')} of {block.get('Total', '?')} in use{by}"
+        here.append(f"the job requests {count} of license {name}; {in_use}")
     return Finding(tuple(here), unseen=tuple(unseen))

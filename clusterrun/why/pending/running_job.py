@@ -14,9 +14,9 @@ from clusterrun.why.pending.loss import loss_warning
 
 #: Slurm's states of a job that is active, but neither pending nor running (squeue(1) 22.05, 26.05, JOB STATE CODES).
 STATES = {
-    "CONFIGURING": "the job's nodes are allocated and are being prepared (for example powered up); the job starts by itself",
+    "CONFIGURING": "the job's nodes are allocated and are being prepared, for example powered up; no action is needed",
     "COMPLETING": "the job is ending: Slurm waits for the last processes and the epilog on the nodes",
-    "SUSPENDED": "the job is suspended and keeps its nodes: another job has priority, or someone ran `scontrol suspend`",
+    "SUSPENDED": "the job is suspended and keeps its nodes: another job has priority, or `scontrol suspend` was run",
     "STOPPED": "the job's processes were stopped with SIGSTOP; the job keeps its nodes",
     "RESIZING": "the job's number of nodes is being changed",
     "SIGNALING": "Slurm is sending a signal to the job",

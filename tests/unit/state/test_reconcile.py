@@ -285,9 +285,9 @@ def test_one_that_is_being_submitted_is_left_alone(store: Store) -> None:
 def test_one_that_never_arrived(store: Store) -> None:
     run = half(store, pid_lives=False)
     state = ask(store, run, Said(SILENT), now=NOW)
-    assert "--recover" in state.status.reason and "not known whether" in state.status.reason
+    assert "--recover" in state.status.reason and "unknown whether" in state.status.reason
     state = ask(store, run, Said(), now=run.submission.at + 5)
-    assert "not known whether" in state.status.reason
+    assert "unknown whether" in state.status.reason
     state = ask(store, run, Said(), now=run.submission.at + 3600)
     assert "never submitted" in state.status.reason and f"--recover {run.run_id}" in state.status.reason
 

@@ -130,7 +130,8 @@ def test_a_reservation_that_has_begun_and_one_that_is_not_shown() -> None:
 def test_what_is_asked_against_what_is_free() -> None:
     found = nodes.free_room(facts("7"))
     assert found.here[0] == (
-        "the job requests 2 nodes, 8 GPUs, 2 CPUs, 3.91G of memory; free now in partition gpu: 16 of 32 CPUs, 4 of 8 GPUs"
+        "the job requests 2 nodes, 8 GPUs, 2 CPUs, 3.91G of memory; free now in partition gpu: "
+        "16 of 32 CPUs, 4 of 8 GPUs"
     )
     assert found.here[1] == "1 of 2 nodes has room for the job now (node1); the job needs 2"
 

@@ -163,7 +163,7 @@ def test_licenses_who_uses_them() -> None:
              Queued(id="3", raw=3, state="RUNNING", partitions=("gpu",), licenses=(("matlab", 1),))]  # fmt: skip
     licenses = [{"LicenseName": "matlab", "Total": "2", "Used": "1"}]
     found = queue_position.license_use(facts("7", reason=find_reason("Licenses"), queue=queue, licenses=licenses))
-    assert found.here == ("the job requests 2 of matlab; 1 of 2 in use, by job 3",)
+    assert found.here == ("the job requests 2 of license matlab; 1 of 2 in use, by job 3",)
     assert queue_position.license_use(facts("7", queue=queue, licenses=[])).unseen == ("license matlab",)
 
 
