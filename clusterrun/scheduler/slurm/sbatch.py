@@ -128,10 +128,12 @@ SBATCH_ERRORS: tuple[SbatchError, ...] = (
         "Invalid qos specification", Refused,
         "see your accounts and QOS with `sacctmgr show assoc user=$USER format=account,qos`",
     ),
-    SbatchError("Memory specification can not be satisfied", Refused, "request less --mem: see the limits with `sinfo -o '%P %m'`"),
+    SbatchError("Memory specification can not be satisfied", Refused,
+         "request less --mem: see the limits with `sinfo -o '%P %m'`"),
     SbatchError("Requested node configuration is not available", Refused,
          "no node has that many GPUs or cores, or that much memory: compare with `sinfo -o '%P %D %c %m %G'`"),
-    SbatchError("Requested time limit is invalid", Refused, "request less time: see the limits with `sinfo -o '%P %l'`"),
+    SbatchError("Requested time limit is invalid", Refused,
+         "request less time: see the limits with `sinfo -o '%P %l'`"),
     SbatchError("Node count specification invalid", Refused, "request fewer nodes: see the partitions with `sinfo -s`"),
     SbatchError("More processors requested than permitted", Refused, "request fewer nodes, ranks or CPUs per task"),
     SbatchError(
@@ -142,7 +144,8 @@ SBATCH_ERRORS: tuple[SbatchError, ...] = (
     SbatchError("Requested reservation is invalid", Refused, "see the reservations with `scontrol show reservation`"),
     SbatchError("Job dependency problem", Refused, "check --dependency: Slurm does not know a job that it names"),
     SbatchError(
-        "Job violates accounting/QOS policy", Refused, "the job exceeds a limit of the account or QOS: `sacctmgr show qos`"
+        "Job violates accounting/QOS policy", Refused,
+        "the job exceeds a limit of your account or QOS: see `sacctmgr show qos`",
     ),
     SbatchError("Batch job submission failed", Refused, "Slurm's reason is in the line above"),
     # errors of sbatch itself, before anything is sent

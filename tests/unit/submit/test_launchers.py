@@ -22,7 +22,7 @@ def test_accelerates_other_commands_train_nothing(project: Path) -> None:
     assert error.value.hint.endswith(": clusterrun render --gpus-per-node 4 --accelerate-config")
     with pytest.raises(RequestError, match="`accelerate env` does not start a training run") as error:
         load(project, "accelerate env")
-    assert error.value.hint == "run it without clusterrun: accelerate env"
+    assert error.value.hint == "run this command without clusterrun: accelerate env"
 
 
 @pytest.mark.parametrize(
@@ -238,7 +238,7 @@ def test_variables_before_a_program_become_options_under_every_launcher(project:
 def test_variables_that_clusterrun_sets_are_ignored(project: Path) -> None:
     request = load(project, "CUDA_VISIBLE_DEVICES=2,3 NCCL_DEBUG=INFO python train.py")
     assert request.values["env"].value == {"NCCL_DEBUG": "INFO"}
-    assert "ignoring CUDA_VISIBLE_DEVICES: the scheduler or clusterrun sets it" in request.notices
+    assert "ignoring CUDA_VISIBLE_DEVICES: set by the scheduler or by clusterrun" in request.notices
 
 
 def test_variables_alone_are_no_program(project: Path) -> None:
