@@ -25,7 +25,7 @@ def _obstacles(seen: ClusterSnapshot, partition: Partition, spec: JobSpec, shape
     if why := seen.closed_to(partition, spec.directive("account"), spec.directive("qos")):
         yield why
     if partition.needs_reservation and not spec.directive("reservation"):
-        yield "ReqResv=YES: requires --reservation"
+        yield "the partition requires --reservation (ReqResv=YES)"
     flags = seen.flags_of(partition, spec.directive("account"), spec.directive("qos"))  # these lift a limit
     over_time = partition.time_limit and spec.time_limit and spec.time_limit > partition.time_limit
     if over_time and "PartitionTimeLimit" not in flags:
@@ -40,11 +40,11 @@ def _obstacles(seen: ClusterSnapshot, partition: Partition, spec: JobSpec, shape
     kind = f" of type {need.kind}" if need.kind else ""
     what = plural(shape.each, "GPU") + kind if need.gpus else f"CPUs for {plural(shape.each, 'rank')}"
     if not largest:
-        yield f"it has no GPUs{kind}" if need.gpus else "no node has enough CPUs for a rank"
+        yield f"the partition has no GPUs{kind}" if need.gpus else "no node has enough CPUs for a rank"
     if not fit:
         yield f"no node has {what} (at most {largest})"
     if fit < shape.nodes:
-        yield f"it has only {plural(fit, 'node')} with {what} or more"
+        yield f"the partition has only {plural(fit, 'node')} with {what} or more"
 
 
 def node_capacity(node: Node, need: Need) -> int:
