@@ -137,7 +137,8 @@ def _refuse_scripts(words: Sequence[str], given: Values, below: Values, place: P
         if not parsed.command:
             message += "; no line that starts the training was found"
         if parsed.lost:
-            message += f"; the command below leaves out line {', '.join(map(str, dict.fromkeys(parsed.lost)))}"
+            lost = list(dict.fromkeys(parsed.lost))
+            message += f"; the command below leaves out line{'s'[: len(lost) > 1]} {', '.join(map(str, lost))}"
     elif parsed.command:
         named = launcher_of(parsed.command[prefix_length(parsed.command) :])
         message = f"{script.name} starts {f'{named[0]}, which starts its own ranks' if named else 'its own ranks'}"

@@ -337,5 +337,5 @@ def test_a_job_of_an_earlier_submission_that_is_alive_is_shown_beside_the_newer_
         state = ask(store, moved, Said(Answer([job, row(moved, "PENDING")])))
         assert (str(state.status.id), state.status.state) == ("109", "PENDING")
         shown = [line for line in state_lines(state) if line.strip().startswith("earlier")]
-        assert shown == ["  earlier  the run's job 101 is still in the queue"] * expected
+        assert shown == ["  earlier  still in the queue: job 101"] * expected
         assert status_json(state)["earlier_jobs"] == ["101"] * expected

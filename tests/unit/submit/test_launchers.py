@@ -146,7 +146,7 @@ ON_NODES = "   (on several nodes, the script needs $NODE_RANK, $MASTER_ADDR and 
         ("./shebang a 'b c'", "shebang starts torchrun", "--gpus-per-node 2 -- train.py a 'b c'"),
         ("srun -N2 ./launch_multigpu.sh", "launch_multigpu.sh starts torchrun",
          "--nodes 2 --gpus-per-node 4 --env NCCL_DEBUG=INFO -- sft_multigpu_training.py"),
-        ("sbatch torchrun.sbatch", "the command below leaves out line 3, 4, 7",
+        ("sbatch torchrun.sbatch", "the command below leaves out lines 3, 4, 7",
          "--nodes 4 --gpus-per-node 1 -- train.py 50 10"),
         ("sbatch -N2 -n2 --export A=1 one.sbatch", "since clusterrun submits the job itself",
          '--nodes 2 --tasks-per-node 1 --time 60 --gres gpu:a100:2 --env A=1 -- train.py --out "$SCRATCH/x"'),
