@@ -206,7 +206,7 @@ class Cluster:
         run = self.run(text)
         if run is None:
             self.status([text])  # raises NoSuchJob
-            raise RequestError(f"clusterrun did not submit job {text}", hint="submit the script again with sbatch")
+            raise RequestError(f"job {text} is not a clusterrun job", hint="submit the script again with sbatch")
         if run.mine and run.job_id is None:
             return self.recover(run.run_id)
         confirm(run)

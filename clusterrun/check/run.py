@@ -160,5 +160,5 @@ def _versions(ranks: Sequence[Mapping[str, Any]]) -> list[Finding]:
             where = tuple(node for _, names in groups[1:] for node in names)
             found.append(Finding(DIFFERS, f"{name} version", text, action, where))
     if not same:
-        return [Finding(UNKNOWN, "versions", "this run did not record versions")]
+        return [Finding(UNKNOWN, "versions", "this run recorded no versions")]
     return found or [Finding(OK, "versions", f"{', '.join(same)} on all nodes")]

@@ -226,7 +226,7 @@ def _estimate(
             continue
         changed = reshape_values(context.request.values, requested, shape, need)
         if changed is None:
-            no.append((shape, partition.name, "the job fixes its nodes or its number of ranks"))
+            no.append((shape, partition.name, "the job has a fixed number of nodes or ranks"))
             continue
         changed["partition"] = Value(partition.name, AUTO)
         plan = context.plan(changed)

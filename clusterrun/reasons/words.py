@@ -27,7 +27,7 @@ ROWS: tuple[Reason, ...] = (
     _row("WaitingForScheduling", ALONE, "Slurm has not considered the job yet.", "check again in a minute", _MAN),
     _row("Priority", ALONE, "Jobs with a higher priority wait for the same partition or reservation.",
          "wait, or request less (fewer nodes or GPUs, a shorter time limit), so that the job fits into a gap "
-         "before the jobs ahead of it; `clusterrun free` shows what is free"),
+         "before the jobs ahead; `clusterrun free` shows what is free"),
     _row("Resources", ALONE,
          "The job is next in line, but the nodes, GPUs, CPUs or memory that it requests are in use.",
          f"wait, or request less; {_FREE}"),

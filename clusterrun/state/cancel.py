@@ -77,7 +77,7 @@ def hold(target: RunState, user: str, scheduler: Scheduler, *, release: bool) ->
     """
     _check(target, user, to="hold it")
     if target.record is None and not target.status.user:
-        raise NoSuchJob(f"the owner of job {target.status.id} is unknown", hint="only its owner can hold it")
+        raise NoSuchJob(f"the owner of job {target.status.id} is unknown", hint="only the job's owner can hold it")
     if target.status.state != "PENDING":
         # Slurm accepts it for a running job too, and holds that job after a requeue, which nobody expects
         raise RequestError(f"job {target.status.id} is {target.status.state}: only a pending job can be held")
@@ -88,7 +88,7 @@ def _check(target: RunState, user: str, to: str = "cancel it") -> None:
     run, job = target.record, target.status
     owner = run.user if run else job.user
     if not run.mine if run else owner not in ("", user):
-        raise NoSuchJob(f"job {job.id} belongs to {owner}, not to you", hint=f"only its owner can {to}")
+        raise NoSuchJob(f"job {job.id} belongs to {owner}, not to you", hint=f"only the job's owner can {to}")
     if run is not None and run.job_id is None and run.submission.state != run_record.NOT_SUBMITTED:
         raise Ambiguous(
             f"cannot tell whether run {run.run_id} was submitted",

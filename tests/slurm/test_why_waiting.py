@@ -95,7 +95,7 @@ def test_a_dependency_and_its_job(why: Callable[[str], Explained], jobs: dict[st
 
 def test_a_dependency_that_can_never_be_met(why: Callable[[str], Explained], jobs: dict[str, str]) -> None:
     found = why("never")
-    assert found["here"][0].endswith("; that job is FAILED: this can never be met")
+    assert found["here"][0].endswith("; that job is FAILED, so this condition can never be met")
     assert found["do"] == [f"scontrol update JobId={jobs['never']} Dependency=", f"clusterrun cancel {jobs['never']}"]
     assert found["starts"] == "never"
 

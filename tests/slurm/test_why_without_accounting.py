@@ -51,5 +51,5 @@ def test_a_local_job_waits_for_another(new_site: Callable[[Lab | None], Site]) -
     until(lambda: site.json("why", second.id)[0]["reason"] == "DependencyNeverSatisfied", 20, pause=0.2)
     (found,) = site.json("why", second.id)
     assert found["waiting"]["starts"] == "never" and found["waiting"]["do"] == [f"clusterrun cancel {second.id}"]
-    assert "that job is CANCELLED: this can never be met" in found["waiting"]["here"][0]
+    assert "that job is CANCELLED, so this condition can never be met" in found["waiting"]["here"][0]
     assert "do  clusterrun cancel" in site.cli("why", second.id).stdout

@@ -84,7 +84,11 @@ def _describe_condition(
     bad = one.state == "failed" or (may is not None and any(not may(outcome_of(state)) for state in ended))
     states = " and ".join(sorted(ended))
     if bad:
-        why = f"; that job is {states}: this can never be met" if ended else ": Slurm reports that this has failed"
+        why = (
+            f"; that job is {states}, so this condition can never be met"
+            if ended
+            else "; Slurm reports that this condition has failed"
+        )
     elif live:
         why = f"; that job {_live_state(live, one.delay)}"
     else:
@@ -98,7 +102,7 @@ def _live_state(rows: Sequence[Queued], delay: int) -> str:
     row = rows[0]
     if row.state == "RUNNING" and delay and row.start:
         met = format_clock(row.start + 60 * delay)
-        return f"has been RUNNING since {format_clock(row.start)}, so this is met at {met}"
+        return f"has been RUNNING since {format_clock(row.start)}, so this condition is met at {met}"
     if row.state == "RUNNING":
         return f"is RUNNING, for at most {format_duration(row.left)} more" if row.left else "is RUNNING"
     return f"is {row.state}" + (f" ({row.reason})" if row.reason else "")

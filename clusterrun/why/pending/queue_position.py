@@ -124,7 +124,7 @@ def backfill_gap(facts: PendingFacts) -> Finding:
     if not command:
         return Finding()
     why = f"the job then ends before the expected start of job {min(starts)[1]}; you cannot raise the limit again"
-    first = "wait, or shorten the time limit, if the job needs no more, so that the job can start before those jobs:"
+    first = "wait; or, if the job needs less time, shorten the time limit so that it can start before the jobs ahead:"
     return Finding(do=(first, f"{command}: {why}"))
 
 
@@ -140,7 +140,7 @@ def next_ends(facts: PendingFacts) -> Finding:
     count = f"{plural(len(own), 'job')} running in {where}" if own else f"no job that you can see runs in {where}"
     if others:
         names = list(dict.fromkeys(name for r in others for name in r.partitions))
-        count += f", {len(others)} in {first_few(names)}, which {'shares' if len(names) == 1 else 'share'} its nodes"
+        count += f", {len(others)} in {first_few(names)}, on the same nodes"
     timed = sorted((r for r in [*own, *others] if r.left is not None), key=lambda r: r.left or 0)
     shown = [
         f"{r.id}{'' if r.user == facts.user else f' of {r.user}'} within {format_duration(r.left)}"

@@ -114,7 +114,7 @@ def test_jobs_of_another_partition_on_the_same_nodes_are_seen_to_hold_them() -> 
         Queued(id="4", raw=4, state="RUNNING", user="kim", partitions=("cpu",), left=30, tres=(("gres/gpu", 1.0),)),
     ]
     assert queue_position.next_ends(replace(facts(node(1), node(2)), queue=rows)).here == (
-        "no job that you can see runs in partition gpu, 1 in low, which shares its nodes; "
+        "no job that you can see runs in partition gpu, 1 in low, on the same nodes; "
         "first to end, by time limit: 3 of kim within 1:00",
         "in use: 8 GPUs by kim",
     )
@@ -179,7 +179,7 @@ def test_a_task_that_has_not_begun_waits_with_its_array() -> None:
 def test_the_minutes_after_a_begin() -> None:
     (line,), _ = dependencies.describe_conditions("after:5+10(unfulfilled)", [task("5", "RUNNING", start=int(NOW))], [])
     assert "to start or be cancelled, plus 10 minutes; that job has been RUNNING since " in line
-    assert "so this is met at " in line
+    assert "so this condition is met at " in line
 
 
 def test_commands_are_for_the_array_that_a_task_stands_for() -> None:

@@ -137,7 +137,9 @@ def test_accounting_is_asked_about_jobs_that_have_left_the_queue() -> None:
     ]
     controller = Controller(also={"squeue": "", "sacct": SEP.join(cells) + "\n"})
     found = pending.explain(slurm(controller), RunState(None, status("18")), NOW)
-    assert found.here == ("afterok:17 waits for job 17 to succeed; that job is FAILED: this can never be met",)
+    assert found.here == (
+        "afterok:17 waits for job 17 to succeed; that job is FAILED, so this condition can never be met",
+    )
     assert sum(call.startswith("sacct") for call in controller.asked) == 1
 
 
@@ -145,7 +147,7 @@ def test_without_accounting_it_is_said_that_they_were_not_seen() -> None:
     controller = Controller(also={"squeue": ""})
     found = pending.explain(slurm(controller, accounting=False), RunState(None, status("18")), NOW)
     assert found.unseen == ("how jobs that left the queue have ended (this cluster has no accounting)",)
-    assert "Slurm reports that this has failed" in found.here[0]
+    assert "Slurm reports that this condition has failed" in found.here[0]
 
 
 def test_a_limit_is_looked_for_up_the_tree_of_accounts() -> None:

@@ -176,7 +176,9 @@ def ended(number: str, state: str, outcome: Outcome) -> JobStatus:
 
 def test_a_dependency_that_can_never_be_met() -> None:
     found = judged("18", past=[ended("17", "FAILED", Outcome.FAILED)], queue=[])
-    assert found.here == ("afterok:17 waits for job 17 to succeed; that job is FAILED: this can never be met",)
+    assert found.here == (
+        "afterok:17 waits for job 17 to succeed; that job is FAILED, so this condition can never be met",
+    )
     assert found.do == ("scontrol update JobId=18 Dependency=", "clusterrun cancel 18")
     assert found.starts is Starts.NEVER and "can never start" in dict(found.facts())["means"][0]
 
@@ -187,7 +189,7 @@ def test_a_dependency_that_can_never_be_met() -> None:
         ("afterok:3(unfulfilled)", False, "is RUNNING, for at most "),
         ("afterany:5(unfulfilled)", False, "waits for job 5 to end; that job is RUNNING"),
         ("afternotok:99(unfulfilled)", False, "to fail; the state of that job is unknown"),
-        ("afterok:99(failed)", True, "Slurm reports that this has failed"),
+        ("afterok:99(failed)", True, "Slurm reports that this condition has failed"),
         ("afterok:17(unfulfilled)?afterok:3(unfulfilled)", False, "one of these"),
         ("afterok:17(unfulfilled),afterok:3(unfulfilled)", True, "all of these"),
         ("singleton(unfulfilled)", False, "all earlier jobs of the user with the same name"),
