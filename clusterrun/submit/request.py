@@ -28,7 +28,7 @@ from clusterrun.scheduler import KILL_ON_INVALID_DEP
 from clusterrun.system import shell
 
 #: Variables of many guides that do nothing if they are 0.
-_NO_EFFECT = {"CUDA_LAUNCH_BLOCKING": "0 is the default", "NCCL_TREE_THRESHOLD": "NCCL has ignored it since 2.5"}
+_NO_EFFECT = {"CUDA_LAUNCH_BLOCKING": "0 is the default", "NCCL_TREE_THRESHOLD": "NCCL 2.5 and newer ignore it"}
 #: Options that the local scheduler ignores.
 _SLURM_ONLY = ("mem", "partition", "account", "qos", "constraint", "gres", "reservation", "exclude", "nodelist",
                "mail-type", "sbatch-arg", "requeue", "spare-nodes", "total-time", "helper-job", "signal",
@@ -298,7 +298,7 @@ def check_python(spec: JobSpec, environ: Mapping[str, str]) -> None:
             hint=f"{shlex.quote(spec.python)} -m pip install 'torch>={oldest}'   (or choose another with --python)",
         )
     if wrong := re.search(r"^syntax error: (.*)", torch_version, re.MULTILINE):
-        raise RequestError(f"syntax error in {script}:{wrong[1]}", hint=f"{spec.python} cannot compile it")
+        raise RequestError(f"syntax error in {script}:{wrong[1]}", hint=f"{spec.python} cannot compile the script")
     if spec.accelerate_config:
         from clusterrun.submit.accelerate_yaml import check_shape
 

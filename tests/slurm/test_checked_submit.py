@@ -111,7 +111,7 @@ NEVER = {
         "did you mean a100? nodes in this partition have: --gres gpu:a100:4",
     ),
     "gres": (script("--gres", "gpus:1"), "Invalid generic resource"),
-    "time": (script("--time", "90-0", "--partition", "short"), "the time limit exceeds the partition's 1:00"),
+    "time": (script("--time", "90-0", "--partition", "short"), "the time limit exceeds the partition's limit of 1:00"),
     "partition": (script("--partition", "gpus"), "did you mean gpu?"),
     "account of a partition": (script("--partition", "closed"), "AllowAccounts=chemistry"),
     "most nodes": (script("--nodes", "2", "--partition", "small"), "the partition allows at most 1 node"),

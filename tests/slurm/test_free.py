@@ -121,7 +121,7 @@ def test_shapes_are_asked_of_each_partition(busy: Lab, site: Site) -> None:
         "clusterrun submit --nodes 1 --gpus-per-node 2 --time 10 --partition low -- train.py --lr '1 4'"
     )
     refused = {(row["partition"], row["shape"]): row["reason"] for row in found["refused"]}
-    assert refused["short", "1x2"] == "the time limit exceeds the partition's 1:00"
+    assert refused["short", "1x2"] == "the time limit exceeds the partition's limit of 1:00"
     assert refused["closed", "1x2"] == "AllowAccounts=chemistry"
     assert "not available" in refused["low", "2x1"], "Slurm knows that one of the two is drained"
 

@@ -40,7 +40,7 @@ def describe_running(job: JobStatus, run: RunRecord | None, now: float) -> list[
     elif job.state != "RUNNING":
         lines.append(f"clusterrun does not know the state {job.state}")
     if run is None:
-        return [*lines, "clusterrun has no record of this job, so its steps are unknown"]
+        return [*lines, "this job has no clusterrun record, so its steps are unknown"]
     ranks = progress.ranks(run, job.id.task)
     lines += describe_training(progress.last_metrics(run), ranks, run.world_size, now)
     warning = loss_warning(run, job)

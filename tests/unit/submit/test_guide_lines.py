@@ -110,5 +110,5 @@ def test_variables_without_effect_are_named(guide: Desk) -> None:
     notices = [line for line in said.err.splitlines() if "no effect" in line]
     assert notices == [
         "clusterrun: --env CUDA_LAUNCH_BLOCKING=0 has no effect: 0 is the default",
-        "clusterrun: --env NCCL_TREE_THRESHOLD=0 has no effect: NCCL has ignored it since 2.5",
+        "clusterrun: --env NCCL_TREE_THRESHOLD=0 has no effect: NCCL 2.5 and newer ignore it",
     ]

@@ -215,9 +215,7 @@ def test_other_states_have_their_sentence() -> None:
     job = JobStatus(id=JobId("3"), state="COMPLETING", outcome=Outcome.RUNNING, started=int(NOW) - 60, nodes="node1")
     lines = running_job.describe_running(job, None, NOW)
     assert lines[0].startswith("COMPLETING since ") and "the job is ending" in lines[1]
-    assert lines[-1] == "clusterrun has no record of this job, so its steps are unknown", (
-        "a record may have been removed"
-    )
+    assert lines[-1] == "this job has no clusterrun record, so its steps are unknown", "a record may have been removed"
     assert (
         "does not know the state MELTING" in running_job.describe_running(replace(job, state="MELTING"), None, NOW)[1]
     )
