@@ -186,10 +186,10 @@ class Cluster:
         from clusterrun.submit import recover
 
         if not is_run_id(run_id):
-            raise RequestError(f"not a run id: {run_id[:40]!r}", hint="for example 20261121-034501-k3v7qa")
+            raise RequestError(f"not a run id: {run_id[:40]!r}", hint="a run id looks like 20261121-034501-k3v7qa")
         run = self.store().by_run_id(run_id)
         if run is None:
-            raise NoSuchJob(f"no record of run {run_id} found", hint="cd to the folder it was submitted from")
+            raise NoSuchJob(f"no record of run {run_id} found", hint="cd to the folder that the run was submitted from")
         return recover.recover(run, self.store(run.root), self._scheduler_of, self.environ, self.notify)
 
     def resume(self, text: str) -> RunRecord:
@@ -207,7 +207,7 @@ class Cluster:
         run = self.run(text)
         if run is None:
             self.status([text])  # raises NoSuchJob
-            raise RequestError(f"job {text} is no run of clusterrun", hint="submit its script again with sbatch")
+            raise RequestError(f"job {text} is not a clusterrun job", hint="submit the script again with sbatch")
         if run.mine and run.job_id is None:
             return self.recover(run.run_id)
         confirm(run)

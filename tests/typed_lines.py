@@ -128,5 +128,5 @@ def load(project: Path, line: str, **flags: Any) -> Request:
 
 def became(request: Request) -> str:
     """The line of the notice."""
-    (line,) = [notice.partition(" became: ")[2] for notice in request.notices if " became: " in notice]
+    (line,) = [notice.partition(" to: ")[2] for notice in request.notices if " to: " in notice]
     return line.partition("   (left out: ")[0]

@@ -20,7 +20,7 @@ MOST_RANKS = 100_000
 NEVER_MET = "the ranks never connected to each other"
 _NEVER_MET = [Finding(UNKNOWN, check, NEVER_MET) for check in ("nodes", "devices", "backend")]
 _OWN_SCRIPT = [
-    Finding(UNKNOWN, check, "only clusterrun's own tasks record it")
+    Finding(UNKNOWN, check, "only clusterrun's built-in tasks record this")
     for check in ("precision", "samples", "steps per epoch")
 ]
 
@@ -91,14 +91,14 @@ def _processes(run: RunRecord, ranks: Sequence[Mapping[str, Any]], seen: set[int
 
 def _group(run: RunRecord, attempt: Path, started: bool) -> Finding:
     if rank_records.were_separate(run, attempt):
-        text = f"the {run.world_size} ranks did not join a process group: each ran on its own"
+        text = f"the {run.world_size} ranks did not join a process group: each rank ran independently"
         action = "turn on the script's distributed mode (torch.distributed.init_process_group), or use --independent"
         return Finding(DIFFERS, "process group", text, action)
     if rank_records.load_any_joined_group(attempt):
         return Finding(OK, "process group", "all ranks joined the same process group")
     if run.world_size == 1:
-        return Finding(OK, "process group", "not needed for a single rank")
-    return Finding(UNKNOWN, "process group", "it is recorded at the end of the run" if started else NEVER_MET)
+        return Finding(OK, "process group", "a single rank needs no process group")
+    return Finding(UNKNOWN, "process group", "recorded only at the end of the run" if started else NEVER_MET)
 
 
 def _placement(
@@ -113,7 +113,7 @@ def _placement(
     gpus = run_record.as_int(spec.get("gpus_per_node"))
     gpus = run.tasks_per_node if gpus is None else gpus  # --gres gives one rank to each
     text = f"{gpus * run.nodes} GPUs expected, {len(used)} used by {len(ranks)} ranks"
-    action = "see the note at the top of the log, and check the nodes: clusterrun check --nodelist NODES"
+    action = "see the note at the top of the log, and test the nodes with: clusterrun check --nodelist NODES"
     yield _expect("devices", not gpus or len(used) >= min(gpus, run.tasks_per_node) * run.nodes, text, action)
     expected = "gloo" if spec.get("gpus_per_node") == 0 else "nccl"
     action = "every rank needs its own GPU and a CUDA build of torch"
@@ -128,7 +128,7 @@ def _training(run: RunRecord, training: Training) -> Iterator[Finding]:
     whole = training.shared_steps == training.steps_per_epoch
     text = f"{training.shared_samples} in the first {'epoch' if whole else f'{training.shared_steps} steps'}"
     good = bool(training.each_once) and training.shared_samples == training.seen_samples
-    used = f", but the ranks used {training.seen_samples}: some are missing or repeated"
+    used = f", but the ranks used {training.seen_samples}: some samples are missing or repeated"
     text += ", each on exactly one rank" if good else used
     yield _expect("samples", good, text, "all ranks must load the same data: compare the files on the nodes")
     micro, accum, samples = training.micro_batch_size, training.grad_accum_steps, training.samples
@@ -160,5 +160,5 @@ def _versions(ranks: Sequence[Mapping[str, Any]]) -> list[Finding]:
             where = tuple(node for _, names in groups[1:] for node in names)
             found.append(Finding(DIFFERS, f"{name} version", text, action, where))
     if not same:
-        return [Finding(UNKNOWN, "versions", "this run's worker did not record them")]
+        return [Finding(UNKNOWN, "versions", "this run recorded no versions")]
     return found or [Finding(OK, "versions", f"{', '.join(same)} on all nodes")]

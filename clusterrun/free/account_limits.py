@@ -57,17 +57,17 @@ def _why(limit: UserLimit, spec: JobSpec, need: Need, gpus: int) -> str:
     if limit.name in _TRES:
         return _too_much(limit, left, *_requested(limit.tres, spec, need, gpus))
     if limit.name == "MaxWallPJ" and spec.time_limit and spec.time_limit > limit.limit * 60:
-        return f"the job's time limit exceeds its {format_duration(limit.limit * 60)}; {NEVER}"
+        return f"the job's time limit exceeds the maximum of {format_duration(limit.limit * 60)}; {NEVER}"
     if limit.name in _RUNNING and left == 0:
-        return f"its limit of {plural(int(limit.limit), 'running job')} is reached; the job would have to wait"
+        return f"the limit of {plural(int(limit.limit), 'running job')} is reached; the job would have to wait"
     if limit.name in _QUEUED and left == 0:
-        return f"its limit of {plural(int(limit.limit), 'job')} is reached; Slurm would reject another"
+        return f"the limit of {plural(int(limit.limit), 'job')} is reached; Slurm would reject another job"
     return ""
 
 
 def _too_much(limit: UserLimit, left: float, count: int, noun: str) -> str:
     if count > limit.limit:
-        more = f"{plural(count, noun)} {'exceeds' if count == 1 else 'exceed'} its limit of {limit.limit:.0f}"
+        more = f"{plural(count, noun)} {'exceeds' if count == 1 else 'exceed'} the limit of {limit.limit:.0f}"
         return f"{more}; {NEVER}"
     if count > left:
         return f"{left:.0f} of {plural(int(limit.limit), noun)} left; the job would have to wait"

@@ -147,8 +147,8 @@ def choose_partition(context: EstimateContext, user: str) -> Request:
         reasons = "\n".join(f"{where}: {why}" for where, why in refusals(found))
         if found.silence:
             raise SchedulerError(
-                "Slurm did not estimate where the job would start, so nothing was submitted",
-                detail=reasons, hint="try again, or name one: --partition NAME",
+                "Slurm did not estimate where the job would start first, so nothing was submitted",
+                detail=reasons, hint="try again, or choose a partition with --partition NAME",
             )  # fmt: skip
         error = Refused if any(isinstance(t.estimate, No) for t in found.tried) else RequestError
         raise error("no partition accepts this job", detail=reasons, hint="run `clusterrun free` to see the partitions")
@@ -157,7 +157,7 @@ def choose_partition(context: EstimateContext, user: str) -> Request:
     start = f"earliest start by Slurm's estimate: {format_when(best.estimate.at, time.time())}"
     line = f"partition {best.partition}: {start} ({plural(len(found.tried), 'partition')} checked)"
     if best.given_time:
-        line += f"; without --time its time limit there is {format_duration(best.given_time)}"
+        line += f"; default time limit (no --time): {format_duration(best.given_time)}"
     if best.preemption:
         line += f"; {best.preemption.sentence}"
     chosen = Value(best.partition, f"{value.source}: auto, {start}")
@@ -169,7 +169,7 @@ def _shorter_time_limits(seen: ClusterSnapshot, spec: JobSpec) -> dict[str, str]
     least = next((p.given_time for p in seen.partitions if p.default), 0)
     given = {} if "time" in spec.sources else {p.name: p.given_time for p in seen.partitions}
     return {
-        name: f"without --time its time limit there is only {format_duration(seconds)}"
+        name: f"default time limit (no --time): only {format_duration(seconds)}"
         for name, seconds in given.items()
         if seconds is not None and (least is None or seconds < least)
     }
@@ -226,7 +226,7 @@ def _estimate(
             continue
         changed = reshape_values(context.request.values, requested, shape, need)
         if changed is None:
-            no.append((shape, partition.name, "the job cannot take this shape: its nodes or ranks are fixed"))
+            no.append((shape, partition.name, "the job has a fixed number of nodes or ranks"))
             continue
         changed["partition"] = Value(partition.name, AUTO)
         plan = context.plan(changed)

@@ -25,11 +25,11 @@ def _obstacles(seen: ClusterSnapshot, partition: Partition, spec: JobSpec, shape
     if why := seen.closed_to(partition, spec.directive("account"), spec.directive("qos")):
         yield why
     if partition.needs_reservation and not spec.directive("reservation"):
-        yield "ReqResv=YES: requires --reservation"
+        yield "the partition requires --reservation (ReqResv=YES)"
     flags = seen.flags_of(partition, spec.directive("account"), spec.directive("qos"))  # these lift a limit
     over_time = partition.time_limit and spec.time_limit and spec.time_limit > partition.time_limit
     if over_time and "PartitionTimeLimit" not in flags:
-        yield f"the time limit exceeds the partition's {format_duration(partition.time_limit)}"
+        yield f"the time limit exceeds the partition's limit of {format_duration(partition.time_limit)}"
     if shape.nodes < partition.min_nodes and "PartitionMinNodes" not in flags:
         yield f"the partition requires at least {plural(partition.min_nodes, 'node')}"
     most = partition.max_nodes
@@ -40,11 +40,11 @@ def _obstacles(seen: ClusterSnapshot, partition: Partition, spec: JobSpec, shape
     kind = f" of type {need.kind}" if need.kind else ""
     what = plural(shape.each, "GPU") + kind if need.gpus else f"CPUs for {plural(shape.each, 'rank')}"
     if not largest:
-        yield f"it has no GPUs{kind}" if need.gpus else "no node has enough CPUs for a rank"
+        yield f"the partition has no GPUs{kind}" if need.gpus else "no node has enough CPUs for a rank"
     if not fit:
         yield f"no node has {what} (at most {largest})"
     if fit < shape.nodes:
-        yield f"it has only {plural(fit, 'node')} with {what} or more"
+        yield f"the partition has only {plural(fit, 'node')} with {what} or more"
 
 
 def node_capacity(node: Node, need: Need) -> int:

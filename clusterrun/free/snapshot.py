@@ -140,8 +140,8 @@ def _accounted(seen: ClusterSnapshot, replies: Mapping[str, Reply], config: Mapp
     unseen: dict[str, list[str]] = {}
     for reply, what in (
         (associations, "your accounts and QOS"),
-        (set_by_qos, "the limits of a QOS on each user"),
-        (used, "how much of your limits is used"),
+        (set_by_qos, "the per-user limits of the QOS"),
+        (used, "the usage of your limits"),
     ):
         if reply.note:
             unseen.setdefault(re.sub(r"^(\w+): \1: (error: )?", r"\1: ", reply.note), []).append(what)
@@ -167,7 +167,7 @@ def _require_answer(reply: Reply, what: str) -> str:
         raise SchedulerError(
             f"could not get the list of {what} from Slurm",
             detail=reply.stderr.strip() or reply.note,
-            hint="check `scontrol ping`",
+            hint="run `scontrol ping`, then try again",
         )
     return reply.text
 

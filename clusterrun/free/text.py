@@ -36,7 +36,7 @@ def format_summary(seen: ClusterSnapshot, now: float) -> list[str]:
     out = [row for row in rows if row.standing in OUT or (row.reason and row.standing not in OPEN)]
     lines += _rows("out of service", out, [_out_cells(row, now) for row in out])
     later = [row for row in rows if row.standing == "powered down"]
-    lines += _rows("powered down, started on demand", later, [_free_cells(r, one_partition) for r in later])
+    lines += _rows("powered down (powered up on demand)", later, [_free_cells(r, one_partition) for r in later])
     return lines + _limits(seen)
 
 
@@ -96,7 +96,7 @@ def _limits(seen: ClusterSnapshot) -> list[str]:
     if seen.limits is None:
         return []
     if not seen.limits:
-        return [] if seen.notes else ["", "there are no limits on you, your accounts or your QOS"]
+        return [] if seen.notes else ["", "no limits apply to you, your accounts or your QOS"]
     return ["", "your limits", *(f"  {line}" for line in align([_limit_cells(limit) for limit in seen.limits]))]
 
 
@@ -122,7 +122,7 @@ def format_estimates(found: StartEstimates, now: float) -> list[str]:
         for tried, line in zip(found.starts, cells, strict=True):
             lines += ["", f"  {line}", f"    {tried.command}"]
     if lines and found.exceeded_limits:
-        lines += ["", "blocked by a limit, which Slurm's estimate ignores"]
+        lines += ["", "blocked by a limit that Slurm's estimate ignores"]
         lines += [safe_line(f"  {line}") for line in found.exceeded_limits]
     refused = refusals(found)
     if refused:

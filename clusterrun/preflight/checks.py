@@ -63,9 +63,9 @@ def check(
     from clusterrun.scheduler.slurm.sbatch import No, Start
 
     several = "," in scheduler.cluster or scheduler.cluster == "all"  # sbatch chooses one of them
-    seen: ClusterSnapshot | None = attempt("limits of the cluster", answers["limits"].result)
+    seen: ClusterSnapshot | None = attempt("the cluster's limits", answers["limits"].result)
     reservations = attempt("reservations", answers["reservations"].result) or []
-    estimate = attempt("the start", answers["start"].result)
+    estimate = attempt("the estimated start", answers["start"].result)
 
     def judge() -> list[Finding]:
         judged = []
@@ -73,7 +73,7 @@ def check(
             judged = limits.judge_limits(seen, spec) + limits.judge_maintenance(seen, spec, reservations, time.time())
         return [*judged, limits.judge_refusal(seen, spec, estimate)] if isinstance(estimate, No) else judged
 
-    found += attempt("the answers of Slurm", judge) or []
+    found += attempt("Slurm's answers", judge) or []
     refuse(found)
     start = estimate if isinstance(estimate, Start) else None
     lines = _lines(found, unchecked)

@@ -36,5 +36,6 @@ def check_settings(spec: JobSpec, environ: Mapping[str, str], workdir: Path, tim
         return [Finding(f"{name}: {wrong}", "see docs/settings.md", never=True)]
     if spec.setup:
         return [Finding(f"{name}: {one} (unless --setup provides it)") for one in missing]
-    hint = "export HF_TOKEN=…" if missing and "HF_TOKEN" in missing[0] else "--no-check if only the nodes have it"
+    needs_token = bool(missing) and "HF_TOKEN" in missing[0]
+    hint = "export HF_TOKEN=…" if needs_token else "use --no-check if only the compute nodes have it"
     return [Finding(f"{name}: {one}", hint, never=True) for one in missing]

@@ -41,7 +41,7 @@ def summary(spec: JobSpec, command: str, *, local: bool = False) -> dict[str, st
         "nodes": f"{spec.allocated_nodes}{spares}",
         "GPUs": f"{gpus} per node, {plural(spec.world_size, 'rank')}",
         "time": format_time_limit(spec.time_limit) if spec.time_limit else unset,
-        "partition": "none, on this machine" if local else spec.directive("partition") or "the cluster's default",
+        "partition": "none (runs on this machine)" if local else spec.directive("partition") or "the cluster's default",
         "python": spec.python,
         "command": command,
     }

@@ -24,14 +24,14 @@ RESOURCES: dict[str, tuple[str, str]] = {
     "Unknown": ("", "an unnamed resource"),
 }
 
-_WHO = {"qos": "the job's QOS", "association": "the job's account (or its user in it)"}
+_WHO = {"qos": "the job's QOS", "association": "the job's association (account or user)"}
 _SEE = {
     "qos": "see the limit with `scontrol show assoc_mgr flags=qos`",
     "association": "see the limit with `scontrol show assoc_mgr flags=assoc users=$USER`",
 }
 _ELSE = {
-    "qos": "`scontrol update JobId={job} QOS=NAME` moves it to another of your QOS",
-    "association": "`scontrol update JobId={job} Account=NAME` moves it to another of your accounts",
+    "qos": "`scontrol update JobId={job} QOS=NAME` moves the job to another QOS that you may use",
+    "association": "`scontrol update JobId={job} Account=NAME` moves the job to another of your accounts",
 }
 _SMALLER = "request less: `clusterrun cancel {job}`, then submit again"
 
@@ -69,16 +69,16 @@ class _Family:
         )
 
 
-_ALL_USED = "The running jobs of {who} already use so much of its limit on {} that this job cannot start."
-_BUDGET = "{who} has a budget in minutes of {}; what is left of it does not cover this job."
+_ALL_USED = "The running jobs in {who} already use so much of the limit on {} that this job cannot start."
+_BUDGET = "{who} limits the total minutes of {}, and too few minutes are left for this job."
 _PROMISED = (
-    "With this job, the running jobs of {who} could use more minutes of {} than it allows; the sum falls as they run."
+    "With this job, the running jobs in {who} could use more minutes of {} than allowed; the total falls as they run."
 )
 _JOB_MORE = "The job requests more {} than {who} allows per job."
 _NODE_MORE = "The job requests more {} on one node than {who} allows."
 _JOB_MINUTES = "The job's {} multiplied by its time limit is more than {who} allows per job."
 _WAIT = "wait for those jobs, or SEE; ELSE"
-_SPENT = "ask the budget's administrator; SEE; ELSE"
+_SPENT = "ask an administrator to raise the limit; SEE; ELSE"
 _SHORTER = "request less, or a shorter time limit; SEE; ELSE"
 _LESS = f"{_SMALLER}; SEE; ELSE"
 _NEWER = f"Slurm 24.05 to 26.05, {SOURCE}"
@@ -100,17 +100,17 @@ _FAMILIES = (
             "The user's running jobs use too much of the limit on {} that {who} sets per user.", Starts.ALONE, _WAIT,
             {"Cpu": "QOSMaxCpuPerUserLimit", "Node": "QOSMaxNodePerUserLimit"}),
     _Family("qos", "QOSMin{}", "MinTRESPJ", "MinTRESPerJob",
-            "The job requests too little: {who} requires a minimum of {}.", Starts.YOU,
+            "The job requests less than the minimum of {} that {who} requires.", Starts.YOU,
             "request more: `clusterrun cancel {job}`, then submit again; SEE; ELSE",
             {"Cpu": "QOSMinCpuNotSatisfied"}, least=True),
     _Family("qos", "Max{}PerAccount", "MaxTRESPA", "MaxTRESPerAccount",
             "The account's running jobs use too much of the limit on {} that {who} sets per account.",
             Starts.ALONE, _WAIT),
     _Family("qos", "Max{}RunMinsPerAccount", "MaxTRESRunMinsPA", "MaxTRESRunMinsPerAccount",
-            "With this job, the account's jobs in {who} could use more minutes of {} than it allows per account.",
+            "With this job, the account's jobs in {who} could use more minutes of {} than allowed per account.",
             Starts.ALONE, _WAIT, source=_NEWER),
     _Family("qos", "Max{}RunMinsPerUser", "MaxTRESRunMinsPU", "MaxTRESRunMinsPerUser",
-            "With this job, the user's jobs in {who} could use more minutes of {} than it allows per user.",
+            "With this job, the user's jobs in {who} could use more minutes of {} than allowed per user.",
             Starts.ALONE, _WAIT, source=_NEWER),
     _Family("association", "AssocGrp{}", "GrpTRES", "GrpTRES", _ALL_USED, Starts.ALONE, _WAIT,
             {"Cpu": "AssocGrpCpuLimit", "Memory": "AssocGrpMemLimit", "Node": "AssocGrpNodeLimit"}),
@@ -134,7 +134,7 @@ def _count(word: str, owner: str, limit: str, setting: str, meaning: str, starts
 
 _JOBS = "{who} already has as many running jobs as it allows."
 _QUEUED = "{who} already has as many pending and running jobs as it allows."
-_WALL = "{who} has a time budget for all its jobs together, and what is left does not cover this job's time limit."
+_WALL = "{who} limits the total run time of its jobs, and less is left than this job's time limit."
 _LONG = "The job's time limit is longer than {who} allows."
 _CUT = "request a shorter time limit; SEE; ELSE"
 

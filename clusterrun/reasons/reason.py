@@ -18,7 +18,7 @@ class Starts(StrEnum):
     YOU = "after you change something"
     ADMIN = "after an administrator changes something"
     NEVER = "never"
-    OVER = "it is over"  # the reason of an ended job
+    OVER = "only if it is requeued"  # the reason of an ended job
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -93,7 +93,7 @@ class Store:
             if weak := safe_files.find_weakness(folder):
                 raise RequestError(
                     f"cannot store records and logs in {weak.folder}: {weak.why}",
-                    hint=weak.fix or "submit from a folder you own, or set CLUSTERRUN_STATE to one",
+                    hint=weak.fix or "submit from a folder that you own, or set CLUSTERRUN_STATE to such a folder",
                 )
 
     def prepare(self, shared: bool) -> Path:
@@ -122,7 +122,7 @@ class Store:
         except OSError as error:
             raise RequestError(
                 f"cannot write records and logs: {error.filename or base}: {error.strerror}",
-                hint="submit from a folder you can write to, with free space",
+                hint="submit from a writable folder with free space",
             ) from error
         if shared and (closed := safe_files.closed_to_group(base / RECORDS)):
             self._notify(f"--shared: your group cannot enter {closed}; fix it with: chmod g+x {closed}")
@@ -160,7 +160,7 @@ class Store:
             self.discard(record)
             raise RequestError(
                 f"cannot write the run's records: {error.filename or record.run_dir}: {error.strerror}",
-                hint="nothing was submitted; free some space",
+                hint="nothing was submitted; free some space, then try again",
             ) from error
 
     def save_submission(self, record: RunRecord, submission: SubmissionRecord) -> RunRecord:
@@ -220,7 +220,7 @@ class Store:
             if error.errno in (errno.EACCES, errno.EAGAIN):
                 os.close(descriptor)
                 raise Ambiguous(
-                    f"another command is submitting run {record.run_id}", hint="wait until it ends"
+                    f"another command is submitting run {record.run_id}", hint="wait until that command ends"
                 ) from None
             # a file system without locks: the job's claim makes a second submission harmless
         try:

@@ -78,7 +78,7 @@ class SchedulerFactory:
         facts = self.facts()
         if facts is None:
             raise NoScheduler(
-                "Slurm is not available here: sbatch is not on PATH, or no Slurm configuration was found",
+                "Slurm is not available: sbatch is not on PATH, or no Slurm configuration was found",
                 hint="log in to a node of the cluster, set SLURM_CONF, or use --scheduler local",
             )
         return SlurmScheduler(facts, self._environ, cache=self._state, accounting_interval=self._accounting_interval)

@@ -39,7 +39,9 @@ def cancel(
         run = target.record
         if run is not None and run.job_id is None:
             store_of(run).discard(run)  # never submitted: there is only its folder
-            found[index] = Cancelled(target.status.id, done=True, detail="never submitted; its folder was removed")
+            found[index] = Cancelled(
+                target.status.id, done=True, detail="the run was never submitted; its folder was removed"
+            )
         elif _may_run(target) or target.copies:
             by_scheduler.setdefault(run.scheduler if run else "slurm", []).append(index)
         else:
@@ -75,7 +77,7 @@ def hold(target: RunState, user: str, scheduler: Scheduler, *, release: bool) ->
     """
     _check(target, user, to="hold it")
     if target.record is None and not target.status.user:
-        raise NoSuchJob(f"the owner of job {target.status.id} is unknown", hint="only its owner can hold it")
+        raise NoSuchJob(f"the owner of job {target.status.id} is unknown", hint="only the job's owner can hold it")
     if target.status.state != "PENDING":
         # Slurm accepts it for a running job too, and holds that job after a requeue, which nobody expects
         raise RequestError(f"job {target.status.id} is {target.status.state}: only a pending job can be held")
@@ -86,10 +88,11 @@ def _check(target: RunState, user: str, to: str = "cancel it") -> None:
     run, job = target.record, target.status
     owner = run.user if run else job.user
     if not run.mine if run else owner not in ("", user):
-        raise NoSuchJob(f"job {job.id} belongs to {owner}, not to you", hint=f"only its owner can {to}")
+        raise NoSuchJob(f"job {job.id} belongs to {owner}, not to you", hint=f"only the job's owner can {to}")
     if run is not None and run.job_id is None and run.submission.state != run_record.NOT_SUBMITTED:
         raise Ambiguous(
-            f"it is not known whether run {run.run_id} was submitted", hint=f"clusterrun submit --recover {run.run_id}"
+            f"cannot tell whether run {run.run_id} was submitted",
+            hint=f"run `clusterrun submit --recover {run.run_id}`",
         )
     if target.as_of is not None or (target.note and job.outcome is Outcome.UNKNOWN):
         raise SchedulerError(

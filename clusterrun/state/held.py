@@ -16,7 +16,8 @@ def held_line(state: RunState) -> str:
     hold = load_hold(state.record) if state.record is not None and state.status.state == "RUNNING" else None
     if hold is None or not 0 < hold.until - time.time() < _LONGEST:
         return ""
-    return f"until {time.strftime('%H:%M', time.localtime(hold.until))}, after its failure: {hold.shell}"
+    until = time.strftime("%H:%M", time.localtime(hold.until))
+    return f"until {until}, after a failure; open a shell with: {hold.shell}"
 
 
 def failed_state(state: RunState) -> RunState | None:

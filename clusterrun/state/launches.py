@@ -35,7 +35,7 @@ def launch_line(found: Sequence[Launch]) -> str:
         return ""
     before = found[-2]
     ended = "ended" if before.status in (0, STOPPED_STATUS) else "failed"
-    return str(len(found)) + (f"; the previous one {ended}: {before.cause}" if before.cause else "")
+    return str(len(found)) + (f"; the previous launch {ended}: {before.cause}" if before.cause else "")
 
 
 def goodput_line(found: Goodput | None) -> str:

@@ -81,7 +81,7 @@ class StateQuery(NamedTuple):
         shown = [s for s in (*found, *external) if everything or s.status.outcome in filters.OPEN]
         if not (answer.complete or shown):
             raise SchedulerError(
-                "Slurm did not answer, and no active jobs are recorded here", detail=answer.note,
+                "Slurm did not answer, and clusterrun has no record of an active job", detail=answer.note,
                 hint="run `scontrol ping`, then try again",
             )  # fmt: skip
         if not answer.complete:
@@ -106,7 +106,7 @@ class StateQuery(NamedTuple):
             elif everything or reconcile.state_from_records(self.store, run, "").status.outcome in filters.OPEN:
                 away.append(run)
         if away:
-            count, names = plural(len(away), "job"), sorted({run.cluster or "(not known)" for run in away})
+            count, names = plural(len(away), "job"), sorted({run.cluster or "(unknown)" for run in away})
             self.notify(f"not shown: {count} on other clusters ({', '.join(names)}); see them with --all-clusters")
         return here
 
@@ -164,5 +164,5 @@ def _is_on(run: RunRecord, scheduler: Scheduler) -> bool:
 
 
 def _elsewhere(run: RunRecord, scheduler: Scheduler) -> str:
-    here = f"cluster {scheduler.cluster}" if scheduler.cluster else "a cluster whose name is not known"
-    return f"it was submitted to cluster {run.cluster or '(not known)'}; this shell is configured for {here}"
+    here = f"cluster {scheduler.cluster}" if scheduler.cluster else "an unnamed cluster"
+    return f"submitted to cluster {run.cluster or '(unknown)'}; this shell is configured for {here}"

@@ -142,7 +142,7 @@ def _state(store: Store, run: RunRecord, jobs: JobIndex, answer: Answer, past: A
     if submission.final is not None:
         return RunState(run, _from_final(run, submission.final))
     if not answer.complete:
-        return RunState(run, unknown_status(run, "not known: the scheduler did not answer"), answer.note)
+        return RunState(run, unknown_status(run, "unknown: the scheduler did not answer"), answer.note)
     return _absent(store, run, past, now)
 
 
@@ -161,18 +161,19 @@ def _absent(store: Store, run: RunRecord, past: Answer, now: float) -> RunState:
         why = "the job left the queue without an end record; a node or the controller may have failed"
         return RunState(run, unknown_status(run, why), past.note)
     if not readable or not run.mine:
-        why = "it left the queue, and its records cannot be read" if not readable else "it left the queue"
+        why = "the job left the queue, and its records cannot be read" if not readable else "the job left the queue"
         return RunState(run, unknown_status(run, why), past.note)
     if not run.cluster:
-        return RunState(run, unknown_status(run, "it is not in the queue, and the cluster that accepted it is unknown"))
+        return RunState(run, unknown_status(run, "the job is not in the queue, and its cluster is unknown"))
     if run.submission.cancel_asked:
         job = unknown_status(run, "cancelled while pending")
         return RunState(run, replace(job, state="CANCELLED", outcome=Outcome.CANCELLED, source="record"))
     if now - run.submission.at < ACCOUNTING_LAG:
         return RunState(run, unknown_status(run, "just submitted; not seen in the queue yet"))
     if not past.complete:
-        return RunState(run, unknown_status(run, "it is not in the queue, and accounting does not answer"), past.note)
-    why = "Slurm accepted it but no longer knows it; it never started (controller crash, or cancelled while pending)"
+        why = "the job is not in the queue, and accounting does not answer"
+        return RunState(run, unknown_status(run, why), past.note)
+    why = "Slurm no longer knows the job, which never started (controller crash, or cancelled while pending)"
     return RunState(run, replace(unknown_status(run, why), outcome=Outcome.LOST), past.note)
 
 
@@ -256,11 +257,11 @@ def _unsubmitted(run: RunRecord) -> RunState:
 
     settle = f"clusterrun submit --recover {run.run_id}"
     if run.submission.state == run_record.NOT_SUBMITTED:
-        why = f"never submitted: its submission was interrupted; `{settle}` submits it now"
+        why = f"never submitted: the submission was interrupted; `{settle}` submits the run now"
     elif submitter_is_alive(run.submission.submitter):
         why = "being submitted"
     else:
-        why = f"not known whether it was submitted; `{settle}` finds out"
+        why = f"unknown whether the run was submitted; `{settle}` checks"
     return RunState(run, unknown_status(run, why))
 
 

@@ -16,7 +16,7 @@ def refuse_to_resume(state: RunState, now: float) -> None:
     run, job = state.record, state.status
     assert run is not None
     if not run.mine:
-        raise NoSuchJob(f"job {job.id} belongs to {run.user}, not to you", hint="only its owner can resume it")
+        raise NoSuchJob(f"job {job.id} belongs to {run.user}, not to you", hint="only the run's owner can resume it")
     if job.outcome is Outcome.DONE:
         raise RequestError(f"job {job.id} is {job.state}: there is nothing left to resume", hint="submit a new run")
     active = state.copies[0] if state.copies else job.id

@@ -171,7 +171,7 @@ def state_lines(state: RunState, *, explain: bool = False, first: str = "") -> l
     seen = f", as of {format_age(now - state.as_of)} ago: {state.note}" if state.as_of is not None else ""
     facts = {
         "job": f"{row['JOBID']}  {row['NAME']}",
-        "earlier": f"the run's job {' '.join(map(str, state.earlier))} is still in the queue" if state.earlier else "",
+        "earlier": f"still in the queue: job {', '.join(map(str, state.earlier))}" if state.earlier else "",
         "state": row["STATE"] + (f"  exit status {job.exit_status}" if job.exit_status else ""),
         "outcome": job.outcome.value if over else "",
         "reason": (job.reason if seen else row["REASON"]) + (f": {reason.meaning}" if reason else ""),
@@ -232,7 +232,7 @@ def ranks_line(ranks: list[RankProgress], now: float) -> str:
     oldest = min(ranks, key=lambda one: one.time)
     age = format_age(now - oldest.time)
     is_silent = oldest.is_silent(now)
-    parts.append(f"no heartbeat of rank {oldest.rank} for {age}" if is_silent else f"last heartbeat {age} ago")
+    parts.append(f"no heartbeat from rank {oldest.rank} for {age}" if is_silent else f"last heartbeat {age} ago")
     return ", ".join(parts)
 
 
@@ -271,8 +271,8 @@ def _expected(job: JobStatus, now: float) -> str:
         return ""
     from clusterrun.reasons import Starts
 
-    reason = _reason(job)
-    return f"Slurm expects {_moment(job.started, now)}" if reason is None or reason.starts is Starts.ALONE else ""
+    text = f"Slurm expects the job to start at {_moment(job.started, now)}"
+    return text if (reason := _reason(job)) is None or reason.starts is Starts.ALONE else ""
 
 
 def _training(figures: Metrics | None, now: float) -> str:

@@ -19,6 +19,7 @@ from clusterrun.records.run_record import RunRecord
 from clusterrun.scheduler.slurm.cache import FRESH
 from clusterrun.state.pace import WATCH_FIRST, WATCH_LONGEST, QueryTimer
 from clusterrun.state.reconcile import Listing, RunState
+from clusterrun.terminal.units import plural
 
 BELIEVED_AFTER = 20.0
 """Seconds for which a run must be unknown or lost, while the scheduler answers, before a watch ends."""
@@ -136,7 +137,9 @@ def _format_changes(states: Sequence[RunState]) -> dict[str, str]:
         else:
             lines[run.run_id if run is not None else str(job.id)] = f"job {job.id}: {job.state} {job.reason}".rstrip()
     for raw, counts in arrays.items():
-        lines[raw] = f"job {raw}: " + ", ".join(f"{count} tasks {word}" for word, count in sorted(counts.items()))
+        lines[raw] = f"job {raw}: " + ", ".join(
+            f"{plural(count, 'task')} {word}" for word, count in sorted(counts.items())
+        )
     for note, jobs in silent.items():
         which = f"job {jobs[0]}" if len(jobs) == 1 else f"{len(jobs)} jobs"
         lines["silent"] = f"{which}: state unknown, still waiting: {note}"

@@ -32,11 +32,11 @@ class Rung(NamedTuple):
 def find_rungs(spec: JobSpec) -> list[Rung]:
     """Return the rungs of a job. Raises RequestError for a job of one process, or with a shape in a YAML."""
     if spec.world_size == 1:
-        raise RequestError("--ladder needs a job of more than one process", hint="add --nodes N or --gpus-per-node N")
+        raise RequestError("--ladder needs a job with more than one process", hint="add --nodes N or --gpus-per-node N")
     if spec.accelerate_config:
         raise RequestError(
-            "--ladder and --accelerate-config cannot be combined: the file is for one shape",
-            hint="submit the shapes one by one, each with its own file",
+            "--ladder cannot be combined with --accelerate-config: the file fixes the number of nodes and processes",
+            hint="submit each job size separately, each with its own file",
         )
     shapes = list(dict.fromkeys([(1, 1), (1, spec.tasks_per_node), (spec.nodes, spec.tasks_per_node)]))
     return [Rung(number, *shape, number == len(shapes)) for number, shape in enumerate(shapes, 1)]

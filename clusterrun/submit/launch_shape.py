@@ -120,7 +120,7 @@ def _divided(total: Value, by: Value) -> Value:
     if total.value % by.value and total.value > by.value:
         raise RequestError(
             f"{total.source}: {total.value} ranks are not a multiple of {by.value} ({by.source})",
-            hint="every node runs the same number of ranks",
+            hint="every node must run the same number of ranks",
         )
     return Value(max(1, total.value // by.value), total.source)
 
@@ -140,5 +140,5 @@ def _slurm_gpus(launch: Launch, nodes: int, ranks: Value | None) -> Value | None
 
 def _conflict(one: Value, other: Value) -> RequestError:
     return RequestError(
-        f"{one.source} is {one.value}, but {other.source} is {other.value}", hint="leave one of them out"
+        f"{one.source} is {one.value}, but {other.source} is {other.value}", hint="give only one of the two"
     )

@@ -72,7 +72,7 @@ def parse_options(launcher: str, table: Table, words: Sequence[str]) -> tuple[li
         else:
             raise RequestError(
                 f"{launcher}: clusterrun does not know the option {word.partition('=')[0]}",
-                hint="remove it, or use --launcher none if the program starts its own ranks",
+                hint="remove the option, or use --launcher none if the program starts its own ranks",
             )
     return typed, program
 

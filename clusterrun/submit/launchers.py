@@ -113,7 +113,7 @@ def find_launch(words: Sequence[str], place: Place) -> Launch | None:
     named = launcher_of(words[start:])
     if named is None:
         if words and Path(words[0]).name == "accelerate" and not words[0].startswith(("./", "../")):
-            hint = f"run it without clusterrun: {shlex.join(words)}"
+            hint = f"run this command without clusterrun: {shlex.join(words)}"
             if [*words[1:2]] == ["config"]:
                 hint = "to write the file without prompts: clusterrun render --gpus-per-node 4 --accelerate-config"
             raise RequestError(f"`{' '.join(words[:2])}` does not start a training run", hint=hint)
@@ -159,7 +159,7 @@ def parse_launch(title: str, words: Sequence[str], place: Place) -> Launch:
     elif title == "fabric run":
         launch.env["LT_CLI_USED"] = "1"
     elif title in ("mpirun", "horovodrun") and (name := mpi_name(source_of(launch.program, place.cwd))):
-        launch.refuse(f"{launch.program[0]} uses {name}, which needs {title}", launcher="none")
+        launch.refuse(f"{launch.program[0]} uses {name}, so {title} must start the ranks", launcher="none")
     return launch
 
 
@@ -173,7 +173,7 @@ def combine(outer: Launch, inner: Launch) -> Launch:
     if outer.nodes and inner.nodes and outer.nodes.value != inner.nodes.value:
         raise RequestError(
             f"{outer.nodes.source} is {outer.nodes.value}, but {inner.nodes.source} is {inner.nodes.value}",
-            hint="set the same number of nodes in both places, or leave one out",
+            hint="set the same number of nodes in both places, or set only one",
         )
     nodes = outer.nodes or inner.nodes
     if inner.title == "srun":  # it inherits the tasks of #SBATCH lines
@@ -264,7 +264,7 @@ def _apply_slurm(launch: Launch, one: Typed, source: str) -> None:
             added = f"--{name}={value}" if value else f"--{name}"
             launch.options["sbatch-arg"] = Value([*before, added], "--sbatch-arg")
         case "folder" if value != ".":
-            launch.refuse(f"{source}: the job runs in the folder it is submitted from; cd to {value} first")
+            launch.refuse(f"{source}: the job runs in the folder that it is submitted from; cd to {value} first")
 
 
 def _count(launch: Launch, text: str, source: str) -> Value | None:
@@ -286,7 +286,7 @@ def _apply_env(launch: Launch, name: str, value: str, source: str) -> None:
     if (name, value) == ("ACCELERATE_MIXED_PRECISION", "fp8"):
         launch.refuse(f"{source} fp8 is not supported", launcher="accelerate")
     elif (name, value) == ("LT_STRATEGY", "dp"):
-        launch.refuse(f"{source} dp is not supported: it runs one process on all GPUs", launcher="none")
+        launch.refuse(f"{source} dp is not supported: dp runs one process on all GPUs", launcher="none")
     elif (name, value) == ("LT_ACCELERATOR", "cpu"):
         launch.gpus["gpus-per-node"] = Value(0, source)
     launch.env[name] = value.upper() if name == "ACCELERATE_DYNAMO_BACKEND" else value

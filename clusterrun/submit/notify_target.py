@@ -12,7 +12,7 @@ from clusterrun.errors import CommandError, RequestError
 from clusterrun.jobspec.spec import JobSpec
 from clusterrun.system import shell
 
-_HINT = "give a webhook (https://…), an address of apprise, or a command"
+_HINT = "give a webhook (https://…), an apprise address, or a command"
 _NO_APPRISE, _REFUSED = 3, 4
 _APPRISE = f"""
 import sys
@@ -54,14 +54,14 @@ def check_command(target: str, spec: JobSpec, environ: Mapping[str, str], workdi
     try:
         first = shlex.split(target)[0]
     except (ValueError, IndexError) as error:
-        raise RequestError(f"--notify: not a command line: {error}", hint="--notify 'command --option …'") from None
+        raise RequestError(f"--notify: invalid command line: {error}", hint="--notify 'command --option …'") from None
     name = str(workdir / first) if "/" in first else first
     if shutil.which(name, path=environ.get("PATH")) is not None:
         return []
     if ":" in first:
         raise RequestError("--notify: neither an address nor a command", hint=_HINT)
     if spec.setup or "PATH" in dict(spec.env) or (first.startswith("/") and not local):
-        return [f"--notify: {first} is not found on this node; it must exist on the compute nodes"]
+        return [f"--notify: command {first} not found on this node; make sure that the compute nodes have it"]
     raise RequestError(f"--notify: no such command: {first}", hint=_HINT)
 
 

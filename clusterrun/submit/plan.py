@@ -80,7 +80,7 @@ def plan(
     run_id = f"{datetime.fromtimestamp(at, UTC):%Y%m%d-%H%M%S}-{token[:6]}" if named else "RUN_ID"
     base = find_base(request.root, state_folder(here.environ))
     if base.why:
-        notices.append(f"storing records and logs in {base.folder}: other users can change {base.why}")
+        notices.append(f"storing records and logs in {base.folder}, because other users can change {base.why}")
     run_dir = base.folder / RECORDS / "runs" / run_id
     logs = base.folder / "logs"
     record = RunRecord(

@@ -99,7 +99,7 @@ def _send(
             if not error.cut_off:
                 store.discard(record)
                 raise Refused(
-                    "sbatch failed; no job was created", detail=error.detail, hint="see its output"
+                    "sbatch failed; no job was created", detail=error.detail, hint="see the output of sbatch"
                 ) from error
             if clock.now() - began > KEEP_SENDING + KEEP_QUERYING:
                 store.discard(record)
@@ -154,7 +154,7 @@ def choose_job(
         return None
     extra = [job.id for job in alike if job.id.base != chosen.base and job.state == "PENDING"]
     if extra:
-        notify(f"submitted more than once; keeping job {chosen}, cancelling {', '.join(map(str, extra))}")
+        notify(f"Slurm received the job more than once; keeping job {chosen}, cancelling {', '.join(map(str, extra))}")
         with contextlib.suppress(SchedulerError):  # best effort: the claim makes a copy harmless
             scheduler.cancel(extra)
     return chosen

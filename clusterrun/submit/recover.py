@@ -26,7 +26,7 @@ def recover(
     the errors of ``scheduler_of`` and :func:`protocol.submit`.
     """
     if not run.mine:
-        raise NoSuchJob(f"run {run.run_id} belongs to {run.user}, not to you", hint="only its owner can submit it")
+        raise NoSuchJob(f"run {run.run_id} belongs to {run.user}, not to you", hint="only that user can submit it")
     if run.submission.state == run_record.ACCEPTED:
         return run
     if protocol.submitter_is_alive(run.submission.submitter):

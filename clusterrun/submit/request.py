@@ -28,7 +28,7 @@ from clusterrun.scheduler import KILL_ON_INVALID_DEP
 from clusterrun.system import shell
 
 #: Variables of many guides that do nothing if they are 0.
-_NO_EFFECT = {"CUDA_LAUNCH_BLOCKING": "it is the default", "NCCL_TREE_THRESHOLD": "NCCL has ignored it since 2.5"}
+_NO_EFFECT = {"CUDA_LAUNCH_BLOCKING": "0 is the default", "NCCL_TREE_THRESHOLD": "NCCL 2.5 and newer ignore it"}
 #: Options that the local scheduler ignores.
 _SLURM_ONLY = ("mem", "partition", "account", "qos", "constraint", "gres", "reservation", "exclude", "nodelist",
                "mail-type", "sbatch-arg", "requeue", "spare-nodes", "total-time", "helper-job", "signal",
@@ -109,7 +109,7 @@ def load_request(args: SubmitArgs, cwd: Path, environ: Mapping[str, str]) -> Req
         if args.job:
             raise RequestError(
                 "both a job file and a script were given",
-                hint="use one: `clusterrun submit JOB` or `clusterrun submit -- SCRIPT`",
+                hint="use only one: `clusterrun submit JOB` or `clusterrun submit -- SCRIPT`",
             )
         work = work_of(args.command, cwd)
     else:
@@ -207,7 +207,7 @@ def parse_work(words: Sequence[str], cwd: Path, environ: Mapping[str, str], noti
         if not rest or (rest[0].startswith("-") and rest[0] != "-m"):
             raise RequestError(f"no script in: {shlex.join(words)}", hint="clusterrun submit -- train.py --lr 1e-4")
         what = shlex.join(rest[:2] if rest[0] == "-m" else rest[:1])
-        notify(f"ignoring {first}: each rank runs {what} with --python or the active environment's Python")
+        notify(f"ignoring {first}: each rank runs {what} with the Python of --python or of the active environment")
         first, rest = rest[0], rest[1:]
     module = rest[0] if first == "-m" and rest else None
     if first == "-m" and module is None:
@@ -222,7 +222,7 @@ def parse_work(words: Sequence[str], cwd: Path, environ: Mapping[str, str], noti
         if os.access(full, os.X_OK):
             return Command(full, rest)
         raise RequestError(
-            f"neither a Python script nor executable: {first}",
+            f"not a Python script and not executable: {first}",
             hint=f"chmod +x {shlex.quote(first)}, or give a .py file",
         )
     found = shutil.which(first, path=environ.get("PATH")) if "/" not in first else None
@@ -241,7 +241,7 @@ def _check_words(words: Sequence[str]) -> None:
     if ":" in words:  # srun takes it as the start of another command, at any position (observed on 22.05)
         raise RequestError(
             "a single ':' as an argument is not supported: srun would interpret it",
-            hint="join it to another argument, or pass it in a variable with --env",
+            hint="join the ':' to another argument, or pass it in a variable with --env",
         )
 
 
@@ -281,13 +281,15 @@ def check_python(spec: JobSpec, environ: Mapping[str, str]) -> None:
         found = shell.check_output([spec.python, "-c", _FIND_PACKAGES, script, *needs], env=clean, cwd=Path("/"))
     except CommandError as error:
         raise RequestError(
-            f"--python: {spec.python} does not run", detail=error.detail, hint="give the path of a working Python"
+            f"--python: {spec.python} does not run",
+            detail=error.detail,
+            hint="give the path of a working Python",
         ) from error
     first_line, _, torch_version = found.partition("\n")
     missing = first_line.split()
     if missing:
         raise RequestError(
-            f"{spec.python} has no {' and no '.join(missing)}",
+            f"{spec.python} does not have {' or '.join(missing)}",
             hint=f"{shlex.quote(spec.python)} -m pip install {' '.join(missing)}   (or choose another with --python)",
         )
     version = re.search(r"^__version__ = '(\d+)\.(\d+)", torch_version, re.MULTILINE)
@@ -298,7 +300,7 @@ def check_python(spec: JobSpec, environ: Mapping[str, str]) -> None:
             hint=f"{shlex.quote(spec.python)} -m pip install 'torch>={oldest}'   (or choose another with --python)",
         )
     if wrong := re.search(r"^syntax error: (.*)", torch_version, re.MULTILINE):
-        raise RequestError(f"syntax error in {script}:{wrong[1]}", hint=f"{spec.python} would not start it")
+        raise RequestError(f"syntax error in {script}:{wrong[1]}", hint=f"{spec.python} cannot compile the script")
     if spec.accelerate_config:
         from clusterrun.submit.accelerate_yaml import check_shape
 
@@ -316,7 +318,7 @@ def check_setup(spec: JobSpec, script: str, environ: Mapping[str, str]) -> None:
             raise RequestError(
                 f"--setup: syntax error in line {number}: {line}",
                 detail=done.stderr.strip(),
-                hint="each line must be complete on its own",
+                hint="make each --setup line a complete command",
             )
     done = shell.run(["bash", "-n"], env=clean, stdin=script)
     if done.status != 0:

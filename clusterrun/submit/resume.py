@@ -43,7 +43,7 @@ def resume(
         text = render(spec, RunIdentity(run.run_id, run.run_dir, token), places, local=run.scheduler == LOCAL)
         check(spec, text)
         if not isinstance(spec.work, Task) and not spec.resume_args:
-            notify(f"{run.what} was submitted without --resume-args: it starts over unless it finds its own checkpoint")
+            notify(f"{run.what} has no --resume-args: the script starts over unless it finds its own checkpoint")
         store.stage_again(run, text)
         submission = rebuild_submission(run, logs, here.environ)._replace(dependency=spec.directive("dependency"))
         return protocol.submit(store, scheduler, run, submission, notify=notify)
@@ -53,7 +53,7 @@ def _spec_again(run: RunRecord) -> tuple[JobSpec, Path]:
     """Return the run's specification, and the folder it was submitted from."""
     data = run_record.read_json(run.run_dir / "spec.json")
     if data is None:
-        raise RequestError(f"the spec.json of run {run.run_id} cannot be read", hint="submit it again")
+        raise RequestError(f"the spec.json of run {run.run_id} cannot be read", hint="submit a new run")
     spec = load_spec(data)
     if run_record.list_names(run.run_dir / "attempts"):  # it has started, so what it waited for is over
         spec = replace(spec, directives=tuple(pair for pair in spec.directives if pair[0] != "dependency"))

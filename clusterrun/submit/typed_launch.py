@@ -60,7 +60,7 @@ def translate(
         if env:
             notify("environment variables before the program are passed as: " + format_options(env))
         if ignored := {word.partition("=")[0] for word in before if "=" in word} - variables.keys():
-            notify(f"ignoring {', '.join(sorted(ignored))}: the scheduler or clusterrun sets it")
+            notify(f"ignoring {', '.join(sorted(ignored))}: set by the scheduler or by clusterrun")
         return rest, {**options, **env}
     if other:
         if launch is not None and launch.program:
@@ -72,7 +72,7 @@ def translate(
             _refuse_scripts(words, given, below, place)
         return _with_local_rank(words, given, below, place, notify), {}
     if not launch.program:
-        raise RequestError(f"{launch.title}: no script or program", hint="clusterrun submit -- train.py")
+        raise RequestError(f"{launch.title}: no script or program given", hint="clusterrun submit -- train.py")
     options = job_options(launch, given, below)
     all_options = join_options(given, options)
     if launch.refusal:
@@ -83,9 +83,9 @@ def translate(
         del explicit["tasks-per-node"]  # a script with a launcher in it, once per node
     _refuse_scripts(launch.program, explicit, below, place)
     own = f"   (left out: {', '.join(dict.fromkeys(launch.own))})" if launch.own else ""
-    notify(f"{launch.title} became: {format_line(all_options, launch.program)}{own}")
+    notify(f"translated {launch.title} to: {format_line(all_options, launch.program)}{own}")
     if not {"gpus-per-node", "gres", "tasks-per-node"} & {*all_options, *below}:
-        notify(f"{launch.title} does not say how many GPUs: add --gpus-per-node N for more than one per node")
+        notify(f"{launch.title} does not set the number of GPUs: add --gpus-per-node N for more than one per node")
     return tuple(launch.program), options
 
 
@@ -137,10 +137,11 @@ def _refuse_scripts(words: Sequence[str], given: Values, below: Values, place: P
         if not parsed.command:
             message += "; no line that starts the training was found"
         if parsed.lost:
-            message += f"; the command below leaves out line {', '.join(map(str, dict.fromkeys(parsed.lost)))}"
+            lost = list(dict.fromkeys(parsed.lost))
+            message += f"; the command below leaves out line{'s'[: len(lost) > 1]} {', '.join(map(str, lost))}"
     elif parsed.command:
         named = launcher_of(parsed.command[prefix_length(parsed.command) :])
-        message = f"{script.name} starts {named[0] if named else 'ranks'}, which starts its own ranks"
+        message = f"{script.name} starts {f'{named[0]}, which starts its own ranks' if named else 'its own ranks'}"
     else:
         return
     raise RequestError(message, hint=_line(script, parsed, words, given, below, place))

@@ -24,7 +24,7 @@ def test_a_killed_rank_costs_the_steps_since_the_last_checkpoint_and_nothing_els
     assert len(state["failed_launches"]) == 1 and "rank 1 ended without a record" in state["failed_launches"][0]
     assert "the ranks are started again" in job.err.read_text()
     status = site.cli("status", job.id).stdout
-    assert "launch  2; the previous one failed: rank 1" in status and "1 restart cost" in status
+    assert "launch  2; the previous launch failed: rank 1" in status and "1 restart cost" in status
     first, second = state["launches"]
     assert len(first["nodes"]) == 2 and first["status"] != 0 == second["status"] and first["lost_s"] > 0
     assert 0 < state["goodput"]["share"] < 1 and state["goodput"]["restarts"] == 1

@@ -82,7 +82,7 @@ def test_a_job_whose_container_is_gone_is_over_and_its_devices_are_free(bench, c
     until(lambda: bench.status(waiter).reason == "Resources")
     container.end()
     status = bench.wait(JobId("L1"), "NODE_FAIL")
-    assert status.reason == "the supervisor ended with its container, or was killed in it"
+    assert status.reason == "the supervisor was killed, or ended with its container"
     bench.wait(waiter, "COMPLETED")
     (answer,) = bench.scheduler.cancel([JobId("L1")])
     assert (answer.done, answer.detail) == (False, f"had already ended: NODE_FAIL ({status.reason})")
@@ -102,10 +102,10 @@ def test_a_job_of_a_machine_that_cannot_be_seen_is_given_up_at_a_second_cancel(b
     os.kill(real["pid"], 9)
     monkeypatch.setattr(cancel, "_MARGIN", 0.2)
     elsewhere(bench, id)
-    assert bench.status(id).reason == "runs on elsewhere, which is not visible from here"
+    assert bench.status(id).reason == "runs on elsewhere, which is not visible from this machine"
     (first,) = bench.scheduler.cancel([id])
     assert not first.done
-    assert first.detail.endswith("`clusterrun cancel L1` after 90 s counts the job as ended")
+    assert first.detail.endswith("run `clusterrun cancel L1` again after 90 s")
     (soon,) = bench.scheduler.cancel([id])
     assert not soon.done
     alive = bench.local / "L1" / mark.NAME

@@ -64,9 +64,9 @@ def test_cancel_ends_what_a_killed_supervisor_left(bench):
     kill_supervisor(bench, id)
     bench.wait(id, "COMPLETING")
     os.kill(bench.state_of(id)["script_pid"], signal.SIGKILL)
-    assert "`clusterrun cancel L1` kills the 2 processes it left behind" in bench.wait(id, "NODE_FAIL").reason
+    assert "`clusterrun cancel L1` kills the 2 remaining processes" in bench.wait(id, "NODE_FAIL").reason
     (answer,) = bench.scheduler.cancel([id])
-    assert (answer.done, answer.detail) == (True, "its supervisor was gone; killed 2 processes that it left behind")
+    assert (answer.done, answer.detail) == (True, "the job's supervisor was gone; killed 2 remaining processes")
     assert bench.status(id).state == "CANCELLED"
     (answer,) = bench.scheduler.cancel([id])
     assert (answer.done, answer.detail) == (False, "had already ended: CANCELLED")
@@ -99,7 +99,7 @@ def test_a_job_of_another_machine_or_container_is_not_judged_from_here(bench):
     ):
         bench.change_state(id, supervisor=change)
         status = bench.status(id)
-        reason = f"runs {place}, which is not visible from here"
+        reason = f"runs {place}, which is not visible from this machine"
         assert (status.state, status.reason, status.outcome) == ("UNKNOWN", reason, Outcome.UNKNOWN)
         bench.change_state(id, supervisor=real)
     bench.change_state(id, state="COMPLETED", supervisor={"host": "elsewhere"})

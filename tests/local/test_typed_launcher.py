@@ -31,7 +31,7 @@ def test_torchrun_gives_the_world_that_was_typed(tmp_path: Path) -> None:
         timeout=240,
     )
     assert done.returncode == 0, done.stderr
-    assert "became: clusterrun submit --scheduler local --gpus-per-node 2 --env LEVEL=7 -- script.py" in done.stderr
+    assert "to: clusterrun submit --scheduler local --gpus-per-node 2 --env LEVEL=7 -- script.py" in done.stderr
     out = (tmp_path / "logs" / "train_L1.out").read_text()
     for rank in range(2):
         assert f"{rank}: rank {rank} of world size 2, ['--nnodes', 'a b'], 7" in out

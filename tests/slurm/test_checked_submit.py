@@ -103,19 +103,22 @@ NEVER = {
     "model": (setting("lm", "model=tinny"), "did you mean 'tiny'?"),
     "checkpoint": (setting("lm", "resume=/no/such"), "no such checkpoint"),
     "token": (setting("lm", "push_to_hub=me/model"), "HF_TOKEN is not set"),
-    "nodes": (script("--nodes", "99"), "it has only 4 nodes"),
+    "nodes": (script("--nodes", "99"), "the partition has only 4 nodes"),
     "gpus": (script("--gpus-per-node", "1000", cpu=False), "no node has 1000 GPUs (at most 4)"),
     "ranks": (script("--gpus-per-node", "0", "--tasks-per-node", "99", cpu=False), "no node has CPUs for 99 ranks"),
-    "gpu type": (script("--gres", "gpu:a1000:1", cpu=False), "did you mean a100? nodes there have: --gres gpu:a100:4"),
+    "gpu type": (
+        script("--gres", "gpu:a1000:1", cpu=False),
+        "did you mean a100? nodes in this partition have: --gres gpu:a100:4",
+    ),
     "gres": (script("--gres", "gpus:1"), "Invalid generic resource"),
-    "time": (script("--time", "90-0", "--partition", "short"), "the time limit exceeds the partition's 1:00"),
+    "time": (script("--time", "90-0", "--partition", "short"), "the time limit exceeds the partition's limit of 1:00"),
     "partition": (script("--partition", "gpus"), "did you mean gpu?"),
     "account of a partition": (script("--partition", "closed"), "AllowAccounts=chemistry"),
     "most nodes": (script("--nodes", "2", "--partition", "small"), "the partition allows at most 1 node"),
     "fewest nodes": (script("--nodes", "2", "--partition", "big"), "the partition requires at least 3 nodes"),
     "limit on GPUs": (script("--qos", "tight", "--nodes", "2", "--gpus-per-node", "4", cpu=False), "limit of 6"),
-    "limit on time": (script("--qos", "tight", "--time", "3-0"), "exceeds its 2-00:00:00"),
-    "limit of an account": (script("--nodes", "3", "--gpus-per-node", "4", cpu=False), "exceed its limit of 10"),
+    "limit on time": (script("--qos", "tight", "--time", "3-0"), "exceeds the maximum of 2-00:00:00"),
+    "limit of an account": (script("--nodes", "3", "--gpus-per-node", "4", cpu=False), "exceed the limit of 10"),
     "QOS of a partition": (script("--gpus-per-node", "4", "--partition", "capped", cpu=False), "limit of 2"),
     "account": (script("--account", "nope"), "your accounts: physics"),
     "QOS": (script("--qos", "nope"), "your QOS: "),
@@ -227,7 +230,7 @@ def test_a_silent_controller_blocks_nothing(strict: Lab, typed: Desk, monkeypatc
         took = time.monotonic() - began
     finally:
         strict.daemon("slurmctld").cont()
-    assert said.status == 0 and "clusterrun: not checked: limits of the cluster" in said.err, said
+    assert said.status == 0 and "clusterrun: not checked: the cluster's limits" in said.err, said
     assert took < 20, "it is not waited for as long as by the commands themselves"
 
 

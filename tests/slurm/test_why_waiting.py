@@ -58,19 +58,19 @@ def why(site: Site, jobs: dict[str, str]) -> Callable[[str], Explained]:
 
 def test_resources(why: Callable[[str], Explained], jobs: dict[str, str], strict_lab: Lab) -> None:
     found = why("resources")
-    assert found["here"][0].startswith("it requests 2 nodes, 8 GPUs, 2 CPUs")
+    assert found["here"][0].startswith("the job requests 2 nodes, 8 GPUs, 2 CPUs")
     assert "of 48 CPUs, 2 of 12 GPUs" in found["here"][0]
-    assert found["here"][1] == "0 nodes of 3 have room for it now; it needs 2"
+    assert found["here"][1] == "0 of 3 nodes have room for the job now; the job needs 2"
     assert any(f"{strict_lab.node_names[2]} is drained: bad fan, by root" in line for line in found["here"])
-    assert any(jobs["filler"] in line and "end first" in line for line in found["here"])
-    assert "in use there: 6 GPUs by the same user" in found["here"]
+    assert any(jobs["filler"] in line and "first to end" in line for line in found["here"])
+    assert "in use: 6 GPUs by the same user" in found["here"]
     assert found["starts"] == "alone" and found["ahead"]["jobs"] == []
 
 
 def test_priority_and_the_job_ahead(why: Callable[[str], Explained], jobs: dict[str, str]) -> None:
     found = why("priority")
     assert found["ahead"]["jobs"] == [jobs["resources"]] and found["starts"] == "alone"
-    assert found["here"][0] == "its priority is 500: partition 500"
+    assert found["here"][0] == "the job's priority is 500: partition 500"
     assert found["here"][1] == f"job {jobs['resources']}, the first in line, has 500: partition 500"
     assert "clusterrun free" in found["do"][0]
 
@@ -88,14 +88,14 @@ def test_an_estimated_start(why: Callable[[str], Explained], strict_lab: Lab, jo
 
 def test_a_dependency_and_its_job(why: Callable[[str], Explained], jobs: dict[str, str]) -> None:
     found = why("dependency")
-    line = f"afterok:{jobs['filler']} waits for job {jobs['filler']} to succeed; it is RUNNING, at most "
+    line = f"afterok:{jobs['filler']} waits for job {jobs['filler']} to succeed; that job is RUNNING, for at most "
     assert found["here"][0].startswith(line)
     assert f"scontrol update JobId={jobs['dependency']} Dependency=" in found["do"][0]
 
 
 def test_a_dependency_that_can_never_be_met(why: Callable[[str], Explained], jobs: dict[str, str]) -> None:
     found = why("never")
-    assert found["here"][0].endswith("and it is FAILED: this can never be met")
+    assert found["here"][0].endswith("; that job is FAILED, so this condition can never be met")
     assert found["do"] == [f"scontrol update JobId={jobs['never']} Dependency=", f"clusterrun cancel {jobs['never']}"]
     assert found["starts"] == "never"
 
@@ -120,7 +120,7 @@ def test_a_users_limit_in_a_qos(why: Callable[[str], Explained], jobs: dict[str,
     assert found["here"][1] == "this job requests 2 gres/gpu"
     assert found["here"][2].startswith(f"used by job {jobs['holder']} (2 gres/gpu, at most ")
     update = f"scontrol update JobId={jobs['qos']}"
-    assert found["do"] == ["wait for those jobs, or move it:", f"{update} QOS=normal"]
+    assert found["do"] == ["wait for those jobs, or move the job:", f"{update} QOS=normal"]
     assert found["here"][3] == "ruled out: QOS short allows 10:00 (MaxWall)"
 
 
@@ -142,26 +142,26 @@ def test_a_qos_that_limits_the_time(why: Callable[[str], Explained], jobs: dict[
 def test_a_drained_node(why: Callable[[str], Explained], jobs: dict[str, str], strict_lab: Lab) -> None:
     found, node = why("drained"), strict_lab.node_names[2]
     assert found["reason"].startswith("ReqNodeNotAvail, ")  # 24.11 adds that another job may have reserved it
-    assert found["here"][0] == f"it requests {node}"
+    assert found["here"][0] == f"the job requests {node}, which is out of service"
     assert any(line.startswith(f"{node} is drained: bad fan, by root, ") for line in found["here"])
     assert found["do"] == [f"scontrol update JobId={jobs['drained']} ReqNodeList="]
 
 
 def test_holds(why: Callable[[str], Explained], jobs: dict[str, str]) -> None:
     assert why("held")["do"] == [f"scontrol release {jobs['held']}"]
-    assert why("stopped")["do"] == ["ask the administrators to release it"]
+    assert why("stopped")["do"] == ["ask the administrators to release the job"]
 
 
 def test_a_begin_time(why: Callable[[str], Explained], jobs: dict[str, str]) -> None:
     found = why("later")
-    assert found["here"][0].startswith("it cannot start before ")
+    assert found["here"][0].startswith("the job cannot start before ")
     assert found["do"] == [f"scontrol update JobId={jobs['later']} StartTime=now"]
 
 
 def test_an_arrays_throttle(why: Callable[[str], Explained], jobs: dict[str, str], site: Site) -> None:
     array = jobs["array"]
     found = why("array")
-    assert found["here"] == [f"%1 allows 1 task of array {array} at a time; 1 running: {array}_0"]
+    assert found["here"] == [f"array {array} may run 1 task at a time (%1); 1 running: {array}_0"]
     assert found["do"][0].startswith(f"scontrol update JobId={array} ArrayTaskThrottle=2")
     (task,) = site.json("why", f"{array}_3")
     assert (task["job_id"], task["waiting"]["word"]) == (f"{array}_3", "JobArrayTaskLimit")
@@ -176,7 +176,9 @@ def test_a_reservation_that_has_not_begun(why: Callable[[str], Explained], stric
 
 
 def test_licenses(why: Callable[[str], Explained], jobs: dict[str, str]) -> None:
-    assert why("licensed")["here"] == [f"it requests 1 matlab; 2 of 2 in use, by {jobs['licensee']}"]
+    assert why("licensed")["here"] == [
+        f"the job requests 1 of license matlab; 2 of 2 in use, by job {jobs['licensee']}"
+    ]
 
 
 def test_people_read_the_same(site: Site, jobs: dict[str, str]) -> None:
@@ -243,7 +245,7 @@ def test_another_user_is_told_what_may_be_seen(site: Site, jobs: dict[str, str],
     hidden = site.cli("why", jobs["stopped"], env=other).stdout
     assert "means  Slurm gives no reason yet" in hidden
     assert "the job's request (scontrol: slurm_load_jobs error: Invalid job id specified)" in hidden
-    assert "only accounting shows it" in hidden
+    assert "only accounting shows the job" in hidden
 
 
 def test_a_limit_of_another_users_own(site: Site, jobs: dict[str, str], other: dict[str, str]) -> None:

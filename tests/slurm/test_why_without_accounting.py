@@ -20,9 +20,9 @@ def test_without_accounting(fresh_lab_no_accounting: Lab, new_site: Callable[[La
     until(lambda: lab.job(next_).get("Reason") == "Resources", 30, lambda: squeue(lab), pause=0.3)
     until(lambda: lab.job(after).get("Reason") == "Dependency", 30, lambda: squeue(lab), pause=0.3)
     found = {job["job_id"]: job["waiting"] for job in site.json("why", next_, after)}
-    assert found[next_]["here"][0].startswith(f"it requests {lab.nodes} nodes, {4 * lab.nodes} GPUs")
+    assert found[next_]["here"][0].startswith(f"the job requests {lab.nodes} nodes, {4 * lab.nodes} GPUs")
     assert ", 0 of 16 GPUs" in found[next_]["here"][0]
-    assert found[after]["here"][0].startswith(f"afterany:{whole} waits for job {whole} to end; it is RUNNING")
+    assert found[after]["here"][0].startswith(f"afterany:{whole} waits for job {whole} to end; that job is RUNNING")
     assert all(job["not_seen"] == [] for job in found.values())
 
 
@@ -45,11 +45,11 @@ def test_a_local_job_waits_for_another(new_site: Callable[[Lab | None], Site]) -
     (found,) = site.json("why", second.id)
     assert found["waiting"]["word"] == "Dependency"
     assert found["waiting"]["here"][0].startswith(
-        f"afterok:{first.id} waits for job {first.id} to succeed; it is RUNNING"
+        f"afterok:{first.id} waits for job {first.id} to succeed; that job is RUNNING"
     )
     site.cli("cancel", first.id, "--yes")
     until(lambda: site.json("why", second.id)[0]["reason"] == "DependencyNeverSatisfied", 20, pause=0.2)
     (found,) = site.json("why", second.id)
     assert found["waiting"]["starts"] == "never" and found["waiting"]["do"] == [f"clusterrun cancel {second.id}"]
-    assert "it is CANCELLED: this can never be met" in found["waiting"]["here"][0]
+    assert "that job is CANCELLED, so this condition can never be met" in found["waiting"]["here"][0]
     assert "do  clusterrun cancel" in site.cli("why", second.id).stdout

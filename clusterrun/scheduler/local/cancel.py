@@ -61,9 +61,9 @@ def _request_end_elsewhere(folder: Path, id: JobId, life: Life, place: str) -> C
             return None
         write_json(folder / "cancelled.json", {"version": 1, "at": int(time.time()), "ended": 0})
     except OSError as error:
-        return Cancelled(id, False, f"it runs {place}, and its folder cannot be written: {error.strerror}")
+        return Cancelled(id, False, f"the job runs {place}, and its folder cannot be written: {error.strerror}")
     since = time.strftime("%F %T", time.localtime(requested))
-    return Cancelled(id, True, f"it ran {place} and has not answered since {since}: it now counts as ended")
+    return Cancelled(id, True, f"the job ran {place} and has not answered since {since}; it is now recorded as ended")
 
 
 def _state(folder: Path) -> State | None:
@@ -87,7 +87,7 @@ def _end_orphan(folder: Path, id: JobId, grace: float) -> Cancelled:
     """End the processes of a job whose supervisor has ended."""
     job, state, before = read_job(folder), _state(folder), read_status(folder)
     if job is None or state is None or before is None:
-        return Cancelled(id, False, f"the folder of {id} was removed")
+        return Cancelled(id, False, f"the folder of job {id} was removed")
     ended = 0
     if not state.is_over:  # it may have ended normally in the meantime
         until = time.monotonic() + grace  # the kernel has sent the script TERM: let it write its record
@@ -95,13 +95,14 @@ def _end_orphan(folder: Path, id: JobId, grace: float) -> Cancelled:
             time.sleep(0.05)
         ended, left = end_members(job.token)
         if left:
-            return Cancelled(id, False, f"its supervisor was gone, and {left} of its processes could not be killed")
+            return Cancelled(id, False, f"the job's supervisor was gone; could not kill {left} of its processes")
     after = read_status(folder) or before
     if ended and after.state == "NODE_FAIL":  # without an end record of its own, the cancel is the end
         with contextlib.suppress(OSError):
             write_json(folder / "cancelled.json", {"version": 1, "at": int(time.time()), "ended": ended})
     if ended or before.state not in TERMINAL:
-        return Cancelled(id, True, f"its supervisor was gone; killed {ended} processes that it left behind")
+        noun = "process" if ended == 1 else "processes"
+        return Cancelled(id, True, f"the job's supervisor was gone; killed {ended} remaining {noun}")
     return Cancelled(id, False, f"had already ended: {_format_state(after)}")
 
 
@@ -112,17 +113,17 @@ def _await_end(folder: Path, id: JobId, until: float) -> Cancelled:
             return Cancelled(id, False, f"has not ended yet: {_format_state(status)}{_lost_hint(id, status)}")
         time.sleep(0.02)
     if status is None:
-        return Cancelled(id, False, f"the folder of {id} was removed")
+        return Cancelled(id, False, f"the folder of job {id} was removed")
     if status.state == "CANCELLED":
         return Cancelled(id, True)
-    return Cancelled(id, False, f"ended on its own: {_format_state(status)}")
+    return Cancelled(id, False, f"ended before the cancel took effect: {_format_state(status)}")
 
 
 def _lost_hint(id: JobId, status: JobStatus) -> str:
     """Return a hint for a job whose machine or container may be gone."""
     if status.state != "UNKNOWN":
         return ""
-    return f"; if it is gone for good, `clusterrun cancel {id}` after {GIVE_UP:.0f} s counts the job as ended"
+    return f"; if that machine is gone for good, run `clusterrun cancel {id}` again after {GIVE_UP:.0f} s"
 
 
 def _format_state(status: JobStatus) -> str:

@@ -167,7 +167,7 @@ class LocalScheduler:
             os.close(reader)
         if not answered:
             raise Ambiguous(
-                f"the supervisor of {folder.name} did not answer within {START_TIMEOUT:.0f} s",
+                f"the supervisor of job {folder.name} did not answer within {START_TIMEOUT:.0f} s",
                 hint=f"run `clusterrun submit --recover {submission.run_id}` to check",
             )
         process.wait()  # it forked and ended
@@ -177,7 +177,7 @@ class LocalScheduler:
             raise Refused(
                 "the job's supervisor exited before the job started",
                 detail=stderr,
-                hint="nothing was started; if the disk is full, free some space, then submit again",
+                hint="if the disk is full, free some space, then submit again",
             )
 
     def find(self, token: str, since: int = 0, script: Path = Path()) -> Answer:
@@ -197,7 +197,7 @@ class LocalScheduler:
         except OSError as error:
             return Answer((), False, f"cannot read {error.filename}: {error.strerror}")
         if unclear and not found:
-            return Answer((), False, f"{', '.join(unclear)} is still starting")
+            return Answer((), False, f"still starting: job {', '.join(unclear)}")
         return Answer(found)
 
     def query(self, ids: Sequence[JobId] | None = None) -> Answer:

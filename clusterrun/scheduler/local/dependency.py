@@ -47,7 +47,7 @@ def parse(text: str) -> Dependency:
         return Dependency()
     if "," in text and "?" in text:
         raise Refused(
-            f"--dependency: {text!r} mixes , (all) and ? (any)", hint="use one of the two, as with Slurm itself"
+            f"--dependency: {text!r} mixes , (all) and ? (any)", hint="use only one of the two separators, as in Slurm"
         )
     conditions: list[tuple[str, str]] = []
     for part in text.replace("?", ",").split(","):
@@ -61,7 +61,7 @@ def parse(text: str) -> Dependency:
         for id in ids:
             if not is_id(id):
                 raise Refused(
-                    f"--dependency: {id!r} is not a local job, and this job runs on this machine",
+                    f"--dependency: {id!r} is not a local job, but the new job runs locally",
                     hint="use local job ids, such as L7, or submit to Slurm with --scheduler slurm",
                 )
         conditions += [(word, id) for id in ids]

@@ -185,7 +185,7 @@ def _without_supervisor(id: JobId, folder: Path, job: Job, state: State, life: L
     if is_given_up(folder):
         return _status(id, job, state, "CANCELLED", "")
     if life is Life.ELSEWHERE:
-        return _status(id, job, state, "UNKNOWN", f"runs {place_of(state)}, which is not visible from here")
+        return _status(id, job, state, "UNKNOWN", f"runs {place_of(state)}, which is not visible from this machine")
     if life is Life.GONE and script_lives(state):
         why = "the supervisor was killed; the script is ending"
         return _status(id, job, state, "COMPLETING", why)
@@ -197,9 +197,10 @@ def _without_supervisor(id: JobId, folder: Path, job: Job, state: State, life: L
         return _status(id, job, state, "NODE_FAIL", "the machine was restarted")
     why = "the supervisor was killed"
     if not state.supervisor.is_here:
-        why = "the supervisor ended with its container, or was killed in it"
+        why = "the supervisor was killed, or ended with its container"
     if left := len(members(job.token)):
-        why += f"; `clusterrun cancel {job.id}` kills the {left} processes it left behind"
+        noun = "process" if left == 1 else "processes"
+        why += f"; `clusterrun cancel {job.id}` kills the {left} remaining {noun}"
     return _status(id, job, state, "NODE_FAIL", why)
 
 
@@ -215,7 +216,7 @@ def is_given_up(folder: Path) -> bool:
 
 
 def place_of(state: State) -> str:
-    """Return where a job runs that is not visible from here."""
+    """Return where a job runs that is not visible from this machine."""
     host = state.supervisor.host
     return f"on {host}" if host != os.uname().nodename else f"in another container on {host}"
 

@@ -34,7 +34,7 @@ class Life(Enum):
     ALIVE = "alive"
     GONE = "gone"
     REBOOTED = "the machine was restarted"
-    ELSEWHERE = "another machine or container: not visible from here"
+    ELSEWHERE = "another machine or container: not visible from this machine"
 
 
 class Process(NamedTuple):

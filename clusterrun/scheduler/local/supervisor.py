@@ -165,7 +165,7 @@ class Supervisor:
             self._stop_script()
         _, left = end_members(self._job.token, os.getpid(), reap=self._reap, sleep=self._signals.sleep)
         if left:
-            self._log(f"{left} processes of the job could not be killed")
+            self._log(f"{left} of the job's processes could not be killed")
         self._reap()
         if self._script.returncode is None:
             self._log("the job's script could not be killed")

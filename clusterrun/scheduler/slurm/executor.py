@@ -73,8 +73,8 @@ def load_own(path: Path) -> Any:
         found = os.fstat(file.fileno())
         if not stat.S_ISREG(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
             raise RequestError(
-                f"refusing to unpickle {path}: others may have written it",
-                hint=f"see its owner and permissions: ls -l {path}",
+                f"refusing to unpickle {path}: other users may have written the file",
+                hint=f"check the file's owner and permissions: ls -l {path}",
             )
         return pickle.load(file)
 

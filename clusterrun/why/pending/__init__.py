@@ -49,7 +49,7 @@ class PendingReport:
         if self.reason is not None:
             return self.reason.meaning
         if self.is_local:
-            return "It has just been submitted or is about to start."
+            return "The job has just been submitted or is about to start."
         if self.slurm_reason:
             return "clusterrun does not know this reason."
         only = "; only accounting shows that the job is pending" if self.from_accounting else ""
@@ -57,9 +57,9 @@ class PendingReport:
 
     def facts(self) -> list[tuple[str, Sequence[str]]]:
         """Return the parts that ``why`` shows: name and lines of each."""
-        starts = f"It starts {self.starts.value}." if self.starts else ""
+        starts = f"The job starts {self.starts.value}." if self.starts else ""
         if self.starts is Starts.NEVER:
-            starts = "It can never start as it is."
+            starts = "The job can never start unless you change it."
         return [
             ("reason", (self.slurm_reason or "none given",)),
             ("means", (f"{self.meaning} {starts}".strip(),)),
@@ -135,7 +135,7 @@ def explain_facts(facts: PendingFacts, job: JobStatus) -> PendingReport:
     do = found.do or ((row.what_to_do(facts.id),) if row else ())
     ahead = queue_position.find_ahead(facts)
     only_accounting = job.source == "sacct"
-    lag = ("the job in the queue (only accounting shows it, and accounting lags)",) if only_accounting else ()
+    lag = "the job's state in the queue (only accounting shows the job, and accounting lags)"
     return PendingReport(
         slurm_reason=job.reason,
         reason=row,
@@ -148,7 +148,7 @@ def explain_facts(facts: PendingFacts, job: JobStatus) -> PendingReport:
         start_nodes=facts.job.get("SchedNodeList", "") if _counts(starts) else "",
         start_line=_start(facts, starts) if facts.job else "",
         from_accounting=only_accounting,
-        unseen=tuple(dict.fromkeys((*facts.unseen, *found.unseen, *lag))),
+        unseen=tuple(dict.fromkeys((*facts.unseen, *found.unseen, *([lag] if only_accounting else ())))),
     )
 
 
@@ -161,18 +161,20 @@ def _start(facts: PendingFacts, starts: Starts | None) -> str:
     """Return Slurm's estimated start as text."""
     at, nodes = facts.epoch("StartTime"), facts.job.get("SchedNodeList", "")
     if at is None or not _counts(starts):
-        return "Slurm has no estimate" + ("" if starts is Starts.ALONE else " for a job that cannot start yet")
-    late = ", which has passed" if at < facts.now else ""
-    return f"Slurm expects {format_time_and_offset(at, facts.now)}{late}{f' on {nodes}' if nodes else ''}"
+        blocked = "" if starts is Starts.ALONE else " while the job cannot start"
+        return f"Slurm has no estimate of the start time{blocked}"
+    late = "; that time has passed" if at < facts.now else ""
+    where = f" on {nodes}" if nodes else ""
+    return f"Slurm expects the job to start{where} at {format_time_and_offset(at, facts.now)}{late}"
 
 
 def _dependency(facts: PendingFacts) -> Finding:
     text = facts.job.get("Dependency", "")
     if not text:
-        return Finding(unseen=("the condition it waits for",))
+        return Finding(unseen=("the job's dependency",))
     lines, never = dependencies.describe_conditions(text, facts.queue, facts.past)
     do = (f"scontrol update JobId={facts.id} Dependency=", f"clusterrun cancel {facts.id}") if never else ()
-    return Finding(tuple(lines) or (f"it waits for {text}",), do, starts=Starts.NEVER if never else None)
+    return Finding(tuple(lines) or (f"the job is waiting for {text}",), do, starts=Starts.NEVER if never else None)
 
 
 def _misfit(facts: PendingFacts) -> Finding:

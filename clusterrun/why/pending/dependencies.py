@@ -60,7 +60,7 @@ def describe_conditions(
         return [], False
     lines, unmet = zip(*(_describe_condition(one, queue, past) for one in each), strict=True)
     any_of = "?" in text
-    heading = [f"it waits for {'one' if any_of else 'all'} of these:"] if len(each) > 1 else []
+    heading = [f"the job is waiting for {'one' if any_of else 'all'} of these:"] if len(each) > 1 else []
     return [*heading, *lines], all(unmet) if any_of else any(unmet)
 
 
@@ -69,7 +69,7 @@ def _describe_condition(
 ) -> tuple[str, bool]:
     """Return the condition with the state of its job, and whether it can never be satisfied."""
     if one.type == "singleton":
-        return "singleton: it waits until all earlier jobs of its user with the same name have ended", False
+        return "singleton waits until all earlier jobs of the user with the same name have ended", False
     wants, may = _DEMANDS.get(one.type, ("", None))
     name = f"{one.type}:{one.job}"
     demand = f"{name} waits for job {one.job} {wants}" if wants else name
@@ -84,11 +84,15 @@ def _describe_condition(
     bad = one.state == "failed" or (may is not None and any(not may(outcome_of(state)) for state in ended))
     states = " and ".join(sorted(ended))
     if bad:
-        why = f", and it is {states}: this can never be met" if ended else ": Slurm reports that this has failed"
+        why = (
+            f"; that job is {states}, so this condition can never be met"
+            if ended
+            else "; Slurm reports that this condition has failed"
+        )
     elif live:
-        why = f"; it {_live_state(live, one.delay)}"
+        why = f"; that job {_live_state(live, one.delay)}"
     else:
-        why = f"; it is {states}" if ended else "; the state of that job is unknown"
+        why = f"; that job is {states}" if ended else "; the state of that job is unknown"
     return demand + why, bad
 
 
@@ -98,9 +102,9 @@ def _live_state(rows: Sequence[Queued], delay: int) -> str:
     row = rows[0]
     if row.state == "RUNNING" and delay and row.start:
         met = format_clock(row.start + 60 * delay)
-        return f"has been RUNNING since {format_clock(row.start)}, so this is met at {met}"
+        return f"has been RUNNING since {format_clock(row.start)}, so this condition is met at {met}"
     if row.state == "RUNNING":
-        return f"is RUNNING, at most {format_duration(row.left)} more" if row.left else "is RUNNING"
+        return f"is RUNNING, for at most {format_duration(row.left)} more" if row.left else "is RUNNING"
     return f"is {row.state}" + (f" ({row.reason})" if row.reason else "")
 
 
@@ -110,5 +114,5 @@ def _tasks(rows: Sequence[Queued]) -> str:
     parts = [f"{count} {state}" for state, count in sorted(begun.items())]
     waiting = [row for row in rows if row.state == "PENDING"]
     reasons = sorted({row.reason for row in waiting if row.reason})
-    parts += [f"others wait{f' ({first_few(reasons)})' if reasons else ''}"] if waiting else []
+    parts += [f"others are pending{f' ({first_few(reasons)})' if reasons else ''}"] if waiting else []
     return ", ".join(parts)

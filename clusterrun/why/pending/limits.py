@@ -20,11 +20,13 @@ def limit_evidence(facts: PendingFacts) -> Finding:
     if limit is None:
         return Finding()
     if facts.holders is None:
-        return Finding(unseen=(f"the limit {limit.setting} of its {limit.owner}",))
+        return Finding(
+            unseen=(f"the limit {limit.setting} of the job's {'QOS' if limit.owner == 'qos' else limit.owner}",)
+        )
     hits = [(holder, bound) for holder in _holders(facts, limit) for bound in holder.bounds(limit.field, limit.tres)]
     hits = [(holder, bound) for holder, bound in hits if bound.limit is not None]
     if not hits:
-        return Finding(unseen=(f"the limit {limit.setting} on {_names(facts, limit)}: not visible to you",))
+        return Finding(unseen=(f"the limit {limit.setting} of {_names(facts, limit)} (not visible to you)",))
     tight = [(holder, bound) for holder, bound in hits if _exceeds(facts, limit, bound)] or hits
     found = Finding()
     for holder, bound in tight:
@@ -44,8 +46,8 @@ def _alternatives(facts: PendingFacts, limit: Limit, found: Finding) -> Finding:
         return Finding(here, commands)
     starts = found.starts or (facts.reason.starts if facts.reason else Starts.YOU)
     change = f"request {'more' if limit.least else 'less'} (`clusterrun cancel {facts.id}`, then submit again)"
-    first = {Starts.ALONE: "wait for those jobs", Starts.ADMIN: "ask the budget's administrator"}.get(starts, change)
-    return Finding(here, (f"{first}, or move it:", *commands) if commands else (first,))
+    first = {Starts.ALONE: "wait for those jobs", Starts.ADMIN: "ask an administrator"}.get(starts, change)
+    return Finding(here, (f"{first}, or move the job:", *commands) if commands else (first,))
 
 
 def _one(facts: PendingFacts, limit: Limit, holder: LimitScope, bound: LimitValue) -> Finding:
@@ -60,7 +62,7 @@ def _one(facts: PendingFacts, limit: Limit, holder: LimitScope, bound: LimitValu
         here.append(f"this job requests {format_amount(limit, bound, wants)}")
     alone = not is_per_job(limit) and wants is not None and wants > bound.limit
     if alone:
-        here.append("that exceeds the limit itself: it cannot start even when all other jobs have ended")
+        here.append("this alone exceeds the limit: the job cannot start even after all other jobs have ended")
     if not is_per_job(limit) and facts.queue is not None:
         here += _describe_users(facts, limit, holder, bound)
     return Finding(tuple(here), _actions(facts, limit, bound), starts=Starts.YOU if alone else None)
@@ -114,7 +116,7 @@ def _describe_users(facts: PendingFacts, limit: Limit, holder: LimitScope, bound
     rows = [row for row in facts.queue or () if row.state in live and row.id != facts.id]
     rows = [row for row in rows if _shares(row, holder, facts) and (row.holds(bound.tres) or not bound.tres)]
     if not rows:
-        return ["no job that you can see uses any of it"]
+        return ["no job that you can see uses any of this limit"]
     rows.sort(key=lambda row: (-row.holds(bound.tres), row.raw))
     shown = [_describe_user(row, facts, bound.tres) for row in rows[:_SHOWN]]
     more = f" and {plural(len(rows) - _SHOWN, 'more job')}" if len(rows) > _SHOWN else ""

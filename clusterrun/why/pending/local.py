@@ -43,13 +43,13 @@ def _dependency(root: Path, job: JobStatus, request: Job) -> Finding:
     give_up = f"clusterrun cancel {job.id}"
     return Finding(
         tuple(lines),
-        (give_up if never else f"wait, or cancel it: `{give_up}`",),
+        (give_up if never else f"wait, or cancel the job: `{give_up}`",),
         starts=Starts.NEVER if never else None,
     )
 
 
 def _devices(root: Path, job: JobStatus, request: Job, seen: Sequence[str]) -> Finding:
-    here = [f"it requests {plural(request.nodes * request.gpus_per_node, 'GPU')}; this machine has {len(seen)}"]
+    here = [f"the job requests {plural(request.nodes * request.gpus_per_node, 'GPU')}; this machine has {len(seen)}"]
     holders = []
     for folder in job_folders(root):
         try:
@@ -60,8 +60,8 @@ def _devices(root: Path, job: JobStatus, request: Job, seen: Sequence[str]) -> F
             continue
         unseen = f" ({status.reason})" if status.outcome is Outcome.UNKNOWN else ""
         holders.append(f"{folder.name} has {', '.join(state.devices)}{unseen}")
-    here.append(f"used by local jobs: {'; '.join(holders)}" if holders else "none of your local jobs uses one")
-    return Finding(tuple(here), ("wait, or `clusterrun cancel` a job that uses them",))
+    here.append(f"GPUs of local jobs: {'; '.join(holders)}" if holders else "none of your local jobs uses a GPU")
+    return Finding(tuple(here), ("wait, or use `clusterrun cancel` to end a job that uses GPUs",))
 
 
 def _statuses(root: Path) -> list[JobStatus]:

@@ -28,17 +28,17 @@ def free_room(facts: PendingFacts) -> Finding:
     free, total = sum(n.gpu_free for n in nodes), sum(n.gpu_total for n in nodes)
     cpus = f"{sum(n.cpus_free for n in nodes)} of {plural(sum(n.cpus for n in nodes), 'CPU')}"
     gpus = f", {free} of {plural(total, 'GPU')}" if total else ""
-    here = [f"it requests {_request(facts)}; free now {where}: {cpus}{gpus}"]
+    here = [f"the job requests {_request(facts)}; free now {where}: {cpus}{gpus}"]
     featured = _featured(facts, nodes, where)
     kept = set(having(facts.job.get("Features", ""), facts.features or {}, [n.name for n in nodes]) or ())
     nodes = [n for n in nodes if n.name in kept] or nodes
     fitting = [n.name for n in nodes if _fits(n, facts)]
     need = facts.requested_nodes[0] or 1
-    enough = f"{plural(len(fitting), 'node')} of {len(nodes)} {_has(fitting)} room for it now"
+    enough = f"{len(fitting)} of {plural(len(nodes), 'node')} {_has(fitting)} room for the job now"
     names = f" ({fold(fitting)})" if fitting else ""
-    room_now = [f"{enough}{names}; it needs {need}", *_short(nodes, facts)]
+    room_now = [f"{enough}{names}; the job needs {need}", *_short(nodes, facts)]
     if len(fitting) >= need and (facts.reason is None or facts.reason.starts is Starts.ALONE):
-        room_now.append("they may be reserved for jobs ahead of it, or the scheduler has not considered it yet")
+        room_now.append("they may be reserved for jobs ahead, or the scheduler has not considered this job yet")
     if featured.starts:
         return Finding(tuple(here)) + featured
     return Finding(tuple(here)) + featured + Finding(tuple(room_now)) + out_of_service(nodes, facts.now)
@@ -57,9 +57,9 @@ def _named(facts: PendingFacts, nodes: list[Node]) -> tuple[list[Node], str]:
     """Return the nodes that --nodelist and --exclude leave, and a description of them."""
     wanted, unwanted = (set(expand(facts.job.get(key, ""), 10_000)) for key in ("ReqNodeList", "ExcNodeList"))
     if wanted and len(wanted) >= (facts.requested_nodes[0] or 1):
-        return [n for n in nodes if n.name in wanted], "the nodes it names in"
+        return [n for n in nodes if n.name in wanted], "the nodes that it names in"
     if unwanted & {n.name for n in nodes}:
-        return [n for n in nodes if n.name not in unwanted], "the nodes it does not exclude in"
+        return [n for n in nodes if n.name not in unwanted], "the nodes that it does not exclude in"
     return nodes, ""
 
 
@@ -73,9 +73,9 @@ def _featured(facts: PendingFacts, nodes: Sequence[Node], where: str) -> Finding
     if found is None:
         return Finding(unseen=(f"which nodes have {wanted}",))
     if found:
-        return Finding((f"{plural(len(found), 'node')} of {len(names)} {_has(found)} {wanted} ({fold(found)})",))
+        return Finding((f"{len(found)} of {plural(len(names), 'node')} {_has(found)} {wanted} ({fold(found)})",))
     known = sorted({name for node in names for name in (facts.features or {}).get(node, ())})
-    there = f"; available: {first_few(known)}" if known else "; its nodes have no features"
+    there = f"; available: {first_few(known)}" if known else "; those nodes have no features"
     return Finding(
         (f"no node has {wanted} {where}{there}",),
         (f"scontrol update JobId={facts.id} Features=", f"clusterrun cancel {facts.id}"),
@@ -103,7 +103,7 @@ def out_of_service(nodes: Sequence[Node], now: float) -> Finding:
     kept = [n for n in nodes if n.standing not in (*OUT, *OPEN, "allocated", "completing")]
     here = [_why_out(n, now) for n in broken[:_SHOWN]]
     if len(broken) > _SHOWN:
-        here.append(f"and {plural(len(broken) - _SHOWN, 'more node')} out of service: `sinfo -R`")
+        here.append(f"and {plural(len(broken) - _SHOWN, 'more node')} out of service: see `sinfo -R`")
     for standing in dict.fromkeys(n.standing for n in kept):
         here.append(f"{fold(n.name for n in kept if n.standing == standing)}: {standing}")
     return Finding(tuple(here))
@@ -128,10 +128,10 @@ def check_named_nodes(facts: PendingFacts) -> Finding:
             here.append(f"requested node {name} is not visible to you")
         elif node.standing in OUT:
             bad.append(name)
-            here.append(f"it requests {name}")
+            here.append(f"the job requests {name}, which is out of service")
         elif not _fits(node, facts):
             gpus = f", {node.gpu_free} of {plural(node.gpu_total, 'GPU')} free" if node.gpu_total else ""
-            here.append(f"it requests {name}, which is {node.standing}{gpus}")
+            here.append(f"the job requests {name}, which is {node.standing}{gpus}")
     good = [name for name in expand(text, 1000) if name not in bad]
     names = shlex.quote(fold(good)) if good else ""  # brackets are a pattern for the shell
     do = (f"scontrol update JobId={facts.id} ReqNodeList={names}",) if bad else ()
@@ -158,7 +158,7 @@ def _before(facts: PendingFacts, blocks: Sequence[dict[str, str]]) -> tuple[str,
     """Return the time limit with which the job ends before the first reservation begins."""
     starts = [start for block in blocks if (start := parse_int(block.get("StartTime", "")) or 0) > facts.now]
     command = shorter_limit_command(facts, min(starts)) if starts else ""
-    return (f"{command}: it would then end before the reservation",) if command else ()
+    return (f"{command}: the job would then end before the reservation begins",) if command else ()
 
 
 def shorter_limit_command(facts: PendingFacts, end: float) -> str:
@@ -177,7 +177,7 @@ def _reservation(block: dict[str, str], now: float) -> str:
     if start and start > now:
         when = f"begins at {format_time_and_offset(start, now)}, for {format_duration(end - start if end else None)}"
     else:
-        when = f"lasts until {format_time_and_offset(end, now)}" if end else f"is {block.get('State', 'there')}"
+        when = f"lasts until {format_time_and_offset(end, now)}" if end else f"is {block.get('State', 'visible')}"
     count = plural(parse_int(block.get("NodeCnt", "")) or 0, "node")
     nodes = f"{count}: {block['Nodes']}" if block.get("Nodes") else "no nodes"
     whose = next((f", for {key.lower()} {block[key]}" for key in ("Users", "Accounts", "Groups") if block.get(key)), "")

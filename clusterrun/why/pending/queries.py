@@ -184,7 +184,7 @@ def _associations(queries: _Queries, scheduler: SlurmCommands, facts: PendingFac
     if not scheduler.facts.accounting or not facts.user:
         return None
     argv = associations_argv(facts.user, scheduler.facts.cluster)
-    return queries.submit("the accounts and QOS of its user", argv, parse_associations)()
+    return queries.submit("the user's accounts and QOS", argv, parse_associations)()
 
 
 def _limits(queries: _Queries, qos: Sequence[str], accounts: Sequence[str]) -> list[LimitScope] | None:
@@ -202,7 +202,7 @@ def _priorities(queries: _Queries, facts: PendingFacts) -> list[Priority] | None
         return None
     ahead = queue_position.find_ahead(facts)
     first = [id.partition("_")[0] for id in ahead.jobs[:1]] if ahead else []
-    return queries.submit("its priority factors", priority_argv([facts.job["JobId"], *first]), parse_priority)()
+    return queries.submit("the job's priority factors", priority_argv([facts.job["JobId"], *first]), parse_priority)()
 
 
 def _past(queries: _Queries, scheduler: SlurmCommands, facts: PendingFacts) -> list[JobStatus] | None:

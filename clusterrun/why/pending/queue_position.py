@@ -39,7 +39,9 @@ class Ahead:
         if self.jobs:
             first += f": {first_few(list(self.jobs))}"
         if self.others:
-            first += f"; {self.others} more ahead of it {'waits' if self.others == 1 else 'wait'} for other reasons"
+            first += (
+                f"; {plural(self.others, 'more job')} ahead {'waits' if self.others == 1 else 'wait'} for other reasons"
+            )
         for name, count in self.elsewhere:
             first += f"; {plural(count, 'job')} in partition {name}, which has priority on the same nodes"
         return first
@@ -96,7 +98,7 @@ def priority_parts(facts: PendingFacts) -> Finding:
     own = next((one for one in facts.priorities or () if str(one.job) == facts.job.get("JobId")), None)
     if own is None:
         return Finding()
-    here = [f"its priority is {_made_of(own)}"]
+    here = [f"the job's priority is {_made_of(own)}"]
     first = find_ahead(facts)
     others = [one for one in facts.priorities or () if first and str(one.job) in first.jobs[:1]]
     here += [f"job {one.job}, the first in line, has {_made_of(one)}" for one in others[:1]]
@@ -121,8 +123,8 @@ def backfill_gap(facts: PendingFacts) -> Finding:
     command = shorter_limit_command(facts, min(starts)[0]) if starts else ""
     if not command:
         return Finding()
-    why = f"it would end before job {min(starts)[1]} is expected to start; you cannot raise the limit again"
-    first = "wait, or shorten its time limit (if it needs no more) so that it can start before them:"
+    why = f"the job then ends before the expected start of job {min(starts)[1]}; you cannot raise the limit again"
+    first = "wait; or, if the job needs less time, shorten the time limit so that it can start before the jobs ahead:"
     return Finding(do=(first, f"{command}: {why}"))
 
 
@@ -135,16 +137,16 @@ def next_ends(facts: PendingFacts) -> Finding:
     own = [r for r in live if mine & set(r.partitions)]
     others = [r for r in live if not mine & set(r.partitions) and sharing & set(r.partitions)]
     where = f"partition {', '.join(facts.partition_names)}"
-    count = f"{plural(len(own), 'job')} running there" if own else f"no job that you can see runs in {where}"
+    count = f"{plural(len(own), 'job')} running in {where}" if own else f"no job that you can see runs in {where}"
     if others:
         names = list(dict.fromkeys(name for r in others for name in r.partitions))
-        count += f", {len(others)} in {first_few(names)}, which {'shares' if len(names) == 1 else 'share'} its nodes"
+        count += f", {len(others)} in {first_few(names)}, on the same nodes"
     timed = sorted((r for r in [*own, *others] if r.left is not None), key=lambda r: r.left or 0)
     shown = [
         f"{r.id}{'' if r.user == facts.user else f' of {r.user}'} within {format_duration(r.left)}"
         for r in timed[:_SHOWN]
     ]
-    ends = f"; by their time limits these end first: {', '.join(shown)}" if shown else ""
+    ends = f"; first to end, by time limit: {', '.join(shown)}" if shown else ""
     return Finding((f"{count}{ends}", *_use_by_user(facts, [*own, *others])))
 
 
@@ -159,19 +161,19 @@ def _use_by_user(facts: PendingFacts, running: Sequence[Queued]) -> list[str]:
         for user, count in used.most_common()
         if count
     ]
-    return [f"in use there: {first_few(shown, _SHOWN)}"] if shown else []
+    return [f"in use: {first_few(shown, _SHOWN)}"] if shown else []
 
 
 def earliest_start(facts: PendingFacts) -> Finding:
     """Return the earliest start time of the job and where it comes from."""
     at = facts.epoch("EligibleTime") or facts.epoch("StartTime")
     if at is None:
-        return Finding(unseen=("its earliest start time",))
-    here = [f"it cannot start before {format_time_and_offset(at, facts.now)}"]
+        return Finding(unseen=("the job's earliest start time",))
+    here = [f"the job cannot start before {format_time_and_offset(at, facts.now)}"]
     restarts = parse_int(facts.job.get("Restarts", "")) or 0
     if restarts:
-        again = f"it was requeued ({plural(restarts, 'restart')})"
-        here.append(f"{again}; Slurm waits a few minutes before it restarts a job")
+        again = f"the job was requeued ({plural(restarts, 'restart')})"
+        here.append(f"{again}; Slurm waits a few minutes before each restart")
     return Finding(tuple(here), (f"scontrol update JobId={facts.id} StartTime=now",))
 
 
@@ -182,10 +184,10 @@ def describe_hold(facts: PendingFacts) -> Finding:
     notes = tuple(f"administrators' comment: {text}" for text in comments if text)
     if word == "JobHeldUser":
         owner = f", {facts.user}" if facts.user else ""
-        here = f"it is held by its user{owner}, who can release it"
+        here = f"the job is held by its user{owner}, who can release it"
         return Finding((here, *notes), (f"scontrol release {facts.id}",))
-    here = "it is held by an administrator (priority 0): users cannot release it"
-    return Finding((here, *notes), ("ask the administrators to release it",))
+    here = "the job is held by an administrator (priority 0): users cannot release it"
+    return Finding((here, *notes), ("ask the administrators to release the job",))
 
 
 def array_throttle(facts: PendingFacts) -> Finding:
@@ -199,7 +201,7 @@ def array_throttle(facts: PendingFacts) -> Finding:
     if not most:
         return Finding((f"array {array} has a task limit (%N); {tasks}",))
     do = f"scontrol update JobId={array} ArrayTaskThrottle={2 * most}  # or another number"
-    return Finding((f"%{most} allows {plural(most, 'task')} of array {array} at a time; {tasks}",), (do,))
+    return Finding((f"array {array} may run {plural(most, 'task')} at a time (%{most}); {tasks}",), (do,))
 
 
 def license_use(facts: PendingFacts) -> Finding:
@@ -207,7 +209,7 @@ def license_use(facts: PendingFacts) -> Finding:
     mine = _own(facts)
     wanted = dict(mine.licenses) if mine else {}
     if facts.licenses is None or not wanted:
-        return Finding(unseen=("the licenses it requests and how many are in use",))
+        return Finding(unseen=("the requested licenses, and how many are in use",))
     here, unseen = [], []
     known = {block.get("LicenseName", ""): block for block in facts.licenses}
     for name, count in wanted.items():
@@ -216,6 +218,7 @@ def license_use(facts: PendingFacts) -> Finding:
             unseen.append(f"license {name}")
             continue
         users = [row.id for row in facts.queue or () if row.state == "RUNNING" and name in dict(row.licenses)]
-        by = f", by {first_few(users)}" if users else ""
-        here.append(f"it requests {count} {name}; {block.get('Used', '?')} of {block.get('Total', '?')} in use{by}")
+        by = f", by job {first_few(users)}" if users else ""
+        in_use = f"{block.get('Used', '?')} of {block.get('Total', '?')} in use{by}"
+        here.append(f"the job requests {count} of license {name}; {in_use}")
     return Finding(tuple(here), unseen=tuple(unseen))

@@ -14,18 +14,18 @@ from clusterrun.why.pending.loss import loss_warning
 
 #: Slurm's states of a job that is active, but neither pending nor running (squeue(1) 22.05, 26.05, JOB STATE CODES).
 STATES = {
-    "CONFIGURING": "its nodes are allocated and are being prepared (for example powered up); it starts by itself",
-    "COMPLETING": "it is ending: Slurm waits for the last processes and the epilog on its nodes",
-    "SUSPENDED": "it is suspended and keeps its nodes: another job has priority, or someone ran `scontrol suspend`",
-    "STOPPED": "its processes were stopped with SIGSTOP and keep their nodes",
-    "RESIZING": "its number of nodes is being changed",
-    "SIGNALING": "a signal is being sent to it",
-    "STAGE_OUT": "its files are being copied out of the burst buffer",
-    "REQUEUED": "it is being requeued",
-    "REQUEUE_HOLD": "it is being requeued and held: `scontrol release {job}` lets it start",
-    "REQUEUE_FED": "it is being requeued on another cluster of the federation",
-    "SPECIAL_EXIT": "it was requeued and held in a special state: `scontrol release {job}` lets it start",
-    "RESV_DEL_HOLD": "it is held because its reservation was deleted",
+    "CONFIGURING": "the job's nodes are allocated and are being prepared, for example powered up; no action is needed",
+    "COMPLETING": "the job is ending: Slurm waits for the last processes and the epilog on the nodes",
+    "SUSPENDED": "the job is suspended and keeps its nodes: another job has priority, or `scontrol suspend` was run",
+    "STOPPED": "the job's processes were stopped with SIGSTOP; the job keeps its nodes",
+    "RESIZING": "the job's number of nodes is being changed",
+    "SIGNALING": "Slurm is sending a signal to the job",
+    "STAGE_OUT": "the job's files are being copied out of the burst buffer",
+    "REQUEUED": "the job is being requeued",
+    "REQUEUE_HOLD": "the job is being requeued and held: `scontrol release {job}` lets it start",
+    "REQUEUE_FED": "the job is being requeued on another cluster of the federation",
+    "SPECIAL_EXIT": "the job was requeued and held in a special state: `scontrol release {job}` lets it start",
+    "RESV_DEL_HOLD": "the job is held because its reservation was deleted",
 }
 #: Seconds without a step after which a rank with a heartbeat counts as stuck; an evaluation takes minutes.
 _STUCK = 300.0
@@ -40,7 +40,7 @@ def describe_running(job: JobStatus, run: RunRecord | None, now: float) -> list[
     elif job.state != "RUNNING":
         lines.append(f"clusterrun does not know the state {job.state}")
     if run is None:
-        return [*lines, "there is no record of it here, so its steps are unknown"]
+        return [*lines, "this job has no clusterrun record, so its steps are unknown"]
     ranks = progress.ranks(run, job.id.task)
     lines += describe_training(progress.last_metrics(run), ranks, run.world_size, now)
     warning = loss_warning(run, job)
@@ -63,16 +63,16 @@ def describe_training(metrics: Metrics | None, ranks: Sequence[RankProgress], wo
         at = f", {format_duration(now - metrics.time)} ago" if metrics.time is not None else ""
         lines.append(f"last recorded step: {metrics.step}{loss}{at}")
     elif not ranks:
-        return ["its ranks have recorded nothing yet: no step, no progress"]
+        return ["the ranks have recorded no step and no progress yet"]
     elif all(one.phase == "script" for one in ranks):
         lines.append("custom script; no step information")
     else:
         lines.append("no step recorded yet")
     if not ranks:
-        return [*lines, "its ranks write no progress records, so silent ranks cannot be detected"]
+        return [*lines, "the ranks write no progress records, so silent ranks cannot be detected"]
     missing = sorted(set(range(world)) - {one.rank for one in ranks})
     if missing:
-        lines.append(f"no heartbeat from {_ranks(missing)}, of {plural(world, 'rank')}")
+        lines.append(f"no heartbeat from {_ranks(missing)} (of {plural(world, 'rank')})")
     silent = [one for one in ranks if one.is_silent(now)]
     lines += [
         f"rank {one.rank} on {one.node or 'an unknown node'}: no heartbeat for {format_duration(now - one.time)}"
@@ -81,7 +81,7 @@ def describe_training(metrics: Metrics | None, ranks: Sequence[RankProgress], wo
     ]
     if rest := silent[_SHOWN:]:
         nodes = fold(dict.fromkeys(one.node for one in rest))
-        lines.append(f"no heartbeat either from {_ranks([one.rank for one in rest])}, on {nodes}")
+        lines.append(f"also no heartbeat from {_ranks([one.rank for one in rest])} on {nodes}")
     moved = {one.rank: one.advanced or one.stepped for one in ranks if one not in silent}
     stuck = {rank: now - at for rank, at in moved.items() if at and now - at > _STUCK}
     if stuck:

@@ -92,7 +92,7 @@ def test_a_folder_that_is_not_ours_to_write(desk: Desk) -> None:
     assert done.returncode == 2, done.stderr
     assert done.stderr.splitlines() == [
         f"clusterrun: cannot write records and logs: {desk.project}: Permission denied",
-        "  hint: submit from a folder you can write to, with free space",
+        "  hint: submit from a writable folder with free space",
     ]
     assert desk.files().keys() == {"train.py"} and desk.slurm.count("sbatch") == 0
 

@@ -73,5 +73,5 @@ def test_somebody_elses_job_is_not_cancelled(desk: Desk) -> None:
 def test_slurm_asked_for_where_there_is_none(desk: Desk) -> None:
     desk.without_slurm()
     line, hint = refused(desk, "submit", "--scheduler", "slurm", status=3)
-    assert line.startswith("Slurm is not available here") and "--scheduler local" in hint
+    assert line.startswith("Slurm is not available") and "--scheduler local" in hint
     assert desk.type("render", "--scheduler", "slurm").status == 0

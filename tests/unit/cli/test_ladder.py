@@ -110,7 +110,7 @@ def test_a_dry_run_prints_every_script_and_writes_nothing(desk: Desk) -> None:
 
 def test_a_job_of_one_process_is_no_ladder(desk: Desk) -> None:
     line, hint = refused(desk, "submit", "--gpus-per-node", "1", "--ladder", "--", "train.py")
-    assert line == "--ladder needs a job of more than one process" and hint == "add --nodes N or --gpus-per-node N"
+    assert line == "--ladder needs a job with more than one process" and hint == "add --nodes N or --gpus-per-node N"
 
 
 def test_the_rungs_go_to_sbatch_with_the_option_that_cancels_them(desk: Desk) -> None:

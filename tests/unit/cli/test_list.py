@@ -102,7 +102,9 @@ def test_a_job_that_waits_has_not_started(desk: Desk) -> None:
     later = {"i": "7", "T": "PENDING", "S": str(int(time.time()) + 600)}
     desk.slurm.answer("squeue", rows({**later, "r": "Priority"}))
     said = desk.type("status", "7")
-    assert "  started" not in said.out and re.search(r"^    start  Slurm expects 20.*, in \d+ min$", said.out, re.M)
+    assert "  started" not in said.out and re.search(
+        r"^    start  Slurm expects the job to start at 20.*, in \d+ min$", said.out, re.M
+    )
     assert desk.type("status", "7", "--json").data[0]["started"] is None
     desk.slurm.answer("squeue", rows({**later, "r": "JobHeldUser"}))
     assert "expects" not in desk.type("status", "7").out, "it starts when somebody releases it, and not then"

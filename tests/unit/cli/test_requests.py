@@ -30,7 +30,7 @@ from tests.command_desk import Desk, refused
         (["submit", "a", "b"], "more than one job: a b", "clusterrun submit -- a b"),
         (["submit", "train.py"], "train.py is a script, not a job file", "clusterrun submit -- train.py"),
         (["submit", "--"], "no script after --", "clusterrun submit -- train.py"),
-        (["submit", "lm", "--", "train.py"], "both a job file and a script were given", "use one"),
+        (["submit", "lm", "--", "train.py"], "both a job file and a script were given", "use only one"),
         (["submit", "--json", "--follow"], "--json and --follow cannot be combined", "--wait"),
     ],
 )

@@ -90,7 +90,7 @@ def test_an_unknown_job_and_one_of_another_tool_are_refused(desk: Desk) -> None:
     assert desk.type("resume", "55").status == 4
     desk.slurm.answer("squeue", rows({"i": "55", "u": ME}))
     said = desk.type("resume", "55")
-    assert said.status == 2 and "job 55 is no run of clusterrun" in said.err
+    assert said.status == 2 and "job 55 is not a clusterrun job" in said.err
     assert desk.type("resume", "5 5").status == 2
 
 

@@ -26,7 +26,7 @@ from tests.command_desk import Desk, refused, work_words
 def test_launchers_are_translated_with_the_line_to_type(desk: Desk, words: list[str], line: str) -> None:
     said = desk.type("render", "--", *words)
     assert said.status == 0, said.err
-    assert f" became: clusterrun submit {line}" in said.err.splitlines()[0]
+    assert f" to: clusterrun submit {line}" in said.err.splitlines()[0]
 
 
 def test_the_line_of_a_refused_launcher_does_what_it_says(desk: Desk) -> None:

@@ -14,7 +14,7 @@ def test_without_slurm_it_tells_of_this_machine(desk: Desk) -> None:
     assert desk.type("free").out == "Slurm not found; jobs run on this machine, which has 2 GPUs\n"
     assert desk.type("free", "--json").data == {"scheduler": "local", "gpus": 2}
     said = desk.type("free", "--scheduler", "slurm")
-    assert said.status == 3 and "Slurm is not available here" in said.err
+    assert said.status == 3 and "Slurm is not available" in said.err
 
 
 def test_this_machine_beside_a_slurm(desk: Desk) -> None:

@@ -110,7 +110,7 @@ def test_limits_are_told_with_what_is_left() -> None:
     assert any(line.split() == "QOS a your GPUs (MaxTRESPU) 6 of 8 used 2 left".split() for line in text)
     assert any(line.split() == "QOS a time limit (MaxWallPJ) 2-00:00:00".split() for line in text)
     assert any("GPUs a100, in total" in line and line.endswith("0 left") for line in text), "never below nothing"
-    assert "there are no limits on you, your accounts or your QOS" in lines_of(seen(limits=()))
+    assert "no limits apply to you, your accounts or your QOS" in lines_of(seen(limits=()))
 
 
 def test_a_limit_on_each_account_is_told_for_each_of_mine() -> None:
@@ -140,21 +140,21 @@ def test_a_qos_that_i_have_not_used_is_all_left() -> None:
 @pytest.mark.parametrize(
     ("limit", "directives", "words"),
     [
-        (UserLimit("QOS q", "MaxTRESPU", "gres/gpu", 6, 0, qos="q"), {"qos": "q"}, "exceed its limit of 6"),
+        (UserLimit("QOS q", "MaxTRESPU", "gres/gpu", 6, 0, qos="q"), {"qos": "q"}, "exceed the limit of 6"),
         (UserLimit("QOS q", "MaxTRESPU", "gres/gpu", 9, 4, qos="q"), {"qos": "q"}, "5 of 9 GPUs left"),
         (UserLimit("QOS q", "MaxTRESPJ", "gres/gpu", 8, None, qos="q"), {"qos": "q"}, ""),
         (UserLimit("QOS q", "MaxTRESPU", "gres/gpu", 6, 0, qos="q"), {"qos": "other"}, ""),
-        (UserLimit("QOS q", "MaxTRESPU", "gres/gpu", 6, 0, qos="q"), {}, "exceed its limit of 6"),
-        (UserLimit("QOS pq", "MaxTRESPU", "gres/gpu", 6, 0, qos="pq"), {"qos": "other"}, "exceed its limit of 6"),
+        (UserLimit("QOS q", "MaxTRESPU", "gres/gpu", 6, 0, qos="q"), {}, "exceed the limit of 6"),
+        (UserLimit("QOS pq", "MaxTRESPU", "gres/gpu", 6, 0, qos="pq"), {"qos": "other"}, "exceed the limit of 6"),
         (UserLimit("account up", "GrpTRES", "gres/gpu:h100", 6, 0, accounts=("a",)), {}, ""),
-        (UserLimit("account up", "GrpTRES", "gres/gpu:a100", 6, 0, accounts=("a",)), {}, "exceed its limit of 6"),
+        (UserLimit("account up", "GrpTRES", "gres/gpu:a100", 6, 0, accounts=("a",)), {}, "exceed the limit of 6"),
         (UserLimit("account up", "GrpTRES", "gres/gpu", 6, 0, accounts=("a",)), {"account": "b"}, ""),
-        (UserLimit("QOS q", "MaxWallPJ", "", 60, qos="q"), {"qos": "q"}, "time limit exceeds it"),
+        (UserLimit("QOS q", "MaxWallPJ", "", 60, qos="q"), {"qos": "q"}, "time limit exceeds the maximum of"),
         (UserLimit("QOS q", "MaxWallPJ", "", 120, qos="q"), {"qos": "q"}, ""),
-        (UserLimit("account up", "GrpTRES", "cpu", 6, 0, accounts=("a",)), {}, "8 CPUs exceed its limit of 6"),
+        (UserLimit("account up", "GrpTRES", "cpu", 6, 0, accounts=("a",)), {}, "8 CPUs exceed the limit of 6"),
         (UserLimit("account up", "GrpTRES", "cpu", 16, 9, accounts=("a",)), {}, "7 of 16 CPUs left"),
         (UserLimit("account up", "GrpTRES", "cpu", 16, 8, accounts=("a",)), {}, ""),
-        (UserLimit("QOS q", "MaxTRESPU", "node", 1, 0, qos="q"), {"qos": "q"}, "2 nodes exceed its limit of 1"),
+        (UserLimit("QOS q", "MaxTRESPU", "node", 1, 0, qos="q"), {"qos": "q"}, "2 nodes exceed the limit of 1"),
         (UserLimit("QOS q", "MaxTRESPU", "mem", 1, 0, qos="q"), {"qos": "q"}, ""),
         (UserLimit("QOS q", "MaxJobsPU", "", 3, 3, qos="q"), {"qos": "q"}, "have to wait"),
         (UserLimit("QOS q", "MaxSubmitJobsPU", "", 3, 3, qos="q"), {"qos": "q"}, "reject another"),

@@ -57,7 +57,8 @@ def test_a_slurm_that_hangs_blocks_nothing(desk: Desk, monkeypatch: pytest.Monke
     status, err, _ = submit(desk, *JOB)
     assert status == 0 and "OK" not in err, err
     (line,) = [line for line in err.splitlines() if "not checked" in line]
-    what = "limits of the cluster (could not get the list of nodes from Slurm)" if name == "scontrol" else "the start ("
+    no_limits = "the cluster's limits (could not get the list of nodes from Slurm)"
+    what = no_limits if name == "scontrol" else "the estimated start ("
     assert line.startswith("clusterrun: not checked: ") and what in line, err
 
 

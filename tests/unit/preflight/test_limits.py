@@ -57,10 +57,11 @@ def spec(nodes: int = 1, gpus: int | None = 4, time: int | None = None, **more: 
     [
         (spec(), "", ""),
         (spec(nodes=4), "", ""),
-        (spec(nodes=5), "partition gpu: it has only 4 nodes with 4 GPUs or more", "clusterrun free"),
+        (spec(nodes=5), "partition gpu: the partition has only 4 nodes with 4 GPUs or more", "clusterrun free"),
         (spec(gpus=1000), "partition gpu: no node has 1000 GPUs (at most 4)", "clusterrun free"),
-        (spec(gpus=None, gres="gpu:h100:4"), "it has no GPUs of type h100", "nodes there have: --gres gpu:a100:4"),
-        (spec(nodes=2, time=7200, partition="short"), "exceeds the partition's 1:00:00", "--time 1:00:00"),
+        (spec(gpus=None, gres="gpu:h100:4"), "the partition has no GPUs of type h100",
+         "nodes in this partition have: --gres gpu:a100:4"),
+        (spec(nodes=2, time=7200, partition="short"), "exceeds the partition's limit of 1:00:00", "--time 1:00:00"),
         (spec(nodes=2, time=3600, partition="short"), "", ""),
         (spec(nodes=1, time=60, partition="short"), "requires at least 2 nodes", ""),
         (spec(nodes=4, time=60, partition="short"), "allows at most 3 nodes", ""),
@@ -103,7 +104,7 @@ def limited(*limits: UserLimit, flags: frozenset[str] = frozenset()) -> ClusterS
 def test_a_limit_of_an_account_is_a_refusal_only_if_the_whole_of_it_is_too_small() -> None:
     small = UserLimit("QOS q", "MaxTRESPU", "gres/gpu", 6, 0, qos="q")
     (one,) = judge_limits(limited(small), spec(nodes=2, qos="q"))
-    assert one.never and "QOS q: 8 GPUs exceed its limit of 6; the job would never start (MaxTRESPU)" in one.line
+    assert one.never and "QOS q: 8 GPUs exceed the limit of 6; the job would never start (MaxTRESPU)" in one.line
     used = replace(small, limit=9, used=4)
     (one,) = judge_limits(limited(used), spec(nodes=2, qos="q"))
     assert not one.never and "5 of 9 GPUs left; the job would have to wait" in one.line
@@ -127,8 +128,9 @@ def maintenance(asked: JobSpec, text: str = MAINTENANCE, now: float = NOW) -> li
 
 def test_maintenance_in_the_way_has_the_time_limit_that_fits_before_it() -> None:
     (line,) = maintenance(spec(nodes=2, time=12 * 3600))
-    assert line.startswith("maintenance maint from ") and "on 3 of 4 nodes: a job of 12:00:00 starts after it" in line
-    assert line.endswith("; --time 5:55:00 would fit before it")
+    assert line.startswith("maintenance maint from ")
+    assert "on 3 of 4 nodes: a job of 12:00:00 would start only afterwards" in line
+    assert line.endswith("; --time 5:55:00 would fit before the maintenance")
     assert maintenance(spec(nodes=2, time=6 * 3600)) == [], "it ends in time"
     assert maintenance(spec(nodes=2)) == [], "the partition's default is 4 hours"
     assert maintenance(spec(nodes=1, time=12 * 3600)) == [], "a node is left"
@@ -137,7 +139,7 @@ def test_maintenance_in_the_way_has_the_time_limit_that_fits_before_it() -> None
     assert maintenance(spec(nodes=2, time=12 * 3600), "No reservations in the system\n") == []
     assert maintenance(spec(nodes=2, time=60), now=NOW + 11 * 3600) == [], "it is over"
     (line,) = maintenance(spec(nodes=2, time=60), now=NOW + 7 * 3600)
-    assert "starts after it" in line and "--time" not in line
+    assert "would start only afterwards" in line and "--time" not in line
 
 
 def test_a_refusal_of_test_only_counts_unless_nodes_are_out_of_service() -> None:

@@ -61,7 +61,7 @@ def line(run: RunRecord, name: str) -> str:
 
 
 def test_status_counts_launches_and_shows_goodput_and_the_slow_rank(run: RunRecord) -> None:
-    assert line(run, "launch") == "2; the previous one failed: rank 3 ended without a record"
+    assert line(run, "launch") == "2; the previous launch failed: rank 3 ended without a record"
     assert re.fullmatch(r"90 % \(30:00 of 33:2\d allocated; 1 restart cost 2:30\)", line(run, "goodput"))
     assert line(run, "slow") == "rank 2 on gpu01: 0.47 of the median speed (data 500 ms, compute 9000 ms per step)"
 
@@ -123,6 +123,6 @@ def test_top_marks_the_slow_rank() -> None:
 
 def test_a_launch_that_ended_as_it_should_has_not_failed() -> None:
     stopped, last = Launch(Path("t.0.0"), 85, "the time limit"), Launch(Path("t.1.0"))
-    assert launch_line([stopped, last]) == "2; the previous one ended: the time limit"
+    assert launch_line([stopped, last]) == "2; the previous launch ended: the time limit"
     assert launch_line([stopped._replace(cause=""), last]) == "2"
     assert launch_line([last]) == launch_line([]) == ""

@@ -285,9 +285,9 @@ def test_one_that_is_being_submitted_is_left_alone(store: Store) -> None:
 def test_one_that_never_arrived(store: Store) -> None:
     run = half(store, pid_lives=False)
     state = ask(store, run, Said(SILENT), now=NOW)
-    assert "--recover" in state.status.reason and "not known whether" in state.status.reason
+    assert "--recover" in state.status.reason and "unknown whether" in state.status.reason
     state = ask(store, run, Said(), now=run.submission.at + 5)
-    assert "not known whether" in state.status.reason
+    assert "unknown whether" in state.status.reason
     state = ask(store, run, Said(), now=run.submission.at + 3600)
     assert "never submitted" in state.status.reason and f"--recover {run.run_id}" in state.status.reason
 
@@ -337,5 +337,5 @@ def test_a_job_of_an_earlier_submission_that_is_alive_is_shown_beside_the_newer_
         state = ask(store, moved, Said(Answer([job, row(moved, "PENDING")])))
         assert (str(state.status.id), state.status.state) == ("109", "PENDING")
         shown = [line for line in state_lines(state) if line.strip().startswith("earlier")]
-        assert shown == ["  earlier  the run's job 101 is still in the queue"] * expected
+        assert shown == ["  earlier  still in the queue: job 101"] * expected
         assert status_json(state)["earlier_jobs"] == ["101"] * expected

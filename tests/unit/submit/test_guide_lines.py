@@ -87,7 +87,7 @@ def script(said: Said) -> str:
 @pytest.mark.parametrize(("line", "options"), TRANSLATED)
 def test_a_launchers_line_becomes_options(guide: Desk, line: str, options: str) -> None:
     said = typed(guide, f"-- {line}")
-    assert f" became: clusterrun submit {options}" in said.err
+    assert f" to: clusterrun submit {options}" in said.err
     assert script(said) == script(typed(guide, options))
 
 
@@ -109,6 +109,6 @@ def test_variables_without_effect_are_named(guide: Desk) -> None:
     said = typed(guide, "--env CUDA_LAUNCH_BLOCKING=0 --env NCCL_TREE_THRESHOLD=0 --env NCCL_DEBUG=INFO -- train.py")
     notices = [line for line in said.err.splitlines() if "no effect" in line]
     assert notices == [
-        "clusterrun: --env CUDA_LAUNCH_BLOCKING=0 has no effect: it is the default",
-        "clusterrun: --env NCCL_TREE_THRESHOLD=0 has no effect: NCCL has ignored it since 2.5",
+        "clusterrun: --env CUDA_LAUNCH_BLOCKING=0 has no effect: 0 is the default",
+        "clusterrun: --env NCCL_TREE_THRESHOLD=0 has no effect: NCCL 2.5 and newer ignore it",
     ]

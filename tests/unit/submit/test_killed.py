@@ -16,7 +16,7 @@ def test_killed_before_sbatch_it_says_so_and_later_that_it_was_never_submitted(t
     slurm = FakeSlurm(Time())
     staged(tmp_path, submitter=(protocol.submitter()[0], 1, 7))  # the pid is another process's by now
     soon, later = ask(slurm, tmp_path), ask(slurm, tmp_path, NOW + 61)
-    assert "not known whether it was submitted" in soon.status.reason
+    assert "unknown whether the run was submitted" in soon.status.reason
     assert later.status.reason.startswith("never submitted") and "--recover" in later.status.reason
     assert left(tmp_path)[0].submission.state == run_record.NOT_SUBMITTED
 
@@ -24,14 +24,14 @@ def test_killed_before_sbatch_it_says_so_and_later_that_it_was_never_submitted(t
 def test_a_submitter_on_another_host_is_given_longer(tmp_path: Path) -> None:
     slurm = FakeSlurm(Time())
     staged(tmp_path, submitter=("elsewhere", 1, 7))
-    assert "not known" in ask(slurm, tmp_path, NOW + 299).status.reason
+    assert "unknown" in ask(slurm, tmp_path, NOW + 299).status.reason
     assert "never submitted" in ask(slurm, tmp_path, NOW + 301).status.reason
 
 
 def test_nothing_is_concluded_from_silence(tmp_path: Path) -> None:
     slurm = FakeSlurm(Time(), deaf=[(0, 1e9)])
     staged(tmp_path, submitter=GONE)
-    assert "not known" in ask(slurm, tmp_path, NOW + 10_000).status.reason
+    assert "unknown" in ask(slurm, tmp_path, NOW + 10_000).status.reason
     assert left(tmp_path)[0].submission.state == run_record.SUBMITTING
 
 

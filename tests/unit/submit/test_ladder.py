@@ -103,7 +103,7 @@ def test_sizes_per_rank_alone_let_the_global_batch_grow_as_in_the_guides() -> No
 
 
 def test_what_cannot_be_a_ladder_is_refused() -> None:
-    with pytest.raises(RequestError, match="needs a job of more than one process"):
+    with pytest.raises(RequestError, match="needs a job with more than one process"):
         rungs(Task("lm"), gpus_per_node=1)
-    with pytest.raises(RequestError, match="--accelerate-config cannot be combined"):
+    with pytest.raises(RequestError, match="cannot be combined with --accelerate-config"):
         rungs(Script("/p/t.py"), gpus_per_node=2, launcher="accelerate", accelerate_config="/p/c.yaml")

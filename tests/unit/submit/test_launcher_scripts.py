@@ -46,7 +46,7 @@ def test_what_is_left_out_is_named(project: Path) -> None:
     (notice,) = load(project, "torchrun --nproc_per_node 2 --master_addr a --rdzv_id=7 train.py").notices
     assert notice.endswith("   (left out: --master_addr, --rdzv_id)")
     notices = load(project, "deepspeed train.py").notices
-    assert notices[1] == "deepspeed does not say how many GPUs: add --gpus-per-node N for more than one per node"
+    assert notices[1] == "deepspeed does not set the number of GPUs: add --gpus-per-node N for more than one per node"
 
 
 def test_the_default_accelerate_configuration_counts_too(tmp_path: Path) -> None:
@@ -164,7 +164,7 @@ def test_the_scripts_own_words_pass_unchanged(project: Path, launcher: str, word
     typed = [*launcher.split(), "train.py", *words]
     program, _ = translate(typed, {}, {}, Place(project, {}), notices.append)
     assert program == ("train.py", *words)
-    line = notices[0].partition(" became: ")[2].partition("   (left out: ")[0]
+    line = notices[0].partition(" to: ")[2].partition("   (left out: ")[0]
     assert shlex.split(line)[-len(words) - 1 :] == ["train.py", *words]
 
 

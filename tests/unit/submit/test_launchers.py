@@ -22,7 +22,7 @@ def test_accelerates_other_commands_train_nothing(project: Path) -> None:
     assert error.value.hint.endswith(": clusterrun render --gpus-per-node 4 --accelerate-config")
     with pytest.raises(RequestError, match="`accelerate env` does not start a training run") as error:
         load(project, "accelerate env")
-    assert error.value.hint == "run it without clusterrun: accelerate env"
+    assert error.value.hint == "run this command without clusterrun: accelerate env"
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ ON_NODES = "   (on several nodes, the script needs $NODE_RANK, $MASTER_ADDR and 
         ("./shebang a 'b c'", "shebang starts torchrun", "--gpus-per-node 2 -- train.py a 'b c'"),
         ("srun -N2 ./launch_multigpu.sh", "launch_multigpu.sh starts torchrun",
          "--nodes 2 --gpus-per-node 4 --env NCCL_DEBUG=INFO -- sft_multigpu_training.py"),
-        ("sbatch torchrun.sbatch", "the command below leaves out line 3, 4, 7",
+        ("sbatch torchrun.sbatch", "the command below leaves out lines 3, 4, 7",
          "--nodes 4 --gpus-per-node 1 -- train.py 50 10"),
         ("sbatch -N2 -n2 --export A=1 one.sbatch", "since clusterrun submits the job itself",
          '--nodes 2 --tasks-per-node 1 --time 60 --gres gpu:a100:2 --env A=1 -- train.py --out "$SCRATCH/x"'),
@@ -238,7 +238,7 @@ def test_variables_before_a_program_become_options_under_every_launcher(project:
 def test_variables_that_clusterrun_sets_are_ignored(project: Path) -> None:
     request = load(project, "CUDA_VISIBLE_DEVICES=2,3 NCCL_DEBUG=INFO python train.py")
     assert request.values["env"].value == {"NCCL_DEBUG": "INFO"}
-    assert "ignoring CUDA_VISIBLE_DEVICES: the scheduler or clusterrun sets it" in request.notices
+    assert "ignoring CUDA_VISIBLE_DEVICES: set by the scheduler or by clusterrun" in request.notices
 
 
 def test_variables_alone_are_no_program(project: Path) -> None:

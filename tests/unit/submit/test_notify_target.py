@@ -43,8 +43,8 @@ def test_webhooks_and_commands_are_accepted(target: str) -> None:
 def test_a_command_that_may_be_on_the_compute_nodes_is_a_notice(target: str, options: dict[str, object]) -> None:
     (notice,) = check(target, **options)
     assert (
-        notice
-        == f"--notify: {target.split(maxsplit=1)[0]} is not found on this node; it must exist on the compute nodes"
+        notice == f"--notify: command {target.split(maxsplit=1)[0]} not found on this node; "
+        "make sure that the compute nodes have it"
     )
 
 
@@ -60,8 +60,8 @@ def test_a_path_that_does_not_exist_is_refused_where_the_job_runs_on_this_machin
     (f"https:/hooks.slack.com/{SECRET}", "neither an address nor a command"),
     ("mial -s training", "no such command: mial"),
     ("bin/mial -s training", "no such command: bin/mial"),
-    (f"mail '{SECRET}", "not a command line: No closing quotation"),
-    (" ", "not a command line"),
+    (f"mail '{SECRET}", "invalid command line: No closing quotation"),
+    (" ", "invalid command line"),
 ])  # fmt: skip
 def test_what_can_never_be_reached_is_refused(tmp_path: Path, target: str, message: str) -> None:
     python = tmp_path / "python"  # one without apprise
@@ -94,4 +94,4 @@ def test_submit_continues_with_a_notice_if_setup_lines_may_bring_the_command(des
         "submit", "--dry-run", "--gpus-per-node", "0", "--setup", "module load mail", "--notify", "module-mail", "--",
         "train.py",
     )  # fmt: skip
-    assert said.status == 0 and said.err.count("module-mail is not found on this node") == 1
+    assert said.status == 0 and said.err.count("module-mail not found on this node") == 1

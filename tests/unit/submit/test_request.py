@@ -75,7 +75,7 @@ def test_a_link_keeps_its_name(project: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["data.txt"], "neither a Python script nor executable: data.txt"),
+        (["data.txt"], "not a Python script and not executable: data.txt"),
         (["sub"], "no such script: sub"),
         (["./sub"], "no such script: ./sub"),
         (["train.py/x"], "no such script"),
@@ -171,7 +171,7 @@ def test_the_python_is_asked_whether_it_can(project: Path) -> None:
     fake = project / "fake"
     fake.write_text("#!/bin/sh\necho torch transformers\n")
     fake.chmod(0o755)
-    with pytest.raises(RequestError, match=r"has no torch and no transformers") as error:
+    with pytest.raises(RequestError, match=r"does not have torch or transformers") as error:
         request.check_python(make_spec(Task("lm"), python=str(fake)), env)
     assert error.value.hint.startswith(f"{fake} -m pip install torch transformers")
 

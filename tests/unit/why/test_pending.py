@@ -28,7 +28,7 @@ def test_a_users_limit_in_a_qos_its_use_and_its_holders() -> None:
 
 def test_a_job_that_asks_for_more_than_the_whole_limit_does_not_wait_for_others() -> None:
     found = judged("21")
-    assert found.here[2] == "that exceeds the limit itself: it cannot start even when all other jobs have ended"
+    assert found.here[2] == "this alone exceeds the limit: the job cannot start even after all other jobs have ended"
     assert found.starts is Starts.YOU
     less = pending.explain_facts(asking("21", TRES="cpu=1,node=1,gres/gpu=1"), status("21"))
     assert less.starts is Starts.ALONE and not any("more than the limit" in line for line in less.here)
@@ -38,7 +38,7 @@ def test_the_other_qos_of_the_user_are_where_it_can_go() -> None:
     rows = [Association("physics", "", ("normal", "tight"), ""), Association("chem", "", ("big",), "")]
     smaller = replace(asking("21", TRES="cpu=1,node=1,gres/gpu=1"), associations=rows)
     assert pending.explain_facts(smaller, status("21")).do == (
-        "wait for those jobs, or move it:", "scontrol update JobId=21 QOS=normal"
+        "wait for those jobs, or move the job:", "scontrol update JobId=21 QOS=normal"
     )  # fmt: skip
     assert judged("21", associations=rows).do[0].startswith("request less (`clusterrun cancel 21`")
     moved = limits.limit_evidence(replace(facts("5", associations=rows), reason=find_reason("AssocGrpCpuLimit")))
@@ -93,8 +93,8 @@ def test_of_several_bounds_that_which_stops_the_job_is_told() -> None:
 
 def test_a_limit_that_is_not_shown_is_said_to_be_unseen() -> None:
     asked = replace(facts("21"), holders=[])
-    assert limits.limit_evidence(asked).unseen == ("the limit MaxTRESPerUser on QOS tight: not visible to you",)
-    assert limits.limit_evidence(replace(asked, holders=None)).unseen == ("the limit MaxTRESPerUser of its qos",)
+    assert limits.limit_evidence(asked).unseen == ("the limit MaxTRESPerUser of QOS tight (not visible to you)",)
+    assert limits.limit_evidence(replace(asked, holders=None)).unseen == ("the limit MaxTRESPerUser of the job's QOS",)
 
 
 # -- nodes and partitions ----------------------------------------------------------------------------------------------
@@ -102,7 +102,7 @@ def test_a_limit_that_is_not_shown_is_said_to_be_unseen() -> None:
 
 def test_a_node_that_is_asked_for_and_drained() -> None:
     found = judged("22")
-    assert found.here[0] == "it requests node2"
+    assert found.here[0] == "the job requests node2, which is out of service"
     assert any(line.startswith("node2 is draining: bad fan [left = 2], by root, ") for line in found.here)
     assert found.do[0] == "scontrol update JobId=22 ReqNodeList="
 
@@ -130,20 +130,21 @@ def test_a_reservation_that_has_begun_and_one_that_is_not_shown() -> None:
 def test_what_is_asked_against_what_is_free() -> None:
     found = nodes.free_room(facts("7"))
     assert found.here[0] == (
-        "it requests 2 nodes, 8 GPUs, 2 CPUs, 3.91G of memory; free now in partition gpu: 16 of 32 CPUs, 4 of 8 GPUs"
+        "the job requests 2 nodes, 8 GPUs, 2 CPUs, 3.91G of memory; free now in partition gpu: "
+        "16 of 32 CPUs, 4 of 8 GPUs"
     )
-    assert found.here[1] == "1 node of 2 has room for it now (node1); it needs 2"
+    assert found.here[1] == "1 of 2 nodes has room for the job now (node1); the job needs 2"
 
 
 def test_gpus_are_known_where_they_are_not_accounted() -> None:
     found = nodes.free_room(asking("7", TRES="cpu=2,mem=4000M,node=2", TresPerNode="gres:gpu:a100:4"))
-    assert found.here[0].startswith("it requests 2 nodes, 8 GPUs, 2 CPUs")
+    assert found.here[0].startswith("the job requests 2 nodes, 8 GPUs, 2 CPUs")
 
 
 def test_a_time_limit_beyond_the_partitions() -> None:
     found = judged("15")
     assert found.here[0] == "partition tiny allows at most 30:00; this job requests 1:00:00"
-    assert found.here[1] == "allowed in gpu, low"
+    assert found.here[1] == "partitions that allow the job: gpu, low"
     assert found.do == ("scontrol update JobId=15 TimeLimit=30:00", "scontrol update JobId=15 Partition=gpu")
     assert found.starts is Starts.YOU
 
@@ -207,8 +208,10 @@ def test_no_request_breaks_it(changes: dict[str, str]) -> None:
 
 def test_an_estimate_and_the_nodes_it_names() -> None:
     start = pending.explain_facts(asking("7", StartTime=str(int(NOW) + 90), SchedNodeList="node1"), status("7"))
-    assert dict(start.facts())["start"][0].endswith("in 1:30 on node1")
+    line = dict(start.facts())["start"][0]
+    assert line.startswith("Slurm expects the job to start on node1 at ") and line.endswith(", in 1:30")
     assert (
-        "which has passed" in pending.explain_facts(asking("7", StartTime=str(int(NOW) - 90)), status("7")).start_line
+        "that time has passed"
+        in pending.explain_facts(asking("7", StartTime=str(int(NOW) - 90)), status("7")).start_line
     )
-    assert dict(judged("22").facts())["start"] == ("Slurm has no estimate",)
+    assert dict(judged("22").facts())["start"] == ("Slurm has no estimate of the start time",)

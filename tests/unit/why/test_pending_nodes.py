@@ -42,7 +42,7 @@ def test_a_node_without_the_memory_has_no_room_and_what_each_lacks_is_said() -> 
         facts(node(1), node(2, memory_used=55_000), node(3, gpus_used=(("", 3),)), node(4, **FULL_OF_JOBS))
     ).here
     assert here[1:] == (
-        "1 node of 4 has room for it now (n1); it needs 2",
+        "1 of 4 nodes has room for the job now (n1); the job needs 2",
         "not enough memory: n2",
         "not enough GPUs: n3",
         "not enough GPUs and CPUs: n4",
@@ -51,16 +51,16 @@ def test_a_node_without_the_memory_has_no_room_and_what_each_lacks_is_said() -> 
 
 def test_only_nodes_that_it_names_count() -> None:
     found = nodes.free_room(facts(node(1), node(2), node(3, state="IDLE+DRAIN"), NumNodes="1", ReqNodeList="n3"))
-    assert found.here[0].endswith("free now on the nodes it names in partition gpu: 0 of 16 CPUs, 0 of 4 GPUs")
-    assert found.here[1] == "0 nodes of 1 have room for it now; it needs 1"
+    assert found.here[0].endswith("free now on the nodes that it names in partition gpu: 0 of 16 CPUs, 0 of 4 GPUs")
+    assert found.here[1] == "0 of 1 node have room for the job now; the job needs 1"
     assert found.here[2].startswith("n3 is drained") and len(found.here) == 3
     more = nodes.free_room(facts(node(1), node(2), node(3), ReqNodeList="n3"))
-    assert "3 nodes of 3" in more.here[1], "fewer names than nodes: any may come to them"
+    assert "3 of 3 nodes" in more.here[1], "fewer names than nodes: any may come to them"
 
 
 def test_nodes_that_it_excludes_do_not_count() -> None:
     found = nodes.free_room(facts(node(1), node(2), node(3), ExcNodeList="n[2-3]"))
-    assert found.here[1] == "1 node of 1 has room for it now (n1); it needs 2"
+    assert found.here[1] == "1 of 1 node has room for the job now (n1); the job needs 2"
 
 
 def test_a_feature_that_no_node_has() -> None:
@@ -78,7 +78,7 @@ def test_a_feature_that_no_node_has() -> None:
 def test_a_feature_that_one_node_has() -> None:
     known = replace(facts(node(1), node(2), Features="ib"), features={"n1": frozenset(), "n2": frozenset({"ib"})})
     found = nodes.free_room(known)
-    assert found.here[1:3] == ("1 node of 2 has ib (n2)", "1 node of 1 has room for it now (n2); it needs 2")
+    assert found.here[1:3] == ("1 of 2 nodes has ib (n2)", "1 of 1 node has room for the job now (n2); the job needs 2")
     assert nodes.free_room(replace(known, job=known.job | {"Features": "[a|b]*2"})).unseen == (
         "which nodes have [a|b]*2",
     )
@@ -103,7 +103,7 @@ def test_what_a_constraint_matches(wanted: str, found: list[str] | None) -> None
 
 
 def test_a_constraint_is_no_reason_to_say_that_the_scheduler_is_late() -> None:
-    late = "the scheduler has not considered it yet"
+    late = "the scheduler has not considered this job yet"
     assert any(late in line for line in nodes.free_room(facts(node(1), node(2))).here)
     assert not any(late in line for line in nodes.free_room(facts(node(1), node(2), reason="BadConstraints")).here)
 
@@ -114,9 +114,9 @@ def test_jobs_of_another_partition_on_the_same_nodes_are_seen_to_hold_them() -> 
         Queued(id="4", raw=4, state="RUNNING", user="kim", partitions=("cpu",), left=30, tres=(("gres/gpu", 1.0),)),
     ]
     assert queue_position.next_ends(replace(facts(node(1), node(2)), queue=rows)).here == (
-        "no job that you can see runs in partition gpu, 1 in low, which shares its nodes; "
-        "by their time limits these end first: 3 of kim within 1:00",
-        "in use there: 8 GPUs by kim",
+        "no job that you can see runs in partition gpu, 1 in low, on the same nodes; "
+        "first to end, by time limit: 3 of kim within 1:00",
+        "in use: 8 GPUs by kim",
     )
 
 
@@ -140,7 +140,7 @@ def test_an_account_that_the_partition_does_not_take() -> None:
     assert found.here[0] == "partition gpu accepts only account bio, chem; this job uses physics"
     assert found.do == ("scontrol update JobId=7 Account=chem", "scontrol update JobId=7 Partition=low")
     assert found.start is None, "Slurm's estimate of a job that it never starts is this moment"
-    assert found.start_line == "Slurm has no estimate for a job that cannot start yet"
+    assert found.start_line == "Slurm has no estimate of the start time while the job cannot start"
     elsewhere = replace(known, partitions=[partitions[0], partitions[1] | {"DenyAccounts": "physics"}])
     assert partition_rules.broken_rules(elsewhere).do == ("scontrol update JobId=7 Account=chem",)
 
@@ -150,7 +150,7 @@ def test_ranks_that_are_bound_to_nodes_cannot_be_moved_to_fewer() -> None:
     one_each = replace(facts(reason="PartitionNodeLimit", NumTasks="2"), partitions=partitions)
     assert partition_rules.broken_rules(one_each).do == ("scontrol update JobId=7 NumNodes=1-1",)
     many = replace(one_each, job=one_each.job | {"NumTasks": "8"})
-    assert partition_rules.broken_rules(many).do == ("`clusterrun cancel 7`, then submit it again with --nodes 1",)
+    assert partition_rules.broken_rules(many).do == ("`clusterrun cancel 7`, then submit the job again with --nodes 1",)
 
 
 def test_a_list_of_nodes_is_quoted_for_the_shell() -> None:
@@ -165,19 +165,21 @@ def task(id: str, state: str, **more: object) -> Queued:
 def test_tasks_of_an_array_that_wait_are_not_counted_as_one() -> None:
     queue = [task("18", "PENDING", reason="JobArrayTaskLimit"), task("18_0", "RUNNING"), task("18_1", "RUNNING")]
     (line,), never = dependencies.describe_conditions("afterok:18_*(unfulfilled)", queue, [])
-    assert line.endswith("it has unfinished tasks: 2 RUNNING, others wait (JobArrayTaskLimit)") and not never
+    assert (
+        line.endswith("that job has unfinished tasks: 2 RUNNING, others are pending (JobArrayTaskLimit)") and not never
+    )
 
 
 def test_a_task_that_has_not_begun_waits_with_its_array() -> None:
     queue = [task("18", "PENDING", reason="JobArrayTaskLimit"), task("18_0", "RUNNING")]
     (line,), _ = dependencies.describe_conditions("afterok:18_3(unfulfilled)", queue, [])
-    assert line.endswith("it is PENDING (JobArrayTaskLimit)")
+    assert line.endswith("that job is PENDING (JobArrayTaskLimit)")
 
 
 def test_the_minutes_after_a_begin() -> None:
     (line,), _ = dependencies.describe_conditions("after:5+10(unfulfilled)", [task("5", "RUNNING", start=int(NOW))], [])
-    assert "to start or be cancelled, plus 10 minutes; it has been RUNNING since " in line
-    assert "so this is met at " in line
+    assert "to start or be cancelled, plus 10 minutes; that job has been RUNNING since " in line
+    assert "so this condition is met at " in line
 
 
 def test_commands_are_for_the_array_that_a_task_stands_for() -> None:

@@ -89,7 +89,8 @@ def test_a_job_that_slurm_has_not_looked_at_yet() -> None:
     told = replace(fresh, source="sacct")
     found = pending.explain(slurm(Controller()), RunState(None, told), NOW)
     assert (
-        found.reason is None and "the job in the queue (only accounting shows it, and accounting lags)" in found.unseen
+        found.reason is None
+        and "the job's state in the queue (only accounting shows the job, and accounting lags)" in found.unseen
     )
 
 
@@ -113,7 +114,7 @@ def test_a_controller_that_cannot_be_reached_is_not_asked_again() -> None:
     assert len(controller.asked) == 3, "those at its side, which were asked at the same time"
     assert "Unable to contact slurm controller" in facts.unseen[0]
     assert facts.unseen[1:] == tuple(
-        f"{what} (skipped: Slurm did not answer)" for what in ("the accounts and QOS of its user", "the limits")
+        f"{what} (skipped: Slurm did not answer)" for what in ("the user's accounts and QOS", "the limits")
     )
 
 
@@ -136,7 +137,9 @@ def test_accounting_is_asked_about_jobs_that_have_left_the_queue() -> None:
     ]
     controller = Controller(also={"squeue": "", "sacct": SEP.join(cells) + "\n"})
     found = pending.explain(slurm(controller), RunState(None, status("18")), NOW)
-    assert found.here == ("afterok:17 waits for job 17 to succeed, and it is FAILED: this can never be met",)
+    assert found.here == (
+        "afterok:17 waits for job 17 to succeed; that job is FAILED, so this condition can never be met",
+    )
     assert sum(call.startswith("sacct") for call in controller.asked) == 1
 
 
@@ -144,7 +147,7 @@ def test_without_accounting_it_is_said_that_they_were_not_seen() -> None:
     controller = Controller(also={"squeue": ""})
     found = pending.explain(slurm(controller, accounting=False), RunState(None, status("18")), NOW)
     assert found.unseen == ("how jobs that left the queue have ended (this cluster has no accounting)",)
-    assert "Slurm reports that this has failed" in found.here[0]
+    assert "Slurm reports that this condition has failed" in found.here[0]
 
 
 def test_a_limit_is_looked_for_up_the_tree_of_accounts() -> None:
@@ -185,12 +188,12 @@ def test_a_silent_rank_is_named_with_its_node_and_its_last_word() -> None:
 
 def test_many_silent_ranks_are_folded() -> None:
     lines = running_job.describe_training(None, [rank(n, 99) for n in range(12)], 12, NOW)
-    assert lines[-1] == "no heartbeat either from ranks 4-11, on node[2-5]"
+    assert lines[-1] == "also no heartbeat from ranks 4-11 on node[2-5]"
 
 
 def test_a_rank_that_was_never_heard_of() -> None:
     lines = running_job.describe_training(None, [rank(0), rank(3)], 4, NOW)
-    assert "no heartbeat from ranks 1-2, of 4 ranks" in lines
+    assert "no heartbeat from ranks 1-2 (of 4 ranks)" in lines
 
 
 def test_a_rank_that_writes_but_does_not_move() -> None:
@@ -204,17 +207,15 @@ def test_a_users_own_script_has_no_steps_of_ours() -> None:
 
 
 def test_no_records_is_said_not_guessed() -> None:
-    assert running_job.describe_training(None, [], 4, NOW) == [
-        "its ranks have recorded nothing yet: no step, no progress"
-    ]
+    assert running_job.describe_training(None, [], 4, NOW) == ["the ranks have recorded no step and no progress yet"]
     assert "cannot be detected" in running_job.describe_training(Metrics(step=1), [], 4, NOW)[-1]
 
 
 def test_other_states_have_their_sentence() -> None:
     job = JobStatus(id=JobId("3"), state="COMPLETING", outcome=Outcome.RUNNING, started=int(NOW) - 60, nodes="node1")
     lines = running_job.describe_running(job, None, NOW)
-    assert lines[0].startswith("COMPLETING since ") and "it is ending" in lines[1]
-    assert lines[-1] == "there is no record of it here, so its steps are unknown", "a record may have been removed"
+    assert lines[0].startswith("COMPLETING since ") and "the job is ending" in lines[1]
+    assert lines[-1] == "this job has no clusterrun record, so its steps are unknown", "a record may have been removed"
     assert (
         "does not know the state MELTING" in running_job.describe_running(replace(job, state="MELTING"), None, NOW)[1]
     )

@@ -78,7 +78,9 @@ def test_a_time_limit_that_fits_before_the_next_in_line() -> None:
     assert (
         backfill_gap(3600, 1810)
         .do[1]
-        .startswith("scontrol update JobId=7 TimeLimit=29  # minutes: it would end before job 51 ")
+        .startswith(
+            "scontrol update JobId=7 TimeLimit=29  # minutes: the job then ends before the expected start of job 51;"
+        )
     )
 
 
@@ -106,9 +108,9 @@ def test_who_holds_what_is_asked_for() -> None:
     ]
     found = queue_position.next_ends(facts("7", queue=rows))
     assert found.here == (
-        "3 jobs running there; by their time limits these end first: 3 of kim within 3:00, 4 within 4:00, "
+        "3 jobs running in partition gpu; first to end, by time limit: 3 of kim within 3:00, 4 within 4:00, "
         "5 of kim within 5:00",
-        "in use there: 12 GPUs by kim, 2 GPUs by the same user",
+        "in use: 12 GPUs by kim, 2 GPUs by the same user",
     )
 
 
@@ -116,7 +118,7 @@ def test_what_a_priority_is_made_of() -> None:
     known = facts("7", reason=find_reason("Priority"), queue=[row(7, 500), row(3, 1500)],
                   priorities=parse_priority("7|500|1|0|499|0|0|0|0\n3|1500|1000.5|0|499|0|0|0|0\n"))  # fmt: skip
     assert queue_position.priority_parts(known).here == (
-        "its priority is 500: fair share 499, age 1",
+        "the job's priority is 500: fair share 499, age 1",
         "job 3, the first in line, has 1500: age 1000.5, fair share 499",
     )
     assert queue_position.priority_parts(replace(known, priorities=None)) == Finding()
@@ -124,7 +126,7 @@ def test_what_a_priority_is_made_of() -> None:
 
 def test_a_begin_time() -> None:
     found = judged("9")
-    assert found.here[0].startswith("it cannot start before ") and found.here[0].endswith(
+    assert found.here[0].startswith("the job cannot start before ") and found.here[0].endswith(
         f"in {format_duration(1795260498 - NOW)}"
     )
     assert found.do == ("scontrol update JobId=9 StartTime=now",)
@@ -138,7 +140,7 @@ def test_a_requeue_explains_its_begin_time() -> None:
 def test_who_holds_it_and_who_can_release_it() -> None:
     user, admin = judged("10"), judged("16")
     assert user.do == ("scontrol release 10",) and user.starts is Starts.YOU
-    assert admin.do == ("ask the administrators to release it",) and admin.starts is Starts.ADMIN
+    assert admin.do == ("ask the administrators to release the job",) and admin.starts is Starts.ADMIN
     assert "users cannot release it" in admin.here[0]
     noted = queue_position.describe_hold(replace(asking("16", AdminComment="see ticket 5")))
     assert noted.here[1] == "administrators' comment: see ticket 5"
@@ -146,7 +148,7 @@ def test_who_holds_it_and_who_can_release_it() -> None:
 
 def test_an_arrays_throttle() -> None:
     found = judged("11")
-    assert found.here == ("%1 allows 1 task of array 11 at a time; 1 running: 11_1",)
+    assert found.here == ("array 11 may run 1 task at a time (%1); 1 running: 11_1",)
     assert found.do[0].startswith("scontrol update JobId=11 ArrayTaskThrottle=2")
 
 
@@ -161,7 +163,7 @@ def test_licenses_who_uses_them() -> None:
              Queued(id="3", raw=3, state="RUNNING", partitions=("gpu",), licenses=(("matlab", 1),))]  # fmt: skip
     licenses = [{"LicenseName": "matlab", "Total": "2", "Used": "1"}]
     found = queue_position.license_use(facts("7", reason=find_reason("Licenses"), queue=queue, licenses=licenses))
-    assert found.here == ("it requests 2 matlab; 1 of 2 in use, by 3",)
+    assert found.here == ("the job requests 2 of license matlab; 1 of 2 in use, by job 3",)
     assert queue_position.license_use(facts("7", queue=queue, licenses=[])).unseen == ("license matlab",)
 
 
@@ -174,7 +176,9 @@ def ended(number: str, state: str, outcome: Outcome) -> JobStatus:
 
 def test_a_dependency_that_can_never_be_met() -> None:
     found = judged("18", past=[ended("17", "FAILED", Outcome.FAILED)], queue=[])
-    assert found.here == ("afterok:17 waits for job 17 to succeed, and it is FAILED: this can never be met",)
+    assert found.here == (
+        "afterok:17 waits for job 17 to succeed; that job is FAILED, so this condition can never be met",
+    )
     assert found.do == ("scontrol update JobId=18 Dependency=", "clusterrun cancel 18")
     assert found.starts is Starts.NEVER and "can never start" in dict(found.facts())["means"][0]
 
@@ -182,15 +186,15 @@ def test_a_dependency_that_can_never_be_met() -> None:
 @pytest.mark.parametrize(
     ("text", "never", "words"),
     [
-        ("afterok:3(unfulfilled)", False, "is RUNNING, at most "),
-        ("afterany:5(unfulfilled)", False, "waits for job 5 to end; it is RUNNING"),
+        ("afterok:3(unfulfilled)", False, "is RUNNING, for at most "),
+        ("afterany:5(unfulfilled)", False, "waits for job 5 to end; that job is RUNNING"),
         ("afternotok:99(unfulfilled)", False, "to fail; the state of that job is unknown"),
-        ("afterok:99(failed)", True, "Slurm reports that this has failed"),
+        ("afterok:99(failed)", True, "Slurm reports that this condition has failed"),
         ("afterok:17(unfulfilled)?afterok:3(unfulfilled)", False, "one of these"),
         ("afterok:17(unfulfilled),afterok:3(unfulfilled)", True, "all of these"),
-        ("singleton(unfulfilled)", False, "all earlier jobs of its user with the same name"),
+        ("singleton(unfulfilled)", False, "all earlier jobs of the user with the same name"),
         ("afterok:11_*(unfulfilled)", False, "unfinished tasks"),
-        ("aftersomething:3(unfulfilled)", False, "aftersomething:3; it is RUNNING"),
+        ("aftersomething:3(unfulfilled)", False, "aftersomething:3; that job is RUNNING"),
     ],
 )
 def test_conditions(text: str, never: bool, words: str) -> None:
