@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
 import sys
 
 import click
@@ -18,7 +16,7 @@ from clusterrun.records import rank_records, run_record
 from clusterrun.scheduler.slurm.hostlist import expand
 from clusterrun.scheduler.slurm.srun import inside_argv
 from clusterrun.state.reconcile import RunState
-from clusterrun.system.shell import scrub
+from clusterrun.system import shell
 from clusterrun.terminal.ui import Ui
 from clusterrun.terminal.units import first_few
 
@@ -51,7 +49,9 @@ def exec_command(ctx: click.Context, job_id: str, node: str | None, rank: int | 
     cluster = session.cluster(ui.note)
     state = _running(cluster, *find_ids(cluster, [job_id]))
     where = _choose_node(state, node, rank)
-    ctx.exit(_run(inside_argv(state.status.id, where, command or ["bash", "-l"], terminal=terminal)))
+    ctx.exit(
+        shell.run_here(inside_argv(state.status.id, where, command or ["bash", "-l"], terminal=terminal), os.environ)
+    )
 
 
 def _running(cluster: Cluster, job_id: str) -> RunState:
@@ -93,17 +93,3 @@ def _node_of_rank(state: RunState, rank: int) -> str:
     if rank not in ranks:
         raise RequestError(f"job {job} has no rank {rank}", hint=f"its ranks: 0-{max(ranks)}")
     return ranks[rank]
-
-
-def _run(argv: list[str]) -> int:
-    """Run srun with this terminal, and return its exit status; Ctrl-C is srun's to handle."""
-    environ, _ = scrub(os.environ)
-    # a handler, which the child does not inherit: SIG_IGN it would
-    before = signal.signal(signal.SIGINT, lambda number, frame: None)
-    try:
-        status = subprocess.Popen(argv, env=environ).wait()
-    except OSError as error:
-        raise SchedulerError(f"cannot run srun: {error.strerror}", hint="is Slurm's srun on PATH?") from error
-    finally:
-        signal.signal(signal.SIGINT, before)
-    return 128 - status if status < 0 else status

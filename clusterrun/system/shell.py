@@ -113,6 +113,23 @@ def check_output(argv: Sequence[str], **kwargs: object) -> str:
     return done.stdout
 
 
+def run_here(argv: Sequence[str], environ: Mapping[str, str]) -> int:
+    """Run a program on this process's own terminal or streams, and return its exit status; Ctrl-C is the program's.
+
+    Raises CommandError if it cannot be started.
+    """
+    clean, _ = scrub(environ)
+    # a handler that does nothing: the program would inherit SIG_IGN
+    before = signal.signal(signal.SIGINT, lambda number, frame: None)
+    try:
+        status = subprocess.Popen(argv, env=clean).wait()
+    except OSError as error:
+        raise _not_started(argv, error) from error
+    finally:
+        signal.signal(signal.SIGINT, before)
+    return 128 - status if status < 0 else status
+
+
 def start(
     argv: Sequence[str],
     *,
