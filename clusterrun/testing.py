@@ -75,7 +75,7 @@ class FakeScheduler:
     def query(self, ids: Sequence[JobId] | None = None) -> Answer:
         """Return all jobs, or those with these ids."""
         if not self.answers:
-            return Answer(complete=False, note="the fake scheduler does not answer")
+            return Answer(complete=False, note="the fake scheduler is not responding")
         return Answer([job for id, job in self.jobs.items() if ids is None or id in ids])
 
     def account(self, ids: Sequence[JobId], since: int) -> Answer:

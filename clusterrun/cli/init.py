@@ -42,7 +42,7 @@ def init(session: Session, force: bool, only_print: bool, as_json: bool) -> None
 
     facts = run_survey(run, cluster.user)
     if facts.slurm == "silent":
-        raise SchedulerError("Slurm does not answer", detail=facts.detail, hint="run `scontrol ping`, then try again")
+        raise SchedulerError("Slurm is not responding", detail=facts.detail, hint="run `scontrol ping`, then try again")
     text = config_text(facts)
     if not only_print:
         try:

@@ -36,7 +36,7 @@ def why(session: Session, job_ids: tuple[str, ...], logs: str | None, as_json: b
       clusterrun why 123          any job that you can see, an array task (123_4), a local job (L1), a job's name
       clusterrun why --logs logs/
 
-    Exit 0 for any finding, 3 if Slurm does not answer, 4 if there is no such job.
+    Exit 0 for any finding, 3 if Slurm is not responding, 4 if there is no such job.
     """
     ui = Ui("why", as_json=as_json)
     if job_ids and logs is not None:

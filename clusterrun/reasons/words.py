@@ -25,7 +25,7 @@ ROWS: tuple[Reason, ...] = (
     _row("None", ALONE, "Slurm has not considered the job yet, or not again since a change.",
          "check again in a minute"),
     _row("WaitingForScheduling", ALONE, "Slurm has not considered the job yet.", "check again in a minute", _MAN),
-    _row("Priority", ALONE, "Jobs with a higher priority wait for the same partition or reservation.",
+    _row("Priority", ALONE, "Jobs with a higher priority are waiting for the same partition or reservation.",
          "wait, or request less (fewer nodes or GPUs, a shorter time limit), so that the job fits into a gap "
          "before the jobs ahead; `clusterrun free` shows what is free"),
     _row("Resources", ALONE,

@@ -171,7 +171,7 @@ def _absent(store: Store, run: RunRecord, past: Answer, now: float) -> RunState:
     if now - run.submission.at < ACCOUNTING_LAG:
         return RunState(run, unknown_status(run, "just submitted; not seen in the queue yet"))
     if not past.complete:
-        why = "the job is not in the queue, and accounting does not answer"
+        why = "the job is not in the queue, and Slurm accounting (sacct) is not responding"
         return RunState(run, unknown_status(run, why), past.note)
     why = "Slurm no longer knows the job, which never started (controller crash, or cancelled while pending)"
     return RunState(run, replace(unknown_status(run, why), outcome=Outcome.LOST), past.note)

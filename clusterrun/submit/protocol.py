@@ -83,7 +83,7 @@ def _send(
                 raise NotDelivered(
                     "Slurm did not answer; nothing was submitted", detail=error.detail, hint=error.hint
                 ) from error
-            notify(f"Slurm does not answer; trying again in {wait:.0f} s")
+            notify(f"Slurm is not responding; trying again in {wait:.0f} s")
             clock.sleep(wait)
         except Ambiguous as error:
             if error.cut_off:

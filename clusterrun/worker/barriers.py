@@ -87,7 +87,8 @@ class SealedStore:
             if time.monotonic() < deadline:
                 raise  # the store is gone
             return None
-        return _wait(lambda: self.get(key), deadline)  # a rank's value replaces that of a stranger
+        found = self._seal.open(key, self.store.get(key))  # it is there, so `get` would make a request too many
+        return found if found is not None else _wait(lambda: self.get(key), deadline)  # a rank replaces a stranger's
 
     def other_keys(self) -> list[str]:
         """Return the keys that are not the worker's; none if this torch cannot list keys."""
@@ -115,7 +116,7 @@ def connect(dist: DistEnv, run: RunEnv, limit: float) -> SealedStore:
         wait = timedelta(seconds=max(1.0, min(STORE_ANSWER_S, deadline - time.monotonic())))
         store = load_stores().TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=wait)
     except RuntimeError as error:
-        raise WorkerError(f"the run's store at {host}:{port} does not answer: {_first_line(error)}") from None
+        raise WorkerError(f"the run's store at {host}:{port} is not responding: {_first_line(error)}") from None
     keep_alive(port)
     return SealedStore(store, Seal(run.secret))
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 PROBE_S = 8.0  # a node that was lost does not answer
 PROBES_S = 120.0  # of all nodes; the ranks must not miss the supervisor meanwhile (orphans.py)
 MOST_NODES = 64  # probed at once
-NO_ANSWER = "on a node that does not answer"
+NO_ANSWER = "on a node that is not responding"
 GONE_S, CANCEL_AFTER_S, COMMAND_S = 10.0, 2.0, 5.0
 POLL_S = 0.1
 

@@ -126,7 +126,7 @@ class Requeue:
         is_first = True
         while run_command(["scontrol", "show", "job", "-o", self.job.identity.job_id]).is_silence:
             if is_first:
-                self._say("Slurm does not answer on this node: the ranks start again once Slurm answers")
+                self._say("Slurm is not responding on this node: the ranks start again once it responds")
             is_first = False
             time.sleep(CONTROLLER_PAUSE_S)
         termination.allow(may_raise=False)
@@ -236,7 +236,7 @@ class Requeue:
                 allowed = True  # it was submitted with --no-requeue
                 run_command(["scontrol", "update", f"JobId={job_id}", "Requeue=1"])
             elif time.monotonic() > until:
-                return reply.text or "Slurm does not answer", is_silence
+                return reply.text or "Slurm is not responding", is_silence
             else:
                 time.sleep(1)
 
@@ -331,7 +331,7 @@ def run_command(command: list[str]) -> Reply:
             command, check=False, stdin=subprocess.DEVNULL, capture_output=True, timeout=ANSWER_S, env=clean(), cwd="/"
         )
     except subprocess.TimeoutExpired:
-        return Reply(None, "Slurm does not answer")
+        return Reply(None, "Slurm is not responding")
     except OSError as error:
         return Reply(1, f"{error.filename}: {error.strerror}")
     return Reply(done.returncode, (done.stdout + done.stderr).decode(errors="replace").strip())

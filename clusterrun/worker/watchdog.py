@@ -267,7 +267,7 @@ def describe(suspicion: Suspicion, states: dict[int, str]) -> str:
     parts = []
     for node in lost:
         ranks = ", ".join(str(mark.rank) for mark in suspicion.ranks if mark.node == node)
-        parts.append(f"node {node} does not answer (rank{'s' * (', ' in ranks)} {ranks})")
+        parts.append(f"node {node} is not responding (rank{'s' * (', ' in ranks)} {ranks})")
     for mark in named:
         if mark.node in lost:
             continue

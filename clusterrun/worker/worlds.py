@@ -162,7 +162,7 @@ def message(result: str, world_size: int, process_group: str) -> tuple[str, bool
         return "", False
     apart = f"no rank used a process group: this run was {world_size} separate programs"
     if process_group == "required":
-        line = apart if result == APART else "no process group was seen"
+        line = apart if result == APART else "no process group was detected"
         return f"--require-group: {line}; {ADVICE}", True
     if result == UNKNOWN or process_group == "independent":
         return "", False

@@ -57,7 +57,7 @@ def test_nodes_in_order_give_no_finding() -> None:
          "2.9.0 on n1, n3; 2.8.0 on n2"),
         ({"gpu": GPU | {"ecc_errors": 3}, "device": 0}, "devices", "n2, GPU 0: 3 uncorrected ECC errors"),
         ({"gpu": GPU | {"slowed_down": True}, "device": 0}, "devices",
-         "n2, GPU 0: the hardware throttles this GPU (heat or power)"),
+         "n2, GPU 0: the hardware is throttling this GPU (heat or power)"),
         ({"gpu": GPU | {"free_gib": 40.0}, "device": 0}, "devices",
          "n2, GPU 0: another process uses 40.0 GiB of GPU memory"),
         ({"gpu": {"error": "CUDA error: out of memory"}, "device": 0}, "devices",

@@ -264,7 +264,7 @@ def rank(number: int, node: str = "n2") -> RankMark:
         ([rank(3)], True, {103: "running"}, "rank 3 on n2 (pid 103) is without a heartbeat and running"),
         ([rank(3)], True, {}, "rank 3 on n2 (pid 103) is without a heartbeat"),
         ([rank(2), rank(3)], True, dict.fromkeys((102, 103), hung_step.NO_ANSWER),
-         "node n2 does not answer (ranks 2, 3)"),
+         "node n2 is not responding (ranks 2, 3)"),
         ([rank(3)], False, {103: "running"}, "rank 3 on n2 (pid 103) is behind the others at step 7 and running"),
         ([], False, {}, "no rank is behind the others"),
     ],

@@ -150,7 +150,7 @@ def test_the_result_of_a_run(reports: list[str], keys: list[str], result: str) -
     [
         (APART, 4, "expected", "no rank used a process group: this run was 4 separate programs", False),
         (APART, 4, "required", "--require-group: no rank used a process group: this run was 4", True),
-        (UNKNOWN, 4, "required", "--require-group: no process group was seen", True),
+        (UNKNOWN, 4, "required", "--require-group: no process group was detected", True),
         (APART, 4, "independent", "", False),
         (UNKNOWN, 4, "expected", "", False),
         (INTERRUPTED, 4, "required", "", False),

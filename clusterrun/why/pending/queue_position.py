@@ -137,7 +137,7 @@ def next_ends(facts: PendingFacts) -> Finding:
     own = [r for r in live if mine & set(r.partitions)]
     others = [r for r in live if not mine & set(r.partitions) and sharing & set(r.partitions)]
     where = f"partition {', '.join(facts.partition_names)}"
-    count = f"{plural(len(own), 'job')} running in {where}" if own else f"no job that you can see runs in {where}"
+    count = f"{plural(len(own), 'job')} running in {where}" if own else f"no job visible to you is running in {where}"
     if others:
         names = list(dict.fromkeys(name for r in others for name in r.partitions))
         count += f", {len(others)} in {first_few(names)}, on the same nodes"

@@ -58,7 +58,12 @@ def _gpu(doc: Doc) -> Iterator[Finding]:
         ("error" in gpu, BROKEN, f"cannot be opened: {gpu.get('error')}", "run nvidia-smi on the node, then drain it"),
         (gpu.get("ecc_errors"), BROKEN, f"{gpu.get('ecc_errors')} uncorrected ECC errors", replace),
         (gpu.get("remap_failed"), BROKEN, "memory rows could not be remapped", replace),
-        (gpu.get("slowed_down"), DIFFERS, "the hardware throttles this GPU (heat or power)", "check cooling and power"),
+        (
+            gpu.get("slowed_down"),
+            DIFFERS,
+            "the hardware is throttling this GPU (heat or power)",
+            "check cooling and power",
+        ),
         (
             used > USED_GPU_GIB,
             DIFFERS,
@@ -97,7 +102,9 @@ def _gemm(docs: Sequence[Doc]) -> Iterator[Finding]:
         for (node, rank), middle in find_slow(rates, share).items():
             own = rates[node, rank].best
             text = f"rank {rank} on {node}: {own:.3g} TFLOP/s; median of the other ranks: {middle:.3g}"
-            yield Finding(DIFFERS, "gemm", text, "look for other processes, heat and power limits on the node", (node,))
+            yield Finding(
+                DIFFERS, "gemm", text, "check the node for other processes, overheating and power limits", (node,)
+            )
     for node in dict.fromkeys(doc["node"] for doc in docs if "gemm" in doc and not doc["gemm"]["correct"]):
         yield Finding(BROKEN, "gemm", f"{node}: wrong result of a matrix multiplication", "drain the node", (node,))
 
