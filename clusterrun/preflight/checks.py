@@ -21,6 +21,8 @@ T = TypeVar("T")
 
 #: Seconds for each command of a check. The job's Python has longer, since without it nothing can run.
 LIMIT = 2.0
+#: Seconds for which the user's accounts and QOS may be known already; a job is refused by new answers only.
+ACCOUNTS_AGE = 600.0
 
 
 def check(
@@ -73,7 +75,13 @@ def check(
             judged = limits.judge_limits(seen, spec) + limits.judge_maintenance(seen, spec, reservations, time.time())
         return [*judged, limits.judge_refusal(seen, spec, estimate)] if isinstance(estimate, No) else judged
 
-    found += attempt("Slurm's answers", judge) or []
+    judged = attempt("Slurm's answers", judge) or []
+    if seen is not None and any(one.never for one in judged):
+        from clusterrun.free.snapshot import load_snapshot
+
+        seen = attempt("the cluster's limits", lambda: load_snapshot(slurm, user, timeout=LIMIT))
+        judged = attempt("Slurm's answers", judge) or []
+    found += judged
     refuse(found)
     start = estimate if isinstance(estimate, Start) else None
     lines = _lines(found, unchecked)
@@ -99,7 +107,7 @@ def _ask_slurm(pool: ThreadPoolExecutor, slurm: SlurmCommands, plan: Plan, user:
         return estimate
 
     return {
-        "limits": pool.submit(load_snapshot, slurm, user, timeout=LIMIT),
+        "limits": pool.submit(load_snapshot, slurm, user, timeout=LIMIT, accounts_age=ACCOUNTS_AGE),
         "reservations": pool.submit(reservations),
         "start": pool.submit(start),
     }

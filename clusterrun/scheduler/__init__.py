@@ -138,5 +138,8 @@ class SlurmCommands(Scheduler, Protocol):
     def answer(self, argv: Sequence[str], timeout: float = ..., **options: object) -> Reply:
         """Run a Slurm command that only reads; errors are in the reply."""
 
+    def recent_answer(self, argv: Sequence[str], timeout: float, max_age: float) -> Reply:
+        """As ``answer``, or an answer that is at most ``max_age`` seconds old."""
+
     def cached_query(self, ids: Collection[JobId], since: float) -> tuple[Answer, float]:
         """Return the user's jobs and the age of the answer in seconds; see ``QueueCache.query``."""

@@ -62,6 +62,16 @@ def test_a_slurm_that_hangs_blocks_nothing(desk: Desk, monkeypatch: pytest.Monke
     assert line.startswith("clusterrun: not checked: ") and what in line, err
 
 
+def test_sacctmgr_is_run_once_in_ten_minutes_and_again_before_a_refusal(desk: Desk) -> None:
+    counts = []
+    for estimate in ("", "", "error: Batch job submission failed: Invalid feature specification"):
+        if estimate:
+            desk.slurm.estimate(estimate)
+        submit(desk, *JOB)
+        counts.append(desk.slurm.count("sacctmgr"))
+    assert counts == [2, 2, 4]
+
+
 def test_an_answer_that_is_rubbish_blocks_nothing(desk: Desk) -> None:
     desk.slurm.answer("scontrol", "\x00NodeName==x\nPartitionName=\n\n  ReservationName", err="?", status=0)
     desk.slurm.answer("sacctmgr", "||||\n", status=0)
