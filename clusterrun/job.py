@@ -65,6 +65,11 @@ def is_run_id(text: str) -> bool:
     return re.fullmatch(r"[0-9]{8}-[0-9]{6}-[a-z2-7]{6}", text, re.ASCII) is not None
 
 
+def is_reserved(name: str) -> bool:
+    """Return whether a job of this name could not be named on the command line: the name means another job there."""
+    return name == "last" or is_job_id(name) or is_run_id(name)
+
+
 def log_paths(logs: Path, job: JobId) -> tuple[Path, Path]:
     """Return a job's log files, (out, err); an array task has its own, a component those of its job."""
     name = job.raw if job.task is None else f"{job.raw}_{job.task}"

@@ -63,11 +63,12 @@ def _running(cluster: Cluster, job_id: str) -> RunState:
     if job.id.is_local or (state.record is not None and state.record.scheduler == LOCAL):
         raise RequestError(f"job {job.id} runs on this machine", hint="run the command in this shell")
     if len(states) > 1 or job.tasks:
-        raise RequestError(f"job {job.id.base} is an array", hint=f"give one of its tasks: {job.id.base}_0")
+        ids = first_few([str(one.status.id) for one in states])
+        raise RequestError(f"job {job.id.base} has several parts", hint=f"give one of them: {ids}")
     if job.outcome is Outcome.UNKNOWN and state.note:
         raise SchedulerError(f"the state of job {job.id} is not known", detail=state.note, hint="try again in a moment")
     if job.state != "RUNNING":
-        raise RequestError(f"job {job.id} is {job.state}, so it has no nodes", hint=f"clusterrun why {job.id}")
+        raise RequestError(f"job {job.id} is {job.state}, not RUNNING", hint=f"clusterrun why {job.id}")
     return state
 
 
@@ -75,6 +76,8 @@ def _choose_node(state: RunState, node: str | None, rank: int | None) -> str:
     nodes = expand(state.status.nodes)
     if rank is not None:
         node = _node_of_rank(state, rank)
+    if not nodes:
+        raise SchedulerError(f"Slurm shows no nodes of job {state.status.id}", hint="try again in a moment")
     if node is None:
         return nodes[0]
     if node not in nodes:

@@ -8,7 +8,7 @@ from clusterrun.cluster import Cluster
 from clusterrun.errors import NoSuchJob, RequestError
 from clusterrun.job import JobId, is_job_id, is_run_id
 from clusterrun.records.run_record import RunRecord
-from clusterrun.state.show import handle
+from clusterrun.state.reconcile import RunState
 from clusterrun.terminal.safe_text import safe_line
 
 LAST = "last"
@@ -16,7 +16,7 @@ _SHOWN = 3  # of the older jobs with the same name
 
 
 def find_ids(cluster: Cluster, words: Sequence[str]) -> tuple[str, ...]:
-    """Return the id of the job that each word means.
+    """Return a job id or run id for each word: a job's number may mean other jobs too, on other clusters or later.
 
     ``last`` is the job submitted last from the current project. A name means the newest run of that name, of this
     project if it has one, else the user's external job in the queue with that name. Raises NoSuchJob, or RequestError
@@ -37,29 +37,33 @@ def _find_id(cluster: Cluster, word: str) -> str:
     same = [run for run in same if run.root == cluster.store().root] or same
     if not same:
         return _external(cluster, word, {run.name for run in runs})
-    *older, newest = [_id_of(run) for run in sorted(same, key=_submitted)]
+    *older, newest = sorted(same, key=_submitted)
     if older:
-        others = ", ".join(reversed(older[-_SHOWN:])) + (", …" if len(older) > _SHOWN else "")
-        cluster.notify(f"{len(same)} jobs are named {word}; using the newest, {newest} (older: {others})")
-    return newest
+        others = ", ".join(map(_id_of, reversed(older[-_SHOWN:]))) + (", …" if len(older) > _SHOWN else "")
+        cluster.notify(f"{len(same)} jobs are named {word}; using the newest, {_id_of(newest)} (older: {others})")
+    return newest.run_id
 
 
 def _last(cluster: Cluster) -> str:
-    runs = cluster.store().here()
+    runs = [run for run in cluster.store().here() if run.what != "check"]
     if not runs:
         raise NoSuchJob(
             f"no job was submitted from {cluster.store().root}", hint="give a job id; `clusterrun list` shows your jobs"
         )
     run = max(runs, key=_submitted)
     cluster.notify(f"{LAST}: {'job' if run.job_id else 'run'} {_id_of(run)} ({safe_line(run.name)})")
-    return _id_of(run)
+    return run.run_id
 
 
 def _external(cluster: Cluster, name: str, known: set[str]) -> str:
     """Return the id of the user's only active job of this name that clusterrun did not submit."""
     states = cluster.listing().states if cluster.facts() is not None else ()
-    jobs = {state.status.id.base: state for state in states if state.record is None}
-    found = [handle(state) for state in jobs.values() if state.status.name == name]
+    jobs: dict[tuple[str, str], list[RunState]] = {}  # by cluster and number: an array may have several rows
+    for state in states:
+        if state.record is None and state.status.name == name:
+            jobs.setdefault((state.status.id.cluster, state.status.id.base), []).append(state)
+    found = [base + (f";{where}" if where else "") if len(rows) > 1 else _handle(rows[0])
+             for (where, base), rows in jobs.items()]  # fmt: skip
     if len(found) > 1:
         raise RequestError(f"{len(found)} jobs are named {name}: {', '.join(found[:8])}", hint="give one of these ids")
     if found:
@@ -69,6 +73,12 @@ def _external(cluster: Cluster, name: str, known: set[str]) -> str:
     near = difflib.get_close_matches(name, sorted({*known, LAST}), n=1)
     hint = f"did you mean {near[0]}?" if near else "`clusterrun list --all` shows your jobs"
     raise NoSuchJob(f"no job is named {name[:40]}", hint=hint)
+
+
+def _handle(state: RunState) -> str:
+    """Return the id of an external job: a whole array if tasks share a row, with its cluster if known."""
+    job = state.status.id
+    return (job.base if state.status.tasks else str(job)) + (f";{job.cluster}" if job.cluster else "")
 
 
 def _submitted(run: RunRecord) -> tuple[int, int]:

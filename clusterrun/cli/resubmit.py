@@ -35,7 +35,8 @@ def resubmit(
       clusterrun resubmit 123 -- --lr 1e-4           other arguments for the script
 
     Options keep the values of JOBID (a job id, a run id, a name or last) unless they are given; profiles and job files
-    are not read again. --dependency is dropped. `resume` continues the same run instead.
+    are not read again. A list such as --setup is replaced, --secret, --env and --set are added to, --dependency is
+    dropped. `resume` continues the same run instead.
     """
     ui = Ui("resubmit", as_json=as_json)
     refuse_pairs(as_json, follow, as_script, dry_run)
@@ -47,13 +48,15 @@ def resubmit(
     if run is None:
         cluster.status([job_id])  # raises NoSuchJob for a job that nobody knows
         raise NoSuchJob(f"job {job_id} was not submitted by clusterrun", hint="submit its script again with sbatch")
-    args, folder = resubmit_args(run, changes, session.script)
+    args, folder = resubmit_args(run, changes, session.script, cluster.cwd, cluster.environ, ui.note)
     used = _setting(args, "checkpoint_dir")
     if used and not _setting(changes, "checkpoint_dir"):
         ui.note(
-            f"checkpoint_dir={used} is that of job {job_id}, so training continues from its newest checkpoint;"
+            f"checkpoint_dir={used} is that of job {run.job_id}, so training continues from its newest checkpoint;"
             " add --set checkpoint_dir=FOLDER to train from the start"
         )
+    if folder != cluster.cwd:
+        ui.note(f"submitting from {folder}")
     there = session.cluster(ui.note, cwd=folder)
     how = {"dry_run": dry_run, "as_script": as_script, "check": not no_check, "follow": follow, "wait": wait}
     ctx.exit(submit_plan(ui, there, there.plan(args), **how))

@@ -76,6 +76,11 @@ class JobFile(NamedTuple):
     args: tuple[str, ...] = ()
 
 
+def no_profiles(cwd: Path | None) -> Profiles:
+    """Return no settings, for the project of a folder."""
+    return Profiles(find_root_and_notices(cwd)[0], Value("", "default"))
+
+
 def load_profiles(cwd: Path | None, environ: Mapping[str, str], profile: str | None = None) -> Profiles:
     """Load the profiles of the project and the user, and the environment.
 

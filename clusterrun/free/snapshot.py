@@ -81,13 +81,18 @@ class ClusterSnapshot:
 
 
 def load_snapshot(
-    slurm: SlurmCommands, user: str, *, limits: bool = True, timeout: float | None = None, accounts_age: float = 0.0
+    slurm: SlurmCommands,
+    user: str,
+    *,
+    limits: bool = True,
+    timeout: float | None = None,
+    accounts_age: float | None = None,
 ) -> ClusterSnapshot:
     """Load nodes, partitions and this user's limits from Slurm; raises SchedulerError if it does not answer.
 
     Three queries at once: nodes, partitions and configuration; with accounting up to three more: associations, what is
     in use, and QOS. ``timeout`` (seconds) is for each; the default is 30, and 15 for what the rest is shown without.
-    The answers of sacctmgr may be ``accounts_age`` seconds old.
+    The answers of sacctmgr may be ``accounts_age`` seconds old, and are kept for others.
     """
     queries = {"nodes": slurm_nodes.nodes_argv(), "partitions": slurm_nodes.partitions_argv()}
     queries["config"] = scontrol.config_argv()
@@ -98,7 +103,7 @@ def load_snapshot(
 
     def ask(what: str) -> Reply:
         limit = timeout or (SLURM_TIMEOUT if what in ("nodes", "partitions") else TIMEOUT)
-        if accounts_age and what in ("associations", "qos"):
+        if accounts_age is not None and what in ("associations", "qos"):
             return slurm.recent_answer(queries[what], limit, accounts_age)
         return slurm.answer(queries[what], limit)
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from clusterrun.errors import RequestError
+from clusterrun.job import is_reserved
 from clusterrun.jobspec.secrets import refuse_assignments, refuse_named, refuse_shapes
 
 Kind = Literal["int", "text", "flag", "list", "map"]
@@ -304,15 +305,15 @@ def _check_env(variables: Mapping[str, Any], source: str) -> None:
 def _check_secrets(names: Iterable[str], source: str) -> None:
     for name in names:
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name, re.ASCII):
-            raise RequestError(
-                f"--secret: {name.partition('=')[0][:40]!r} is not a variable name ({source})",
-                hint="give only the name, and export the value in your shell: --secret HF_TOKEN",
-            )
+            message = f"--secret: {name.partition('=')[0][:40]!r} is not a variable name ({source})"
+            raise RequestError(message, hint="export it in your shell and give only the name: --secret HF_TOKEN")
         if is_own_variable(name) or _BASH_VARIABLES.fullmatch(name):
             raise RequestError(f"--secret: {name} is set by clusterrun or bash ({source})", hint="remove it")
 
 
 def _check_name(name: str, source: str) -> None:
+    if is_reserved(name):
+        raise RequestError(f"--job-name: {name!r} means another job in `clusterrun status {name}` ({source})")
     if len(name.encode("utf-8", "surrogateescape")) > NAME_BYTES:
         message = f"--job-name: {name!r} is longer than {NAME_BYTES} bytes ({source})"
         raise RequestError(message, hint="use a shorter name")

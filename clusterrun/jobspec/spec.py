@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 from clusterrun.errors import RequestError
+from clusterrun.job import is_reserved
 from clusterrun.jobspec.fields import (
     FIELD,
     FIELDS,
@@ -228,6 +229,10 @@ def load_spec(data: Mapping[str, Any]) -> JobSpec:
         raise RequestError("this run has no task, script, module or command", hint="submit the job again")
     try:
         found["work"] = kind(**{key: _frozen(value) for key, value in work.items() if key != "kind"})
+        arguments = getattr(found["work"], "args", ())
+        names = (getattr(found["work"], name, "") for name in ("path", "name"))
+        if not isinstance(arguments, tuple) or not all(isinstance(one, str) for one in (*names, *arguments)):
+            raise TypeError("work")
         return JobSpec(**{**found, "sources": {}})
     except TypeError as error:
         raise RequestError(f"the run's spec.json is incomplete: {error}", hint="submit the job again") from None
@@ -315,4 +320,5 @@ def default_name(work: Work) -> str:
     plain = re.sub(r"[\x00-\x1f\x7f]", "_", text)  # a file name may hold control characters, a job name may not
     while isinstance(work, Module) and "." in plain and len(plain.encode("utf-8", "surrogateescape")) > NAME_BYTES:
         plain = plain.partition(".")[2]
-    return plain.encode("utf-8", "surrogateescape")[:NAME_BYTES].decode("utf-8", "ignore") or "job"
+    name = plain.encode("utf-8", "surrogateescape")[:NAME_BYTES].decode("utf-8", "ignore") or "job"
+    return f"job-{name}"[:NAME_BYTES] if is_reserved(name) else name

@@ -79,7 +79,7 @@ def check(
     if seen is not None and any(one.never for one in judged):
         from clusterrun.free.snapshot import load_snapshot
 
-        seen = attempt("the cluster's limits", lambda: load_snapshot(slurm, user, timeout=LIMIT))
+        seen = attempt("the cluster's limits", lambda: load_snapshot(slurm, user, timeout=LIMIT, accounts_age=0.0))
         judged = attempt("Slurm's answers", judge) or []
     found += judged
     refuse(found)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from clusterrun.errors import RequestError
 from clusterrun.jobspec.spec import JobSpec
 from clusterrun.submit import request
 from clusterrun.submit.notify_target import check_address
+from clusterrun.system import shell
+
+SHORTEST_SECRET = 8
+"""A shorter value may be part of any word."""
 
 
 def check(
@@ -18,15 +22,24 @@ def check(
 
     ``notify`` is the content of ``notify.json``, whose address is checked. Raises RequestError.
     """
-    check_secrets(spec, environ)
+    check_secrets(spec.secrets, shell.scrub(environ)[0], script)
     request.check_python(spec, environ)
     request.check_setup(spec, script, environ)
     if notify is not None:
         check_address(str(notify["target"]), spec.python, environ)
 
 
-def check_secrets(spec: JobSpec, environ: Mapping[str, str]) -> None:
-    """Raise RequestError for a variable of --secret that this shell does not have."""
-    for name in spec.secrets:
-        if not environ.get(name):
+def check_secrets(names: Iterable[str], environ: Mapping[str, str], stored: str = "") -> None:
+    """Raise RequestError for a variable of --secret that the job would not inherit, or whose value would be stored.
+
+    ``environ`` is the environment that the job inherits, ``stored`` the text of the script and the records.
+    """
+    for name in names:
+        value = environ.get(name)
+        if not value:
             raise RequestError(f"--secret: {name} is not set in this shell", hint=f"export {name}=…, then try again")
+        if len(value) >= SHORTEST_SECRET and value in stored:
+            raise RequestError(
+                f"--secret: the script and the run's records would contain the value of {name}",
+                hint=f"let the program read the variable {name} itself, instead of an argument with ${name}",
+            )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from base64 import b32encode
@@ -63,8 +64,6 @@ def plan(
 
     local = scheduler is not None and scheduler.name == LOCAL
     spec, notices = resolve_spec(request, has_gpus=has_gpus, local=local)
-    if named:
-        check_secrets(spec, here.environ)
     clean, dropped = shell.scrub(here.environ)
     if request.scheduler == "auto" and local:
         notices.insert(0, "Slurm not found; running locally")
@@ -117,7 +116,10 @@ def plan(
     )
     places = Places(here.cwd, logs, WORKER, current_umask())
     script = render(spec, RunIdentity(run_id, run_dir, token), places, local=local)
-    return Plan(spec, record, submission, script, (*request.notices, *notices), notify)
+    made = Plan(spec, record, submission, script, (*request.notices, *notices), notify)
+    if named:
+        check_secrets(spec.secrets, clean, script + json.dumps(made.spec_json(), ensure_ascii=False))
+    return made
 
 
 def new_token() -> str:

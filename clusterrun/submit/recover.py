@@ -13,6 +13,7 @@ from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store
 from clusterrun.scheduler import Scheduler, Submission
 from clusterrun.submit import protocol
+from clusterrun.submit.checks import check_secrets
 from clusterrun.system import shell
 
 
@@ -48,9 +49,13 @@ def recover(
 
 
 def rebuild_submission(run: RunRecord, logs: Path, environ: Mapping[str, str]) -> Submission:
-    """Return the submission of a staged run, from its files: the same script, the same token."""
+    """Return the submission of a staged run, from its files: the same script, the same token.
+
+    Raises RequestError if this shell lacks a variable of --secret.
+    """
     spec = run_record.read_json(run.run_dir / "spec.json") or {}
     clean, _ = shell.scrub(environ)
+    check_secrets(spec.get("secrets", ()), clean)
     return Submission(
         run_id=run.run_id,
         run_dir=run.run_dir,

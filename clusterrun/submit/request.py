@@ -38,7 +38,7 @@ NOTIFY = ("notify", "notify-on")
 #: Options that a check does not take from a profile.
 NOT_FOR_CHECKS = ("launcher", "max-restarts", "spare-nodes", "resume-args", "total-time", "helper-job", "signal",
                   "hang-timeout", "on-failure", "accelerate-config", "requeue", "require-group", "independent",
-                  "job-name", "dependency", "master-port", "check", "notify", "notify-on")  # fmt: skip
+                  "job-name", "dependency", "master-port", "check", "notify", "notify-on", "secret")  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +84,7 @@ class Request:
 
 def load_request(args: SubmitArgs, cwd: Path, environ: Mapping[str, str]) -> Request:
     """Merge job file, profiles and flags (flag > job file > project > user > environment). Raises RequestError."""
-    known = profiles.load_profiles(cwd, environ, args.profile)
+    known = profiles.load_profiles(cwd, environ, args.profile) if not args.exact else profiles.no_profiles(cwd)
     notices = list(known.notices)
     job: JobFile | None = None
     work: Work

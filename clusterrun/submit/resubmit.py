@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from clusterrun.config import profiles
+from clusterrun.config.files import is_file
 from clusterrun.errors import NoSuchJob, RequestError
-from clusterrun.jobspec.fields import FIELD, Value
+from clusterrun.jobspec.fields import FIELD, Value, check_value
 from clusterrun.jobspec.spec import Command, Module, Script, Work, load_spec
 from clusterrun.records import run_record
 from clusterrun.records.run_record import RunRecord
-from clusterrun.submit.request import SubmitArgs
+from clusterrun.scheduler import KILL_ON_INVALID_DEP
+from clusterrun.submit.launchers import Place
+from clusterrun.submit.request import NOTIFY, SubmitArgs
+from clusterrun.submit.typed_launch import with_local_rank
 
-#: What belongs to the old job alone: it waited for other jobs.
-_NOT_AGAIN = ("dependency",)
+_FILES = ("template", "accelerate-config")
 
 
-def resubmit_args(run: RunRecord, changes: SubmitArgs, words: Sequence[str] | None = None) -> tuple[SubmitArgs, Path]:
+def resubmit_args(
+    run: RunRecord, changes: SubmitArgs, words: Sequence[str] | None, here: Path, environ: Mapping[str, str],
+    notify: Callable[[str], None],
+) -> tuple[SubmitArgs, Path]:  # fmt: skip
     """Return the arguments that submit a run anew, and the folder that it was submitted from.
 
-    The flags of ``changes`` come before the recorded values; ``words`` replace the arguments of a script, a module or a
-    command. Raises NoSuchJob for another user's run, RequestError for a run that cannot be repeated.
+    The flags of ``changes``, typed in the folder ``here``, come before the recorded values; ``words`` replace the
+    arguments of a script, a module or a command. Raises NoSuchJob for another user's run, RequestError for a run that
+    cannot be repeated.
     """
     job = run.job_id or run.run_id
     if not run.mine:
@@ -33,21 +41,54 @@ def resubmit_args(run: RunRecord, changes: SubmitArgs, words: Sequence[str] | No
     work, folder = load_spec(data).work, Path(str(data.get("workdir") or run.root))
     if not folder.is_dir():
         raise RequestError(f"the folder that job {job} was submitted from is gone: {folder}", hint="submit a new run")
-    recorded = {name: Value(*pair) for name, pair in run.sources.items() if name in FIELD and name not in _NOT_AGAIN}
-    origin = f"job {job}"
-    recorded.setdefault("scheduler", Value(run.scheduler, origin))
+    recorded = _recorded(run, f"job {job}")
+    if any(value.source == "--ladder" for value in recorded.values()):
+        raise RequestError(f"job {job} is a short rung of a ladder", hint="resubmit its last rung")
+    typed = dict(changes.flags)
+    for name in _FILES:
+        if name in typed:
+            typed[name] = replace(typed[name], value=str(here / typed[name].value))
+    if "fp16" in typed and "set" in recorded:
+        others = {key: value for key, value in recorded["set"].value.items() if key != "precision"}
+        recorded["set"] = replace(recorded["set"], value=others)
+    if "secret" in typed and "secret" in recorded:
+        typed["secret"] = replace(typed["secret"], value=[*recorded["secret"].value, *typed["secret"].value])
+    values = profiles.merge([typed, recorded])
+    work = _with_words(work, words)
+    if isinstance(work, Script | Module):
+        program = (work.path,) if isinstance(work, Script) else ("-m", work.name)
+        place = Place(folder, environ, str(values["python"].value) if "python" in values else "")
+        work = replace(work, args=with_local_rank((*program, *work.args), values, {}, place, notify)[len(program) :])
+    return SubmitArgs(work=work, flags=values, exact=True), folder
+
+
+def _recorded(run: RunRecord, origin: str) -> dict[str, Value]:
+    """Return the values of a run that belong to another submit, too; raises RequestError for a damaged one."""
+    values = {name: Value(*pair) for name, pair in run.sources.items() if name in FIELD}
+    values.setdefault("scheduler", Value(run.scheduler, origin))
     if notify := run_record.read_json(run.run_dir / "notify.json"):
-        recorded |= {name: Value(notify[key], origin) for name, key in (("notify", "target"), ("notify-on", "on"))
-                     if key in notify}  # fmt: skip
-    if "fp16" in changes.flags and "set" in recorded:
-        settings = recorded["set"]
-        others = {key: value for key, value in settings.value.items() if key != "precision"}
-        recorded["set"] = Value(others, settings.source)
-    values = profiles.merge([changes.flags, recorded])
-    return SubmitArgs(work=_with_words(work, words), flags=values, exact=True), folder
+        keys = dict(zip(NOTIFY, ("target", "on"), strict=True))
+        values |= {name: Value(notify[key], origin) for name, key in keys.items() if key in notify}
+    for name, value in values.items():
+        check_value(FIELD[name], value)
+    values.pop("dependency", None)  # the first job has waited for it
+    if "gpus-per-node" in values and values["gpus-per-node"].source.startswith("default"):
+        del values["gpus-per-node"]  # of the machine or cluster of that time
+    if "partition" in values and ": auto, " in (chosen := values["partition"].source):
+        values["partition"] = Value("auto", chosen.partition(":")[0])
+    if arguments := values.pop("sbatch-arg", None):
+        kept = [one for one in arguments.value if one != KILL_ON_INVALID_DEP]
+        values |= {"sbatch-arg": replace(arguments, value=kept)} if kept else {}
+    return values
 
 
 def _with_words(work: Work, words: Sequence[str] | None) -> Work:
+    """Return the work with other arguments; raises RequestError for work that takes none, or whose file is gone."""
+    if isinstance(work, Script | Command):
+        if not is_file(Path(work.path)):
+            raise RequestError(f"the script is gone: {work.path}", hint="submit a new run")
+        if isinstance(work, Command) and not os.access(work.path, os.X_OK):
+            raise RequestError(f"no longer executable: {work.path}", hint=f"chmod +x {work.path}")
     if words is None:
         return work
     if not isinstance(work, Script | Module | Command):

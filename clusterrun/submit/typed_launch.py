@@ -70,7 +70,7 @@ def translate(
     if launch is None:
         if launcher is None:  # with --launcher srun the user knows that the script fits one rank per GPU
             _refuse_scripts(words, given, below, place)
-        return _with_local_rank(words, given, below, place, notify), {}
+        return with_local_rank(words, given, below, place, notify), {}
     if not launch.program:
         raise RequestError(f"{launch.title}: no script or program given", hint="clusterrun submit -- train.py")
     options = job_options(launch, given, below)
@@ -89,7 +89,7 @@ def translate(
     return tuple(launch.program), options
 
 
-def _with_local_rank(
+def with_local_rank(
     words: Sequence[str], given: Values, below: Values, place: Place, notify: Callable[[str], None]
 ) -> tuple[str, ...]:
     """Return a command with the local rank as an argument, if its script needs it and there are several ranks."""

@@ -117,7 +117,12 @@ class RankExit:
         from . import barriers, worlds
 
         report = self.watch.close() if self.watch is not None else worlds.UNKNOWN
-        self._take_signals()  # the thread may not have come to it
+        came = self._take_signals() or b""  # the thread may not have come to them
+        if signal.SIGTERM in came and self._a_rank_failed():
+            self._terminate()
+        # the user's code has returned. In the barrier, which waits in C, only our own handler's thread acts
+        if not getattr(signal.getsignal(signal.SIGTERM), "saves_first", False):
+            signal.signal(signal.SIGTERM, self._handler)
         report = worlds.INTERRUPTED if self._interrupted else report
         waited = barriers.leave(self.dist, self.run, report=report, decide=worlds.decide, act=self._act_on_groups)
         if not waited and self.dist.rank == 0:

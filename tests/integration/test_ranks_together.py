@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
 import subprocess
 import sys
@@ -121,6 +123,23 @@ def test_ranks_that_return_after_the_store_has_died_decide_the_end(step: Callabl
     assert done.status == 0, done.err
     assert done.statuses() == {0: 0, 1: 0} and not done.has("first_failure.json")
     assert done.err.count("the run's store is gone") == 1
+
+
+def test_a_rank_that_waits_for_the_others_ends_at_sigterm(step: Callable) -> None:
+    def terminate(process: subprocess.Popen[str], helper: subprocess.Popen[str]) -> None:
+        assert process.stdout is not None
+        while not (line := process.stdout.readline()).startswith("1: returned"):
+            pass
+        pid = int(line.split()[-1])
+        deadline = time.monotonic() + 30  # rank 0 works for a minute
+        while Path(f"/proc/{pid}").exists():
+            assert time.monotonic() < deadline, "the rank waits on"
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
+            time.sleep(0.2)
+
+    done = step(1, 3, "script", "--", "worker/term_at_the_end.py", during=terminate)
+    assert done.statuses()[1] == 143 and done.statuses()[2] != 0
 
 
 STRANGER = """

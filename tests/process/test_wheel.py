@@ -87,5 +87,5 @@ def test_it_renders_from_an_empty_folder(wheel: Path, tmp_path: Path) -> None:
     assert (checked.returncode, checked.stderr) == (0, "")
     assert os.listdir(empty) == []
     assert run("--version").stdout.startswith("clusterrun, version ")
-    assert "no torch" in run("submit", "--scheduler", "local").stderr
+    assert "does not have torch" in run("submit", "--scheduler", "local").stderr
     assert os.listdir(empty) == []

@@ -221,7 +221,7 @@ def test_a_run_of_ours_few_questions_and_no_such_job(site: Site, strict_lab: Lab
     (found,) = site.json("why", job.id)
     assert found["run_id"] and "." not in found["name"] and found["waiting"]["word"] == "BeginTime"
     assert site.cli("why", "999999", status=4).stderr.startswith("clusterrun: no such job: 999999")
-    assert "give job ids" in site.cli("why", status=2).stderr
+    assert f"job  {job.id}" in site.cli("why").stdout
 
 
 @pytest.fixture

@@ -226,13 +226,13 @@ class SlurmScheduler:
 
         Errors are not kept.
         """
-        if self._recent is None or max_age <= 0:
+        if self._recent is None:
             return self.answer(argv, timeout)
         from clusterrun.scheduler.slurm.answers import RecentAnswers  # only a submission needs it
 
         where = re.sub(r"[^A-Za-z0-9_-]+", "_", f"{self._configuration}.{self.facts.cluster}.{host_name()}")[-150:]
         known = RecentAnswers(self._recent, where)
-        if (text := known.load(argv, max_age)) is not None:
+        if max_age and (text := known.load(argv, max_age)) is not None:
             return Reply(text)
         reply = self.answer(argv, timeout)
         if not reply.note:

@@ -135,7 +135,7 @@ SBATCH_ERRORS: tuple[SbatchError, ...] = (
     SbatchError("Requested time limit is invalid", Refused,
          "request less time: see the limits with `sinfo -o '%P %l'`"),
     SbatchError("Node count specification invalid", Refused, "request fewer nodes: see the partitions with `sinfo -s`"),
-    SbatchError("More processors requested than permitted", Refused, "request fewer nodes, ranks or CPUs per task"),
+    SbatchError("More processors requested than permitted", Refused, "reduce --nodes or --cpus-per-task"),
     SbatchError(
         "Invalid generic resource (gres) specification", Refused, "see the cluster's GRES names with `sinfo -o '%P %G'`"
     ),

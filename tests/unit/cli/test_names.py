@@ -13,7 +13,7 @@ from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store
 from tests.command_desk import Desk, refused
 from tests.listed_jobs import rows, run, run_row
-from tests.run_records import attempt, claim, end
+from tests.run_records import attempt, claim, end, submitted
 from tests.unit.cli.test_cancel import Keyboard
 
 ME = getpwuid(os.getuid()).pw_name
@@ -111,3 +111,29 @@ def test_cancel_asks_nothing_for_a_job_that_has_ended(desk: Desk) -> None:
     attempt(done, end=end())
     said = desk.type("cancel")
     assert said.status == 0 and said.out.startswith("Not cancelled 101: ")
+
+
+def test_the_job_of_the_name_is_meant_and_not_another_of_that_number(desk: Desk) -> None:
+    store = Store(desk.project, desk.state)
+    for number, name in ((1, "old"), (2, "new")):
+        one = submitted(store, number, "101", cluster="desk", user=ME, name=name)
+    desk.slurm.answer("squeue", rows(run_row(one, u=ME)))
+    desk.type("cancel", "old")
+    assert desk.slurm.count("scancel") == 0
+    assert desk.type("cancel", "new").out == "Cancelled 101\n"
+
+
+def test_the_name_of_an_array_of_another_tool_means_all_its_tasks(desk: Desk) -> None:
+    desk.slurm.answer("squeue", rows({"i": "9_1", "j": "arr", "u": ME}, {"i": "9_2", "j": "arr", "u": ME}))
+    assert {one["job_id"] for one in desk.type("cancel", "arr", "--dry-run", "--json").data} == {"9_1", "9_2"}
+
+
+def test_a_check_is_not_the_last_job(desk: Desk, runs: list[RunRecord]) -> None:
+    submitted(Store(desk.project, desk.state), 4, cluster="desk", user=ME, name="check", what="check")
+    assert shown(desk) == ["103"]
+
+
+@pytest.mark.parametrize("name", ["last", "123", "L1", "20261121-034501-k3v7qa"])
+def test_a_job_name_that_no_command_could_find_is_refused(desk: Desk, name: str) -> None:
+    message, _ = refused(desk, "submit", "--job-name", name, "--", "train.py")
+    assert f"--job-name: {name!r} means another job" in message

@@ -121,3 +121,66 @@ def test_a_folder_that_is_gone_is_named(desk: Desk, tmp_path: Path) -> None:
     record.write_text(json.dumps({**spec(first), "workdir": str(tmp_path / "gone")}))
     message, _ = refused(desk, "resubmit", "101", calls=True)
     assert f"the folder that job 101 was submitted from is gone: {tmp_path / 'gone'}" in message
+
+
+def test_a_script_that_is_gone_is_refused(desk: Desk) -> None:
+    submit(desk, "submit", *SCRIPT)
+    (desk.project / "train.py").unlink()
+    message, _ = refused(desk, "resubmit", "101", calls=True)
+    assert message == f"the script is gone: {desk.project}/train.py"
+
+
+def test_broken_profiles_of_today_do_not_matter(desk: Desk) -> None:
+    submit(desk, "submit", *SCRIPT)
+    desk.write("clusterrun.toml", "nodes = [")
+    submit(desk, "resubmit", "101", job=102)
+
+
+def test_gpus_that_were_a_default_are_a_default_again(desk: Desk) -> None:
+    first = submit(desk, "submit", "--", "train.py")
+    record = first / "record.json"
+    record.write_text(record.read_text().replace('"default: GPUs found"', '"default: no GPUs found"'))
+    values = json.loads(record.read_text())
+    values["sources"]["gpus-per-node"][0] = 0
+    record.write_text(json.dumps(values))
+    assert spec(submit(desk, "resubmit", "101", job=102))["gpus_per_node"] == 1
+
+
+def test_a_template_is_looked_for_where_it_is_typed(
+    desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submit(desk, "submit", *SCRIPT)
+    monkeypatch.chdir(tmp_path)
+    said = desk.type("resubmit", "101", "--template", "my.j2")
+    assert said.status == 2 and f"{tmp_path}/my.j2" in said.err
+
+
+def test_a_rung_of_a_ladder_is_refused_and_the_last_one_is_a_job_like_others(desk: Desk) -> None:
+    desk.slurm.answer("sbatch", "101\n")
+    said = desk.type("submit", "lm", "--nodes", "2", "--gpus-per-node", "2", "--ladder", "--no-check")
+    assert said.status == 0, said.err
+    runs = sorted((desk.project / ".clusterrun" / "runs").iterdir(), key=lambda one: spec(one)["nodes"])
+    message, _ = refused(desk, "resubmit", runs[0].name, calls=True)
+    assert "is a short rung of a ladder" in message
+    assert spec(submit(desk, "resubmit", runs[-1].name, "--no-check", job=104))["sbatch_args"] == []
+
+
+def test_the_local_rank_is_an_argument_again_where_the_script_wants_it(desk: Desk) -> None:
+    desk.write("old.py", "import argparse\np = argparse.ArgumentParser()\np.add_argument('--local_rank', type=int)\n")
+    first = submit(desk, "submit", "--gpus-per-node", "1", "--", "old.py", "--lr", "1")
+    assert spec(first)["work"]["args"] == ["--lr", "1"]
+    again = submit(desk, "resubmit", "101", "--gpus-per-node", "4", "--", "--lr", "2", job=102)
+    assert spec(again)["work"]["args"] == ["--local_rank={local_rank}", "--lr", "2"]
+
+
+@pytest.mark.parametrize(("place", "value"), [
+    (("record.json", "sources", "env"), [5, "--env"]), (("record.json", "sources", "nodes"), ["two", "--nodes"]),
+    (("spec.json", "work", "path"), 5), (("spec.json", "work", "args"), [1]), (("spec.json", "work", "args"), "abc"),
+])  # fmt: skip
+def test_a_damaged_record_is_one_line(desk: Desk, place: tuple[str, str, str], value: object) -> None:
+    first = submit(desk, "submit", *SCRIPT)
+    document = json.loads((first / place[0]).read_text())
+    document[place[1]][place[2]] = value
+    (first / place[0]).write_text(json.dumps(document))
+    said = desk.type("resubmit", "101", "--env", "B=1")
+    assert said.status == 2 and "unexpected error" not in said.err and "Traceback" not in said.err

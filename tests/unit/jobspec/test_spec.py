@@ -121,6 +121,8 @@ def test_sources_are_kept() -> None:
         (Command("/usr/bin/prog"), "prog"),
         (Script("/a/" + "é" * 30 + ".py"), "é" * 20),
         (Script("/a/bad\udcff.py"), "bad"),
+        (Script("/a/123.py"), "job-123"),
+        (Command("/a/last"), "job-last"),
     ],
 )
 def test_default_names(work: Work, name: str) -> None:

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from clusterrun.records import run_record
 from tests.command_desk import Desk, refused
+from tests.run_records import attempt, claim, end
 
 WORDS = ("--nodes", "1", "--gpus-per-node", "0")
 VALUE = "hunter2-of-the-test"
@@ -47,7 +49,27 @@ def test_what_would_not_work_is_refused(desk: Desk, options: list[str], text: st
 def test_resume_and_resubmit_need_the_value_again(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     desk.slurm.answer("sbatch", "101\n")
     desk.set(MY_TOKEN=VALUE)
-    assert desk.type("submit", *WORDS, "--secret", "MY_TOKEN", "--", "train.py").status == 0
+    said = desk.type("submit", "--json", *WORDS, "--secret", "MY_TOKEN", "--", "train.py")
+    run = run_record.load(Path(said.data["run_dir"]))
+    assert run is not None
     monkeypatch.delenv("MY_TOKEN")
-    message, _ = refused(desk, "resubmit", "101", calls=True)
-    assert message == "--secret: MY_TOKEN is not set in this shell"
+    claim(run)
+    attempt(run, end=end(143, signal="TERM"))
+    sent = desk.slurm.count("sbatch")
+    for verb in ("resubmit", "resume"):
+        said = desk.type(verb, "101")
+        assert said.status == 2 and "--secret: MY_TOKEN is not set in this shell" in said.err
+    assert desk.slurm.count("sbatch") == sent
+
+
+def test_a_value_that_would_be_stored_is_refused(desk: Desk) -> None:
+    desk.set(MY_TOKEN=VALUE)
+    for words in (["--comment", f"key {VALUE}", "--", "train.py"], ["--", "train.py", "--key", VALUE]):
+        message, _ = refused(desk, "submit", *WORDS, "--secret", "MY_TOKEN", *words)
+        assert "would contain the value of MY_TOKEN" in message and VALUE not in message
+
+
+def test_a_name_that_the_job_does_not_inherit_counts_as_not_set(desk: Desk) -> None:
+    desk.set(SQUEUE_TOKEN=VALUE)
+    message, _ = refused(desk, "submit", *WORDS, "--secret", "SQUEUE_TOKEN", "--", "train.py")
+    assert message == "--secret: SQUEUE_TOKEN is not set in this shell"
