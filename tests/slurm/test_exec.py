@@ -26,4 +26,4 @@ def test_a_command_runs_beside_the_ranks_on_the_node_of_a_rank(site: Site) -> No
     assert typed.returncode == 3 and f"on {nodes[0]}" in typed.stdout, typed
     (site.project / "go").touch()
     site.wait_state(job, "COMPLETED")
-    assert "COMPLETED, so it has no nodes" in site.cli("exec", job.id, "--", "true", status=2).stderr
+    assert "COMPLETED, not RUNNING" in site.cli("exec", job.id, "--", "true", status=2).stderr
