@@ -27,7 +27,7 @@ class Session:
     def cluster(
         self, notify: Callable[[str], None], *, polling: bool = False, cwd: Path | None = None
     ) -> Cluster:  # fmt: skip
-        """Return a Cluster that sends notices to ``notify``; with ``polling`` one that queries Slurm sparingly.
+        """Return a Cluster that sends notices to ``notify``. With ``polling`` it queries Slurm less often.
 
         ``cwd`` is the folder to submit from, by default the current one.
         """

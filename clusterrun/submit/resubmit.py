@@ -1,4 +1,4 @@
-"""Submit a run anew, with changes: its recorded values and its work become the arguments of another submit."""
+"""Turn the record of a run into the arguments of a new submit, with the user's changes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def resubmit_args(
     run: RunRecord, changes: SubmitArgs, words: Sequence[str] | None, here: Path, environ: Mapping[str, str],
     notify: Callable[[str], None],
 ) -> tuple[SubmitArgs, Path]:  # fmt: skip
-    """Return the arguments that submit a run anew, and the folder that it was submitted from.
+    """Return the arguments of the new submit, and the folder from which the run was submitted.
 
     The flags of ``changes``, typed in the folder ``here``, come before the recorded values; ``words`` replace the
     arguments of a script, a module or a command. Raises NoSuchJob for another user's run, RequestError for a run that
