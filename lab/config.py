@@ -80,7 +80,9 @@ def slurm_lines(
         ("PreemptMode", "REQUEUE"),
         ("JobRequeue", "1"),
         # Faults are noticed in seconds: a dead node, a finished job's purge, the pause between SIGTERM and SIGKILL.
-        ("SlurmdTimeout", "10"),
+        # Three times MessageTimeout: a dead node holds up each round of pings for that long, and slurmctld of 24.11 called
+        # other nodes down that it had not been able to ask in 10 s.
+        ("SlurmdTimeout", "30"),
         ("SlurmctldTimeout", "10"),
         ("MinJobAge", "20"),
         ("KillWait", "5"),

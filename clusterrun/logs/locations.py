@@ -1,8 +1,8 @@
 """Find the log files of external jobs, which clusterrun did not submit.
 
 Pure functions over the output of ``scontrol show job`` and ``sacct``. In a file name, scontrol expands %A %a %j %u %x
-but not the fields that are unknown before the job runs. As the task number of pending tasks it prints 4294967294 (seen
-on 22.05).
+but not the fields that are unknown before the job runs; 26.05 prints (null) in place of %N then. As the task number of
+pending tasks it prints 4294967294 (seen on 22.05).
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from clusterrun.job import JobId
 
 #: NO_VAL-1, which scontrol prints as the number of tasks without their own record
 NO_TASK = "4294967294"
+#: what scontrol of 26.05 prints as the node's name (%N) before the job has one
+NO_HOST = "(null)"
 _FIELD = re.compile(r"%(?:%|(\d{0,2})([AajJNnstux]))")
 _OUT = ("-o", "--output")
 _ERR = ("-e", "--error")
@@ -113,8 +115,9 @@ def _parse_block(block: Mapping[str, str]) -> LogLocation | None:
     job = JobId(array or raw, int(task) if task.isdigit() else None)
     is_pattern = bool(array) and job.task is None
     user = block.get("UserId", "").partition("(")[0]
-    fields = _fields(job, raw, user, block.get("JobName", ""), block.get("BatchHost", ""))
-    paths = [expand(path, fields) for path in (out, err or out)]
+    host = block.get("BatchHost", "")
+    fields = _fields(job, raw, user, block.get("JobName", ""), host)
+    paths = [expand(path if host else path.replace(NO_HOST, "%N"), fields) for path in (out, err or out)]
     if is_pattern:
         paths = [path.replace(NO_TASK, "{task}") for path in paths]
     return LogLocation(job, Path(paths[0]), Path(paths[1]) if paths[1] != paths[0] else None, user, is_pattern)

@@ -39,6 +39,16 @@ ONE = """JobId=3 JobName=a b=c
 """
 
 
+#: scontrol of 26.05 with `--output=%x-%j-%n.out --error=e-%N.log`
+PENDING = """JobId=1 JobName=t
+   UserId=ann(1000) GroupId=ann(1000) MCS_label=N/A
+   JobState=PENDING Reason=JobHeldUser Dependency=(null)
+   StdErr=/home/ann/e-(null).log
+   StdIn=/dev/null
+   StdOut=/home/ann/t-1-0.out
+"""
+
+
 def of(text: str) -> list:
     return parse_locations(parse_show(text))
 
@@ -47,6 +57,14 @@ def test_what_scontrol_leaves_is_filled_in_as_slurm_does_it() -> None:
     (place,) = of(ONE)
     assert place.out == Path("/home/ann/my logs/z-3-gpu04-0-0-batch.out")
     assert (place.err, place.user) == (Path("/home/ann/my logs/3-gpu04.err"), "ann")
+
+
+def test_the_node_name_of_a_pending_job_is_unknown_on_26_05() -> None:
+    (pending,) = of(PENDING)
+    assert not pending.is_whole and pending.err == Path("/home/ann/e-%N.log")
+    started = PENDING.replace("e-(null)", "e-node1").replace("   StdErr", "   BatchHost=node1\n   StdErr")
+    (running,) = of(started)
+    assert running.is_whole and running.err == Path("/home/ann/e-node1.log")
 
 
 def test_a_running_task_has_its_file_and_one_file_is_read_once() -> None:
