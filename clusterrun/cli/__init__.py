@@ -37,27 +37,34 @@ class Verb(NamedTuple):
     summary: str
 
 
-VERBS: dict[str, Verb] = {
-    verb.name: verb
-    for verb in (
+#: The sections of ``--help``.
+SECTIONS = {
+    "Run jobs": (
         Verb("submit", "submit", "Submit a job file, your own script, or the default job."),
-        Verb("render", "submit", "Print the sbatch script."),
         Verb("resubmit", "resubmit", "Submit a job again as a new run, with changes."),
         Verb("resume", "resume", "Continue a stopped, cancelled or failed run from its checkpoints."),
-        Verb("plan", "plan", "Plan steps, learning rates, memory and speed for several GPU counts."),
-        Verb("logs", "logs", "Show or follow the output of the ranks."),
-        Verb("status", "jobs", "Show the state of jobs in detail."),
+        Verb("cancel", "cancel", "Cancel jobs by id, name or state."),
+    ),
+    "Watch them": (
         Verb("list", "jobs", "List active jobs."),
+        Verb("status", "jobs", "Show the state of jobs in detail."),
+        Verb("logs", "logs", "Show or follow the output of the ranks."),
+        Verb("top", "top", "Show a full-screen live view of jobs, ranks and logs."),
         Verb("wait", "jobs", "Wait for jobs to end; exit 0 if all succeed."),
+        Verb("exec", "exec", "Run a command or a shell on a node of a running job."),
+    ),
+    "Understand what happens": (
         Verb("why", "why", "Explain why a job is pending or how it ended."),
         Verb("check", "check", "Check nodes and links with a short job, or compare a run with its request."),
-        Verb("top", "top", "Show a full-screen live view of jobs, ranks and logs."),
+    ),
+    "Plan and set up": (
+        Verb("plan", "plan", "Plan steps, learning rates, memory and speed for several GPU counts."),
         Verb("free", "free", "Show free GPUs, your limits, and where a job would start soonest."),
-        Verb("exec", "exec", "Run a command or a shell on a node of a running job."),
-        Verb("cancel", "cancel", "Cancel jobs by id, name or state."),
+        Verb("render", "submit", "Print the sbatch script."),
         Verb("init", "init", "Inspect the cluster and write a commented clusterrun.toml."),
-    )
+    ),
 }
+VERBS: dict[str, Verb] = {verb.name: verb for verbs in SECTIONS.values() for verb in verbs}
 
 
 class ReaderLeft(Exception):
@@ -84,8 +91,9 @@ class Verbs(click.Group):
         return next(command for command in commands if command.name == cmd_name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(verb.name, verb.summary) for verb in VERBS.values()])
+        for title, verbs in SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl([(verb.name, verb.summary) for verb in verbs])
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
-from clusterrun.cli.follow import follow_run, report_end
+from clusterrun.cli.after import NOTHING, After, plan_after
+from clusterrun.cli.chain import announce_each, describe, follow_each, submit_each
 from clusterrun.cli.show import first_cause
-from clusterrun.cli.submit import cancel_runs, interrupt_deferred, show_plans
+from clusterrun.cli.submit import show_plans
 from clusterrun.cluster import Cluster
-from clusterrun.job import LOCAL
 from clusterrun.jobspec.spec import Task
 from clusterrun.records.run_record import RunRecord
 from clusterrun.state.ladder import load_ladder
+from clusterrun.submit.depend import depend
 from clusterrun.submit.ladder import Rung, find_rungs, rung_request
 from clusterrun.terminal.ui import Ui
 from clusterrun.terminal.units import plural
@@ -24,14 +25,16 @@ if TYPE_CHECKING:
 
 
 def submit_ladder(
-    ui: Ui, cluster: Cluster, args: SubmitArgs, *, dry_run: bool, follow: bool, wait: bool, check: bool = True,
-    as_script: bool = False,
+    ui: Ui, cluster: Cluster, args: SubmitArgs, after: After = NOTHING, *, dry_run: bool, follow: bool, wait: bool,
+    check: bool = True, as_script: bool = False,
 ) -> int:  # fmt: skip
-    """Submit each rung after the one before; with ``follow`` or ``wait`` print the report. Return the exit code.
+    """Submit each rung after the one before, the first ``after`` other jobs. Return the exit code.
+
+    With ``follow`` or ``wait`` print the report.
 
     The last and largest rung is checked before the first is submitted, unless ``check`` is False.
     """
-    whole = cluster.plan(args)
+    whole = plan_after(cluster, args, after)
     rungs = find_rungs(whole.spec)
     for notice in whole.notices:
         ui.note(notice)
@@ -40,7 +43,9 @@ def submit_ladder(
 
     def plan(rung: Rung, before: RunRecord | None) -> Plan:
         job = before.job_id if before else None
-        made = cluster.plan(args, change=lambda request: rung_request(request, whole.spec, rung, job))
+        conditions = after.conditions if before is None else ()
+        change = partial(rung_request, spec=whole.spec, rung=rung, before=job)
+        made = cluster.plan(args, change=lambda request: change(depend(request, conditions)))
         return made._replace(record=replace(made.record, rung_before=before.run_id if before else ""))
 
     for line in cluster.check(plan(rungs[-1], None)) if check else ():
@@ -49,51 +54,15 @@ def submit_ladder(
         ui.note(f"would submit {plural(len(rungs), 'rung')} of {whole.record.name}; nothing was written")
         ui.data(show_plans(ui, [plan(rung, None) for rung in rungs], as_script=as_script))
         return 0
-    runs: list[RunRecord] = []
-    try:
-        for rung in rungs:
-            one = plan(rung, runs[-1] if runs else None)
-            with interrupt_deferred(ui, f"submit --recover {one.record.run_id}") as interrupted:
-                runs.append(cluster.submit(one, check=False))
-            if interrupted:
-                raise KeyboardInterrupt
-    except BaseException:
-        cancel_runs(ui, cluster, runs)
-        raise
-    _announce(ui, runs, data=not wait)
+    runs = submit_each(ui, cluster, [partial(plan, rung) for rung in rungs])
+    what = f"a ladder of {len(runs)} rungs ({runs[-1].name})"
+    announce_each(ui, runs, what, [f"rung {number}" for number in range(1, len(runs) + 1)])
+    if not wait:
+        ui.data([describe(run) for run in runs])
     if not (follow or wait):
         return 0
-    code = _follow(ui, cluster, runs, show_logs=follow)
+    code = follow_each(ui, cluster, runs, show_logs=follow)
     report = load_ladder(cluster.states(runs), first_cause)
     ui.data(report.json())
     ui.say("", *report.lines())
     return code
-
-
-def _follow(ui: Ui, cluster: Cluster, runs: Sequence[RunRecord], *, show_logs: bool) -> int:
-    """Wait for each rung in turn, until one is not done; return its exit code, else 0.
-
-    After a failure the other rungs are cancelled. After an unknown end (75) the scheduler decides about them.
-    """
-    for number, run in enumerate(runs):
-        code = follow_run(ui, cluster, run) if show_logs else report_end(ui, cluster.wait([run]))
-        if code:
-            cancel_runs(ui, cluster, runs[number + 1 :] if code == 1 else [])
-            return code
-    return 0
-
-
-def _announce(ui: Ui, runs: Sequence[RunRecord], *, data: bool) -> None:
-    where = "on this machine" if runs[0].scheduler == LOCAL else f"on {runs[0].cluster}"
-    jobs = [str(run.job_id) for run in runs]
-    width, first, last = max(map(len, jobs)), jobs[0], jobs[-1]
-    ui.say(f"Submitted a ladder of {len(runs)} rungs ({runs[-1].name}) {where}; each starts after the one before it:")
-    for number, (run, job) in enumerate(zip(runs, jobs, strict=True), 1):
-        shape = f"{plural(run.world_size, 'rank')} on {plural(run.nodes, 'node')}"
-        ui.say(f"  rung {number}  job {job:<{width}}  {shape}")
-    ui.say(f"  next    clusterrun status {last}     clusterrun logs {first} -f     clusterrun cancel {' '.join(jobs)}")
-    if data:
-        ui.data([
-            {"job_id": str(run.job_id), "run_id": run.run_id, "run_dir": str(run.run_dir), "nodes": run.nodes,
-             "ranks": run.world_size} for run in runs
-        ])  # fmt: skip

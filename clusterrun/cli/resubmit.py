@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from clusterrun.cli.after import after_options, find_after, plan_after
 from clusterrun.cli.names import find_ids
 from clusterrun.cli.options import spec_options, submit_args
 from clusterrun.cli.session import Session, json_option
@@ -20,12 +21,13 @@ from clusterrun.terminal.ui import Ui
 @click.command()
 @click.argument("job_id", metavar="JOBID [-- ARGS]...")
 @functools.partial(spec_options, with_profile=False)
+@after_options
 @how_options
 @json_option
 @click.pass_context
 def resubmit(
-    ctx: click.Context, /, job_id: str, follow: bool, wait: bool, dry_run: bool, as_script: bool, no_check: bool,
-    as_json: bool, **options: Any,
+    ctx: click.Context, /, job_id: str, after: tuple[str, ...], after_ok: tuple[str, ...], follow: bool, wait: bool,
+    dry_run: bool, as_script: bool, no_check: bool, as_json: bool, **options: Any,
 ) -> None:  # fmt: skip
     """Submit a job again as a new run: the same work, options and folder, with the changes that you give.
 
@@ -59,7 +61,7 @@ def resubmit(
         ui.note(f"submitting from {folder}")
     there = session.cluster(ui.note, cwd=folder)
     how = {"dry_run": dry_run, "as_script": as_script, "check": not no_check, "follow": follow, "wait": wait}
-    ctx.exit(submit_plan(ui, there, there.plan(args), **how))
+    ctx.exit(submit_plan(ui, there, plan_after(there, args, find_after(cluster, after, after_ok)), **how))
 
 
 def _setting(args: SubmitArgs, name: str) -> Any:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from clusterrun.cli.after import after_options, find_after, plan_after
 from clusterrun.cli.options import BARE, spec_options, submit_args
 from clusterrun.cli.session import Session, json_option
 from clusterrun.errors import ClusterrunError, RequestError
@@ -49,7 +50,11 @@ def how_options(command: F) -> F:
 @click.command()
 @click.argument("words", nargs=-1, metavar="[JOB] [-- SCRIPT [ARGS]...]")
 @spec_options
+@after_options
 @how_options
+@click.option(
+    "--chain", is_flag=True, help="Submit several job files, each to start when the one before has succeeded."
+)
 @click.option(
     "--ladder",
     is_flag=True,
@@ -59,8 +64,9 @@ def how_options(command: F) -> F:
 @json_option
 @click.pass_context
 def submit(
-    ctx: click.Context, /, words: tuple[str, ...], profile: str | None, follow: bool, wait: bool, dry_run: bool,
-    as_script: bool, no_check: bool, ladder: bool, recover: str | None, as_json: bool, **options: Any,
+    ctx: click.Context, /, words: tuple[str, ...], profile: str | None, after: tuple[str, ...],
+    after_ok: tuple[str, ...], follow: bool, wait: bool, dry_run: bool, as_script: bool, no_check: bool, chain: bool,
+    ladder: bool, recover: str | None, as_json: bool, **options: Any,
 ) -> None:  # fmt: skip
     """Submit a job file, your own script, or the default job.
 
@@ -71,6 +77,8 @@ def submit(
       clusterrun submit --nodes 2 -- -m package.train --epochs 3
       clusterrun submit --gpus-per-node 0 --tasks-per-node 8 -- train.py     ranks without GPUs
       clusterrun submit sft --nodes 2 --gpus-per-node 4 --ladder             1, 4 and 8 ranks (docs/ladder.md)
+      clusterrun submit pretrain.toml sft.toml --chain                       sft starts when pretrain has succeeded
+      clusterrun submit --after-ok last -- evaluate.py
 
     SCRIPT is a Python file, -m MODULE, or any executable. It runs once per GPU, with torch's environment variables
     set. A command line of torchrun, accelerate, srun or another launcher is translated (docs/from-other-launchers.md).
@@ -80,21 +88,26 @@ def submit(
     refuse_pairs(as_json, follow, as_script, dry_run)
     session: Session = ctx.obj
     cluster = session.cluster(ui.note)
-    if ladder and recover:
-        raise RequestError("--ladder and --recover cannot be combined", hint=f"clusterrun submit --recover {recover}")
-    if ladder:
-        from clusterrun.cli.ladder import submit_ladder
-
-        args = submit_args(*job_and_script(words, session.script), profile, options)
-        how = {"dry_run": dry_run, "as_script": as_script, "check": not no_check, "follow": follow, "wait": wait}
-        ctx.exit(submit_ladder(ui, cluster, args, **how))
+    how = {"dry_run": dry_run, "as_script": as_script, "check": not no_check, "follow": follow, "wait": wait}
+    if ladder + chain + bool(recover) > 1:
+        raise RequestError("--ladder, --chain and --recover cannot be combined", hint="use one of them")
     if recover:
         run = cluster.recover(recover)
         announce(ui, run, data=not wait)
         ctx.exit(stay(ui, cluster, run, follow=follow, wait=wait))
-    plan = cluster.plan(submit_args(*job_and_script(words, session.script), profile, options))
-    how = {"dry_run": dry_run, "as_script": as_script, "check": not no_check, "follow": follow, "wait": wait}
-    ctx.exit(submit_plan(ui, cluster, plan, **how))
+    others = find_after(cluster, after, after_ok)
+    if chain:
+        from clusterrun.cli.chain import submit_chain
+
+        jobs = chained_jobs(words, session.script)
+        each = [submit_args(job, (), profile, dict(options)) for job in jobs]
+        ctx.exit(submit_chain(ui, cluster, each, others, **how))
+    args = submit_args(*job_and_script(words, session.script), profile, options)
+    if ladder:
+        from clusterrun.cli.ladder import submit_ladder
+
+        ctx.exit(submit_ladder(ui, cluster, args, others, **how))
+    ctx.exit(submit_plan(ui, cluster, plan_after(cluster, args, others), **how))
 
 
 def refuse_pairs(as_json: bool, follow: bool, as_script: bool, dry_run: bool) -> None:
@@ -197,15 +210,25 @@ def render(
 def job_and_script(before: tuple[str, ...], after: Sequence[str] | None) -> tuple[str | None, tuple[str, ...]]:
     """Return the job's name and the words after ``--``; raises RequestError if they cannot be combined."""
     if len(before) > 1:
-        raise RequestError(
-            f"more than one job: {' '.join(before)}",
-            hint=f"put a script after --: clusterrun submit -- {' '.join(before)}",
-        )
+        typed = " ".join(before)
+        hint = f"put a script after --: clusterrun submit -- {typed}"
+        if all(word.endswith(".toml") for word in before):
+            hint = f"to run them in order: clusterrun submit {typed} --chain"
+        raise RequestError(f"more than one job: {typed}", hint=hint)
     if after is not None and not after:
         raise RequestError("no script after --", hint="clusterrun submit -- train.py")
     if before and before[0].endswith(".py"):
         raise RequestError(f"{before[0]} is a script, not a job file", hint=f"clusterrun submit -- {before[0]}")
     return (before[0] if before else None), tuple(after or ())
+
+
+def chained_jobs(before: tuple[str, ...], after: Sequence[str] | None) -> tuple[str, ...]:
+    """Return the jobs of ``--chain``; raises RequestError if there are not several, or a script."""
+    if after is not None:
+        raise RequestError("--chain takes job files, not a script after --", hint="use --after-ok last for the second")
+    if len(before) < 2:
+        raise RequestError("--chain needs several job files", hint="clusterrun submit first.toml second.toml --chain")
+    return before
 
 
 def show_plans(ui: Ui, plans: Sequence[Plan], *, as_script: bool) -> list[dict[str, Any]]:

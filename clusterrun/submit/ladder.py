@@ -10,7 +10,7 @@ from clusterrun.errors import RequestError
 from clusterrun.job import JobId
 from clusterrun.jobspec.fields import NAME_BYTES, Value
 from clusterrun.jobspec.spec import JobSpec, Task
-from clusterrun.scheduler import KILL_ON_INVALID_DEP
+from clusterrun.submit.depend import AFTER_OK, depend
 from clusterrun.submit.request import Request
 
 FEW_STEPS = 20
@@ -44,11 +44,9 @@ def find_rungs(spec: JobSpec) -> list[Rung]:
 
 def rung_request(request: Request, spec: JobSpec, rung: Rung, before: JobId | None) -> Request:
     """Return the request of a rung; ``spec`` is the whole job, ``before`` the job of the rung below."""
+    if before is not None:
+        request = depend(request, [f"{AFTER_OK}:{before.base}"], instead=True)
     values, work = dict(request.values), request.work
-    if before is not None:  # the source is not an option: `why` would repeat this line for a job of its own
-        values["dependency"] = Value(f"afterok:{before.base}", "ladder")
-        own = values.get("sbatch-arg", Value((), "ladder"))
-        values["sbatch-arg"] = Value([*own.value, KILL_ON_INVALID_DEP], own.source)
     if rung.is_last:
         return replace(request, values=values)
     values["nodes"] = Value(rung.nodes, _SOURCE)

@@ -1,4 +1,4 @@
-"""A ladder on Slurm, with accounting and without: a rung that fails stops it, and the report names it."""
+"""Jobs that wait for others on Slurm, with accounting and without: a ladder that a failed rung stops, and a chain."""
 
 from __future__ import annotations
 
@@ -29,3 +29,16 @@ def test_a_failed_rung_stops_the_ladder(site: Site) -> None:
     assert [rung["state"] for rung in last["ladder"]["rungs"]] == ["COMPLETED", "FAILED", "CANCELLED"]
     assert last["ladder"]["stopped_at"] == jobs[1]
     assert f"stopped at rung 2 of 3: job {jobs[1]} is FAILED" in site.cli("status", jobs[2]).stdout
+
+
+def test_a_chain_runs_in_order_and_a_job_waits_for_its_last_one_by_name(site: Site) -> None:
+    for name in ("one", "two", "three"):
+        script = site.project / f"{name}.sh"
+        script.write_text(f"#!/bin/sh\nsleep 1\necho {name} >>order\n")
+        script.chmod(0o755)
+        (site.project / f"{name}.toml").write_text(f'command = "./{name}.sh"\n')
+    ranks = (*site.scheduler, "--nodes", "1", "--gpus-per-node", "0", "--tasks-per-node", "1")
+    site.json("submit", "one.toml", "two.toml", *ranks, "--chain")
+    last = site.json("submit", *ranks, "--after-ok", "two.sh", "--", "./three.sh")
+    site.wait_state(last["job_id"], "COMPLETED", timeout=120)
+    assert (site.project / "order").read_text().split() == ["one", "two", "three"]
