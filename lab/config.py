@@ -80,8 +80,8 @@ def slurm_lines(
         ("PreemptMode", "REQUEUE"),
         ("JobRequeue", "1"),
         # Faults are noticed in seconds: a dead node, a finished job's purge, the pause between SIGTERM and SIGKILL.
-        # Three times MessageTimeout: a dead node holds up each round of pings for that long, and slurmctld of 24.11 called
-        # other nodes down that it had not been able to ask in 10 s.
+        # Three times MessageTimeout: a dead node holds up each round of pings for that long, and with 10 s slurmctld of
+        # 24.11 set other nodes down, which it had not queried meanwhile.
         ("SlurmdTimeout", "30"),
         ("SlurmctldTimeout", "10"),
         ("MinJobAge", "20"),

@@ -1,0 +1,168 @@
+"""``clean``: delete the checkpoints and data caches of runs that ended some time ago."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import click
+
+from clusterrun.cli.session import Session, json_option
+from clusterrun.errors import Ambiguous, RequestError
+from clusterrun.job import Outcome
+from clusterrun.records import cleaning, run_record
+from clusterrun.records.cleaning import Item
+from clusterrun.state.filters import parse_since
+from clusterrun.terminal.tables import Column
+from clusterrun.terminal.ui import Ui
+from clusterrun.terminal.units import format_bytes, format_when, plural
+
+if TYPE_CHECKING:
+    from clusterrun.cluster import Cluster
+    from clusterrun.records.run_record import RunRecord
+    from clusterrun.state.reconcile import RunState
+
+COLUMNS = (
+    Column("WHAT"),
+    Column("JOBID"),
+    Column("NAME"),
+    Column("STATE"),
+    Column("ENDED"),
+    Column("SIZE", right=True),
+)
+
+
+class Target(NamedTuple):
+    """A folder to delete, and the run whose checkpoints it contains (None for a data cache) with its state and end."""
+
+    item: Item
+    run: RunRecord | None = None
+    state: str = ""
+    ended: float | None = None
+
+
+@click.command()
+@click.option(
+    "--older-than", metavar="AGE", default="30d", show_default=True,
+    help="Only of runs that ended longer ago than this (12h, 2d, 1w).",
+)  # fmt: skip
+@click.option("--dry-run", is_flag=True, help="Show what would be deleted, and its size; delete nothing.")
+@click.option("--yes", is_flag=True, help="Delete without asking.")
+@json_option
+@click.pass_context
+def clean(ctx: click.Context, older_than: str, dry_run: bool, yes: bool, as_json: bool) -> None:
+    """Delete checkpoints and data caches of this project that no run needs any more.
+
+    \b
+      clusterrun clean --dry-run
+      clusterrun clean --older-than 1w
+
+    Without its checkpoints a run cannot be resumed. Its records, logs, metrics and model are kept, and so are
+    checkpoints that another run starts from, and all files of runs that are active or whose state is unknown.
+    """
+    ui = Ui("clean", as_json=as_json)
+    session: Session = ctx.obj
+    now = time.time()
+    before = _parse_age(older_than, now)
+    cluster = session.cluster(ui.note)
+    targets = _find_targets(ui, cluster, before)
+    size = format_bytes(cleaning.total([target.item for target in targets]))
+    shown = [_row(target, now) for target in targets]
+    if not targets:
+        ui.data({"deleted": [], "bytes": 0})
+        ui.note(f"nothing to delete: no checkpoints or caches of runs that ended more than {older_than} ago")
+        return
+    if dry_run:
+        ui.data({"deleted": [], "would_delete": [_json(target) for target in targets]})
+        ui.table(COLUMNS, shown)
+        ui.note(f"would delete {size}; nothing was deleted")
+        return
+    if not yes:
+        if not sys.stdin.isatty():
+            raise RequestError(
+                f"refusing to delete {size} without confirmation", hint="add --yes, or check with --dry-run first"
+            )
+        ui.table(COLUMNS, shown)
+        if not click.confirm(f"Delete {size}?", err=True):
+            ui.note("nothing was deleted")
+            return
+    deleted = [target for target in targets if _delete(ui, cluster, target)]
+    freed = cleaning.total([target.item for target in deleted])
+    ui.data({"deleted": [_json(target) for target in deleted], "bytes": freed})
+    ui.say(f"Deleted {format_bytes(freed)} in {plural(len(deleted), 'folder')}")
+    ctx.exit(0 if len(deleted) == len(targets) else 1)
+
+
+def _find_targets(ui: Ui, cluster: Cluster, before: float) -> list[Target]:
+    store = cluster.store()
+    states = cluster.states(store.here())
+    found = [target for state in states if _is_old(state, before) and (target := _checkpoints(state)) is not None]
+    old = {target.run.run_id: target.run for target in found if target.run}
+    users = cleaning.find_users([*old.values()], [run for run in store.all() if run.run_id not in old])
+    for run_id, user in users.items():
+        ui.note(f"keeping the checkpoints of {_name(old[run_id])}: {_name(user)} starts from them")
+    targets = [target for target in found if target.run and target.run.run_id not in users]
+    caches = cleaning.find_caches(store.base.folder, before)
+    if caches and any(not state.status.is_final for state in states):
+        ui.note("keeping the data caches: a run of this project is active, or its state is unknown")
+        caches = []
+    return [*targets, *(Target(item, ended=item.used) for item in caches)]
+
+
+def _checkpoints(state: RunState) -> Target | None:
+    assert state.record is not None
+    item = cleaning.find_checkpoints(state.record)
+    return Target(item, state.record, state.status.state, state.status.ended) if item is not None else None
+
+
+def _is_old(state: RunState, before: float) -> bool:
+    run, status = state.record, state.status
+    known = status.is_final and status.outcome is not Outcome.LOST
+    return run is not None and run.mine and known and (status.ended or run.submission.at) < before
+
+
+def _delete(ui: Ui, cluster: Cluster, target: Target) -> bool:
+    run = target.run
+    try:
+        if run is None:
+            cleaning.delete(target.item)
+            return True
+        with cluster.store().submitting(run):
+            again = run_record.load(run.run_dir)
+            if again is None or again.submission.token != run.submission.token:
+                ui.note(f"keeping the checkpoints of {_name(run)}: it has been resumed")
+                return False
+            cleaning.delete(target.item)
+            return True
+    except Ambiguous as error:
+        ui.note(f"keeping the checkpoints of {_name(run)}: {error.message}" if run else error.message)
+    except OSError as error:
+        ui.note(f"cannot delete {target.item.path}: {error.strerror or error}")
+    return False
+
+
+def _name(run: RunRecord) -> str:
+    return f"job {run.job_id}" if run.job_id is not None else f"run {run.run_id}"
+
+
+def _row(target: Target, now: float) -> Sequence[str]:
+    what, job, name = "data cache", "", target.item.path.name
+    if target.run is not None:
+        what, job, name = "checkpoints", str(target.run.job_id or ""), target.run.name
+    return (what, job, name, target.state, format_when(target.ended, now), format_bytes(target.item.size))
+
+
+def _json(target: Target) -> dict[str, object]:
+    item, run = target.item, target.run
+    return {"path": str(item.path), "bytes": item.size, "run_id": run.run_id if run else None}
+
+
+def _parse_age(text: str, now: float) -> float:
+    try:
+        return parse_since(text, now)
+    except RequestError:
+        raise RequestError(
+            f"--older-than: {text[:40]!r} is not an age", hint="for example --older-than 30d, 12h or 1w"
+        ) from None

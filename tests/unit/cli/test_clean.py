@@ -1,0 +1,151 @@
+"""clean: checkpoints and caches of runs that ended long ago are deleted, and nothing that somebody needs."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from pwd import getpwuid
+
+import pytest
+
+from clusterrun.records.run_record import RunRecord
+from clusterrun.records.store import Store
+from tests.command_desk import Desk
+from tests.listed_jobs import rows, run, run_row
+from tests.run_records import AT, attempt, claim, end
+from tests.unit.cli.test_cancel import Keyboard
+
+ME = getpwuid(os.getuid()).pw_name
+
+
+def with_checkpoints(desk: Desk, number: int = 1) -> RunRecord:
+    """A run with the folder of a checkpoint of one file."""
+    made = run(Store(desk.project, desk.state), number)
+    step = made.run_dir / "checkpoints" / "step-100"
+    step.mkdir(parents=True)
+    (step / "model.safetensors").write_bytes(b"x" * 8192)
+    (made.run_dir / "metrics.jsonl").write_text("{}\n")
+    return made
+
+
+def over(made: RunRecord, status: int = 0) -> RunRecord:
+    claim(made)
+    attempt(made, end=end(status))
+    return made
+
+
+def cache(desk: Desk, age: float) -> Path:
+    """A data cache that was last used so many seconds after the runs ended."""
+    folder = Store(desk.project, desk.state).base.folder / ".clusterrun" / "cache" / f"text-{age:.0f}"
+    folder.mkdir(parents=True)
+    file = folder / "tensors.safetensors"
+    file.write_bytes(b"x" * 8192)
+    os.utime(file, (AT + age, AT + age))
+    return folder
+
+
+@pytest.mark.parametrize("status", [0, 1, 85], ids=["done", "failed", "stopped"])
+def test_the_checkpoints_of_a_run_that_is_over_are_deleted_and_its_records_kept(desk: Desk, status: int) -> None:
+    made = over(with_checkpoints(desk), status)
+    said = desk.type("clean", "--older-than", "1h", "--yes")
+    assert said.status == 0 and said.out == "Deleted 0.0 MiB in 1 folder\n", said
+    assert not (made.run_dir / "checkpoints").exists()
+    assert (made.run_dir / "metrics.jsonl").exists() and (made.run_dir / "record.json").exists()
+
+
+def test_a_dry_run_lists_them_and_deletes_nothing(desk: Desk) -> None:
+    made = over(with_checkpoints(desk))
+    said = desk.type("clean", "--older-than", "1h", "--dry-run")
+    assert said.status == 0 and "checkpoints" in said.out and "train1" in said.out and "101" in said.out
+    assert "would delete 0.0 MiB; nothing was deleted" in said.err and (made.run_dir / "checkpoints").exists()
+
+
+def test_recent_runs_are_kept(desk: Desk) -> None:
+    made = over(with_checkpoints(desk))
+    said = desk.type("clean", "--yes", "--older-than", "500w")
+    assert said.status == 0 and (made.run_dir / "checkpoints").exists()
+    assert "nothing to delete: no checkpoints or caches of runs that ended more than 500w ago" in said.err
+
+
+def test_active_and_lost_runs_are_kept(desk: Desk) -> None:
+    active, lost = with_checkpoints(desk, 1), with_checkpoints(desk, 2)
+    desk.slurm.answer("squeue", rows(run_row(active, u=ME)))
+    assert desk.type("clean", "--older-than", "1h", "--yes").status == 0
+    assert all((made.run_dir / "checkpoints").exists() for made in (active, lost))
+
+
+def test_nothing_is_deleted_while_slurm_is_silent(desk: Desk) -> None:
+    made = with_checkpoints(desk)
+    desk.slurm.answer("squeue", err="slurm_load_jobs error: Unable to contact slurm controller\n", status=1)
+    desk.type("clean", "--older-than", "1h", "--yes")
+    assert (made.run_dir / "checkpoints").exists()
+
+
+@pytest.mark.parametrize("readable", [True, False])
+def test_checkpoints_that_another_run_starts_from_are_kept(desk: Desk, readable: bool) -> None:
+    first, second = over(with_checkpoints(desk, 1)), with_checkpoints(desk, 2)
+    desk.slurm.answer("squeue", rows(run_row(second, u=ME)))
+    spec = second.run_dir / "spec.json"
+    spec.write_text(json.dumps({"set": {"resume": str(first.run_dir / "checkpoints" / "step-100")}}))
+    if not readable:
+        spec.unlink()
+        spec.symlink_to("/dev/zero")
+    said = desk.type("clean", "--older-than", "1h", "--yes")
+    assert (first.run_dir / "checkpoints").exists()
+    assert "keeping the checkpoints of job 101: job 102 starts from them" in said.err
+
+
+def test_checkpoints_that_are_a_link_are_not_followed(desk: Desk) -> None:
+    made = over(with_checkpoints(desk))
+    precious = desk.project / "precious"
+    (made.run_dir / "checkpoints").rename(precious)
+    (made.run_dir / "checkpoints").symlink_to(precious)
+    desk.type("clean", "--older-than", "1h", "--yes")
+    assert (precious / "step-100" / "model.safetensors").exists()
+
+
+def test_caches_that_were_used_lately_are_kept(desk: Desk) -> None:
+    over(with_checkpoints(desk))
+    old, used = cache(desk, 0), cache(desk, 10**9)
+    said = desk.type("clean", "--older-than", "1h", "--yes", "--json")
+    assert not old.exists() and used.exists()
+    assert [one["run_id"] is None for one in said.data["deleted"]] == [False, True]
+
+
+def test_caches_are_kept_while_a_run_is_active(desk: Desk) -> None:
+    active, old = with_checkpoints(desk), cache(desk, 0)
+    desk.slurm.answer("squeue", rows(run_row(active, u=ME)))
+    said = desk.type("clean", "--older-than", "1h", "--yes")
+    assert old.exists() and "keeping the data caches: a run of this project is active" in said.err
+
+
+def test_a_run_that_another_command_resumes_is_kept(desk: Desk) -> None:
+    made = over(with_checkpoints(desk))
+    with Store(desk.project, desk.state).submitting(made):
+        pid = os.fork()  # a lock of this process would not stop this process
+        if not pid:
+            os._exit(0 if desk.type("clean", "--older-than", "1h", "--yes").status == 1 else 9)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert (made.run_dir / "checkpoints").exists()
+
+
+@pytest.mark.parametrize(("answer", "deleted"), [("y\n", True), ("n\n", False)])
+def test_it_asks_first(desk: Desk, monkeypatch: pytest.MonkeyPatch, answer: str, deleted: bool) -> None:
+    made = over(with_checkpoints(desk))
+    monkeypatch.setattr("sys.stdin", Keyboard(answer))
+    assert desk.type("clean", "--older-than", "1h").status == 0
+    assert (made.run_dir / "checkpoints").exists() is not deleted
+
+
+def test_without_a_terminal_it_needs_yes(desk: Desk) -> None:
+    made = over(with_checkpoints(desk))
+    said = desk.type("clean", "--older-than", "1h")
+    assert said.status == 2 and "without confirmation" in said.err and "--yes" in said.err
+    assert (made.run_dir / "checkpoints").exists()
+
+
+@pytest.mark.parametrize("age", ["30", "yesterday", "", "-1d", "1y"])
+def test_a_mistyped_age_is_refused(desk: Desk, age: str) -> None:
+    said = desk.type("clean", f"--older-than={age}")
+    assert said.status == 2 and f"--older-than: '{age}' is not an age" in said.err
