@@ -119,4 +119,4 @@ def parse_since(text: str, now: float) -> float:
     except (ValueError, OverflowError, OSError):
         pass
     hint = "for example --since 10m, 2h, 1d, 14:05 or 2026-11-21T14:05"
-    raise RequestError(f"--since: {text[:40]!r} is not a time", hint=hint)
+    raise RequestError(f"--since: {text[:40]!r} is not a valid time", hint=hint)

@@ -18,7 +18,7 @@ KEYS = "\n".join(
     f"{key:>7}  {does}"
     for key, does in (
         ("arrows", "select a job (also page up, page down, ctrl+home and ctrl+end)"),
-        ("tab", "move to the ranks, then to the log of the job; scroll with the same keys"),
+        ("tab", "move to the ranks, then to the job's log; the arrow keys scroll"),
         ("enter", "show only this job: its ranks and its log"),
         ("f", "show only the log and follow it; press again to show everything"),
         ("esc", "show everything"),

@@ -234,7 +234,7 @@ class LogFeed(Feed):
                 self._in_a_second += 1
                 if self._in_a_second > LOG_LINES:
                     self._sleep(1.0)
-                    self._add("… lines skipped: the log grows too fast to show …")
+                    self._add("… lines skipped: the log is growing too fast to show …")
                     return
 
     def _add(self, text: str) -> None:

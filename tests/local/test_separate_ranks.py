@@ -33,7 +33,7 @@ def test_ranks_that_never_meet_are_reported_at_the_end(site: Site) -> None:
     assert last.startswith(f"0: {LINE}") and "--independent" in last
     status, why = site.cli("status", job.id).stdout, site.cli("why", job.id).stdout
     assert "group  no rank used a process group: 2 separate programs" in status
-    assert "the job is COMPLETED, but no rank used a process group: the job was 2 separate programs" in why
+    assert "the job is COMPLETED, but no rank used a process group: the job ran as 2 separate programs" in why
     assert kind(site, job) == "no-process-group" and site.state(job)["joined_group"] is False
 
 

@@ -116,7 +116,7 @@ def test_more_nodes_than_the_partition_takes(why: Callable[[str], Explained], jo
 
 def test_a_users_limit_in_a_qos(why: Callable[[str], Explained], jobs: dict[str, str]) -> None:
     found = why("qos")
-    assert found["here"][0] == "QOS tight, for each user, allows 2 gres/gpu (MaxTRESPerUser); 2 gres/gpu in use"
+    assert found["here"][0] == "QOS tight allows 2 gres/gpu per user (MaxTRESPerUser); 2 gres/gpu in use"
     assert found["here"][1] == "this job requests 2 gres/gpu"
     assert found["here"][2].startswith(f"used by job {jobs['holder']} (2 gres/gpu, at most ")
     update = f"scontrol update JobId={jobs['qos']}"
@@ -134,7 +134,7 @@ def test_an_accounts_limit(why: Callable[[str], Explained], jobs: dict[str, str]
 def test_a_qos_that_limits_the_time(why: Callable[[str], Explained], jobs: dict[str, str]) -> None:
     found = why("long")
     assert found["here"][:2] == [
-        "QOS short, for each job, allows 10:00 (MaxWallDurationPerJob)", "this job requests 15:00"
+        "QOS short allows 10:00 per job (MaxWallDurationPerJob)", "this job requests 15:00"
     ]  # fmt: skip
     assert found["do"][0] == f"scontrol update JobId={jobs['long']} TimeLimit=10:00"
 
@@ -251,4 +251,4 @@ def test_another_user_is_told_what_may_be_seen(site: Site, jobs: dict[str, str],
 def test_a_limit_of_another_users_own(site: Site, jobs: dict[str, str], other: dict[str, str]) -> None:
     (found,) = site.json("why", jobs["other's"], env=other)
     assert found["waiting"]["word"] == "QOSMaxWallDurationPerJobLimit"
-    assert found["waiting"]["here"][0] == "QOS short, for each job, allows 10:00 (MaxWallDurationPerJob)"
+    assert found["waiting"]["here"][0] == "QOS short allows 10:00 per job (MaxWallDurationPerJob)"

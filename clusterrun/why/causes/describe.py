@@ -99,7 +99,7 @@ def _mentions_kill(text: str) -> bool:
 
 def _hang(best: LogFinding, missing: AbsentRanks | None, facts: EndFacts) -> Cause:
     cause = to_cause(best, facts)
-    waited = f"; the others waited at {cause.place}" if cause.place else ""
+    waited = f"; the others were waiting at {cause.place}" if cause.place else ""
     if missing is None:
         who = split_rank(best.line)[0]  # the rank in the message counts within its process group
         where = f" on {cause.node}" if cause.node else ""

@@ -98,7 +98,7 @@ def _unknown(findings: Sequence[LogFinding], logs: Logs, facts: EndFacts) -> Cau
     # srun's status is the highest of all ranks', usually that of the ranks that it ended
     first = facts.failure.status if facts.failure is not None and facts.failure.status else facts.exit_status
     signal = f" (signal {first - 128})" if first is not None and 128 < first < 193 else ""
-    status = f"exit status {first}{signal}" if first is not None else "the end of the job (exit status unknown)"
+    status = f"exit status {first}{signal}" if first is not None else "why the job ended (exit status unknown)"
     lines: list[Line] = []
     for who in dict.fromkeys((rank, None)):  # the lines of that rank if they are labelled, else any
         for one in logs:

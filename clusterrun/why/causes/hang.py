@@ -26,7 +26,7 @@ class AbsentRanks:
 def hang_cause(hang: Hang) -> Cause:
     """Return the cause of a launch that the watchdog ended."""
     waited = (
-        f"read the stacks of the ranks that were still running to see where they waited: {hang.stacks}"
+        f"read the stacks of the ranks that were still running to see where they were waiting: {hang.stacks}"
         if hang.stacks
         else ""
     )
@@ -52,12 +52,12 @@ def find_absent_ranks(
     if named := _named_ranks(hangs):
         return named
     if late := _late_ranks(_last_enqueued(logs)):
-        return AbsentRanks(late, "the other ranks waited in a later collective")
+        return AbsentRanks(late, "the other ranks were waiting in a later collective")
     waited = {f.rank for f in hangs if f.rank is not None}
     world = facts.world_size or (max(facts.nodes) + 1 if facts.nodes else 0)
     rest = tuple(rank for rank in range(world) if rank not in waited)
     if waited and rest and len(rest) <= max(1, world // 2) and world <= 1_000_000:
-        return AbsentRanks(rest, "all other ranks report that they waited")
+        return AbsentRanks(rest, "all other ranks report that they were waiting")
     ended = {end.rank for end in facts.ends}
     silent = tuple(rank for rank in range(world) if rank not in ended)
     if ended and silent and len(silent) <= max(1, world // 2):
@@ -72,7 +72,7 @@ def _named_ranks(hangs: Sequence[LogFinding]) -> AbsentRanks | None:
         return AbsentRanks(named.ranks, "according to the barrier")
     awaited = {int(f.values["awaited"]) for f in hangs if "awaited" in f.values}
     if len(awaited) == 1 and not awaited & {f.rank for f in hangs}:  # else a number within a smaller group
-        return AbsentRanks(tuple(awaited), "the other ranks waited for its key in the store")
+        return AbsentRanks(tuple(awaited), "the other ranks were waiting for its key in the store")
     return None
 
 

@@ -213,7 +213,7 @@ def _summary_finding(line: Line, summary: Summary) -> LogFinding:
     finding = make_finding(next(r for r in SLURM if r.kind == kind), summary.index, line, values, rank)
     who = "a rank" if rank is None else f"rank {rank} on {summary.host}" if summary.host else f"rank {rank}"
     how = _SIGNALS.get(-code, f"signal {-code}") if code < 0 else f"status {code}"
-    sentence = f"{who} was ended by {how}" if code < 0 else f"{who} exited with {how}"
+    sentence = f"{who} was killed by {how}" if code < 0 else f"{who} exited with {how}"
     return replace(finding, ranks=() if rank is None else (rank,), node=summary.host, sentence=sentence)
 
 

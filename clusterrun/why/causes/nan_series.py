@@ -80,8 +80,8 @@ def find_divergence(lines: Sequence[Line]) -> tuple[int, str] | None:
         now, before, best = medians[0], medians[1], min(medians[1:])
         if now > before and now > _TIMES_BEST * best > 0:
             index = values[-1][0]
-            step = _step(lines, index)
-            return index, f"the loss diverges: {now:.4g}{f' at {step}' if step else ''}, after a minimum of {best:.4g}"
+            at = f" at {step}" if (step := _step(lines, index)) else ""
+            return index, f"the loss is diverging: {now:.4g}{at}, after a minimum of {best:.4g}"
     return None
 
 

@@ -63,7 +63,8 @@ def _completed(logs: Logs, facts: EndFacts) -> Cause:
     if facts.separate:
         seen = next((f for lines in logs for f in scan(lines) if f.row is SEPARATE), None)
         sentence = (
-            f"the job is COMPLETED, but no rank used a process group: the job was {facts.world_size} separate programs"
+            "the job is COMPLETED, but no rank used a process group: the job ran as"
+            f" {facts.world_size} separate programs"
         )
         return Cause(
             kind=SEPARATE.kind, sentence=sentence, evidence=evidence_lines(seen), advice=SEPARATE.advice,

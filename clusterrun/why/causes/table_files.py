@@ -16,12 +16,12 @@ UNRESOLVED = row(
 )  # fmt: skip
 FILES: tuple[CauseRow, ...] = (
     row("quota", "quota exceeded|errno 122", r"(?i)Disk quota exceeded(?:: '?(?P<what>[^'\n]+)'?)?|\[Errno 122\](?! Disk)",
-        "a disk quota is exceeded (bytes or number of files)[: {what}]", "free some space, or write to another file system; caches in $HOME (HF_HOME, TRITON_CACHE_DIR, TMPDIR) often fill the quota unnoticed",
+        "a disk quota was exceeded (bytes or number of files)[: {what}]", "free some space, or write to another file system; caches in $HOME (HF_HOME, TRITON_CACHE_DIR, TMPDIR) often fill the quota unnoticed",
         "https://github.com/KennthShang/HostG/issues/7", "quota -s[; lfs quota -h -u $USER {folder}]"),
     row("disk-full", "no space left on device|storagefull", r"(?i)No space left on device(?:: '?(?P<what>[^'\n]+)'?)?|StorageFull",
         "a disk is full[: {what}]", _FULL, "https://github.com/hiyouga/LlamaFactory/issues/5155", "df -h[ {folder}]; df -i[ {folder}]"),
     row("disk-full", "pytorchstreamwriter failed|inline_container", r"PytorchStreamWriter failed writing file (?P<what>\S+?): file write failed",
-        "a checkpoint could not be written ({what}): the disk is full, or a quota is exceeded", _FULL, "https://github.com/hiyouga/LlamaFactory/issues/1223",
+        "a checkpoint could not be written ({what}): the disk is full, or a quota was exceeded", _FULL, "https://github.com/hiyouga/LlamaFactory/issues/1223",
         "df -h .; quota -s"),
     row("too-many-files", "too many open files|items of ancdata", r"Too many open files(?! in system)|received \d+ items of ancdata",
         "a rank has too many files open", "raise the limit on open files in the job, or call torch.multiprocessing.set_sharing_strategy('file_system')",
@@ -29,11 +29,11 @@ FILES: tuple[CauseRow, ...] = (
     row("file-missing", "filenotfounderror|no such script|can't open file",
         r"FileNotFoundError: (?!.*Hugging Face Hub either)(?:\[Errno 2\] No such file or directory: )?(?P<what>'(?P<path>[^'\n]+)'$|.*)"
         r"|no such script: (?P<what_old>.*?)(?: \(in (?P<within>/.*)\))?$|can't open file '?(?P<what_too>(?P<path_too>[^':]+))'?: \[Errno 2\]",
-        "file not found[: {what}]", "check that the path exists on the compute nodes (a relative path starts at the folder from which you submitted); a bare name such as 'nvcc' is often a program that is not on the node's PATH", "Python 3.11",
+        "file not found[: {what}]", "check that the path exists on the compute nodes (relative paths start from the folder where you ran submit); a bare name such as 'nvcc' often means a program that is not on the node's PATH", "Python 3.11",
         "[srun ls -ld {path}]"),
     row("permission", "permissionerror", r"PermissionError: (?:\[Errno 1?3?\] \w[\w ]*: )?'?(?P<what>/(?:[\w.-]+/){0,3}\.(?:cache|config|local|triton|nv|torch|huggingface|matplotlib|keras|ipython)\b[^'\n]*)",
         "permission denied in a cache folder: {what}", "usually $HOME is / or another user's folder, as in some containers: set HOME (or XDG_CACHE_HOME, HF_HOME and TRITON_CACHE_DIR)"
-        " to a folder that the job may write to", "https://github.com/opendatahub-io/ilab-on-ocp/pull/26", "clusterrun submit … --env XDG_CACHE_HOME=PATH --env HF_HOME=PATH"),
+        " to a folder that the job can write to", "https://github.com/opendatahub-io/ilab-on-ocp/pull/26", "clusterrun submit … --env XDG_CACHE_HOME=PATH --env HF_HOME=PATH"),
     row("permission", "permissionerror|): permission denied", r"PermissionError: (?:\[Errno 1?3?\] \w[\w ]*: )?(?P<what>.*)|Error: open\((?P<what_too>/[^)]*)\): Permission denied",
         "permission denied[: {what}]", "check the owner and the group permissions of the path", "Python 3.11", "ls -ld[ {folder}]"),
     # the shell continues
@@ -41,13 +41,13 @@ FILES: tuple[CauseRow, ...] = (
         "permission denied[: {what}]", "check the owner and the group permissions of the path", "bash 5.2", "ls -ld[ {folder}]", Strength.HINT, common=True),
     row("read-only", "read-only file system", r"Read-only file system(?:: '?(?P<what>[^'\n]+)'?)?", "a file system is read-only[: {what}]",
         "write to another file system; some sites mount $HOME read-only on compute nodes, and container images are read-only", "Linux errno 30", "clusterrun submit … --env HF_HOME=PATH"),
-    row("file-system", "stale file handle|stale nfs file handle", r"(?i)(?P<what>Stale (?:NFS )?file handle)(?:: '?(?P<file>[^'\n]+)'?)?", "a file system failed: {what}[: {file}]",
-        "another node replaced or deleted the file while this node had it open: if several nodes write to one cache or folder, let one rank write before the others read, or use one cache per node;"
+    row("file-system", "stale file handle|stale nfs file handle", r"(?i)(?P<what>Stale (?:NFS )?file handle)(?:: '?(?P<file>[^'\n]+)'?)?", "a file system error occurred: {what}[: {file}]",
+        "another node replaced or deleted the file while this node had it open; if several nodes write to one cache or folder, let one rank write before the others read, or use one cache per node;"
         " otherwise the node's mount is stale: exclude the node and tell your administrators",
         "https://github.com/modelscope/ms-swift/issues/6695", "clusterrun submit … --env HF_DATASETS_CACHE=PATH", Strength.HINT),
     row("file-system", "input/output error|transport endpoint|remote i/o error|communication error on send",
         r"(?i)Input/output error|(?<!\[Errno 107\] )Transport endpoint is not connected|Transport endpoint is not connected(?=: )|Cannot send after transport endpoint shutdown|Remote I/O error|Communication error on send",
-        "a file system failed: {0}", "the file server or the node's mount failed: tell your administrators, and if only one node is affected, exclude that node; an error without a path may come from a closed terminal",
+        "a file system error occurred: {0}", "the file server or the node's mount failed: tell your administrators, and if only one node is affected, exclude that node; an error without a path may come from a closed terminal",
         "https://github.com/pytorch/pytorch/issues/10577", "df -h", Strength.HINT),
     row("offline", "offline mode is enabled|offlinemodeisenabled|outgoing traffic has been disabled", r"[Oo]ffline ?[Mm]ode ?[Ii]s ?[Ee]nabled|outgoing traffic has been disabled", "a file is not in the Hugging Face cache, and offline mode is on: {0}",
         "download the file on the login node first, into the HF_HOME folder that the job uses; HF_HUB_OFFLINE=1 prevents downloads in the job",
@@ -55,7 +55,7 @@ FILES: tuple[CauseRow, ...] = (
     row("offline", "couldn't connect to '|max retries exceeded with url|read timed out|localentrynotfounderror|can't load",
         r"couldn't connect to '(?P<what>[^']+)'|^(?!.*(?:thrown while requesting|[Rr]etrying)).*ConnectionPool\(host='(?P<what_too>(?!127\.|10\.|192\.168\.)[^'.]+\.[^']+)'.*?(?:Max retries exceeded with url(?!.*Caused by (?:ResponseError|SSLError\(SSLCertVerif))(?:.{0,400}?ProxyError\('(?P<proxy>[^']+?)\.?')?|Read timed out)"
         r"|LocalEntryNotFoundError",
-        "the node cannot reach the internet[ or the server {what}][ (through http_proxy or https_proxy: {proxy})]", "download the files on the login node first and set HF_HUB_OFFLINE=1; many compute nodes have no internet access; a server that does not answer may also be down or busy",
+        "the node cannot reach the internet[ or the server {what}][ (through http_proxy or https_proxy: {proxy})]", "download the files on the login node first and set HF_HUB_OFFLINE=1; many compute nodes have no internet access; the server may also be down or busy",
         "https://huggingface.co/docs/transformers/installation#offline-mode", "clusterrun submit … --env HF_HUB_OFFLINE=1 --env HF_HOME=PATH"),
     row("offline", "couldn't reach |hugging face hub either|cannot connect to host |could not connect to the endpoint|could not resolve host: |unable to resolve host address|failed to resolve '",
         r"Couldn't reach (?P<what>'\S+' on the Hub|https?://\S+)|^(?:.*Error: )?(?P<what_old>Couldn't find .*Hugging Face Hub either)|Cannot connect to host (?P<what_too>[\w.-]+\.\w+:\d+)"

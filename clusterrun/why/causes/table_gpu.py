@@ -8,7 +8,7 @@ from clusterrun.why.causes.model import CauseRow, Strength, row
 
 _SMALLER = (
     "use a smaller micro batch with more accumulation steps (same global batch), shorter sequences, or bf16;"
-    " PYTORCH_ALLOC_CONF=expandable_segments:True helps when much memory is reserved but unused"
+    " PYTORCH_ALLOC_CONF=expandable_segments:True helps when a lot of memory is reserved but unused"
 )
 _SMALLER_COMMAND = "clusterrun submit … --env PYTORCH_ALLOC_CONF=expandable_segments:True"
 _ELSEWHERE = "the GPU is faulty: exclude this node and tell your administrators (run nvidia-smi -q and dmesg | grep Xid on the node to see the fault)"
@@ -31,7 +31,7 @@ BUILD = row(
     r"|CalledProcessError: Command '\['(?P<what_too>[^']*(?:gcc|g\+\+|clang|cc|c\+\+|nvcc|ninja|ptxas))'.*returned non-zero",
     "an extension cannot be loaded or built on the node: {what}",
     "provide a compiler and a CUDA toolkit that matches torch on the node (module load, CUDA_HOME), or build the extension once before the job;"
-    " the log lines before this error name what is missing",
+    " the log lines before this error say what is missing",
     "https://github.com/deepspeedai/DeepSpeed/issues/694", "clusterrun submit … --setup 'module load cuda'",
 )  # fmt: skip
 GPU: tuple[CauseRow, ...] = (
@@ -83,10 +83,10 @@ GPU: tuple[CauseRow, ...] = (
     row("cuda-error", "error: invalid device function", r"(?:CUDA|HIP) error: invalid device function", "torch or a library has no code for this GPU model: {0}",
         _MODEL, "https://github.com/ROCm/legacy-rocm-build/issues/4208", _MODEL_COMMAND),
     row("no-gpu", "invalid device ordinal", r"invalid device ordinal", "the rank selected a GPU that it cannot see: {0}",
-        "request the GPUs per node, not per task, or let each rank use only the GPUs that it can see (torch.cuda.device_count()); do not set CUDA_VISIBLE_DEVICES by hand",
+        "request GPUs per node, not per task, or let each rank use only the GPUs that it can see (torch.cuda.device_count()); do not set CUDA_VISIBLE_DEVICES by hand",
         "https://github.com/ACEsuit/mace/issues/435", "clusterrun submit … --gpus-per-node N"),
     row("no-gpu", "busy or unavailable", r"(?:all )?CUDA-capable device(?:s are|\(s\) is/are) busy or unavailable", "the rank's GPU is in use by another process or not available: {0}",
-        "in exclusive-process mode a GPU serves one process: call torch.cuda.set_device(LOCAL_RANK) before anything else uses CUDA, and start no more ranks than GPUs;"
+        "a GPU in exclusive-process mode accepts only one process: call torch.cuda.set_device(LOCAL_RANK) before anything else uses CUDA, and do not start more ranks than there are GPUs;"
         " nvidia-smi on the node shows the compute mode and the processes of other jobs: if another job holds the GPU, exclude the node",
         "https://github.com/huggingface/pytorch-image-models/issues/1033", "srun --gpus 1 nvidia-smi -q -d COMPUTE,PIDS"),
     row("no-gpu", "no cuda gpus are available|no cuda-capable device|found no nvidia driver|nvml: driver not loaded|no gpus found|cuda unknown error|cuda driver initialization failed",
@@ -125,7 +125,7 @@ GPU: tuple[CauseRow, ...] = (
         "https://github.com/pytorch/pytorch/issues/44828", _MODEL_COMMAND),
     row("library-mismatch", "cudnn version incompatibility", r"cuDNN version incompatibility: PyTorch was compiled\s+against (?P<built>\([\d, ]+\))\s+but found runtime version (?P<found>\([\d, ]+\))",
         "torch was compiled for cuDNN {built}, but the job loaded {found}",
-        "torch brings its own cuDNN: do not load a cudnn module, and remove folders with another cuDNN from LD_LIBRARY_PATH (to test this, add `unset LD_LIBRARY_PATH` as a setup line);"
+        "torch comes with its own cuDNN: do not load a cudnn module, and remove folders that contain another cuDNN from LD_LIBRARY_PATH (to test this, add `unset LD_LIBRARY_PATH` as a setup line);"
         " if pip replaced torch's nvidia-cudnn package, reinstall torch",
         "https://github.com/pytorch/pytorch/blob/main/torch/backends/cudnn/__init__.py", "srun bash -c 'echo $LD_LIBRARY_PATH'"),
     row("library-mismatch", "undefined symbol: |does not exist|incompatible|compiled with different cuda",
@@ -138,10 +138,10 @@ GPU: tuple[CauseRow, ...] = (
     row("library-mismatch", "driver on your system is too old|driver version is insufficient|forward compatibility was attempted",
         r"NVIDIA driver on your system is too old(?: \(found version (?P<version>\d+)\))?|CUDA driver version is insufficient for CUDA runtime version"
         r"|forward compatibility was attempted on non supported HW",
-        "torch and the node's GPU driver are incompatible: {0}", _DRIVER + "; a node or container without the driver can report this too", "https://github.com/ai4d-iasc/trixie/issues/9",
+        "torch and the node's GPU driver are incompatible: {0}", _DRIVER + "; a node or container without the driver can also cause this error", "https://github.com/ai4d-iasc/trixie/issues/9",
         "srun --gpus 1 nvidia-smi"),
     row("library-mismatch", "not found (required by",
-        r"(?P<what>\S+: version `(?:GLIBCXX|CXXABI)_\S+' not found \(required by \S+\))", "the C++ library that was loaded is too old for an extension: {what}",
+        r"(?P<what>\S+: version `(?:GLIBCXX|CXXABI)_\S+' not found \(required by \S+\))", "the loaded C++ library is too old for an extension: {what}",
         "load a newer libstdc++ first, from the module of a newer gcc or from conda (conda install -c conda-forge libstdcxx-ng, then set LD_LIBRARY_PATH=$CONDA_PREFIX/lib); or build the extension on this system",
         "https://github.com/alinlab/CSI/issues/44", "clusterrun submit … --setup 'module load gcc'"),
     row("library-mismatch", "not found (required by",
@@ -155,7 +155,7 @@ GPU: tuple[CauseRow, ...] = (
     row("library-mismatch", "undefined symbol|cannot open shared object file|not found (required by|could not load library|libcuda.so",
         r"(?:ImportError|OSError|error while loading shared libraries): (?P<what>.*(?:undefined symbol: \S+|cannot open shared object file"
         r"|version `\S+' not found \(required by \S+\)))|^(?:\S+: |\[rank\d+\] )?(?P<what_too>/\S+: (?:version `\S+' not found \(required by \S+\)|undefined symbol: \S+)|Could not load library \S+\. Error: .{1,200})|(?P<what_old>libcuda\.so (?:cannot|not) found!?)",
-        "a library is missing or incompatible on the node: {what}", "load the module that provides the library, or install it into the job's Python environment or container; libcuda.so comes with the GPU driver, which nodes without GPUs lack", "https://github.com/pytorch/pytorch/issues/119932",
+        "a library is missing or incompatible on the node: {what}", "load the module that provides the library, or install it into the job's Python environment or container; libcuda.so comes with the GPU driver and is missing on nodes without GPUs", "https://github.com/pytorch/pytorch/issues/119932",
         "clusterrun submit … --setup 'module load NAME'"),
     BUILD,
     # the program often continues without the extension
@@ -174,7 +174,7 @@ GPU: tuple[CauseRow, ...] = (
     row("cuda-error", "cudnn_status|cublas_status|cusparse_status|cusolver_status|curand_status|cuda error: |hip error: |cuda driver error: |cudnn error: |cudnn frontend error: ",
         r"(?P<lib>CU(?:DNN|BLAS|SPARSE|SOLVER|RAND)_STATUS_(?!SUCCESS)\w+)|(?:CUDA(?: driver)?|HIP|cuDNN(?: Frontend)?) error: (?!no error|driver shutting down)(?P<what>[A-Za-z\[][^(;\n]{2,120})",
         "the GPU or one of its libraries failed[: {lib}][: {what}]",
-        "often too little GPU memory is left (\"NOT_INITIALIZED\"), the tensor shapes are not supported, or the libraries were built for another CUDA version;"
+        "common causes: too little free GPU memory (\"NOT_INITIALIZED\"), unsupported tensor shapes, or libraries built for another CUDA version;"
         " run with CUDA_LAUNCH_BLOCKING=1 to see the actual line",
         "https://github.com/seanie12/Info-HCVAE/issues/7", "clusterrun submit … --env CUDA_LAUNCH_BLOCKING=1"),
 )  # fmt: skip

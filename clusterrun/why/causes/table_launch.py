@@ -7,7 +7,7 @@ from __future__ import annotations
 from clusterrun.why.causes.model import CauseRow, Strength, row
 
 #: advice on a process that ended itself, and on a library that crashed
-ABORTED = "SIGABRT usually means that torch or NCCL aborted the process after a watchdog timeout, a lost peer or a CUDA error: read the rank's last lines before this one, or the rank's own log, for the reason"
+ABORTED = "SIGABRT usually means that torch or NCCL aborted the process after a watchdog timeout, a lost peer or a CUDA error: for the reason, read the rank's last lines before this one, or the rank's own log"
 NATIVE = "the crash was in this library, not in Python: check that its version is compatible with torch, CUDA, the driver and MPI; if you report the crash to its developers, include the backtrace"
 #: why a process got SIGKILL, and where a crash was
 SENT_KILL = "the log does not show what sent SIGKILL; usually the kernel's OOM killer sent it because host memory ran out: in that case, request more memory"
@@ -21,7 +21,7 @@ TERMINATE = row(
 #: The worker prints this at the end of a run; the run is still COMPLETED.
 SEPARATE = row(
     "no-process-group", "no rank used a process group", r"^clusterrun: rank \d+: no rank used a process group: this run was (?P<count>\d+) separate programs",
-    "no rank used a process group: the job was {count} separate programs", "each rank trained alone, and a file that all ranks write holds the result of only one rank. Turn on the script's distributed mode (init_process_group, or the framework's strategy and devices), "
+    "no rank used a process group: the job ran as {count} separate programs", "each rank trained alone, and a file that all ranks write contains the result of only one rank. Turn on the script's distributed mode (init_process_group, or the framework's strategy and devices), "
     "then submit the script again; use --independent if you want separate programs",
     "clusterrun/worker/worlds.py", "clusterrun submit … --require-group", Strength.HINT,
 )  # fmt: skip
@@ -40,14 +40,14 @@ LAUNCH: tuple[CauseRow, ...] = (
         "the script was started by hand, not by clusterrun submit", "submit the script with clusterrun, or set CLUSTERRUN_FORCE=1 to run it by hand anyway",
         "clusterrun/templates/sbatch.j2", "clusterrun submit …"),
     row("rank-lost", "ranks say that they ended", r"clusterrun: the step ended with status 0, but only (?P<ended>\d+) of (?P<all>\d+) ranks say that they ended",
-        "a node or rank disappeared without an error message: only {ended} of {all} ranks reported that they exited", "check which rank's lines stop first; --requeue restarts the job after a node failure",
+        "a node or rank disappeared without an error message: only {ended} of {all} ranks reported that they exited", "check which rank's output stops first; --requeue restarts the job after a node failure",
         "clusterrun/templates/sbatch.j2", "clusterrun submit … --requeue", Strength.HANG),
     row("launch-failed", "clusterrun: cannot ", r"clusterrun: (?P<what>cannot (?:write the claim|write|read the node list|start) .*)", "the job could not start: {what}",
         "check that the project's folder is writable from the compute nodes", "clusterrun/templates/sbatch.j2", "srun ls -ld .clusterrun"),
     row("stopped", "stopped at step", r"stopped at step (?P<step>\d+) by (?P<by>[\w ]+): (?P<saved>.*)", "the run stopped at step {step} because of {by} ({saved})",
         "submit the job again with the same checkpoint_dir to resume from this checkpoint", "clusterrun/worker/training/checkpointing.py", "clusterrun submit …", Strength.ECHO),
     row("killed", "exited with 137", r"clusterrun: rank (?P<rank>\d+) on (?P<node>\S+) exited with 137", "rank {rank} on {node} was killed (SIGKILL)",
-        "the log does not show what sent SIGKILL: either the kernel's OOM killer (check dmesg) or a user", "clusterrun/worker/local_launcher.py", "dmesg | grep -i oom"),
+        "the log does not show what sent SIGKILL: it was either the kernel's OOM killer (check dmesg) or a user", "clusterrun/worker/local_launcher.py", "dmesg | grep -i oom"),
     row("crashed", "exited with 13", r"clusterrun: rank (?P<rank>\d+) on (?P<node>\S+) exited with (?P<status>13[1245689])$",
         "rank {rank} on {node} was killed by a signal (exit status {status})", "the crash was in native code, not in Python: the last lines of that rank show where",
         "clusterrun/worker/local_launcher.py", "clusterrun logs JOB[ --rank {rank}] -n 50"),
@@ -59,17 +59,17 @@ LAUNCH: tuple[CauseRow, ...] = (
     row("command-missing", ": no such file or directory|bad interpreter",
         r"^(?:\S*/)?(?:bash|sh|dash|zsh|ksh|slurm_script|[\w.-]+\.sh): (?:line )?(?:\d+: )?(?:(?:cd|source|\.|exec): )?(?P<what>[^\s:]+): (?P<why>No such file or directory|(?:/\S+: )?bad interpreter.*)$"
         r"|^zsh: no such file or directory: (?P<what_too>\S+)",
-        "the shell could not find {what}[ ({why})]", "check that the path, and the interpreter in a script's #! line, exist on the compute nodes; if you moved a Python environment, create it again",
+        "the shell could not find {what}[ ({why})]", "check that the path, and the interpreter in a script's #! line, exist on the compute nodes; if you moved a Python environment, recreate it",
         "https://github.com/darshan315/flow_past_cylinder_by_DRL/issues/38", "srun ls -ld[ {what}]", Strength.HINT, common=True),
     row("command-missing", "command not found|: not found", r"(?P<what>[^\s:]+): command not found"
         r"|^[^:]+: (?:line )?\d+: (?:exec: )?(?P<what_too>[^\s:]+): not found$|\[ERROR\] Command not found: (?P<what_old>\S+)", "command not found on the node: {what}",
         "load the module that provides the command, or use the full path of the command", "bash 5.2", "clusterrun submit … --setup 'module load NAME'", Strength.HINT, common=True),
     row("setup", "no matching distribution found for", r"^ERROR: No matching distribution found for (?P<what>\S+)", "pip could not install {what}",
-        "compute nodes often have no internet access: install the package on the login node first; if that fails too, the package has no such version for this Python", "https://github.com/pypa/pip/issues/6221", "python -m pip install[ {what}]", Strength.HINT, common=True),
+        "compute nodes often have no internet access: install the package on the login node first; if that also fails, the requested version does not exist for this Python", "https://github.com/pypa/pip/issues/6221", "python -m pip install[ {what}]", Strength.HINT, common=True),
     row("setup", "unbound variable|syntax error near|looking for matching", r"^\S+: (?:line )?\d+: (?P<what>\w+: unbound variable|syntax error near .*|unexpected EOF while looking for matching .*)",
         "the shell rejected a line: {what}", "a variable is not set (set -u), or a quote is not closed; run bash -n SCRIPT to find unclosed quotes", "bash 5.2", "clusterrun logs JOB -n 50", Strength.HINT, common=True),
     row("crashed", "assertion `|assertion '", r"^[^:\s]+: [^:\s]+:\d+: .*Assertion [`'](?P<what>.+)' failed\.?$", "a process aborted in compiled code: an assertion failed ({what})",
-        "the assertion is in native code, not in Python: the line of this error names the source file", "glibc 2.36 assert", "clusterrun logs JOB -n 50"),
+        "the assertion is in native code, not in Python: the error line names the source file", "glibc 2.36 assert", "clusterrun logs JOB -n 50"),
     row("killed", "failed (exitcode: -9)", r"failed \(exitcode: -9\) local_rank: (?P<local>\d+)(?: \(pid: (?P<pid>\d+)\))?", "local rank {local}[ (process {pid})] was killed (SIGKILL)",
         SENT_KILL, "https://github.com/showlab/EgoVLP/issues/21", "clusterrun submit … --mem SIZE"),
     row("crashed", "failed (exitcode: -", r"failed \(exitcode: -(?P<signal>4|6|8|11)\) local_rank: (?P<local>\d+)(?: \(pid: (?P<pid>\d+)\))?", "local rank {local}[ (process {pid})] was killed by signal {signal}",
@@ -92,7 +92,7 @@ LAUNCH: tuple[CauseRow, ...] = (
         "https://github.com/NVIDIA/nccl/issues/1419", "clusterrun logs JOB[ --rank {rank}] -n 50"),
     # its second line names the signal
     row("crashed", "noticed that process rank", r"noticed that process rank (?P<rank>\d+) with PID (?P<pid>\d+) on node (?P<node>\S+) exited on$",
-        "rank {rank} on {node} was ended by a signal, according to mpirun", "the next line of the log names the signal: 9 usually means that the kernel's OOM killer acted because host memory ran out; 6, 7, 8 and 11 mean a crash in native code",
+        "rank {rank} on {node} was killed by a signal, according to mpirun", "the next line of the log names the signal: 9 usually means that the kernel's OOM killer killed the rank because host memory ran out; 6, 7, 8 and 11 mean a crash in native code",
         "https://github.com/openucx/ucx/issues/10837", "clusterrun logs JOB[ --rank {rank}] -n 50", Strength.HINT),
     row("crashed", "free(): |double free|malloc(): |corrupted ",
         r"free\(\): (?:invalid|double free)[\w ]*|double free or corruption|malloc\(\): (?:invalid|corrupted|unsorted)[\w ]*|corrupted (?:double-linked list|size vs)[\w. ]*",
@@ -135,11 +135,11 @@ LAUNCH: tuple[CauseRow, ...] = (
         "https://github.com/NVIDIA-NeMo/Speech/issues/10997", "srun --mpi=list"),
     row("launch-failed", "an error occurred in mpi_init|failed for some reason|pmi2_init failed",
         r"An error occurred in MPI_Init\w*|It looks like (?P<what>\S+(?: \S+){0,2}) failed for some reason|PMI2_Init failed",
-        "MPI could not start: {0}", "often the MPI library and the launcher are incompatible: srun --mpi=list shows the MPI types that Slurm supports; torch does not need MPI",
+        "MPI could not start: {0}", "the MPI library and the launcher are often incompatible: srun --mpi=list shows the MPI types that Slurm supports; torch does not need MPI",
         "https://github.com/deepspeedai/DeepSpeed/issues/935", "srun --mpi=list"),
     TERMINATE,
     row("interrupted", "user defined signal|hangup|cpu time limit exceeded|file size limit exceeded",
-        r"(?:line \d+: +\d+ |^|tasks? [\d,-]+: )(?P<how>User defined signal [12]|Hangup|CPU time limit exceeded|File size limit exceeded)(?: |$)", "a process was ended by a signal that it did not handle: {how}",
+        r"(?:line \d+: +\d+ |^|tasks? [\d,-]+: )(?P<how>User defined signal [12]|Hangup|CPU time limit exceeded|File size limit exceeded)(?: |$)", "a process was killed by a signal that it did not handle: {how}",
         "handle SIGUSR1 in the program: SIGUSR1 is usually the warning before the time limit (--signal=USR1); another signal usually means that the process exceeded a resource limit (ulimit -a)",
         "bash 5.2", "clusterrun logs JOB -n 50", Strength.HINT),
     row("killed", "killed|terminated by signal sigkill|terminated by signal 9", r"(?:line \d+: +\d+ |^)Killed(?: |$)|^zsh: killed |terminated by signal (?:SIGKILL|9)\b", "a process was killed (SIGKILL)",

@@ -12,7 +12,7 @@ _HANG = (
 )
 _HANG_COMMAND = "clusterrun logs JOB[ --rank {rank}] -n 50"
 _PEER = "this rank only noticed the failure: look for the rank that ended first"
-_PORT = "leave out --master-port: clusterrun then finds a free port and holds it for the job"
+_PORT = "omit --master-port: clusterrun then finds a free port and reserves it for the job"
 _NAME = "use node names that resolve on every node (check with getent hosts NODE), or ask your administrators"
 _SOCKETS = (
     "the nodes cannot reach each other's ports: a firewall blocks the ports, or NCCL or gloo uses the wrong network interface;"
@@ -69,10 +69,10 @@ PEERS: tuple[CauseRow, ...] = (
         r"Timed out initializing process group in store based barrier on rank: ?\d+.*?\(world_size=(?P<all>\d+), worker_count=(?P<came>\d+)",
         "the wrong number of ranks joined the process group: {came} joined, {all} were expected",
         "check what the other ranks printed; if more ranks joined than expected, two runs or two init_process_group calls share one port,"
-        " or they share one file (init_method=file://…) that an earlier run left: delete that file, or use a new file name for each run",
+        " or they share one file (init_method=file://…) that an earlier run left behind: delete that file, or use a new file name for each run",
         "https://github.com/tczhangzhi/pytorch-distributed/issues/18", "clusterrun logs JOB -n 50", Strength.HANG),
     row("ranks-missing", "rendezvoustimeouterror", r"RendezvousTimeoutError", "not all torchrun agents joined in time",
-        "check what the other nodes printed, and that --nodes is the number of torchrun processes that start",
+        "check what the other nodes printed, and that --nodes matches the number of torchrun processes that are started",
         "https://github.com/pytorch/pytorch/issues/67616", "clusterrun logs JOB -n 50", Strength.HANG),
     row("address-in-use", "rendezvous: port", r"rendezvous: port (?P<port>\d+) on (?P<node>\S+) is taken(?P<holder>.*)",
         "port {port} on {node} is in use[ {holder}]", _PORT, "clusterrun/worker/rendezvous.py", "clusterrun submit … (without --master-port)"),
@@ -90,7 +90,7 @@ PEERS: tuple[CauseRow, ...] = (
         "the host name {name} does not resolve", _NAME, "https://github.com/hpcaitech/ColossalAI/issues/2841", "srun -N 2 getent hosts NODE", Strength.HINT),
     # IBV_WC_WR_FLUSH_ERR: was queued when the connection had already failed
     row("network", "got completion ", r"NET/IB ?P?[ :]+Got completion (?:from peer (?P<peer>\S+) )?with (?:status=|error )5\b",
-        "the network between nodes had failed earlier: {0}", _IB, "https://github.com/NVIDIA/nccl/issues/1814", "clusterrun submit … --exclude NODE", Strength.CONSEQUENCE),
+        "the network between nodes had already failed: {0}", _IB, "https://github.com/NVIDIA/nccl/issues/1814", "clusterrun submit … --exclude NODE", Strength.CONSEQUENCE),
     row("network", "connect to 169.254.", r"NCCL WARN .*?(?P<what>Connect to 169\.254\.\S+ failed.*)", "NCCL uses a link-local address, which other nodes cannot reach: {what}",
         "choose the network interface that links the nodes (ip -br addr on a node lists the interfaces)",
         "https://github.com/verl-project/verl/issues/726", "clusterrun submit … --env NCCL_SOCKET_IFNAME=NAME", Strength.HINT),
@@ -103,7 +103,7 @@ PEERS: tuple[CauseRow, ...] = (
     row("network", "got completion |got async event|got fatal event|call to ibv_",
         r"NET/IB ?P?[ :]+Got completion (?:from peer (?P<peer>\S+) )?with (?:status=|error )(?!5\b)(?P<status>\d+)"
         r"|NET/IB.* Got (?:async|fatal) event ?: .*error|Call to ibv_(?!open_device|get_|query_)\w+ failed(?: with error .{1,60})?",
-        "InfiniBand or RoCE failed: {0}", _IB + "; with RoCE, also check NCCL_IB_GID_INDEX; error 4 or 10 is usually about registered memory: set NCCL_NET_GDR_LEVEL=LOC to test without GPUDirect", "https://github.com/NVIDIA/nccl/issues/1664", "clusterrun submit … --exclude NODE", Strength.HINT),
+        "InfiniBand or RoCE failed: {0}", _IB + "; with RoCE, also check NCCL_IB_GID_INDEX; errors 4 and 10 usually concern registered memory: set NCCL_NET_GDR_LEVEL=LOC to test without GPUDirect", "https://github.com/NVIDIA/nccl/issues/1664", "clusterrun submit … --exclude NODE", Strength.HINT),
     row("network", "connect to |no route to host|network is unreachable",
         r"^.*?NCCL WARN (?P<what>.*[Cc]onnect to \S+ (?:failed ?: (?!Connection re(?:fused|set))|returned (?:No route|Network)).*)|^(?!(?:ssh|curl|wget|fatal): ).*?(?P<what_too>No route to host|Network is unreachable)",
         "a connection between nodes failed: {what}", _SOCKETS, "https://github.com/hiyouga/LlamaFactory/issues/8045", "clusterrun submit … --env NCCL_SOCKET_IFNAME=NAME", Strength.HINT),

@@ -7,7 +7,7 @@ from __future__ import annotations
 from clusterrun.why.causes.model import CauseRow, Strength, row
 from clusterrun.why.causes.table_launch import NOT_PYTHON, SENT_KILL
 
-_PIP = "install the package into the Python that the job uses (--python, or the Python active at submit)"
+_PIP = "install the package into the Python that the job uses (--python, or the Python active at submit time)"
 _NAN = "try a lower learning rate, a longer warm-up, gradient clipping, or bf16 instead of fp16; check the samples of that step"
 _HOST = "use less host memory (fewer data-loading workers, smaller batches, memory-mapped data), or request more memory"
 #: a signal that torchrun reports -> what it means, what to do
@@ -36,7 +36,7 @@ PYTHON: tuple[CauseRow, ...] = (
         "install a newer transformers (with its tokenizers) into the Python that the job uses", "https://github.com/allenai/open-instruct/issues/738", "python -m pip install --upgrade transformers tokenizers"),
     row("exception", "pytorchstreamreader|unexpected eof, expected|metadataincompletebuffer|invalidheaderdeserialization|headertoolarge|ran out of input|invalid load key",
         r"(?:Error|Exception): (?P<what>.*(?:PytorchStreamReader failed (?:reading zip archive|finding central directory|locating).*|unexpected EOF, expected.*|MetadataIncompleteBuffer|InvalidHeaderDeserialization|HeaderTooLarge|Ran out of input|invalid load key.*))",
-        "a checkpoint or other saved file is incomplete or damaged: {what}", "the file was cut short (full disk, killed job), was only partly downloaded, or is a Git LFS pointer (invalid load key, 'v'): use the previous checkpoint, or download the file again",
+        "a checkpoint or other saved file is incomplete or damaged: {what}", "the file was truncated (full disk, killed job), was only partly downloaded, or is a Git LFS pointer (invalid load key, 'v'): use the previous checkpoint, or download the file again",
         "https://github.com/sml2h3/dddd_trainer/issues/36", "clusterrun logs JOB[ --rank {rank}] --stream err -n 50"),
     row("usage", "could not override '|cannot find primary config|could not find '|you must specify '|error locating target|in 'con|missing mandatory value|is not in struct",
         r"^(?P<what>Could not override '.*|Cannot find primary config .*|(?:In '[^']+': )?Could not find '[\w-]+/[^']+'.*|You must specify '.*|Error locating target '[^']+'|Missing mandatory value: .*|Key '[^']+' is not in struct)",
@@ -52,7 +52,7 @@ PYTHON: tuple[CauseRow, ...] = (
         r"(?:Import|ModuleNotFound|Runtime|Value|OS|Attribute)Error: (?P<what>(?=.*(?:need to install|[Pp]lease install|pip install|library but it was not found)).*)|^(?P<what_too>\w+ requires the \S+ library but it was not found.*?\.)",
         "a package is missing or too old: {what}", _PIP, "https://github.com/huggingface/evaluate/issues/323", "python -m pip list"),
     row("import-error", "importerror: ", r"ImportError: (?P<what>.+)", "an import failed: {what}",
-        "the installed version of a package may differ from the version that the code expects: compare pip list in the job with pip list on the login node", "Python 3.11",
+        "the installed version of a package may differ from the version that the code expects: compare the output of pip list in the job and on the login node", "Python 3.11",
         "python -m pip list"),
     row("nan-loss", "is not finite at step", r"(?P<whose>the (?:loss of rank [\d, ]+|gradient)) is not finite at step (?P<step>\d+)(?:.*?: (?P<todo>try .*))?",
         "{whose} is not finite at step {step}", _NAN, "clusterrun/worker/train.py", "clusterrun submit … --set lr=LOWER"),
@@ -86,10 +86,10 @@ PYTHON: tuple[CauseRow, ...] = (
         "https://github.com/vllm-project/vllm/issues/18831", "srun ls -l /dev/shm"),
     SHM_FULL,
     row("exception", "background workers are no longer alive", r"(?:One or more|Some) background workers are no longer alive",
-        "the data-loading processes had ended", "look for the first error before this line in the log: it shows the cause",
+        "the data-loading processes had already exited", "look for the first error before this line in the log: it shows the cause",
         "https://github.com/MIC-DKFZ/nnUNet/issues/1546", "clusterrun logs JOB -n 50", Strength.CONSEQUENCE),
     row("shared-memory", "is killed by signal: bus error", r"DataLoader worker \(pid\(?s?\)? ?(?P<pid>\d+)\) is killed by signal: Bus error",
-        "a bus error ended a data-loading worker (process {pid}); usually /dev/shm is full", "use fewer workers (num_workers), or a container with a larger /dev/shm",
+        "a data-loading worker (process {pid}) was killed by a bus error; usually /dev/shm is full", "use fewer workers (num_workers), or a container with a larger /dev/shm",
         "https://github.com/XPixelGroup/BasicSR/issues/59", "df -h /dev/shm"),
     row("crashed", "is killed by signal: ",
         r"DataLoader worker \(pid\(?s?\)? ?(?P<pid>\d+)\) is killed by signal: (?P<how>Segmentation fault|Aborted|Illegal instruction|Floating point exception)",
@@ -149,6 +149,6 @@ BARE = row(
 )  # fmt: skip
 #: A script, or a command in it, that exited with a status.
 EXIT = row(
-    "exit-status", "exited", "exited", "{error}", "the script, or a program that it ran, returned this exit status; read the script's last lines of output",
+    "exit-status", "exited", "exited", "{error}", "the script, or a program that it ran, returned this exit status; read the last lines of the script's output",
     "clusterrun/worker/user_code.py", "clusterrun logs JOB[ --rank {rank}] -n 50",
 )  # fmt: skip

@@ -15,7 +15,7 @@ _SIGNALS = r"Segmentation fault|Bus error|Floating point exception|Illegal instr
 SLURM: tuple[CauseRow, ...] = (
     row("time-limit", "due to time limit", r"CANCELLED AT (?P<at>[\d:T-]+) DUE TO TIME LIMIT",
         "the job reached its time limit at {at}",
-        "request more time, or save a checkpoint before the limit and resume in another job: clusterrun's tasks do both with --requeue",
+        "request more time, or save a checkpoint before the limit and resume in another job (clusterrun's tasks do both with --requeue)",
         SLURM_C, "clusterrun submit … --time LONGER"),
     row("preemption", "due to preemption", r"CANCELLED AT (?P<at>[\d:T-]+) DUE TO PREEMPTION",
         "the job was preempted at {at}: a higher-priority job took its nodes",
@@ -49,7 +49,7 @@ SLURM: tuple[CauseRow, ...] = (
     row("host-memory", "memory limit", r"[Ee]xceeded (?:job|step) memory limit", "the job reached its memory limit", _MEMORY,
         "https://github.com/chaos/slurm/issues/54 (harmless by itself: caches count too)", _MEMORY_COMMAND, Strength.HINT, common=True),
     row("killed", ": killed", r"srun: error: (?P<node>\S+): tasks? (?P<ranks>[\d,-]+): Killed", "task{s} {ranks} on {node} {was} killed (SIGKILL)",
-        "the log does not show what sent SIGKILL: either a user, or the kernel because host memory ran out; ask your administrators for the kernel log (dmesg) of that node, and request more memory if host memory ran out",
+        "the log does not show what sent SIGKILL: it was either a user, or the kernel because host memory ran out; ask your administrators for that node's kernel log (dmesg), and request more memory if host memory ran out",
         "Slurm 22.05, seen on the lab", _MEMORY_COMMAND),
     row("crashed", "fault|bus error|exception|illegal instruction|aborted", rf"srun: error: (?P<node>\S+): tasks? (?P<ranks>[\d,-]+): (?P<how>{_SIGNALS})",
         "task{s} {ranks} on {node} crashed: {how}", "the crash was in native code, not in Python: the last lines of that rank (from faulthandler) show where",

@@ -107,7 +107,7 @@ def _diagnose(
     if cause.kind == "log-unopened":
         cause = replace(cause, command=_folder_command(state, shown))
     if facts.lost_nodes and cause.kind != "node-failure":  # a note only: the node may have failed later
-        notes.append(f"nodes of the job that are down or not responding now: {', '.join(facts.lost_nodes)}")
+        notes.append(f"nodes of the job that are now down or not responding: {', '.join(facts.lost_nodes)}")
     job = str(state.status.id)
     cause = replace(cause, command=_JOB.sub(job, cause.command), advice=_JOB.sub(job, cause.advice))
     cause = _with_module(cause, state)

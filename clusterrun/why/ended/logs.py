@@ -84,10 +84,10 @@ def read_folder(folder: Path) -> LogLines:
     Error streams come first, then by the time of the last write, since the rank that failed first stops writing first.
     """
     if not folder.is_dir():
-        raise RequestError(f"not a folder: {folder}", hint="give the folder that holds the job's logs")
+        raise RequestError(f"not a folder: {folder}", hint="specify the folder that contains the job's logs")
     found = [path for path in _walk(folder) if _LOGS.search(path.name)]
     if not found:
-        raise RequestError(f"no logs in {folder}", hint="logs are files named *.out, *.err, *.log or slurm-*")
+        raise RequestError(f"no logs in {folder}", hint="log files are named *.out, *.err, *.log or slurm-*")
     found.sort(key=lambda path: (not _is_err(path), written_at(path)))
     read = read_logs(found[:_MOST_FILES])
     more = len(found) - _MOST_FILES

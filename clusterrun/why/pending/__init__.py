@@ -135,7 +135,7 @@ def explain_facts(facts: PendingFacts, job: JobStatus) -> PendingReport:
     do = found.do or ((row.what_to_do(facts.id),) if row else ())
     ahead = queue_position.find_ahead(facts)
     only_accounting = job.source == "sacct"
-    lag = "the job's state in the queue (only accounting shows the job, and accounting lags)"
+    lag = "the job's state in the queue (only accounting shows the job, and accounting may lag behind)"
     return PendingReport(
         slurm_reason=job.reason,
         reason=row,

@@ -23,7 +23,7 @@ _DEMANDS: dict[str, tuple[str, Callable[[Outcome], bool] | None]] = {
     "afterok": ("to succeed", lambda outcome: outcome is Outcome.DONE),
     "afternotok": ("to fail", lambda outcome: outcome is not Outcome.DONE),
     "aftercorr": ("to succeed, task by task", lambda outcome: outcome is Outcome.DONE),
-    "afterburstbuffer": ("to end, and for its burst buffer to be copied out", lambda outcome: True),
+    "afterburstbuffer": ("to end and for its burst buffer to be copied out", lambda outcome: True),
 }
 
 
@@ -102,7 +102,7 @@ def _live_state(rows: Sequence[Queued], delay: int) -> str:
     row = rows[0]
     if row.state == "RUNNING" and delay and row.start:
         met = format_clock(row.start + 60 * delay)
-        return f"has been RUNNING since {format_clock(row.start)}, so this condition is met at {met}"
+        return f"has been RUNNING since {format_clock(row.start)}, so this condition will be met at {met}"
     if row.state == "RUNNING":
         return f"is RUNNING, for at most {format_duration(row.left)} more" if row.left else "is RUNNING"
     return f"is {row.state}" + (f" ({row.reason})" if row.reason else "")

@@ -53,7 +53,8 @@ def _alternatives(facts: PendingFacts, limit: Limit, found: Finding) -> Finding:
 def _one(facts: PendingFacts, limit: Limit, holder: LimitScope, bound: LimitValue) -> Finding:
     assert bound.limit is not None
     verb = "requires at least" if limit.least else "allows"
-    line = f"{_scope_name(holder, limit)} {verb} {format_amount(limit, bound, bound.limit)} ({limit.setting})"
+    most = f"{format_amount(limit, bound, bound.limit)}{_per(holder, limit)}"
+    line = f"{_scope_name(holder)} {verb} {most} ({limit.setting})"
     if bound.used is not None and not is_per_job(limit):
         line += f"; {format_amount(limit, bound, bound.used)} in use"
     here = [line]
@@ -90,14 +91,16 @@ def _names(facts: PendingFacts, limit: Limit) -> str:
     return f"account {facts.job.get('Account', '?')} or its parent accounts"
 
 
-def _scope_name(holder: LimitScope, limit: Limit) -> str:
-    if holder.kind == "qos user":
-        return f"QOS {holder.qos}, for each user,"
-    if holder.kind == "qos account":
-        return f"QOS {holder.qos}, for each account,"
-    who = f"user {holder.user} in account {holder.account}" if holder.user else f"account {holder.account}"
-    name = f"QOS {holder.qos}" if holder.kind == "qos" else who
-    return f"{name}, for each job," if is_per_job(limit) else name
+def _scope_name(holder: LimitScope) -> str:
+    if holder.kind != "association":
+        return f"QOS {holder.qos}"
+    return f"user {holder.user} in account {holder.account}" if holder.user else f"account {holder.account}"
+
+
+def _per(holder: LimitScope, limit: Limit) -> str:
+    """Return `` per user``, `` per account`` or `` per job``; empty if all of them share the limit."""
+    kind = {"qos user": "user", "qos account": "account"}.get(holder.kind, "job" if is_per_job(limit) else "")
+    return f" per {kind}" if kind else ""
 
 
 def _exceeds(facts: PendingFacts, limit: Limit, bound: LimitValue) -> bool:
@@ -116,7 +119,7 @@ def _describe_users(facts: PendingFacts, limit: Limit, holder: LimitScope, bound
     rows = [row for row in facts.queue or () if row.state in live and row.id != facts.id]
     rows = [row for row in rows if _shares(row, holder, facts) and (row.holds(bound.tres) or not bound.tres)]
     if not rows:
-        return ["no job that you can see uses any of this limit"]
+        return ["no job that you can see counts toward this limit"]
     rows.sort(key=lambda row: (-row.holds(bound.tres), row.raw))
     shown = [_describe_user(row, facts, bound.tres) for row in rows[:_SHOWN]]
     more = f" and {plural(len(rows) - _SHOWN, 'more job')}" if len(rows) > _SHOWN else ""

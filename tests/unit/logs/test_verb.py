@@ -45,7 +45,7 @@ def run(desk: Desk) -> RunRecord:
         (["--rank", "3-1"], "3-1 is backwards"),
         (["--rank", "x"], "is not a rank"),
         (["--rank", "4"], "no rank 4"),
-        (["--since", "banana"], "not a time"),
+        (["--since", "banana"], "not a valid time"),
         (["--grep", "a(b"], "--grep"),
         (["--exclude", "a(b"], "--exclude"),
         (["--node", "node9"], "no node node9"),

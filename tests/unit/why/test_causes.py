@@ -202,7 +202,7 @@ def test_hang_names_the_rank_known_to_have_stood_still() -> None:
 def test_hang_that_ended_in_the_time_limit_is_told_with_it() -> None:
     limit = "slurmstepd: error: *** JOB 5 ON n1 CANCELLED AT 2026-11-21T10:00:00 DUE TO TIME LIMIT ***"
     cause = judge(
-        limit, state="TIMEOUT", exit_status=143, behind={1: "rank 1 reached step 3, the others reached step 4"}
+        limit, state="TIMEOUT", exit_status=143, behind={1: "rank 1 reached step 3, but the others reached step 4"}
     )
     assert cause.kind == "time-limit" and "rank 1" in cause.sentence
 
@@ -259,7 +259,7 @@ def test_crash_is_placed_where_the_script_called_into_it() -> None:
 def test_hang_tells_where_the_others_waited() -> None:
     text = '0: Traceback (most recent call last):\n0:   File "/u/train.py", line 9, in f\n0: RuntimeError: [unbound_buffer.cc:81] Timed out waiting 5000ms for recv operation to complete'
     cause = judge(text, world_size=2)
-    assert (cause.rank, cause.place) == (1, "") and "the others waited at /u/train.py:9" in cause.sentence
+    assert (cause.rank, cause.place) == (1, "") and "the others were waiting at /u/train.py:9" in cause.sentence
 
 
 # -- flight recorder -------------------------------------------------------------------------------------------------

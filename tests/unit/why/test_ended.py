@@ -190,7 +190,7 @@ def test_node_that_is_down_now_is_told_but_not_blamed(store: Store) -> None:
     put_end(folder, 0, {"rank": 0, "node": "n1", "status": 1})
     write_logs(run, "0: ModuleNotFoundError: No module named 'x'\n")
     answer = ended.explain(Slurm({"show node": "NodeName=n1 State=IDLE\n\nNodeName=n2 State=DOWN*\n"}), over(run))
-    assert answer.cause.kind == "import-error" and answer.notes[0].endswith("down or not responding now: n2")
+    assert answer.cause.kind == "import-error" and answer.notes[0].endswith("now down or not responding: n2")
 
 
 def test_job_of_another_tool_is_explained_by_the_logs_that_slurm_names(store: Store, tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ def test_ranks_that_never_met_are_the_cause_of_a_completed_job(store: Store) -> 
     write_logs(run, LINE)
     answer = ended.explain(Slurm(), over(run, "COMPLETED", 0))
     assert (answer.cause.kind, answer.cause.rank) == ("no-process-group", None)
-    assert "COMPLETED, but no rank used a process group: the job was 8 separate programs" in answer.cause.sentence
+    assert "COMPLETED, but no rank used a process group: the job ran as 8 separate programs" in answer.cause.sentence
     assert [one.number for one in answer.cause.evidence] == [1] and "--independent" in answer.cause.advice
 
 

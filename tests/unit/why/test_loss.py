@@ -26,7 +26,7 @@ def lines(values: list[float]) -> tuple[Line, ...]:
 def test_a_loss_that_rises_over_three_times_its_lowest_diverges() -> None:
     found = find_divergence(lines(FALLS + RISES))
     assert found is not None and found[0] == 138
-    assert found[1].startswith("the loss diverges: 8.") and " at step 139, after a minimum of 1." in found[1]
+    assert found[1].startswith("the loss is diverging: 8.") and " at step 139, after a minimum of 1." in found[1]
 
 
 @pytest.mark.parametrize("values", [

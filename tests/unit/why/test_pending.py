@@ -21,7 +21,7 @@ from tests.recorded_queue import NOW, asking, facts, judged, status
 
 def test_a_users_limit_in_a_qos_its_use_and_its_holders() -> None:
     here = judged("21").here
-    assert here[0] == "QOS tight, for each user, allows 2 gres/gpu (MaxTRESPerUser); 2 gres/gpu in use"
+    assert here[0] == "QOS tight allows 2 gres/gpu per user (MaxTRESPerUser); 2 gres/gpu in use"
     assert here[1] == "this job requests 4 gres/gpu"
     assert here[3].startswith("used by job 3 (2 gres/gpu, at most ")
 
@@ -60,15 +60,15 @@ def qos(field: str, value: str) -> list[LimitScope]:
     ("reason", "field", "value", "line", "command"),
     [
         ("QOSMaxWallDurationPerJobLimit", "MaxWallPJ", "60",
-         "QOS tight, for each job, allows 1:00:00 (MaxWallDurationPerJob)",
+         "QOS tight allows 1:00:00 per job (MaxWallDurationPerJob)",
          "scontrol update JobId=21 TimeLimit=1:00:00"),
         ("QOSMaxCpuMinutesPerJobLimit", "MaxTRESMinsPJ", "cpu=600",
-         "QOS tight, for each job, allows 600 minutes of cpu (MaxTRESMinsPerJob)",
+         "QOS tight allows 600 minutes of cpu per job (MaxTRESMinsPerJob)",
          "scontrol update JobId=21 TimeLimit=10:00:00"),
         ("QOSMaxMemoryPerJob", "MaxTRESPJ", "cpu=8,mem=2048",
-         "QOS tight, for each job, allows 2G mem (MaxTRESPerJob)", None),
+         "QOS tight allows 2G mem per job (MaxTRESPerJob)", None),
         ("QOSMinCpuNotSatisfied", "MinTRESPJ", "cpu=4",
-         "QOS tight, for each job, requires at least 4 cpu (MinTRESPerJob)", None),
+         "QOS tight requires at least 4 cpu per job (MinTRESPerJob)", None),
         ("QOSGrpJobsLimit", "GrpJobs", "1(1)", "QOS tight allows 1 running job (GrpJobs); 1 running job in use", None),
         ("QOSGrpGRESRunMinutes", "GrpTRESRunMins", "gres/gpu=100(90)",
          "QOS tight allows 100 minutes of gres/gpu (GrpTRESRunMins); 90 minutes of gres/gpu in use", None),

@@ -179,7 +179,7 @@ def test_a_task_that_has_not_begun_waits_with_its_array() -> None:
 def test_the_minutes_after_a_begin() -> None:
     (line,), _ = dependencies.describe_conditions("after:5+10(unfulfilled)", [task("5", "RUNNING", start=int(NOW))], [])
     assert "to start or be cancelled, plus 10 minutes; that job has been RUNNING since " in line
-    assert "so this condition is met at " in line
+    assert "so this condition will be met at " in line
 
 
 def test_commands_are_for_the_array_that_a_task_stands_for() -> None:

@@ -90,7 +90,8 @@ def test_a_job_that_slurm_has_not_looked_at_yet() -> None:
     found = pending.explain(slurm(Controller()), RunState(None, told), NOW)
     assert (
         found.reason is None
-        and "the job's state in the queue (only accounting shows the job, and accounting lags)" in found.unseen
+        and "the job's state in the queue (only accounting shows the job, and accounting may lag behind)"
+        in found.unseen
     )
 
 
