@@ -98,8 +98,10 @@ def _scope_name(holder: LimitScope) -> str:
 
 
 def _per(holder: LimitScope, limit: Limit) -> str:
-    """Return `` per user``, `` per account`` or `` per job``; empty if all of them share the limit."""
+    """Return `` per node``, `` per user``, `` per account`` or `` per job``; empty if all of them share the limit."""
     kind = {"qos user": "user", "qos account": "account"}.get(holder.kind, "job" if is_per_job(limit) else "")
+    if limit.field == "MaxTRESPN":
+        kind = "node"
     return f" per {kind}" if kind else ""
 
 

@@ -67,6 +67,7 @@ def qos(field: str, value: str) -> list[LimitScope]:
          "scontrol update JobId=21 TimeLimit=10:00:00"),
         ("QOSMaxMemoryPerJob", "MaxTRESPJ", "cpu=8,mem=2048",
          "QOS tight allows 2G mem per job (MaxTRESPerJob)", None),
+        ("QOSMaxCpuPerNode", "MaxTRESPN", "cpu=2", "QOS tight allows 2 cpu per node (MaxTRESPerNode)", None),
         ("QOSMinCpuNotSatisfied", "MinTRESPJ", "cpu=4",
          "QOS tight requires at least 4 cpu per job (MinTRESPerJob)", None),
         ("QOSGrpJobsLimit", "GrpJobs", "1(1)", "QOS tight allows 1 running job (GrpJobs); 1 running job in use", None),
