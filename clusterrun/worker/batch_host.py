@@ -47,8 +47,7 @@ def node_names() -> list[str]:
     nodes = _output(["scontrol", "show", "hostnames", os.environ.get("SLURM_JOB_NODELIST", "")], 60.0).split()
     if not nodes:
         raise WorkerError(
-            f"cannot read the node list '{os.environ.get('SLURM_JOB_NODELIST', '')}':"
-            " is scontrol on the PATH of the node?"
+            f"cannot read the node list '{os.environ.get('SLURM_JOB_NODELIST', '')}': is scontrol on the node's PATH?"
         )
     return nodes
 
@@ -77,7 +76,7 @@ def head_address(node: str, nodes: int) -> str:
         if found and not (nodes > 1 and (found.startswith("127.") or found == "::1")):
             return address
     raise WorkerError(
-        f"no address of {node} that other nodes could reach: its name does not resolve,"
+        f"{node} has no address that other nodes can reach: its name does not resolve,"
         " and Slurm's NodeAddr is not usable"
     )
 

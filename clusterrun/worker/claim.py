@@ -86,8 +86,8 @@ def claim(run_dir: Path, token: str, job: JobIdentity, mode: int) -> None:
 
 def _already_runs(run_dir: Path, owner: list[str], job: JobIdentity) -> WorkerError:
     return WorkerError(
-        f"job {owner[1]} (restart {owner[2]}) already runs {run_dir.name}:"
-        f" this copy, job {job.job_id} (restart {job.restart}), exits.",
+        f"job {owner[1]} (restart {owner[2]}) is already running {run_dir.name}:"
+        f" this copy, job {job.job_id} (restart {job.restart}), is exiting.",
         status=ALREADY_RUNS,
     )
 
@@ -161,7 +161,7 @@ def raise_epoch(run_dir: Path, token: str, job: JobIdentity) -> int:
     owner = _read(run_dir / "claims" / (token + job.task) / "owner").strip()
     if owner != f"{job.cluster} {job.job_id} {job.restart}":
         raise WorkerError(
-            f"job {job.job_id} has been restarted: this earlier start (restart {job.restart}) exits.",
+            f"job {job.job_id} has been restarted: this earlier start (restart {job.restart}) is exiting.",
             status=ALREADY_RUNS,
         )
     try:

@@ -37,5 +37,5 @@ def check() -> None:
     if int(text) > number():
         raise Superseded(
             f"a newer attempt of this run has started (attempt counter {int(text)}, this process has {number()}):"
-            " this process stops and writes nothing more"
+            " this process will stop and write nothing more"
         )

@@ -263,7 +263,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--devices", choices=("cuda", "cpu"), help="default: cuda if each rank gets a device, else cpu")
     parser.add_argument("--grace", type=float, default=5.0, help="seconds between SIGTERM and SIGKILL")
     parser.add_argument("--devices-per-task", type=int, default=1, help="more than 1 if a task starts several ranks")
-    parser.add_argument("--no-label", action="store_true", help="do not label lines: the tasks do so")
+    parser.add_argument("--no-label", action="store_true", help="do not label lines: the tasks do")
     options = parser.parse_args(argv[:split])
     command = argv[split + 1 :]
     if not command:

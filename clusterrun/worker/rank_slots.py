@@ -180,7 +180,7 @@ def _open(path: Path) -> int:
     try:
         info = os.fstat(descriptor)
         if not stat.S_ISREG(info.st_mode) or info.st_uid != os.geteuid():
-            raise OSError(errno.EPERM, "not a regular file of this user", str(path))
+            raise OSError(errno.EPERM, "not a regular file owned by this user", str(path))
         if stat.S_IMODE(info.st_mode) != mode:
             os.fchmod(descriptor, mode)
     except OSError:

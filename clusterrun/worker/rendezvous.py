@@ -181,11 +181,11 @@ def load_stores() -> Any:
 def main(argv: Sequence[str] | None = None) -> int:
     """Open the port, print it and serve; return 1 with one line on stderr if that fails."""
     born_to = os.getppid()
-    parser = argparse.ArgumentParser(description="Hold the TCPStore of one launch.")
+    parser = argparse.ArgumentParser(description="Serve the TCPStore of one launch.")
     parser.add_argument("--host", required=True, help="the node's own name or address")
     parser.add_argument("--port", type=int, help="a fixed port instead of the first free one")
     parser.add_argument("--parent", type=int, help="stay until this process has exited, and ignore SIGTERM")
-    parser.add_argument("--clients", type=int, default=0, help="ranks, to warn if the open-file limit is too low")
+    parser.add_argument("--clients", type=int, default=0, help="number of ranks, to check the open-file limit")
     parser.add_argument("--held", type=int, help=argparse.SUPPRESS)  # the descriptor of a socket that listens already
     options = parser.parse_args(argv)
 
@@ -257,7 +257,7 @@ def raise_descriptor_limit(clients: int) -> None:
     if hard != resource.RLIM_INFINITY and hard < needed:
         print(
             f"rendezvous: {clients} ranks may open {needed} connections, but {socket.gethostname()} limits a process to"
-            f" {hard} open files: ask your administrators to raise LimitNOFILE of slurmd",
+            f" {hard} open files: ask your administrators to raise slurmd's LimitNOFILE",
             file=sys.stderr,
         )
 

@@ -126,7 +126,7 @@ class Requeue:
         is_first = True
         while run_command(["scontrol", "show", "job", "-o", self.job.identity.job_id]).is_silence:
             if is_first:
-                self._say("Slurm is not responding on this node: the ranks start again once it responds")
+                self._say("Slurm is not responding on this node: the ranks will restart once it responds")
             is_first = False
             time.sleep(CONTROLLER_PAUSE_S)
         termination.allow(may_raise=False)
@@ -253,8 +253,8 @@ class Requeue:
             "--wrap", START.format(job=self.job.identity.job_id),
         ])  # fmt: skip
         if reply.status == 0:
-            return f"helper job {reply.text.strip()} starts the job as soon as possible (disable with --no-helper-job)"
-        return "Slurm starts the job in a few minutes"
+            return f"helper job {reply.text.strip()} will start it as soon as possible (disable with --no-helper-job)"
+        return "Slurm will start it again in a few minutes"
 
     def _show(self, patience: float) -> dict[str, str]:
         """Return the job's fields, with more queries while the controller is silent; none after `patience` seconds."""
@@ -274,10 +274,8 @@ class Requeue:
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the supervisor's options for this module."""
     parser.add_argument("--requeue", action="store_true", help="the job may be requeued")
-    parser.add_argument(
-        "--total-time", type=int, default=0, help="total seconds of all starts; continue after each time limit"
-    )
-    parser.add_argument("--signal", default="", help="SIGNAL@SECONDS: what Slurm sends the ranks before the limit")
+    parser.add_argument("--total-time", type=int, default=0, help="total seconds of all starts, across time limits")
+    parser.add_argument("--signal", default="", help="SIGNAL@SECONDS: signal that Slurm sends before the time limit")
     parser.add_argument("--no-helper-job", dest="helper_job", action="store_false")
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from .rank_slots import Records
 from .watchdog import read_hang
 
-NEVER_AGAIN = {2: "the request is invalid", 93: "the program exited with status 93, which asks for no restart"}
+NEVER_AGAIN = {2: "the request is invalid", 93: "the program exited with status 93 (do not restart)"}
 TERMINATED = 143
 USERS_MISTAKE = re.compile(r"(ImportError|ModuleNotFoundError|SyntaxError|IndentationError|NameError)\b|exited\b")
 LOST_PEER = re.compile(r"closed by peer|reset by peer|Broken pipe|lost the connection|NCCL error|DistBackendError")
@@ -89,7 +89,7 @@ def why_not_again(launches: Sequence[LaunchEnd], most: int) -> str:
     if len(launches) > 1 and last.error and (last.error, last.step) == (launches[-2].error, launches[-2].step):
         return "the previous launch failed with the same error at the same step"
     if len(launches) > most:
-        return f"the limit of --max-restarts {most} is reached"
+        return f"the limit --max-restarts {most} has been reached"
     recent = {launch.checkpoint for launch in launches[-WITHOUT_PROGRESS:]}
     if len(launches) >= WITHOUT_PROGRESS and last.checkpoint is not None and len(recent) == 1:
         return f"no progress: {WITHOUT_PROGRESS} launches without a newer checkpoint"

@@ -19,7 +19,7 @@ def choose_nodes(job: Job, allocated: list[str]) -> list[str]:
     usable = [node for node in allocated if node not in job.lost_nodes]
     if len(usable) < job.options.nodes:
         lost = " ".join(sorted(job.lost_nodes))
-        raise WorkerError(f"lost {lost}, and no spare node is left: {len(usable)} of {job.options.nodes} nodes remain")
+        raise WorkerError(f"no spare node is left to replace {lost}: {len(usable)} of {job.options.nodes} nodes remain")
     spare = len(usable) - job.options.nodes
     if job.launch and spare:
         usable = _without_draining(usable, spare)
@@ -32,7 +32,7 @@ def _without_draining(usable: list[str], most: int) -> list[str]:
     if draining:
         from .supervisor import say
 
-        say(f"not used in the next launch (drained or down): {' '.join(draining)}")
+        say(f"nodes not used in the next launch (drained or down): {' '.join(draining)}")
     return [node for node in usable if node not in draining]
 
 

@@ -181,12 +181,12 @@ def run(job: Job, work: Sequence[str], termination: Termination) -> int:
         launches.append(restart.read_launch(job.attempt_dir, job.records, checkpoints, status, job.workers))
         reason = restart.why_not_again(launches, job.options.max_restarts)
         if reason:
-            say(f"launch {job.launch} failed: {launches[-1].cause}; the ranks are not started again: {reason}")
+            say(f"launch {job.launch} failed: {launches[-1].cause}; not restarting the ranks: {reason}")
             return status
         if lost:
-            say(f"not used in the next launch (no answer): {' '.join(sorted(lost))}")
+            say(f"nodes not used in the next launch (not responding): {' '.join(sorted(lost))}")
         job.lost_nodes |= lost
-        say(f"launch {job.launch} failed: {launches[-1].cause}; the ranks are started again")
+        say(f"launch {job.launch} failed: {launches[-1].cause}; restarting the ranks")
         job.notifier.send("restarted", launches[-1].cause)
         if job.record is not None:
             job.record.end(launches[-1])
@@ -265,7 +265,7 @@ def _judge(job: Job, status: int, ranks: int) -> int:
     job.unmarked = missing
     if job.unmarked > 0:
         say(
-            f"the step ended with status 0, but only {ranks - missing} of {ranks} ranks say that they ended:"
+            f"the step ended with status 0, but only {ranks - missing} of {ranks} ranks recorded their end:"
             " a node or a rank was lost"
         )
         return 1
@@ -289,7 +289,7 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("--pg-timeout", default="36000")
     parser.add_argument("--join-timeout", default="600")
     parser.add_argument("--master-port", type=int)
-    parser.add_argument("--check-gpus", help="check nodes and links first, and that each node has this many GPUs")
+    parser.add_argument("--check-gpus", help="first check nodes and links, and that each node has this many GPUs")
     parser.add_argument("--max-restarts", type=int, default=0)
     parser.add_argument("--spare-nodes", type=int, default=0, help="nodes of the allocation that no rank uses")
     parser.add_argument("--hang-timeout", type=float, help="seconds without progress; 0: no watchdog")

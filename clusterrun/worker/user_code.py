@@ -94,7 +94,7 @@ def run_command(argv: list[str]) -> Outcome:
     if status == 0:
         return Outcome(0)
     if status < 0:
-        return Outcome(128 - status, f"{argv[0]} was ended by {signal.Signals(-status).name}")
+        return Outcome(128 - status, f"{argv[0]} was killed by {signal.Signals(-status).name}")
     return Outcome(status, f"{argv[0]} exited with {status}")
 
 

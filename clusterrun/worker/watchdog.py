@@ -127,7 +127,7 @@ class Watchdog:
         is_blind = self._stall.all_silent if self._marks else time.monotonic() - self._began > UNSEEN_S
         if is_blind and not self._is_blind and (self._ranks > 1 or not self._marks):
             self._say(
-                "no rank writes progress records: the file system may hang, and the watchdog cannot detect a hang"
+                "no rank is writing progress records (is the file system hanging?): the watchdog cannot detect a hang"
             )
         self._is_blind = is_blind
         if all(rank in ends for rank in range(self._ranks)):
@@ -258,7 +258,7 @@ def lost_nodes(suspicion: Suspicion, states: dict[int, str]) -> list[str]:
 
 def describe(suspicion: Suspicion, states: dict[int, str]) -> str:
     """Return the cause in one line: for how long, which ranks on which nodes, and what their processes do."""
-    busy = " and GPUs 100 % busy" if suspicion.gpus_busy else ""
+    busy = " with the GPUs 100% busy" if suspicion.gpus_busy else ""
     begin = f"no progress for {suspicion.seconds:.0f} s{busy}: "
     if not suspicion.ranks:
         return f"{begin}no rank is behind the others"
@@ -274,10 +274,12 @@ def describe(suspicion: Suspicion, states: dict[int, str]) -> str:
         state = states.get(mark.pid, "")
         if not suspicion.is_silent:
             at = f"step {mark.step}" if mark.step is not None else f"collective {sum(mark.collectives.values())}"
-            state = f"behind the others at {at}{f' and {state}' if state else ''}"
-        elif state not in probe.NOT_RUNNING:
-            state = f"without a heartbeat{f' and {state}' if state else ''}"
-        parts.append(f"rank {mark.rank} on {mark.node} (pid {mark.pid}) is {state}")
+            state = f"is behind the others at {at}{f' and {state}' if state else ''}"
+        elif state in probe.NOT_RUNNING:
+            state = f"is {state}"
+        else:
+            state = f"has no heartbeat{f' and is {state}' if state else ''}"
+        parts.append(f"rank {mark.rank} on {mark.node} (pid {mark.pid}) {state}")
     more = len([mark for mark in suspicion.ranks[NAMED:] if mark.node not in lost])
     return begin + "; ".join(parts) + (f"; and {more} more rank{'s' * (more > 1)}" if more else "")
 

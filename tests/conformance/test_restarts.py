@@ -22,7 +22,7 @@ def test_a_killed_rank_costs_the_steps_since_the_last_checkpoint_and_nothing_els
     assert weights(job) == undisturbed
     assert [attempt.name.partition(".")[2] for attempt in job.attempts()] == ["0.0", "0.1"]
     assert len(state["failed_launches"]) == 1 and "rank 1 ended without a record" in state["failed_launches"][0]
-    assert "the ranks are started again" in job.err.read_text()
+    assert "; restarting the ranks" in job.err.read_text()
     status = site.cli("status", job.id).stdout
     assert "launch  2; the previous launch failed: rank 1" in status and "1 restart cost" in status
     first, second = state["launches"]

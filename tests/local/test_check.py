@@ -40,7 +40,7 @@ def trained(site: Site) -> Job:
 
 
 def test_job_that_checks_first_trains_if_no_node_is_broken(trained: Job) -> None:
-    assert "0: clusterrun: check: found no broken node or link in " in trained.err.read_text()
+    assert "0: clusterrun: check: no broken node or link found (" in trained.err.read_text()
     assert "0: step 3/3" in trained.out.read_text()
 
 

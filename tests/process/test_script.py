@@ -162,7 +162,7 @@ def test_a_signal_to_the_batch_script_alone_reaches_the_ranks(tmp_path: Path) ->
 def test_a_copy_that_finds_the_run_claimed_runs_no_setup_line(tmp_path: Path) -> None:
     run = stage(tmp_path, body="true", setup=["echo x >>setup"])
     run.run()
-    assert "already runs" in run.run({"CLUSTERRUN_LOCAL_JOB_ID": "L2"}, status=75)
+    assert "is already running" in run.run({"CLUSTERRUN_LOCAL_JOB_ID": "L2"}, status=75)
     assert (tmp_path / "setup").read_text() == "x\n"
     assert run.end()["job"] == "L1"
 
@@ -183,7 +183,7 @@ def test_each_start_of_a_run_raises_its_epoch(tmp_path: Path) -> None:
 def test_a_copy_that_leaves_does_not_raise_the_epoch(tmp_path: Path) -> None:
     run = stage(tmp_path, body=TELL)
     run.run()
-    assert "already runs" in run.run({"CLUSTERRUN_LOCAL_JOB_ID": "L2"}, status=75)
+    assert "is already running" in run.run({"CLUSTERRUN_LOCAL_JOB_ID": "L2"}, status=75)
     assert (run.run_dir / "epoch").read_text() == "1\n"
 
 
@@ -292,7 +292,7 @@ def test_end_marks_that_are_shown_31_seconds_late_are_waited_for(slow: Slow) -> 
 
 def test_ranks_without_an_end_mark_are_counted_in_the_end_record(tmp_path: Path) -> None:
     run, environ = marked_late(tmp_path, 60, SOON_SHOWN)
-    assert "only 1 of 2 ranks say that they ended" in run.run(environ, status=1)
+    assert "only 1 of 2 ranks recorded their end" in run.run(environ, status=1)
     assert (run.end()["status"], run.end()["unmarked"]) == (1, 1)
 
 

@@ -48,7 +48,7 @@ def lose_a_node(
     assert state["state"] == "COMPLETED", log[-3000:]
     assert weights(job) == expected
     assert len(state["failed_launches"]) == 1 and state.get("restarts", 0) == 0, state
-    assert f"{node} is not responding" in log or f"not used in the next launch (no answer): {node}" in log
+    assert f"{node} is not responding" in log or f"not used in the next launch (not responding): {node}" in log
     assert node not in nodes_of(job, 1) and len(nodes_of(job, 1)) == len(nodes_of(job, 0))
 
 

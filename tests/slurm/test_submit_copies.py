@@ -52,7 +52,7 @@ def test_of_twenty_tokens_submitted_twice_twenty_run(
         assert json.loads((attempt / "end.json").read_text())["job"] == winner
         logs = site.project / "logs"
         assert (logs / f"train_{winner}.err").read_text() == (logs / f"train_{winner}.out").read_text() == ""
-        assert f"job {winner} (restart 0) already runs {run_id}" in (logs / f"train_{loser}.err").read_text()
+        assert f"job {winner} (restart 0) is already running {run_id}" in (logs / f"train_{loser}.err").read_text()
     assert 10 <= copies_that_ran < 20
     # the record follows the claim: a run is the job that ran, whichever id sbatch gave us
     for state in site.listed("--all"):

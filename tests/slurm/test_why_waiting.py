@@ -240,7 +240,7 @@ def test_another_user_is_told_what_may_be_seen(site: Site, jobs: dict[str, str],
     assert found["waiting"]["word"] == "Priority"
     assert found["waiting"]["ahead"]["jobs"] == [], "the jobs of others are private here"
     text = site.cli("why", jobs["priority"], env=other).stdout
-    assert "0 jobs in partition gpu that you can see" in text
+    assert "0 visible jobs in partition gpu" in text
     assert "no job visible to you is running in partition gpu" in text
     hidden = site.cli("why", jobs["stopped"], env=other).stdout
     assert "means  Slurm gives no reason yet" in hidden

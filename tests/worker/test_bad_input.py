@@ -106,7 +106,7 @@ def test_the_rows_skipped_are_said_also_when_the_data_come_from_the_cache(
     (tmp_path / "rows.jsonl").write_text("\n".join([*good[:30], "{broken", *good[30:], "[]"]))
     for run in ("first", "again"):
         lm(run, data=tmp_path / "rows.jsonl", on_bad_row="skip")
-        assert "clusterrun: skipped 2 rows that cannot be parsed\n" in capsys.readouterr().out
+        assert "clusterrun: skipped 2 rows that could not be parsed\n" in capsys.readouterr().out
 
 
 def test_a_checkpoint_of_another_model_names_the_tensor_and_both_shapes(

@@ -45,7 +45,7 @@ def test_the_nodes_own_address_is_the_last_choice(programs: Path) -> None:
 def test_no_address_at_all_is_an_error(programs: Path) -> None:
     program(programs, "scontrol", "exit 1")
     program(programs, "hostname", "exit 1")
-    with pytest.raises(WorkerError, match="no address of localhost that other nodes could reach"):
+    with pytest.raises(WorkerError, match="localhost has no address that other nodes can reach"):
         batch_host.head_address("localhost", 2)
 
 

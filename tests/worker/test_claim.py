@@ -48,7 +48,7 @@ def test_a_restart_renews_the_claim_and_an_earlier_start_cannot(run: Path) -> No
     claim(run, TOKEN, job(restart=0), 0o700)
     claim(run, TOKEN, job(restart=2), 0o700)
     assert owner(run) == "lab 7 2\n"
-    with pytest.raises(WorkerError, match=r"job 7 \(restart 2\) already runs run: this copy, job 7 \(restart 1\)"):
+    with pytest.raises(WorkerError, match=r"job 7 \(restart 2\) is already running run: this copy, job 7 \(restart 1"):
         claim(run, TOKEN, job(restart=1), 0o700)
 
 
@@ -107,7 +107,7 @@ def test_an_old_job_that_starts_again_leaves_the_run_to_its_newer_job(run: Path)
         (run / "submissions" / f"{token}.json").write_text(f'{{"at": {at}}}')
     claim(run, TOKEN, job(7), 0o700)
     claim(run, newer, job(9), 0o700)
-    with pytest.raises(WorkerError, match=r"job 9 \(restart 0\) already runs run: this copy, job 7 \(restart 1\)"):
+    with pytest.raises(WorkerError, match=r"job 9 \(restart 0\) is already running run: this copy, job 7 \(restart 1"):
         claim(run, TOKEN, job(7, restart=1), 0o700)
     claim(run, newer, job(9, restart=1), 0o700)
     assert owner(run) == "lab 7 0\n"

@@ -101,7 +101,7 @@ BAD_ROWS = [
     (".jsonl", b'{"a": 1}\n[1]\n{"a": 3}\n', 2, "not a JSON object: '[1]'"),
     (".jsonl", b'{"a": 1}\n{"a": "\xff"}\n{"a": 3}\n', 2, 'not UTF-8 (byte 8): \'{"a": "\\\\xff"}\''),
     (".jsonl", b'{"a": 1}\n\0\0\0\n{"a": 3}\n', 2, "a NUL byte"),
-    (".jsonl", b'{"a": 1}\n' + b"[" * 99_999 + b'\n{"a": 3}\n', 2, "nested too deep"),
+    (".jsonl", b'{"a": 1}\n' + b"[" * 99_999 + b'\n{"a": 3}\n', 2, "nested too deeply"),
     (".jsonl", b'{"a": 1}\n{"a": "\\ud800"}\n{"a": 3}\n', 2, "unpaired surrogate"),
     (".jsonl", b'{"a": 1}\n{"a": ' + b"9" * 5000 + b'}\n{"a": 3}\n', 2, "broken JSON (Exceeds the limit"),
     (".csv", b"a,b\n1,2\n3\n4,5\n", 3, "1 field, but the header has 2: '3'"),

@@ -216,7 +216,7 @@ def test_weights_of_another_shape_name_the_key_and_both_shapes(copied: Path) -> 
     config = json.loads((copied / "config.json").read_text())
     (copied / "config.json").write_text(json.dumps({**config, "intermediate_size": 48}))
     said = refused(Source("folder", str(copied)))
-    assert "mlp.down_proj.weight is [16, 32] in the weights, but [16, 48] according to config.json" in said
+    assert "mlp.down_proj.weight has shape [16, 32] in the weights, but [16, 48] according to config.json" in said
 
 
 def test_weights_that_are_not_there_are_never_made_up(copied: Path) -> None:

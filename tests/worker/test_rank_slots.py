@@ -181,7 +181,7 @@ def test_a_file_of_another_user_is_not_written(tmp_path: Path) -> None:
     path = tmp_path / "node-0.ranks"
     path.write_bytes(b"")
     os.chown(path, 65534, 65534)
-    with pytest.raises(OSError, match="not a regular file of this user"):
+    with pytest.raises(OSError, match="not a regular file owned by this user"):
         slot(tmp_path, 0, 0).write_progress({"step": 1})
     assert path.read_bytes() == b""
 

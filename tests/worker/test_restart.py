@@ -82,7 +82,7 @@ def test_an_error_of_the_users_code_is_the_cause(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "error", ["sh was ended by SIGKILL", "DistBackendError: NCCL error in: x, remote process exited"]
+    "error", ["sh was killed by SIGKILL", "DistBackendError: NCCL error in: x, remote process exited"]
 )
 def test_an_error_that_follows_from_a_lost_process_may_come_again(tmp_path: Path, error: str) -> None:
     records(tmp_path, {0: 143, 1: 1}, {"error": error})

@@ -84,9 +84,9 @@ def test_what_is_no_hisco_code_is_a_bad_row(tmp_path: Path, cell: str) -> None:
     ("formatter", "said"),
     [
         ("hisko", "unknown formatter 'hisko' (did you mean 'hisco'?): use plain or hisco, or columns in braces"),
-        ("{}", "write a column's name within each pair of braces"),
-        ("{a", "write a column's name within each pair of braces"),
-        ("{{a}}", "write a column's name within each pair of braces"),
+        ("{}", "write a column name in each pair of braces"),
+        ("{a", "write a column name in each pair of braces"),
+        ("{{a}}", "write a column name in each pair of braces"),
     ],
 )
 def test_an_unknown_formatter_is_refused(formatter: str, said: str) -> None:

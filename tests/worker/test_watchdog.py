@@ -139,7 +139,7 @@ def test_a_watchdog_that_never_sees_a_record_says_so(
     launches.append(launch := Launch(tmp_path, silent={0, 1}))
     until(lambda: launch.lines, 30)
     assert not launch.watchdog._ended.wait(2 * LIMIT)
-    assert launch.step.poll() is None and len(launch.lines) == 1 and "no rank writes" in launch.lines[0]
+    assert launch.step.poll() is None and len(launch.lines) == 1 and "no rank is writing" in launch.lines[0]
 
 
 @pytest.mark.parametrize("statuses", [(0, 0), (0, 3)])
@@ -261,8 +261,8 @@ def rank(number: int, node: str = "n2") -> RankMark:
     ("ranks", "is_silent", "states", "line"),
     [
         ([rank(3)], True, {103: probe.STOPPED}, "rank 3 on n2 (pid 103) is stopped (SIGSTOP)"),
-        ([rank(3)], True, {103: "running"}, "rank 3 on n2 (pid 103) is without a heartbeat and running"),
-        ([rank(3)], True, {}, "rank 3 on n2 (pid 103) is without a heartbeat"),
+        ([rank(3)], True, {103: "running"}, "rank 3 on n2 (pid 103) has no heartbeat and is running"),
+        ([rank(3)], True, {}, "rank 3 on n2 (pid 103) has no heartbeat"),
         ([rank(2), rank(3)], True, dict.fromkeys((102, 103), hung_step.NO_ANSWER),
          "node n2 is not responding (ranks 2, 3)"),
         ([rank(3)], False, {103: "running"}, "rank 3 on n2 (pid 103) is behind the others at step 7 and running"),
@@ -274,7 +274,7 @@ def test_the_line_names_the_ranks_and_what_their_processes_do(
 ) -> None:
     assert describe(Suspicion(tuple(ranks), is_silent, 61.4, 60.0), states) == f"no progress for 61 s: {line}"
     busy = Suspicion(tuple(ranks), is_silent, 61.4, 60.0, gpus_busy=True)
-    assert describe(busy, states) == f"no progress for 61 s and GPUs 100 % busy: {line}"
+    assert describe(busy, states) == f"no progress for 61 s with the GPUs 100% busy: {line}"
 
 
 def test_heartbeats_come_more_often_for_a_short_limit() -> None:

@@ -22,14 +22,15 @@ def free_room(facts: PendingFacts) -> Finding:
     nodes = partition_nodes(facts)
     if nodes is None:
         return Finding(unseen=("the partition's nodes",)) if facts.nodes is None else Finding()
-    where = f"partition {', '.join(facts.partition_names)}"
+    partition = f"partition {', '.join(facts.partition_names)}"
     nodes, which = _named(facts, nodes)
-    where = f"on {which} {where}" if which else f"in {where}"
+    where = f"on the {which} of {partition}" if which else f"in {partition}"
+    none = f"none of the {which} of {partition}" if which else f"no node in {partition}"
     free, total = sum(n.gpu_free for n in nodes), sum(n.gpu_total for n in nodes)
     cpus = f"{sum(n.cpus_free for n in nodes)} of {plural(sum(n.cpus for n in nodes), 'CPU')}"
     gpus = f", {free} of {plural(total, 'GPU')}" if total else ""
     here = [f"the job requests {_request(facts)}; free now {where}: {cpus}{gpus}"]
-    featured = _featured(facts, nodes, where)
+    featured = _featured(facts, nodes, none)
     kept = set(having(facts.job.get("Features", ""), facts.features or {}, [n.name for n in nodes]) or ())
     nodes = [n for n in nodes if n.name in kept] or nodes
     fitting = [n.name for n in nodes if _fits(n, facts)]
@@ -38,7 +39,7 @@ def free_room(facts: PendingFacts) -> Finding:
     names = f" ({fold(fitting)})" if fitting else ""
     room_now = [f"{enough}{names}; the job needs {need}", *_short(nodes, facts)]
     if len(fitting) >= need and (facts.reason is None or facts.reason.starts is Starts.ALONE):
-        room_now.append("they may be reserved for jobs ahead, or the scheduler has not considered this job yet")
+        room_now.append("these nodes may be reserved for jobs ahead, or the scheduler has not considered this job yet")
     if featured.starts:
         return Finding(tuple(here)) + featured
     return Finding(tuple(here)) + featured + Finding(tuple(room_now)) + out_of_service(nodes, facts.now)
@@ -57,13 +58,13 @@ def _named(facts: PendingFacts, nodes: list[Node]) -> tuple[list[Node], str]:
     """Return the nodes that --nodelist and --exclude leave, and a description of them."""
     wanted, unwanted = (set(expand(facts.job.get(key, ""), 10_000)) for key in ("ReqNodeList", "ExcNodeList"))
     if wanted and len(wanted) >= (facts.requested_nodes[0] or 1):
-        return [n for n in nodes if n.name in wanted], "the nodes that it names in"
+        return [n for n in nodes if n.name in wanted], "requested nodes"
     if unwanted & {n.name for n in nodes}:
-        return [n for n in nodes if n.name not in unwanted], "the nodes that it does not exclude in"
+        return [n for n in nodes if n.name not in unwanted], "non-excluded nodes"
     return nodes, ""
 
 
-def _featured(facts: PendingFacts, nodes: Sequence[Node], where: str) -> Finding:
+def _featured(facts: PendingFacts, nodes: Sequence[Node], none: str) -> Finding:
     """Find the nodes with the requested features, or the command that drops the features."""
     wanted = facts.job.get("Features", "")
     if not wanted:
@@ -77,7 +78,7 @@ def _featured(facts: PendingFacts, nodes: Sequence[Node], where: str) -> Finding
     known = sorted({name for node in names for name in (facts.features or {}).get(node, ())})
     there = f"; available: {first_few(known)}" if known else "; those nodes have no features"
     return Finding(
-        (f"no node has {wanted} {where}{there}",),
+        (f"{none} has {wanted}{there}",),
         (f"scontrol update JobId={facts.id} Features=", f"clusterrun cancel {facts.id}"),
         starts=Starts.YOU,
     )
@@ -175,7 +176,8 @@ def _reservation(block: dict[str, str], now: float) -> str:
     start, end = parse_int(block.get("StartTime", "")), parse_int(block.get("EndTime", ""))
     flags = f" ({block['Flags']})" if block.get("Flags") else ""
     if start and start > now:
-        when = f"begins at {format_time_and_offset(start, now)}, for {format_duration(end - start if end else None)}"
+        lasts = format_duration(end - start if end else None)
+        when = f"begins at {format_time_and_offset(start, now)} and lasts {lasts}"
     else:
         when = f"lasts until {format_time_and_offset(end, now)}" if end else f"is {block.get('State', 'visible')}"
     count = plural(parse_int(block.get("NodeCnt", "")) or 0, "node")

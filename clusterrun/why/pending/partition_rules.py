@@ -49,7 +49,7 @@ def _broken(facts: PendingFacts, partition: dict[str, str]) -> Finding:
         asks, allows = _megabytes(facts.job.get(key, "")), _megabytes(partition.get(per, ""))
         if allows and asks > allows:
             here.append(
-                f"partition {name} allows {allows:g}M of memory per {noun} ({per}); this job requests {asks:g}M"
+                f"partition {name} allows at most {allows:g}M of memory per {noun} ({per}); this job requests {asks:g}M"
             )
             do.append(f"scontrol update JobId={facts.id} {key}={allows:g}")
     return Finding(tuple(here), tuple(do))
@@ -78,7 +78,8 @@ def _not_allowed(facts: PendingFacts, partition: dict[str, str]) -> Finding:
         own, allowed, denied = facts.job.get(key, ""), *_allowed_and_denied(partition, list_name)
         if not own or ((own in allowed or not allowed) and own not in denied):
             continue
-        rule = f"accepts only {noun} {', '.join(allowed)}" if allowed else f"does not accept {noun} {', '.join(denied)}"
+        names = f"{noun}{'s' * (noun == 'account' and len(allowed or denied) > 1)} {', '.join(allowed or denied)}"
+        rule = f"accepts only {names}" if allowed else f"does not accept {names}"
         fit = [
             name
             for name, why in other_targets(facts, "association" if key == "Account" else "qos").items()

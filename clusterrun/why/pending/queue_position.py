@@ -35,13 +35,12 @@ class Ahead:
     elsewhere: tuple[tuple[str, int], ...] = ()
 
     def sentence(self, partitions: tuple[str, ...]) -> str:
-        first = f"{plural(len(self.jobs), 'job')} in partition {', '.join(partitions)} that you can see"
+        first = f"{plural(len(self.jobs), 'visible job')} in partition {', '.join(partitions)}"
         if self.jobs:
             first += f": {first_few(list(self.jobs))}"
         if self.others:
-            first += (
-                f"; {plural(self.others, 'more job')} ahead {'waits' if self.others == 1 else 'wait'} for other reasons"
-            )
+            are = "is" if self.others == 1 else "are"
+            first += f"; {plural(self.others, 'more job')} ahead {are} waiting for other reasons"
         for name, count in self.elsewhere:
             first += f"; {plural(count, 'job')} in partition {name}, which has priority on the same nodes"
         return first
@@ -140,10 +139,10 @@ def next_ends(facts: PendingFacts) -> Finding:
     count = f"{plural(len(own), 'job')} running in {where}" if own else f"no job visible to you is running in {where}"
     if others:
         names = list(dict.fromkeys(name for r in others for name in r.partitions))
-        count += f", {len(others)} in {first_few(names)}, on the same nodes"
+        count += f", {len(others)} in {first_few(names)} (same nodes)"
     timed = sorted((r for r in [*own, *others] if r.left is not None), key=lambda r: r.left or 0)
     shown = [
-        f"{r.id}{'' if r.user == facts.user else f' of {r.user}'} within {format_duration(r.left)}"
+        f"{r.id}{'' if r.user == facts.user else f' ({r.user})'} within {format_duration(r.left)}"
         for r in timed[:_SHOWN]
     ]
     ends = f"; first to end, by time limit: {', '.join(shown)}" if shown else ""
@@ -218,7 +217,7 @@ def license_use(facts: PendingFacts) -> Finding:
             unseen.append(f"license {name}")
             continue
         users = [row.id for row in facts.queue or () if row.state == "RUNNING" and name in dict(row.licenses)]
-        by = f", by job {first_few(users)}" if users else ""
+        by = f", by job{'s' * (len(users) > 1)} {first_few(users)}" if users else ""
         in_use = f"{block.get('Used', '?')} of {block.get('Total', '?')} in use{by}"
         here.append(f"the job requests {count} of license {name}; {in_use}")
     return Finding(tuple(here), unseen=tuple(unseen))

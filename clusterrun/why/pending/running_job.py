@@ -15,7 +15,7 @@ from clusterrun.why.pending.loss import loss_warning
 #: Slurm's states of a job that is active, but neither pending nor running (squeue(1) 22.05, 26.05, JOB STATE CODES).
 STATES = {
     "CONFIGURING": "the job's nodes are allocated and are being prepared, for example powered up; no action is needed",
-    "COMPLETING": "the job is ending: Slurm waits for the last processes and the epilog on the nodes",
+    "COMPLETING": "the job is ending: Slurm is waiting for the last processes and the epilog on the nodes",
     "SUSPENDED": "the job is suspended and keeps its nodes: another job has priority, or `scontrol suspend` was run",
     "STOPPED": "the job's processes were stopped with SIGSTOP; the job keeps its nodes",
     "RESIZING": "the job's number of nodes is being changed",
@@ -63,13 +63,13 @@ def describe_training(metrics: Metrics | None, ranks: Sequence[RankProgress], wo
         at = f", {format_duration(now - metrics.time)} ago" if metrics.time is not None else ""
         lines.append(f"last recorded step: {metrics.step}{loss}{at}")
     elif not ranks:
-        return ["the ranks have recorded no step and no progress yet"]
+        return ["the ranks have not recorded any step or progress yet"]
     elif all(one.phase == "script" for one in ranks):
         lines.append("custom script; no step information")
     else:
         lines.append("no step recorded yet")
     if not ranks:
-        return [*lines, "the ranks write no progress records, so silent ranks cannot be detected"]
+        return [*lines, "the ranks are not writing progress records, so silent ranks cannot be detected"]
     missing = sorted(set(range(world)) - {one.rank for one in ranks})
     if missing:
         lines.append(f"no heartbeat from {_ranks(missing)} (of {plural(world, 'rank')})")

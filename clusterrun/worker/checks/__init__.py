@@ -70,7 +70,7 @@ def check(dist: DistEnv, run: RunEnv, *, before_training: bool) -> None:
             barriers._wait(lambda: has_failed(folder) or None, time.monotonic() + GRACE_S)
         raise WorkerError(verdict)
     if verdict is None:
-        raise WorkerError("the check did not end in time: rank 0 sent no result")
+        raise WorkerError("the check did not finish in time: rank 0 sent no result")
 
 
 class _Measurement:
@@ -96,7 +96,7 @@ class _Measurement:
         while self._thread.is_alive() and time.monotonic() < self._deadline:
             self._thread.join(0.1)
         if self._thread.is_alive():
-            self._fail("the measurement did not end in time")
+            self._fail("the measurement did not finish in time")
         else:
             self.found["stage"] = "done"
             if self._listener is not None:
@@ -203,5 +203,5 @@ def _conclude(
         more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
         return f"the check found a problem: {wrong[0]['text']}{more}"
     seconds = time.monotonic() - mine.began
-    print(f"clusterrun: check: found no broken node or link in {seconds:.0f} s", file=sys.stderr, flush=True)
+    print(f"clusterrun: check: no broken node or link found ({seconds:.0f} s)", file=sys.stderr, flush=True)
     return ""

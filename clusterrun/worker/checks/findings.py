@@ -7,7 +7,7 @@ from statistics import median
 from typing import Any, NamedTuple, TypeVar
 
 BROKEN, DIFFERS, UNKNOWN = "broken", "differs", "unknown"
-SEE_LOG = "see the log of the job"
+SEE_LOG = "see the job's log"
 SHOWN = 8  # names in a line
 Key = TypeVar("Key", bound=Hashable)
 Doc = Mapping[str, Any]  # what a rank found

@@ -39,7 +39,7 @@ def _missing(docs: Sequence[Doc], nodes: Sequence[str]) -> Iterator[Finding]:
     absent = group_by_value({rank: node for rank, node in enumerate(nodes) if rank not in came})
     for node, ranks in absent.items():
         text = f"no result from rank{'s' if len(ranks) > 1 else ''} {join_names(ranks)} on {node}"
-        action = "see the job's log: a rank may not have started, may hang, or may be unable to reach the first node"
+        action = "see the job's log: a rank may not have started, may be hung, or may be unable to reach the first node"
         yield Finding(BROKEN, "ranks", text, action, (node,))
     for stage in STAGES:
         failed = {doc["node"]: doc["errors"][stage] for doc in docs if stage in doc["errors"]}
@@ -67,7 +67,7 @@ def _gpu(doc: Doc) -> Iterator[Finding]:
         (
             used > USED_GPU_GIB,
             DIFFERS,
-            f"another process uses {used:.1f} GiB of GPU memory",
+            f"another process is using {used:.1f} GiB of GPU memory",
             "find the process with nvidia-smi and end it",
         ),
     ):
@@ -106,7 +106,7 @@ def _gemm(docs: Sequence[Doc]) -> Iterator[Finding]:
                 DIFFERS, "gemm", text, "check the node for other processes, overheating and power limits", (node,)
             )
     for node in dict.fromkeys(doc["node"] for doc in docs if "gemm" in doc and not doc["gemm"]["correct"]):
-        yield Finding(BROKEN, "gemm", f"{node}: wrong result of a matrix multiplication", "drain the node", (node,))
+        yield Finding(BROKEN, "gemm", f"{node}: a matrix multiplication gave a wrong result", "drain the node", (node,))
 
 
 def _node(leader: Doc, leaders: Sequence[Doc]) -> Iterator[Finding]:
@@ -124,14 +124,14 @@ def _node(leader: Doc, leaders: Sequence[Doc]) -> Iterator[Finding]:
          "start chronyd or ntpd on the node"),
         (0 <= leader["nofile"] < LEAST_FILES, DIFFERS, "open files",
          f"{node} limits a process to fewer than {LEAST_FILES} open files",
-         "add --setup 'ulimit -n 65536', or raise LimitNOFILE of slurmd"),
+         "add --setup 'ulimit -n 65536', or raise slurmd's LimitNOFILE"),
     ]  # fmt: skip
     for state in leader["folders"].values():
         where, free, seconds = f"{node}, {state['path']}", state.get("free_gib", 0.0), state.get("write_s", 0.0)
         status, problem = BROKEN, f"the folder is not writable: {state.get('error')}"
         if "error" not in state:
             slow = seconds > SLOWEST_WRITE_S
-            status, problem = DIFFERS, f"writing 1 MiB took {seconds:.0f} s" if slow else f"{free:.2f} GiB are free"
+            status, problem = DIFFERS, f"writing 1 MiB took {seconds:.0f} s" if slow else f"only {free:.2f} GiB free"
         bad = "error" in state or seconds > SLOWEST_WRITE_S or free < LEAST_FREE_GIB
         problems.append((bad, status, "disk", f"{where}: {problem}", "check the mount, the quota and the free space"))
     yield from (Finding(status, check, text, action, (node,)) for bad, status, check, text, action in problems if bad)
@@ -159,7 +159,7 @@ def _names(leaders: Sequence[Doc]) -> Iterator[Finding]:
         node, addresses = own[name]
         to = f"resolves to {answer}" if answer else "does not resolve"
         text = f"{name} {to} on {join_names(nodes)}; its address is {' '.join(addresses[:2])}"
-        yield Finding(DIFFERS, "names", text, f"correct the entry of {name} in /etc/hosts or DNS", (node,))
+        yield Finding(DIFFERS, "names", text, f"correct the entry for {name} in /etc/hosts or DNS", (node,))
 
 
 def _versions(leaders: Sequence[Doc]) -> Iterator[Finding]:

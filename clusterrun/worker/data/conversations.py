@@ -13,7 +13,7 @@ Messages = list[dict[str, str]]
 
 ROLES = ("system", "user", "assistant")
 SHAPES = (("messages",), ("prompt", "completion"), ("instruction", "output"))
-SHAPES_IN_WORDS = "messages (a list of role and content), prompt + completion, or instruction (+ input) + output"
+SHAPES_IN_WORDS = "messages (a list of role/content objects), prompt + completion, or instruction (+ input) + output"
 
 
 class Chat(NamedTuple):

@@ -138,7 +138,7 @@ def _json_problem(error: Exception, line: bytes) -> str:
     if isinstance(error, json.JSONDecodeError):
         return f"broken JSON ({error.msg} at column {error.colno})"
     return (
-        "broken JSON (nested too deep)"
+        "broken JSON (nested too deeply)"
         if isinstance(error, RecursionError)
         else f"broken JSON ({str(error).partition(';')[0]})"
     )

@@ -149,7 +149,7 @@ def _nearest_file(path: str) -> str:
 
 def _hub_hint(name: str) -> str:
     looks_so = re.fullmatch(r"[\w.-]+/[\w.-]+", name) and not format_of(name)
-    return f"; for a dataset of the Hugging Face hub, write {PREFIX}{name}" if looks_so else ""
+    return f"; for a dataset on the Hugging Face hub, write {PREFIX}{name}" if looks_so else ""
 
 
 def _has_rows(source: str) -> bool:

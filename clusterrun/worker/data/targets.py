@@ -69,7 +69,7 @@ def find_formatter(formatter: str, text_cols: Sequence[str]) -> Formatter:
         pieces = re.split(r"\{([^{}]*)\}", formatter)
         literals, columns = pieces[::2], tuple(pieces[1::2])
         if not all(columns) or any("{" in piece or "}" in piece for piece in literals):
-            raise WorkerError(f"formatter={formatter}: write a column's name within each pair of braces", status=2)
+            raise WorkerError(f"formatter={formatter}: write a column name in each pair of braces", status=2)
         return Formatter(columns, lambda cells: _interleave(literals, cells).strip())
     if formatter not in NAMED:
         known = " or ".join(NAMED)
@@ -100,7 +100,7 @@ def read_examples(
         except Malformed as problem:
             refuse(row.where, problem, on_bad_row)
     if not examples:
-        raise WorkerError(f"no row of {what} can be used: {plural(rows.skipped + len(rows.rows), 'bad row')} skipped")
+        raise WorkerError(f"no usable row in {what}: {plural(rows.skipped + len(rows.rows), 'bad row')} skipped")
     return examples, rows.skipped + len(rows.rows) - len(examples)
 
 

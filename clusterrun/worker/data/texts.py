@@ -65,7 +65,8 @@ def prepare(config: Any, tokenizer: PreTrainedTokenizerBase | None, root: Path, 
 
         tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
     if dist.rank == 0 and "skipped" in tensors:
-        print(f"clusterrun: skipped {plural(int(tensors['skipped'].item()), 'row')} that cannot be parsed", flush=True)
+        skipped = plural(int(tensors["skipped"].item()), "row")
+        print(f"clusterrun: skipped {skipped} that could not be parsed", flush=True)
     tokens = {name: tensors[name] for name in ("train", "held_out")}
     parts = {name: Chunks(tokens[name], config.seq_len) for name in tokens}
     for name, chunks in parts.items():

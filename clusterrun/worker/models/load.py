@@ -160,7 +160,7 @@ def explained(source: Source, what: str = "") -> Iterator[None]:
         reason = next((line.strip() for line in lines if line.strip()), type(error).__name__)
         if source.kind == "hub":
             hint = f" (no local folder or preset has this name; presets: {', '.join(presets.PRESETS)})"
-            raise WorkerError(f"cannot get {what}{source.name} from the Hugging Face hub{hint}: {reason}") from None
+            raise WorkerError(f"cannot get {what}{source.name} from the Hugging Face hub: {reason}{hint}") from None
         raise WorkerError(f"cannot load {what}{source.name}: {reason}") from None
 
 
@@ -229,8 +229,8 @@ def _pretrained(source: Source, auto: Any, config: PreTrainedConfig, head: str) 
 
     for key, stored, wanted in sorted(found["mismatched_keys"]):
         if not replaced(key):
-            shapes = f"{list(stored)} in the weights, but {list(wanted)} according to config.json"
-            raise WorkerError(f"cannot load {source.name}: {key} is {shapes}")
+            shapes = f"shape {list(stored)} in the weights, but {list(wanted)} according to config.json"
+            raise WorkerError(f"cannot load {source.name}: {key} has {shapes}")
     lacking = sorted(key for key in found["missing_keys"] if not replaced(key))
     if lacking:
         more = f" and {len(lacking) - 1} more" if len(lacking) > 1 else ""

@@ -32,7 +32,7 @@ class FolderOwner:
         owner = _read(self.folder)
         if owner is not None and (owner["run_id"] != self.run_id or owner["epoch"] > self.epoch):
             raise epoch.Superseded(
-                f"{self.folder} now belongs to {_named(owner)}: this process stops and writes nothing more"
+                f"{self.folder} now belongs to {_named(owner)}: this process will stop and write nothing more"
             )
 
 

@@ -42,7 +42,7 @@ def explain(device: torch.device, sizes: BatchSizes, precision: str) -> WorkerEr
     else:
         advice = "the micro batch is already 1: use a shorter seq_len or a smaller model"
     if device.type == "cuda" and precision == "fp32":
-        advice += "; precision=bf16 halves the activations"
+        advice += "; precision=bf16 halves the activation memory"
     return WorkerError(f"out of memory on {where}, micro batch {sizes.micro_batch_size}: {advice}")
 
 

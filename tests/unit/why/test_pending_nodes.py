@@ -51,7 +51,7 @@ def test_a_node_without_the_memory_has_no_room_and_what_each_lacks_is_said() -> 
 
 def test_only_nodes_that_it_names_count() -> None:
     found = nodes.free_room(facts(node(1), node(2), node(3, state="IDLE+DRAIN"), NumNodes="1", ReqNodeList="n3"))
-    assert found.here[0].endswith("free now on the nodes that it names in partition gpu: 0 of 16 CPUs, 0 of 4 GPUs")
+    assert found.here[0].endswith("free now on the requested nodes of partition gpu: 0 of 16 CPUs, 0 of 4 GPUs")
     assert found.here[1] == "0 of 1 node have room for the job now; the job needs 1"
     assert found.here[2].startswith("n3 is drained") and len(found.here) == 3
     more = nodes.free_room(facts(node(1), node(2), node(3), ReqNodeList="n3"))
@@ -67,7 +67,7 @@ def test_a_feature_that_no_node_has() -> None:
     features = {"n1": frozenset({"a100"}), "n2": frozenset({"a100", "ib"})}
     known = replace(facts(node(1), node(2), reason="BadConstraints", Features="h100"), features=features)
     found = pending.explain_facts(known, status("7", "BadConstraints"))
-    assert found.here[-1] == "no node has h100 in partition gpu; available: a100, ib"
+    assert found.here[-1] == "no node in partition gpu has h100; available: a100, ib"
     assert found.do[0] == "scontrol update JobId=7 Features="
     assert (
         pending.explain_facts(replace(known, reason=find_reason("Priority")), status("7", "Priority")).starts
@@ -114,8 +114,8 @@ def test_jobs_of_another_partition_on_the_same_nodes_are_seen_to_hold_them() -> 
         Queued(id="4", raw=4, state="RUNNING", user="kim", partitions=("cpu",), left=30, tres=(("gres/gpu", 1.0),)),
     ]
     assert queue_position.next_ends(replace(facts(node(1), node(2)), queue=rows)).here == (
-        "no job visible to you is running in partition gpu, 1 in low, on the same nodes; "
-        "first to end, by time limit: 3 of kim within 1:00",
+        "no job visible to you is running in partition gpu, 1 in low (same nodes); "
+        "first to end, by time limit: 3 (kim) within 1:00",
         "in use: 8 GPUs by kim",
     )
 
@@ -124,7 +124,8 @@ def test_memory_beyond_the_partitions() -> None:
     partition = {"PartitionName": "gpu", "MaxMemPerNode": "4000"}
     known = replace(facts(reason="MaxMemPerLimit", MinMemoryNode="8000M"), partitions=[partition])
     found = pending.explain_facts(known, status("7", "MaxMemPerLimit"))
-    assert found.here == ("partition gpu allows 4000M of memory per node (MaxMemPerNode); this job requests 8000M",)
+    text = "partition gpu allows at most 4000M of memory per node (MaxMemPerNode); this job requests 8000M"
+    assert found.here == (text,)
     assert found.do == ("scontrol update JobId=7 MinMemoryNode=4000",)
 
 
@@ -137,7 +138,7 @@ def test_an_account_that_the_partition_does_not_take() -> None:
     rows = [Association("physics", "", ("normal",), ""), Association("chem", "", ("normal",), "")]
     known = replace(facts(reason=said, StartTime=str(int(NOW) - 5)), partitions=partitions, associations=rows)
     found = pending.explain_facts(known, status("7", said))
-    assert found.here[0] == "partition gpu accepts only account bio, chem; this job uses physics"
+    assert found.here[0] == "partition gpu accepts only accounts bio, chem; this job uses physics"
     assert found.do == ("scontrol update JobId=7 Account=chem", "scontrol update JobId=7 Partition=low")
     assert found.start is None, "Slurm's estimate of a job that it never starts is this moment"
     assert found.start_line == "Slurm has no estimate of the start time while the job cannot start"

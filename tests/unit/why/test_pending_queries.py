@@ -147,7 +147,7 @@ def test_accounting_is_asked_about_jobs_that_have_left_the_queue() -> None:
 def test_without_accounting_it_is_said_that_they_were_not_seen() -> None:
     controller = Controller(also={"squeue": ""})
     found = pending.explain(slurm(controller, accounting=False), RunState(None, status("18")), NOW)
-    assert found.unseen == ("how jobs that left the queue have ended (this cluster has no accounting)",)
+    assert found.unseen == ("how jobs that left the queue ended (this cluster has no accounting)",)
     assert "Slurm reports that this condition has failed" in found.here[0]
 
 
@@ -208,7 +208,7 @@ def test_a_users_own_script_has_no_steps_of_ours() -> None:
 
 
 def test_no_records_is_said_not_guessed() -> None:
-    assert running_job.describe_training(None, [], 4, NOW) == ["the ranks have recorded no step and no progress yet"]
+    assert running_job.describe_training(None, [], 4, NOW) == ["the ranks have not recorded any step or progress yet"]
     assert "cannot be detected" in running_job.describe_training(Metrics(step=1), [], 4, NOW)[-1]
 
 
