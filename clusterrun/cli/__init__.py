@@ -61,6 +61,7 @@ SECTIONS = {
         Verb("plan", "plan", "Plan steps, learning rates, memory and speed for several GPU counts."),
         Verb("free", "free", "Show free GPUs, your limits, and where a job would start soonest."),
         Verb("render", "submit", "Print the sbatch script."),
+        Verb("mcp", "mcp", "Serve these commands to a coding agent over the Model Context Protocol."),
         Verb("clean", "clean", "Delete checkpoints and caches that no run needs any more."),
         Verb("init", "init", "Inspect the cluster and write a commented clusterrun.toml."),
     ),

@@ -234,7 +234,7 @@ def chained_jobs(before: tuple[str, ...], after: Sequence[str] | None) -> tuple[
 def show_plans(ui: Ui, plans: Sequence[Plan], *, as_script: bool) -> list[dict[str, Any]]:
     """Print a summary of each plan in six lines, or its script; return their JSON objects."""
     from clusterrun.jobspec.render import describe
-    from clusterrun.preflight.summary import summary
+    from clusterrun.preflight.summary import gpu_hours, summary
 
     shown = [summary(plan.spec, describe(plan.spec), local=plan.record.scheduler == LOCAL) for plan in plans]
     for plan, lines in zip(plans, shown, strict=True):
@@ -242,7 +242,10 @@ def show_plans(ui: Ui, plans: Sequence[Plan], *, as_script: bool) -> list[dict[s
             ui.raw(plan.script)
         else:
             ui.say(*(f"{name:>9}  {text}" for name, text in lines.items()))
-    return [{"run_id": None, "script": plan.script, "summary": lines} for plan, lines in zip(plans, shown, strict=True)]
+    return [
+        {"run_id": None, "script": plan.script, "summary": lines, "gpu_hours": gpu_hours(plan.spec)}
+        for plan, lines in zip(plans, shown, strict=True)
+    ]
 
 
 def announce(ui: Ui, run: RunRecord, *, data: bool) -> None:

@@ -32,6 +32,15 @@ def cost_line(seen: ClusterSnapshot | None, spec: JobSpec, start: Start | None) 
     return f"{line}; Slurm expects to start {when} on {start.nodes}{preempts}{after}"
 
 
+def gpu_hours(spec: JobSpec) -> float | None:
+    """Return the GPU-hours that a job may use by its time limits; None if one of the figures is not set."""
+    if spec.gpus_per_node == 0:
+        return 0.0
+    seconds = max(spec.time_limit or 0, spec.total_time or 0)
+    unknown = not seconds or (spec.gpus_per_node is None and not spec.directive("gres"))
+    return None if unknown else spec.allocated_nodes * spec.gpus_on_each_node * seconds / 3600
+
+
 def summary(spec: JobSpec, command: str, *, local: bool = False) -> dict[str, str]:
     """Return what ``--dry-run`` prints: a name and a text for each of six lines; ``local`` without a cluster."""
     gpus = spec.directive("gres") if spec.gpus_per_node is None else str(spec.gpus_per_node)

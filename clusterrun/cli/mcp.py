@@ -1,0 +1,193 @@
+"""``mcp``: a server of the Model Context Protocol on standard input and output, for coding agents.
+
+Each tool runs one command of clusterrun with ``--json``, so it returns what a user sees, and a command that hangs or
+fails cannot harm the server.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from clusterrun.cli.session import Session
+from clusterrun.errors import RequestError
+
+if TYPE_CHECKING:
+    from mcp.server.mcpserver import MCPServer
+
+ANSWER_S = 120.0
+"""Seconds until a command is given up; a submission has its own limits below this."""
+LINES = 200
+UNKNOWN = 75
+#: Options of submit that an agent may not use: they hide the cost of a job, or keep the tool from returning.
+_REFUSED = ("--sbatch-arg", "--template", "--recover", "--ladder", "--chain", "--follow", "--wait", "--json",
+            "--no-check", "--dry-run", "--script")  # fmt: skip
+INSTRUCTIONS = """\
+Run and diagnose PyTorch training on Slurm with clusterrun. JOB is a job id, a job name or `last`.
+After a failure call `why` first: it names the first cause over all ranks. Read logs only for more context.
+Never submit a job again without a change if `why` names a cause in the code or the settings."""
+
+
+class Denied(Exception):
+    """A tool call that failed, with the message for the agent, and the exit code of its command (75: unknown)."""
+
+    def __init__(self, message: str, exit_code: int = UNKNOWN) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+@click.command()
+@click.option("--allow-submit", is_flag=True, help="Let the agent submit jobs, and cancel those it submitted.")
+@click.option(
+    "--gpu-hours", type=click.FloatRange(min=0), metavar="N", help="The most GPU-hours of all its jobs together."
+)
+@click.pass_obj
+def mcp(session: Session, allow_submit: bool, gpu_hours: float | None) -> None:
+    """Serve clusterrun's commands to a coding agent over the Model Context Protocol (docs/agents.md).
+
+    \b
+      clusterrun mcp                                    the agent can only read
+      clusterrun mcp --allow-submit --gpu-hours 16
+
+    The server works in the current folder. It counts the GPU-hours of a job by its time limit, from the start of the
+    server on.
+    """
+    if allow_submit is (gpu_hours is None):
+        raise RequestError(
+            "--allow-submit and --gpu-hours are used together", hint="clusterrun mcp --allow-submit --gpu-hours 16"
+        )
+    try:
+        server = _make_server(Budget(gpu_hours) if gpu_hours is not None else None)
+    except ImportError:
+        raise RequestError("the Python package mcp is not installed", hint="pip install 'clusterrun[mcp]'") from None
+    server.run()
+
+
+class Budget:
+    """The GPU-hours that an agent may use, and the jobs that it submitted."""
+
+    def __init__(self, hours: float) -> None:
+        self._left = hours
+        self._lock = threading.Lock()  # the server runs tools in threads
+        self._jobs: set[str] = set()
+
+    def submit(self, arguments: list[str]) -> str:
+        """Submit a job; `arguments` as in plan_submit, with --time. Refused if it exceeds the budget of GPU-hours."""
+        options = arguments[: arguments.index("--")] if "--" in arguments else arguments
+        if refused := next((name for word in options if (name := word.partition("=")[0]) in _REFUSED), None):
+            raise Denied(f"{refused} cannot be used through this server")
+        with self._lock:
+            hours = run_verb("submit", "--dry-run", *arguments)["gpu_hours"]
+            if hours is None:
+                raise Denied("the cost of this job is unknown: add --time and --gpus-per-node")
+            if hours > self._left:
+                raise Denied(f"this job may use {hours:g} GPU-hours, but only {self._left:g} are left of the budget")
+            try:
+                found = run_verb("submit", *arguments)
+            except Denied as error:
+                if error.exit_code == UNKNOWN:  # it may have been submitted
+                    self._left -= hours
+                raise
+            self._left -= hours
+            self._jobs.add(found["job_id"])
+            return json.dumps(found | {"gpu_hours": hours, "gpu_hours_left": self._left})
+
+    def cancel(self, job: str) -> str:
+        """Cancel a job that was submitted through this server."""
+        if job not in self._jobs:
+            raise Denied(f"job {job[:40]} was not submitted through this server")
+        return _answer("cancel", job=job)
+
+
+def run_verb(verb: str, *words: str) -> Any:
+    """Run a command with ``--json`` and return its data; raises Denied with its message and hint."""
+    command = [sys.executable, "-P", "-m", "clusterrun", verb, "--json", *words]
+    try:
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=ANSWER_S, check=False)
+        envelope = json.loads(done.stdout)
+    except subprocess.TimeoutExpired:
+        raise Denied(f"`clusterrun {verb}` did not end within {ANSWER_S:.0f} s") from None
+    except ValueError:
+        said = done.stderr.decode(errors="replace").strip()
+        raise Denied(said[-2000:] or f"`clusterrun {verb}` exited with {done.returncode}") from None
+    if error := envelope.get("error"):
+        hint = f"\nhint: {error['hint']}" if error.get("hint") else ""
+        raise Denied(error["message"] + hint, error.get("exit_code", 1))
+    return envelope["data"]
+
+
+def list_jobs(ended: bool = False, since: str = "7d") -> str:
+    """List the user's active jobs; with `ended` also those that ended, submitted within `since` (12h, 2d, 1w)."""
+    return _answer("list", *(("--all", f"--since={since}") if ended else ()))
+
+
+def job_status(job: str = "last") -> str:
+    """Show a job's state, nodes, times, ranks, launches and training figures."""
+    return _answer("status", job=job)
+
+
+def why(job: str = "last") -> str:
+    """Explain why a job is pending, or the first cause of its failure over all ranks, with advice and a command."""
+    return _answer("why", job=job)
+
+
+def logs(job: str = "last", lines: int = LINES, ranks: str = "", pattern: str = "", errors: bool = False) -> str:
+    """Return the last lines of a job's output.
+
+    Only of some `ranks` ("0-3,8"), those that match a regular expression, or only errors with their tracebacks.
+    """
+    options = [f"--lines={max(1, min(lines, 10 * LINES))}"]
+    options += [f"--rank={ranks}"] if ranks else []
+    options += [f"--grep={pattern}"] if pattern else []
+    return _answer("logs", *options, *(["--errors"] if errors else []), job=job)
+
+
+def free() -> str:
+    """Show free GPUs by partition, the user's limits, and where a job would start first."""
+    return _answer("free")
+
+
+def plan_submit(arguments: list[str]) -> str:
+    """Check a submission without submitting it, and return its script, summary and GPU-hours.
+
+    `arguments` are those of `clusterrun submit`: ["--nodes", "2", "--gpus-per-node", "4", "--time", "1:00:00", "--",
+    "train.py"].
+    """
+    return _answer("submit", "--dry-run", *arguments)
+
+
+READING = (list_jobs, job_status, why, logs, free, plan_submit)
+
+
+def _answer(verb: str, *options: str, job: str = "") -> str:
+    if job.startswith("-"):
+        raise Denied(f"not a job id or name: {job[:40]!r}")
+    return json.dumps(run_verb(verb, *options, *([job] if job else [])))
+
+
+def _make_server(budget: Budget | None) -> MCPServer[Any]:
+    """Return the server with its tools; raises ImportError without the SDK."""
+    from mcp.server.mcpserver import MCPServer
+    from mcp.server.mcpserver.exceptions import ToolError
+    from mcp_types import ToolAnnotations
+
+    server: MCPServer[Any] = MCPServer("clusterrun", instructions=INSTRUCTIONS, log_level="WARNING")
+    tools = [*READING, *((budget.submit, budget.cancel) if budget is not None else ())]
+    for tool in tools:
+
+        def call(*arguments: Any, tool: Callable[..., str] = tool, **named: Any) -> str:
+            try:
+                return tool(*arguments, **named)
+            except Denied as error:  # its message is for the agent
+                raise ToolError(str(error)) from None
+
+        named = functools.update_wrapper(call, tool)
+        server.tool(annotations=ToolAnnotations(read_only_hint=tool in READING, destructive_hint=False))(named)
+    return server

@@ -1,0 +1,153 @@
+"""The server for coding agents, with the protocol's official client: it reads jobs, and submits within its budget."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import anyio
+import pytest
+from mcp import StdioServerParameters
+from mcp.client.client import Client
+
+from tests.installed_command import CLUSTERRUN, Site
+
+READING = {"list_jobs", "job_status", "why", "logs", "free", "plan_submit"}
+SHAPE = ("--nodes", "1", "--gpus-per-node", "1", "--independent")
+HOUR = ("--time", "1:00:00")
+
+
+class Failed(Exception):
+    """A tool call that was an error for the client."""
+
+
+Call = Callable[..., Awaitable[Any]]
+
+
+def talk(site: Site, options: tuple[str, ...], conversation: Callable[[Call], Awaitable[Any]]) -> Any:
+    """Start a server in the project and return what a conversation with it returns."""
+
+    async def main() -> Any:
+        program, *words = [*CLUSTERRUN, "mcp", *options]
+        server = StdioServerParameters(command=program, args=words, cwd=site.project, env=dict(site.env))
+        async with Client(server) as client:
+
+            async def call(tool: str, **arguments: Any) -> Any:
+                if tool == "tools":
+                    return {one.name for one in (await client.list_tools()).tools}
+                found = await client.call_tool(tool, arguments)
+                text = found.content[0].text  # type: ignore[union-attr]
+                if found.is_error:
+                    raise Failed(text)
+                return json.loads(text)
+
+            try:
+                return await conversation(call)
+            except Failed as error:  # the client would put it into a group
+                return error
+
+    found = anyio.run(main)
+    if isinstance(found, Failed):
+        raise found
+    return found
+
+
+@pytest.fixture(scope="module")
+def failed(site: Site) -> str:
+    """A job whose script raises an exception."""
+    (site.project / "breaks.py").write_text("def load():\n    raise KeyError('learning_rate')\n\nload()\n")
+    job = site.submit(*SHAPE, "--", "breaks.py")
+    site.wait_state(job, "FAILED", timeout=120)
+    return job.id
+
+
+def test_a_server_that_may_not_submit_has_only_tools_that_read(site: Site) -> None:
+    async def conversation(call: Call) -> Any:
+        with pytest.raises(Failed, match="Unknown tool"):
+            await call("submit", arguments=["--", "breaks.py"])
+        return await call("tools")
+
+    assert talk(site, (), conversation) == READING
+
+
+def test_an_agent_reads_a_failed_job_and_gets_its_cause(site: Site, failed: str) -> None:
+    async def conversation(call: Call) -> Any:
+        listed = await call("list_jobs", ended=True)
+        return (
+            listed,
+            await call("job_status", job=failed),
+            await call("why", job=failed),
+            await call("logs", job=failed),
+        )
+
+    listed, (status,), why, logs = talk(site, (), conversation)
+    assert failed in [one["job_id"] for one in listed] and status["state"] == "FAILED"
+    assert "KeyError" in json.dumps(why) and "learning_rate" in json.dumps(why)
+    assert "KeyError: 'learning_rate'" in json.dumps(logs)
+
+
+@pytest.mark.parametrize("job", ["--all", "-h", "99999", "no-such-name"])
+def test_a_wrong_job_is_an_error_with_a_message(site: Site, job: str) -> None:
+    async def conversation(call: Call) -> None:
+        await call("job_status", job=job)
+
+    with pytest.raises(Failed, match=r"not a job id or name|no such job|no job is named"):
+        talk(site, (), conversation)
+
+
+def test_submissions_stay_within_the_budget(site: Site) -> None:
+    work = ["--", "sleep", "60"]
+
+    async def conversation(call: Call) -> None:
+        first = await call("submit", arguments=[*SHAPE, *HOUR, *work])
+        assert (first["gpu_hours"], first["gpu_hours_left"]) == (1, 0.5)
+        with pytest.raises(Failed, match=r"may use 1 GPU-hours, but only 0\.5 are left"):
+            await call("submit", arguments=[*SHAPE, *HOUR, *work])
+        second = await call("submit", arguments=[*SHAPE, "--time", "15", *work])
+        assert second["gpu_hours_left"] == 0.25
+        await call("cancel", job=first["job_id"])
+        await call("cancel", job=second["job_id"])
+        site.wait_state(first["job_id"], "CANCELLED", timeout=60)
+
+    talk(site, ("--allow-submit", "--gpu-hours", "1.5"), conversation)
+
+
+@pytest.mark.parametrize(("arguments", "message"), [
+    ([*SHAPE, "--", "true"], "the cost of this job is unknown"),
+    ([*SHAPE, *HOUR, "--sbatch-arg=--array=0-9", "--", "true"], "--sbatch-arg cannot be used"),
+    ([*SHAPE, *HOUR, "--no-check", "--", "true"], "--no-check cannot be used"),
+    ([*SHAPE, *HOUR, "--nodse", "3", "--", "true"], "--nodse"),
+    ([*SHAPE, *HOUR, "--nodes", "4", "--gpus-per-node", "4", "--", "true"], "may use 16 GPU-hours"),
+    ([*SHAPE, *HOUR, "--total-time", "2d", "--", "true"], "may use 48 GPU-hours"),
+])  # fmt: skip
+def test_submissions_that_are_refused(site: Site, arguments: list[str], message: str) -> None:
+    async def conversation(call: Call) -> None:
+        await call("submit", arguments=arguments)
+
+    def runs() -> set[str]:
+        return {one["run_id"] for one in site.json("list", "--all")}
+
+    before = runs()
+    with pytest.raises(Failed, match=message):
+        talk(site, ("--allow-submit", "--gpu-hours", "10"), conversation)
+    assert runs() == before
+
+
+def test_a_job_of_somebody_else_is_not_cancelled(site: Site) -> None:
+    job = site.submit(*SHAPE, "--sbatch-arg=--hold", "--", "true")
+
+    async def conversation(call: Call) -> None:
+        await call("cancel", job=job.id)
+
+    with pytest.raises(Failed, match=f"job {job.id} was not submitted through this server"):
+        talk(site, ("--allow-submit", "--gpu-hours", "1"), conversation)
+    assert site.state(job)["state"] == "PENDING"
+
+
+@pytest.mark.parametrize(
+    "options", [("--allow-submit",), ("--gpu-hours", "5"), ("--allow-submit", "--gpu-hours", "-1")]
+)
+def test_a_budget_is_needed(site: Site, options: tuple[str, ...]) -> None:
+    said = site.cli("mcp", *options, status=2)
+    assert "--gpu-hours" in said.stderr and "Traceback" not in said.stderr
