@@ -28,7 +28,8 @@ def cost_line(seen: ClusterSnapshot | None, spec: JobSpec, start: Start | None) 
     now = time.time()
     when = "now" if start.at - now <= 60 else f"at {format_time(start.at, now).removeprefix('today ')}"
     after = f" (after dependency {spec.directive('dependency')})" if spec.directive("dependency") else ""
-    preempts = f", preempting job {', '.join(start.preempts)}" if start.preempts else ""
+    jobs = "job" if len(start.preempts) == 1 else "jobs"
+    preempts = f", preempting {jobs} {', '.join(start.preempts)}" if start.preempts else ""
     return f"{line}; Slurm expects to start {when} on {start.nodes}{preempts}{after}"
 
 
@@ -44,7 +45,7 @@ def gpu_hours(spec: JobSpec) -> float | None:
 def summary(spec: JobSpec, command: str, *, local: bool = False) -> dict[str, str]:
     """Return what ``--dry-run`` prints: a name and a text for each of six lines; ``local`` without a cluster."""
     gpus = spec.directive("gres") if spec.gpus_per_node is None else str(spec.gpus_per_node)
-    spares = f", {spec.spare_nodes} of them spare" if spec.spare_nodes else ""
+    spares = f", including {plural(spec.spare_nodes, 'spare')}" if spec.spare_nodes else ""
     unset = "no limit" if local or "time" in spec.sources else "the partition's default"
     return {
         "nodes": f"{spec.allocated_nodes}{spares}",

@@ -16,12 +16,12 @@ RESOURCES: dict[str, tuple[str, str]] = {
     "Cpu": ("cpu", "CPUs"),
     "Memory": ("mem", "memory"),
     "Node": ("node", "nodes"),
-    "GRES": ("gres", "GPUs (or another GRES)"),
+    "GRES": ("gres", "GPUs (or other GRES)"),
     "License": ("license", "licenses"),
-    "BB": ("bb", "burst buffer"),
+    "BB": ("bb", "burst buffer space"),
     "Billing": ("billing", "billing units"),
     "Energy": ("energy", "energy"),
-    "Unknown": ("", "an unnamed resource"),
+    "Unknown": ("", "unnamed resources"),
 }
 
 _WHO = {"qos": "the job's QOS", "association": "the job's association (account or user)"}
@@ -30,10 +30,10 @@ _SEE = {
     "association": "see the limit with `scontrol show assoc_mgr flags=assoc users=$USER`",
 }
 _ELSE = {
-    "qos": "`scontrol update JobId={job} QOS=NAME` moves the job to another QOS that you may use",
-    "association": "`scontrol update JobId={job} Account=NAME` moves the job to another of your accounts",
+    "qos": "move the job to another QOS: `scontrol update JobId={job} QOS=NAME`",
+    "association": "move the job to another of your accounts: `scontrol update JobId={job} Account=NAME`",
 }
-_SMALLER = "request less: `clusterrun cancel {job}`, then submit again"
+_SMALLER = "request less (`clusterrun cancel {job}`, then submit again)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,18 +69,16 @@ class _Family:
         )
 
 
-_ALL_USED = "The running jobs in {who} already use so much of the limit on {} that this job cannot start."
-_BUDGET = "{who} limits the total minutes of {}, and too few minutes are left for this job."
-_PROMISED = (
-    "With this job, the running jobs in {who} could use more minutes of {} than allowed; the total falls as they run."
-)
+_ALL_USED = "Together with the running jobs in {who}, this job would use more {} than allowed."
+_BUDGET = "{who} limits the total TRES minutes of {}, and too few are left for this job."
+_PROMISED = "Together with the running jobs in {who}, this job could use more TRES minutes of {} than allowed."
 _JOB_MORE = "The job requests more {} than {who} allows per job."
 _NODE_MORE = "The job requests more {} on one node than {who} allows."
-_JOB_MINUTES = "The job's {} multiplied by its time limit is more than {who} allows per job."
-_WAIT = "wait for those jobs, or SEE; ELSE"
-_SPENT = "ask an administrator to raise the limit; SEE; ELSE"
-_SHORTER = "request less, or a shorter time limit; SEE; ELSE"
-_LESS = f"{_SMALLER}; SEE; ELSE"
+_JOB_MINUTES = "Within its time limit, the job could use more TRES minutes of {} than {who} allows per job."
+_WAIT = "wait for those jobs to end, or ELSE; SEE"
+_SPENT = "ask an administrator to raise the limit, or ELSE; SEE"
+_SHORTER = "request less or a shorter time limit, or ELSE; SEE"
+_LESS = f"{_SMALLER}, or ELSE; SEE"
 _NEWER = f"Slurm 24.05 to 26.05, {SOURCE}"
 
 _FAMILIES = (
@@ -97,20 +95,23 @@ _FAMILIES = (
     _Family("qos", "QOSMax{}MinutesPerJob", "MaxTRESMinsPJ", "MaxTRESMinsPerJob", _JOB_MINUTES, Starts.YOU, _SHORTER,
             {"Cpu": "QOSMaxCpuMinutesPerJobLimit"}),
     _Family("qos", "QOSMax{}PerUser", "MaxTRESPU", "MaxTRESPerUser",
-            "The user's running jobs use too much of the limit on {} that {who} sets per user.", Starts.ALONE, _WAIT,
+            "Together with the user's running jobs, this job would use more {} than {who} allows per user.",
+            Starts.ALONE, _WAIT,
             {"Cpu": "QOSMaxCpuPerUserLimit", "Node": "QOSMaxNodePerUserLimit"}),
     _Family("qos", "QOSMin{}", "MinTRESPJ", "MinTRESPerJob",
-            "The job requests less than the minimum of {} that {who} requires.", Starts.YOU,
-            "request more: `clusterrun cancel {job}`, then submit again; SEE; ELSE",
+            "{who} requires more {} than the job requests.", Starts.YOU,
+            "request more (`clusterrun cancel {job}`, then submit again), or ELSE; SEE",
             {"Cpu": "QOSMinCpuNotSatisfied"}, least=True),
     _Family("qos", "Max{}PerAccount", "MaxTRESPA", "MaxTRESPerAccount",
-            "The account's running jobs use too much of the limit on {} that {who} sets per account.",
+            "Together with the account's running jobs, this job would use more {} than {who} allows per account.",
             Starts.ALONE, _WAIT),
     _Family("qos", "Max{}RunMinsPerAccount", "MaxTRESRunMinsPA", "MaxTRESRunMinsPerAccount",
-            "With this job, the account's jobs in {who} could use more minutes of {} than allowed per account.",
+            "Together with the account's running jobs, this job could use more TRES minutes of {} than {who} allows per"
+            " account.",
             Starts.ALONE, _WAIT, source=_NEWER),
     _Family("qos", "Max{}RunMinsPerUser", "MaxTRESRunMinsPU", "MaxTRESRunMinsPerUser",
-            "With this job, the user's jobs in {who} could use more minutes of {} than allowed per user.",
+            "Together with the user's running jobs, this job could use more TRES minutes of {} than {who} allows per"
+            " user.",
             Starts.ALONE, _WAIT, source=_NEWER),
     _Family("association", "AssocGrp{}", "GrpTRES", "GrpTRES", _ALL_USED, Starts.ALONE, _WAIT,
             {"Cpu": "AssocGrpCpuLimit", "Memory": "AssocGrpMemLimit", "Node": "AssocGrpNodeLimit"}),
@@ -134,24 +135,24 @@ def _count(word: str, owner: str, limit: str, setting: str, meaning: str, starts
 
 _JOBS = "{who} already has as many running jobs as it allows."
 _QUEUED = "{who} already has as many pending and running jobs as it allows."
-_WALL = "{who} limits the total run time of its jobs, and less is left than this job's time limit."
+_WALL = "{who} limits the total run time of its jobs, and this job's time limit exceeds what is left."
 _LONG = "The job's time limit is longer than {who} allows."
-_CUT = "request a shorter time limit; SEE; ELSE"
+_CUT = "request a shorter time limit, or ELSE; SEE"
 
 _COUNTS = (
     _count("QOSGrpJobsLimit", "qos", "GrpJobs", "GrpJobs", _JOBS, Starts.ALONE, _WAIT),
     _count("QOSGrpSubmitJobsLimit", "qos", "GrpSubmitJobs", "GrpSubmitJobs", _QUEUED, Starts.ALONE, _WAIT),
     _count("QOSGrpWallLimit", "qos", "GrpWall", "GrpWall", _WALL, Starts.ADMIN, _SPENT),
     _count("QOSMaxJobsPerUserLimit", "qos", "MaxJobsPU", "MaxJobsPerUser",
-           "The user already has as many running jobs in {who} as it allows per user.", Starts.ALONE, _WAIT),
+           "The user already has as many running jobs as {who} allows per user.", Starts.ALONE, _WAIT),
     _count("QOSMaxSubmitJobPerUserLimit", "qos", "MaxSubmitJobsPU", "MaxSubmitJobsPerUser",
-           "The user already has as many pending and running jobs in {who} as it allows per user.",
+           "The user already has as many pending and running jobs as {who} allows per user.",
            Starts.ALONE, _WAIT),
     _count("QOSMaxWallDurationPerJobLimit", "qos", "MaxWallPJ", "MaxWallDurationPerJob", _LONG, Starts.YOU, _CUT),
     _count("MaxJobsPerAccount", "qos", "MaxJobsPA", "MaxJobsPerAccount",
-           "The account already has as many running jobs in {who} as it allows per account.", Starts.ALONE, _WAIT),
+           "The account already has as many running jobs as {who} allows per account.", Starts.ALONE, _WAIT),
     _count("MaxSubmitJobsPerAccount", "qos", "MaxSubmitJobsPA", "MaxSubmitJobsPerAccount",
-           "The account already has as many pending and running jobs in {who} as it allows per account.",
+           "The account already has as many pending and running jobs as {who} allows per account.",
            Starts.ALONE, _WAIT),
     _count("AssocGrpJobsLimit", "association", "GrpJobs", "GrpJobs", _JOBS, Starts.ALONE, _WAIT),
     _count("AssocGrpSubmitJobsLimit", "association", "GrpSubmitJobs", "GrpSubmitJobs", _QUEUED, Starts.ALONE, _WAIT),

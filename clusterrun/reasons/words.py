@@ -22,12 +22,11 @@ ALONE, YOU, ADMIN, NEVER, OVER = Starts.ALONE, Starts.YOU, Starts.ADMIN, Starts.
 
 ROWS: tuple[Reason, ...] = (
     # -- the scheduler has not started it --------------------------------------------------------------------------
-    _row("None", ALONE, "Slurm has not considered the job yet, or not again since a change.",
+    _row("None", ALONE, "The job is new or was changed, and Slurm has not considered it yet.",
          "check again in a minute"),
     _row("WaitingForScheduling", ALONE, "Slurm has not considered the job yet.", "check again in a minute", _MAN),
     _row("Priority", ALONE, "Jobs with a higher priority are waiting for the same partition or reservation.",
-         "wait, or request less (fewer nodes or GPUs, a shorter time limit), so that the job fits into a gap "
-         "before the jobs ahead; `clusterrun free` shows what is free"),
+         f"wait, or request fewer nodes, fewer GPUs or less time so that Slurm can backfill the job; {_FREE}"),
     _row("Resources", ALONE,
          "The job is next in line, but the nodes, GPUs, CPUs or memory that it requests are in use.",
          f"wait, or request less; {_FREE}"),
@@ -47,9 +46,9 @@ ROWS: tuple[Reason, ...] = (
          "wait until a job that uses a channel ends", f"Slurm 25.11 to 26.05, {SOURCE}"),
     _row("MaxPoweredUpNodes", ALONE, "The cluster has powered up as many nodes as it allows at a time.",
          "wait for other nodes to be powered down", f"Slurm 24.05 to 26.05, {SOURCE}"),
-    _row("Licenses", ALONE, "Too few of the licenses that the job requests are free.",
+    _row("Licenses", ALONE, "Not enough of the requested licenses are free.",
          "wait; see how many are in use with `scontrol show licenses`"),
-    _row("BurstBufferResources", ALONE, "The burst buffer has no space for the job now.",
+    _row("BurstBufferResources", ALONE, "The burst buffer currently has no space for the job.",
          "wait; see the burst buffer's state with `scontrol show burstbuffer`"),
     _row("BurstBufferStageIn", ALONE, "The job's files are being copied into the burst buffer.",
          "wait; see the burst buffer's state with `scontrol show burstbuffer`"),
@@ -65,10 +64,11 @@ ROWS: tuple[Reason, ...] = (
     _row("Reservation", ALONE, "The job's reservation has not begun, or is full.",
          "wait; see the reservation with `scontrol show reservation`"),
     _row("ReservationDeleted", YOU, "The job's reservation was deleted, so the job is held.",
-         "set another reservation with `scontrol update JobId={job} ReservationName=NAME` (empty: none), then run "
-         "`scontrol release {job}`"),
+         "set another reservation with `scontrol update JobId={job} ReservationName=NAME` (an empty NAME removes it), "
+         "then run `scontrol release {job}`"),
     _row("ReservationInvalid", YOU, "The job's reservation is no longer valid, so the job is held.",
-         "set another reservation to release the job: `scontrol update JobId={job} ReservationName=NAME` (empty: none)",
+         "release the job by setting another reservation: `scontrol update JobId={job} ReservationName=NAME` "
+         "(an empty NAME removes it)",
          f"Slurm 23.02 to 26.05, {SOURCE}"),
     # -- the request does not fit ----------------------------------------------------------------------------------
     _row("PartitionTimeLimit", YOU, "The job's time limit is longer than the partition allows.",
@@ -76,35 +76,39 @@ ROWS: tuple[Reason, ...] = (
          "`scontrol update JobId={job} Partition=NAME`"),
     _row("PartitionNodeLimit", YOU,
          "The partition does not allow this number of nodes, or has too few nodes in service.",
-         "`scontrol update JobId={job} NumNodes=N-N`, or move the job: `scontrol update JobId={job} Partition=NAME`"),
+         "change the number of nodes: `scontrol update JobId={job} NumNodes=N-N`, or move the job: "
+         "`scontrol update JobId={job} Partition=NAME`"),
     _row("PartitionConfig", YOU, "The partition's limits do not allow the job.",
-         "check `scontrol show partition`, or move the job: `scontrol update JobId={job} Partition=NAME`"),
+         "move the job: `scontrol update JobId={job} Partition=NAME`; `scontrol show partition` shows the limits"),
     _row("MaxMemPerLimit", YOU, "The job requests more memory per CPU or per node than the partition allows.",
-         f"request less --mem: {_AGAIN}; `scontrol show partition` shows the limit, MaxMemPerCPU or MaxMemPerNode"),
+         f"lower --mem: {_AGAIN}; `scontrol show partition` shows the limit, MaxMemPerCPU or MaxMemPerNode"),
     _row("BadConstraints", YOU,
          "No node has everything that the job requests (features, GPUs, memory …), so the job is held.",
-         "compare the request with `sinfo -o '%P %D %c %m %G %f'`; change it with `scontrol update JobId={job} …`, "
-         f"or {_AGAIN}"),
+         "compare the request with `sinfo -o '%P %D %c %m %G %f'`; change the request with "
+         f"`scontrol update JobId={{job}} …`, or {_AGAIN}"),
     _row("Constraints", YOU, "No node currently has everything that the job requests.",
          "compare the request with `sinfo -o '%P %D %c %m %G %f'`; the job starts once a node has everything"),
     _row("ReqNodeNotAvail", ALONE, "The requested nodes, or all suitable nodes, are down, drained, reserved or in use.",
-         "wait until the nodes are back (`sinfo -R` says why nodes are out), or request other nodes or less time"),
-    _row("AccountNotAllowed", YOU, "The partition does not accept jobs of this account or group.",
+         "wait until the nodes are back, or request other nodes or less time; "
+         "`sinfo -R` shows why nodes are unavailable"),
+    _row("AccountNotAllowed", YOU, "The partition does not accept jobs from this account or group.",
          "move the job: `scontrol update JobId={job} Account=NAME` or `scontrol update JobId={job} Partition=NAME`; "
          "`scontrol show partition` shows AllowAccounts and AllowGroups"),
-    _row("QOSNotAllowed", YOU, "The partition or the account does not accept jobs of this QOS.",
+    _row("QOSNotAllowed", YOU, "The partition or the account does not accept jobs with this QOS.",
          "move the job: `scontrol update JobId={job} QOS=NAME` or `scontrol update JobId={job} Partition=NAME`; "
          "`scontrol show partition` shows AllowQos"),
     _row("InvalidAccount", YOU, "The job's account does not exist, or its user is not a member of the account.",
-         "`scontrol update JobId={job} Account=NAME`; your accounts: `sacctmgr show assoc user=$USER format=account`"),
+         "set another account: `scontrol update JobId={job} Account=NAME`; see your accounts with "
+         "`sacctmgr show assoc user=$USER format=account`"),
     _row("InvalidQOS", YOU, "The job's QOS does not exist, or its account may not use that QOS.",
-         "`scontrol update JobId={job} QOS=NAME`; your QOS: `sacctmgr show assoc user=$USER format=account,qos`"),
+         "set another QOS: `scontrol update JobId={job} QOS=NAME`; see your accounts and QOS with "
+         "`sacctmgr show assoc user=$USER format=account,qos`"),
     _row("QOSUsageThreshold", ALONE,
          "The user's fair share is below the minimum that the job's QOS requires (UsageThreshold).",
-         "wait until past usage decays (see `sshare`), or `scontrol update JobId={job} QOS=NAME`"),
+         "wait until past usage decays (see `sshare`), or set another QOS: `scontrol update JobId={job} QOS=NAME`"),
     # -- unnamed limits --------------------------------------------------------------------------------------------
     _row("AccountingPolicy", ALONE,
-         "A limit of the QOS or the association blocks the job; Slurm does not name the limit.",
+         "A QOS or association limit blocks the job; Slurm does not say which one.",
          _LIMITS),
     _row("AssociationJobLimit", ALONE,
          "The job's account has reached its limit on the number of jobs.", f"wait; {_LIMITS}"),
@@ -129,9 +133,9 @@ ROWS: tuple[Reason, ...] = (
          "wait for the administrators, or move the job: `scontrol update JobId={job} Partition=NAME`"),
     _row("NodeDown", ADMIN, "A node that the job needs is down.",
          "`sinfo -R` says why; submit without --nodelist, or wait until the node is back"),
-    _row("FrontEndDown", ADMIN, "No front-end node is up to start the job.", "wait for the administrators",
+    _row("FrontEndDown", ADMIN, "No front-end node is available to start the job.", "wait for the administrators",
          f"Slurm 22.05 to 24.11, {OLD_SOURCE}"),
-    _row("PowerNotAvail", ALONE, "There is not enough power for the job now.", "wait",
+    _row("PowerNotAvail", ALONE, "There is currently not enough power for the job.", "wait",
          f"Slurm 22.05 to 23.11, {OLD_SOURCE}"),
     _row("PowerReserved", ALONE, "The power that the job needs is reserved for later.", "wait",
          f"Slurm 22.05 to 23.11, {OLD_SOURCE}"),
@@ -139,7 +143,7 @@ ROWS: tuple[Reason, ...] = (
          f"Slurm 22.05, {OLD_SOURCE}"),
     _row("BlockFreeAction", ALONE, "BlueGene: a block of nodes is being freed.", "wait", f"Slurm 22.05, {OLD_SOURCE}"),
     _row("BurstBufferOperation", YOU, "A burst buffer operation failed; the job may be held.",
-         f"{_SHOW}; fix the request, then `scontrol release {{job}}`"),
+         f"{_SHOW}; fix the request, then run `scontrol release {{job}}`"),
     # -- how a job ended -------------------------------------------------------------------------------------------
     _row("NonZeroExitCode", OVER, "The job ended with an exit status other than 0.", _WHY),
     _row("RaisedSignal", OVER, "A signal ended the job.", _WHY, f"Slurm 23.02 to 26.05, {SOURCE}"),
@@ -162,12 +166,12 @@ SENTENCES: tuple[tuple[re.Pattern[str], Reason], ...] = tuple(
     for pattern, row in (
         (r"Nodes required for job are DOWN, DRAINED or reserved",
          _row("Resources", ALONE, "Every suitable node is down, drained, or reserved for higher-priority jobs.",
-              f"wait; `sinfo -R` says why nodes are out; {_FREE}",
+              "wait; see why nodes are down with `sinfo -R`, and what is free with `clusterrun free`",
               "Slurm 22.05 to 26.05, src/slurmctld/job_scheduler.c")),
         (r"launch failure limit exceeded requeued held", _BY_WORD["JobHoldMaxRequeue"]),
         (r"user env retrieval failed requeued held",
          _row("JobHeldUser", YOU, "The user's login environment could not be read on the node, so the job is held.",
-              "look for a command that blocks in your shell's profile, then `scontrol release {job}`",
+              "look for a blocking command in your shell's profile, then run `scontrol release {job}`",
               "Slurm 26.05, src/slurmctld/job_mgr.c")),
         (r"launch failed requeued held",
          _row("JobHeldUser", YOU,

@@ -129,7 +129,7 @@ def load_strictly(run_dir: Path, runs: safe_files.Folder | None = None) -> RunRe
     Raises FileNotFoundError without a record, OSError or ValueError for a bad one.
     """
     if not is_run_id(run_dir.name) or run_dir.parts[-3:-1] != (RECORDS, "runs") or ".." in run_dir.parts:
-        raise ValueError("not the folder of a run")
+        raise ValueError("not a run folder")
     with runs.open_folder(run_dir.name) if runs else safe_files.open_folder(run_dir) as folder:
         owner = os.fstat(folder.descriptor).st_uid
         data = _checked(_json(folder, "record.json"), RunRecord)

@@ -60,7 +60,7 @@ def find_base(root: Path, state: Path) -> Base:
         with contextlib.suppress(OSError):
             info = (root / RECORDS).lstat()
             if info.st_uid != os.getuid():
-                why = f"{root / RECORDS}: it belongs to {safe_files.user_name(info.st_uid)}"
+                why = f"{root / RECORDS}: owned by {safe_files.user_name(info.st_uid)}"
     if not why:
         return Base(root)
     name = re.sub(r"[^A-Za-z0-9_.-]+", "_", root.name)[:40].lstrip(".") or "project"

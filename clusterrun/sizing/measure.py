@@ -60,7 +60,7 @@ def measure(
             measured = parse_measured(rows, steps, plan.gpus, nodes, _fullest_host(run))
         if measured is None:
             what = "ended without enough metrics" if job.outcome is Outcome.DONE else "failed"
-            message = f"job {job.id}, which measures {plural(plan.gpus, 'rank')}, {what}"
+            message = f"the measurement on {plural(plan.gpus, 'rank')} (job {job.id}) {what}"
             raise ClusterrunError(message, hint=f"clusterrun why {job.id}")
         found.append(measured)
     return found

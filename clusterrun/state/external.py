@@ -16,7 +16,7 @@ from clusterrun.system import safe_files
 #: Seconds back that accounting is queried about a job whose submission time is unknown.
 WINDOW = 30 * 86_400
 END_UNKNOWN = "the job left the queue, and accounting does not know how it ended"
-NO_ACCOUNTING = "the job left the queue, and its end is unknown because this cluster has no accounting"
+NO_ACCOUNTING = "the job left the queue, and its outcome is unknown because this cluster has no accounting"
 
 
 def query_states(ids: Sequence[JobId], scheduler: Scheduler, now: float) -> dict[JobId, list[RunState]]:
@@ -49,7 +49,7 @@ def query_states(ids: Sequence[JobId], scheduler: Scheduler, now: float) -> dict
                 hint="try again; accounting may still know the job",
             )  # fmt: skip
         else:
-            forgets = "Slurm forgets a job a few minutes after its end, and this cluster has no accounting"
+            forgets = "Slurm forgets a job a few minutes after it ends, and this cluster has no accounting"
             hint = forgets if past.no_accounting else "`clusterrun list --all` shows your jobs"
             raise NoSuchJob(f"no such job: {one}", hint=hint)
     return found

@@ -30,10 +30,11 @@ def refuse_parts(texts: Iterable[str], states: Sequence[RunState]) -> None:
         status = whole.get(job.raw)
         if status is None:
             continue
+        hint = f"for the whole job, use {job.raw}"
         if job.task is not None and status.id.task is None and not status.tasks:
-            raise NoSuchJob(f"no such job: {job} (job {job.raw} is not an array)", hint=f"the whole job is {job.raw}")
+            raise NoSuchJob(f"no such job: {job} (job {job.raw} is not an array)", hint=hint)
         if job.part is not None and status.id.part is None:
-            raise NoSuchJob(f"no such job: {job} (job {job.raw} has no components)", hint=f"the whole job is {job.raw}")
+            raise NoSuchJob(f"no such job: {job} (job {job.raw} has no components)", hint=hint)
 
 
 #: Slurm's short state names (man squeue 22.05, JOB STATE CODES), as `squeue -t` takes them.

@@ -81,7 +81,7 @@ class StateQuery(NamedTuple):
         shown = [s for s in (*found, *external) if everything or s.status.outcome in filters.OPEN]
         if not (answer.complete or shown):
             raise SchedulerError(
-                "Slurm did not answer, and clusterrun has no record of an active job", detail=answer.note,
+                "Slurm did not answer, and clusterrun has no record of any active job", detail=answer.note,
                 hint="run `scontrol ping`, then try again",
             )  # fmt: skip
         if not answer.complete:

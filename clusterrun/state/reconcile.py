@@ -173,7 +173,7 @@ def _absent(store: Store, run: RunRecord, past: Answer, now: float) -> RunState:
     if not past.complete:
         why = "the job is not in the queue, and Slurm accounting (sacct) is not responding"
         return RunState(run, unknown_status(run, why), past.note)
-    why = "Slurm no longer knows the job, which never started (controller crash, or cancelled while pending)"
+    why = "the job never started, and Slurm no longer knows it (controller crash, or cancelled while pending)"
     return RunState(run, replace(unknown_status(run, why), outcome=Outcome.LOST), past.note)
 
 
@@ -257,11 +257,11 @@ def _unsubmitted(run: RunRecord) -> RunState:
 
     settle = f"clusterrun submit --recover {run.run_id}"
     if run.submission.state == run_record.NOT_SUBMITTED:
-        why = f"never submitted: the submission was interrupted; `{settle}` submits the run now"
+        why = f"never submitted: the submission was interrupted; submit the run now with `{settle}`"
     elif submitter_is_alive(run.submission.submitter):
         why = "being submitted"
     else:
-        why = f"unknown whether the run was submitted; `{settle}` checks"
+        why = f"unknown whether the run was submitted; check with `{settle}`"
     return RunState(run, unknown_status(run, why))
 
 

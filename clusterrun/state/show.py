@@ -171,7 +171,7 @@ def state_lines(state: RunState, *, explain: bool = False, first: str = "") -> l
     seen = f", as of {format_age(now - state.as_of)} ago: {state.note}" if state.as_of is not None else ""
     facts = {
         "job": f"{row['JOBID']}  {row['NAME']}",
-        "earlier": f"still in the queue: job {', '.join(map(str, state.earlier))}" if state.earlier else "",
+        "earlier": f"still in the queue: job {', job '.join(map(str, state.earlier))}" if state.earlier else "",
         "state": row["STATE"] + (f"  exit status {job.exit_status}" if job.exit_status else ""),
         "outcome": job.outcome.value if over else "",
         "reason": (job.reason if seen else row["REASON"]) + (f": {reason.meaning}" if reason else ""),

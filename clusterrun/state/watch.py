@@ -142,7 +142,7 @@ def _format_changes(states: Sequence[RunState]) -> dict[str, str]:
         )
     for note, jobs in silent.items():
         which = f"job {jobs[0]}" if len(jobs) == 1 else f"{len(jobs)} jobs"
-        lines["silent"] = f"{which}: state unknown, still waiting: {note}"
+        lines["silent"] = f"{which}: state unknown ({note}); still waiting"
     return lines
 
 

@@ -41,5 +41,5 @@ def check_secrets(names: Iterable[str], environ: Mapping[str, str], stored: str 
         if len(value) >= SHORTEST_SECRET and value in stored:
             raise RequestError(
                 f"--secret: the script and the run's records would contain the value of {name}",
-                hint=f"let the program read the variable {name} itself, instead of an argument with ${name}",
+                hint=f"let the program read the variable {name} itself, instead of passing ${name} as an argument",
             )

@@ -115,7 +115,7 @@ def find_launch(words: Sequence[str], place: Place) -> Launch | None:
         if words and Path(words[0]).name == "accelerate" and not words[0].startswith(("./", "../")):
             hint = f"run this command without clusterrun: {shlex.join(words)}"
             if [*words[1:2]] == ["config"]:
-                hint = "to write the file without prompts: clusterrun render --gpus-per-node 4 --accelerate-config"
+                hint = "to write the file without prompts, run: clusterrun render --gpus-per-node 4 --accelerate-config"
             raise RequestError(f"`{' '.join(words[:2])}` does not start a training run", hint=hint)
         return None
     launch = parse_launch(*named, place)

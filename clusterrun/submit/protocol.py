@@ -87,13 +87,13 @@ def _send(
             clock.sleep(wait)
         except Ambiguous as error:
             if error.cut_off:
-                notify("the connection to Slurm broke; checking whether the job was created")
+                notify("lost the connection to Slurm; checking whether the job was created")
             job = find_job(scheduler, record, clock, notify)
             if job is not None:
                 return store.commit(record, job)
             if error.accepted:  # a retry might create a second job: a wrapper may delay the first
                 raise Ambiguous(
-                    f"sbatch succeeded, but Slurm shows no job of run {record.run_id}", detail=error.detail,
+                    f"sbatch succeeded, but Slurm shows no job for run {record.run_id}", detail=error.detail,
                     hint=f"run `clusterrun submit --recover {record.run_id}` later",
                 ) from error  # fmt: skip
             if not error.cut_off:
@@ -104,7 +104,7 @@ def _send(
             if clock.now() - began > KEEP_SENDING + KEEP_QUERYING:
                 store.discard(record)
                 raise NotDelivered(
-                    "the connection to Slurm broke repeatedly; nothing was submitted", detail=error.detail,
+                    "lost the connection to Slurm repeatedly; nothing was submitted", detail=error.detail,
                     hint="try again later",
                 ) from error  # fmt: skip
         except SchedulerError:

@@ -207,7 +207,7 @@ def parse_work(words: Sequence[str], cwd: Path, environ: Mapping[str, str], noti
         if not rest or (rest[0].startswith("-") and rest[0] != "-m"):
             raise RequestError(f"no script in: {shlex.join(words)}", hint="clusterrun submit -- train.py --lr 1e-4")
         what = shlex.join(rest[:2] if rest[0] == "-m" else rest[:1])
-        notify(f"ignoring {first}: each rank runs {what} with the Python of --python or of the active environment")
+        notify(f"ignoring {first}: each rank runs {what} with the Python from --python or the active environment")
         first, rest = rest[0], rest[1:]
     module = rest[0] if first == "-m" and rest else None
     if first == "-m" and module is None:
@@ -222,7 +222,7 @@ def parse_work(words: Sequence[str], cwd: Path, environ: Mapping[str, str], noti
         if os.access(full, os.X_OK):
             return Command(full, rest)
         raise RequestError(
-            f"not a Python script and not executable: {first}",
+            f"neither a Python script nor an executable: {first}",
             hint=f"chmod +x {shlex.quote(first)}, or give a .py file",
         )
     found = shutil.which(first, path=environ.get("PATH")) if "/" not in first else None
@@ -281,26 +281,27 @@ def check_python(spec: JobSpec, environ: Mapping[str, str]) -> None:
         found = shell.check_output([spec.python, "-c", _FIND_PACKAGES, script, *needs], env=clean, cwd=Path("/"))
     except CommandError as error:
         raise RequestError(
-            f"--python: {spec.python} does not run",
+            f"--python: cannot run {spec.python}",
             detail=error.detail,
-            hint="give the path of a working Python",
+            hint="give the path of a working Python interpreter",
         ) from error
     first_line, _, torch_version = found.partition("\n")
     missing = first_line.split()
     if missing:
         raise RequestError(
             f"{spec.python} does not have {' or '.join(missing)}",
-            hint=f"{shlex.quote(spec.python)} -m pip install {' '.join(missing)}   (or choose another with --python)",
+            hint=f"{shlex.quote(spec.python)} -m pip install {' '.join(missing)}   (or choose another --python)",
         )
     version = re.search(r"^__version__ = '(\d+)\.(\d+)", torch_version, re.MULTILINE)
     if version and (int(version[1]), int(version[2])) < OLDEST_TORCH:
         oldest = ".".join(map(str, OLDEST_TORCH))
         raise RequestError(
             f"{spec.python} has torch {version[1]}.{version[2]}; clusterrun needs {oldest} or newer",
-            hint=f"{shlex.quote(spec.python)} -m pip install 'torch>={oldest}'   (or choose another with --python)",
+            hint=f"{shlex.quote(spec.python)} -m pip install 'torch>={oldest}'   (or choose another --python)",
         )
     if wrong := re.search(r"^syntax error: (.*)", torch_version, re.MULTILINE):
-        raise RequestError(f"syntax error in {script}:{wrong[1]}", hint=f"{spec.python} cannot compile the script")
+        hint = f"{spec.python} cannot compile the script; fix the script or choose another --python"
+        raise RequestError(f"syntax error in {script}:{wrong[1]}", hint=hint)
     if spec.accelerate_config:
         from clusterrun.submit.accelerate_yaml import check_shape
 
@@ -337,7 +338,8 @@ def _python(value: Value | None, environ: Mapping[str, str]) -> Value:
         text = str(value.value)
         found = shutil.which(text, path=environ.get("PATH"))
         if found is None:
-            raise RequestError(f"--python: no such program: {text} ({value.source})", hint="give the path of a Python")
+            hint = "give the path of a Python interpreter"
+            raise RequestError(f"--python: no such program: {text} ({value.source})", hint=hint)
         return Value(str(Path(found).absolute()), value.source)
     for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
         path = Path(environ.get(variable) or "/nowhere") / "bin" / "python"

@@ -43,7 +43,7 @@ def resubmit_args(
         raise RequestError(f"the folder that job {job} was submitted from is gone: {folder}", hint="submit a new run")
     recorded = _recorded(run, f"job {job}")
     if any(value.source == "--ladder" for value in recorded.values()):
-        raise RequestError(f"job {job} is a short rung of a ladder", hint="resubmit its last rung")
+        raise RequestError(f"job {job} is a short rung of a ladder", hint="resubmit the last rung of the ladder")
     typed = dict(changes.flags)
     for name in _FILES:
         if name in typed:
@@ -92,5 +92,5 @@ def _with_words(work: Work, words: Sequence[str] | None) -> Work:
     if words is None:
         return work
     if not isinstance(work, Script | Module | Command):
-        raise RequestError(f"{work.name} takes settings, no arguments", hint="clusterrun resubmit JOBID --set lr=1e-4")
+        raise RequestError(f"{work.name} takes settings, not arguments", hint="clusterrun resubmit JOBID --set lr=1e-4")
     return replace(work, args=tuple(words))

@@ -85,7 +85,7 @@ def translate(
     own = f"   (left out: {', '.join(dict.fromkeys(launch.own))})" if launch.own else ""
     notify(f"translated {launch.title} to: {format_line(all_options, launch.program)}{own}")
     if not {"gpus-per-node", "gres", "tasks-per-node"} & {*all_options, *below}:
-        notify(f"{launch.title} does not set the number of GPUs: add --gpus-per-node N for more than one per node")
+        notify(f"{launch.title} does not set the number of GPUs: add --gpus-per-node N for more than one GPU per node")
     return tuple(launch.program), options
 
 
@@ -135,7 +135,7 @@ def _refuse_scripts(words: Sequence[str], given: Values, below: Values, place: P
     if script.sbatch is not None:
         message = f"`sbatch {script.name}` is not supported, since clusterrun submits the job itself"
         if not parsed.command:
-            message += "; no line that starts the training was found"
+            message += "; found no line that starts the training"
         if parsed.lost:
             lost = list(dict.fromkeys(parsed.lost))
             message += f"; the command below leaves out line{'s'[: len(lost) > 1]} {', '.join(map(str, lost))}"

@@ -219,7 +219,7 @@ def _check_plain(info: os.stat_result, owner: int | None, folder: Path, name: st
 
 def _check_owner(info: os.stat_result, owner: int | None, path: Path) -> None:
     if owner is not None and info.st_uid != owner:
-        raise PermissionError(errno.EPERM, f"it belongs to {user_name(info.st_uid)}", str(path))
+        raise PermissionError(errno.EPERM, f"owned by {user_name(info.st_uid)}", str(path))
 
 
 # -- who can change a path -----------------------------------------------------------------------------------------
@@ -266,7 +266,7 @@ def find_weakness(path: Path) -> Weakness | None:
 def why_writable(folder: Path, info: os.stat_result) -> Weakness | None:
     """Return why other users can replace entries of a folder, by its owner and mode, or None."""
     if info.st_uid not in _trusted():
-        return Weakness(folder, f"it belongs to {user_name(info.st_uid)}")
+        return Weakness(folder, f"owned by {user_name(info.st_uid)}")
     if info.st_mode & stat.S_ISVTX:
         return None
     why = why_untrusted(info, os.getuid(), trusted=_trusted())
@@ -281,7 +281,7 @@ def why_untrusted(info: os.stat_result, me: int, trusted: frozenset[int] = froze
     umask is 002).
     """
     if info.st_uid not in trusted | {me, 0}:
-        return f"it belongs to {user_name(info.st_uid)}"
+        return f"owned by {user_name(info.st_uid)}"
     if info.st_mode & stat.S_IWOTH:
         return "other users have write access (chmod o-w)"
     if info.st_mode & stat.S_IWGRP and not _is_private(info.st_gid, info.st_uid):

@@ -102,7 +102,7 @@ def test_a_job_of_a_machine_that_cannot_be_seen_is_given_up_at_a_second_cancel(b
     os.kill(real["pid"], 9)
     monkeypatch.setattr(cancel, "_MARGIN", 0.2)
     elsewhere(bench, id)
-    assert bench.status(id).reason == "runs on elsewhere, which is not visible from this machine"
+    assert bench.status(id).reason == "running on elsewhere, which is not visible from this machine"
     (first,) = bench.scheduler.cancel([id])
     assert not first.done
     assert first.detail.endswith("run `clusterrun cancel L1` again after 90 s")
@@ -112,7 +112,7 @@ def test_a_job_of_a_machine_that_cannot_be_seen_is_given_up_at_a_second_cancel(b
     os.utime(alive, (time.time() - 100,) * 2)
     (later,) = bench.scheduler.cancel([id])
     assert later.done
-    assert "has not answered since" in later.detail
+    assert "has not responded since" in later.detail
     assert bench.status(id).state == "CANCELLED"
 
 

@@ -65,7 +65,7 @@ def test_verdicts(text, verdict):
     [
         ("afterok:12", "'12' is not a local job"),
         ("afterok:L1+5", "'L1[+]5' is not a local job"),
-        ("afterok", "names no job"),
+        ("afterok", "does not name a job"),
         ("afterok:L1:", "'' is not a local job"),
         ("singleton", "does not support 'singleton'"),
         ("afterok:L1,afterany:L2?after:L3", "mixes"),

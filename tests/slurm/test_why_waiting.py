@@ -185,7 +185,7 @@ def test_people_read_the_same(site: Site, jobs: dict[str, str]) -> None:
     text = site.cli("why", jobs["qos"]).stdout
     names = [line[:9].strip() for line in text.splitlines() if line[:9].strip()]
     assert names == ["job", "state", "reason", "means", "here", "do", "start"]
-    assert "reason  QOSMaxGRESPerUser" in text and "The user's running jobs use too much of the limit on GPUs" in text
+    assert "reason  QOSMaxGRESPerUser" in text and "this job would use more GPUs" in text
 
 
 def test_a_job_that_would_delay_the_next_in_line_is_told_how_long_it_may_take(site: Site, strict_lab: Lab) -> None:

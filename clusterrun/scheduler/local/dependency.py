@@ -57,7 +57,7 @@ def parse(text: str) -> Dependency:
                 f"--dependency: the local scheduler does not support {word!r}", hint=f"supported: {', '.join(_JUDGES)}"
             )
         if not ids:
-            raise Refused(f"--dependency: {part!r} names no job", hint=f"write {word}:L1")
+            raise Refused(f"--dependency: {part!r} does not name a job", hint=f"write {word}:L1")
         for id in ids:
             if not is_id(id):
                 raise Refused(

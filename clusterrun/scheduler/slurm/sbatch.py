@@ -129,7 +129,7 @@ SBATCH_ERRORS: tuple[SbatchError, ...] = (
         "see your accounts and QOS with `sacctmgr show assoc user=$USER format=account,qos`",
     ),
     SbatchError("Memory specification can not be satisfied", Refused,
-         "request less --mem: see the limits with `sinfo -o '%P %m'`"),
+         "lower --mem: see the limits with `sinfo -o '%P %m'`"),
     SbatchError("Requested node configuration is not available", Refused,
          "no node has that many GPUs or cores, or that much memory: compare with `sinfo -o '%P %D %c %m %G'`"),
     SbatchError("Requested time limit is invalid", Refused,
@@ -142,7 +142,7 @@ SBATCH_ERRORS: tuple[SbatchError, ...] = (
     SbatchError("Invalid node name specified", Refused, "see the nodes with `sinfo -N`"),
     SbatchError("Invalid feature specification", Refused, "see the features with `sinfo -o '%P %f'`"),
     SbatchError("Requested reservation is invalid", Refused, "see the reservations with `scontrol show reservation`"),
-    SbatchError("Job dependency problem", Refused, "check --dependency: Slurm does not know a job that it names"),
+    SbatchError("Job dependency problem", Refused, "check --dependency: Slurm does not know one of the listed jobs"),
     SbatchError(
         "Job violates accounting/QOS policy", Refused,
         "the job exceeds a limit of your account or QOS: see `sacctmgr show qos`",

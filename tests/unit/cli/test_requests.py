@@ -80,7 +80,7 @@ def test_a_request_that_is_wrong(desk: Desk) -> None:
         ),
         (["--env", "WANDB_API_KEY=x"], "--env: WANDB_API_KEY looks like an API key", "export WANDB_API_KEY"),
         (["--env", "UID=1"], "--env: UID is reserved by bash", ""),
-        (["--python", "/nowhere/python"], "--python: no such program: /nowhere/python", "path of a Python"),
+        (["--python", "/nowhere/python"], "--python: no such program: /nowhere/python", "path of a Python interpreter"),
         (["--template", "none.j2"], "none.j2: No such file or directory", "Jinja"),
         (["--profile", "none"], "no profile 'none' (--profile)", "[profile.none]"),
         (["--", "none.py"], "no such script: none.py", "searched in"),

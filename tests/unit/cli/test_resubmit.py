@@ -112,7 +112,7 @@ def test_a_checkpoint_folder_that_both_runs_use_is_named(desk: Desk) -> None:
 def test_a_task_takes_no_arguments(desk: Desk) -> None:
     submit(desk, "submit", "lm", "--no-check")
     message, _ = refused(desk, "resubmit", "101", "--", "--lr", "1", calls=True)
-    assert "lm takes settings, no arguments" in message
+    assert "lm takes settings, not arguments" in message
 
 
 def test_a_folder_that_is_gone_is_named(desk: Desk, tmp_path: Path) -> None:

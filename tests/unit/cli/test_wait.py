@@ -40,4 +40,4 @@ def test_a_silent_scheduler_is_told_in_one_line_for_all_jobs() -> None:
     wait_for_end(
         [Looks(running, silent, silent, [job(n, "FAILED") for n in range(3)])], told.append, lambda seconds: None
     )
-    assert told[3:] == ["3 jobs: state unknown, still waiting: squeue: did not answer in time"]
+    assert told[3:] == ["3 jobs: state unknown (squeue: did not answer in time); still waiting"]

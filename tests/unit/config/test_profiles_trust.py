@@ -33,7 +33,7 @@ def owned(uid: int, mode: int, gid: int = 54321) -> os.stat_result:
         (owned(1000, 0o644), ""),
         (owned(0, 0o644), ""),
         (owned(1000, 0o600), ""),
-        (owned(54321, 0o644), "it belongs to user 54321"),
+        (owned(54321, 0o644), "owned by user 54321"),
         (owned(1000, 0o666), "other users have write access (chmod o-w)"),
         (owned(1000, 0o664), "its group has write access (chmod g-w)"),
         (owned(0, 0o664, gid=0), ""),  # the owner's own private group
@@ -61,7 +61,7 @@ def test_a_foreign_profile_is_ignored(root: Path) -> None:
     os.chown(project(root, "setup = ['evil']"), 54321, 54321)
     known = load(root)
     assert merge(known.levels) == {}
-    assert "it belongs to user 54321" in known.notices[0]
+    assert "owned by user 54321" in known.notices[0]
 
 
 def test_a_job_others_may_write_runs_by_its_path_only(root: Path) -> None:
@@ -149,7 +149,7 @@ def test_a_template_that_others_may_write_is_refused_by_its_path_too(mode: int, 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file away")  # chown refuses; CI is root
 def test_a_template_of_another_user_is_refused(desk: Desk) -> None:
     os.chown(desk.write("my.j2", "evil"), 54321, 54321)
-    assert "my.j2: it belongs to user 54321" in refused(desk, "render", "--template", "my.j2")[0]
+    assert "my.j2: owned by user 54321" in refused(desk, "render", "--template", "my.j2")[0]
 
 
 @pytest.mark.parametrize(

@@ -97,4 +97,4 @@ def test_records_of_another_user_in_a_project_are_left_alone(tmp_path: Path) -> 
     (tmp_path / ".clusterrun").mkdir()
     os.chown(tmp_path / ".clusterrun", 54321, 54321)
     base = find_base(tmp_path, tmp_path / "state")
-    assert base.folder != tmp_path and base.why == f"{tmp_path}/.clusterrun: it belongs to user 54321"
+    assert base.folder != tmp_path and base.why == f"{tmp_path}/.clusterrun: owned by user 54321"

@@ -65,7 +65,7 @@ def test_ctrl_c_cancels_the_job_that_nobody_will_read(
 
 
 def test_a_run_that_fails_ends_the_measurement_with_the_command_that_explains_it(cluster: WatchedCluster) -> None:
-    with pytest.raises(ClusterrunError, match="job 100, which measures 1 rank, failed") as error:
+    with pytest.raises(ClusterrunError, match="the measurement on 1 rank \\(job 100\\) failed") as error:
         run_it(cluster, [1, 2])
     assert error.value.hint == "clusterrun why 100"
     assert len(cluster.fake.submissions) == 1

@@ -75,7 +75,7 @@ def test_a_link_keeps_its_name(project: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["data.txt"], "not a Python script and not executable: data.txt"),
+        (["data.txt"], "neither a Python script nor an executable: data.txt"),
         (["sub"], "no such script: sub"),
         (["./sub"], "no such script: ./sub"),
         (["train.py/x"], "no such script"),
@@ -164,9 +164,9 @@ def test_the_python_is_asked_whether_it_can(project: Path) -> None:
     env = environ(project)
     request.check_python(make_spec(python=sys.executable), env)
     (project / "torch.py").write_text("")
-    with pytest.raises(RequestError, match="does not run") as error:
+    with pytest.raises(RequestError, match="cannot run") as error:
         request.check_python(make_spec(python="/bin/false"), env)
-    with pytest.raises(RequestError, match="does not run"):
+    with pytest.raises(RequestError, match="cannot run"):
         request.check_python(make_spec(python="/nowhere"), env)
     fake = project / "fake"
     fake.write_text("#!/bin/sh\necho torch transformers\n")

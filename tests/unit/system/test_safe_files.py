@@ -79,7 +79,7 @@ def test_a_path_of_records_cannot_go_up(run: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("which", ["submissions", "record.json"])
 def test_what_is_not_the_run_owners_is_refused(run: Path, which: str) -> None:
     os.chown(run / which, 54321, 54321)
-    with pytest.raises(PermissionError, match="it belongs to user 54321"):
+    with pytest.raises(PermissionError, match="owned by user 54321"):
         safe_files.read_bytes(run / which / "x" if which == "submissions" else run / which)
 
 
@@ -88,11 +88,11 @@ def test_another_users_run_is_read_and_not_written(run: Path) -> None:
     for path in (run, run / "submissions", run / "record.json"):
         os.chown(path, 54321, 54321)
     assert safe_files.read_bytes(run / "record.json") == b"{}" and safe_files.owner_of(run) == 54321
-    with pytest.raises(PermissionError, match="it belongs to user 54321"):
+    with pytest.raises(PermissionError, match="owned by user 54321"):
         safe_files.write(run / "record.json", b"mine")
-    with pytest.raises(PermissionError, match="it belongs to user 54321"):
+    with pytest.raises(PermissionError, match="owned by user 54321"):
         safe_files.append(run / "record.json", b"mine")
-    with pytest.raises(PermissionError, match="it belongs to user 54321"):
+    with pytest.raises(PermissionError, match="owned by user 54321"):
         safe_files.make_folder(run / "submissions", 0o700)
     assert (run / "record.json").read_text() == "{}"
 
@@ -166,7 +166,7 @@ def test_a_folder_or_link_of_another_user_counts(tmp_path: Path) -> None:
     assert weak is not None and weak.why == "the link belongs to user 54321"
     os.chown(tmp_path / "a", 54321, 54321)
     weak = safe_files.find_weakness(tmp_path / "a" / "b")
-    assert weak is not None and (weak.folder, weak.why) == (tmp_path / "a", "it belongs to user 54321")
+    assert weak is not None and (weak.folder, weak.why) == (tmp_path / "a", "owned by user 54321")
 
 
 def test_the_folders_that_a_link_leads_through_count(tmp_path: Path) -> None:

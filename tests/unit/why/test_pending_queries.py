@@ -85,7 +85,7 @@ def test_few_questions_are_asked(reason: str, calls: int) -> None:
 def test_a_job_that_slurm_has_not_looked_at_yet() -> None:
     fresh = replace(status("7"), reason="", source="squeue")
     found = pending.explain(slurm(Controller()), RunState(None, fresh), NOW)
-    assert "has not considered the job yet" in found.meaning and found.starts is Starts.ALONE
+    assert "has not considered it yet" in found.meaning and found.starts is Starts.ALONE
     told = replace(fresh, source="sacct")
     found = pending.explain(slurm(Controller()), RunState(None, told), NOW)
     assert (
