@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import json
-import subprocess
+import os
 import sys
 import threading
 from collections.abc import Callable
@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from clusterrun.cli.session import Session
-from clusterrun.errors import RequestError
+from clusterrun.errors import CommandError, RequestError
+from clusterrun.system import shell
 
 if TYPE_CHECKING:
     from mcp.server.mcpserver import MCPServer
@@ -110,16 +111,16 @@ def run_verb(verb: str, *words: str) -> Any:
     """Run a command with ``--json`` and return its data; raises Denied with its message and hint."""
     command = [sys.executable, "-P", "-m", "clusterrun", verb, "--json", *words]
     try:
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=ANSWER_S, check=False)
+        done = shell.run(command, env=os.environ, timeout=ANSWER_S)
+    except CommandError as error:
+        raise Denied(f"`clusterrun {verb}` did not end: {error.message}") from None
+    try:
         envelope = json.loads(done.stdout)
-    except subprocess.TimeoutExpired:
-        raise Denied(f"`clusterrun {verb}` did not end within {ANSWER_S:.0f} s") from None
     except ValueError:
-        said = done.stderr.decode(errors="replace").strip()
-        raise Denied(said[-2000:] or f"`clusterrun {verb}` exited with {done.returncode}") from None
-    if error := envelope.get("error"):
-        hint = f"\nhint: {error['hint']}" if error.get("hint") else ""
-        raise Denied(error["message"] + hint, error.get("exit_code", 1))
+        raise Denied(done.stderr.strip()[-2000:] or f"`clusterrun {verb}` exited with {done.status}") from None
+    if refusal := envelope.get("error"):
+        hint = f"\nhint: {refusal['hint']}" if refusal.get("hint") else ""
+        raise Denied(refusal["message"] + hint, refusal.get("exit_code", 1))
     return envelope["data"]
 
 
