@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -26,7 +25,9 @@ def find_stragglers(ranks: Sequence[RankProgress]) -> list[Straggler]:
     busy = {one.rank: busy_s for one in ranks if (busy_s := _busy(one)) is not None}
     if len(busy) < FEWEST:
         return []
-    usual = statistics.median(busy.values())
+    from statistics import median  # it loads decimal and fractions, which `list` does without
+
+    usual = median(busy.values())
     found = [
         Straggler(one, usual / busy[one.rank])
         for one in ranks
