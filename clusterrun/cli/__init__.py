@@ -50,7 +50,7 @@ VERBS: dict[str, Verb] = {
         Verb("list", "jobs", "List active jobs."),
         Verb("wait", "jobs", "Wait for jobs to end; exit 0 if all succeed."),
         Verb("why", "why", "Explain why a job is pending or how it ended."),
-        Verb("check", "check", "Check nodes and links with a short job, or compare a run with its request."),
+        Verb("check", "check", "Check nodes and links with a short job, or compare a run with what it requested."),
         Verb("top", "top", "Show a full-screen live view of jobs, ranks and logs."),
         Verb("free", "free", "Show free GPUs, your limits, and where a job would start soonest."),
         Verb("exec", "exec", "Run a command or a shell on a node of a running job."),
@@ -97,7 +97,7 @@ class Verbs(click.Group):
 
 @click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": HELP_WIDTH})
 @click.version_option(__version__, prog_name="clusterrun")
-@click.option("--debug", is_flag=True, help="Show the traceback of an error.")
+@click.option("--debug", is_flag=True, help="Show a traceback on error.")
 def cli(debug: bool) -> None:
     """Launch, follow and debug multi-node PyTorch training on Slurm, or on this machine.
 
