@@ -55,7 +55,7 @@ SECTIONS = {
     ),
     "Understand what happens": (
         Verb("why", "why", "Explain why a job is pending or how it ended."),
-        Verb("check", "check", "Check nodes and links with a short job, or compare a run with its request."),
+        Verb("check", "check", "Check nodes and links with a short job, or compare a run with what it requested."),
     ),
     "Plan and set up": (
         Verb("plan", "plan", "Plan steps, learning rates, memory and speed for several GPU counts."),
@@ -107,7 +107,7 @@ class Verbs(click.Group):
 
 @click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": HELP_WIDTH})
 @click.version_option(__version__, prog_name="clusterrun")
-@click.option("--debug", is_flag=True, help="Show the traceback of an error.")
+@click.option("--debug", is_flag=True, help="Show a traceback on error.")
 def cli(debug: bool) -> None:
     """Launch, follow and debug multi-node PyTorch training on Slurm, or on this machine.
 

@@ -41,7 +41,7 @@ def cancel(
     """
     ui = Ui("cancel", as_json=as_json)
     if job_ids and (name or state or everything):
-        raise RequestError("give job ids, or --name, --state or --all, not both", hint="clusterrun cancel JOBID")
+        raise RequestError("job ids cannot be combined with --name, --state or --all", hint="clusterrun cancel JOBID")
     many = bool(name or state or everything)
     states = filters.parse_states(state) if state else frozenset()
     cluster: Cluster = ctx.obj.cluster(ui.note)

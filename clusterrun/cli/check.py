@@ -41,7 +41,7 @@ def _check_options(command: Any) -> Any:
 @json_option
 @click.pass_context
 def check(ctx: click.Context, /, job_ids: tuple[str, ...], profile: str | None, as_json: bool, **options: Any) -> None:
-    """Measure nodes and links with a short job, or compare a run with its request.
+    """Measure nodes and links with a short job, or compare a run with what it requested.
 
     \b
       clusterrun check --nodes 4 --gpus-per-node 8
@@ -55,7 +55,7 @@ def check(ctx: click.Context, /, job_ids: tuple[str, ...], profile: str | None, 
     typed = submit_args(None, (), profile, options)
     if len(job_ids) > 1 or (job_ids and (typed.flags or profile)):
         raise RequestError(
-            "give one job id, or options for a new job, not both", hint="clusterrun check --nodes 2 --gpus-per-node 4"
+            "give either one job id or options for a new job", hint="clusterrun check --nodes 2 --gpus-per-node 4"
         )
     cluster = session.cluster(ui.note)
     if not job_ids:
@@ -64,7 +64,7 @@ def check(ctx: click.Context, /, job_ids: tuple[str, ...], profile: str | None, 
     (job_id,) = find_ids(cluster, job_ids)
     run = cluster.run(job_id)
     if run is None:
-        raise NoSuchJob(f"there are no records of job {job_id}", hint=f"clusterrun why {job_id}")
+        raise NoSuchJob(f"no records of job {job_id} found", hint=f"clusterrun why {job_id}")
     if run.mine and not has_started(run) and (report := load_report(run)):  # of an earlier check
         ctx.exit(_print_report(ui, run, report))
     found = [finding._asdict() for finding in check_run(run)]
@@ -92,7 +92,7 @@ def _print_report(ui: Ui, run: RunRecord, report: dict[str, Any]) -> int:
     ui.say(*filter(None, [overall(report)]))
     _print(ui, report["findings"])
     if report["ok"]:
-        ui.say(f"no problem found on {plural(run.nodes, 'node')}")
+        ui.say(f"no problems found on {plural(run.nodes, 'node')}")
     return 0 if report["ok"] else 1
 
 

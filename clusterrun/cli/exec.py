@@ -23,8 +23,8 @@ from clusterrun.terminal.units import first_few
 
 @click.command(name="exec")
 @click.argument("job_id", metavar="JOBID [-- COMMAND]...")
-@click.option("--node", metavar="NAME", help="Node of the job; default: its first node.")
-@click.option("--rank", type=click.IntRange(min=0), metavar="N", help="Choose the node that rank N runs on.")
+@click.option("--node", metavar="NAME", help="Node to use; default: the job's first node.")
+@click.option("--rank", type=click.IntRange(min=0), metavar="N", help="Use the node that rank N runs on.")
 @click.pass_context
 def exec_command(ctx: click.Context, job_id: str, node: str | None, rank: int | None) -> None:
     """Run a command, or open a shell, on a node of a running job. It shares the job's CPUs, memory and GPUs.
@@ -61,7 +61,7 @@ def _running(cluster: Cluster, job_id: str) -> RunState:
     if (state.record is not None and not state.record.mine) or job.user not in ("", cluster.user):
         raise NoSuchJob(f"job {job.id} belongs to another user", hint="`clusterrun list` shows your jobs")
     if job.id.is_local or (state.record is not None and state.record.scheduler == LOCAL):
-        raise RequestError(f"job {job.id} runs on this machine", hint="run the command in this shell")
+        raise RequestError(f"job {job.id} is running on this machine", hint="run the command in this shell")
     if len(states) > 1 or job.tasks:
         ids = first_few([str(one.status.id) for one in states])
         raise RequestError(f"job {job.id.base} has several parts", hint=f"give one of them: {ids}")
@@ -77,11 +77,11 @@ def _choose_node(state: RunState, node: str | None, rank: int | None) -> str:
     if rank is not None:
         node = _node_of_rank(state, rank)
     if not nodes:
-        raise SchedulerError(f"Slurm shows no nodes of job {state.status.id}", hint="try again in a moment")
+        raise SchedulerError(f"Slurm lists no nodes for job {state.status.id}", hint="try again in a moment")
     if node is None:
         return nodes[0]
     if node not in nodes:
-        raise RequestError(f"job {state.status.id} does not run on {node}", hint=f"its nodes: {first_few(nodes)}")
+        raise RequestError(f"job {state.status.id} is not running on {node}", hint=f"its nodes: {first_few(nodes)}")
     return node
 
 
@@ -92,7 +92,7 @@ def _node_of_rank(state: RunState, rank: int) -> str:
     start = rank_records.load_start(folders[-1]) if folders else None
     ranks = {one["rank"]: str(one["node"]) for one in start["ranks"]} if start else {}
     if not ranks:
-        raise RequestError(f"the nodes of the ranks of job {job} are not recorded (yet)", hint="use --node")
+        raise RequestError(f"job {job} has not recorded yet which nodes its ranks run on", hint="use --node")
     if rank not in ranks:
         raise RequestError(f"job {job} has no rank {rank}", hint=f"its ranks: 0-{max(ranks)}")
     return ranks[rank]

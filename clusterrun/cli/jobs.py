@@ -62,7 +62,7 @@ def status(ctx: click.Context, job_ids: tuple[str, ...], explain: bool, watch: b
 @click.option("--all", "everything", is_flag=True, help="Include ended jobs.")
 @click.option("--state", metavar="STATE[,STATE]", help="Only jobs in these states, by long or short name (PENDING,R).")
 @click.option("--name", metavar="GLOB", help="Only jobs whose name matches GLOB.")
-@click.option("--since", metavar="AGE", help="Only jobs newer than this (30m, 12h, 2d, 1w).")
+@click.option("--since", metavar="AGE", help="Only jobs newer than AGE (30m, 12h, 2d, 1w).")
 @click.option("--expand", is_flag=True, help="Show a row for each task of an array.")
 @click.option("--all-clusters", is_flag=True, help="Include jobs on other clusters.")
 @click.option("--watch", is_flag=True, help="Refresh until Ctrl-C.")

@@ -62,7 +62,7 @@ class RunLogs:
             begin = launches.log_start(chosen[0]) if first else source.begin
             if begin is None:
                 raise RequestError(
-                    f"job {self.job} has no record of where the log lines of attempt {_format(attempt)} begin",
+                    f"the records of job {self.job} do not show where attempt {_format(attempt)} begins in the log",
                     hint=f"show the whole log with `clusterrun logs {self.job}`",
                 )
             source = replace(source, begin=begin, end=next((start for start in later if start is not None), None))
@@ -181,14 +181,14 @@ def _find_in_accounting(job: JobId, slurm: SlurmCommands) -> list[LogLocation]:
         if found:
             return found
         if rows and columns is OLD:
-            folder = rows[-1]["WorkDir"] or "the working directory of the job"
+            folder = rows[-1]["WorkDir"] or "the job's working directory"
             raise NoSuchJob(
                 f"there is no clusterrun record of job {job}, and Slurm no longer knows the paths of its logs",
-                hint=f"see #SBATCH --output in the script of the job; the default is slurm-{job}.out in {folder}",
+                hint=f"see #SBATCH --output in the job's script; the default is slurm-{job}.out in {folder}",
             )
     raise NoSuchJob(
         f"there is no clusterrun record of job {job}, and Slurm no longer knows the paths of its logs",
-        hint="look in the folder from which the job was submitted; Slurm keeps log paths only for some minutes",
+        hint="look in the folder that the job was submitted from; Slurm keeps log paths only for a few minutes",
     )
 
 

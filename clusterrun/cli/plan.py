@@ -63,28 +63,28 @@ def _job_options(command: F) -> F:
 @click.argument("job", required=False)
 @click.option("--gpus", default="1,2,4,8", metavar="LIST", help="GPU counts to compare; default 1,2,4,8.")
 @_number("samples", "N", "Number of training samples; default: counted from the job's data.")
-@_number("micro-batch", "N", "Samples per forward pass and GPU.")
-@_number("global-batch", "N", "Samples per optimizer step, over all GPUs.")
+@_number("micro-batch", "N", "Samples per GPU in one forward pass.")
+@_number("global-batch", "N", "Samples per optimizer step, across all GPUs.")
 @_number("grad-accum", "N", "Forward passes per optimizer step (gradient accumulation).")
-@_number("epochs", "N", "Passes over the data; default: the setting of the job, else 1.", least=0)
+@_number("epochs", "N", "Passes over the data; default: the job's setting, else 1.", least=0)
 @_number("steps", "N", "Optimizer steps, instead of --epochs.")
 @_number("lr", "RATE", "Learning rate to scale.", least=0)
 @_number("base-batch", "N", "Global batch size that --lr was tuned for; default: the size on one GPU.")
-@_number("warmup", "STEPS", "Warm-up in optimizer steps; default: the setting of the job, else 3 % of the steps.")
+@_number("warmup", "STEPS", "Warm-up in optimizer steps; default: the job's setting, else 3 % of all steps.")
 @click.option("--parameters", metavar="N", help="Number of model parameters (135M, 8B), if no JOB is given.")
 @_number("seq-len", "N", "Tokens per sample.")
 @click.option(
     "--precision",
     type=click.Choice(["bf16", "fp16", "fp32"]),
-    help="Precision of the training; default: the setting of the job, else bf16.",
+    help="Training precision; default: the job's setting, else bf16.",
 )
 @click.option("--device", metavar="GPU", help="GPU model to predict for, such as H100 or A100-80GB.")
-@_number("device-memory", "GIB", "Memory of one GPU; default: the memory of --device.", least=0)
-@_number("tflops", "N", "Peak TFLOP/s of one GPU; default: the peak of --device.", least=0)
-@_number("utilization", "SHARE", "Expected share of the peak TFLOP/s (MFU); default 0.4.", least=0, most=1)
+@_number("device-memory", "GIB", "Memory per GPU; default: the memory of --device.", least=0)
+@_number("tflops", "N", "Peak TFLOP/s per GPU; default: the peak of --device.", least=0)
+@_number("utilization", "SHARE", "Expected share of peak TFLOP/s (MFU); default 0.4.", least=0, most=1)
 @_number("link", "GB/S", "All-reduce bandwidth within a node.", least=0)
-@_number("network", "GBIT/S", "Network bandwidth of a node; default 100.", least=0)
-@click.option("--measure", "measured", is_flag=True, help="Measure short runs of the job, one for each number of GPUs.")
+@_number("network", "GBIT/S", "Network bandwidth per node; default 100.", least=0)
+@click.option("--measure", "measured", is_flag=True, help="Measure the job in short runs, one per GPU count.")
 @_number("measure-steps", "N", "Steps to measure; default 20.", least=8, default=20)
 @_job_options
 @json_option
@@ -179,7 +179,7 @@ def _job_args(job: str | None, options: dict[str, Any]) -> SubmitArgs:
     if options["parameters"]:
         raise RequestError(
             "--parameters and a JOB cannot be combined",
-            hint="set the model of the job instead: --set model=smollm2-135m",
+            hint="set the job's model instead: --set model=smollm2-135m",
         )
     settings = {key: options[name] for name, key in _SETTINGS.items() if options[name] is not None}
     if options["epochs"] and not options["steps"]:

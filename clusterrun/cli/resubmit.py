@@ -54,7 +54,7 @@ def resubmit(
     used = _setting(args, "checkpoint_dir")
     if used and not _setting(changes, "checkpoint_dir"):
         ui.note(
-            f"checkpoint_dir={used} is that of job {run.job_id}, so training continues from its newest checkpoint;"
+            f"checkpoint_dir={used} belongs to job {run.job_id}, so training resumes from the newest checkpoint there;"
             " add --set checkpoint_dir=FOLDER to train from the start"
         )
     if folder != cluster.cwd:

@@ -34,7 +34,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 _HOW = (
     ("--follow", "follow", "Follow the logs until the job ends; exit 0 if the job succeeded."),
     ("--wait", "wait", "Wait until the job ends; exit 0 if the job succeeded."),
-    ("--dry-run", "dry_run", "Check the job and print a summary; write and submit nothing."),
+    ("--dry-run", "dry_run", "Check the job and print a summary, without writing or submitting anything."),
     ("--script", "as_script", "With --dry-run, print the script instead of the summary."),
     ("--no-check", "no_check", "Skip the checks before submission: settings, limits and Slurm's start estimate."),
 )
@@ -195,7 +195,10 @@ def render(
             ui.note(f"{name} = {value!r}  ({source})")
     text = plan.script
     if print_yaml and plan.spec.world_size > 1 and plan.spec.gpus_per_node == 0:
-        ui.note("on CPUs, `accelerate launch` starts one process; `clusterrun submit --launcher accelerate` starts all")
+        ui.note(
+            "on CPUs, `accelerate launch` starts only one process;"
+            " use `clusterrun submit --launcher accelerate` to start all ranks"
+        )
     if print_yaml or per_node_commands:
         from clusterrun.jobspec import by_hand
         from clusterrun.submit.plan import WORKER

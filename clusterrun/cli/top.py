@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("job_id", required=False, metavar="[JOBID]")
-@click.option("--theme", type=click.Choice(["dark", "light"]), help="Colors for a dark or a light terminal.")
+@click.option("--theme", type=click.Choice(["dark", "light"]), help="Colors for a dark or light terminal.")
 @json_option
 @click.pass_context
 def top(ctx: click.Context, job_id: str | None, theme: str | None, as_json: bool) -> None:

@@ -25,7 +25,7 @@ Facts = list[tuple[str, Sequence[str]]]
 
 @click.command()
 @click.argument("job_ids", nargs=-1, metavar="[JOBID]...")
-@click.option("--logs", metavar="DIR", help="Find the first cause of failure in a folder of logs from any tool.")
+@click.option("--logs", metavar="DIR", help="Find what failed first in a folder of logs from any tool.")
 @json_option
 @click.pass_obj
 def why(session: Session, job_ids: tuple[str, ...], logs: str | None, as_json: bool) -> None:
@@ -40,7 +40,7 @@ def why(session: Session, job_ids: tuple[str, ...], logs: str | None, as_json: b
     """
     ui = Ui("why", as_json=as_json)
     if job_ids and logs is not None:
-        raise RequestError("give job ids, or --logs DIR, not both", hint="clusterrun why --help")
+        raise RequestError("job ids and --logs cannot be combined", hint="clusterrun why --help")
     if logs is not None:
         _logs(ui, Path(logs))
         return

@@ -26,7 +26,7 @@ def config_text(facts: Survey) -> str:
     on_slurm = facts.slurm == "yes"
     lines = [
         *_comment(
-            "Settings of this project, written by `clusterrun init`. Each setting has the name of its flag. "
+            "Settings of this project, written by `clusterrun init`. Each setting is named after its flag. "
             "Flags and job files override this file; this file overrides ~/.config/clusterrun/config.toml. "
             "To enable a setting, remove the # in front of it.",
             "",
@@ -35,7 +35,7 @@ def config_text(facts: Survey) -> str:
         "",
         *_comment("The default job: a file in jobs/ or a job shipped with clusterrun.", '#job = "lm"', ""),
         *_comment(
-            "Shell lines to run once on the first node before the ranks start, and environment variables of the job."
+            "Shell lines to run once on the first node before the ranks start, and environment variables for the job."
         ),
         '#setup = ["module load cuda"]',
         '#env.NCCL_DEBUG = "WARN"',
@@ -150,7 +150,7 @@ def _partition_table(partitions: Iterable[PartitionSummary]) -> list[str]:
         rows.append((f"{p.name}{'*' if p.default else ''}", str(p.node_count), str(usable), kinds, cpus, p.time_limit))
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     head = _comment(
-        "The partitions when this file was written (* marks the default; GPUs and CPUs are the values of most nodes):"
+        "Partitions when this file was written (* marks the default; GPUs and CPUs are those of most nodes):"
     )
     lines = ("  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)) for row in rows)
     return head + [f"#   {_UNSAFE.sub('?', line)}".rstrip() for line in lines]

@@ -131,7 +131,7 @@ def load_job(name: str, root: Path, *, cwd: Path | None = None, environ: Mapping
         source = str(path.relative_to(root)) if path.is_relative_to(root) else display_path(path, home)
         named_by_path = "/" in name
         if not named_by_path and (why := why_unused(path)):
-            hint = f"check the file; to use it, give its path: {path}"
+            hint = f"check the file; to use it anyway, give its path: {path}"
             raise RequestError(f"not using {source}: {why}", hint=hint)
         return _read_job(parse(source, read_config(path, source, trusted=not named_by_path), root, home), path)
     if (stem := name.removesuffix(".toml")) in (shipped := _shipped()):
@@ -236,7 +236,7 @@ def _read_job(document: Document, path: Path | None) -> JobFile:
         raise document.error(["args"], "args must be a list of strings", hint='for example args = ["--lr", "1e-4"]')
     if args and kind == "task":
         raise document.error(
-            ["args"], "a task takes no args", hint="write the settings of the task below [set]: steps = 300"
+            ["args"], "a task takes no args", hint="write the task's settings below [set], for example steps = 300"
         )
     if kind == "script" or (kind == "command" and "/" in target):
         target = resolve(target, document.base, document.home)

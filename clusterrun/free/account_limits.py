@@ -59,9 +59,9 @@ def _why(limit: UserLimit, spec: JobSpec, need: Need, gpus: int) -> str:
     if limit.name == "MaxWallPJ" and spec.time_limit and spec.time_limit > limit.limit * 60:
         return f"the job's time limit exceeds the maximum of {format_duration(limit.limit * 60)}; {NEVER}"
     if limit.name in _RUNNING and left == 0:
-        return f"the limit of {plural(int(limit.limit), 'running job')} is reached; the job would have to wait"
+        return f"the limit of {plural(int(limit.limit), 'running job')} has been reached; the job would have to wait"
     if limit.name in _QUEUED and left == 0:
-        return f"the limit of {plural(int(limit.limit), 'job')} is reached; Slurm would reject another job"
+        return f"the limit of {plural(int(limit.limit), 'job')} has been reached; Slurm would reject another job"
     return ""
 
 

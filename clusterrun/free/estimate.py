@@ -132,7 +132,7 @@ def choose_partition(context: EstimateContext, user: str) -> Request:
     if value is None or value.value != AUTO or (context.scheduler is not None and context.scheduler.slurm is None):
         return request
     if context.scheduler is None:  # the script is rendered on another machine
-        line = "--partition auto: Slurm is not available to choose a partition, so the script names none"
+        line = "--partition auto: Slurm is not available to choose a partition, so the script does not set one"
         values = {name: v for name, v in request.values.items() if name != "partition"}
         return replace(request, values=values, notices=[*request.notices, line])
     seen = load_snapshot(context.slurm, user, limits=False)
@@ -147,7 +147,7 @@ def choose_partition(context: EstimateContext, user: str) -> Request:
         reasons = "\n".join(f"{where}: {why}" for where, why in refusals(found))
         if found.silence:
             raise SchedulerError(
-                "Slurm did not estimate where the job would start first, so nothing was submitted",
+                "Slurm did not return all start estimates, so nothing was submitted",
                 detail=reasons, hint="try again, or choose a partition with --partition NAME",
             )  # fmt: skip
         error = Refused if any(isinstance(t.estimate, No) for t in found.tried) else RequestError

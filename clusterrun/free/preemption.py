@@ -29,7 +29,7 @@ class Preemption:
     @property
     def sentence(self) -> str:
         more = f" and {len(self.by) - _SHOWN} more" if len(self.by) > _SHOWN else ""
-        return f"jobs in this partition are {self.done} to make room for jobs in {', '.join(self.by[:_SHOWN])}{more}"
+        return f"jobs in this partition may be {self.done} to make room for jobs in {', '.join(self.by[:_SHOWN])}{more}"
 
 
 def find_preemption(partitions: str, nodes: Iterable[Node]) -> dict[str, Preemption]:

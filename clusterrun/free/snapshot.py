@@ -150,7 +150,7 @@ def _accounted(seen: ClusterSnapshot, replies: Mapping[str, Reply], config: Mapp
     for reply, what in (
         (associations, "your accounts and QOS"),
         (set_by_qos, "the per-user limits of the QOS"),
-        (used, "the usage of your limits"),
+        (used, "your current usage"),
     ):
         if reply.note:
             unseen.setdefault(re.sub(r"^(\w+): \1: (error: )?", r"\1: ", reply.note), []).append(what)

@@ -36,7 +36,7 @@ def format_summary(seen: ClusterSnapshot, now: float) -> list[str]:
     out = [row for row in rows if row.standing in OUT or (row.reason and row.standing not in OPEN)]
     lines += _rows("out of service", out, [_out_cells(row, now) for row in out])
     later = [row for row in rows if row.standing == "powered down"]
-    lines += _rows("powered down (powered up on demand)", later, [_free_cells(r, one_partition) for r in later])
+    lines += _rows("powered down (Slurm starts them on demand)", later, [_free_cells(r, one_partition) for r in later])
     return lines + _limits(seen)
 
 

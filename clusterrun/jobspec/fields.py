@@ -59,7 +59,7 @@ FIELDS: tuple[Field, ...] = (
         "helper-job",
         "flag",
         "",
-        "Use a small helper job to start a requeued job at once, not after two minutes; default on.",
+        "Use a small helper job to start a requeued job at once instead of after two minutes; default on.",
     ),
     Field(
         "signal", "text", "SIG@SECONDS", "Signal to send to the ranks before the time limit (TERM@300).", directive=True
@@ -87,7 +87,7 @@ FIELDS: tuple[Field, ...] = (
         "python", "text", "PATH", "Python for the job; default: the active venv or conda env, else clusterrun's own."
     ),
     Field("env", "map", "KEY=VALUE", "Set an environment variable in the job; repeatable."),
-    Field("secret", "list", "NAME", "Variable of your shell for the ranks (HF_TOKEN), stored nowhere; repeatable."),
+    Field("secret", "list", "NAME", "Pass a shell variable (HF_TOKEN) to the ranks without storing it; repeatable."),
     Field("setup", "list", "LINE", "Shell line to run once before the ranks start; repeatable."),
     Field("template", "text", "FILE", "Custom sbatch template."),
     Field("sbatch-arg", "list", "ARG", "Extra argument for sbatch, passed unchanged; repeatable."),
@@ -120,7 +120,7 @@ TAKEN_SBATCH_OPTIONS: dict[str, str] = {
     "ntasks": "use --nodes and --tasks-per-node",
     **{f"ntasks-per-{part}": "use --tasks-per-node" for part in ("node", "core", "gpu", "socket", "tres")},
     **dict.fromkeys(("gpus", "gpus-per-node", "gpus-per-task", "gpus-per-socket"), "use --gpus-per-node"),
-    "chdir": "cd to the folder before you submit",
+    "chdir": "cd to that folder before you submit",
     **dict.fromkeys(("export", "export-file"), "use --env KEY=VALUE"),
     "requeue": "use --requeue",
     "no-requeue": "use --no-requeue",
@@ -277,7 +277,7 @@ def _check_sbatch_args(arguments: Iterable[str], source: str) -> None:
         if not option:
             raise RequestError(
                 f"--sbatch-arg: {argument!r} is not an option ({source})",
-                hint="write option and value together: --sbatch-arg=--switches=1",
+                hint="write the option and its value together: --sbatch-arg=--switches=1",
             )
         # sbatch accepts any unambiguous prefix of a long option
         is_prefix = len(option) > 1 and option not in FIELD
@@ -313,7 +313,7 @@ def _check_secrets(names: Iterable[str], source: str) -> None:
 
 def _check_name(name: str, source: str) -> None:
     if is_reserved(name):
-        raise RequestError(f"--job-name: {name!r} means another job in `clusterrun status {name}` ({source})")
+        raise RequestError(f"--job-name: {name!r} is reserved: `clusterrun status {name}` shows another job ({source})")
     if len(name.encode("utf-8", "surrogateescape")) > NAME_BYTES:
         message = f"--job-name: {name!r} is longer than {NAME_BYTES} bytes ({source})"
         raise RequestError(message, hint="use a shorter name")
@@ -323,7 +323,7 @@ def _check_events(events: Any, source: str) -> None:
     for event in events:
         if event not in EVENTS:
             raise RequestError(
-                f"--notify-on: there is no event {event[:40]!r} ({source})", hint=f"choose from {', '.join(EVENTS)}"
+                f"--notify-on: no such event: {event[:40]!r} ({source})", hint=f"choose from {', '.join(EVENTS)}"
             )
 
 

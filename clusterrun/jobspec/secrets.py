@@ -121,5 +121,5 @@ def refuse_shapes(text: str, what: str, source: str) -> None:
     if found := secret_shape(text):
         raise RequestError(
             f"{what}: found what looks like {found}; the script and the run's records would contain it ({source})",
-            hint="export the secret in your shell before you submit, and read that variable in the job",
+            hint="export it as a variable in your shell before you submit, and read that variable in the job",
         )

@@ -121,7 +121,7 @@ class LogFile:
             _check_regular(path, status)  # it may have been replaced since
             if owners is not None and status.st_uid not in owners:
                 owner = user_name(status.st_uid)
-                raise _refused(path, f"is not read: it belongs to {owner}, who does not own the job", NotTheJobs)
+                raise _refused(path, f"was not read: it belongs to {owner}, who does not own the job", NotTheJobs)
         except BaseException:
             self.close()
             raise
@@ -159,7 +159,7 @@ class LogFile:
 def _check_regular(path: Path, status: os.stat_result) -> None:
     if not stat.S_ISREG(status.st_mode):
         kind = _KINDS.get(stat.S_IFMT(status.st_mode), "a special file")
-        raise _refused(path, f"is not read: it is {kind}, not a regular file")
+        raise _refused(path, f"was not read: it is {kind}, not a regular file")
 
 
 def _refused(path: Path, why: str, kind: type[RequestError] = RequestError) -> RequestError:

@@ -55,7 +55,7 @@ FLAGS = (
     Flag(("--stream",), "Only this stream; default: both.", choices=("out", "err", "both")),
     Flag(("--grep",), "Only lines that match this regular expression.", "RE"),
     Flag(("--exclude",), "Leave out lines that match this regular expression.", "RE"),
-    Flag(("--errors",), "Only errors, with whole tracebacks."),
+    Flag(("--errors",), "Only errors, with full tracebacks."),
     Flag(("--since",), "Only lines written in the last 10m, 2h or 1d, or since 14:05 or a date.", "WHEN"),
     Flag(("--no-fold",), "On a terminal, do not collapse identical lines of several ranks."),
     Flag(("--raw",), "Print the bytes unchanged, escape sequences included."),
@@ -250,8 +250,8 @@ def select_tasks(start: Mapping[str, Any] | None, ranks: Collection[int], nodes:
     if not entries:
         if nodes:
             raise RequestError(
-                "--node: the ranks have not started, so their nodes are not known",
-                hint="try again when the job has started, or select ranks: --rank 0",
+                "--node: the ranks have not started, so their nodes are not known yet",
+                hint="try again once the job has started, or select ranks: --rank 0",
             )
         return set(ranks)
     known, on_node = {entry["rank"] for entry in entries}, {entry["node"] for entry in entries}

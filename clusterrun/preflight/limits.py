@@ -78,7 +78,7 @@ def _memory(seen: ClusterSnapshot, partition: Partition, spec: JobSpec) -> str:
     sizes = [node.memory for node in seen.nodes_of(partition.name)]
     if sum(size >= megabytes for size in sizes) >= spec.allocated_nodes:
         return ""
-    return f"too few nodes have {spec.directive('mem')} of memory (at most {max(sizes) / 1024:.3g}G)"
+    return f"too few nodes have {spec.directive('mem')} of memory (the largest has {max(sizes) / 1024:.3g}G)"
 
 
 def _hint(seen: ClusterSnapshot, spec: JobSpec) -> str:
@@ -123,7 +123,7 @@ def judge_maintenance(
             continue
         fits = int(start - now - _MARGIN) // 60 * 60
         less = f"; --time {format_time_limit(fits)} would fit before the maintenance" if fits > 0 else ""
-        job = f"a job of {format_duration(seconds)}" if seconds else "a job without a time limit"
+        job = f"a job with a time limit of {format_duration(seconds)}" if seconds else "a job without a time limit"
         found.append(Finding(
             f"maintenance {name} from {format_time(start, now)} to {format_time(end, now)} on {len(held)} of"
             f" {plural(len(usable), 'node')}: {job} would start only afterwards{less}"

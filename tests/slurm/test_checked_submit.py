@@ -123,7 +123,7 @@ NEVER = {
     "account": (script("--account", "nope"), "your accounts: physics"),
     "QOS": (script("--qos", "nope"), "your QOS: "),
     "feature": (script("--constraint", "nope"), "Invalid feature specification"),
-    "memory": (script("--mem", "900G"), "too few nodes have 900G of memory (at most 62.5G)"),
+    "memory": (script("--mem", "900G"), "too few nodes have 900G of memory (the largest has 62.5G)"),
     "node": (script("--nodelist", "nope"), "Invalid node name"),
     "reservation": (script("--reservation", "nope"), "Requested reservation is invalid"),
     "setup": (script("--setup", "if true"), "--setup: syntax error in line 1"),

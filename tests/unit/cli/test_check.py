@@ -21,8 +21,8 @@ from tests.run_records import attempt, submitted
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (("5", "6"), "give one job id, or options for a new job, not both"),
-        (("5", "--nodes", "2"), "give one job id, or options for a new job, not both"),
+        (("5", "6"), "give either one job id or options for a new job"),
+        (("5", "--nodes", "2"), "give either one job id or options for a new job"),
         (("4sft",), "not a job id: '4sft'"),
         (("--set", "steps=3"), "no such option: --set"),
         (("--nodes", "0"), "--nodes must be at least 1, not 0"),

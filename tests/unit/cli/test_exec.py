@@ -51,7 +51,7 @@ def test_the_command_runs_once_on_the_chosen_node(desk: Desk, options: list[str]
     (["101"], "a shell needs a terminal"),
     (["101", "--"], "no command after --"),
     (["101", "--rank", "9", "--", "true"], "job 101 has no rank 9"),
-    (["101", "--node", "n3", "--", "true"], "job 101 does not run on n3"),
+    (["101", "--node", "n3", "--", "true"], "job 101 is not running on n3"),
     (["101", "--node", "n1", "--rank", "1", "--", "true"], "--node and --rank cannot be combined"),
 ])  # fmt: skip
 @pytest.mark.usefixtures("job")

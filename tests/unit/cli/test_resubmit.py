@@ -104,7 +104,7 @@ def test_what_cannot_be_repeated_is_refused_in_one_line(desk: Desk, words: list[
 
 def test_a_checkpoint_folder_that_both_runs_use_is_named(desk: Desk) -> None:
     submit(desk, "submit", "lm", "--no-check", "--set", "checkpoint_dir=ckpt")
-    notice = "clusterrun: checkpoint_dir=ckpt is that of job 101, so training continues from its newest checkpoint"
+    notice = "clusterrun: checkpoint_dir=ckpt belongs to job 101, so training resumes from the newest checkpoint there"
     assert notice in desk.type("resubmit", "101", "--no-check", "--dry-run").err
     assert notice not in desk.type("resubmit", "101", "--no-check", "--dry-run", "--set", "checkpoint_dir=new").err
 

@@ -44,7 +44,7 @@ def test_a_wrong_shape_asks_nobody(desk: Desk) -> None:
 def test_auto_far_from_a_cluster_renders_without_a_partition(desk: Desk) -> None:
     desk.without_slurm()
     said = desk.type("render", "--partition", "auto", "--python", "/usr/bin/env", "--", "train.py")
-    assert said.status == 0 and "--partition" not in said.out and "so the script names none" in said.err
+    assert said.status == 0 and "--partition" not in said.out and "so the script does not set one" in said.err
 
 
 def test_auto_on_this_machine_is_ignored_as_partitions_are(desk: Desk) -> None:

@@ -106,7 +106,7 @@ def test_render_prints_them_instead_of_the_script(desk: Desk) -> None:
     said = desk.type("render", "--accelerate-config", *SHAPE, "--", "train.py")
     assert said.out.startswith("compute_environment: LOCAL_MACHINE\n") and "num_processes: 8\n" in said.out
     said = desk.type("render", "--tasks-per-node", "2", "--gpus-per-node", "0", "--accelerate-config", "--", "train.py")
-    assert "on CPUs, `accelerate launch` starts one process" in said.err
+    assert "on CPUs, `accelerate launch` starts only one process" in said.err
 
 
 def test_accelerate_config_still_takes_a_file(desk: Desk) -> None:

@@ -173,7 +173,7 @@ def test_an_argument_of_the_script_is_judged_by_its_form(desk: Desk) -> None:
     assert (
         line.startswith("the script's arguments: found what looks like an API key (sk-…);") and token not in line + hint
     )
-    assert "export the secret in your shell before you submit, and read that variable in the job" in hint
+    assert "export it as a variable in your shell before you submit, and read that variable in the job" in hint
     line, _ = refused(desk, "submit", "--", "train.py", "--wandb-key", HEX[:40])
     assert "a W&B API key" in line
     assert desk.type("render", "--", "train.py", "--api-key", "$OPENAI_API_KEY", "--eos_token", "x").status == 0

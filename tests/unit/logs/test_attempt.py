@@ -85,4 +85,4 @@ def test_a_damaged_record_of_sizes_is_left_out(desk: Desk, run: RunRecord, sizes
 def test_a_launch_without_a_clock_is_refused(desk: Desk, run: RunRecord) -> None:
     (run.run_dir / "attempts" / f"{run.submission.token}.0.1" / "log-clock").unlink()
     found = desk.type("logs", "101", "--attempt", "0.1")
-    assert found.status == 2 and "no record of where the log lines of attempt" in found.err
+    assert found.status == 2 and "do not show where attempt" in found.err

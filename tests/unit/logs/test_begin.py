@@ -146,7 +146,7 @@ def test_a_log_of_another_user_is_named_in_one_line_and_the_rest_is_shown(desk: 
         said = desk.type("logs", "101", *words)
         assert "loss 4" in said.out and "no such column" not in said.out
         (line,) = [line for line in said.err.splitlines() if "train_101.err" in line]
-        assert "is not read: it belongs to user 54321, who does not own the job" in line
+        assert "was not read: it belongs to user 54321, who does not own the job" in line
     said = desk.type("logs", "101", "--stream", "err")
     assert (said.status, said.out) == (2, "")
     notes = ended.explain(Slurm(), over(run)).notes

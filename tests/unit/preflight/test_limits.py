@@ -68,7 +68,7 @@ def spec(nodes: int = 1, gpus: int | None = 4, time: int | None = None, **more: 
         (spec(nodes=4, time=60, partition="short,gpu"), "", ""),
         (spec(nodes=5, partition="short,gpu"), "; partition short: the partition allows at most 3 nodes", ""),
         (spec(nodes=5, partition="hidden"), "", ""),
-        (spec(mem="900G"), "too few nodes have 900G of memory (at most 62.5G)", ""),
+        (spec(mem="900G"), "too few nodes have 900G of memory (the largest has 62.5G)", ""),
         (spec(mem="64000"), "", ""),
         (spec(mem="0"), "", ""),
         (spec(nodes=5, partition="gpu,hidden"), "", ""),
@@ -129,7 +129,7 @@ def maintenance(asked: JobSpec, text: str = MAINTENANCE, now: float = NOW) -> li
 def test_maintenance_in_the_way_has_the_time_limit_that_fits_before_it() -> None:
     (line,) = maintenance(spec(nodes=2, time=12 * 3600))
     assert line.startswith("maintenance maint from ")
-    assert "on 3 of 4 nodes: a job of 12:00:00 would start only afterwards" in line
+    assert "on 3 of 4 nodes: a job with a time limit of 12:00:00 would start only afterwards" in line
     assert line.endswith("; --time 5:55:00 would fit before the maintenance")
     assert maintenance(spec(nodes=2, time=6 * 3600)) == [], "it ends in time"
     assert maintenance(spec(nodes=2)) == [], "the partition's default is 4 hours"
