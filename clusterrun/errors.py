@@ -100,7 +100,7 @@ class CommandError(SchedulerError):
     def __init__(
         self, argv: Sequence[str], *, status: int | None, stdout: str = "", stderr: str = "", timed_out: bool = False
     ) -> None:
-        how = "did not answer in time" if timed_out else "could not be started" if status is None else f"exit {status}"
+        how = "timed out" if timed_out else "could not be started" if status is None else f"exit {status}"
         super().__init__(f"{argv[0]}: {how}", detail=(stderr or stdout).strip())
         self.argv = tuple(argv)
         self.status = status

@@ -14,7 +14,7 @@ from clusterrun.cli.session import Session, json_option
 from clusterrun.cli.submit import job_and_script
 from clusterrun.cluster import Cluster
 from clusterrun.errors import RequestError
-from clusterrun.free.estimate import AUTO, MOST_QUESTIONS, StartEstimates, find_partitions
+from clusterrun.free.estimate import AUTO, StartEstimates, find_partitions
 from clusterrun.free.snapshot import ClusterSnapshot
 from clusterrun.free.summary import PartitionSum, node_rows, partition_sums
 from clusterrun.free.text import format_estimates, format_summary
@@ -96,7 +96,7 @@ def _print_notes(ui: Ui, found: StartEstimates) -> None:
     if found.silence:
         ui.note(f"Slurm stopped answering ({found.silence}); the list is incomplete")
     elif found.unasked:
-        ui.note(f"only the {MOST_QUESTIONS} most promising choices were tried; choose a partition with --partition")
+        ui.note("only the most promising partitions and job sizes were tried; try a specific one with --partition")
     if found.dependency:
         ui.note(f"the estimates ignore --dependency {found.dependency}, so the job may start later")
 

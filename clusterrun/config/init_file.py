@@ -58,7 +58,7 @@ def _slurm(facts: Survey) -> list[str]:
     chosen = choose_partition(facts)
     lines = [
         *_comment(
-            f'Found Slurm{name}. With "auto" instead of "slurm", jobs run on this machine when Slurm is down.',
+            f'Found Slurm{name}. Set scheduler to "auto" to run jobs on this machine when Slurm is down.',
             'scheduler = "slurm"',
             "",
         ),

@@ -277,7 +277,7 @@ def _count(launch: Launch, text: str, source: str) -> Value | None:
     if not re.fullmatch(r"[1-9][0-9]{0,5}", low, re.ASCII):
         raise RequestError(f"{source}: not a number: {text!r}")
     if high not in ("", low):
-        launch.refuse(f"{source}: {text} is not a fixed number", nodes=int(low))
+        launch.refuse(f"{source}: {text} is a range; a fixed number is required", nodes=int(low))
     return Value(int(low), source)
 
 

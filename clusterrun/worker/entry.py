@@ -184,7 +184,9 @@ def _need_torch(stores_only: bool) -> None:
         try:
             import torch.distributed  # noqa: F401
         except ImportError as error:
-            raise WorkerError(f"{sys.executable} cannot import torch ({error}): pip install torch") from None
+            raise WorkerError(
+                f"{sys.executable} cannot import torch ({error}); type: {sys.executable} -m pip install torch"
+            ) from None
         return
     try:
         load_stores()

@@ -256,7 +256,7 @@ def banner(work: Work, config: Any, sampler: Sampler, steps: int, precision: Pre
     parameters = sum(p.numel() for p in work.model.parameters())
     vocabulary = f", vocabulary {len(work.tokenizer):,}" if work.tokenizer is not None else ""
     chosen = [f"{f.name}={v}" for f in dataclasses.fields(config) if (v := getattr(config, f.name)) != f.default]
-    scaled = "" if lr == config.lr else f" ({config.lr_scaling} scaling of {config.lr:g})"
+    scaled = "" if lr == config.lr else f" ({config.lr_scaling} scaling from {config.lr:g})"
     return [
         f"{config.task}: {' '.join(chosen) or 'default settings'}",
         (

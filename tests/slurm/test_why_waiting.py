@@ -63,7 +63,7 @@ def test_resources(why: Callable[[str], Explained], jobs: dict[str, str], strict
     assert found["here"][1] == "0 of 3 nodes have room for the job now; the job needs 2"
     assert any(f"{strict_lab.node_names[2]} is drained: bad fan, by root" in line for line in found["here"])
     assert any(jobs["filler"] in line and "first to end" in line for line in found["here"])
-    assert "in use: 6 GPUs by the same user" in found["here"]
+    assert "in use: 6 GPUs by this job's user" in found["here"]
     assert found["starts"] == "alone" and found["ahead"]["jobs"] == []
 
 

@@ -40,7 +40,7 @@ PYTHON: tuple[CauseRow, ...] = (
         "https://github.com/sml2h3/dddd_trainer/issues/36", "clusterrun logs JOB[ --rank {rank}] --stream err -n 50"),
     row("usage", "could not override '|cannot find primary config|could not find '|you must specify '|error locating target|in 'con|missing mandatory value|is not in struct",
         r"^(?P<what>Could not override '.*|Cannot find primary config .*|(?:In '[^']+': )?Could not find '[\w-]+/[^']+'.*|You must specify '.*|Error locating target '[^']+'|Missing mandatory value: .*|Key '[^']+' is not in struct)",
-        "Hydra rejected the configuration: {what}", "check that the option, file or class that the configuration names exists; set HYDRA_FULL_ERROR=1 to see the full stack trace",
+        "Hydra rejected the configuration: {what}", "check that the option, file or class named in the configuration exists; set HYDRA_FULL_ERROR=1 to see the full stack trace",
         "https://hydra.cc/docs/advanced/override_grammar/basic/", "clusterrun submit … --env HYDRA_FULL_ERROR=1", Strength.HINT),
     row("import-error", "modulenotfounderror", r"ModuleNotFoundError: No module named '?(?P<module>[\w.]+)'?", "the module {module} is not installed",
         _PIP, "Python 3.11", "python -m pip install {module}"),

@@ -197,7 +197,7 @@ def _read_job_logs(state: RunState, shown: dict[str, str], search: bool = True, 
         )  # fmt: skip
     paths = list(dict.fromkeys(Path(shown[key]) for key in ("StdErr", "StdOut") if shown.get(key, "").startswith("/")))
     if not paths:
-        why = f"Slurm did not answer ({silence})" if silence else "Slurm no longer knows the job"
+        why = f"Slurm did not answer ({silence})" if silence else "Slurm no longer has a record of the job"
         note = (
             f"the location of the job's logs is unknown: {why}; if you know the folder, run `clusterrun why --logs DIR`"
         )

@@ -39,7 +39,9 @@ def free_room(facts: PendingFacts) -> Finding:
     names = f" ({fold(fitting)})" if fitting else ""
     room_now = [f"{enough}{names}; the job needs {need}", *_short(nodes, facts)]
     if len(fitting) >= need and (facts.reason is None or facts.reason.starts is Starts.ALONE):
-        room_now.append("these nodes may be reserved for jobs ahead, or the scheduler has not considered this job yet")
+        room_now.append(
+            "these nodes may be reserved for jobs ahead of this one, or Slurm may not have considered this job yet"
+        )
     if featured.starts:
         return Finding(tuple(here)) + featured
     return Finding(tuple(here)) + featured + Finding(tuple(room_now)) + out_of_service(nodes, facts.now)

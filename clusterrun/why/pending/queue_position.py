@@ -155,10 +155,9 @@ def _use_by_user(facts: PendingFacts, running: Sequence[Queued]) -> list[str]:
     used: Counter[str] = Counter()
     for row in running:
         used[row.user] += int(row.holds(name))
+    me = "this job's user"
     shown = [
-        f"{plural(count, noun)} by {'the same user' if user == facts.user else user}"
-        for user, count in used.most_common()
-        if count
+        f"{plural(count, noun)} by {me if user == facts.user else user}" for user, count in used.most_common() if count
     ]
     return [f"in use: {first_few(shown, _SHOWN)}"] if shown else []
 

@@ -101,7 +101,7 @@ ON_NODES = "   (on several nodes, the script needs $NODE_RANK, $MASTER_ADDR and 
          "--nodes 2 --gpus-per-node 4 --launcher torchrun --max-restarts 3 -- train.py"),
         ("torchrun --nproc_per_node 4 -t 3 train.py", "--tee of torchrun is not supported",
          "--gpus-per-node 4 -- train.py"),
-        ("torchrun --nnodes 1:4 --nproc_per_node 4 train.py", "1:4 is not a fixed number",
+        ("torchrun --nnodes 1:4 --nproc_per_node 4 train.py", "1:4 is a range",
          "--nodes 1 --gpus-per-node 4 -- train.py"),
         ("torchrun --nproc_per_node 4 --virtual-local-rank train.py", "--virtual-local-rank of torchrun",
          "--gpus-per-node 4 --launcher none -- torchrun --nproc_per_node 4 --virtual-local-rank train.py"),

@@ -212,7 +212,7 @@ def test_job_that_slurm_has_forgotten_says_what_can_still_be_done() -> None:
     slurm = Slurm(refusals={"show job": "slurm_load_jobs error: Invalid job id specified"})
     answer = ended.explain(slurm, over(None, "TIMEOUT", None, job="7"))
     assert answer.cause.kind == "time-limit" and "--logs DIR" in answer.notes[0]
-    assert "Slurm no longer knows the job" in answer.notes[0]
+    assert "Slurm no longer has a record of the job" in answer.notes[0]
 
 
 def test_slurm_that_is_silent_is_not_said_to_have_forgotten() -> None:

@@ -110,7 +110,7 @@ def test_who_holds_what_is_asked_for() -> None:
     assert found.here == (
         "3 jobs running in partition gpu; first to end, by time limit: 3 (kim) within 3:00, 4 within 4:00, "
         "5 (kim) within 5:00",
-        "in use: 12 GPUs by kim, 2 GPUs by the same user",
+        "in use: 12 GPUs by kim, 2 GPUs by this job's user",
     )
 
 
